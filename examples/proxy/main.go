@@ -1,7 +1,7 @@
 // Command proxy is the sidecar proxy of a pod, built from the packages of gotower. It
-// proxies the connections that the application makes and those that are made to it. It
-// balances outbound requests over the endpoints that a destination controller reports. It
-// also serves tap and metrics.
+// proxies the connections that the application makes and the connections of clients to
+// the application. It balances outbound requests over the endpoints that a destination
+// controller reports. It also serves tap and metrics.
 //
 // This file reads the settings. Packages outbound and inbound contain the path of a
 // request, and package sidecar assembles the proxy.
@@ -55,8 +55,9 @@ func main() {
 	}
 }
 
-// read returns the settings from the flags, the environment and the file of the flag
-// --config. If args request help, it prints the settings to help and returns flag.ErrHelp.
+// read returns the settings from the environment and from the file of the flag --config.
+// The environment overrides the file. If args request help, read prints the settings to
+// help and returns flag.ErrHelp.
 func read(args []string, lookup func(string) (string, bool), help io.Writer) (settings.Settings, error) {
 	flags := flag.NewFlagSet("proxy", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -84,8 +85,9 @@ func read(args []string, lookup func(string) (string, bool), help io.Writer) (se
 	return s, errors.Join(err, s.Identity.Check())
 }
 
-// await waits until a proxy is ready. args[0] is the address of its admin server,
-// by default 127.0.0.1:4191. It waits at most the duration args[1], by default two minutes.
+// await waits until a proxy is ready, or returns an error after a timeout. args[0] is the
+// address of the admin server of the proxy, by default 127.0.0.1:4191. args[1] is the
+// timeout, by default two minutes.
 func await(args []string) error {
 	addr, timeout := "127.0.0.1:4191", 2*time.Minute
 	if len(args) > 0 {
@@ -114,7 +116,7 @@ func await(args []string) error {
 	}
 }
 
-// awaitInterval is the time between two requests of await.
+// awaitInterval is the time between two requests that await sends for /ready.
 const awaitInterval = 100 * time.Millisecond
 
 // checkReady returns an error unless a GET request for url succeeds with status 200.

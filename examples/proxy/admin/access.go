@@ -42,8 +42,8 @@ func local(next http.Handler) http.Handler {
 	})
 }
 
-// guarded returns a handler that calls next for requests that permit accepts, and responds
-// with 403 to others. It is for paths with restricted data.
+// guarded returns a handler for paths with restricted data. It calls next if
+// [Handler.permit] returns nil. Otherwise it responds with 403 and the error of permit.
 func (h *Handler) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := h.permit(r); err != nil {
@@ -73,9 +73,9 @@ func (h *Handler) permit(r *http.Request) error {
 }
 
 // isAllowedHost reports whether host is localhost, an IP address or one of Config.Hosts,
-// with or without a port. An empty host is also allowed, because browsers always send one.
-// Other names are rejected, because by DNS rebinding a page can make its own name resolve
-// to this machine.
+// with or without a port. Other names are rejected, because by DNS rebinding a page can
+// make its own name resolve to this machine. An empty host is allowed, because it cannot
+// come from a browser.
 func (h *Handler) isAllowedHost(host string) bool {
 	name := host
 	if n, _, err := net.SplitHostPort(host); err == nil {

@@ -24,21 +24,23 @@ type Config struct {
 	Hosts    []string          // host names, without a port, that are allowed besides localhost
 }
 
-// Page is the page of package tap/view. Shutdown ends its streams.
+// Page serves the paths below /view/. The handler of package tap/view implements it.
+// Shutdown ends the streams of open pages.
 type Page interface {
 	http.Handler
 	Shutdown()
 }
 
-// Handler serves all paths of the package. It is safe for concurrent use.
+// Handler serves the paths of the table in the package comment. It is safe for concurrent
+// use.
 type Handler struct {
 	config Config
 	mux    *http.ServeMux
 	ready  atomic.Bool
 }
 
-// New returns a Handler. If it has a page, pass its method Shutdown to RegisterOnShutdown
-// of the server, so that open pages do not delay the shutdown.
+// New returns a Handler. If c.Page is set, pass the method Shutdown of the Handler to
+// RegisterOnShutdown of the http.Server. Otherwise open pages delay the shutdown.
 func New(c Config) *Handler {
 	h := &Handler{config: c, mux: http.NewServeMux()}
 	h.get("/live", text("live\n"))
@@ -64,8 +66,8 @@ func New(c Config) *Handler {
 }
 
 // writeTimeout is the time in which a client must read a response: three times the scrape
-// timeout of Prometheus. A client that does not read would hold memory and delay the
-// shutdown.
+// timeout of Prometheus. The limit exists because a client that does not read holds
+// memory and delays the shutdown.
 const writeTimeout = 30 * time.Second
 
 // ServeHTTP serves a request by its path. If w supports write deadlines, a response that

@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// serveEnviron responds with the environment as JSON, without secrets. If the query names
-// variables, the response has only those. A variable that is not set is null.
+// serveEnviron responds with the environment as JSON, without secrets. A query such as
+// ?A&B limits the response to the variables A and B. A requested variable that is not set
+// is null.
 func (h *Handler) serveEnviron(w http.ResponseWriter, r *http.Request) {
 	if !acceptsJSON(r.Header) {
 		writeText(w, http.StatusNotAcceptable, "the response is application/json\n")
@@ -41,11 +42,12 @@ func (h *Handler) serveEnviron(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, some)
 }
 
-// redacted replaces a secret.
+// redacted is the text that replaces a secret in a response.
 const redacted = "(redacted)"
 
-// shown returns the value of an environment variable with its secrets replaced. name is the
-// name of the variable.
+// shown returns value with its secrets replaced by [redacted]. It replaces the whole
+// value if name, the name of the variable, contains a word such as TOKEN, or if value has
+// a private key.
 func shown(name, value string) string {
 	directory := name == "PWD" || name == "OLDPWD"
 	if !directory && isSecret(name) || strings.Contains(value, "PRIVATE KEY-----") {
@@ -58,8 +60,9 @@ func shown(name, value string) string {
 // MySQL.
 var login = regexp.MustCompile(`[^\s/:@=,]*:\S*@`)
 
-// withoutUser replaces the user name and password in value. The password ends at the last
-// "@", because a password may contain "@".
+// withoutUser replaces user:password in value by [redacted], both in a URL and before any
+// other "@" that login matches. The password ends at the last "@", because a password may
+// contain "@".
 func withoutUser(value string) string {
 	url := ""
 	if before, rest, ok := strings.Cut(value, "://"); ok {
@@ -70,13 +73,14 @@ func withoutUser(value string) string {
 	return login.ReplaceAllString(value, redacted+"@") + url
 }
 
-// named matches a name and its value in a text: k=v, --k v, k: v or "k":"v". Environment
-// variables may contain such a text, as a query, a command line, headers or JSON.
+// named matches a name and its value in a text: k=v, --k v, k: v or "k":"v". The value of
+// an environment variable may be such a text: a query, a command line, headers or JSON.
 var named = regexp.MustCompile(
 	`([\w.-]+)(\s*=\s*|["']\s*:\s*|:\s+|\s+)("(?:[^"\\]|\\.)*"|'[^']*'|(?:(?i:bearer|basic|digest|token)\s+)?[^\s&;]+)`)
 
-// withoutSecrets returns value with secrets replaced. It finds names with their values by
-// [named]. A value is a secret if isSecret returns true for its name.
+// withoutSecrets returns value with secrets replaced by [redacted]. It finds pairs of a
+// name and a value by [named]. A value is a secret if isSecret returns true for its name.
+// After a space, that holds only if the name is a flag, as in "--token abc".
 func withoutSecrets(value string) string {
 	var b strings.Builder
 	for {
@@ -97,8 +101,8 @@ func withoutSecrets(value string) string {
 	}
 }
 
-// isSecret reports whether the variable or field with the given name contains a secret. It
-// does if a part of the name is a word such as TOKEN, PASS or KEY.
+// isSecret reports whether the variable or field with the given name contains a secret.
+// It does if the name contains a word such as TOKEN, PASS or KEY, in any case of letters.
 func isSecret(name string) bool {
 	name = strings.ReplaceAll(strings.ToUpper(name), "AUTHORITY", "")
 	return slices.ContainsFunc([]string{

@@ -15,14 +15,15 @@ import (
 	"github.com/gotower/gotower/internal/wire"
 )
 
-// authorization is a rule of a policy. It permits a client in one of its networks that also
-// meets its requirements for TLS and identity.
+// authorization is a rule of a policy. It permits a client if one of its networks
+// contains the address of the client, and if the client meets its requirements for TLS
+// and identity.
 type authorization struct {
 	resource meters.Resource
 	networks []network
 
 	tls        bool // TLS that this proxy terminates is required
-	identity   bool // one of identities, or one that matches a suffix, is required
+	identity   bool // the client must have one of identities, or an identity that matches one of suffixes
 	identities map[string]struct{}
 	suffixes   []string // ".ns.cluster.local"; "" matches every identity
 }
@@ -52,8 +53,9 @@ func (a *authorization) permits(c *client) bool {
 }
 
 // identifies reports whether id is one of the permitted identities, or matches one of the
-// permitted suffixes. A suffix that is not empty matches only DNS-like identities, not
-// URIs.
+// permitted suffixes. The suffix "" matches every identity. Any other suffix matches only
+// DNS-like identities, not URIs. An empty id, of a client without an identity, never
+// matches.
 func (a *authorization) identifies(id string) bool {
 	if id == "" {
 		return false
@@ -79,16 +81,16 @@ func allNetworks() []network {
 	return []network{{net: netip.PrefixFrom(netip.IPv4Unspecified(), 0)}, {net: netip.PrefixFrom(netip.IPv6Unspecified(), 0)}}
 }
 
-// localhost returns a rule that permits clients on this machine. As in linkerd's proxy, it
-// is a rule of every policy that a controller sends.
+// localhost returns a rule that permits clients on this machine. As in linkerd's proxy,
+// the rule is added to every policy that a controller sends.
 func localhost() authorization {
 	return authorization{resource: meters.DefaultResource("localhost"), networks: []network{
 		{net: netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 32)}, {net: netip.PrefixFrom(netip.IPv6Loopback(), 128)},
 	}}
 }
 
-// authorizationsOf converts msgs to rules. It appends parent, the rules of the server,
-// because they apply to the routes of the server too.
+// authorizationsOf converts msgs to rules and appends the rules in parent. For a route,
+// parent has the rules of its server, because they apply to the route too.
 func authorizationsOf(msgs []*pb.Authz, parent []authorization) ([]authorization, error) {
 	all := make([]authorization, 0, len(msgs)+len(parent))
 	for i, msg := range msgs {
@@ -150,8 +152,9 @@ func authorizationOf(msg *pb.Authz) (a authorization, err error) {
 	return a, errors.New("no authentication")
 }
 
-// resourceOf returns the resource that metadata identifies. Old controllers send labels
-// instead of metadata. The labels then identify the resource, and its default kind is kind.
+// resourceOf returns the resource that m identifies. If m has no kind, as with old
+// controllers, the labels group, kind and name identify the resource. The default of the
+// label kind is the argument kind.
 func resourceOf(m *meta.Metadata, labels map[string]string, kind string) (meters.Resource, error) {
 	switch m := m.GetKind().(type) {
 	case *meta.Metadata_Default:

@@ -8,9 +8,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// cache has one service per key. It closes the first cacheSize services when they have been
-// idle for the idle timeout. It closes further services after overflowIdle, because clients
-// choose the keys and could otherwise fill the memory.
+// cache has one service per key. It closes up to cacheSize services after the idle
+// timeout without a request. It closes each further service after overflowIdle, because
+// clients choose the keys and could otherwise fill the memory.
 type cache[K comparable, Req, Rsp any] struct{ main, overflow *layer.Cache[K, Req, Rsp] }
 
 // cacheSize is the number of services that a cache keeps for the full idle timeout.

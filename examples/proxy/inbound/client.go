@@ -19,7 +19,7 @@ type client struct {
 	secure bool   // the connection uses TLS that this proxy terminates
 	id     string // identity in its verified certificate, or ""
 
-	opaque bool        // TLS is not detected
+	opaque bool        // the policy marks the connection as opaque: TLS is not detected
 	policy *portPolicy // of the port; nil if the connection did not pass withPolicy
 }
 
@@ -56,7 +56,7 @@ func withClient(ctx context.Context, conn net.Conn) (context.Context, *client) {
 }
 
 // clientFromContext returns the client that sent the request with the context ctx. The
-// caller must not modify it.
+// caller must not modify the result, because all requests of a connection share it.
 func clientFromContext(ctx context.Context) *client {
 	if c, ok := ctx.Value(clientKey{}).(*client); ok {
 		return c

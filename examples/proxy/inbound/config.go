@@ -26,8 +26,8 @@ type Config struct {
 	settings.Inbound
 
 	Control         settings.Control
-	ClusterNetworks []netip.Prefix  // networks that DefaultPolicy calls the cluster
-	Policy          settings.Policy // of the policy controller: Controller and Workload
+	ClusterNetworks []netip.Prefix  // client networks that a cluster-* DefaultPolicy permits
+	Policy          settings.Policy // only Controller and Workload are used
 
 	PolicyController grpc.ClientConnInterface // nil: DefaultPolicy applies to all ports
 

@@ -18,7 +18,7 @@ import (
 // logicalKey is the key of a service in the cache of services that count requests. Requests
 // with equal keys are counted together.
 type logicalKey struct {
-	permit unique.Handle[meters.Permit] // what permitted the request
+	permit unique.Handle[meters.Permit] // the rule that permitted the request
 	dst    netip.AddrPort               // port of the application
 	name   string                       // name:port that the client requested; "" is not counted
 	secure bool
@@ -29,8 +29,9 @@ type logicalKey struct {
 // service for which it balanced the request.
 const canonicalHeader = "L5d-Dst-Canonical"
 
-// logicalKey returns the key of req. The name in the key is the value of canonicalHeader,
-// or else the authority or Host. An IP address is not used as a name.
+// logicalKey returns the key of req without the field permit. The name in the key is the
+// value of canonicalHeader, or else the authority or Host. An IP address is not used as a
+// name.
 func (in *Inbound) logicalKey(req *http.Request) (logicalKey, error) {
 	dst, ok := tcplayer.OriginalDst(httplayer.ConnFromContext(req.Context()))
 	if !ok {
@@ -49,8 +50,8 @@ func (in *Inbound) logicalKey(req *http.Request) (logicalKey, error) {
 	return l, nil
 }
 
-// counts reports whether requests to name are counted by name. They are if the name is a
-// metric label, or if it may have a profile.
+// counts reports whether requests to name are counted by name. They are if
+// AuthorityLabels makes the name a metric label, or if ProfileSuffixes contains the name.
 func (in *Inbound) counts(name string) bool {
 	host, _, _ := net.SplitHostPort(name)
 	return in.AuthorityLabels || in.Control.ProfileSuffixes.Contains(host)

@@ -74,9 +74,10 @@ func (w *withPolicy) Next() tcplayer.Server { return w.Server }
 // Describe shows the name of the policy of each port.
 func (w *withPolicy) Describe() layer.Node { return w.in.policies.describe() }
 
-// byProtocol passes a connection to http or opaque if the policy specifies its protocol.
-// Otherwise the embedded Server detects the protocol. If the policy has a timeout for the
-// detection, the result of within detects it instead.
+// byProtocol passes a connection to the server http or opaque if the policy specifies the
+// protocol. Otherwise it passes the connection to the embedded Server, which detects the
+// protocol. If the policy has a timeout for the detection, within makes the server
+// instead.
 type byProtocol struct {
 	tcplayer.Server // detects the protocol
 	within          func(timeout time.Duration) tcplayer.Server
@@ -103,8 +104,8 @@ func (b *byProtocol) Next() tcplayer.Server { return b.Server }
 
 func (b *byProtocol) Describe() layer.Node { return layer.Node{Name: "protocol of the policy"} }
 
-// protocolOf returns how to determine the protocol of a connection, according to the policy
-// in its context ctx.
+// protocolOf returns the handling that the policy of a connection specifies. ctx is the
+// context of the connection. If ctx has no policy, the result is detected.
 func protocolOf(ctx context.Context) handling {
 	if p, ok := ctx.Value(policyKey{}).(*portPolicy); ok {
 		return p.current.Load().protocol
@@ -116,9 +117,9 @@ func protocolOf(ctx context.Context) handling {
 // are then not detected, because the server may speak first.
 func (in *Inbound) isOpaque(ctx context.Context, _ net.Conn) bool { return protocolOf(ctx) == opaque }
 
-// admission returns a server for connections that are not HTTP. It rejects a connection
-// that the policy denies. If the policy changes and then denies an open connection, it
-// resets this connection.
+// admission returns a server for connections that are not HTTP. The server rejects a
+// connection that the policy denies. If the policy changes and then denies an open
+// connection, the server resets this connection.
 func (in *Inbound) admission(next tcplayer.Server) tcplayer.Server { return &admission{next, in} }
 
 // admission is the server that [Inbound.admission] returns.
@@ -148,7 +149,8 @@ func (a *admission) Next() tcplayer.Server { return a.Server }
 
 func (a *admission) Describe() layer.Node { return layer.Node{Name: "policy"} }
 
-// denied returns a server that rejects a connection to dst with err, and shows it in tap.
+// denied returns a server that rejects a connection to dst with err, and shows the
+// connection in tap.
 func (in *Inbound) denied(dst netip.AddrPort, err error) tcplayer.Server {
 	return tcplayer.Forward(in.tapConnections(dst)(layer.Func[tcplayer.Request, net.Conn](
 		func(context.Context, tcplayer.Request) (net.Conn, error) { return nil, err })))
@@ -176,7 +178,8 @@ func (in *Inbound) admit(ctx context.Context, policy *portPolicy, open *openConn
 	return nil
 }
 
-// unauthorized returns the error of a connection that the policy of server denies.
+// unauthorized returns the error of a connection to dst that a policy denies. server is
+// the resource of this policy.
 func unauthorized(dst netip.AddrPort, server meters.Resource) error {
 	return &layer.Error{Layer: "policy", Endpoint: dst.String(), Err: &httplayer.StatusError{
 		Code: http.StatusForbidden, Reason: fmt.Sprintf("unauthorized connection on %s/%s", server.Kind, server.Name),
@@ -270,8 +273,8 @@ type routeAuthorizer struct {
 }
 
 // permitted is the context of a request that a routeAuthorizer has permitted, while the
-// filters of the route are applied. Its method Value returns itself for the key
-// permittedKey.
+// filters of the route are applied. For the key permittedKey, Value returns the
+// *permitted itself.
 type permitted struct {
 	reqctx.Wrapper
 	by    *routeAuthorizer
@@ -330,7 +333,8 @@ func decision(server *serverPolicy, route string, authorizations []authorization
 	return n
 }
 
-// deny returns a service that rejects a request of the client c to dst, and shows it in tap.
+// deny returns a service that rejects a request of the client c to dst, and shows the
+// request in tap.
 func (a *routeAuthorizer) deny(dst netip.AddrPort, c *client) httplayer.Service {
 	key := logicalKey{permit: unique.Make(*a.route.denied), dst: dst, secure: c.secure, client: c.id}
 	return tap.Layer(a.in.Taps, httplayer.Accessor{}, tapOptions(key)...)(requestPolicy{
@@ -384,7 +388,8 @@ func isMeshed(conn net.Conn) error {
 	return nil
 }
 
-// isOwn returns an error if conn was made to an address that is not an address of this pod.
+// isOwn returns an error if the original destination of conn is not an address of this
+// pod. If INBOUND_IPS is empty, every address is allowed.
 func (in *Inbound) isOwn(conn net.Conn) error {
 	dst, ok := tcplayer.OriginalDst(conn)
 	switch {
@@ -397,7 +402,7 @@ func (in *Inbound) isOwn(conn net.Conn) error {
 }
 
 // serverPort returns the port of the application to which the connection of req was made.
-// It is the cache key of the connection.
+// The cache of services has this port as key.
 func serverPort(req tcplayer.Request) (netip.AddrPort, error) { return req.Server, nil }
 
 // byHeader returns a server that forwards a connection to the port in its transport header.

@@ -28,7 +28,7 @@ type policies struct {
 	ctx    context.Context //nolint:containedctx // the parent of all watches
 	client pb.InboundServerPoliciesClient
 	limits stream.Limits // time limits of the watches
-	idle   time.Duration // a port is forgotten this long after its last connection
+	idle   time.Duration // time from the last connection of a port to the removal of its policy
 
 	failures atomic.Int64 // number of failed streams since the last message of the controller
 
@@ -36,9 +36,9 @@ type policies struct {
 	ports map[uint16]*portPolicy
 }
 
-// maxPorts is the number of ports up to which a policy is kept for the idle timeout after
-// its last use. With more ports, it is kept for at most overflowIdle, because clients may
-// choose the port.
+// maxPorts is a number of ports with a policy. With at most maxPorts ports, a policy is
+// kept for the idle timeout after its last use. With more ports, it is kept for at most
+// overflowIdle, because clients may choose the port.
 const maxPorts = 1000
 
 // maxWatchedPorts is the maximum number of ports in INBOUND_PORTS that are watched from the
@@ -137,8 +137,8 @@ func (p *policies) describe() layer.Node {
 	return n
 }
 
-// portPolicy is the policy of one port, and the open connections that it has permitted. It
-// has only connections that are not HTTP.
+// portPolicy is the policy of one port, and the open connections that it has permitted.
+// HTTP connections are not among them, because each of their requests is checked.
 type portPolicy struct {
 	*policies
 	port    uint16
@@ -182,7 +182,7 @@ func (p *portPolicy) await(ctx context.Context) {
 }
 
 // add returns the current policy and the index of the rule that permits the connection c,
-// or -1 if no rule does. If c is permitted, it is kept until remove is called, so that a
+// or -1 if no rule does. A permitted c is recorded until remove is called, so that a
 // later policy can reset it.
 func (p *portPolicy) add(c *openConn) (*serverPolicy, int) {
 	p.openMu.Lock()
@@ -253,8 +253,8 @@ func (p *portPolicy) watch(ctx context.Context) {
 	retire()
 }
 
-// answered is called after the first policy of the controller, and after a failure of the
-// watch. It ends all calls of [portPolicy.await].
+// answered ends all current and later waits of [portPolicy.await]. It is called after
+// each policy of the controller, and after each failure of the watch.
 func (p *portPolicy) answered() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -265,8 +265,9 @@ func (p *portPolicy) answered() {
 	}
 }
 
-// failed logs an error of a watch. The first error after a message of the controller is
-// logged as a warning. Further errors until the next message are logged at level debug.
+// failed logs an error of a watch. The first error after a message of the controller, for
+// any port, is logged as a warning. Further errors until the next message are logged at
+// level debug.
 func (p *portPolicy) failed(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return

@@ -13,21 +13,21 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// rateLimit limits the requests per second to one port. A limit of n permits a burst of n
-// requests. A nil *rateLimit has no limit.
+// rateLimit limits the requests per second to one port. A limit of n requests per second
+// permits a burst of n requests. A nil *rateLimit has no limit.
 type rateLimit struct {
 	resource  meters.Resource
 	total     *rate.Limiter            // of all requests; nil: no limit
-	overrides map[string]*rate.Limiter // by identity, instead of perClient
-	perClient rate.Limit               // of each identity, and of clients without one in total; 0: no limit
+	overrides map[string]*rate.Limiter // by identity; they replace perClient
+	perClient rate.Limit               // of each identity; clients without an identity share one limit; 0: no limit
 
 	mu      sync.Mutex
 	clients map[string]*rate.Limiter // limiters of perClient by identity; guarded by mu
 }
 
-// maxLimited is the maximum number of identities with a limiter of perClient. If it is
-// reached, all these limiters are removed to limit memory, and their counts start again at
-// 0.
+// maxLimited is the maximum number of limiters in the field clients. When it is reached,
+// all of them are removed to limit memory. Each identity may then send a full burst
+// again.
 const maxLimited = 10_000
 
 // rateLimitOf converts msg to a rateLimit. It returns nil if msg is nil. A limit of 0 in

@@ -24,12 +24,12 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// serverPolicy is the policy of a port, in the form that is applied to connections and
-// requests. It is immutable after complete has returned.
+// serverPolicy is the policy of a port, converted from a message of the controller or
+// from the settings. It is immutable after [Inbound.complete] has returned.
 type serverPolicy struct {
 	resource       meters.Resource
 	protocol       handling
-	detectTimeout  time.Duration    // of HTTP, for the protocol detected; 0: the configured one
+	detectTimeout  time.Duration    // maximum time to detect the protocol; 0: INBOUND_DETECT_TIMEOUT
 	authorizations []authorization  // of connections that are not HTTP
 	permits        []*meters.Permit // for metrics, by the index of the authorization
 	refused        *meters.Permit   // for metrics of denied connections and unmatched requests
@@ -66,8 +66,8 @@ type routePermit struct {
 	to httplayer.Service // serves permitted requests
 }
 
-// defaultPolicy returns the policy of a port for which the controller has sent none. It
-// follows INBOUND_DEFAULT_POLICY.
+// defaultPolicy returns the policy of a port, as long as the controller has sent none.
+// The policy follows INBOUND_DEFAULT_POLICY.
 func (in *Inbound) defaultPolicy(port uint16) *serverPolicy {
 	p := &serverPolicy{resource: meters.DefaultResource(string(in.DefaultPolicy))}
 	if in.OpaquePorts.Contains(port) {
@@ -93,7 +93,7 @@ func (in *Inbound) defaultPolicy(port uint16) *serverPolicy {
 }
 
 // policyOf converts msg, a policy of the controller. The result must not be used before
-// complete is called.
+// [Inbound.complete] has been called with it.
 func policyOf(msg *pb.Server) (*serverPolicy, error) {
 	p := new(serverPolicy)
 	var err error
@@ -381,8 +381,8 @@ func redirectOf(m *http_route.RequestRedirect) *profiles.Redirect {
 	return r
 }
 
-// complete adds the services and the permits for metrics to p, and returns p. If p needs a
-// router, the router ends when ctx ends.
+// complete adds the services of requests and the permits for metrics to p, and returns p.
+// If p needs a router, the router ends when ctx ends.
 func (in *Inbound) complete(ctx context.Context, p *serverPolicy) *serverPolicy {
 	p.refused = &meters.Permit{Server: p.resource}
 	for i := range p.authorizations {

@@ -15,33 +15,35 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// balancerKey identifies a balancer by its target, the parent of the profiles with this
-// target, and the configuration that a policy has for it. All routes with an equal key share
-// the balancer. As in linkerd's proxy, profiles with different parents do not.
+// balancerKey is the key of a balancer in a cache. Its fields are the target, the parent
+// resource of the profile, and the configuration that a policy has for the balancer.
+// Routes with equal keys share a balancer. As in linkerd's proxy, profiles with different
+// parents have separate balancers for the same target.
 type balancerKey struct {
 	authority string
 	parent    meters.Parent
 	profiles.Balancing
 }
 
-// balancerOf returns the key of the balancer for a backend. The backend must not specify an
-// endpoint, because that needs no balancer.
+// balancerOf returns the key of the balancer for the backend b. b.Endpoint must be nil,
+// because a backend with an endpoint needs no balancer.
 func balancerOf(b *profiles.Backend, parent meters.Parent) balancerKey {
 	return balancerKey{b.Authority, parent, b.Balancing}
 }
 
-// String returns the authority.
+// String returns the authority of the target, which is host:port.
 func (b balancerKey) String() string { return b.authority }
 
-// queue returns the capacity and the maximum wait of the queue in front of the balancer. If
-// the policy does not set one of them, its value in q is used.
+// queue returns the capacity and the maximum wait of the queue in front of the balancer.
+// q has the defaults for values that the policy does not set.
 func (b balancerKey) queue(q settings.Queue) (capacity int, maxWait time.Duration) {
 	q.Capacity, q.FailFast = cmp.Or(b.QueueCapacity, q.Capacity), cmp.Or(b.QueueTimeout, q.FailFast)
 	return q.Capacity, q.MaxWait()
 }
 
-// policy returns the configuration of the balancer. If the policy has a circuit breaker, at
-// least one endpoint stays in use. Linkerd's proxy has no such minimum.
+// policy returns the configuration for package balance. A decay of less than 1 ms becomes
+// 1 ms. If the policy has a circuit breaker, at least one endpoint stays in use.
+// Linkerd's proxy has no such minimum.
 func (b balancerKey) policy() balance.Policy {
 	p := balance.Policy{Decay: b.Decay, Penalty: b.Penalty}
 	if p.Decay != 0 {
@@ -53,17 +55,18 @@ func (b balancerKey) policy() balance.Policy {
 	return p
 }
 
-// oneEndpoint is so small a share of the endpoints that it means one endpoint, for up to a
-// million endpoints.
+// oneEndpoint is the minimum share of the endpoints that stay in use. The share is so
+// small that it means one endpoint, for up to a million endpoints.
 const oneEndpoint = 1e-6
 
 // hasBreaker reports whether the policy has a circuit breaker.
 func (b balancerKey) hasBreaker() bool { return b.Breaker != layer.BreakerPolicy{} }
 
 // classifier returns the classifier of the balancer. With a circuit breaker and without a
-// penalty, no response is a failure, as in linkerd's proxy. Otherwise the balancer would
-// avoid an endpoint before the circuit breaker has seen enough failures, and for up to a
-// minute after its recovery. Errors without a response are failures.
+// penalty, every response is a success, and only an error without a response is a
+// failure. Linkerd's proxy does the same. Otherwise the balancer would avoid an endpoint
+// before the circuit breaker has seen enough failures, and for up to a minute after its
+// recovery.
 func (b balancerKey) classifier() layer.Classifier[*http.Response] {
 	if !b.hasBreaker() || b.Penalty != 0 {
 		return httplayer.Classify
@@ -76,9 +79,9 @@ func (b balancerKey) classifier() layer.Classifier[*http.Response] {
 	}
 }
 
-// withBreaker returns a function that makes the service of an endpoint as mk does, and adds
-// the circuit breaker of the policy to it. It returns mk itself if the policy has no
-// circuit breaker.
+// withBreaker returns a function that makes the service of an endpoint with mk, and adds
+// the circuit breaker of the policy. If the policy has no circuit breaker, it returns mk
+// itself.
 func (b balancerKey) withBreaker(
 	mk discover.MakeService[*http.Request, *http.Response],
 ) discover.MakeService[*http.Request, *http.Response] {
@@ -90,9 +93,9 @@ func (b balancerKey) withBreaker(
 	}
 }
 
-// policyBackends returns a function that makes the service of a backend of a policy. It
-// uses forward(...) if the backend specifies an endpoint, and to(...) otherwise. It adds a
-// layer that counts the requests.
+// policyBackends returns a function that makes the service of a backend of a policy, with
+// a layer that counts the requests. The function makes the service with the argument
+// forward if the backend specifies an endpoint, and with the argument to otherwise.
 func (r *router) policyBackends(
 	to layer.MakeService[balancerKey, *http.Request, *http.Response],
 	forward layer.MakeService[forwardTarget, *http.Request, *http.Response],

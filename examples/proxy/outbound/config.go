@@ -31,7 +31,7 @@ type Config struct {
 	Control    settings.Control
 	Controller grpc.ClientConnInterface   // the destination controller
 	Policies   grpc.ClientConnInterface   // the policy controller; nil: policies are not used
-	Workload   string                     // of this proxy, for the policy controller
+	Workload   string                     // the workload of this proxy, in the form of the policy controller
 	Identity   *identity.Identity         // nil: TLS is not used
 	Own        []netip.Addr               // addresses of this pod; connections to them use cleartext
 	Origin     tcplayer.Origin            // finds the original destination of a connection
@@ -89,9 +89,10 @@ func newOutbound(c Config) *Outbound {
 	return o
 }
 
-// newSource returns the source of profiles. With a policy controller, it prefers policies
-// to profiles. It waits for the policy of a target, but not as long as the router waits for
-// the profile.
+// newSource returns the source of profiles. With a policy controller, the source also
+// yields policies, with the precedence of [linkerd.Prefer]. It waits for a policy for
+// four fifths of ProfileInitial, so that the router does not time out first, but at least
+// minPolicyWait.
 func newSource(c Config) profiles.Source {
 	source := c.Control.Profiles(c.Controller, c.Log)
 	if c.Policies == nil {
@@ -101,13 +102,13 @@ func newSource(c Config) profiles.Source {
 	return linkerd.Prefer(source, c.Control.Policies(c.Policies, c.Workload, c.Log), wait, c.Log)
 }
 
-// minPolicyWait is the minimum time that newSource waits for the policy of a target before
-// it uses the profile.
+// minPolicyWait is the minimum time that the source of profiles waits for the policy of a
+// target. After that, it uses the profile of the target.
 const minPolicyWait = 100 * time.Millisecond
 
-// notLoopback returns a function that rejects the addresses that own rejects, and also all
-// loopback addresses. It is for ingress mode, because clients outside the pod then choose
-// the target by a header.
+// notLoopback returns a function that rejects an address if the function own rejects it,
+// or if it is a loopback address. The result is for ingress mode, because clients outside
+// the pod then choose the target by a header.
 func notLoopback(own func(netip.AddrPort) error) func(netip.AddrPort) error {
 	return func(addr netip.AddrPort) error {
 		if err := own(addr); err != nil {
@@ -117,9 +118,9 @@ func notLoopback(own func(netip.AddrPort) error) func(netip.AddrPort) error {
 	}
 }
 
-// newResolver returns the resolver that watches the destination controller. It keeps the
-// endpoints during an outage of the controller. It reports that a name without one of the
-// suffixes in GetSuffixes does not exist.
+// newResolver returns the resolver that watches the destination controller. During an
+// outage of the controller, the resolver keeps the last endpoints. It reports that a name
+// without one of the suffixes in GetSuffixes does not exist.
 func newResolver(c Config) resolve.Resolver {
 	return only(c.Control.GetSuffixes, resolve.ServeStale(
 		destination.New(c.Controller,

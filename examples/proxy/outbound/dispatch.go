@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// originalDst returns the address to which the application connected, before the connection
-// was redirected to the proxy. It is the cache key of the connection.
+// originalDst returns the address to which the application connected, before the
+// connection was redirected to the proxy. The cache of servers has this address as key.
 func originalDst(conn net.Conn) (netip.AddrPort, error) {
 	dst, ok := tcplayer.OriginalDst(conn)
 	if !ok {
@@ -24,19 +24,19 @@ func originalDst(conn net.Conn) (netip.AddrPort, error) {
 	return dst, nil
 }
 
-// detect returns a server that detects the protocol of a connection. It passes HTTP/1 and
-// HTTP/2 to http, and any other protocol to opaque. If opaque is nil, it resets connections
-// with any other protocol.
+// detect returns a server that detects the protocol of a connection. The server passes
+// HTTP/1 and HTTP/2 to the server http, and any other protocol to the server opaque. If
+// opaque is nil, it resets connections with any other protocol.
 func (o *Outbound) detect(http, opaque tcplayer.Server, i tcplayer.DetectInstruments) tcplayer.Server {
 	return tcplayer.Detect(tcplayer.Protocols{HTTP1: http, HTTP2: http, Opaque: opaque},
 		tcplayer.WithDetectTimeout(o.DetectTimeout), tcplayer.WithDetectMetrics(i))
 }
 
-// byProfile returns the server of the connections to dst. In ingress mode all go to
-// detected. In other modes, connections go to opaque if the profile of dst or
-// [settings.Outbound.OpaquePorts] marks the port as opaque. They go to named if the profile
-// selects TLS connections by server name, and else to detected. requests is the router that
-// later sends the requests of detected connections.
+// byProfile returns the server of the connections to dst. In ingress mode, it passes all
+// connections to the server detected. In other modes, the server opaque gets a connection
+// if the profile of dst or [settings.Outbound.OpaquePorts] marks the port as opaque. The
+// server named gets it if the profile routes by TLS server name. All other connections go
+// to detected. requests is the router of the requests on detected connections.
 func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, named, detected tcplayer.Server) tcplayer.Server {
 	return &profileDispatch{
 		Service: requests.counts.Handled(meters.Detected, detected), opaque: requests.counts.Handled(meters.Opaque, opaque),
@@ -84,17 +84,18 @@ func (p *profileDispatch) Describe() layer.Node {
 	}}
 }
 
-// byServerName reports whether the connections of the profile p are TLS connections that
-// are routed by their server name.
+// byServerName reports whether p is the profile of a policy that routes TLS connections
+// by their server name.
 func byServerName(p *profiles.Profile) bool { return p.Policy != nil && p.Policy.ServerNames }
 
-// requestsKey is the context key of the *router of a connection, which sends the requests
-// of the connection. It is the router of the original destination.
+// requestsKey is the context key of the *router that sends the requests of a connection.
+// It is the router of the original destination of the connection.
 type requestsKey struct{}
 
-// byConnection returns a service that sends a request by the router of its connection. It
-// sends two kinds of requests to named: requests of direct connections, which have no
-// router, and in ingress mode requests with l5d-dst-override.
+// byConnection returns a service that passes a request to the router of its connection.
+// Two kinds of requests go to the service named instead. One is a request on a direct
+// connection, which has no router. The other is, in ingress mode, a request with
+// l5d-dst-override.
 func (o *Outbound) byConnection(named httplayer.Service) httplayer.Service {
 	return &byConnection{Service: named, ingress: o.Ingress}
 }

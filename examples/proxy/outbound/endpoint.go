@@ -30,7 +30,7 @@ type peer struct {
 	authority string                    // replaces the authority of requests; "" means no change
 	header    *tcplayer.TransportHeader // sent at the start of a connection; nil means none
 	port      uint16                    // of the endpoint's proxy, which expects header; 0: the endpoint's port
-	h2        bool                      // the endpoint is known to accept HTTP/2
+	h2        bool                      // the endpoint receives HTTP/2 requests as HTTP/2
 
 	labels     meters.Labels
 	tapOptions []tap.Option
@@ -82,9 +82,9 @@ func (p peer) announcesProtocol() bool {
 	return p.header != nil && p.Endpoint.Protocol != resolve.Opaque
 }
 
-// tapOptions returns the options that label requests to the endpoint of t in tap, with the
-// labels of the endpoint and of the application. secured has the labels of the TLS
-// connection to the endpoint.
+// tapOptions returns the options that label requests to the endpoint of t in tap. The
+// labels are those of the endpoint and of the application. secured has the metric labels
+// that describe the TLS connection to the endpoint.
 func (o *Outbound) tapOptions(t discover.Target, secured meters.Labels) []tap.Option {
 	labels := maps.Clone(t.Endpoint.Labels)
 	if labels == nil {
@@ -115,16 +115,16 @@ func (o *Outbound) dial(p peer) settings.Dial {
 	return tcplayer.NewMeter(instruments).WrapDial(d.DialContext)
 }
 
-// literalTarget returns target as an endpoint if target is an IP address with a port. It
-// returns false if target is a name.
+// literalTarget returns target as an endpoint if target is an IP address with a port. The
+// second result is false if target is a name.
 func literalTarget(target string) (discover.Target, bool) {
 	addr, err := netip.ParseAddrPort(target)
 	return discover.Target{Name: target, Endpoint: resolve.Endpoint{ID: resolve.ID{Addr: addr}}}, err == nil
 }
 
-// forwardTarget is a target with a profile that specifies a single endpoint. For example,
-// the profile of the address of a pod specifies this pod. It can be a cache key, because
-// equal endpoints of profiles have the same pointer.
+// forwardTarget is a target, with the single endpoint that its profile specifies. For
+// example, the profile of the address of a pod specifies this pod. A forwardTarget can be
+// a cache key, because equal endpoints of profiles have the same pointer.
 type forwardTarget struct {
 	target   string
 	endpoint *profiles.Endpoint
@@ -149,13 +149,13 @@ func (f forwardTarget) discovered() discover.Target {
 	return discover.Target{Name: f.target, Endpoint: resolve.Endpoint{ID: id, Weight: e.Weight, Labels: e.Labels}}
 }
 
-// balanced returns e unchanged, for an endpoint below a balancer. A request is rejected
-// while e is not ready, so that the balancer picks another endpoint.
+// balanced returns e itself, as the service of an endpoint below a balancer. While e is
+// not ready, it rejects requests, so that the balancer picks another endpoint.
 func balanced(e *httplayer.Endpoint) httplayer.Service { return e }
 
-// byVersion is a service with two HTTP clients of one endpoint. It sends a request by the
-// client of the HTTP version of the request. A request with an Upgrade header or the method
-// CONNECT uses HTTP/1.
+// byVersion is a service with two HTTP clients of one endpoint: h1 for HTTP/1 requests
+// and h2 for HTTP/2 requests. A request with an Upgrade header or the method CONNECT uses
+// h1.
 type byVersion struct {
 	h1, h2 version
 }
@@ -167,8 +167,9 @@ type version struct {
 	used atomic.Bool
 }
 
-// Ready waits until the clients of all versions in use are ready. Otherwise a balancer
-// could pick the endpoint repeatedly for a request with a version that is not ready.
+// Ready waits until both clients are ready, except a client that has not been used yet.
+// Otherwise a balancer could pick the endpoint repeatedly for a request with a version
+// that is not ready.
 func (b *byVersion) Ready(ctx context.Context) error {
 	for _, v := range []*version{&b.h1, &b.h2} {
 		if v.used.Load() {

@@ -124,8 +124,8 @@ func (o *Outbound) router(ctx context.Context, target string, source profiles.So
 }
 
 // concrete returns the service of one target of a split. It balances requests over the
-// endpoints of the target, or uses the target itself if it is an address. Its queue is the
-// only place of the path where requests wait.
+// endpoints of the target. If the target is an address, this address is the only
+// endpoint. On the path of a request, only the queue of this service makes requests wait.
 func (o *Outbound) concrete(ctx context.Context, key balancerKey) httplayer.Service {
 	target := key.authority
 	balancer, queue := o.Meters.Balancer(ctx, "http", target, key.parent)
@@ -163,8 +163,8 @@ func (o *Outbound) single(ctx context.Context, t discover.Target) httplayer.Serv
 }
 
 // endpointStack returns the layers of the requests to one endpoint, without the HTTP
-// client. only is true if the target has no other endpoint. Then an error from the proxy in
-// front of this endpoint also closes the connection of the client.
+// client. The argument only is true if the target has no other endpoint. Then an error
+// from the proxy in front of this endpoint also closes the connection of the client.
 func (o *Outbound) endpointStack(
 	ctx context.Context, p peer, only bool,
 ) layer.Stack[*http.Request, *http.Response] {
@@ -180,11 +180,11 @@ func (o *Outbound) endpointStack(
 }
 
 // client returns a service that sends requests to one endpoint by an HTTP client. The
-// function in the argument as converts the client to a service. If the transport header
-// contains the protocol, there is one client for HTTP/1 and one for HTTP/2. Otherwise the
-// version depends on the endpoint. If the endpoint is behind a proxy or accepts HTTP/2, it
-// receives each request in the version of the application. Any other endpoint receives
-// HTTP/1.
+// argument as is a function that converts the client to a service. If the transport
+// header contains the protocol, there is one client for HTTP/1 and one for HTTP/2.
+// Otherwise the version depends on the endpoint. If the endpoint is behind a proxy or
+// accepts HTTP/2, it receives each request in the version of the application. Any other
+// endpoint receives HTTP/1.
 func (o *Outbound) client(ctx context.Context, p peer, as func(*httplayer.Endpoint) httplayer.Service) httplayer.Service {
 	newClient := func(p peer, version ...httplayer.EndpointOption) httplayer.Service {
 		opts := append(o.Connect.Requests(o.dial(p), o.Pool), version...)
@@ -203,8 +203,9 @@ func (o *Outbound) client(ctx context.Context, p peer, as func(*httplayer.Endpoi
 	return newClient(p)
 }
 
-// opaque returns the service of the opaque connections to target. For each connection, it
-// picks a target of the split and an endpoint, by the profile that source yields.
+// opaque returns the service of the connections to target that are forwarded as bytes.
+// For each connection, it picks a target of the split and an endpoint. source yields the
+// profile with the split.
 func (o *Outbound) opaque(ctx context.Context, target string, source profiles.Source) tcplayer.Service {
 	forward := func(e *profiles.Endpoint) tcplayer.Service { return o.opaqueForwards.Service(forwardTarget{target, e}) }
 	var parent meters.Parent // of the current profile; a Router calls one function at a time

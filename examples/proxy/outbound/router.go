@@ -111,8 +111,9 @@ func (r *router) metrics() profiles.Option[*http.Request, *http.Response] {
 		profiles.WithDefaultRoute(r.counts.Unrouted))
 }
 
-// backends returns a function that makes the service of one target of the split. It makes
-// the service by to(...), and adds a layer that counts the requests.
+// backends returns a function that makes the service of one target of the split. The
+// function makes the service with the argument to, and adds a layer that counts the
+// requests.
 func (r *router) backends(
 	to layer.MakeService[balancerKey, *http.Request, *http.Response],
 ) layer.MakeService[string, *http.Request, *http.Response] {
@@ -122,7 +123,8 @@ func (r *router) backends(
 }
 
 // forwards returns a function that makes the service of the endpoint that the profile
-// specifies. It makes the service by to(...), and adds a layer that counts the requests.
+// specifies. The function makes the service with the argument to, and adds a layer that
+// counts the requests.
 func (r *router) forwards(
 	to layer.MakeService[forwardTarget, *http.Request, *http.Response],
 ) layer.MakeService[*profiles.Endpoint, *http.Request, *http.Response] {
@@ -131,9 +133,10 @@ func (r *router) forwards(
 	}
 }
 
-// pin returns a function that returns the service of a key from the given cache. From its
-// first request, the service stays in the cache until r receives another profile. If a
-// client rarely sends requests, its endpoints and connections are thus not closed as idle.
+// pin returns a function that returns the service of a key from the cache in. The first
+// request of the service keeps it in the cache until r receives another profile.
+// Otherwise the cache would close the endpoints and connections of a client that rarely
+// sends requests.
 func pin[K comparable](r *router, in *layer.Cache[K, *http.Request, *http.Response]) layer.MakeService[K, *http.Request, *http.Response] {
 	return func(key K) httplayer.Service {
 		return &pinned[K]{Service: in.Service(key), router: r, in: in, key: key}

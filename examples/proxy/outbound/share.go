@@ -17,7 +17,7 @@ type sharedProfile struct {
 
 	mu      sync.Mutex
 	last    *profiles.Profile
-	final   error         // [profiles.ErrNoProfile]: no further profile follows
+	final   error         // [profiles.ErrNoProfile] if no further profile follows; else nil
 	changed chan struct{} // closed and replaced when last or final changes
 }
 

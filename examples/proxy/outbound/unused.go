@@ -9,8 +9,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// atFirstCall returns a function that makes the service of an endpoint as mk does, but
-// calls mk at the first request. Most endpoints of a large target receive no request and
+// atFirstCall returns a function that makes the service of an endpoint. This service
+// calls mk at its first request. Most endpoints of a large target receive no request and
 // then cost less.
 func atFirstCall[Req, Rsp any](mk discover.MakeService[Req, Rsp]) discover.MakeService[Req, Rsp] {
 	return func(ctx context.Context, t discover.Target) layer.Service[Req, Rsp] {
