@@ -36,9 +36,9 @@ type policies struct {
 	ports map[uint16]*portPolicy
 }
 
-// maxPorts is a number of ports with a policy. With at most maxPorts ports, a policy is
-// kept for the idle timeout after its last use. With more ports, it is kept for at most
-// overflowIdle, because clients may choose the port.
+// maxPorts is the maximum number of ports for which an unused policy is kept for the idle
+// timeout. With more ports, an unused policy is kept for at most overflowIdle, because
+// clients may choose the port.
 const maxPorts = 1000
 
 // maxWatchedPorts is the maximum number of ports in INBOUND_PORTS that are watched from the

@@ -59,7 +59,7 @@ func ParseFilter(s string) (Filter, error) {
 	return f, nil
 }
 
-// directives splits s at commas, except commas in brackets.
+// directives splits s at commas, except commas in [] or {}.
 func directives(s string) []string {
 	depth := 0
 	parts := strings.FieldsFunc(s, func(r rune) bool {

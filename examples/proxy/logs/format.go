@@ -42,7 +42,8 @@ func oneLine(s string) string {
 // unprintable reports whether the character r must be escaped in a record.
 func unprintable(r rune) bool { return r == unicode.ReplacementChar || !unicode.IsPrint(r) }
 
-// appendText appends s to b. It adds quotes if s would be ambiguous without them.
+// appendText appends s to b. It adds quotes if s is empty, or contains a space, a quote,
+// "=" or an unprintable character.
 func appendText(b []byte, s string) []byte {
 	if s == "" || strings.ContainsFunc(s, func(r rune) bool { return unprintable(r) || r == ' ' || r == '"' || r == '=' }) {
 		return strconv.AppendQuote(b, s)
@@ -50,7 +51,7 @@ func appendText(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
-// text returns v as text.
+// text returns v as text. For an error it returns the result of errorText.
 func text(v slog.Value) string {
 	if err, ok := v.Any().(error); ok && v.Kind() == slog.KindAny {
 		return errorText(err)

@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// tcpRouteFamilies has the metrics of connections by destination.
+// tcpRouteFamilies has the metrics of outbound connections by destination.
 type tcpRouteFamilies struct{ opened, closed, protocols *family[*counterValue] }
 
 func (m *Meters) tcpRouteFamilies() tcpRouteFamilies {
@@ -23,8 +23,8 @@ func (m *Meters) tcpRouteFamilies() tcpRouteFamilies {
 	}
 }
 
-// connections has the series of the connections to one destination. A series begins to
-// exist with the first connection that it counts.
+// connections has the series of the connections to one destination. A series is exported
+// after the first connection that it counts.
 type connections struct {
 	opened, closed, failed counter // of opaque connections
 	protocols              map[Handling]counter
@@ -32,7 +32,7 @@ type connections struct {
 }
 
 // newConnections returns the series of the destination with the name or address dst. It
-// returns nil inbound.
+// returns nil if r is for inbound connections.
 func (r *Routes) newConnections(dst string) *connections {
 	if r.direction != Outbound {
 		return nil

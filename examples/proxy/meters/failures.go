@@ -12,7 +12,8 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// failureFamilies has the metrics of errors of the proxy itself, for one direction.
+// failureFamilies has the metrics of requests and connections that fail with an error of
+// the proxy, for one direction.
 type failureFamilies struct{ http, tcp *family[*counterValue] }
 
 func (m *Meters) failureFamilies(d Direction) failureFamilies {
@@ -68,9 +69,10 @@ func (m *Meters) TCPErrors(d Direction) func(target netip.AddrPort, err error) {
 	return m.errorsOf(m.failures[d].tcp, string(d)+" errors", tcplayer.ErrorKind)
 }
 
-// errorsOf returns a function that counts errors in f, by target and by the result of kind.
-// Only a limited number of pairs of both have a label for the target. limit is the argument
-// kind of [Meters.limited] for these pairs.
+// errorsOf returns a function that counts errors in f. The labels are target_addr and
+// error, which is the result of kind. The number of pairs of both is limited. Pairs
+// beyond the limit have no target_addr. limit is the argument kind of [Meters.limited]
+// for these pairs.
 func (m *Meters) errorsOf(f *family[*counterValue], limit string, kind func(error) string) func(netip.AddrPort, error) {
 	type key struct {
 		target netip.AddrPort
@@ -121,8 +123,8 @@ func ErrorKind(err error) string {
 	return tcplayer.ErrorKind(err)
 }
 
-// isShed reports whether err is a rejection that the client may retry, because a layer had
-// no room.
+// isShed reports whether err is a rejection with status 503 by a layer that had no room.
+// The client may retry the request.
 func isShed(err error) bool {
 	status, _ := httplayer.StatusFromError(err)
 	return status == http.StatusServiceUnavailable && errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrClosed)
@@ -138,8 +140,8 @@ func timeoutKind(err error) string {
 	return "response timeout"
 }
 
-// isDenied reports whether a policy rejected the request. Linkerd's proxy does not count
-// such requests as errors.
+// isDenied reports whether err has the status of a rejection by a policy: 401, 403, 404
+// or 429. Linkerd's proxy does not count such requests as errors.
 func isDenied(err error) bool {
 	var status *httplayer.StatusError
 	return errors.As(err, &status) && slices.Contains([]int{
@@ -147,8 +149,8 @@ func isDenied(err error) bool {
 	}, status.Code)
 }
 
-// isCanceled reports whether err has no other cause than the cancellation of the request by
-// the client.
+// isCanceled reports whether the client has canceled the request. It returns false if err
+// also matches ErrClosed, because the proxy then closed a service.
 func isCanceled(err error) bool {
 	return errors.Is(err, context.Canceled) && !errors.Is(err, layer.ErrClosed)
 }

@@ -77,13 +77,13 @@ type Decision struct {
 // inbound_http_authz_allow_total, inbound_http_authz_deny_total,
 // inbound_http_route_not_found_total and inbound_http_local_ratelimit_total. The metrics
 // for TCP are inbound_tcp_authz_allow_total, inbound_tcp_authz_deny_total and
-// inbound_tcp_authz_terminate_total. The protocol is "http" or "tcp"; for any other, Authz
-// returns nil.
+// inbound_tcp_authz_terminate_total. The protocol is "http" or "tcp"; for any other,
+// Authz returns nil.
 //
 // The labels are [Target], [Server] and [Client.Labels]. Allowed and denied requests also
-// have route_*. Each Allowed also has authz_*, and each RateLimited ratelimit_*. Beyond
-// the first thousand, the labels target_*, srv_port and client_id are left out. The
-// function is safe for concurrent use.
+// have route_*. Each Allowed also has authz_*, and each RateLimited ratelimit_*. After
+// the first thousand different labels, further ones have no target_*, srv_port and
+// client_id. The function is safe for concurrent use.
 func (m *Meters) Authz(protocol string) func(Decision) {
 	f, ok := m.authz[protocol]
 	if !ok {
@@ -175,7 +175,8 @@ func (m *Meters) InboundRoute(p Permit, target netip.AddrPort) Layer {
 	return func(next httplayer.Service) httplayer.Service { return &inboundRouteMeter{next, s} }
 }
 
-// inboundRoute has the series of one port of the application.
+// inboundRoute has the series of the requests to one port of the application that one
+// [Permit] describes.
 type inboundRoute struct {
 	requests          *handle[*counterValue]
 	request, response *handle[*histogramValue]

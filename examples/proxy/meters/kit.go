@@ -68,8 +68,8 @@ func (b bindable) With(label ...string) metrics.Counter {
 
 func (bindable) Add(float64) {}
 
-// labelled is a bindable that keeps its counters, so that With may be called for each
-// request. With exports the series at once, with the value 0.
+// labelled is a bindable that caches the counter for each value of the label, so that
+// With may be called for each request. With exports the series at once, with the value 0.
 type labelled struct {
 	bindable
 	bound *sync.Map // counter by value of the label
@@ -121,8 +121,8 @@ func (s *share) add(delta float64) {
 	}
 }
 
-// end subtracts the share from the gauge. Later writes to the share have no effect. It does
-// not count as a write, so it does not delay the expiry of the series.
+// end subtracts the share from the gauge. Later writes to the share have no effect. The
+// subtraction is not a write to the series, so it does not delay the expiry.
 func (s *share) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,7 +26,8 @@ const (
 // allow becomes "_". A label with an empty value means the same as a missing label.
 type Labels map[string]string
 
-// With returns the labels of l and of more. The last value of a label applies.
+// With returns the labels of l and of more. If a label has several values, the last one
+// applies.
 func (l Labels) With(more ...Labels) Labels {
 	n := len(l)
 	for _, m := range more {
@@ -107,8 +108,8 @@ func cleanName(name string) string {
 	return name
 }
 
-// key returns a string that identifies the valid form of l. Equal labels have equal keys,
-// and different labels have different keys.
+// key returns a string that identifies the labels after [Labels.clean]. Equal labels have
+// equal keys, and different labels have different keys.
 func (l Labels) key() string {
 	names := make([]string, 0, len(l))
 	size, isClean := 0, true
@@ -174,9 +175,9 @@ func (m *Meters) meta(prefix, authority string) Labels {
 	})
 }
 
-// routeMeta returns the labels that identify a route: labels itself, if they are those of a
-// route of a policy. Otherwise the route is that of a profile with the given name. An empty
-// name means the default route.
+// routeMeta returns the labels that identify a route. If labels contain route_kind, they
+// come from a policy, and the result is labels itself. Otherwise the result is for a
+// route of a profile with the given name. An empty name means the default route.
 func routeMeta(name string, labels Labels) Labels {
 	if labels["route_kind"] != "" {
 		return labels

@@ -139,8 +139,9 @@ type end struct {
 	err    string // label error, or ""
 }
 
-// endOf returns how a request ended. The request has either the response rsp or the error
-// err. head has the gRPC status in the response headers.
+// endOf returns how a request ended. rsp is nil if there was no response. err is the
+// error of the request or of its response body, or nil. head has the gRPC status in the
+// response headers.
 func endOf(ctx context.Context, rsp *http.Response, head grpcHead, err error) end {
 	class := layer.Classifier[*http.Response](httplayer.Classify).Classify(ctx, layer.Outcome[*http.Response]{
 		Response: rsp, Err: err, Ended: err == nil,
@@ -238,7 +239,7 @@ func (e end) labels() Labels {
 	return labels
 }
 
-// endpointSeries has the series of one endpoint. A series of responses begins to exist when
+// endpointSeries has the series of one endpoint. A series of responses is exported after
 // the first response with its labels has ended.
 type endpointSeries struct {
 	clock

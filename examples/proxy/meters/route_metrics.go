@@ -105,10 +105,10 @@ func (c classes) With(label ...string) metrics.Counter {
 
 func (classes) Add(float64) {} // there is no series without a class
 
-// timeoutFailures counts failed requests: in timeouts if their timeout expired, and
-// otherwise in failures. pending is the number of expired timeouts that have not been
-// counted yet. While it is above 0, the next failure counts in timeouts. With concurrent
-// failures, that may be the wrong failure, but the totals are correct.
+// timeoutFailures counts a failed request in timeouts if its timeout expired, and in
+// failures otherwise. pending is the number of expired timeouts whose failures have not
+// been counted yet. While it is above 0, the next failure counts in timeouts. With
+// concurrent failures, that may be the wrong failure, but the totals are correct.
 type timeoutFailures struct {
 	failures, timeouts metrics.Counter
 	pending            *atomic.Int64
@@ -126,8 +126,8 @@ func (t timeoutFailures) Add(delta float64) {
 	}
 }
 
-// ignored counts requests that their callers canceled. For each, it removes one timeout
-// from pending, because the timeout of a canceled request may have expired too. Otherwise a
+// ignored counts requests that their callers canceled. For each of them, it subtracts 1
+// from pending, because the timeout of the request may have expired too. Otherwise a
 // later failure would count as this timeout.
 type ignored struct {
 	metrics.Counter
@@ -195,7 +195,7 @@ func (f retryFamilies) now(l labelSet) *retries {
 	}
 }
 
-// added returns a copy of i with counters of retries that also write to r.
+// added returns a copy of i in which the counters of retries also write to r.
 func (r *retries) added(i layer.Instruments) layer.Instruments {
 	i.Retries = multi.NewCounter(i.Retries, r.requests)
 	i.RetriesSkipped = skippedRetries{i.RetriesSkipped, r}

@@ -36,8 +36,8 @@ type series[V value] struct {
 	labels     seriesKey
 	value      V
 	state      atomic.Int32
-	overflow   bool        // counts all names beyond the limit
-	named      *baseLabels // has the name of the series; nil if the series has no name with a limit
+	overflow   bool        // shared by all names beyond the limit
+	named      *baseLabels // has the limited name in the labels; nil without such a name
 	quietSince time.Time   // time of the first sweep after the last write; guarded by family.mu
 }
 
@@ -71,9 +71,10 @@ func (s *series[V]) use() bool {
 	return state == written || state == quiet && s.state.CompareAndSwap(quiet, written)
 }
 
-// handle refers to a series that one writer writes to. The first write binds the handle to
-// the series. If the series expires, the next write binds the handle to a new series. Every
-// other write costs two atomic loads in addition to the write itself.
+// handle refers to a series, for one part of the proxy that writes to it. The first write
+// binds the handle to the series. If the series expires, the next write binds the handle
+// to a new series. Every other write costs two atomic loads in addition to the write
+// itself.
 type handle[V value] struct {
 	family *family[V]
 	labels labelSet
@@ -238,9 +239,9 @@ func (b *baseLabels) beyond() *baseLabels {
 // fixed returns a labelSet with the labels l, which contain no name that must be limited.
 func fixed(l Labels) labelSet { return labelSet{baseLabels: &baseLabels{labels: l.key()}} }
 
-// limited returns a labelSet with a name that is limited together with all names of the
-// same kind. The first names of a kind get series with labels. Further names share the
-// series with the labels that rest returns. The argument of rest is a copy of labels.
+// limited returns a labelSet for name, which counts towards the limit of its kind. Each
+// name up to the limit has separate series with the given labels. All further names share
+// the series with the labels that rest returns. The argument of rest is a copy of labels.
 func (m *Meters) limited(kind, name string, labels Labels, rest func(own Labels) labelSet) labelSet {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -270,16 +271,16 @@ const (
 	maxTargets = 200
 )
 
-// names has the names of one kind that have series of their own. A name is removed when its
-// last series has expired.
+// names limits the names of one kind. Its map has each name that has separate series,
+// with the number of these series. A name is removed when its last series has expired.
 type names struct {
 	most   int // maximum number of names
 	mu     sync.Mutex
 	series map[string]int // number of series by name
 }
 
-// take adds a series of name. It returns false, and adds nothing, if name is new and the
-// maximum number of names is reached.
+// take adds 1 to the number of series of name. It returns false, and adds nothing, if
+// name is new and the maximum number of names is reached.
 func (n *names) take(name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -290,7 +291,8 @@ func (n *names) take(name string) bool {
 	return true
 }
 
-// release removes a series of name. The name is removed together with its last series.
+// release subtracts 1 from the number of series of name. If the number is then 0, it
+// removes the name, so that another name can have separate series.
 func (n *names) release(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -299,8 +301,9 @@ func (n *names) release(name string) {
 	}
 }
 
-// lookup is a cache of values, with a property of requests or connections as key. It is
-// cleared when it has maxNames keys. The values are then made again when they are needed.
+// lookup caches the value for each key, which is a property of requests or connections.
+// It is cleared when it has maxNames keys. A value that is needed later is then made
+// again.
 type lookup[K comparable, V any] struct {
 	make func(K) V
 
@@ -330,9 +333,9 @@ func (l *lookup[K, V]) of(key K) V {
 	return v
 }
 
-// byLabel has series by the values of labels that describe an outcome, such as the status.
-// It has no limit, because these labels have few values. It checks the previous outcome
-// first, because most outcomes are equal to the previous one.
+// byLabel caches the series for each outcome, such as a status. The key has the values of
+// the labels of the outcome. It has no limit, because these labels have few values. It
+// checks the previous outcome first, because most outcomes are equal to the previous one.
 type byLabel[K comparable, V any] struct {
 	make func(K) V
 	last atomic.Pointer[labelledSeries[K, V]]

@@ -22,7 +22,7 @@ type streamFamilies struct {
 }
 
 // streams has the series of one route, or of one backend of a route. The series of an
-// outcome begins to exist with the first request that has this outcome.
+// outcome is exported after the first request that has this outcome.
 type streams struct {
 	clock
 	grpc      bool // see streamFamilies
@@ -39,7 +39,7 @@ func newStreams(f streamFamilies, l labelSet) *streams {
 // stream records one request, and is the observer of its response body. It comes from a
 // pool, and returns to it when the response has ended.
 type stream struct {
-	of       *streams        // series that it is recorded in
+	of       *streams        // the series that record the request
 	ctx      context.Context //nolint:containedctx // of the request: it distinguishes a canceled request from a failed body
 	start    time.Duration
 	rsp      *http.Response
@@ -113,7 +113,7 @@ func (s *stream) done(o outcome) {
 // grpc_status, and error.
 type outcome struct {
 	grpc   bool
-	status int // HTTP status; 0: there was no response. Or gRPC status; -1: there was none
+	status int // gRPC status if grpc, -1: none; else HTTP status, 0: no response
 	err    fault
 }
 
@@ -160,8 +160,9 @@ func grpcNames() []string {
 }
 
 // withoutResponse returns the outcome of a request that failed with err and has no
-// response. As in linkerd's proxy, it has the status that the proxy sends to the client if
-// the endpoint failed. After any other failure it has an error and no status.
+// response. If the endpoint failed, the outcome has the status that the proxy sends to
+// the client, as in linkerd's proxy. After any other failure, it has an error and no
+// status.
 func withoutResponse(req *http.Request, err error) outcome {
 	if f := faultOf(err); f != noFault {
 		return outcome{err: f}
@@ -198,8 +199,8 @@ func afterHead(rsp *http.Response, err error) outcome {
 	return o
 }
 
-// faultOf returns the fault of err, if the fault does not depend on whether the response
-// headers have been received. Otherwise it returns noFault.
+// faultOf returns the fault for an err that means the same before and after the response
+// headers. For any other err it returns noFault.
 func faultOf(err error) fault {
 	switch {
 	case errors.Is(err, layer.ErrFailFast):

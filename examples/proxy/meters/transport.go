@@ -39,10 +39,10 @@ func (m *Meters) transportFamilies() transportFamilies {
 	}
 }
 
-// Transport returns the instruments that count connections with the given labels: [Target]
-// and one of [ServerTLS], [ClientTLS] and [NoTLS]. They are limited as in
-// [Meters.Endpoint]. Bytes of outbound connections to endpoints also count in
-// outbound_tcp_transfer_cost_bytes_total, by the label dst_zone_locality.
+// Transport returns the instruments that count connections with the given labels:
+// [Target] and one of [ServerTLS], [ClientTLS] and [NoTLS]. The number of series is
+// limited as in [Meters.Endpoint]. Bytes of outbound connections to endpoints also count
+// in outbound_tcp_transfer_cost_bytes_total, by the label dst_zone_locality.
 func (m *Meters) Transport(d Direction, peer Peer, labels Labels) Transport {
 	t := m.transport(d, peer, m.peerLabels(d, peer, labels))
 	if d == Outbound && peer == Destination {
@@ -52,10 +52,11 @@ func (m *Meters) Transport(d Direction, peer Peer, labels Labels) Transport {
 	return t
 }
 
-// peerLabels returns labels with a limit. For outbound connections, the number of endpoints
-// is limited. Beyond the limit, the endpoints of a target share series without the labels
-// target_* and dst_pod. For targets beyond their limit, and for inbound connections with
-// different labels beyond the limit, only tls and no_tls_reason are kept.
+// peerLabels returns a labelSet of labels with a limit. For outbound connections, the
+// number of endpoints is limited. Beyond the limit, the endpoints of a target share
+// series without the labels target_* and dst_pod. For targets beyond their limit, and for
+// inbound connections with different labels beyond the limit, only tls and no_tls_reason
+// are kept.
 func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	authority := labels["authority"]
 	switch {
@@ -70,7 +71,7 @@ func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	})
 }
 
-// peers returns the argument kind of [Meters.limited] for peers.
+// peers returns the argument kind of [Meters.limited] for the given direction and peer.
 func peers(d Direction, peer Peer) string { return string(d) + " " + string(peer) }
 
 // onlyTLS returns the labels tls and no_tls_reason of own.
@@ -79,8 +80,9 @@ func onlyTLS(own Labels) labelSet {
 	return fixed(own)
 }
 
-// cost returns a counter of outbound_tcp_transfer_cost_bytes_total. op specifies whether
-// the bytes were received or sent. locality is the value of the label dst_zone_locality.
+// cost returns a counter of outbound_tcp_transfer_cost_bytes_total. op is "Recv" for
+// received bytes and "Send" for sent bytes. locality is the value of the label
+// dst_zone_locality.
 func (m *Meters) cost(op, locality string) metrics.Counter {
 	zone := "Unknown"
 	switch strings.ToLower(locality) {
