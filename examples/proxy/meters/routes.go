@@ -43,9 +43,9 @@ type Routes struct {
 
 // destination has the series of a destination while one profile applies.
 type destination struct {
-	parent      Labels              // of the resource of a policy; nil without one
+	parent      Labels              // labels parent_* of the policy; nil without a policy
 	dst         string              // name:port of the destination in the profile
-	connections func() *connections // makes the series at its first call; its result is nil inbound
+	connections func() *connections // makes the series at its first call; its result is nil for inbound
 
 	mu     sync.Mutex
 	routes map[string]*routeSeries // by name and labels
@@ -205,7 +205,7 @@ type backend struct {
 	httplayer.Service
 	routes    *Routes
 	authority string
-	labels    Labels // of the resource of a policy; nil without one
+	labels    Labels // labels backend_* of a policy; nil: they follow from authority
 	current   atomic.Pointer[backendRoutes]
 }
 

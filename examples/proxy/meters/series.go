@@ -263,9 +263,9 @@ func (l labelSet) with(more Labels) labelSet {
 	return l
 }
 
-// The maximum number of names of one kind that have series of their own. Without a limit, a
+// The maximum number of names of one kind that have separate series. Without a limit, a
 // client such as a port scanner could fill the memory. The limit of targets and endpoints is
-// lower, because a target has 19 KB of a scrape.
+// lower, because a target adds 19 KB to a scrape.
 const (
 	maxNames   = 1000
 	maxTargets = 200

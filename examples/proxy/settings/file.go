@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// file is a parsed settings file. After all variables have been read, a leaf that
+// file is a parsed settings file. When all variables have been read, a leaf that
 // [file.find] has not returned has an unknown key.
 type file struct {
 	name     string
@@ -90,9 +90,9 @@ func (f *file) addLeaf(l *leaf) {
 	f.leaves = append(f.leaves, l)
 }
 
-// find returns the text of the given variable, a name without a prefix. The result where is
-// the place of the value in the file. The result ok is false if the file does not set the
-// variable, or if find has returned it before.
+// find returns the text of the given variable, a name without a prefix. The result where
+// is the file, line and key of the value. The result ok is false if the file does not set
+// the variable, or if find has returned it before.
 func (f *file) find(variable string) (text, where string, ok bool) {
 	key := strings.ToLower(variable)
 	i := slices.IndexFunc(f.leaves, func(l *leaf) bool { return l.key == key && !l.read })

@@ -93,8 +93,9 @@ func (r *reader) finishIdentity(s *Settings) {
 	}
 }
 
-// finishControl validates the settings of the control plane, and sets defaults. The default
-// backoff of connections to the control plane is the backoff of the outbound side.
+// finishControl validates the settings of the control plane, and sets defaults. By
+// default, connections to the control plane have the same backoff as outbound
+// connections.
 func (r *reader) finishControl(s *Settings) {
 	c := &s.Control
 	r.require("host:port of a destination controller", "DESTINATION_SVC_ADDR")

@@ -27,8 +27,8 @@ func (s Socket) Options() []tcplayer.SocketOption {
 	return opts
 }
 
-// MaxWait returns FailFast as the maximum wait for the queue of package layer. It returns 1
-// ns if FailFast is 0, because 0 means no limit for that queue.
+// MaxWait returns the maximum wait in the queue of package layer: FailFast, or 1 ns if
+// FailFast is 0. For that queue, 0 would mean no limit.
 func (q Queue) MaxWait() time.Duration { return max(q.FailFast, 1) }
 
 // Dial is the type of a function that connects to addr.
@@ -56,8 +56,8 @@ func (c Connect) Bytes(dial Dial) []tcplayer.EndpointOption {
 }
 
 // endpointBackoff returns the backoff for connections to an endpoint. Its maximum is at
-// most 1 s, so that an endpoint that has recovered receives requests soon. The full backoff
-// is for the control plane.
+// most 1 s, so that an endpoint that has recovered receives requests soon. Connections to
+// the control plane use c.Backoff itself.
 func (c Connect) endpointBackoff() layer.Backoff {
 	b := c.Backoff
 	b.Max = min(b.Max, time.Second)
@@ -65,9 +65,8 @@ func (c Connect) endpointBackoff() layer.Backoff {
 	return b
 }
 
-// Limits returns the limits of the streams of the destination controller. In the result, -1
-// means no limit, as in packages resolve/linkerd and profiles/linkerd. The streams of a
-// controller on this machine are not limited.
+// Limits returns c.Streams in the form of packages resolve/linkerd and profiles/linkerd,
+// in which -1 means no limit. For a controller on this machine, all limits are -1.
 func (c *Control) Limits() StreamLimits {
 	limits := c.Streams
 	for _, d := range []*time.Duration{&limits.Initial, &limits.Idle, &limits.Lifetime} {
@@ -121,9 +120,9 @@ func (h HTTP2) Options() []httplayer.ServerOption {
 // server adds a few KiB to the value, and the sum must not overflow.
 const maxHeader = min(maxUint32-320, math.MaxInt-4<<10)
 
-// Find returns a function that finds the original destination of a connection. If the
-// system does not track the connection, the function reports that it was made to the
-// listener itself.
+// Find returns a function that finds the original destination of a connection. A
+// connection that the system has not redirected is returned unchanged, as a connection to
+// the listener itself.
 func (o Origin) Find() tcplayer.Origin {
 	switch o.Kind {
 	case ProxyProtocol:

@@ -10,7 +10,7 @@ import (
 )
 
 // Policies returns a source of outbound policies that watches the policy controller over
-// conn.
+// conn. workload identifies this proxy to the controller.
 func (c *Control) Policies(conn grpc.ClientConnInterface, workload string, log *slog.Logger) profiles.Source {
 	return linkerd.NewPolicies(conn, workload,
 		linkerd.WithStreamLimits(linkerd.Limits(c.Limits())),

@@ -7,9 +7,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Settings is the configuration of a proxy. The comment of each field contains the name of
-// its environment variable, without the prefix [Prefix]. A name that begins with an
-// underscore follows OUTBOUND or INBOUND.
+// Settings is the configuration of a proxy. The comment of each field contains the name
+// of its environment variable, without the prefix [Prefix]. Before a name that begins
+// with an underscore, add OUTBOUND, INBOUND or CONTROL.
 type Settings struct {
 	Outbound Outbound
 	Inbound  Inbound
@@ -72,7 +72,7 @@ type Inbound struct {
 	DiscoveryIdle time.Duration // INBOUND_DISCOVERY_IDLE_TIMEOUT: idle timeout of targets
 
 	DefaultPolicy   DefaultPolicy // INBOUND_DEFAULT_POLICY
-	Ports           Ports         // INBOUND_PORTS: documented by the application
+	Ports           Ports         // INBOUND_PORTS: ports whose policies are watched from the start
 	OpaquePorts     Ports         // INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION: the server may speak first
 	RequireIdentity Ports         // INBOUND_PORTS_REQUIRE_IDENTITY: only for clients with an identity
 	RequireTLS      Ports         // INBOUND_PORTS_REQUIRE_TLS: only for clients that speak TLS to this proxy
@@ -122,7 +122,7 @@ type Identity struct {
 
 // Tap configures the tap server, which streams live requests.
 type Tap struct {
-	Listen netip.AddrPort // CONTROL_LISTEN_ADDR; default 0.0.0.0 with an identity and a Name
+	Listen netip.AddrPort // CONTROL_LISTEN_ADDR; the default is 0.0.0.0:4190 with an identity and a Name
 
 	// Name (TAP_SVC_NAME) is the identity of the client that may watch. If the proxy has an
 	// identity, an empty Name turns tap off. If the proxy has no identity, only clients on
@@ -201,14 +201,14 @@ type HTTP2 struct {
 	AdaptiveFlowControl          bool
 	KeepAliveInterval            time.Duration
 	KeepAliveTimeout             time.Duration
-	InitialStreamWindowSize      uint32 // else HTTP2_INITIAL_STREAM_WINDOW_SIZE
-	InitialConnectionWindowSize  uint32 // else HTTP2_INITIAL_CONNECTION_WINDOW_SIZE; at least 65 535
+	InitialStreamWindowSize      uint32 // default: HTTP2_INITIAL_STREAM_WINDOW_SIZE
+	InitialConnectionWindowSize  uint32 // default: HTTP2_INITIAL_CONNECTION_WINDOW_SIZE; at least 65 535
 }
 
-// StreamLimits are the time limits of the streams of the destination controller: until the
-// first message, between two messages, and in total. 0 means no limit. Another value of
-// Idle or Lifetime has a minimum of 10 s. Values that are not 0 must satisfy Initial ≤ Idle
-// ≤ Lifetime. See also [Control.Limits].
+// StreamLimits are the time limits of the streams of the destination controller: until
+// the first message, between two messages, and in total. 0 means no limit. The proxy uses
+// at least 10 s for an Idle or Lifetime that is not 0. Values that are not 0 must satisfy
+// Initial ≤ Idle ≤ Lifetime. See also [Control.Limits].
 type StreamLimits struct {
 	Initial, Idle, Lifetime time.Duration
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// PortRange is all ports from First to Last.
+// PortRange is the ports from First to Last, including both.
 type PortRange struct{ First, Last uint16 }
 
 // Ports is a set of ports. Its ranges are in ascending order, and neither overlap nor are
@@ -60,7 +60,8 @@ type Origin struct {
 	Addr netip.AddrPort // if Kind is Fixed
 }
 
-// DefaultPolicy specifies which clients may connect to the ports of the application.
+// DefaultPolicy specifies which clients may connect to a port of the application for
+// which the policy controller has sent no policy.
 type DefaultPolicy string
 
 // The default policies. "Authenticated" requires that the client has an identity. "Cluster"

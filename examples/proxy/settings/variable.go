@@ -12,8 +12,8 @@ const (
 	OwnPrefix = "GOTOWER_"
 )
 
-// variable describes one variable: its names, how its value is parsed, and its text in the
-// help.
+// variable describes one variable: its names, the function that parses and stores its
+// value, and its text in the help.
 type variable struct {
 	name      string                  // without its prefix
 	prefix    string                  // "" means Prefix; "-" means no prefix

@@ -32,10 +32,11 @@ type controlPlane interface {
 	Close(ctx context.Context) error
 }
 
-// dial returns a connection to a server of the control plane. name is one of the names
-// below. The connection uses TLS if the settings have an identity of the server, and
-// cleartext otherwise. A TLS connection to a server other than the certificate authority is
-// made after the proxy has a certificate.
+// dial returns a connection to a server of the control plane. name is one of the
+// constants destinations, policies and authority. The connection uses TLS if the proxy
+// has an identity and the settings have an identity of the server. Otherwise it uses
+// cleartext. A TLS connection to a server other than the certificate authority is made
+// after the proxy has a certificate.
 func (p *Proxy) dial(
 	ctx context.Context, name string, at settings.Controller, id *identity.Identity, m *meters.Meters,
 ) (grpc.ClientConnInterface, error) {
@@ -75,7 +76,8 @@ func newConn(ctx context.Context, cfg grpclayer.ControlPlaneConfig) (controlPlan
 }
 
 // resolver returns a resolver for the addresses of the control plane. It looks a name up
-// again after its TTL, within the configured limits, and counts look-ups.
+// again after its TTL, which DNS_MIN_TTL and DNS_MAX_TTL limit. It counts its look-ups in
+// lookups.
 func resolver(c settings.DNS, lookups metrics.Counter) resolve.Resolver {
 	minTTL := c.MinTTL
 	if minTTL == 0 && c.MaxTTL > 0 {
@@ -84,7 +86,8 @@ func resolver(c settings.DNS, lookups metrics.Counter) resolve.Resolver {
 	return dns.New(dns.WithRefresh(minTTL, c.MaxTTL), dns.WithMetrics(lookups))
 }
 
-// defaultMinTTL is the minimum time between two look-ups of a name for package dns.
+// defaultMinTTL is the minimum time between two look-ups of a name, if only DNS_MAX_TTL
+// is set. It is not longer than DNS_MAX_TTL.
 const defaultMinTTL = 5 * time.Second
 
 // identityRun is the identity of the proxy, with the connection to the certificate

@@ -27,9 +27,9 @@ type lazyConn struct {
 	closed bool
 }
 
-// afterCertificate returns a function that returns a [lazyConn], which connects when id has
-// a certificate. The function validates its configuration at once, and returns an error for
-// an invalid one.
+// afterCertificate returns a function that returns a [lazyConn], which connects when id
+// has a certificate. The function validates its argument cfg at once, and returns an
+// error for an invalid cfg.
 func afterCertificate(id *identity.Identity) func(context.Context, grpclayer.ControlPlaneConfig) (controlPlane, error) {
 	return func(ctx context.Context, cfg grpclayer.ControlPlaneConfig) (controlPlane, error) {
 		ended, cancel := context.WithCancel(ctx)
@@ -44,8 +44,8 @@ func afterCertificate(id *identity.Identity) func(context.Context, grpclayer.Con
 	}
 }
 
-// conn waits until the proxy has a certificate, and returns the connection. The first call
-// makes it.
+// conn waits until the proxy has a certificate, and returns the connection. The first
+// call then makes the connection.
 func (a *lazyConn) conn(ctx context.Context) (controlPlane, error) {
 	if err := a.id.Ready(ctx); err != nil {
 		return nil, status.Error(status.FromContextError(ctx.Err()).Code(), err.Error())

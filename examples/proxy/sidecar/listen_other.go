@@ -10,8 +10,8 @@ import (
 	"net/netip"
 )
 
-// listen listens on addr. It is for systems other than Linux, where it ignores the backlog
-// and returns an error for reuse.
+// listen listens on addr, on systems other than Linux. It ignores the backlog, and
+// returns an error if reuse is true.
 func listen(addr netip.AddrPort, _ int, reuse bool) (net.Listener, error) {
 	if reuse {
 		return nil, fmt.Errorf("listen on %v together with another process: %w", addr, errors.ErrUnsupported)
@@ -21,5 +21,6 @@ func listen(addr netip.AddrPort, _ int, reuse bool) (net.Listener, error) {
 	return c.Listen(context.Background(), "tcp", addr.String())
 }
 
-// waiting returns false, because it is implemented only on Linux.
+// waiting always returns false, because only Linux has an implementation that finds
+// waiting connections.
 func waiting(net.Listener) bool { return false }

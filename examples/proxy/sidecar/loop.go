@@ -30,13 +30,13 @@ func (o *ownPorts) at(ip netip.Addr) bool {
 	return o.ips == nil || ip.IsLoopback() || ip.IsUnspecified() || slices.Contains(o.ips, ip)
 }
 
-// setOwnPorts sets the addresses to which a path must not connect: outward for the outbound
-// path, and inward for the inbound path. Both contain all ports of the proxy. For the
-// outbound path, these ports are excluded only at addresses of this pod.
+// setOwnPorts sets the addresses to which a path must not connect: outward for the
+// outbound path, and inward for the inbound path. Both contain all ports of the proxy.
+// The outbound path may connect to these ports at addresses outside this pod.
 //
-// For the inbound path, they are excluded at all addresses. Otherwise a remote client could
-// reach the admin and tap servers through the proxy, and would count as a client on this
-// machine.
+// The inbound path must not connect to them at any address. Otherwise a remote client
+// could reach the admin and tap servers through the proxy, and would count as a client on
+// this machine.
 func (p *Proxy) setOwnPorts(outward, inward *ownPorts) {
 	ports := make([]uint16, 0, len(p.paths)+2)
 	outward.ips = slices.Clone(p.config.Settings.Inbound.IPs)

@@ -11,22 +11,22 @@ import (
 const (
 	// checkInterval is how often memory usage is checked.
 	checkInterval = 5 * time.Second
-	// minReturn is the minimum growth of memory, in bytes, that causes a return of memory
-	// to the system. A return costs some milliseconds of one core.
+	// minReturn is a number of bytes. If memory has grown by less since the last return,
+	// growth does not cause another return. A return costs some milliseconds of one core.
 	minReturn = 16 << 20
 	// reserve is the size in bytes of memory that is allocated but never used. The garbage
 	// collector counts it as live memory. While the heap is small, the collector therefore
 	// runs only a third as often, which saves a tenth of the CPU time of a request.
 	reserve = 8 << 20
-	// manyGoroutines is the minimum number of goroutines for which memory is returned when
-	// more than half of them have ended. About 500 idle connections have this number of
-	// goroutines, and use 16 MiB.
+	// manyGoroutines is a number of goroutines at the last return of memory. If there were as
+	// many or more, memory is returned when more than half of them have ended. About 500 idle
+	// connections have this number of goroutines, and use 16 MiB.
 	manyGoroutines = 1000
 )
 
 // returnMemory returns the memory of closed connections to the system, until ctx ends.
-// Without it, an idle proxy returns memory only after two minutes, at the next garbage
-// collection, and then in small steps.
+// Without this function, an idle proxy returns memory only after two minutes, at the next
+// garbage collection, and then in small steps.
 func returnMemory(ctx context.Context) {
 	unused := make([]byte, reserve)
 	defer runtime.KeepAlive(unused)
@@ -76,14 +76,15 @@ type memoryReturner struct {
 	helped bool  // the last return freed an eighth of the memory
 }
 
-// isDue reports whether memory should be returned now. current is the current usage, which
-// isDue records as that of the last check.
+// isDue reports whether memory should be returned now. It records current, the current
+// usage, as the usage at the last check.
 //
 // It returns true only if the proxy has allocated little since the last check, because
-// otherwise the next garbage collection is near. In addition, one of three conditions must
-// hold: memory has grown by half since the last return, more than half of the goroutines
-// have ended, or the last return freed much memory. The third condition exists because a
-// garbage collection only halves the stack of an idle goroutine.
+// otherwise the next garbage collection is near. In addition, one of three conditions
+// must hold: memory has grown by half since the last return, more than half of the
+// goroutines have ended, or the last return freed an eighth of the memory. The third
+// condition exists because a garbage collection only halves the stack of an idle
+// goroutine.
 func (r *memoryReturner) isDue(current usage) bool {
 	idle := current.allocated-r.last.allocated < current.memory/16
 	r.last = current

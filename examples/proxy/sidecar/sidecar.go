@@ -1,6 +1,6 @@
-// Package sidecar assembles a whole proxy. It consists of the paths of packages outbound
-// and inbound, an identity, connections to the control plane, and the tap and admin
-// servers.
+// Package sidecar assembles a whole proxy. The proxy consists of the paths of packages
+// outbound and inbound, an identity, connections to the control plane, and the tap and
+// admin servers.
 package sidecar
 
 import (
@@ -61,7 +61,7 @@ type Proxy struct {
 	identity  *identityRun // nil without identity
 	control   []controller // connections to the control plane
 
-	drain           func() // makes open connections drain
+	drain           func() // makes open connections end after their current requests
 	end             func() // ends the background work
 	requestShutdown func()
 	shutdown        chan struct{} // closed by requestShutdown
