@@ -24,14 +24,14 @@ func only(next http.Handler, methods ...string) http.Handler {
 	})
 }
 
-// notAllowed responds with 405 and a header with the allowed methods.
+// notAllowed responds with 405 and the header Allow, which contains the given methods.
 func notAllowed(w http.ResponseWriter, methods ...string) {
 	w.Header().Set("Allow", strings.Join(methods, ", "))
 	writeText(w, http.StatusMethodNotAllowed, "only "+strings.Join(methods, ", ")+"\n")
 }
 
-// local returns a handler that calls next for requests that come directly from this
-// machine, and rejects others with 403.
+// local returns a handler that calls next for requests from this machine that no proxy
+// has forwarded. It responds with 403 to other requests.
 func local(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := view.Loopback(r); err != nil {

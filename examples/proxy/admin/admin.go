@@ -95,7 +95,8 @@ func (h *Handler) Shutdown() {
 	}
 }
 
-// get registers a handler for the methods GET and HEAD of path.
+// get registers serve for GET and HEAD requests with the given path. Other methods get
+// 405.
 func (h *Handler) get(path string, serve http.Handler) {
 	h.mux.Handle(path, only(serve, http.MethodGet, http.MethodHead))
 }

@@ -23,7 +23,7 @@ type authorization struct {
 	networks []network
 
 	tls        bool // TLS that this proxy terminates is required
-	identity   bool // the client must have one of identities, or an identity that matches one of suffixes
+	identity   bool // an identity in identities, or with one of suffixes, is required
 	identities map[string]struct{}
 	suffixes   []string // ".ns.cluster.local"; "" matches every identity
 }

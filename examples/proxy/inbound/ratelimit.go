@@ -19,7 +19,7 @@ type rateLimit struct {
 	resource  meters.Resource
 	total     *rate.Limiter            // of all requests; nil: no limit
 	overrides map[string]*rate.Limiter // by identity; they replace perClient
-	perClient rate.Limit               // of each identity; clients without an identity share one limit; 0: no limit
+	perClient rate.Limit               // of each identity, "" without one; 0: no limit
 
 	mu      sync.Mutex
 	clients map[string]*rate.Limiter // limiters of perClient by identity; guarded by mu

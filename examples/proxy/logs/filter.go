@@ -22,7 +22,8 @@ type Filter struct {
 	rules []rule // longest target first, so that the first match applies
 }
 
-// rule specifies the lowest level that is logged for the targets that begin with target.
+// rule is one directive of a filter. It specifies the lowest level that is logged for
+// targets that begin with the text of the field target.
 type rule struct {
 	target string // "" means all targets
 	level  slog.Level

@@ -14,8 +14,8 @@ import (
 // DefaultTarget is the target of a logger for which [Target] is not used.
 const DefaultTarget = "linkerd_app"
 
-// logTarget is the type of the value of [Target]. Other attributes with the key "target"
-// have other types, and are fields.
+// logTarget is the type of the value of [Target]. An attribute with the key "target" and
+// any other type of value is a field.
 type logTarget string
 
 // Target returns the attribute that sets the target of a logger, as in
@@ -74,7 +74,7 @@ type field struct {
 	value slog.Value
 }
 
-// output is the writer of all handlers that one call of [New] makes.
+// output is the writer that a handler of [New] shares with all its copies.
 type output struct {
 	mu sync.Mutex
 	w  io.Writer

@@ -16,15 +16,15 @@
 //
 // # Limits of names
 //
-// The number of names with series is limited: 200 outbound targets, 200 outbound endpoints,
-// and a thousand of each other kind of name, such as clients or ports. Each name up to the limit has
-// separate series. All further names of a kind share a series, until the series of other
-// names have expired. The shared series has empty labels dst, parent_* and backend_*. It has
-// no labels target_*, dst_*, authority, server_id, client_id and rt_*. A further endpoint of
-// one of the 200 targets keeps all labels but target_* and dst_pod.
+// The number of names with separate series is limited: 200 outbound targets, 200 outbound
+// endpoints, and a thousand of each other kind of name, such as clients or ports. All
+// further names of a kind share a series, until the series of other names have expired.
+// The shared series has empty labels dst, parent_* and backend_*. It has no labels
+// target_*, dst_*, authority, server_id, client_id and rt_*. A further endpoint of one of
+// the 200 targets keeps all labels but target_* and dst_pod.
 //
-// A target with one endpoint, one route and one kind of response adds 19 KB to a scrape. Each
-// further endpoint adds 6 KB. A scrape of a proxy with any number of such targets has at most
+// A target with one endpoint, one route and one kind of response adds 19 KB to a scrape.
+// Each further endpoint adds 6 KB. With any number of such targets, a scrape has at most
 // 5 MB.
 //
 // Series of one metric may have different label names, because an endpoint has the labels

@@ -16,7 +16,8 @@ const maxScrapes = 8
 
 // Handler returns a handler that exports the metrics as Prometheus text. The last line is
 // "# EOF". The text is compressed if the client accepts gzip. More than eight concurrent
-// requests are rejected with 503 and Retry-After. The server must set a write deadline.
+// requests are rejected with 503 and Retry-After. The server must set a write deadline,
+// because otherwise clients that do not read could block all scrapes.
 func (m *Meters) Handler() http.Handler {
 	// promhttp would choose other formats, and compress before the last line.
 	text := promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{DisableCompression: true})

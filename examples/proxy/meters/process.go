@@ -72,9 +72,9 @@ func (m *Meters) Identity() (expires metrics.Gauge, refreshes metrics.Counter) {
 	return gauge{m.certs.expires.now(fixed(nil))}, counter{m.certs.refreshes.now(fixed(nil))}
 }
 
-// stackFamilies counts the services of HTTP endpoints and balancers that were made and
-// closed. The metrics of linkerd's proxy for polls are missing, because this proxy does not
-// poll services.
+// stackFamilies has the metrics stack_create_total and stack_drop_total. They count the
+// services of HTTP endpoints and of balancers. Other stack_* metrics of linkerd's proxy
+// are missing, because this proxy does not poll services.
 type stackFamilies struct{ created, dropped *family[*counterValue] }
 
 func (m *Meters) stackFamilies() stackFamilies {
@@ -84,8 +84,8 @@ func (m *Meters) stackFamilies() stackFamilies {
 	}
 }
 
-// stack counts a service as made, and as closed when ctx ends. name is "endpoint" or
-// "balance".
+// stack counts a service in stack_create_total, and in stack_drop_total when ctx ends.
+// name is "endpoint" or "balance".
 func (m *Meters) stack(ctx context.Context, d Direction, protocol, name string) {
 	labels := Labels{"direction": string(d), "protocol": protocol, "name": name}
 	m.stacks.created.now(fixed(labels)).get().Inc()

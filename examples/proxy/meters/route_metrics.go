@@ -74,8 +74,8 @@ func (m *Meters) Route(d Direction, dst, route string, labels map[string]string)
 	return requests, attempts
 }
 
-// routeParents returns the argument kind of [Meters.limited] for the names of destinations
-// of direction d.
+// routeParents returns the argument kind of [Meters.limited] for the destinations in the
+// given direction.
 func routeParents(d Direction) string { return string(d) + " parents" }
 
 // skipReasons counts the requests that were not retried, by reason. It translates the

@@ -28,9 +28,9 @@ import (
 //	outbound_tcp_detect_http_*       detected connections, by protocol
 //
 // For inbound requests, only route_* is counted. Labels come from the current profile. A
-// request keeps the labels of the profile that applied when it began. OnProfile, Measured,
-// PerRoute and Unrouted belong into the options of profiles.New, and the result of Detect
-// into the options of tcplayer.Detect.
+// request keeps the labels of the profile that applied when it began. Pass OnProfile,
+// Measured, PerRoute and Unrouted to options of profiles.New, and the result of Detect to
+// an option of tcplayer.Detect.
 //
 // Routes is safe for concurrent use. A request costs two clock readings for its route and
 // two for its target. It costs two more allocations if the route is retryable.
@@ -45,13 +45,13 @@ type Routes struct {
 type destination struct {
 	parent      Labels              // labels parent_* of the policy; nil without a policy
 	dst         string              // name:port of the destination in the profile
-	connections func() *connections // makes the series at its first call; its result is nil for inbound
+	connections func() *connections // makes the series at its first call; nil for inbound
 
 	mu     sync.Mutex
 	routes map[string]*routeSeries // by name and labels
 }
 
-// Routes returns the counts of one destination. target is the name of the destination,
+// Routes returns a Routes for one destination. target is the name of the destination,
 // until a profile specifies another name. Destinations beyond the limit of names share
 // series, in which the names of destinations, routes and targets are empty.
 func (m *Meters) Routes(d Direction, target string) *Routes {
@@ -78,7 +78,7 @@ func (r *Routes) OnProfile(dst string, p *profiles.Profile) {
 	r.current.Store(d)
 }
 
-// Parent returns the parent of the current profile.
+// Parent returns the resource to which the current profile is attached.
 func (r *Routes) Parent() Parent {
 	d := r.current.Load()
 	return r.meters.parent(d.dst, d.parent)
@@ -146,7 +146,8 @@ func (r *Routes) route(route profiles.Route) *routeSeries {
 	return s
 }
 
-// hostname returns the label hostname, which is empty because hostnames are not enabled.
+// hostname returns an empty label hostname, because this proxy does not count by host
+// name.
 func hostname() Labels { return Labels{"hostname": ""} }
 
 // labels returns the labels parent_* of d, with the labels in route and more. Beyond the

@@ -130,8 +130,9 @@ func (f *family[V]) bind(l labelSet) *series[V] {
 	return s
 }
 
-// sweep removes the expired series. If names beyond the limit share a series, sweep makes
-// all handles of this series bind again, because there may be room for their names now.
+// sweep removes the series that have expired. It also unbinds the handles of each counter
+// and histogram that names beyond the limit share. At the next write, each of these names
+// gets a separate series if there is room.
 func (f *family[V]) sweep(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -184,8 +185,8 @@ func (m *Meters) gauges(name, help string) *family[*gaugeValue] {
 	return newFamily(m, name, help, func() *gaugeValue { return new(gaugeValue) })
 }
 
-// histograms returns a family of histograms with the upper bounds bounds, in ascending
-// order.
+// histograms returns a family of histograms. bounds are the upper bounds of the buckets,
+// in ascending order.
 func (m *Meters) histograms(name, help string, bounds ...float64) *family[*histogramValue] {
 	return newFamily(m, name, help, func() *histogramValue { return newHistogramValue(bounds) })
 }

@@ -23,7 +23,7 @@ const (
 // Transport has the instruments that count connections, for tcplayer.NewMeter.
 type Transport = tcplayer.Instruments
 
-// transportFamilies has the metrics tcp_* of connections.
+// transportFamilies has the metrics tcp_*, which count connections and their bytes.
 type transportFamilies struct {
 	opened, closed, read, written *family[*counterValue]
 	open                          *family[*gaugeValue]

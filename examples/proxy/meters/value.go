@@ -8,8 +8,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// value is the value of a series: a counter, a gauge or a histogram. It is safe for
-// concurrent use.
+// value is the current value of a series of any kind: counter, gauge or histogram. It is
+// safe for concurrent use.
 type value interface {
 	write(out *dto.Metric)
 }

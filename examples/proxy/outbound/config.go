@@ -31,7 +31,7 @@ type Config struct {
 	Control    settings.Control
 	Controller grpc.ClientConnInterface   // the destination controller
 	Policies   grpc.ClientConnInterface   // the policy controller; nil: policies are not used
-	Workload   string                     // the workload of this proxy, in the form of the policy controller
+	Workload   string                     // identifies this workload to the policy controller
 	Identity   *identity.Identity         // nil: TLS is not used
 	Own        []netip.Addr               // addresses of this pod; connections to them use cleartext
 	Origin     tcplayer.Origin            // finds the original destination of a connection

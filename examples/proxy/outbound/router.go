@@ -150,7 +150,7 @@ type pinned[K comparable] struct {
 	router *router
 	in     *layer.Cache[K, *http.Request, *http.Response]
 	key    K
-	by     atomic.Pointer[routerState] // the state of the router that keeps the service
+	by     atomic.Pointer[routerState] // the router state with the profile that keeps the service
 }
 
 func (k *pinned[K]) Call(ctx context.Context, req *http.Request) (*http.Response, error) {

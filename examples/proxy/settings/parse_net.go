@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// items returns the parts of s between commas, without surrounding spaces. Blank parts are
-// left out.
+// items splits s at commas. It removes surrounding spaces from each part, and leaves out
+// empty parts.
 func items(s string) []string {
 	var parts []string
 	for part := range strings.SplitSeq(s, ",") {
@@ -139,7 +139,7 @@ func parsePorts(s string) (Ports, error) {
 	return ports.joined(), nil
 }
 
-// joined sorts p, and returns it with overlapping and adjacent ranges merged.
+// joined sorts p and merges overlapping and adjacent ranges. It returns the result.
 func (p Ports) joined() Ports {
 	slices.SortFunc(p, func(a, b PortRange) int { return cmp.Compare(a.First, b.First) })
 	var merged Ports

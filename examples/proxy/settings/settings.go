@@ -122,7 +122,7 @@ type Identity struct {
 
 // Tap configures the tap server, which streams live requests.
 type Tap struct {
-	Listen netip.AddrPort // CONTROL_LISTEN_ADDR; the default is 0.0.0.0:4190 with an identity and a Name
+	Listen netip.AddrPort // CONTROL_LISTEN_ADDR; default with an identity and a Name: 0.0.0.0:4190
 
 	// Name (TAP_SVC_NAME) is the identity of the client that may watch. If the proxy has an
 	// identity, an empty Name turns tap off. If the proxy has no identity, only clients on
@@ -202,7 +202,7 @@ type HTTP2 struct {
 	KeepAliveInterval            time.Duration
 	KeepAliveTimeout             time.Duration
 	InitialStreamWindowSize      uint32 // default: HTTP2_INITIAL_STREAM_WINDOW_SIZE
-	InitialConnectionWindowSize  uint32 // default: HTTP2_INITIAL_CONNECTION_WINDOW_SIZE; at least 65 535
+	InitialConnectionWindowSize  uint32 // default: HTTP2_INITIAL_CONNECTION_WINDOW_SIZE; minimum 65 535
 }
 
 // StreamLimits are the time limits of the streams of the destination controller: until

@@ -77,14 +77,14 @@ type memoryReturner struct {
 }
 
 // isDue reports whether memory should be returned now. It records current, the current
-// usage, as the usage at the last check.
+// usage, as the usage at the last check. It returns true only if the proxy has allocated
+// little since the last check, because otherwise the next garbage collection is near. In
+// addition, one of these conditions must hold:
 //
-// It returns true only if the proxy has allocated little since the last check, because
-// otherwise the next garbage collection is near. In addition, one of three conditions
-// must hold: memory has grown by half since the last return, more than half of the
-// goroutines have ended, or the last return freed an eighth of the memory. The third
-// condition exists because a garbage collection only halves the stack of an idle
-// goroutine.
+//   - Memory has grown by half since the last return.
+//   - More than half of the goroutines have ended since the last return.
+//   - The last return freed an eighth of the memory. A collection only halves the stack of an
+//     idle goroutine, so another return may free more.
 func (r *memoryReturner) isDue(current usage) bool {
 	idle := current.allocated-r.last.allocated < current.memory/16
 	r.last = current

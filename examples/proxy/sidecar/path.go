@@ -18,8 +18,8 @@ import (
 // address of the listener is in use.
 const anyPort = "127.0.0.1:0"
 
-// path is a listener of the outbound or inbound path, with the server of the connections of
-// this listener.
+// path is a listener of the outbound or inbound path, with the server that serves its
+// connections.
 type path struct {
 	name   string
 	l      net.Listener
@@ -115,9 +115,9 @@ func untilAccepted(ctx context.Context, l net.Listener) (context.Context, contex
 	return accepting, func() { stop(); cancel() }
 }
 
-// certified returns a server that is not ready until the proxy has a certificate, and then
-// passes connections to svc. Until then, connections wait to be accepted. It returns svc
-// itself if id is nil.
+// certified returns a server that passes connections to svc. It is not ready until the
+// proxy has a certificate, and until then connections wait to be accepted. If id is nil,
+// certified returns svc itself.
 func certified(id *identity.Identity, svc tcplayer.Server) tcplayer.Server {
 	if id == nil {
 		return svc

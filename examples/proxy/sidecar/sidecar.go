@@ -61,7 +61,7 @@ type Proxy struct {
 	identity  *identityRun // nil without identity
 	control   []controller // connections to the control plane
 
-	drain           func() // makes open connections end after their current requests
+	drain           func() // makes open HTTP connections end after their current requests
 	end             func() // ends the background work
 	requestShutdown func()
 	shutdown        chan struct{} // closed by requestShutdown
