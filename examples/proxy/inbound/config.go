@@ -107,8 +107,8 @@ func connections() layer.Stack[net.Conn, tcplayer.ByteCount] {
 // names of profiles, and could otherwise cause any number of watches.
 const maxProfiles = 500
 
-// acquireProfile reports whether another profile may be watched. If it returns true, the
-// watch counts as one of maxProfiles until ctx ends.
+// acquireProfile reports whether another profile may be watched, because fewer than
+// maxProfiles are watched. A result of true counts the watch until ctx ends.
 func (in *Inbound) acquireProfile(ctx context.Context) bool {
 	if in.watches.Add(1) > maxProfiles {
 		in.watches.Add(-1)

@@ -118,7 +118,8 @@ func (in *Inbound) tapConnections(dst netip.AddrPort) layer.Layer[tcplayer.Reque
 }
 
 // requests returns the service that receives every request. It applies the layers for all
-// requests, and sends a request to the service of its logicalKey.
+// requests. The last one applies the policy and passes a request to the service of its
+// logicalKey.
 func (in *Inbound) requests() httplayer.Service {
 	return httplayer.NewStack(layer.WithCompletion(layer.AtReturn[*http.Response])).
 		With("explain", tap.Explain[*http.Request, *http.Response](in.Taps)).

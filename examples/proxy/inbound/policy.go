@@ -51,8 +51,8 @@ func (in *Inbound) permit(port uint16, c *client, authorizations []authorization
 type policyKey struct{}
 
 // withPolicy returns a server that adds the policy of the port to the context of each
-// connection. Before that, it waits for the first policy of the controller, see
-// [portPolicy.await].
+// connection. For a new port, the server first waits for the policy of the controller,
+// see [portPolicy.await].
 func (in *Inbound) withPolicy(next tcplayer.Server) tcplayer.Server { return &withPolicy{next, in} }
 
 // withPolicy is the server that [Inbound.withPolicy] returns.
@@ -263,8 +263,9 @@ func (n *noRoute) Call(ctx context.Context, _ *http.Request) (*http.Response, er
 
 func (n *noRoute) Describe() layer.Node { return layer.Node{Name: "no route"} }
 
-// routeAuthorizer is the service of the requests of one route. It rejects a request that no
-// rule of the route permits. The embedded Service applies the filters of the route.
+// routeAuthorizer is the service of the requests of one route. It rejects a request that
+// no rule of the route permits. If the route has filters, the embedded Service applies
+// them.
 type routeAuthorizer struct {
 	httplayer.Service
 	in     *Inbound

@@ -162,9 +162,9 @@ type openConn struct {
 	cancel context.CancelCauseFunc // resets the connection
 }
 
-// await waits until the controller has sent the first policy, or the watch has failed, or
-// the time ProfileInitial has passed since the start of the watch. If the controller has
-// sent no policy by then, the default policy applies.
+// await waits for the first policy of the controller. It returns early if the watch
+// fails, or when ProfileInitial has passed since the start of the watch. The default
+// policy then applies.
 func (p *portPolicy) await(ctx context.Context) {
 	select {
 	case <-p.first:

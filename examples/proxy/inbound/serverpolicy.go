@@ -59,7 +59,7 @@ type routePolicy struct {
 	invalid        string         // why all requests of the route fail; "" if they do not
 }
 
-// routePermit is the service of the requests that one rule of a route permits. The embedded
+// routePermit describes the requests to one route that one rule permits. The embedded
 // Permit identifies the rule in the labels of metrics.
 type routePermit struct {
 	*meters.Permit
@@ -422,7 +422,8 @@ func (p *serverPolicy) onlyRoute() *routePolicy {
 	return p.policies[p.routes[0].Name]
 }
 
-// router returns the service that selects one of the routes of p for each request.
+// router returns the service that selects one of the routes of p for each request. The
+// service ends when ctx ends.
 func (in *Inbound) router(ctx context.Context, p *serverPolicy) httplayer.Service {
 	var editor layer.Editor[*http.Request, *http.Response] = httplayer.Editor{InPlace: true}
 	source := new(profiles.Static)

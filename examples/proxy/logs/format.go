@@ -29,8 +29,8 @@ func writePlain(b []byte, h *handler, r slog.Record) []byte {
 	return b
 }
 
-// oneLine escapes the unprintable characters of s. A message with a line break then cannot
-// forge another record.
+// oneLine escapes the unprintable characters of s, such as line breaks. Otherwise a
+// message with a line break could forge another record.
 func oneLine(s string) string {
 	if !strings.ContainsFunc(s, unprintable) {
 		return s

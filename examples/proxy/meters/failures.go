@@ -23,9 +23,9 @@ func (m *Meters) failureFamilies(d Direction) failureFamilies {
 	}
 }
 
-// HTTPErrors returns a layer that counts requests that fail with an error. The proxy itself
-// responds to them. The label error is the [ErrorKind]. Requests that a policy rejects are
-// not counted. Place the layer outside all layers that may return an error.
+// HTTPErrors returns a layer that counts the requests that fail with an error, to which
+// the proxy itself responds. The label error is the [ErrorKind]. Requests that a policy
+// rejects are not counted. Place the layer outside all layers that may return an error.
 //
 // Admission: Ready is forwarded.
 //
@@ -130,8 +130,9 @@ func isShed(err error) bool {
 	return status == http.StatusServiceUnavailable && errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrClosed)
 }
 
-// timeoutKind returns the value of the label error for err, which is a timeout. It depends
-// on whether a TLS handshake or a response timed out.
+// timeoutKind returns the value of the label error for err, which is a timeout. The value
+// is "tls detection timeout" if a TLS handshake timed out, and "response timeout"
+// otherwise.
 func timeoutKind(err error) string {
 	var at *layer.Error
 	if errors.As(err, &at) && at.Layer == "tls" {

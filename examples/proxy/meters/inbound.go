@@ -109,8 +109,8 @@ func (m *Meters) Authz(protocol string) func(Decision) {
 	return func(d Decision) { counts.of(d).get().Inc() }
 }
 
-// Server returns the labels srv_* of server, which decides about a port. If target is
-// valid, the labels include its port.
+// Server returns the labels srv_group, srv_kind and srv_name of server, the resource with
+// the policy of a port. If target is valid, the label srv_port is the port of target.
 func Server(server Resource, target netip.AddrPort) Labels {
 	labels := server.labels("srv")
 	if target.IsValid() {
@@ -119,8 +119,8 @@ func Server(server Resource, target netip.AddrPort) Labels {
 	return labels
 }
 
-// Labels returns the labels of an allowed request to target: the labels of [Server],
-// route_* and authz_*.
+// Labels returns the labels of an allowed request to target: srv_*, route_* and authz_*,
+// and also srv_port if target is valid.
 func (p Permit) Labels(target netip.AddrPort) Labels {
 	return Server(p.Server, target).With(p.Route.labels("route")).With(p.Authz.labels("authz"))
 }

@@ -26,7 +26,7 @@ func (m *Meters) addProcess(version string) {
 }
 
 // buildInfo returns the labels of proxy_build_info, from the build information of the Go
-// toolchain. If version is not empty, it is used instead of the recorded version.
+// toolchain. A version that is not empty replaces the recorded version.
 func buildInfo(version string) Labels {
 	labels := Labels{"version": version, "vendor": "gotower"}
 	info, ok := debug.ReadBuildInfo()

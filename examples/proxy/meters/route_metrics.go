@@ -151,9 +151,9 @@ func take(pending *atomic.Int64) bool {
 	return false
 }
 
-// limits counts expired timeouts by the label limit. The timeout of a whole request also
-// counts in pending, because the request then fails. The timeout of one attempt does not
-// count in pending, because another attempt may follow.
+// limits counts expired timeouts in series with the label "limit". The timeout of a whole
+// request also counts in pending, because the request then fails. The timeout of one
+// attempt does not count in pending, because another attempt may follow.
 type limits struct {
 	labelled
 	pending *atomic.Int64
@@ -187,8 +187,8 @@ func (m *Meters) retryFamilies(prefix string) retryFamilies {
 // retries has the series of the retries of one route.
 type retries struct{ requests, successes, limited, overflow counter }
 
-// now returns the retries with the labels l. Their series are exported at once, with the
-// value 0.
+// now returns the series of the retries with the labels l. They are exported at once,
+// with the value 0.
 func (f retryFamilies) now(l labelSet) *retries {
 	return &retries{
 		counter{f.requests.now(l)}, counter{f.successes.now(l)}, counter{f.limited.now(l)}, counter{f.overflow.now(l)},
@@ -202,8 +202,8 @@ func (r *retries) added(i layer.Instruments) layer.Instruments {
 	return i
 }
 
-// skippedRetries counts the retries that were not made. It also counts such a retry in
-// limited or overflow: limited if the limit of attempts prevented it, and overflow if the
+// skippedRetries counts the retries that were not made. Each also counts in
+// retries.limited if the limit of attempts prevented it, and in retries.overflow if the
 // retry budget prevented it.
 type skippedRetries struct {
 	metrics.Counter

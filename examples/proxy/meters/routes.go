@@ -68,8 +68,9 @@ func (r *Routes) newDestination(dst string) *destination {
 	}
 }
 
-// OnProfile starts new series for the new profile p, in which the destination has the name
-// dst. The caller must call it before p takes effect.
+// OnProfile makes requests and connections count in new series, with the labels of the
+// profile p. dst is the name of the destination in p. The caller must call OnProfile
+// before p takes effect.
 func (r *Routes) OnProfile(dst string, p *profiles.Profile) {
 	d := r.newDestination(dst)
 	if p.Policy != nil {
@@ -150,9 +151,9 @@ func (r *Routes) route(route profiles.Route) *routeSeries {
 // name.
 func hostname() Labels { return Labels{"hostname": ""} }
 
-// labels returns the labels parent_* of d, with the labels in route and more. Beyond the
-// limit of destinations, parent_* are empty, the route is the default route, and the result
-// of rest replaces more.
+// labels returns a labelSet with the labels parent_* of d, the labels in route, and more.
+// Beyond the limit, destinations share series with empty parent_* and the default route.
+// These series have the result of rest instead of more.
 func (r *Routes) labels(d *destination, route, more Labels, rest func() Labels) labelSet {
 	parent := d.parent
 	if parent == nil {

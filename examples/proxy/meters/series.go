@@ -198,8 +198,8 @@ func permanent[V value](f *family[V]) *family[V] {
 }
 
 // sweepIfDue removes expired series if the last sweep is at least an eighth of the
-// retention time ago. It limits the memory of a proxy that is not scraped, because other
-// sweeps are part of a scrape.
+// retention time ago. It limits the memory of a proxy that is not scraped, because
+// otherwise only a scrape removes series.
 func (m *Meters) sweepIfDue() {
 	now, last := time.Now(), m.lastSweep.Load()
 	if now.UnixNano()-last < int64(m.retain/8) || !m.lastSweep.CompareAndSwap(last, now.UnixNano()) {
@@ -210,8 +210,8 @@ func (m *Meters) sweepIfDue() {
 	}
 }
 
-// labelSet is the labels of a series: those that several series share, and those that differ
-// between these series. No label is in both.
+// labelSet is the labels of a series, in two parts. The series shares the first part with
+// other series, from which it differs by the second part. No label is in both parts.
 type labelSet struct {
 	*baseLabels
 	more string // the result of Labels.key

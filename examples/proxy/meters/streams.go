@@ -60,8 +60,8 @@ type attemptsKey struct{}
 var openStreams = sync.Pool{New: func() any { return new(stream) }} //nolint:gochecknoglobals // a pool
 
 // call sends req to next and records the result. It also records a rejection, because no
-// outer layer sends the request again. The argument a contains the number of attempts of
-// req. It is nil if req is never retried.
+// outer layer sends the request again. The argument a counts the attempts of req. If req
+// is never retried, a is nil.
 func (of *streams) call(ctx context.Context, next httplayer.Service, req *http.Request, a *attempts) (*http.Response, error) {
 	s := openStreams.Get().(*stream) //nolint:errcheck,forcetypeassert // see openStreams
 	*s = stream{of: of, ctx: ctx, start: of.now(), attempts: a}

@@ -92,7 +92,8 @@ func (o *Outbound) server(requests httplayer.Service) tcplayer.Server {
 }
 
 // requests returns the service that receives every request. It applies the layers for all
-// requests, and sends a request to the router of its target.
+// requests. It then passes a request to the router of its connection, or to the router of
+// the target that the request names.
 func (o *Outbound) requests() httplayer.Service {
 	return httplayer.NewStack(layer.WithCompletion(layer.AtReturn[*http.Response])).
 		With("explain", tap.Explain[*http.Request, *http.Response](o.Taps)).
@@ -101,16 +102,17 @@ func (o *Outbound) requests() httplayer.Service {
 		Service(o.byConnection(o.logicals.Router(Target)))
 }
 
-// logical returns the router of target. It is for requests that specify their target by a
-// header, not by the address of their connection.
+// logical returns the router of target. It is for requests that name their target by
+// l5d-dst-override, the authority or Host, and not by the address of their connection.
 func (o *Outbound) logical(ctx context.Context, target Authority) httplayer.Service {
 	return o.router(ctx, target.String(), o.profiles)
 }
 
-// router returns the service of the requests to target. It applies the profile that source
-// yields. It sets the header l5d-dst-canonical. It then applies the layers of the route:
-// metrics, timeout, retry and header changes, see [profiles.WithRouteLayers]. Last, it
-// picks one target of the split, or uses the endpoint that the profile specifies.
+// router returns the service of the requests to target. The service applies the profile
+// that source yields, and sets the header l5d-dst-canonical. It then applies the layers
+// of the route: metrics, timeout, retry and header changes, see
+// [profiles.WithRouteLayers]. Last, it picks one target of the split, or uses the
+// endpoint that the profile specifies.
 func (o *Outbound) router(ctx context.Context, target string, source profiles.Source) *router {
 	r := &router{ctx: ctx, target: target, counts: o.Meters.Routes(meters.Outbound, target)}
 	r.Router = profiles.New(ctx, target, source, httplayer.Accessor{}, r.backends(pin(r, o.concretes)),

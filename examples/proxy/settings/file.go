@@ -154,8 +154,8 @@ func (f *file) addProblem(n *yaml.Node, path, reason string) {
 	f.problems = append(f.problems, &InvalidError{Where: f.place(n, path), Err: errors.New(reason)})
 }
 
-// finish returns all errors of the file. It also validates the values that an environment
-// variable overrides, and reports unknown keys.
+// finish returns all errors of the file. They include invalid values that an environment
+// variable overrides, and unknown keys.
 func (f *file) finish() []error {
 	sections := map[string]bool{}
 	for _, g := range variables(new(Settings)) {

@@ -57,8 +57,8 @@ func (r *reader) warnReplaced(s *Settings, name string, configured, used time.Du
 	s.Warnings = append(s.Warnings, fmt.Sprintf("%s is %v: %v is used instead", r.where(name), configured, used))
 }
 
-// TapServed reports whether the proxy has a tap server. It has none if TAP_DISABLED is set,
-// or if there is an identity but TAP_SVC_NAME is not set.
+// TapServed reports whether the proxy has a tap server. The result is false if
+// TAP_DISABLED is set, or if the proxy has an identity but TAP_SVC_NAME is not set.
 func (s *Settings) TapServed() bool {
 	return !s.Tap.Disabled && (s.Identity == nil || s.Tap.Name != "")
 }

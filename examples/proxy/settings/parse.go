@@ -127,8 +127,8 @@ func parseTimeout(s string) (time.Duration, error) {
 	return d, err
 }
 
-// parseLimit parses a duration. An empty text means 0, which means unlimited. It is allowed
-// because linkerd's chart may set the variable to an empty text.
+// parseLimit parses a duration, in which 0 means no limit. An empty text means 0. It is
+// allowed, because linkerd's chart may set the variable to an empty text.
 func parseLimit(s string) (time.Duration, error) {
 	if s == "" {
 		return 0, nil

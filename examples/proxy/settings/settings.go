@@ -213,7 +213,7 @@ type StreamLimits struct {
 	Initial, Idle, Lifetime time.Duration
 }
 
-// DNS limits the TTL of DNS records, which is the time until a name is looked up again. 0
+// DNS limits the TTL of DNS records. The proxy looks up a name again after this time. 0
 // means no limit.
 type DNS struct {
 	MinTTL, MaxTTL time.Duration

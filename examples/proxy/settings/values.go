@@ -94,10 +94,9 @@ type Cores struct {
 	MaxRatio float64 // CORES_MAX_RATIO: share of the available processors; above 0, at most 1
 }
 
-// Count returns how many of the available processors the proxy uses. The zero value of c
-// means all. Otherwise the number is Max if it is set. Without Max, it is the rounded
-// share MaxRatio of the available ones. Without MaxRatio, it is 1. The result is at least
-// Min and at most available.
+// Count returns how many of the available processors the proxy uses. If c is zero, that
+// is all of them. Otherwise it is Max if it is set, else the rounded share MaxRatio if it
+// is set, else 1. The result is at least Min and at most available.
 func (c Cores) Count(available int) int {
 	n := 1
 	switch {

@@ -63,8 +63,8 @@ func waiting(l net.Listener) bool {
 	return err == nil && fds[0].Revents&unix.POLLIN != 0
 }
 
-// controlListener calls f with the file descriptor of l. Errors name call, the
-// system call that f makes.
+// controlListener calls f with the file descriptor of l. call is the name of the system
+// call that f makes, for errors.
 func controlListener(l net.Listener, call string, f func(fd int) error) error {
 	tcp, ok := l.(*net.TCPListener)
 	if !ok {
@@ -77,8 +77,8 @@ func controlListener(l net.Listener, call string, f func(fd int) error) error {
 	return control(raw, call, f)
 }
 
-// control calls f with the file descriptor of raw. Errors name call, the system call
-// that f makes.
+// control calls f with the file descriptor of raw. call is the name of the system call
+// that f makes, for errors.
 func control(raw syscall.RawConn, call string, f func(fd int) error) error {
 	var failed error
 	err := raw.Control(func(fd uintptr) { failed = f(int(fd)) })

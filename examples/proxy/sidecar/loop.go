@@ -8,9 +8,9 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// ownPorts has the addresses on which the proxy itself listens. The outbound and inbound
-// paths must not connect to them, because such a connection would loop. [New] sets them
-// before connections are served.
+// ownPorts has the addresses on which the proxy itself listens. Neither the outbound nor
+// the inbound path connects to them, because such a connection would loop. [New] sets
+// them before connections are served.
 type ownPorts struct {
 	ports []uint16
 	ips   []netip.Addr // addresses of this pod, in addition to loopback; nil means all addresses

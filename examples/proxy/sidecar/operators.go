@@ -13,8 +13,8 @@ import (
 )
 
 // eventRate is the maximum number of tap events per second to all watchers together. A
-// request has three events, so one watcher receives a thousand requests per second. They
-// cost 3 % of a core. [tap.Registry.Top] has no such limit.
+// request has three events, so one watcher receives a thousand requests per second. At
+// this rate, the events cost 3 % of a core. [tap.Registry.Top] has no such limit.
 const eventRate = 3000
 
 // Limits of the tap server for all clients. They apply before a client is authorized.

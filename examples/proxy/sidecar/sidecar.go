@@ -97,7 +97,8 @@ func New(c Config, log *slog.Logger) (*Proxy, error) {
 }
 
 // assemble builds the parts of the proxy and opens its listeners. The background work of
-// the parts ends when background ends. Connections drain when ending ends.
+// the parts ends when the context background ends. HTTP connections drain when the
+// context ending ends.
 func (p *Proxy) assemble(background, ending context.Context) error {
 	c, taps := p.config, new(tap.Registry)
 	m := meters.New(meters.Config{RetainIdle: max(c.Metrics.RetainIdle, 1), ServiceSuffixes: c.Control.ServiceSuffixes()})
