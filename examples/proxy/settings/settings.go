@@ -202,7 +202,7 @@ type HTTP2 struct {
 	KeepAliveInterval            time.Duration
 	KeepAliveTimeout             time.Duration
 	InitialStreamWindowSize      uint32 // default: HTTP2_INITIAL_STREAM_WINDOW_SIZE
-	InitialConnectionWindowSize  uint32 // default: HTTP2_INITIAL_CONNECTION_WINDOW_SIZE; minimum 65 535
+	InitialConnectionWindowSize  uint32 // default: HTTP2_INITIAL_CONNECTION_WINDOW_SIZE; from 65 535
 }
 
 // StreamLimits are the time limits of the streams of the destination controller: until
