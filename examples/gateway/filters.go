@@ -81,7 +81,7 @@ func allowed(list, requested string) string {
 	return list
 }
 
-// allow adds the response headers to h that allow a page of the given origin to use the
+// allow adds to h the response headers that allow a page of the given origin to use the
 // route. It returns false if the origin is not allowed.
 func (s *corsService) allow(h http.Header, origin string) bool {
 	if s.any {

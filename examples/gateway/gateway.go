@@ -57,8 +57,9 @@ type generation struct {
 	release context.CancelFunc // releases the services
 }
 
-// target is the name of the only profile of the gateway, which has all routes. It is also
-// the authority by which the router calls the backends of the route of a request.
+// target is the name of the only profile of the gateway, which has all routes. The router
+// also passes this name to [gateway.target] to get the service for requests that match a
+// route.
 const target = "gateway:80"
 
 // newGateway returns a gateway with the configuration c. The background work of the gateway
@@ -146,9 +147,9 @@ func (g *gateway) isLoaded() bool {
 	return p != nil && g.router.Profile() == p
 }
 
-// target returns the service to which authority refers in the profile. The constant target
-// refers to the backends of the route of the request. Any other authority refers to the
-// service that receives the requests of a mirror.
+// target returns the service for an authority in the profile. For the constant target, it
+// is the service that calls the backends of the route of each request. Any other authority
+// belongs to a service that receives copies of requests from a mirror.
 func (g *gateway) target(authority string) httplayer.Service {
 	if authority == target {
 		return routeBackends{}

@@ -36,7 +36,7 @@ type listeners struct {
 	all  sync.WaitGroup
 }
 
-// listener is one open socket. current is the server of new connections.
+// listener is one open socket. The field current serves new connections of the socket.
 type listener struct {
 	socket  net.Listener
 	close   context.CancelFunc
@@ -52,9 +52,9 @@ type listenerServer struct {
 	drain   context.CancelFunc // ends connections after their open requests
 }
 
-// load opens, changes and closes listeners so that they match c. If one of them cannot be
-// opened, it returns an error and changes nothing. The exception is an open listener that
-// is not in c and has the port of a new one: it is closed first.
+// load opens, changes and closes listeners so that they match c. If a listener cannot be
+// opened, load returns an error and changes nothing, with one exception. It first closes a
+// listener that is not in c if a new listener needs the same port.
 func (l *listeners) load(c *config.Config) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,9 +112,9 @@ func (l *listeners) load(c *config.Config) error {
 	return nil
 }
 
-// closePort closes the open listeners that are not wanted and have the port of address, and
-// reports whether there were any. The caller can then listen at address, because ":80" and
-// "192.0.2.1:80" exclude each other.
+// closePort closes each open listener that has the port of address and is not in wanted. It
+// returns true if it closed a listener. The caller can then listen at address, because
+// ":80" and "192.0.2.1:80" exclude each other.
 func (l *listeners) closePort(address string, wanted map[string]bool) (closed bool) {
 	_, port, _ := net.SplitHostPort(address)
 	for key, open := range l.open {

@@ -57,8 +57,8 @@ func (r *reloader) reload() {
 	r.log.Info("configuration loaded", "file", r.path, "services", len(c.Services), "routes", len(c.Routes))
 }
 
-// changed reports whether the content of a file has changed since the last call or load. It
-// stores the new content in seen.
+// changed reports whether the content of a file has changed since the last call of changed
+// or reload. It stores the new content in r.seen.
 func (r *reloader) changed() bool {
 	changed := false
 	for i, f := range r.seen {
@@ -73,7 +73,8 @@ func (r *reloader) changed() bool {
 	return changed
 }
 
-// merger loads the configuration of the file together with that of a Kubernetes cluster.
+// merger joins the configuration of the file and that of a Kubernetes cluster, and loads
+// the result.
 type merger struct {
 	load func(*config.Config) error
 
@@ -84,7 +85,8 @@ type merger struct {
 func (m *merger) setFile(c *config.Config) error    { return m.set(c, nil) }
 func (m *merger) setCluster(c *config.Config) error { return m.set(nil, c) }
 
-// set loads the given configurations. nil keeps the current one.
+// set joins file and cluster, and loads the result. A nil argument stands for the last
+// configuration of the file or the cluster that was loaded.
 func (m *merger) set(file, cluster *config.Config) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,8 +106,8 @@ func (m *merger) set(file, cluster *config.Config) error {
 	return err
 }
 
-// isComplete reports whether the routes of the cluster are loaded, if the file specifies a
-// cluster.
+// isComplete returns false if the file has the field kubernetes and the routes of the
+// cluster are not loaded yet. Otherwise it returns true.
 func (m *merger) isComplete() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

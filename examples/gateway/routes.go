@@ -35,7 +35,8 @@ func (g *gateway) newRoute(def profiles.Route, next httplayer.Service) httplayer
 	return layer.Lazy(func() httplayer.Service { return g.routeService(def, r, services, next) })
 }
 
-// routeService makes the service of the route r, which refers to services.
+// routeService makes the service of the route r. The map services has each service to which
+// r refers, by name. next is as in newRoute.
 func (g *gateway) routeService(
 	def profiles.Route, r *config.Route, services map[config.Name]httplayer.Service, next httplayer.Service,
 ) httplayer.Service {
@@ -65,8 +66,8 @@ func (g *gateway) routeMetrics(def profiles.Route) (requests, attempts layer.Ins
 	return requests, attempts
 }
 
-// clientOf returns the address of the client of req. Behind trusted proxies, it is the
-// address that they report.
+// clientOf returns the address of the client of req. If req comes from a trusted proxy, it
+// is the client address that the proxy reports.
 func clientOf(req *http.Request) netip.Addr { return httplayer.ClientFromContext(req.Context()) }
 
 // noRoute returns the service for requests that match no route. It responds with 404.
@@ -76,9 +77,9 @@ func noRoute(httplayer.Service) httplayer.Service {
 	})
 }
 
-// backends returns the service that gets each attempt of the route with the given name. It
-// is a split of the services of the route, or a fixed response. The metrics of the attempts
-// have the name of the route and of the service as labels.
+// backends returns the service that gets each attempt of the route r: a split of its
+// services, a fixed response, or a redirect. The metrics of an attempt have route and the
+// name of the service as labels.
 func (g *gateway) backends(route string, r *config.Route, services map[config.Name]httplayer.Service) httplayer.Service {
 	if r.DirectResponse != nil {
 		return direct(r.DirectResponse)
@@ -97,11 +98,11 @@ func (g *gateway) backends(route string, r *config.Route, services map[config.Na
 	return s
 }
 
-// backendsKey is the context key of the backends of the route of a request.
+// backendsKey is the context key of the service that [gateway.backends] returned.
 type backendsKey struct{}
 
-// withBackends adds the backends of the route to the context of each request. routeBackends
-// gets them from there.
+// withBackends adds the field backends to the context of each request. The type
+// routeBackends gets it from there.
 type withBackends struct {
 	httplayer.Service
 
@@ -112,8 +113,8 @@ func (w *withBackends) Call(ctx context.Context, req *http.Request) (*http.Respo
 	return w.Service.Call(context.WithValue(ctx, backendsKey{}, w.backends), req)
 }
 
-// Next returns the layers of the route that retry and limit its attempts, for
-// [layer.Describe].
+// Next returns the inner service, for [layer.Describe]. The inner service retries requests
+// and limits attempts.
 func (w *withBackends) Next() httplayer.Service { return w.Service }
 
 func (w *withBackends) Describe() layer.Node { return layer.Node{Name: "with_backends"} }
@@ -194,7 +195,7 @@ func direct(d *config.DirectResponse) httplayer.Service {
 	})
 }
 
-// redirectHere returns the service that redirects each request to its own URL. It gets the
+// redirectHere returns the service that redirects each request to its own URL. It gets only
 // requests that are already at the location of the redirect. Package profiles does not
 // redirect these, but the Gateway API requires it.
 func redirectHere(to *config.RequestRedirect) httplayer.Service {

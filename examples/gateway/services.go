@@ -29,7 +29,7 @@ import (
 )
 
 // newService returns the service for the configuration s: a queue, and a balancer over the
-// endpoints of s. It is the only place where a request waits for an endpoint. The
+// endpoints of s. The queue is the only place where a request waits for an endpoint. The
 // background work of the service ends when ctx ends.
 func (g *gateway) newService(ctx context.Context, s *config.Service) httplayer.Service {
 	if s.DirectResponse != nil {
@@ -50,8 +50,8 @@ func (g *gateway) newService(ctx context.Context, s *config.Service) httplayer.S
 			balance.WithMetrics[*http.Response](g.metrics.Balance(string(s.Name)))))
 }
 
-// newResolver returns the resolver of the endpoints of s, and the name that it must
-// resolve.
+// newResolver returns the resolver that finds the endpoints of s, and the name that the
+// caller must pass to the resolver.
 func newResolver(ctx context.Context, s *config.Service) (resolve.Resolver, string, error) {
 	switch name := string(s.Name); {
 	case s.Static != nil:
@@ -162,15 +162,16 @@ func session(p *config.SessionPersistence) httplayer.Layer {
 	return httplayer.StickySession(string(p.SessionName))
 }
 
-// labelsOf returns the labels that tap shows for the endpoint e: the labels of e, and the
-// name of the service s.
+// labelsOf returns the labels that package tap shows for the endpoint e. They are the name
+// of s as the label service, and the labels of e, which take precedence.
 func labelsOf(s *config.Service, e resolve.Endpoint) map[string]string {
 	labels := map[string]string{"service": string(s.Name)}
 	maps.Copy(labels, e.Labels)
 	return labels
 }
 
-// policy returns the policy of the balancer of the service s.
+// policy converts the fields loadBalancer, sessionPersistence and outlierDetection of s to
+// the policy of its balancer.
 func policy(s *config.Service) balance.Policy {
 	p := balance.Policy{SlowStart: s.LoadBalancer.SlowStart.D()}
 	switch s.LoadBalancer.Policy {

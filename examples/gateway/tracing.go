@@ -23,9 +23,9 @@ import (
 )
 
 // tracing continues or begins the trace of each request, and sends the sampled spans to a
-// receiver of OTLP. A nil *tracing does nothing. It does not use the SDK of OpenTelemetry,
-// because that would raise the version of the SDK in programs that import this module.
-// Package oteltower uses it, as a module of its own.
+// receiver of OTLP. A nil *tracing does nothing. The gateway does not use the SDK of
+// OpenTelemetry, because its version would then apply to all programs that import this
+// module.
 type tracing struct {
 	config.Tracing
 
@@ -35,8 +35,8 @@ type tracing struct {
 	counts *prometheus.CounterVec
 }
 
-// The limits of the exporter: the spans that wait, the spans in one request to the
-// receiver, how long a span waits for others, and the timeout of a request.
+// The limits of the exporter: the number of spans that wait, the number of spans in one
+// request to the receiver, the time between two requests, and the timeout of a request.
 const (
 	maxWaitingSpans = 4096
 	maxBatch        = 512
@@ -59,8 +59,8 @@ func newTracing(c *config.Tracing, registry prometheus.Registerer, log *slog.Log
 	return t
 }
 
-// traceContext is a span and its position in a trace. parent is zero if the trace begins with
-// the span. state is the header tracestate.
+// traceContext identifies a span in a trace. The field parent is zero if the trace begins
+// with this span. The field state is the value of the header tracestate.
 type traceContext struct {
 	trace        [16]byte
 	span, parent [8]byte
@@ -82,8 +82,9 @@ const (
 	tracestate  = "Tracestate"
 )
 
-// parseTrace returns the span that the headers specify. ok is false if traceparent is missing
-// or invalid. A version after 00 may have more fields.
+// parseTrace returns the span that the headers traceparent and tracestate of h specify. The
+// result ok is false if traceparent is missing or invalid. A version of traceparent after
+// 00 may have more fields.
 func parseTrace(h http.Header) (c traceContext, ok bool) {
 	values := h[traceparent]
 	if len(values) != 1 {
@@ -106,7 +107,7 @@ func parseTrace(h http.Header) (c traceContext, ok bool) {
 	return c, c.trace != [16]byte{} && c.span != [8]byte{}
 }
 
-// write sets the headers of h to the span c.
+// write sets the headers traceparent and tracestate of h to the values for the span c.
 func (c *traceContext) write(h http.Header) {
 	flags := "-00"
 	if c.sampled {
@@ -136,8 +137,8 @@ func randomize(id []byte) {
 	id[0] |= 1
 }
 
-// begin wraps h, the outermost handler of a listener. It sets the header traceparent of each
-// request to the span of the gateway, so that the access log has the trace ID of the spans.
+// begin returns h, the handler of a listener, with tracing. For each request, it begins a
+// span and sets the header traceparent to it. The access log therefore has the trace ID.
 func (t *tracing) begin(h http.Handler) http.Handler {
 	if t == nil {
 		return h
@@ -176,8 +177,8 @@ func (t *tracing) request() httplayer.Layer {
 	}, layer.WithCompletion(httplayer.Completion), layer.WithClassifier(httplayer.Classify))
 }
 
-// attempt returns the layer that records the span of each attempt at an endpoint of service. It
-// sends the context of this span to the endpoint.
+// attempt returns the layer that records a span for each attempt at the given endpoint of
+// service. The layer sends the IDs of the trace and of this span to the endpoint.
 func (t *tracing) attempt(service config.Name, endpoint string) httplayer.Layer {
 	if t == nil {
 		return nil
@@ -195,8 +196,8 @@ func (t *tracing) attempt(service config.Name, endpoint string) httplayer.Layer 
 	return func(next httplayer.Service) httplayer.Service { return record(&traceSender{next}) }
 }
 
-// traceSender sends the span in the context of a sampled attempt to the endpoint. Requests
-// that are not sampled keep the headers that begin has set.
+// traceSender sets the trace headers of each sampled attempt to the span of the attempt. A
+// request that is not sampled keeps the headers that [tracing.begin] has set.
 type traceSender struct{ httplayer.Service }
 
 func (s *traceSender) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
@@ -240,18 +241,19 @@ func (s *span) set(key, value string) {
 	s.attributes = append(s.attributes, attribute{key, object{"stringValue": value}})
 }
 
-// setInt sets an attribute to n, which is a string in OTLP.
+// setInt sets the attribute key to n. The JSON form of OTLP has integers as strings.
 func (s *span) setInt(key string, n int) {
 	s.attributes = append(s.attributes, attribute{key, object{"intValue": strconv.Itoa(n)}})
 }
 
-// Head sets the attributes of the response.
+// Head sets the attribute for the status of the response rsp.
 func (s *span) Head(rsp *http.Response) {
 	s.head = true
 	s.setInt("http.response.status_code", rsp.StatusCode)
 }
 
-// End ends the span. If too many spans wait for the receiver, it drops the span.
+// End completes the span and passes it to the exporter. It drops the span if the maximum
+// number of spans already waits.
 func (s *span) End(c layer.Class, err error) {
 	s.end = time.Now()
 	if s.record != nil {
@@ -282,7 +284,7 @@ func (s *span) End(c layer.Class, err error) {
 	}
 }
 
-// run sends the spans in batches until ctx ends. It then sends those that wait.
+// run sends the spans in batches until ctx ends. It then sends the spans that still wait.
 func (t *tracing) run(ctx context.Context) {
 	tick := time.NewTicker(batchInterval)
 	defer tick.Stop()
@@ -307,7 +309,8 @@ func (t *tracing) run(ctx context.Context) {
 	}
 }
 
-// export sends a batch to the receiver. A batch that fails is not repeated.
+// export sends a batch to the receiver. If that fails, export logs the error, and the spans
+// of the batch are lost.
 func (t *tracing) export(ctx context.Context, batch []*span) {
 	outcome := "sent"
 	if err := t.post(ctx, batch); err != nil {

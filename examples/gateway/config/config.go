@@ -27,12 +27,13 @@ type Config struct {
 	Admin Admin `yaml:"admin"`
 	// The log with one line for each request.
 	AccessLog AccessLog `yaml:"accessLog"`
-	// Traces of requests by OpenTelemetry; absent: none.
+	// The traces of requests, which are sent by the OpenTelemetry protocol. Absent means no
+	// traces.
 	Tracing *Tracing `yaml:"tracing"`
 	// The services behind the gateway, to which routes send requests.
 	Services []Service `yaml:"services"`
-	// The routes, in the order in which they are tried. A request that matches no route
-	// gets the status 404. They are required, unless kubernetes is present.
+	// The routes, in the order in which they are tried. Routes are required, unless
+	// kubernetes is present. A request that matches no route gets the status 404.
 	Routes []Route `yaml:"routes"`
 	// Adds the listeners and routes of Gateways, HTTPRoutes, GRPCRoutes and Ingresses of a
 	// Kubernetes cluster after those of this file.
@@ -67,8 +68,8 @@ func Load(path string) (*Config, error) {
 }
 
 // Parse returns the configuration in data, which is the content of the file at path.
-// Relative paths in it are resolved from the folder of that file. The error is like the
-// error of [Load].
+// Relative paths in data start at the folder of that file. If data has mistakes, the error
+// joins an [*Error] for each of them.
 func Parse(path string, data []byte) (*Config, error) {
 	s := &source{File: yamlfile.NewFile(path, data), contents: []Content{{path, data}}}
 	s.read = func(name string) ([]byte, error) {
@@ -184,7 +185,8 @@ func (c *Config) checkReferences(n node, r Route, listeners, services names) {
 	}
 }
 
-// names are the names of the items of one list, in order.
+// names has the names of all items of one list, such as the services. The field list has
+// them in the order of the file. The field has is a set of them.
 type names struct {
 	list []string
 	has  map[Name]bool
@@ -281,7 +283,7 @@ func (c *Config) Merge(other *Config) (*Config, error) {
 	return &merged, nil
 }
 
-// Service returns the service with the given name, or nil if the name is unknown.
+// Service returns the service with the given name, or nil if c has no such service.
 func (c *Config) Service(name Name) *Service {
 	for i := range c.Services {
 		if c.Services[i].Name == name {

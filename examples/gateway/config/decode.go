@@ -31,15 +31,15 @@ type scalar interface {
 	parse(text string) error
 }
 
-// union is implemented by structs in which exactly one of the fields that oneOf returns
-// must be set.
+// union is implemented by structs with alternative fields. oneOf returns the names of these
+// fields. Exactly one of them must be set.
 type union interface {
 	oneOf() []string
 }
 
 // checked is implemented by structs with rules that the tags of their fields cannot
-// express. check reports violations as mistakes at n, the node of the struct. It is called
-// only if all fields are valid.
+// express. check reports violations as mistakes at n, the node of the struct. decodeStruct
+// calls check only if the fields of the struct have no mistakes.
 type checked interface {
 	check(n node)
 }
@@ -289,8 +289,8 @@ func mustDefault(f reflect.StructField, err error) {
 // fieldsByType caches the results of fieldsOf, by struct type.
 var fieldsByType sync.Map //nolint:gochecknoglobals // cache
 
-// fieldsOf returns the fields of the struct type t that have a name in the file, which the
-// tag yaml specifies.
+// fieldsOf returns the fields of the struct type t that have the tag yaml. These are the
+// fields of the file format.
 func fieldsOf(t reflect.Type) []reflect.StructField {
 	if known, ok := fieldsByType.Load(t); ok {
 		return known.([]reflect.StructField) //nolint:forcetypeassert,errcheck // stored below

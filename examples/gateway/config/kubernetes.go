@@ -7,17 +7,19 @@ import (
 
 // KubernetesRoutes specifies which Gateways and Ingresses of a cluster the gateway serves.
 type KubernetesRoutes struct {
-	// The name of the controller in the GatewayClasses and IngressClasses of this gateway.
+	// The controller name of this gateway. The gateway serves the GatewayClasses and
+	// IngressClasses that have this name.
 	ControllerName string `yaml:"controllerName" default:"github.com/gotower/gateway"`
 	// The file with the address and the credentials of the API server. The default is the
 	// service account of the pod.
 	Kubeconfig *File `yaml:"kubeconfig"`
-	// The IP addresses or host names at which clients reach the gateway. They are written
-	// to the status of Gateways and Ingresses.
+	// The IP addresses or host names at which clients reach the gateway. The gateway writes
+	// them to the status of Ingresses, and of Gateways that specify no address.
 	Addresses []Text `yaml:"addresses"`
-	// The address at which Ingresses are served by HTTP.
+	// The address at which the gateway serves Ingresses by cleartext HTTP.
 	IngressHTTP Address `yaml:"ingressHTTP" default:":80"`
-	// The address at which Ingresses with certificates are served by HTTPS.
+	// The address at which the gateway serves Ingresses with a certificate by HTTPS. It
+	// also serves them at ingressHTTP.
 	IngressHTTPS Address `yaml:"ingressHTTPS" default:":443"`
 }
 
@@ -41,8 +43,8 @@ type AddressError struct {
 	Err     error
 }
 
-// Error returns the text of the cause.
+// Error returns the text of e.Err, without the address.
 func (e *AddressError) Error() string { return e.Err.Error() }
 
-// Unwrap returns the cause.
+// Unwrap returns e.Err.
 func (e *AddressError) Unwrap() error { return e.Err }

@@ -21,9 +21,9 @@ type Listener struct {
 	// each connection. The header changes the client address, so only trusted load
 	// balancers should be able to connect.
 	ProxyProtocol bool `yaml:"proxyProtocol"`
-	// The addresses of proxies in front of the gateway. The gateway adds the client to
-	// X-Forwarded and Forwarded headers that these proxies send. It replaces the headers
-	// that other clients send.
+	// The addresses of proxies in front of the gateway. The gateway keeps the X-Forwarded
+	// and Forwarded headers that these proxies send, and adds its own values to them. It
+	// replaces such headers that other clients send.
 	TrustedProxies []Prefix `yaml:"trustedProxies"`
 	// Compresses responses with gzip or zstd. Absent means no compression.
 	Compression *Compression `yaml:"compression"`
@@ -125,7 +125,8 @@ func poolOf(n node, f File) *x509.CertPool {
 // ACME obtains certificates from an ACME server by the challenge TLS-ALPN-01. A public
 // server must be able to connect to the listener at port 443.
 type ACME struct {
-	// The host names for which certificates are obtained. Other names get none.
+	// The host names for which certificates are obtained. A TLS handshake for another name
+	// fails.
 	Domains []Hostname `yaml:"domains" is:"required"`
 	// The folder in which the certificates and the account key are stored.
 	CacheDirectory string `yaml:"cacheDirectory" is:"required"`
@@ -169,7 +170,8 @@ type Admin struct {
 	Address Address `yaml:"address" default:"127.0.0.1:9901"`
 	// The address at which tapctl connects, or "off". It must be a loopback address.
 	Tap string `yaml:"tap" default:"127.0.0.1:4190"`
-	// Host names by which a browser may open the page, besides localhost and IP addresses.
+	// Host names by which a browser may open the page with live requests. localhost and IP
+	// addresses are always allowed.
 	Hosts []Hostname `yaml:"hosts"`
 }
 

@@ -8,13 +8,13 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// ListenerHeader is the name of a header that no request contains. A profile compares it
-// with the name of a listener. The accessor of the gateway returns the name of the listener
-// of a request as the value of this header.
+// ListenerHeader is the name of a header that only the accessor of the gateway returns. Its
+// value is the name of the listener that received the request. Routes compare it with their
+// listeners. A header field with this name that a client sends has no effect on routes.
 const ListenerHeader = "Gateway-Listener"
 
-// Authority returns the authority of the service v, by which a profile refers to the
-// service.
+// Authority returns the authority by which a profile refers to the service with the name v.
+// It is the name with the port 80.
 func (v Name) Authority() string { return string(v) + ":80" }
 
 // Profile returns the part of the configuration for package profiles: the routes and the
@@ -135,7 +135,8 @@ func (m *HeaderModifier) mutation() (c layer.HeaderMutation) {
 	return c
 }
 
-// match returns the condition on the requests of the route.
+// match returns the condition that a request must meet to use the route. It combines the
+// fields listeners, hostnames and matches.
 func (r *Route) match() profiles.Match {
 	var all profiles.All
 	all = appendAny(all, r.Listeners, func(name Name) profiles.Match {
@@ -145,8 +146,9 @@ func (r *Route) match() profiles.Match {
 	return appendAny(all, r.Matches, func(m Match) profiles.Match { return m.match(r.CORS != nil) })
 }
 
-// appendAny appends one condition to all: at least one item of list must hold. match
-// returns the condition of an item. If list is empty, appendAny returns all unchanged.
+// appendAny appends one condition to the list all. This condition holds if match returns a
+// condition that holds for at least one item of list. If list is empty, appendAny returns
+// all unchanged.
 func appendAny[T any](all profiles.All, list []T, match func(T) profiles.Match) profiles.All {
 	if len(list) == 0 {
 		return all

@@ -16,7 +16,8 @@ type Route struct {
 	Listeners []Name `yaml:"listeners"`
 	// The host names that the route serves. The default is all host names.
 	Hostnames []Hostname `yaml:"hostnames"`
-	// Conditions on requests. At least one of them must hold. The default is all requests.
+	// Conditions on requests. The route matches a request if at least one of them holds.
+	// Without conditions, it matches all requests.
 	Matches []Match `yaml:"matches"`
 
 	// The services to which the requests are sent. They share the requests by weight.
@@ -103,8 +104,8 @@ func (r *Route) check(n node) {
 	}
 }
 
-// needPrefix reports a mistake at n if Prefix returns "". It is for fields that replace the
-// prefix of the path.
+// needPrefix reports a mistake at n if [Route.Prefix] returns "". n is a field
+// replacePrefixMatch, which replaces this prefix.
 func (r *Route) needPrefix(n node) {
 	if r.Prefix() == "" {
 		n.failf("want exactly one match with path: {prefix: ...}, whose prefix is replaced")
@@ -127,8 +128,8 @@ func (r *Route) totalWeight() (total int) {
 	return total
 }
 
-// Match is a condition on requests. It holds if the conditions of all fields that are set
-// hold.
+// Match is a condition on requests. A request must meet the condition of each field that is
+// set.
 type Match struct {
 	// A condition on the path of the request.
 	Path *PathMatch `yaml:"path"`
@@ -188,8 +189,8 @@ type ValueMatch struct {
 	Prefix string `yaml:"prefix"`
 	// A regular expression in the syntax of Go that must match the whole value.
 	RegularExpression Regex `yaml:"regularExpression"`
-	// True holds if the field or parameter is present, even with an empty value. False
-	// holds if it is absent.
+	// True requires that the field or parameter is present, even with an empty value. False
+	// requires that it is absent.
 	Present *bool `yaml:"present"`
 }
 
@@ -264,8 +265,8 @@ func (h *Hedge) check(n node) {
 type RateLimit struct {
 	// The number of requests a second that are allowed on average.
 	RequestsPerSecond float64 `yaml:"requestsPerSecond" is:"required" min:"0.001" max:"10000000"`
-	// The number of requests that are allowed at once. 0, the default, means
-	// requestsPerSecond, but at least 1.
+	// The size of the token bucket, which is the number of requests that are allowed at
+	// once. 0, the default, means requestsPerSecond, but at least 1.
 	Burst int `yaml:"burst" min:"0" max:"10000000"`
 	// Route applies the limit to all requests of the route together. Client applies it to
 	// the requests of each client address.
@@ -316,8 +317,8 @@ type Header struct {
 type PathModifier struct {
 	// The path that replaces the whole path.
 	ReplaceFullPath Path `yaml:"replaceFullPath"`
-	// The prefix that replaces the prefix of the match of the route. /v1 with the match
-	// {prefix: /books} changes /books/1 to /v1/1.
+	// The new prefix of the path. It replaces the prefix in the match of the route. With
+	// the match {prefix: /books}, the value /v1 changes /books/1 to /v1/1.
 	ReplacePrefixMatch *Path `yaml:"replacePrefixMatch"`
 }
 
@@ -371,7 +372,8 @@ func (u *URLRewrite) check(n node) {
 	}
 }
 
-// DirectResponse is a fixed response, for which no service is called.
+// DirectResponse is a fixed response, which the gateway sends without a request to an
+// endpoint.
 type DirectResponse struct {
 	// The status of the response.
 	Status Status `yaml:"status" is:"required"`
@@ -467,10 +469,10 @@ type ExternalAuth struct {
 	Path Path `yaml:"path" default:"/"`
 	// The time limit for the response of the service that decides.
 	Timeout Duration `yaml:"timeout" default:"1s"`
-	// The header fields of the request that are copied to the GET request. The GET request
-	// also has X-Forwarded-Method, -Proto, -Host, -Uri and -For.
+	// The header fields that are copied from the request to the GET request. The GET
+	// request also has X-Forwarded-Method, -Proto, -Host, -Uri and -For.
 	AllowedRequestHeaders []HeaderName `yaml:"allowedRequestHeaders"`
-	// The header fields of the response of the service that are copied to the allowed
+	// The header fields that are copied from the response of the service to the allowed
 	// request. Fields of the client with these names are removed.
 	AllowedResponseHeaders []HeaderName `yaml:"allowedResponseHeaders"`
 }
@@ -482,15 +484,14 @@ func (e *ExternalAuth) check(n node) {
 }
 
 // RetryBudget limits the retries and hedges of all routes together. The limit is
-// minRetryRate plus percent of the requests.
+// minRetryRate per second plus percent of the requests.
 type RetryBudget struct {
 	// The number of retries that are allowed for each hundred requests.
 	Percent float64 `yaml:"percent" default:"20" min:"0" max:"1000"`
 	// The number of retries per second that are allowed in addition, without regard to the
 	// number of requests.
 	MinRetryRate int `yaml:"minRetryRate" default:"10" min:"0" max:"1000000"`
-	// The period of the limit, from 1s to 60s. percent refers to the requests of the last
-	// period.
+	// The period over which the requests are counted for percent, from 1s to 60s.
 	Interval Duration `yaml:"interval" default:"10s"`
 }
 

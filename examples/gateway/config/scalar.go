@@ -54,8 +54,8 @@ func (v *Duration) parse(text string) error {
 // D returns v as a time.Duration.
 func (v Duration) D() time.Duration { return time.Duration(v) }
 
-// Address is an address to listen on: an IP address with a port, or ":8080" for all
-// interfaces.
+// Address is an address to listen on: an IP address or localhost, with a port. ":8080"
+// means the port 8080 of all interfaces.
 type Address string
 
 func (v *Address) parse(text string) error {
@@ -98,7 +98,7 @@ func isDomain(text string) bool {
 }
 
 // Hostname is a DNS name without a port. In a field that is a condition, such as the
-// hostnames of a route, the first label may be "*". It matches one or more labels.
+// hostnames of a route, the first label may be "*". The "*" matches one or more labels.
 type Hostname string
 
 func (v *Hostname) parse(text string) error {
@@ -159,7 +159,7 @@ func (v *Method) parse(text string) error {
 	return nil
 }
 
-// Text is a string that may be empty.
+// Text is a string that may be empty. A field of the type string must not be empty.
 type Text string
 
 func (v *Text) parse(text string) error {
@@ -304,8 +304,9 @@ func (n node) decodeFile(f *File) {
 	f.Data = data
 }
 
-// MarshalJSON returns the path and a digest of the content. Versions are digests of JSON,
-// so a change of the content changes the version of each part that refers to the file.
+// MarshalJSON returns the path of v and a digest of its content. A version, such as
+// [Route.Version], is a digest of JSON. A changed file therefore changes the version of
+// each part that refers to the file.
 func (v File) MarshalJSON() ([]byte, error) {
 	sum := sha256.Sum256(v.Data)
 	return json.Marshal([]string{v.Path, hex.EncodeToString(sum[:])})

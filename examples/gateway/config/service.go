@@ -43,7 +43,7 @@ type Service struct {
 	HealthCheck *HealthCheck `yaml:"healthCheck"`
 	// The queue in which requests wait while no endpoint is ready.
 	Queue Queue `yaml:"queue"`
-	// The limits of the connections to and requests of each endpoint.
+	// The limits of the connections and of the concurrent requests to each endpoint.
 	CircuitBreakers CircuitBreakers `yaml:"circuitBreakers"`
 	// Ejects endpoints that fail more often than others. Without it, the load balancer
 	// still avoids failing endpoints, except with the policies RoundRobin and Random.
@@ -170,8 +170,8 @@ type LoadBalancer struct {
 	Policy string `yaml:"policy" default:"EWMA" enum:"EWMA,LeastRequest,RoundRobin,Random,ConsistentHash"`
 	// The hash key of requests for the policy ConsistentHash.
 	Hash *Hash `yaml:"hash"`
-	// How long the share of a new endpoint in the load grows until it is complete. 0s means
-	// that a new endpoint gets its full share at once.
+	// How long a new endpoint gets less than its full share of the requests. The share
+	// grows during this time. 0s means that a new endpoint gets its full share at once.
 	SlowStart Duration `yaml:"slowStart"`
 }
 
@@ -248,7 +248,7 @@ func (q *Queue) check(n node) {
 	}
 }
 
-// CircuitBreakers are the limits of connections and requests of each endpoint.
+// CircuitBreakers limits the connections and the concurrent requests to each endpoint.
 type CircuitBreakers struct {
 	// The maximum number of HTTP/1.1 connections to an endpoint. 0 means no limit.
 	MaxConnections int `yaml:"maxConnections" min:"0" max:"1000000"`
@@ -262,7 +262,7 @@ type OutlierDetection struct {
 	// rule.
 	ConsecutiveFailures int `yaml:"consecutiveFailures" default:"5" min:"0" max:"1000"`
 	// The time between two comparisons of the success rates of the endpoints. 0s disables
-	// this comparison.
+	// these comparisons.
 	Interval Duration `yaml:"interval" default:"10s"`
 	// How long the first ejection of an endpoint lasts. Each further ejection lasts longer.
 	BaseEjectionTime Duration `yaml:"baseEjectionTime" default:"30s"`

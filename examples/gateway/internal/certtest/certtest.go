@@ -66,8 +66,8 @@ func block(kind string, der []byte) []byte {
 }
 
 // Write writes the certificate chain to the file base.crt, the key to base.key, and the
-// certificate of the authority to the file with the path ca. If ca is "", the last file is
-// not written.
+// certificate of the authority to the file ca. If ca is "", the certificate of the
+// authority is not written.
 func (c Cert) Write(t *testing.T, base, ca string) {
 	t.Helper()
 	for name, data := range map[string][]byte{base + ".crt": c.Chain, base + ".key": c.Key, ca: c.CA} {
