@@ -145,8 +145,8 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	return o.serve(ctx, authority, check, "in "+filepath.Join(o.dir, ca.AnchorsFile), stdout, log)
 }
 
-// serve serves the identity API of the authority until ctx ends. anchors is the place of the
-// trust anchors, which it prints.
+// serve serves the identity API of the authority until ctx ends. It prints anchors, which
+// describes the place of the trust anchors.
 func (o *options) serve(
 	ctx context.Context, authority *ca.Authority, check ca.Check, anchors string, stdout io.Writer, log *slog.Logger,
 ) error {
@@ -161,7 +161,7 @@ func (o *options) serve(
 }
 
 // serveCluster serves the identity API for the ServiceAccounts of a cluster until ctx ends.
-// It listens when the trust anchors and the issuer are loaded.
+// It accepts no connection before the trust anchors and the issuer are loaded.
 func (o *options) serveCluster(ctx context.Context, stdout io.Writer, log *slog.Logger) error {
 	client, err := kube.Client(o.kubeconfig)
 	if err != nil {
@@ -192,7 +192,7 @@ func (o *options) serveCluster(ctx context.Context, stdout io.Writer, log *slog.
 }
 
 // checkTokens returns an error if file is a directory or dir is a file. If the path does
-// not exist, it only logs a warning, because the tokens are read at each request.
+// not exist, checkTokens only logs a warning, because the tokens are read at each request.
 func checkTokens(file, dir string, log *slog.Logger) error {
 	info, err := os.Stat(cmp.Or(file, dir))
 	switch {

@@ -138,7 +138,7 @@ func (t *translation) gateway(g *Gateway) {
 }
 
 // addressOf returns the IP address at which the listeners of g listen, or "" for all
-// addresses. If g has several addresses or an address of another type, it returns the
+// addresses. If g has several addresses, or one that is not an IP address, it returns the
 // condition Accepted with the status False.
 func addressOf(g *Gateway) (string, *Condition) {
 	switch a := g.Spec.Addresses; {
@@ -162,8 +162,8 @@ func addressFrom(text string) Address {
 	return Address{Type: "IPAddress", Value: text}
 }
 
-// listener sets the conditions of l, its kinds, and whether the gateway serves it. own has
-// all listeners of the same Gateway, including l.
+// listener sets the conditions and the kinds of l, and sets l.serves if the gateway can
+// serve l. The slice own has all listeners of the same Gateway, including l.
 func (t *translation) listener(l *listener, own []*listener) {
 	if problem := t.unsupported(l); problem != nil {
 		l.accepted = *problem
@@ -207,8 +207,8 @@ func (t *translation) unsupported(l *listener) *Condition {
 	return new(isNot("Accepted", reason, message))
 }
 
-// setKinds sets the kinds of routes that l allows and the gateway supports. If l allows
-// another kind, it sets the condition ResolvedRefs to False.
+// setKinds sets l.kinds to the kinds of routes that both l and the gateway support. If l
+// allows another kind, setKinds sets the condition ResolvedRefs of l to False.
 func (l *listener) setKinds() {
 	var supported []GroupKind
 	if l.accepted.Reason != "UnsupportedProtocol" || l.spec.Protocol == "HTTPS" {
@@ -244,8 +244,8 @@ func (t *translation) certificates(l *listener) bool {
 	return valid
 }
 
-// open adds l to the listener of the configuration with the same address, which it creates
-// if necessary.
+// open adds the certificates of l to the listener of the configuration with the address of
+// l. It creates that listener if it does not exist.
 func (t *translation) open(l *listener) {
 	p := t.ports[l.address]
 	if p == nil {
@@ -267,9 +267,9 @@ func (p *port) add(c object) {
 	}
 }
 
-// certificate returns the certificate to which r refers. r is a reference to a Secret, in a
-// Gateway of the given namespace. If r is invalid, it returns the condition ResolvedRefs
-// with the reason.
+// certificate returns the certificate in the Secret to which r refers. r belongs to a
+// Gateway in the given namespace. If r is invalid, certificate returns the condition
+// ResolvedRefs with the reason.
 func (t *translation) certificate(namespace string, r ObjectReference) (object, *Condition) {
 	kind, name := r.Object(namespace, "", "Secret")
 	invalid := func(reason, format string, args ...any) *Condition {
@@ -288,9 +288,9 @@ func (t *translation) certificate(namespace string, r ObjectReference) (object, 
 	return c, nil
 }
 
-// secret returns the certificate in the Secret with the given name, as the configuration
-// refers to it. It adds the certificate and the private key to the files of the
-// configuration.
+// secret returns the certificate in the Secret with the given name, in the form that the
+// configuration of a listener has. It adds the certificate and the private key to t.files.
+// It returns an error if the Secret has no valid pair of them.
 func (t *translation) secret(name ObjectName) (object, error) {
 	s := t.secrets[name]
 	if s == nil {
@@ -322,7 +322,8 @@ func (t *translation) allows(l *listener, kind, namespace string) bool {
 }
 
 // listenerStatuses adds the status of each listener to the status of its Gateway. It is
-// called after the routes are attached, because the status has their number.
+// called after the routes are attached, because the status contains the number of attached
+// routes.
 func (t *translation) listenerStatuses() {
 	for i := range t.statuses {
 		s := &t.statuses[i]

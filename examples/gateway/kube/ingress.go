@@ -84,10 +84,10 @@ func (t *translation) ingress(in *networkingv1.Ingress) {
 	t.statuses = append(t.statuses, status)
 }
 
-// ingressPort returns the name of the listener of the configuration at the given address,
-// which it adds if necessary. It adds certificate to the listener, unless certificate is
-// nil. It returns "" if a Gateway has a listener with another protocol at this address, or
-// if the address cannot be used.
+// ingressPort returns the name of the listener of the configuration at the given address.
+// It creates the listener if it does not exist, and adds certificate to it unless
+// certificate is nil. It returns "" if a Gateway has a listener with another protocol at
+// this address, or if the address cannot be used.
 func (t *translation) ingressPort(address, protocol string, certificate object) string {
 	if t.unusable.Addresses[address] != "" {
 		return ""

@@ -19,8 +19,9 @@ import (
 // with an invalid reference. The service responds with the status 500.
 const invalidBackend = "invalid-backend"
 
-// attachment has the host name of a listener, and a host name that a route has at this
-// listener. Its value in a map is the names of the listeners of the configuration.
+// attachment is the key of a map of attached listeners. The field listener is the host name
+// of a listener. The field host is the host name that a route serves there. The value in
+// the map has the names of the listeners of the configuration.
 type attachment struct {
 	listener, host string
 }
@@ -118,8 +119,9 @@ func (t *translation) attach(
 }
 
 // rules adds the rules of r to the routes of the configuration. It returns the condition
-// ResolvedRefs of r. If some rules are left out, partial is the condition PartiallyInvalid.
-// If all are left out, partial is the condition Accepted with the status False.
+// ResolvedRefs of r. The result partial is zero if no rule is left out. It is the condition
+// PartiallyInvalid if some rules are left out, and Accepted with the status False if all
+// are.
 func (t *translation) rules(r *Route, attached map[attachment][]string) (resolved, partial Condition) {
 	resolved = is("ResolvedRefs", "")
 	var dropped []string
@@ -161,8 +163,9 @@ func (t *translation) rules(r *Route, attached map[attachment][]string) (resolve
 	return resolved, partial
 }
 
-// add adds a copy of route for each attachment in attached. source is the rule from which
-// the route comes. r is the rank of the route, without the host names.
+// add adds a copy of route to the configuration for each attachment in attached. source is
+// the rule from which the route comes. r is the rank of the route, without the ranks of its
+// host names, which add sets.
 func (t *translation) add(source ruleName, r rank, route object, attached map[attachment][]string) {
 	for at, ports := range attached {
 		r.listener, r.host = rankHost(at.listener), rankHost(at.host)

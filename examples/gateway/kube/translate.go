@@ -31,7 +31,7 @@ type object = map[string]any
 // Result is the translation of the objects of a cluster.
 type Result struct {
 	Config   *config.Config
-	Text     []byte            // of Config, in YAML
+	Text     []byte            // Config in YAML
 	Files    map[string][]byte // the files to which Text refers
 	Statuses []Status
 }
@@ -154,8 +154,9 @@ func shorten(name string) string {
 	return fmt.Sprintf("%s.%x", strings.TrimRight(name[:most], ".-"), h.Sum64())
 }
 
-// exclude adds rules to the unusable rules: those in which package config found the
-// mistakes in err. It returns false if a mistake is not in a rule.
+// exclude adds each rule that has a mistake to the unusable rules, so that the next pass
+// leaves it out. err has the mistakes that package config found. exclude returns false if a
+// mistake is not in a rule.
 func (t *translation) exclude(err error) bool {
 	mistakes := []error{err}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
@@ -199,7 +200,7 @@ func (t *translation) isolate() {
 // API.
 type rank struct {
 	listener, host hostRank
-	last           bool // after the routes of the listener
+	last           bool // after all other routes of the listener
 	grpc           bool
 	pathType       int   // higher is first
 	path, method   int   // lengths; for HTTP, method is 1 if it is a condition

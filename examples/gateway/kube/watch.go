@@ -24,8 +24,8 @@ import (
 )
 
 // ClientConfig returns the configuration of a client of the API server that kubeconfig
-// specifies. If kubeconfig is nil, it is the API server of the cluster in which the process
-// runs.
+// specifies. If kubeconfig is nil, the client uses the API server of the cluster in which
+// the process runs.
 func ClientConfig(kubeconfig *config.File) (*rest.Config, error) {
 	if kubeconfig == nil {
 		return kubeobject.ClientConfig(nil)
@@ -43,7 +43,7 @@ type Watcher struct {
 	changed   chan struct{}
 	stale     atomic.Bool // an object has changed, not only its status
 
-	loaded *Result // the last one that was loaded
+	loaded *Result // the last result that was loaded
 	// excluded is true if loaded leaves out an address at which the gateway cannot listen.
 	excluded bool
 }
@@ -107,9 +107,9 @@ func (w *Watcher) informer(kind string) (*informer, error) {
 	return i, errors.Join(err, i.SetTransform(strip), i.SetWatchErrorHandler(failed))
 }
 
-// sameGeneration reports whether an update of an object from before to after left its
-// specification and its annotations unchanged. It returns false for a kind without
-// generations.
+// sameGeneration reports whether an update left the specification and the annotations of an
+// object unchanged. The arguments are the object before and after the update. It returns
+// false for a kind without generations, such as Secret.
 func sameGeneration(before, after any) bool {
 	a, ok1 := before.(*unstructured.Unstructured)
 	b, ok2 := after.(*unstructured.Unstructured)
@@ -124,7 +124,8 @@ func (w *Watcher) notify() {
 	}
 }
 
-// start starts the watches, which end when ctx ends. wait waits until they have ended.
+// start starts the watches, which end when ctx ends. The returned function wait blocks
+// until all watches have ended.
 func (w *Watcher) start(ctx context.Context) (wait func()) {
 	var all sync.WaitGroup
 	for _, i := range w.informers {
@@ -166,11 +167,12 @@ func (w *Watcher) objects() *Objects {
 // translated together.
 const delay = 50 * time.Millisecond
 
-// retryInterval is the time after which Run tries again.
+// retryInterval is the time after which [Watcher.Run] tries to load a configuration again.
 const retryInterval = 5 * time.Second
 
-// wait waits until all existing objects have been read, and an object has changed or the
-// channel again has a value. It returns false if ctx has ended.
+// wait returns true after an object has changed, or after the channel again has sent a
+// value. It does not return true before all existing objects have been read. It returns
+// false if ctx ends.
 func (w *Watcher) wait(ctx context.Context, again <-chan time.Time) bool {
 	for {
 		select {

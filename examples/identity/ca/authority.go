@@ -30,7 +30,7 @@ type Authority struct {
 	// Authority is in use.
 	Log *slog.Logger
 
-	domain  string                 // trust domain; "" means any
+	domain  string                 // trust domain of the names that are certified; "" means any
 	current atomic.Pointer[issuer] // nil before the first Replace
 }
 
@@ -41,7 +41,7 @@ type issuer struct {
 	key     crypto.Signer       // key of the certificate
 }
 
-// ErrNoIssuer is the error of an [Authority] without an issuer.
+// ErrNoIssuer is the error of [Authority.Issue] before the first [Authority.Replace].
 var ErrNoIssuer = errors.New("ca: the authority has no issuer yet")
 
 const (
@@ -91,9 +91,9 @@ func Generate(domain string) (Files, error) {
 }
 
 // Replace replaces the trust anchors and the issuer. All arguments are PEM. cert has the
-// certificate of the issuer, and intermediate certificates if a trust anchor did not sign
-// it. If the anchors do not verify it, or key is not its key, Replace returns an error and
-// changes nothing.
+// certificate of the issuer, followed by intermediate certificates if no trust anchor has
+// signed it. If the anchors do not verify cert, or key does not belong to cert, Replace
+// returns an error and changes nothing.
 func (a *Authority) Replace(anchors, cert, key []byte) error {
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
@@ -117,8 +117,8 @@ func (a *Authority) Replace(anchors, cert, key []byte) error {
 	return nil
 }
 
-// verify returns an error unless the trust anchors verify the issuer, and it may issue
-// certificates.
+// verify returns an error if the trust anchors do not verify the certificate of the issuer,
+// or if that certificate may not sign certificates.
 func (i *issuer) verify() error {
 	roots, others := x509.NewCertPool(), x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(i.anchors) {
@@ -196,7 +196,7 @@ func sign(template, parent *x509.Certificate, public crypto.PublicKey, signer cr
 }
 
 // TrustAnchors returns the trust anchors in PEM. Proxies need them to verify each other. It
-// returns nil without an issuer.
+// returns nil before the first [Authority.Replace].
 func (a *Authority) TrustAnchors() []byte {
 	if i := a.current.Load(); i != nil {
 		return i.anchors
@@ -207,8 +207,8 @@ func (a *Authority) TrustAnchors() []byte {
 // Issue returns a certificate with the given name for the key public, followed by the
 // certificates of the issuer. The name is a DNS name or a URI. Issue does not check whether
 // the client may use the name. The certificate is valid for Lifetime, but not longer than
-// the certificate of the issuer. If the certificate of the issuer has expired, Issue
-// returns an error.
+// the certificate of the issuer. Issue returns an error if a has no issuer, or if the
+// certificate of the issuer has expired.
 func (a *Authority) Issue(name string, public crypto.PublicKey) (chain []*x509.Certificate, err error) {
 	i := a.current.Load()
 	if i == nil {

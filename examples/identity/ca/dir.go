@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// AnchorsFile is the name of the file that contains the certificate of the root.
+// AnchorsFile is the name of the file with the trust anchors in the directory of [Open].
 const AnchorsFile = "trust-anchors.pem"
 
 const (

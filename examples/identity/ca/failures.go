@@ -19,14 +19,15 @@ const (
 )
 
 // failures limits the failed requests of each client address, because each of them can cost
-// a request to the API server. Successful requests are not limited. All clients behind one
-// NAT share the limit of its address. The zero value is ready to use.
+// a request to the Kubernetes API server. Successful requests are not limited. All clients
+// behind one NAT share the limit of its address. The zero value is ready to use.
 type failures struct {
 	mu sync.Mutex
 	of map[netip.Addr]*rate.Limiter
 }
 
-// exceeded reports whether the client has used its limit.
+// exceeded reports whether too many requests of the client have failed. The next request of
+// the client must then be rejected.
 func (f *failures) exceeded(client netip.Addr) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -34,7 +35,8 @@ func (f *failures) exceeded(client netip.Addr) bool {
 	return l != nil && l.Tokens() < 1
 }
 
-// add counts a failed request. If there are too many addresses, all counts start again.
+// add counts a failed request of the client. If the client is new and the maximum number of
+// addresses is counted already, the counts of all addresses start again.
 func (f *failures) add(client netip.Addr) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

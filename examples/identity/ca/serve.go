@@ -25,8 +25,9 @@ import (
 // client that sends PINGs more often is closed.
 const minPing = 5 * time.Second
 
-// The limits of clients, which have not proved any identity. A token of Kubernetes has about
-// 1 KiB, and a certificate signing request at most 2 KiB.
+// The limits of the connections and requests of clients. They are low, because a client has
+// not proved an identity. A token of Kubernetes has about 1 KiB, and a certificate signing
+// request at most 2 KiB.
 const (
 	maxMessage   = 64 << 10
 	maxHeaders   = 16 << 10
@@ -37,9 +38,9 @@ const (
 
 // Serve serves the identity API on l until ctx ends, and closes l. check validates the
 // tokens of clients. If name is empty, connections use cleartext. Otherwise they use TLS
-// with a certificate for name. The authority issues this certificate, and renews it when
-// it is used after 70 % of its life, or after the issuer was replaced. Serve returns an
-// error if name is not DNS-like or not in the trust domain of the authority.
+// with a certificate for name, which the authority issues. A handshake after 70 % of its
+// life, or after the issuer was replaced, renews the certificate. Serve returns an error if
+// name is not DNS-like or not in the trust domain of the authority.
 //
 // A message has at most 64 KiB, and a connection at most 16 concurrent requests. A
 // connection without requests is closed after five minutes.
@@ -80,7 +81,7 @@ func Serve(ctx context.Context, l net.Listener, a *Authority, check Check, name 
 	return group.Wait()
 }
 
-// own is the certificate of the TLS server of an authority.
+// own has the certificate of the TLS server of an authority, and renews it.
 type own struct {
 	authority *Authority
 	name      string
@@ -88,12 +89,13 @@ type own struct {
 
 	mu     sync.Mutex
 	cert   *tls.Certificate
-	issuer *issuer   // of cert
+	issuer *issuer   // issuer that signed cert
 	renew  time.Time // time after which cert is renewed
 }
 
-// own returns a server certificate with the given name. It returns an error if the name is
-// not DNS-like or not in the trust domain.
+// own returns the renewable certificate of a TLS server with the given name. The first call
+// of the method certificate issues it. own returns an error if name is not DNS-like or not
+// in the trust domain.
 func (a *Authority) own(name string) (*own, error) {
 	if isURI(name) {
 		return nil, fmt.Errorf("ca: the name of the TLS server %q must be DNS-like", name)

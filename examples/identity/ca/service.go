@@ -24,8 +24,9 @@ type Check func(ctx context.Context, name string, token []byte) error
 // Register adds the identity API of the authority to server. check validates the tokens of
 // clients. An invalid request fails with InvalidArgument. A request fails with
 // FailedPrecondition if its name is not allowed or check returns an error without a gRPC
-// status. It fails with ResourceExhausted if too many requests of the same IP address have
-// failed with one of these codes: 100, and 10 more in each second.
+// status. A request fails with ResourceExhausted if too many requests of its IP address
+// have failed with these codes. The limit is 100 failures at once, and 10 per second after
+// that.
 func Register(server grpc.ServiceRegistrar, a *Authority, check Check) {
 	pb.RegisterIdentityServer(server, &service{authority: a, check: check})
 }
@@ -134,7 +135,8 @@ func match(csr *x509.CertificateRequest, name string) error {
 	return nil
 }
 
-// owns returns an error unless name belongs to the trust domain of the authority.
+// owns returns an error unless name belongs to the trust domain of the authority. A name
+// that is not a URI must have only letters, digits, '-', '_' and '.'.
 func (a *Authority) owns(name string) error {
 	ours := a.domain == "" || strings.HasSuffix(name, "."+a.domain)
 	if isURI(name) {
@@ -152,8 +154,9 @@ func (a *Authority) owns(name string) error {
 
 const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
-// butOwn returns a Check that rejects own, the name of the TLS server of the authority. For
-// other names it calls check. If own is empty, it calls check for all names.
+// butOwn returns a Check that rejects the name own, which the TLS server of the authority
+// has. The Check calls check for all other names. If own is empty, it calls check for every
+// name.
 func butOwn(own string, check Check) Check {
 	return func(ctx context.Context, name string, token []byte) error {
 		if own != "" && strings.EqualFold(name, own) {

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 )
 
-// TokenFile returns a [Check] that accepts any name with the token in the file at path. The
+// TokenFile returns a [Check] that accepts the token in the file at path, for any name. The
 // Check reads the file for each request.
 func TokenFile(path string) Check {
 	return func(_ context.Context, name string, token []byte) error {

@@ -22,8 +22,9 @@ func RBAC(namespace string) string {
 	return strings.ReplaceAll(rbac, "namespace: "+Namespace+"}", "namespace: "+namespace+"}")
 }
 
-// Client returns a client of the API server that the file kubeconfig specifies. If kubeconfig
-// is empty, it is the API server of the cluster in which the process runs.
+// Client returns a client of the API server that the file kubeconfig specifies. If
+// kubeconfig is empty, the client uses the API server of the cluster in which the process
+// runs.
 func Client(kubeconfig string) (kubernetes.Interface, error) {
 	cfg, err := rest.InClusterConfig()
 	if kubeconfig != "" {

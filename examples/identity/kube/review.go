@@ -22,7 +22,7 @@ import (
 const Audience = "identity.l5d.io"
 
 // The limits of a Reviewer: the number of concurrent requests to the API server, the time
-// that a request waits for one of them, and the time limit of a request.
+// that a token waits until its request is sent, and the time limit of a request.
 const (
 	maxReviews    = 32
 	maxWait       = 2 * time.Second
@@ -52,12 +52,13 @@ func NewReviewer(client kubernetes.Interface, namespace, domain string, log *slo
 }
 
 // Check returns nil if token is a valid token of the ServiceAccount in name, such as
-// web.default.serviceaccount.identity.linkerd.cluster.local. It is a ca.Check.
+// web.default.serviceaccount.identity.linkerd.cluster.local. The method has the type
+// ca.Check.
 //
 // The errors have the codes of linkerd: InvalidArgument if the API server does not know the
 // token, and FailedPrecondition for a token of another audience or ServiceAccount. The code
 // is Unavailable if the API server does not answer, and ResourceExhausted if too many
-// requests wait for it.
+// tokens wait for a request to it.
 func (r *Reviewer) Check(ctx context.Context, name string, token []byte) error {
 	account, ok := strings.CutSuffix(name, r.suffix)
 	if !ok || strings.Count(account, ".") != 1 {
@@ -121,7 +122,8 @@ func (r *Reviewer) owner(s *authn.TokenReviewStatus, token []byte) (string, erro
 // maxReason is the maximum length of a text of the API server in an error.
 const maxReason = 300
 
-// redacted returns text without the parts of token, and at most maxReason bytes of it.
+// redacted returns at most maxReason bytes of text. It replaces token, and each part of
+// token between dots, by "[redacted]".
 func redacted(text string, token []byte) string {
 	for _, secret := range append([]string{string(token)}, strings.Split(string(token), ".")...) {
 		if len(secret) >= 8 {

@@ -27,8 +27,9 @@ const (
 	AnchorsKey       = "ca-bundle.crt"
 )
 
-// The files of the issuer, which are the keys of a Secret of the type kubernetes.io/tls. The
-// first has the certificate, and intermediate certificates if a trust anchor did not sign it.
+// The files of the issuer, which are the keys of a Secret of the type kubernetes.io/tls.
+// CertFile has the certificate of the issuer, followed by intermediate certificates if no
+// trust anchor has signed it. KeyFile has the private key.
 const (
 	CertFile = "tls.crt"
 	KeyFile  = "tls.key"
@@ -50,12 +51,12 @@ type Source struct {
 	Log       *slog.Logger
 
 	// Replace is called with the first and with each changed content of the ConfigMap and
-	// the files, all in PEM. Its error is logged, and the previous content stays in use. It
-	// is not called again before a further change.
+	// the files, all in PEM. If it returns an error, the error is logged, and the previous
+	// content stays in use. Run calls Replace again only after a further change.
 	Replace func(anchors, cert, key []byte) error
 }
 
-// content is what a Source has read.
+// content has the trust anchors and the files that a Source has read, in PEM.
 type content struct{ anchors, cert, key []byte }
 
 func (c content) equal(o content) bool {

@@ -13,7 +13,7 @@ import (
 // Mode selects the variant of the iptables program.
 type Mode string
 
-// The variants of the iptables program. The zero value of Mode is equal to Legacy.
+// The variants of the iptables program. The zero value of Mode means Legacy.
 const (
 	Legacy Mode = "legacy" // iptables-legacy, which uses the tables of the kernel
 	NFT    Mode = "nft"    // iptables-nft, which uses nftables
@@ -71,8 +71,9 @@ type Program struct {
 	Run      func(ctx context.Context, argv []string) ([]byte, error)
 }
 
-// Redirect sets the rules that c describes. They replace all rules in the same chains. If a
-// command fails, Redirect returns its error, and the effects of earlier commands stay.
+// Redirect sets the rules that c describes. They replace all rules in [RedirectChain] and
+// [OutputChain]. If a command fails, Redirect returns its error, and the effects of earlier
+// commands stay.
 func (p Program) Redirect(ctx context.Context, c Config) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -125,7 +126,8 @@ func (p Program) apply(ctx context.Context, family Family, rules func(Existing) 
 }
 
 // binary returns the name of the iptables program for the address family. It is the program
-// of the mode, or another variant if that program is not installed.
+// of p.Mode. If that is not installed, binary returns the first installed variant of nft,
+// plain and legacy.
 func (p Program) binary(family Family) (string, error) {
 	name := "iptables"
 	if family == IPv6 {
@@ -166,8 +168,8 @@ func (p Program) command(ctx context.Context, name string, args ...string) ([]by
 	return out, nil
 }
 
-// oneLine returns the lines of out, the output of a failed command, as one line. Each line
-// of out begins with ": ", so that the result can be appended to an error message.
+// oneLine joins the lines of out, the output of a failed command. It puts ": " before each
+// line, so that the result can be appended to an error message.
 func oneLine(out []byte) string {
 	var b strings.Builder
 	for text := range strings.Lines(string(out)) {
