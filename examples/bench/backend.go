@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// The paths of HTTP/1.1 requests: smallPath has a small response, and largePath a large
-// one. A POST request has a body of largeSize bytes.
+// The paths of HTTP/1.1 requests. A GET request gets a body of responseSize bytes for
+// smallPath, and of largeSize bytes for largePath. A POST request has a body of largeSize
+// bytes.
 const (
 	smallPath     = "/bench"
 	largePath     = "/large"
@@ -59,7 +60,8 @@ func http1Response(size int) string {
 }
 
 // http1Responder returns a function for one connection. The function processes the received
-// bytes, and writes a response for each complete request.
+// bytes, and writes a response for each complete request. It writes the text large for a
+// GET request with largePath, and the text small for others.
 func (w *wire) http1Responder(small, large string) func() {
 	response := "" // to the last request
 	return func() {
@@ -82,8 +84,8 @@ func (w *wire) http1Responder(small, large string) func() {
 }
 
 // grpcResponder returns a function for one connection. The function processes the received
-// frames, and sends a response for each complete call. A request of downloadSize has the
-// large response.
+// frames, and responds to each complete call. The response is the message large for a
+// request of downloadSize bytes, and the message small for others.
 func (w *wire) grpcResponder(small, large string) func() {
 	received := make(map[uint32]int) // bytes of each open request
 	return func() {

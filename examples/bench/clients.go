@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-// clientCounts is the result of the role clients. Generations is the highest number of a
-// configuration that a response had.
+// clientCounts is the result of the role clients. The field Generations is the highest
+// value of [generationHeader] in a response.
 type clientCounts struct {
 	Requests, Failed, Generations int
-	First                         string // failed request
+	First                         string // error of the first failed request; "" if none failed
 }
 
-// sendDuringReloads is the role of the clients that send requests while a gateway reloads. args are the
-// address of the gateway and the number of its routes. Each client reuses its connections and
-// sends a request every few milliseconds. The method is DELETE, because net/http does not
-// repeat it if a connection closes after the request was written. The command returns the
-// counts after all open requests have ended.
+// sendDuringReloads is the role of the clients that send requests while a gateway reloads.
+// args are the address of the gateway and the number of its routes. Each client reuses its
+// connections and sends a request every 4 ms. The method is DELETE, because net/http does
+// not repeat it if a connection closes after the request was written. The command returns
+// the counts after all open requests have ended.
 func sendDuringReloads(_ context.Context, args []string, ready func(string, command)) error {
 	const many, pause = 16, 4 * time.Millisecond
 	routes, err := strconv.Atoi(args[1])
@@ -67,8 +67,8 @@ func sendDuringReloads(_ context.Context, args []string, ready func(string, comm
 	select {}
 }
 
-// generationOf sends one request. It returns the number of the configuration that the
-// response has. Each response other than status 200 is an error.
+// generationOf sends one request to url. It returns the value of [generationHeader] in the
+// response. A response with a status other than 200 is an error.
 func generationOf(transport http.RoundTripper, url string) (int, error) {
 	req, err := http.NewRequest(http.MethodDelete, url, http.NoBody) //nolint:noctx,gosec // it ends with the process; the gateway
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// gateways returns the compared gateways. own is the program of examples/gateway.
+// gateways returns the compared gateways. own is the path of the program examples/gateway.
 func gateways(own string) []gateway {
 	return []gateway{
 		{
@@ -33,8 +33,8 @@ func gateways(own string) []gateway {
 	}
 }
 
-// eachRoute returns the text of all routes. format has the path of the route as %[1]s and
-// its number as %[2]d.
+// eachRoute returns the text of all routes of s. format is the text of one route. It has
+// %[1]s for the path of the route, and %[2]d for its number.
 func eachRoute(s gatewaySettings, format string) string {
 	var text strings.Builder
 	for i := range s.routes {
@@ -112,7 +112,7 @@ func caddyFiles(s gatewaySettings) map[string]string {
 `, s.admin, s.listen, generationHeader, s.generation, eachRoute(s, route))}
 }
 
-// caddyReload runs the command reload, which ends when Caddy uses the new file.
+// caddyReload runs "caddy reload", which returns when Caddy uses the new file.
 func caddyReload(ctx context.Context, g gateway, _ *process, s gatewaySettings) error {
 	cmd := g.command(ctx, s.dir, "reload", "--config", filepath.Join(s.dir, "caddy.json"), "--address", s.admin)
 	if text, err := cmd.CombinedOutput(); err != nil {

@@ -35,7 +35,7 @@ func gatewayLoops(many int) []loop {
 // metrics.
 type gateway struct {
 	name, program string
-	versionArg    string // of the command that prints the version
+	versionArg    string // argument with which the program prints its version
 	// files returns the files of the program by name.
 	files func(gatewaySettings) map[string]string
 	// args returns the arguments with which the program serves the files in dir.
@@ -44,9 +44,10 @@ type gateway struct {
 	reload func(ctx context.Context, g gateway, p *process, s gatewaySettings) error
 }
 
-// gatewaySettings are the parts of the configuration that differ between runs. Each
-// response has the header [generationHeader] with the value generation. master is true if
-// nginx has the process that a reload needs. It is false while CPU time is measured.
+// gatewaySettings has the parts of the configuration that differ between runs. Each
+// response has the header [generationHeader] with the value generation. The field master
+// starts nginx with a master process, which a reload needs. It is false while CPU time is
+// measured.
 type gatewaySettings struct {
 	dir           string
 	listen, admin string
@@ -56,7 +57,8 @@ type gatewaySettings struct {
 	master        bool
 }
 
-// generationHeader is the header of responses that has the number of the configuration.
+// generationHeader is the response header with the number of the configuration that the
+// gateway uses.
 const generationHeader = "X-Generation"
 
 // routePath returns the path prefix of the route with the number i.
@@ -88,8 +90,8 @@ func (b *bench) runGateways(ctx context.Context) (err error) {
 	return nil
 }
 
-// findGateways adds the gateways as targets. It builds examples/gateway. The other ones are
-// compared if they are installed.
+// findGateways adds the gateways as targets. It builds examples/gateway. It leaves out
+// other gateways that are not installed.
 func (b *bench) findGateways(ctx context.Context) error {
 	own := filepath.Join(b.dir, "gateway")
 	build := exec.CommandContext(ctx, "go", "build", "-o", own, "github.com/gotower/gotower/examples/gateway") //nolint:gosec // constant
@@ -224,7 +226,7 @@ type reloads struct {
 }
 
 // measureReloads changes the configuration of the gateway of t while clients send requests.
-// The clients count the failed ones.
+// The clients count the failed requests.
 func (b *bench) measureReloads(ctx context.Context, t *target) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()

@@ -21,14 +21,15 @@ const (
 	streamsOfConn = 4
 )
 
-// name is the authority of each request, which the sidecar resolves. fields are the header
-// fields of an HTTP/1.1 request. requestHeaders is the header block of a gRPC call, encoded like responseHeaders.
+// The constant name is the authority of each request, which the sidecar resolves. The
+// constant fields has the header fields of an HTTP/1.1 request. The constant requestHeaders
+// is the header block of a gRPC call, encoded like responseHeaders.
 const (
 	name           = "bench.default.svc.cluster.local"
-	routesProtocol = "%d routes" // HTTP/1.1 by a gateway with so many routes
+	routesProtocol = "%d routes" // HTTP/1.1 by a gateway with this number of routes
 	fields         = " HTTP/1.1\r\nHost: " + name + "\r\nUser-Agent: bench\r\nAccept: */*"
 	requestSize    = 128
-	downloadSize   = 256          // of a gRPC request that has a large response
+	downloadSize   = 256          // size of a gRPC request that has a large response
 	requestHeaders = "\x83\x86" + // :method POST, :scheme http
 		"\x00\x05:path\x12/bench.Bench/Unary" + "\x00\x0a:authority\x1f" + name +
 		"\x00\x0ccontent-type\x10application/grpc" + "\x00\x02te\x08trailers"
@@ -53,10 +54,10 @@ type client struct {
 	load    *load
 	grpc    bool
 	request string // HTTP/1.1 request, or message of each gRPC request
-	size    int    // of the response
+	size    int    // size of the response body
 	began   bool   // the headers of the HTTP/1.1 response were read
 
-	mu     sync.Mutex // of the fields below, and of out
+	mu     sync.Mutex // guards the fields below, and the field out of wire
 	stream uint32     // last used stream
 	calls  map[uint32]call
 	took   []time.Duration
@@ -150,8 +151,8 @@ func (l *load) run(line string) (any, error) {
 	return s, nil
 }
 
-// closedLoop sends the first requests of a closed loop. In a closed loop, the next request
-// is sent when a response has arrived.
+// closedLoop sends the first requests of a closed loop, in which each response causes the
+// next request. [client.process] sends the later requests.
 func (l *load) closedLoop(float64) error {
 	l.free = nil
 	for _, c := range l.clients {
@@ -230,8 +231,8 @@ func (c *client) receive() error {
 	}
 }
 
-// process finishes the requests with a complete response. In a closed loop, it also writes
-// the requests that follow them.
+// process finishes each request with a complete response. In a closed loop, it also sends a
+// new request for each finished one, until the end of the run.
 func (c *client) process() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -5,17 +5,17 @@
 //
 //	go run ./examples/bench
 //
-// It starts itself as backend, load generator and proxies. They listen on loopback and end
-// with it. On Linux the proxy has a CPU for itself, and the other processes share the
-// remaining CPUs. Other systems do not pin processes and measure no CPU time. Each round
-// measures each proxy once, so that a change in the speed of the machine affects all
-// proxies equally.
+// The program starts itself again as backend, load generator and proxies. These processes
+// listen on loopback and end with the program. On Linux the proxy has a CPU for itself, and
+// the other processes share the remaining CPUs. Other systems do not pin processes and
+// measure no CPU time. Each round measures each proxy once, so that a change in the speed
+// of the machine affects all proxies equally.
 //
 //	bash .ci/peers.sh && go run ./examples/bench -gateways
 //
-// compares examples/gateway with nginx, Caddy and Traefik. All have the same routes, two
-// endpoints, a retry, an access log and metrics. It also reloads their configurations under
-// load and counts failed requests.
+// compares examples/gateway with nginx, Caddy and Traefik. All gateways have the same
+// routes, two endpoints, a retry, an access log and metrics. The program also reloads their
+// configurations under load, and counts the failed requests.
 package main
 
 import (
@@ -73,8 +73,8 @@ type bench struct {
 	loops                       []loop
 	rounds                      int
 	duration                    time.Duration
-	reloads, routes             int    // of each gateway under load, and its number of routes during them
-	dir                         string // of the configuration files
+	reloads, routes             int    // number of reloads of each gateway under load; number of its routes meanwhile
+	dir                         string // directory of the configuration files
 	log                         io.Writer
 	backend, second, controller *process
 	targets                     []target
@@ -85,7 +85,7 @@ type target struct {
 	name    string
 	isRole  bool // the proxy is a role of this program, so its allocations are known
 	start   func(ctx context.Context, b *bench, protocol string) (*process, error)
-	samples map[loop][]sample // one of each round
+	samples map[loop][]sample // one sample for each round
 	gateway *gateway          // nil unless the target is a gateway
 	reloads reloads
 }
@@ -97,10 +97,10 @@ type loop struct {
 	rate     int
 }
 
-// sample has the results of one run of a loop. cpu is the CPU time of the proxy per
-// request, and allocations is its number of allocations per request. busy is the share of
-// the time in which the CPU of the proxy was busy. rate is in requests per second. cpu and
-// p99 are in µs.
+// sample has the results of one run of a loop. The fields cpu and allocations are the CPU
+// time and the number of allocations of the proxy per request. busy is the share of the
+// time in which the CPU of the proxy was busy. p99 is the 99th percentile of the latency.
+// cpu and p99 are in µs, and rate is in requests per second.
 type sample struct {
 	cpu, busy, p99, rate, allocations float64
 }

@@ -19,12 +19,12 @@ import (
 const roleVariable = "GOTOWER_BENCH_ROLE"
 
 // role is the main function of a process that this program starts from itself. args are the
-// arguments of the process. The role calls ready when it serves, with its address and its
-// command. It returns an error when it fails.
+// arguments of the process. The role calls ready when it accepts work, with its address and
+// its command. It returns an error when it fails.
 type role func(ctx context.Context, args []string, ready func(addr string, serve command)) error
 
-// command is a function of a role. The parent process calls it: it sends line to the
-// process of the role, and receives result.
+// command is a function of a role that the parent process can call. The parent sends line
+// to the process of the role, and receives the result as JSON.
 type command func(line string) (result any, err error)
 
 // playRole runs the role r until the reader in ends or the role returns. It first writes
@@ -59,7 +59,7 @@ func playRole(r role, args []string, in io.Reader, out io.Writer) error {
 type process struct {
 	role     string // "" for a program of another project
 	addr     string
-	graceful bool // the process must end its children
+	graceful bool // stop first sends SIGTERM, because the process must end its children
 	cmd      *exec.Cmd
 	in       io.Writer
 	out      *bufio.Reader
@@ -143,8 +143,8 @@ func (p *process) usage() (u usage, err error) {
 	return u, err
 }
 
-// stop kills the process and waits until it has ended. A process with children gets some
-// time to end them.
+// stop kills the process and waits until it has ended. If p.graceful is true, stop first
+// sends SIGTERM and waits up to 10 s.
 func (p *process) stop() {
 	if p.graceful {
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)

@@ -41,8 +41,8 @@ func roles() map[string]role {
 	}
 }
 
-// memory is the command of all proxies. It returns the number of allocations of this
-// process since its start.
+// memory is the [command] of each role that accepts connections. It returns the number of
+// allocations of this process since its start.
 func memory(string) (any, error) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -157,8 +157,8 @@ func hop(ctx context.Context, args []string, ready func(string, command)) error 
 	return tcplayer.Serve(ctx, l, httplayer.NewServer(httplayer.Handler(svc)))
 }
 
-// control is the role of the destination controller. The sidecar resolves the authority of
-// the requests by it. The result is the address of the backend.
+// control is the role of the destination controller, which the sidecar asks for the
+// endpoints of the authority name. The only endpoint is the backend.
 func control(ctx context.Context, args []string, ready func(string, command)) error {
 	addr, err := netip.ParseAddrPort(args[0])
 	if err != nil {

@@ -28,7 +28,7 @@ const (
 	credit        = 16 << 10 // bytes of DATA for which one WINDOW_UPDATE is sent
 )
 
-// frame is one frame of HTTP/2. Its payload is valid until the next call of read.
+// frame is one frame of HTTP/2. Its payload is valid until the next call of [wire.read].
 type frame struct {
 	kind, flags byte
 	stream      uint32
@@ -36,21 +36,22 @@ type frame struct {
 }
 
 // wire is a connection with its unprocessed input and its unwritten output. It does not
-// decode header blocks. This is possible because it announces a header table of size 0.
+// decode header blocks. It announces a header table of size 0, because then a skipped
+// header block does not affect later ones.
 type wire struct {
 	conn   net.Conn
 	room   []byte // buffer of in
 	in     []byte // not yet processed
 	out    []byte // not yet written
-	window int    // bytes of DATA that the peer accepts
-	start  int    // window of a new stream
-	bodies []body // that wait for window
+	window int    // bytes of DATA that the peer accepts on the connection
+	start  int    // bytes of DATA that the peer accepts on a new stream
+	bodies []body // bodies that are not completely sent, because a window is too small
 	used   uint32 // bytes of received DATA without a WINDOW_UPDATE
 	skip   int    // bytes of an HTTP/1.1 body that are still to come
 }
 
 // body is the rest of a message that is sent on a stream. The stream ends with the header
-// block trailers, or with the message if that is empty.
+// block in the field trailers. If trailers is empty, the stream ends with the message.
 type body struct {
 	stream         uint32
 	window         int
@@ -87,7 +88,7 @@ func (w *wire) pump() {
 	w.bodies = kept
 }
 
-// update applies SETTINGS or a WINDOW_UPDATE to the windows of the streams.
+// update applies f, a SETTINGS or WINDOW_UPDATE frame, to the windows of the streams.
 func (w *wire) update(f frame) {
 	more := 0
 	if f.kind == frameWindowUpdate {

@@ -26,8 +26,8 @@ const (
 	votingName = "voting.emojivoto:8080"
 )
 
-// quick and slow are the latencies of replicas. The other constants are the times for which
-// restartRepeatedly runs its replica and stops it.
+// The constants quick and slow are the latencies of replicas. upTime is how long
+// restartRepeatedly runs its replica, and downTime is how long the replica stays stopped.
 const (
 	quick = 2 * time.Millisecond
 	slow  = 400 * time.Millisecond // long enough for the slowest replica on a busy machine
@@ -47,7 +47,7 @@ type application struct {
 	log        *slog.Logger
 
 	mu    sync.Mutex
-	where map[string]map[string]controller.Endpoint // by name, then pod
+	where map[string]map[string]controller.Endpoint // by the name of the service, then of the pod
 }
 
 // replica starts a gRPC server as one replica of service with the given pod name, and
@@ -59,9 +59,9 @@ func (a *application) replica(ctx context.Context, service, pod string, register
 	return a.announced(ctx, &g, service, pod, addr)
 }
 
-// announced runs the servers of g in the background, and announces addr as a replica of
-// service to the controller. pod is the name of the replica. When ctx ends, it first
-// removes the replica from the controller, and then stops g.
+// announced runs the servers of g in the background. It adds addr to the endpoints of
+// service in the controller, as the replica with the name pod. When ctx ends, it first
+// removes this endpoint from the controller, and then stops g.
 func (a *application) announced(ctx context.Context, g *serve.Group, service, pod, addr string) error {
 	if err := g.Err(); err != nil {
 		return err
@@ -125,8 +125,8 @@ func deployment(service string) string {
 	return name
 }
 
-// profile returns a profile with named routes for service. tap shows these names. It
-// returns nil if the demo defines no routes for service.
+// profile returns a profile with named routes for service, because tap shows the names of
+// routes. It returns nil if the demo defines no routes for service.
 func profile(service string) *controller.Profile {
 	switch service {
 	case webName:

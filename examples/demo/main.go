@@ -125,8 +125,8 @@ type demo struct {
 	proxies []*sidecar.Proxy
 }
 
-// start starts the controller, the application and the proxies as goroutines of running.
-// They serve until ctx ends.
+// start starts the controller, the application and the proxies in goroutines of the group
+// running. They serve until ctx ends.
 func start(ctx context.Context, running *errgroup.Group, o options, log *slog.Logger) (*demo, error) {
 	ctl := controller.New(log)
 	var g serve.Group
@@ -208,8 +208,8 @@ func (d *demo) show(ctx context.Context, o options, out *os.File) error {
 	return top.WriteScreen(out, rows, top.Columns{})
 }
 
-// taps returns a tap.Process for each of the two proxies, with a connection to its tap.
-// closeAll closes the connections.
+// taps returns a [tap.Process] for each of the two proxies. Each has a connection to the
+// tap of its proxy. closeAll closes these connections.
 func (d *demo) taps() (all []tap.Process, closeAll func(), err error) {
 	var conns []*grpc.ClientConn
 	closeAll = func() {

@@ -23,8 +23,8 @@ import (
 )
 
 // tracing continues or begins the trace of each request, and sends the sampled spans to a
-// receiver of OTLP. A nil *tracing does nothing. The gateway does not use the SDK of
-// OpenTelemetry, because its version would then apply to all programs that import this
+// receiver of OTLP. A nil *tracing does nothing. It does without the SDK of OpenTelemetry,
+// because go.mod would then raise the version of the SDK in programs that import this
 // module.
 type tracing struct {
 	config.Tracing
@@ -137,8 +137,9 @@ func randomize(id []byte) {
 	id[0] |= 1
 }
 
-// begin returns h, the handler of a listener, with tracing. For each request, it begins a
-// span and sets the header traceparent to it. The access log therefore has the trace ID.
+// begin returns a handler that adds tracing to h, the handler of a listener. It begins a
+// span for each request, and sets the header traceparent of the request to this span. The
+// access log then has the same trace ID as the spans.
 func (t *tracing) begin(h http.Handler) http.Handler {
 	if t == nil {
 		return h

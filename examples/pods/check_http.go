@@ -15,8 +15,8 @@ func (r *running) runAsApp(ctx context.Context, p pod, argv ...string) (string, 
 	return output(command(ctx, p, app, nil, argv...))
 }
 
-// requests is the number of requests that most checks send. forged is the number that
-// checkClientID sends, and direct is the number that checkPodAddress sends.
+// The constant requests is the number of requests that most checks send. The constant
+// forged is the number for checkClientID, and the constant direct for checkPodAddress.
 const (
 	requests = 200
 	forged   = 20

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// shopSplit returns an outbound policy of shop: an HTTPRoute with weights of the backends
-// shop-1 and shop-2.
+// shopSplit returns an outbound policy of shop: an HTTPRoute to the backends shop-1 and
+// shop-2. first and second are the weights of these backends.
 func (c cluster) shopSplit(first, second int) object {
 	ref := func(s service, weight int) object {
 		return object{"name": s.host(), "port": s.addr.Port(), "weight": weight}
@@ -37,8 +37,8 @@ func (r *running) setPolicy(ctx context.Context, policy object) error {
 	return r.writeDestinations(r.path("run", "destinations.yaml"), policy)
 }
 
-// askShop sends n requests to shop, ten at a time. by has the number of responses of each
-// pod. failed is the number of responses with the status 500.
+// askShop sends n requests to shop, ten at a time. The map by has the number of responses
+// of each pod. The result failed is the number of responses with the status 500.
 func (r *running) askShop(ctx context.Context, n int) (by map[string]int, failed int, err error) {
 	url := fmt.Sprintf("http://%s/[1-%d]?%s", r.shop.host(), n, encryptedMarker)
 	out, err := r.runAsApp(ctx, r.client, "curl", "-sS", "--max-time", "30", "--parallel", "--parallel-max", "10",
@@ -201,8 +201,9 @@ func (r *running) clientSeries(ctx context.Context, prefix string, labels ...str
 	return sum, err
 }
 
-// stackHas returns an error unless /stack of the client's proxy contains all texts. Only
-// clients on the same machine may read it.
+// stackHas returns an error unless /stack of the client's proxy contains all texts. It
+// reads /stack in the pod of the client, because the proxy serves /stack only on the same
+// machine.
 func (r *running) stackHas(ctx context.Context, texts ...string) error {
 	out, err := r.runAsApp(ctx, r.client, "curl", "-sS", "--fail", fmt.Sprintf("http://127.0.0.1:%d/stack", adminPort))
 	if err != nil {

@@ -27,7 +27,7 @@ type tapped struct {
 	ended bool
 }
 
-// watch makes the client of the proxies' taps, unless it exists already.
+// watch sets r.watcher to a client of the proxies' taps, unless it is set already.
 func (r *running) watch(ctx context.Context) (err error) {
 	if r.watcher == nil {
 		r.watcher, err = r.newWatcher(ctx, tapper, tapper)
@@ -110,8 +110,8 @@ func (r *running) explained(ctx context.Context, p pod, path string, send func()
 	return init, why, err
 }
 
-// deniedConnection calls send until tap has shown a failed connection of the pod p with its
-// explanation, and returns its event.
+// deniedConnection calls send until the tap of the pod p has shown a failed connection with
+// its explanation. It returns the event that has both.
 func (r *running) deniedConnection(ctx context.Context, p pod, send func()) (failed tap.Event, err error) {
 	err = r.tapWhile(ctx, p, &tappb.WatchRequest{Explain: true}, send, func(e tap.Event) bool {
 		failed = e

@@ -103,8 +103,8 @@ func (r *running) checkWire(ctx context.Context) (string, error) {
 	return figure, r.expected(seen)
 }
 
-// expected returns an error if an expected connection is not in seen, the captured
-// connections. Each check causes connections that are expected.
+// expected returns an error if a connection that the checks must have caused is missing in
+// seen. The keys of seen describe the captured connections.
 func (r *running) expected(seen map[string]int) error {
 	redis := r.redis.addr.Port()
 	if r.redis.direct {

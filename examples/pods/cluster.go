@@ -42,7 +42,7 @@ type service struct {
 	addr   netip.AddrPort
 	pods   []pod
 	opaque bool // the connections are forwarded as bytes
-	direct bool // proxies connect to inboundPort, with the port in a transport header
+	direct bool // proxies connect to inboundPort, and send the port of the service in a transport header
 }
 
 func (s service) host() string { return s.name + ".default.svc.cluster.local" }

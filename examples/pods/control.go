@@ -79,8 +79,8 @@ func (r *running) kubernetesSources(ctx context.Context) (destination, ca []stri
 	return []string{"-kubernetes", "-kubeconfig", first}, []string{"-kubernetes", "-kubeconfig", second}, errors.Join(err1, err2)
 }
 
-// writeDestinations replaces the file of the controller. The outbound policy of shop is
-// policy.
+// writeDestinations replaces the configuration file of the controller. In the new file,
+// policy is the outbound policy of shop.
 func (r *running) writeDestinations(file string, policy object) error {
 	destinations, err := r.destinations(policy)
 	if err != nil {
@@ -92,9 +92,9 @@ func (r *running) writeDestinations(file string, policy object) error {
 	return os.Rename(file+".new", file)
 }
 
-// credentials makes the files that a client of the CA needs, for the user uid. dir is the
-// directory of a key and a certificate signing request for the service account. token is
-// the path of a token that the CA accepts for the account. name distinguishes clients of
+// credentials makes the files that a client of the CA needs. The user uid owns them. dir is
+// the directory of a key and a certificate signing request for the service account. token
+// is the path of a token that the CA accepts for the account. name distinguishes clients of
 // the same account.
 func (r *running) credentials(ctx context.Context, account, name string, uid int) (dir, token string, err error) {
 	dir = r.path("run", "identity-"+name)

@@ -153,8 +153,8 @@ func (a *apiServer) applyText(ctx context.Context, text string) error {
 	return nil
 }
 
-// apply creates or changes objects with their status. It waits until the API server has
-// their kinds, because it serves a new definition after a moment.
+// apply creates or changes objects with their status. It waits until the API server has the
+// kinds of the objects, because a new CRD is served only after a moment.
 func (a *apiServer) apply(ctx context.Context, objects ...object) error {
 	for _, o := range objects {
 		u, err := unstructuredOf(o)
@@ -205,7 +205,8 @@ func (a *apiServer) resource(u *unstructured.Unstructured) (dynamic.ResourceInte
 	return a.dynamic.Resource(m.Resource).Namespace(u.GetNamespace()), nil
 }
 
-// newObject returns an object of the namespace default.
+// newObject returns an object with the given name in the namespace default. fields are its
+// fields besides apiVersion, kind and the name.
 func newObject(version, kind, name string, fields object) object {
 	o := object{"apiVersion": version, "kind": kind}
 	maps.Copy(o, fields)
@@ -289,8 +290,9 @@ func (s service) object(annotations object) object {
 	})
 }
 
-// applyShop makes policy, which has the format of the configuration file, the policy of
-// shop: an HTTPRoute, or annotations of the Service.
+// applyShop makes policy the outbound policy of shop. policy has the format of the
+// configuration file of the controller. applyShop translates it to an HTTPRoute or to
+// annotations of the Service.
 func (r *running) applyShop(ctx context.Context, policy object) error {
 	annotations := object{}
 	accrual, _ := policy["failureAccrual"].(object)
@@ -329,8 +331,8 @@ func (r *running) applyShop(ctx context.Context, policy object) error {
 	return r.apiServer.apply(ctx, route)
 }
 
-// kubeconfig writes the configuration of a client that has the rights of a service account
-// of the control plane. It returns the path of the file.
+// kubeconfig writes a kubeconfig file for a client with the rights of the service account
+// in the namespace of the control plane. It returns the path of the file.
 func (r *running) kubeconfig(ctx context.Context, account string) (string, error) {
 	token, err := r.apiServer.token(ctx, identitykube.Namespace, account)
 	if err != nil {
@@ -347,8 +349,8 @@ users: [{name: pods, user: {token: %q}}]
 `, apiURL(), token), app)
 }
 
-// token returns a token of a service account. audiences are the recipients of the token;
-// none means the API server.
+// token returns a token of a service account. audiences are the recipients of the token.
+// Without audiences, the token is for the API server.
 func (a *apiServer) token(ctx context.Context, namespace, account string, audiences ...string) (string, error) {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}
 	token, err := a.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})

@@ -1,12 +1,13 @@
 // Command pods runs the proxy in a real network on one machine. A pod is a network
-// namespace with a proxy, and examples/init redirects its connections. A destination
-// controller and a CA run in another pod. Ordinary applications communicate through two
-// proxies. The program verifies that their traffic is balanced, encrypted and observable.
+// namespace with a proxy. examples/init redirects the connections of the pod to the proxy.
+// A destination controller and a CA run in another pod. Ordinary applications communicate
+// through two proxies. The program verifies that their traffic is balanced, encrypted and
+// observable.
 //
 //	go run ./examples/pods
 //
-// It needs Linux, root, and the programs that .ci/pods.sh installs. All processes end with
-// it. README.md has a diagram.
+// The program needs Linux, root, and the programs that .ci/pods.sh installs. All processes
+// end with it. README.md has a diagram.
 package main
 
 import (
@@ -22,8 +23,8 @@ import (
 	"github.com/gotower/gotower/examples/internal/cli"
 )
 
-// The exit status for a failed check, and for a machine that cannot run the program. The
-// latter is 77, which means a skipped test in automake.
+// The exit status for a failed check, and for a machine that cannot run the program.
+// automake treats the status 77 as a skipped test.
 const (
 	exitFailed  = 1
 	exitSkipped = 77
@@ -60,7 +61,7 @@ const inside = "inside"
 // options has the values of the flags.
 type options struct {
 	proxy string // program to run as the proxy
-	mode  string // of iptables
+	mode  string // variant of iptables: nft or legacy
 	keep  string // directory for logs, configuration and capture
 	wire  bool   // list all connections
 
@@ -85,7 +86,7 @@ func (o *options) parse(args []string) error {
 }
 
 // start runs the part of the program that is outside the sandbox. If the first argument is
-// inside, it runs the part that is inside.
+// the constant inside, start runs the part in the sandbox instead.
 func start(ctx context.Context, args []string) error {
 	if len(args) > 1 && args[0] == inside {
 		var o options

@@ -44,7 +44,8 @@ func command(ctx context.Context, p pod, uid int, env []string, argv ...string) 
 	return cmd
 }
 
-// output runs cmd and returns its standard output. The error contains the standard error.
+// output runs cmd and returns its standard output. If cmd fails, the text of the error has
+// its standard error and its standard output.
 func output(cmd *exec.Cmd) (string, error) {
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint

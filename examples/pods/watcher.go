@@ -22,7 +22,7 @@ type watcher struct {
 }
 
 // newWatcher returns a client with a certificate for the account, which it requests from
-// the CA as a proxy does. name is the beginning of the names of its files.
+// the CA as a proxy does. name is a part of the name of its directory, which has the key.
 func (r *running) newWatcher(ctx context.Context, account, name string) (*watcher, error) {
 	dir, token, err := r.credentials(ctx, account, name, root)
 	if err != nil {
@@ -55,9 +55,9 @@ func (w *watcher) tap(p pod) (*grpc.ClientConn, error) {
 	return dial(netip.AddrPortFrom(p.addr, tapPort), w.own.Client("", p.identity()))
 }
 
-// dial returns a gRPC connection to the given address. It uses TLS without ALPN, as proxies
-// do. gRPC's own TLS credentials cannot be used, because they require ALPN. If cfg is nil,
-// dial uses cleartext.
+// dial returns a gRPC connection to the given address. If cfg is nil, the connection uses
+// cleartext. Otherwise it uses TLS without ALPN, as proxies do. gRPC's own TLS credentials
+// cannot be used, because they require ALPN.
 func dial(to netip.AddrPort, cfg *tls.Config) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+to.String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {

@@ -32,8 +32,8 @@ type Bot struct {
 	votes, doughnuts, lists, leaderboards, failed, errors atomic.Uint64
 }
 
-// BotCounts has the number of requests that a bot has sent, and the number of those that
-// have failed.
+// BotCounts has the numbers of requests that a bot has sent, by kind, and of those that
+// failed.
 type BotCounts struct {
 	Votes        uint64 // doughnuts included
 	Doughnuts    uint64

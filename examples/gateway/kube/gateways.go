@@ -207,8 +207,9 @@ func (t *translation) unsupported(l *listener) *Condition {
 	return new(isNot("Accepted", reason, message))
 }
 
-// setKinds sets l.kinds to the kinds of routes that both l and the gateway support. If l
-// allows another kind, setKinds sets the condition ResolvedRefs of l to False.
+// setKinds sets l.kinds to the kinds of routes that l allows and the gateway supports. If l
+// allows a kind that the gateway does not support, the condition ResolvedRefs of l becomes
+// False.
 func (l *listener) setKinds() {
 	var supported []GroupKind
 	if l.accepted.Reason != "UnsupportedProtocol" || l.spec.Protocol == "HTTPS" {

@@ -38,9 +38,9 @@ const (
 
 // Serve serves the identity API on l until ctx ends, and closes l. check validates the
 // tokens of clients. If name is empty, connections use cleartext. Otherwise they use TLS
-// with a certificate for name, which the authority issues. A handshake after 70 % of its
-// life, or after the issuer was replaced, renews the certificate. Serve returns an error if
-// name is not DNS-like or not in the trust domain of the authority.
+// with a certificate for name, which the authority issues. This certificate is renewed at a
+// handshake after 70 % of its life, or after the issuer was replaced. Serve returns an
+// error if name is not DNS-like or not in the trust domain of the authority.
 //
 // A message has at most 64 KiB, and a connection at most 16 concurrent requests. A
 // connection without requests is closed after five minutes.

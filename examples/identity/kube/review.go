@@ -122,8 +122,8 @@ func (r *Reviewer) owner(s *authn.TokenReviewStatus, token []byte) (string, erro
 // maxReason is the maximum length of a text of the API server in an error.
 const maxReason = 300
 
-// redacted returns at most maxReason bytes of text. It replaces token, and each part of
-// token between dots, by "[redacted]".
+// redacted replaces token in text, and each part of at least 8 bytes between the dots of
+// token. It returns at most maxReason bytes of the result.
 func redacted(text string, token []byte) string {
 	for _, secret := range append([]string{string(token)}, strings.Split(string(token), ".")...) {
 		if len(secret) >= 8 {

@@ -50,8 +50,8 @@ func tcp(frame []byte) (s segment, ok bool) {
 	}, true
 }
 
-// ipv4 returns the addresses and the TCP segment of an IPv4 packet, without the padding of
-// the frame. inside is the segment. It is nil if the packet is invalid.
+// ipv4 returns the addresses and the TCP segment of an IPv4 packet. inside is the segment
+// without the padding of the frame, or nil if the packet is invalid.
 func ipv4(p []byte) (from, to netip.Addr, inside []byte) {
 	if len(p) < 20 || p[9] != protoTCP {
 		return from, to, nil
