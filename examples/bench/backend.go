@@ -20,10 +20,10 @@ const (
 // largeSize is the size of a large body in bytes. Tests set a smaller one.
 var largeSize = 1 << 20 //nolint:gochecknoglobals // the tests change it once
 
-// The backend returns the same response to each HTTP/1.1 request with the same path, and to
-// each gRPC call by HTTP/2. responseHeaders and responseTrailers are header blocks that are
-// encoded by hand (RFC 7541, section 6.2.2). Each field consists of a 0, the length of the
-// name, the name, the length of the value and the value.
+// responseSize is the size of a small response body in bytes. responseHeaders and
+// responseTrailers are the header blocks of a gRPC response. They are encoded by hand (RFC
+// 7541, section 6.2.2). Each field consists of a 0, the length of the name, the name, the
+// length of the value and the value.
 const (
 	responseSize     = 1024
 	responseHeaders  = "\x88\x00\x0ccontent-type\x10application/grpc" // :status 200

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// The numbers of routes with which gateways are compared, and the rate of their open loop in
+// The numbers of routes in the compared configurations, and the rate of the open loop in
 // requests per second.
 const (
 	fewRoutes   = 10
@@ -23,8 +23,8 @@ const (
 	gatewayRate = 1000
 )
 
-// gatewayLoops returns the loads of gateways in the order of their tables. many is the larger
-// number of routes.
+// gatewayLoops returns the loads of gateways in the order in which their tables are
+// printed. many is the larger number of routes.
 func gatewayLoops(many int) []loop {
 	few, most := fmt.Sprintf(routesProtocol, fewRoutes), fmt.Sprintf(routesProtocol, many)
 	return []loop{{few, 0}, {few, gatewayRate}, {most, 0}, {most, gatewayRate}}
@@ -36,7 +36,7 @@ func gatewayLoops(many int) []loop {
 type gateway struct {
 	name, program string
 	versionArg    string // argument with which the program prints its version
-	// files returns the files of the program by name.
+	// files returns the content of each configuration file, by the name of the file.
 	files func(gatewaySettings) map[string]string
 	// args returns the arguments with which the program serves the files in dir.
 	args func(dir string) []string
@@ -121,8 +121,8 @@ func (b *bench) findGateways(ctx context.Context) error {
 	return nil
 }
 
-// installed returns the path of a program that .ci/peers.sh has installed. It returns the
-// name of the program if the directory of that script does not have it.
+// installed returns the path of a program that .ci/peers.sh has installed. If the directory
+// of that script does not have the program, it returns program unchanged.
 func installed(program string) string {
 	dir := os.Getenv("GOTOWER_PEERS")
 	if dir == "" {
@@ -221,7 +221,7 @@ func (g gateway) wait(ctx context.Context, p *process, s gatewaySettings) error 
 
 // reloads is the result of the reloads of one gateway under load.
 type reloads struct {
-	took             []time.Duration // of each reload, until a new connection uses the new configuration
+	took             []time.Duration // time until a new connection uses the new configuration
 	requests, failed int
 }
 

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// atOnce is the number of concurrent requests of the load. A gRPC connection has
-// streamsOfConn of them.
+// atOnce is the number of concurrent requests of the load. An HTTP/1.1 connection has one
+// of them, and a gRPC connection has streamsOfConn.
 const (
 	atOnce        = 64
 	streamsOfConn = 4
@@ -35,15 +35,15 @@ const (
 		"\x00\x0ccontent-type\x10application/grpc" + "\x00\x02te\x08trailers"
 )
 
-// load is the load generator for one proxy. It sends requests in a closed loop or an open
-// loop.
+// load is the load generator for one proxy. In a closed loop, each response causes the next
+// request. In an open loop, requests are sent at a given rate.
 type load struct {
 	clients []*client
 	streams int // concurrent requests of one connection
 
 	// The following fields change only while no request is open.
 	end  time.Time
-	free chan *client // has a connection once for each request that it can accept; nil in a closed loop
+	free chan *client // has a connection once for each request it can take; nil in a closed loop
 	open sync.WaitGroup
 }
 
@@ -53,12 +53,12 @@ type client struct {
 
 	load    *load
 	grpc    bool
-	request string // HTTP/1.1 request, or message of each gRPC request
+	request string // text of each HTTP/1.1 request, or message of each gRPC request
 	size    int    // size of the response body
 	began   bool   // the headers of the HTTP/1.1 response were read
 
 	mu     sync.Mutex // guards the fields below, and the field out of wire
-	stream uint32     // last used stream
+	stream uint32     // number of the next stream minus 1
 	calls  map[uint32]call
 	took   []time.Duration
 }
@@ -70,7 +70,7 @@ type call struct {
 }
 
 // generate is the role of the load generator. args are the protocol and the address of the
-// proxy. generate returns when a connection fails, with the error.
+// proxy. generate returns the error of the first connection that fails.
 func generate(ctx context.Context, args []string, ready func(string, command)) error {
 	l, protocol, size := &load{streams: 1}, args[0], responseSize
 	request := "GET " + smallPath + fields + headEnd
@@ -289,7 +289,7 @@ func (c *client) grpcResponses() error {
 }
 
 // finish records the latency of the request with the given stream number. In a closed loop,
-// it then adds the next request. The caller holds mu.
+// it then adds the next request, unless the run has ended. The caller holds mu.
 func (c *client) finish(stream uint32) {
 	now := time.Now()
 	c.took = append(c.took, now.Sub(c.calls[stream].due))

@@ -32,8 +32,9 @@ import (
 	"github.com/gotower/gotower/examples/internal/cli"
 )
 
-// The names of the protocols, and the rate of the open loop in requests per second. The
-// protocols download and upload have a large body of the response or of the request.
+// The names of the protocols, and the rate of the open loop in requests per second.
+// Responses of the download protocols and requests of the upload protocols have a large
+// body.
 const (
 	http1Protocol    = "http1"
 	grpcProtocol     = "grpc"
@@ -45,7 +46,7 @@ const (
 	grpcUploadProtocol   = "grpc upload"
 )
 
-// loops returns the measured loads in the order of their tables.
+// loops returns the measured loads in the order in which their tables are printed.
 func loops() []loop {
 	return []loop{
 		{http1Protocol, 0}, {http1Protocol, fixedRate}, {grpcProtocol, 0}, {grpcProtocol, fixedRate},
@@ -73,7 +74,7 @@ type bench struct {
 	loops                       []loop
 	rounds                      int
 	duration                    time.Duration
-	reloads, routes             int    // number of reloads of each gateway under load; number of its routes meanwhile
+	reloads, routes             int    // numbers of the reloads of each gateway, and of its routes
 	dir                         string // directory of the configuration files
 	log                         io.Writer
 	backend, second, controller *process
@@ -91,7 +92,7 @@ type target struct {
 }
 
 // loop identifies a kind of load: a protocol and a rate in requests per second. A rate of 0
-// means a closed loop.
+// means a closed loop, in which each response causes the next request.
 type loop struct {
 	protocol string
 	rate     int

@@ -57,13 +57,13 @@ func playRole(r role, args []string, in io.Reader, out io.Writer) error {
 // process is a process that this program has started. It is killed when the context of its
 // command ends.
 type process struct {
-	role     string // "" for a program of another project
+	role     string // name of the role; "" for a program of another project
 	addr     string
 	graceful bool // stop first sends SIGTERM, because the process must end its children
 	cmd      *exec.Cmd
 	in       io.Writer
 	out      *bufio.Reader
-	errors   bytes.Buffer // complete when ended is closed
+	errors   bytes.Buffer // standard error; complete when ended is closed
 	ended    chan struct{}
 }
 
@@ -116,8 +116,8 @@ func (p *process) line() (string, error) {
 	return strings.TrimSpace(text), nil
 }
 
-// ask calls the command of the process with the line that words form. It decodes the
-// response into result.
+// ask sends words, separated by spaces, as one line to the command of the process. It
+// decodes the response from JSON into result.
 func (p *process) ask(result any, words ...any) error {
 	fmt.Fprintln(p.in, words...) // line reports an error of it
 	text, err := p.line()
@@ -129,7 +129,7 @@ func (p *process) ask(result any, words ...any) error {
 
 // usage is the CPU time and the number of allocations of a process since its start.
 type usage struct {
-	Allocations uint64 // 0 for programs of other projects
+	Allocations uint64 // number of allocations; 0 for programs of other projects
 	cpu         time.Duration
 }
 

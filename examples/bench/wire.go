@@ -25,7 +25,7 @@ const (
 	initialWindow = 65535
 	settingWindow = 4 // INITIAL_WINDOW_SIZE
 	maxFrame      = 16 << 10
-	credit        = 16 << 10 // bytes of DATA for which one WINDOW_UPDATE is sent
+	credit        = 16 << 10 // bytes of received DATA after which a WINDOW_UPDATE is sent
 )
 
 // frame is one frame of HTTP/2. Its payload is valid until the next call of [wire.read].
@@ -40,13 +40,13 @@ type frame struct {
 // header block does not affect later ones.
 type wire struct {
 	conn   net.Conn
-	room   []byte // buffer of in
-	in     []byte // not yet processed
-	out    []byte // not yet written
+	room   []byte // memory of the field in
+	in     []byte // input that is not yet processed
+	out    []byte // output that is not yet written
 	window int    // bytes of DATA that the peer accepts on the connection
 	start  int    // bytes of DATA that the peer accepts on a new stream
 	bodies []body // bodies that are not completely sent, because a window is too small
-	used   uint32 // bytes of received DATA without a WINDOW_UPDATE
+	used   uint32 // bytes of DATA received since the last WINDOW_UPDATE
 	skip   int    // bytes of an HTTP/1.1 body that are still to come
 }
 

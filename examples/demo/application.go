@@ -19,7 +19,7 @@ import (
 	"github.com/gotower/gotower/examples/internal/serve"
 )
 
-// The names of the services, by which requests address them.
+// The authorities by which requests address the services.
 const (
 	webName    = "web.emojivoto:80"
 	emojiName  = "emoji.emojivoto:8080"

@@ -70,8 +70,9 @@ func explain(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-// listenersOf returns the listeners with the scheme and the port of u. If none has the port,
-// it returns all with the scheme, because a load balancer may map ports.
+// listenersOf returns the listeners with the scheme and the port of u. If no listener has
+// the port, it returns all listeners with the scheme, because a load balancer may map
+// ports.
 func listenersOf(c *config.Config, u *url.URL) (all []*config.Listener) {
 	port := ":" + cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
 	samePort := false
@@ -89,7 +90,8 @@ func listenersOf(c *config.Config, u *url.URL) (all []*config.Listener) {
 	return all
 }
 
-// withCluster returns c with the routes of the Kubernetes cluster that it specifies.
+// withCluster returns c together with the listeners, services and routes of the Kubernetes
+// cluster that c specifies.
 func withCluster(ctx context.Context, c *config.Config) (*config.Config, error) {
 	w, err := kube.New(c.Kubernetes, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {

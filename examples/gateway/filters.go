@@ -72,8 +72,8 @@ func (s *corsService) preflight(req *http.Request, origin string) *http.Response
 	return rsp
 }
 
-// allowed returns list, or requested if list is "*". Browsers do not support "*" for requests
-// with credentials.
+// allowed returns list. If list is "*", it returns requested instead, because browsers do
+// not support "*" for requests with credentials.
 func allowed(list, requested string) string {
 	if list == "*" {
 		return requested
@@ -148,8 +148,8 @@ func (s *authService) Call(ctx context.Context, req *http.Request) (*http.Respon
 	return s.Service.Call(ctx, &allowed)
 }
 
-// question returns the GET request that is sent to the service of the field externalAuth, in
-// order to ask whether req is allowed.
+// question returns the GET request that asks the service of externalAuth whether req is
+// allowed.
 func (s *authService) question(ctx context.Context, req *http.Request) (*http.Request, error) {
 	a := httplayer.Accessor{}
 	url := "http://" + a.Authority(req) + string(s.Path)

@@ -54,7 +54,7 @@ type generation struct {
 	// may still use the previous routes for a short time.
 	routes  map[string]*config.Route
 	profile *profiles.Profile
-	release context.CancelFunc // releases the services
+	release context.CancelFunc // allows the services to close
 }
 
 // target is the name of the only profile of the gateway, which has all routes. The router
@@ -82,8 +82,8 @@ func newGateway(ctx context.Context, c *config.Config, log *slog.Logger) (*gatew
 	return g, nil
 }
 
-// handler returns the handler of the listener with the configuration c. It passes requests
-// to the routes.
+// handler returns the HTTP handler for the listener with the configuration c. The HTTP
+// handler passes requests to the routes.
 func (g *gateway) handler(c *config.Listener) http.Handler {
 	trusted := make([]netip.Prefix, 0, len(c.TrustedProxies))
 	for _, p := range c.TrustedProxies {

@@ -32,7 +32,7 @@ type listeners struct {
 	handler func(*config.Listener) (http.Handler, error)
 
 	mu   sync.Mutex
-	open map[string]*listener // by socketKey
+	open map[string]*listener // by the result of socketKey
 	all  sync.WaitGroup
 }
 
@@ -49,7 +49,7 @@ type listenerServer struct {
 	version string
 	name    string
 	server  tcplayer.Server
-	drain   context.CancelFunc // ends connections after their open requests
+	drain   context.CancelFunc // closes each connection when its open requests have ended
 }
 
 // load opens, changes and closes listeners so that they match c. If a listener cannot be
@@ -144,7 +144,7 @@ func socketKey(l *config.Listener) string {
 }
 
 // serve starts to accept connections in the background, until the listener is closed. grace
-// is how long the open requests may take after that.
+// is how long requests that are then open may still take.
 func (l *listeners) serve(open *listener, grace time.Duration) {
 	ctx, cancel := context.WithCancel(context.Background())
 	open.close = func() {

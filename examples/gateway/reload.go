@@ -20,7 +20,7 @@ type reloader struct {
 	load  func(*config.Config) error
 	every time.Duration // interval of the checks for changes
 
-	seen []config.Content // the files of the last valid configuration, as last read
+	seen []config.Content // files of the last valid configuration, as last read
 }
 
 // run checks the files for changes at intervals until ctx ends, and loads a changed
@@ -79,7 +79,7 @@ type merger struct {
 	load func(*config.Config) error
 
 	mu            sync.Mutex
-	file, cluster *config.Config // as last loaded; cluster may be nil
+	file, cluster *config.Config // last loaded configurations; cluster may be nil
 }
 
 func (m *merger) setFile(c *config.Config) error    { return m.set(c, nil) }

@@ -58,7 +58,8 @@ func (g *gateway) routeService(
 }
 
 // routeMetrics returns the instruments of the layers of package profiles for the route def.
-// They do not count the requests, because routeService does.
+// These instruments do not count the requests, because the layer Metrics of routeService
+// counts them.
 func (g *gateway) routeMetrics(def profiles.Route) (requests, attempts layer.Instruments) {
 	requests = g.metrics.Route(def.Name, "")
 	requests.Requests, requests.Rejections, requests.Responses = nil, nil, nil

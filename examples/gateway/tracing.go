@@ -31,7 +31,7 @@ type tracing struct {
 
 	log    *slog.Logger
 	client *http.Client
-	spans  chan *span // ended, not yet sent
+	spans  chan *span // ended spans that are not yet sent
 	counts *prometheus.CounterVec
 }
 
@@ -223,9 +223,9 @@ type span struct {
 	name       string
 	start, end time.Time
 	attributes []attribute
-	record     *layer.Record // nil for an attempt
+	record     *layer.Record // facts about the request; nil for an attempt
 	head       bool          // the response headers have arrived
-	failure    string        // "" if the request did not fail
+	failure    string        // text of the error; "" if the request did not fail
 }
 
 func (t *tracing) newSpan(kind int, at *traceContext, req *http.Request) *span {

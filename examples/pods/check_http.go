@@ -50,7 +50,8 @@ func (r *running) checkBodies(ctx context.Context) (string, error) {
 	return figure + ", 64 KiB each way", err
 }
 
-// checkClientID verifies that the proxies replace a client ID that the client forges.
+// checkClientID verifies that the proxies replace a forged header l5d-client-id by the
+// identity of the client.
 func (r *running) checkClientID(ctx context.Context) (string, error) {
 	out, err := r.runAsApp(ctx, r.client, r.bin("app"), "post", "http://"+r.api.String()+"/", strconv.Itoa(forged), encryptedMarker)
 	if err != nil {

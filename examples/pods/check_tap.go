@@ -22,7 +22,7 @@ import (
 
 // tapped is a request that the tap of one proxy has shown.
 type tapped struct {
-	init  tap.Event // the event of its request headers
+	init  tap.Event // event of the request headers
 	code  int       // status of the response
 	ended bool
 }
@@ -120,8 +120,8 @@ func (r *running) deniedConnection(ctx context.Context, p pod, send func()) (fai
 	return failed, err
 }
 
-// tapWhile watches the tap of the pod p. It calls send again and again, and done for each
-// event, until done returns true.
+// tapWhile watches the tap of the pod p. It calls send repeatedly in the background, and
+// calls done for each event. It returns when done returns true.
 func (r *running) tapWhile(ctx context.Context, p pod, req *tappb.WatchRequest, send func(), done func(tap.Event) bool) error {
 	if err := r.watch(ctx); err != nil {
 		return err
@@ -151,7 +151,8 @@ func (r *running) tapWhile(ctx context.Context, p pod, req *tappb.WatchRequest, 
 	return fmt.Errorf("%s: tap ended too early", p.name)
 }
 
-// explainShop returns the explanation of a request of the client to path of shop.
+// explainShop sends requests to path of shop from the client, until the tap of the client
+// explains one of them. It returns this explanation.
 func (r *running) explainShop(ctx context.Context, path string) (string, error) {
 	_, why, err := r.explained(ctx, r.client, path, func() {
 		_, _ = r.runAsApp(ctx, r.client, "curl", "-sS", "--max-time", "30", "http://"+r.shop.host()+path+"?"+encryptedMarker)

@@ -15,7 +15,7 @@ type pod struct {
 	name    string
 	addr    netip.Addr
 	account string // service account, which determines the identity of its proxy; "" means no proxy
-	opaque  string // ports on which the server of the pod sends first
+	opaque  string // ports on which the server of the pod sends first, separated by commas
 }
 
 // meshed reports whether the pod has a proxy.
@@ -35,14 +35,15 @@ func identity(account string) string {
 // tapper is the service account of the client that may watch taps.
 const tapper = "tapper"
 
-// service is a name with a virtual address, which no pod has. A proxy gets the pods of the
-// service from the controller. A client without a proxy cannot connect to the address.
+// service is a name with a virtual IP address and a port. No pod has this address. A proxy
+// gets the pods of the service from the controller. A client without a proxy cannot connect
+// to the address.
 type service struct {
 	name   string
 	addr   netip.AddrPort
 	pods   []pod
-	opaque bool // the connections are forwarded as bytes
-	direct bool // proxies connect to inboundPort, and send the port of the service in a transport header
+	opaque bool // proxies forward the connections as bytes, without detecting a protocol
+	direct bool // proxies connect to inboundPort, and send the port in a transport header
 }
 
 func (s service) host() string { return s.name + ".default.svc.cluster.local" }
@@ -64,7 +65,7 @@ type cluster struct {
 	control, client, web1, web2, data, unmeshedClient pod
 
 	web, api, echo, redis, mail service
-	shop, shop1, shop2          service // shop has an outbound policy; the others are its backends
+	shop, shop1, shop2          service // shop1 and shop2 are backends of shop
 }
 
 // newCluster returns the cluster. It does not start anything.

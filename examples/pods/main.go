@@ -65,7 +65,7 @@ type options struct {
 	keep  string // directory for logs, configuration and capture
 	wire  bool   // list all connections
 
-	kubernetes bool // the controller and the CA read an API server
+	kubernetes bool // the controller and the CA read objects of an API server instead of files
 }
 
 // parse sets o to the values of the flags in args.

@@ -15,8 +15,8 @@ import (
 // The user IDs of the programs in the pods.
 const (
 	root  = 0
-	proxy = 2102  // which examples/init does not redirect
-	app   = 65534 // unprivileged
+	proxy = 2102  // user of the proxies, whose connections are not redirected
+	app   = 65534 // user of the applications, without privileges
 )
 
 // process is a program that was started in a pod.
@@ -25,7 +25,7 @@ type process struct {
 	cmd  *exec.Cmd
 	log  string        // path of the file with its output
 	done chan struct{} // closed when the program has ended
-	err  error         // of the program; set before done is closed
+	err  error         // result of the program; set before done is closed
 }
 
 // command returns a command that runs a program in the pod p, as the user uid and with the

@@ -21,7 +21,7 @@ type running struct {
 	dir       string // directory for all files
 	processes []*process
 	proxies   map[string]*process // by the name of the process
-	capture   *process            // tcpdump
+	capture   *process            // process of tcpdump
 	captured  []wire.Flow         // all flows, after the capture has ended
 	watcher   *watcher            // client of the taps; nil before its first use
 	apiServer *apiServer          // nil without the flag -kubernetes

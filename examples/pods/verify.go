@@ -15,9 +15,9 @@ type check struct {
 	run  func(context.Context) (figure string, err error)
 }
 
-// The markers in requests. The first marker must never be readable in the captured traffic.
-// The second marker is in the request of the pod without a proxy, which is sent in
-// cleartext.
+// encryptedMarker is in requests between pods with proxies. It must never be readable in
+// the captured traffic. cleartextMarker is in the request of the pod without a proxy, which
+// is sent in cleartext.
 const (
 	encryptedMarker = "m4rker-that-must-be-encrypted"
 	cleartextMarker = "m4rker-that-is-sent-in-clear"

@@ -35,7 +35,7 @@ type Bot struct {
 // BotCounts has the numbers of requests that a bot has sent, by kind, and of those that
 // failed.
 type BotCounts struct {
-	Votes        uint64 // doughnuts included
+	Votes        uint64 // all votes, including those for the doughnut
 	Doughnuts    uint64
 	Lists        uint64
 	Leaderboards uint64

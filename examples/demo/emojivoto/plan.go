@@ -14,8 +14,8 @@ func votePath(shortcode string) string { return "/api/vote?choice=" + url.QueryE
 
 // plan generates the sequence of the paths that the bot requests.
 type plan struct {
-	first  []string // one request of each kind
-	others []string // votes for all but the doughnut, in a shuffled order
+	first  []string // paths of the first requests, one of each kind
+	others []string // paths of votes for all emoji but the doughnut, in random order
 	turn   int
 	random *rand.Rand
 }

@@ -110,8 +110,8 @@ func (n node) is(kind yaml.Kind, want string) bool {
 	return false
 }
 
-// decode sets v to the value of n and reports mistakes. If v is a field of a struct, tag is
-// the tag of that field.
+// decode sets v to the value of n and reports mistakes. tag is the tag of the struct field
+// to which v belongs. It has the allowed values of v.
 func (n node) decode(v reflect.Value, tag reflect.StructTag) {
 	switch s := v.Addr().Interface().(type) {
 	case *File:

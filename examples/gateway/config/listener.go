@@ -154,7 +154,7 @@ func (a *ACME) check(n node) {
 	}
 }
 
-// Compression compresses responses if the client accepts the encoding.
+// Compression compresses responses with gzip or zstd, if the client accepts one of them.
 type Compression struct {
 	// The size of the smallest response body that is compressed, in bytes.
 	MinBytes int `yaml:"minBytes" default:"1024" min:"1" max:"1073741824"`

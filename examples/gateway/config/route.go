@@ -10,7 +10,7 @@ import (
 // Route selects requests and specifies where they are sent and how. Routes are tried in
 // order, and the first one that matches is used.
 type Route struct {
-	// The name of the route in logs, in metrics and in the output of gateway explain.
+	// The name of the route in logs, in metrics and in the output of the command explain.
 	Name Name `yaml:"name" is:"required"`
 	// The names of the listeners that the route belongs to. The default is all listeners.
 	Listeners []Name `yaml:"listeners"`

@@ -201,7 +201,8 @@ func (v *Pattern) parse(text string) error {
 	return nil
 }
 
-// Regexp returns a regular expression that matches the paths of the pattern.
+// Regexp returns a regular expression for the paths that v matches. A placeholder matches
+// one segment that is not empty.
 func (v Pattern) Regexp() string {
 	var b strings.Builder
 	for segment := range strings.SplitSeq(string(v)[1:], "/") {

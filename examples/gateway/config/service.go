@@ -165,8 +165,9 @@ func (t *ServiceTLS) Config() *tls.Config {
 
 // LoadBalancer specifies how an endpoint is selected for each request.
 type LoadBalancer struct {
-	// EWMA prefers fast endpoints with few requests. ConsistentHash sends requests with the
-	// same hash key to the same endpoint.
+	// EWMA prefers fast endpoints with few requests. LeastRequest prefers endpoints with
+	// few requests. ConsistentHash sends requests with the same hash key to the same
+	// endpoint.
 	Policy string `yaml:"policy" default:"EWMA" enum:"EWMA,LeastRequest,RoundRobin,Random,ConsistentHash"`
 	// The hash key of requests for the policy ConsistentHash.
 	Hash *Hash `yaml:"hash"`

@@ -19,12 +19,12 @@ import (
 type listener struct {
 	gateway ObjectName
 	spec    *Listener
-	address string // in the configuration: "IP address:port", or ":port" for all addresses
+	address string // address in the configuration: "IP address:port", or ":port" for all addresses
 
 	accepted, conflicted, resolved Condition
-	serves                         bool // the listener is part of the configuration
+	serves                         bool // whether the listener is part of the configuration
 	kinds                          []GroupKind
-	attached                       int // number of routes
+	attached                       int // number of attached routes
 }
 
 // port is one listener of the configuration. The listeners of all Gateways and Ingresses

@@ -74,8 +74,8 @@ func (t *translation) route(r *Route) {
 }
 
 // attach attaches the route r to the listeners of the Gateway to which ref refers. It adds
-// these listeners to listeners, and their host names and ports to attached. It returns the
-// condition Accepted of r for this Gateway.
+// these listeners to the set listeners. For each host name that r serves there, it adds the
+// name of the port to attached. It returns the condition Accepted of r for this Gateway.
 func (t *translation) attach(
 	r *Route, ref ParentReference, gateway ObjectName, attached map[attachment][]string, listeners map[*listener]bool,
 ) Condition {
@@ -358,8 +358,8 @@ func (t *translation) filter(r *Route, f Filter, route object, resolved *Conditi
 }
 
 // modifyPath replaces the field path of action, which is a redirect or a rewrite, by the
-// translation of p. It adds a "/" at the start if necessary, because the Gateway API allows
-// paths without it.
+// translation of p. If p is nil, it removes the field. It adds a "/" at the start of a path
+// if necessary, because the Gateway API allows paths without it.
 func modifyPath(p *PathModifier, action object) {
 	delete(action, "path")
 	switch {
@@ -380,8 +380,8 @@ func encodedPath(path string) string {
 	return (&url.URL{Path: path}).EscapedPath()
 }
 
-// toObject returns the fields of v as JSON encodes them, without empty ones. v must be a
-// struct or a pointer to one.
+// toObject returns the fields of v as JSON encodes them, without those that are null, "", 0
+// or false. v must be a struct or a pointer to one.
 func toObject(v any) object {
 	var o object
 	text, err := json.Marshal(v)

@@ -89,8 +89,8 @@ type translation struct {
 type entry struct {
 	rank
 
-	of    ruleName // the rule from which the route comes; zero if it comes from none
-	ports []string // names of listeners
+	of    ruleName // rule from which the route comes; zero for a route of isolate
+	ports []string // names of the listeners of the configuration
 	host  string
 	route object
 }
@@ -115,8 +115,8 @@ func (t *translation) run() (*Result, error) {
 	return &Result{Config: c, Text: text, Files: t.files, Statuses: t.statuses}, nil
 }
 
-// config returns the whole configuration in the form of a file. It sorts the routes by
-// their rank.
+// config returns the whole configuration with the fields of a configuration file. It sorts
+// the routes by their rank.
 func (t *translation) config() object {
 	listeners, services := make([]object, 0, len(t.ports)), make([]object, 0, len(t.backends))
 	routes := make([]object, 0, len(t.entries))
@@ -202,8 +202,8 @@ type rank struct {
 	listener, host hostRank
 	last           bool // after all other routes of the listener
 	grpc           bool
-	pathType       int   // higher is first
-	path, method   int   // lengths; for HTTP, method is 1 if it is a condition
+	pathType       int   // rankPrefix, rankRegex or rankExact; a higher one precedes
+	path, method   int   // lengths; for HTTP, method is 1 if the match has a method
 	headers, query int   // numbers of conditions
 	created        int64 // Unix time
 	name           string

@@ -41,7 +41,7 @@ type Watcher struct {
 	client    dynamic.Interface
 	informers map[string]*informer // by kind
 	changed   chan struct{}
-	stale     atomic.Bool // an object has changed, not only its status
+	stale     atomic.Bool // whether an object has changed, apart from its status
 
 	loaded *Result // the last result that was loaded
 	// excluded is true if loaded leaves out an address at which the gateway cannot listen.
@@ -52,7 +52,7 @@ type Watcher struct {
 type informer struct {
 	cache.SharedIndexInformer
 
-	missing atomic.Bool // the API server does not have the kind
+	missing atomic.Bool // whether the API server does not have the kind
 }
 
 // New returns a Watcher with the settings s. The watches begin with [Watcher.Run] or

@@ -37,8 +37,8 @@ type Authority struct {
 // issuer is the certificate that signs the certificates of proxies. It is immutable.
 type issuer struct {
 	anchors []byte              // trust anchors that verify chain, in PEM
-	chain   []*x509.Certificate // the certificate, and intermediate certificates up to a trust anchor
-	key     crypto.Signer       // key of the certificate
+	chain   []*x509.Certificate // certificate of the issuer, followed by intermediate certificates
+	key     crypto.Signer       // private key of the certificate of the issuer
 }
 
 // ErrNoIssuer is the error of [Authority.Issue] before the first [Authority.Replace].
@@ -49,7 +49,7 @@ const (
 
 	rootLife   = 10 * issuerLife
 	issuerLife = 365 * 24 * time.Hour
-	clockSkew  = time.Minute // maximum delay of a proxy's clock
+	clockSkew  = time.Minute // time before its issue from which a certificate is valid
 )
 
 // Empty returns an Authority without an issuer. It certifies the names of a trust domain,

@@ -37,7 +37,7 @@ const (
 // seconds.
 type Reviewer struct {
 	client kubernetes.Interface
-	suffix string // of the names of all ServiceAccounts
+	suffix string // end of the names of all ServiceAccounts
 	log    *slog.Logger
 	slots  *semaphore.Weighted
 }

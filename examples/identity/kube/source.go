@@ -35,8 +35,8 @@ const (
 	KeyFile  = "tls.key"
 )
 
-// filePeriod is the interval in which the files of the issuer are read. maxFile is their
-// maximum size.
+// filePeriod is the interval at which the files of the issuer are read. maxFile is the
+// maximum size of a file in bytes.
 const (
 	filePeriod = 5 * time.Second
 	maxFile    = 1 << 20
@@ -46,8 +46,8 @@ const (
 // from the files [CertFile] and [KeyFile] of a directory, where a Secret is mounted.
 type Source struct {
 	Client    kubernetes.Interface
-	Namespace string // of the ConfigMap
-	Dir       string // of the issuer's files
+	Namespace string // namespace of the ConfigMap
+	Dir       string // directory of the files CertFile and KeyFile
 	Log       *slog.Logger
 
 	// Replace is called with the first and with each changed content of the ConfigMap and

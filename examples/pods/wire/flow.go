@@ -10,7 +10,7 @@ import (
 type Flow struct {
 	From, To netip.AddrPort
 	Data     []byte // bytes in order, up to the first byte that was not captured
-	Lost     bool   // at least one byte was not captured, but later ones were
+	Lost     bool   // at least one byte was not captured, although later bytes were
 }
 
 // Read returns the flows in r, a capture of tcpdump in libpcap format with Ethernet frames.
