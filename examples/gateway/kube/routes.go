@@ -74,8 +74,9 @@ func (t *translation) route(r *Route) {
 }
 
 // attach attaches the route r to the listeners of the Gateway to which ref refers. It adds
-// these listeners to the set listeners. For each host name that r serves there, it adds the
-// name of the port to attached. It returns the condition Accepted of r for this Gateway.
+// these listeners to the set listeners. For each host name that r serves at one of them, it
+// adds the listener of the configuration to attached. It returns the condition Accepted of
+// r for this Gateway.
 func (t *translation) attach(
 	r *Route, ref ParentReference, gateway ObjectName, attached map[attachment][]string, listeners map[*listener]bool,
 ) Condition {
