@@ -18,7 +18,7 @@ import (
 	"github.com/gotower/gotower/examples/internal/kubeobject"
 )
 
-// kubernetes has the flags of the source in an API server.
+// kubernetes has the values of the flags that apply only with -kubernetes.
 type kubernetes struct {
 	on         bool
 	kubeconfig string
@@ -43,9 +43,9 @@ func (k *kubernetes) flags(f *flag.FlagSet) {
 	f.StringVar(&k.lease, "lease", "linkerd-destination", "`name` of the Lease of the leader election; empty: no status is written")
 }
 
-// serve watches the objects of the cluster and serves them until ctx ends. It listens when
-// all existing objects have been read, so that a client does not wait for a controller that
-// has just started.
+// serve watches the objects of the cluster and serves them to the clients of c until ctx
+// ends. It opens the address listen only after all existing objects have been read, because
+// earlier clients would have to wait.
 func (k *kubernetes) serve(ctx context.Context, c *controller.Controller, listen string, log *slog.Logger, stdout io.Writer) error {
 	k.settings.DefaultInbound = controller.AccessPolicy(k.inbound)
 	for text := range strings.SplitSeq(k.networks, ",") {

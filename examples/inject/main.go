@@ -95,7 +95,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return c.filter(f.Args(), stdin, stdout, stderr)
 }
 
-// check returns an error if the configuration is invalid.
+// check returns an error unless the flags give a valid configuration for injection.
 func (c *command) check() error {
 	if c.disableIdentity != (c.anchors == "") {
 		return errors.New("-trust-anchors or -disable-identity is required, but not both")
@@ -107,7 +107,8 @@ func (c *command) check() error {
 	return config.Validate()
 }
 
-// load returns the configuration with the trust anchors that the file has now.
+// load returns the configuration of the flags, with the content of the file -trust-anchors.
+// It reads the file at each call, because the trust anchors may change.
 func (c *command) load() (injector.Config, error) {
 	config := c.Config
 	if c.anchors == "" {
@@ -121,7 +122,9 @@ func (c *command) load() (injector.Config, error) {
 	return config, err
 }
 
-// filter converts the files, or standard input, and reports each workload to stderr.
+// filter adds the proxy to the workloads in the files, or removes it with -uninject. It
+// writes the documents to stdout, and a line for each workload to stderr. Without files it
+// reads stdin.
 func (c *command) filter(files []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	convert := injector.FilterUninject
 	verb := "uninjected"
@@ -161,7 +164,8 @@ func (c *command) filter(files []string, stdin io.Reader, stdout, stderr io.Writ
 	return err
 }
 
-// join appends the documents b to the documents a.
+// join appends the YAML or JSON documents b to the documents a, and separates YAML
+// documents by "---".
 func join(a, b []byte) []byte {
 	if len(a) > 0 && a[len(a)-1] != '\n' {
 		a = append(a, '\n')
@@ -179,7 +183,7 @@ func readFile(name string, stdin io.Reader) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-// serve runs the webhook until ctx ends.
+// serve runs the admission webhook until ctx ends.
 func (c *command) serve(ctx context.Context, log *slog.Logger) error {
 	config, err := clientcmd.BuildConfigFromFlags("", c.kubeconfig)
 	if err != nil {

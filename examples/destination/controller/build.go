@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// config converts the decoded file to a Config, in the order of the lines of the file. It
-// adds an error for each destination that is given twice.
+// config converts the decoded file to a Config. It adds an error for each destination that
+// is given twice. It converts destinations in the order of their lines.
 func (r *reader) config(file fileYAML) Config {
 	cfg := Config{Destinations: make(map[string]Destination, len(file.Destinations))}
 	if file.DefaultPolicy.given() {

@@ -12,15 +12,16 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// entry is a destination in the messages of the API. It is immutable, because the streams
-// share it. A nil entry means a name that is not configured.
+// entry is a destination, converted to messages of the API. Its fields must not change,
+// because the streams of the name share the entry. A nil entry means a name that is not
+// configured.
 type entry struct {
 	absent    bool
 	labels    map[string]string
 	endpoints []netip.AddrPort                    // in the order of the configuration
 	byAddr    map[netip.AddrPort]*pb.WeightedAddr // the message of each endpoint
 	profile   *pb.DestinationProfile
-	policy    *outbound.OutboundPolicy // nil: NotFound
+	policy    *outbound.OutboundPolicy // nil means that requests for the policy fail with NotFound
 }
 
 // exists reports whether the name is configured and not absent. Clients receive the result
@@ -80,7 +81,8 @@ func addPolicies(entries map[string]*entry) {
 }
 
 // addPolicy sets the policy of e, the entry of t, if t is an IP address and the profile of
-// e contains a name. policyOf returns the policy of a name, or nil.
+// e contains a name. policyOf returns the policy of this name, or nil for the default
+// policy.
 func (e *entry) addPolicy(t target, policyOf func(target) *outbound.OutboundPolicy) {
 	if name := e.profile.GetFullyQualifiedName(); t.ip && name != "" {
 		t = target{host: strings.ToLower(name), port: t.port}

@@ -14,19 +14,20 @@ type Config struct {
 	Destinations map[string]Destination
 
 	Servers              []Server       // inbound policies
-	DefaultInboundPolicy AccessPolicy   // of ports without a server; "" means AllUnauthenticated
-	ClusterNetworks      []netip.Prefix // of ClusterUnauthenticated and the like; none means linkerd's default
+	DefaultInboundPolicy AccessPolicy   // of ports without a Server; "" means AllUnauthenticated
+	ClusterNetworks      []netip.Prefix // networks of the "cluster" access policies; empty means linkerd's default
 }
 
 // Destination configures the endpoints and the profile of one name.
 type Destination struct {
 	Absent    bool              // the name does not exist; other fields must be zero
-	Labels    map[string]string // of all endpoints
+	Labels    map[string]string // added to all endpoints
 	Endpoints []Endpoint
 	Profile   *Profile // nil means a profile that has only the name
 
 	// Policy is the outbound policy. nil means a policy that balances over the endpoints.
-	// It is not used for an IP address, which has the policy of the name in its profile.
+	// It must be nil for an IP address. If the profile of the address has a name, the
+	// policy of this name applies to the address.
 	Policy *outbound.OutboundPolicy
 }
 
@@ -60,7 +61,7 @@ const (
 // and the retry budget.
 type Profile struct {
 	Name   string // fully qualified name; "" means the destination's host, unless that is an IP address
-	Opaque bool   // connections are opaque: no detection, no routes
+	Opaque bool   // clients forward bytes, without protocol detection and without routes
 	Routes []Route
 	Splits []Split
 	Budget *RetryBudget // nil means no retries

@@ -11,8 +11,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// queueLength is the maximum number of messages in the queue of a stream, for a slow
-// client. It is the same as in linkerd's controller.
+// queueLength is the maximum number of messages that wait in the queue of a stream. If a
+// message does not fit, the client is too slow, and the stream ends. linkerd's controller
+// has the same limit.
 const queueLength = 100
 
 // Controller is a gRPC server of the destination and policy APIs. It is safe for concurrent
@@ -35,13 +36,13 @@ type Controller struct {
 	servers  hub[serverKey, *inbound.Server]
 
 	source  Source                      // nil: entries and inbound have the configuration
-	watched map[any]*requested          // by target or serverKey: those that have streams
-	users   map[Object]map[any]struct{} // the keys of watched that use an object of source
+	watched map[any]*requested          // the names (target) and ports (serverKey) that have streams
+	users   map[Object]map[any]struct{} // the keys of watched that depend on an object of source
 }
 
-// New returns a controller without a configuration. Streams wait until [Controller.Set] is
-// called. Call Stop after the last use of the controller. [Controller.Serve] calls it. If
-// logger is nil, nothing is logged.
+// New returns a controller without a configuration. Streams wait until [Controller.Set] or
+// [Controller.Use] is called. Call [Controller.Stop] after the last use of the controller,
+// unless you call [Controller.Serve], which does it. If logger is nil, nothing is logged.
 func New(logger *slog.Logger) *Controller {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
@@ -90,7 +91,7 @@ func (c *Controller) Set(cfg Config) error {
 	return nil
 }
 
-// publishEntry queues the changes of the entry of t for all its streams.
+// publishEntry queues the differences between two entries of t for all streams of t.
 func (c *Controller) publishEntry(t target, now, before *entry) {
 	c.updates.publish(t, c.endpointUpdates(now, before))
 	c.profiles.publish(t, changes(c, now.describe(), before.describe()))

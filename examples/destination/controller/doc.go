@@ -4,14 +4,16 @@
 // name or address (OutboundPolicies) and the inbound policy of a port
 // (InboundServerPolicies).
 //
-// It has one state, which is replaced as a whole. Each stream gets the changes of its name:
+// The controller has one state, which [Controller.Set] replaces as a whole. Each stream gets
+// the changes of the name that it requested:
 //
 //	YAML file ── Load ───┐
 //	                     ├─→ Set ─→ state ─→ differences ─→ queue per stream ─→ Get, Watch, ...
 //	program ─────────────┘
 //
-// For a large configuration, a [Source] replaces the state. The controller looks up only the
-// names and ports that have streams, and again only after [Controller.Changed].
+// For a large configuration, use a [Source] instead of the state. The controller looks up
+// only the names and ports that have streams. It looks them up again only after
+// [Controller.Changed].
 //
 // # Streams
 //
@@ -35,8 +37,8 @@
 //     and after each change.
 //   - [Controller.Stop] ends every stream with Unavailable.
 //
-// The last two also apply to clients that do not read. Their streams end at once, and they
-// receive the status after the messages in flight.
+// A stream that ends with ResourceExhausted or Unavailable ends at once, even if its client
+// does not read. The client receives the status after the messages in flight.
 //
 // # The file
 //

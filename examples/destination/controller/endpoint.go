@@ -9,8 +9,8 @@ import (
 	apinet "github.com/linkerd/linkerd2-proxy-api/go/net"
 )
 
-// unit is the weight in the API that means a weight of 1, which is the default weight of an
-// endpoint.
+// unit is the number by which the API represents a weight of 1. An endpoint without a
+// configured weight has this weight.
 const unit = 10000
 
 // endpointMessage returns ep as a message of the API. ep must be valid.

@@ -13,7 +13,7 @@ type hub[K comparable, M any] map[K]map[*subscription[M]]struct{}
 // the controller to add a message or to close slow.
 type subscription[M any] struct {
 	queue chan M
-	slow  chan struct{} // closed when the queue is full
+	slow  chan struct{} // closed when a message does not fit in the queue
 }
 
 // subscribe adds a stream for name and returns its queue, which is empty.

@@ -16,7 +16,7 @@ type FileError struct {
 	Reason string
 }
 
-// Error returns the text file:line: reason.
+// Error returns the text "FILE:LINE: REASON".
 func (e *FileError) Error() string {
 	return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Reason)
 }
@@ -29,7 +29,7 @@ type reader struct {
 	errs    []*FileError
 	partial bool // parts of the file could not be decoded, so fields may be missing
 
-	exists map[target]bool // the destinations of the file
+	exists map[target]bool // the destinations of the file that do not have exists: false
 }
 
 // Parse returns the configuration in data, which is the content of a YAML file. Errors
@@ -57,7 +57,7 @@ func Parse(name string, data []byte) (Config, error) {
 }
 
 // decode decodes the YAML document of the file and adds its errors. given reports whether
-// the file has the field destinations. It is valid only if there were no errors.
+// the file has the field destinations. given is valid only if there were no errors.
 func (r *reader) decode(data []byte) (file fileYAML, given bool) {
 	all, err := documents(data)
 	if err != nil {

@@ -15,11 +15,11 @@ type backend struct {
 	*outbound.Backend
 	weight  uint32
 	filters []filter
-	missing string // host:port if the destination does not exist; its requests fail with 500
+	missing string // host:port of a destination that does not exist; requests to it fail
 }
 
 // backends converts the backendRefs of a rule. allowed has the types of filters that a
-// backendRef may have. If it is empty, any filter is an error.
+// backendRef may have. If allowed is empty, any filter is an error.
 func (r *reader) backends(list []backendYAML, allowed ...string) []backend {
 	backends := make([]backend, 0, len(list))
 	for _, y := range list {
@@ -55,8 +55,9 @@ func (r *reader) backends(list []backendYAML, allowed ...string) []backend {
 	return backends
 }
 
-// The functions below convert filters and backends to the messages of one kind of route. For
-// a rule without backends, all traffic is sent to own.
+// The functions below convert filters and backends to the messages of one kind of route. A
+// rule without backends sends all traffic to the backend own, the endpoints of the
+// destination itself.
 
 func httpFilters(filters []filter) []*outbound.HttpRoute_Filter {
 	msgs := make([]*outbound.HttpRoute_Filter, 0, len(filters)+1) // and that of a missing backend
@@ -169,8 +170,8 @@ func opaqueBackends(own *outbound.Backend, backends []backend) *outbound.OpaqueR
 	return &outbound.OpaqueRoute_Distribution{Kind: &outbound.OpaqueRoute_Distribution_RandomAvailable_{RandomAvailable: random}}
 }
 
-// invalidBackend returns a filter that fails all connections, because the destination name
-// does not exist.
+// invalidBackend returns a filter that fails all connections to the destination with the
+// given name, because this destination does not exist.
 func invalidBackend(name string) *opaque_route.Invalid {
 	return &opaque_route.Invalid{Message: missingMessage(name)}
 }

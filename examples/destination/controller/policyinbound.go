@@ -23,12 +23,13 @@ type Server struct {
 	Policy   *inbound.Server
 }
 
-// AccessPolicy specifies which clients are permitted if no authorization policy applies.
-// The values are those of accessPolicy and defaultInboundPolicy in linkerd.
+// AccessPolicy specifies the clients that are permitted even if no authorization policy
+// permits them. The values are those of accessPolicy and defaultInboundPolicy in linkerd.
 type AccessPolicy string
 
-// The access policies. "Authenticated" requires an identity of the client, "TLS" only TLS,
-// and "cluster" requires that its address is in the networks of the cluster.
+// The access policies. "all" permits clients at all addresses, and "cluster" only those in
+// the networks of the cluster. "authenticated" requires a client identity, and
+// "tls-unauthenticated" only TLS. Audit permits all clients, and Deny permits none.
 const (
 	Deny                   AccessPolicy = "deny"
 	AllUnauthenticated     AccessPolicy = "all-unauthenticated"
@@ -174,7 +175,7 @@ func allNetworks() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
 }
 
-// unauthenticated permits all clients.
+// unauthenticated returns an authentication that permits all clients.
 func unauthenticated() *inbound.Authn {
 	return &inbound.Authn{Permit: &inbound.Authn_Unauthenticated{Unauthenticated: &inbound.Authn_PermitUnauthenticated{}}}
 }
@@ -242,8 +243,9 @@ func (r *reader) servers(list []serverYAML, cluster []netip.Prefix) []Server {
 	return servers
 }
 
-// server converts one server with its routes and authorizations. It adds an error for
-// routes that the protocol of the server does not allow.
+// server converts one server with its routes and authorizations. cluster has the networks
+// of the cluster. server adds an error for routes and rate limits that the protocol does
+// not allow.
 func (r *reader) server(y serverYAML, cluster []netip.Prefix) *inbound.Server {
 	labels := map[string]string{"group": policyGroup, "kind": "server", "name": y.Name.value}
 	access := AccessPolicy(r.oneOf("accessPolicy", y.AccessPolicy, accessPolicies()...))
@@ -376,15 +378,16 @@ func (r *reader) authorizations(list []authorizationYAML) []*inbound.Authz {
 	return authorizations
 }
 
-// oldLabels returns m as labels, because old proxies read labels and not metadata.
+// oldLabels returns the group, kind and name in m as labels, because old proxies do not
+// read metadata.
 func oldLabels(m *meta.Metadata) map[string]string {
 	res := m.GetResource()
 	return map[string]string{"group": res.GetGroup(), "kind": res.GetKind(), "name": res.GetName()}
 }
 
-// authentication returns which clients the authorization policy y permits. If y has only
-// networks, all clients in these networks are permitted, as with a NetworkAuthentication of
-// linkerd.
+// authentication converts the fields of y that specify which clients the policy permits. If
+// y has only networks, all clients in these networks are permitted, as with a
+// NetworkAuthentication of linkerd.
 func (r *reader) authentication(y authorizationYAML) *inbound.Authn {
 	open := r.boolean("unauthenticated", y.Unauthenticated, false)
 	tls := r.boolean("unauthenticatedTLS", y.AnyTLS, false)

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// Values for which the file has no fields. Linkerd's policy controller sends the same ones.
+// Values that the file cannot configure. Linkerd's policy controller sends the same values.
 const (
 	detectTimeout   = 10 * time.Second
 	queueCapacity   = 100
@@ -133,9 +133,9 @@ func (r *reader) oneKind(y *policyYAML, protocol string) {
 	}
 }
 
-// policyMessage returns an outbound policy as a message of the API. If routes has no route
-// of a kind that the protocol needs, a route of this kind sends all traffic to own. own is
-// the backend with the endpoints of t.
+// policyMessage returns an outbound policy as a message of the API. own is the backend with
+// the endpoints of t. If the protocol needs a kind of route that routes does not have, the
+// message has a route of this kind that sends all traffic to own.
 func policyMessage(
 	t target, protocol string, routes outboundRoutes, own *outbound.Backend, accrual *outbound.FailureAccrual,
 ) *outbound.OutboundPolicy {
@@ -227,7 +227,7 @@ func defaultQueue() *outbound.Queue {
 }
 
 // outboundHTTP converts an HTTPRoute of a destination. A rule without backendRefs sends
-// requests to own.
+// requests to the backend own, the endpoints of the destination itself.
 func (r *reader) outboundHTTP(y policyRouteYAML[httpMatchYAML], own *outbound.Backend) *outbound.HttpRoute {
 	r.noAuthorizations(y.Authorizations)
 	route := &outbound.HttpRoute{Metadata: resourceMetadata(gatewayGroup, "HTTPRoute", y.Name.value), Hosts: r.hostnames(y.Hostnames)}
@@ -252,7 +252,7 @@ func (r *reader) outboundHTTP(y policyRouteYAML[httpMatchYAML], own *outbound.Ba
 }
 
 // outboundGRPC converts a GRPCRoute of a destination. A rule without backendRefs sends
-// calls to own.
+// calls to the backend own, the endpoints of the destination itself.
 func (r *reader) outboundGRPC(y policyRouteYAML[grpcMatchYAML], own *outbound.Backend) *outbound.GrpcRoute {
 	r.noAuthorizations(y.Authorizations)
 	route := &outbound.GrpcRoute{Metadata: resourceMetadata(gatewayGroup, "GRPCRoute", y.Name.value), Hosts: r.hostnames(y.Hostnames)}
@@ -277,7 +277,7 @@ func (r *reader) outboundGRPC(y policyRouteYAML[grpcMatchYAML], own *outbound.Ba
 }
 
 // outboundTLS converts a TLSRoute of a destination. A rule without backendRefs sends
-// connections to own.
+// connections to the backend own, the endpoints of the destination itself.
 func (r *reader) outboundTLS(y streamRouteYAML, own *outbound.Backend) *outbound.TlsRoute {
 	route := &outbound.TlsRoute{Metadata: resourceMetadata(gatewayGroup, "TLSRoute", y.Name.value)}
 	for _, host := range r.hostnames(y.Hostnames) {
@@ -294,7 +294,7 @@ func (r *reader) outboundTLS(y streamRouteYAML, own *outbound.Backend) *outbound
 }
 
 // outboundTCP converts a TCPRoute of a destination. A rule without backendRefs sends
-// connections to own.
+// connections to the backend own, the endpoints of the destination itself.
 func (r *reader) outboundTCP(y streamRouteYAML, own *outbound.Backend) *outbound.OpaqueRoute {
 	if len(y.Hostnames) > 0 {
 		r.failf(y.At.n, "a TCPRoute has no hostnames")
@@ -347,7 +347,8 @@ func (r *reader) orDefault(name string, t text, otherwise time.Duration) *durati
 	return durationpb.New(otherwise)
 }
 
-// retryBackoff returns the backoff between the attempts of a request.
+// retryBackoff returns the backoff between the attempts of a request. It grows from
+// minRetryBackoff to maxRetryBackoff, with full jitter.
 func retryBackoff() *outbound.ExponentialBackoff {
 	return &outbound.ExponentialBackoff{
 		MinBackoff: durationpb.New(minRetryBackoff), MaxBackoff: durationpb.New(maxRetryBackoff), JitterRatio: 1,
@@ -421,9 +422,9 @@ func (r *reader) grpcConditions(y retryYAML) *outbound.GrpcRoute_Retry_Condition
 	return c
 }
 
-// accrual converts failure accrual, which ejects endpoints that fail. Missing fields have
-// the defaults of linkerd. Consecutive failures eject an endpoint. If successRateThreshold
-// is set, a low success rate also ejects it. It returns nil if y is nil.
+// accrual converts failure accrual, which ejects endpoints that fail. Consecutive failures
+// eject an endpoint. If successRateThreshold is set, a low success rate also ejects it.
+// Missing fields have the defaults of linkerd. accrual returns nil if y is nil.
 func (r *reader) accrual(y *accrualYAML) *outbound.FailureAccrual {
 	if y == nil {
 		return nil
@@ -463,7 +464,8 @@ func (r *reader) accrual(y *accrualYAML) *outbound.FailureAccrual {
 }
 
 // biaser converts the load biaser, which adds a penalty to the load of an endpoint that
-// responds with 429 or 503. It returns nil if y is nil.
+// responds with 429 or 503. Missing fields have the defaults of linkerd. biaser returns nil
+// if y is nil.
 func (r *reader) biaser(y *biaserYAML) *outbound.Backend_BalanceP2C_PenaltyPeakEwma_ {
 	if y == nil {
 		return nil
@@ -475,8 +477,9 @@ func (r *reader) biaser(y *biaserYAML) *outbound.Backend_BalanceP2C_PenaltyPeakE
 	}}
 }
 
-// ratio parses t, the value of the field with the given name. The value is a number from 0
-// to most. The argument otherwise is the result for a missing or invalid field.
+// ratio parses t, the value of the field with the given name. The value must be a number
+// from 0 to the argument most. The argument otherwise is the result for a missing or
+// invalid field.
 func (r *reader) ratio(name string, t text, otherwise, most float64) float64 {
 	if !t.given() {
 		return otherwise

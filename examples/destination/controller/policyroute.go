@@ -134,8 +134,8 @@ func (r *reader) httpMatches(list []httpMatchYAML) []*http_route.HttpRouteMatch 
 	return matches
 }
 
-// pathMatch converts a condition on the path of a request. If y has no type, the type is
-// PathPrefix.
+// pathMatch converts a condition on the path of a request. A missing type means PathPrefix,
+// and a missing value means "/".
 func (r *reader) pathMatch(y valueYAML) *http_route.PathMatch {
 	kind := r.oneOf("path type", y.Type, prefixMatch, exactMatch, regexMatch)
 	value := y.Value.value
@@ -170,8 +170,9 @@ func (r *reader) headerMatches(list []namedValueYAML) []*http_route.HeaderMatch 
 	return matches
 }
 
-// isRegex reports whether kind is the type of a regular expression. If so, it adds an error
-// if value is not a valid one.
+// isRegex reports whether kind, the value of a field type, is RegularExpression. In this
+// case it adds an error unless value is a valid regular expression. A missing type means
+// Exact.
 func (r *reader) isRegex(kind, value text) bool {
 	if r.oneOf("type", kind, exactMatch, regexMatch) != regexMatch {
 		return false

@@ -1,8 +1,8 @@
 package controller
 
-// The structs below have the fields of policies in the YAML file: of policy in a destination,
-// and of servers. The names of fields are those of the Gateway API and of linkerd's policy
-// resources.
+// The structs below are the policies in the YAML file: the field policy of a destination,
+// and the list servers. Their fields have the names that the Gateway API and linkerd's
+// policy resources use.
 
 // policyYAML is the outbound policy of a destination.
 type policyYAML struct {

@@ -16,8 +16,9 @@ import (
 // It then closes them.
 const stopTimeout = 2 * time.Second
 
-// minPing is the minimum interval between keep-alive PINGs of a client. The default of gRPC
-// is five minutes, and would close the connections of clients that send PINGs more often.
+// minPing is the minimum interval between keep-alive PINGs of a client. The server closes
+// the connection of a client with a shorter interval. The default of gRPC is five minutes,
+// which is longer than the intervals of usual clients.
 const minPing = 5 * time.Second
 
 // Serve accepts connections in cleartext from lis until ctx ends. It then stops the

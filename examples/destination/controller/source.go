@@ -24,16 +24,16 @@ type Source interface {
 	Server(workload string, port uint16) (msg *inbound.Server, uses []Object)
 }
 
-// Object identifies an object of a [Source], which may not exist. The source defines the
-// meaning of the fields.
+// Object identifies an object of a [Source]. The source defines the meaning of the fields.
+// The object may not exist, because an answer may also depend on a missing object.
 type Object struct{ Kind, Namespace, Name string }
 
-// requested is a name or port with open streams.
+// requested is the state of a name or port that has open streams.
 type requested struct {
 	streams int
 	uses    []Object
-	entry   *entry          // of a name; valid only with a source
-	server  *inbound.Server // of a port; valid only with a source
+	entry   *entry          // of a name; nil if the controller has no source
+	server  *inbound.Server // of a port; nil if the controller has no source
 }
 
 // Use makes s the source of the controller and queues the first message of each stream.
@@ -68,7 +68,8 @@ func (c *Controller) Changed(objects ...Object) {
 	}
 }
 
-// refresh looks up key in the source and queues the changes for its streams.
+// refresh looks up key, a target or serverKey, in the source. It stores the result in w,
+// the value of key in watched, and queues the changes for the streams of key.
 func (c *Controller) refresh(key any, w *requested) {
 	before := *w
 	c.look(key, w)
@@ -80,8 +81,8 @@ func (c *Controller) refresh(key any, w *requested) {
 	}
 }
 
-// look sets the fields of w, which belongs to key, from the source. If the destination is
-// invalid, the error is logged, and the entry does not change.
+// look looks up key in the source and stores the result in w, the value of key in watched.
+// If the destination is invalid, look logs the error and keeps the previous entry.
 func (c *Controller) look(key any, w *requested) {
 	before := w.uses
 	switch k := key.(type) {
@@ -105,7 +106,7 @@ func (c *Controller) look(key any, w *requested) {
 	}
 }
 
-// forget removes key from the users of the objects.
+// forget removes key from the users of each of the objects.
 func (c *Controller) forget(key any, objects []Object) {
 	for _, o := range objects {
 		delete(c.users[o], key)
@@ -115,7 +116,8 @@ func (c *Controller) forget(key any, objects []Object) {
 	}
 }
 
-// find returns the entry of t in the source, and the objects from which it was made.
+// find makes the entry of t from the source. It also returns the objects on which the entry
+// depends. After an error, the entry must not be used.
 func (c *Controller) find(t target) (*entry, []Object, error) {
 	d, uses := c.source.Destination(t.host, t.port, true)
 	e, errs := compileDestination(t, d)
@@ -128,7 +130,8 @@ func (c *Controller) find(t target) (*entry, []Object, error) {
 	return e, uses, errors.Join(errs...)
 }
 
-// entry returns the entry of t, which is nil for a name that is not configured.
+// entry returns the entry of t. It is nil if t is not configured, or if its configuration
+// in the source is invalid. The caller must hold c.mu.
 func (c *Controller) entry(t target) *entry {
 	if c.source == nil {
 		return c.entries[t.String()]
@@ -144,7 +147,7 @@ func (c *Controller) entry(t target) *entry {
 	return e
 }
 
-// serverOf returns the inbound policy of a port.
+// serverOf returns the inbound policy of the port in key. The caller must hold c.mu.
 func (c *Controller) serverOf(key serverKey) *inbound.Server {
 	if c.source == nil {
 		return c.inbound.server(key)
@@ -156,7 +159,8 @@ func (c *Controller) serverOf(key serverKey) *inbound.Server {
 	return msg
 }
 
-// hold adds a stream to the watched key, which is a target or a serverKey.
+// hold increases the number of streams of key, a target or a serverKey, by one. The first
+// stream adds key to watched.
 func (c *Controller) hold(key any) {
 	w := c.watched[key]
 	if w == nil {
@@ -169,7 +173,8 @@ func (c *Controller) hold(key any) {
 	w.streams++
 }
 
-// drop removes a stream from the watched key. The last stream removes the key.
+// drop decreases the number of streams of key by one. The last stream removes key from
+// watched.
 func (c *Controller) drop(key any) {
 	w := c.watched[key]
 	if w.streams--; w.streams == 0 {

@@ -36,8 +36,8 @@ func (c *Controller) GetProfile(req *pb.GetDestination, stream grpc.ServerStream
 }
 
 // serve is the handler of a stream for name. It sends the result of first, and then the
-// changes of the entry of name. It returns when the client cancels the stream or is too
-// slow, or when the controller stops.
+// messages that f queues for name. It returns when the client cancels the stream or is too
+// slow, when send fails, or when the controller stops.
 func serve[K comparable, M any](
 	ctx context.Context, c *Controller, f hub[K, M], method string, name K,
 	first func() M, send func(M) error,

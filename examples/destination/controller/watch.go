@@ -13,17 +13,17 @@ import (
 // pollInterval is how often a watched file is read.
 const pollInterval = time.Second / 2
 
-// Load reads the configuration file at path, passes it to [Controller.Set] and returns it.
-// The error joins a [*FileError] for each mistake in the file, or is the error of reading
-// it.
+// Load reads the configuration file at path, passes the configuration to [Controller.Set]
+// and returns it. The error joins a [*FileError] for each mistake in the file, or is the
+// error of reading the file.
 //
 // Call watch once. It reads the file twice a second and applies each changed content, until
 // its ctx ends. If the new content is invalid, the last valid configuration stays active.
 // watch then logs each error once, with file, line and reason.
 //
-// watch compares contents, so it also detects that the file was renamed or that a symbolic
-// link was changed. Replace the file by one of these, because watch may read a file that is
-// half written. A file that is not regular, such as a pipe, is not watched.
+// To change the configuration, rename a new file to path or change a symbolic link at path.
+// Do not write to the existing file, because watch may read half of the new content. A file
+// that is not regular, such as a pipe, is not watched.
 func (c *Controller) Load(path string) (cfg Config, watch func(ctx context.Context), err error) {
 	w := &watched{c: c, path: path}
 	if cfg, err = w.read(); err != nil {

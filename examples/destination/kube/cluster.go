@@ -15,18 +15,20 @@ import (
 	"github.com/gotower/gotower/examples/internal/kubeobject"
 )
 
-// Settings are the settings of a cluster. [DefaultSettings] has those of linkerd's chart.
+// Settings configure how a [Watcher] translates the objects of a cluster. [DefaultSettings]
+// returns the defaults of linkerd's Helm chart.
 type Settings struct {
-	ClusterDomain   string                  // of the names of Services
-	TrustDomain     string                  // of identities
+	ClusterDomain   string                  // end of the DNS names of Services
+	TrustDomain     string                  // end of the identities of pods
 	ControlPlane    string                  // the namespace of the control plane, which is part of identities
 	OpaquePorts     string                  // ports that are opaque without an annotation, such as "25,4000-4100"
-	DefaultInbound  controller.AccessPolicy // of ports without a Server and of pods without an annotation
-	ClusterNetworks []netip.Prefix          // none means the default of linkerd
-	ControllerName  string                  // in the status of routes
+	DefaultInbound  controller.AccessPolicy // of ports without a Server, if the pod has no annotation with a policy
+	ClusterNetworks []netip.Prefix          // empty means the default networks of linkerd
+	ControllerName  string                  // name of this controller in the status of routes
 }
 
-// DefaultSettings returns the default settings.
+// DefaultSettings returns the defaults of linkerd's Helm chart, with the name of this
+// controller as ControllerName.
 func DefaultSettings() Settings {
 	return Settings{
 		ClusterDomain: "cluster.local", TrustDomain: "cluster.local", ControlPlane: "linkerd",
@@ -35,15 +37,17 @@ func DefaultSettings() Settings {
 	}
 }
 
-// The indexes of the stores.
+// The names of the indexes of the stores. Each comment gives the kinds of the indexed
+// objects, and the values by which an index finds an object.
 const (
-	byIP        = "ip"        // of Services and Pods
-	byService   = "service"   // of EndpointSlices: "namespace/service"
-	byParent    = "parent"    // of routes: "kind/namespace/name" of the Services and Servers to which they are attached
-	byReference = "reference" // of routes: the same, and the Services to which they send requests
+	byIP        = "ip"        // Services and Pods, by their IP addresses
+	byService   = "service"   // EndpointSlices, by "namespace/service"
+	byParent    = "parent"    // routes, by "kind/namespace/name" of the Services and Servers to which they are attached
+	byReference = "reference" // routes, by the values of byParent and by the Services to which they send requests
 )
 
-// cluster has copies of the objects of a cluster. It is the [controller.Source].
+// cluster is a [controller.Source]. It answers from local copies of the objects of a
+// Kubernetes cluster, which informers keep up to date.
 type cluster struct {
 	settings Settings
 	opaque   portSet
@@ -62,8 +66,8 @@ func get[T any](c *cluster, kind, namespace, name string) *T {
 	return o
 }
 
-// list returns the objects with the given value of an index from the store of kind, the
-// oldest first.
+// list returns the objects in the store of kind that have the given value in an index. They
+// are sorted by age, the oldest first, and then by name.
 func list[T any, P interface {
 	*T
 	metav1.Object
@@ -81,7 +85,8 @@ func list[T any, P interface {
 	return objects
 }
 
-// lookup is one look-up in the cluster. It collects the objects that the result depends on.
+// lookup makes one answer for the controller from the objects of the cluster. used has the
+// objects on which the answer depends.
 type lookup struct {
 	*cluster
 
@@ -96,14 +101,14 @@ func (l *lookup) use(kind, namespace, name string) {
 
 func (l *lookup) uses() []controller.Object { return slices.Collect(maps.Keys(l.used)) }
 
-// The kinds of [controller.Object]. A change of a route or a ServiceProfile counts as a
-// change of its Services.
+// The kinds of [controller.Object] on which an answer can depend. A change of a route or a
+// ServiceProfile counts as a change of its Services.
 const (
 	usesIP        = "IP"        // the name is an IP address
 	usesService   = "Service"   // the Service, its routes and its ServiceProfile
-	usesEndpoints = "Endpoints" // the name is that of the Service
+	usesEndpoints = "Endpoints" // the EndpointSlices of the Service with the name
 	usesPod       = "Pod"
-	usesPolicy    = "Policy" // the policies and routes of Servers in a namespace; no name
+	usesPolicy    = "Policy" // the Servers of a namespace with their policies and routes; the name is empty
 )
 
 // service returns a Service, or nil if it does not exist or is of the type ExternalName.
@@ -116,8 +121,9 @@ func (l *lookup) service(n kubeobject.Name) *service {
 	return s
 }
 
-// parse returns the Service with the DNS name host. hostname is the name of one of its
-// endpoints, if host is a name such as web-0.web.default.svc.cluster.local.
+// parse splits host, the DNS name of a Service or of one of its endpoints. For the endpoint
+// web-0.web.default.svc.cluster.local, hostname is web-0. For a Service, hostname is "". ok
+// is false if host is not such a name.
 func (c *cluster) parse(host string) (hostname string, service kubeobject.Name, ok bool) {
 	rest, ok := strings.CutSuffix(host, ".svc."+c.settings.ClusterDomain)
 	labels := strings.Split(rest, ".")
@@ -165,8 +171,9 @@ func (c *cluster) Destination(host string, port uint16, endpoints bool) (control
 	return d, l.uses()
 }
 
-// address returns the profile of an IP address: that of a Service with this cluster IP, or
-// of a pod. It returns nil for another address.
+// address returns the profile of an IP address. For the cluster IP of a Service, it is the
+// profile of the Service. For the address of a pod, the profile has only this endpoint. For
+// any other address, it is nil.
 func (l *lookup) address(addr netip.Addr, port uint16) *controller.Profile {
 	l.use(usesIP, "", addr.String())
 	for _, s := range list[service](l.cluster, "Service", byIP, addr.String()) {
@@ -184,8 +191,8 @@ func (l *lookup) address(addr netip.Addr, port uint16) *controller.Profile {
 }
 
 // endpoints returns the endpoints of a port of s. If hostname is not empty, it returns only
-// the endpoint with this name. As in linkerd, a port that is not a port of s counts as a
-// port of the pods.
+// the endpoint with this hostname. If s does not have the port, it is the port of the pods,
+// as in linkerd.
 func (l *lookup) endpoints(s *service, port uint16, hostname string) []controller.Endpoint {
 	l.use(usesEndpoints, s.Namespace, s.Name)
 	at := slices.IndexFunc(s.ports, func(p namedPort) bool { return p.port == port })
@@ -225,8 +232,9 @@ func (l *lookup) endpoints(s *service, port uint16, hostname string) []controlle
 	return all
 }
 
-// endpoint returns an endpoint of the pod p. It has an identity and a protocol only if the
-// pod has a proxy of this control plane.
+// endpoint returns the endpoint of the pod p at addr. It has an identity and a protocol
+// only if the pod has a proxy of this control plane, and the proxy receives the connections
+// to the port. A proxy does not receive those to ports in skip-inbound-ports.
 func (l *lookup) endpoint(p *pod, addr netip.AddrPort, zone string) controller.Endpoint {
 	l.use(usesPod, p.Namespace, p.Name)
 	ep := controller.Endpoint{Addr: addr, Labels: map[string]string{
@@ -252,7 +260,8 @@ func (l *lookup) endpoint(p *pod, addr netip.AddrPort, zone string) controller.E
 	return ep
 }
 
-// ports returns the opaque ports of an object with the given annotations.
+// ports returns the opaque ports of a Service or pod with the given annotations. Without
+// the annotation opaque-ports, they are the OpaquePorts of the settings.
 func (c *cluster) ports(annotations map[string]string) portSet {
 	if text, ok := annotations[opaquePorts]; ok {
 		return parsePorts(text)
@@ -260,8 +269,9 @@ func (c *cluster) ports(annotations map[string]string) portSet {
 	return c.opaque
 }
 
-// isOpaque reports whether a port of the pod p is opaque: by its annotation, by default, or
-// by its Server.
+// isOpaque reports whether a port of the pod p is opaque. A port is opaque if the
+// annotation opaque-ports contains it, or the default if there is no annotation. It is also
+// opaque if its Server has the proxyProtocol opaque.
 func (l *lookup) isOpaque(p *pod, port uint16) bool {
 	if l.ports(p.Annotations).has(port) {
 		return true

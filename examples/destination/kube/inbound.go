@@ -37,7 +37,8 @@ func (c *cluster) Server(workload string, port uint16) (*inbound.Server, []contr
 	return controller.DefaultServer(c.access(p), c.settings.ClusterNetworks, c.ports(p.Annotations).has(port)), l.uses()
 }
 
-// access returns the access policy of the ports of p that have no Server.
+// access returns the access policy of the ports of p that have no Server. It is that of the
+// annotation, or the default if the annotation is missing or invalid.
 func (c *cluster) access(p *pod) controller.AccessPolicy {
 	access := controller.AccessPolicy(p.Annotations[defaultInbound])
 	if slices.Contains([]controller.AccessPolicy{
@@ -74,9 +75,9 @@ func (s *server) selects(p *pod, port uint16) bool {
 	return slices.Contains(p.ports, namedPort{string(s.Port), port})
 }
 
-// inbound returns the policy of the Server s. It leaves out invalid routes, which have a
-// status with the reason. If another part is invalid, it returns a policy that denies all
-// clients, and logs the reason.
+// inbound returns the policy of the Server s for the given port. It leaves out invalid
+// routes, and their status has the reason. If another part of s is invalid, the policy
+// denies all clients, and the reason is logged.
 func (l *lookup) inbound(s *resource[server], port uint16) *inbound.Server {
 	to := l.serverObject(s, port)
 	for _, f := range policyFields {
@@ -149,7 +150,7 @@ func (l *lookup) inboundRoute(s *resource[server], r *resource[route]) (object, 
 }
 
 // checkInbound returns an error if a translated route is invalid for the Server s. field is
-// the field for its kind.
+// the field of the server that contains routes of its kind, as in policyFields.
 func (l *lookup) checkInbound(s *resource[server], field string, route object) error {
 	to := l.serverObject(s, 1)
 	to[field] = []object{route}
@@ -157,9 +158,9 @@ func (l *lookup) checkInbound(s *resource[server], field string, route object) e
 	return err
 }
 
-// authorizations translates the AuthorizationPolicies for an object of a namespace. For a
-// Server, these include the policies for the whole namespace. It leaves out a policy with
-// an invalid reference, so that this policy permits no client.
+// authorizations translates the AuthorizationPolicies that have the given object as their
+// target. For a Server, it includes those that have the namespace as their target. A policy
+// with an invalid reference is left out, and therefore permits no client.
 func (l *lookup) authorizations(namespace, group, kind, name string) (all []object) {
 	for _, a := range list[resource[authorizationPolicy]](l.cluster, "AuthorizationPolicy", cache.NamespaceIndex, namespace) {
 		if a.spec == nil {
@@ -178,8 +179,8 @@ func (l *lookup) authorizations(namespace, group, kind, name string) (all []obje
 	return all
 }
 
-// authorization translates one AuthorizationPolicy. It returns false if a reference is
-// invalid.
+// authorization translates one AuthorizationPolicy. It returns false if a reference or the
+// translation is invalid.
 func (l *lookup) authorization(a *resource[authorizationPolicy]) (object, bool) {
 	to := object{"name": a.GetName()}
 	var identities []string
@@ -213,8 +214,8 @@ func (l *lookup) authorization(a *resource[authorizationPolicy]) (object, bool) 
 	return to, l.isValid("AuthorizationPolicy", a, permitting(to))
 }
 
-// identities returns the identities that a MeshTLSAuthentication permits: a name, "*", or
-// "*.suffix". It returns nil if the object does not exist.
+// identities returns the identities that a MeshTLSAuthentication permits. Each one is a
+// name, "*" for all identities, or "*.suffix". It returns nil if the object does not exist.
 func (l *lookup) identities(name kubeobject.Name) []string {
 	l.use(usesPolicy, name.Namespace, "")
 	m := get[resource[meshTLSAuthentication]](l.cluster, "MeshTLSAuthentication", name.Namespace, name.Name)
@@ -256,8 +257,8 @@ func translateNetworks(from []network) (all []object) {
 	return all
 }
 
-// accounts returns the identities of references to service accounts. namespace is the
-// default namespace.
+// accounts returns the identities of the service accounts in refs. A reference without a
+// namespace refers to the given namespace.
 func (l *lookup) accounts(refs []kubeobject.Reference, namespace string) (all []string) {
 	for _, ref := range refs {
 		_, name := ref.Object(namespace, "", "ServiceAccount")
@@ -266,8 +267,8 @@ func (l *lookup) accounts(refs []kubeobject.Reference, namespace string) (all []
 	return all
 }
 
-// serverAuthorizations translates the ServerAuthorizations of s. It leaves out an invalid
-// one, which then permits no client.
+// serverAuthorizations translates the ServerAuthorizations that select s. An invalid one is
+// left out, and therefore permits no client.
 func (l *lookup) serverAuthorizations(s *resource[server]) (all []object) {
 	for _, a := range list[resource[serverAuthorization]](l.cluster, "ServerAuthorization", cache.NamespaceIndex, s.GetNamespace()) {
 		if a.spec == nil {
@@ -302,8 +303,8 @@ func (l *lookup) serverAuthorizations(s *resource[server]) (all []object) {
 	return all
 }
 
-// rateLimit translates the HTTPLocalRateLimitPolicy of s, the oldest if there are several.
-// It returns nil without a valid policy.
+// rateLimit translates the oldest valid HTTPLocalRateLimitPolicy that has s as its target.
+// It returns nil if s has no valid policy.
 func (l *lookup) rateLimit(s *resource[server]) object {
 	for _, p := range list[resource[rateLimitPolicy]](l.cluster, "HTTPLocalRateLimitPolicy", cache.NamespaceIndex, s.GetNamespace()) {
 		if p.spec == nil {
@@ -337,13 +338,15 @@ func (l *lookup) rateLimit(s *resource[server]) object {
 	return nil
 }
 
-// permitting returns a server with the authorization policy a, for [lookup.isValid].
+// permitting returns a server that has only the authorization policy a, so that
+// [lookup.isValid] can check a.
 func permitting(a object) object {
 	return object{"name": "check", "port": 1, "authorizationPolicies": []object{a}}
 }
 
-// isValid reports whether server, which has the translation of the policy o, is valid. If
-// it is invalid, isValid logs the reason and that o has no effect.
+// isValid reports whether server is valid. server contains the translation of the policy o,
+// which has the given kind. If server is invalid, isValid logs that o has no effect, and
+// the reason.
 func (l *lookup) isValid(kind string, o metav1.Object, server object) bool {
 	_, err := parse(object{"destinations": object{}, "servers": []object{server}})
 	if err != nil {

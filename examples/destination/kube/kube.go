@@ -1,5 +1,5 @@
-// Package kube serves the Services and policies of a Kubernetes cluster by the destination
-// controller:
+// Package kube makes the Services and policies of a Kubernetes cluster the configuration of
+// the destination controller:
 //
 //	API server ─▶ informers ─▶ stores ──▶ cluster, a controller.Source ──▶ controller   watch.go
 //	                  │          ▲          destinations: cluster.go, profile.go, route.go
@@ -7,8 +7,8 @@
 //	                  ├──────────┼────────▶ Controller.Changed, with the affected objects
 //	                  └──────────┴────────▶ status of routes, by the leader             status.go
 //
-// The informers keep only the parts of objects that the controller uses (object.go). A
-// change is translated only for the names and ports that have open streams.
+// The informers keep only the parts of objects that the controller uses (object.go). After a
+// change, only the affected names and ports that have open streams are translated again.
 package kube
 
 import (
@@ -18,7 +18,8 @@ import (
 )
 
 // RBAC has the rights of the controller, as YAML documents: a ClusterRole and a Role with
-// their bindings. The service account is linkerd-destination in the namespace linkerd.
+// their bindings. The bindings are for the service account linkerd-destination in the
+// namespace linkerd.
 //
 //go:embed rbac.yaml
 var RBAC string
@@ -27,8 +28,9 @@ var RBAC string
 var crds embed.FS
 
 // CRDs returns the CustomResourceDefinitions of the kinds that the controller reads, as
-// YAML documents. They have only the fields that it reads. Install them only in a cluster
-// without the definitions of the Gateway API and of linkerd.
+// YAML documents. The definitions have only the fields that the controller reads. Install
+// them only in a cluster that does not have the definitions of the Gateway API and of
+// linkerd.
 func CRDs() string {
 	var all []string
 	err := fs.WalkDir(crds, ".", func(path string, d fs.DirEntry, err error) error {

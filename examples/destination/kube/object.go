@@ -25,7 +25,8 @@ const (
 	profileGroup = "linkerd.io"
 )
 
-// The annotations and labels that the controller reads, which are those of linkerd.
+// The names that the controller reads in objects, as linkerd and Kubernetes define them:
+// labels, annotations, and the container of the proxy with its listener.
 const (
 	controlPlaneLabel = "linkerd.io/control-plane-ns"
 	templateHashLabel = "pod-template-hash"
@@ -47,7 +48,7 @@ type service struct {
 	metav1.ObjectMeta
 
 	addrs    []netip.Addr // cluster IP addresses
-	external bool         // ExternalName
+	external bool         // the type is ExternalName
 	family   string       // the primary address family, as in the addressType of an EndpointSlice
 	ports    []namedPort
 }
@@ -81,18 +82,19 @@ type endpoint struct {
 type pod struct {
 	metav1.ObjectMeta
 
-	addrs                []netip.Addr // none with the network of the host
+	addrs                []netip.Addr // empty if the pod has ended or uses the network of the host
 	account              string
 	ownerKind, ownerName string
 	proxy                uint16 // inbound port of the proxy; 0 without a proxy
 	ports                []namedPort
 }
 
-// intern returns s, with one copy in memory of equal strings.
+// intern returns a string equal to s. The results of all calls with equal strings share one
+// copy in memory.
 func intern(s string) string { return unique.Make(s).Value() }
 
-// meta returns the parts of m that the controller uses. It keeps labels only if labels is
-// true, and the annotations of linkerd.
+// meta returns the fields of m that the controller uses. It keeps only the annotations of
+// linkerd. It keeps the labels only if the parameter labels is true.
 func meta(m *metav1.ObjectMeta, labels bool) metav1.ObjectMeta {
 	kept := metav1.ObjectMeta{
 		Name: m.Name, Namespace: intern(m.Namespace), ResourceVersion: m.ResourceVersion, CreationTimestamp: m.CreationTimestamp,
@@ -114,8 +116,8 @@ func meta(m *metav1.ObjectMeta, labels bool) metav1.ObjectMeta {
 	return kept
 }
 
-// The functions below are the transformations of informers. They return an object that has
-// been transformed already without a change.
+// The functions below convert an object of the API server to the type that an informer
+// stores. They return an object that has this type already without a change.
 
 func transformService(o any) (any, error) {
 	from, ok := o.(*corev1.Service)
@@ -195,8 +197,9 @@ func transformPod(o any) (any, error) {
 	return p, nil
 }
 
-// owner returns the kind and the name of the workload to which the pod belongs. If
-// the name of a ReplicaSet ends with the hash of the pod's template, its Deployment is the owner.
+// owner returns the kind, in lower case, and the name of the workload that owns the pod. If
+// a ReplicaSet has a name that ends with the hash of the pod template, its Deployment is
+// the owner. A pod without an owner is its own owner.
 func owner(p *corev1.Pod) (kind, name string) {
 	for _, o := range p.OwnerReferences {
 		if !kubeobject.Or(o.Controller, false) && len(p.OwnerReferences) > 1 {
@@ -211,7 +214,8 @@ func owner(p *corev1.Pod) (kind, name string) {
 	return "pod", p.Name
 }
 
-// listenPort returns the port of the inbound listener in the environment of the proxy.
+// listenPort returns the port of the inbound listener in env, the environment of the proxy.
+// Without a valid address in env, it returns inboundPort.
 func listenPort(env []corev1.EnvVar) uint16 {
 	for _, e := range env {
 		if e.Name == listenVariable {
@@ -223,8 +227,8 @@ func listenPort(env []corev1.EnvVar) uint16 {
 	return inboundPort
 }
 
-// resource is an object of a CustomResourceDefinition with its decoded form. If it cannot
-// be decoded, spec is nil, and the object is ignored.
+// resource is an object of a CustomResourceDefinition. spec is its field spec, decoded to a
+// T. If the decoding fails, spec is nil, and the controller ignores the object.
 type resource[T any] struct {
 	*unstructured.Unstructured
 
@@ -246,7 +250,8 @@ func transformResource[T any](o any) (any, error) {
 	return &resource[T]{from, &decoded.Spec}, nil
 }
 
-// The types below have the fields of the specifications that the controller uses.
+// The types below are the decoded specs of resources. They have only the fields that the
+// controller uses.
 type (
 	// route is an HTTPRoute or a GRPCRoute.
 	route struct {
@@ -255,7 +260,8 @@ type (
 		Rules      []rule                       `json:"rules"`
 	}
 
-	// rule is one rule of a route. Other fields are not supported.
+	// rule is one rule of a route. The controller ignores the fields of a rule that are not
+	// here.
 	rule struct {
 		Matches     []map[string]any `json:"matches"`
 		Filters     []any            `json:"filters"`
@@ -344,7 +350,8 @@ type (
 		Except []string `json:"except"`
 	}
 
-	// serverAuthorization permits clients of Servers, which it selects by name or by labels.
+	// serverAuthorization permits clients to connect to Servers, which it selects by name
+	// or by labels.
 	serverAuthorization struct {
 		Server struct {
 			Name     string                `json:"name"`
@@ -373,7 +380,7 @@ type (
 	}
 )
 
-// unstructuredText is a string or a number, as text.
+// unstructuredText is the text of a string or a number in JSON.
 type unstructuredText string
 
 // UnmarshalJSON decodes a string or a number.
@@ -409,9 +416,9 @@ func (s portSet) has(port uint16) bool {
 	return slices.ContainsFunc(s, func(r [2]uint16) bool { return r[0] <= port && port <= r[1] })
 }
 
-// unchanged reports whether an update has no effect on the names and ports that the
-// controller serves, such as an update of a status. before and after are transformed
-// objects.
+// unchanged reports whether the update of an object from before to after has no effect on
+// the answers of the controller. An example is an update of a status. Both objects have
+// been converted by a function such as transformService.
 func unchanged(before, after any) bool {
 	switch a := before.(type) {
 	case *service:

@@ -12,8 +12,9 @@ import (
 	"github.com/gotower/gotower/examples/internal/kubeobject"
 )
 
-// profile returns the profile of a port of s: whether it is opaque, and the routes of its
-// ServiceProfile. It leaves out an invalid ServiceProfile, and logs the reason.
+// profile returns the profile of a port of s, with the routes, splits and retry budget of
+// the ServiceProfile of s. It ignores an invalid ServiceProfile and logs the reason. The
+// port is opaque if the opaque ports of s or of the ServiceProfile contain it.
 func (l *lookup) profile(s *service, port uint16) *controller.Profile {
 	p := &controller.Profile{Opaque: l.ports(s.Annotations).has(port)}
 	found := get[resource[serviceProfile]](l.cluster, "ServiceProfile", s.Namespace, l.dns(kubeobject.NameOf(s)))
@@ -35,8 +36,9 @@ func (l *lookup) profile(s *service, port uint16) *controller.Profile {
 	return translated
 }
 
-// translateProfile translates a ServiceProfile. It returns an error for a field that the
-// controller does not support.
+// translateProfile translates a ServiceProfile. It returns an error for a value that is
+// invalid or not supported. Without a retryBudget, the result has the default budget of
+// linkerd.
 func translateProfile(from *serviceProfile) (*controller.Profile, error) {
 	p := new(controller.Profile)
 	for _, r := range from.Routes {

@@ -18,19 +18,20 @@ import (
 	"github.com/gotower/gotower/examples/internal/kubeobject"
 )
 
-// object is a mapping in the format of the configuration file of the controller. Routes and
-// policies are translated to this format, because [controller.Parse] checks it.
+// object is a mapping in the format of the controller's configuration file. Routes and
+// policies are translated to this format, because [controller.Parse] then checks and
+// converts them.
 type object = map[string]any
 
-// policyFields has the field of an outbound policy for each kind of routes, in the order of
-// precedence. A Service uses the routes of one kind.
+// policyFields has each kind of route with its field in the configuration file. A port of a
+// Service uses the routes of one kind: the first in this list that has routes for the port.
 var policyFields = [...]struct{ kind, field string }{ //nolint:gochecknoglobals // constant
 	{"GRPCRoute", "grpcRoutes"}, {"HTTPRoute", "httpRoutes"},
 }
 
-// policy returns the outbound policy of a port of s, or nil for the default policy. opaque
-// specifies whether the port is opaque. Invalid routes are left out. Their status has the
-// reason.
+// policy returns the outbound policy of a port of s. It returns nil, which means the
+// default policy, if neither routes nor annotations configure one. An opaque port uses no
+// routes. Invalid routes are left out, and their status has the reason.
 func (l *lookup) policy(s *service, port uint16, opaque bool) *outbound.OutboundPolicy {
 	policy := make(object)
 	if accrual := accrualOf(s.Annotations); accrual != nil {
@@ -74,8 +75,8 @@ func (l *lookup) policy(s *service, port uint16, opaque bool) *outbound.Outbound
 	return msg
 }
 
-// defaultRoute is the name of the route that has the annotations of a Service without
-// routes.
+// defaultRoute is the name of the route for a Service that has no routes, but has
+// annotations for retries or timeouts.
 const defaultRoute = "http"
 
 // attached returns the routes of the given kind that are attached to a port of s. Only
@@ -89,8 +90,8 @@ func (c *cluster) attached(kind string, s *service, port uint16) []*resource[rou
 	})
 }
 
-// parentOf returns the kind and the name of the object to which p, a reference of the route
-// r, refers. The kind is "" unless it is a Service or a Server.
+// parentOf returns the kind and the name of the object to which p, a parent reference of
+// the route r, refers. The kind is "" if the object is neither a Service nor a Server.
 func parentOf(r *resource[route], p *kubeobject.ParentReference) (string, kubeobject.Name) {
 	kind, name := p.Object(r.GetNamespace(), gatewayGroup, "Gateway")
 	switch {
@@ -102,8 +103,9 @@ func parentOf(r *resource[route], p *kubeobject.ParentReference) (string, kubeob
 	return "", name
 }
 
-// outboundRoute translates the route r of a Service with the given annotations. It returns
-// an error for a part that is not supported.
+// outboundRoute translates the route r of a Service with the given annotations. The
+// timeouts of a rule override those of annotations. outboundRoute returns an error for a
+// part that is not supported.
 func (l *lookup) outboundRoute(r *resource[route], annotations map[string]string) (object, error) {
 	return translateRoute(r, func(from rule) (object, error) {
 		to := annotatedRule(r.GetKind(), annotations, r.GetAnnotations())
@@ -187,8 +189,8 @@ func translateRoute(r *resource[route], ruleOf func(rule) (object, error)) (obje
 	return to, nil
 }
 
-// annotatedRule returns the timeouts and the retry of a rule of the given kind of route.
-// Annotations of the route override those of the Service.
+// annotatedRule returns a rule with the timeouts and the retry that annotations configure.
+// kind is the kind of the route. The annotations in route override those in service.
 func annotatedRule(kind string, service, route map[string]string) object {
 	value := func(name string) string { return cmp.Or(route[name], service[name]) }
 	rule, timeouts, retry := make(object), make(object), make(object)
@@ -214,7 +216,8 @@ func annotatedRule(kind string, service, route map[string]string) object {
 	return rule
 }
 
-// accrualOf returns the failure accrual in the annotations of a Service, or nil.
+// accrualOf returns the failure accrual that the annotations of a Service configure. It
+// returns nil if they do not enable failure accrual.
 func accrualOf(annotations map[string]string) object {
 	if annotations[balancerPrefix+"failure-accrual"] != "consecutive" {
 		return nil
@@ -231,15 +234,16 @@ func accrualOf(annotations map[string]string) object {
 }
 
 // checkOutbound returns an error if the translated route is invalid. field is the field of
-// the policy for its kind.
+// the policy that contains routes of its kind, as in policyFields.
 func (l *lookup) checkOutbound(field string, route object) error {
 	policy := object{field: []object{route}}
 	_, err := l.parseDestinations("check.test", object{"policy": policy}, policy)
 	return err
 }
 
-// parseDestinations checks a destination and returns its configuration. The configuration
-// has the backends of policy that exist, too.
+// parseDestinations returns a configuration with one destination, or an error if the
+// destination is invalid. policy is the policy in destination. The backends of policy that
+// exist as Services are destinations too, because requests to any other backend fail.
 func (l *lookup) parseDestinations(name string, destination, policy object) (controller.Config, error) {
 	all := object{}
 	for _, f := range policyFields {
@@ -270,8 +274,8 @@ func (l *lookup) exists(host, port string) bool {
 	return s != nil && slices.ContainsFunc(s.ports, func(p namedPort) bool { return strconv.Itoa(int(p.port)) == port })
 }
 
-// parse returns the configuration in file. The error has only the reasons, because the
-// lines of file have no meaning.
+// parse converts file to a configuration. The error has only the reasons of the mistakes
+// and not their lines, because file is not the text of a user.
 func parse(file object) (controller.Config, error) {
 	text, err := json.Marshal(file)
 	if err != nil {
@@ -291,8 +295,8 @@ func parse(file object) (controller.Config, error) {
 	return cfg, errors.New(strings.Join(reasons, "; "))
 }
 
-// setMetadata adds the namespace to the metadata of the routes in msg. If named is false,
-// the routes come from no object, and have the metadata of a default.
+// setMetadata adds the namespace to the metadata of each route in msg. If named is false,
+// the routes come from annotations, and their metadata gets the name defaultRoute instead.
 func setMetadata(msg *outbound.OutboundPolicy, namespace string, named bool) {
 	set := func(m *apimeta.Metadata) {
 		if r := m.GetResource(); r != nil && named {

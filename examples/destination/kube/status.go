@@ -20,8 +20,8 @@ import (
 	"github.com/gotower/gotower/examples/internal/kubeobject"
 )
 
-// status returns the status of the route r: for each parent that is a Service or Server,
-// whether the route is accepted and its backends exist.
+// status returns the status of the route r. For each parent that is a Service or a Server,
+// it has the conditions Accepted and ResolvedRefs. Other parents are left out.
 func (c *cluster) status(r *resource[route]) kubeobject.Status {
 	s := kubeobject.Status{Kind: r.GetKind(), Object: kubeobject.NameOf(r)}
 	for _, ref := range r.spec.ParentRefs {
@@ -49,14 +49,15 @@ func (c *cluster) status(r *resource[route]) kubeobject.Status {
 	return s
 }
 
-// rejection is the reason and message of the condition Accepted of a route that is not
-// accepted.
+// rejection is the error for a route that a parent does not accept. The condition Accepted
+// of the route is then False, with this reason and message.
 type rejection struct{ reason, message string }
 
 func (r *rejection) Error() string { return r.message }
 
-// acceptOutbound returns a [rejection] unless the route r is attached to a port of a
-// Service. A nil port means all ports.
+// acceptOutbound returns a [rejection] if the route r is invalid or has no effect on a port
+// of the Service. The Service must be in the namespace of r. Routes of a kind that takes
+// precedence must not use the port. A nil port means all ports.
 func (l *lookup) acceptOutbound(r *resource[route], name kubeobject.Name, port *int) error {
 	s := l.service(name)
 	switch {
@@ -87,7 +88,8 @@ func (l *lookup) acceptOutbound(r *resource[route], name kubeobject.Name, port *
 	return nil
 }
 
-// acceptInbound returns a [rejection] unless the route r is attached to a Server.
+// acceptInbound returns a [rejection] unless the Server with the given name exists in the
+// namespace of the route r, and r is valid for this Server.
 func (l *lookup) acceptInbound(r *resource[route], name kubeobject.Name) error {
 	s := get[resource[server]](l.cluster, "Server", name.Namespace, name.Name)
 	if s == nil || s.spec == nil || name.Namespace != r.GetNamespace() {
@@ -108,7 +110,8 @@ func (l *lookup) acceptInbound(r *resource[route], name kubeobject.Name) error {
 	return nil
 }
 
-// resolved returns the condition ResolvedRefs of the route r.
+// resolved returns the condition ResolvedRefs of the route r. It is True if each backend is
+// a Service that has the port of the reference.
 func (l *lookup) resolved(r *resource[route]) kubeobject.Condition {
 	for _, rule := range r.spec.Rules {
 		for _, b := range rule.BackendRefs {
@@ -131,8 +134,9 @@ type routeKey struct {
 	kubeobject.Name
 }
 
-// statusWriter writes the status of routes. It always collects the routes that may need
-// another status, but writes them only while it runs.
+// statusWriter writes the status of routes. The method changed always collects the routes
+// whose status may have changed. Only the method run, which the leader calls, writes
+// statuses.
 type statusWriter struct {
 	cluster *cluster
 	client  dynamic.Interface
@@ -146,8 +150,9 @@ func newStatusWriter(c *cluster, client dynamic.Interface) *statusWriter {
 	return &statusWriter{cluster: c, client: client, wake: make(chan struct{}, 1), dirty: make(map[routeKey]struct{})}
 }
 
-// changed adds the routes that a change of the object o may affect: o itself, the routes that
-// refer to it, and routes with the same parent.
+// changed adds the routes whose status may change with the object o. If o is a route, they
+// are o and all routes that refer to a parent of o. If o is a Service or a Server, they are
+// the routes that refer to o.
 func (w *statusWriter) changed(o any) {
 	var related []string
 	switch o := o.(type) {
@@ -169,8 +174,8 @@ func (w *statusWriter) changed(o any) {
 	}
 }
 
-// add adds a route, unless it is attached only to objects of other controllers and has no
-// status of this one.
+// add adds the route o to the routes that run writes next, and wakes run. It ignores an
+// object that is not a route, and a route that could not be decoded.
 func (w *statusWriter) add(o any) {
 	r, ok := o.(*resource[route])
 	if !ok || r.spec == nil {
@@ -189,14 +194,16 @@ func (w *statusWriter) notify() {
 	}
 }
 
-// statusDelay is the time between a change and the write. Changes during this time are
-// written together. After an error, the next attempt is after statusBackoff.
+// statusDelay is the time between two rounds of writes. The routes that change during this
+// time are written in the next round. After a round with an error, the time is
+// statusBackoff.
 const (
 	statusDelay   = 50 * time.Millisecond
 	statusBackoff = 5 * time.Second
 )
 
-// run writes the status of all routes, and then that of changed routes, until ctx ends.
+// run writes the status of all routes at the start, and then that of each changed route,
+// until ctx ends. It logs a failed write and repeats it in the next round.
 func (w *statusWriter) run(ctx context.Context) {
 	for _, f := range policyFields {
 		for _, item := range w.cluster.stores[f.kind].List() {
@@ -234,8 +241,9 @@ func (w *statusWriter) run(ctx context.Context) {
 	}
 }
 
-// write writes the status of one route if it changes. It ignores a route that has been
-// deleted, and a conflict, because the changed route is written later.
+// write writes the status of one route, unless the route has this status already. It does
+// nothing if the route has been deleted, or has only parents of other controllers. A
+// conflict is not an error, because the newer version of the route is written later.
 func (w *statusWriter) write(ctx context.Context, key routeKey) error {
 	r := get[resource[route]](w.cluster, key.kind, key.Namespace, key.Name.Name)
 	if r == nil || r.spec == nil {
@@ -258,8 +266,8 @@ func (w *statusWriter) write(ctx context.Context, key routeKey) error {
 	return nil
 }
 
-// hasStatus reports whether r has a status of this controller, for a parent that may have
-// been removed.
+// hasStatus reports whether the status of r has an entry of this controller. The entry may
+// be for an object that is not a parent of r anymore.
 func (c *cluster) hasStatus(r *resource[route]) bool {
 	old, err := kubeobject.Decode[struct {
 		Status kubeobject.Status `json:"status"`
@@ -269,17 +277,19 @@ func (c *cluster) hasStatus(r *resource[route]) bool {
 	})
 }
 
-// Lease identifies the Lease of the leader election and the candidate. The durations are
-// those of [leaderelection.LeaderElectionConfig]; 0 means the default.
+// Lease configures the leader election: the Kubernetes Lease and the identity of this
+// candidate. A duration of 0 means the default, which is 15 s for Duration, 10 s for
+// RenewDeadline and 2 s for RetryPeriod. See [leaderelection.LeaderElectionConfig].
 type Lease struct {
 	Namespace, Name string
-	Identity        string // of the candidate
+	Identity        string // of this candidate; different for each candidate
 
 	Duration, RenewDeadline, RetryPeriod time.Duration
 }
 
-// run calls lead while the candidate holds the Lease, until ctx ends. lead must return when
-// its context ends. If the candidate loses the Lease, run tries to get it again.
+// run calls lead each time the candidate gets the Lease. When the candidate loses the
+// Lease, the context of lead ends, and lead must return. run then tries to get the Lease
+// again, until ctx ends.
 func (l Lease) run(ctx context.Context, client kubernetes.Interface, lead func(context.Context)) error {
 	for ctx.Err() == nil {
 		ended := make(chan struct{})

@@ -14,7 +14,7 @@ const retryDelay = time.Second
 
 // patient is a transport that repeats a GET request until the API server answers or the
 // context of the request ends. Informers then notice within seconds that the API server is
-// available again. Their own backoff grows to a minute.
+// available again. Without patient they may wait a minute, which is their maximum backoff.
 type patient struct {
 	next http.RoundTripper
 	log  *slog.Logger

@@ -41,7 +41,8 @@ var resources = map[string]schema.GroupVersionResource{ //nolint:gochecknoglobal
 	"HTTPLocalRateLimitPolicy": {Group: policyGroup, Version: "v1alpha1", Resource: "httplocalratelimitpolicies"},
 }
 
-// Watcher watches the objects of a cluster and serves them by a controller.
+// Watcher reads the objects of a Kubernetes cluster, and makes them the configuration of a
+// controller. Make it with [New] and start it with [Watcher.Run].
 type Watcher struct {
 	*cluster
 
@@ -59,12 +60,13 @@ type informer struct {
 	missing atomic.Int32 // number of answers that the API server does not have the kind
 }
 
-// minMissing is the value of informer.missing from which a kind counts as missing. It is
-// above 1, because an API server that has just started does not have its definitions yet.
+// minMissing is how many answers that the API server does not have a kind make the kind
+// count as missing. One answer is not enough, because an API server that has just started
+// may not have its definitions yet.
 const minMissing = 3
 
-// New returns a Watcher of the API server that cfg specifies. The watches begin with
-// [Watcher.Run]. The controller c must have no configuration.
+// New returns a Watcher that reads from the API server of cfg and configures the controller
+// c. It watches nothing before [Watcher.Run]. Do not call Set or Load of c.
 func New(cfg *rest.Config, s Settings, c *controller.Controller, log *slog.Logger) (*Watcher, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return &patient{next: next, log: log} })
@@ -104,7 +106,8 @@ func New(cfg *rest.Config, s Settings, c *controller.Controller, log *slog.Logge
 	return w, nil
 }
 
-// transform returns the transformation of the objects of a kind.
+// transform returns the function that converts an object of a kind before an informer
+// stores it.
 func transform(kind string) cache.TransformFunc {
 	return map[string]cache.TransformFunc{
 		"Service": transformService, "Pod": transformPod, "EndpointSlice": transformSlice,
@@ -147,7 +150,7 @@ func indexers(kind string) cache.Indexers {
 	return cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
 }
 
-// addrsOf returns the IP addresses of a Service or Pod.
+// addrsOf returns the IP addresses of a Service or Pod, as objects of the kind usesIP.
 func addrsOf(o any) (all []controller.Object) {
 	add := func(ip string) { all = append(all, controller.Object{Kind: usesIP, Name: ip}) }
 	switch o := o.(type) {
@@ -191,8 +194,8 @@ func references(o any, backends bool) (all []string) {
 	return all
 }
 
-// informer prepares the informer of a kind: the transformation of its objects, and the
-// look-ups after a change.
+// informer prepares the informer shared for a kind. It sets the function that converts
+// objects, counts the answers that the kind is missing, and passes changes to changed.
 func (w *Watcher) informer(kind string, shared cache.SharedIndexInformer) (*informer, error) {
 	i := &informer{SharedIndexInformer: shared}
 	if err := i.SetTransform(transform(kind)); err != nil {
@@ -225,8 +228,8 @@ func (w *Watcher) informer(kind string, shared cache.SharedIndexInformer) (*info
 	return i, err
 }
 
-// changed notifies the controller and the writer of statuses about changed objects. An
-// update has the object before and after it.
+// changed notifies the controller and the status writer that an object has changed. For an
+// update, objects has the object before and after the update.
 func (w *Watcher) changed(objects ...any) {
 	all := make([]controller.Object, 0, 2*len(objects))
 	for _, o := range objects {
@@ -236,7 +239,8 @@ func (w *Watcher) changed(objects ...any) {
 	w.controller.Changed(all...)
 }
 
-// affected returns the objects of the [controller.Source] that depend on o.
+// affected returns the objects of a [controller.Source] that change when o changes. The
+// answers that depend on them are made again.
 func affected(o any) []controller.Object {
 	switch o := o.(type) {
 	case *service:
@@ -268,10 +272,10 @@ func affected(o any) []controller.Object {
 	return nil
 }
 
-// Run watches the cluster until ctx ends. When all existing objects have been read, it
-// makes them the source of the controller and calls ready. Objects that have been read are
-// served while the API server is not available. If l has a name, Run also writes the status
-// of routes while it holds the Lease.
+// Run watches the cluster until ctx ends. After it has read all existing objects, the
+// controller serves them, and Run calls ready. While the API server is not available, the
+// controller serves the last objects. If l.Name is not empty, Run also writes the status of
+// routes while it holds the Lease.
 func (w *Watcher) Run(ctx context.Context, l Lease, ready func()) error {
 	var all sync.WaitGroup
 	defer all.Wait()

@@ -13,14 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// InjectAnnotation determines whether a pod is injected. Its values are enabled, disabled,
-// and ingress for a proxy in ingress mode.
+// InjectAnnotation is the annotation that determines whether the proxy is added to a pod.
+// Its values are enabled, disabled, and ingress, which adds a proxy in ingress mode.
 const InjectAnnotation = "linkerd.io/inject"
 
 // ConfigPrefix is the prefix of the annotations that configure a proxy.
 const ConfigPrefix = "config.linkerd.io/"
 
-// options has the settings of one pod: those of [Config] and those of its annotations.
+// options has the settings of the proxy of one pod. The annotations of the pod override the
+// defaults from [Config].
 type options struct {
 	proxyImage, initImage, pullPolicy               string
 	inbound, outbound, control, admin               int
@@ -47,7 +48,8 @@ func (c Config) options() options {
 	}
 }
 
-// setters returns the function that sets the value of each annotation, without its prefix.
+// setters returns a function for each annotation that configures a proxy, by the name of
+// the annotation without its prefix. The function parses a value and stores it in o.
 func (o *options) setters() map[string]func(string) error {
 	return map[string]func(string) error{
 		"proxy-image": text(&o.proxyImage), "init-image": text(&o.initImage),
@@ -86,7 +88,8 @@ func (o *options) setters() map[string]func(string) error {
 	}
 }
 
-// set applies annotations, and returns warnings for those that are ignored.
+// set stores the values of annotations in o. It returns a warning for each unknown
+// annotation with a prefix of proxy settings. The error joins all invalid values.
 func (o *options) set(annotations map[string]string) (warnings []string, err error) {
 	setters := o.setters()
 	var errs []error
@@ -111,7 +114,8 @@ func (o *options) set(annotations map[string]string) (warnings []string, err err
 	return warnings, errors.Join(errs...)
 }
 
-// configName returns the name of an annotation of a proxy without its prefix.
+// configName returns the name without prefix of an annotation that configures a proxy. ok
+// is false if key is another annotation.
 func configName(key string) (name string, ok bool) {
 	for _, prefix := range []string{ConfigPrefix, "config.alpha.linkerd.io/", "config.beta.linkerd.io/"} {
 		if name, ok = strings.CutPrefix(key, prefix); ok {
@@ -121,7 +125,8 @@ func configName(key string) (name string, ok bool) {
 	return "", false
 }
 
-// The functions below return functions that parse a value and store it.
+// The functions below return a function that parses the value of an annotation and stores
+// it.
 
 func text(to *string) func(string) error {
 	return func(s string) error {
@@ -130,7 +135,7 @@ func text(to *string) func(string) error {
 	}
 }
 
-// tag replaces the tag of an image.
+// tag returns a function that replaces the tag of the image.
 func tag(image *string) func(string) error {
 	return func(s string) error {
 		name := *image
@@ -173,7 +178,7 @@ func number(to *int, low, high int) func(string) error {
 	}
 }
 
-// duration stores a duration as a number of seconds.
+// duration returns a function that stores a duration as a number of whole seconds.
 func duration(to *int) func(string) error {
 	return func(s string) error {
 		d, err := time.ParseDuration(s)

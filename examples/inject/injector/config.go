@@ -23,15 +23,16 @@ type Config struct {
 	PullPolicy string // of both images
 
 	ClusterNetworks string // CIDRs of pods and Services, separated by commas
-	DefaultPolicy   string // inbound policy of ports without one
-	OpaquePorts     string // ports on which the server may speak first
+	DefaultPolicy   string // inbound policy of ports for which the controller has no other
+	OpaquePorts     string // ports without protocol detection, such as "25,3306"
 	TapAccount      string // identity of the client that may tap; "" turns tap off
 	IptablesMode    string // nft, legacy or plain
 	IPv6            bool   // also redirect and accept IPv6
 	Native          bool   // the proxy is a native sidecar
 
-	// Controller means that the pod has the controller of the control plane. Its proxy
-	// connects to it on localhost, and reads the trust anchors from their ConfigMap.
+	// Controller means that the pod runs the destination controller. The proxy of the pod
+	// then connects to this controller on localhost, and reads the trust anchors from
+	// [AnchorsConfigMap].
 	Controller bool
 }
 
@@ -66,7 +67,8 @@ func AddFlags(f *flag.FlagSet, c *Config) {
 	f.BoolVar(&c.Native, "native-sidecar", c.Native, "native sidecar containers, of Kubernetes 1.29")
 }
 
-// Validate returns an error if c cannot configure a proxy.
+// Validate returns an error if a required field is empty, or if the proxy or its init
+// container would reject a value.
 func (c Config) Validate() error {
 	for name, value := range map[string]string{
 		"namespace": c.Namespace, "cluster domain": c.ClusterDomain, "trust domain": c.TrustDomain,
@@ -90,13 +92,13 @@ const (
 	AnchorsKey       = "ca-bundle.crt"
 )
 
-// identity returns the identity of a service account of the control plane.
+// identity returns the identity of the pods with the given service account.
 func (c Config) identity(account, namespace string) string {
 	return account + "." + namespace + ".serviceaccount.identity." + c.Namespace + "." + c.TrustDomain
 }
 
-// AnchorsSum returns the checksum of trust anchors in PEM, which is in an annotation of each
-// pod.
+// AnchorsSum returns the SHA-256 sum of trust anchors in PEM, in hexadecimal. Each injected
+// pod has the sum in an annotation.
 func AnchorsSum(anchors string) string {
 	sum := sha256.Sum256([]byte(strings.TrimSpace(anchors)))
 	return hex.EncodeToString(sum[:])

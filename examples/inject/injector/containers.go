@@ -17,7 +17,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/settings"
 )
 
-// The names of the containers and volumes that are added to a pod.
+// The names of the containers and volumes that are added to a pod, and the audience of the
+// token by which the proxy gets a certificate.
 const (
 	ProxyName     = "linkerd-proxy"
 	initName      = "linkerd-init"
@@ -34,7 +35,8 @@ const (
 	tokenLifetime = 24 * 60 * 60
 )
 
-// redirection returns the rules of the init container.
+// redirection returns the rules by which the init container redirects connections to the
+// proxy. It returns an error if a port or network is invalid.
 func (o *options) redirection() (redirect.Config, error) {
 	own := fmt.Sprintf("%d,%d", o.control, o.admin)
 	c := redirect.Config{
@@ -84,7 +86,7 @@ func (o *options) initContainer(c Config, rules redirect.Config) corev1.Containe
 	}
 }
 
-// proxyContainer returns the container of the proxy with its environment.
+// proxyContainer returns the container of the proxy with env as its environment.
 func (o *options) proxyContainer(c Config, env []corev1.EnvVar) corev1.Container {
 	probe := func(path string, delay, period int32) *corev1.Probe {
 		return &corev1.Probe{
@@ -123,8 +125,8 @@ func (o *options) proxyContainer(c Config, env []corev1.EnvVar) corev1.Container
 	return p
 }
 
-// lifecycle returns the hooks of the proxy. An ordinary container delays the start of the
-// following containers by its postStart hook.
+// lifecycle returns the lifecycle hooks of the proxy, or nil if it has none. The postStart
+// hook of an ordinary container delays the following containers until the proxy is ready.
 func (o *options) lifecycle() *corev1.Lifecycle {
 	l := new(corev1.Lifecycle)
 	if o.await && !o.native {
@@ -141,7 +143,7 @@ func (o *options) lifecycle() *corev1.Lifecycle {
 	return l
 }
 
-// volumes returns the volumes of the added containers.
+// volumes returns the volumes that the added containers mount.
 func volumes(c Config) []corev1.Volume {
 	lock := corev1.Volume{Name: lockName, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
 	if c.TrustAnchors == "" {
@@ -158,7 +160,8 @@ func volumes(c Config) []corev1.Volume {
 	}
 }
 
-// environ returns the variables of the proxy of a pod with the given containers.
+// environ returns the environment variables of the proxy. containers are the other
+// containers of the pod, from which it takes the numbers of ports.
 func (o *options) environ(c Config, containers []container) []corev1.EnvVar {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
@@ -224,7 +227,8 @@ func (o *options) environ(c Config, containers []container) []corev1.EnvVar {
 	return append(env, o.controlEnviron(c)...)
 }
 
-// controlEnviron returns the variables of the control plane and the identity.
+// controlEnviron returns the environment variables for the servers of the control plane,
+// for the identity of the proxy, and for tap.
 func (o *options) controlEnviron(c Config) (env []corev1.EnvVar) {
 	set := func(name, value string) { env = append(env, corev1.EnvVar{Name: settings.Prefix + name, Value: value}) }
 	server := func(name, service string, port int, account string) {
@@ -268,8 +272,9 @@ const (
 	IdentityPort    = 8080
 )
 
-// checkEnviron returns the error that the proxy would report for its environment. anchors
-// are the trust anchors, which may be in a ConfigMap.
+// checkEnviron returns the error that the proxy would report for the environment env. A
+// warning counts as an error. anchors are the trust anchors, because env may only refer to
+// their ConfigMap.
 func checkEnviron(env []corev1.EnvVar, anchors string) error {
 	values := map[string]string{}
 	for _, e := range env {
@@ -306,7 +311,8 @@ type container struct {
 	} `json:"ports"`
 }
 
-// ports returns the TCP ports of containers, or those of the annotation.
+// ports returns the inbound ports of the pod, separated by commas. They are those of the
+// annotation pod-inbound-ports, or without it all TCP ports of containers.
 func (o *options) ports(containers []container) string {
 	if o.inboundPorts != "" {
 		return o.inboundPorts
@@ -322,7 +328,8 @@ func (o *options) ports(containers []container) string {
 	return strings.Join(ports, ",")
 }
 
-// named replaces the names of container ports in a list of ports by their numbers.
+// named returns the list ports, in which it replaces each name of a container port by the
+// number of this port.
 func named(ports string, containers []container) string {
 	all := list(ports)
 	for i, name := range all {

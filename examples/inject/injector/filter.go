@@ -11,15 +11,16 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Filter returns the documents in, with the proxy added to all workloads. Documents are
-// YAML or JSON. A document without an injected workload is returned unchanged, with its
-// comments. Others are written again in their format, with sorted keys and without comments
-// and anchors. After an error no document is returned.
+// Filter returns the YAML or JSON documents of in, with the proxy added to all workloads. A
+// document without an injected workload is returned unchanged, with its comments. Any other
+// document is encoded again in its format, with sorted keys and without comments and
+// anchors. After an error no document is returned.
 func (c Config) Filter(in []byte) ([]byte, []Report, error) {
 	return convertDocuments(in, func(pod map[string]any) (Result, error) { return c.Inject(pod, nil) })
 }
 
-// FilterUninject returns the documents in, with the proxy removed from all workloads.
+// FilterUninject returns the YAML or JSON documents of in, with the proxy removed from all
+// workloads. It keeps a document without a proxy unchanged, as [Config.Filter] does.
 func FilterUninject(in []byte) ([]byte, []Report, error) {
 	return convertDocuments(in, func(pod map[string]any) (Result, error) {
 		removed, err := Uninject(pod)
@@ -47,11 +48,11 @@ func convertDocuments(in []byte, do func(pod map[string]any) (Result, error)) ([
 	return out.Bytes(), reports, nil
 }
 
-// separator begins a document of YAML.
+// separator is the text that begins a YAML document.
 const separator = "---"
 
-// split splits a stream into its documents. Each document but the first begins with its
-// separator.
+// split splits a stream of YAML into its documents. Each document except the first begins
+// with the separator.
 func split(in []byte) (documents []string) {
 	var document strings.Builder
 	for line := range strings.Lines(string(bytes.TrimPrefix(in, []byte("\ufeff")))) {
@@ -65,7 +66,8 @@ func split(in []byte) (documents []string) {
 	return append(documents, document.String())
 }
 
-// convertDocument converts one document, which may have several values if it is JSON.
+// convertDocument calls do for each workload in one document, and returns the changed
+// document. A JSON document may contain several values.
 func convertDocument(document string, do func(pod map[string]any) (Result, error)) ([]byte, []Report, error) {
 	content := strings.TrimPrefix(document, separator)
 	if isEmpty(content) {
@@ -121,7 +123,8 @@ func isEmpty(content string) bool {
 	return true
 }
 
-// parseJSON returns the values of a document of JSON. ok is false if it is not JSON.
+// parseJSON returns the JSON values in content. ok is false if content is empty or not
+// JSON.
 func parseJSON(content string) (values []any, ok bool) {
 	d := json.NewDecoder(strings.NewReader(content))
 	d.UseNumber()
@@ -137,7 +140,8 @@ func parseJSON(content string) (values []any, ok bool) {
 	}
 }
 
-// encode encodes values as JSON, or the only value as a document of YAML.
+// encode encodes values as JSON if asJSON is true. Otherwise it encodes the only value as a
+// YAML document.
 func encode(values []any, asJSON bool) ([]byte, error) {
 	var out bytes.Buffer
 	if asJSON {

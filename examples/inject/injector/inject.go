@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// The annotations and the label that are set on an injected pod. They belong to the
-// injector: [Uninject] removes them.
+// The annotations and the label that [Config.Inject] sets on a pod, and the value of
+// createdBy. [Uninject] removes these annotations and the label.
 const (
 	createdBy       = "linkerd.io/created-by"
 	proxyVersion    = "linkerd.io/proxy-version"
@@ -26,10 +26,11 @@ type Result struct {
 }
 
 // Inject adds the proxy to pod, which has the fields metadata and spec of a Pod or of a pod
-// template. namespace has the annotations of its namespace. Annotations of the pod override
-// them. Annotations of the namespace that configure the proxy are copied to the pod.
+// template. namespace has the annotations of the pod's namespace. Those that configure the
+// proxy are copied to the pod, unless the pod has the same annotation.
 //
-// Pods that the proxy cannot serve are skipped. After an error the pod is unchanged.
+// Pods that the proxy cannot serve, and pods that disable injection, are skipped. After an
+// error the pod is unchanged.
 func (c Config) Inject(pod map[string]any, namespace map[string]string) (Result, error) {
 	p, err := newPod(pod)
 	if err != nil {
@@ -111,12 +112,13 @@ func Uninject(pod map[string]any) (bool, error) {
 	return true, nil
 }
 
-// isVolume reports whether name is the name of a volume of the added containers.
+// isVolume reports whether name is the name of a volume that [Config.Inject] adds.
 func isVolume(name string) bool {
 	return slices.Contains([]string{lockName, identityName, tokenName}, name)
 }
 
-// pod is a Pod or a pod template in its parts.
+// pod has the parts of a Pod or a pod template that the injector changes. The method store
+// writes them back to object.
 type pod struct {
 	metadata, spec             map[string]any
 	annotations, labels        map[string]any
@@ -156,7 +158,7 @@ func (p *pod) injected() bool {
 	return slices.ContainsFunc(slices.Concat(p.containers, p.inits), func(c any) bool { return name(c) == ProxyName })
 }
 
-// skip returns why the pod cannot be injected, or "".
+// skip returns the reason why the pod cannot have a proxy, or "" if it can.
 func (p *pod) skip() string {
 	selector, _ := p.spec["nodeSelector"].(map[string]any)
 	system, _ := p.spec["os"].(map[string]any)
@@ -184,7 +186,8 @@ func (p *pod) skip() string {
 	return ""
 }
 
-// annotate sets the annotations and labels of the injector.
+// annotate sets the annotations and the label of the injector, and the annotations that the
+// pod inherits from its namespace.
 func (p *pod) annotate(c Config, o options, inherited map[string]string) {
 	for key, value := range inherited {
 		if key != InjectAnnotation {
@@ -228,7 +231,7 @@ func name(element any) string {
 	return s
 }
 
-// texts returns annotations as strings.
+// texts returns annotations as strings. It returns an error if a value is not a string.
 func texts(annotations map[string]any) (map[string]string, error) {
 	all := map[string]string{}
 	for key, value := range annotations {
@@ -241,7 +244,8 @@ func texts(annotations map[string]any) (map[string]string, error) {
 	return all, nil
 }
 
-// convert encodes from as JSON and decodes it into to. Numbers keep their text.
+// convert encodes from as JSON and decodes the JSON into to. A number becomes a
+// [json.Number], so that it does not lose digits.
 func convert(from, to any) error {
 	text, err := json.Marshal(from)
 	if err != nil {

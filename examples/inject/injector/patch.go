@@ -5,15 +5,15 @@ import (
 	"reflect"
 )
 
-// operation is an operation of a JSON Patch (RFC 6902).
+// operation is one operation of a JSON Patch (RFC 6902).
 type operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value"`
 }
 
-// Patch injects the pod in raw, which is JSON, as [Config.Inject] does. It returns the
-// changes as a JSON Patch, or nil if the pod is skipped.
+// Patch adds the proxy to the pod in raw, which is JSON, as [Config.Inject] does. It
+// returns the changes as a JSON Patch, or nil if the pod is skipped.
 func (c Config) Patch(raw []byte, namespace map[string]string) ([]byte, Result, error) {
 	var before, after map[string]any
 	for _, to := range []*map[string]any{&before, &after} {
@@ -39,8 +39,9 @@ func (c Config) Patch(raw []byte, namespace map[string]string) ([]byte, Result, 
 	return patch, result, err
 }
 
-// Enabled reports whether the annotations of a pod in JSON, or else those of its namespace,
-// request an injection.
+// Enabled reports whether the pod in raw, which is JSON, requests a proxy by
+// [InjectAnnotation]. If the pod does not have the annotation, that of its namespace
+// applies. A missing annotation and "disabled" do not request a proxy.
 func Enabled(raw []byte, namespace map[string]string) bool {
 	var pod struct {
 		Metadata struct {

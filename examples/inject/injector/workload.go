@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Report is the result of one workload of a stream.
+// Report is the result of the injection or removal for one workload.
 type Report struct {
 	Kind, Name string
 	Result
 }
 
-// templatePath returns the path to the pod template of a kind of workload. ok is false for
-// other kinds.
+// templatePath returns the path of fields from a workload of the given kind to its pod
+// template. The path of a Pod is empty. ok is false if kind is not a workload.
 func templatePath(kind string) (path []string, ok bool) {
 	switch kind {
 	case "Pod":
@@ -26,16 +26,18 @@ func templatePath(kind string) (path []string, ok bool) {
 	return nil, false
 }
 
-// hasWorkloads reports whether an API group has workloads. The group extensions had some.
+// hasWorkloads reports whether an API group has kinds of workloads. The group extensions
+// had some in old versions.
 func hasWorkloads(group string) bool {
 	return group == "" || group == "apps" || group == "batch" || group == "extensions"
 }
 
-// maxDepth is the maximum depth of a List in a List.
+// maxDepth is the maximum number of Lists that may contain each other.
 const maxDepth = 10
 
-// each calls do for the pods of an object, which may be a workload or a list. It ignores
-// other kinds. kind is the kind of an object that has none, because it is in a typed list.
+// each calls do for the pod template of object, or for that of each workload in a List. It
+// ignores objects of other kinds. kind is the kind of an object without the field kind,
+// because the items of a typed list such as PodList do not have it.
 func each(object map[string]any, kind string, depth int, do func(kind, name string, pod map[string]any) error) error {
 	if s, ok := object["kind"].(string); ok {
 		kind = s

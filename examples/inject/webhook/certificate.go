@@ -16,26 +16,26 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Certificate is the certificate of the webhook. Its replicas share it by a Secret. Each
-// replica runs the same loop, and conflicting writes to the Secret fail, so that no leader
-// is necessary.
+// Certificate manages the certificate of the webhook. The replicas of the webhook share it
+// in a Secret, and each of them runs the same loop. No leader is necessary, because the API
+// server rejects conflicting writes to the Secret.
 //
-// A new certificate is in the caBundle for the duration Overlap before it is used. The old
-// one stays there for the same duration after that.
+// The caBundle has a new certificate for the duration Overlap before the webhook uses it.
+// It has the old certificate for the same duration afterwards.
 type Certificate struct {
 	Client        kubernetes.Interface
 	Namespace     string        // of the Secret
 	Secret        string        // name of the Secret
 	Configuration string        // name of the MutatingWebhookConfiguration
 	Names         []string      // DNS names and IP addresses of the webhook
-	Lifetime      time.Duration // of a certificate, which is renewed after 2/3 of it
-	Overlap       time.Duration // at least a few times Interval
+	Lifetime      time.Duration // validity of a new certificate; it is renewed after 2/3 of this time
+	Overlap       time.Duration // how long two certificates are trusted together; at least twice Interval
 	Interval      time.Duration // between two reads of the Secret and the configuration
 	Log           *slog.Logger
 
 	served  atomic.Pointer[tls.Certificate]
-	bundle  []byte    // that the configuration had in the last round
-	trusted time.Time // since when
+	bundle  []byte    // caBundle that the last round wrote or found
+	trusted time.Time // when the configuration first had this bundle
 }
 
 // Get returns the current certificate. It has the signature of tls.Config.GetCertificate.
@@ -46,11 +46,11 @@ func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return nil, errors.New("the certificate has not been read yet")
 }
 
-// Ready reports whether there is a certificate that the API server trusts.
+// Ready reports whether the webhook has a certificate that the API server trusts.
 func (c *Certificate) Ready() bool { return c.served.Load() != nil }
 
-// Run reads, renews and publishes the certificate until ctx ends. A failed round is logged
-// and repeated.
+// Run reads, renews and publishes the certificate until ctx ends. There is one round per
+// Interval. Run logs the error of a failed round, but not the same error twice in a row.
 func (c *Certificate) Run(ctx context.Context) {
 	tick := time.NewTicker(c.Interval)
 	defer tick.Stop()
@@ -73,11 +73,12 @@ func (c *Certificate) Run(ctx context.Context) {
 	}
 }
 
-// maxRounds is the maximum number of changes of the state in one round.
+// maxRounds is the maximum number of times that one call of sync writes the Secret.
 const maxRounds = 5
 
-// sync does one round: it reads the Secret, writes the caBundle, and changes the state if
-// the time has come.
+// sync does one round. It reads the Secret, writes the caBundle, and serves the current
+// certificate. If [state.step] returns a different state, sync writes that state to the
+// Secret and repeats these steps.
 func (c *Certificate) sync(ctx context.Context, now time.Time) error {
 	for range maxRounds {
 		secret, s, err := c.read(ctx)
@@ -105,8 +106,8 @@ func (c *Certificate) sync(ctx context.Context, now time.Time) error {
 	return errors.New("another program changes the Secret all the time")
 }
 
-// read returns the Secret and its state. If the Secret does not exist or is invalid, the
-// state is empty.
+// read returns the Secret and the state in it. If the Secret does not exist or is invalid,
+// the state is empty, and the returned Secret is the one to write.
 func (c *Certificate) read(ctx context.Context) (*corev1.Secret, state, error) {
 	secret, err := c.Client.CoreV1().Secrets(c.Namespace).Get(ctx, c.Secret, metav1.GetOptions{})
 	switch {
@@ -125,7 +126,7 @@ func (c *Certificate) read(ctx context.Context) (*corev1.Secret, state, error) {
 	return secret, s, nil
 }
 
-// write creates or updates the Secret.
+// write updates the Secret, or creates it if it did not exist when it was read.
 func (c *Certificate) write(ctx context.Context, secret *corev1.Secret) (err error) {
 	secrets := c.Client.CoreV1().Secrets(c.Namespace)
 	if secret.ResourceVersion == "" {
@@ -139,7 +140,8 @@ func (c *Certificate) write(ctx context.Context, secret *corev1.Secret) (err err
 	return err
 }
 
-// publish writes bundle to the webhooks of the configuration, unless they have it.
+// publish sets the caBundle of each webhook in the configuration to bundle. If the bundle
+// differs from that of the last round, publish sets c.trusted to now.
 func (c *Certificate) publish(ctx context.Context, bundle []byte, now time.Time) error {
 	configurations := c.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	config, err := configurations.Get(ctx, c.Configuration, metav1.GetOptions{})

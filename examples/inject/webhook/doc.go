@@ -1,4 +1,4 @@
-// Package webhook serves the injection of pods as a mutating admission webhook, see
-// [Server]. It keeps its own certificate in a Secret, renews it, and writes the caBundle of
-// its MutatingWebhookConfiguration, see [Certificate].
+// Package webhook injects the proxy into pods as a mutating admission webhook, see
+// [Server]. The webhook keeps its certificate in a Secret, renews it, and publishes it in
+// the caBundle of a MutatingWebhookConfiguration, see [Certificate].
 package webhook

@@ -19,7 +19,8 @@ import (
 // pair is a self-signed certificate with its key, both in PEM. The zero value has neither.
 type pair struct{ cert, key []byte }
 
-// newPair returns a pair for names, which are DNS names and IP addresses.
+// newPair generates a pair that is valid for names, which are DNS names and IP addresses.
+// The pair is valid from now for the duration lifetime.
 func newPair(names []string, now time.Time, lifetime time.Duration) (pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -59,7 +60,7 @@ func newPair(names []string, now time.Time, lifetime time.Duration) (pair, error
 // clockSkew is the maximum difference between the clocks of the webhook and the API server.
 const clockSkew = 5 * time.Minute
 
-// parse returns the certificate of p.
+// parse returns p as a certificate for a TLS server.
 func (p pair) parse() (*tls.Certificate, error) {
 	c, err := tls.X509KeyPair(p.cert, p.key)
 	if err != nil {
@@ -68,8 +69,9 @@ func (p pair) parse() (*tls.Certificate, error) {
 	return &c, nil
 }
 
-// state has the certificates of the webhook. A new certificate goes from next to current to
-// previous. It is trusted before it is used, and until all replicas have stopped using it.
+// state has the certificates of the webhook, which uses only current. A new certificate is
+// first next, then current, and then previous. The API server trusts all three, because
+// replicas do not change at the same time.
 type state struct {
 	current, next pair
 	previous      []byte // certificate in PEM
@@ -80,8 +82,10 @@ func (s state) bundle() []byte {
 	return slices.Concat(s.current.cert, s.next.cert, s.previous)
 }
 
-// step returns the next state, or s if it is too early for a change. trusted is the time
-// since when the API server trusts the bundle of s.
+// step returns the state that follows s, or s if no change is due. A change is due when
+// overlap has passed since trusted, the time when the API server got the bundle of s. When
+// a third of lifetime is left, step adds a next certificate. An unusable one is replaced at
+// once.
 func (s state) step(names []string, now, trusted time.Time, lifetime, overlap time.Duration) (state, error) {
 	current := s.usable(names, now)
 	if current == nil {
@@ -101,7 +105,8 @@ func (s state) step(names []string, now, trusted time.Time, lifetime, overlap ti
 	return s, nil
 }
 
-// usable returns the current certificate if it is valid now and for all names, or nil.
+// usable returns the current certificate. It returns nil if this certificate is invalid,
+// has expired, or lacks one of names.
 func (s state) usable(names []string, now time.Time) *tls.Certificate {
 	c, err := s.current.parse()
 	if err != nil || now.After(c.Leaf.NotAfter) ||
@@ -111,7 +116,7 @@ func (s state) usable(names []string, now time.Time) *tls.Certificate {
 	return c
 }
 
-// The keys of the Secret.
+// The keys in the data of the Secret.
 const (
 	currentCert, currentKey = "tls.crt", "tls.key"
 	nextCert, nextKey       = "next.crt", "next.key"
@@ -131,7 +136,8 @@ func (s state) data() map[string][]byte {
 	return all
 }
 
-// newState returns the state in the data of a Secret.
+// newState returns the state in the data of a Secret. It returns an error if the next
+// certificate or its key is invalid.
 func newState(data map[string][]byte) (state, error) {
 	s := state{
 		current: pair{data[currentCert], data[currentKey]}, next: pair{data[nextCert], data[nextKey]}, previous: data[previousCert],

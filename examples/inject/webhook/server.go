@@ -23,15 +23,15 @@ import (
 	"github.com/gotower/gotower/examples/internal/serve"
 )
 
-// Server is the admission webhook. It serves the API server by TLS, and probes and metrics
-// in cleartext.
+// Server is the admission webhook. It answers the API server over TLS. A second listener
+// serves probes and metrics in cleartext.
 type Server struct {
 	Client      kubernetes.Interface
 	Certificate *Certificate
 	Config      func() (injector.Config, error) // called for each pod, so that trust anchors can change
 	Listen      string                          // address for the API server
 	Admin       string                          // address of /healthz, /readyz and /metrics
-	Ready       func(listen, admin string)      // if not nil, it is called with the addresses
+	Ready       func(listen, admin string)      // if not nil, called with both addresses when the server listens
 	Log         *slog.Logger
 
 	native    bool // the cluster has native sidecars
@@ -40,10 +40,11 @@ type Server struct {
 	metrics   *prometheus.Registry
 }
 
-// grace is how long open requests may take when the server ends.
+// grace is how long open requests may take after the context of Run has ended.
 const grace = 10 * time.Second
 
-// Run serves until ctx ends. It begins when the API server has reported its version.
+// Run serves until ctx ends. It listens only after it has read the version of the API
+// server, which determines whether the webhook may use native sidecars.
 func (s *Server) Run(ctx context.Context) error {
 	if err := s.readVersion(ctx); err != nil {
 		return err
@@ -81,11 +82,11 @@ func (s *Server) Run(ctx context.Context) error {
 	return running.Wait()
 }
 
-// nativeSince is the minor version of Kubernetes 1 that has native sidecars.
+// nativeSince is the first minor version of Kubernetes 1 with native sidecars.
 const nativeSince = 29
 
-// readVersion reads the version of the API server. It repeats a failed request until ctx
-// ends.
+// readVersion asks the API server for its version and sets s.native. It repeats a failed
+// request until ctx ends, and then returns the error of ctx.
 func (s *Server) readVersion(ctx context.Context) error {
 	for {
 		info, err := s.Client.Discovery().ServerVersion()
@@ -104,7 +105,7 @@ func (s *Server) readVersion(ctx context.Context) error {
 	}
 }
 
-// admin returns the handler of probes and metrics.
+// admin returns the handler of /healthz, /readyz and /metrics.
 func (s *Server) admin() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
@@ -121,8 +122,8 @@ func (s *Server) admin() http.Handler {
 // most 3 MiB.
 const maxReview = 8 << 20
 
-// admit answers an AdmissionReview. A failure is an HTTP error, so that the failurePolicy of
-// the configuration applies.
+// admit answers an AdmissionReview. After a failure it responds with an HTTP error, so that
+// the API server applies the failurePolicy of the webhook.
 func (s *Server) admit(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	var review admissionv1.AdmissionReview
@@ -145,7 +146,8 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(review) //nolint:errchkjson // the connection of the API server may be gone
 }
 
-// review sets the response of an admission, and returns its label in metrics.
+// review sets the response in an AdmissionReview. It returns the value of the metric label
+// result: "injected", "skipped", "denied" or "error".
 func (s *Server) review(ctx context.Context, review *admissionv1.AdmissionReview) (string, error) {
 	request := review.Request
 	response := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: true}
@@ -189,7 +191,8 @@ func (s *Server) review(ctx context.Context, review *admissionv1.AdmissionReview
 	return "injected", nil
 }
 
-// podName returns the name of a pod, or the beginning of the name that it will get.
+// podName returns the name of the pod in request. If the API server has not yet generated
+// the name, podName returns its prefix.
 func podName(request *admissionv1.AdmissionRequest) string {
 	var pod metav1.PartialObjectMetadata
 	_ = json.Unmarshal(request.Object.Raw, &pod) // the API server has validated it
