@@ -122,9 +122,8 @@ func (c *command) load() (injector.Config, error) {
 	return config, err
 }
 
-// filter adds the proxy to the workloads in the files, or removes it with -uninject. It
-// writes the documents to stdout, and a line for each workload to stderr. Without files it
-// reads stdin.
+// filter writes the files to stdout, with the proxy added, or removed with -uninject. It
+// writes a line for each workload to stderr. Without files it reads stdin.
 func (c *command) filter(files []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	convert := injector.FilterUninject
 	verb := "uninjected"

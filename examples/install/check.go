@@ -15,10 +15,12 @@ import (
 	"github.com/gotower/gotower/examples/internal/cli"
 )
 
-// errChecks is the error of failed checks. The report has the reasons.
+// errChecks is the error of a run in which a check has failed. The printed report has the
+// reasons.
 var errChecks = errors.New("some checks failed")
 
-// runCheck checks the cluster and prints a report.
+// runCheck checks the cluster and prints a report. It returns errChecks if a check has
+// failed.
 func runCheck(ctx context.Context, args []string, stdout, _ io.Writer) error {
 	o := check.Options{Now: time.Now()}
 	var kubeconfig, output string

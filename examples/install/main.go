@@ -70,7 +70,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return err
 }
 
-// readIdentity reads the files of the identity, or generates an identity.
+// readIdentity reads the identity from its three files, or generates one if no path is
+// given. All three paths must be given together, and not with KeepIdentity.
 func readIdentity(o manifest.Options, anchors, issuer, key string) (i manifest.Identity, err error) {
 	given := 0
 	for path, to := range map[string]*[]byte{anchors: &i.Anchors, issuer: &i.Issuer, key: &i.Key} {

@@ -15,7 +15,7 @@ type Config struct {
 
 	Servers              []Server       // inbound policies
 	DefaultInboundPolicy AccessPolicy   // of ports without a Server; "" means AllUnauthenticated
-	ClusterNetworks      []netip.Prefix // networks of the "cluster" access policies; empty means linkerd's default
+	ClusterNetworks      []netip.Prefix // for the "cluster" access policies; empty means linkerd's default
 }
 
 // Destination configures the endpoints and the profile of one name.

@@ -22,7 +22,7 @@ type Settings struct {
 	TrustDomain     string                  // end of the identities of pods
 	ControlPlane    string                  // the namespace of the control plane, which is part of identities
 	OpaquePorts     string                  // ports that are opaque without an annotation, such as "25,4000-4100"
-	DefaultInbound  controller.AccessPolicy // of ports without a Server, if the pod has no annotation with a policy
+	DefaultInbound  controller.AccessPolicy // of ports without a Server, unless an annotation of the pod sets it
 	ClusterNetworks []netip.Prefix          // empty means the default networks of linkerd
 	ControllerName  string                  // name of this controller in the status of routes
 }
@@ -42,8 +42,8 @@ func DefaultSettings() Settings {
 const (
 	byIP        = "ip"        // Services and Pods, by their IP addresses
 	byService   = "service"   // EndpointSlices, by "namespace/service"
-	byParent    = "parent"    // routes, by "kind/namespace/name" of the Services and Servers to which they are attached
-	byReference = "reference" // routes, by the values of byParent and by the Services to which they send requests
+	byParent    = "parent"    // routes, by "kind/namespace/name" of each parent that is a Service or Server
+	byReference = "reference" // routes, by the values of byParent and of each backend that is a Service
 )
 
 // cluster is a [controller.Source]. It answers from local copies of the objects of a

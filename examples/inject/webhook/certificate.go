@@ -140,8 +140,8 @@ func (c *Certificate) write(ctx context.Context, secret *corev1.Secret) (err err
 	return err
 }
 
-// publish sets the caBundle of each webhook in the configuration to bundle. If the bundle
-// differs from that of the last round, publish sets c.trusted to now.
+// publish sets the caBundle of each webhook in the configuration to bundle. If a caBundle
+// or the bundle itself has changed since the last round, c.trusted becomes now.
 func (c *Certificate) publish(ctx context.Context, bundle []byte, now time.Time) error {
 	configurations := c.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	config, err := configurations.Get(ctx, c.Configuration, metav1.GetOptions{})

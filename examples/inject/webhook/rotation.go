@@ -82,10 +82,9 @@ func (s state) bundle() []byte {
 	return slices.Concat(s.current.cert, s.next.cert, s.previous)
 }
 
-// step returns the state that follows s, or s if no change is due. A change is due when
-// overlap has passed since trusted, the time when the API server got the bundle of s. When
-// a third of lifetime is left, step adds a next certificate. An unusable one is replaced at
-// once.
+// step returns the state that follows s, or s if no change is due. It replaces an unusable
+// current certificate at once, and adds a next one when a third of lifetime is left. When
+// overlap has passed since trusted, next becomes current, or previous is removed.
 func (s state) step(names []string, now, trusted time.Time, lifetime, overlap time.Duration) (state, error) {
 	current := s.usable(names, now)
 	if current == nil {

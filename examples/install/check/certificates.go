@@ -16,10 +16,11 @@ import (
 	"github.com/gotower/gotower/examples/install/manifest"
 )
 
-// expiresSoon is how long a certificate of the mesh should remain valid.
+// expiresSoon is the remaining validity below which a trust anchor or the issuer causes a
+// warning.
 const expiresSoon = 60 * 24 * time.Hour
 
-// identity checks the trust anchors and the issuer.
+// identity returns the checks of the trust anchors and of the issuer.
 func (c *checker) identity() category {
 	const anchorsHint = "provide trust anchors: install -trust-anchors FILE -issuer FILE -issuer-key FILE"
 	const issuerHint = "provide an issuer that the trust anchors verify, with a new Secret " + manifest.IssuerSecret
@@ -72,7 +73,7 @@ func (c *checker) identity() category {
 	}}
 }
 
-// webhook checks the configuration of the injector and its certificate.
+// webhook returns the checks of the webhook configuration and of the webhook's certificate.
 func (c *checker) webhook() category {
 	const logs = "read the log of the injector: kubectl -n linkerd logs deploy/linkerd-proxy-injector"
 	var config *admissionregistrationv1.MutatingWebhookConfiguration
@@ -128,7 +129,8 @@ func (c *checker) webhook() category {
 	}}
 }
 
-// certificates returns the certificates in PEM, at least one.
+// certificates returns the certificates in text, which is PEM. It returns an error if text
+// has no certificate or another kind of block.
 func certificates(text []byte) (all []*x509.Certificate, err error) {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
@@ -146,7 +148,7 @@ func certificates(text []byte) (all []*x509.Certificate, err error) {
 	return all, nil
 }
 
-// valid returns an error unless all certificates are valid at a time.
+// valid returns an error unless all certificates are valid at the given time.
 func valid(all []*x509.Certificate, at time.Time) error {
 	for _, c := range all {
 		if at.Before(c.NotBefore) {
@@ -159,8 +161,8 @@ func valid(all []*x509.Certificate, at time.Time) error {
 	return nil
 }
 
-// verify returns an error unless the roots verify the first certificate of chain for a name,
-// or for any name if it is empty.
+// verify returns an error unless the roots verify the first certificate of chain at the
+// time now. The certificate must be valid for name, unless name is empty.
 func verify(chain, roots []*x509.Certificate, name string, now time.Time) error {
 	options := x509.VerifyOptions{
 		Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), DNSName: name, CurrentTime: now,

@@ -13,11 +13,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Options select the checks.
+// Options select the checks and the cluster that they verify.
 type Options struct {
 	Client         kubernetes.Interface
 	Namespace      string        // of the control plane
-	Pre            bool          // check whether the control plane can be installed
+	Pre            bool          // check whether the control plane can be installed, not whether it works
 	Proxy          bool          // also check the proxies of ProxyNamespace
 	ProxyNamespace string        // "" means all namespaces
 	Wait           time.Duration // how long to wait for pods that are not ready
@@ -54,13 +54,13 @@ type Report struct {
 	Categories []Category `json:"categories"`
 }
 
-// check is one check of a category. run returns nil if it succeeds.
+// check is one check of a category. The function run returns nil if the check succeeds.
 type check struct {
 	description string
 	hint        string
-	fatal       bool // the following checks need it
-	warning     bool // a failure is a warning
-	wait        bool // a failure may be temporary
+	fatal       bool // if it fails, Run skips all following checks
+	warning     bool // a failure counts as a warning
+	wait        bool // a failure may be temporary, so the check is repeated for Options.Wait
 	run         func(context.Context) error
 }
 
@@ -69,7 +69,8 @@ type category struct {
 	checks []check
 }
 
-// Run runs the checks. After a failure that the following checks depend on, it ends.
+// Run runs the checks that o selects. If a fatal check fails, such as a request to the API
+// server, Run skips all following checks.
 func Run(ctx context.Context, o Options) Report {
 	c := &checker{Options: o}
 	categories := []category{c.api(), c.version()}
@@ -109,10 +110,11 @@ func Run(ctx context.Context, o Options) Report {
 	return report
 }
 
-// retryInterval is the time between two attempts of a check that waits.
+// retryInterval is the time between two attempts of a check with the field wait.
 const retryInterval = time.Second
 
-// try runs the check, and repeats it until the deadline if it waits.
+// try runs the check and returns its error. If c.wait is set, it repeats a failed check
+// until the deadline or until ctx ends.
 func (c check) try(ctx context.Context, deadline time.Time) error {
 	for {
 		err := c.run(ctx)
@@ -127,7 +129,8 @@ func (c check) try(ctx context.Context, deadline time.Time) error {
 	}
 }
 
-// message returns the text of an error for users.
+// message returns the text of err for the report. It explains an error about missing
+// rights.
 func message(err error) string {
 	if apierrors.IsForbidden(err) {
 		return "this user has no right for it: " + err.Error()
@@ -135,10 +138,11 @@ func message(err error) string {
 	return err.Error()
 }
 
-// missing is a list of the names that do not exist.
+// missing is the list of the objects that a check has not found, by their names.
 type missing []string
 
-// look adds name if err means that it does not exist. It returns any other error.
+// look adds name to m and returns nil if err means that the object does not exist. It
+// returns any other err, including nil.
 func (m *missing) look(name string, err error) error {
 	if apierrors.IsNotFound(err) {
 		*m = append(*m, name)

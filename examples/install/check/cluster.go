@@ -36,7 +36,8 @@ func (c *checker) api() category {
 	}}}
 }
 
-// The versions of Kubernetes: the minimum, and the first with native sidecars.
+// The minor versions of Kubernetes 1: the lowest one that the control plane supports, and
+// the first one with native sidecars.
 const (
 	minimum = 25
 	native  = 29
@@ -61,7 +62,7 @@ func (c *checker) version() category {
 	}}
 }
 
-// setup checks whether the control plane can be installed.
+// setup returns the checks that determine whether the control plane can be installed.
 func (c *checker) setup() category {
 	absent := check{
 		description: "control plane namespace does not already exist",
@@ -120,7 +121,8 @@ func (c *checker) setup() category {
 	return category{"pre-kubernetes-setup", checks}
 }
 
-// hasDefinition returns an error unless a CustomResourceDefinition exists.
+// hasDefinition returns an error unless the CustomResourceDefinition with the given name
+// exists.
 func (c *checker) hasDefinition(ctx context.Context, name string) error {
 	return c.Client.Discovery().RESTClient().Get().
 		AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/" + name).Do(ctx).Error()
@@ -143,7 +145,7 @@ func (c *checker) canCreate(ctx context.Context, group, resource string) error {
 
 const installHint = "install the control plane: install | kubectl apply -f -"
 
-// existence checks the namespace and the Deployments of the control plane.
+// existence returns the checks of the namespace and the Deployments of the control plane.
 func (c *checker) existence() category {
 	return category{"linkerd-existence", []check{
 		{
@@ -170,7 +172,8 @@ func (c *checker) existence() category {
 	}}
 }
 
-// podsReady returns an error that names the Deployments without enough ready pods.
+// podsReady returns an error that names each Deployment of the control plane with replicas
+// that are not updated and ready.
 func (c *checker) podsReady(ctx context.Context) error {
 	var unready []string
 	for _, name := range manifest.Components() {
@@ -192,10 +195,11 @@ func (c *checker) podsReady(ctx context.Context) error {
 	return nil
 }
 
-// applyAgain is the hint of checks of the installed objects.
+// applyAgain is the hint of the checks that verify installed objects.
 const applyAgain = "apply the manifests again: install -keep-identity and the same flags, | kubectl apply --server-side -f -"
 
-// configuration checks the objects of the control plane that are not pods.
+// configuration returns the checks of the other objects of the control plane, such as roles
+// and Services.
 func (c *checker) configuration() category {
 	exist := func(title string, names []string, get func(ctx context.Context, name string) error) check {
 		return check{description: "control plane " + title + " exist", hint: applyAgain, run: func(ctx context.Context) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/examples/inject/injector"
 )
 
-// proxies checks the proxies of a namespace.
+// proxies returns the checks of the proxies in ProxyNamespace, or in all namespaces.
 func (c *checker) proxies() category {
 	const restart = "restart the workloads: kubectl -n NAMESPACE rollout restart deploy"
 	var pods, meshed []corev1.Pod
@@ -89,8 +89,8 @@ func (c *checker) proxies() category {
 	}}
 }
 
-// uninjected returns an error that names the pods without a proxy in namespaces that request
-// one.
+// uninjected returns an error that names the pods without a proxy in namespaces that
+// request one. It ignores pods that disable injection or use the network of the host.
 func (c *checker) uninjected(ctx context.Context, pods []corev1.Pod) error {
 	enabled := map[string]bool{}
 	namespaces, err := c.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
@@ -112,7 +112,8 @@ func (c *checker) uninjected(ctx context.Context, pods []corev1.Pod) error {
 // maxNamed is the maximum number of pods that an error names.
 const maxNamed = 10
 
-// each returns an error that names the pods for which problem is not empty.
+// each calls problem for each pod. It returns an error with the pods for which the result
+// is not "", and with the results. It returns nil if all results are "".
 func each(pods []corev1.Pod, problem func(*corev1.Pod) string) error {
 	var all []string
 	for i := range pods {
@@ -129,7 +130,7 @@ func each(pods []corev1.Pod, problem func(*corev1.Pod) string) error {
 	return errors.New(strings.Join(all, "\n"))
 }
 
-// proxyOf returns the proxy of a pod, or nil.
+// proxyOf returns the container of the proxy of a pod, or nil if the pod has no proxy.
 func proxyOf(p *corev1.Pod) *corev1.Container {
 	for _, containers := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range containers {
@@ -141,7 +142,8 @@ func proxyOf(p *corev1.Pod) *corev1.Container {
 	return nil
 }
 
-// proxyReady returns why the proxy of a pod is not ready, or "".
+// proxyReady returns "" if the proxy of a pod is ready, and otherwise the text of the
+// problem.
 func proxyReady(p *corev1.Pod) string {
 	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if s.Name == injector.ProxyName && s.Ready {

@@ -9,19 +9,19 @@ import (
 	"github.com/gotower/gotower/examples/identity/ca"
 )
 
-// Identity has the certificates of the mesh in PEM: its trust anchors, and the issuer that
-// signs the certificates of proxies, with its key.
+// Identity has the certificates of the mesh in PEM: the trust anchors, and the issuer,
+// which signs the certificates of proxies. It also has the private key of the issuer.
 type Identity ca.Files
 
-// NewIdentity generates a root and an issuer for a trust domain. The key of the root is
-// discarded.
+// NewIdentity generates a root certificate, which is the trust anchor, and an issuer for a
+// trust domain. The key of the root is discarded.
 func NewIdentity(domain string) (Identity, error) {
 	f, err := ca.Generate(domain)
 	return Identity(f), err
 }
 
-// check returns an error unless the key is that of the issuer, and the trust anchors verify
-// the issuer.
+// check returns an error unless the issuer is a CA certificate with its key, and the trust
+// anchors verify it. domain is only for the text of the error.
 func (i Identity) check(domain string) error {
 	pair, err := tls.X509KeyPair(i.Issuer, i.Key)
 	if err != nil {

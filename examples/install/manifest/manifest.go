@@ -21,18 +21,19 @@ import (
 //go:embed control-plane.yaml
 var controlPlane string
 
-// Options are the options of an installation.
+// Options are the options of an installation. The fields of [injector.Config] also
+// configure the control plane.
 type Options struct {
 	injector.Config
 
 	HA            bool   // three replicas of each component, on different nodes
 	FailurePolicy string // of the webhook: Ignore or Fail
 	CRDs          bool   // render the CustomResourceDefinitions
-	KeepIdentity  bool   // do not render the trust anchors and the issuer
+	KeepIdentity  bool   // leave out the trust anchors and the issuer, for an upgrade
 	Identity      Identity
 }
 
-// IssuerSecret is the name of the Secret with the issuer.
+// IssuerSecret is the name of the Secret with the certificate and the key of the issuer.
 const IssuerSecret = "linkerd-identity-issuer"
 
 // component is a Deployment of the control plane.
@@ -40,16 +41,17 @@ type component struct {
 	Name, Component, Program, Account, Memory string
 	Args                                      []string
 	Ports, ProxyPorts                         []int
-	Probe                                     int // port of /healthz and /readyz; 0: none
+	Probe                                     int // port of /healthz and /readyz; 0 means that it has no probes
 	Mounts                                    []string
 }
 
-// Components are the names of the Deployments of the control plane.
+// Components returns the names of the Deployments of the control plane. Their
+// ServiceAccounts have the same names.
 func Components() []string {
 	return []string{"linkerd-destination", "linkerd-identity", "linkerd-proxy-injector"}
 }
 
-// CRDs are the names of the CustomResourceDefinitions that the controller reads.
+// CRDs returns the names of the CustomResourceDefinitions that the controller reads.
 func CRDs() (names []string) {
 	for document := range strings.SplitSeq(destination.CRDs(), "\n---\n") {
 		var crd struct{ Metadata struct{ Name string } }
@@ -60,7 +62,7 @@ func CRDs() (names []string) {
 	return names
 }
 
-// Programs are the programs that the images must have.
+// Programs returns the names of the programs that the images must contain.
 func Programs() []string { return []string{"destination", "identity", "inject", "init", "proxy"} }
 
 const (
@@ -100,7 +102,8 @@ func (o Options) components() []component {
 	}
 }
 
-// injectorFlags returns the flags of the injector that differ from their defaults.
+// injectorFlags returns flags for the injector. It leaves out a flag with the default
+// value.
 func (o Options) injectorFlags() (args []string) {
 	defaults, values := flag.NewFlagSet("", flag.ContinueOnError), flag.NewFlagSet("", flag.ContinueOnError)
 	d := injector.Default()
@@ -114,7 +117,8 @@ func (o Options) injectorFlags() (args []string) {
 	return args
 }
 
-// Render returns the objects of the control plane as documents of YAML.
+// Render returns the objects of the control plane as YAML documents. It returns an error if
+// an option is invalid.
 func (o Options) Render() ([]byte, error) {
 	if o.FailurePolicy != "Ignore" && o.FailurePolicy != "Fail" {
 		return nil, fmt.Errorf("failure policy %q: must be Ignore or Fail", o.FailurePolicy)
@@ -164,8 +168,9 @@ func (o Options) Render() ([]byte, error) {
 	return []byte(strings.Join(documents, "---\n")), nil
 }
 
-// inject adds the proxy to the controller, but not to the other servers: the certificate
-// authority serves TLS itself, and the injector has its own certificate.
+// inject adds the proxy to the Deployment of the controller. The other servers have no
+// proxy: the certificate authority serves TLS itself, and the injector has its own
+// certificate.
 func (o Options) inject(documents string) (string, error) {
 	config := o.Config
 	config.Controller = true
@@ -186,14 +191,15 @@ func (o Options) inject(documents string) (string, error) {
 	return strings.Join(all, "\n---\n"), nil
 }
 
-// renamed returns manifests for another namespace than linkerd.
+// renamed returns manifests for the given namespace. text has manifests for the namespace
+// linkerd.
 func renamed(text, namespace string) string {
 	return strings.NewReplacer(
 		"namespace: linkerd}", "namespace: "+namespace+"}", "name: linkerd-linkerd-", "name: linkerd-"+namespace+"-",
 	).Replace(text)
 }
 
-// quote returns s as a string of YAML.
+// quote returns s as a quoted YAML string.
 func quote(s string) (string, error) {
 	text, err := json.Marshal(s)
 	return string(text), err

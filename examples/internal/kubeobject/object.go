@@ -48,8 +48,8 @@ type (
 		Name      string  `json:"name"`
 	}
 
-	// ParentReference is a reference of a route to a Gateway or another object, or to the
-	// parts of it that have the given SectionName and Port.
+	// ParentReference refers from a route to a parent, such as a Gateway. SectionName and
+	// Port limit the reference to some parts of the parent. A nil field does not limit it.
 	ParentReference struct {
 		Reference
 		SectionName *string `json:"sectionName,omitempty"`
@@ -62,8 +62,8 @@ func (k GroupKind) Equal(o GroupKind) bool {
 	return Or(k.Group, GatewayGroup) == Or(o.Group, GatewayGroup) && k.Kind == o.Kind
 }
 
-// Object returns the kind and the name of the object to which r refers. namespace is the
-// namespace of the referring object. group and kind are the defaults for r.
+// Object returns the kind and the name of the object to which r refers. namespace, group
+// and kind are the values for the fields of r that are nil.
 func (r *Reference) Object(namespace, group, kind string) (GroupKind, Name) {
 	return GroupKind{Group: new(Or(r.Group, group)), Kind: Or(r.Kind, kind)}, Name{Or(r.Namespace, namespace), r.Name}
 }

@@ -72,10 +72,11 @@ func IsNot(name, reason, message string) Condition {
 	return Condition{Type: name, Status: "False", Reason: reason, Message: message}
 }
 
-// Merge returns the status of the object u after an update with s, or nil if the status
-// does not change. It keeps other conditions of u, and the parents that belong to a
-// controller other than the given one. A condition with an unchanged status keeps its
-// transition time. Any other condition gets the time now.
+// Merge returns the status of the object u after an update with s, or nil if the update
+// does not change it. It keeps the parents in u that belong to controllers other than the
+// argument controller. It keeps the conditions in u that s does not have, except
+// PartiallyInvalid. A condition with an unchanged status keeps its transition time. Any
+// other condition gets the time now, which is in the format of RFC 3339.
 func (s *Status) Merge(u *unstructured.Unstructured, controller, now string) (map[string]any, error) {
 	current, _, err := unstructured.NestedMap(u.Object, "status")
 	if err != nil {
@@ -135,8 +136,8 @@ func (s *Status) Merge(u *unstructured.Unstructured, controller, now string) (ma
 	return merged, nil
 }
 
-// transition has the fields that are equal in all conditions of one update: the generation
-// of the object and the time.
+// transition has the fields that are equal in all conditions that one update changes: the
+// generation of the object and the time.
 type transition struct {
 	generation int64
 	now        string
