@@ -348,7 +348,7 @@ func (r *reader) orDefault(name string, t text, otherwise time.Duration) *durati
 }
 
 // retryBackoff returns the backoff between the attempts of a request. It grows from
-// minRetryBackoff to maxRetryBackoff, with full jitter.
+// minRetryBackoff to maxRetryBackoff. The jitter may double a backoff.
 func retryBackoff() *outbound.ExponentialBackoff {
 	return &outbound.ExponentialBackoff{
 		MinBackoff: durationpb.New(minRetryBackoff), MaxBackoff: durationpb.New(maxRetryBackoff), JitterRatio: 1,

@@ -269,9 +269,9 @@ func (c *cluster) ports(annotations map[string]string) portSet {
 	return c.opaque
 }
 
-// isOpaque reports whether a port of the pod p is opaque. A port is opaque if the
-// annotation opaque-ports contains it, or the default if there is no annotation. It is also
-// opaque if its Server has the proxyProtocol opaque.
+// isOpaque reports whether a port of the pod p is opaque. The annotation opaque-ports of
+// the pod, or without it the default, contains an opaque port. A port is also opaque if its
+// Server has the proxyProtocol opaque.
 func (l *lookup) isOpaque(p *pod, port uint16) bool {
 	if l.ports(p.Annotations).has(port) {
 		return true

@@ -275,7 +275,7 @@ func (l *lookup) exists(host, port string) bool {
 }
 
 // parse converts file to a configuration. The error has only the reasons of the mistakes
-// and not their lines, because file is not the text of a user.
+// and not their lines, because file is generated.
 func parse(file object) (controller.Config, error) {
 	text, err := json.Marshal(file)
 	if err != nil {
@@ -296,7 +296,7 @@ func parse(file object) (controller.Config, error) {
 }
 
 // setMetadata adds the namespace to the metadata of each route in msg. If named is false,
-// the routes come from annotations, and their metadata gets the name defaultRoute instead.
+// the routes come from annotations, and their metadata is that of the default defaultRoute.
 func setMetadata(msg *outbound.OutboundPolicy, namespace string, named bool) {
 	set := func(m *apimeta.Metadata) {
 		if r := m.GetResource(); r != nil && named {

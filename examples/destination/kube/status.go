@@ -55,9 +55,9 @@ type rejection struct{ reason, message string }
 
 func (r *rejection) Error() string { return r.message }
 
-// acceptOutbound returns a [rejection] if the route r is invalid or has no effect on a port
-// of the Service. The Service must be in the namespace of r. Routes of a kind that takes
-// precedence must not use the port. A nil port means all ports.
+// acceptOutbound returns a [rejection] unless the route r is valid and applies to the
+// Service. The Service must be in the namespace of r and have the port. A nil port means
+// all ports. A route of a kind that takes precedence must not use the port.
 func (l *lookup) acceptOutbound(r *resource[route], name kubeobject.Name, port *int) error {
 	s := l.service(name)
 	switch {
@@ -242,8 +242,9 @@ func (w *statusWriter) run(ctx context.Context) {
 }
 
 // write writes the status of one route, unless the route has this status already. It does
-// nothing if the route has been deleted, or has only parents of other controllers. A
-// conflict is not an error, because the newer version of the route is written later.
+// nothing if the route has been deleted, or if there is neither a status to set nor an old
+// one to remove. A conflict is not an error, because the newer version of the route is
+// written later.
 func (w *statusWriter) write(ctx context.Context, key routeKey) error {
 	r := get[resource[route]](w.cluster, key.kind, key.Namespace, key.Name.Name)
 	if r == nil || r.spec == nil {

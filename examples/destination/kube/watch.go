@@ -60,9 +60,9 @@ type informer struct {
 	missing atomic.Int32 // number of answers that the API server does not have the kind
 }
 
-// minMissing is how many answers that the API server does not have a kind make the kind
-// count as missing. One answer is not enough, because an API server that has just started
-// may not have its definitions yet.
+// minMissing is the number of not-found answers after which a kind counts as missing. One
+// answer is not enough, because an API server that has just started may not have its
+// definitions yet.
 const minMissing = 3
 
 // New returns a Watcher that reads from the API server of cfg and configures the controller
@@ -240,7 +240,7 @@ func (w *Watcher) changed(objects ...any) {
 }
 
 // affected returns the objects of a [controller.Source] that change when o changes. The
-// answers that depend on them are made again.
+// controller then looks up again the names and ports that depend on them.
 func affected(o any) []controller.Object {
 	switch o := o.(type) {
 	case *service:

@@ -48,8 +48,9 @@ func (c Config) options() options {
 	}
 }
 
-// setters returns a function for each annotation that configures a proxy, by the name of
-// the annotation without its prefix. The function parses a value and stores it in o.
+// setters returns a function for each annotation that configures a proxy. The function
+// parses the value of the annotation and stores it in o. The key is the annotation without
+// its prefix.
 func (o *options) setters() map[string]func(string) error {
 	return map[string]func(string) error{
 		"proxy-image": text(&o.proxyImage), "init-image": text(&o.initImage),
@@ -88,8 +89,8 @@ func (o *options) setters() map[string]func(string) error {
 	}
 }
 
-// set stores the values of annotations in o. It returns a warning for each unknown
-// annotation with a prefix of proxy settings. The error joins all invalid values.
+// set stores the values of annotations in o. It returns a warning for each annotation that
+// has a prefix of proxy settings but an unknown name. The error joins all invalid values.
 func (o *options) set(annotations map[string]string) (warnings []string, err error) {
 	setters := o.setters()
 	var errs []error
@@ -114,8 +115,8 @@ func (o *options) set(annotations map[string]string) (warnings []string, err err
 	return warnings, errors.Join(errs...)
 }
 
-// configName returns the name without prefix of an annotation that configures a proxy. ok
-// is false if key is another annotation.
+// configName returns the annotation key without its prefix, if this annotation configures a
+// proxy. Otherwise ok is false.
 func configName(key string) (name string, ok bool) {
 	for _, prefix := range []string{ConfigPrefix, "config.alpha.linkerd.io/", "config.beta.linkerd.io/"} {
 		if name, ok = strings.CutPrefix(key, prefix); ok {

@@ -23,7 +23,7 @@ type Config struct {
 	PullPolicy string // of both images
 
 	ClusterNetworks string // CIDRs of pods and Services, separated by commas
-	DefaultPolicy   string // inbound policy of ports for which the controller has no other
+	DefaultPolicy   string // inbound policy of ports without a policy of their own
 	OpaquePorts     string // ports without protocol detection, such as "25,3306"
 	TapAccount      string // identity of the client that may tap; "" turns tap off
 	IptablesMode    string // nft, legacy or plain

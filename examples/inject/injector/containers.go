@@ -36,7 +36,7 @@ const (
 )
 
 // redirection returns the rules by which the init container redirects connections to the
-// proxy. It returns an error if a port or network is invalid.
+// proxy. It returns an error if an option is invalid.
 func (o *options) redirection() (redirect.Config, error) {
 	own := fmt.Sprintf("%d,%d", o.control, o.admin)
 	c := redirect.Config{
@@ -328,8 +328,8 @@ func (o *options) ports(containers []container) string {
 	return strings.Join(ports, ",")
 }
 
-// named returns the list ports, in which it replaces each name of a container port by the
-// number of this port.
+// named returns the list ports, with the number of the container port instead of each name
+// of a port.
 func named(ports string, containers []container) string {
 	all := list(ports)
 	for i, name := range all {

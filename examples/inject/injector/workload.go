@@ -32,7 +32,7 @@ func hasWorkloads(group string) bool {
 	return group == "" || group == "apps" || group == "batch" || group == "extensions"
 }
 
-// maxDepth is the maximum number of Lists that may contain each other.
+// maxDepth is the maximum number of nested Lists.
 const maxDepth = 10
 
 // each calls do for the pod template of object, or for that of each workload in a List. It

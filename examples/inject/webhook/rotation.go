@@ -69,9 +69,9 @@ func (p pair) parse() (*tls.Certificate, error) {
 	return &c, nil
 }
 
-// state has the certificates of the webhook, which uses only current. A new certificate is
-// first next, then current, and then previous. The API server trusts all three, because
-// replicas do not change at the same time.
+// state has the certificates of the webhook. The webhook serves only current. A new
+// certificate is first next, then current, and then previous. The API server trusts all
+// three, because replicas do not change at the same time.
 type state struct {
 	current, next pair
 	previous      []byte // certificate in PEM
@@ -82,9 +82,10 @@ func (s state) bundle() []byte {
 	return slices.Concat(s.current.cert, s.next.cert, s.previous)
 }
 
-// step returns the state that follows s, or s if no change is due. It replaces an unusable
-// current certificate at once, and adds a next one when a third of lifetime is left. When
-// overlap has passed since trusted, next becomes current, or previous is removed.
+// step returns the state after s, or s if no change is due. It replaces an unusable current
+// certificate, and adds a next one for the last third of lifetime. The API server trusts
+// the bundle of s since trusted. After overlap, next becomes current, or previous is
+// removed.
 func (s state) step(names []string, now, trusted time.Time, lifetime, overlap time.Duration) (state, error) {
 	current := s.usable(names, now)
 	if current == nil {
