@@ -69,9 +69,8 @@ func compile(cfg Config) (map[string]*entry, error) {
 	return entries, errors.Join(errs...)
 }
 
-// addPolicies sets the policy of each entry with an IP address, if the profile of the
-// address contains a name. The policy is that of the destination with this name, or the
-// default policy of that destination.
+// addPolicies sets the policy of each IP address whose profile contains a name. It is the
+// policy of the destination with this name, or else the default policy for this name.
 func addPolicies(entries map[string]*entry) {
 	for key, e := range entries {
 		if t, err := parseTarget(key); err == nil {

@@ -150,7 +150,7 @@ func (l *lookup) inboundRoute(s *resource[server], r *resource[route]) (object, 
 }
 
 // checkInbound returns an error if a translated route is invalid for the Server s. field is
-// the field of the server that contains routes of its kind, as in policyFields.
+// the field of a server for routes of its kind, as in policyFields.
 func (l *lookup) checkInbound(s *resource[server], field string, route object) error {
 	to := l.serverObject(s, 1)
 	to[field] = []object{route}

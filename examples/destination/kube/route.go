@@ -234,7 +234,7 @@ func accrualOf(annotations map[string]string) object {
 }
 
 // checkOutbound returns an error if the translated route is invalid. field is the field of
-// the policy that contains routes of its kind, as in policyFields.
+// an outbound policy for routes of its kind, as in policyFields.
 func (l *lookup) checkOutbound(field string, route object) error {
 	policy := object{field: []object{route}}
 	_, err := l.parseDestinations("check.test", object{"policy": policy}, policy)
@@ -296,7 +296,8 @@ func parse(file object) (controller.Config, error) {
 }
 
 // setMetadata adds the namespace to the metadata of each route in msg. If named is false,
-// the routes come from annotations, and their metadata is that of the default defaultRoute.
+// the routes come from annotations. Their metadata is then that of a default with the name
+// defaultRoute.
 func setMetadata(msg *outbound.OutboundPolicy, namespace string, named bool) {
 	set := func(m *apimeta.Metadata) {
 		if r := m.GetResource(); r != nil && named {

@@ -85,8 +85,8 @@ func (c Config) Validate() error {
 	return err
 }
 
-// AnchorsConfigMap and AnchorsKey are the name of the ConfigMap with the trust anchors and
-// their key in it.
+// AnchorsConfigMap is the name of the ConfigMap with the trust anchors. AnchorsKey is the
+// key of the trust anchors in this ConfigMap.
 const (
 	AnchorsConfigMap = "linkerd-identity-trust-roots"
 	AnchorsKey       = "ca-bundle.crt"

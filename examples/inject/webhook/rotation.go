@@ -83,9 +83,8 @@ func (s state) bundle() []byte {
 }
 
 // step returns the state after s, or s if no change is due. It replaces an unusable current
-// certificate, and adds a next one for the last third of lifetime. The API server trusts
-// the bundle of s since trusted. After overlap, next becomes current, or previous is
-// removed.
+// certificate, and adds a next one for the last third of lifetime. When the API server has
+// trusted the bundle of s for overlap, next becomes current, or previous is removed.
 func (s state) step(names []string, now, trusted time.Time, lifetime, overlap time.Duration) (state, error) {
 	current := s.usable(names, now)
 	if current == nil {

@@ -54,8 +54,8 @@ const (
 
 // HTTP adds an HTTP server with the handler h, and returns its address. Clients use
 // HTTP/1.1, or HTTP/2 in cleartext with prior knowledge. If addr is in use, the server
-// listens on the first address of fallback that is free. If h has a method Shutdown, it
-// is called when the server drains, and must end streaming responses.
+// listens on the first address of fallback that is free. If h has a method Shutdown, the
+// server calls it when it drains. The method must end streaming responses.
 //
 // An HTTP/2 connection has at most 100 concurrent requests. It is closed if the client
 // reads nothing for 30 s.
