@@ -134,8 +134,8 @@ func (r *reader) oneKind(y *policyYAML, protocol string) {
 }
 
 // policyMessage returns an outbound policy as a message of the API. own is the backend with
-// the endpoints of t. If the protocol needs a kind of route that routes does not have, the
-// message has a route of this kind that sends all traffic to own.
+// the endpoints of t. If routes lacks a kind that the protocol needs, the message has a
+// route of this kind that sends all traffic to own.
 func policyMessage(
 	t target, protocol string, routes outboundRoutes, own *outbound.Backend, accrual *outbound.FailureAccrual,
 ) *outbound.OutboundPolicy {

@@ -233,8 +233,8 @@ func (l *lookup) endpoints(s *service, port uint16, hostname string) []controlle
 }
 
 // endpoint returns the endpoint of the pod p at addr. It has an identity and a protocol
-// only if the pod has a proxy of this control plane, and the proxy receives the connections
-// to the port. A proxy does not receive those to ports in skip-inbound-ports.
+// only if a proxy of this control plane receives the connections to the port. A proxy does
+// not receive those to ports in the annotation skip-inbound-ports.
 func (l *lookup) endpoint(p *pod, addr netip.AddrPort, zone string) controller.Endpoint {
 	l.use(usesPod, p.Namespace, p.Name)
 	ep := controller.Endpoint{Addr: addr, Labels: map[string]string{

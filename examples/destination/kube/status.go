@@ -88,8 +88,8 @@ func (l *lookup) acceptOutbound(r *resource[route], name kubeobject.Name, port *
 	return nil
 }
 
-// acceptInbound returns a [rejection] unless the Server with the given name exists in the
-// namespace of the route r, and r is valid for this Server.
+// acceptInbound returns a [rejection] unless the route r is valid for the Server with the
+// given name. The Server must be in the namespace of r.
 func (l *lookup) acceptInbound(r *resource[route], name kubeobject.Name) error {
 	s := get[resource[server]](l.cluster, "Server", name.Namespace, name.Name)
 	if s == nil || s.spec == nil || name.Namespace != r.GetNamespace() {

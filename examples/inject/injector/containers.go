@@ -17,8 +17,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/settings"
 )
 
-// The names of the containers and volumes that are added to a pod, and the audience of the
-// token by which the proxy gets a certificate.
+// The names of the containers and volumes that are added to a pod. TokenAudience is the
+// audience of the token by which the proxy gets a certificate.
 const (
 	ProxyName     = "linkerd-proxy"
 	initName      = "linkerd-init"
