@@ -35,8 +35,9 @@ func (Accessor) Method(*Call) string { return "POST" }
 func (Accessor) Scheme(*Call) string { return "" }
 
 // Authority returns the authority of the call. On a server it is the authority that the
-// client sent. On a client it is gRPC's default: the target without its scheme, or the
-// domain of the SRV records (see [NewResolver]).
+// client sent. On a client it is the default authority of gRPC, which is the target
+// without its scheme. If the target is a name of SRV records, it is the domain in that
+// name (see [NewResolver]).
 func (Accessor) Authority(c *Call) string {
 	if !c.incoming {
 		return authorityOf(c.conn())
@@ -71,8 +72,8 @@ func (Accessor) ResponseOverHTTP2(*Reply) bool { return true }
 // Status returns 200, the HTTP status of every gRPC response.
 func (Accessor) Status(*Reply) int { return 200 }
 
-// ResponseHeader returns the header of a client's unary call, or of a client's stream after
-// its header has arrived. Otherwise it returns an empty header.
+// ResponseHeader returns the header of the reply r. The header of a client's stream is
+// empty until it has arrived. The header of a unary call on a server is always empty.
 func (Accessor) ResponseHeader(r *Reply) layer.Header {
 	switch {
 	case r == nil:
@@ -98,8 +99,8 @@ func (Accessor) ResponseTrailer(r *Reply) layer.Header {
 	return fields(nil)
 }
 
-// Complete notifies o as [Completion] does. In addition it reports the uncompressed length
-// of messages to o, instead of one byte for each message.
+// Complete notifies o as [Completion] does, with one difference: it calls o.Data with the
+// uncompressed length of each message instead of 1.
 func (Accessor) Complete(ctx context.Context, r *Reply, o layer.Observer) *Reply {
 	switch {
 	case r != nil && r.stream != nil:
@@ -111,8 +112,8 @@ func (Accessor) Complete(ctx context.Context, r *Reply, o layer.Observer) *Reply
 }
 
 // DestinationAddr returns the local address of the connection, if the call is on a server
-// that listens on TCP. On a client it returns the target, if that is an address. Otherwise
-// it returns the zero value.
+// that listens on TCP. On a client it returns the target, if the target is an IP address
+// with a port. Otherwise it returns the zero value.
 func (Accessor) DestinationAddr(_ context.Context, c *Call) netip.AddrPort {
 	if p := c.peer(); p != nil {
 		return caller.Addr(p.LocalAddr)
@@ -149,8 +150,8 @@ func (Accessor) OnResponseStart(_ context.Context, c *Call, o layer.ResponseObse
 }
 
 // OnDeferredResponse arranges that o is notified when the header of a client's stream
-// arrives. It returns false if r is not such a stream, because r then has its header
-// already.
+// arrives. It returns false if r is not the reply of a client's stream, because the
+// header of r is then complete.
 func (Accessor) OnDeferredResponse(r *Reply, o layer.ResponseObserver[*Reply]) bool {
 	if r == nil || r.stream == nil {
 		return false
@@ -297,12 +298,12 @@ const grpcStatus = "grpc-status"
 
 func statusOK() []string { return []string{"0"} }
 
-// sizeObserver marks an observer to which the length of each message must be reported, see
-// [Accessor.Complete].
+// sizeObserver wraps an observer whose Data must get the length of each message instead
+// of 1; see [Accessor.Complete].
 type sizeObserver struct{ layer.Observer }
 
-// reportMessage reports the message m to o. It reports the length of m if o is a
-// sizeObserver, or else one byte.
+// reportMessage calls o.Data for the message m. The argument is the length of m if o is a
+// sizeObserver, and otherwise 1.
 func reportMessage(o layer.Observer, m any) {
 	if s, ok := o.(sizeObserver); ok {
 		s.Data(sizeOf(m))

@@ -11,14 +11,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// attempt is the context of one call of gRPC. The interceptor and the picker share state by
-// it: the reason of a rejection, and the pick, which must be notified of the first message
-// of a stream. gRPC itself passes neither.
+// attempt is the context of one call that is sent through gRPC. The interceptor and the
+// picker share state by it, because gRPC passes no values between them. The picker stores
+// the pick, or the error of a rejected pick. The interceptor reports received messages to
+// the pick.
 type attempt struct {
 	context.Context //nolint:containedctx // it is one
 
 	method    string                    // the full name of the method
-	rejection atomic.Pointer[pickError] // the error of the last pick; nil if that was not rejected
+	rejection atomic.Pointer[pickError] // the error of the last pick; nil if the last pick was not rejected
 	picked    atomic.Pointer[Pick]      // the result of the last pick that was not rejected
 	sent      atomic.Bool               // the call may have reached a server
 }
@@ -88,9 +89,9 @@ func (a *attempt) withDetails(err error, header, trailer metadata.MD) error {
 	return &callError{err: err, limit: limit, pushback: trailer.Get(pushbackKey), header: header, trailer: trailer}
 }
 
-// limit returns the error of the time limit of a layer that canceled the call, or nil. gRPC
-// returns CANCELLED for such a limit, and only the cause of the context shows the limit.
-// For any other err or cause, the result is nil.
+// limit returns an error if the time limit of a layer canceled the call. gRPC returns
+// CANCELLED in this case, and only the cause of the context has the error of the limit.
+// For any other err or cause, limit returns nil.
 func (a *attempt) limit(err error) error {
 	if status.Code(err) != codes.Canceled {
 		return nil
@@ -113,9 +114,9 @@ type callError struct {
 	header, trailer metadata.MD // of the response, if any
 }
 
-// simplified returns the error for the caller of the interceptor. It is e if e has a
-// rejection, a time limit, or a pushback, that is, a wait that the server requests.
-// Otherwise it is the unchanged error of gRPC.
+// simplified returns the error for the caller of the interceptor. It returns e if e has a
+// rejection, a time limit, or a pushback, which is a wait that the server requests.
+// Otherwise it returns the unchanged error of gRPC.
 func (e *callError) simplified() error {
 	if e.rejection == nil && e.limit == nil && len(e.pushback) == 0 {
 		return e.err

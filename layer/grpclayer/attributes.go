@@ -28,15 +28,16 @@ func (k *comparableEndpoint) Equal(o any) bool {
 }
 
 // EndpointID returns the ID of an endpoint from the attributes a of its address. The
-// resolver of [NewResolver] adds the ID to the attributes. Transport credentials get the
-// attributes from credentials.ClientHandshakeInfoFromContext.
+// resolver of [NewResolver] adds the ID to the attributes. EndpointID returns false if
+// another resolver made the address. Transport credentials get the attributes from
+// credentials.ClientHandshakeInfoFromContext.
 func EndpointID(a *attributes.Attributes) (resolve.ID, bool) {
 	id, ok := a.Value(idKey{}).(resolve.ID)
 	return id, ok
 }
 
-// stateOf returns the state that the resolver passes to gRPC for the endpoints in set. It
-// carries s to the balancer.
+// stateOf returns the state that the resolver passes to gRPC for the endpoints in set.
+// The attributes of the state pass the settings s to the balancer.
 func stateOf(set *resolve.Set, s *settings) resolver.State {
 	endpoints := set.Endpoints()
 	state := resolver.State{
@@ -62,8 +63,9 @@ type addressed struct {
 	addr resolver.Address
 }
 
-// endpointsOf returns the endpoints in the state of any resolver, one for each address.
-// invalid has the addresses that are not an IP address with a port.
+// endpointsOf returns the endpoints in s, the state of this package's resolver or of
+// another one. Each address is one endpoint. The result invalid has the addresses that
+// are not an IP address with a port.
 func endpointsOf(s resolver.State) (found []addressed, invalid []string) {
 	for _, e := range s.Endpoints {
 		if k, ok := e.Attributes.Value(endpointKey{}).(*comparableEndpoint); ok && len(e.Addresses) == 1 {
@@ -83,9 +85,9 @@ func endpointsOf(s resolver.State) (found []addressed, invalid []string) {
 	return found, invalid
 }
 
-// targetState returns whether the target exists and has endpoints. The resolver of this
-// package stores that in s. For the state of another resolver, it depends on n, the number
-// of endpoints.
+// targetState returns the state of the target, which the resolver of this package stores
+// in s. For another resolver, n is the number of endpoints. The state is then StateEmpty
+// if n is 0, and otherwise StateExists.
 func targetState(s resolver.State, n int) resolve.State {
 	if state, ok := s.Attributes.Value(stateKey{}).(resolve.State); ok {
 		return state

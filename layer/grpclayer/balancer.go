@@ -28,11 +28,11 @@ import (
 // NewBalancer returns a [balancer.Builder] for grpc-go that uses package balance.
 // [Register] registers it. It works with each resolver that returns IP addresses.
 //
-// Each address has a connection, which is made at once and kept. A call goes to the
-// endpoint with the lowest cost, among those that are connected and admit the call. Package
-// balance documents which endpoints are compared. The latency of a unary call is the time
-// until it ends. Through a [Client], the latency of a stream is the time to its first
-// message.
+// The balancer connects to each address at once and keeps the connection. A call goes to
+// the endpoint with the lowest cost, among those that are connected and admit the call.
+// Package balance documents which endpoints are compared. The latency of a unary call is
+// the time until it ends. Through a [Client], the latency of a stream is the time to its
+// first message.
 //
 // If no endpoint admits a call, but one is connecting and has not failed, the call waits.
 // Otherwise it fails with UNAVAILABLE and the reason, or waits if it is wait-for-ready. A
@@ -71,12 +71,12 @@ type (
 	change   = discover.Change[balancer.PickInfo, *Pick]
 )
 
-// towerBalancer is a balancer of gRPC that uses a balance.Balancer. gRPC never calls its
-// methods and the listeners of its connections concurrently.
+// towerBalancer is a balancer of gRPC that uses a balance.Balancer. gRPC calls the
+// methods of the balancer and the listeners of its connections one at a time.
 type towerBalancer struct {
 	cc       balancer.ClientConn
 	target   string
-	ctx      context.Context //nolint:containedctx // the life of all goroutines, until Close
+	ctx      context.Context //nolint:containedctx // all goroutines end when it ends, at Close
 	cancel   context.CancelFunc
 	settings *settings
 
@@ -100,8 +100,10 @@ type member struct {
 	now     *endpoint                               // the endpoint in its current form; used by gRPC's goroutine only
 }
 
-// UpdateClientConnState adds, changes and removes endpoints, so that they are those of the
-// resolver's state s.
+// UpdateClientConnState replaces the endpoints by those in the resolver's state s. An
+// endpoint that is unchanged keeps its connection. While the resolver has no result yet,
+// the old endpoints stay. Without endpoints in s, the error is
+// balancer.ErrBadResolverState.
 func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error {
 	found, invalid := endpointsOf(s.ResolverState)
 	t.start(s.ResolverState)
@@ -172,8 +174,8 @@ func (t *towerBalancer) Close() {
 	}
 }
 
-// start creates the balancer when the resolver reports for the first time. It uses the
-// options of the resolver in s, if there are any.
+// start creates the balancer when the resolver reports for the first time. If the state s
+// has the options of the resolver, they replace the options of the balancer.
 func (t *towerBalancer) start(s resolver.State) {
 	if t.balance != nil {
 		return
@@ -211,7 +213,7 @@ func (t *towerBalancer) connect(p addressed) *member {
 }
 
 // layered returns c with the layer of [WithEndpointLayer]. If the layer panics or returns
-// nil, the endpoint is closed.
+// nil, layered returns c itself. c then rejects all picks with layer.ErrClosed.
 func (t *towerBalancer) layered(c *conn) layer.Service[balancer.PickInfo, *Pick] {
 	var service layer.Service[balancer.PickInfo, *Pick]
 	err := panics.Contain(func() { service = t.settings.endpoint(c) })
@@ -406,8 +408,8 @@ func (p *Pick) Addr() string { return p.conn.addr }
 
 // PickCompletion is the [layer.Completion] of picks. A pick ends when gRPC ends the call,
 // with the error of the call. A call is not sent if its credentials fail or its message
-// cannot be encoded. Then the pick ends with a rejection, which does not count. Data is
-// called for the first message of a stream of a [Client].
+// cannot be encoded. Then the pick ends with a rejection, which is not a failure of the
+// endpoint. Data is called with 1 for each message that a stream of a [Client] receives.
 func PickCompletion(_ context.Context, p *Pick, o layer.Observer) *Pick {
 	if p.observers == nil {
 		p.observers = p.room[:0]
@@ -462,8 +464,9 @@ func (p *Pick) outcome(info balancer.DoneInfo) error {
 }
 
 // unsendable reports whether err means that gRPC could not encode or send the message. It
-// compares the text, because gRPC has no other mark. A server may return an error with the
-// same text. That error arrives with a header, so the caller can distinguish them.
+// compares the text, because gRPC has no other mark. A server may return an error with
+// the same text. That error arrives with a header. Therefore unsendable must be called
+// only if no bytes were received.
 func unsendable(err error) bool {
 	text := status.Convert(err).Message()
 	return strings.HasPrefix(text, "grpc: error while marshaling") || strings.HasPrefix(text, "grpc: error while compressing") ||

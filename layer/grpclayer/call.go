@@ -56,7 +56,8 @@ func (c *Call) Header() metadata.MD {
 	return md
 }
 
-// Get returns the first value of the metadata field name, or "".
+// Get returns the first value of the metadata field with the given name. It returns "" if
+// the call has no such field.
 func (c *Call) Get(name string) string {
 	var values []string
 	switch {
@@ -76,23 +77,25 @@ func (c *Call) Get(name string) string {
 type Reply struct {
 	Message any // the response of a unary call; nil for a stream
 
-	// Header and Trailer are the metadata of the response. They are set for a unary call on
-	// a client.
+	// Header and Trailer are the metadata of the response. They are set for a unary call
+	// on a client, and nil for a stream of a client.
 	Header, Trailer metadata.MD
 
-	stream *stream    // the stream of a client; nil for any other reply
+	stream *stream    // the stream of a streaming call on a client; nil for any other reply
 	status codes.Code // the status code with which the call ended
 	peer   *peer.Peer // the server; nil unless a call option requests it
 }
 
-// Service, Layer and Stack are the types of package layer with the messages of gRPC.
+// Service, Layer and Stack are the types of package layer for requests of type *Call and
+// responses of type *Reply.
 type (
 	Service = layer.Service[*Call, *Reply]
 	Layer   = layer.Layer[*Call, *Reply]
 	Stack   = layer.Stack[*Call, *Reply]
 )
 
-// RetryPolicy and the other types are policies of package layer for the messages of gRPC.
+// RetryPolicy and the other types are the policies of package layer for requests of type
+// *Call and responses of type *Reply.
 type (
 	RetryPolicy    = layer.RetryPolicy[*Call, *Reply]
 	HedgePolicy    = layer.HedgePolicy[*Call]
@@ -100,9 +103,9 @@ type (
 	FaultPolicy    = layer.FaultPolicy[*Call]
 )
 
-// NewStack returns a stack without layers for gRPC. By default its layers use [Completion],
-// [Classify] and the zero [Replayer], for which no method is idempotent. opts override these
-// defaults.
+// NewStack returns a stack without layers for gRPC. By default its layers use
+// [Completion], [Classify] and the zero [Replayer]. The zero Replayer treats no method as
+// idempotent. opts override these defaults.
 func NewStack(opts ...layer.Option[*Reply]) Stack {
 	return layer.NewStack[*Call](slices.Concat([]layer.Option[*Reply]{
 		layer.WithCompletion(Completion),
@@ -113,8 +116,8 @@ func NewStack(opts ...layer.Option[*Reply]) Stack {
 
 var errNotACall = errors.New("grpclayer: call not made by an interceptor; use Call.WithMessage")
 
-// leaf returns the service below all layers. It sends a call on a client, or handles it on
-// a server. It rejects a call if its context has ended.
+// leaf returns the service below all layers. On a client the service sends a call, and on
+// a server it runs the handler. It rejects a call if the context of the call has ended.
 func leaf() Service {
 	return layer.Func[*Call, *Reply](func(ctx context.Context, c *Call) (*Reply, error) {
 		if c == nil || c.rpc == nil {

@@ -22,7 +22,7 @@ import (
 // the limits, budgets and breakers of the layer. It is safe for concurrent use.
 type Client struct {
 	svc     Service
-	layered bool       // svc is more than the innermost service
+	layered bool       // svc has layers above the innermost service
 	live    *balancers // the balancers of its ClientConns; nil unless DialOptions created the Client
 }
 
@@ -41,9 +41,9 @@ func (c *Client) DialOptions() []grpc.DialOption {
 func (c *Client) Describe() layer.Node { return layer.Describe(c.svc) }
 
 // Unary is a [grpc.UnaryClientInterceptor]. The layers may make several attempts. The
-// caller gets the message, the metadata and the peer of the successful attempt. If none is
-// successful, it gets those of the last one. Errors have the status code of [Code] and keep
-// their chain.
+// caller gets the message, the metadata and the peer of the successful attempt. If every
+// attempt fails, the caller gets those of the last one. An error has the status code that
+// [Code] returns, and the errors in its chain still match.
 func (c *Client) Unary(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
@@ -57,15 +57,16 @@ func (c *Client) Unary(
 	return err
 }
 
-// Stream is a [grpc.StreamClientInterceptor]. A layer keeps what it holds for a stream,
-// such as a slot, until the stream ends (see [Completion]). If the limit of a layer ends
-// the stream, RecvMsg and SendMsg fail with DEADLINE_EXCEEDED and the reason.
+// Stream is a [grpc.StreamClientInterceptor]. A slot that a layer takes for a stream is
+// free again when the stream ends (see [Completion]). If the limit of a layer ends the
+// stream, RecvMsg and SendMsg fail with DEADLINE_EXCEEDED and the reason.
 //
-// A Retry opens a stream again if opening it failed. It repeats an open stream only if the
-// stream has one request and many responses, and fails before its header arrives. The
-// conditions are those of a unary call: the method is idempotent (see [Replayer]), and the
-// class and the budget allow it. The time limit of an attempt then ends with the header.
-// SendMsg returns nil, and RecvMsg returns the errors of the request.
+// A Retry opens a stream again if opening it failed. It repeats an open stream only if
+// the stream has one request and many responses, and fails before its header arrives. The
+// conditions are those of a unary call: the method is idempotent (see [Replayer]), and
+// the class and the budget allow it. The time limit of an attempt then applies until the
+// header arrives. SendMsg of such a stream only stores the request, and RecvMsg returns
+// the error of sending it.
 func (c *Client) Stream(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
@@ -435,9 +436,10 @@ func (u *clientUnary) begin() bool {
 	return !u.ended
 }
 
-// deliver waits for all concurrent attempts, because they may use the messages of the
-// caller. Then it copies the message of rsp into the caller's message, if that is another
-// one. It returns the error for the caller. rsp and err are the result of the layers.
+// deliver returns the error for the caller; rsp and err are the result of the layers. It
+// first waits for all concurrent attempts, because they may use the messages of the
+// caller. Then it copies the message of rsp into the caller's message, unless both are
+// the same message.
 func (u *clientUnary) deliver(rsp *Reply, err error) error {
 	u.mu.Lock()
 	u.ended = true
@@ -459,8 +461,8 @@ func (u *clientUnary) deliver(rsp *Reply, err error) error {
 }
 
 // setResults sets the results that the caller's call options request: the header, trailer
-// and peer of rsp. It then calls OnFinish with err. If rsp is nil, it uses the reply of the
-// last attempt.
+// and peer of rsp. It then calls OnFinish with err. If rsp is nil, it uses the reply the
+// reply of the last attempt.
 func (u *clientUnary) setResults(rsp *Reply, err error) {
 	if len(u.resultOpts) == 0 {
 		return

@@ -77,7 +77,7 @@ func (s *stream) finished(err error) {
 }
 
 // reportEndTo arranges that the OnFinish options of the caller are called when the stream
-// ends. If it has ended already, reportEndTo calls them.
+// ends. If gRPC has finished the stream already, reportEndTo calls them at once.
 func (s *stream) reportEndTo(resultOpts []grpc.CallOption) {
 	s.mu.Lock()
 	s.resultOpts = resultOpts
@@ -109,8 +109,8 @@ func (s *stream) observe(ctx context.Context, o layer.Observer) {
 	s.mu.Unlock()
 }
 
-// RecvMsg receives one message, or returns io.EOF or the error of the stream. As for a
-// unary call, the error includes the time limit of a layer that ended the stream.
+// RecvMsg receives one message, or returns io.EOF or the error of the stream. If the time
+// limit of a layer ended the stream, the error includes that limit.
 func (s *stream) RecvMsg(m any) error {
 	returned := false
 	defer s.release(&returned)

@@ -71,8 +71,8 @@ func (c *conn) set(state connState, reason string, cause error) {
 func (c *conn) state() connState { return c.health.Load().state }
 
 // observe records the new state s of the SubConn. After a failed attempt to connect, the
-// state is failing until the endpoint is connected again, as in gRPC. An idle connection is
-// connected again.
+// state is failing until the endpoint is connected again, as in gRPC. If the SubConn is
+// idle, observe connects it again.
 func (c *conn) observe(s balancer.SubConnState) {
 	now := c.state()
 	switch {

@@ -43,12 +43,12 @@ import (
 //	             connection lost; 100 ms to 60 s between attempts
 //	  └ grpc     connect timeout 1 s: TCP with keep-alive, TLS, HTTP/2
 //
-// Calls wait only in the queue, and grpc.WaitForReady has no effect. If all addresses stay
-// unconnected for FailFast, all waiting calls fail with DEADLINE_EXCEEDED and the last reason.
-// New ones fail with UNAVAILABLE until an address is connected.
+// Calls wait only in the queue, and grpc.WaitForReady has no effect. If no address is
+// connected for the time FailFast, all waiting calls fail with DEADLINE_EXCEEDED and the
+// last reason. New calls then fail with UNAVAILABLE until an address is connected.
 //
-// If DNS fails, the last addresses remain. If DNS then returns none, they remain for 30 s (see
-// [resolve.ServeStale]).
+// If DNS fails, the last addresses remain. If its next answer has no address, they remain
+// for another 30 s (see [resolve.ServeStale]).
 type ControlPlaneConn struct {
 	cfg    ControlPlaneConfig
 	client *Client
@@ -153,12 +153,12 @@ type ControlPlaneConfig struct {
 	// A negative value disables the probes.
 	KeepAlive time.Duration
 
-	// Dial opens a TCP connection to an address. It is not affected by KeepAlive. nil means
-	// a [net.Dialer] with the probes that KeepAlive specifies.
+	// Dial opens a TCP connection to an address. KeepAlive does not apply to this
+	// connection. nil means a [net.Dialer] with the probes that KeepAlive specifies.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	// Backoff is the pause between two attempts to connect to one address. A zero field has
-	// its default, see [layer.DefaultBackoff].
+	// Backoff is the pause between two attempts to connect to one address. A zero field
+	// means the value of that field in [layer.DefaultBackoff].
 	Backoff layer.Backoff
 
 	// QueueCapacity is the largest number of calls and streams that wait for a connection.
@@ -234,8 +234,9 @@ func controlTLSConfig(cfg *tls.Config, host string) *tls.Config {
 	return cfg
 }
 
-// controlResolver returns a resolver for the control plane. As linkerd's proxy does, it
-// looks up SRV records first, then addresses. It uses r for the look-ups.
+// controlResolver returns the resolver for the address of a control plane, which uses r
+// for the look-ups. As linkerd's proxy does, it looks up SRV records first, then
+// addresses.
 func controlResolver(r resolve.Resolver) resolve.Resolver {
 	return resolve.ServeStale(resolve.Fallback(services(r), r), resolve.StalePolicy{})
 }

@@ -30,16 +30,17 @@ type controlLink struct {
 	leaf Service
 	lost *layer.Error // the rejection of a call after the connection was lost
 
-	release context.CancelFunc // stops waiting for the loss of the connection, so that it is closed after its last call
+	release context.CancelFunc // ends the wait for the loss of the connection, which is then closed after its last call
 
 	dialled atomic.Bool // the dialer was called
 	mu      sync.Mutex
 	cause   error // the first error of TCP or TLS; guarded by mu
 }
 
-// connect connects to addr and returns the connection as a service. The service closes when
-// the connection is lost, receives GOAWAY, or is dropped by layer.Reconnect. Open calls
-// then continue. The connection is closed after the last open call, or when ctx ends.
+// connect connects to addr and returns the connection as a service. The service rejects
+// new calls with layer.ErrClosed when the connection is lost, receives GOAWAY, or is
+// dropped by layer.Reconnect. Open calls then continue. The connection is closed after
+// the last open call, or when ctx ends.
 func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, error) {
 	l := &controlLink{addr: addr, leaf: c.leaf}
 	l.lost = &layer.Error{
@@ -174,8 +175,8 @@ func (c *ControlPlaneConn) dial(ctx context.Context, addr string) (net.Conn, err
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// Ready returns nil at once. The Drain layer around the controlLink reports that the
-// connection is lost.
+// Ready returns nil at once. The Drain layer around the controlLink returns
+// layer.ErrClosed when the connection is lost.
 func (l *controlLink) Ready(ctx context.Context) error { return l.leaf.Ready(ctx) }
 
 // Call sends the call on the connection. If the connection was lost before the call was

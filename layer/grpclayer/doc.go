@@ -40,9 +40,10 @@
 //
 // Other panics do not end the process:
 //
-//   - If a resolver panics, its resolution ends. The panic is its last error, and the last
-//     endpoints remain.
-//   - If a layer of [WithEndpointLayer] panics when it is applied, the endpoint is closed.
+//   - If a resolver panics, its resolution ends. The balancer gets the panic as an error
+//     and keeps the last endpoints.
+//   - If a layer of [WithEndpointLayer] panics when it is applied, the endpoint rejects
+//     all picks with [layer.ErrClosed].
 //   - Panics of [WithOnBalancer], of OnFinish, and of observers at the end of a pick
 //     are dropped.
 //

@@ -30,8 +30,8 @@ func newMessage(m any) any {
 	return m
 }
 
-// assign replaces the content of its first argument by that of its second one. Both are
-// messages. It returns an error if their types differ.
+// assign copies the content of its second argument, a message, into its first argument.
+// It returns an error if the types of the two messages differ.
 func assign(to, from any) error {
 	dst, src := reflect.ValueOf(to), reflect.ValueOf(from)
 	if !dst.IsValid() || !src.IsValid() || dst.Type() != src.Type() || dst.Kind() != reflect.Pointer || dst.IsNil() || src.IsNil() {
@@ -67,15 +67,17 @@ type Replayer struct {
 	IsIdempotent func(c *Call) bool
 }
 
-// Idempotent returns the result of IsIdempotent, or false if that is nil.
+// Idempotent returns the result of IsIdempotent, or false if the field IsIdempotent is
+// nil.
 func (r Replayer) Idempotent(c *Call) bool { return r.IsIdempotent != nil && r.IsIdempotent(c) }
 
 // Replay returns nil, because a call can be sent again unchanged.
 func (Replayer) Replay(*Call, int64) layer.Replay[*Call] { return nil }
 
 // RetryAfter returns the wait that the server requests by the trailer field
-// grpc-retry-pushback-ms (gRFC A6), at most a day. If the value is not a number of
-// milliseconds, the result is negative, which forbids a retry.
+// grpc-retry-pushback-ms (gRFC A6), at most a day. It returns false without this field.
+// If the value is not a number of milliseconds, the wait is negative, which forbids a
+// retry.
 func (Replayer) RetryAfter(_ *Reply, err error) (time.Duration, bool) {
 	call, ok := errors.AsType[*callError](err)
 	if !ok || len(call.pushback) == 0 {

@@ -17,7 +17,7 @@ type settings struct {
 	config   string // service config, in JSON
 
 	introspect  func(layer.Describer)
-	dialOptions bool // resolver and balancer were made by DialOptions, with the same options
+	dialOptions bool // DialOptions made both the resolver and the balancer, with these settings
 	live        balancers
 }
 
@@ -36,12 +36,13 @@ func newSettings(opts []Option) *settings {
 	return s
 }
 
-// WithEndpointLayer applies l, such as a breaker or a limit, to the picks of each endpoint.
-// A pick sends nothing and must not wait. Build l with [NewEndpointStack], which reports the
-// end of the RPC and the class of its result to the layers. By default picks pass without a layer.
+// WithEndpointLayer applies l, such as a breaker or a limit, to the picks of each
+// endpoint. A pick chooses the connection of one RPC; it sends nothing and must not wait.
+// By default no layer applies to picks. Build l with [NewEndpointStack], because its
+// layers then get the end of the RPC and the class of its result.
 //
-// Use [WithCallLayer] for a Queue, a Retry, and layers that change the context or measure
-// Call, such as AdaptiveLimit.
+// Use [WithCallLayer] for a Queue or a Retry. Also use it for a layer that changes the
+// context, or that measures the duration of Call, such as AdaptiveLimit.
 func WithEndpointLayer(l layer.Layer[balancer.PickInfo, *Pick]) Option {
 	return option(func(s *settings) { s.endpoint = l })
 }
@@ -53,19 +54,20 @@ func WithBalance(opts ...balance.Option[*Pick]) Option {
 }
 
 // WithCallLayer applies l to all calls of a client, above the balancer. Examples are time
-// limits, retries and a queue. By default calls pass without a layer. Only [DialOptions]
+// limits, retries and a queue. By default no layer applies to calls. Only [DialOptions]
 // uses this option.
 //
-// The service below l is ready when the balancer of the client is ready. While the client
-// is idle, it is always ready. It is also always ready if several clients are made with the
-// same options, because the balancer is then unknown.
+// The service below l is ready when the balancer of the ClientConn is ready. While the
+// ClientConn is idle, the service is always ready. The service is also always ready if
+// several ClientConns have the same DialOptions, because the balancer of the next call is
+// then unknown.
 func WithCallLayer(l Layer) Option {
 	return option(func(s *settings) { s.calls = l })
 }
 
-// WithOnBalancer calls seen with each new balancer of a ClientConn. Its method Describe
-// shows the endpoints with their layers, estimates and reasons. A ClientConn gets another
-// balancer after it was idle. seen must not wait.
+// WithOnBalancer calls seen with each new balancer of a ClientConn. The method Describe
+// of the balancer shows the endpoints with their layers, estimates and reasons. A
+// ClientConn creates another balancer when it leaves the idle state. seen must not wait.
 func WithOnBalancer(seen func(balancer layer.Describer)) Option {
 	return option(func(s *settings) { s.introspect = seen })
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// balancers has the balancers that share one settings value. Each ClientConn has a
-// balancer, if it has resolved its target and is not idle.
+// balancers has the balancers of all ClientConns that share one settings value. A
+// ClientConn has no balancer before it resolves its target, and while it is idle.
 type balancers struct {
 	first  atomic.Pointer[grpc.ClientConn] // the ClientConn of the first call
 	shared atomic.Bool                     // a second ClientConn has had a call
@@ -41,9 +41,9 @@ func (b *balancers) remove(t *towerBalancer) {
 	b.all = slices.DeleteFunc(b.all, func(other *towerBalancer) bool { return other == t })
 }
 
-// only returns the balancer if there is exactly one, and calls were made through only one
-// ClientConn. Otherwise it returns nil, because the readiness of one ClientConn does not
-// apply to another one, which may be idle.
+// only returns the balancer in b if b has exactly one, and calls were made through only
+// one ClientConn. Otherwise it returns nil, because the readiness of one ClientConn does
+// not apply to another one, which may be idle.
 func (b *balancers) only() *towerBalancer {
 	b.mu.Lock()
 	defer b.mu.Unlock()

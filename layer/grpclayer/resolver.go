@@ -114,14 +114,15 @@ func (resolution) ResolveNow(resolver.ResolveNowOptions) {}
 // Close ends the resolution, but does not wait for its goroutine.
 func (r resolution) Close() { r() }
 
-// OverrideAuthority returns the authority of calls to target. It is gRPC's default. For a
-// name of SRV records, it is only the domain in that name.
+// OverrideAuthority returns the authority of calls to target. It is the default authority
+// of gRPC, except for a name of SRV records: the authority is then the domain in that
+// name.
 func (*resolverBuilder) OverrideAuthority(target resolver.Target) string {
 	return authority(domainOf(target.Endpoint()))
 }
 
-// authority returns the authority that gRPC uses by default for the endpoint name of a
-// target.
+// authority returns the default authority of gRPC for a target with the given endpoint
+// name. A name without a host, such as ":80", gets the host localhost.
 func authority(name string) string {
 	if strings.HasPrefix(name, ":") {
 		name = "localhost" + name

@@ -20,9 +20,9 @@ import (
 // Server applies a layer to the handlers of a server. All calls, unary or streaming, share
 // the limits and queues of the layer. It is safe for concurrent use.
 //
-// The result of a handler reaches the client unchanged. The layers see only its status. If
-// a handler returns the rejection of a call that it made, the layers do not treat this as a
-// rejection of the request to the handler.
+// The result of a handler reaches the client unchanged. Of an error, the layers get only
+// the text and the status. For example, a handler may return the rejection of a call that
+// it made. For the layers this is not a rejection of the request to the handler.
 type Server struct{ svc Service }
 
 // NewServer returns a Server that applies l to each call. l may be a whole stack, see
@@ -111,7 +111,7 @@ type serverStream struct {
 
 	observers       []layer.ResponseObserver[*Reply] // written before the handler is called
 	mu              sync.Mutex
-	header, trailer metadata.MD // what the handler has sent or set; recorded only for observers
+	header, trailer metadata.MD // metadata that the handler has sent or set; recorded only for observers
 	started, ended  bool
 }
 

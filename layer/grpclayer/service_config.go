@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// WithServiceConfig adds a gRPC service config, in JSON, to the config of [DialOptions]:
+// WithServiceConfig sets the gRPC service config, in JSON, of a client with
+// [DialOptions]:
 //
 //	grpclayer.WithServiceConfig(`{"methodConfig": [{
 //		"name": [{"service": "shop.Books"}],
@@ -21,15 +22,15 @@ import (
 // [grpc.NewClient] fails. Only [DialOptions] uses this option. If the option is given
 // twice, the last one applies.
 //
-// gRPC's own retries have no budget. The number of attempts is multiplied if
-// [WithCallLayer] has a Retry, too.
+// gRPC's own retries have no budget. If [WithCallLayer] also has a Retry, each attempt of
+// that Retry may cause several attempts of gRPC.
 func WithServiceConfig(config string) Option {
 	return option(func(s *settings) { s.config = config })
 }
 
-// serviceConfig returns a copy of a service config in JSON that selects another balancer.
-// given is the config, and balancer is the name of the balancer. An invalid config is
-// returned unchanged, because gRPC reports the error.
+// serviceConfig returns the service config for gRPC, in JSON. It has the fields of the
+// config in given, but selects the balancer with the name in balancer. An invalid config
+// is returned unchanged, because gRPC reports the error.
 func serviceConfig(given, balancer string) string {
 	fields := make(map[string]json.RawMessage)
 	if given != "" && json.Unmarshal([]byte(given), &fields) != nil {

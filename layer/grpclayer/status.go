@@ -88,8 +88,8 @@ func (e *statusError) As(target any) bool {
 	return ok && errors.As(handled.err, target)
 }
 
-// toStatus returns err with a gRPC status, for the caller of an interceptor. It returns err
-// unchanged if it has a status itself, or if it is not an error of this library.
+// toStatus returns err with a gRPC status, for the caller of an interceptor. It returns
+// err unchanged if err has a status itself, or if err is not an error of this library.
 func toStatus(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -142,9 +142,9 @@ func reasonOnce(message, reason string) string {
 //	UNKNOWN, DEADLINE_EXCEEDED, PERMISSION_DENIED,
 //	INTERNAL, DATA_LOSS                                 Failure
 //
-// Any other code, and a call without an error, is a Success. linkerd's proxy and httplayer
-// have the same failures. A client's stream is a Success when it opens, and is classified
-// again at its end.
+// Any other code, and a call without an error, is a Success. linkerd's proxy and
+// httplayer classify the same codes as failures. A client's stream is a Success when it
+// opens, and is classified again at its end.
 func Classify[Rsp any](o layer.Outcome[Rsp]) layer.Class {
 	switch {
 	case o.Err == nil:

@@ -6,8 +6,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Classify is the [layer.Classifier] of go-kit. It classifies a response as Success, even
-// if it is a failed endpoint.Failer, and an error as follows:
+// Classify is the [layer.Classifier] of go-kit. It classifies each response as Success,
+// even an endpoint.Failer that reports an error. It classifies an error as follows:
 //
 //	an error with StatusCode() 429                    Throttled
 //	an error with StatusCode() 400 to 499             Success

@@ -6,7 +6,8 @@
 //	endpoint.Middleware  ◀── Middleware ── layer.Layer[Req, Rsp]
 //	sd.Factory           ── Factory ──▶    layer.Service[Req, Rsp], one for each instance
 //
-// The fields of layer.Instruments are metrics of go-kit already.
+// The fields of layer.Instruments have the metric types of go-kit, so they need no
+// conversion.
 //
 // Make stacks for endpoints by [NewStack]. Its layers use [Classify] for the responses and
 // errors of go-kit, so that a breaker and a retry need no settings. A balancer over

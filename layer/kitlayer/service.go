@@ -15,7 +15,8 @@ import (
 //
 // If e returns a response of another type than Rsp, the call fails with a [TypeError],
 // although the request may have been served. A nil response becomes the zero Rsp. The
-// errors of e are returned unchanged. The service is as safe for concurrent use as e. A nil e panics.
+// errors of e are returned unchanged. The service is safe for concurrent use if e is. A
+// nil e panics.
 func Service[Req, Rsp any](e endpoint.Endpoint) layer.Service[Req, Rsp] {
 	if e == nil {
 		panic("kitlayer: nil endpoint")
