@@ -38,7 +38,7 @@ import (
 //	drain        rejects calls after Close
 //	metrics      of calls
 //	queue        up to 1000 calls and streams wait up to 30 s for a connection
-//	balance      over the addresses in DNS: EWMA, 30 ms and 10 s
+//	balance      over the addresses in DNS: EWMA, first estimate 30 ms, decay 10 s
 //	└ reconnect  connects each address at once, and again when a call finds the
 //	             connection lost; 100 ms to 60 s between attempts
 //	  └ grpc     connect timeout 1 s: TCP with keep-alive, TLS, HTTP/2

@@ -36,12 +36,12 @@ func (b *requestBody) Close() error {
 
 var errBodyClosed = errors.New("read of a closed body")
 
-// responseBody is the body of a response of the inner service. A Read returns at most
-// 8 bytes. It fails when the context of its request has ended.
+// responseBody is the body of a response of the inner service. A Read returns at most 8
+// bytes. It fails after the context of the request has ended.
 type responseBody struct {
 	ctx   context.Context // the context of the call of the inner service
 	err   error           // returned instead of io.EOF, if not nil
-	onEnd func()          // called once, at the end
+	onEnd func()          // called once, when the body is closed, read to its end, or failed
 
 	mu     sync.Mutex
 	data   string

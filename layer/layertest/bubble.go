@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// goroutines returns the stacks of the other goroutines in the current synctest bubble. The keys
-// are the numbers of the goroutines. The first line of a stack names the bubble:
+// goroutines returns the stacks of the other goroutines in the current synctest bubble.
+// The keys are the numbers of the goroutines. The result is nil outside of a bubble. The
+// first line of a stack has the number of the bubble:
 //
 //	goroutine 10 [chan receive (durable), synctest bubble 1]:
 func goroutines() map[string]string {
@@ -41,9 +42,9 @@ func stacks() []byte {
 	}
 }
 
-// checkLeaks returns an error if goroutines run that are not in before. The error has the
-// stack of one of them. If background is true, the goroutines of the subject get a second
-// to end, because their context has just ended.
+// checkLeaks returns an error if a goroutine runs that is not in before. The error has
+// the stack of one such goroutine. If background is true, checkLeaks first waits for a
+// second, because the context of the subject's goroutines has just ended.
 func checkLeaks(before map[string]string, background bool) error {
 	if background {
 		time.Sleep(time.Second)

@@ -14,7 +14,8 @@ import (
 const maxCallers = 1000 // concurrent callers
 
 // storm makes calls of Ready and Call from many goroutines at once, and cancels some. It
-// checks that every call is served at most once, and gets its own response.
+// checks that every call is served at most once, and gets the response to its own
+// request.
 func storm[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	calls := make([]*probe[Req, Rsp], 0, e.callers)
@@ -50,8 +51,9 @@ func storm[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// checkStormCall checks one call of storm. The call may have been rejected. canceled
-// specifies whether the check canceled it.
+// checkStormCall checks one call of storm. A rejection is an error if the layer has
+// neither a limit nor a queue, and storm did not cancel the call. canceled reports
+// whether storm canceled it.
 func (r *rig[Req, Rsp]) checkStormCall(p *probe[Req, Rsp], canceled bool) error {
 	switch {
 	case !p.returned():
@@ -79,8 +81,9 @@ func (r *rig[Req, Rsp]) checkStormCall(p *probe[Req, Rsp], canceled bool) error 
 	return nil
 }
 
-// outcomes are the ways in which the calls of capacityKept end. If keep is set, the check
-// itself ends the response body.
+// outcomes are the plans of the calls that capacityKept makes. They differ in the way in
+// which the call ends. If keep is set, the check itself reads or closes the response
+// body.
 var outcomes = []plan{
 	{}, {}, {noBody: true}, {hold: true}, {keep: true}, {keep: true}, {keep: true, bodyErr: errPlanned},
 	{err: errPlanned}, {panics: errPlanned}, {exit: true},

@@ -10,8 +10,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// doneReturns checks that Ready and Call return the cause of ctx at once when ctx ends. It
-// also checks that they leak no goroutine.
+// doneReturns checks that a blocked Ready or Call returns the cause of ctx at once when
+// ctx ends. It also checks that Ready and Call leak no goroutine.
 func doneReturns[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	if _, err := r.saturate(); err != nil {
@@ -132,8 +132,8 @@ func (r *rig[Req, Rsp]) inFlightCanceled(ctx context.Context, end func(), cause 
 	return nil
 }
 
-// deadlineKept checks that the inner service gets a deadline that is not later than the
-// caller's. Time in a queue must not extend the deadline.
+// deadlineKept checks that the deadline of the inner service is not later than the
+// deadline of the caller. Time in a queue must not extend the deadline.
 func deadlineKept[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	deadline := time.Now().Add(time.Hour)

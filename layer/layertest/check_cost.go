@@ -11,8 +11,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// transparencyKept checks what the fields Transparent and NoAllocs of the spec declare, if
-// they are set.
+// transparencyKept checks the properties that the fields Transparent and NoAllocs of the
+// spec declare. It skips a property whose field is false.
 func transparencyKept[Req, Rsp any](e env[Req, Rsp]) error {
 	if e.Transparent {
 		if err := e.rig().checkUnchanged(); err != nil {
@@ -88,8 +88,9 @@ func checkAllocs[Req, Rsp any](e env[Req, Rsp]) error {
 
 const allocCalls = 100
 
-// mallocs returns the number of allocations of allocCalls calls. It returns the least
-// number of several rounds, because other goroutines allocate too.
+// mallocs returns the number of allocations that one round of calls makes. The constant
+// allocCalls is the number of calls in a round. It returns the least number of ten
+// rounds, because other goroutines allocate too.
 func mallocs[Req, Rsp any](ctx context.Context, svc layer.Service[Req, Rsp], req Req) uint64 {
 	var before, after runtime.MemStats
 	least := ^uint64(0)

@@ -9,8 +9,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// closedFinal checks that Ready and Call of a closed service return ErrClosed, for callers
-// that wait already and for later ones. It also checks that calls in flight continue.
+// closedFinal closes the service and checks that Ready and Call return ErrClosed, for
+// callers that wait at this time and for later ones. It also checks that calls in flight
+// continue.
 func closedFinal[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	inFlight, queued, err := r.callsBeforeClose()
@@ -99,7 +100,7 @@ type bodyEnd struct {
 	bodyErr error
 	reads   amount
 	cancels bool // the check cancels the caller's ctx
-	rereads bool // the body is read again after that
+	rereads bool // the body is read again after the cancellation
 	closes  bool
 }
 
@@ -125,9 +126,10 @@ var bodyEnds = []bodyEnd{
 	{name: "half read, canceled and read again", reads: some, cancels: true, rereads: true},
 }
 
-// endsOnce checks that a response is counted as ended once, at the end that the spec
-// declares. It also checks that the context of the inner service does not end before. It
-// tries all bodyEnds.
+// endsOnce checks that a response is counted as ended once. This must happen when its
+// body ends, or when Call returns if the spec declares AtReturn. The context of the inner
+// service must not end before the body. The check is repeated for each element of
+// bodyEnds.
 func endsOnce[Req, Rsp any](e env[Req, Rsp]) error {
 	if e.isLayer() {
 		if err := endsWithoutBody(e); err != nil {
@@ -207,9 +209,10 @@ func endsBy[Req, Rsp any](e env[Req, Rsp], end bodyEnd) error {
 	return r.checkCapacity()
 }
 
-// checkOpen checks the calls in open. Their response bodies have not ended. If the spec
-// declares AtReturn, the responses must be counted as ended. Otherwise they must hold their
-// slots. before is the number of ended responses at the start.
+// checkOpen checks the calls in open, whose response bodies have not ended. If the spec
+// declares AtReturn, their responses must be counted as ended. Otherwise the calls must
+// still occupy their slots. before is the number of responses that were counted as ended
+// before these calls.
 func (r *rig[Req, Rsp]) checkOpen(open []*probe[Req, Rsp], before int) error {
 	want := 0
 	if r.AtReturn {

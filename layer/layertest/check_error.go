@@ -8,14 +8,14 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// plannedError is an error of the inner service, to be found by errors.As.
+// plannedError is an error of the inner service. The checks search for it by errors.As.
 type plannedError struct{ id int }
 
 func (e *plannedError) Error() string { return fmt.Sprintf("planned failure %d", e.id) }
 
-// errorsPass checks that errors of the inner service reach the caller: they match errors.Is
-// and errors.As, and are not rejections. It also checks that panics reach the caller and
-// free their slots.
+// errorsPass checks that errors of the inner service reach the caller. errors.Is and
+// errors.As must find them, and they must not be rejections. Panics must also reach the
+// caller and free their slots.
 func errorsPass[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	if err := r.checkFailure(r.call(r.ctx, plan{err: errPlanned}), errPlanned); err != nil {
@@ -49,8 +49,8 @@ func errorsPass[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// checkFailure checks the call p, for which all attempts failed. Its error must not be a
-// rejection. If cause is not nil, the error must match cause.
+// checkFailure checks the call p after all of its attempts have failed. The error of the
+// call must not be a rejection. If cause is not nil, the error must match cause.
 func (r *rig[Req, Rsp]) checkFailure(p *probe[Req, Rsp], cause error) error {
 	switch {
 	case !r.awaitRetries(p):

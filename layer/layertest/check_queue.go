@@ -54,8 +54,9 @@ func (r *rig[Req, Rsp]) serveQueued() (late int, err error) {
 	return late, nil
 }
 
-// newCalls checks that a waiting call is served before a new one. Of two waiting calls the
-// first is admitted, and at the same time a new call starts.
+// newCalls checks that a waiting call is served before a new one. In each round two calls
+// wait, one call is admitted, and a new call starts at the same time. The new call may be
+// served first in at most an eighth of the rounds.
 func (r *rig[Req, Rsp]) newCalls() error {
 	const rounds = 200
 	overtaken := 0
@@ -108,9 +109,10 @@ func cancelHarmless[Req, Rsp any](e env[Req, Rsp]) error {
 	return cmp.Or(cancelQueued(e, 0), cancelQueued(e, 1))
 }
 
-// cancelQueued fills a queue, and cancels all calls in it except the last one and the first
-// ones. kept is the number of the first ones. The calls that were not canceled must be
-// served, and the canceled calls must free their places in the queue.
+// cancelQueued fills a queue and cancels the calls in it, except some at the front and
+// the last one. The argument kept is the number of calls at the front that are not
+// canceled. The other calls must be served, and the canceled calls must free their places
+// in the queue.
 func cancelQueued[Req, Rsp any](e env[Req, Rsp], kept int) error {
 	r := e.rig()
 	r.inner.Deny()
@@ -228,8 +230,8 @@ func (r *rig[Req, Rsp]) pauseUnless(done func() bool) {
 	synctest.Wait()
 }
 
-// race runs the functions a and b at the same time and waits for both. round determines
-// which of them starts first.
+// race runs the functions a and b on two goroutines and waits until both have returned or
+// are blocked. round determines which of them starts first.
 func race(round int, a, b func()) {
 	if round%2 == 0 {
 		a, b = b, a
@@ -248,7 +250,7 @@ const maxWaiters = 500
 // maxInnerCalls and maxRuns bound the cost of one waiting call. A queue that wakes all
 // waiting calls for each admission exceeds them.
 const (
-	maxInnerCalls = 4   // calls of the inner service for one waiting call, for each of Ready and Call
+	maxInnerCalls = 4   // calls of the inner service for one waiting call; Ready and Call are counted separately
 	maxRuns       = 100 // runs of goroutines for one waiting call; a run is the time from a start to the next block
 )
 
@@ -265,8 +267,8 @@ func wakeUpsBounded[Req, Rsp any](e env[Req, Rsp]) error {
 		}
 		return r.checkInnerCalls(n, 1)
 	}
-	// tries is the largest number of measurements. A failed one is repeated, because
-	// goroutines of the runtime count as well.
+	// tries is the largest number of measurements. A measurement above the bound is
+	// repeated, because runs of the runtime's own goroutines count as well.
 	const tries = 3
 	for i := 1; ; i++ {
 		n := min(e.Queue, maxWaiters)
@@ -310,8 +312,9 @@ func (r *rig[Req, Rsp]) checkInnerCalls(n, limit int) error {
 	return nil
 }
 
-// goroutineRuns returns an estimate of how often goroutines of this program began to run.
-// The runtime samples one in eight.
+// goroutineRuns returns an estimate of how often the goroutines of this process began to
+// run. The runtime counts one in eight of these events, so the count is multiplied by
+// eight.
 func goroutineRuns() uint64 {
 	sample := []metrics.Sample{{Name: "/sched/latencies:seconds"}}
 	metrics.Read(sample)

@@ -108,8 +108,8 @@ func readyWakes[Req, Rsp any](e env[Req, Rsp]) error {
 }
 
 // wakesAfter fills the service with calls that follow the plan pl. It checks that every
-// waiting Ready returns after one of these calls has ended. If canceled is true, it cancels
-// all these calls instead.
+// waiting Ready returns after one of these calls has ended. If canceled is true, it
+// cancels the context of all these calls instead of ending one.
 func wakesAfter[Req, Rsp any](e env[Req, Rsp], pl plan, canceled bool) error {
 	r := e.rig()
 	ctx, cancel := context.WithCancelCause(r.ctx)

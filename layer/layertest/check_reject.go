@@ -46,9 +46,9 @@ func (r *rig[Req, Rsp]) checkUntouched(p *probe[Req, Rsp]) error {
 	return nil
 }
 
-// doneRejects checks that a call is rejected if its context has ended, with the cause of
-// the context. This must be so even with capacity (compare golang/go#63615). The inner
-// service must not be called.
+// doneRejects checks that a call whose context has ended is rejected with the cause of
+// the context, even if there is capacity (compare golang/go#63615). The inner service
+// must not be called.
 func doneRejects[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	canceled, cancel := context.WithCancelCause(e.ctx)
@@ -67,9 +67,9 @@ func doneRejects[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// innerCalls returns the number of calls of the inner service. If the layer has no limit or
-// queue of its own, only admitted calls count, because such a layer may leave the rejection
-// to the inner service.
+// innerCalls returns the number of calls of the inner service. If the layer has neither a
+// limit nor a queue, it counts only the calls that the inner service admitted. Such a
+// layer may leave the rejection to the inner service.
 func (r *rig[Req, Rsp]) innerCalls() int {
 	switch {
 	case r.isLayer() && r.admits():

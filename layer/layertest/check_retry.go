@@ -13,9 +13,9 @@ import (
 // errRetryable is an error of the inner service that every layer with retries must retry.
 var errRetryable = fmt.Errorf("retryable failure of the inner service: %w", layer.ErrAttemptTimeout)
 
-// attemptsEnd checks that a request has at most MaxAttempts attempts, and that none starts
-// after ctx has ended. When one attempt has been returned, the others must have ended with
-// closed bodies.
+// attemptsEnd checks that a request has at most MaxAttempts attempts, and that none
+// starts after ctx has ended. When the caller has the result of one attempt, all others
+// must have ended, and their response bodies must be closed.
 func attemptsEnd[Req, Rsp any](e env[Req, Rsp]) error {
 	for _, part := range []struct {
 		name string
@@ -129,8 +129,9 @@ func retryableResponses[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// checkOneResponse checks the call p, which has got a response after several attempts. The
-// response must be complete, and all other attempts must have ended.
+// checkOneResponse checks the call p after the layer made several attempts. The caller
+// must have one complete response. All other attempts must have ended, and their response
+// bodies must be closed.
 func (r *rig[Req, Rsp]) checkOneResponse(p *probe[Req, Rsp]) error {
 	r.awaitRetries(p)
 	if err := p.checkSuccess(false); err != nil {

@@ -13,10 +13,10 @@ import (
 // subtest in a testing/synctest bubble. If an invariant does not apply to s, its subtest is
 // skipped, with the reason.
 //
-// A subject that leaks blocked goroutines ends the test program with the panic of the
-// bubble, after the failure was reported. A subject that spins runs until the timeout of go
-// test, which prints the stacks. So does one that blocks in a way that is not durable in a
-// bubble: on a mutex, on I/O, or on a channel made outside.
+// If the subject of s leaks blocked goroutines, the bubble panics and ends the test
+// program after the failure was reported. If the subject spins, the test runs until the
+// timeout of go test, which prints the stacks. The same happens if the subject blocks on
+// a mutex, on I/O, or on a channel made outside of the bubble.
 func Run(t *testing.T, s Spec) {
 	t.Helper()
 	if s == nil {
@@ -97,7 +97,8 @@ func run[Req, Rsp any](t *testing.T, validate func() (*subject[Req, Rsp], error)
 	}
 }
 
-// verify runs the check in the current bubble and then looks for leaked goroutines.
+// verify runs the check in the current bubble. It then checks the rejected requests again
+// and looks for leaked goroutines.
 func (c check[Req, Rsp]) verify(s *subject[Req, Rsp]) error {
 	before := goroutines()
 	ctx, cancel := context.WithCancelCause(context.Background())

@@ -12,10 +12,10 @@ import (
 type innerService[Req, Rsp any] struct {
 	*Mock[Req, Rsp]
 	subject *subject[Req, Rsp]
-	done    <-chan struct{} // closed at the end of the check; releases the calls that are held
+	done    <-chan struct{} // closed at the end of the check; ends calls that wait for their release
 
 	mu          sync.Mutex
-	live, peak  int // calls that have not reached their declared end, and the maximum of that
+	live, peak  int // number of calls that have not reached their declared end, and its maximum
 	lostContext int // calls with a context that has no probe
 }
 
@@ -82,8 +82,8 @@ func (p *probe[Req, Rsp]) arrive(ctx context.Context, req Req) (plan, *attempt) 
 	return p.plan, a
 }
 
-// work does what the plan pl specifies until the response is due. It returns the error of
-// the call, or nil.
+// work performs the plan pl up to the response: it waits, reads the request, and may
+// panic. It returns the error of the plan, or the cause of ctx if ctx has ended.
 func (p *probe[Req, Rsp]) work(ctx context.Context, done <-chan struct{}, pl plan, req Req) error {
 	// Sleep is used because timers that fire while others are stopped crash
 	// the race detector in a bubble (golang/go#78156).

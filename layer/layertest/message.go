@@ -15,7 +15,7 @@ type Request struct {
 }
 
 // Response is a response for layers that work with any message type. It has a field Body,
-// as *http.Response does, so that layer.AtEnd observes its end.
+// as *http.Response does, so that layer.AtEnd observes the end of the body.
 type Response struct {
 	ID     int
 	Header map[string]string
@@ -69,9 +69,10 @@ func setBody[T any](message T, body io.ReadCloser) {
 	}
 }
 
-// mismatch returns the name of the first part of got that is not from message i of factory,
-// or "". It compares only parts that differ from message to message, because a layer may
-// change the others. It also reports a map or slice that is nil only in got.
+// mismatch compares got with message i of factory. It returns the name of the first part
+// that differs, or "". It compares only parts that differ between the messages i and i+1,
+// because a layer may change the others. It also reports a map or slice that is nil only
+// in got.
 func mismatch[T any](got T, factory func(int) T, i int) string {
 	if reflect.TypeFor[T]().Kind() == reflect.Interface {
 		return "" // the layer may have wrapped it

@@ -13,12 +13,13 @@ import (
 // Unlimited is the argument of [Mock.Allow] that admits any number of calls.
 const Unlimited = math.MaxInt
 
-// Mock is a [layer.Service] with a capacity that the test sets. It is zero at first. Allow
-// adds admissions, and each Call uses one. A Call without capacity is rejected at once.
+// Mock is a [layer.Service] with a capacity that the test sets. The capacity is zero at
+// first. Allow adds admissions, and each admitted Call uses one. A Call without capacity
+// is rejected at once.
 //
-// Admitted requests get their responses from the function set by Serve. If none is set, Call
-// waits until its context ends. A Mock is safe for concurrent use, inside and outside of
-// testing/synctest bubbles.
+// The function set by Serve returns the response to an admitted request. Without such a
+// function, Call waits until its context ends. A Mock is safe for concurrent use, inside
+// and outside of testing/synctest bubbles.
 type Mock[Req, Rsp any] struct {
 	changed notify.Broadcast // wakes the waiting calls of Ready
 
@@ -74,7 +75,8 @@ func (m *Mock[Req, Rsp]) Close() {
 	m.changed.Wake()
 }
 
-// Ready waits until there is capacity. It does not use the capacity.
+// Ready waits until there is capacity, but does not use it. It returns an error if ctx
+// ends first or the Mock is closed.
 func (m *Mock[Req, Rsp]) Ready(ctx context.Context) error {
 	m.mu.Lock()
 	m.readies++
@@ -93,7 +95,7 @@ func (m *Mock[Req, Rsp]) Ready(ctx context.Context) error {
 }
 
 // Call uses an admission and returns the result of the function set by Serve. Without
-// capacity it rejects the request.
+// capacity, or if ctx has ended, it rejects the request.
 func (m *Mock[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var zero Rsp
 	serve, err := m.admit(ctx, req)

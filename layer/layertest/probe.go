@@ -26,21 +26,22 @@ type plan struct {
 	noBody    bool  // the response has no body
 	bodyErr   error // the error that reading the body returns instead of io.EOF
 	retryable bool  // the response is changed by LayerOf.Retryable
-	keep      bool  // the check reads and closes the response, instead of probe.run
+	keep      bool  // the check reads and closes the response body; otherwise probe.run does
 
 	each func(attempt int) plan // returns the plan of the given attempt, counted from 1; wait and keep are not used
 }
 
-// attempt is one call of the inner service, for a probe.
+// attempt is one call of the inner service, which the layer makes for the call of a
+// probe.
 type attempt struct {
 	returned bool
-	body     *responseBody // nil without a response with a body
+	body     *responseBody // nil if the attempt returned no body
 }
 
 type probeKey struct{}
 
-// probe is one call that a check makes. The caller and the inner service record in it how
-// the call went. The inner service finds it in the context.
+// probe is one call that a check makes. The caller and the inner service record the
+// results of the call in the probe. The inner service gets the probe from the context.
 type probe[Req, Rsp any] struct {
 	plan
 	subject *subject[Req, Rsp]
@@ -57,7 +58,7 @@ type probe[Req, Rsp any] struct {
 	got      Req
 	body     *responseBody
 	gave     Rsp
-	mismatch error // the first difference between the request sent and received
+	mismatch error // the first difference between the request of the caller and the one that the inner service got
 
 	done     chan struct{} // closed when the following fields are set
 	rsp      Rsp

@@ -22,8 +22,8 @@ var (
 	errLostContext = errors.New("the inner service was called with a context that does not derive from the caller's")
 )
 
-// specError is a defect of the spec that appears only when the spec is used. A check panics
-// with it.
+// specError is an error in the spec that appears only when a check uses the spec. The
+// check panics with it.
 type specError string
 
 func (e specError) Error() string { return string(e) }
@@ -54,8 +54,8 @@ func (c *rejected[Req, Rsp]) add(r *rig[Req, Rsp], p *probe[Req, Rsp]) {
 	c.calls = append(c.calls, rejectedCall[Req, Rsp]{r, p})
 }
 
-// checkAgain adds capacity and lets a second pass. It returns an error if a rejected call
-// was served or changed after all.
+// checkAgain adds capacity and waits for a second. It then returns an error if the inner
+// service has served a rejected call, or if its request was changed.
 func (c *rejected[Req, Rsp]) checkAgain() error {
 	if len(c.calls) == 0 {
 		return nil
@@ -112,8 +112,8 @@ func (r *rig[Req, Rsp]) close() {
 	}
 }
 
-// saturate makes the subject unready by taking all its capacity. free frees enough of it
-// for every waiting Ready.
+// saturate takes all capacity of the subject, so that the subject is not ready. The
+// function free makes the subject ready again, so that every waiting Ready returns.
 func (r *rig[Req, Rsp]) saturate() (free func(), err error) {
 	switch {
 	case !r.isLayer():
@@ -142,8 +142,9 @@ func (r *rig[Req, Rsp]) saturate() (free func(), err error) {
 	}, nil
 }
 
-// deny removes all capacity of the inner service. It then makes some calls, because a layer
-// that stores readiness notices the change only by rejections.
+// deny removes all capacity of the inner service. If the subject has its own goroutines,
+// deny then makes 16 calls, because such a subject may notice the change only by
+// rejections.
 func (r *rig[Req, Rsp]) deny() error {
 	r.inner.Deny()
 	if !r.background {
@@ -202,8 +203,9 @@ func (r *rig[Req, Rsp]) checkServes() error {
 	return r.callToEnd(r.ctx, plan{}).checkSuccess(r.bodies && r.isLayer())
 }
 
-// callToEnd makes a call with the plan pl. For a service it waits up to a minute until the
-// call has returned. For a layer it does not wait, because no time needs to pass.
+// callToEnd makes a call with the plan pl. If the subject is a service, it waits up to a
+// minute until the call has returned. If the subject is a layer, the call returns without
+// a passage of time.
 func (r *rig[Req, Rsp]) callToEnd(ctx context.Context, pl plan) *probe[Req, Rsp] {
 	p := r.call(ctx, pl)
 	if r.isLayer() {
@@ -217,8 +219,8 @@ func (r *rig[Req, Rsp]) callToEnd(ctx context.Context, pl plan) *probe[Req, Rsp]
 	return p
 }
 
-// awaitRetries waits as long as all retries may take, if p has not returned before. It
-// reports whether p has returned.
+// awaitRetries waits for the longest time that the pauses between retries may take,
+// unless p has returned already. It then reports whether p has returned.
 func (r *rig[Req, Rsp]) awaitRetries(p *probe[Req, Rsp]) bool {
 	if !p.returned() && r.MaxAttempts > 1 {
 		time.Sleep(r.retryTime())
@@ -234,7 +236,8 @@ func (r *rig[Req, Rsp]) poll() error {
 	return w.result()
 }
 
-// waiter has the result of a function, such as Ready, which runs on a goroutine of its own.
+// waiter runs a function, such as Ready, on a goroutine of its own. It has the error and
+// the duration of the function.
 type waiter struct {
 	done  chan struct{}
 	err   error

@@ -44,7 +44,7 @@ type LayerOf[Req, Rsp any] struct {
 	Response func(i int) Rsp
 
 	Limit   int           // the largest number of requests in flight; 0 means no limit
-	Queue   int           // the largest number of waiting requests; 0 means that the layer rejects; with Limit at most 100 000
+	Queue   int           // the largest number of waiting requests; 0 means that none waits; Limit plus Queue is at most 100 000
 	MaxWait time.Duration // the longest wait in Queue; 0 means until ctx ends
 
 	// MaxAttempts is the largest number of attempts for a request; 0 means 1. The layer may
@@ -68,8 +68,8 @@ type LayerOf[Req, Rsp any] struct {
 	// with its body.
 	AtReturn bool
 
-	// Ended returns the number of responses that the layer has counted as ended. It may be
-	// nil.
+	// Ended returns the number of responses that the layer has counted as ended. If it is
+	// nil, this number is not checked.
 	Ended func() int
 
 	// OutlivesInner declares that the layer is not closed when its inner service is closed.
@@ -85,7 +85,7 @@ type LayerOf[Req, Rsp any] struct {
 	NoAllocs bool
 
 	callers    int  // number of concurrent callers; 0 means maxCallers
-	queueBelow bool // requests that Limit admits may wait in a queue below it
+	queueBelow bool // requests that Limit admits may wait in a queue below the limit
 }
 
 // Service is the [ServiceOf] for a service that works with any requests.
@@ -104,15 +104,16 @@ type ServiceOf[Req, Rsp any] struct {
 	// the service is always ready.
 	Fill func(svc layer.Service[Req, Rsp]) (free func())
 
-	// Served returns the number of requests that svc has admitted. It may be nil.
+	// Served returns the number of requests that svc has admitted. If it is nil, this
+	// number is not checked.
 	Served func(svc layer.Service[Req, Rsp]) int
 
 	// Close closes svc. It is nil if the service never closes.
 	Close func(svc layer.Service[Req, Rsp])
 }
 
-// subject is the validated form of a spec. If the subject is a service, only the fields
-// Request, MaxAttempts and callers of LayerOf are set.
+// subject is the layer or service under test: its validated spec with all defaults. For a
+// service, only the fields Request, MaxAttempts and callers of LayerOf are set.
 type subject[Req, Rsp any] struct {
 	LayerOf[Req, Rsp]
 	service *ServiceOf[Req, Rsp] // nil for a layer
@@ -192,8 +193,8 @@ func checkFactory[T any](name string, factory func(int) T) error {
 	return nil
 }
 
-// orDefault returns factory. If factory is nil, it returns usual, or nil if usual has
-// another type than factory.
+// orDefault returns factory, or usual if factory is nil. If factory is nil and usual has
+// another type, it returns nil.
 func orDefault[T, U any](factory func(int) T, usual func(int) U) func(int) T {
 	if factory != nil {
 		return factory
