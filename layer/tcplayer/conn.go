@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// bufferedConn is a connection that has other addresses than the wrapped Conn, or whose
-// Read first returns bytes that were already read from Conn.
+// bufferedConn wraps the connection Conn. It can have other addresses than Conn. It can
+// also hold bytes that were already read from Conn; its Read returns these bytes first.
 type bufferedConn struct {
 	net.Conn
 	client, server net.Addr // result of RemoteAddr and LocalAddr; nil means that of Conn
@@ -149,15 +149,15 @@ func (f *bufferedConn) CloseWrite() error { return closeWrite(f.Conn) }
 type peekSpec struct {
 	max    int                    // maximum number of bytes
 	within time.Duration          // maximum time from the call
-	enough func(seen []byte) bool // whether seen, which is not empty, is sufficient
+	enough func(seen []byte) bool // reports whether the bytes in seen are sufficient; seen is not empty
 }
 
 // peekSize is the number of bytes in the first read of a peek.
 const peekSize = 1 << 10
 
 // peekFirst waits for the first bytes of a client. It returns the bytes, and a connection
-// that returns them again. On Linux this is conn itself if it is a TCP connection, because
-// the kernel keeps the bytes.
+// that returns them again. On Linux the returned connection is conn itself if conn is a
+// TCP connection, because the kernel keeps the bytes.
 //
 // The error is nil if g.enough returned true or g.max bytes were read. Otherwise it is
 // io.EOF, os.ErrDeadlineExceeded, the cause of ctx, or the error of the connection.
@@ -197,9 +197,9 @@ func peekNow(conn net.Conn, g peekSpec) (seen []byte, next net.Conn, err error) 
 	return seen[:min(len(seen), g.max)], next, err
 }
 
-// fill reads until g.enough returns true or g.max bytes have arrived. It keeps the bytes, so
-// that Read returns them again. The result may be longer than g.max if an earlier call read
-// more.
+// fill reads until g.enough returns true or g.max bytes have arrived. It keeps the bytes,
+// so that Read returns them again. The result is longer than g.max if an earlier call has
+// read more bytes.
 func (f *bufferedConn) fill(g peekSpec) (seen []byte, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

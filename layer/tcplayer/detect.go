@@ -33,10 +33,11 @@ type Protocols struct {
 // identity headers, as in linkerd's proxy. [WithSkipDetect] avoids the wait.
 //
 // Admission: the chosen server decides. A rejected connection stays open and unread. If
-// bytes had to be read, it is reset, with an error that does not match [layer.ErrNotReady].
-// Ready returns nil if one server is ready, and otherwise waits for Opaque. Cancellation: the end of ctx ends the wait and
-// resets the connection. Body: Detect removes the read deadline of the connection. Cost: 1
-// KiB and two system calls for each connection.
+// bytes had to be read, it is reset, with an error that does not match
+// [layer.ErrNotReady]. Ready returns nil if one server is ready. Otherwise it waits for
+// the last server that is not nil. Cancellation: the end of ctx ends the wait and resets
+// the connection. Body: Detect removes the read deadline of the connection. Cost: 1 KiB
+// and two system calls for each connection.
 //
 // Errors: errors of the server are returned unchanged. Other errors are a [layer.Error]. It
 // matches [layer.ErrNoRoute] without a server, and [io.ErrUnexpectedEOF] if the client
@@ -149,21 +150,23 @@ func consumedError(at string, conn net.Conn, err error) error {
 	return &layer.Error{Layer: at, Reason: "rejected after the first bytes were read", Err: &lateError{err}}
 }
 
-// lateError has the text of a rejection but does not match [layer.ErrNotReady].
+// lateError has the text of a rejection but does not match [layer.ErrNotReady]. Only
+// [ErrorKind] uses the rejection itself.
 type lateError struct{ rejection error }
 
 func (e *lateError) Error() string { return e.rejection.Error() }
 
-// DetectInstruments are the metrics of [Detect]. They must have values for all their labels,
-// except for the label "result" of Results, which Detect sets. A nil metric is not recorded.
+// DetectInstruments are the metrics of [Detect]. Set the values of all labels by With
+// before, except for the label "result" of Results, which Detect sets. A nil metric is
+// not recorded.
 type DetectInstruments struct {
 	Latency metrics.Histogram // milliseconds from the start of the detection to its result
 	Results metrics.Counter   // label "result": http/1, http/2, not_http, read_timeout, error
 }
 
-// WithDetectMetrics makes [Detect] record its metrics to i. It records neither the
-// connections that [WithSkipDetect] excludes nor those with a canceled context. [DetectTLS],
-// [DetectTransport] and [ProxyProtocol] ignore this option.
+// WithDetectMetrics makes [Detect] record its metrics to i. It records neither
+// connections that [WithSkipDetect] excludes nor detections that fail after the end of
+// the context. [DetectTLS], [DetectTransport] and [ProxyProtocol] ignore this option.
 func WithDetectMetrics(i DetectInstruments) DetectOption {
 	if i.Latency == nil {
 		i.Latency = discard.NewHistogram()
@@ -189,8 +192,9 @@ type detectMeters struct {
 	late, failed metrics.Counter            // results read_timeout and error
 }
 
-// record records the result of a detection: err, or the protocol spoken if err is nil. It
-// records nothing for a nil m, and no error after ctx has ended.
+// record records the result of a detection that began at start. The result is the
+// protocol spoken if err is nil, and otherwise err. If m is nil, record does nothing. It
+// ignores an error after ctx has ended.
 func (m *detectMeters) record(ctx context.Context, start time.Time, spoken Protocol, err error) {
 	switch {
 	case m == nil, err != nil && ctx.Err() != nil:
@@ -338,8 +342,8 @@ const preface = "PRI * HTTP/2.0"
 //
 // A malformed request line counts as HTTP/1, so that an HTTP server rejects it. As opaque
 // bytes it could reach a lenient parser with unchecked header fields. An incomplete line
-// that begins with a token counts as HTTP/1. Text without a line end therefore waits for
-// the detection timeout.
+// that begins with a token counts as HTTP/1, but this result is not final. Therefore
+// Detect waits up to its timeout for the end of such a line.
 func protocolOf(first []byte) (p Protocol, final bool) {
 	if bytes.HasPrefix(first, []byte(preface)) {
 		return HTTP2, true

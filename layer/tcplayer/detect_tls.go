@@ -107,8 +107,9 @@ func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (ByteCount, error) 
 	return d.terminate(ctx, next)
 }
 
-// pass passes a connection to Passthrough, because its server name is not local. If
-// Passthrough is nil, it resets the connection and returns an error with the name.
+// pass passes a connection to Passthrough. It is called if the connection uses TLS
+// without a server name, or with a name for which local returns false. If Passthrough is
+// nil, it resets the connection and returns an error with the name.
 func (d *detectTLS) pass(ctx context.Context, conn, next net.Conn, name string) (ByteCount, error) {
 	if d.to.Passthrough == nil {
 		reset(next)
@@ -201,8 +202,8 @@ func parseServerName(first []byte) (name string, err error) {
 	return "", errNotTLS
 }
 
-// helloConn is the connection from which crypto/tls reads in parseServerName. Only Read and
-// Write are called.
+// helloConn is the connection from which crypto/tls reads in parseServerName. It
+// implements only Read and Write, because crypto/tls calls no other method there.
 type helloConn struct {
 	net.Conn
 	rest  bytes.Reader

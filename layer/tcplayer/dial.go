@@ -27,8 +27,9 @@ import (
 // TLS only. With TLS the Dialer never falls back to cleartext: a failed handshake is an
 // error.
 //
-// With TLS the connection is a *tls.Conn, otherwise it is the connection of Dial. HTTP/2
-// needs prior knowledge on it, because ALPN offers no application protocol.
+// With TLS the connection is a *tls.Conn, otherwise it is the connection of Dial. An
+// HTTP/2 client must use prior knowledge on it, because ALPN offers no application
+// protocol.
 //
 // A Dialer is safe for concurrent use. Its fields must not change after the first use.
 type Dialer struct {
@@ -51,20 +52,21 @@ type Dialer struct {
 	// Timeout limits the total time for TCP, TLS and the header. 0 or less means no limit.
 	Timeout time.Duration
 
-	// Deny returns an error for an address to which the Dialer must not connect. Nil allows
-	// all addresses. The argument has the port that is connected to. For a host name, Deny
-	// is called with the remote address of the TCP connection, before any byte is sent. See
-	// [DenyLoopback].
+	// Deny returns an error for an address to which the Dialer must not connect. Nil
+	// allows all addresses. The port of addr is the one to which the Dialer connects. For
+	// a host name, Deny is called with the remote address of the TCP connection, before
+	// any byte is sent. See [DenyLoopback].
 	Deny func(addr netip.AddrPort) error
 
 	// Dial makes the TCP connection. Nil means the DialContext of a zero [net.Dialer].
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-// DialContext connects to addr, "host:port". With TLS and Port it connects to Port of that
-// host. The end of ctx does not affect the returned connection, which the caller must
-// close. An error of Dial is returned unchanged. Other errors are a [layer.Error] with the
-// address. An exceeded Timeout matches [layer.ErrTimeout].
+// DialContext connects to addr, "host:port". If the fields TLS and Port are set, it
+// connects to the port Port of that host. The end of ctx does not affect the returned
+// connection, which the caller must close. An error of Dial is returned unchanged. Other
+// errors are a [layer.Error] with the address. An exceeded Timeout matches
+// [layer.ErrTimeout].
 func (d *Dialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	within := ctx
 	if d.Timeout > 0 {
@@ -150,7 +152,9 @@ func (p *plan) dial(ctx context.Context, network string) (net.Conn, error) {
 	return secure, nil
 }
 
-// connect makes a TCP connection, checks its address with Deny and sets the socket options.
+// connect makes a TCP connection and sets the socket options. It calls Deny with an IP
+// address before it dials. For a host name it calls Deny with the remote address
+// afterwards.
 func (p *plan) connect(ctx context.Context, network string) (net.Conn, error) {
 	known, err := netip.ParseAddrPort(p.addr)
 	named := err != nil

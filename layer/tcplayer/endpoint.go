@@ -20,9 +20,10 @@ import (
 // Endpoint makes TCP connections to one address. It is a [Service] and safe for concurrent
 // use. It is ready until a connection attempt fails.
 //
-// Admission: Call connects. After a failed attempt, TLS included, it rejects requests until
-// a backoff ends. Then one probe at a time is allowed. If a Ready is waiting, it starts the
-// probe and closes its connection. Otherwise the next Call is the probe.
+// Admission: Call connects. After a failed attempt, TLS included, it rejects requests
+// until a backoff ends. Then it allows one attempt at a time, the probe. A waiting Ready
+// starts a probe and closes the new connection. If no Ready waits, the next Call is the
+// probe.
 //
 // Cancellation: when ctx ends, Call rejects the request. The attempt continues up to the
 // limit of [WithConnectTimeout], because its result updates the state of the endpoint. The
@@ -196,8 +197,8 @@ func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 	_ = e.wake.Wait(ctx, func() bool { return e.link.changes.Load() != seen || e.life.Err() != nil })
 }
 
-// reject returns the error of a rejection: not ready, with a reason, a cause and the time
-// after which to retry.
+// reject returns a rejection with the given reason and cause. after is its RetryAfter; 0
+// means none.
 func (e *Endpoint) reject(reason string, after time.Duration, cause error) error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: reason, RetryAfter: after, Err: cause}
 }
@@ -290,7 +291,7 @@ func newEndpointOptions(addr string, opts []EndpointOption) endpointOptions {
 // attempt. While it is down, one probe is allowed after each backoff.
 type link struct {
 	backoff layer.Backoff
-	timeout time.Duration // limit of one attempt; a probe is not repeated during it
+	timeout time.Duration // limit of one attempt; the next probe starts after it at the earliest
 
 	changes atomic.Uint64 // number of changes of the state
 	down    atomic.Bool   // written with mu held
@@ -301,9 +302,9 @@ type link struct {
 	err      error     // error of the last failed attempt; nil while the link is up
 }
 
-// admit returns nil if a request may connect now. While the link is down, it returns the
-// last error and the rest of the backoff. After the backoff it admits one request, or one
-// waiting Ready, as the probe. The result trial is true for the probe.
+// admit returns a nil error if a request may connect now. While the link is down, it
+// returns the last error and the rest of the backoff. After the backoff it admits one
+// request, or one waiting Ready, as the probe. The result trial is true for the probe.
 func (l *link) admit() (trial bool, wait time.Duration, err error) {
 	if !l.down.Load() {
 		return false, 0, nil

@@ -11,10 +11,10 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// OnError returns a layer that calls report with each error of the server below it and the
-// connection. Put it below [Transparent], so that [OriginalDst] returns the destination of
-// the connection. The function report runs on the goroutine of Call. [ErrorKind] classifies
-// the error.
+// OnError returns a layer that calls report when the Call of the server below it returns
+// an error. The arguments are the context, the connection and the error. Put it below
+// [Transparent], so that [OriginalDst] returns the destination of the connection. The
+// function report runs on the goroutine of Call. [ErrorKind] classifies the error.
 //
 // Admission, cancellation, body and errors: as in next. Cost: the call of report. A nil
 // report panics.
@@ -45,8 +45,8 @@ func (f *failures) Next() Server { return f.Server }
 
 func (f *failures) Describe() layer.Node { return layer.Node{Name: "failures"} }
 
-// ErrorKind returns the value for err of the label "error" in linkerd's metrics, such as
-// inbound_tcp_errors_total. It returns "" for nil:
+// ErrorKind classifies err as linkerd does. The result is a value of the label "error" of
+// linkerd's metrics, such as inbound_tcp_errors_total, or "" if err is nil:
 //
 //	failfast               [layer.ErrFailFast]
 //	tls detection timeout  no ClientHello or no handshake in time: [DetectTLS]

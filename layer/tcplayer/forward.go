@@ -30,11 +30,11 @@ func WithServerName(within time.Duration) ForwardOption {
 
 // Forward returns a [Server] that copies bytes between an accepted connection and a
 // connection from the given service, in both directions. When one side closes its sending
-// half, Forward closes the sending half to the other side. The connection ends after both
-// directions, or after one if the other side does not support half-close.
+// half, Forward closes the sending half to the other side. It closes both connections
+// when both directions have ended. If the other side does not support half-close, one
+// direction is sufficient.
 //
 // Admission: the service decides. A rejected connection stays open and unread.
-//
 // Cancellation: ctx is passed to the service. When ctx ends, both sides are reset.
 //
 // Body: an admitted connection is closed when Call returns. After an error both sides are
@@ -45,7 +45,7 @@ func WithServerName(within time.Duration) ForwardOption {
 // with an error.
 //
 // Cost: one more goroutine. On Linux the kernel copies between two TCP connections
-// (splice). A nil to panics.
+// (splice). A nil service panics.
 //
 // Forward has no idle timeout. [WithUserTimeout] and [WithKeepAlive] end connections to a lost
 // peer, and a [layer.Timeout] in the [NewStack] of the service limits the total time.

@@ -110,8 +110,9 @@ func (h TransportHeader) AppendTo(b []byte) []byte {
 	return b
 }
 
-// appendSession appends the field of a SessionProtocol. The field has an empty message with
-// the field number kind, which specifies the protocol.
+// appendSession appends the message SessionProtocol as the field protocolField.
+// SessionProtocol contains one empty message, whose field number kind specifies the
+// protocol.
 func appendSession(b []byte, kind protowire.Number) []byte {
 	b = protowire.AppendTag(b, protocolField, protowire.BytesType)
 	b = protowire.AppendVarint(b, 2)
@@ -158,8 +159,8 @@ type TransportServers struct {
 // DetectTransport returns a [Server] that reads the [TransportHeader] of a connection. A
 // connection has one only if its TLS negotiated [TransportProtocol]; see [DetectTLS]. The
 // rest of the connection goes to Header, and [TransportHeaderFromContext] returns the
-// header. If the header has no name, its port becomes the port of LocalAddr and
-// [OriginalDst], so that [Forward] connects to it. Other connections go to None, and no
+// header. If the header has no name, LocalAddr and [OriginalDst] return the port of the
+// header, so that [Forward] connects to this port. Other connections go to None, and no
 // byte of them is read.
 //
 // A client that sends an incomplete header within 10 s ([WithDetectTimeout]) is reset. A
@@ -167,9 +168,9 @@ type TransportServers struct {
 //
 // Admission: the chosen server decides. A rejected connection stays open if no byte was
 // read. Otherwise it is reset, as in [Detect]. Ready returns nil if one server is ready,
-// and otherwise waits for the last one. Cancellation: the end of ctx ends the detection
-// and resets the connection. Body: DetectTransport removes the read deadline of the
-// connection. Cost: about 2 KiB in 14 allocations, and 8 µs.
+// and otherwise waits for the last one that is not nil. Cancellation: the end of ctx ends
+// the detection and resets the connection. Body: DetectTransport removes the read
+// deadline of the connection. Cost: about 2 KiB in 14 allocations, and 8 µs.
 //
 // Errors: errors of the server are returned unchanged. Other errors are a [layer.Error]. It
 // matches [layer.ErrTimeout], [layer.ErrNoRoute] or [io.ErrUnexpectedEOF], or wraps the

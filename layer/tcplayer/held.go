@@ -18,8 +18,8 @@ import (
 // calls Data of the observer with the number of bytes of each Read. It calls End once, with
 // one of:
 //
-//   - nil after Close, if EOF was read, or after EOF and CloseWrite;
-//   - [layer.ErrBodyClosedEarly] after Close before EOF;
+//   - nil, when EOF was read and Close or CloseWrite was called;
+//   - [layer.ErrBodyClosedEarly], when Close was called before EOF was read;
 //   - the error of a Read or Write, other than net.ErrClosed or a deadline of the caller;
 //   - [io.ErrUnexpectedEOF] if TLS ended without close_notify, although Read returns io.EOF;
 //   - the cause of ctx, when ctx ends. The connection is reset then, and Read and Write
@@ -32,8 +32,8 @@ import (
 // come from the other connection. NetConn returns conn. If conn is already observed, the
 // new observer is added to the same wrapper.
 //
-// In a balancer, combine it with Sample: Head. The measured latency is then the time to
-// connect and not the time to the first byte.
+// In a balancer, set the field Sample of balance.Policy to SampleHeaders. The measured
+// latency is then the time to connect. By default it is the time to the first byte.
 func UntilClosed(ctx context.Context, conn net.Conn, o layer.Observer) net.Conn {
 	if conn == nil {
 		o.End(nil)
@@ -68,7 +68,7 @@ type observedConn struct {
 	broken  atomic.Pointer[error] // cause of the context; nil before the context ends
 
 	mu      sync.Mutex
-	stop    func() bool // ends the registration with the context; nil without one
+	stop    func() bool // stops waiting for the end of the context; nil if the context cannot end
 	readEnd bool        // EOF was read
 	sentEnd bool        // CloseWrite was called
 	ended   bool        // End was called
@@ -127,7 +127,8 @@ func (h *observedConn) Close() error {
 	return err
 }
 
-// data calls Data of the observers with n, unless n is 0.
+// data calls Data of the observers with n, the number of bytes that were read. It does
+// nothing if n is 0.
 func (h *observedConn) data(n int) {
 	if n <= 0 {
 		return
@@ -150,8 +151,9 @@ func (h *observedConn) readEOF() {
 	h.endDirection(&h.readEnd)
 }
 
-// endDirection records that one direction has ended, by setting its field, *which, to true.
-// When both directions have ended, endDirection ends the observation without an error.
+// endDirection records that one direction has ended. which is &h.readEnd or &h.sentEnd,
+// and is set to true. When both directions have ended, endDirection ends the observation
+// without an error.
 func (h *observedConn) endDirection(which *bool) {
 	h.mu.Lock()
 	*which = true
@@ -175,8 +177,8 @@ func (h *observedConn) failed(err error) error {
 	return err
 }
 
-// withCause returns the cause of the context instead of err, if the context has ended. A
-// nil err stays nil.
+// withCause returns err. If err is not nil and the context has ended, it returns an error
+// with the cause of the context instead.
 func (h *observedConn) withCause(err error) error {
 	if cause := h.broken.Load(); cause != nil && err != nil {
 		return &canceledConnError{*cause}

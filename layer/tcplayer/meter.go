@@ -15,12 +15,13 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Instruments are the metrics of a [Meter]. They must have values for all their labels,
-// except for the label "errno" of Closed, which the Meter sets. A nil metric is not recorded.
+// Instruments are the metrics of a [Meter]. Set the values of all labels by With before,
+// except for the label "errno" of Closed, which the Meter sets. A nil metric is not
+// recorded.
 type Instruments struct {
-	Opened  metrics.Counter // number of connections since the start
+	Opened  metrics.Counter // number of connections that were opened
 	Open    metrics.Gauge   // number of connections that are open now
-	Closed  metrics.Counter // label "errno": the system error, such as ECONNRESET, or ""
+	Closed  metrics.Counter // number of closed connections; label "errno": the system error, such as ECONNRESET, or ""
 	Read    metrics.Counter // bytes from the peer
 	Written metrics.Counter // bytes to the peer
 }
@@ -37,9 +38,9 @@ func (i Instruments) orDiscard() Instruments {
 	return i
 }
 
-// Meter counts connections and their bytes. Use one Meter for each set of labels and reuse
-// it, because it binds each value of the label errno once. A Meter is safe for concurrent
-// use. It ignores a panic of an instrument.
+// Meter counts connections and their bytes. Use one Meter for all connections with the
+// same labels, because it calls With once for each value of the label "errno". A Meter is
+// safe for concurrent use. It ignores a panic of an instrument.
 type Meter struct {
 	to     Instruments
 	clean  metrics.Counter // connections closed without a system error
@@ -57,8 +58,8 @@ func NewMeter(i Instruments) *Meter {
 //
 // The result has ReadFrom, WriteTo and CloseWrite, so that the kernel can still copy
 // between two TCP connections. During such a copy the count of bytes is late by up to 256
-// KiB. On Linux the error of a copy counts for the connection that was closed. On other
-// systems it counts for neither connection. NetConn returns conn.
+// KiB. On Linux a failed copy counts as the system error of the connection that was reset
+// or timed out. On other systems it does not count. NetConn returns conn.
 func (m *Meter) Conn(conn net.Conn) net.Conn { return m.open(conn) }
 
 func (m *Meter) open(conn net.Conn) *meteredConn {
@@ -229,8 +230,9 @@ func (m *meteredConn) failed(err error) {
 	}
 }
 
-// copied counts the connection as ended if the copy failed because of this connection. It
-// checks this, because the error err of a copy may also come from the other connection.
+// copied counts the connection as ended if a copy failed with err because of this
+// connection. It checks the state of the connection, because err may also come from the
+// other one.
 func (m *meteredConn) copied(err error) {
 	if err != nil && errnoOf(err) != "" && isClosed(m.Conn) {
 		m.failed(err)

@@ -51,9 +51,9 @@ func FixedDst(dst netip.AddrPort) Origin {
 // accepted it.
 var ErrLoop = errors.New("loop")
 
-// Transparent returns a [Server] that calls from for each connection, and passes the
-// resulting connection to next. LocalAddr and [OriginalDst] of this connection return the
-// original destination. [Forward] sets it as the Server of its [Request].
+// Transparent returns a [Server] that calls the Origin for each connection, and passes
+// the resulting connection to next. LocalAddr and [OriginalDst] of this connection return
+// the original destination. [Forward] sets it as the Server of its [Request].
 //
 // Forwarding to the listener itself would loop. A destination is the listener if it has the
 // listener's port and an address of this machine. Such a connection goes to direct. It is
@@ -61,15 +61,15 @@ var ErrLoop = errors.New("loop")
 //
 // Admission: next or direct decides. Ready is forwarded to next.
 //
-// Cancellation: ctx is passed to from and to the server.
+// Cancellation: ctx is passed to the Origin and to the server.
 //
-// Body: a rejected connection stays open. It is reset if from has read bytes of it, as
-// [ProxyProtocol] does.
+// Body: a rejected connection stays open. It is reset if the Origin has read bytes from
+// it, as [ProxyProtocol] does.
 //
-// Errors: errors of next and direct are returned unchanged. An error of from, or [ErrLoop],
-// is wrapped in a [layer.Error], and the connection is reset.
+// Errors: errors of next and direct are returned unchanged. An error of the Origin, or
+// [ErrLoop], is wrapped in a [layer.Error], and the connection is reset.
 //
-// Cost: two allocations and the cost of from. A nil from or next panics.
+// Cost: two allocations and the cost of the Origin. A nil Origin or a nil next panics.
 func Transparent(from Origin, next, direct Server) Server {
 	if from == nil {
 		panic("tcplayer: nil origin")
@@ -106,7 +106,7 @@ func (o *transparent) Call(ctx context.Context, conn net.Conn) (ByteCount, error
 	return serveNext(ctx, "origin", svc, conn, next)
 }
 
-// Next returns the server for connections that are not to the listener itself.
+// Next returns the server for all connections except those to the listener itself.
 func (o *transparent) Next() Server { return o.Server }
 
 // Describe shows direct, the server for connections to the listener itself.

@@ -54,8 +54,8 @@ func ProxyProtocol(opts ...DetectOption) Origin {
 	}
 }
 
-// maxProxyHeader is the maximum size of a header in bytes. It limits the memory that an
-// unknown client can use.
+// maxProxyHeader is the maximum size of a header in bytes. It limits the memory for a
+// client that has not sent a valid header.
 const maxProxyHeader = 4 << 10
 
 // proxyHeader is a decoded header of the PROXY protocol. If the header has no addresses,
@@ -79,8 +79,8 @@ func parseProxyHeader(b []byte) (proxyHeader, error) {
 	return proxyHeader{}, errNoProxyHeader
 }
 
-// hasPrefixSoFar reports whether b begins with s, or is too short but equals the beginning
-// of s.
+// hasPrefixSoFar reports whether b begins with s. If b is shorter than s, it reports
+// whether s begins with b.
 func hasPrefixSoFar(b []byte, s string) bool {
 	n := min(len(b), len(s))
 	return string(b[:n]) == s[:n]

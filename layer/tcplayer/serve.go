@@ -101,7 +101,8 @@ func (s *server) accept(ctx, serving context.Context, l net.Listener) error {
 // proxy.
 const notReadyInterval = 15 * time.Second
 
-// await waits until svc is ready or ctx ends. It returns an error only if svc is closed.
+// await waits until svc is ready or ctx ends. It returns an error only if Ready of svc
+// returns [layer.ErrClosed] before ctx ends.
 func (s *server) await(ctx context.Context) error {
 	for ctx.Err() == nil {
 		waiting, cancel := context.WithTimeout(ctx, notReadyInterval)
@@ -210,20 +211,21 @@ type serveOption func(*server)
 
 func (f serveOption) applyServe(s *server) { f(s) }
 
-// WithShutdownTimeout sets the time that open connections have after the end of ctx. The
-// default is 2 min, as in linkerd's proxy. With a d of 0 or less they are canceled at once.
+// WithShutdownTimeout sets how long [Serve] waits for open connections after the end of
+// ctx. It then cancels them. The default is 2 min, as in linkerd's proxy. With a d of 0
+// or less it cancels them at once.
 func WithShutdownTimeout(d time.Duration) ServeOption {
 	return serveOption(func(s *server) { s.grace = max(d, 0) })
 }
 
 // WithLogger sets the logger of [Serve]. The levels are:
 //
-//   - Error: Accept has failed, svc is closed, or svc panicked;
+//   - Error: Accept has failed, Ready of svc returned [layer.ErrClosed], or svc panicked;
 //   - Warn: a temporary error of Accept, svc is not ready, or a socket option failed;
 //   - Debug: a rejected or failed connection.
 //
-// Each message is logged at most ten times in ten seconds; the rest is counted. Without a
-// logger Serve does not log.
+// Each Error or Warn message is logged at most ten times in ten seconds; a later record
+// has the number of the others. Without a logger Serve does not log.
 func WithLogger(l *slog.Logger) ServeOption {
 	return serveOption(func(s *server) { s.log = l })
 }
@@ -246,8 +248,8 @@ func newServer(svc Server, opts []ServeOption) *server {
 }
 
 // SocketOption is a socket option for the TCP connections of [Serve], of an [Endpoint] or
-// of a [Dialer]. It has no effect on other connections. A connection fails if the option
-// cannot be set.
+// of a [Dialer]. It has no effect on other types of connections. If the option cannot be
+// set, the connection fails.
 type SocketOption interface {
 	ServeOption
 	EndpointOption

@@ -14,8 +14,8 @@ import (
 // Service makes connections. The caller of Call must close them.
 type Service = layer.Service[Request, net.Conn]
 
-// Server serves accepted connections. Call returns when the connection is closed. A
-// connection that it rejects stays open and unread.
+// Server serves accepted connections. Call returns when the connection is closed. If Call
+// rejects a connection, the connection stays open and unread.
 type Server = layer.Service[net.Conn, ByteCount]
 
 // Request is a request to a [Service] for a connection. Both addresses are optional.
@@ -44,8 +44,8 @@ func NewStack(opts ...layer.Option[net.Conn]) layer.Stack[Request, net.Conn] {
 	return layer.NewStack[Request](slices.Concat(protocol, opts)...)
 }
 
-// Replayer is the [layer.Replayer] for connections. A Request can always be repeated. A
-// connection that is not used is closed.
+// Replayer is the [layer.Replayer] for connections. A Request can always be repeated.
+// Drain closes the connection of an attempt that is not used.
 type Replayer struct{}
 
 var _ layer.Replayer[Request, net.Conn] = Replayer{}
@@ -92,7 +92,7 @@ func addrPort(addr net.Addr) netip.AddrPort {
 }
 
 // Accessor is the [layer.Accessor] for connections. A Request has only a source and an
-// authority. The status of a connection is 0. A connection is complete as with
+// authority. The status of a connection is 0. A connection is complete when it ends, see
 // [UntilClosed].
 type Accessor struct{}
 

@@ -43,8 +43,8 @@ type peekState struct {
 	err       error
 }
 
-// once peeks without waiting. It reports whether the peek is done, with its result in
-// p.seen and p.err.
+// once peeks without waiting. It returns true if the peek is done, with the result in
+// p.seen and p.err. It returns false if more bytes are needed.
 func (p *peekState) once(fd uintptr) (done bool) {
 	for ended := false; ; {
 		n, _, err := unix.Recvfrom(int(fd), p.buf, unix.MSG_PEEK)
@@ -96,8 +96,8 @@ func hasEOF(fd int) bool {
 const closedState = 7
 
 // isClosed reports whether the TCP connection in conn was closed by a reset or a timeout.
-// It is used after a failed copy between two sockets, because the error of the copy does
-// not specify which of them failed.
+// It is called after a failed copy between two sockets, because the error of the copy
+// does not specify which socket failed.
 func isClosed(conn net.Conn) bool {
 	tcp, ok := innermost(conn).(*net.TCPConn)
 	if !ok {
@@ -163,8 +163,8 @@ func originalDstOf(conn net.Conn) (netip.AddrPort, error) {
 }
 
 // originalDst4 reads the original destination of an IPv4 socket. The kernel returns a
-// sockaddr_in of 16 bytes. Package unix has no call for it, so a call with a larger struct
-// is used.
+// sockaddr_in of 16 bytes. Package unix has no call for this type. Therefore originalDst4
+// uses a call with a larger struct and decodes its first bytes.
 func originalDst4(fd int) (netip.AddrPort, error) {
 	got, err := unix.GetsockoptIPv6Mreq(fd, unix.SOL_IP, originalDst)
 	if err != nil {
@@ -175,7 +175,7 @@ func originalDst4(fd int) (netip.AddrPort, error) {
 }
 
 // originalDst6 reads the original destination of an IPv6 socket. The kernel returns a
-// sockaddr_in6, which is a part of the struct that is used here.
+// sockaddr_in6. It is the first field of IPv6MTUInfo, for which package unix has a call.
 func originalDst6(fd int) (netip.AddrPort, error) {
 	got, err := unix.GetsockoptIPv6MTUInfo(fd, unix.SOL_IPV6, originalDst)
 	if err != nil {

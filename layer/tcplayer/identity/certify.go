@@ -17,10 +17,10 @@ import (
 )
 
 // Run requests certificates from the CA at conn until ctx ends, and then returns nil. It
-// renews a certificate after 70 % of its remaining life, limited by MinRefresh and
-// MaxRefresh. After a failure it logs to Log and retries after a backoff. The current
-// certificate stays in use until it expires. The time in which the machine is suspended
-// does not count for the renewal.
+// renews a certificate after 70 % of its remaining life, but not before MinRefresh and
+// not after MaxRefresh. After a failure it logs to Log and retries after a backoff. The
+// current certificate stays in use until it expires. The time before a renewal does not
+// include time in which the machine is suspended.
 //
 // Run accepts a certificate if it is for Key and Name, its chain leads to Roots, and it
 // allows use by servers and clients. No certificate of the chain may have expired.
@@ -154,8 +154,9 @@ func parseChain(leaf []byte, others [][]byte) ([]*x509.Certificate, error) {
 	return chain, nil
 }
 
-// verifyOwn verifies the certificate of this identity as servers and clients would, and
-// returns its expiration. The chain begins with the certificate.
+// verifyOwn verifies the first certificate in chain, which must be for the name of this
+// identity. The certificate must be valid for servers and for clients. The result is the
+// earliest expiration of a certificate in the chain.
 func (i *Identity) verifyOwn(chain []*x509.Certificate) (expires time.Time, err error) {
 	if names := caller.Names(chain[0].Extensions); !has(names, i.cfg.Name) {
 		return expires, fmt.Errorf("the certificate is for %s, not for %s", list(names), i.cfg.Name)
@@ -171,9 +172,9 @@ func (i *Identity) verifyOwn(chain []*x509.Certificate) (expires time.Time, err 
 	return expires, err
 }
 
-// verify verifies a chain for one key usage. It returns the earliest expiration of a
-// certificate in the chain. If there are several verified chains, it uses the one that
-// lasts longest.
+// verify verifies the first certificate of chain for one key usage. A path to a root
+// expires with its first certificate that expires. If there are several paths, the result
+// is the latest of these times.
 func verify(chain []*x509.Certificate, roots *x509.CertPool, use x509.ExtKeyUsage) (expires time.Time, err error) {
 	others := x509.NewCertPool()
 	for _, c := range chain[1:] {

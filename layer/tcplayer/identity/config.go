@@ -34,7 +34,7 @@ type Config struct {
 	MinRefresh, MaxRefresh time.Duration
 
 	Timeout     time.Duration // limit of a request to the CA; default: 10 s
-	Backoff     layer.Backoff // between failed requests; default: layer.DefaultBackoff
+	Backoff     layer.Backoff // pause after a failed request; default: layer.DefaultBackoff
 	Log         *slog.Logger  // nil means no log
 	Instruments Instruments
 }
@@ -75,8 +75,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// check returns all errors of c, joined. The caller must have set the defaults. It must
-// check Roots itself.
+// check returns all errors of c, joined. The caller must set the defaults before. check
+// does not check Roots.
 func (c Config) check() error {
 	errs := []error{caller.Check(c.Name), c.checkServerName(), c.checkRequest()}
 	if c.Token == nil {

@@ -20,8 +20,8 @@
 // proves each of its subject alternative names. DNS names ignore case, and URIs do not. Wildcards
 // and the common name are ignored. The rules are those of linkerd's proxy.
 //
-// The TLS server name (SNI) selects a server and proves nothing. It is the identity
-// if that is DNS-like, and must be set for a URI.
+// The TLS server name (SNI) selects a server and proves nothing. By default it is the
+// name of the identity if that is DNS-like. For a URI it must be set.
 //
 // # Security
 //

@@ -51,9 +51,9 @@ func New(c Config) (*Identity, error) {
 }
 
 // Static returns an Identity with a fixed certificate. The name of the Identity is the
-// first name in the certificate. Its TLS server name is the first DNS-like name, or ""
-// without one. The certificate must be valid under roots, and its PrivateKey must implement
-// [crypto.Signer].
+// first name in the certificate. Its TLS server name is the first DNS-like name in the
+// certificate, or "" if the certificate has only URIs. The certificate must be valid
+// under roots, and its PrivateKey must implement [crypto.Signer].
 func Static(cert tls.Certificate, roots *x509.CertPool) (*Identity, error) {
 	if roots == nil || len(cert.Certificate) == 0 || cert.PrivateKey == nil {
 		return nil, errors.New("identity: Static needs a certificate, its key and roots")
@@ -96,7 +96,7 @@ func (i *Identity) Name() string { return i.cfg.Name }
 // URIs as names.
 func (i *Identity) ServerName() string { return i.cfg.ServerName }
 
-// use makes cert the certificate for new handshakes.
+// use makes cert the certificate for new handshakes and records its expiration.
 func (i *Identity) use(cert *certificate) {
 	i.cfg.Instruments.Expiration.Set(float64(cert.expires.Unix()))
 	if i.current.Swap(cert) == nil {
@@ -127,8 +127,8 @@ func (i *Identity) Ready(ctx context.Context) error {
 
 var errNoCertificate = errors.New("no certificate yet")
 
-// handshakeCertificate returns the current certificate for a handshake. It returns an error
-// before the first certificate, and if the current certificate has expired.
+// handshakeCertificate returns the current certificate for a handshake. It returns an
+// error if there is no certificate yet, or if the current certificate has expired.
 func (i *Identity) handshakeCertificate() (*tls.Certificate, error) {
 	cert := i.current.Load()
 	if cert == nil {

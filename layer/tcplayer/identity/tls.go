@@ -16,9 +16,9 @@ import (
 // received no application data.
 var ErrPeerIdentity = errors.New("peer not verified")
 
-// Server returns a TLS 1.3 config for servers with this identity. Clients may have a
-// certificate, which is then verified; see [PeerIdentity]. Handshakes fail while this
-// identity has no valid certificate. Any server name is accepted, because
+// Server returns a TLS 1.3 config for servers with this identity. A client may send a
+// certificate or none; a sent certificate is verified, see [PeerIdentity]. Handshakes
+// fail while this identity has no valid certificate. Any server name is accepted, because
 // tcplayer.DetectTLS checks it.
 //
 // The arguments alpn are the accepted protocols. The handshake fails if the client offers
@@ -51,8 +51,8 @@ func (i *Identity) Client(serverName, peer string, alpn ...string) *tls.Config {
 }
 
 // Bootstrap is like [Identity.Client], but it also works before this process has a valid
-// certificate. It is for the connection to the CA. The server must still prove its
-// identity.
+// certificate. It is for the connection to the CA. Without a valid certificate, the
+// client sends none. The server must still prove its identity.
 func (i *Identity) Bootstrap(serverName, peer string, alpn ...string) *tls.Config {
 	return i.client(serverName, peer, func() (*tls.Certificate, error) {
 		if cert, err := i.handshakeCertificate(); err == nil {
@@ -100,7 +100,8 @@ func (i *Identity) verifyPeer(peer string, chain []*x509.Certificate) error {
 	return nil
 }
 
-// has reports whether names contains name. The comparison of DNS names ignores case.
+// has reports whether names contains name. The comparison of DNS names ignores case. The
+// result is false for an empty name.
 func has(names []string, name string) bool {
 	return name != "" && slices.ContainsFunc(names, func(n string) bool { return same(n, name) })
 }
