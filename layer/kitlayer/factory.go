@@ -13,10 +13,10 @@ import (
 // discover.MakeService to balance over the instances:
 //
 //	service := kitlayer.Factory[SumRequest, SumResponse](factory)
-//	makeService := func(ctx context.Context, t discover.Target) layer.Service[SumRequest, SumResponse] {
+//	makeSvc := func(ctx context.Context, t discover.Target) layer.Service[SumRequest, SumResponse] {
 //		return service(ctx, t.Endpoint.Addr.String())
 //	}
-//	svc := balance.Resolve(ctx, resolver, "sum", makeService)
+//	svc := balance.Resolve(ctx, resolver, "sum", makeSvc)
 //
 // The [io.Closer] of an instance is closed once, when ctx ends. Its error is ignored. The
 // ctx of a discover.MakeService ends when the instance is removed and its last response has

@@ -28,8 +28,8 @@ type Profiles struct {
 	open  map[stream]request
 }
 
-// stream identifies a request among the requests of all processes. The id alone does not
-// identify it, because requests of different processes may have the same id.
+// stream identifies a request of one of several processes. The id is not sufficient,
+// because requests of different processes may have the same id.
 type stream struct {
 	from string
 	id   tap.StreamID
@@ -41,13 +41,13 @@ type request struct {
 	status                  int
 }
 
-// The limits of the memory.
+// Limits of the memory: the largest numbers of open requests and of services.
 const (
 	maxOpen  = 10_000
 	maxHosts = 100
 )
 
-// Add adds e, an event of the process with the name from.
+// Add adds the event e. from is the name of the process that reported e.
 func (p *Profiles) Add(from string, e tap.Event) {
 	if p.open == nil {
 		p.hosts, p.open = map[string]*host{}, map[stream]request{}
@@ -71,8 +71,8 @@ func (p *Profiles) Add(from string, e tap.Event) {
 	}
 }
 
-// end adds the request r to the tree of its service. e is the event of the end of r. end
-// ignores requests that do not belong in a profile, see isRoute.
+// end adds the request r, which ended with the event e, to the tree of its service. It
+// ignores r if r does not belong in a profile, see isRoute.
 func (p *Profiles) end(r request, e *tap.ResponseEnd) {
 	name, ok := serviceName(r.authority)
 	if !ok || !isRoute(r, e) {
@@ -91,8 +91,9 @@ func (p *Profiles) end(r request, e *tap.ResponseEnd) {
 	})
 }
 
-// isRoute reports whether a request belongs in a profile. Its path must be printable, and
-// it must have a response other than "not found" or "method not allowed".
+// isRoute reports whether a request belongs in a profile. Its method, authority and path
+// must be printable. It must have a response other than "not found", "method not allowed"
+// or UNIMPLEMENTED.
 func isRoute(r request, e *tap.ResponseEnd) bool {
 	switch line := r.method + r.authority + r.path; {
 	case text.Clean(line) != line:
@@ -103,8 +104,8 @@ func isRoute(r request, e *tap.ResponseEnd) bool {
 	return e.GRPCStatus == nil || *e.GRPCStatus != codes.Unimplemented
 }
 
-// serviceName returns the host name in authority in lower case. ok is false if the
-// authority has an IP address or no host.
+// serviceName returns the host name in authority in lower case. The second result is
+// false if the host is an IP address or missing.
 func serviceName(authority string) (string, bool) {
 	host := authority
 	if at := strings.LastIndexByte(authority, ':'); at >= 0 {

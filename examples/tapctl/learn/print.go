@@ -14,8 +14,8 @@ import (
 )
 
 // Write writes one ServiceProfile for each observed service to w, as YAML documents. A
-// comment in each document has the numbers of routes, requests and failures. Write returns
-// the number of documents.
+// comment in each document has the numbers of routes, requests and failures, and the
+// longest duration. Write returns the number of documents.
 func (p *Profiles) Write(w io.Writer) (int, error) {
 	n := 0
 	for _, name := range slices.Sorted(maps.Keys(p.hosts)) {
@@ -36,8 +36,8 @@ func (p *Profiles) Write(w io.Writer) (int, error) {
 	return n, nil
 }
 
-// serviceProfile and the following types have the fields of a ServiceProfile that are
-// written.
+// serviceProfile and the following types have those fields of linkerd's ServiceProfile
+// that [Profiles.Write] writes.
 type (
 	serviceProfile struct {
 		APIVersion string   `json:"apiVersion"`
@@ -63,7 +63,7 @@ type (
 )
 
 // document returns the ServiceProfile of the service with the given name as YAML. It
-// returns nil if no request had a route.
+// returns nil if h has no routes.
 func (h *host) document(name string) ([]byte, error) {
 	doc := serviceProfile{APIVersion: "linkerd.io/v1alpha2", Kind: "ServiceProfile", Metadata: metadata{name, namespace(name)}}
 	total := &route{}

@@ -11,18 +11,19 @@ import (
 // host is the tree of the observed paths of one service.
 type host struct{ root node }
 
-// node is one segment of a path. names has the child of each segment that is a name. The
-// child any has all other segments, such as ids.
+// node is one segment of a path. The map names has one child for each next segment that
+// is a name. The field any is the child for all other next segments, such as ids.
 type node struct {
 	names map[string]*node
 	any   *node
-	// wide is true if there were more than maxNames names. All names have then been merged
-	// into any.
+	// wide is true after the map names had more than maxNames elements. All of them have
+	// then been merged into the child any.
 	wide bool
 	seen map[string]*route // by method
 }
 
-// route has the counts of the requests with the same method and path.
+// route has the number of requests with the same method and path, the number of failed
+// ones, and the longest duration.
 type route struct {
 	count, failed int
 	worst         time.Duration
@@ -36,9 +37,9 @@ const (
 
 func segments(path string) []string { return strings.Split(path[1:], "/") }
 
-// add counts a request in the node below n with the given path. It adds missing nodes. grpc
-// reports whether the request is a gRPC call. All segments of its path are then names, not
-// ids.
+// add counts a request in the node below n with the given path, and creates missing
+// nodes. If grpc is true, the request is a gRPC call, and each segment of the path counts
+// as a name. add ignores a path with more than maxSegments segments.
 func (n *node) add(path []string, grpc bool, method string, s sample) {
 	if len(path) > maxSegments {
 		return
@@ -89,8 +90,8 @@ func (n *node) child(segment string, grpc bool) *node {
 	return c
 }
 
-// merge moves all named children of n into the child any. After that, n has no named
-// children any more.
+// merge joins all children in the map names of n with the child any, and empties the map.
+// Later names then also use the child any.
 func (n *node) merge() {
 	if n.any == nil {
 		n.any = &node{}
@@ -101,8 +102,8 @@ func (n *node) merge() {
 	n.names, n.wide = nil, true
 }
 
-// join adds the counts of other to n. It does the same for all nodes below other and the
-// nodes with the same paths below n.
+// join adds the counts of other to n. It also adds the counts of each node below other to
+// the node with the same path below n.
 func (n *node) join(other *node) {
 	for method, r := range other.seen {
 		if n.seen == nil {
@@ -135,7 +136,7 @@ func (n *node) join(other *node) {
 	}
 }
 
-// wildcard is the segment for a child any in the paths that [node.each] passes to visit. It
+// wildcard stands for the child any in the paths that [node.each] passes to visit. It
 // differs from all segments of requests, because those contain no slash.
 const wildcard = "/"
 
@@ -154,8 +155,9 @@ func (n *node) each(path []string, visit func(path []string, method string, r *r
 	}
 }
 
-// isID reports whether segment looks like an id and not like a name. An id is a number, or
-// contains % or @, or has at least eight characters with two digits and no dot.
+// isID reports whether segment looks like an id and not like a name. An id has digits but
+// no letters, or contains % or @. A segment with at least eight characters, two digits
+// and no dot is an id, too.
 func isID(segment string) bool {
 	digits, letters, others := 0, 0, 0
 	for _, c := range segment {

@@ -10,12 +10,12 @@ import (
 
 // checker checks that the fields that a template uses exist in the type of the objects.
 type checker struct {
-	around []shape // shapes in the open ranges, the outermost first
-	asks   bool    // whether the template has a field
+	around []shape // shape of the object and of each open range, the outermost first
+	asks   bool    // whether the template prints a value of the object
 }
 
-// check returns the first error in nodes, the parsed nodes of a template. actions has the
-// position of each action in the text of the template. object is the type of the objects.
+// check returns the first error in nodes, the parsed nodes of a template for objects of
+// the type object. actions has the position of each action in the text of the template.
 func check(nodes []jsonpath.Node, actions []place, object reflect.Type) error {
 	c := &checker{around: []shape{{object}}}
 	n := 0
@@ -50,8 +50,8 @@ func check(nodes []jsonpath.Node, actions []place, object reflect.Type) error {
 	return nil
 }
 
-// action checks list, the parsed expression between two braces. It opens or closes a range
-// if the expression is range or end.
+// action checks list, the parsed expression between two braces. If the expression is
+// {range} or {end}, it opens or closes a range.
 func (c *checker) action(list *jsonpath.ListNode) error {
 	now, opens := c.around[len(c.around)-1], false
 	asks := len(list.Nodes) == 0

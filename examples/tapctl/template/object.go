@@ -30,8 +30,8 @@ func marshal(v any) ([]byte, error) {
 	return text.CleanJSON(data), err
 }
 
-// decode encodes v as JSON and decodes the result, so that templates can use the JSON names
-// of fields. The values in the result have the types that typed returns.
+// decode encodes v as JSON and decodes the result, so that templates can use the JSON
+// names of fields. The function typed converts the values in the result.
 func decode(v any) (any, error) {
 	data, err := json.Marshal(v)
 	if err != nil {

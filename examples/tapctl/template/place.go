@@ -12,8 +12,8 @@ type place struct {
 	text   string
 }
 
-// places returns the places of all actions in text, in order. For a valid template, the
-// actions are those that client-go's parser finds.
+// places returns the places of all actions in text, in order. It finds the same actions
+// as client-go's parser if text is a valid template.
 func places(text string) []place {
 	var all []place
 	for at := 0; ; {
@@ -50,14 +50,14 @@ func length(text string) int {
 	return len(text)
 }
 
-// in returns err with the position and the text of the action p before it.
+// in returns err with a prefix: the position and the text of the action p.
 func (p place) in(err error) error {
 	return fmt.Errorf("at character %d, in %s: %w", p.column, p.text, err)
 }
 
-// misplaced returns err, an error of client-go's parser for text, with the place of the
-// cause. The cause is the first action that is invalid without the rest of the template. If
-// every action is valid, misplaced returns err unchanged.
+// misplaced adds a place to err, an error of client-go's parser for text. The place is
+// the first action that the parser also rejects as a template of its own. If there is no
+// such action, misplaced returns err unchanged.
 func misplaced(text string, err error) error {
 	for _, p := range places(text) {
 		if _, err := parse(p.text); err != nil {

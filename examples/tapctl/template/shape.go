@@ -36,9 +36,9 @@ func (s shape) then(node jsonpath.Node) (shape, error) {
 	return nil, nil // any value below s
 }
 
-// plain returns s with pointers replaced by their element types. It returns nil if a type
-// has its own JSON encoding. nil means any type, because the fields of such a type are
-// unknown.
+// plain returns s with pointers replaced by their element types. It returns nil, the
+// shape of any value, if s has an interface or a type with a method MarshalJSON. The
+// fields of such a type are unknown.
 func (s shape) plain() shape {
 	marshaler := reflect.TypeFor[json.Marshaler]()
 	all := make(shape, 0, len(s))
@@ -167,8 +167,8 @@ func (s shape) union(node *jsonpath.UnionNode) (shape, error) {
 	return found, nil
 }
 
-// follow applies the method then for each node of list, one after the other, and returns
-// the last shape. A node that is a text, a number or a bool results in the empty shape.
+// follow returns the shape of the values that the nodes of list select one after the
+// other, beginning with s. After a text, a number or a bool, the shape is empty.
 func (s shape) follow(list *jsonpath.ListNode) (shape, error) {
 	for _, node := range list.Nodes {
 		switch node := node.(type) {

@@ -13,12 +13,12 @@ import (
 // Template is a parsed template that prints objects of one type. Create it with [Parse].
 type Template struct {
 	text  string
-	blank string // the output of an empty object
+	blank string // the output for an object without fields
 }
 
 // Parse parses text as a template for objects with the type of sample. The template uses
-// the JSON names of fields. A field that the type does not have is an error, with its
-// position in text.
+// the JSON names of fields. If the type does not have one of the fields, the error has
+// the position of the field in text.
 func Parse(text string, sample any) (*Template, error) {
 	text = relaxed(text)
 	parsed, err := parse(text)
@@ -46,8 +46,8 @@ func relaxed(text string) string {
 	return text
 }
 
-// Error reports that an object lacks a value that the template requires, such as the second
-// element of a list with one element.
+// Error reports that an object does not have a value that the template requires. An
+// example is the second element of a list with one element.
 type Error struct{ err error }
 
 // Error returns the text of the cause.

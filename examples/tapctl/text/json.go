@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// CleanJSON escapes the unprintable characters in JSON, except line breaks between values.
-// It is necessary because encoding/json escapes only the ASCII control characters.
+// CleanJSON escapes the unprintable characters in JSON, except line breaks between
+// values. encoding/json itself escapes only the ASCII control characters.
 func CleanJSON(data []byte) []byte {
 	const hex = "0123456789abcdef"
 	out := make([]byte, 0, len(data))

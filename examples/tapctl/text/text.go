@@ -60,8 +60,9 @@ func printable(s string) bool {
 // Width returns the number of terminal columns that s occupies.
 func Width(s string) int { return ansi.StringWidth(s) }
 
-// Fit returns s shortened to at most n columns, with "…" for a part in the middle. It keeps
-// more of the end than of the beginning, because similar names differ at the end.
+// Fit returns s if it has at most n columns. Otherwise it replaces a part in the middle
+// of s by "…". It keeps more of the end than of the beginning, because similar names
+// differ at the end.
 func Fit(s string, n int) string {
 	switch w := Width(s); {
 	case w <= n:
@@ -82,8 +83,8 @@ func Fit(s string, n int) string {
 	}
 }
 
-// Pad returns s filled with spaces to n columns. The spaces come after s, or before s if
-// right is true.
+// Pad returns s with spaces up to a width of n columns. The spaces come after s, or
+// before s if right is true.
 func Pad(s string, n int, right bool) string {
 	space := strings.Repeat(" ", max(0, n-Width(s)))
 	if right {
@@ -92,8 +93,8 @@ func Pad(s string, n int, right bool) string {
 	return s + space
 }
 
-// Duration returns d without decimals. The unit is the largest of s, ms and µs in which d
-// is at least 1.
+// Duration returns the text of d without decimals. The unit is µs below 1 ms, ms below 1
+// s, and otherwise s.
 func Duration(d time.Duration) string {
 	switch {
 	case d.Round(time.Microsecond) < time.Millisecond:
@@ -104,8 +105,8 @@ func Duration(d time.Duration) string {
 	return fmt.Sprintf("%.0fs", d.Seconds())
 }
 
-// Exact returns d with about three significant digits. It is for places that show one
-// duration.
+// Exact returns the text of d with decimals. It rounds d to 0.1 µs below 1 ms, to 10 µs
+// below 1 s, and otherwise to 1 ms.
 func Exact(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:
@@ -147,8 +148,8 @@ func Percent(part, whole uint64) string {
 	return fmt.Sprintf("%.2f%%", 100*share)
 }
 
-// Bytes returns the text of a size of n bytes, in the largest decimal unit in which it is
-// at least 1.
+// Bytes returns the text of a size of n bytes, such as 999B, 1.5kB or 20.0MB. The units
+// are powers of 1000.
 func Bytes(n uint64) string {
 	const units = "kMGTPE"
 	if n < 1000 {
@@ -169,8 +170,8 @@ func Plural(n uint64, noun string) string {
 	return Count(n) + " " + noun + "s"
 }
 
-// Fill joins parts with spaces, beginning with the first one. It leaves out the last parts
-// if they do not fit into n columns.
+// Fill joins parts with spaces, beginning with the first one. It stops before the first
+// part that does not fit into n columns.
 func Fill(parts []string, n int) string {
 	const space = "  "
 	line := ""

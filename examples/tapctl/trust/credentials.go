@@ -16,7 +16,7 @@ import (
 // for concurrent use. Create them with [New].
 type Credentials struct {
 	files  Files
-	own    *identity.Identity // replaces files; nil means files
+	own    *identity.Identity // has the certificate and the trust anchors; nil means that files has them
 	server Server
 }
 
@@ -34,14 +34,14 @@ func New(f Files, s Server) (*Credentials, error) {
 	return &Credentials{files: f, server: s}, nil
 }
 
-// FromIdentity returns credentials for the server s with the certificate and the trust anchors
-// of an identity. s must have an identity.
+// FromIdentity returns credentials for the server s with the certificate and the trust
+// anchors of own. The field Identity of s must be set.
 func FromIdentity(own *identity.Identity, s Server) *Credentials {
 	return &Credentials{own: own, server: s}
 }
 
-// Expected returns the name that the server must prove: the required identity, or else the
-// host name.
+// Expected returns the name that the server must prove: the field Identity of its
+// [Server], or the field Name if Identity is empty.
 func (c *Credentials) Expected() string {
 	if c.server.Identity != "" {
 		return c.server.Identity
@@ -69,8 +69,9 @@ func (c *Credentials) ClientHandshake(ctx context.Context, _ string, conn net.Co
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 // Probe completes a TLS handshake with an HTTP/2 server on conn. It waits for data of the
-// server, because the server then has verified the client certificate. The error is an
-// [Error]. conn cannot be used afterwards.
+// server, because the server then has verified the client certificate. It returns an
+// [Error] if the server or the client rejects the other side. If the server sends nothing
+// before ctx ends, it returns nil. conn cannot be used afterwards.
 func (c *Credentials) Probe(ctx context.Context, conn net.Conn) error {
 	h, refused := c.handshake(ctx, conn)
 	if refused != nil {
@@ -91,8 +92,8 @@ func (c *Credentials) Probe(ctx context.Context, conn net.Conn) error {
 	return nil // a silent server is detected by gRPC
 }
 
-// Speaks reports whether the server at conn uses TLS, by a handshake. It does not verify
-// the certificate, and sends no application data.
+// Speaks reports whether a TLS handshake on conn succeeds. It does not verify the
+// certificate of the server, and sends no application data.
 func Speaks(ctx context.Context, conn net.Conn) bool {
 	unverified := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}} //nolint:gosec // no data is sent
 	return tls.Client(conn, unverified).HandshakeContext(ctx) == nil
@@ -111,8 +112,8 @@ func (*Credentials) Info() credentials.ProtocolInfo {
 // Clone returns c itself, because c is immutable.
 func (c *Credentials) Clone() credentials.TransportCredentials { return c }
 
-// OverrideServerName returns an error, because the server name comes from the [Server] of
-// New.
+// OverrideServerName returns an error, because the server name is the one in the [Server]
+// that New got.
 func (*Credentials) OverrideServerName(string) error {
 	return errors.New("trust: the server has the name that it was given")
 }

@@ -30,15 +30,15 @@ func (m marked) Error() string { return mark + m.err.Error() }
 
 func (m marked) Unwrap() error { return m.err }
 
-// FindError returns the text of the [Error] that is contained in text, the text of a gRPC
-// error. ok is false if text contains no Error.
+// FindError returns the text of an [Error] that is a part of text, the text of a gRPC
+// error. ok is false if text does not include an Error.
 func FindError(text string) (found string, ok bool) {
 	_, found, ok = strings.Cut(text, mark)
 	return found, ok
 }
 
-// AdviceShow is the advice for the case that the server requires a client certificate and
-// tapctl has none.
+// AdviceShow is the advice if the server requires a client certificate and tapctl has
+// none.
 const AdviceShow = "The server requires a client certificate: --cert FILE and --key FILE"
 
 // The texts of the advice in errors. The flags in them are those of tapctl.

@@ -13,8 +13,8 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// explain returns an Error with the reason of err, a failed handshake, and advice for the
-// user.
+// explain returns an Error for err, the error of a failed handshake. The Error has a
+// reason and advice for the user.
 func (h *handshake) explain(err error) *Error {
 	if own := (*Error)(nil); errors.As(err, &own) {
 		return own
@@ -40,8 +40,8 @@ func (h *handshake) explain(err error) *Error {
 	return &Error{"it ended the connection: " + err.Error(), adviceOther, err}
 }
 
-// explainServer explains err if it reports an invalid certificate of the server. Otherwise
-// it returns nil.
+// explainServer returns an Error if err reports that the client rejected the certificate
+// of the server. Otherwise it returns nil.
 func (h *handshake) explainServer(err error) *Error {
 	var (
 		host x509.HostnameError
@@ -88,14 +88,15 @@ func adviceChain(err error) string {
 	return ""
 }
 
-// noAuthority reports whether err means that the certificate of the issuer is not that of a
-// CA. It compares the text of err, because crypto/x509 does not export the cause.
+// noAuthority reports whether err means that an issuer in the chain has a certificate
+// that is not for a CA. It compares the text of err, because crypto/x509 does not export
+// the cause.
 func noAuthority(err x509.UnknownAuthorityError) bool {
 	return strings.Contains(err.Error(), x509.ConstraintViolationError{}.Error())
 }
 
-// first returns a name by which the server with the certificate c can be identified: the
-// first DNS name, or else the first URI. It returns "" if the certificate has neither.
+// first returns the first DNS name in the certificate c. Without a DNS name it returns
+// the first URI, and without both it returns "".
 func first(c *x509.Certificate) string {
 	switch {
 	case c == nil:

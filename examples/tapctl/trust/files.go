@@ -23,12 +23,12 @@ type Files struct {
 // Server specifies the names that the server must prove by its certificate.
 type Server struct {
 	Name     string // TLS server name (SNI): a DNS name, or an IP address, which is not sent
-	Identity string // required identity: DNS-like, or a SPIFFE ID; "" means the host Name
+	Identity string // required identity: DNS-like, or a SPIFFE ID; "" means that the server must prove Name
 }
 
 // proof has the content of the Files, read for one connection.
 type proof struct {
-	verifier *identity.Identity // verifies Server.Identity; nil without an identity
+	verifier *identity.Identity // verifies Server.Identity; nil if Identity is ""
 	roots    *x509.CertPool     // nil means those of the system
 	cert     *tls.Certificate   // nil means no certificate
 }
@@ -45,8 +45,8 @@ func (f Files) Check(s Server) error {
 	return nil
 }
 
-// read reads the files for a connection to s. The advice of an error names the flag of the
-// file that caused it.
+// read reads the files for a connection to s. If a file is invalid, the advice of the
+// error has the flag of that file.
 func (f Files) read(s Server) (*proof, error) {
 	p := new(proof)
 	if err := p.readAnchors(f.Anchors, s); err != nil {

@@ -12,7 +12,7 @@ type handshake struct {
 	expected string
 	conn     *tls.Conn
 	asked    atomic.Bool // whether the server requested the client certificate
-	shown    bool        // whether the client has a certificate
+	shown    bool        // whether the client has a certificate to send
 }
 
 func (c *Credentials) handshake(ctx context.Context, conn net.Conn) (*handshake, *Error) {
@@ -58,9 +58,9 @@ func (h *handshake) complete(ctx context.Context, conn net.Conn, cfg *tls.Config
 	return nil
 }
 
-// secured is a connection after the handshake of the client. It explains errors until the
-// client has received data, because the server may reject the client certificate until
-// then.
+// secured is a connection after the handshake of the client. Until the client has
+// received data, it replaces errors of Read and Write by an [Error] with advice. The
+// server may reject the client certificate until then.
 type secured struct {
 	*tls.Conn
 

@@ -51,16 +51,16 @@ func New(t testing.TB) *CA {
 	return ca
 }
 
-// valid makes the certificate c valid for one hour before and after now, and sets a new
-// serial number. It returns c.
+// valid makes the certificate c valid from an hour ago to an hour from now, and sets a
+// new serial number. It returns c.
 func valid(c *x509.Certificate) *x509.Certificate {
 	c.SerialNumber = big.NewInt(time.Now().UnixNano())
 	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
 	return c
 }
 
-// Issue returns a certificate for servers and clients. names are DNS names, IP addresses
-// and URIs.
+// Issue returns a certificate for servers and clients with the given names. A name is a
+// DNS name, an IP address or a URI.
 func (ca *CA) Issue(t testing.TB, names ...string) tls.Certificate {
 	t.Helper()
 	return ca.issue(t, valid(&x509.Certificate{}), names)
@@ -73,7 +73,8 @@ func (ca *CA) ForClients(t testing.TB, names ...string) tls.Certificate {
 }
 
 // Below returns a new intermediate CA. Its certificate is issued by ca and has the fields
-// of template. The certificate chains that the new CA issues contain this certificate.
+// of template. The new CA adds this certificate to the chain of each certificate that it
+// issues.
 func (ca *CA) Below(t testing.TB, template *x509.Certificate) *CA {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -121,8 +122,8 @@ func (ca *CA) issue(t testing.TB, c *x509.Certificate, names []string) tls.Certi
 	return tls.Certificate{Certificate: append([][]byte{der}, ca.shown...), PrivateKey: key, Leaf: leaf}
 }
 
-// Write writes the certificates of cert to certFile and the key to keyFile. They may be the
-// same file. It replaces existing files atomically, as renewals do.
+// Write writes the certificates of cert to certFile and the key to keyFile. Both may be
+// the same file. Write replaces existing files atomically, as a renewal does.
 func Write(t testing.TB, certFile, keyFile string, cert tls.Certificate) {
 	t.Helper()
 	var certs []byte
