@@ -166,9 +166,10 @@ func (Accessor) TeeRequestBody(c *Call, _ func(at int64, p []byte)) *Call { retu
 // TeeResponseBody returns r unchanged, because taps do not show messages of gRPC.
 func (Accessor) TeeResponseBody(r *Reply, _ func(at int64, p []byte)) *Reply { return r }
 
-// ErrorResponse returns the reply that err represents. On a client, the reply is the
-// response of the server, and ok is false if the server did not respond. On a server, it is
-// the reply to the client, and ok is false if the client has canceled the call.
+// ErrorResponse returns the reply to a call that failed with err. On a client, the reply
+// is the response of the server, and ok is false if the server did not respond. On a
+// server, it is the reply to the client, and ok is false if the client has canceled the
+// call.
 func (Accessor) ErrorResponse(ctx context.Context, c *Call, err error) (*Reply, bool) {
 	if c.incoming {
 		if c.ctx == nil || c.ctx.Err() != nil {
@@ -210,7 +211,7 @@ func (c *Call) conn() *grpc.ClientConn {
 	return nil
 }
 
-// authorityOf returns the authority that gRPC uses for calls through cc by default.
+// authorityOf returns the default authority of gRPC for calls through cc.
 func authorityOf(cc *grpc.ClientConn) string {
 	scheme, endpoint := targetOf(cc)
 	if strings.HasPrefix(scheme, "unix") {
@@ -249,7 +250,7 @@ func first(values []string) string {
 	return values[0]
 }
 
-// Values returns all values of the field name. The caller must not modify them.
+// Values returns all values of the field with the given name. The caller must not modify them.
 func (f fields) Values(name string) []string { return f[strings.ToLower(name)] }
 
 func (f fields) All() iter.Seq2[string, string] {
@@ -270,7 +271,7 @@ type trailer Reply
 
 func (t *trailer) Get(name string) string { return first(t.Values(name)) }
 
-// Values returns all values of the field name. The caller must not modify them.
+// Values returns all values of the field with the given name. The caller must not modify them.
 func (t *trailer) Values(name string) []string {
 	if values := fields(t.Trailer).Values(name); len(values) > 0 || !strings.EqualFold(name, grpcStatus) {
 		return values

@@ -17,7 +17,7 @@ type (
 )
 
 // comparableEndpoint stores an endpoint in the attributes of an address. gRPC compares
-// attributes by its method Equal.
+// the attributes of addresses by the method Equal.
 type comparableEndpoint struct{ resolve.Endpoint }
 
 // Equal reports whether o is a comparableEndpoint with an equal endpoint. Package

@@ -244,7 +244,7 @@ func (t *towerBalancer) remove(m *member, s *step) {
 	s.closing = append(s.closing, m.conn)
 }
 
-// step is one change of the set of endpoints. It includes the connections that must be
+// step is one change of the set of endpoints. closing has the connections that must be
 // closed after the change.
 type step struct {
 	change  change
@@ -347,7 +347,7 @@ func (t *towerBalancer) anyConnecting() bool {
 	return false
 }
 
-// pause is the shortest time between two pickers that republish publishes.
+// pause is the minimum time between two pickers that republish passes to gRPC.
 const pause = time.Millisecond
 
 // republish publishes a new picker when an endpoint is ready after a rejected pick, so that
@@ -377,8 +377,8 @@ func (t *towerBalancer) publish() {
 	}
 }
 
-// connectivity returns the state of the balancer for gRPC, which is that of the best
-// connection.
+// connectivity returns the state of the balancer for gRPC: Ready if one endpoint is
+// connected, or else Connecting if one is connecting, or else TransientFailure.
 func (t *towerBalancer) connectivity() connectivity.State {
 	whole := connectivity.TransientFailure
 	for _, m := range *t.current.Load() {

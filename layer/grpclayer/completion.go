@@ -19,7 +19,7 @@ import (
 //
 //   - RecvMsg returns an error, or [io.EOF] after success, trailers included.
 //   - RecvMsg returns the response of a call that has only one.
-//   - SendMsg fails in this process.
+//   - SendMsg returns an error other than [io.EOF].
 //   - The ClientConn is closed, or ctx ends.
 //
 // As in gRPC itself, a stream that is neither read to its end nor canceled stays open.

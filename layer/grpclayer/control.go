@@ -134,9 +134,9 @@ func (c *ControlPlaneConn) Describe() layer.Node {
 // ControlPlaneConfig configures [NewControlPlaneConn]. Only Addr is required. The defaults
 // are those of linkerd's outbound proxy.
 type ControlPlaneConfig struct {
-	// Addr is "host:port". The host is looked up by SRV records, then by A and AAAA records.
-	// The default Resolver sends no question for an IP address or localhost. Addr is also
-	// the authority of every call.
+	// Addr is "host:port". The host is looked up by SRV records, then by A and AAAA
+	// records. The default Resolver sends no DNS query for an IP address or localhost.
+	// Addr is also the authority of every call.
 	Addr string
 
 	// TLS configures TLS. nil means cleartext. The default of ServerName is the host of

@@ -195,7 +195,8 @@ func (l *controlLink) Describe() layer.Node {
 	}}
 }
 
-// controlLinks has the open connections of a ControlPlaneConn, for Close.
+// controlLinks has the open connections of a ControlPlaneConn, so that Close can close
+// them.
 type controlLinks struct {
 	mu     sync.Mutex
 	closed bool
@@ -218,7 +219,7 @@ func (s *controlLinks) add(l *controlLink) bool {
 	return true
 }
 
-// watch runs wait on a new goroutine. The method close waits for that goroutine. After
+// watch calls its argument on a new goroutine, for which the method close waits. After
 // close, watch does nothing.
 func (s *controlLinks) watch(wait func()) {
 	s.mu.Lock()

@@ -7,7 +7,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Option configures the resolver and the balancer of this package.
+// Option is an option of [DialOptions], [NewResolver], [NewBalancer] and [Register].
 type Option interface{ apply(s *settings) }
 
 type settings struct {

@@ -54,8 +54,8 @@ func isRateLimited(err error) bool {
 	return ok && (refusal.Layer == "rate" || refusal.Layer == "rate_by") && errors.Is(err, layer.ErrNotReady)
 }
 
-// statusOf returns the status of the first error in the chain of err that has one, and
-// true. If none has one, it returns the status UNKNOWN and false.
+// statusOf returns the status of the first error in the chain of err that has a status,
+// and true. If the chain has no such error, it returns the status UNKNOWN and false.
 func statusOf(err error) (st *status.Status, ok bool) {
 	var has interface{ GRPCStatus() *status.Status }
 	if errors.As(err, &has) && has.GRPCStatus() != nil {

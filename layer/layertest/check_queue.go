@@ -208,8 +208,8 @@ func (r *rig[Req, Rsp]) cancelHead(round int) error {
 	return nil
 }
 
-// allowOne lets the inner service admit one call. It waits until served returns true, or
-// for a short pause.
+// allowOne lets the inner service admit one call. If served then returns false, it waits
+// for a short time.
 func (r *rig[Req, Rsp]) allowOne(served func() bool) {
 	r.inner.Allow(1)
 	synctest.Wait()
@@ -247,8 +247,8 @@ func race(round int, a, b func()) {
 // maxWaiters is the largest number of waiting calls in wakeUpsBounded.
 const maxWaiters = 500
 
-// maxInnerCalls and maxRuns bound the cost of one waiting call. A queue that wakes all
-// waiting calls for each admission exceeds them.
+// maxInnerCalls and maxRuns bound the cost of one waiting call. A queue exceeds both
+// bounds if it wakes all waiting calls for each admission.
 const (
 	maxInnerCalls = 4   // calls of the inner service for one waiting call; Ready and Call are counted separately
 	maxRuns       = 100 // runs of goroutines for one waiting call; a run is the time from a start to the next block

@@ -43,10 +43,10 @@
 //	 9  waiting calls are served first in, first out
 //	10  a canceled waiter takes no capacity from another
 //	11  the number of wake-ups and of inner calls is linear in the number of calls
-//	12  closed is final, for Ready and Call, for waiting and later callers
-//	13  a response is counted once, at its declared end; the inner ctx lives until its
+//	12  after a close, Ready and Call return ErrClosed to waiting and to later callers
+//	13  a response is counted once, at its declared end; the inner ctx lives until the
 //	    body is closed, and ends with the caller's
-//	14  attempts are limited, and end with ctx; all but one are closed
+//	14  attempts are limited, and end with ctx; all responses but one are closed
 //	15  errors pass errors.Is and errors.As and are not rejections; panics pass
 //	16  the inner deadline is never later than the caller's; time in a queue counts
 //	17  a transparent layer changes and allocates nothing

@@ -58,7 +58,7 @@ type probe[Req, Rsp any] struct {
 	got      Req
 	body     *responseBody
 	gave     Rsp
-	mismatch error // the first difference between the request of the caller and the one that the inner service got
+	mismatch error // the first difference between the request sent and the one received
 
 	done     chan struct{} // closed when the following fields are set
 	rsp      Rsp

@@ -34,7 +34,8 @@ type LayerOf[Req, Rsp any] struct {
 
 	// New is used instead of Layer if the layer needs a context. An example is a balancer
 	// that uses next as each of its endpoints. The goroutines of the layer must end with
-	// ctx. The layer need not notice that next is not ready before next rejects a call.
+	// ctx. Ready of the layer may return nil until next rejects a call, even if next is
+	// not ready.
 	New func(ctx context.Context, next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]
 
 	// Request and Response return the i-th message. Messages with equal i must be equal.
@@ -44,7 +45,7 @@ type LayerOf[Req, Rsp any] struct {
 	Response func(i int) Rsp
 
 	Limit   int           // the largest number of requests in flight; 0 means no limit
-	Queue   int           // the largest number of waiting requests; 0 means that none waits; Limit plus Queue is at most 100 000
+	Queue   int           // the largest number of waiting requests; 0 means that none waits
 	MaxWait time.Duration // the longest wait in Queue; 0 means until ctx ends
 
 	// MaxAttempts is the largest number of attempts for a request; 0 means 1. The layer may
@@ -72,8 +73,8 @@ type LayerOf[Req, Rsp any] struct {
 	// nil, this number is not checked.
 	Ended func() int
 
-	// OutlivesInner declares that the layer is not closed when its inner service is closed.
-	// An example is a balancer, which may find another endpoint.
+	// OutlivesInner declares that the layer does not reject with ErrClosed when its inner
+	// service is closed. An example is a balancer, which may find another endpoint.
 	OutlivesInner bool
 
 	// Transparent declares that the layer changes no request, context, response or error,
@@ -108,7 +109,8 @@ type ServiceOf[Req, Rsp any] struct {
 	// number is not checked.
 	Served func(svc layer.Service[Req, Rsp]) int
 
-	// Close closes svc. It is nil if the service never closes.
+	// Close closes svc, so that svc rejects all requests with ErrClosed. It is nil if the
+	// service cannot be closed.
 	Close func(svc layer.Service[Req, Rsp])
 }
 

@@ -30,8 +30,8 @@ type bufferedConn struct {
 }
 
 // OverrideAddrs returns a connection that wraps conn and has other addresses. RemoteAddr
-// returns client, and LocalAddr returns server. An invalid address keeps the address of
-// conn.
+// returns client, and LocalAddr returns server. If client or server is invalid, the
+// method returns the address of conn.
 //
 // The result has ReadFrom, WriteTo and CloseWrite, so that the kernel can still copy
 // between two TCP connections. NetConn returns conn.

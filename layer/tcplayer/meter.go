@@ -91,7 +91,7 @@ func count(to interface{ Add(delta float64) }, n float64) {
 	to.Add(n)
 }
 
-// WrapServer is a layer that counts the accepted connections and their bytes.
+// WrapServer is a [layer.Layer] that counts the accepted connections and their bytes.
 //
 // Admission: Ready is forwarded. A rejected connection counts as opened and closed.
 //
@@ -122,8 +122,8 @@ func (s *meteredServer) Next() Server { return s.Server }
 
 func (s *meteredServer) Describe() layer.Node { return layer.Node{Name: "meter"} }
 
-// WrapDial returns a function that dials by dial and counts the connections. It is for
-// [WithDialContext] or the field Dial of a [Dialer].
+// WrapDial returns a function that calls dial and counts the connections and their bytes.
+// It is for [WithDialContext] or the field Dial of a [Dialer].
 func (m *Meter) WrapDial(
 	dial func(ctx context.Context, network, addr string) (net.Conn, error),
 ) func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -214,8 +214,8 @@ func (m *meteredConn) written(n int) {
 	}
 }
 
-// countEnd counts the connection as closed, with the label errno. Only the first call has an
-// effect.
+// countEnd counts the connection as closed, with errno as the value of the label "errno".
+// Only the first call has an effect.
 func (m *meteredConn) countEnd(errno string) {
 	if !m.ended.Load() && !m.ended.Swap(true) {
 		m.meter.closed(errno)

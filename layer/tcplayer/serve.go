@@ -255,8 +255,8 @@ type SocketOption interface {
 	EndpointOption
 }
 
-// WithKeepAlive sets the TCP keep-alive probes. The default is the one of the listener or
-// of the dial function. In package net it is 15 s.
+// WithKeepAlive sets the TCP keep-alive probes. By default the settings of the listener
+// or of the dial function apply. Package net sends a probe after 15 s without data.
 func WithKeepAlive(cfg net.KeepAliveConfig) SocketOption {
 	return socketOption(func(s *sockets) { s.keepAlive = &cfg })
 }

@@ -24,7 +24,8 @@ type Request struct {
 	// is invalid if the client has no IP address.
 	Client netip.AddrPort
 
-	// Server is the destination address that the client connected to.
+	// Server is the destination address that the client connected to. It is invalid if
+	// the address is unknown.
 	Server netip.AddrPort
 
 	// ServerName is the server name that a TLS client has sent, see [WithServerName].

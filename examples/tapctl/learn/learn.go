@@ -128,7 +128,7 @@ func failure(c codes.Code) bool {
 	return false
 }
 
-// sample has the data of one request for the counts of a route: whether it failed, and its
+// sample is one request in the counts of a route: whether the request failed, and its
 // duration.
 type sample struct {
 	failed bool

@@ -96,8 +96,8 @@ func namespace(name string) string {
 	return ""
 }
 
-// written returns path in two forms. text is for the name of a route, such as /books/{id}.
-// pattern is the regular expression of the route, such as /books/[^/]*.
+// written returns path in two forms. The result text, such as /books/{id}, is for the
+// name of a route. The result pattern, such as /books/[^/]*, is a regular expression.
 func written(path []string) (text, pattern string) {
 	var t, p strings.Builder
 	for _, segment := range path {

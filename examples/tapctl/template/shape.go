@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// shape has the types that a value of an object can have. It is used to check a template
-// before there is an object. An empty shape means any type.
+// shape has the types that one value in an object can have. A template is checked by
+// shapes, because there is no object yet. An empty shape means any type.
 type shape []reflect.Type
 
 // then returns the shape of the values that node selects from a value of the shape s. It

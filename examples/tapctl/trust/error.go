@@ -41,7 +41,7 @@ func FindError(text string) (found string, ok bool) {
 // none.
 const AdviceShow = "The server requires a client certificate: --cert FILE and --key FILE"
 
-// The texts of the advice in errors. The flags in them are those of tapctl.
+// Texts for the field Advice of an [Error]. The flags in the texts are those of tapctl.
 const (
 	adviceAnchors  = "--cacert is a PEM file with the trust anchors of servers"
 	adviceIdentity = "--server-identity is a name as in the certificate of the server"
