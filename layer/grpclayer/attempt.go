@@ -19,7 +19,7 @@ type attempt struct {
 	context.Context //nolint:containedctx // it is one
 
 	method    string                    // the full name of the method
-	rejection atomic.Pointer[pickError] // the error of the last pick; nil if the last pick was not rejected
+	rejection atomic.Pointer[pickError] // error of the last pick; nil if that pick succeeded
 	picked    atomic.Pointer[Pick]      // the result of the last pick that was not rejected
 	sent      atomic.Bool               // the call may have reached a server
 }

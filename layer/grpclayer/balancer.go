@@ -86,7 +86,7 @@ type towerBalancer struct {
 	current atomic.Pointer[[]*member] // the values of members, for pickers on other goroutines
 
 	mu     sync.Mutex
-	queue  []step        // changes that the balancer has not got yet
+	queue  []step        // changes that were not yet passed to the balancer
 	queued chan struct{} // has a value if queue is not empty
 
 	publishing sync.Mutex

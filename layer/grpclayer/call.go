@@ -83,7 +83,7 @@ type Reply struct {
 
 	stream *stream    // the stream of a streaming call on a client; nil for any other reply
 	status codes.Code // the status code with which the call ended
-	peer   *peer.Peer // the server; nil unless a call option requests it
+	peer   *peer.Peer // the server of the call; nil unless a call option requests results
 }
 
 // Service, Layer and Stack are the types of package layer for requests of type *Call and

@@ -172,7 +172,7 @@ type repeatedStream struct {
 	stream   *stream         // the open stream, the result of that Call; nil after an error
 	err      error           // the error of that Call
 	trailer  metadata.MD     // the trailer of the last attempt; nil if the stream is open
-	panicked any             // the panic of a layer, for the caller
+	panicked any             // the panic of that Call, for the caller; nil without a panic
 
 	mu        sync.Mutex
 	message   any           // the request message; nil if there was none before CloseSend
@@ -367,7 +367,7 @@ type clientUnary struct {
 	replyMu   sync.Mutex // held by the attempt that decodes into reply
 	replyUsed bool       // reply has a response or was returned to the caller; guarded by replyMu
 
-	last atomic.Pointer[Reply] // of the last attempt
+	last atomic.Pointer[Reply] // the reply of the last attempt
 
 	mu         sync.Mutex
 	ended      bool           // no further attempt may start
@@ -461,8 +461,8 @@ func (u *clientUnary) deliver(rsp *Reply, err error) error {
 }
 
 // setResults sets the results that the caller's call options request: the header, trailer
-// and peer of rsp. It then calls OnFinish with err. If rsp is nil, it uses the reply the
-// reply of the last attempt.
+// and peer of rsp. It then calls OnFinish with err. If rsp is nil, it uses the reply of
+// the last attempt.
 func (u *clientUnary) setResults(rsp *Reply, err error) {
 	if len(u.resultOpts) == 0 {
 		return

@@ -33,7 +33,7 @@ type health struct {
 type connState uint8
 
 const (
-	connecting connState = iota // connecting, and no attempt has failed since it was last connected
+	connecting connState = iota // connecting, and no attempt has failed since the last connection
 	connected
 	failing // the last attempt failed, and another one follows
 	removed // the endpoint was removed, or the connection was shut down

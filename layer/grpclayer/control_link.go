@@ -30,7 +30,7 @@ type controlLink struct {
 	leaf Service
 	lost *layer.Error // the rejection of a call after the connection was lost
 
-	release context.CancelFunc // ends the wait for the loss of the connection, which is then closed after its last call
+	release context.CancelFunc // makes the connection close after its last call, as if it was lost
 
 	dialled atomic.Bool // the dialer was called
 	mu      sync.Mutex

@@ -111,7 +111,7 @@ type serverStream struct {
 
 	observers       []layer.ResponseObserver[*Reply] // written before the handler is called
 	mu              sync.Mutex
-	header, trailer metadata.MD // metadata that the handler has sent or set; recorded only for observers
+	header, trailer metadata.MD // metadata from the handler; recorded only for observers
 	started, ended  bool
 }
 

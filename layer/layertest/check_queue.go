@@ -250,7 +250,7 @@ const maxWaiters = 500
 // maxInnerCalls and maxRuns bound the cost of one waiting call. A queue exceeds both
 // bounds if it wakes all waiting calls for each admission.
 const (
-	maxInnerCalls = 4   // calls of the inner service for one waiting call; Ready and Call are counted separately
+	maxInnerCalls = 4   // inner calls for one waiting call; Ready and Call count separately
 	maxRuns       = 100 // runs of goroutines for one waiting call; a run is the time from a start to the next block
 )
 

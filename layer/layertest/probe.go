@@ -62,9 +62,9 @@ type probe[Req, Rsp any] struct {
 
 	done     chan struct{} // closed when the following fields are set
 	rsp      Rsp
-	err      error  // of Call
-	readErr  error  // of the body, except io.EOF
-	read     string // from the body
+	err      error  // error of Call
+	readErr  error  // error of the body, except io.EOF
+	read     string // bytes from the body
 	panicked any
 	exited   bool
 }

@@ -26,8 +26,9 @@ type Spec interface {
 //	})
 type Layer = LayerOf[*Request, *Response]
 
-// LayerOf is a layer under test and its declared properties. Every check applies the layer
-// to a new inner service, which the check controls.
+// LayerOf is a layer under test and its declared properties. Every check applies the
+// layer to a new inner service, which the check controls. Limit plus Queue is at most
+// 100,000.
 type LayerOf[Req, Rsp any] struct {
 	// Layer is the layer under test.
 	Layer layer.Layer[Req, Rsp]

@@ -148,8 +148,8 @@ func (f *bufferedConn) CloseWrite() error { return closeWrite(f.Conn) }
 // many bytes it reads.
 type peekSpec struct {
 	max    int                    // maximum number of bytes
-	within time.Duration          // maximum time from the call
-	enough func(seen []byte) bool // reports whether the bytes in seen are sufficient; seen is not empty
+	within time.Duration          // maximum duration of the peek
+	enough func(seen []byte) bool // reports whether seen, never empty, is sufficient
 }
 
 // peekSize is the number of bytes in the first read of a peek.

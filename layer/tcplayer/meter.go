@@ -21,7 +21,7 @@ import (
 type Instruments struct {
 	Opened  metrics.Counter // number of connections that were opened
 	Open    metrics.Gauge   // number of connections that are open now
-	Closed  metrics.Counter // number of closed connections; label "errno": the system error, such as ECONNRESET, or ""
+	Closed  metrics.Counter // closed connections; label "errno": system error, such as ECONNRESET, or ""
 	Read    metrics.Counter // bytes from the peer
 	Written metrics.Counter // bytes to the peer
 }
@@ -44,7 +44,7 @@ func (i Instruments) orDiscard() Instruments {
 type Meter struct {
 	to     Instruments
 	clean  metrics.Counter // connections closed without a system error
-	broken sync.Map        // metrics.Counter by errno
+	broken sync.Map        // a metrics.Counter for each errno
 }
 
 // NewMeter returns a Meter that records to the instruments in i.

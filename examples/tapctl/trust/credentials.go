@@ -16,7 +16,7 @@ import (
 // for concurrent use. Create them with [New].
 type Credentials struct {
 	files  Files
-	own    *identity.Identity // has the certificate and the trust anchors; nil means that files has them
+	own    *identity.Identity // used instead of files if it is not nil
 	server Server
 }
 

@@ -23,7 +23,7 @@ type Files struct {
 // Server specifies the names that the server must prove by its certificate.
 type Server struct {
 	Name     string // TLS server name (SNI): a DNS name, or an IP address, which is not sent
-	Identity string // required identity: DNS-like, or a SPIFFE ID; "" means that the server must prove Name
+	Identity string // required identity: DNS-like, or a SPIFFE ID; "" means to prove Name
 }
 
 // proof has the content of the Files, read for one connection.

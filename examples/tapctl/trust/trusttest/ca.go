@@ -28,7 +28,7 @@ type CA struct {
 
 	cert  *x509.Certificate
 	key   *ecdsa.PrivateKey
-	shown [][]byte // CA certificates in the chains of issued certificates
+	shown [][]byte // CA certificates that follow an issued certificate in its chain
 }
 
 // New returns a new root CA. It writes the certificate of the CA to a temporary file, and
