@@ -244,8 +244,8 @@ func (t *towerBalancer) remove(m *member, s *step) {
 	s.closing = append(s.closing, m.conn)
 }
 
-// step is one change of the set of endpoints. closing has the connections that must be
-// closed after the change.
+// step is one change of the set of endpoints. The field closing has the connections that
+// must be closed after the change.
 type step struct {
 	change  change
 	closing []*conn // closed after the change

@@ -47,8 +47,8 @@ import (
 // connected for the time FailFast, all waiting calls fail with DEADLINE_EXCEEDED and the
 // last reason. New calls then fail with UNAVAILABLE until an address is connected.
 //
-// If DNS fails, the last addresses remain. If its next answer has no address, they remain
-// for another 30 s (see [resolve.ServeStale]).
+// If DNS fails, the last addresses remain. If the next answer of DNS has no address, they
+// remain for another 30 s (see [resolve.ServeStale]).
 type ControlPlaneConn struct {
 	cfg    ControlPlaneConfig
 	client *Client

@@ -89,7 +89,7 @@ func checkAllocs[Req, Rsp any](e env[Req, Rsp]) error {
 const allocCalls = 100
 
 // mallocs returns the number of allocations that one round of calls makes. The constant
-// allocCalls is the number of calls in a round. It returns the least number of ten
+// allocCalls is the number of calls in a round. mallocs returns the least number of ten
 // rounds, because other goroutines allocate too.
 func mallocs[Req, Rsp any](ctx context.Context, svc layer.Service[Req, Rsp], req Req) uint64 {
 	var before, after runtime.MemStats

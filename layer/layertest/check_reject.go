@@ -68,8 +68,8 @@ func doneRejects[Req, Rsp any](e env[Req, Rsp]) error {
 }
 
 // innerCalls returns the number of calls of the inner service. If the layer has neither a
-// limit nor a queue, it counts only the calls that the inner service admitted. Such a
-// layer may leave the rejection to the inner service.
+// limit nor a queue, innerCalls counts only the calls that the inner service admitted.
+// Such a layer may leave the rejection to the inner service.
 func (r *rig[Req, Rsp]) innerCalls() int {
 	switch {
 	case r.isLayer() && r.admits():

@@ -156,9 +156,9 @@ type lateError struct{ rejection error }
 
 func (e *lateError) Error() string { return e.rejection.Error() }
 
-// DetectInstruments are the metrics of [Detect]. Set the values of all labels by With
-// before, except for the label "result" of Results, which Detect sets. A nil metric is
-// not recorded.
+// DetectInstruments are the metrics of [Detect]. Give each metric the values of all its
+// labels by With, except for the label "result" of Results, which Detect sets. A nil
+// metric is not recorded.
 type DetectInstruments struct {
 	Latency metrics.Histogram // milliseconds from the start of the detection to its result
 	Results metrics.Counter   // label "result": http/1, http/2, not_http, read_timeout, error

@@ -15,9 +15,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Instruments are the metrics of a [Meter]. Set the values of all labels by With before,
-// except for the label "errno" of Closed, which the Meter sets. A nil metric is not
-// recorded.
+// Instruments are the metrics of a [Meter]. Give each metric the values of all its labels
+// by With, except for the label "errno" of Closed, which the Meter sets. A nil metric is
+// not recorded.
 type Instruments struct {
 	Opened  metrics.Counter // number of connections that were opened
 	Open    metrics.Gauge   // number of connections that are open now

@@ -53,7 +53,8 @@ var ErrLoop = errors.New("loop")
 
 // Transparent returns a [Server] that calls the Origin for each connection, and passes
 // the resulting connection to next. LocalAddr and [OriginalDst] of this connection return
-// the original destination. [Forward] sets it as the Server of its [Request].
+// the original destination. [Forward] passes this destination as the field Server of its
+// [Request].
 //
 // Forwarding to the listener itself would loop. A destination is the listener if it has the
 // listener's port and an address of this machine. Such a connection goes to direct. It is

@@ -46,7 +46,7 @@ func NewStack(opts ...layer.Option[net.Conn]) layer.Stack[Request, net.Conn] {
 }
 
 // Replayer is the [layer.Replayer] for connections. A Request can always be repeated.
-// Drain closes the connection of an attempt that is not used.
+// Drain closes the connection of an attempt whose result is not used.
 type Replayer struct{}
 
 var _ layer.Replayer[Request, net.Conn] = Replayer{}
@@ -93,8 +93,7 @@ func addrPort(addr net.Addr) netip.AddrPort {
 }
 
 // Accessor is the [layer.Accessor] for connections. A Request has only a source and an
-// authority. The status of a connection is 0. A connection is complete when it ends, see
-// [UntilClosed].
+// authority. The status of a connection is 0.
 type Accessor struct{}
 
 var _ layer.Accessor[Request, net.Conn] = Accessor{}

@@ -39,8 +39,8 @@ type Config struct {
 	Instruments Instruments
 }
 
-// Instruments are the metrics of an [Identity]. Set the values of all labels by With
-// before. A nil metric is not recorded.
+// Instruments are the metrics of an [Identity]. Give each metric the values of its labels
+// by With. A nil metric is not recorded.
 type Instruments struct {
 	Expiration metrics.Gauge   // time at which the certificate expires, in seconds since 1970
 	Refreshes  metrics.Counter // number of received certificates
