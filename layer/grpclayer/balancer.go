@@ -295,8 +295,8 @@ func errNotAnAddress(addresses []string) error {
 	return fmt.Errorf("grpclayer: %s: must be IP addresses with ports; use a resolver that returns these", strings.Join(addresses, ", "))
 }
 
-// picker chooses the connection of each call. All pickers of a balancer are equal. A new
-// one is published only because gRPC then lets waiting calls pick again.
+// picker chooses the connection of each call. All pickers of a balancer choose alike. A
+// new picker is published only because gRPC then lets waiting calls pick again.
 type picker struct{ *towerBalancer }
 
 // Pick chooses a connection for a call, or returns an error. It does not wait.

@@ -60,8 +60,9 @@ type stream struct {
 	resultOpts []grpc.CallOption // options with OnFinish, to call when gRPC finishes the stream
 }
 
-// finished is called by gRPC when it has finished the stream. If the caller neither reads
-// nor writes, only this call shows that the ClientConn was closed.
+// finished is called when gRPC has finished the stream. err is the error of the stream.
+// If the caller neither reads nor writes, only this call shows that the ClientConn was
+// closed.
 func (s *stream) finished(err error) {
 	s.mu.Lock()
 	s.closed, s.closeErr = true, err

@@ -12,9 +12,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// conn is the connection to one endpoint: a SubConn of gRPC as a service of picks. It is
-// ready while it is connected. Otherwise it rejects picks with the last error of the
-// connection.
+// conn is the connection to one endpoint. It wraps a SubConn of gRPC, and is a service
+// that returns picks. It is ready while it is connected. Otherwise it rejects picks with
+// the last error of the connection.
 type conn struct {
 	target, addr string
 	sub          balancer.SubConn // nil if gRPC could not create it

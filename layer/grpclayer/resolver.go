@@ -130,8 +130,8 @@ func authority(name string) string {
 	return escaped(name)
 }
 
-// domainOf returns the domain in name if that is a name of SRV records,
-// _service._proto.domain (RFC 2782). It returns any other name unchanged.
+// domainOf returns the domain in a name of SRV records, _service._proto.domain (RFC
+// 2782). It returns any other name unchanged.
 func domainOf(name string) string {
 	service, rest, _ := strings.Cut(name, ".")
 	proto, domain, _ := strings.Cut(rest, ".")

@@ -12,8 +12,8 @@ import (
 )
 
 // fifo checks that waiting calls are served in the order of their arrival. One in eight
-// calls may be served out of order, because a call leaves the queue before it takes the
-// capacity, and another call may be faster.
+// calls may be served out of order. A call leaves the queue before it takes the capacity,
+// and another call may be faster.
 func fifo[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	r.inner.Deny()
@@ -282,7 +282,7 @@ func wakeUpsBounded[Req, Rsp any](e env[Req, Rsp]) error {
 }
 
 // serveWaiters lets n waiting calls be served one by one. It returns the number of times
-// that goroutines ran meanwhile.
+// that goroutines began to run during this time.
 func (r *rig[Req, Rsp]) serveWaiters(n int) (runs uint64, err error) {
 	r.inner.Deny()
 	queued := make([]*probe[Req, Rsp], n)

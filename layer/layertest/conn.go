@@ -99,8 +99,8 @@ const window = 64 << 10
 
 var errHalfClosed = os.NewSyscallError("write", syscall.EPIPE)
 
-// stream is one direction of a connection. Readers and writers wait in a sync.Cond, because
-// that blocks durably in a synctest bubble.
+// stream is one direction of a connection. Readers and writers wait in a sync.Cond,
+// because such a goroutine is durably blocked in a synctest bubble.
 type stream struct {
 	mu      sync.Mutex
 	changed *sync.Cond

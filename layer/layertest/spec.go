@@ -40,8 +40,8 @@ type LayerOf[Req, Rsp any] struct {
 	New func(ctx context.Context, next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]
 
 	// Request and Response return the i-th message. Messages with equal i must be equal.
-	// The checks set the body of a message if its type has one, see layer.HasBody. Both may
-	// be nil if the messages are *Request and *Response.
+	// The checks set the body of a message if its type has one, see layer.HasBody. A nil
+	// field means the default message, which only the types *Request and *Response have.
 	Request  func(i int) Req
 	Response func(i int) Rsp
 

@@ -107,7 +107,7 @@ func (f *bufferedConn) readBuffered(p []byte) int {
 	return n
 }
 
-// keep sets the bytes that Read returns first. The caller holds f.mu.
+// keep stores head, the bytes that Read returns first. The caller must hold f.mu.
 func (f *bufferedConn) keep(head []byte) {
 	if len(head) == 0 {
 		head = nil // release the memory

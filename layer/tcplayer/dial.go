@@ -42,8 +42,8 @@ type Dialer struct {
 	// replaced by the port of the address. See [NewTransportHeader].
 	Header *TransportHeader
 
-	// Port is the port of the proxy of the peer. It replaces the port of the address. 0
-	// keeps the port of the address.
+	// Port is the port of the peer's proxy. It replaces the port of the address. 0 means
+	// the port of the address.
 	Port uint16
 
 	// Sockets has the socket options of the TCP connection.

@@ -335,8 +335,8 @@ func eachField(b []byte, do func(f field) error) error {
 	return nil
 }
 
-// isDNSName reports whether s is a DNS host name, with or without a final dot. It rejects a
-// name with a last label of digits only, because that is an IP address.
+// isDNSName reports whether s is a DNS host name, with or without a final dot. It returns
+// false if the last label has only digits, because such a name is an IP address.
 func isDNSName(s string) bool {
 	s = strings.TrimSuffix(s, ".")
 	last := s[strings.LastIndexByte(s, '.')+1:]

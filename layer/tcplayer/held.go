@@ -58,8 +58,8 @@ func UntilClosed(ctx context.Context, conn net.Conn, o layer.Observer) net.Conn 
 type observedConn struct {
 	net.Conn
 
-	// observers are the observers of the connection. The field is written before
-	// UntilClosed returns, or with mu held.
+	// observers are notified of each Read and of the end of the connection. The field is
+	// written before UntilClosed returns, or with mu held.
 	observers []layer.Observer
 	first     [3]layer.Observer // avoids an allocation for the first observers
 

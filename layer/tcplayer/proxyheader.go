@@ -20,8 +20,8 @@ import (
 //
 // A connection without a header is an error, unless [WithSkipDetect] excludes the
 // connection. Only trusted peers should reach the listener, because the header is not
-// authenticated. It must arrive within 10 s ([WithDetectTimeout]) and may have up to 4,096
-// bytes. TLV fields are ignored.
+// authenticated. The header must arrive within 10 s ([WithDetectTimeout]) and may have up
+// to 4,096 bytes. TLV fields are ignored.
 func ProxyProtocol(opts ...DetectOption) Origin {
 	o := newDetectOptions(opts)
 	return func(ctx context.Context, conn net.Conn) (net.Conn, error) {

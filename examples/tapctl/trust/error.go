@@ -18,8 +18,8 @@ func (e *Error) Error() string { return e.Reason + ". " + e.Advice }
 // Unwrap returns Err, the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// mark is the beginning of the text of an error of type marked. FindError searches for it,
-// because gRPC keeps only the text of an error.
+// mark is a prefix in the text of each marked error. FindError searches for it, because
+// gRPC keeps only the text of an error.
 const mark = "by TLS: "
 
 // marked wraps an Error that a handshake returns to gRPC. The text of marked begins with
