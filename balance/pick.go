@@ -91,8 +91,8 @@ func (c *choices) pick(q query) *endpoint {
 	return here
 }
 
-// isEven reports whether the cost is EWMA, all weights have always been 1, and there is no
-// slow start.
+// isEven reports whether the cost is EWMA, all weights have always been 1, and slow start is
+// off.
 func (g *group) isEven() bool { return g.cost == EWMA && !g.weighted.Load() }
 
 // pickPlain is a faster form of pickAmong. It ignores the attempts of the request and

@@ -266,7 +266,7 @@ func place(seed uint64, i int) uint64 { return mix(seed + uint64(i)*gamma) }
 
 // ring has the points of the ready endpoints in order. Reading it takes no lock. During a
 // change, a reader may miss points, or see one with the endpoint of an adjacent point or
-// with one that is no longer ready. Writers hold the balancer's mutex.
+// with one that has become unready. Writers hold the balancer's mutex.
 type ring struct {
 	table  atomic.Pointer[table]
 	points atomic.Int64      // number of points on the ring

@@ -110,8 +110,8 @@ func anchorsValid(ctx context.Context, p *pods) finding {
 	return f
 }
 
-// failing returns a finding about all pods. The argument what is the text of the condition
-// that they must meet. If bad returns true for some pods, the finding has an error with
+// failing returns a finding about all pods. The argument what has the text of the
+// condition that they must meet. If bad returns true for some pods, the finding has an error with
 // their names.
 func failing(p *pods, what, advice string, all []cluster.Pod, bad func(one cluster.Pod) bool) finding {
 	f := finding{what: what, warn: true}

@@ -131,8 +131,8 @@ func (v *view) next(st *state) (*profiles.Profile, error) {
 
 // update reports whether the stream must yield a profile. If so, it stores the profile in
 // v.profile. now is the current profile of the target, or nil if the file does not have the
-// target. read reports whether the file has ever been valid. healthy reports whether there is no
-// error now. When an error has ended, a profile is yielded again even if it is equal.
+// target. read reports whether the file has ever been valid. healthy reports whether the target has
+// no error now. When an error has ended, a profile is yielded again even if it is equal.
 func (v *view) update(now *profiles.Profile, read, healthy bool) bool {
 	switch {
 	case now != nil:

@@ -213,8 +213,8 @@ func routesOf[U any, R interface {
 }
 
 // hostsOf converts the elements of all, which are conditions on the host of a request or on the
-// server name of a connection. It leaves out invalid conditions. ok is false if all conditions are
-// invalid, and true if there are no conditions.
+// server name of a connection. It leaves out invalid conditions. ok is false only if there
+// are conditions and all are invalid.
 func hostsOf[S interface{ GetReverseLabels() []string }, H interface {
 	GetExact() string
 	GetSuffix() S
