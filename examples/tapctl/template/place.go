@@ -56,8 +56,8 @@ func (p place) in(err error) error {
 }
 
 // misplaced adds a place to err, an error of client-go's parser for text. The place is
-// the first action that the parser also rejects as a template of its own. If there is no
-// such action, misplaced returns err unchanged.
+// the first action that the parser also rejects as a template of its own. Without
+// such an action, misplaced returns err unchanged.
 func misplaced(text string, err error) error {
 	for _, p := range places(text) {
 		if _, err := parse(p.text); err != nil {

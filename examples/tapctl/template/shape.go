@@ -12,7 +12,7 @@ import (
 )
 
 // shape has the types that one value in an object can have. A template is checked by
-// shapes, because there is no object yet. An empty shape means any type.
+// shapes, because the objects come later. An empty shape means any type.
 type shape []reflect.Type
 
 // then returns the shape of the values that node selects from a value of the shape s. It

@@ -128,7 +128,7 @@ func (i *Identity) Ready(ctx context.Context) error {
 var errNoCertificate = errors.New("no certificate yet")
 
 // handshakeCertificate returns the current certificate for a handshake. It returns an
-// error if there is no certificate yet, or if the current certificate has expired.
+// error before the first certificate, and if the current certificate has expired.
 func (i *Identity) handshakeCertificate() (*tls.Certificate, error) {
 	cert := i.current.Load()
 	if cert == nil {
