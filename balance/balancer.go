@@ -70,14 +70,14 @@ type Balancer[Req, Rsp any] struct {
 	ejections, skipped uint64
 }
 
-// New returns a balancer over the endpoints of changes, which is usually the result of
-// [discover.Endpoints] for the same ctx. If changes ends before ctx, the last set of
-// endpoints stays.
+// New returns a balancer. The sequence changes adds, updates and removes its endpoints. It
+// is usually the result of [discover.Endpoints] for the same ctx. If the sequence ends
+// before ctx, the last set of endpoints stays.
 //
-// New ranges over changes in a goroutine. Up to 16 more goroutines wait in the Ready of
-// endpoints that are not ready. If more endpoints wait, they take turns of one second. If
-// Ready returns an error before its context has ended, it is called again after a pause.
-// All goroutines end with ctx. After that every request is rejected.
+// New ranges over the sequence in a goroutine. Up to 16 more goroutines wait in the Ready
+// of endpoints that are not ready. If more endpoints wait, they take turns of one second.
+// If Ready returns an error before its context has ended, the goroutine calls Ready again
+// after a pause. All goroutines end with ctx. After that every request is rejected.
 //
 // New panics if changes is nil or the policy is invalid.
 func New[Req, Rsp any](
@@ -104,8 +104,8 @@ func New[Req, Rsp any](
 	return b
 }
 
-// follow applies each change, until the sequence of changes or ctx ends. If the sequence
-// panics, the last set of endpoints stays.
+// follow applies each change in the argument changes, until that sequence or ctx ends. If
+// the sequence panics, the last set of endpoints stays.
 func (b *Balancer[Req, Rsp]) follow(ctx context.Context, changes iter.Seq[discover.Change[Req, Rsp]]) {
 	err := panics.Do("the sequence of changes", func() error {
 		for c := range changes {
@@ -160,8 +160,8 @@ func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error {
 }
 
 // confirm polls the cheapest ready endpoint and reports whether that endpoint is still
-// ready. An endpoint that has become unready leaves the ready set, unless MinReady keeps it
-// there. confirm does not use the picker, because that would advance a round robin.
+// ready. If the poll fails, the endpoint leaves the ready set, unless staysAfter returns
+// true. confirm does not use the picker, because that would advance a round robin.
 func (b *Balancer[Req, Rsp]) confirm() bool {
 	e := (&choices{group: b.group, few: fullScanMax, k: defaultChoices}).pick(query{now: b.now()})
 	if e == nil {

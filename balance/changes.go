@@ -118,8 +118,8 @@ func (b *Balancer[Req, Rsp]) count() {
 	b.meters.pending.Set(float64(len(b.nodes) - ready))
 }
 
-// rejectedBy removes n from its ready set, unless n has already left it. reason is the
-// error with which n rejected a request.
+// rejectedBy removes n from its ready set, unless n has already left it. The argument
+// reason is the error with which n rejected a request.
 func (b *Balancer[Req, Rsp]) rejectedBy(n *node[Req, Rsp], reason error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -129,9 +129,9 @@ func (b *Balancer[Req, Rsp]) rejectedBy(n *node[Req, Rsp], reason error) {
 }
 
 // staysAfter reports whether n stays ready after it rejected a request with the error
-// reason. It stays if a circuit breaker rejected the request and fewer nodes would be ready
-// without n than MinReady requires. If the balancer has no other node, n does not stay. If
-// n does not stay, staysAfter removes it from the ready set.
+// reason. n stays if a circuit breaker rejected the request, and without n fewer nodes than
+// MinReady requires would be ready. If the balancer has no other node, n does not stay. If
+// n does not stay, staysAfter removes n from its ready set.
 func (b *Balancer[Req, Rsp]) staysAfter(n *node[Req, Rsp], reason error) bool {
 	e, ok := errors.AsType[*layer.Error](reason)
 	byBreaker := ok && e.Layer == "breaker"
@@ -148,8 +148,8 @@ func (b *Balancer[Req, Rsp]) staysAfter(n *node[Req, Rsp], reason error) bool {
 }
 
 // takeOut removes a ready node from its ready set and makes it wait until a goroutine can
-// call its Ready. If no ready node is left, all ejections end. reason is why the node is
-// not ready. The caller must hold mu.
+// call its Ready. If no ready node remains, all ejections end. The argument reason is the
+// error that n returned. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) takeOut(n *node[Req, Rsp], reason error) {
 	b.leave(n)
 	b.markUnready(n, reason)
@@ -173,7 +173,8 @@ func (b *Balancer[Req, Rsp]) remove(n *node[Req, Rsp]) {
 }
 
 // end removes all nodes. After that every request is rejected with an error of kind
-// layer.ErrClosed, which has the given reason and cause. Only the first call has an effect.
+// layer.ErrClosed. The arguments are the Reason and the cause of that error. Only the first
+// call has an effect.
 func (b *Balancer[Req, Rsp]) end(reason string, cause error) {
 	err := &layer.Error{Layer: "balance", Target: b.target, Kind: layer.ErrClosed, Reason: reason, Err: cause}
 	b.mu.Lock()

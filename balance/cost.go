@@ -126,16 +126,16 @@ func (g *group) costOf(e *endpoint, now uint32, median, own float32) float32 {
 // again.
 const untrustedFactor = 10
 
-// expected returns the expected latency of e in ns, with a relative error below a
-// thousandth.
+// expected returns the expected latency of e in ns: the estimate of e after it has aged
+// towards the median until now.
 func (g *group) expected(e *endpoint, now uint32, median float32) float32 {
 	latency, _ := g.expects(e, now, median)
 	return latency
 }
 
-// expects returns the expected latency of e in ns. failingLoad is the number of requests
-// that the cost of a failing endpoint counts in addition to its requests in flight. It is 0
-// for other endpoints.
+// expects returns the expected latency of e in ns. If e is failing, the result failingLoad
+// is the number of requests that the cost of e counts in addition to its requests in
+// flight. Otherwise failingLoad is 0.
 func (g *group) expects(e *endpoint, now uint32, median float32) (latency, failingLoad float32) {
 	value, age := e.latency.load(now)
 	if value == 0 {
@@ -153,9 +153,10 @@ func (g *group) expects(e *endpoint, now uint32, median float32) (latency, faili
 }
 
 // failingLoad returns the number of requests that the cost of a failing endpoint counts in
-// addition to its requests in flight. left is the share, from 0 to 1, of the latency
-// estimate that has not yet aged towards the median. The result falls with the third power
-// of left, so that an endpoint with few requests in flight is soon tried again.
+// addition to its requests in flight. The argument left is the share, from 0 to 1, of the
+// latency estimate that has not yet aged towards the median. The result is proportional to
+// the third power of left, so that an endpoint with few requests in flight is soon tried
+// again.
 func (g *group) failingLoad(left float32) float32 {
 	return left * left * left * math.Float32frombits(g.median.failingLoad.Load())
 }

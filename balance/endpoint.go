@@ -61,7 +61,8 @@ const (
 )
 
 // begin counts a request as in flight and returns true. If the endpoint is not ready, begin
-// does not count the request and returns false. now is the current time in ticks.
+// does not count the request and returns false. The argument now is the current time in
+// ticks.
 func (e *endpoint) begin(now uint32) bool {
 	const mask, trusted = stateMask | samplesMask<<samplesShift, ready | trustedBits
 	e.work.Add(began)
@@ -108,7 +109,7 @@ func (e *endpoint) picks() uint64 { return e.work.Load() >> 28 }
 const unit = 10_000
 
 // setWeight sets the weight of e to w, which is in the unit of package resolve. It reports
-// whether the weight differs from one unit.
+// whether the new weight of e differs from 1.
 func (e *endpoint) setWeight(w uint32) (weighted bool) {
 	share := inUnits(w)
 	e.weight.Store(math.Float32bits(share))
@@ -121,8 +122,8 @@ func (e *endpoint) weightDiffers(w uint32) bool {
 	return e.weight.Load() != math.Float32bits(inUnits(w))
 }
 
-// inUnits returns the number of units of w, a weight of package resolve. A weight of 0
-// counts as one unit.
+// inUnits converts w, a weight of package resolve, to a weight of this package: w / unit.
+// It returns 1 if w is 0.
 func inUnits(w uint32) float32 {
 	if w == 0 {
 		return 1
@@ -149,7 +150,7 @@ const (
 
 // atLimit reports whether e is being probed and has as many waiting requests as the probe
 // limit allows. The limit is one request until the first response, then two, four and
-// eight. waiting is the number of waiting requests of e.
+// eight. The argument waiting is the number of waiting requests of e.
 func (e *endpoint) atLimit(waiting int32) bool {
 	samples := e.status.samples()
 	return isProbing(samples) && waiting >= 1<<(samples%initialSet)
@@ -167,9 +168,9 @@ func (e *endpoint) probeOverdue(now uint32, median float32) bool {
 	return time.Duration(since(now, e.lastProbe.Load()))<<tickShift > time.Duration(tooLong)
 }
 
-// setFailed records one response. failed reports whether the response was a failure with a
-// penalty. From the second consecutive failure until the next success, the endpoint is
-// failing. second reports whether this response was the second consecutive failure.
+// setFailed records one response. The argument failed reports whether the response was a
+// failure with a penalty. From the second consecutive failure until the next success, the
+// endpoint is failing. The result second is true for the second consecutive failure.
 func (e *endpoint) setFailed(failed bool) (second bool) {
 	if failed {
 		fails := e.fails.Add(1)

@@ -44,7 +44,8 @@ const (
 	failureWeight   = 1.0      // the weight of a failure, which replaces the estimate
 	penalizedWeight = 0.0      // the minimum weight of a sample while there is a penalty
 	// penalizedStep is the weight below which a sample may have no effect. If such a sample
-	// does not change E, it does not change T either, because small changes must add up.
+	// does not change E, T stays too. Then the next sample has more weight, because its
+	// weight grows with the time since T.
 	penalizedStep = 1.0 / 1024
 )
 
@@ -69,9 +70,9 @@ func since(now, at uint32) uint32 {
 }
 
 // record adds the latency of a request that ended at the tick now. It limits the latency to
-// the range from 1 ns to one day. It reports whether the sample was the first one. decay is
-// the time constant in ticks, and least is the minimum weight of the sample. With
-// failureWeight, the sample replaces the estimate.
+// the range from 1 ns to one day. It reports whether the sample was the first one. The
+// argument decay is the time constant in ticks. The argument least is the minimum weight of
+// the sample. If it is failureWeight, the sample replaces the estimate.
 func (e *estimate) record(sample time.Duration, now uint32, decay, least float64) (first bool) {
 	s := float32(min(max(sample, 1), longestSample))
 	for {
@@ -121,9 +122,9 @@ func newDecayCurve(decay float64) decayCurve {
 	return decayCurve{decay, uint32(min(fresh/h, most)), float32(0.689955 * h), float32(0.212812 * h * h)}
 }
 
-// after ages latency towards median for the time age in ticks, and returns the result. left
-// is the share of the original latency that remains, from 0 to 1. The error of left is at
-// most 2·10⁻⁴.
+// after returns the value of latency after it has aged towards median for the time age, in
+// ticks. The result left is the share of the old latency that remains, from 0 to 1. Its
+// error is at most 2·10⁻⁴.
 func (f *decayCurve) after(age, latency, median float32) (now, left float32) {
 	if age <= float32(f.fresh) {
 		decayed := age * (f.slope - age*f.bend)

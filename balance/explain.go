@@ -42,8 +42,8 @@ func (x *examined) read(g *group, e *endpoint, now uint32) {
 const maxUnready = 16
 
 // explain adds one pick to the explanation: the endpoints that the pick for q examined, the
-// chosen one, and why other endpoints were not ready. chosen is nil if the pick found no
-// endpoint.
+// chosen one, and why other endpoints were not ready. The argument chosen is nil if the
+// pick found no endpoint.
 func (b *Balancer[Req, Rsp]) explain(to *layer.Explanation, q query, chosen *node[Req, Rsp]) {
 	d := layer.Node{Name: "balance", State: layer.State{
 		{Key: "target", Value: b.target}, {Key: "pick", Value: b.pickName}, {Key: "cost", Value: b.group.cost},
@@ -64,8 +64,8 @@ func (b *Balancer[Req, Rsp]) explain(to *layer.Explanation, q query, chosen *nod
 	to.Add(d)
 }
 
-// explainExamined returns the description of one endpoint that a pick examined. chosen is
-// whether the pick chose it. The caller must hold mu.
+// explainExamined returns the description of one endpoint that a pick examined. The
+// argument chosen reports whether the pick chose it. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) explainExamined(x examinedEndpoint, q query, chosen bool) layer.Node {
 	result := "higher cost"
 	switch {

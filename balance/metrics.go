@@ -64,8 +64,8 @@ func (i Instruments) bind() meters {
 	return m
 }
 
-// updated counts the changed endpoints of one update. reset reports whether the update had
-// the whole set.
+// updated counts the changed endpoints of one update. The argument reset reports whether
+// the update had the whole set.
 func (m *meters) updated(reset bool, added, changed, removed int) {
 	switch {
 	case added+changed+removed == 0:

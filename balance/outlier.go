@@ -69,8 +69,8 @@ type OutlierDetection struct { //nolint:recvcheck // record runs per response
 	//
 	// MinReady also applies to circuit breakers, even if ConsecutiveFailures and Interval
 	// are 0. If the [layer.Breaker] of an endpoint rejects a request, and fewer endpoints
-	// than MinReady would be left without the endpoint, it stays ready. It then gets the
-	// request with [layer.PastBreakers].
+	// than MinReady would be ready without that endpoint, the endpoint stays ready. It then
+	// gets the request with [layer.PastBreakers].
 	MinReady float64
 }
 
@@ -195,7 +195,9 @@ func (o *outlierState) count(failed bool) {
 	o.tally.Add(one)
 }
 
-// record counts failures in a row, without throttled ones, and reports whether to eject e.
+// record counts the consecutive failures of e. A throttled response does not change the
+// count. record reports whether e must be ejected now. It does nothing if
+// ConsecutiveFailures is 0.
 func (p *OutlierDetection) record(e *endpoint, r result) (eject bool) {
 	switch {
 	case p.ConsecutiveFailures == 0 || r.throttled:
@@ -320,8 +322,9 @@ func (b *Balancer[Req, Rsp]) clearEjection(n *node[Req, Rsp]) {
 	o.row.Store(0)
 }
 
-// readmitAll ends all ejections if no node is ready. It does not poll the nodes,
-// because mu must not be released while no node is ready. The caller must hold mu.
+// readmitAll ends all ejections if no node is ready. It does not poll the nodes, because a
+// poll runs without mu, and mu must not be released while no node is ready. The caller must
+// hold mu.
 func (b *Balancer[Req, Rsp]) readmitAll() {
 	if b.ejected == 0 || b.group.len() > 0 {
 		return

@@ -12,9 +12,9 @@ import (
 // value picks the cheapest. In a larger one, it picks the cheapest of five random
 // endpoints.
 //
-// With two choices, the usual number, the k slowest of n endpoints get at least
-// C(k,2)/C(n,2) of the requests. With five choices, latencies are within a few per cent of
-// the best possible ones. With few endpoints, comparing all of them costs no more.
+// Many balancers compare two random endpoints. The k slowest of n endpoints then get at
+// least C(k,2)/C(n,2) of the requests. If five are compared, latencies are within a few per
+// cent of the best possible ones. Comparing all of up to sixteen endpoints costs no more.
 // SIMULATION.md has the figures.
 type Picker struct {
 	name  string
@@ -52,8 +52,8 @@ func (p Picker) on(g *group) picker {
 	return p.start(g)
 }
 
-// choices is the picker that compares costs. The field few is the largest size of an
-// aperture of which a pick examines all endpoints. In a larger aperture, it examines k
+// choices is the picker that compares costs. A pick examines all endpoints of an aperture
+// if their number is at most the field few. In a larger aperture, the pick examines k
 // random endpoints.
 type choices struct {
 	*group
@@ -91,8 +91,8 @@ func (c *choices) pick(q query) *endpoint {
 	return here
 }
 
-// isEven reports whether the cost is EWMA, all weights have always been 1, and slow start is
-// off.
+// isEven reports whether three conditions hold: the cost is EWMA, all weights have always
+// been 1, and the policy has no slow start.
 func (g *group) isEven() bool { return g.cost == EWMA && !g.weighted.Load() }
 
 // pickPlain is a faster form of pickAmong. It ignores the attempts of the request and
@@ -108,7 +108,7 @@ func (c *choices) pickPlain(r *readySet, now uint32) found {
 }
 
 // walk returns the number k of endpoints that a pick examines in an aperture of n
-// endpoints, and their order.
+// endpoints. The result w is the order in which the pick visits them.
 func (c *choices) walk(n int, random uint64) (k int, w walk) {
 	k, w = min(c.k, n), newWalk(random, n)
 	if n <= c.few {
@@ -117,9 +117,9 @@ func (c *choices) walk(n int, random uint64) (k int, w walk) {
 	return k, w
 }
 
-// pickAmong returns the cheapest examined endpoint of one ready set, and its cost. best is
-// nil if the set is empty. It examines endpoints that the request has tried only if it
-// finds no others.
+// pickAmong returns the cheapest examined endpoint of one ready set, and its cost. The
+// result best is nil if the set is empty. pickAmong examines endpoints that the request has
+// tried only if it finds no others.
 func (c *choices) pickAmong(r *readySet, q query) (best *endpoint, cost float32) {
 	if q.examined == nil && c.isEven() {
 		if f := c.pickPlain(r, q.now); !q.attempts.Has(f.best) {
@@ -145,8 +145,8 @@ const maxWalk = 16
 
 // cheapest visits endpoints in the order of w, up to the number in the argument visits. It
 // stops after it has examined k endpoints that the request has not tried. It returns the
-// cheapest examined endpoint and its cost per weight, or nil if it examined none. chance is
-// the first argument of nextChance.
+// cheapest examined endpoint and its cost per weight, or nil if it examined none. The
+// argument chance is the first argument of nextChance.
 func (g *group) cheapest(s *slots, w walk, visits, k int, q query, chance uint32) (best *endpoint, cost float32) {
 	t := comparison{group: g, query: q, median: g.median.read(), weighted: g.weighted.Load(), chance: chance}
 	for ; visits > 0 && k > 0; visits-- {
@@ -269,8 +269,8 @@ func (g *group) cheapestOf(endpoints []*endpoint, now, chance uint32) found {
 
 // cheapestKnown compares endpoints with f, the cheapest so far. It returns the cheapest one
 // and the index at which it stopped. It stops at an endpoint that is failing or not
-// trusted, or has an old estimate, because only costOf can compute such a cost. It computes
-// costs without calls, so that all values stay in registers.
+// trusted, or has an old estimate. Only costOf can compute the cost of such an endpoint. It
+// computes costs without calls, so that all values stay in registers.
 func (g *group) cheapestKnown(endpoints []*endpoint, now uint32, f found) (found, int) {
 	median, fade := g.median.read(), &g.decayCurve
 	fresh, slope, bend := fade.fresh, fade.slope, fade.bend
@@ -314,7 +314,7 @@ func (g *group) cheapestKnown(endpoints []*endpoint, now uint32, f found) (found
 }
 
 // isIdleInitial reports whether the sample count of e started at initialSet, and e is still
-// probed, is not failing, and has no waiting requests. status is the value of
+// probed, is not failing, and has no waiting requests. The argument status is the value of
 // e.status.word. The cost of such an endpoint is computed as that of a trusted one.
 func (e *endpoint) isIdleInitial(status uint32) bool {
 	return status&trustedMask-initialSet<<samplesShift < probeSamples<<samplesShift && int32(e.inFlight()) == streamsOf(status)

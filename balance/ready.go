@@ -18,8 +18,9 @@ type readySet struct {
 	slots atomic.Pointer[slots]
 }
 
-// slots has the endpoints of a ready set in its first n slots. With more than minAperture
-// endpoints, their order is random: see aperture.
+// slots has the endpoints of a ready set. The field n is their number, and the first n
+// elements of the field at have them. With more than minAperture endpoints, their order is
+// random: see aperture.
 type slots struct {
 	n     atomic.Int64
 	at    []atomic.Pointer[endpoint]

@@ -15,9 +15,10 @@ import (
 // loads. The rule of the zero [Picker] applies to a request without affinity. Requests with
 // affinity ignore costs, zones and slow start.
 //
-// An endpoint has 100 points on the ring per unit of weight, and at most 6400. The points
-// depend only on its address. Therefore all balancers over the same endpoints agree. An
-// endpoint that becomes ready or unready moves only its own share of the keys.
+// An endpoint has 100 points on the ring per unit of weight, and at most 6400. The places of the
+// points depend only on its address. Therefore all balancers over the same endpoints send a key
+// to the same endpoint. When an endpoint becomes ready or unready, only its own share of the keys
+// moves.
 //
 // An endpoint gets at most ⌈bound·(m+1)·w/W⌉ requests in flight. m is the number of requests in
 // flight at all endpoints, and w/W is the endpoint's share of the total weight. An endpoint with
@@ -265,8 +266,9 @@ func seed(addr netip.AddrPort) uint64 {
 func place(seed uint64, i int) uint64 { return mix(seed + uint64(i)*gamma) }
 
 // ring has the points of the ready endpoints in order. Reading it takes no lock. During a
-// change, a reader may miss points, or see one with the endpoint of an adjacent point or
-// with one that has become unready. Writers hold the balancer's mutex.
+// change, a reader may miss points. It may also find a point with the endpoint of an
+// adjacent point, or with an endpoint that has become unready. Writers hold the balancer's
+// mutex.
 type ring struct {
 	table  atomic.Pointer[table]
 	points atomic.Int64      // number of points on the ring
@@ -304,8 +306,8 @@ func (t *table) slotOf(at uint64) int {
 	return int(i)
 }
 
-// find returns the index of the first point at or after a place, or of an empty slot before
-// that point.
+// find searches from the slot of the place at. It returns the index of the first slot that
+// is empty or has a point at or after that place.
 func (t *table) find(at uint64) int {
 	i := t.slotOf(at)
 	for i < len(t.slots) && t.slots[i].e.Load() != nil && t.slots[i].at.Load() < at {
@@ -395,9 +397,10 @@ func (r *ring) remove(e *endpoint) {
 	r.table.Store(r.resized(int(r.points.Add(-int64(n)))))
 }
 
-// resized returns the current table. If points would fill more than three quarters or less
-// than a quarter of its slots, resized returns a copy of another size. In the copy, they
-// fill half of the slots, or less if it has leastSlots.
+// resized returns a table for the number of points in the argument points. It is the
+// current table if they fill a quarter to three quarters of its slots. A table of
+// leastSlots may be emptier. Otherwise it is a copy with 2 · points slots, but at least
+// leastSlots.
 func (r *ring) resized(points int) *table {
 	t := r.table.Load()
 	if 4*points <= 3*t.size && (4*points >= t.size || t.size == leastSlots) {

@@ -134,8 +134,8 @@ func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, e
 }
 
 // learn passes the result of a request to the gate: the latency of a success, or that inner
-// was overloaded. It ignores other outcomes. began is the time from l.born to the start of
-// the request.
+// was overloaded. It ignores other outcomes. The argument began is the time from l.born to
+// the start of the request.
 func (l *adaptiveLimit[Req, Rsp]) learn(ctx context.Context, began time.Duration, out Outcome[Rsp]) {
 	var ended bool
 	switch class := l.classOf(ctx, out); {
@@ -291,7 +291,7 @@ func (g *adaptiveGate) drop(now time.Duration) bool {
 
 // endWindow ends the window and computes the new limit. It does nothing if the window has
 // too few responses or is too short, see the method enough. It returns whether it ended the
-// window. samples is the current value of g.samples.
+// window. The argument samples is the current value of g.samples.
 func (g *adaptiveGate) endWindow(samples uint64, now time.Duration) bool {
 	if !g.enough(samples, now) || !g.mu.TryLock() {
 		return false
@@ -320,7 +320,7 @@ func (g *adaptiveGate) nextWindow(now time.Duration) adaptiveWindow {
 }
 
 // probe returns the start of the current probe, and the time after which giveUp must check
-// the probe. after is 0 if no probe is running.
+// the probe. The result after is 0 if no probe is running.
 func (g *adaptiveGate) probe() (began, after time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -336,8 +336,8 @@ const adaptiveLooks = 8
 
 // giveUp checks the probe that started at began. It ends the probe if no request has
 // finished since the last check, because long requests then occupy all slots. The last of
-// adaptiveLooks checks ends the probe in any case. ended is true if giveUp ended the probe.
-// again is true if the probe is still running and must be checked again.
+// adaptiveLooks checks ends the probe in any case. The result ended is true if giveUp ended
+// the probe. The result again is true if giveUp must check the probe again.
 func (g *adaptiveGate) giveUp(began, now time.Duration) (ended, again bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -106,8 +106,8 @@ func (c *adaptiveControl) set(limit float64) {
 }
 
 // follow updates base, the estimated latency without a queue, after a window that was not a
-// probe. latency is the mean latency of that window. used reports whether more than half of
-// the limit was in use.
+// probe. The argument latency is the mean latency of that window. The argument used reports
+// whether more than half of the limit was in use.
 func (c *adaptiveControl) follow(latency float64, used bool) {
 	switch over := latency - c.base; {
 	case c.base == 0:

@@ -31,9 +31,9 @@ func (s *cacheShard[K, Req, Rsp]) find(key K) *cacheEntry[K, Req, Rsp] { return 
 func (s *cacheShard[K, Req, Rsp]) all() map[K]*cacheEntry[K, Req, Rsp] { return *s.made.Load() }
 
 // claim decides which of several callers makes the entry of key. If mine is true, this
-// caller must make the entry and close making. Otherwise the caller must wait until making
-// is closed, and then look up the entry again. making is nil if the entry exists already.
-// If the cache is full or has ended, claim returns the rejection.
+// caller must make the entry and close the channel making. Otherwise the caller must wait
+// until making is closed, and then look up the entry again. If the entry exists already,
+// making is nil. If the cache is full or has ended, claim returns the rejection.
 func (s *cacheShard[K, Req, Rsp]) claim(c *Cache[K, Req, Rsp], key K) (making chan struct{}, mine bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,8 +54,8 @@ func (s *cacheShard[K, Req, Rsp]) claim(c *Cache[K, Req, Rsp], key K) (making ch
 	return making, true, nil
 }
 
-// settle ends the creation of the entry e. If keep is true and the cache has not ended, it
-// adds e to the shard. It reports whether it added e.
+// settle ends the creation of the entry e. If the argument keep is true and the cache has
+// not ended, settle adds e to the shard. It reports whether it added e.
 func (s *cacheShard[K, Req, Rsp]) settle(key K, e *cacheEntry[K, Req, Rsp], keep bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,8 +69,8 @@ func (s *cacheShard[K, Req, Rsp]) settle(key K, e *cacheEntry[K, Req, Rsp], keep
 	return true
 }
 
-// drop removes the entries in over from the shard. If another entry has replaced one of
-// them for the same key, the other entry remains.
+// drop removes the given entries from the shard. If another entry has replaced one of them
+// for the same key, the other entry remains.
 func (s *cacheShard[K, Req, Rsp]) drop(over []*cacheEntry[K, Req, Rsp]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -259,7 +259,8 @@ func (o *options[Rsp]) dropUnless(returned *bool, rsp *Rsp, err *error, to Obser
 	}
 }
 
-// dropThenEnd is a function of its own, so that dropUnless is inlined.
+// dropThenEnd discards the response, and then calls to.End unless to is nil. It is not a
+// part of dropUnless, because the compiler then inlines dropUnless.
 func (o *options[Rsp]) dropThenEnd(rsp Rsp, err error, to Observer) {
 	if to != nil {
 		defer to.End(nil)

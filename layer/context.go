@@ -160,8 +160,8 @@ type attemptsContext struct {
 	hints PickInfo
 }
 
-// follow makes c a child of ctx, the context with which the layer was called. It uses the
-// Attempts of ctx, or the one in c if ctx has none.
+// follow makes c a child of ctx, the context with which the layer was called. If ctx has an
+// Attempts, c uses it. Otherwise c uses its field tries.
 func (c *attemptsContext) follow(ctx context.Context) {
 	c.Context, c.hints = ctx, PickInfoFromContext(ctx)
 	if c.hints.Attempts == nil {

@@ -30,7 +30,7 @@ type FallbackPolicy[Req, Rsp any] struct {
 // replaced response is closed before Handle is called.
 //
 // Errors: an error of Handle is wrapped in an [Error] that also has the text of the
-// replaced error. It is a rejection only if both errors are rejections.
+// replaced error. The Error is a rejection only if both errors are rejections.
 //
 // Cost: one call of the classifier per response. No allocation.
 //
@@ -83,8 +83,8 @@ func (f *fallback[Req, Rsp]) replaces(ctx context.Context, out Outcome[Rsp]) boo
 	return class.IsFailure() || errors.Is(out.Err, ErrNotReady) || errors.Is(out.Err, ErrInjected)
 }
 
-// failed returns the error for the caller of the layer. second is the error of Handle.
-// first is the replaced error, or nil if a response was replaced.
+// failed returns the error for the caller of the layer. The argument second is the error of
+// Handle. The argument first is the replaced error, or nil if a response was replaced.
 func (f *fallback[Req, Rsp]) failed(ctx context.Context, first, second error) error {
 	e := &Error{Layer: "fallback", Target: f.target, Reason: "in place of a failed response"}
 	if first != nil {

@@ -69,7 +69,8 @@ func (p FaultPolicy[Req]) delay() time.Duration {
 }
 
 // cause returns Err, the cause of the [Error] for an injected fault. It returns nil if Err
-// has the same text as ErrInjected, because the Error would contain the text twice.
+// has the same text as ErrInjected, because the text of the Error already contains that of
+// its kind, ErrInjected.
 func (p FaultPolicy[Req]) cause() error {
 	if p.Err != nil && p.Err.Error() == ErrInjected.Error() {
 		return nil

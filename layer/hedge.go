@@ -181,7 +181,7 @@ func (h *hedge[Req, Rsp]) sendOnce(ctx context.Context, req Req, start time.Dura
 func (h *hedge[Req, Rsp]) now() time.Duration { return time.Since(h.made) }
 
 // delay returns the time to wait before a copy is sent. It returns false if fewer than
-// MinSamples latencies are known. now is the time that has passed since h.made.
+// MinSamples latencies are known. The argument now is the time since h.made.
 func (h *hedge[Req, Rsp]) delay(now time.Duration) (time.Duration, bool) {
 	if h.policy.fixed() {
 		return h.policy.MinDelay, true
@@ -258,8 +258,8 @@ type hedgeAttempt[Req, Rsp any] struct {
 var errHedgeLost = errors.New("another copy of the request was answered first")
 
 // wins reports whether the result of the attempt is returned to the caller without waiting
-// for the other attempt. It wins with class Success, or with a response of a class that is
-// not a failure.
+// for the other attempt. The attempt wins with class Success, or with a response of class
+// Ignorable.
 func (a *hedgeAttempt[Req, Rsp]) wins() bool {
 	return a.class == Success || a.err == nil && !a.class.IsFailure()
 }
@@ -419,9 +419,9 @@ func (r *hedgeRace[Req, Rsp]) prepare(c *hedgeAttempt[Req, Rsp]) bool {
 	return true
 }
 
-// explain adds a record about the copy to the Explanation of the request. If skipped is
-// empty, the record says that a copy is sent. Otherwise the record says that no copy is
-// sent, and skipped is the reason.
+// explain adds a record about the copy to the Explanation of the request. If the argument
+// skipped is empty, the record says that a copy is sent. Otherwise the record says that no
+// copy is sent, and has the reason skipped.
 func (r *hedgeRace[Req, Rsp]) explain(skipped string) {
 	to := r.ctx.hints.Explanation
 	if to == nil {

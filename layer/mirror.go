@@ -202,7 +202,7 @@ func (m *mirrorShared[Req, Rsp]) wants(req Req) bool {
 }
 
 // skip counts a request that was not copied, because its body was not stored or the Editor
-// panicked. panicked is the value of the panic, or nil.
+// panicked. The argument panicked is the value of the panic, or nil.
 func (m *mirrorShared[Req, Rsp]) skip(panicked any) {
 	m.skipped.inc()
 	if panicked != nil {

@@ -86,8 +86,8 @@ func checkPolicy(p interface{ Validate() error }) {
 	}
 }
 
-// checkAtLeast panics if n is below least or is NaN. name is the name of the argument n,
-// for the message.
+// checkAtLeast panics if n is below least or is NaN. The message of the panic contains
+// name, the name of the checked argument.
 func checkAtLeast[N int | int64 | float64 | time.Duration](name string, n, least N) {
 	if n >= least {
 		return

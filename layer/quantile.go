@@ -37,8 +37,8 @@ type quantileHalf struct {
 // sample, because an update takes a few microseconds.
 const quantileFresh = time.Second
 
-// record adds the sample d to the window. now is the time since a start that is the same
-// for all calls.
+// record adds the sample d to the window. The argument now is the time since a start that
+// is the same for all calls.
 func (q *quantile) record(now, d time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -51,7 +51,7 @@ func (q *quantile) record(now, d time.Duration) {
 }
 
 // at returns the estimate of the quantile. It returns false if the window has too few
-// samples. now is the time since the same start as for record.
+// samples. The argument now is the time since the same start as for record.
 func (q *quantile) at(now time.Duration) (time.Duration, bool) {
 	if int64(now) >= q.due.Load() {
 		q.mu.Lock()

@@ -166,8 +166,8 @@ func (r *reconnect[Req, Rsp]) Describe() Node {
 	return n
 }
 
-// state returns the state of the service as text, for Describe. connected specifies whether
-// a connection exists. The caller must hold mu.
+// state returns the state of the service as text, for Describe. The argument connected
+// reports whether a connection exists. The caller must hold mu.
 func (r *reconnect[Req, Rsp]) state(connected bool) string {
 	switch {
 	case r.ctx.Err() != nil:
@@ -230,7 +230,7 @@ func (r *reconnect[Req, Rsp]) finish(svc Service[Req, Rsp], err error) {
 }
 
 // failure records that connect failed, or that a connection returned [ErrClosed] too early.
-// since is the time at which the backoff starts. The caller must hold mu.
+// The argument since is the time at which the backoff starts. The caller must hold mu.
 func (r *reconnect[Req, Rsp]) failure(since time.Time, cause error) {
 	r.next = since.Add(r.backoff.Delay(r.row))
 	r.row++
@@ -254,7 +254,7 @@ func (r *reconnect[Req, Rsp]) drop(link *reconnectLink[Req, Rsp], cause error) {
 }
 
 // reject returns the rejection of a caller that has no connection. If the caller waited in
-// Ready, cause is the cause of its context. Otherwise cause is nil.
+// Ready, the argument cause is the cause of its context. Otherwise cause is nil.
 func (r *reconnect[Req, Rsp]) reject(cause error) error {
 	if isBare(cause) && errors.Is(cause, ErrNotReady) {
 		cause = nil

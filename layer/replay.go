@@ -293,7 +293,7 @@ type fieldReplayer[Req, Rsp any] struct {
 }
 
 // Idempotent reports whether the field Method of req is a method that is idempotent by RFC
-// 9110, section 9.2.2. It returns true if req has no method.
+// 9110, section 9.2.2. It returns true if the field does not exist or is empty.
 func (r fieldReplayer[Req, Rsp]) Idempotent(req Req) bool {
 	if r.method < 0 {
 		return true

@@ -135,8 +135,8 @@ func (r *retry[Req, Rsp]) attempt(ctx context.Context, req Req) (rsp Rsp, err er
 	}
 }
 
-// send sends the first attempt, and further attempts if the first one fails. replay is nil
-// if req can be sent again unchanged or is not retried.
+// send sends the first attempt, and further attempts if the first one fails. The argument
+// replay is nil if req can be sent again unchanged or is not retried.
 func (r *retry[Req, Rsp]) send(a *attempt, req Req, replay Replay[Req]) (rsp Rsp, err error) {
 	returned := false
 	defer r.dropUnless(&returned, &rsp, &err, nil)
@@ -218,9 +218,9 @@ type retrying[Req, Rsp any] struct {
 	waited   time.Duration // the sum of the pauses
 }
 
-// run sends further attempts until none is needed or allowed. got is the result of the
-// first attempt. run sets *rsp and *err after each attempt, so that the caller can discard
-// the response after a panic.
+// run sends further attempts until none is needed or allowed. The argument got is the
+// result of the first attempt. run sets *rsp and *err after each attempt, so that the
+// caller can discard the response after a panic.
 func (s *retrying[Req, Rsp]) run(got attemptResult[Rsp], rsp *Rsp, err *error) {
 	for {
 		if !got.rejected() {
@@ -251,9 +251,10 @@ func (s *retrying[Req, Rsp]) run(got attemptResult[Rsp], rsp *Rsp, err *error) {
 	}
 }
 
-// decide determines whether another attempt follows. got is the result of the last attempt.
-// If again is true, the next request is prepared, and pause is the time to wait before it
-// is sent. Otherwise why is the reason, or noSkip if got needs no retry.
+// decide determines whether another attempt follows. The argument got is the result of the
+// last attempt. If the result again is true, the next request is prepared, and pause is the
+// time to wait before it is sent. Otherwise the result why is the reason, or noSkip if got
+// needs no retry.
 func (s *retrying[Req, Rsp]) decide(got attemptResult[Rsp]) (pause time.Duration, why skip, again bool) {
 	final := got.rejected() && (isFinal(got.Err) || errors.Is(got.Err, errShed))
 	if s.ctx.Err() != nil || final || !s.policy.RetryIf(got.Outcome) {
@@ -321,7 +322,7 @@ func (s *retrying[Req, Rsp]) prepare() skip {
 }
 
 // wait waits for the pause before the next attempt. If the context ends first, it returns
-// the error of the request. after is the error of the last attempt, or nil.
+// the error of the request. The argument after is the error of the last attempt, or nil.
 func (s *retrying[Req, Rsp]) wait(pause time.Duration, after error) error {
 	began := time.Now()
 	cause := backoff.Sleep(s.ctx, pause)
@@ -345,8 +346,8 @@ func (s *retrying[Req, Rsp]) wait(pause time.Duration, after error) error {
 }
 
 // last returns the error that the Retry returns for the request, or nil if the result is a
-// response. got is the result of the last attempt. why is the reason why no other attempt
-// follows.
+// response. The argument got is the result of the last attempt. The argument why is the
+// reason why no other attempt follows.
 func (s *retrying[Req, Rsp]) last(got attemptResult[Rsp], why skip) error {
 	switch {
 	case got.Err == nil:

@@ -25,8 +25,8 @@ func NewStack[Req, Rsp any](opts ...Option[Rsp]) Stack[Req, Rsp] {
 	return Stack[Req, Rsp]{opts: opts}
 }
 
-// With returns a stack to which l was added below the other layers. name is shown by
-// [Describe]. If l is nil, the stack is returned unchanged.
+// With returns a stack to which l was added below the other layers. [Describe] shows the
+// layer by name. If l is nil, the stack is returned unchanged.
 func (s Stack[Req, Rsp]) With(name string, l Layer[Req, Rsp]) Stack[Req, Rsp] {
 	if l != nil {
 		s.layers = append(slices.Clip(s.layers), named[Req, Rsp]{name, l})

@@ -178,8 +178,8 @@ func (r *timed) End(err error) {
 }
 
 // callWithLimit calls next with the context in r, which it cancels when the response has
-// ended. hidden is true for a limit that InitHidden of [reqctx.Context] has set.
-// callWithLimit removes such a limit when the response headers arrive.
+// ended. The argument hidden is true for a limit that InitHidden of [reqctx.Context] has
+// set. callWithLimit removes such a limit when the response headers arrive.
 func callWithLimit[Req, Rsp any](
 	next Service[Req, Rsp], req Req, r *timed, opts *options[Rsp], bodies bodyAccessor[Rsp], hidden bool,
 ) (rsp Rsp, err error) {

@@ -77,8 +77,8 @@ type subject struct {
 }
 
 // checks runs the checks of one target and yields their findings. It stops after the first
-// failure that is not a warning. The last check waits until the target shows a request, at
-// most for the duration in traffic.
+// failure that is not a warning. The last check waits until the target shows a request. The
+// argument traffic is the longest time of this wait.
 func checks(ctx context.Context, t target, traffic time.Duration) func(yield func(finding) bool) {
 	return func(yield func(finding) bool) {
 		if f := listens(ctx, t); !yield(f) || f.err != nil {

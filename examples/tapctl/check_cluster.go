@@ -110,9 +110,9 @@ func anchorsValid(ctx context.Context, p *pods) finding {
 	return f
 }
 
-// failing returns a finding about all pods. The argument what has the text of the
-// condition that they must meet. If bad returns true for some pods, the finding has an error with
-// their names.
+// failing checks the pods in the argument all. If bad returns true for some of them, the finding
+// has an error with their names. The argument named what has the text of the condition that the
+// pods must meet.
 func failing(p *pods, what, advice string, all []cluster.Pod, bad func(one cluster.Pod) bool) finding {
 	f := finding{what: what, warn: true}
 	var names []string
@@ -146,8 +146,8 @@ func allReady(p *pods, all []cluster.Pod) finding {
 		func(one cluster.Pod) bool { return !one.Ready })
 }
 
-// ofEach calls find for each pod, for up to 20 pods at a time. It returns a finding with
-// the errors of find. Only the first error is shown in full.
+// ofEach calls the function find for each pod, for up to 20 pods at a time. It returns a
+// finding with the errors that find returned. Only the first error is shown in full.
 func ofEach(ctx context.Context, p *pods, what, advice string, all []cluster.Pod, find func(one cluster.Pod) (string, error)) finding {
 	const atOnce = 20
 	slots := semaphore.NewWeighted(atOnce)

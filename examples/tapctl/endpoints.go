@@ -144,9 +144,9 @@ func describe(ctx context.Context, t target) (*tappb.DescribeResponse, error) {
 	return r, nil
 }
 
-// appendEndpoints appends the endpoints in n and in the nodes below n to the slice all.
-// from is the name of the process. target is the attribute target of the nearest node above
-// n that has this attribute, or "" without such a node.
+// appendEndpoints appends the endpoints in n and in the nodes below n to the slice all. The
+// argument from is the name of the process. The argument target is the attribute target of
+// the nearest node above n that has one, or "" without such a node.
 func appendEndpoints(all []endpoint, from, target string, n *tappb.Node) []endpoint {
 	state := map[string]string{}
 	for _, a := range n.GetState() {

@@ -75,8 +75,8 @@ func isPort(s string) bool {
 	return err == nil && n > 0
 }
 
-// check returns the first error in the TLS flags. all has the targets of the command. check
-// does not read the files of the flags.
+// check returns the first error in the TLS flags. The argument all has the targets of the
+// command. check does not read the files of the flags.
 func (s *security) check(all []target) error {
 	for _, i := range s.identities {
 		of, name := cutIdentity(i)
@@ -115,8 +115,8 @@ func cutIdentity(s string) (of, name string) {
 
 func (t target) named(s string) bool { return s == t.name || s == t.addr }
 
-// identitiesOf returns the expected identities of t. forAll has those that the flags
-// specify for all targets, and forOne has those for t only.
+// identitiesOf returns the expected identities of t. The result forAll has those that the
+// flags specify for all targets. The result forOne has those for t only.
 func (s *security) identitiesOf(t target) (forAll, forOne []string) {
 	for _, i := range s.identities {
 		switch of, name := cutIdentity(i); {

@@ -75,8 +75,8 @@ type fixed struct{ top.Processes }
 func (f fixed) size() int { return len(f.Processes) }
 
 // source returns the processes to watch. It returns an error if none of them serves tap, or
-// if a resource of a cluster does not exist. closeAll closes the connections. For own see
-// [reachable].
+// if a resource of a cluster does not exist. closeAll closes the connections. The argument
+// own has the same meaning as in [reachable].
 func (t terminal) source(ctx context.Context, own string, warn func(error)) (s source, closeAll func(), err error) {
 	if t.pods != nil {
 		return t.pods, func() {}, t.pods.exist(ctx, warn)
@@ -94,8 +94,8 @@ func (t terminal) source(ctx context.Context, own string, warn func(error)) (s s
 
 // reachable checks concurrently whether the processes serve tap. It calls warn for each
 // process that does not serve tap. It returns an error if no process serves tap, or if ctx
-// ends. own is the name of a requested feature that only gotower's tap has. If own is "",
-// linkerd's tap suffices.
+// ends. The argument own is the name of a requested feature that only gotower's tap has. If
+// own is "", linkerd's tap suffices.
 func reachable(ctx context.Context, all []tap.Process, own string, warn func(error)) error {
 	errs := make([]error, len(all))
 	var asked sync.WaitGroup
@@ -121,7 +121,8 @@ func reachable(ctx context.Context, all []tap.Process, own string, warn func(err
 }
 
 // ask returns nil if the process serves gotower's tap. It also returns nil if the process
-// serves linkerd's tap and own is "", see reachable. Otherwise it returns an error.
+// serves linkerd's tap and the argument own is "": see [reachable]. Otherwise it returns an
+// error.
 func ask(ctx context.Context, conn grpc.ClientConnInterface, own string) error {
 	err := servesOwn(ctx, conn)
 	if status.Code(err) != codes.Unimplemented {
@@ -158,8 +159,8 @@ func servesLinkerds(ctx context.Context, conn grpc.ClientConnInterface) error {
 	return expected(err)
 }
 
-// expected returns nil if err is the rejection of an invalid request, because only a server
-// that implements the method can send it. Otherwise it returns an error.
+// expected returns nil if err is the rejection of an invalid request. Only a server that
+// implements the method sends this rejection. Otherwise expected returns an error.
 func expected(err error) error {
 	switch {
 	case err == nil:

@@ -73,7 +73,7 @@ func (c *topCommand) run(ctx context.Context, on terminal) error {
 func (c *topCommand) useCluster(p *pods) error { return c.filter.useCluster(p) }
 
 // watched stores the targets of the terminal in config, as fixed processes or as a source.
-// closeAll closes the connections. For own see [reachable].
+// closeAll closes the connections. The argument own has the same meaning as in [reachable].
 func watched(ctx context.Context, on terminal, config *top.Config, own string) (closeAll func(), err error) {
 	all, closeAll, err := on.source(ctx, own, config.Warn)
 	if err != nil {
@@ -149,8 +149,8 @@ func bounded(ctx context.Context, d time.Duration) (context.Context, context.Can
 	return context.WithCancel(ctx)
 }
 
-// spent returns how long a command has run. This is given, the duration that the user
-// requested. If the command was interrupted or given is 0, it is the time since began.
+// spent returns how long a command has run. The result is the argument given, the duration
+// that the user requested. If ctx was canceled or given is 0, it is the time since began.
 func spent(ctx context.Context, began time.Time, given time.Duration) time.Duration {
 	if given > 0 && !errors.Is(ctx.Err(), context.Canceled) {
 		return given
