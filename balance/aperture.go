@@ -29,7 +29,7 @@ const (
 	widenAbove   = 1.0
 	narrowBelow  = 0.2
 	narrowFactor = 64
-	loadWeight   = 1.0 / 8 // of a new value in the average
+	loadWeight   = 1.0 / 8 // the weight of a new value in the average load
 )
 
 // limit returns the number of endpoints in the aperture of a set of n endpoints. It returns

@@ -33,10 +33,10 @@ import (
 // Body: not changed. The balancer observes the end of the body: see [WithCompletion].
 //
 // Errors: a rejection is a [layer.Error] of kind [layer.ErrNotReady]. Its cause is the last
-// error of the resolver or of an endpoint, [discover.ErrNoEndpoints] or
-// [discover.ErrDoesNotExist]. The kind is [layer.ErrClosed] after the resolver returned
-// [resolve.ErrUnresolvable] or the balancer's context ended. Other errors of an endpoint
-// are passed unchanged.
+// error of an endpoint. Without endpoints, it is the last error of the resolver,
+// [discover.ErrNoEndpoints] or [discover.ErrDoesNotExist]. The kind is [layer.ErrClosed]
+// after the resolver returned [resolve.ErrUnresolvable] or the balancer's context ended.
+// Other errors of an endpoint are passed unchanged.
 //
 // Cost: two clock readings, two or three atomic additions and a random number, for any
 // number of endpoints. No lock. One allocation for a response with a body.

@@ -120,10 +120,10 @@ func (g *group) costOf(e *endpoint, now uint32, median, own float32) float32 {
 	return max(latency, minLatency)*(requests+failingLoad) + float32(streams)*median
 }
 
-// untrustedFactor is the factor by which a latency ages faster during a slow start, and
-// until the sample count of the endpoint reaches initialSet. Otherwise, an endpoint that is
-// slow only at first would get no requests for long, and its latency would not be measured
-// again.
+// untrustedFactor is the factor by which the latency of an endpoint ages faster during its
+// slow start, and while its sample count is below initialSet. Otherwise, an endpoint that
+// is slow only at first would get no requests for long, and its latency would not be
+// measured again.
 const untrustedFactor = 10
 
 // expected returns the expected latency of e in ns: the estimate of e after it has aged

@@ -159,9 +159,10 @@ func (e *endpoint) atLimit(waiting int32) bool {
 func isProbing(samples uint32) bool { return samples%initialSet < probeSamples }
 
 // probeOverdue reports whether e gets one more request although it is at its probe limit.
-// It does if the last probe of e began more than twenty median latencies ago. That time is
-// limited to 5 s, but is at least 100 ms and at least two median latencies. Without this
-// rule, slow responses or requests from before an ejection could stop the probes for hours.
+// It does if the last probe of e began longer ago than a limit: twenty median latencies,
+// but at most 5 s. The limit is raised to 100 ms or to two median latencies, if either is
+// longer. Without this rule, slow responses or requests from before an ejection could stop
+// the probes for hours.
 func (e *endpoint) probeOverdue(now uint32, median float32) bool {
 	const atLeast = float32(100 * time.Millisecond) // a new endpoint has to connect
 	tooLong := max(min(median*penaltyFactor, float32(maxPenalty)), 2*median, atLeast)
@@ -189,8 +190,8 @@ func (e *endpoint) setFailed(failed bool) (second bool) {
 // deadline counts as a failure. The third and each further one count.
 const maxMissed = 3
 
-// missDeadline counts a missed deadline. It reports whether the missed deadline counts as a
-// failure, because it is at least the third one in a row.
+// missDeadline counts a missed deadline. It returns true if this is at least the third one
+// in a row of e, so that it counts as a failure.
 func (e *endpoint) missDeadline() bool {
 	row := e.missed.Add(1)
 	e.status.mark()
@@ -206,10 +207,10 @@ func (e *endpoint) penalize(latency time.Duration) {
 	}
 }
 
-// clearPenalty updates e after a good response. estimated is the current estimate, which
-// may include a penalty. If estimated is at most twice latency, the penalty ends.
-// Otherwise, clearPenalty adds latency to the average of the latencies without penalties.
-// If two responses are concurrent, one of them is ignored.
+// clearPenalty updates e after a successful response. The argument estimated is the current
+// estimate, which may include a penalty. If estimated is at most twice latency, the penalty
+// ends. Otherwise, clearPenalty adds latency to the average of the latencies without
+// penalties. If two responses are concurrent, one of them is ignored.
 func (e *endpoint) clearPenalty(latency, estimated time.Duration) {
 	old := e.unpenalized.Load()
 	if old == 0 {

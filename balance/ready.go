@@ -144,7 +144,7 @@ func (n *node[Req, Rsp]) poll() error {
 	return panics.Do("Ready", func() error { return layer.Poll(n.service) })
 }
 
-// markUnready makes n wait for its turn to become ready again. If reason matches
+// markUnready makes n unready, so that n waits for a turn. If reason matches
 // layer.ErrClosed, n becomes closed instead. n must not be in a ready set, and the caller
 // must hold mu.
 func (b *Balancer[Req, Rsp]) markUnready(n *node[Req, Rsp], reason error) {
@@ -228,8 +228,8 @@ func (b *Balancer[Req, Rsp]) await(ctx context.Context, n *node[Req, Rsp]) {
 
 var pause = backoff.Backoff{Min: 10 * time.Millisecond, Max: time.Second, Jitter: 0.1}
 
-// limitTurn starts a timer. Every turnTime, the timer checks whether another endpoint
-// waits, and if so, ends the turn of n.
+// limitTurn starts a timer. The timer checks every turnTime whether another endpoint waits.
+// If one waits, the timer ends the turn of n.
 func (b *Balancer[Req, Rsp]) limitTurn(ctx context.Context, n *node[Req, Rsp]) *time.Timer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -280,8 +280,9 @@ func (b *Balancer[Req, Rsp]) endWait(n *node[Req, Rsp], err error) {
 	b.lastUnready = n
 }
 
-// beginSlow starts the slow start of n if n may be a new process. This is so if n has had
-// no requests, or was not ready for at least the duration of a slow start.
+// beginSlow starts the slow start of n if the policy has one and n may be a new process. n
+// may be new if it has had no requests, or was not ready for at least the duration of a
+// slow start.
 func (b *Balancer[Req, Rsp]) beginSlow(n *node[Req, Rsp]) {
 	if now := b.now(); b.group.slowStart > 0 && (n.picks() == 0 || since(now, n.unreadySince) >= b.group.slowStart) {
 		n.beginSlowStart(now)

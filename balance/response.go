@@ -90,7 +90,7 @@ func (x *exchange[Req, Rsp]) Data(int) {
 }
 
 // End ends the exchange. It records the latency if that was not recorded before. If the
-// headers were good and the body failed, it records a failure.
+// body failed and the headers were not already a failure, it records a failure.
 func (x *exchange[Req, Rsp]) End(err error) {
 	stage := x.stage.Swap(finished)
 	if stage == finished {
@@ -121,8 +121,8 @@ func (x *exchange[Req, Rsp]) End(err error) {
 // observe records a request that ended before its latency was recorded. After a
 // cancellation or a missed deadline, the real latency is at least the elapsed time.
 // Therefore the elapsed time counts only if it is longer than the expected latency. An
-// error of the body that matches layer.ErrNotReady does not count. headers is the result of
-// the headers, or zero without a response.
+// error of the body that matches layer.ErrNotReady does not count. The argument headers is
+// the result of the headers, or zero without a response.
 func (b *Balancer[Req, Rsp]) observe(
 	ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp], headers result,
 ) {
@@ -293,8 +293,8 @@ func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
 	return nil, b.notReady("0 of 0 endpoints ready", nil)
 }
 
-// withCause returns an error that wraps state and resolver. It returns state if resolver is
-// nil. The argument resolver is the last error that the resolver returned.
+// withCause returns an error that wraps its arguments, or state if resolver is nil. The
+// argument resolver is the last error that the resolver returned.
 func withCause(state, resolver error) error {
 	if resolver == nil {
 		return state

@@ -16,17 +16,16 @@ import (
 // affinity ignore costs, zones and slow start.
 //
 // An endpoint has 100 points on the ring per unit of weight, and at most 6400. The places of the
-// points depend only on its address. Therefore all balancers over the same endpoints send a key
-// to the same endpoint. When an endpoint becomes ready or unready, only its own share of the keys
-// moves.
+// points depend only on its address. Therefore all balancers over the same endpoints agree on the
+// endpoint of a key. If an endpoint becomes ready or unready, only its share of the keys moves.
 //
 // An endpoint gets at most ⌈bound·(m+1)·w/W⌉ requests in flight. m is the number of requests in
 // flight at all endpoints, and w/W is the endpoint's share of the total weight. An endpoint with
-// fewer has room. Further requests go to the first endpoint with room among the next 16 points.
-// If none of these has room, they go to a random endpoint with room, or else to the endpoint of
-// the key. A retry or hedge goes to the next endpoint that was not tried. A lower bound
-// distributes the load more evenly, but moves more requests to other endpoints. A bound of 0
-// means 1.25. Another bound is at least 1.05, and math.Inf(1) disables the bound.
+// fewer requests has room. Further requests go to the first endpoint with room among the next 16
+// points. If none of these has room, they go to a random endpoint with room, or else to the
+// endpoint of the key. A retry or hedge goes to the next endpoint that was not tried. A lower
+// bound distributes the load more evenly, but moves more requests to other endpoints. A bound of
+// 0 means 1.25. Another bound is at least 1.05, and math.Inf(1) disables the bound.
 //
 // m is counted at most once per millisecond, and again if no endpoint has room. Above 256
 // endpoints, m is estimated. The error is 7 % with one request per endpoint, and 4 % with
@@ -96,8 +95,8 @@ func (h *hashing) pick(q query) *endpoint {
 	return e
 }
 
-// along walks the ring from the place of the key of q. It returns the first endpoint that has
-// room and true, or the first endpoint of the walk and false if none has room.
+// along visits endpoints on the ring from the place of the key of q. It returns the first one
+// with room, and true. If none of them has room, it returns the first one, and false.
 func (h *hashing) along(q query) (first *endpoint, found bool) {
 	var last *endpoint
 	tried := false
@@ -150,13 +149,13 @@ func (h *hashing) anywhere(q query) *endpoint {
 }
 
 // inFlightCount is the number of requests in flight at all endpoints. It is the sum of the
-// counts of the endpoints, because a common counter would be contended. It is at most one
-// tick (1.05 ms) old. If the number is too low, some requests go to other endpoints without
-// need.
+// counts of the endpoints, because a common counter would be contended. The stored number
+// is at most one tick (1.05 ms) old. If it is too low, some requests go to other endpoints
+// without need.
 //
-// Up to 256 endpoints, it is exact except for concurrent changes. Above that, its relative
-// standard error is below √((c−1+1/m)/256). Here c is the bound, and m is the mean number
-// of requests at an endpoint. No endpoint has more than c·m+1 requests.
+// Up to 256 endpoints, the number is exact except for concurrent changes. Above that, its
+// relative standard error is below √((c−1+1/m)/256). Here c is the bound, and m is the mean
+// number of requests at an endpoint. No endpoint has more than c·m+1 requests.
 type inFlightCount struct {
 	word atomic.Uint64 // bits 63..32: tick of the count; bits 31..0: number of requests
 }
@@ -215,9 +214,10 @@ func (h *hashing) hasRoom(e *endpoint, now uint32) bool {
 	return points >= all || float64(has) < capacity(h.bound, h.inFlight(now), points, all)
 }
 
-// capacity returns ⌈c·(m+1)·w/W⌉. c is bound, m is inFlight, and w/W is points/all, the
-// share of an endpoint of all points. The formula is that of Mirrokni, Thorup,
-// Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2016, with weights.
+// capacity returns ⌈c·(m+1)·w/W⌉, the number of requests that the bound allows an endpoint.
+// c is bound, m is inFlight, and w/W is points/all, the endpoint's share of all points. The
+// formula is that of Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded
+// Loads", 2016, with weights.
 func capacity(bound float64, inFlight uint64, points, all int) float64 {
 	return math.Ceil(bound * float64(inFlight+1) * float64(points) / float64(all))
 }
@@ -353,8 +353,8 @@ func (t *table) insert(at uint64, e *endpoint) *table {
 	return t
 }
 
-// remove removes a point. It moves the points after it back by one slot, up to the first
-// one that is in the slot of its place.
+// remove removes a point. It moves the following points back by one slot. It stops at an
+// empty slot, or at a point that is already in the slot of its place.
 func (t *table) remove(at uint64, e *endpoint) {
 	i := t.find(at)
 	for t.slots[i].e.Load() != e {

@@ -2,8 +2,9 @@ package balance
 
 import "sync/atomic"
 
-// RoundRobin picks the endpoints in turn. It ignores costs and weights. The position is
-// kept when the set changes.
+// RoundRobin picks the endpoints in turn. It ignores costs and weights. A counter, modulo
+// the number of endpoints, is the position of the next one. A change of the ready set does
+// not reset the counter.
 func RoundRobin() Picker {
 	return Picker{"round robin", func(g *group) picker {
 		var place atomic.Uint64

@@ -123,8 +123,8 @@ func (c *adaptiveControl) follow(latency float64, used bool) {
 	}
 }
 
-// probeWhenDue starts a probe if one is due. For a probe it lowers the limit of the next
-// window, which then measures the latency without a queue. w is the window that has just
+// probeWhenDue starts a probe if one is due: it lowers the limit of the next window, which
+// then measures the latency without a queue. The argument w is the window that has just
 // ended.
 func (c *adaptiveControl) probeWhenDue(w adaptiveWindow) {
 	first := c.since < 0

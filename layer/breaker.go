@@ -248,8 +248,8 @@ func (b *breaker[Req, Rsp]) Describe() Node {
 }
 
 // decide counts the outcome of one request, which has the class c, and opens or closes the
-// breaker if necessary. p is the period that admitted the request. decide is called at most
-// once per request.
+// breaker if necessary. The argument p is the period that admitted the request. decide is
+// called at most once per request.
 func (b *breaker[Req, Rsp]) decide(p *breakerPeriod, c Class, out Outcome[Rsp]) {
 	switch {
 	case p.trip != nil:
@@ -306,9 +306,10 @@ func (b *breaker[Req, Rsp]) decideProbe(p *breakerPeriod, c Class, out Outcome[R
 	}
 }
 
-// open replaces the period p by an open period, and sets the time of the next probe. t has
-// the reason and the number of failed probes. out is the failure that opens the breaker or
-// failed the probe. If another period has replaced p, open does nothing.
+// open replaces the period p by an open period, and sets the time of the next probe. The
+// argument t has the reason and the number of failed probes. The argument out is the
+// failure that opens the breaker or failed the probe. If another period has replaced p,
+// open does nothing.
 func (b *breaker[Req, Rsp]) open(p *breakerPeriod, t *breakerTrip, out Outcome[Rsp]) {
 	wait := max(b.policy.Backoff.Delay(t.probes), min(b.requestedWait(out), b.policy.Backoff.Max))
 	t.probe = time.Now().Add(wait)

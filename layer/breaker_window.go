@@ -9,8 +9,8 @@ import (
 )
 
 // breakerWindow counts the successes and failures of a sliding window of time, in ten
-// buckets. The time since the creation of the window is divided into turns. A turn lasts
-// for the field width. Turn n counts in bucket n modulo ten.
+// buckets. The time since the creation of the window is divided into turns. Each turn has
+// the duration of the field width. Outcomes in turn n count in bucket n modulo ten.
 type breakerWindow struct {
 	start time.Time
 	width time.Duration

@@ -100,8 +100,9 @@ func DefaultClassifier[Rsp any](o Outcome[Rsp]) Class {
 
 // Classify returns the class of the outcome of a request that was sent with the context
 // ctx. For rejections, injected errors and cancellations by the caller it returns
-// [Ignorable]. For other outcomes it returns the result of c, or [Failure] if that is not a
-// valid class. If the caller closed the body early, Classify passes only the headers to c.
+// [Ignorable]. For other outcomes it returns the result of c, or [Failure] if c returns an
+// undefined class. If the caller closed the body early, Classify passes only the headers to
+// c.
 func (c Classifier[Rsp]) Classify(ctx context.Context, out Outcome[Rsp]) Class {
 	switch {
 	case out.Err == nil:

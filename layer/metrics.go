@@ -105,8 +105,8 @@ func (t *tally) inc() {
 //
 // Admission: every request is admitted. Ready is forwarded.
 //
-// Cancellation: a request canceled by the caller counts as [Ignorable]. The [Classifier]
-// classifies exceeded deadlines.
+// Cancellation: a request canceled by the caller counts as [Ignorable]. A request that
+// exceeded a deadline has the class that the [Classifier] returns.
 //
 // Body: a request ends when its response ends, see [WithCompletion]. A response with a body
 // that is closed early is classified by its headers.

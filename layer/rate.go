@@ -164,7 +164,7 @@ func (t *rateTerms) until(n float64, b *rate.Limiter, now time.Time) time.Durati
 	return t.duration(n - b.TokensAt(now))
 }
 
-// duration returns the time in which the given number of tokens is added to a bucket.
+// duration returns the time in which a bucket gets the given number of new tokens.
 func (t *rateTerms) duration(tokens float64) time.Duration {
 	if tokens <= 0 {
 		return 0

@@ -185,8 +185,8 @@ func (r *replayReader) fetch(p []byte) (n int, err error) {
 }
 
 // take stores the result of a read of the source by r: the bytes p and the error err. If r
-// is not valid any more, the current reader will read these bytes. The caller must hold the
-// mutex.
+// has become invalid, the current reader of the BodyReplay will read these bytes. The
+// caller must hold the mutex.
 func (r *replayReader) take(p []byte, err error) {
 	b := r.body
 	if b.err = err; len(p) == 0 {

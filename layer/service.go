@@ -81,7 +81,7 @@ var polled = func() context.Context {
 	return ctx
 }()
 
-// ReadyWhile calls svc.Ready with a context that ends with ctx or with life, and returns
+// ReadyWhile calls svc.Ready with a context that ends when ctx or life ends, and returns
 // the result. The caller must check afterwards whether life has ended. svc does not receive
 // the cause of life, because that may match [ErrClosed] although svc is not closed.
 func ReadyWhile[Req, Rsp any](ctx, life context.Context, svc Service[Req, Rsp]) error {

@@ -25,8 +25,8 @@ import (
 // [Error] of kind [ErrTimeout]. Errors for other reasons, such as a cancellation by the
 // caller, are returned unchanged.
 //
-// Cost: one allocation and one clock reading. If a layer below calls Done of the context, a
-// timer and a channel are added.
+// Cost: one allocation and one clock reading. If a layer below calls Done of the context,
+// the request also needs a timer and a channel.
 //
 // If after is 0, the layer does nothing. A negative value panics.
 func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {

@@ -39,9 +39,10 @@ func (c *clusterFlags) flags(f *flag.FlagSet) {
 // given reports whether at least one of the flags is set.
 func (c *clusterFlags) given() bool { return c.Options != cluster.Options{} }
 
-// targets returns the pods of the resources in written, which has the arguments of the
-// command line. It returns nil if the arguments are addresses. Without arguments, it
-// returns all pods of the namespace if a flag for clusters is set.
+// targets returns the pods of the resources on the command line, whose arguments are in
+// written. If the arguments are addresses, it returns nil, or an error if a flag for
+// clusters is set. Without arguments, it returns all pods of the namespace if a flag for
+// clusters is set, and nil otherwise.
 func (c *clusterFlags) targets(written []string, secure *security, warn func(error)) (*pods, error) {
 	named := len(written) > 0 && cluster.Is(written[0])
 	switch {
@@ -204,8 +205,8 @@ func (p *pods) current(ctx context.Context, warn func(error)) ([]target, error) 
 	return all, nil
 }
 
-// from makes the pods of resource the targets, which are the clients. It returns the
-// previous target, which is the destination of the requests to show.
+// from replaces the targets by the pods of resource, which are the clients. It returns the
+// previous target, to which the clients send the requests to show.
 func (p *pods) from(resource string) (to cluster.Resource, err error) {
 	if len(p.written) != 1 || p.written[0].Name == "" {
 		return to, errors.New("--from requires one target with a name, such as deploy/web")

@@ -46,7 +46,7 @@ func report(stderr io.Writer, err error) (status int) {
 	return 1
 }
 
-// noTime returns the error for a flag with the duration d, which is not positive.
+// noTime returns the error for a flag that was set to d, a duration of 0 or less.
 func noTime(flag string, d time.Duration) error {
 	return fmt.Errorf("%s %v: must be positive", flag, d)
 }
