@@ -218,7 +218,7 @@ type adaptiveGate struct {
 	mu      sync.Mutex // held while a window ends
 	control adaptiveControl
 	looks   int   // how often giveUp has checked the current probe
-	left    int64 // requests in flight without a sample in the probe, at the last check
+	left    int64 // inFlight minus the number of samples, at the last check by giveUp
 }
 
 // adaptiveLeast is the number of responses that a window needs before it may end.

@@ -13,9 +13,9 @@ import (
 var errOutOfTime error = &kind{"out of time", ErrFailFast}
 
 // DeadlineFromRequest applies the deadline that a request carries, such as the header
-// grpc-timeout. read returns the time that the request has left, or false if it has no
-// deadline. A result of 0 or less means that the deadline has passed. Place the layer at
-// the top of a server's stack.
+// grpc-timeout. The function read returns the time that the request has left, or false if
+// it has no deadline. A time of 0 or less means that the deadline has passed. Place the
+// layer at the top of a server's stack.
 //
 // Admission: a request is rejected if its deadline has passed.
 //
@@ -81,10 +81,10 @@ func (d *deadlineIn[Req, Rsp]) Describe() Node {
 	return Node{Name: "deadline_in", State: State{{"rejected", d.rejected.n.Load()}, {"expired", d.limit.expired.n.Load()}}}
 }
 
-// DeadlineToRequest sends the remaining time to the next server. write returns a copy of
-// the request that carries the given time, for example in a header. That time is the time
-// until the deadline of the context, minus margin. Place the layer at the bottom of a
-// client's stack, next to the endpoint.
+// DeadlineToRequest sends the remaining time to the next server. The function write returns
+// a copy of the request that carries the given time, for example in a header. That time is
+// the time until the deadline of the context, minus margin. Place the layer at the bottom
+// of a client's stack, next to the endpoint.
 //
 // Admission: a request is rejected if its remaining time is not longer than margin.
 //

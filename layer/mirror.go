@@ -287,14 +287,14 @@ func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
 }
 
 // TeeBody returns a body that stores up to limit of the bytes that are read from body. Use
-// it in the method TeeRequest of an [Editor]. The new body calls done once, on the
-// goroutine that calls Read or Close. If the body was read to its end, ok is true and kept
-// has all bytes. done may keep that slice. If the body is larger than limit, failed, or was
-// closed early, ok is false.
+// it in the method TeeRequest of an [Editor]. The new body calls the function done once, on
+// the goroutine that calls Read or Close. If the body was read to its end, ok is true and
+// kept has all bytes. The function may keep that slice. If the body is larger than limit,
+// failed, or was closed early, ok is false.
 //
-// size is the declared length of the body, or negative if it is unknown. A body is complete
-// when size bytes were read, even if Read has not returned io.EOF yet. A body of another
-// length is incomplete.
+// The argument size is the declared length of the body, or negative if it is unknown. A
+// body is complete when size bytes were read, even if Read has not returned io.EOF yet. A
+// body of another length is incomplete.
 //
 // Read and Close may be called concurrently. done is not called if the body is neither read
 // to its end nor closed.

@@ -28,8 +28,8 @@ import (
 //
 // Cost: a hash, the lock of one shard and a clock reading. No allocation.
 //
-// key is called once per request before admission, and must not modify or keep the request.
-// It must not return NaN. All callers of the service share the buckets.
+// The function key is called once per request before admission, and must not modify or keep
+// the request. It must not return NaN. All callers of the service share the buckets.
 func RateLimitBy[K comparable, Req, Rsp any](
 	key func(Req) K, perSecond float64, burst, keys int, opts ...Option[Rsp],
 ) Layer[Req, Rsp] {

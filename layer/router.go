@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// Router sends each request to the service of its key. key returns the key of a request,
-// and mk returns the service of the key. Router calls mk for each request. [Cache.Router]
-// returns a Router that keeps the services in a [Cache]:
+// Router sends each request to the service of its key. The function key returns the key of
+// a request, and mk returns the service of the key. Router calls mk for each request.
+// [Cache.Router] returns a Router that keeps the services in a [Cache]:
 //
 //	routes := layer.NewCache(ctx, mk, layer.CachePolicy{})
 //	svc := routes.Router(keyOf)

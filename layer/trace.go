@@ -18,8 +18,8 @@ type Span[Rsp any] interface {
 	End(c Class, err error)
 }
 
-// Trace starts a [Span] for each request, and reports the outcome of the request to it.
-// start returns the Span, and a context with the Span for the layers below:
+// Trace starts a [Span] for each request, and reports the outcome of the request to it. The
+// function start returns the Span, and a context with the Span for the layers below:
 //
 //	func start(ctx context.Context, req *http.Request) (context.Context, layer.Span[*http.Response]) {
 //		ctx, s := tracer.Start(ctx, req.Method)

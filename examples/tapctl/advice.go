@@ -75,7 +75,7 @@ func reason(message string) string {
 }
 
 // adviceIdentity returns advice for the case that the tap does not let this client watch.
-// message is the error message of the server.
+// The argument message is the error message of the server.
 func adviceIdentity(message string) string {
 	switch {
 	case strings.Contains(message, "may not watch"), strings.Contains(message, "Unauthorized peer"):
