@@ -146,12 +146,12 @@ func (f fields) All() iter.Seq2[string, string] {
 	}
 }
 
-// TeeRequestBody returns a shallow copy of r. The body of the copy calls read for each
-// piece p that is read, with the offset of p in the argument at. The call runs on the
-// goroutine that reads the body, before the reader receives the bytes, and must not keep p.
-// Bodies from GetBody of the copy also call read, from offset 0. A request without a body
-// is returned unchanged. net/http sends the headers of the copy before the first piece of
-// its body, because the body is wrapped.
+// TeeRequestBody returns a shallow copy of r. The body of the copy calls the function read
+// with each piece p that is read, and with the offset of p in the body. The call runs on
+// the goroutine that reads the body, before that goroutine receives the bytes. The function
+// must not keep p. Bodies from GetBody of the copy also call read, from offset 0. A request
+// without a body is returned unchanged. net/http sends the headers of the copy before the
+// first piece of its body, because the body is wrapped.
 func (Accessor) TeeRequestBody(r *http.Request, read func(at int64, p []byte)) *http.Request {
 	if !hasBody(r) {
 		return r
@@ -228,8 +228,8 @@ type teeStream struct {
 
 // OnResponseStart registers o as an observer of the response that the handler of a
 // [Middleware] writes to r. o is notified when the handler writes the response headers, and
-// of each piece of the body. For any other request, and after the handler was called,
-// OnResponseStart does nothing. Package tap calls this method through an interface.
+// of each piece of the body. It does nothing for any other request, or if the handler was
+// already called. Package tap calls this method through an interface.
 func (Accessor) OnResponseStart(ctx context.Context, r *http.Request, o layer.ResponseObserver[*http.Response]) {
 	x, ok := ctx.Value(servingKey{}).(*served)
 	// A request that the handler itself makes may carry the same context. Only

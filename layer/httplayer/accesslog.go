@@ -235,8 +235,8 @@ func orDash(s string) string {
 }
 
 // uri appends the request target of r to b. If the target is a path, uri makes it an
-// absolute URL. The function in the argument as appends a text with the escapes of the log
-// format.
+// absolute URL. The argument as is the function that appends a text with the escapes of the
+// log format.
 func uri(b []byte, r *http.Request, as func([]byte, string) []byte) []byte {
 	if strings.HasPrefix(r.RequestURI, "/") {
 		b = append(b, Accessor{}.Scheme(r)+"://"...)
@@ -245,8 +245,8 @@ func uri(b []byte, r *http.Request, as func([]byte, string) []byte) []byte {
 	return as(b, r.RequestURI)
 }
 
-// traceOf returns the ID in the first of the headers that [AccessLog] lists for trace_id,
-// or "" without one.
+// traceOf returns the trace ID in h, or "" without one. The first of these headers that has
+// an ID applies: X-B3-Traceid, Traceparent, X-Request-ID, X-Amzn-Trace-Id.
 func traceOf(h http.Header) string {
 	if id := h.Get("X-B3-Traceid"); id != "" {
 		return id
@@ -262,7 +262,8 @@ func traceOf(h http.Header) string {
 
 const hexDigits = "0123456789abcdef"
 
-// plain appends s, escaped and with "_" instead of spaces. It appends "-" if s is empty.
+// plain appends s with Apache's escapes and with "_" instead of each space. It appends "-"
+// if s is empty.
 func plain(b []byte, s string) []byte {
 	at := len(b)
 	b = escaped(b, orDash(s))

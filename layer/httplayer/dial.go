@@ -11,8 +11,9 @@ import (
 )
 
 // dial connects to the address of the Endpoint. With [WithTLS] it also does the TLS
-// handshake, in which it offers the protocol p. It returns a panic of a callback as an
-// error, because it runs on a goroutine of the Endpoint.
+// handshake, in which it offers the protocol p. If the dial function or a TLS callback
+// panics, dial returns the panic as an error, because a panic on this goroutine would end
+// the process.
 func (e *Endpoint) dial(ctx context.Context, p protocol) (conn net.Conn, state *tls.ConnectionState, err error) {
 	defer panics.Recover(&err)
 	conn, err = e.opts.dial(ctx, "tcp", e.addr)

@@ -106,8 +106,8 @@ func (e *Endpoint) callH1(ctx context.Context, req *http.Request) (*http.Respons
 }
 
 // byH2 reports whether req is sent over HTTP/2. It records the protocol, because Ready uses
-// it to connect. It does not record HTTP/1.1 for a CONNECT or an upgrade that would
-// otherwise use HTTP/2.
+// it to connect. For a CONNECT or an upgrade that would otherwise use HTTP/2, it returns
+// false and records nothing.
 func (e *Endpoint) byH2(req *http.Request) bool {
 	h2 := e.wantsH2(req)
 	if h2 && (req.Method == http.MethodConnect || len(req.Header["Upgrade"]) > 0) {

@@ -73,8 +73,8 @@ func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, err
 }
 
 // get returns a connection for one request: an idle connection that is not too old, or a
-// new one. If own is true, the connection is new and serves only this request. The result
-// fresh reports whether the connection is new.
+// new one. If the argument own is true, the connection is new and serves only this request.
+// The result fresh reports whether the connection is new.
 func (p *pool) get(ctx context.Context, own bool) (c *h1Conn, fresh bool, err error) {
 	for !own {
 		if c = p.takeIdle(); c == nil {
@@ -110,9 +110,9 @@ func (p *pool) takeIdle() *h1Conn {
 	return c
 }
 
-// release returns c to the pool after a request. It closes c if c is not reusable or too
-// old. It also closes c if the pool is closed or has the maximum number of idle
-// connections.
+// release returns c to the pool after a request. It closes c instead if reusable is false,
+// or if c is too old or serves only one request. It also closes c if the pool is closed or
+// has the maximum number of idle connections.
 func (p *pool) release(c *h1Conn, reusable bool) {
 	p.mu.Lock()
 	most := p.endpoint.opts.maxIdle
@@ -173,7 +173,7 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 }
 
 // probe makes a connection in the background, without a request, and adds it to the idle
-// connections. mine is the permission of the link for this attempt.
+// connections. The argument mine is the permission of the link for this attempt.
 func (p *pool) probe(mine attempt) {
 	if p.reserve() != nil {
 		p.endpoint.link.release(mine)
@@ -265,7 +265,8 @@ func (p *pool) room(mayConnect bool) bool {
 	return len(p.idle) > 0 || mayConnect && p.belowMaxLocked()
 }
 
-// usage returns the numbers of HTTP/1.1 connections and requests that Describe shows.
+// usage returns the number of open HTTP/1.1 connections, the number of idle ones, and the
+// number of requests in flight. Describe shows these numbers.
 func (p *pool) usage() (conns, idle, inFlight int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -108,13 +108,13 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 	}
 }
 
-// probe makes a connection in the background, without a request. mine is the permission of
-// the link for this attempt.
+// probe makes a connection in the background, without a request. The argument mine is the
+// permission of the link for this attempt.
 func (s *single) probe(mine attempt) { s.connectOnce(mine) }
 
 // connectOnce makes a connection on a new goroutine and sends it to the returned channel.
-// If a connection is already being made, the channel receives that connection, and
-// connectOnce returns the unused attempt mine to the link.
+// If another call is already making a connection, the channel receives that connection. The
+// attempt mine is then unused, and connectOnce gives it back to the link.
 func (s *single) connectOnce(mine attempt) <-chan singleflight.Result {
 	made := s.flight.DoChan("", func() (any, error) { return s.make(mine) })
 	if mine == 0 {
@@ -256,7 +256,8 @@ func (s *single) serves() bool {
 	return c != nil && c.Usable()
 }
 
-// usage returns the numbers of HTTP/2 connections and requests that Describe shows.
+// usage returns the number of HTTP/2 connections, the number of those without requests, and
+// the number of requests in flight. Describe shows these numbers.
 func (s *single) usage() (conns, idle, inFlight int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

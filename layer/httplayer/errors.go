@@ -78,9 +78,9 @@ func StatusFromError(err error) (httpStatus int, grpcCode uint32) {
 }
 
 // closes reports whether the response for err closes the connection of the client, so that
-// its next requests may reach another proxy. It returns false for a missing route, a rate
-// limit and an injected fault, because another proxy would respond in the same way. A
-// [StatusError] specifies the result in its field Close.
+// its next requests may reach another proxy. For a missing route, a rate limit and an
+// injected fault the result is false, because another proxy would respond in the same way.
+// For a [StatusError] the result is its field Close. For any other error it is true.
 func closes(err error) bool {
 	if chosen, ok := errors.AsType[*StatusError](err); ok {
 		return chosen.Close && !errors.Is(err, layer.ErrInjected)
@@ -97,8 +97,8 @@ func isBadGateway(err error) bool {
 }
 
 // peerCode returns the gRPC code for a failure of the endpoint. For a stream reset this is
-// the result of resetCode. It is UNAVAILABLE for any other failure, and for the reset of an
-// HTTP/1 request that was sent over HTTP/2.
+// the result of resetCode. The code is UNAVAILABLE for any other failure, and for the reset
+// of an HTTP/1 request that was sent over HTTP/2.
 func peerCode(err error) uint32 {
 	if _, downgraded := errors.AsType[*downgradedError](err); downgraded {
 		return grpcUnavailable
@@ -116,8 +116,9 @@ func isRate(err error) bool {
 	return errors.Is(err, layer.ErrNotReady) && errors.As(err, &refusal) && (refusal.Layer == "rate" || refusal.Layer == "rate_by")
 }
 
-// isShed reports whether a layer rejected the request because the endpoint had failed
-// before. The request did not reach the endpoint.
+// isShed reports whether err is a rejection by a layer above the endpoint, because an
+// earlier request or connection had failed there. The rejected request did not reach the
+// endpoint.
 func isShed(err error) bool {
 	var refusal *layer.Error
 	var peer *peerError

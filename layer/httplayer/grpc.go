@@ -69,7 +69,7 @@ type grpcBody struct {
 	rsp     *http.Response
 	began   time.Time
 	informs bool // grpc-message has the text of the error
-	resets  bool // an error may be returned, so that the server resets the stream of the client
+	resets  bool // Read returns a stream reset as an error, so that the stream of the client is reset
 }
 
 func (b *grpcBody) Read(p []byte) (int, error) {
@@ -95,9 +95,10 @@ func (b *grpcBody) Read(p []byte) (int, error) {
 	return n, io.EOF
 }
 
-// overdue adds context.DeadlineExceeded to err if err is a stream reset with the code
-// CANCEL and the grpc-timeout of req, counted from began, has passed. A gRPC server ends a
-// late call with this reset. Any other err is returned unchanged.
+// overdue adds context.DeadlineExceeded to err if err is a late stream reset with the code
+// CANCEL. The reset is late if the time since began exceeds the grpc-timeout of req. A gRPC
+// server ends a call with this reset when its grpc-timeout has passed. Any other err is
+// returned unchanged.
 func overdue(req *http.Request, began time.Time, err error) error {
 	reset, ok := errors.AsType[*message.ResetError](err)
 	if !ok || reset.Code != message.CodeCancel {

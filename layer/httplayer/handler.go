@@ -109,9 +109,9 @@ type handler struct {
 // exchange is the [message.Exchange] of a [Server] whose handler is h.
 func (h *handler) exchange(r *http.Request) (*http.Response, error) { return h.serve(r, true) }
 
-// serve returns the response to r, from which the hop-by-hop headers have been removed. It
-// converts an error of svc to a response. If resets is true, it returns a stream reset by
-// the endpoint as an error, so that the server resets the stream of the client.
+// serve returns the response to r. The caller has removed the hop-by-hop headers of r.
+// serve converts an error of svc to a response. If resets is true, serve returns a stream
+// reset by the endpoint as an error, so that the server resets the stream of the client.
 func (h *handler) serve(r *http.Request, resets bool) (*http.Response, error) {
 	rsp, err := h.respond(r, resets)
 	if rsp != nil {
@@ -120,9 +120,9 @@ func (h *handler) serve(r *http.Request, resets bool) (*http.Response, error) {
 	return rsp, err
 }
 
-// setConnection removes the hop-by-hop headers of rsp. It adds Connection: close if an
-// error closes the connection of the client, or if CONNECT was rejected. After a rejected
-// CONNECT the client may have sent bytes for the tunnel.
+// setConnection removes the hop-by-hop headers of rsp. For an HTTP/1 client it adds
+// Connection: close if rsp has the header closesClient. It also does this if CONNECT was
+// rejected, because the client may have sent bytes for the tunnel.
 func setConnection(r *http.Request, rsp *http.Response) {
 	_, closes := rsp.Header[closesClient] //nolint:staticcheck // not canonical on purpose
 	delete(rsp.Header, closesClient)

@@ -43,8 +43,9 @@ const (
 
 func (s linkState) String() string { return [...]string{"fresh", "up", "down"}[s] }
 
-// admit returns an attempt for a request that needs a connection now. It returns the last
-// error if the backoff has not ended or another attempt is in progress.
+// admit returns the attempt for a request that needs a connection now. The attempt is 0
+// unless the link is down. While the link is down, admit returns the last error instead if
+// the backoff has not ended or another attempt is in progress.
 func (l *link) admit() (attempt, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,8 +81,8 @@ func (l *link) allow(now time.Time) attempt {
 	return l.allowed
 }
 
-// release gives back the attempt mine, which was not used. The next attempt is allowed
-// after the backoff of the last failure.
+// release gives back the attempt mine, which was not used. The next attempt is then allowed
+// after the backoff of the last failure. If mine is 0 or has ended, release does nothing.
 func (l *link) release(mine attempt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

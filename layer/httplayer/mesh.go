@@ -24,8 +24,8 @@ const (
 	proxyConnectionField = "L5d-Proxy-Connection"
 )
 
-// edits returns a layer that forwards the result of edit instead of the request. The
-// function edit must not change its argument.
+// edits returns a layer that calls the function edit for each request and forwards the
+// result. The function must not change its argument.
 func edits(name string, state layer.State, edit func(*http.Request) *http.Request) Layer {
 	return newLayer(name, state, func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 		return next.Call(ctx, edit(req))
@@ -33,9 +33,9 @@ func edits(name string, state layer.State, edit func(*http.Request) *http.Reques
 }
 
 // ClientID returns a layer that sets l5d-client-id to the name of the client. The function
-// nameOf returns the name in the verified certificate, or "" without a name. It is called
-// once per request, concurrently. A nil nameOf counts as a function that always returns "".
-// Place the layer in front of an application.
+// nameOf returns the name in the verified certificate, or "" without a name. nameOf is
+// called once per request, concurrently. A nil nameOf counts as a function that always
+// returns "". Place the layer in front of an application.
 //
 // The layer removes l5d-client-id, l5d-remote-ip and l5d-server-id of clients from headers
 // and trailers. It also removes spellings with underscores, because CGI and WSGI servers
@@ -224,10 +224,10 @@ func ProxyErrors(log *slog.Logger, meshPeer bool) layer.Layer[*http.Request, *ht
 // names of received fields are canonical.
 const closesClient = "connection"
 
-// withoutTrailers removes the trailers for which drops returns true from req, which is a
-// copy of a received request. It gives req a new map Trailer and a new body. Trailers
-// arrive at the end of a body. When the new body ends, it copies the other received
-// trailers to the new map.
+// withoutTrailers removes trailers from req, which is a copy of a received request. It
+// removes those for which drops returns true. req gets its own map Trailer. It also gets a
+// new body, because trailers arrive at the end of a body. When the new body ends, it copies
+// the other received trailers to the map.
 func withoutTrailers(req *http.Request, drops func(name string) bool) {
 	received := req.Trailer
 	req.Trailer = make(http.Header, len(received))

@@ -26,7 +26,7 @@ import (
 // context of the layers. When the handler returns, the layers receive its status, headers
 // and trailers, without the body. A response therefore ends when the handler returns, and a
 // timeout only ends the context of the handler. If the handler returns without a response
-// after its context has ended, Call fails with the cause.
+// after its context has ended, the layers receive the cause as an error.
 //
 // Errors of the layers are answered as by [Handler] (see [StatusFromError]). If the
 // response has already started, it is aborted. A layer may return its own response instead

@@ -51,7 +51,8 @@ const (
 	absoluteSuffix = "; absolute-form"
 )
 
-// origProto returns the value of l5d-orig-proto for req.
+// origProto returns the value of l5d-orig-proto for req. This is the version, followed by
+// absoluteSuffix if the target was in absolute form.
 func origProto(req *http.Request) string {
 	ten, absolute := isHTTP10(req), cameAbsolute(req)
 	switch {
@@ -102,7 +103,7 @@ func (e *downgradedError) Unwrap() error { return e.err }
 // DowngradeOrigProto returns a layer that restores the HTTP/1 requests that
 // [UpgradeOrigProto] sent over HTTP/2. It restores the version and the form of the target,
 // removes l5d-orig-proto, and adds the version to the response. Place it outermost behind a
-// [Handler]. It forwards any other request without l5d-orig-proto.
+// [Handler]. From any other request and its response it only removes l5d-orig-proto.
 func DowngradeOrigProto() layer.Layer[*http.Request, *http.Response] {
 	return newLayer("downgrade_orig_proto", nil, downgradeOrigProto)
 }

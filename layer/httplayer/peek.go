@@ -20,9 +20,10 @@ const (
 )
 
 // Peek is part of [layer.Replayer]. For a gRPC response, it waits for the first bytes of
-// the body, and then at most a millisecond for the end of the response. The response ahead
-// has the whole body. The result whole reports whether the end has arrived. Peek returns
-// other responses unchanged, because they report failures in the status.
+// the body, and then at most a millisecond for the end of the body. The result ahead is a
+// response with the whole body, including these bytes. The result whole is true if the body
+// has ended without an error. Peek returns other responses unchanged, because they report
+// failures in the status.
 //
 // Peek costs a goroutine, and some KiB of memory until the first bytes were read. The
 // goroutine may wait for the next bytes after Peek has returned.
@@ -60,7 +61,8 @@ func (Replayer) Peek(ctx context.Context, rsp *http.Response) (ahead *http.Respo
 	return &out, body.held.err == io.EOF //nolint:errorlint // a Reader returns exactly this value
 }
 
-// peekedBody is a body that first returns the bytes that Peek has read.
+// peekedBody is a body that first returns the bytes that Peek has read, and then the rest
+// of the body.
 type peekedBody struct {
 	from, to *http.Response // from has the original body; the body of to is this peekedBody
 

@@ -40,8 +40,8 @@ func (e *Endpoint) ready(ctx context.Context, probes bool) error {
 	}
 }
 
-// notReady returns the error of Ready when ctx has ended. It wraps the last connection
-// error, if there is one.
+// notReady returns the error of Ready when ctx has ended. The error has the cause of ctx,
+// and the last connection error if there is one.
 func (e *Endpoint) notReady(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if err := e.link.lastError(); err != nil {
@@ -74,15 +74,15 @@ func (e *Endpoint) room() bool {
 
 func (e *Endpoint) canProbe() bool { return e.probesH2() || e.h1.mayDial() }
 
-// probesH2 reports whether the next probe uses HTTP/2. It returns false if both protocols
-// are in use and HTTP/2 already has a connection.
+// probesH2 reports whether the next probe uses HTTP/2. This is the case if lastH2 is true.
+// If requests have also used HTTP/1.1, HTTP/2 must in addition be without a usable
+// connection.
 func (e *Endpoint) probesH2() bool {
 	return e.lastH2.Load() && (!e.used[0].Load() || !e.h2.serves())
 }
 
-// probe makes a connection in the background and keeps it for requests. It uses the
-// protocol of the last request, or the one that the method tried has selected after a
-// failure.
+// probe makes a connection in the background and keeps it for requests. The method probesH2
+// selects the protocol.
 func (e *Endpoint) probe(mine attempt) {
 	if e.probesH2() {
 		e.h2.probe(mine)
@@ -91,10 +91,10 @@ func (e *Endpoint) probe(mine attempt) {
 	}
 }
 
-// tried records the result err of an attempt to connect by the protocol p. A server that
-// supports only the other protocol counts as reachable. After another failure, the next
-// probe uses the other protocol if requests use both, because the failure may affect only
-// p.
+// tried records the result err of an attempt to connect by the protocol p. If the server
+// supports only the other protocol, the address counts as reachable. After any other
+// failure, the next probe uses the other protocol if requests have used both, because the
+// failure may affect only p.
 func (e *Endpoint) tried(p protocol, mine attempt, err error) {
 	other := e.speaksOther(err)
 	if err == nil && p == http2 || err != nil && p == http1 {

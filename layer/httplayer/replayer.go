@@ -36,8 +36,8 @@ func (Replayer) Idempotent(req *http.Request) bool {
 // attempt can then send req itself. Otherwise the attempts read their body from GetBody, or
 // from a buffer of up to limit bytes if GetBody is nil.
 //
-// These requests are sent only once: a body without GetBody and with a Content-Length above
-// limit, Expect: 100-continue with a body, an upgrade, and CONNECT. The request of each
+// CONNECT, an upgrade, and a request with a body and an Expect header are sent only once.
+// So is a request without GetBody whose Content-Length is above limit. The request of each
 // attempt is a shallow copy without GetBody, so that an [http.Transport] below does not
 // repeat it.
 func (Replayer) Replay(req *http.Request, limit int64) layer.Replay[*http.Request] {

@@ -129,11 +129,11 @@ func (b *requestBody) withdraw() bool {
 	return !b.admitted
 }
 
-// attributeError marks err, the error of a sent request, as a failure of the endpoint or of
-// the request body. If ctx has ended, it returns the cause of ctx instead of err. The cause is
-// marked as a failure of the body if ctx ended during a Read of an upload. A Read of a
-// bidirectional stream (see isStream) does not count, because the stream may have nothing to
-// send.
+// attributeError returns the error to report for err, the error of a sent request. If ctx
+// has ended, the result is the cause of ctx. It is marked as a failure of the request body
+// if ctx ended during a Read of a body for which isStream returns false. If reading the
+// body failed, the result is that error, marked in the same way. A [message.RequestError]
+// is returned unchanged, and any other err is marked as a failure of the endpoint.
 func attributeError(ctx context.Context, req *http.Request, body *requestBody, err error) error {
 	var broken *error
 	if body != nil {
@@ -153,12 +153,13 @@ func attributeError(ctx context.Context, req *http.Request, body *requestBody, e
 	return &peerError{err}
 }
 
-// isStream reports whether the request body may be one direction of a bidirectional stream
-// and not an upload.
+// isStream reports whether the request body may be one direction of a bidirectional stream,
+// which may have nothing to send for a long time. This is the case for gRPC and for HTTP/2
+// without a content-length.
 func isStream(r *http.Request) bool { return r.ProtoMajor == 2 && r.ContentLength < 0 || isGRPC(r) }
 
-// bodyError reports that a request body could not be read. [Classify] ignores it, because the
-// endpoint has not failed.
+// bodyError reports that a request body could not be read. [Classify] returns
+// [layer.Ignorable] for it, because the endpoint has not failed.
 type bodyError struct {
 	what string // verb phrase of the error text
 	err  error

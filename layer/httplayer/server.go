@@ -77,8 +77,9 @@ func (s *Server) Ready(context.Context) error { return nil }
 //
 // Errors: a rejection ([layer.ErrNotReady]) if ctx has already ended. A [layer.Error] with
 // the cause of ctx if ctx ended while the connection was open. A [layer.Error] with
-// [layer.ErrTimeout] or [io.ErrUnexpectedEOF] if the client sent no byte, or with
-// [layer.ErrTimeout] if its first headers took too long.
+// [io.ErrUnexpectedEOF], or the error of Read, if the connection ended before the first
+// byte. A [layer.Error] with [layer.ErrTimeout] if the first byte or the first headers did
+// not arrive in time. Any other end is not an error.
 func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	if ctx.Err() != nil {
 		return tcplayer.ByteCount{}, &layer.Error{

@@ -37,8 +37,8 @@ func WithDrainTimeout(d time.Duration) ServerOption {
 }
 
 // WithMaxHeaderBytes limits the size of the headers of a request. A request with larger
-// headers is answered with 431. In HTTP/2 each field counts 32 bytes in addition. The
-// default is 32 KiB. An n of 0 or less selects the default.
+// headers is answered with 431. In HTTP/2, 32 bytes are added for each field. The default
+// is 32 KiB. An n of 0 or less selects the default.
 func WithMaxHeaderBytes(n int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.MaxHeaderBytes = n })
 }
@@ -59,8 +59,8 @@ func WithServerIdleTimeout(d time.Duration) ServerOption {
 
 // WithMinBodyRate limits how slowly a request body may arrive. A pause must not be longer
 // than idle. After the handler has waited for the body for a total of idle, the average
-// rate must not be below least, in bytes per second. Only the time in which the handler
-// waits for the body counts. If a limit is exceeded, reading fails with an error that
+// rate must not be below least, in bytes per second. The rate is measured only while the
+// handler waits for the body. If a limit is exceeded, reading fails with an error that
 // matches [layer.ErrIdleTimeout] and is answered with 408. If the handler does not read an
 // HTTP/1.1 body to its end, the rest must arrive within idle. Otherwise the connection is
 // closed after the response.

@@ -16,8 +16,8 @@ import (
 // Admission: a request is rejected if e has no room, or if the server did not process the
 // request. Ready waits for room, but returns nil while the address cannot be reached.
 //
-// Cancellation, Body, Errors and Cost: as in [Endpoint], except for the kind of a
-// connection error.
+// Cancellation, Body, Errors and Cost: as in [Endpoint], except that a connection error is
+// not a rejection.
 func SingleEndpoint(e *Endpoint) Service {
 	if e == nil {
 		panic("httplayer: nil endpoint")

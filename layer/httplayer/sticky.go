@@ -10,11 +10,11 @@ import (
 )
 
 // StickySession returns a layer that sends the requests of a session to the same endpoint.
-// The balancer below must use consistent hashing. The session is a random number in a
-// cookie with the given name. The response to a request without the cookie sets the cookie
-// until the browser is closed. The cookie has Path=/, HttpOnly, SameSite=Lax and, for
-// https, Secure. If the endpoint is removed or not ready, the session continues at another
-// endpoint.
+// The balancer below must use consistent hashing. A random number in the cookie with the
+// given name identifies the session. The response to a request without a valid cookie sets
+// the cookie, which browsers delete when they are closed. The cookie has Path=/, HttpOnly,
+// SameSite=Lax and, for https, Secure. If the endpoint is removed or not ready, the session
+// continues at another endpoint.
 //
 // Admission: every request is admitted. Ready is forwarded.
 //

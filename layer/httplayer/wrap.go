@@ -33,8 +33,8 @@ func FromRoundTripper(rt http.RoundTripper) Service {
 //
 // Body: the RoundTripper reads and closes it.
 //
-// Errors: passed unchanged. A rejection by the service below stays a rejection. If the
-// RoundTripper has read from the request body, however, the error does not match
+// Errors: passed unchanged. A rejection by the service below stays a rejection if the
+// request body is unread. If the body was read, the error does not match
 // [layer.ErrNotReady].
 //
 // Cost: one allocation for a request body, and the cost of the RoundTripper. A nil wrap, or

@@ -115,7 +115,8 @@ func (b *body) Close() error {
 }
 
 // discard reads and drops at most limit bytes of a closed body. It reports whether the end
-// of the body was reached.
+// of the body was reached. It reads nothing if the sender waits for 100 Continue, or if
+// more than limit bytes of Content-Length are left.
 func (b *body) discard(limit int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

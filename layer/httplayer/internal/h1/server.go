@@ -60,7 +60,7 @@ type ServerConn struct {
 	source
 	cfg    *message.ServerConfig
 	ctx    context.Context //nolint:containedctx // the parent of the contexts of the requests
-	base   context.Context //nolint:containedctx // ctx without its end, which abort passes on
+	base   context.Context //nolint:containedctx // ctx without its end; abort cancels requests
 	remote string
 	slot   *sweep.Slot
 	head   head
@@ -97,8 +97,8 @@ func NewServerConn(ctx context.Context, conn net.Conn, cfg *message.ServerConfig
 
 // Serve serves requests until the connection ends, and then closes it. If a handler hijacks
 // the connection, Serve returns when the handler closes it. The error is nil if the
-// connection ended between requests. It is a [SyntaxError] after a malformed request, and a
-// [PrefaceError] before HTTP/2; Serve then does not close the connection. It is a
+// connection ended between requests. It is a [SyntaxError] after a malformed request. If
+// the client speaks HTTP/2, it is a [PrefaceError], and the connection stays open. It is a
 // [layer.Error] if the client sent nothing, or sent a part of a request for too long.
 func (c *ServerConn) Serve() error {
 	c.slot = c.cfg.Sweeper.Add(c, phaseSilent)
@@ -296,7 +296,7 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
 		if over(r.writes.Sweep(), c.cfg.WriteTimeout) {
 			c.abort(errWriteTimeout)
 		}
-		if age > sweep.Interval { // it was entered less than one earlier
+		if age > sweep.Interval { // at an age of one Interval, the phase may have just begun
 			c.startReadAhead()
 		}
 	}

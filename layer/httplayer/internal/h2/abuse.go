@@ -8,8 +8,8 @@ import (
 
 const (
 	maxGlitches      = 1000
-	glitchesDecay    = 50 // subtracted per second
-	glitchesAnswered = 5  // subtracted for each response
+	glitchesDecay    = 50 // subtracted from the count per second
+	glitchesAnswered = 5  // subtracted from the count for each response
 	glitchesPerByte  = 1024
 
 	glitchControl = 1                    // PING, PRIORITY, an unknown or empty frame, a tiny WINDOW_UPDATE
@@ -47,9 +47,9 @@ func (c *conn) glitch(n int) error {
 }
 
 // countReset counts a reset of the stream st by the peer or because of an error of the
-// peer. It counts only on a server with MaxStreamResets, and only streams younger than
-// youngStream. It returns an error, which ends the connection, if the count exceeds the
-// limit. The count decreases with time and by one for each response.
+// peer. It does nothing on a client, without MaxStreamResets, and for a stream that was
+// open for youngStream or longer. If the count exceeds the limit, it returns an error,
+// which ends the connection. The count decreases with time and by one for each response.
 func (c *conn) countReset(st *stream) error {
 	b := &c.resets
 	if c.server == nil || b.limit <= 0 || c.server.ticks.Load()-st.born >= youngTicks {

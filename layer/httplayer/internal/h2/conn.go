@@ -46,7 +46,7 @@ type conn struct {
 	starting []*serverStream // new streams that endBatch starts
 	received int64           // bytes for the next WINDOW_UPDATE of the connection
 	recvLeft int64           // bytes that the peer may still send on the connection
-	moved    int64           // transferred bytes, for which glitch decreases its count
+	moved    int64           // bytes transferred since glitch last decreased its count
 	glitches bucket
 	resets   bucket
 	started  time.Time

@@ -123,8 +123,8 @@ func (f *field) invalidValue() field {
 	return field{&name, f.value}
 }
 
-// makeHeader returns a header with the given fields. The slices in the header use the
-// elements of slab. When slab is used up, makeHeader allocates slices.
+// makeHeader returns a header with the given fields. The value slices of the header use the
+// memory of slab. When slab is used up, makeHeader allocates each slice.
 func makeHeader(fields []field, slab []string) http.Header {
 	h := make(http.Header, len(fields))
 	for i := range fields {

@@ -155,9 +155,10 @@ func (d *decoder) name(s rawString) (*fieldName, bool) {
 	return n, true
 }
 
-// value returns the decoded value of a field. It uses the cache of values unless the field
-// is added to the dynamic table (indexed). The result valid reports whether the bytes are
-// allowed in a field value, and ok whether s is well-formed.
+// value returns the decoded value of a field. The argument indexed specifies that the field
+// is added to the dynamic table. value then does not use the cache of values. The result
+// valid reports whether the bytes are allowed in a field value, and ok whether s is
+// well-formed.
 func (d *decoder) value(s rawString, indexed bool) (value string, valid, ok bool) {
 	if len(s.b) == 0 {
 		return "", true, true
@@ -183,10 +184,10 @@ func (d *decoder) value(s rawString, indexed bool) (value string, valid, ok bool
 	return value, valid, true
 }
 
-// cached looks up s in the cache of values. If the value is cached, it returns the entry of
-// the value and true. Otherwise it returns false. The entry is then the one in which to
-// store the value. It is nil when s is looked up for the first time, because only a
-// repeated value is stored. Each hash has two entries.
+// cached looks up s in the cache of values. If found is true, the entry at has the value.
+// Otherwise the caller stores the value in at, unless at is nil. After the first look-up of
+// s the result at is nil, because only a repeated value is stored. Each hash has two
+// entries.
 func (d *decoder) cached(s rawString) (at *cachedValue, found bool) {
 	values := d.values.Load()
 	if values == nil {

@@ -81,7 +81,8 @@ func (s *sender) count(n int, err error) error {
 
 // probes reports whether fill calls Read once more after the last byte of content-length.
 // That Read finds the end of the body, so that the last DATA frame can have END_STREAM. It
-// returns false for a received body, because that Read could block.
+// returns false for a received body, because that Read could block. It also returns false
+// if trailers follow, because END_STREAM is then in the trailers.
 func (s *sender) probes() bool {
 	_, received := s.body.(interface{ Pending() (int, bool) })
 	return !received && len(*s.trailer) == 0

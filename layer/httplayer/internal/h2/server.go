@@ -253,7 +253,7 @@ func (st *stream) receiveTrailers(fields []field, end, tooLarge bool) error {
 // because the stack of a new goroutine would have to grow first.
 type worker struct{ jobs chan *serverStream }
 
-const maxIdleWorkers = 128 // a worker ends instead of becoming idle above this number
+const maxIdleWorkers = 128 // if as many workers are idle, a further worker ends
 
 // dispatch passes each stream to an idle worker or to a new one.
 func (c *ServerConn) dispatch(streams []*serverStream) {

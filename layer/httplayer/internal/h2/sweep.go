@@ -87,8 +87,8 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
 
 func over(age, limit time.Duration) bool { return limit > 0 && age >= limit }
 
-// sweepDrain sends the second GOAWAY of a drain after DrainTimeout, if the client has not
-// acknowledged the PING before.
+// sweepDrain sends the second GOAWAY of a drain after DrainTimeout, unless the client has
+// already acknowledged the PING.
 func (c *ServerConn) sweepDrain() {
 	limit := c.cfg.DrainTimeout
 	if limit <= 0 {

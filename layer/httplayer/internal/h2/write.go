@@ -119,8 +119,8 @@ func (c *conn) beginBlock() (out *buffer, from int) {
 }
 
 // endBlock completes the header block at the offset from. It makes the block a HEADERS
-// frame, followed by CONTINUATION frames if the block is larger than a frame of the peer
-// may be. If end is true, it sets END_STREAM. The caller holds mu.
+// frame, followed by CONTINUATION frames if the block is larger than the maximum frame size
+// of the peer. If end is true, it sets END_STREAM. The caller holds mu.
 func (c *conn) endBlock(st *stream, from int, end bool) {
 	out := c.out
 	flags := byte(0)
@@ -239,8 +239,8 @@ func (st *stream) endSent() {
 }
 
 // waitSendable waits until the stream may be able to queue more bytes, or has failed. The
-// caller must check this again. The caller holds the mutex of the connection, which is
-// unlocked during the wait.
+// caller must then check which of the two applies. The caller holds the mutex of the
+// connection, which is unlocked during the wait.
 func (st *stream) waitSendable() {
 	c := st.c
 	c.kick()

@@ -63,7 +63,7 @@ func (c *AheadConn) NetConn() net.Conn { return c.Conn }
 // CopySize is the size of a [CopyBuffer] in bytes.
 const CopySize = 32 << 10
 
-// CopyBuffer is a buffer of [CopyPool].
+// CopyBuffer is a buffer for copying. [CopyPool] has such buffers.
 type CopyBuffer [CopySize]byte
 
 // CopyPool has values of the type *CopyBuffer.

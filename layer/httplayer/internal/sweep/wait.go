@@ -55,8 +55,8 @@ func (w *Wait) Sweep() time.Duration {
 
 // TooSlow is called once per interval instead of Sweep. It reports whether the current wait
 // is longer than idle, or whether fewer than rate bytes arrived per second of waiting. The
-// rate applies only after all waits together exceed idle and a second. A limit of 0 means
-// unlimited.
+// rate applies only after the waits have taken longer than idle and longer than a second in
+// total. A limit of 0 means unlimited.
 func (w *Wait) TooSlow(idle time.Duration, rate int) bool {
 	pause := w.Sweep()
 	return idle > 0 && pause > idle || rate > 0 && w.total > max(idle, time.Second) &&
