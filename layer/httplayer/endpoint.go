@@ -36,7 +36,7 @@ import (
 type Endpoint struct {
 	addr   string
 	opts   endpointOptions
-	life   context.Context //nolint:containedctx // the constructor's: connections live as long as it does
+	life   context.Context //nolint:containedctx // the ctx of NewEndpoint
 	wake   notify.Broadcast
 	link   link
 	h1     pool

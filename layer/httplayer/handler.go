@@ -287,7 +287,7 @@ func (h *handler) failure(r *http.Request, err error) *http.Response {
 // mayClose reports whether an error response to r may close the connection. It returns
 // false for an HTTP/2 stream that its client canceled, because a GOAWAY would affect all
 // other streams. It also returns false for HTTP/1 requests that share an HTTP/2 connection
-// (orig-proto).
+// (orig-proto). For any other request it returns true.
 func mayClose(r *http.Request) bool {
 	gone := r.ProtoMajor == 2 && errors.Is(r.Context().Err(), context.Canceled)
 	return !gone && !isUpgraded(r)

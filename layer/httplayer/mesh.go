@@ -242,7 +242,8 @@ func withoutTrailers(req *http.Request, drops func(name string) bool) {
 }
 
 // trailerFilter is a body that wraps the body of a received request. At its end it copies
-// the trailers in the map from into the map to, except those for which drops returns true.
+// the received trailers to the trailers of another request, except those for which drops
+// returns true.
 type trailerFilter struct {
 	wrappedBody
 	from, to http.Header

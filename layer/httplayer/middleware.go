@@ -152,7 +152,7 @@ func (h handled) Describe() layer.Node { return layer.Node{Name: "handler"} }
 
 // served is the state of one request of a Middleware or AccessLog. It is the writer of the
 // handler and observes the response. In a Middleware it is also the context of the request,
-// by which handled finds the writer.
+// so that the innermost service finds the writer.
 type served struct {
 	context.Context //nolint:containedctx // implements context.Context
 	http.ResponseWriter

@@ -52,8 +52,8 @@ func Problem(w http.ResponseWriter, _ *http.Request, err error) {
 	_ = json.NewEncoder(w).Encode(problem) //nolint:errchkjson // w is in memory
 }
 
-// describeError calls the ErrorHandler for err, and sets the body that it writes as the
-// body of the error response rsp.
+// describeError calls the ErrorHandler for err. The ErrorHandler may change the status and
+// the headers of the error response rsp. The body that it writes becomes the body of rsp.
 func (h *handler) describeError(rsp *http.Response, r *http.Request, err error) {
 	w := &bodyRecorder{rsp: rsp}
 	if h.onError != nil {

@@ -131,9 +131,10 @@ func (b *requestBody) withdraw() bool {
 
 // attributeError returns the error to report for err, the error of a sent request. If ctx
 // has ended, the result is the cause of ctx. It is marked as a failure of the request body
-// if ctx ended during a Read of a body for which isStream returns false. If reading the
-// body failed, the result is that error, marked in the same way. A [message.RequestError]
-// is returned unchanged, and any other err is marked as a failure of the endpoint.
+// if ctx ended during a Read of a body for which isStream returns false. Otherwise, if
+// reading the body failed, the result is that error, marked in the same way. A
+// [message.RequestError] is returned unchanged, and any other err is marked as a failure of
+// the endpoint.
 func attributeError(ctx context.Context, req *http.Request, body *requestBody, err error) error {
 	var broken *error
 	if body != nil {

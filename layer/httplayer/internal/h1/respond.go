@@ -137,7 +137,8 @@ func (s *stream) Respond(rsp *http.Response) error {
 }
 
 // lengthOf returns the length of the body of rsp, or -1 if it is unknown. A ContentLength
-// of 0 with a body counts as unset, unless the header has Content-Length: 0.
+// of 0 with a body counts as unset, unless the header has Content-Length: 0. If it is unset
+// and the rest of the body is buffered, the length is the number of buffered bytes.
 func lengthOf(rsp *http.Response, body io.Reader) int64 {
 	if rsp.ContentLength != 0 || body == http.NoBody || message.ContentLength(rsp.Header["Content-Length"]) == 0 {
 		return rsp.ContentLength

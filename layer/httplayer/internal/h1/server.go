@@ -99,7 +99,8 @@ func NewServerConn(ctx context.Context, conn net.Conn, cfg *message.ServerConfig
 // the connection, Serve returns when the handler closes it. The error is nil if the
 // connection ended between requests. It is a [SyntaxError] after a malformed request. If
 // the client speaks HTTP/2, it is a [PrefaceError], and the connection stays open. It is a
-// [layer.Error] if the client sent nothing, or sent a part of a request for too long.
+// [layer.Error] if the client sent nothing, or if its first request was not complete in
+// time.
 func (c *ServerConn) Serve() error {
 	c.slot = c.cfg.Sweeper.Add(c, phaseSilent)
 	watch := reqctx.Watch(c.ctx, c)
@@ -211,8 +212,8 @@ func (c *ServerConn) stopReading(cause error) {
 	c.interrupt()
 }
 
-// interrupt makes the read in progress return errInterrupted. It does not affect a hijacked
-// connection.
+// interrupt makes the read in progress, or otherwise the next read, return errInterrupted.
+// It does not affect a hijacked connection.
 func (c *ServerConn) interrupt() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

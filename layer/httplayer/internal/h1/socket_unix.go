@@ -31,7 +31,8 @@ type socket struct {
 }
 
 // meter is a wrapper of a connection that counts bytes and does not change them, such as
-// the wrapper of tcplayer.Meter. exchange reports its bytes to it.
+// the wrapper of tcplayer.Meter. exchange reports its bytes to the meter, because it does
+// not write to the wrapper.
 type meter interface {
 	Transferred(read, written int, err error)
 }

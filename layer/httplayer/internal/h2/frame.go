@@ -49,7 +49,7 @@ const (
 	frameHead       = 9                  // size of the header of a frame
 	keepalivePing   = 0x676f746f77657232 // payload of the PING of keepAlive
 	minMaxFrame     = 16 << 10
-	maxMaxFrame     = 60 << 10 // accepted from the peer, so that a frame fits into a read buffer
+	maxMaxFrame     = 60 << 10 // largest frame of either side, so that it fits into a read buffer
 	maxWindow       = 1<<31 - 1
 	maxStreamID     = 1<<31 - 1
 	defaultWindow   = 65535

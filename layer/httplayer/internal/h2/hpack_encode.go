@@ -117,8 +117,8 @@ func (e *encoder) field(b []byte, n *fieldName, key, value string) []byte {
 }
 
 // slot returns the slot that has the field. If none has it, slot returns the slot in which
-// to store it. Each hash has two slots. A field that is not in the dynamic table is
-// replaced first.
+// to store it. This is one of the two slots of the hash. slot prefers one whose field is
+// not in the dynamic table.
 func (e *encoder) slot(key, value string) *slot {
 	if e.slots == nil {
 		e.slots = make([]slot, encoderSlots)

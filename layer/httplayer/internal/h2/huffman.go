@@ -21,7 +21,8 @@ var huffmanLengths = [256]uint8{
 	26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
 }
 
-// huffmanRange describes the Huffman codes of one length. They are consecutive numbers.
+// huffmanRange describes the Huffman codes of one length. These codes are consecutive
+// numbers.
 type huffmanRange struct {
 	length       uint
 	first, limit uint64 // codes, aligned to the upper end of 32 bits; limit is exclusive
@@ -94,8 +95,8 @@ func appendHuffman(out, b []byte) ([]byte, bool) {
 	return out, len(b) == 0 && bits < 8 && acc&(1<<bits-1) == 1<<bits-1
 }
 
-// longRange returns the range of the code at the start of top, which has the next 32 bits
-// of the input. It returns nil for the code of EOS.
+// longRange returns the range of the code that starts at the highest bit of top. The
+// argument top has the next 32 bits of the input. It returns nil for the code of EOS.
 func longRange(top uint64) *huffmanRange {
 	for i := range huffmanRanges {
 		if r := &huffmanRanges[i]; top < r.limit {

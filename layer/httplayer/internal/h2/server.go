@@ -20,7 +20,7 @@ type ServerConn struct {
 	conn
 	cfg    *message.ServerConfig
 	ctx    context.Context //nolint:containedctx // the parent of those of the requests
-	life   context.Context //nolint:containedctx // ends the connection
+	life   context.Context //nolint:containedctx // its end closes the connection
 	remote string
 	tls    *tls.ConnectionState
 

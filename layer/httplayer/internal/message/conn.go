@@ -97,10 +97,10 @@ func Copy(dst io.Writer, src io.Reader, flush func()) (total int64, err error) {
 	}
 }
 
-// Tunnel copies bytes in both directions until both have ended, one has failed, or ctx
-// ends. When one direction ends, Tunnel closes the sending half of its destination. When
-// one fails or ctx ends, Tunnel closes client and upstream. After both have ended, it
-// closes only upstream.
+// Tunnel copies bytes between client and upstream until both directions have ended, one has
+// failed, or ctx ends. When one direction ends, Tunnel closes the sending half of its
+// destination. When one fails or ctx ends, Tunnel closes client and upstream. After both
+// have ended, it closes only upstream.
 func Tunnel(ctx context.Context, client, upstream io.ReadWriteCloser) error {
 	cut := func() {
 		_ = panics.Contain(func() { _ = client.Close() })
