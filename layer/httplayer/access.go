@@ -151,7 +151,8 @@ func (f fields) All() iter.Seq2[string, string] {
 // the goroutine that reads the body, before that goroutine receives the bytes. The function
 // must not keep p. Bodies from GetBody of the copy also call read, from offset 0. A request
 // without a body is returned unchanged. net/http sends the headers of the copy before the
-// first piece of its body, because the body is wrapped.
+// first piece of its body. It sends both together only for in-memory bodies of certain
+// types, such as bytes.Reader.
 func (Accessor) TeeRequestBody(r *http.Request, read func(at int64, p []byte)) *http.Request {
 	if !hasBody(r) {
 		return r

@@ -18,8 +18,8 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// single has the HTTP/2 connections of an Endpoint. One of them, current, accepts new
-// requests. The others are draining.
+// single has the HTTP/2 connections of an Endpoint. The one in the field current accepts
+// new requests. The others are draining.
 type single struct {
 	endpoint *Endpoint
 	cfg      h2.ClientConfig

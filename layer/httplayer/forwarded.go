@@ -15,9 +15,10 @@ import (
 // request. It appends the address of the peer of the connection to X-Forwarded-For and
 // Forwarded (RFC 7239). It sets X-Forwarded-Proto and X-Forwarded-Host if they are absent.
 //
-// If the peer is not in a trusted prefix, the layer first removes Forwarded, X-Real-IP and
-// the X-Forwarded- headers, also with underscores in the name. It keeps those of a trusted
-// peer, such as another load balancer. Without prefixes no peer is trusted.
+// If no prefix in the argument trusted contains the peer, the layer first removes
+// Forwarded, X-Real-IP and the X-Forwarded- headers, also with underscores in the name. It
+// keeps those of a trusted peer, such as another load balancer. Without prefixes no peer is
+// trusted.
 //
 // The address of the client is the last untrusted one in the resulting X-Forwarded-For, or
 // the first one if all are trusted. [ClientFromContext] returns it in the layers below.

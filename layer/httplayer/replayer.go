@@ -62,9 +62,9 @@ func isTunnel(req *http.Request) bool {
 // RetryAfter is part of [layer.Replayer]. For a 429 or 503 response it returns the time in
 // Retry-After, which is a number of seconds or a date. A date in the past means 0. For gRPC
 // it returns grpc-retry-pushback-ms from the headers or the received trailers. A negative,
-// malformed or repeated value of that field forbids a retry (gRFC A6). If a response has
-// both fields, the longer time applies. For an error it returns the result of the function
-// [layer.RetryAfter].
+// malformed or repeated value of that field forbids a retry (gRFC A6). Otherwise, if a
+// response has both fields, the longer time applies. For an error it returns the result of
+// the function [layer.RetryAfter].
 func (Replayer) RetryAfter(rsp *http.Response, err error) (time.Duration, bool) {
 	if err != nil || rsp == nil {
 		return layer.RetryAfter(err)

@@ -33,7 +33,7 @@ func (e *Endpoint) outgoing(ctx context.Context, req *http.Request) (*http.Reque
 }
 
 // wrappedBody is the base of a body that wraps another one. It has the method Pending, so
-// that the wrapper does not hide the one of the inner body.
+// that the wrapper does not hide that method of the inner body.
 type wrappedBody struct{ io.ReadCloser }
 
 // Pending returns the number of bytes that Read can return without waiting. If eof is true,

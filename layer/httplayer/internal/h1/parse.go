@@ -329,8 +329,9 @@ func equalFold(b []byte, lower string) bool {
 }
 
 // header returns the parsed fields as a map. The argument text has the parsed bytes as a
-// string, of which the names and values in the map are substrings. The slices in the map
-// use the free capacity of values. If that is too small, header allocates memory for them.
+// string. The names and values in the map are substrings of text. The value slices in the
+// map use the free capacity of values. If that is too small, header allocates memory for
+// them.
 func (h *head) header(text string, values []string) http.Header {
 	header := make(http.Header, len(h.fields))
 	if len(h.fields) > cap(values) {
