@@ -17,8 +17,7 @@ import (
 //
 // If no prefix in the argument trusted contains the peer, the layer first removes
 // Forwarded, X-Real-IP and the X-Forwarded- headers, also with underscores in the name. It
-// keeps those of a trusted peer, such as another load balancer. Without prefixes no peer is
-// trusted.
+// keeps those of a trusted peer. Without prefixes no peer is trusted.
 //
 // The address of the client is the last untrusted one in the resulting X-Forwarded-For, or
 // the first one if all are trusted. [ClientFromContext] returns it in the layers below.
