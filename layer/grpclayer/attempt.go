@@ -11,10 +11,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// attempt is the context of one call that is sent through gRPC. The interceptor and the
-// picker share state by it, because gRPC passes no values between them. The picker stores
-// the pick, or the error of a rejected pick. The interceptor reports received messages to
-// the pick.
+// attempt is the context of one call that is sent through gRPC. The picker stores the pick
+// in it, or the error of a rejected pick. The interceptor then reports received messages to
+// the pick. They share a context, because gRPC passes no other values between them.
 type attempt struct {
 	context.Context //nolint:containedctx // it is one
 
@@ -61,8 +60,9 @@ func (a *attempt) data() {
 	}
 }
 
-// endPick ends the pick of a call, unless gRPC has ended it. gRPC does not end a pick if
-// the server of a unary call sends two messages, or if a codec panics.
+// endPick ends the pick of a call with the error err, unless gRPC has ended the pick. gRPC
+// does not end a pick if the server of a unary call sends two messages, or if a codec
+// panics.
 func (a *attempt) endPick(err error) {
 	if p := a.picked.Load(); p != nil && !p.ended.Load() {
 		p.done(balancer.DoneInfo{Err: err, BytesSent: true, BytesReceived: true})
@@ -70,8 +70,7 @@ func (a *attempt) endPick(err error) {
 }
 
 // explain adds details to err, an error of gRPC. If the last pick was rejected and nothing
-// was sent, it adds that rejection. Otherwise it adds the header, the trailer and the time
-// limit of a layer, as withDetails does.
+// was sent, it adds that rejection. Otherwise it returns the result of withDetails.
 func (a *attempt) explain(err error, header, trailer metadata.MD) error {
 	if r := a.rejection.Load(); r != nil && !a.sent.Load() {
 		return &callError{err: err, rejection: r.err}

@@ -63,9 +63,9 @@ type addressed struct {
 	addr resolver.Address
 }
 
-// endpointsOf returns the endpoints in s, the state of this package's resolver or of
-// another one. Each address is one endpoint. The result invalid has the addresses that
-// are not an IP address with a port.
+// endpointsOf returns the endpoints in s, one for each address. Another resolver than that
+// of this package may have made s. The result invalid lists the addresses that are not an
+// IP address with a port.
 func endpointsOf(s resolver.State) (found []addressed, invalid []string) {
 	for _, e := range s.Endpoints {
 		if k, ok := e.Attributes.Value(endpointKey{}).(*comparableEndpoint); ok && len(e.Addresses) == 1 {
@@ -85,9 +85,9 @@ func endpointsOf(s resolver.State) (found []addressed, invalid []string) {
 	return found, invalid
 }
 
-// targetState returns the state of the target, which the resolver of this package stores
-// in s. For another resolver, n is the number of endpoints. The state is then StateEmpty
-// if n is 0, and otherwise StateExists.
+// targetState returns the resolve.State that the resolver of this package stored in s. If
+// another resolver made s, the result is StateEmpty if n is 0, and otherwise StateExists.
+// The argument n is the number of endpoints in s.
 func targetState(s resolver.State, n int) resolve.State {
 	if state, ok := s.Attributes.Value(stateKey{}).(resolve.State); ok {
 		return state

@@ -102,7 +102,7 @@ type member struct {
 
 // UpdateClientConnState replaces the endpoints by those in the resolver's state s. An
 // endpoint that is unchanged keeps its connection. While the resolver has no result yet,
-// the old endpoints stay. Without endpoints in s, the error is
+// the old endpoints stay. Otherwise, if s has no valid endpoint, the error is
 // balancer.ErrBadResolverState.
 func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error {
 	found, invalid := endpointsOf(s.ResolverState)
@@ -174,8 +174,8 @@ func (t *towerBalancer) Close() {
 	}
 }
 
-// start creates the balancer when the resolver reports for the first time. If the state s
-// has the options of the resolver, they replace the options of the balancer.
+// start creates t.balance at the first report of the resolver. Later calls do nothing. If s
+// has the settings of a resolver of this package, they replace the settings of t.
 func (t *towerBalancer) start(s resolver.State) {
 	if t.balance != nil {
 		return
@@ -244,8 +244,8 @@ func (t *towerBalancer) remove(m *member, s *step) {
 	s.closing = append(s.closing, m.conn)
 }
 
-// step is one change of the set of endpoints. The field closing has the connections that
-// must be closed after the change.
+// step is one change of the set of endpoints. The connections in closing are closed after
+// the change.
 type step struct {
 	change  change
 	closing []*conn // closed after the change
@@ -314,9 +314,10 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	return balancer.PickResult{SubConn: picked.conn.sub, Done: picked.done}, nil
 }
 
-// rejectPick returns the error that Pick returns to gRPC after the balancer rejected the
-// pick with err. With ErrNoSubConnAvailable, the call waits for the next picker. With a
-// status, the call ends. With any other error the call waits only if it is wait-for-ready.
+// rejectPick returns the error for gRPC after the balancer rejected a pick with err. If the
+// balancer is closed, the error is a status, and the call fails. If an endpoint is
+// connecting, it is ErrNoSubConnAvailable, and the call waits. Otherwise the call fails
+// unless it is wait-for-ready.
 func (t *towerBalancer) rejectPick(info balancer.PickInfo, a *attempt, err error) error {
 	if a != nil {
 		a.rejection.Store(&pickError{err})

@@ -26,8 +26,8 @@ type Call struct {
 	rpc      rpc
 }
 
-// rpc is the operation below all layers: on a client it sends the call, and on a server it
-// runs the handler.
+// rpc is the operation below all layers. On a client, serve sends the call. On a server,
+// serve runs the handler.
 type rpc interface {
 	serve(ctx context.Context, c *Call) (*Reply, error)
 }

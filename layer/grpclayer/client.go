@@ -113,8 +113,8 @@ func (s *clientStream) open(ctx context.Context, svc Service) (*stream, error) {
 	return rsp.stream, nil
 }
 
-// failed returns the error for the caller after the layers returned err. It also reports
-// the error to the call options.
+// failed converts err, the error of the layers, to the error for the caller. It also passes
+// that error to the OnFinish options of the caller.
 func (s *clientStream) failed(ctx context.Context, err error) error {
 	if err != errNoStream { //nolint:errorlint // it is made here
 		err = toStatus(ctx, err)
@@ -426,7 +426,7 @@ func (u *clientUnary) invoke(ctx context.Context, c *Call, t *try, opts []grpc.C
 var errCallEnded error = &layer.Error{Layer: "grpc", Kind: layer.ErrClosed, Reason: "the call has ended"}
 
 // begin counts one more concurrent attempt and returns true. After the end of the call it
-// returns false.
+// counts nothing and returns false.
 func (u *clientUnary) begin() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -436,9 +436,9 @@ func (u *clientUnary) begin() bool {
 	return !u.ended
 }
 
-// deliver returns the error for the caller; rsp and err are the result of the layers. It
-// first waits for all concurrent attempts, because they may use the messages of the
-// caller. Then it copies the message of rsp into the caller's message, unless both are
+// deliver returns the error for the caller. The arguments rsp and err are the result of the
+// layers. It first waits for all concurrent attempts, because they may use the messages of
+// the caller. Then it copies the message of rsp into the caller's message, unless both are
 // the same message.
 func (u *clientUnary) deliver(rsp *Reply, err error) error {
 	u.mu.Lock()

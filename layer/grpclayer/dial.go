@@ -21,9 +21,10 @@ func Register(name string, opts ...Option) { balancer.Register(NewBalancer(name,
 //	cc, err := grpc.NewClient("gotower:///web.default:80",
 //		append(grpclayer.DialOptions("gotower", r), credentials)...)
 //
-// name, in lower case, is both the scheme of the target and the name of the balancer. If
-// no balancer is registered under that name, [grpc.NewClient] fails with "no supported
-// policies found in config". Clients with the same name may have different options.
+// The argument name, in lower case, is both the scheme of the target and the name of the
+// balancer. If no balancer is registered under that name, [grpc.NewClient] fails with "no
+// supported policies found in config". Clients with the same name may have different
+// options.
 //
 // Pass a service config by [WithServiceConfig]. gRPC ignores
 // [grpc.WithDefaultServiceConfig], because the resolver provides a service config.

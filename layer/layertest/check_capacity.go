@@ -82,7 +82,7 @@ func (r *rig[Req, Rsp]) checkStormCall(p *probe[Req, Rsp], canceled bool) error 
 }
 
 // outcomes are the plans of the calls that capacityKept makes. They differ in the way in
-// which the call ends. If keep is set, the check itself reads or closes the response
+// which the call ends. In a plan with keep, the check itself reads or closes the response
 // body.
 var outcomes = []plan{
 	{}, {}, {noBody: true}, {hold: true}, {keep: true}, {keep: true}, {keep: true, bodyErr: errPlanned},

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// fifo checks that waiting calls are served in the order of their arrival. One in eight
-// calls may be served out of order. A call leaves the queue before it takes the capacity,
-// and another call may be faster.
+// fifo checks that waiting calls are served in the order of their arrival. At most one in
+// eight calls may be served out of order. Such calls are possible because a call leaves the
+// queue before it takes the capacity.
 func fifo[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	r.inner.Deny()
@@ -208,16 +208,16 @@ func (r *rig[Req, Rsp]) cancelHead(round int) error {
 	return nil
 }
 
-// allowOne lets the inner service admit one call. If served then returns false, it waits
-// for a short time.
+// allowOne lets the inner service admit one call. If the function served then returns
+// false, allowOne sleeps for a short time.
 func (r *rig[Req, Rsp]) allowOne(served func() bool) {
 	r.inner.Allow(1)
 	synctest.Wait()
 	r.pauseUnless(served)
 }
 
-// pauseUnless sleeps for a short time, unless done returns true. It gives time to a queue
-// that pauses after the inner service was ready but rejected the call.
+// pauseUnless sleeps for a short time, unless done returns true. The sleep is for a queue
+// that pauses after the inner service was ready but rejected a call.
 func (r *rig[Req, Rsp]) pauseUnless(done func() bool) {
 	if done() {
 		return

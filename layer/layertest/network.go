@@ -80,8 +80,8 @@ func (n *Network) DialContext(ctx context.Context, network, address string) (net
 	return near, nil
 }
 
-// reach returns the listener for the address ap, or nil, and an unused address for the
-// client.
+// reach returns the listener for the address ap and an unused address for the client. The
+// listener is nil if no listener accepts connections to ap.
 func (n *Network) reach(ap netip.AddrPort) (*listener, netip.AddrPort) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -203,9 +203,8 @@ func (r *rig[Req, Rsp]) checkServes() error {
 	return r.callToEnd(r.ctx, plan{}).checkSuccess(r.bodies && r.isLayer())
 }
 
-// callToEnd makes a call with the plan pl. If the subject is a service, it waits up to a
-// minute until the call has returned. If the subject is a layer, the call returns without
-// a passage of time.
+// callToEnd makes a call with the plan pl. If the subject is a service, callToEnd waits up
+// to a minute until the call has returned. If the subject is a layer, it does not wait.
 func (r *rig[Req, Rsp]) callToEnd(ctx context.Context, pl plan) *probe[Req, Rsp] {
 	p := r.call(ctx, pl)
 	if r.isLayer() {
@@ -219,8 +218,8 @@ func (r *rig[Req, Rsp]) callToEnd(ctx context.Context, pl plan) *probe[Req, Rsp]
 	return p
 }
 
-// awaitRetries waits for the longest time that the pauses between retries may take,
-// unless p has returned already. It then reports whether p has returned.
+// awaitRetries reports whether the call p has returned. If p has not returned yet,
+// awaitRetries first waits for retryTime, the longest time of all pauses between retries.
 func (r *rig[Req, Rsp]) awaitRetries(p *probe[Req, Rsp]) bool {
 	if !p.returned() && r.MaxAttempts > 1 {
 		time.Sleep(r.retryTime())

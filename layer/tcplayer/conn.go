@@ -46,9 +46,9 @@ func OverrideAddrs(conn net.Conn, client, server netip.AddrPort) net.Conn {
 	return f
 }
 
-// OriginalDst returns the destination address that the client of conn connected to, which
-// an [Origin] or [OverrideAddrs] has set. It returns false if none was set. It also finds
-// the address below TLS and other wrappers that have a NetConn method.
+// OriginalDst returns the destination address that the client of conn connected to. An
+// [Origin] or [OverrideAddrs] sets this address. OriginalDst returns false if none was set.
+// It also finds the address below TLS and other wrappers that have a NetConn method.
 func OriginalDst(conn net.Conn) (netip.AddrPort, bool) {
 	for conn != nil {
 		if f, ok := conn.(*bufferedConn); ok && f.server != nil {

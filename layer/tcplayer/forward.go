@@ -28,10 +28,10 @@ func WithServerName(within time.Duration) ForwardOption {
 	return forwardOption(func(o *forward) { o.hello = within })
 }
 
-// Forward returns a [Server] that copies bytes between an accepted connection and a
-// connection from the given service, in both directions. When one side closes its sending
-// half, Forward closes the sending half to the other side. It closes both connections
-// when both directions have ended, or after one without half-close.
+// Forward returns a [Server] that copies bytes between an accepted connection and a connection
+// from the given service, in both directions. When one side closes its sending half, Forward
+// closes the sending half to the other side. It closes both connections when both directions
+// have ended. Without half-close it closes them when one direction has ended.
 //
 // Admission: the service decides. A rejected connection stays open and unread.
 // Cancellation: ctx is passed to the service. When ctx ends, both sides are reset.

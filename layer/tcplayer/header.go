@@ -157,11 +157,11 @@ type TransportServers struct {
 }
 
 // DetectTransport returns a [Server] that reads the [TransportHeader] of a connection. A
-// connection has one only if its TLS negotiated [TransportProtocol]; see [DetectTLS]. The
-// rest of the connection goes to Header, and [TransportHeaderFromContext] returns the
-// header. If the header has no name, LocalAddr and [OriginalDst] return the port of the
-// header, so that [Forward] connects to this port. Other connections go to None, and no
-// byte of them is read.
+// connection can have a header only if its TLS negotiated [TransportProtocol]; see
+// [DetectTLS]. The rest of the connection goes to Header, and [TransportHeaderFromContext]
+// returns the header. If the header has no name, LocalAddr and [OriginalDst] return the
+// port of the header, so that [Forward] connects to this port. Other connections go to
+// None, and no byte of them is read.
 //
 // A client that sends an incomplete header within 10 s ([WithDetectTimeout]) is reset. A
 // header has up to 64 KiB. The identity of the client is not checked; see [TLSState].
@@ -250,7 +250,7 @@ func TransportHeaderFromContext(ctx context.Context) (TransportHeader, bool) {
 }
 
 // parseHeaderMessage decodes the protobuf message Header. It ignores unknown fields. If a
-// field occurs twice, the last value counts.
+// field occurs twice, the last value applies.
 func parseHeaderMessage(b []byte) (TransportHeader, error) {
 	var h TransportHeader
 	port := int32(0)

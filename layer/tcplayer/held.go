@@ -151,9 +151,9 @@ func (h *observedConn) readEOF() {
 	h.endDirection(&h.readEnd)
 }
 
-// endDirection records that one direction has ended. which is &h.readEnd or &h.sentEnd,
-// and is set to true. When both directions have ended, endDirection ends the observation
-// without an error.
+// endDirection records that one direction has ended. The argument which is &h.readEnd or
+// &h.sentEnd. endDirection sets *which to true. When both directions have ended,
+// endDirection ends the observation without an error.
 func (h *observedConn) endDirection(which *bool) {
 	h.mu.Lock()
 	*which = true

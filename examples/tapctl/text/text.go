@@ -117,7 +117,7 @@ func Exact(d time.Duration) string {
 	return d.Round(time.Millisecond).String()
 }
 
-// Count returns n with commas between thousands.
+// Count returns n in decimal with a comma before each group of three digits, such as 1,234.
 func Count(n uint64) string {
 	s := strconv.FormatUint(n, 10)
 	for i := len(s) - 3; i > 0; i -= 3 {

@@ -45,8 +45,8 @@ func (f Files) Check(s Server) error {
 	return nil
 }
 
-// read reads the files for a connection to s. If a file is invalid, the advice of the
-// error has the flag of that file.
+// read reads the files for a connection to s. If a file is invalid, the advice of the error
+// names the tapctl flag of that file, such as --cert.
 func (f Files) read(s Server) (*proof, error) {
 	p := new(proof)
 	if err := p.readAnchors(f.Anchors, s); err != nil {
