@@ -127,10 +127,9 @@ func (Accessor) DestinationAddr(_ context.Context, c *Call) netip.AddrPort {
 }
 
 // SourceLabels returns the labels that linkerd's proxy gives to the client of a call. The
-// label tls is "true" with TLS. Otherwise it is "loopback" for a client on the loopback
-// interface, and "no_tls_from_remote" for others. With TLS, the label client_id is the name
-// in the verified certificate of the client, if any. For a call on a client, SourceLabels
-// returns nil.
+// label tls is "true" with TLS. Without TLS it is "loopback" for a loopback address, and
+// otherwise "no_tls_from_remote". The label client_id is the name in the verified client
+// certificate. For a call on a client, SourceLabels returns nil.
 func (a Accessor) SourceLabels(c *Call) map[string]string {
 	p := c.peer()
 	if p == nil {

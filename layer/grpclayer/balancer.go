@@ -316,8 +316,8 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 
 // rejectPick returns the error for gRPC after the balancer rejected a pick with err. If the
 // balancer is closed, the error is a status, and the call fails. If an endpoint is
-// connecting, it is ErrNoSubConnAvailable, and the call waits. Otherwise the call fails
-// unless it is wait-for-ready.
+// connecting, or the context of the call has ended, it is ErrNoSubConnAvailable, and the
+// call waits. Otherwise the call fails unless it is wait-for-ready.
 func (t *towerBalancer) rejectPick(info balancer.PickInfo, a *attempt, err error) error {
 	if a != nil {
 		a.rejection.Store(&pickError{err})

@@ -77,8 +77,9 @@ func (c *Call) Get(name string) string {
 type Reply struct {
 	Message any // the response of a unary call; nil for a stream
 
-	// Header and Trailer are the metadata of the response. They are set for a unary call
-	// on a client, and nil for a stream of a client.
+	// Header and Trailer are the metadata of the response. On a client they are set for a
+	// unary call, and nil for a stream. On a server they are nil, except for a stream that
+	// [Accessor.OnResponseStart] observes.
 	Header, Trailer metadata.MD
 
 	stream *stream    // the stream of a streaming call on a client; nil for any other reply

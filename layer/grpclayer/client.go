@@ -42,8 +42,8 @@ func (c *Client) Describe() layer.Node { return layer.Describe(c.svc) }
 
 // Unary is a [grpc.UnaryClientInterceptor]. The layers may make several attempts. The
 // caller gets the message, the metadata and the peer of the successful attempt. If every
-// attempt fails, the caller gets those of the last one. An error has the status code that
-// [Code] returns, and the errors in its chain still match.
+// attempt fails, the caller gets the metadata and the peer of the last one. An error has
+// the status code that [Code] returns, and the errors in its chain still match.
 func (c *Client) Unary(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {

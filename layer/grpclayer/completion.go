@@ -17,7 +17,8 @@ import (
 // Completion is the [layer.Completion] of gRPC. The reply of a unary call, and any call on
 // a server, ends when Call returns. A client's stream ends at the first of these events:
 //
-//   - RecvMsg returns an error, or [io.EOF] after success, trailers included.
+//   - RecvMsg returns an error. After success the error is [io.EOF], and the trailer has
+//     arrived.
 //   - RecvMsg returns the response of a call that has only one.
 //   - SendMsg returns an error other than [io.EOF].
 //   - The ClientConn is closed, or ctx ends.

@@ -46,9 +46,9 @@ func Code(err error) codes.Code {
 	return st.Code()
 }
 
-// isRateLimited reports whether err is a rejection by a rate limit. Only the outermost
-// layer in err counts. Rejections of other layers, such as a breaker, are not rate limits
-// even if they have a RetryAfter.
+// isRateLimited reports whether the outermost layer.Error in err is a rejection by a rate
+// limit. It returns false for other layers, such as a breaker, even if the rejection has a
+// RetryAfter.
 func isRateLimited(err error) bool {
 	refusal, ok := errors.AsType[*layer.Error](err)
 	return ok && (refusal.Layer == "rate" || refusal.Layer == "rate_by") && errors.Is(err, layer.ErrNotReady)

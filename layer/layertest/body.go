@@ -37,7 +37,7 @@ func (b *requestBody) Close() error {
 var errBodyClosed = errors.New("read of a closed body")
 
 // responseBody is the body of a response of the inner service. A Read returns at most 8
-// bytes. It fails after the context of the request has ended.
+// bytes. Read fails after the context of the request has ended.
 type responseBody struct {
 	ctx   context.Context // the context of the call of the inner service
 	err   error           // returned instead of io.EOF, if not nil

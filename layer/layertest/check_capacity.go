@@ -51,9 +51,9 @@ func storm[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// checkStormCall checks one call of storm. A rejection is an error if the layer has
-// neither a limit nor a queue, and storm did not cancel the call. canceled reports
-// whether storm canceled it.
+// checkStormCall checks one call of storm. A rejection is an error if the layer has neither
+// a limit nor a queue, and storm did not cancel the call. The argument canceled reports
+// whether storm canceled the call.
 func (r *rig[Req, Rsp]) checkStormCall(p *probe[Req, Rsp], canceled bool) error {
 	switch {
 	case !p.returned():

@@ -126,10 +126,10 @@ var bodyEnds = []bodyEnd{
 	{name: "half read, canceled and read again", reads: some, cancels: true, rereads: true},
 }
 
-// endsOnce checks that a response is counted as ended once. This must happen when its
-// body ends, or when Call returns if the spec declares AtReturn. The context of the inner
-// service must not end before the body. The check is repeated for each element of
-// bodyEnds.
+// endsOnce checks that the layer counts each response as ended exactly once. This must
+// happen when the body ends, or when Call returns if the spec declares AtReturn. The
+// context of the inner service must not end before the body. The check is repeated for each
+// element of bodyEnds.
 func endsOnce[Req, Rsp any](e env[Req, Rsp]) error {
 	if e.isLayer() {
 		if err := endsWithoutBody(e); err != nil {

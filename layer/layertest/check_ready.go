@@ -67,8 +67,9 @@ func readyReserves[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// readyWakes checks that every waiting Ready returns when capacity comes, for each way in
-// which a call can free its slot.
+// readyWakes checks that every waiting Ready returns when capacity becomes free. For a
+// layer with a limit and no queue, it repeats the check for each way in which a call can
+// end.
 func readyWakes[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	free, err := r.saturate()

@@ -215,9 +215,9 @@ func (s *stream) stopReading() bool {
 	return true
 }
 
-// stopWriting closes the writer's side. why is the error that later writes return. Bytes
-// that were written can still be read. stopWriting returns false if it was called with
-// net.ErrClosed before.
+// stopWriting closes the writer's side. The argument why is the error that later writes
+// return. Bytes that were written can still be read. stopWriting returns false if it was
+// called with net.ErrClosed before.
 func (s *stream) stopWriting(why error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

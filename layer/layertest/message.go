@@ -70,9 +70,9 @@ func setBody[T any](message T, body io.ReadCloser) {
 }
 
 // mismatch compares got with message i of factory. It returns the name of the first part
-// that differs, or "". It compares only parts that differ between the messages i and i+1,
-// because a layer may change the others. It also reports a map or slice that is nil only
-// in got.
+// that differs, or "". A part is compared only if it differs between the messages i and
+// i+1, because a layer may change other parts. A map or slice that is nil only in got is
+// always a difference.
 func mismatch[T any](got T, factory func(int) T, i int) string {
 	if reflect.TypeFor[T]().Kind() == reflect.Interface {
 		return "" // the layer may have wrapped it
@@ -89,9 +89,9 @@ func mismatch[T any](got T, factory func(int) T, i int) string {
 	})
 }
 
-// changed returns the name of the first part of got that differs from want, or "". want and
-// again are equal messages of one factory. Parts that differ between these two are ignored,
-// such as functions and times.
+// changed returns the name of the first part of got that differs from want, or "". The
+// arguments want and again are equal messages of one factory. Parts that differ between
+// want and again are ignored, such as functions and times.
 func changed[T any](got, want, again T) string {
 	return firstPart([]T{got, want, again}, func(v []reflect.Value) bool {
 		return !equal(v[0], v[1]) && equal(v[1], v[2])

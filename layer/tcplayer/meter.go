@@ -58,8 +58,9 @@ func NewMeter(i Instruments) *Meter {
 //
 // The result has ReadFrom, WriteTo and CloseWrite, so that the kernel can still copy
 // between two TCP connections. During such a copy the count of bytes is late by up to 256
-// KiB. On Linux a failed copy counts as the system error of the connection that was reset
-// or timed out. On other systems it does not count. NetConn returns conn.
+// KiB. If a copy fails on Linux because conn was reset or timed out, conn counts as closed
+// with that system error. On other systems it then counts as open until Close. NetConn
+// returns conn.
 func (m *Meter) Conn(conn net.Conn) net.Conn { return m.open(conn) }
 
 func (m *Meter) open(conn net.Conn) *meteredConn {

@@ -224,8 +224,8 @@ func WithShutdownTimeout(d time.Duration) ServeOption {
 //   - Warn: a temporary error of Accept, svc is not ready, or a socket option failed;
 //   - Debug: a rejected or failed connection.
 //
-// Each Error or Warn message is logged at most ten times in ten seconds; a later record
-// has the number of the others. Without a logger Serve does not log.
+// Each Error or Warn message is logged at most ten times in ten seconds. A later record
+// has the number of messages that were not logged. Without a logger Serve does not log.
 func WithLogger(l *slog.Logger) ServeOption {
 	return serveOption(func(s *server) { s.log = l })
 }

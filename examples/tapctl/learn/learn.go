@@ -28,8 +28,8 @@ type Profiles struct {
 	open  map[stream]request
 }
 
-// stream identifies a request of one of several processes. The id is not sufficient,
-// because requests of different processes may have the same id.
+// stream identifies an observed request by its process and its id. The id is not
+// sufficient, because requests of different processes may have the same id.
 type stream struct {
 	from string
 	id   tap.StreamID
@@ -47,7 +47,7 @@ const (
 	maxHosts = 100
 )
 
-// Add adds the event e. from is the name of the process that reported e.
+// Add adds the event e. The argument from is the name of the process that reported e.
 func (p *Profiles) Add(from string, e tap.Event) {
 	if p.open == nil {
 		p.hosts, p.open = map[string]*host{}, map[stream]request{}

@@ -140,9 +140,9 @@ func (n *node) join(other *node) {
 // differs from all segments of requests, because those contain no slash.
 const wildcard = "/"
 
-// each calls visit for all routes at n and below it. path is the path of n. Routes with
-// names come before routes with wildcards, because linkerd applies the first route that
-// matches.
+// each calls visit for all routes at n and below it. The argument path is the path of n.
+// Routes with names come before routes with wildcards, because linkerd applies the first
+// route that matches.
 func (n *node) each(path []string, visit func(path []string, method string, r *route)) {
 	for _, method := range slices.Sorted(maps.Keys(n.seen)) {
 		visit(path, method, n.seen[method])

@@ -14,8 +14,9 @@ type checker struct {
 	asks   bool    // whether the template prints a value of the object
 }
 
-// check returns the first error in nodes, the parsed nodes of a template for objects of
-// the type object. actions has the position of each action in the text of the template.
+// check returns the first error in a template for objects of the type object. The argument
+// nodes has the parsed nodes of the template. The argument actions has the place of each
+// action in the text of the template.
 func check(nodes []jsonpath.Node, actions []place, object reflect.Type) error {
 	c := &checker{around: []shape{{object}}}
 	n := 0

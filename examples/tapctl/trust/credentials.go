@@ -49,10 +49,10 @@ func (c *Credentials) Expected() string {
 	return c.server.Name
 }
 
-// ClientHandshake completes a TLS handshake on conn. With TLS 1.3, a server may reject
-// the client after the client has completed the handshake. Therefore an error of Read or
-// Write on the returned connection counts as a handshake error until the server has sent
-// data. [FindError] finds its text in an error of gRPC.
+// ClientHandshake completes a TLS handshake on conn. With TLS 1.3, a server may reject the
+// client after the client has completed the handshake. Therefore an error of Read or Write
+// on the returned connection counts as a handshake error until the server has sent data.
+// [FindError] finds the text of such an error in an error of gRPC.
 func (c *Credentials) ClientHandshake(ctx context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	h, err := c.handshake(ctx, conn)
 	if err != nil {

@@ -58,9 +58,9 @@ func (h *handshake) complete(ctx context.Context, conn net.Conn, cfg *tls.Config
 	return nil
 }
 
-// secured is a connection after the handshake of the client. Until the client has
-// received data, it replaces errors of Read and Write by an [Error] with advice. The
-// server may reject the client certificate until then.
+// secured is a connection after the handshake of the client. Until the client has received
+// data, secured replaces errors of Read and Write by an [Error] with advice, because the
+// server may still reject the client certificate.
 type secured struct {
 	*tls.Conn
 
