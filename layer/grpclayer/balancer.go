@@ -314,10 +314,10 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	return balancer.PickResult{SubConn: picked.conn.sub, Done: picked.done}, nil
 }
 
-// rejectPick returns the error for gRPC after the balancer rejected a pick with err. If the
-// balancer is closed, the error is a status, and the call fails. If an endpoint is
-// connecting, or the context of the call has ended, it is ErrNoSubConnAvailable, and the
-// call waits. Otherwise the call fails unless it is wait-for-ready.
+// rejectPick returns the error for gRPC after the balancer rejected a pick with err. If err
+// matches layer.ErrClosed, the result is a status, and the call fails. If an endpoint is
+// connecting, or the context of the call has ended, the result is ErrNoSubConnAvailable,
+// and the call waits. Otherwise the call fails unless it is wait-for-ready.
 func (t *towerBalancer) rejectPick(info balancer.PickInfo, a *attempt, err error) error {
 	if a != nil {
 		a.rejection.Store(&pickError{err})

@@ -65,9 +65,10 @@ func WithCallLayer(l Layer) Option {
 	return option(func(s *settings) { s.calls = l })
 }
 
-// WithOnBalancer calls seen with each new balancer of a ClientConn. The method Describe
-// of the balancer shows the endpoints with their layers, estimates and reasons. A
-// ClientConn creates another balancer when it leaves the idle state. seen must not wait.
+// WithOnBalancer calls the function seen with each new balancer of a ClientConn. The method
+// Describe of the balancer shows the endpoints with their layers, estimates and reasons. A
+// ClientConn creates another balancer when it leaves the idle state. The function seen must
+// not wait.
 func WithOnBalancer(seen func(balancer layer.Describer)) Option {
 	return option(func(s *settings) { s.introspect = seen })
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Service returns a service that calls the endpoint e. It is always ready. It rejects a
-// request without a call of e if the context has ended.
+// Service returns a service that calls the endpoint e. It is always ready. If the context
+// has ended, it rejects the request and does not call e.
 //
 // If e returns a response of another type than Rsp, the call fails with a [TypeError],
 // although the request may have been served. A nil response becomes the zero Rsp. The

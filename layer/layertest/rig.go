@@ -28,8 +28,8 @@ type specError string
 
 func (e specError) Error() string { return string(e) }
 
-// env has what one check needs: the subject, a context that ends with the check, and the
-// list of rejected calls.
+// env has the arguments of one check: the subject, a context that ends with the check, and
+// the list of rejected calls.
 type env[Req, Rsp any] struct {
 	*subject[Req, Rsp]
 	ctx      context.Context

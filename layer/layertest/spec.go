@@ -63,7 +63,7 @@ type LayerOf[Req, Rsp any] struct {
 	Retryable func(rsp Rsp)
 
 	// RewritesMessages declares that the layer replaces requests or responses by other
-	// ones. A layer that only adds to messages does not need it.
+	// ones. A layer that only adds to messages does not need this field.
 	RewritesMessages bool
 
 	// AtReturn declares that a response ends when Call returns. By default a response ends

@@ -53,9 +53,10 @@ func DetectTLS(cfg *tls.Config, local func(name string) bool, to TLSServers, opt
 	}
 }
 
-// MatchServerName returns a function that reports whether its argument is one of names. The
-// argument must be in lower case, and names may have any case. The function returns false
-// for "", because a client that sends no server name requests no particular identity.
+// MatchServerName returns a function that reports whether names contains its argument. The
+// argument must be in lower case. The elements of names may have any case. The function
+// returns false for "", because a client that sends no server name requests no particular
+// identity.
 func MatchServerName(names ...string) func(name string) bool {
 	ours := make(map[string]bool, len(names))
 	for _, name := range names {

@@ -287,8 +287,9 @@ func newEndpointOptions(addr string, opts []EndpointOption) endpointOptions {
 	return o
 }
 
-// link is the state of the path to an address. It is up at first, and down after a failed
-// attempt. While it is down, one probe is allowed after each backoff.
+// link is the state of the path to an address. It is up at first, down after a failed
+// attempt, and up again after a successful one. While it is down, one probe is allowed
+// after each backoff.
 type link struct {
 	backoff layer.Backoff
 	timeout time.Duration // limit of one attempt; the next probe starts after it at the earliest

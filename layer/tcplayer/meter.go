@@ -144,7 +144,7 @@ func (m *Meter) WrapDial(
 type meteredConn struct {
 	net.Conn
 	meter *Meter
-	ended atomic.Bool // the end of the connection was counted
+	ended atomic.Bool // the connection was counted as closed
 }
 
 func withoutMeter(conn net.Conn) net.Conn {
@@ -223,15 +223,15 @@ func (m *meteredConn) countEnd(errno string) {
 	}
 }
 
-// failed counts the connection as ended if err is a system error. Other errors do not end a
-// connection, for example an exceeded deadline.
+// failed counts the connection as closed if err is a system error. Other errors, for
+// example an exceeded deadline, do not change the count.
 func (m *meteredConn) failed(err error) {
 	if name := errnoOf(err); name != "" {
 		m.countEnd(name)
 	}
 }
 
-// copied counts the connection as ended if a copy failed with err because of this
+// copied counts the connection as closed if a copy failed with err because of this
 // connection. It checks the state of the connection, because err may also come from the
 // other one.
 func (m *meteredConn) copied(err error) {

@@ -119,8 +119,8 @@ func (o *transparent) Describe() layer.Node {
 	return n
 }
 
-// isOwnAddress reports whether a connection to dst would reach the listener, which has the
-// address own.
+// isOwnAddress reports whether a connection to dst would reach the listener. The argument
+// own is the address of the listener.
 func isOwnAddress(own, dst netip.AddrPort) bool {
 	if !own.IsValid() || own.Port() != dst.Port() {
 		return false

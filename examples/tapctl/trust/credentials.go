@@ -34,8 +34,8 @@ func New(f Files, s Server) (*Credentials, error) {
 	return &Credentials{files: f, server: s}, nil
 }
 
-// FromIdentity returns credentials for the server s with the certificate and the trust
-// anchors of own. The field Identity of s must be set.
+// FromIdentity returns credentials for the server s. They use the certificate and the trust
+// anchors of the identity own. The field Identity of s must be set.
 func FromIdentity(own *identity.Identity, s Server) *Credentials {
 	return &Credentials{own: own, server: s}
 }

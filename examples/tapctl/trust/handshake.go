@@ -59,8 +59,8 @@ func (h *handshake) complete(ctx context.Context, conn net.Conn, cfg *tls.Config
 }
 
 // secured is a connection after the handshake of the client. Until the client has received
-// data, secured replaces errors of Read and Write by an [Error] with advice, because the
-// server may still reject the client certificate.
+// data, errors of Read and Write become an [Error] with advice, because the server may
+// still reject the client certificate.
 type secured struct {
 	*tls.Conn
 
