@@ -26,7 +26,8 @@ func (c ResponseClass) Validate() error {
 //   - In a route without classes, a gRPC request is classified by its gRPC status, which may be
 //     in the trailers. Without a status it is a success.
 //   - In a route without classes, other requests fail if the HTTP status is 5xx.
-//   - In a route with classes, the gRPC status decides. If there is none, the HTTP status decides.
+//   - In a route with classes, the gRPC status decides. Without a gRPC status, the HTTP status
+//     decides.
 //
 // If a class needs the trailers, it cannot be evaluated before the end of the response. Until
 // then, the first later class that matches applies.
@@ -95,8 +96,8 @@ func (h headerClass) end(trailer layer.Header) layer.Class {
 	return h.class
 }
 
-// grpcClass returns the class of the gRPC status in fields, which are headers or trailers.
-// It returns false without a status. RESOURCE_EXHAUSTED is a success, as in linkerd,
+// grpcClass returns the class of the gRPC status in fields, which are headers or trailers. If
+// fields has no gRPC status, it returns false. RESOURCE_EXHAUSTED is a success, as in linkerd,
 // because a retry would not help.
 func grpcClass(fields layer.Header) (layer.Class, bool) {
 	code, ok := grpcCode(fields)

@@ -9,8 +9,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// facts are the values of a request that conditions read. They are passed by value,
-// because a pointer would move them to the heap.
+// facts has the values of a request that conditions read. It is passed by value, because a pointer
+// would move it to the heap.
 type facts struct {
 	method, path, query, authority string
 	header                         layer.Header
@@ -62,8 +62,8 @@ func compileRoute(i int, r Route, drop func(error)) (compiledRoute, error) {
 
 var errNoCondition = errors.New("no condition")
 
-// compileMatch compiles a condition on requests. It leaves out invalid members of an All or
-// Any, and reports them to drop.
+// compileMatch compiles a condition on requests. It leaves out each invalid member of an All or
+// Any, and calls drop with the error.
 func compileMatch(m Match, drop func(error)) (matcher, error) {
 	switch m := m.(type) {
 	case nil:
@@ -105,9 +105,9 @@ func compileMembers(members []Match, drop func(error)) []matcher {
 	return compiled
 }
 
-// maxExpression is the largest size of one expression: its length in bytes, and its
-// number of instructions with all repeats written out. For example, "(a?){1000}" has
-// 4000 instructions, and each byte of a path may visit all of them.
+// maxExpression limits one regular expression in two ways: its length in bytes, and its number of
+// instructions with all repeats written out. For example, "(a?){1000}" has 4000 instructions, and
+// each byte of a path may visit all of them.
 const maxExpression = 10_000
 
 var errTooLarge = errors.New("regular expression is too large")
@@ -130,8 +130,8 @@ func parseRegex(pattern string, flags syntax.Flags) (*syntax.Regexp, error) {
 
 // instructions returns an upper bound for the number of instructions of an expression with its
 // repeats written out. A large character class counts as several instructions, because it uses as
-// much memory as these. The result cannot overflow, because the parser limits nested repeats to
-// 1000.
+// much memory as several instructions. The result cannot overflow, because the parser limits nested
+// repeats to 1000.
 func instructions(tree *syntax.Regexp) int {
 	n := 0
 	for _, sub := range tree.Sub {

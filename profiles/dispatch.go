@@ -2,8 +2,8 @@ package profiles
 
 import "context"
 
-// Dispatch specifies where a server of connections sends a connection. The first line of this
-// table that applies to the profile determines To:
+// Dispatch specifies where a server of connections sends a connection. The left column of this
+// table has conditions on the fields of the profile. The first condition that holds determines To:
 //
 //	Endpoint without a Name                       ToEndpoint
 //	Targets, or Routes without OpaqueProtocol     ToRoutes
@@ -61,11 +61,10 @@ func (p *Profile) Dispatch(target string) Dispatch {
 	return d
 }
 
-// Dispatch returns the destination of a connection to the target of the Router, according
-// to the current profile. It waits for the first profile as Call does: see
-// [WithInitialWait]. It returns an error only if ctx ends before that. A server must call
-// Dispatch before it reads the first byte, because an opaque connection is not read for
-// protocol detection.
+// Dispatch returns the destination of a connection to the target of the Router, according to the
+// current profile. It waits for the first profile as Call does: see [WithInitialWait]. It returns
+// an error only if ctx ends during that wait. A server must call Dispatch before it reads the first
+// byte, because an opaque connection is not read for protocol detection.
 func (r *Router[Req, Rsp]) Dispatch(ctx context.Context) (Dispatch, error) {
 	if ctx.Err() != nil {
 		return Dispatch{}, r.reject(ctx, 0)

@@ -58,8 +58,8 @@ func (x *index) add(position int32, m matcher) {
 	}
 }
 
-// tree returns the tree for the host h, and creates a missing tree. position is that of the
-// candidate that is being added. It is the smallest position in a new tree.
+// tree returns the tree for the host h. If the tree does not exist, it creates the tree, with
+// position as its smallest position. position is the position of the candidate that is being added.
 func (x *index) tree(h hostKey, position int32) *branch {
 	trees := &x.exact
 	if h.suffix {
@@ -95,8 +95,9 @@ func (b *branch) addPath(position int32, k key) {
 	}
 }
 
-// reach returns the branch that is reached from b by text, and creates missing branches. position
-// is that of the candidate that is being added. It is the smallest position in a new branch.
+// reach returns the branch that is reached from b by text. It creates missing branches, with
+// position as their smallest position. position is the position of the candidate that is being
+// added.
 func (b *branch) reach(text string, position int32) *branch {
 	for text != "" {
 		i := strings.IndexByte(b.initials, text[0])
@@ -236,8 +237,8 @@ func (q *search[Req, Rsp]) walk(b *branch, path string) {
 	q.try(b.below)
 }
 
-// try evaluates the candidates at positions, which are in ascending order. At the first position
-// below q.best whose condition holds, it stores the position in q.best and returns.
+// try evaluates the candidates at positions, which are in ascending order. If the condition at a
+// position below q.best holds, it stores the position in q.best and returns.
 func (q *search[Req, Rsp]) try(positions []int32) {
 	for _, position := range positions {
 		if position >= q.best {
@@ -277,9 +278,9 @@ type key struct {
 	open  bool     // whether any text may follow the last part
 }
 
-// keyOf returns the key of the paths that an expression matches. The expression is anchored
-// at its start, and steps are its parts. ended reports whether it is also anchored at its
-// end.
+// keyOf returns the key of the paths that an expression matches. steps are the parts of the
+// expression, which is anchored at its start. ended reports whether the expression is also anchored
+// at its end.
 func keyOf(steps []*syntax.Regexp, ended bool) key {
 	k := key{parts: []string{""}}
 	hole := false // the remainder of the segment is arbitrary
@@ -332,13 +333,13 @@ func withinSegment(tree *syntax.Regexp) bool {
 	return true
 }
 
-// maxKeys is the largest number of path keys, and of hosts, of one candidate. A condition with
-// more path keys is tried for requests with any path. A condition with more hosts is tried for
-// requests with any host.
+// maxKeys is the largest number of path keys, and of hosts, by which one candidate is indexed. A
+// condition with more path keys is tried for all paths. A condition with more hosts is tried for
+// all hosts.
 const maxKeys = 64
 
-// hostKey is a whole host in lower case. If suffix is true, it is the end of a host and begins
-// with a dot.
+// hostKey is a host, or the end of hosts, in lower case. If suffix is false, text is a whole host.
+// If suffix is true, text begins with a dot and is the end of a host.
 type hostKey struct {
 	text   string
 	suffix bool
@@ -432,8 +433,8 @@ func (g grpcCondition) key() key {
 	return key{parts: []string{"/" + g.service + "/" + g.method}}
 }
 
-// weight returns a measure of the fixed text in the least specific key of keys. A higher
-// weight means a more specific key. The weight of an empty list is 0.
+// weight returns the smallest weight of a key in keys, or 0 if keys is empty. A key with more fixed
+// text has a higher weight, and is more specific.
 func weight(keys []key) int {
 	least := 0
 	for i, p := range keys {

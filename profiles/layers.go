@@ -45,7 +45,8 @@ func WithRouteLayers[Req, Rsp any](
 // WithMetrics sets the instruments of the layers of [WithRouteLayers]. The function instruments is
 // called once for each route. It returns the instruments for the requests of the route and for the
 // attempts of these requests. If the next profile has an equal route, the route keeps its
-// instruments. A request that a service below the layers rejects is counted only in Rejections.
+// instruments. If a service below the layers rejects a request, the request is counted only in
+// Rejections.
 func WithMetrics[Req, Rsp any](instruments func(route Route) (requests, attempts layer.Instruments)) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.metrics = instruments })
 }
@@ -69,9 +70,9 @@ type routeStack[Req, Rsp any] struct {
 	overridden         bool // the stack is for requests with override fields: see RoutePolicy.Overrides
 }
 
-// stackOf returns the service of the route def: its layers, with the service below under them. If
-// def needs no layers, stackOf returns below. It logs the invalid parts of def. The caller must
-// hold mu.
+// stackOf returns the service of the route def. It has the layers of def, which call the service
+// below. If def needs no layers, stackOf returns below. It logs the invalid parts of def. The
+// caller must hold mu.
 func (r *Router[Req, Rsp]) stackOf(def Route, budget *layer.Budget, below layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
 	route, problems := def.valid()
 	if r.layers.edit == nil {
@@ -152,9 +153,9 @@ func (a *routeStack[Req, Rsp]) options(classify layer.Classifier[Rsp]) []layer.O
 	}
 }
 
-// classified returns the layers that need the class of responses, and the layers below them. A
-// route has separate layers for gRPC requests and for others, because their responses are
-// classified differently.
+// classified returns the layers that classify responses, and the layers below them. A route has
+// separate layers for gRPC requests and for others, because their responses are classified
+// differently.
 func (a *routeStack[Req, Rsp]) classified(grpc bool) layer.Stack[Req, Rsp] {
 	st := layer.NewStack[Req](a.options(func(o layer.Outcome[Rsp]) layer.Class { return a.class(grpc, o) })...)
 	if a.metrics != nil {
@@ -182,7 +183,8 @@ func (a *routeStack[Req, Rsp]) addOnce(st layer.Stack[Req, Rsp]) layer.Stack[Req
 	return a.addFaults(st)
 }
 
-// addAttemptTimeouts adds to st the limits of the RoutePolicy that apply to each attempt.
+// addAttemptTimeouts adds to st the limits for each attempt: ResponseTimeout and IdleTimeout of the
+// RoutePolicy.
 func (a *routeStack[Req, Rsp]) addAttemptTimeouts(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp] {
 	p := a.route.Policy
 	if p == nil {

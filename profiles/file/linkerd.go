@@ -122,8 +122,8 @@ func (e *entry) linkerdRoutes(v value) {
 	}
 }
 
-// readLinkerdRoute reads a route of a ServiceProfile. ok is false if the condition has no valid
-// part, so that the route must be left out.
+// readLinkerdRoute reads a route of a ServiceProfile. If the condition has no valid part, ok is
+// false, and the caller must leave the route out.
 func readLinkerdRoute(v value) (r profiles.Route, ok bool) {
 	v.Read(fields{
 		"name":            word(&r.Name),

@@ -61,9 +61,9 @@ func linkerdResponses() conditions {
 	}}
 }
 
-// readCondition reads a condition. If a mapping has several fields, all of them must hold. If no
-// valid condition is left, the result is nil. But if several were given and c.allowEmpty is true,
-// the result is an empty All.
+// readCondition reads a condition. If a mapping has several fields, all of them must hold. Invalid
+// fields are left out. If all fields are invalid, the result is nil. But if there are several and
+// c.allowEmpty is true, the result is an empty All.
 func readCondition(v value, c conditions) profiles.Match {
 	if v.TooDeep() {
 		return nil
@@ -105,7 +105,7 @@ func readCondition(v value, c conditions) profiles.Match {
 }
 
 // readMembers reads the members of a field "all" or "any". The function join combines the valid
-// members. If no valid member is left and c.allowEmpty is false, readMembers returns nil.
+// members. If all members are invalid and c.allowEmpty is false, readMembers returns nil.
 func readMembers(v value, c conditions, join func([]profiles.Match) profiles.Match) profiles.Match {
 	var members []profiles.Match
 	for _, item := range v.Members("an empty condition: take it out") {
@@ -130,9 +130,9 @@ func validLeaf(v value, c conditions, m profiles.Match) profiles.Match {
 	return m
 }
 
-// readLinkerdStatus reads a range of statuses in a ServiceProfile. If linkerd's controller
-// rejects the range, readLinkerdStatus reports a mistake. If the range has one end,
-// readLinkerdStatus leaves it out, as linkerd's proxy does. ok is false in both cases.
+// readLinkerdStatus reads a range of statuses in a ServiceProfile. If linkerd's controller rejects
+// the range, readLinkerdStatus reports a mistake. If the range has only one end, readLinkerdStatus
+// leaves it out, as linkerd's proxy does. ok is false in both cases.
 func readLinkerdStatus(v value) (s profiles.Status, ok bool) {
 	var low, high uint32
 	wrong := len(v.Mistakes)
@@ -244,8 +244,8 @@ func readAnyOf(v value, read func(value) profiles.Match) profiles.Match {
 	return members
 }
 
-// named returns a function that reads a mapping from names, such as names of header fields,
-// to conditions on values. The function calls add for each name, with the condition that
+// named returns a function that reads a mapping from names, such as names of header fields, to
+// conditions on values. The function in the result calls add for each name, with the condition that
 // leaf returns. All of these conditions must hold.
 func named(add func(profiles.Match), leaf func(value, string, profiles.StringMatch) profiles.Match) func(value) {
 	return func(v value) {
@@ -328,9 +328,9 @@ func pathRegex(v value, regex string) profiles.Match {
 	return validLeaf(v, conditions{invalid: fail}, profiles.Path("^(?:"+regex+")$"))
 }
 
-// checkRegex reports whether the expression in v is valid. It reports an invalid expression
-// as a mistake. It parses the expression without the group that is added later, because
-// "a)|(b" is valid only within a group.
+// checkRegex reports whether the expression in v is valid. It reports an invalid expression as a
+// mistake. It parses the expression without the group that pathRegex adds, because "a)|(b" is valid
+// only within a group.
 func checkRegex(v value) bool {
 	if _, err := syntax.Parse(v.Node.Value, syntax.Perl); err != nil {
 		v.Failf("%s", regexReason(err))

@@ -82,7 +82,7 @@ type entry struct {
 	namespace string // namespace of a ServiceProfile; may be empty
 	linkerd   bool
 
-	profile     profiles.Profile // without Targets; OpaqueProtocol is set if all ports are opaque
+	profile     profiles.Profile // has no Targets; its OpaqueProtocol is true if all ports are opaque
 	split       []profiles.Target
 	opaquePorts map[uint16]bool
 }
@@ -96,8 +96,8 @@ const (
 	unused
 )
 
-// rank returns the rank of e for a target with the given port. The rank is unused if e is for
-// another port. Among the entries for a host, the one with the lowest rank is used. A
+// rank returns the rank of e for a target with the given port. If e is for another port, the rank
+// is the constant unused. Among the entries for a host, the one with the lowest rank is used. A
 // ServiceProfile in the namespace of its service precedes a ServiceProfile in another namespace.
 func (e *entry) rank(port uint16) int {
 	switch {
@@ -123,8 +123,8 @@ func ownNamespace(host string) string {
 	return ""
 }
 
-// splitTarget returns the host and the port of target. The port is 0 if target has none. A name is
-// returned in lower case without a final dot. ok is false if target has neither a name nor an
+// splitTarget returns the host and the port of target. The port is 0 if target has no port. A name
+// is returned in lower case without a final dot. ok is false if target has neither a name nor an
 // address.
 func splitTarget(target string) (host string, port uint16, ok bool) {
 	host = target

@@ -167,8 +167,8 @@ func retry(r *profiles.Route) func(value) {
 	}
 }
 
-// labelled returns labels with the label route=name added, unless name is "" or labels
-// already has a label "route". Metrics and tap show the label.
+// labelled returns labels with the label "route" set to name. If name is "" or labels already has a
+// label "route", it returns labels unchanged. Metrics and tap show the label.
 func labelled(labels map[string]string, name string) map[string]string {
 	if _, ok := labels["route"]; ok || name == "" {
 		return labels

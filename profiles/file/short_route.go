@@ -13,10 +13,9 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// checkRoute reports a mistake at v if r is invalid. r is a route that has only the field that was
-// read from v. prefix is the name of the field in errors of package profiles. If v has more than
-// wrongBefore mistakes, checkRoute does nothing, because reading the field has already reported
-// one.
+// checkRoute reports a mistake at v if r is invalid. r must have only the field that was read from
+// v. prefix is the name of the field in errors of package profiles. wrongBefore is the number of
+// mistakes before the field was read. If v has more mistakes now, checkRoute does nothing.
 func checkRoute(v value, wrongBefore int, r profiles.Route, prefix string) {
 	if len(v.Mistakes) > wrongBefore {
 		return
@@ -29,8 +28,8 @@ func checkRoute(v value, wrongBefore int, r profiles.Route, prefix string) {
 }
 
 // headerChanges returns a function that reads a HeaderMutation into field and validates it. header
-// is the name of the field in errors of package profiles. The function in returns a route that has
-// only the given HeaderMutation, for checkRoute.
+// is the name of the field in errors of package profiles. The argument in is a function that puts
+// the HeaderMutation into an empty route, which checkRoute then checks.
 func headerChanges(field *layer.HeaderMutation, header string, in func(layer.HeaderMutation) profiles.Route) func(value) {
 	return func(v value) {
 		wrong := len(v.Mistakes)
@@ -172,8 +171,8 @@ func readMirror(v value) (m profiles.Mirror) {
 	return m
 }
 
-// bodySize returns a function that reads a number of bytes, KiB or MiB into field. It stores 0 as
-// -1, because 0 in MaxBodyBytes of a Mirror means the default.
+// bodySize returns a function that reads a number of bytes, KiB or MiB into field. It stores -1 for
+// the number 0, because a MaxBodyBytes of 0 means the default of a Mirror.
 func bodySize(field *int64) func(value) {
 	return into(field, "a number of bytes such as 65536 or 64KiB, up to 16MiB", func(s string) (int64, bool) {
 		unit := int64(1)

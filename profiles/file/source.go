@@ -130,9 +130,9 @@ func (v *view) next(st *state) (*profiles.Profile, error) {
 }
 
 // update reports whether the stream must yield a profile. If so, it stores the profile in
-// v.profile. now is the current profile of the target, or nil if the file does not have the
-// target. read reports whether the file has ever been valid. healthy reports whether the target has
-// no error now. When an error has ended, a profile is yielded again even if it is equal.
+// v.profile. The argument now is the current profile of the target, or nil if the file does not
+// have the target. read reports whether the file was ever valid, and healthy whether the target has
+// no error now. The first profile after an error is yielded even if it has not changed.
 func (v *view) update(now *profiles.Profile, read, healthy bool) bool {
 	switch {
 	case now != nil:
@@ -153,8 +153,8 @@ func (v *view) update(now *profiles.Profile, read, healthy bool) bool {
 	return true
 }
 
-// removed returns the error for a target that was in the file before but is not any more. The
-// argument found lists the targets that are in the file now.
+// removed returns the error for a target that a change removed from the file. The argument found
+// lists the targets that are in the file now.
 func (v *view) removed(found []string) error {
 	const most = 10
 	list := strings.Join(found[:min(len(found), most)], ", ")

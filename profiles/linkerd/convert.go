@@ -14,9 +14,8 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// convert converts a message to a Profile. It calls drop with an error for each part that
-// it leaves out. It keeps invalid members of conditions, because the Router leaves these
-// out.
+// convert converts a message to a Profile. It calls drop with an error for each part that it leaves
+// out. It does not leave out invalid members of conditions, because the Router leaves these out.
 func convert(m *destination.DestinationProfile, drop func(error)) *profiles.Profile {
 	p := &profiles.Profile{
 		Name:           m.GetFullyQualifiedName(),

@@ -17,7 +17,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Option configures the Source of [New] or [NewPolicies].
+// Option configures the Source that [New] or [NewPolicies] returns.
 type Option interface {
 	apply(o *options)
 }
@@ -106,9 +106,9 @@ func WithBackoff(b layer.Backoff) Option {
 	return optionFunc(func(o *options) { o.backoff = b })
 }
 
-// Limits are the time limits of each stream, see [WithStreamLimits]. A zero field has
-// the value that linkerd's chart sets for its proxies. A negative field means no limit.
-// While the consumer does not read, only Lifetime counts.
+// Limits are the time limits of each stream, see [WithStreamLimits]. A zero field has the value
+// that linkerd's chart sets for its proxies. A negative field means no limit. While the consumer
+// handles a profile, the timer of Idle stops, but the time of Lifetime continues.
 type Limits struct {
 	// Initial limits the time to the first message, including the dial. A stream that takes longer
 	// fails with the code DeadlineExceeded. 0 means 3 s.

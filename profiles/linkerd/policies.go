@@ -26,12 +26,12 @@ type policies struct {
 	workload string
 }
 
-// NewPolicies returns a Source of the outbound policies of the policy controller at conn.
-// The policies are converted to profiles. The Source calls OutboundPolicies.Watch. workload
-// describes the client to the controller; linkerd's proxies send
-// {"ns":"default","pod":"web-1"}. Targets and options are those of [New], but
-// [WithContextToken] has no effect. A target has no policy if the controller returns
-// NotFound, Unimplemented, InvalidArgument or FailedPrecondition. A nil conn panics.
+// NewPolicies returns a Source of the outbound policies of the policy controller at conn. The
+// policies are converted to profiles. The Source calls OutboundPolicies.Watch. workload describes
+// the client to the controller; linkerd's proxies send {"ns":"default","pod":"web-1"}. Targets and
+// options are those of [New], but [WithContextToken] has no effect. A target has no policy if the
+// controller returns NotFound, Unimplemented, InvalidArgument or FailedPrecondition. NewPolicies
+// panics if conn is nil.
 //
 // An invalid part of a policy is left out, and an invalid backend fails its share of the
 // requests. linkerd's proxy rejects the whole policy instead. The other differences to
@@ -67,14 +67,14 @@ func (s *policies) Watch(ctx context.Context, target string) iter.Seq2[*profiles
 	})
 }
 
-// Prefer returns a Source that combines the profile and the policy of a target. The profile
-// is used if it has a name, and routes or targets. Otherwise the policy is used, with the
-// name and the OpaqueProtocol of the profile. This is the precedence in linkerd's proxy.
+// Prefer returns a Source that combines the profile and the policy of a target. The profile is used
+// if it has a name and at least one route or target. Otherwise the policy is used, with the name
+// and the OpaqueProtocol of the profile. This is the precedence in linkerd's proxy.
 //
 // The profile is also used if the target has no policy, or if the policy does not arrive within
-// wait. After such a timeout, new watches do not wait until the policy controller answers again.
-// During an outage of the policy controller, the last policies stay current, and one warning is
-// logged to log.
+// wait. After such a timeout, new watches use the profile at once. After the next answer of the
+// policy controller, new watches wait again. During an outage of the policy controller, the last
+// policies stay current, and one warning is logged to log.
 func Prefer(profile, policy profiles.Source, wait time.Duration, log *slog.Logger) profiles.Source {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -182,8 +182,8 @@ func (m *merged) add(ctx context.Context, target string, i item) (_ *profiles.Pr
 }
 
 // late is called when the argument wait of [Prefer] has passed since the start of the watch. It
-// returns the profile to yield, or nil if nothing must be yielded. Nothing must be yielded if, for
-// example, the policy has arrived.
+// returns the profile to yield. It returns nil if nothing must be yielded, for example because the
+// policy has arrived.
 func (m *merged) late(ctx context.Context, target string) *profiles.Profile {
 	if m.policy.settled && (m.profile.settled || m.policy.current == nil) {
 		return nil

@@ -189,8 +189,8 @@ func (c *policyConverter) tlsRoutes(all []*outbound.TlsRoute) []profiles.Route {
 }
 
 // routesOf converts routes of type R with rules of type U. It leaves out a route if the function
-// hosts returns false for it, and a rule if convert returns false for it. It stores the position
-// of the current rule in c.at, because errors name the rule.
+// hosts returns false for the route, and a rule if convert returns false for the rule. It stores
+// the position of the current rule in c.at, because errors name the rule.
 func routesOf[U any, R interface {
 	GetMetadata() *meta.Metadata
 	GetRules() []U
@@ -213,8 +213,8 @@ func routesOf[U any, R interface {
 }
 
 // hostsOf converts the elements of all, which are conditions on the host of a request or on the
-// server name of a connection. It leaves out invalid conditions. ok is false only if there
-// are conditions and all are invalid.
+// server name of a connection. It leaves out invalid conditions. ok is false if there are
+// conditions and all of them are invalid. Otherwise ok is true.
 func hostsOf[S interface{ GetReverseLabels() []string }, H interface {
 	GetExact() string
 	GetSuffix() S
@@ -234,8 +234,9 @@ func hostsOf[S interface{ GetReverseLabels() []string }, H interface {
 	return hosts, len(hosts) > 0 || len(all) == 0
 }
 
-// convertMatches converts the conditions in all by the function convert, and adds them to the
-// rule. It leaves out invalid conditions. It returns false if all conditions are invalid.
+// convertMatches converts the conditions in all by the function convert, and adds them to the rule.
+// It leaves out invalid conditions. It returns false if there are conditions and all of them are
+// invalid.
 func convertMatches[M any](c *policyConverter, to *rule, all []M, convert func(M) (profiles.All, string, error)) bool {
 	for _, m := range all {
 		match, prefix, err := convert(m)

@@ -58,8 +58,8 @@ func (c *policyConverter) grpcFilters(all []*outbound.GrpcRoute_Filter) (f filte
 	return f
 }
 
-// addFault adds a fault. r is a share of the requests that have no earlier fault. addFault
-// converts it to a share of all requests, because Fraction of a profiles.Fault is such a share.
+// addFault adds a fault. r is the share among the requests without an earlier fault. addFault
+// converts r to a share of all requests, because Fraction of a profiles.Fault is one.
 func (f *filters) addFault(fault profiles.Fault, r *http_route.Ratio) {
 	if len(f.faults) == 0 {
 		f.passing = 1
@@ -246,11 +246,11 @@ type weightedBackend[B any] interface {
 	GetWeight() uint32
 }
 
-// backendsOf converts the backends of a rule. The distribution of the rule determines which list
-// is used: first for "first available", and random for a random distribution. given reports
-// whether the rule has a distribution. convert converts the filters of a backend. failover reports
-// whether a backend is used only while the previous ones are unavailable. If the rule has no
-// backends, the result is empty but not nil.
+// backendsOf converts the backends of a rule. The distribution of the rule determines which list is
+// used: first for "first available", and random for a random distribution. The argument given
+// reports whether the rule has a distribution. convert converts the filters of a backend. If
+// failover is true, a backend is used only while the previous ones are unavailable. If the rule has
+// no backends, the result is empty but not nil.
 func backendsOf[F any, B routeBackend[F], W weightedBackend[B]](
 	c *policyConverter, given bool, first []B, random []W, convert func([]F) filters,
 ) (backends []profiles.Backend, failover bool) {

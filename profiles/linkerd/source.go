@@ -25,7 +25,7 @@ type source struct {
 
 // New returns a Source that requests profiles from the controller at conn. The caller closes conn
 // after the last use. A target is a name with a port ("web.default.svc.cluster.local:80") or an
-// address ("10.0.0.7:80"). A nil conn panics.
+// address ("10.0.0.7:80"). New panics if conn is nil.
 func New(conn grpc.ClientConnInterface, opts ...Option) profiles.Source {
 	if conn == nil {
 		panic("linkerd: New: the connection is nil; want a gRPC connection to a destination controller")

@@ -23,9 +23,9 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Limits has the time limits of each stream, see [WithStreamLimits]. The zero value means
-// the limits in linkerd's Helm chart: 3 s, 5 min and 1 h. A negative field means no limit.
-// Time in which the consumer does not read counts only for Lifetime.
+// Limits has the time limits of each stream, see [WithStreamLimits]. The zero value means the
+// limits in linkerd's Helm chart: 3 s, 5 min and 1 h. A negative field means no limit. While the
+// consumer handles an update, the timer of Idle stops, but the time of Lifetime continues.
 type Limits struct {
 	// Initial limits the time from the start of a stream, including connecting, to the
 	// first message other than a Remove. An answer to a health check also ends this time. 0
@@ -41,8 +41,8 @@ type Limits struct {
 }
 
 // WithStreamLimits sets the time limits of each stream. They detect a controller that does not
-// answer. Lifetime also limits the time for which a set is wrong after a lost message. The default
-// is the zero [Limits].
+// answer. Lifetime also limits how long a set stays wrong after a lost message. The default is the
+// zero [Limits].
 func WithStreamLimits(l Limits) Option {
 	return option(func(o *options) { o.limits = stream.Limits(l).OrDefault() })
 }
@@ -83,8 +83,8 @@ func (w *watch) open(ctx context.Context, _ string) iter.Seq2[resolve.Update, er
 	}
 }
 
-// read opens one stream, reads its messages and yields their updates. It returns the reason
-// why the stream ended, or nil if the consumer broke.
+// read opens one stream, reads its messages and yields their updates. It returns the reason why the
+// stream ended, or nil if yield returned false.
 func (w *watch) read(dog *stream.Watchdog, yield func(resolve.Update) bool) error {
 	if err := dog.Wait(); err != nil {
 		return err
