@@ -91,7 +91,8 @@ type optionFunc[Rsp any] func(*options[Rsp])
 func (f optionFunc[Rsp]) apply(o *options[Rsp]) { f(o) }
 
 // WithCompletion sets the function that determines when a response ends. After an endpoint was
-// removed, the context of its service ends with its last response. The default is [layer.AtEnd].
+// removed, the context of its service ends when the last response of the endpoint has ended. The
+// default is [layer.AtEnd].
 func WithCompletion[Rsp any](c layer.Completion[Rsp]) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })
 }

@@ -6,10 +6,10 @@
 //	                           Endpoint.Service, its context, its open calls
 //
 // [Endpoints] converts the updates of a resolver to a sequence of changes. As long as the
-// [resolve.ID] of an endpoint stays the same, its service stays. The connections of the service
-// and the state that the consumer keeps for the endpoint stay too. If the ID at an address
-// changes, one [Change] removes the old endpoint and adds a new one. A removed endpoint gets no
-// new requests. The context of its service ends after its last response.
+// [resolve.ID] of an endpoint stays the same, its service stays. The connections of the service and
+// the state that the consumer keeps for the endpoint stay too. If the ID at an address changes, one
+// [Change] removes the old endpoint and adds a new one. A removed endpoint gets no new requests.
+// The context of its service ends after the last response of the service.
 //
 // With a [layer.Cache] of balancers, each target is resolved once:
 //

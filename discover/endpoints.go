@@ -19,9 +19,9 @@ import (
 // at most one endpoint per address. If the [resolve.ID] at an address changes, one Change removes
 // the old endpoint and adds a new one.
 //
-// The sequence ends when ctx ends or the consumer breaks. An error of r is yielded in the field
-// Err of a Change and leaves the endpoints unchanged. [resolve.ErrUnresolvable] removes all
-// endpoints and ends the sequence. If r ends without this error, the endpoints stay until ctx
+// The sequence ends when ctx ends or the consumer breaks. An error of r is yielded in the field Err
+// of a Change and leaves the endpoints unchanged. [resolve.ErrUnresolvable] removes all endpoints
+// and ends the sequence. If the sequence of r ends without this error, the endpoints stay until ctx
 // ends.
 //
 // After the consumer has received the Change that removes an endpoint, Call and Ready of

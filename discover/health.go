@@ -156,13 +156,13 @@ func (c *checked[Req, Rsp]) become(err error, healthy bool) {
 	c.group.changed.Wake()
 }
 
-// admits reports whether the endpoint admits requests. It does so if it is healthy, or if no
-// endpoint of its target is healthy.
+// admits reports whether the endpoint admits requests. The endpoint admits requests if it is
+// healthy, or if no endpoint of its target is healthy.
 func (c *checked[Req, Rsp]) admits() bool {
 	return c.reason.Load() == nil || c.group.healthy.Load() == 0
 }
 
-// Ready waits until the endpoint admits requests and its service is ready. See admits.
+// Ready waits until the endpoint admits requests, as admits reports, and its service is ready.
 func (c *checked[Req, Rsp]) Ready(ctx context.Context) error {
 	for {
 		if err := c.group.changed.Wait(ctx, c.admits); err != nil {

@@ -39,9 +39,9 @@ type (
 	// profile together have no limit.
 	Path string
 
-	// PathPrefix holds for paths that begin with the segments of the prefix: "/a" holds for "/a",
-	// "/a/" and "/a/b", but not for "/ab". It must begin with '/' and have no query. A '/' at its
-	// end has no effect. Percent-encoded characters are not decoded.
+	// PathPrefix holds for paths that begin with all of its segments: "/a" holds for "/a", "/a/"
+	// and "/a/b", but not for "/ab". A PathPrefix must begin with '/' and have no query. A '/' at
+	// its end has no effect. Percent-encoded characters are not decoded.
 	PathPrefix string
 
 	// Method holds for requests with this method. Case matters. A Method must be an HTTP token.

@@ -22,8 +22,8 @@ type Mirror struct {
 	MaxInFlight  int     // maximum number of concurrent copies; 0 means 100
 }
 
-// MirrorHeader is a header field that is added to each copy. Its value is the target of the
-// original request. (Envoy changes the host instead, which may select another virtual
+// MirrorHeader is a header field that a Mirror adds to each copy. The value of the field is the
+// target of the original request. (Envoy changes the host instead, which may select another virtual
 // host.)
 //
 // A request with this field is not copied, so that two targets can mirror each other. If a

@@ -28,13 +28,13 @@ type optionFunc[Req, Rsp any] func(*options[Req, Rsp])
 
 func (f optionFunc[Req, Rsp]) apply(o *options[Req, Rsp]) { f(o) }
 
-// WithInitialWait makes requests wait for the first profile. The wait ends at the latest
-// when d has passed since the call of [New]. After that the default profile is used until
-// the first profile arrives. Without this option requests do not wait. They may then reach
-// a target that the first profile excludes.
+// WithInitialWait makes requests wait for the first profile. The wait ends at the latest when d has
+// passed since the call of [New]. After that the default profile is used until the first profile
+// arrives. Without this option requests do not wait, and may reach a target that the first profile
+// excludes.
 //
-// A Router never waits at another point. A service that mk of [New] returns may wait, for example
-// in a queue.
+// The Router itself delays requests only for the first profile. The services that the function mk
+// of [New] returns may wait, for example in a queue.
 func WithInitialWait[Req, Rsp any](d time.Duration) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.initialWait = d })
 }

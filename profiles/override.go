@@ -53,8 +53,8 @@ func (o *overrides[Req, Rsp]) Next() layer.Service[Req, Rsp] { return o.Service 
 
 func (o *overrides[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "overrides"} }
 
-// addTimeout adds to st the time limit d of a request. A d of 0 means no limit. If the stack is
-// for requests with override fields, the first valid value of the given fields replaces d.
+// addTimeout adds to st the time limit d of a request. A d of 0 means no limit. If the stack is for
+// requests with override fields, the value of the first given field that is valid replaces d.
 func (a *routeStack[Req, Rsp]) addTimeout(st layer.Stack[Req, Rsp], d time.Duration, fields ...string) layer.Stack[Req, Rsp] {
 	if !a.overridden {
 		return st.Timeout(d)
@@ -113,7 +113,7 @@ func (o *overriddenRetry[Req, Rsp]) Describe() layer.Node { return layer.Node{Na
 // overrideRetry returns the Retry of a request with the given header. The values of the override
 // fields replace those of the argument of, which is the Retry of the policy. If of is nil, they
 // replace linkerd's defaults. Invalid values are ignored, as in linkerd. Without valid values, the
-// result is of. If the limit of retries is 0, the result is nil.
+// result is the argument of. If the limit of retries is 0, the result is nil.
 func overrideRetry(header layer.Header, of *Retry) *Retry {
 	statuses, byStatus := overrideStatuses(header.Get(overrideHTTP))
 	codes, byCode := overrideCodes(header.Get(overrideGRPC))

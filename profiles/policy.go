@@ -15,8 +15,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Policy has the parts of a [Profile] that linkerd's client policies have and service
-// profiles do not. NewPolicies of package profiles/linkerd makes profiles with a Policy.
+// Policy has the parts of a [Profile] that only linkerd's client policies have, and not its service
+// profiles. NewPolicies of package profiles/linkerd makes profiles with a Policy.
 type Policy struct {
 	// name of the resource to which the policy is attached: "Service.default.web:80"
 	Name   string
@@ -32,14 +32,14 @@ type Policy struct {
 	ServerNames bool
 }
 
-// RoutePolicy has the parts of a [Route] that linkerd's client policies have and service
-// profiles do not.
+// RoutePolicy has the parts of a [Route] that only linkerd's client policies have, and not its
+// service profiles.
 type RoutePolicy struct {
-	// Backends share the requests of the route in proportion to their weights. With Failover, the
-	// first ready backend gets all requests. If all weights are 0, requests are rejected. An
+	// Backends share the requests of the route in proportion to their weights. If Failover is set,
+	// the first ready backend gets all requests. If all weights are 0, requests are rejected. An
 	// invalid backend fails its share of the requests. nil means the targets of the profile. The
-	// [layer.Route] of a request is added to the context when a backend is chosen, so the layers
-	// of the route do not see it.
+	// [layer.Route] of a request is added to the context when a backend is chosen, so the layers of
+	// the route do not see it.
 	Backends []Backend
 	Failover bool
 
@@ -114,8 +114,8 @@ func WithBackends[Req, Rsp any](mk layer.MakeService[*Backend, Req, Rsp]) Option
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.backends = mk })
 }
 
-// valid returns a copy of p without negative timeouts and without an invalid Retry. It
-// returns an error for each part that it left out.
+// valid returns a copy of p in which negative timeouts are 0 and an invalid Retry is nil. It
+// returns an error for each such part.
 func (p RoutePolicy) valid() (RoutePolicy, []error) {
 	var problems []error
 	for _, d := range []struct {
@@ -233,9 +233,9 @@ func (r *Router[Req, Rsp]) routeSplit(route *liveRoute[Req, Rsp], parent map[str
 	return s
 }
 
-// toBackend returns the [layer.Route] of the requests that the route r sends to b. The
-// result has the labels of the policy (parent), of r and of b. It is nil if b has no
-// labels.
+// toBackend returns the [layer.Route] of the requests that the route r sends to b. It has the name
+// of r, and the labels of the policy (the argument parent), of r and of b. If b has no labels, it
+// is nil.
 func (r Route) toBackend(b *Backend, parent map[string]string) *layer.Route {
 	if len(b.Labels) == 0 {
 		return nil
@@ -347,8 +347,8 @@ func (b *Backend) label() string {
 	return cmp.Or(b.Authority, "missing")
 }
 
-// releaseBackends removes the services of backends that no route of s uses. If the profile of s
-// has RoutesOnly, the remaining backends replace the split of s, so that Ready waits for them. The
+// releaseBackends removes the services of backends that no route of s uses. If the profile of s has
+// RoutesOnly, the other backends become the split of s, because Ready must wait for these. The
 // caller must hold mu.
 func (r *Router[Req, Rsp]) releaseBackends(s *snapshot[Req, Rsp]) {
 	used := make(map[string]layer.Service[Req, Rsp], len(r.backendServices))

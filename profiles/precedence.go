@@ -45,7 +45,7 @@ func candidatesOf[Req, Rsp any](routes []*liveRoute[Req, Rsp], p Precedence) []c
 	return candidates
 }
 
-// alternatives returns the members of m if m is an Any, and otherwise only m.
+// alternatives returns the members of m if m is an Any. Otherwise it returns a list with only m.
 func alternatives(m matcher) []matcher {
 	if members, ok := m.(anyOf); ok {
 		return members
@@ -67,7 +67,7 @@ func (r rank) compare(other rank) int {
 		cmp.Compare(r.queries, other.queries), cmp.Compare(r.method, other.method))
 }
 
-// rankOf returns the rank of m. Conditions within an Any or a Not do not count.
+// rankOf returns the rank of m. The rank of an Any or a Not is zero, whatever conditions it has.
 func rankOf(m matcher) (r rank) {
 	switch m := m.(type) {
 	case allOf:

@@ -35,7 +35,7 @@ type Profile struct {
 	// has no effect on requests.
 	OpaqueProtocol bool
 
-	// Endpoint is the address of a destination that has only one address and no Name. See
+	// Endpoint is the only address of a destination without a Name, such as a pod. See
 	// [Profile.Dispatch]. A Router uses Endpoint only with [WithForward].
 	Endpoint *Endpoint
 
@@ -46,8 +46,9 @@ type Profile struct {
 	Policy *Policy // for client policies; may be nil
 }
 
-// Route selects requests and specifies how they are treated. Routes are equal if they are deeply
-// equal. If the next profile has an equal route, the route keeps its state.
+// Route selects requests and specifies how they are treated. Two routes are equal if
+// reflect.DeepEqual returns true for them. If the next profile has an equal route, the route keeps
+// its state.
 //
 // The fields from Timeout to Mirrors have an effect only with [WithRouteLayers], or if the
 // function of [WithPerRoute] applies them. A zero or invalid value turns a field off.
@@ -108,9 +109,9 @@ type Rate struct {
 }
 
 // RetryBudget limits retries to a share of the requests, as [layer.Budget] does. In any period of
-// length TTL there are at most Ratio × requests + MinPerSecond × TTL retries. Only requests of
-// routes that are Retryable or have a Hedge count. If the next profile has an equal RetryBudget,
-// the counts continue. Otherwise they start again, and all routes are built again.
+// length TTL there are at most Ratio × requests + MinPerSecond × TTL retries. Only the requests of
+// routes with Retryable or a Hedge are counted. If the next profile has an equal RetryBudget, the
+// counts continue. Otherwise they start again, and all routes are built again.
 //
 // linkerd counts in whole numbers and tenths of the TTL. The limits here are exact and
 // never higher. A Ratio above 10 counts as 10, and a MinPerSecond above 1 000 000 counts as
@@ -281,7 +282,7 @@ func (b RetryBudget) budget() *layer.Budget {
 }
 
 // apex returns the destination of requests if the profile has no split: Name with the port of
-// target. If Name is empty or target has no port, the apex is target. If Name is invalid, apex
+// target. If Name is empty or target has no port, apex returns target. If Name is invalid, apex
 // returns target and an error.
 func (p *Profile) apex(target string) (string, error) {
 	if p.Name == "" {

@@ -7,9 +7,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// response has the values of a response that conditions read. Before the end of the
-// response, trailer is nil. At the end, header is nil, because conditions on the header
-// have already been decided.
+// response has the values of a response that conditions read. Before the end of the response, the
+// field trailer is nil. At the end, the field header is nil, because conditions on the header have
+// already been decided.
 type response struct {
 	status          int
 	header, trailer layer.Header
@@ -82,8 +82,9 @@ func compileResponses(members []Match, decisive truth, drop func(error)) (respon
 	return joined, nil
 }
 
-// responseJoin is a compiled All or Any. The result is decisive if a member has that value.
-// Otherwise the result is open if a member is open. Otherwise it is the opposite of decisive.
+// responseJoin is a compiled All or Any. If a member has the value of the field decisive, the
+// result is that value. Otherwise, if a member is open, the result is open. Otherwise the result is
+// the opposite of decisive.
 type responseJoin struct {
 	members  []responseMatcher
 	decisive truth // no for All, yes for Any

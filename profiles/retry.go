@@ -77,8 +77,8 @@ func (a *routeStack[Req, Rsp]) retryable(grpc bool, o layer.Outcome[Rsp]) bool {
 	return errors.Is(o.Err, layer.ErrAttemptTimeout) || a.layers.classify(o) == layer.Retryable
 }
 
-// routeReplayer is the Replayer of WithRouteLayers, except that it ignores a Retry-After in a
-// response, as linkerd does.
+// routeReplayer wraps the Replayer that was passed to WithRouteLayers. It ignores a Retry-After in
+// a response, as linkerd does.
 type routeReplayer[Req, Rsp any] struct {
 	layer.Replayer[Req, Rsp]
 	access layer.Accessor[Req, Rsp]

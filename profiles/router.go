@@ -21,9 +21,9 @@ const layerName = "profiles"
 // route of a request and sends the request to one of the profile's targets. A route with a name or
 // labels is added to the context, see [layer.WithRoute]. [New] returns a Router.
 //
-// A request is rejected if every target rejects it. If every target rejects it with
-// [layer.ErrClosed], a further profile may still bring other targets. Therefore the error of the
-// Router matches ErrClosed only after the watch of the profile has ended.
+// A request is rejected if every target rejects it. While the watch of the profile runs, the error
+// of the Router does not match [layer.ErrClosed], because the next profile may have other targets.
+// After the watch has ended, it matches ErrClosed if all targets return ErrClosed.
 type Router[Req, Rsp any] struct {
 	options[Req, Rsp]
 	target string
@@ -54,9 +54,9 @@ type Router[Req, Rsp any] struct {
 //
 // mk returns the service for an authority of the profile's targets, usually a balancer with a
 // queue. It is called once for each authority during the life of the Router. mk must release
-// services that are not used any more, as layer.Cache does. If mk returns nil, requests for the
-// authority go to other targets. Without another target, they are rejected with an error that
-// matches [layer.ErrNoRoute].
+// services that are not used any more, as layer.Cache does. If mk returns nil, the requests for the
+// authority go to other targets. If there are no other targets, the requests are rejected with an
+// error that matches [layer.ErrNoRoute].
 //
 // A nil source, access or mk panics.
 func New[Req, Rsp any](
@@ -141,8 +141,8 @@ func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 }
 
 // await waits until the first profile arrives or the initial wait is over. It returns the snapshot
-// that is then current. If ctx ends first, it returns a rejection. s is the snapshot at the time
-// of the call.
+// that is current after the wait. If ctx ends first, it returns a rejection. s is the snapshot that
+// was current before the wait.
 func (r *Router[Req, Rsp]) await(ctx context.Context, s *snapshot[Req, Rsp]) (*snapshot[Req, Rsp], error) {
 	start := time.Now()
 	for s.provisional {

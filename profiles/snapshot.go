@@ -38,7 +38,8 @@ type liveRoute[Req, Rsp any] struct {
 
 // compile compiles p. If a route of p is equal to a route of old, compile uses the liveRoute of
 // old, with the state of its stack. It makes all routes again if the retry budget or the labels of
-// the Policy changed, or, with WithOnUpdate, the Name. The caller must hold mu.
+// the Policy changed. With WithOnUpdate, it also does so if the Name changed. The caller must hold
+// mu.
 func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapshot[Req, Rsp] {
 	drop := r.invalid.Add
 	defer r.invalid.End()
@@ -169,8 +170,8 @@ func (s routeSet[Req, Rsp]) find(key string, def *Route) *liveRoute[Req, Rsp] {
 	return nil
 }
 
-// isOf reports whether the definition of l is deeply equal to def. It passes pointers to
-// DeepEqual, because copies of the routes would be allocated.
+// isOf reports whether the field def of l is deeply equal to the argument def. It passes pointers
+// to DeepEqual, because copies of the routes would be allocated.
 func (l *liveRoute[Req, Rsp]) isOf(def *Route) bool { return reflect.DeepEqual(&l.def, def) }
 
 // splitOf returns the split of p. If all requests go to the endpoint of p, the split has

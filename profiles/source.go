@@ -189,9 +189,9 @@ func (s *snapshot[Req, Rsp]) poll() error {
 	return result
 }
 
-// ready waits until a target of the split is ready, ctx ends or another profile becomes current.
-// If all targets return ErrClosed, ready waits for another profile until done is closed. It starts
-// one goroutine for each target. All of these goroutines have ended when ready returns.
+// ready waits until a target of the split is ready, ctx ends or another profile becomes current. If
+// all targets return ErrClosed, ready also returns when done is closed. It starts one goroutine for
+// each target. All of these goroutines have ended when ready returns.
 func (s *snapshot[Req, Rsp]) ready(ctx context.Context, done <-chan struct{}) error {
 	waiting, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup

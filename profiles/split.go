@@ -61,13 +61,12 @@ func (s *split[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 // draw returns the index of a ready target, chosen at random by weight. In an ordered
 // split, it returns the first ready target.
 //
-// The first draw is among all targets, and counts if the drawn target is ready. Otherwise a
-// second draw is among the ready targets. A ready target of weight w still gets its share
-// of the ready weight: w/W + (1 − R/W)·w/R = w/R. W is the weight of all targets, and R is
-// the weight of the ready ones.
+// The first draw is among all targets. If the drawn target is not ready, a second draw is among the
+// ready targets. A ready target of weight w still gets its share of the ready weight: w/W + (1 −
+// R/W)·w/R = w/R. W is the weight of all targets, and R is the weight of the ready ones.
 //
-// If no target is ready, the first draw counts. A service below the drawn target, such as a
-// queue, then waits or rejects the request.
+// If no target is ready, draw returns the target of the first draw. The service of that target,
+// such as a queue, then waits or rejects the request.
 func (s *split[Req, Rsp]) draw() int {
 	if s.ordered {
 		return max(0, slices.IndexFunc(s.parts, func(p part[Req, Rsp]) bool { return layer.Poll(p.svc) == nil }))
@@ -85,9 +84,9 @@ func (s *split[Req, Rsp]) draw() int {
 	return first
 }
 
-// drawFrom returns the index of a target for which wanted returns true, chosen at random by
-// weight. If there are none, it returns -1. It takes one pass: each target replaces the previous
-// choice with a probability of its weight divided by the weight of all targets so far.
+// drawFrom returns the index of a target for which wanted returns true, chosen at random by weight.
+// If wanted returns false for all targets, it returns -1. It takes one pass: each target replaces
+// the previous choice with a probability of its weight divided by the weight of all targets so far.
 func (s *split[Req, Rsp]) drawFrom(wanted func(int) bool) int {
 	drawn, total := -1, uint64(0)
 	for i := range s.parts {

@@ -16,14 +16,14 @@ type StringMatch interface {
 
 // The kinds of StringMatch.
 type (
-	// Exact holds for a value that is equal to it. An empty Exact holds for an empty value.
+	// Exact holds for a value that is equal to the Exact. An empty Exact holds for an empty value.
 	Exact string
 
-	// Prefix holds for values that begin with it. It must not be empty; use [AnyValue]
-	// to match every value.
+	// Prefix holds for values that begin with the Prefix. An empty Prefix is invalid; use
+	// [AnyValue] to match every value.
 	Prefix string
 
-	// Suffix holds for values that end with it and are longer than it. It must not be empty.
+	// Suffix holds for values that end with the Suffix and are longer. An empty Suffix is invalid.
 	// Suffix(".example.com") holds for all hosts below example.com.
 	Suffix string
 

@@ -125,8 +125,8 @@ func (e *Endpoint) Validate() error {
 // linkerd's proxy, because linkerd's controller sends no routes together with an endpoint. An
 // invalid endpoint is ignored. Without this option a Router ignores all endpoints.
 //
-// mk makes the service of an endpoint. It is called if the endpoint is not deeply equal to
-// the previous endpoint. mk must release the services of earlier endpoints.
+// mk makes the service of an endpoint. It is called for each endpoint that is not deeply equal to
+// the previous one. mk must release the services of earlier endpoints.
 func WithForward[Req, Rsp any](mk layer.MakeService[*Endpoint, Req, Rsp]) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.forward = mk })
 }

@@ -36,7 +36,7 @@ func delta(known *Set, u Update) (Update, bool) {
 
 // confirm returns the update to yield, and whether to yield one. u and changed are the results of
 // delta. *lost reports whether an error was yielded since the last update. After an error, the
-// first answer is yielded even if it changes nothing. The update is then the whole set known.
+// first answer is yielded even if it changes nothing. In this case the update has the whole set.
 // confirm sets *lost to false when it returns true.
 func confirm(known *Set, lost *bool, u Update, changed bool) (Update, bool) {
 	if *lost && !changed && known.State() != StatePending {

@@ -86,8 +86,8 @@ func canonical(name dnsmessage.Name, records []dnsmessage.Resource) (end dnsmess
 	return dnsmessage.Name{}, 0, fmt.Errorf("the CNAMEs of %s go in a circle", name)
 }
 
-// take adds the records with the given name and kind to a. It returns the smallest TTL of
-// these records, or maxTTL without such records.
+// take adds the SRV records and the addresses in records to a, if they have the given name and
+// kind. It returns the smallest TTL of these records, or maxTTL without such records.
 func (a *answer) take(name string, kind dnsmessage.Type, records []dnsmessage.Resource) time.Duration {
 	ttl := maxTTL
 	for _, r := range records {
@@ -161,8 +161,8 @@ func seconds(n uint32) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// union combines h and o, the answers to the A and AAAA questions for one name. If only one of
-// them has addresses, the TTL is that of this answer. Otherwise it is the smaller one.
+// union combines h and o, the answers to the A and AAAA questions for one name. If only one of the
+// answers has addresses, the result has the TTL of that answer. Otherwise it has the smaller TTL.
 func (h hosts) union(o hosts) hosts {
 	both := hosts{exists: h.exists || o.exists, addrs: append(h.addrs, o.addrs...)}
 	switch {

@@ -31,9 +31,9 @@ func startFlight(o *options, look func(context.Context) (found, error)) (*flight
 	}
 }
 
-// run calls look for each lookup until ctx ends. Between two lookups it waits for the TTL,
-// or for the backoff after a failure. An unchanged answer is stored only after a failure,
-// because it then ends the failure.
+// run calls look for each lookup until ctx ends. Between two lookups it waits for the TTL, or for
+// the backoff after a failure. An unchanged answer is stored only if it follows a failure, because
+// it shows that the failure has ended.
 func (f *flight) run(ctx context.Context, o *options, look func(context.Context) (found, error)) {
 	var last resolve.Update
 	for failures := 0; ; {

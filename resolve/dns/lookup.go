@@ -60,9 +60,9 @@ func (l lookup) target(ctx context.Context, t target) (found, error) {
 	return result, nil
 }
 
-// tryNames calls look for each name that the search list makes of name, until a result is
-// final. If no result is final, it combines the results of all names. If complete is true,
-// the search list does not apply.
+// tryNames calls look for each name that the search list makes of the argument name. The first
+// final result is returned. If no result is final, the results of all names are combined. If
+// complete is true, the search list does not apply.
 func (l lookup) tryNames(
 	ctx context.Context, name string, complete bool, look func(context.Context, string) (found, error),
 ) (found, error) {

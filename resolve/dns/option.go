@@ -57,8 +57,8 @@ func WithHostsFile(file string) Option {
 	return option(func(o *options) { o.hosts = file })
 }
 
-// WithServers sets the servers, in the order in which they are asked. resolv.conf is then
-// not read. Port 0 means 53. It panics if an address is invalid.
+// WithServers sets the servers, in the order in which they are asked. resolv.conf is then not read.
+// Port 0 means 53. WithServers panics if an address is invalid.
 func WithServers(servers ...netip.AddrPort) Option {
 	servers = slices.Clone(servers)
 	for i, s := range servers {
@@ -72,9 +72,9 @@ func WithServers(servers ...netip.AddrPort) Option {
 	return option(func(o *options) { o.servers = servers })
 }
 
-// WithSearch sets the domains that are appended to a name, instead of the domains in
-// resolv.conf. The name itself is tried first if it has at least ndots dots, and last
-// otherwise. It panics if ndots is negative or a domain is invalid.
+// WithSearch sets the domains that are appended to a name, instead of the domains in resolv.conf.
+// The name itself is tried first if it has at least ndots dots, and last otherwise. WithSearch
+// panics if ndots is negative or a domain is invalid.
 func WithSearch(ndots int, domains ...string) Option {
 	atLeastZero("WithSearch: ndots", ndots)
 	for _, domain := range domains {

@@ -17,8 +17,8 @@ type snapshot struct {
 	slices  []*endpointSlice // sorted by name
 }
 
-// answer returns the endpoints of the snapshot s at the port want, as an update with the
-// whole set. It also returns descriptions of the problems in s.
+// answer returns the endpoints of the snapshot s at the port in the argument want, as an update
+// with the whole set. It also returns descriptions of the problems in s.
 func (o *options) answer(s snapshot, want portRef) (u resolve.Update, problems []string) {
 	if s.service == nil {
 		return resolve.Update{Kind: resolve.DoesNotExist}, nil
@@ -83,9 +83,9 @@ type candidate struct {
 	zones []string
 }
 
-// collect returns the backends for which wanted returns true, from the slices of the given
-// address family that have the port want. If an address is in two slices, because it moves
-// between them, it is returned once.
+// collect returns the backends for which wanted returns true. It reads the slices of the given
+// address family that have the port in the argument want. An address that is in two slices, because
+// it moves between them, is returned once.
 func collect(
 	from []*endpointSlice, family corev1.IPFamily, want choice, wanted func(*backend) bool,
 ) []candidate {

@@ -65,8 +65,8 @@ func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (run
 	return list, err
 }
 
-// settle waits until a running list has ended, and makes later lists fail. It is called
-// after a Reflector has ended, because a Reflector does not wait for a running list.
+// settle waits until a running list has ended, and makes later lists fail. It is called after a
+// Reflector has ended, because a Reflector does not wait for a running list.
 func (s *source) settle() {
 	s.listing.Lock()
 	s.over = true
@@ -90,8 +90,8 @@ func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 	return s.observe(ctx, w), nil
 }
 
-// note is called when the last watch has ended. If that watch lasted at least s.lasting, note sets
-// s.long.
+// note is called when a watch has ended. If that watch lasted at least s.lasting, note sets s.long
+// to true.
 func (s *source) note() {
 	if !s.opened.IsZero() && time.Since(s.opened) >= s.lasting {
 		s.long = true

@@ -207,8 +207,8 @@ type item struct {
 }
 
 // items returns the items that the stream must yield for the changes n. Errors about the problems
-// of a snapshot precede the update. Other errors follow it, so that a stream that starts during an
-// outage yields the endpoints first.
+// of a snapshot precede the update. Errors of the watches follow the update, so that a stream that
+// starts during an outage yields the endpoints first.
 func (v *view) items(n changes) []item {
 	var list []item
 	if n.snapshot != nil {
@@ -284,8 +284,8 @@ func (b *state) fail(k kind, err error) {
 	b.wake()
 }
 
-// works records that a watch of the kind k was opened: it clears the error of that kind. If
-// no kind has an error after that, it wakes the streams.
+// works is called when a watch of the kind k was opened. It clears the error of that kind. If this
+// was the only error, it counts a recovery and wakes the streams.
 func (b *state) works(k kind) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -320,7 +320,7 @@ type changes struct {
 }
 
 // look returns the changes that a stream has not seen. seen is the position of the stream, which
-// look updates. The result does not have errors that have ended.
+// look updates. The result has only errors that have not ended.
 func (b *state) look(seen *position) changes {
 	b.mu.Lock()
 	defer b.mu.Unlock()

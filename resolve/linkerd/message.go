@@ -82,8 +82,8 @@ func endpoint(a *destination.WeightedAddr, setLabels map[string]string, drop fun
 	}, true
 }
 
-// labels returns the labels of an endpoint: those of the set, overridden by those in own. If own
-// is empty, the endpoint shares the map of the set.
+// labels returns the labels of an endpoint: the labels in set, overridden by those in the argument
+// own. If own is empty, labels returns set itself.
 func labels(set, own map[string]string) map[string]string {
 	switch {
 	case len(own) == 0:

@@ -75,8 +75,8 @@ func follow(g *rig) {
 	}
 }
 
-// vanish removes all endpoints by the function remove and then adds endpoints, twice. It
-// checks that the target has the given state while it has no endpoints.
+// vanish calls the function remove, which must remove all endpoints, and then sets endpoints,
+// twice. It checks that the target has the given state while it has no endpoints.
 func (g *rig) vanish(remove func(string), state resolve.State) {
 	w := g.start(0, 1)
 	for range 2 {
@@ -87,8 +87,8 @@ func (g *rig) vanish(remove func(string), state resolve.State) {
 	}
 }
 
-// alter changes one of two endpoints by the function change. It checks that want returns true for
-// the Diff that the stream then yields.
+// alter changes one of two endpoints with the function change. It checks that the function want
+// returns true for the Diff of that change.
 func (g *rig) alter(change func(resolve.Endpoint) resolve.Endpoint, want func(resolve.Diff) bool) {
 	w := g.start(0, 1)
 	now := []resolve.Endpoint{g.Endpoint(0), change(g.Endpoint(1))}

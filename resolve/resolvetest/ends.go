@@ -69,9 +69,9 @@ func ends() []Check {
 	}
 }
 
-// inTime calls leave repeatedly until a stream has ended within the time soon. leave ends a stream
-// and returns it. If no stream has ended in time after many calls (a constant), inTime records a
-// violation.
+// inTime calls the function leave, which ends a stream, until a stream has ended within the time
+// soon. leave returns the stream. inTime records a violation if that does not happen within the
+// number of calls in the constant many.
 func (g *rig) inTime(leave func() *watch) {
 	quickest := time.Duration(math.MaxInt64)
 	for i := 0; i < many && g.err == nil; i++ {
@@ -131,8 +131,8 @@ func endDone(g *rig) {
 	})
 }
 
-// leaveNothing opens many streams, ends each of them by the function leave, and looks for
-// leaked goroutines. At least one stream must end within the time soon.
+// leaveNothing opens many streams, ends each of them with the function leave, and looks for leaked
+// goroutines. At least one stream must end within the time soon.
 func (g *rig) leaveNothing(leave func(*watch)) {
 	end := func() *watch {
 		w := g.start(0, 1)

@@ -122,8 +122,8 @@ func (w *watch) consume() {
 	})
 }
 
-// run leaves the loop of the consumer: by a panic for the action panics, and by
-// runtime.Goexit for the action exits. For other actions it does nothing.
+// run leaves the loop of the consumer. For the constant panics it panics, and for the constant
+// exits it calls runtime.Goexit. For other actions it does nothing.
 func (a action) run() {
 	switch a {
 	case panics:
@@ -254,15 +254,15 @@ func (w *watch) is(state resolve.State, endpoints []resolve.Endpoint) bool {
 	return w.set.State() == state && slices.EqualFunc(w.set.Endpoints(), want, resolve.Endpoint.Equal)
 }
 
-// end waits until the sequence has returned. The check must have ended the context before,
-// and must not change the source.
+// end waits until the sequence has returned. The caller must have ended the context of the stream,
+// and must not change the source meanwhile.
 func (w *watch) end() {
 	w.finish(continues, w.afterContext)
 }
 
-// finish answers the last item by the action a, and waits until the sequence has returned.
-// It calls check for each item that is yielded before that. It stores the duration in
-// w.took.
+// finish makes the consumer perform the action a, and waits until the sequence has returned. It
+// calls the function check for each item that is yielded meanwhile. It stores the time of the wait
+// in w.took.
 func (w *watch) finish(a action, check func(item) error) {
 	if w.g.err != nil {
 		return
@@ -285,8 +285,8 @@ func (w *watch) afterContext(it item) error {
 	return nil
 }
 
-// leave makes the consumer end its loop at the last item, in the way that a specifies. It
-// returns when the sequence has returned.
+// leave makes the consumer end its loop by the action a, and waits until the sequence has returned.
+// The consumer must have received an item.
 func (w *watch) leave(a action) {
 	if !w.held {
 		w.g.failf("no item was received to break at")
@@ -299,8 +299,8 @@ func (w *watch) leave(a action) {
 
 func ignore(item) error { return nil }
 
-// waitEnded waits until the sequence has returned. It calls check for each item that is
-// yielded before that.
+// waitEnded waits until the sequence has returned. It calls the function check for each item that
+// is yielded meanwhile.
 func (w *watch) waitEnded(check func(item) error) error {
 	timer := time.NewTimer(w.g.Timeout)
 	defer timer.Stop()
