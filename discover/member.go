@@ -11,9 +11,9 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// member is the Service of one endpoint. The watch keeps it as long as the ID of the endpoint
-// stays the same. MakeService made the inner service. The context of the inner service ends when
-// the member is retired and has no open response.
+// member is the Service of one endpoint. The watch keeps it as long as the ID of the endpoint stays
+// the same. The inner service is the one that MakeService returned. The context of the inner
+// service ends when the member is retired and has no open response.
 type member[Req, Rsp any] struct {
 	refcount.Count
 	inner    layer.Service[Req, Rsp]

@@ -11,8 +11,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Fault injects a delay, a response, or both, in order to test the callers. A fault applies at
-// most once to each request, before retries. The Timeout of the route includes the delay. The
+// Fault injects a delay, a response, or both, in order to test the callers. A fault applies at most
+// once to each request, before the first attempt. The Timeout of the route includes the delay. The
 // metrics for requests count an injected response, but the metrics for attempts do not.
 type Fault struct {
 	// Fraction is the share of the requests that get the fault, 0 to 1. A request gets at
@@ -110,7 +110,7 @@ type faultService[Req, Rsp any] struct {
 type faultShare[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	Fault
-	upTo float64   // random numbers from the previous upTo to below this one select the fault
+	upTo float64   // a random number below upTo, but not below the previous upTo, selects the fault
 	ends time.Time // when the TTL of the fault is over
 }
 

@@ -30,7 +30,7 @@ import (
 //
 // For HTTP, pass httplayer.Replayer{}, httplayer.Editor{} and httplayer.Classify. Without replayer
 // (nil), no retries and hedges happen. Without edit (nil), header changes, Redirect, Mirrors and
-// Faults with a response have no effect. "Retries" in the package documentation has more.
+// Faults with a response have no effect. See "Retries" in the package documentation.
 func WithRouteLayers[Req, Rsp any](
 	replayer layer.Replayer[Req, Rsp], edit layer.Editor[Req, Rsp], classify layer.Classifier[Rsp],
 ) Option[Req, Rsp] {

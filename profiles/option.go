@@ -40,8 +40,8 @@ func WithInitialWait[Req, Rsp any](d time.Duration) Option[Req, Rsp] {
 }
 
 // WithPerRoute inserts the service that stack returns between each route and its targets. stack is
-// called once for each route, must return at once, and may return next. The service is kept as
-// long as the route and the RetryBudget are equal in the next profile. See also [WithOnUpdate].
+// called once for each route, must return at once, and may return next. If the route and the
+// RetryBudget are equal in the next profile, the route keeps the service. See also [WithOnUpdate].
 // [WithDefaultRoute] does the same for requests that match no route.
 //
 // With [WithRouteLayers], next includes the layers of the route. Each Call of next chooses a

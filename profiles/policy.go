@@ -80,8 +80,8 @@ type Backend struct {
 	Target
 	Endpoint  *Endpoint // the only endpoint of the backend, instead of Authority; may be nil
 	Balancing Balancing
-	// labels of the backend's resource, for example "backend_name", for metrics and tap. If
-	// there are any, the layers of the backend see a [layer.Route] that has the labels of the
+	// labels of the backend's resource, for example "backend_name", for metrics and tap. If Labels
+	// is not empty, the layers of the backend see a [layer.Route] that has the labels of the
 	// policy, the route and the backend.
 	Labels map[string]string
 	// the reason with which the requests to the backend fail; "" if the backend exists

@@ -53,7 +53,7 @@ type Router[Req, Rsp any] struct {
 // profile arrives.
 //
 // mk returns the service for an authority of the profile's targets, usually a balancer with a
-// queue. It is called once for each authority during the life of the Router. mk must release
+// queue. mk is called once for each authority during the life of the Router. mk must release
 // services that are not used any more, as layer.Cache does. If mk returns nil, the requests for the
 // authority go to other targets. If there are no other targets, the requests are rejected with an
 // error that matches [layer.ErrNoRoute].

@@ -39,7 +39,7 @@ type Static struct {
 }
 
 // Set sets the profile of target. p must not be modified afterwards. The sequences of Watch for
-// target yield p. nil means the default profile.
+// target yield p. A nil p means the default profile.
 func (s *Static) Set(target string, p *Profile) {
 	s.mu.Lock()
 	if s.profiles == nil {
@@ -152,7 +152,7 @@ func (r *Router[Req, Rsp]) endInitialWait() {
 	}
 }
 
-// replace makes p current. nil means the default profile.
+// replace makes p the current profile. A nil p means the default profile.
 func (r *Router[Req, Rsp]) replace(p *Profile) {
 	if p == nil {
 		p = &Profile{}
@@ -163,7 +163,7 @@ func (r *Router[Req, Rsp]) replace(p *Profile) {
 	r.log.Debug("profile", "target", r.target, "name", p.Name, "routes", len(p.Routes), "targets", len(p.Targets))
 }
 
-// swap compiles p and makes it current. The caller must hold mu.
+// swap compiles p and makes the result the current snapshot. The caller must hold mu.
 func (r *Router[Req, Rsp]) swap(p *Profile) {
 	old := r.current.Load()
 	r.current.Store(r.compile(p, old))

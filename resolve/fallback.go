@@ -12,10 +12,10 @@ import (
 // exist or cannot be resolved ([ErrUnresolvable]), it uses secondary. It does not use secondary if
 // primary reports Empty or yields another error.
 //
-// Switching yields one Replace, Empty or DoesNotExist. The endpoints of primary stay until
-// secondary has answered. secondary is resolved only while it is used. ErrUnresolvable of
-// secondary counts as DoesNotExist. If both return ErrUnresolvable, the sequence ends with
-// an error that matches it.
+// A switch to the other resolver yields one Replace, Empty or DoesNotExist. The endpoints of
+// primary stay until secondary has answered. secondary is resolved only while it is used.
+// ErrUnresolvable of secondary counts as DoesNotExist. If both resolvers return ErrUnresolvable,
+// the sequence ends with an error that matches ErrUnresolvable.
 //
 // If primary recovers from an error and the target still does not exist, the endpoints of
 // secondary are yielded again, because the error is over. If the sequence of a resolver

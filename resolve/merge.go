@@ -116,9 +116,9 @@ func (all *union) final() error {
 	return err
 }
 
-// emit yields the change of the union since the last update. After an error, it yields the
-// whole set. It yields nothing before all resolvers have answered or mergeGrace is over. It
-// returns false if the consumer broke.
+// emit yields the change of the union since the last update. After an error of a resolver, it
+// yields the whole union. It yields nothing before all resolvers have answered or mergeGrace is
+// over. It returns false if the consumer broke.
 func (all *union) emit(yield func(Update, error) bool) bool {
 	pending := 0
 	for n := range all.sets {

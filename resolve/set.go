@@ -40,10 +40,10 @@ func (d Diff) HasChanges() bool {
 
 // Apply applies u and returns its effect.
 //
-// If a list in u has an address twice, the last entry counts. If the set has an endpoint with the
-// address but another ID, an Add replaces that endpoint. A Remove removes the endpoint of an
-// address regardless of its ID. If no endpoints are left, the state is StateEmpty. Before the
-// first answer, a Remove and an empty Add have no effect. The maps of labels in u are not copied.
+// If a list in u has an address twice, Apply uses the last entry. If the set has an endpoint with
+// the address but another ID, an Add replaces that endpoint. A Remove removes the endpoint of an
+// address regardless of its ID. If no endpoints are left, the state is StateEmpty. Before the first
+// answer, a Remove and an empty Add have no effect. The maps of labels in u are not copied.
 func (s *Set) Apply(u Update) Diff {
 	d := Diff{Before: s.state}
 	switch u.Kind {

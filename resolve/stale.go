@@ -65,8 +65,8 @@ func ServeStale(r Resolver, p StalePolicy) *StaleResolver {
 // StaleStatus is the state of one stream of a [StaleResolver].
 type StaleStatus struct {
 	Target    string
-	State     State         // the state of the served set
-	Endpoints int           // the number of endpoints in the served set
+	State     State         // the state of the set that was yielded last
+	Endpoints int           // the number of endpoints in that set
 	Age       time.Duration // time since the first error after the last answer; 0 without such an error
 	IsStale   bool          // whether an answer is delayed
 	Err       error         // the last error; nil if Age is 0
@@ -158,9 +158,9 @@ type staleStream struct {
 	err        error     // the last error since lostAt
 }
 
-// step applies the message m. If m is zero, it checks instead whether the deadline has
-// passed. ok reports whether the caller must yield u. If log is not nil, the caller must
-// call log to write a log line.
+// step applies the message m. If m is zero, step checks instead whether the deadline has passed. If
+// ok is true, the caller must yield u. If log is not nil, the caller must call log, which writes a
+// log line.
 func (s *staleStream) step(m message) (u Update, ok bool, log func()) {
 	switch {
 	case m.err != nil:

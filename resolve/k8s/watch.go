@@ -314,7 +314,7 @@ type position struct {
 // changes has the changes that one stream has not seen.
 type changes struct {
 	snapshot *snapshot       // nil if unchanged or incomplete
-	back     bool            // whether all errors have ended since the last call
+	back     bool            // whether the last error has ended since the previous call of look
 	errs     []error         // the errors that have not ended
 	changed  <-chan struct{} // closed at the next change
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// New returns a Resolver that uses go-kit Instancers. newInstancer creates the Instancer of
-// a target when the first stream of the target starts. If newInstancer returns an error,
-// the error is yielded. newInstancer is then called again after a backoff, unless the error
-// matches [resolve.ErrUnresolvable]. All streams of a target share one Instancer, which is
-// stopped after the last of them.
+// New returns a Resolver that uses go-kit Instancers. newInstancer creates the Instancer of a
+// target when the first stream of the target starts. If newInstancer returns an error, the error is
+// yielded. newInstancer is then called again after a backoff, unless the error matches
+// [resolve.ErrUnresolvable]. All streams of a target share one Instancer, which is stopped when the
+// last stream has ended.
 //
 // Each event of an Instancer is yielded as a Replace or an Empty. An event with an error is
 // yielded as an error and leaves the endpoints unchanged. An instance that cannot be parsed is
