@@ -82,7 +82,7 @@ type entry struct {
 	namespace string // namespace of a ServiceProfile; may be empty
 	linkerd   bool
 
-	profile     profiles.Profile // has no Targets; its OpaqueProtocol is true if all ports are opaque
+	profile     profiles.Profile // without Targets; OpaqueProtocol means that all ports are opaque
 	split       []profiles.Target
 	opaquePorts map[uint16]bool
 }
