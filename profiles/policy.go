@@ -35,7 +35,7 @@ type Policy struct {
 // RoutePolicy has the parts of a [Route] that only linkerd's client policies have, and not its
 // service profiles.
 type RoutePolicy struct {
-	// Backends share the requests of the route in proportion to their weights. If Failover is set,
+	// Backends share the requests of the route in proportion to their weights. If Failover is true,
 	// the first ready backend gets all requests. If all weights are 0, requests are rejected. An
 	// invalid backend fails its share of the requests. nil means the targets of the profile. The
 	// [layer.Route] of a request is added to the context when a backend is chosen, so the layers of

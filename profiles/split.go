@@ -62,8 +62,8 @@ func (s *split[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 // split, it returns the first ready target.
 //
 // The first draw is among all targets. If the drawn target is not ready, a second draw is among the
-// ready targets. A ready target of weight w still gets its share of the ready weight: w/W + (1 −
-// R/W)·w/R = w/R. W is the weight of all targets, and R is the weight of the ready ones.
+// ready targets. W is the weight of all targets, and R is the weight of the ready ones. A ready
+// target of weight w gets its share of R: w/W + (1 − R/W)·w/R = w/R.
 //
 // If no target is ready, draw returns the target of the first draw. The service of that target,
 // such as a queue, then waits or rejects the request.

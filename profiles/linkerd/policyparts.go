@@ -59,7 +59,8 @@ func (c *policyConverter) grpcFilters(all []*outbound.GrpcRoute_Filter) (f filte
 }
 
 // addFault adds a fault. r is the share among the requests without an earlier fault. addFault
-// converts r to a share of all requests, because Fraction of a profiles.Fault is one.
+// converts r to a share of all requests, because Fraction of a profiles.Fault is a share of all
+// requests.
 func (f *filters) addFault(fault profiles.Fault, r *http_route.Ratio) {
 	if len(f.faults) == 0 {
 		f.passing = 1
