@@ -314,7 +314,7 @@ type position struct {
 // changes has the changes that one stream has not seen.
 type changes struct {
 	snapshot *snapshot       // nil if unchanged or incomplete
-	back     bool            // whether the last kind with an error has recovered since the previous call of look
+	back     bool            // whether the state became free of errors since the last call of look
 	errs     []error         // the errors that have not ended
 	changed  <-chan struct{} // closed at the next change
 }
