@@ -45,9 +45,9 @@ func (h *Handler) serveEnviron(w http.ResponseWriter, r *http.Request) {
 // redacted is the text that replaces a secret in a response.
 const redacted = "(redacted)"
 
-// shown returns value with its secrets replaced by [redacted]. It replaces the whole
-// value if name, the name of the variable, contains a word such as TOKEN, or if value has
-// a private key.
+// shown returns value with its secrets replaced by [redacted]. name is the name of the
+// variable. If name contains a word such as TOKEN, or value contains a private key, shown
+// replaces the whole value.
 func shown(name, value string) string {
 	directory := name == "PWD" || name == "OLDPWD"
 	if !directory && isSecret(name) || strings.Contains(value, "PRIVATE KEY-----") {
@@ -60,9 +60,9 @@ func shown(name, value string) string {
 // MySQL.
 var login = regexp.MustCompile(`[^\s/:@=,]*:\S*@`)
 
-// withoutUser replaces user:password in value by [redacted], both in a URL and before any
-// other "@" that login matches. The password ends at the last "@", because a password may
-// contain "@".
+// withoutUser returns value with [redacted] in place of each user name and password before
+// an "@". In a URL, the password ends at the last "@", because a password may contain "@".
+// Other text must match the regular expression [login].
 func withoutUser(value string) string {
 	url := ""
 	if before, rest, ok := strings.Cut(value, "://"); ok {
@@ -78,9 +78,10 @@ func withoutUser(value string) string {
 var named = regexp.MustCompile(
 	`([\w.-]+)(\s*=\s*|["']\s*:\s*|:\s+|\s+)("(?:[^"\\]|\\.)*"|'[^']*'|(?:(?i:bearer|basic|digest|token)\s+)?[^\s&;]+)`)
 
-// withoutSecrets returns value with secrets replaced by [redacted]. It finds pairs of a
-// name and a value by [named]. A value is a secret if isSecret returns true for its name.
-// After a space, that holds only if the name is a flag, as in "--token abc".
+// withoutSecrets returns value with secrets replaced by [redacted]. The regular expression
+// [named] finds each pair of a name and a value. The value is a secret if isSecret returns
+// true for the name. If only a space separates the two, the name must also be a flag, as
+// in "--token abc".
 func withoutSecrets(value string) string {
 	var b strings.Builder
 	for {
@@ -101,8 +102,9 @@ func withoutSecrets(value string) string {
 	}
 }
 
-// isSecret reports whether the variable or field with the given name contains a secret.
-// It does if the name contains a word such as TOKEN, PASS or KEY, in any case of letters.
+// isSecret reports whether name contains a word such as TOKEN, PASS or KEY, in any case of
+// letters. A variable or field with such a name is treated as a secret. The word AUTHORITY
+// does not count, although it contains AUTH.
 func isSecret(name string) bool {
 	name = strings.ReplaceAll(strings.ToUpper(name), "AUTHORITY", "")
 	return slices.ContainsFunc([]string{

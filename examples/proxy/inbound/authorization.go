@@ -54,8 +54,8 @@ func (a *authorization) permits(c *client) bool {
 
 // identifies reports whether id is one of the permitted identities, or matches one of the
 // permitted suffixes. The suffix "" matches every identity. Any other suffix matches only
-// DNS-like identities, not URIs. An empty id, of a client without an identity, never
-// matches.
+// DNS-like identities, not URIs. The result is false if id is empty, which means a client
+// without an identity.
 func (a *authorization) identifies(id string) bool {
 	if id == "" {
 		return false

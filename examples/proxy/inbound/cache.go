@@ -8,9 +8,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// cache has one service per key. It closes up to cacheSize services after the idle
-// timeout without a request. It closes each further service after overflowIdle, because
-// clients choose the keys and could otherwise fill the memory.
+// cache has one service per key. Up to cacheSize services are closed after the idle
+// timeout without a request. Further services are closed after overflowIdle without a
+// request, because clients choose the keys and could otherwise fill the memory.
 type cache[K comparable, Req, Rsp any] struct{ main, overflow *layer.Cache[K, Req, Rsp] }
 
 // cacheSize is the number of services that a cache keeps for the full idle timeout.

@@ -42,9 +42,9 @@ func clientOf(conn net.Conn) client {
 // clientKey is the context key of the *client that made a connection.
 type clientKey struct{}
 
-// withClient returns ctx with the client of conn, and the client. If ctx has a client
-// already, withClient returns ctx and this client, so that the certificate is not parsed
-// again.
+// withClient returns the client of conn, and a copy of ctx that contains this client. If
+// ctx contains a client already, withClient returns ctx and its client, so that the
+// certificate is not parsed again.
 func withClient(ctx context.Context, conn net.Conn) (context.Context, *client) {
 	if c, ok := ctx.Value(clientKey{}).(*client); ok {
 		return ctx, c

@@ -108,7 +108,8 @@ func connections() layer.Stack[net.Conn, tcplayer.ByteCount] {
 const maxProfiles = 500
 
 // acquireProfile reports whether another profile may be watched, because fewer than
-// maxProfiles are watched. A result of true counts the watch until ctx ends.
+// maxProfiles are watched. If it returns true, it also counts the new watch, until ctx
+// ends.
 func (in *Inbound) acquireProfile(ctx context.Context) bool {
 	if in.watches.Add(1) > maxProfiles {
 		in.watches.Add(-1)
@@ -118,8 +119,8 @@ func (in *Inbound) acquireProfile(ctx context.Context) bool {
 	return true
 }
 
-// routeMetrics returns an option that counts requests by route. The routes are those in the
-// profile of name.
+// routeMetrics returns an option that counts requests by the routes of a profile. name is
+// the name:port of the destination with this profile.
 func (in *Inbound) routeMetrics(name string) profiles.Option[*http.Request, *http.Response] {
 	counts := in.Meters.Routes(meters.Inbound, name)
 	return profiles.WithPerRoute(func(route profiles.Route, next httplayer.Service) httplayer.Service {

@@ -20,7 +20,7 @@ import (
 type logicalKey struct {
 	permit unique.Handle[meters.Permit] // the rule that permitted the request
 	dst    netip.AddrPort               // port of the application
-	name   string                       // name:port that the client requested; "" is not counted
+	name   string                       // name:port that the client requested; "": not counted by name
 	secure bool
 	client string // identity of the client, or ""
 }
@@ -50,8 +50,9 @@ func (in *Inbound) logicalKey(req *http.Request) (logicalKey, error) {
 	return l, nil
 }
 
-// counts reports whether requests to name are counted by name. They are if
-// AuthorityLabels makes the name a metric label, or if ProfileSuffixes contains the name.
+// counts reports whether requests to name are counted by name. The result is true if
+// AuthorityLabels is set, which makes the name a metric label, or if ProfileSuffixes
+// contains the name.
 func (in *Inbound) counts(name string) bool {
 	host, _, _ := net.SplitHostPort(name)
 	return in.AuthorityLabels || in.Control.ProfileSuffixes.Contains(host)

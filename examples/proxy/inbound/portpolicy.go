@@ -142,7 +142,7 @@ func (p *policies) describe() layer.Node {
 type portPolicy struct {
 	*policies
 	port    uint16
-	ctx     context.Context //nolint:containedctx // ends when the port is forgotten
+	ctx     context.Context //nolint:containedctx // ends when the policy is removed
 	cancel  context.CancelFunc
 	started time.Time // start of the watch
 	current atomic.Pointer[serverPolicy]
@@ -162,9 +162,9 @@ type openConn struct {
 	cancel context.CancelCauseFunc // resets the connection
 }
 
-// await waits for the first policy of the controller. It returns early if the watch
-// fails, or when ProfileInitial has passed since the start of the watch. The default
-// policy then applies.
+// await waits for the first policy of the controller. It returns early if the watch fails,
+// or when ProfileInitial has passed since the start of the watch. In both cases, the
+// default policy applies until the controller sends one.
 func (p *portPolicy) await(ctx context.Context) {
 	select {
 	case <-p.first:
@@ -280,8 +280,8 @@ func (p *portPolicy) failed(ctx context.Context, err error) {
 	p.in.Log.DebugContext(ctx, "no policy from the controller", "port", p.port, "err", err)
 }
 
-// received is called for each message of the controller. It logs the end of an outage of
-// the controller, if there was one.
+// received records a message of the controller. If there was an outage of the controller,
+// received logs its end.
 func (p *portPolicy) received(ctx context.Context) {
 	if n := p.failures.Swap(0); n > 0 {
 		p.in.Log.InfoContext(ctx, "the controller sends policies again", "port", p.port, "failures", n)

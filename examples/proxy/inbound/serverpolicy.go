@@ -59,8 +59,8 @@ type routePolicy struct {
 	invalid        string         // why all requests of the route fail; "" if they do not
 }
 
-// routePermit describes the requests to one route that one rule permits. The embedded
-// Permit identifies the rule in the labels of metrics.
+// routePermit is the service of the requests to one route that one rule permits. The
+// embedded Permit identifies the rule in the labels of metrics.
 type routePermit struct {
 	*meters.Permit
 	to httplayer.Service // serves permitted requests
@@ -256,7 +256,8 @@ func onHosts(r profiles.Route, condition profiles.All, hosts []*http_route.HostM
 }
 
 // httpMatch converts a match of an HTTPRoute to a condition. prefix is the path prefix of
-// the match. It is "" if the match requires an exact path or a regular expression.
+// the match, or "/" if the match has no path. It is "" if the match requires an exact path
+// or a regular expression.
 func httpMatch(m *http_route.HttpRouteMatch) (condition profiles.All, prefix string) {
 	switch path := m.GetPath().GetKind().(type) {
 	case *http_route.PathMatch_Exact:

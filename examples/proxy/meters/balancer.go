@@ -41,8 +41,9 @@ func (m *Meters) balancerFamilies(protocol string) balancerFamilies {
 // Parent is the resource to which a profile or a policy is attached: the labels parent_*.
 type Parent struct{ Group, Kind, Namespace, Name, Port, SectionName string }
 
-// Parent returns the resource to which the profile p is attached: that of its policy, or
-// else the Service with the name dst. dst is the name of the destination in p.
+// Parent returns the resource to which the profile p is attached. If p has a policy, the
+// labels of the policy describe the resource. Otherwise dst, the name:port of the
+// destination in p, names the resource.
 func (m *Meters) Parent(dst string, p *profiles.Profile) Parent {
 	if p.Policy != nil {
 		return m.parent(dst, p.Policy.Labels)
@@ -50,8 +51,8 @@ func (m *Meters) Parent(dst string, p *profiles.Profile) Parent {
 	return m.parent(dst, nil)
 }
 
-// parent returns the Parent that l describes, the labels of a policy. If l is nil, it
-// returns the Service with the name dst.
+// parent returns the Parent that l describes, the labels of a policy. If l is nil, the
+// Parent follows from dst, see [Meters.Parent].
 func (m *Meters) parent(dst string, l Labels) Parent {
 	if l == nil {
 		l = m.meta("parent", dst)
@@ -71,11 +72,12 @@ func (p Parent) labels() Labels {
 const outboundBalancers = "outbound balancers"
 
 // Balancer returns the instruments of the balancer of target and of the queue in front of
-// it, for the profiles with the given parent. The protocol is "http" or "tcp". The label dst
-// is target, and the labels backend_* describe the Service of target. For pairs of
-// target and parent beyond the limit of names, all these labels are empty.
+// it, for the profiles with the given parent. The protocol is "http" or "tcp". The label
+// dst is target, and the labels backend_* describe the Service of target. Pairs of target
+// and parent beyond the limit of 200 share series. In these, dst and the names in
+// backend_* and parent_* are empty.
 //
-// The balancer of a target that is a name also counts in stack_create_total, and in
+// If target is a name, the balancer also counts in stack_create_total, and in
 // stack_drop_total when ctx ends. For a protocol other than "http" and "tcp", the
 // instruments are zero.
 func (m *Meters) Balancer(ctx context.Context, protocol, target string, parent Parent) (balance.Instruments, layer.Instruments) {

@@ -31,8 +31,8 @@ type connections struct {
 	detect                 func() tcplayer.DetectInstruments
 }
 
-// newConnections returns the series of the destination with the name or address dst. It
-// returns nil if r is for inbound connections.
+// newConnections returns the series of the connections to the destination with the name or
+// address dst. It returns nil if r is for inbound connections.
 func (r *Routes) newConnections(dst string) *connections {
 	if r.direction != Outbound {
 		return nil
@@ -66,10 +66,10 @@ const (
 	Opaque   Handling = "opaq"   // forwarded as bytes
 )
 
-// Handled returns a server that counts the connections to the destination and passes them
-// to next. The metric is outbound_tcp_protocol_connections_total, and its label protocol
-// has the value h. Nothing is counted for inbound connections, or if h is neither
-// [Detected] nor [Opaque].
+// Handled returns a server that counts the connections to the destination of r and passes
+// them to next. The metric is outbound_tcp_protocol_connections_total, and its label
+// protocol has the value h. Nothing is counted if r is for inbound connections, or if h is
+// neither [Detected] nor [Opaque].
 func (r *Routes) Handled(h Handling, next tcplayer.Server) tcplayer.Server {
 	return &handled{next, r, h}
 }
@@ -96,8 +96,8 @@ func (h *handled) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
 // Forwarded returns a server that counts opaque connections and passes them to next, which
 // forwards them as bytes. The metrics are outbound_tcp_route_open_total and
-// outbound_tcp_route_close_total. Inbound connections are not counted. A rejection counts
-// as a failed connection.
+// outbound_tcp_route_close_total. A connection that fails or is rejected counts in both,
+// with the label error="unexpected" in the second. Inbound connections are not counted.
 func (r *Routes) Forwarded(next tcplayer.Server) tcplayer.Server { return &forwarded{next, r} }
 
 // forwarded is the server that [Routes.Forwarded] returns.
@@ -125,9 +125,11 @@ func (f *forwarded) Next() tcplayer.Server { return f.Server }
 
 func (f *forwarded) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// Detect returns the instruments of tcplayer.Detect for the connections to the destination.
-// They count in the metrics of [Meters.Detect]. The labels parent_* describe the name of
-// the destination in the profile. Inbound connections are not counted.
+// Detect returns the instruments of tcplayer.Detect for the connections to the destination
+// of r. They count in outbound_tcp_detect_http_*. The labels parent_* come from the
+// argument dst of the last call of OnProfile. Before this call, they come from the
+// argument target of [Meters.Routes]. If r is for inbound connections, the instruments
+// count nothing.
 func (r *Routes) Detect() tcplayer.DetectInstruments {
 	return tcplayer.DetectInstruments{Latency: detectLatency{r}, Results: detectResults{r, nil}}
 }

@@ -27,7 +27,7 @@ func (m *Meters) Control(addr string, labels Labels) stats.Handler {
 // controller is the stats handler that [Meters.Control] returns.
 type controller struct{ *endpointSeries }
 
-// answered reports whether an attempt of a call has received response headers.
+// answered records whether an attempt of a call has received response headers.
 type answered struct{ atomic.Bool }
 
 // answeredKey is the context key of the *answered of an attempt.

@@ -69,10 +69,10 @@ func (m *Meters) TCPErrors(d Direction) func(target netip.AddrPort, err error) {
 	return m.errorsOf(m.failures[d].tcp, string(d)+" errors", tcplayer.ErrorKind)
 }
 
-// errorsOf returns a function that counts errors in f. The labels are target_addr and
-// error, which is the result of kind. The number of pairs of both is limited. Pairs
-// beyond the limit have no target_addr. limit is the argument kind of [Meters.limited]
-// for these pairs.
+// errorsOf returns a function that counts errors in f. The label error is the result of
+// kind. The label target_addr is the original destination. Pairs of these two labels
+// beyond the limit of names have no target_addr, and neither has an invalid destination.
+// limit is the argument kind of [Meters.limited] for these pairs.
 func (m *Meters) errorsOf(f *family[*counterValue], limit string, kind func(error) string) func(netip.AddrPort, error) {
 	type key struct {
 		target netip.AddrPort
@@ -98,10 +98,11 @@ func (m *Meters) errorsOf(f *family[*counterValue], limit string, kind func(erro
 // unexpected is the value of the label error for an error of no other kind.
 const unexpected = "unexpected"
 
-// ErrorKind returns the value of the label error for err, the error of a request. The
-// values are those of linkerd's proxy, such as "identity required" and "response timeout",
-// and those of tcplayer.ErrorKind. If err has a method ErrorKind() string, its result is
-// used. The method must have few different results, because each makes a series.
+// ErrorKind returns the value of the label error for err, the error of a request. If err
+// has a method ErrorKind() string, the value is its result. The method must have few
+// different results, because each makes a series. For other errors, the values are those
+// of linkerd's proxy, such as "identity required" and "response timeout", or those of
+// tcplayer.ErrorKind.
 func ErrorKind(err error) string {
 	var own interface{ ErrorKind() string }
 	var identity *httplayer.IdentityError

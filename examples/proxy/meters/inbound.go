@@ -77,13 +77,14 @@ type Decision struct {
 // inbound_http_authz_allow_total, inbound_http_authz_deny_total,
 // inbound_http_route_not_found_total and inbound_http_local_ratelimit_total. The metrics
 // for TCP are inbound_tcp_authz_allow_total, inbound_tcp_authz_deny_total and
-// inbound_tcp_authz_terminate_total. The protocol is "http" or "tcp"; for any other,
-// Authz returns nil.
+// inbound_tcp_authz_terminate_total. The protocol is "http" or "tcp"; for any other, Authz
+// returns nil.
 //
 // The labels are [Target], [Server] and [Client.Labels]. Allowed and denied requests also
-// have route_*. Each Allowed also has authz_*, and each RateLimited ratelimit_*. After
-// the first thousand different labels, further ones have no target_*, srv_port and
-// client_id. The function is safe for concurrent use.
+// have the labels route_*. Allowed requests and connections have authz_*. Requests that a
+// rate limit rejects have ratelimit_*. Beyond a thousand different sets of labels, further
+// decisions have no target_*, srv_port and client_id. The function is safe for concurrent
+// use.
 func (m *Meters) Authz(protocol string) func(Decision) {
 	f, ok := m.authz[protocol]
 	if !ok {
@@ -143,14 +144,14 @@ func (m *Meters) inboundRouteFamilies() inboundRouteFamilies {
 	}
 }
 
-// InboundRoute returns a layer that counts the requests to target that a policy allowed.
+// InboundRoute returns a layer that counts the requests to target that the rule p allowed.
 // target is a port of the application. The metrics are inbound_http_requests_total,
 // inbound_http_statuses_total, inbound_http_request_duration_seconds and
 // inbound_http_response_duration_seconds.
 //
-// The labels are parent_*, which describe the policy and the port, and route_*, which
-// describe the route. Ports beyond the first thousand have no parent_port. The label status
-// has the status of the response, if there was one.
+// The labels parent_* identify the policy and the port, and route_* identify the route.
+// Ports beyond the first thousand have no parent_port. The label status has the status of
+// the response. A request without a response has no label status.
 //
 // Admission: Ready is forwarded. A rejection counts as a request.
 //
@@ -175,8 +176,8 @@ func (m *Meters) InboundRoute(p Permit, target netip.AddrPort) Layer {
 	return func(next httplayer.Service) httplayer.Service { return &inboundRouteMeter{next, s} }
 }
 
-// inboundRoute has the series of the requests to one port of the application that one
-// [Permit] describes.
+// inboundRoute has the series of the requests to one port of the application. All these
+// requests have the same [Permit].
 type inboundRoute struct {
 	requests          *handle[*counterValue]
 	request, response *handle[*histogramValue]

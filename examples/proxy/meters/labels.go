@@ -26,8 +26,8 @@ const (
 // allow becomes "_". A label with an empty value means the same as a missing label.
 type Labels map[string]string
 
-// With returns the labels of l and of more. If a label has several values, the last one
-// applies.
+// With returns the labels of l and of all maps in more. If several maps have a label, the
+// value in the last map applies.
 func (l Labels) With(more ...Labels) Labels {
 	n := len(l)
 	for _, m := range more {
@@ -91,7 +91,8 @@ func (l Labels) clean() Labels {
 	return cleaned
 }
 
-// cleanName returns name as a name that Prometheus allows.
+// cleanName returns name with "_" in place of each character that Prometheus does not
+// allow. A name that is still not allowed, or is reserved, gets the prefix "l_".
 func cleanName(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '_' {

@@ -74,7 +74,7 @@ func (m *Meters) Identity() (expires metrics.Gauge, refreshes metrics.Counter) {
 
 // stackFamilies has the metrics stack_create_total and stack_drop_total. They count the
 // services of HTTP endpoints and of balancers. Other stack_* metrics of linkerd's proxy
-// are missing, because this proxy does not poll services.
+// are missing, because they count polls and this proxy does not poll services.
 type stackFamilies struct{ created, dropped *family[*counterValue] }
 
 func (m *Meters) stackFamilies() stackFamilies {

@@ -35,15 +35,15 @@ func (m *Meters) requestFamilies(prefix string) requestFamilies {
 }
 
 // Endpoint returns a layer that counts the requests to an endpoint in request_total,
-// response_total and response_latency_ms. A request counts in request_total when its
-// response begins or fails, and until then in requests_in_flight. An outbound endpoint also
-// counts in stack_create_total, and in stack_drop_total when ctx ends.
+// response_total and response_latency_ms. A request counts in request_total when its response
+// begins or fails. It counts in requests_in_flight until its response has ended. An outbound
+// endpoint also counts in stack_create_total, and in stack_drop_total when ctx ends.
 //
-// labels contain authority, [Target], one of [ServerTLS], [ClientTLS] and [NoTLS], and
-// [Prefixed] labels of discovery. Responses also have status_code, classification,
-// grpc_status and error. The number of outbound endpoints is limited. Beyond the limit, the
-// endpoints of a target share series without target_* and dst_pod. For targets and inbound
-// labels beyond their limits, only tls and no_tls_reason are kept.
+// labels contain authority, [Target], one of [ServerTLS], [ClientTLS] and [NoTLS], and [Prefixed]
+// labels of discovery. Responses also have status_code, classification, grpc_status and error.
+// Beyond the limit of outbound endpoints, the endpoints of a target share series without target_*
+// and dst_pod. Targets and inbound labels beyond their limits have only the labels tls and
+// no_tls_reason.
 //
 // Admission: Ready is forwarded. A rejection counts in rejection_total only.
 //
@@ -101,8 +101,8 @@ func (e *endpoint) Next() httplayer.Service { return e.Service }
 
 func (e *endpoint) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// sample records one request, and is the observer of its response body. It comes from a
-// pool, and returns to it when the response has ended.
+// sample records one request, and is the observer of its response body. A sample comes
+// from the pool samples, and goes back to the pool when the response has ended.
 type sample struct {
 	*endpointSeries
 	ctx   context.Context //nolint:containedctx // of the request: it distinguishes a canceled request from a failed endpoint

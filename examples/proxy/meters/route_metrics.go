@@ -78,8 +78,8 @@ func (m *Meters) Route(d Direction, dst, route string, labels map[string]string)
 // given direction.
 func routeParents(d Direction) string { return string(d) + " parents" }
 
-// skipReasons counts the requests that were not retried, by reason. It translates the
-// reason "budget" to the name in linkerd's proxy.
+// skipReasons counts the requests that were not retried, by reason. It replaces the reason
+// "budget" by "no_budget", the name in linkerd's proxy.
 type skipReasons struct{ labelled }
 
 func (s skipReasons) With(label ...string) metrics.Counter {

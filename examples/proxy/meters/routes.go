@@ -41,19 +41,21 @@ type Routes struct {
 	retries   atomic.Bool // true after a profile with a retryable route
 }
 
-// destination has the series of a destination while one profile applies.
+// destination has the series of a [Routes] while one profile applies. OnProfile replaces
+// it.
 type destination struct {
 	parent      Labels              // labels parent_* of the policy; nil without a policy
 	dst         string              // name:port of the destination in the profile
-	connections func() *connections // makes the series at its first call; nil for inbound
+	connections func() *connections // makes the series at its first call; returns nil for inbound
 
 	mu     sync.Mutex
 	routes map[string]*routeSeries // by name and labels
 }
 
 // Routes returns a Routes for one destination. target is the name of the destination,
-// until a profile specifies another name. Destinations beyond the limit of names share
-// series, in which the names of destinations, routes and targets are empty.
+// until a profile specifies another name. Destinations beyond the limit (200 outbound, a
+// thousand inbound) share series. The labels of these series do not identify the
+// destination, the route or the target.
 func (m *Meters) Routes(d Direction, target string) *Routes {
 	r := &Routes{meters: m, direction: d}
 	r.current.Store(r.newDestination(target))
@@ -68,9 +70,9 @@ func (r *Routes) newDestination(dst string) *destination {
 	}
 }
 
-// OnProfile makes requests and connections count in new series, with the labels of the
-// profile p. dst is the name of the destination in p. The caller must call OnProfile
-// before p takes effect.
+// OnProfile makes later requests and connections count in new series, with the labels of
+// the profile p. dst is the name:port of the destination in p. The caller must call
+// OnProfile before p takes effect.
 func (r *Routes) OnProfile(dst string, p *profiles.Profile) {
 	d := r.newDestination(dst)
 	if p.Policy != nil {
@@ -85,8 +87,9 @@ func (r *Routes) Parent() Parent {
 	return r.meters.parent(d.dst, d.parent)
 }
 
-// Measured returns the instruments for the requests and for the attempts of a route. As in
-// linkerd's proxy, the routes of policies have no route_* metrics.
+// Measured returns the instruments for the requests and for the attempts of a route. They
+// count in route_*, except for the routes of policies, as in linkerd's proxy. Retries of
+// outbound routes also count in outbound_*_route_retry_*.
 func (r *Routes) Measured(route profiles.Route) (requests, attempts layer.Instruments) {
 	if route.Policy == nil {
 		requests, attempts = r.meters.Route(r.direction, r.current.Load().dst, route.Name, route.Labels)
@@ -105,12 +108,13 @@ func (r *Routes) Measured(route profiles.Route) (requests, attempts layer.Instru
 //
 // Admission: Ready is forwarded.
 //
-// Cancellation: a request that its caller cancels has the error CANCEL.
+// Cancellation: a request that its caller cancels has the label error="CANCEL".
 //
 // Body: a response ends with its body and trailers.
 //
-// Errors: forwarded. A rejection counts as FAIL_FAST or LOAD_SHED. Therefore no outer layer
-// may send the request again.
+// Errors: forwarded. A rejection has the label error="FAIL_FAST" or error="LOAD_SHED". No
+// outer layer may send a rejected request again, because each rejection counts as a
+// request.
 func (r *Routes) PerRoute(route profiles.Route, next httplayer.Service) httplayer.Service {
 	if route.MayRetry() {
 		r.retries.Store(true)
@@ -118,8 +122,9 @@ func (r *Routes) PerRoute(route profiles.Route, next httplayer.Service) httplaye
 	return &routeMeter{next, r.route(route), route.MayRetry()}
 }
 
-// Unrouted does the same as [Routes.PerRoute], for the requests that match no route of the
-// profile.
+// Unrouted returns next with a layer that counts the requests that match no route of the
+// profile. The metrics are those of [Routes.PerRoute], with the label
+// route_name="default".
 func (r *Routes) Unrouted(next httplayer.Service) httplayer.Service {
 	return r.PerRoute(profiles.Route{}, next)
 }
@@ -151,9 +156,10 @@ func (r *Routes) route(route profiles.Route) *routeSeries {
 // name.
 func hostname() Labels { return Labels{"hostname": ""} }
 
-// labels returns a labelSet with the labels parent_* of d, the labels in route, and more.
-// Beyond the limit, destinations share series with empty parent_* and the default route.
-// These series have the result of rest instead of more.
+// labels returns a labelSet with the labels parent_* of d, the labels in route and the
+// labels in the argument more. Destinations beyond the limit of names share series with an
+// empty parent_name and the default route. These series have the labels that rest returns
+// instead of more.
 func (r *Routes) labels(d *destination, route, more Labels, rest func() Labels) labelSet {
 	parent := d.parent
 	if parent == nil {
@@ -197,12 +203,14 @@ func (r *Routes) Backend(authority string, next httplayer.Service) httplayer.Ser
 	return &backend{Service: next, routes: r, authority: authority}
 }
 
-// PolicyBackend does the same as [Routes.Backend], for a backend of an outbound policy.
+// PolicyBackend is like [Routes.Backend], for a backend of an outbound policy. If b.Labels
+// is not nil, the labels backend_* come from b.Labels.
 func (r *Routes) PolicyBackend(b *profiles.Backend, next httplayer.Service) httplayer.Service {
 	return &backend{Service: next, routes: r, authority: b.Authority, labels: b.Labels}
 }
 
-// backend is the service that [Routes.Backend] returns.
+// backend is a service that counts the requests to one target, by route, and passes them
+// to the embedded Service.
 type backend struct {
 	httplayer.Service
 	routes    *Routes
@@ -211,7 +219,8 @@ type backend struct {
 	current   atomic.Pointer[backendRoutes]
 }
 
-// backendRoutes has the series of one backend for each route of one profile.
+// backendRoutes has the series of one backend while one profile applies, with a
+// [backendSeries] for each route.
 type backendRoutes struct {
 	destination *destination
 	routes      *byLabel[*layer.Route, backendSeries]
@@ -264,8 +273,9 @@ func (b *backend) Next() httplayer.Service { return b.Service }
 
 func (b *backend) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// familiesOf returns the metrics of the route with the given labels. As in linkerd's proxy,
-// the routes of gRPC policies have metrics of their own.
+// familiesOf returns the metrics of the route with the given labels. They are
+// outbound_grpc_route_* if the label route_kind is GRPCRoute, and outbound_http_route_*
+// otherwise.
 func (m *Meters) familiesOf(route Labels) httpRouteFamilies {
 	if route["route_kind"] == "GRPCRoute" {
 		return m.grpcRoutes

@@ -130,9 +130,9 @@ func (f *family[V]) bind(l labelSet) *series[V] {
 	return s
 }
 
-// sweep removes the series that have expired. It also unbinds the handles of each counter
-// and histogram that names beyond the limit share. At the next write, each of these names
-// gets a separate series if there is room.
+// sweep removes the series that have expired. It also makes the handles of each counter
+// and histogram that names beyond the limit share bind again at their next write. Each of
+// these names then gets a separate series if there is room.
 func (f *family[V]) sweep(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -240,8 +240,8 @@ func (b *baseLabels) beyond() *baseLabels {
 // fixed returns a labelSet with the labels l, which contain no name that must be limited.
 func fixed(l Labels) labelSet { return labelSet{baseLabels: &baseLabels{labels: l.key()}} }
 
-// limited returns a labelSet for name, which counts towards the limit of its kind. Each
-// name up to the limit has separate series with the given labels. All further names share
+// limited returns a labelSet for name, which counts towards the limit of the given kind. A
+// name within the limit has separate series with the given labels. All further names share
 // the series with the labels that rest returns. The argument of rest is a copy of labels.
 func (m *Meters) limited(kind, name string, labels Labels, rest func(own Labels) labelSet) labelSet {
 	m.mu.Lock()
@@ -272,8 +272,9 @@ const (
 	maxTargets = 200
 )
 
-// names limits the names of one kind. Its map has each name that has separate series,
-// with the number of these series. A name is removed when its last series has expired.
+// names limits the names of one kind. The map series contains each name that has separate
+// series, with the number of these series. A name is removed when its last series has
+// expired.
 type names struct {
 	most   int // maximum number of names
 	mu     sync.Mutex

@@ -36,8 +36,8 @@ func newStreams(f streamFamilies, l labelSet) *streams {
 	})}
 }
 
-// stream records one request, and is the observer of its response body. It comes from a
-// pool, and returns to it when the response has ended.
+// stream records one request, and is the observer of its response body. A stream comes
+// from the pool openStreams, and goes back to the pool when the response has ended.
 type stream struct {
 	of       *streams        // the series that record the request
 	ctx      context.Context //nolint:containedctx // of the request: it distinguishes a canceled request from a failed body
@@ -109,8 +109,8 @@ func (s *stream) done(o outcome) {
 	openStreams.Put(s)
 }
 
-// outcome is how a request ended. It has the values of the labels http_status, or
-// grpc_status, and error.
+// outcome describes how a request ended. Its fields are the values of two labels: error,
+// and either http_status or grpc_status.
 type outcome struct {
 	grpc   bool
 	status int // gRPC status if grpc, -1: none; else HTTP status, 0: no response

@@ -52,11 +52,11 @@ func (m *Meters) Transport(d Direction, peer Peer, labels Labels) Transport {
 	return t
 }
 
-// peerLabels returns a labelSet of labels with a limit. For outbound connections, the
-// number of endpoints is limited. Beyond the limit, the endpoints of a target share
-// series without the labels target_* and dst_pod. For targets beyond their limit, and for
-// inbound connections with different labels beyond the limit, only tls and no_tls_reason
-// are kept.
+// peerLabels returns a labelSet of labels, and limits the number of different ones. An
+// outbound endpoint beyond the limit shares series with other endpoints of its target,
+// without the labels target_* and dst_pod. If its target is beyond the limit too, only the
+// labels tls and no_tls_reason are kept. The same two are kept for inbound connections
+// beyond the limit, and for connections without a label authority.
 func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	authority := labels["authority"]
 	switch {
@@ -74,7 +74,8 @@ func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 // peers returns the argument kind of [Meters.limited] for the given direction and peer.
 func peers(d Direction, peer Peer) string { return string(d) + " " + string(peer) }
 
-// onlyTLS returns the labels tls and no_tls_reason of own.
+// onlyTLS returns a labelSet with the labels tls and no_tls_reason of the argument own. It
+// removes all other labels from own.
 func onlyTLS(own Labels) labelSet {
 	maps.DeleteFunc(own, func(name, _ string) bool { return name != "tls" && name != "no_tls_reason" })
 	return fixed(own)

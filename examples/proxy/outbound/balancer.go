@@ -62,11 +62,11 @@ const oneEndpoint = 1e-6
 // hasBreaker reports whether the policy has a circuit breaker.
 func (b balancerKey) hasBreaker() bool { return b.Breaker != layer.BreakerPolicy{} }
 
-// classifier returns the classifier of the balancer. With a circuit breaker and without a
-// penalty, every response is a success, and only an error without a response is a
-// failure. Linkerd's proxy does the same. Otherwise the balancer would avoid an endpoint
-// before the circuit breaker has seen enough failures, and for up to a minute after its
-// recovery.
+// classifier returns the classifier of the balancer, which is [httplayer.Classify] by
+// default. With a circuit breaker and without a penalty, it classifies every response as a
+// success, and only an error without a response as a failure. Linkerd's proxy does the
+// same. With the default, the balancer would avoid an endpoint before the circuit breaker
+// has seen enough failures, and for up to a minute after its recovery.
 func (b balancerKey) classifier() layer.Classifier[*http.Response] {
 	if !b.hasBreaker() || b.Penalty != 0 {
 		return httplayer.Classify

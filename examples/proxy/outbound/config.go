@@ -90,9 +90,9 @@ func newOutbound(c Config) *Outbound {
 }
 
 // newSource returns the source of profiles. With a policy controller, the source also
-// yields policies, with the precedence of [linkerd.Prefer]. It waits for a policy for
-// four fifths of ProfileInitial, so that the router does not time out first, but at least
-// minPolicyWait.
+// yields policies, with the precedence of [linkerd.Prefer]. It waits for a policy before
+// it yields a profile. The wait is four fifths of ProfileInitial, but at least
+// minPolicyWait, so that the router does not time out first.
 func newSource(c Config) profiles.Source {
 	source := c.Control.Profiles(c.Controller, c.Log)
 	if c.Policies == nil {
@@ -154,8 +154,8 @@ func connections() layer.Stack[net.Conn, tcplayer.ByteCount] {
 	return layer.NewStack[net.Conn, tcplayer.ByteCount]()
 }
 
-// clients returns the meter that counts the application's connections to dst. For
-// connections to the proxy itself, dst is the zero AddrPort.
+// clients returns the meter that counts the application's connections to dst. For direct
+// connections, which are made to an address of the proxy itself, dst is the zero AddrPort.
 func (o *Outbound) clients(dst netip.AddrPort) *tcplayer.Meter {
 	labels := meters.Target(dst).With(meters.NoTLS("loopback"))
 	return tcplayer.NewMeter(o.Meters.Transport(meters.Outbound, meters.Source, labels))

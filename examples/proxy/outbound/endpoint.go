@@ -36,8 +36,8 @@ type peer struct {
 	tapOptions []tap.Option
 }
 
-// peer returns how to connect to the endpoint of t. Connections to an address of this pod
-// use cleartext and the port of the endpoint, not the port of a proxy.
+// peer returns the peer for the endpoint of t. If the endpoint has an address of this pod,
+// connections use cleartext and the port of the endpoint, not the port of a proxy.
 func (o *Outbound) peer(t discover.Target) peer {
 	e, p := t.Endpoint, peer{Target: t}
 	own := slices.Contains(o.Own, e.Addr.Addr().Unmap())
@@ -150,7 +150,7 @@ func (f forwardTarget) discovered() discover.Target {
 }
 
 // balanced returns e itself, as the service of an endpoint below a balancer. While e is
-// not ready, it rejects requests, so that the balancer picks another endpoint.
+// not ready, e rejects requests, so that the balancer picks another endpoint.
 func balanced(e *httplayer.Endpoint) httplayer.Service { return e }
 
 // byVersion is a service with two HTTP clients of one endpoint: h1 for HTTP/1 requests

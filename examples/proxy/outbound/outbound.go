@@ -126,8 +126,8 @@ func (o *Outbound) router(ctx context.Context, target string, source profiles.So
 }
 
 // concrete returns the service of one target of a split. It balances requests over the
-// endpoints of the target. If the target is an address, this address is the only
-// endpoint. On the path of a request, only the queue of this service makes requests wait.
+// endpoints of the target. If the target is an address, this address is the only endpoint.
+// Requests wait in a queue in front of the endpoints.
 func (o *Outbound) concrete(ctx context.Context, key balancerKey) httplayer.Service {
 	target := key.authority
 	balancer, queue := o.Meters.Balancer(ctx, "http", target, key.parent)
@@ -165,8 +165,8 @@ func (o *Outbound) single(ctx context.Context, t discover.Target) httplayer.Serv
 }
 
 // endpointStack returns the layers of the requests to one endpoint, without the HTTP
-// client. The argument only is true if the target has no other endpoint. Then an error
-// from the proxy in front of this endpoint also closes the connection of the client.
+// client. The argument only is true if the target has no other endpoint. In this case, an
+// error from the proxy in front of this endpoint also closes the connection of the client.
 func (o *Outbound) endpointStack(
 	ctx context.Context, p peer, only bool,
 ) layer.Stack[*http.Request, *http.Response] {

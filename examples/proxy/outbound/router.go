@@ -13,8 +13,8 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// canonicalHeader is the header with the name that the profile gives the target. The proxy
-// of the endpoint counts requests by this name.
+// canonicalHeader is the header that contains the name of the target in its profile. The
+// proxy of the endpoint counts requests by this name.
 const canonicalHeader = "L5d-Dst-Canonical"
 
 // router is the service of the requests to one target. It sets l5d-dst-canonical to the
@@ -134,16 +134,17 @@ func (r *router) forwards(
 }
 
 // pin returns a function that returns the service of a key from the cache in. The first
-// request of the service keeps it in the cache until r receives another profile.
-// Otherwise the cache would close the endpoints and connections of a client that rarely
-// sends requests.
+// request of the service pins the service in the cache until r receives another profile.
+// Without a pin, the cache would close the endpoints and connections of a client that
+// rarely sends requests.
 func pin[K comparable](r *router, in *layer.Cache[K, *http.Request, *http.Response]) layer.MakeService[K, *http.Request, *http.Response] {
 	return func(key K) httplayer.Service {
 		return &pinned[K]{Service: in.Service(key), router: r, in: in, key: key}
 	}
 }
 
-// pinned is a service that stays in the cache, see [pin].
+// pinned is the service that the function of [pin] returns. It stays in the cache from its
+// first request until the router receives another profile.
 type pinned[K comparable] struct {
 	httplayer.Service
 

@@ -39,9 +39,9 @@ func (s *sharedProfile) Watch(ctx context.Context, target string) iter.Seq2[*pro
 	}
 }
 
-// record stores the profile p, or the error err if it reports that the target has no
-// profile. It ignores other errors, because they mean an outage. During an outage the last
-// profile stays active.
+// record stores the profile p if err is nil. It stores err if err reports that the target
+// has no profile. It ignores other errors, because they mean an outage, during which the
+// last profile stays active.
 func (s *sharedProfile) record(p *profiles.Profile, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

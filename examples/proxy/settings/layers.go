@@ -95,9 +95,9 @@ func (i *Identity) Check() error {
 }
 
 // Options returns h as options of an HTTP server. The server has no setting for
-// MaxSendBufSize and AdaptiveFlowControl. MaxPendingAcceptResetStreams limits the streams
-// that a client may reset, which is the closest setting. MaxHeaderListSize also applies to
-// HTTP/1.
+// MaxSendBufSize and AdaptiveFlowControl. MaxPendingAcceptResetStreams becomes the limit
+// of streams that a client may reset, which is the closest setting. MaxHeaderListSize also
+// applies to HTTP/1.
 func (h HTTP2) Options() []httplayer.ServerOption {
 	opts := []httplayer.ServerOption{
 		httplayer.WithHTTP2Config(http.HTTP2Config{

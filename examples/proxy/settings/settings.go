@@ -205,16 +205,17 @@ type HTTP2 struct {
 	InitialConnectionWindowSize  uint32 // default: HTTP2_INITIAL_CONNECTION_WINDOW_SIZE; from 65 535
 }
 
-// StreamLimits are the time limits of the streams of the destination controller: until
-// the first message, between two messages, and in total. 0 means no limit. The proxy uses
-// at least 10 s for an Idle or Lifetime that is not 0. Values that are not 0 must satisfy
-// Initial ≤ Idle ≤ Lifetime. See also [Control.Limits].
+// StreamLimits are the time limits of the streams of the destination controller. Initial
+// limits the wait for the first message, Idle the time between two messages, and Lifetime
+// the whole stream. 0 means no limit. The proxy uses at least 10 s for an Idle or Lifetime
+// that is not 0. Values that are not 0 must satisfy Initial ≤ Idle ≤ Lifetime. See also
+// [Control.Limits].
 type StreamLimits struct {
 	Initial, Idle, Lifetime time.Duration
 }
 
-// DNS limits the TTL of DNS records. The proxy looks up a name again after this time. 0
-// means no limit.
+// DNS limits the TTL of DNS records. The proxy looks up a name again after the limited
+// TTL. A limit of 0 means no limit.
 type DNS struct {
 	MinTTL, MaxTTL time.Duration
 }

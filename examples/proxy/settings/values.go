@@ -60,8 +60,8 @@ type Origin struct {
 	Addr netip.AddrPort // if Kind is Fixed
 }
 
-// DefaultPolicy specifies which clients may connect to a port of the application for
-// which the policy controller has sent no policy.
+// DefaultPolicy specifies which clients may connect to a port of the application. It
+// applies to a port until the policy controller sends a policy of the port.
 type DefaultPolicy string
 
 // The default policies. "Authenticated" requires that the client has an identity. "Cluster"
@@ -94,9 +94,9 @@ type Cores struct {
 	MaxRatio float64 // CORES_MAX_RATIO: share of the available processors; above 0, at most 1
 }
 
-// Count returns how many of the available processors the proxy uses. If c is zero, that
-// is all of them. Otherwise it is Max if it is set, else the rounded share MaxRatio if it
-// is set, else 1. The result is at least Min and at most available.
+// Count returns how many of the available processors the proxy uses. If c is zero, it
+// returns available. Otherwise it returns Max, or the rounded share MaxRatio if Max is 0,
+// or 1 if both are 0. The result is at least Min and at most available.
 func (c Cores) Count(available int) int {
 	n := 1
 	switch {

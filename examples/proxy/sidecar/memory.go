@@ -11,16 +11,16 @@ import (
 const (
 	// checkInterval is how often memory usage is checked.
 	checkInterval = 5 * time.Second
-	// minReturn is a number of bytes. If memory has grown by less since the last return,
-	// growth does not cause another return. A return costs some milliseconds of one core.
+	// minReturn is the minimum growth of memory in bytes, since the last return, that
+	// causes another return. A return costs some milliseconds of one core.
 	minReturn = 16 << 20
 	// reserve is the size in bytes of memory that is allocated but never used. The garbage
 	// collector counts it as live memory. While the heap is small, the collector therefore
 	// runs only a third as often, which saves a tenth of the CPU time of a request.
 	reserve = 8 << 20
-	// manyGoroutines is a number of goroutines at the last return of memory. If there were as
-	// many or more, memory is returned when more than half of them have ended. About 500 idle
-	// connections have this number of goroutines, and use 16 MiB.
+	// manyGoroutines is a number of goroutines. If at least as many existed at the last
+	// return of memory, memory is returned again when more than half of them have ended.
+	// About 500 idle connections have this number of goroutines, and use 16 MiB.
 	manyGoroutines = 1000
 )
 
@@ -69,7 +69,8 @@ func currentUsage() usage {
 	}
 }
 
-// memoryReturner decides when memory is returned to the system.
+// memoryReturner decides when memory is returned to the system, from the usage at earlier
+// times.
 type memoryReturner struct {
 	last   usage // at the last check
 	kept   usage // when memory was last returned

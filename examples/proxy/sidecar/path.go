@@ -115,8 +115,8 @@ func untilAccepted(ctx context.Context, l net.Listener) (context.Context, contex
 	return accepting, func() { stop(); cancel() }
 }
 
-// certified returns a server that passes connections to svc. It is not ready until the
-// proxy has a certificate, and until then connections wait to be accepted. If id is nil,
+// certified returns a server that passes connections to svc. Until the proxy has a
+// certificate, the server is not ready, and connections wait to be accepted. If id is nil,
 // certified returns svc itself.
 func certified(id *identity.Identity, svc tcplayer.Server) tcplayer.Server {
 	if id == nil {

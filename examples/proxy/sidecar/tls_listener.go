@@ -32,9 +32,9 @@ func (l *optionalListener) Accept() (net.Conn, error) {
 	return &optionalConn{Conn: conn, cfg: l.cfg, seen: &peekedConn{conn, bufio.NewReaderSize(conn, 1<<10)}}, nil
 }
 
-// optionalConn is a connection that detects TLS at its first Read. The header timeout of
-// the server therefore limits the handshake. It is not a *tls.Conn, because net/http
-// accepts HTTP/2 on a *tls.Conn only with ALPN.
+// optionalConn is a connection that detects TLS at its first Read, so that the header
+// timeout of the HTTP server also limits the TLS handshake. It is not a *tls.Conn, because
+// net/http accepts HTTP/2 on a *tls.Conn only with ALPN.
 type optionalConn struct {
 	net.Conn
 	cfg    *tls.Config
