@@ -99,7 +99,8 @@ func (in *Inbound) clientMetrics(passthrough bool) layer.Layer[net.Conn, tcplaye
 	return func(next tcplayer.Server) tcplayer.Server { return &clientMetrics{next, in, passthrough} }
 }
 
-// clientMetrics is the server that the layer of [Inbound.clientMetrics] returns.
+// clientMetrics is a server that counts connections by port and client, and passes them to
+// the embedded Server.
 type clientMetrics struct {
 	tcplayer.Server
 	in          *Inbound
@@ -122,7 +123,7 @@ func (m *clientMetrics) Next() tcplayer.Server { return m.Server }
 
 func (m *clientMetrics) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// metricsClient returns c in the form that package meters uses.
+// metricsClient converts c to the type of package meters.
 func (in *Inbound) metricsClient(c client) meters.Client {
 	return meters.Client{Secure: c.secure, ID: c.id, Skipped: !c.secure && c.opaque}
 }

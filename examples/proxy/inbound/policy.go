@@ -55,7 +55,8 @@ type policyKey struct{}
 // see [portPolicy.await].
 func (in *Inbound) withPolicy(next tcplayer.Server) tcplayer.Server { return &withPolicy{next, in} }
 
-// withPolicy is the server that [Inbound.withPolicy] returns.
+// withPolicy is a server that adds the policy of the port to the context of each
+// connection.
 type withPolicy struct {
 	tcplayer.Server
 	in *Inbound
@@ -122,7 +123,8 @@ func (in *Inbound) isOpaque(ctx context.Context, _ net.Conn) bool { return proto
 // connection, the server resets this connection.
 func (in *Inbound) admission(next tcplayer.Server) tcplayer.Server { return &admission{next, in} }
 
-// admission is the server that [Inbound.admission] returns.
+// admission is a server that passes the connections that the policy permits to the
+// embedded Server.
 type admission struct {
 	tcplayer.Server
 	in *Inbound
@@ -273,8 +275,8 @@ type routeAuthorizer struct {
 	route  *routePolicy
 }
 
-// permitted is the context of a request that a routeAuthorizer has permitted, while the
-// filters of the route are applied. For the key permittedKey, Value returns the
+// permitted is the context of a request that a routeAuthorizer has permitted. It exists
+// while the filters of the route are applied. For the key permittedKey, Value returns the
 // *permitted itself.
 type permitted struct {
 	reqctx.Wrapper

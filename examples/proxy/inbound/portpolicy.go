@@ -21,8 +21,8 @@ import (
 )
 
 // policies has the policies of the ports that have connections or are in INBOUND_PORTS.
-// With a policy controller, each policy is watched. Without a policy controller, each
-// policy is the default policy.
+// With a policy controller, each policy is watched. Without a policy controller, the
+// default policy applies to each port.
 type policies struct {
 	in     *Inbound
 	ctx    context.Context //nolint:containedctx // the parent of all watches
@@ -155,7 +155,8 @@ type portPolicy struct {
 	open   map[*openConn]struct{} // guarded by openMu
 }
 
-// openConn is an open connection that is not HTTP, in a portPolicy.
+// openConn is an open connection, in the map open of a portPolicy. It is not an HTTP
+// connection.
 type openConn struct {
 	dst    netip.AddrPort
 	client *client

@@ -25,8 +25,8 @@ type rateLimit struct {
 	clients map[string]*rate.Limiter // limiters of perClient by identity; guarded by mu
 }
 
-// maxLimited is the maximum number of limiters in the field clients. When it is reached,
-// all of them are removed to limit memory. Each identity may then send a full burst
+// maxLimited is the maximum number of limiters in the field clients. When the map is full,
+// all limiters are removed, to limit memory. Each identity may then send a full burst
 // again.
 const maxLimited = 10_000
 

@@ -12,7 +12,8 @@ import (
 // LevelTrace is the level trace of filters, one step below [slog.LevelDebug].
 const LevelTrace = slog.LevelDebug - 4
 
-// levelOff is above all levels of records, so it logs nothing.
+// levelOff is the level of the directive "off". It is above all levels of records, so that
+// none is logged.
 const levelOff = slog.Level(1 << 30)
 
 // Filter specifies the lowest level that is logged for each target. It is immutable and

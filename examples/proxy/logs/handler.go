@@ -14,8 +14,8 @@ import (
 // DefaultTarget is the target of a logger for which [Target] is not used.
 const DefaultTarget = "linkerd_app"
 
-// logTarget is the type of the value of [Target]. An attribute with the key "target" and
-// any other type of value is a field.
+// logTarget is the type of the value of [Target]. An attribute with the key "target" and a
+// value of another type is logged as a field.
 type logTarget string
 
 // Target returns the attribute that sets the target of a logger, as in

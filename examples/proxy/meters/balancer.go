@@ -68,7 +68,8 @@ func (p Parent) labels() Labels {
 	})
 }
 
-// outboundBalancers is the argument kind of [Meters.limited] for the labels of balancers.
+// outboundBalancers is passed to [Meters.limited] as the argument kind, for the labels of
+// balancers.
 const outboundBalancers = "outbound balancers"
 
 // Balancer returns the instruments of the balancer of target and of the queue in front of

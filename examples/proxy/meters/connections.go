@@ -74,7 +74,8 @@ func (r *Routes) Handled(h Handling, next tcplayer.Server) tcplayer.Server {
 	return &handled{next, r, h}
 }
 
-// handled is the server that [Routes.Handled] returns.
+// handled is a server that counts connections by their [Handling], and passes them to the
+// embedded Server.
 type handled struct {
 	tcplayer.Server
 	routes *Routes
@@ -100,7 +101,8 @@ func (h *handled) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 // with the label error="unexpected" in the second. Inbound connections are not counted.
 func (r *Routes) Forwarded(next tcplayer.Server) tcplayer.Server { return &forwarded{next, r} }
 
-// forwarded is the server that [Routes.Forwarded] returns.
+// forwarded is a server that counts opaque connections when they begin and end. The
+// embedded Server forwards them.
 type forwarded struct {
 	tcplayer.Server
 	routes *Routes

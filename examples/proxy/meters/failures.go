@@ -42,7 +42,8 @@ func (m *Meters) HTTPErrors(d Direction) Layer {
 	return func(next httplayer.Service) httplayer.Service { return &failing{next, count} }
 }
 
-// failing is the service that the layer of [Meters.HTTPErrors] returns.
+// failing is a service that passes each request to the embedded Service and counts its
+// error, if there is one.
 type failing struct {
 	httplayer.Service
 	count func(netip.AddrPort, error)

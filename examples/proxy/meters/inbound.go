@@ -185,7 +185,8 @@ type inboundRoute struct {
 	statuses *byLabel[int, *handle[*counterValue]] // by status; 0: there was no response
 }
 
-// inboundRouteMeter is the service that the layer of [Meters.InboundRoute] returns.
+// inboundRouteMeter is a service that counts permitted requests, and passes them to the
+// embedded Service.
 type inboundRouteMeter struct {
 	httplayer.Service
 	*inboundRoute

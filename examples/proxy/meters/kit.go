@@ -19,7 +19,8 @@ func (c counter) Add(delta float64) {
 	}
 }
 
-// gauge adapts a series to the Gauge of go-kit, like [counter].
+// gauge adapts a series to the Gauge of go-kit. With has no effect, because the series has
+// all its labels.
 type gauge struct{ *handle[*gaugeValue] }
 
 func (g gauge) With(...string) metrics.Gauge { return g }
@@ -31,14 +32,15 @@ func (g gauge) Add(delta float64) {
 	}
 }
 
-// histogram adapts a series to the Histogram of go-kit, like [counter].
+// histogram adapts a series to the Histogram of go-kit. With has no effect, because the
+// series has all its labels.
 type histogram struct{ *handle[*histogramValue] }
 
 func (h histogram) With(...string) metrics.Histogram { return h }
 func (h histogram) Observe(value float64)            { h.get().Observe(value) }
 
-// seconds is a histogram in seconds. Observe takes milliseconds, as go-kit's users do, and
-// converts them.
+// seconds is a histogram in seconds. Observe takes milliseconds, as the layers of gotower
+// pass them, and converts them.
 type seconds struct{ *handle[*histogramValue] }
 
 func (s seconds) With(...string) metrics.Histogram { return s }
@@ -68,8 +70,9 @@ func (b bindable) With(label ...string) metrics.Counter {
 
 func (bindable) Add(float64) {}
 
-// labelled is a bindable that caches the counter for each value of the label, so that
-// With may be called for each request. With exports the series at once, with the value 0.
+// labelled is a bindable that caches the counter for each value of the label, so that With
+// may be called for each request. Each counter is exported from the first call of With for
+// its value, with the value 0.
 type labelled struct {
 	bindable
 	bound *sync.Map // counter by value of the label
@@ -122,7 +125,8 @@ func (s *share) add(delta float64) {
 }
 
 // end subtracts the share from the gauge. Later writes to the share have no effect. The
-// subtraction is not a write to the series, so it does not delay the expiry.
+// subtraction does not mark the series as written, so that it does not delay the expiry of
+// the series.
 func (s *share) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -190,7 +190,8 @@ func routeMeta(name string, labels Labels) Labels {
 	return Labels{"route_group": "", "route_kind": kind, "route_namespace": "", "route_name": name}
 }
 
-// isCluster reports whether domain is the suffix of the names of Kubernetes Services.
+// isCluster reports whether domain is "svc" or one of Config.ServiceSuffixes. Case and a
+// final dot are ignored.
 func (m *Meters) isCluster(domain string) bool {
 	domain = strings.TrimSuffix(domain, ".")
 	return strings.EqualFold(domain, "svc") ||

@@ -62,7 +62,8 @@ func (m *Meters) Endpoint(ctx context.Context, d Direction, labels Labels) Layer
 	return func(next httplayer.Service) httplayer.Service { return &endpoint{next, s} }
 }
 
-// endpoint is the service that the layer of [Meters.Endpoint] returns.
+// endpoint is a service that counts the requests to one endpoint, and passes them to the
+// embedded Service.
 type endpoint struct {
 	httplayer.Service
 	*endpointSeries

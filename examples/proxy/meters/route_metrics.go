@@ -74,7 +74,7 @@ func (m *Meters) Route(d Direction, dst, route string, labels map[string]string)
 	return requests, attempts
 }
 
-// routeParents returns the argument kind of [Meters.limited] for the destinations in the
+// routeParents returns the argument kind for [Meters.limited], for the destinations in the
 // given direction.
 func routeParents(d Direction) string { return string(d) + " parents" }
 
@@ -127,8 +127,8 @@ func (t timeoutFailures) Add(delta float64) {
 }
 
 // ignored counts requests that their callers canceled. For each of them, it subtracts 1
-// from pending, because the timeout of the request may have expired too. Otherwise a
-// later failure would count as this timeout.
+// from pending, because the timeout of the request may have added 1. Without this, a later
+// failure would count as a timeout.
 type ignored struct {
 	metrics.Counter
 	pending *atomic.Int64

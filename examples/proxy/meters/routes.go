@@ -171,7 +171,8 @@ func (r *Routes) labels(d *destination, route, more Labels, rest func() Labels) 
 		})
 }
 
-// routeMeter is the service that [Routes.PerRoute] returns.
+// routeMeter is a service that counts the requests of one route, and passes them to the
+// embedded Service.
 type routeMeter struct {
 	httplayer.Service
 	route     *routeSeries

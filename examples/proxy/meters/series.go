@@ -104,8 +104,9 @@ func (f *family[V]) now(l labelSet) *handle[V] {
 	return h
 }
 
-// bind returns the series with the labels l, and makes it if it does not exist. If the name
-// in l is beyond the limit of names, bind returns the series that all such names share.
+// bind returns the series with the labels l, and makes it if it does not exist. If l
+// contains a name beyond the limit of names, bind returns the series that all such names
+// share.
 func (f *family[V]) bind(l labelSet) *series[V] {
 	f.meters.sweepIfDue()
 	overflow := false
@@ -227,7 +228,7 @@ type baseLabels struct {
 	made   atomic.Pointer[baseLabels] // the result of rest; nil before the first call
 }
 
-// beyond returns the labels to use if the name is beyond the limit.
+// beyond returns the labels that replace b if its name is beyond the limit.
 func (b *baseLabels) beyond() *baseLabels {
 	made := b.made.Load()
 	if made == nil {
@@ -258,7 +259,7 @@ func (m *Meters) limited(kind, name string, labels Labels, rest func(own Labels)
 	return labelSet{baseLabels: &baseLabels{labels: labels.key(), limit: limit, name: name, rest: rest}}
 }
 
-// with returns l with the labels more added.
+// with returns a copy of l with the labels in more added.
 func (l labelSet) with(more Labels) labelSet {
 	l.more += more.key()
 	return l
@@ -303,9 +304,9 @@ func (n *names) release(name string) {
 	}
 }
 
-// lookup caches the value for each key, which is a property of requests or connections.
-// It is cleared when it has maxNames keys. A value that is needed later is then made
-// again.
+// lookup caches a value for each key. A key is a property of requests or connections, such
+// as the client. The cache is cleared when it has maxNames keys. A value that is needed
+// later is then made again.
 type lookup[K comparable, V any] struct {
 	make func(K) V
 
@@ -336,8 +337,9 @@ func (l *lookup[K, V]) of(key K) V {
 }
 
 // byLabel caches the series for each outcome, such as a status. The key has the values of
-// the labels of the outcome. It has no limit, because these labels have few values. It
-// checks the previous outcome first, because most outcomes are equal to the previous one.
+// the labels of the outcome. The cache has no limit, because these labels have few values.
+// It checks the previous outcome first, because most outcomes are equal to the previous
+// one.
 type byLabel[K comparable, V any] struct {
 	make func(K) V
 	last atomic.Pointer[labelledSeries[K, V]]

@@ -71,7 +71,7 @@ func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	})
 }
 
-// peers returns the argument kind of [Meters.limited] for the given direction and peer.
+// peers returns the argument kind for [Meters.limited], for the given direction and peer.
 func peers(d Direction, peer Peer) string { return string(d) + " " + string(peer) }
 
 // onlyTLS returns a labelSet with the labels tls and no_tls_reason of the argument own. It

@@ -100,7 +100,8 @@ func (o *Outbound) byConnection(named httplayer.Service) httplayer.Service {
 	return &byConnection{Service: named, ingress: o.Ingress}
 }
 
-// byConnection is the service that [Outbound.byConnection] returns.
+// byConnection is the service that passes each request to the router of its connection, or
+// to the embedded Service.
 type byConnection struct {
 	httplayer.Service // for requests that name their target
 

@@ -20,8 +20,8 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// peer specifies how the proxy connects to one endpoint, and has the labels of requests to
-// this endpoint.
+// peer specifies how the proxy connects to one endpoint. It also has the labels of the
+// requests to this endpoint.
 type peer struct {
 	discover.Target
 

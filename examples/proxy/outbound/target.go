@@ -59,8 +59,9 @@ func Target(req *http.Request) (Authority, error) {
 	return Authority{strings.ToLower(host), uint16(n)}, nil
 }
 
-// mayBeAddr reports whether host could be an IP address. If it returns false, as for most
-// names, the caller need not call netip.ParseAddr, which allocates an error for each name.
+// mayBeAddr reports whether host could be an IP address, from its characters. If it
+// returns false, as for most names, the caller need not call netip.ParseAddr, which
+// allocates an error for each name.
 func mayBeAddr(host string) bool {
 	return host != "" && (strings.Contains(host, ":") || '0' <= host[len(host)-1] && host[len(host)-1] <= '9')
 }

@@ -18,8 +18,8 @@ func atFirstCall[Req, Rsp any](mk discover.MakeService[Req, Rsp]) discover.MakeS
 	}
 }
 
-// unused is the service of an endpoint that is made at the first Call. Before that, it is
-// ready, because an endpoint without connections is ready too.
+// unused is the service of an endpoint that is made at the first Call. Before the first
+// Call, unused is always ready, because an endpoint without connections is ready too.
 type unused[Req, Rsp any] struct {
 	mk     discover.MakeService[Req, Rsp]
 	ctx    context.Context //nolint:containedctx // the endpoint is closed when it ends

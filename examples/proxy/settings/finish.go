@@ -126,9 +126,9 @@ func (r *reader) finishControl(s *Settings) {
 // CONTROL_STREAM_LIFETIME, except 0.
 const minStreamLimit = 10 * time.Second
 
-// finishStreams adds an error unless the limits of the streams are in ascending order:
-// initial, idle, lifetime. A limit of 0 means no limit and is ignored. It adds a warning
-// for a limit below minStreamLimit.
+// finishStreams adds an error if the limits of the streams are not in the ascending order
+// initial, idle, lifetime. A limit of 0 means no limit and is ignored. finishStreams adds
+// a warning for a limit below minStreamLimit, unless the controller is on this machine.
 func (r *reader) finishStreams(s *Settings) {
 	last, lower := "", time.Duration(0)
 	for _, limit := range []struct {

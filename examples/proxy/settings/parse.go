@@ -14,8 +14,8 @@ import (
 // parseText accepts any text.
 func parseText(s string) (string, error) { return s, nil }
 
-// parseGiven returns true for any text. It is for a variable that turns a feature on,
-// whatever its value.
+// parseGiven returns true for any text, even an empty one. It is for a variable that turns
+// a feature on when it is set.
 func parseGiven(string) (bool, error) { return true, nil }
 
 func parseRequired(s string) (string, error) {

@@ -99,9 +99,9 @@ func (p *Proxy) serve(ctx context.Context, path path) error {
 // has been stopped.
 const maxAcceptDelay = time.Second
 
-// untilAccepted returns a context that ends after ctx has ended, as soon as no connection
-// waits to be accepted from l. The kernel has already established a waiting connection, and
-// would reset it if l closed. The delay is at most maxAcceptDelay.
+// untilAccepted returns a context that stays active after ctx has ended, until no
+// connection waits to be accepted from l, or at most for maxAcceptDelay. The kernel has
+// already established a waiting connection, and would reset it if l closed.
 func untilAccepted(ctx context.Context, l net.Listener) (context.Context, context.CancelFunc) {
 	accepting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -125,7 +125,8 @@ func certified(id *identity.Identity, svc tcplayer.Server) tcplayer.Server {
 	return &certifiedServer{svc, id}
 }
 
-// certifiedServer is the server that [certified] returns.
+// certifiedServer is a server that is ready when id has a certificate and the embedded
+// Server is ready.
 type certifiedServer struct {
 	tcplayer.Server
 	id *identity.Identity

@@ -65,7 +65,8 @@ func (p *Proxy) Run(ctx context.Context) error {
 const minOperatorGrace = time.Second
 
 // grace returns a function that returns the rest of the grace period, but at least
-// minOperatorGrace. The grace period begins when ctx ends.
+// minOperatorGrace. The grace period begins when ctx ends. Before that, the function
+// returns the whole grace period.
 func (p *Proxy) grace(ctx context.Context) (left func() time.Duration) {
 	ended := make(chan time.Time, 1)
 	context.AfterFunc(ctx, func() { ended <- time.Now() })
