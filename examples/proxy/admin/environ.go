@@ -62,7 +62,7 @@ var login = regexp.MustCompile(`[^\s/:@=,]*:\S*@`)
 
 // withoutUser returns value with [redacted] in place of each user name and password before
 // an "@". In a URL, the password ends at the last "@", because a password may contain "@".
-// Other text must match the regular expression [login].
+// In other text, the regular expression [login] finds user:password.
 func withoutUser(value string) string {
 	url := ""
 	if before, rest, ok := strings.Cut(value, "://"); ok {

@@ -77,8 +77,8 @@ func (w *withPolicy) Describe() layer.Node { return w.in.policies.describe() }
 
 // byProtocol passes a connection to the server http or opaque if the policy specifies the
 // protocol. Otherwise it passes the connection to the embedded Server, which detects the
-// protocol. If the policy has a different timeout for the detection, the server that
-// within returns detects it.
+// protocol. If the policy specifies another timeout for the detection, the function within
+// makes a server with this timeout.
 type byProtocol struct {
 	tcplayer.Server // detects the protocol
 	within          func(timeout time.Duration) tcplayer.Server

@@ -59,15 +59,15 @@ type routePolicy struct {
 	invalid        string         // why all requests of the route fail; "" if they do not
 }
 
-// routePermit is the service of the requests to one route that one rule permits. The
+// routePermit has the service of the requests to one route that one rule permits. The
 // embedded Permit identifies the rule in the labels of metrics.
 type routePermit struct {
 	*meters.Permit
 	to httplayer.Service // serves permitted requests
 }
 
-// defaultPolicy returns the policy of a port, as long as the controller has sent none.
-// The policy follows INBOUND_DEFAULT_POLICY.
+// defaultPolicy returns the policy of a port until the controller sends one. The policy
+// follows INBOUND_DEFAULT_POLICY.
 func (in *Inbound) defaultPolicy(port uint16) *serverPolicy {
 	p := &serverPolicy{resource: meters.DefaultResource(string(in.DefaultPolicy))}
 	if in.OpaquePorts.Contains(port) {

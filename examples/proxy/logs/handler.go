@@ -144,8 +144,8 @@ func appendAttr(fields []field, group string, a slog.Attr) []field {
 	return fields
 }
 
-// levelName returns the name of l in records, such as INFO. A level between two names has
-// the lower name.
+// levelName returns the name of l in records, such as INFO. A level between two named
+// levels has the name of the lower one.
 func levelName(l slog.Level) string {
 	switch {
 	case l < slog.LevelDebug:

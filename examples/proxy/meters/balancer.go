@@ -120,7 +120,7 @@ type endpointStates struct {
 	labels labelSet
 
 	mu     sync.Mutex
-	shares []*share // by state
+	shares []*share // one for each state
 }
 
 func (e *endpointStates) With(label ...string) metrics.Gauge {

@@ -144,10 +144,10 @@ func (m *Meters) inboundRouteFamilies() inboundRouteFamilies {
 	}
 }
 
-// InboundRoute returns a layer that counts the requests to target that the rule p allowed.
-// target is a port of the application. The metrics are inbound_http_requests_total,
-// inbound_http_statuses_total, inbound_http_request_duration_seconds and
-// inbound_http_response_duration_seconds.
+// InboundRoute returns a layer that counts the requests to target that the resources in p
+// allowed. target is a port of the application. The metrics are
+// inbound_http_requests_total, inbound_http_statuses_total,
+// inbound_http_request_duration_seconds and inbound_http_response_duration_seconds.
 //
 // The labels parent_* identify the policy and the port, and route_* identify the route.
 // Ports beyond the first thousand have no parent_port. The label status has the status of

@@ -131,9 +131,9 @@ func (f *family[V]) bind(l labelSet) *series[V] {
 	return s
 }
 
-// sweep removes the series that have expired. It also makes the handles of each counter
-// and histogram that names beyond the limit share bind again at their next write. Each of
-// these names then gets a separate series if there is room.
+// sweep removes the series that have expired. Names beyond the limit share some counters
+// and histograms. sweep makes the handles of these series bind again at the next write.
+// Each of these names then gets a separate series if there is room.
 func (f *family[V]) sweep(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -48,7 +48,7 @@ type stream struct {
 }
 
 // attempts counts the attempts of one request. If the request succeeds after more than one
-// attempt, it counts as a successful retry.
+// attempt, the request counts as a successful retry.
 type attempts struct {
 	sent  atomic.Int32
 	route *routeSeries

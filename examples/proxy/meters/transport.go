@@ -52,11 +52,11 @@ func (m *Meters) Transport(d Direction, peer Peer, labels Labels) Transport {
 	return t
 }
 
-// peerLabels returns a labelSet of labels, and limits the number of different ones. An
-// outbound endpoint beyond the limit shares series with other endpoints of its target,
-// without the labels target_* and dst_pod. If its target is beyond the limit too, only the
-// labels tls and no_tls_reason are kept. The same two are kept for inbound connections
-// beyond the limit, and for connections without a label authority.
+// peerLabels returns a labelSet of the given labels, and limits the number of different
+// ones. An outbound endpoint beyond the limit shares series with other endpoints of its
+// target, without the labels target_* and dst_pod. If its target is beyond the limit too,
+// only the labels tls and no_tls_reason are kept. The same two are kept for inbound
+// connections beyond the limit, and for connections without a label authority.
 func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	authority := labels["authority"]
 	switch {

@@ -14,7 +14,7 @@ type value interface {
 	write(out *dto.Metric)
 }
 
-// number is a number that several goroutines may change at the same time.
+// number is a float64 that several goroutines may change at the same time.
 type number struct{ bits atomic.Uint64 } // of a float64
 
 func (n *number) load() float64 { return math.Float64frombits(n.bits.Load()) }

@@ -92,7 +92,7 @@ func canonicalName(p *profiles.Profile, target string) string {
 	return target
 }
 
-// Next returns the service of package profiles that applies the profile.
+// Next returns the embedded Router, the service that applies the profile.
 func (r *router) Next() httplayer.Service { return r.Router }
 
 // Describe shows the canonical name of the target.

@@ -29,7 +29,7 @@ func Environ(environ []string) Option {
 // Read returns the settings that the environment and the file of [File] contain. It reads
 // the environment with lookup, and panics if lookup is nil. The error joins an
 // [InvalidError] for each invalid value. After an error, only the field Warnings and the
-// method [Identity.Check] of the settings may be used.
+// method [Identity.Check] of the field Identity may be used.
 func Read(lookup func(name string) (value string, ok bool), opts ...Option) (Settings, error) {
 	if lookup == nil {
 		panic("settings: Read: lookup is nil; want a function such as os.LookupEnv")
@@ -87,8 +87,8 @@ func unknownNames(environ []string, groups []group) []string {
 	return unknown
 }
 
-// find returns the text of v and where it is set. ok is false if v is set neither in the
-// environment nor in the file.
+// find returns the text of v and the place where v is set. The environment takes
+// precedence over the file. ok is false if neither sets v.
 func (r *reader) find(v *variable) (text, where string, ok bool) {
 	names := append([]string{v.name}, v.oldNames...)
 	for _, name := range names {

@@ -138,7 +138,8 @@ type Admin struct {
 	Listen netip.AddrPort // ADMIN_LISTEN_ADDR
 }
 
-// Shutdown configures the end of the proxy.
+// Shutdown configures how the proxy ends its connections, and whether an HTTP request can
+// end the proxy.
 type Shutdown struct {
 	Grace           time.Duration // SHUTDOWN_GRACE_PERIOD: maximum wait for open connections to end
 	EndpointEnabled bool          // SHUTDOWN_ENDPOINT_ENABLED: POST /shutdown ends the proxy

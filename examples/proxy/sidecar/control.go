@@ -86,8 +86,8 @@ func resolver(c settings.DNS, lookups metrics.Counter) resolve.Resolver {
 	return dns.New(dns.WithRefresh(minTTL, c.MaxTTL), dns.WithMetrics(lookups))
 }
 
-// defaultMinTTL is the minimum time between two look-ups of a name, if only DNS_MAX_TTL
-// is set. It is not longer than DNS_MAX_TTL.
+// defaultMinTTL is the minimum time between two look-ups of a name, if only DNS_MAX_TTL is
+// set. If DNS_MAX_TTL is shorter, the minimum is DNS_MAX_TTL.
 const defaultMinTTL = 5 * time.Second
 
 // identityRun is the identity of the proxy, with the connection to the certificate

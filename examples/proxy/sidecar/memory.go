@@ -69,8 +69,8 @@ func currentUsage() usage {
 	}
 }
 
-// memoryReturner decides when memory is returned to the system, from the usage at earlier
-// times.
+// memoryReturner decides when memory is returned to the system. It compares the usage with
+// earlier usage.
 type memoryReturner struct {
 	last   usage // at the last check
 	kept   usage // when memory was last returned
