@@ -103,8 +103,8 @@ func connections() layer.Stack[net.Conn, tcplayer.ByteCount] {
 	return layer.NewStack[net.Conn, tcplayer.ByteCount]()
 }
 
-// maxProfiles limits the number of profiles that are watched at a time. Clients choose the
-// names of profiles, and could otherwise cause any number of watches.
+// maxProfiles is the maximum number of profiles that are watched at a time. Clients choose
+// the names of profiles, and could otherwise cause any number of watches.
 const maxProfiles = 500
 
 // acquireProfile reports whether another profile may be watched, because fewer than

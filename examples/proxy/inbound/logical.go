@@ -15,8 +15,8 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// logicalKey is the key of a service in the cache of services that count requests. Requests
-// with equal keys are counted together.
+// logicalKey is the key of a service that counts requests, in the cache of these services.
+// Requests with equal keys are counted together.
 type logicalKey struct {
 	permit unique.Handle[meters.Permit] // the rule that permitted the request
 	dst    netip.AddrPort               // port of the application

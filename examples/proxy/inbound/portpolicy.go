@@ -142,7 +142,7 @@ func (p *policies) describe() layer.Node {
 type portPolicy struct {
 	*policies
 	port    uint16
-	ctx     context.Context //nolint:containedctx // ends when the policy is removed
+	ctx     context.Context //nolint:containedctx // ends when the port is forgotten
 	cancel  context.CancelFunc
 	started time.Time // start of the watch
 	current atomic.Pointer[serverPolicy]

@@ -445,6 +445,7 @@ func (in *Inbound) router(ctx context.Context, p *serverPolicy) httplayer.Servic
 		profiles.WithDefaultRoute(func(next httplayer.Service) httplayer.Service { return &noRoute{next, in, p} }))
 }
 
-// routerWait is how long a request waits for the routes of a new policy. The router of the
-// previous policy is also kept for this time, for requests that have already chosen it.
+// routerWait is the maximum time that a request waits for the routes of a new policy. The
+// router of the previous policy is also kept for this time, for requests that have already
+// chosen it.
 const routerWait = time.Second

@@ -93,8 +93,8 @@ func New(c Config) *Meters {
 }
 
 // latencyBuckets returns the upper bounds of the buckets of latency histograms, in
-// milliseconds. They are some of the bounds in linkerd's proxy. The others are left out,
-// because the buckets are the largest part of a scrape.
+// milliseconds. Linkerd's proxy has these bounds and more. This proxy has fewer, because
+// the buckets are the largest part of a scrape.
 func latencyBuckets() []float64 {
 	return []float64{
 		1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000,

@@ -33,11 +33,11 @@ func (o *Outbound) detect(http, opaque tcplayer.Server, i tcplayer.DetectInstrum
 }
 
 // byProfile returns the server of the connections to dst. In ingress mode, it passes all
-// connections to the server detected. In other modes, a connection goes to the server
-// opaque if [settings.Outbound.OpaquePorts] contains the port, or if the profile of dst
-// marks the port as opaque. It goes to the server named if the profile routes by TLS
-// server name. All other connections go to detected. requests is the router of the
-// requests on detected connections.
+// connections to the server detected. In other modes, the server opaque gets the
+// connections if [settings.Outbound.OpaquePorts] or the profile of dst marks the port as
+// opaque. Otherwise, the server named gets them if the profile routes by TLS server name.
+// All other connections go to detected. requests is the router of the requests on detected
+// connections.
 func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, named, detected tcplayer.Server) tcplayer.Server {
 	return &profileDispatch{
 		Service: requests.counts.Handled(meters.Detected, detected), opaque: requests.counts.Handled(meters.Opaque, opaque),

@@ -163,7 +163,7 @@ type Controller struct {
 	Name string // identity that the server must prove by TLS; empty means cleartext
 }
 
-// Queue configures the queue of requests, or of connections, that wait for a target.
+// Queue configures the queue in which requests, or connections, wait for a target.
 type Queue struct {
 	Capacity int           // number of waiting requests; 0 means no waiting
 	FailFast time.Duration // maximum wait; 0 means no waiting, see MaxWait

@@ -139,8 +139,8 @@ func backoff(prefix string, c *Connect, minDefault, maxDefault string) []variabl
 	}
 }
 
-// asOutbound returns a remark for the help if def is empty. It states that the default is
-// the value of the outbound side.
+// asOutbound returns a remark for the help that the default is the value of the outbound
+// side. It returns "" if def, the default, is not empty.
 func asOutbound(def string) string {
 	if def == "" {
 		return " (as OUTBOUND)"
