@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// The paths of HTTP/1.1 requests. A GET request gets a body of responseSize bytes for
-// smallPath, and of largeSize bytes for largePath. A POST request has a body of largeSize
-// bytes.
+// The paths of HTTP/1.1 requests. The response to a GET request has a body of responseSize
+// bytes for smallPath, and of largeSize bytes for largePath. A POST request has a body of
+// largeSize bytes.
 const (
 	smallPath     = "/bench"
 	largePath     = "/large"
@@ -60,8 +60,8 @@ func http1Response(size int) string {
 }
 
 // http1Responder returns a function for one connection. The function processes the received
-// bytes, and writes a response for each complete request. It writes the text large for a
-// GET request with largePath, and the text small for others.
+// bytes, and writes a response for each complete request. The response is the argument
+// large for a GET request with largePath, and the argument small for other requests.
 func (w *wire) http1Responder(small, large string) func() {
 	response := "" // to the last request
 	return func() {
@@ -84,8 +84,8 @@ func (w *wire) http1Responder(small, large string) func() {
 }
 
 // grpcResponder returns a function for one connection. The function processes the received
-// frames, and responds to each complete call. The response is the message large for a
-// request of downloadSize bytes, and the message small for others.
+// frames, and responds to each complete call. The response is the argument large for a
+// request of downloadSize bytes, and the argument small for other requests.
 func (w *wire) grpcResponder(small, large string) func() {
 	received := make(map[uint32]int) // bytes of each open request
 	return func() {

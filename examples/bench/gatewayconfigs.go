@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// gateways returns the compared gateways. own is the path of the program examples/gateway.
+// gateways returns the compared gateways. The argument own is the path of the program
+// examples/gateway.
 func gateways(own string) []gateway {
 	return []gateway{
 		{
@@ -33,8 +34,8 @@ func gateways(own string) []gateway {
 	}
 }
 
-// eachRoute returns the text of all routes of s. format is the text of one route. It has
-// %[1]s for the path of the route, and %[2]d for its number.
+// eachRoute returns the text of all routes of s. The argument format is the text of one
+// route, in which %[1]s is the path and %[2]d is the number of the route.
 func eachRoute(s gatewaySettings, format string) string {
 	var text strings.Builder
 	for i := range s.routes {

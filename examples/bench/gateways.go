@@ -24,7 +24,8 @@ const (
 )
 
 // gatewayLoops returns the loads of gateways in the order in which their tables are
-// printed. many is the larger number of routes.
+// printed. The small number of routes is fewRoutes, and the argument many is the large
+// number.
 func gatewayLoops(many int) []loop {
 	few, most := fmt.Sprintf(routesProtocol, fewRoutes), fmt.Sprintf(routesProtocol, many)
 	return []loop{{few, 0}, {few, gatewayRate}, {most, 0}, {most, gatewayRate}}
@@ -45,9 +46,9 @@ type gateway struct {
 }
 
 // gatewaySettings has the parts of the configuration that differ between runs. Each
-// response has the header [generationHeader] with the value generation. The field master
-// starts nginx with a master process, which a reload needs. It is false while CPU time is
-// measured.
+// response has the header [generationHeader] with the value of the field generation. If
+// master is true, nginx starts with a master process, which a reload needs. The field
+// master is false while CPU time is measured.
 type gatewaySettings struct {
 	dir           string
 	listen, admin string
@@ -69,7 +70,8 @@ func signalReload(_ context.Context, _ gateway, p *process, _ gatewaySettings) e
 	return p.cmd.Process.Signal(syscall.SIGHUP)
 }
 
-// runGateways runs the rounds, and then the reloads of each gateway.
+// runGateways measures the loads of all gateways, and then measures the reloads of each
+// gateway.
 func (b *bench) runGateways(ctx context.Context) (err error) {
 	if b.second, err = startRole(ctx, b.otherCPUs, "backend"); err != nil {
 		return err
@@ -90,8 +92,8 @@ func (b *bench) runGateways(ctx context.Context) (err error) {
 	return nil
 }
 
-// findGateways adds the gateways as targets. It builds examples/gateway. It leaves out
-// other gateways that are not installed.
+// findGateways builds examples/gateway and adds it to the targets of b. It also adds each
+// other gateway that is installed.
 func (b *bench) findGateways(ctx context.Context) error {
 	own := filepath.Join(b.dir, "gateway")
 	build := exec.CommandContext(ctx, "go", "build", "-o", own, "github.com/gotower/gotower/examples/gateway") //nolint:gosec // constant
@@ -121,8 +123,9 @@ func (b *bench) findGateways(ctx context.Context) error {
 	return nil
 }
 
-// installed returns the path of a program that .ci/peers.sh has installed. If the directory
-// of that script does not have the program, it returns program unchanged.
+// installed returns the path of program in the directory where .ci/peers.sh installs
+// programs. If the directory does not contain program, installed returns the argument
+// unchanged.
 func installed(program string) string {
 	dir := os.Getenv("GOTOWER_PEERS")
 	if dir == "" {
@@ -152,7 +155,8 @@ func freeAddress() string {
 	return l.Addr().String()
 }
 
-// write writes the files of the gateway. A reader never reads an incomplete file.
+// write writes the files of the gateway. It renames complete files, so that a running
+// gateway never reads an incomplete file.
 func (g gateway) write(s gatewaySettings) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
@@ -194,7 +198,8 @@ func (g gateway) command(ctx context.Context, dir string, args ...string) *exec.
 	return cmd
 }
 
-// wait waits until the gateway uses the generation of s on the last of its routes.
+// wait sends requests to the last route until a response has the generation of s in its
+// header. It returns an error if the process p or ctx ends first.
 func (g gateway) wait(ctx context.Context, p *process, s gatewaySettings) error {
 	transport := &http.Transport{DisableKeepAlives: true}
 	for {
@@ -255,7 +260,7 @@ func (b *bench) measureReloads(ctx context.Context, t *target) error {
 			return err
 		}
 		t.reloads.took = append(t.reloads.took, time.Since(begin))
-		select { // the clients also use the time after a reload, in which old connections end
+		select { // requests may also fail after a reload, while the gateway closes old connections
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(300 * time.Millisecond):

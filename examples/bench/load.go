@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// atOnce is the number of concurrent requests of the load. An HTTP/1.1 connection has one
-// of them, and a gRPC connection has streamsOfConn.
+// atOnce is the number of concurrent requests on all connections together. An HTTP/1.1
+// connection has one open request, and a gRPC connection has streamsOfConn open requests.
 const (
 	atOnce        = 64
 	streamsOfConn = 4
@@ -43,7 +43,7 @@ type load struct {
 
 	// The following fields change only while no request is open.
 	end  time.Time
-	free chan *client // has a connection once for each request it can take; nil in a closed loop
+	free chan *client // contains each connection once for each request that it can send now; nil in a closed loop
 	open sync.WaitGroup
 }
 
@@ -191,8 +191,8 @@ func (l *load) openLoop(rate float64) error {
 	return nil
 }
 
-// send writes n requests to the connection. due is the time at which the latency of each
-// begins.
+// send writes n requests to the connection. The latency of each request begins at the time
+// due.
 func (c *client) send(n int, due time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,8 +202,8 @@ func (c *client) send(n int, due time.Time) error {
 	return c.flush()
 }
 
-// add appends one request to the output of the connection, without writing it. The caller
-// holds mu.
+// add appends one request to the field out of wire. It does not write to the connection.
+// The caller holds mu.
 func (c *client) add(due time.Time) {
 	if !c.grpc {
 		c.calls[0] = call{due: due}

@@ -168,7 +168,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 	return b.runRounds(ctx)
 }
 
-// runRounds measures each target once in each round.
+// runRounds measures each target with each load, once in each round.
 func (b *bench) runRounds(ctx context.Context) error {
 	for round := range b.rounds {
 		fmt.Fprintf(b.log, "round %d of %d\n", round+1, b.rounds)

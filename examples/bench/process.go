@@ -27,9 +27,10 @@ type role func(ctx context.Context, args []string, ready func(addr string, serve
 // to the process of the role, and receives the result as JSON.
 type command func(line string) (result any, err error)
 
-// playRole runs the role r until the reader in ends or the role returns. It first writes
-// the address of the role to the writer out. For each line from in, it calls the command of
-// the role, and writes the result to out as one line of JSON.
+// playRole runs the role r. It first writes the address of the role to the output out. For
+// each line of the input in, it calls the command of the role, and writes the result as one
+// line of JSON. It returns at the end of the input, when r returns, or when the command
+// fails.
 func playRole(r role, args []string, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -25,8 +25,8 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// roles returns the roles by name. The arguments of a proxy are the protocol, the address
-// of the backend and the address of the controller.
+// roles returns the roles by name. The arguments of each role of a proxy are the protocol,
+// the address of the backend and the address of the controller.
 func roles() map[string]role {
 	return map[string]role{
 		"backend":      backend,

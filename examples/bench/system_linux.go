@@ -27,10 +27,10 @@ func split() (proxy, others []int, err error) {
 	return all[:1], all[min(1, len(all)-1):], nil
 }
 
-// run starts cmd as a process on the given CPUs, sends the result of the start to started,
-// and waits until the process has ended. It locks its thread until then, because the
-// process is killed when the thread ends. The thread is not used for other goroutines,
-// because its CPUs are restricted.
+// run starts cmd as a process on the given CPUs, and sends the error of the start, or nil,
+// to started. It then waits until the process has ended. It keeps its thread until then,
+// because the kernel kills the process when the thread ends. Other goroutines never use the
+// thread, because its CPUs are restricted.
 func run(cmd *exec.Cmd, cpus []int, started chan<- error) {
 	runtime.LockOSThread()
 	var set unix.CPUSet
@@ -44,7 +44,7 @@ func run(cmd *exec.Cmd, cpus []int, started chan<- error) {
 	}
 	started <- err
 	if err == nil {
-		_ = cmd.Wait() // it is killed at its end
+		_ = cmd.Wait() // the command is killed when its context ends
 	}
 }
 

@@ -69,8 +69,8 @@ func cpu(s sample) float64  { return s.cpu }
 func p99(s sample) float64  { return s.p99 }
 func rate(s sample) float64 { return s.rate }
 
-// quantile returns the quantile q of one figure of the load l over all rounds. The function
-// figure returns the figure of a sample.
+// quantile returns the quantile q, from 0 to 1, of one value of the samples of the load l.
+// The function figure returns this value of a sample.
 func (t target) quantile(l loop, figure func(sample) float64, q float64) float64 {
 	v := make([]float64, 0, len(t.samples[l]))
 	for _, s := range t.samples[l] {
@@ -79,7 +79,7 @@ func (t target) quantile(l loop, figure func(sample) float64, q float64) float64
 	return quantile(v, q)
 }
 
-// quantile returns the quantile q of v.
+// quantile returns the quantile q of the numbers in v. q is from 0 to 1.
 func quantile[T cmp.Ordered](v []T, q float64) T {
 	sorted := slices.Sorted(slices.Values(v))
 	return sorted[int(q*float64(len(v)-1)+0.5)]

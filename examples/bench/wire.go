@@ -88,7 +88,8 @@ func (w *wire) pump() {
 	w.bodies = kept
 }
 
-// update applies f, a SETTINGS or WINDOW_UPDATE frame, to the windows of the streams.
+// update changes the windows of the streams as the frame f specifies. f is a SETTINGS or
+// WINDOW_UPDATE frame.
 func (w *wire) update(f frame) {
 	more := 0
 	if f.kind == frameWindowUpdate {

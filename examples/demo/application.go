@@ -33,8 +33,8 @@ const (
 	slow  = 400 * time.Millisecond // long enough for the slowest replica on a busy machine
 
 	upTime = 2 * time.Second
-	// drainTime is the time between the removal of the replica from the controller and the
-	// rejection of requests by the replica, as with a preStop hook.
+	// drainTime is how long a replica still serves after it was removed from the
+	// controller, as with a preStop hook.
 	drainTime = 500 * time.Millisecond
 	downTime  = time.Second
 )
@@ -51,17 +51,17 @@ type application struct {
 }
 
 // replica starts a gRPC server as one replica of service with the given pod name, and
-// announces it to the controller. It serves until ctx ends. register registers the service
-// with the server.
+// announces it to the controller. The replica serves until ctx ends. The function register
+// adds the methods of service to the server.
 func (a *application) replica(ctx context.Context, service, pod string, register func(*grpc.Server)) error {
 	var g serve.Group
 	addr := g.GRPC(pod, loopback, register, nil)
 	return a.announced(ctx, &g, service, pod, addr)
 }
 
-// announced runs the servers of g in the background. It adds addr to the endpoints of
-// service in the controller, as the replica with the name pod. When ctx ends, it first
-// removes this endpoint from the controller, and then stops g.
+// announced runs the servers of g in the background. It adds the address addr as an
+// endpoint of service to the controller. The endpoint has the label pod. When ctx ends,
+// announced removes the endpoint, and stops g after drainTime.
 func (a *application) announced(ctx context.Context, g *serve.Group, service, pod, addr string) error {
 	if err := g.Err(); err != nil {
 		return err

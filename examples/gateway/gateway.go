@@ -54,7 +54,7 @@ type generation struct {
 	// may still use the previous routes for a short time.
 	routes  map[string]*config.Route
 	profile *profiles.Profile
-	release context.CancelFunc // allows the services to close
+	release context.CancelFunc // unpins the services; a service without a pin closes a minute after its last request
 }
 
 // target is the name of the only profile of the gateway, which has all routes. The router

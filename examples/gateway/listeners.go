@@ -53,8 +53,8 @@ type listenerServer struct {
 }
 
 // load opens, changes and closes listeners so that they match c. If a listener cannot be
-// opened, load returns an error and changes nothing, with one exception. It first closes a
-// listener that is not in c if a new listener needs the same port.
+// opened, load returns an error and keeps the open listeners. It can then have closed a
+// listener that is not in c, because a new listener needed the same port.
 func (l *listeners) load(c *config.Config) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,8 +113,8 @@ func (l *listeners) load(c *config.Config) error {
 }
 
 // closePort closes each open listener that has the port of address and is not in wanted. It
-// returns true if it closed a listener. The caller can then listen at address, because
-// ":80" and "192.0.2.1:80" exclude each other.
+// returns true if it closed a listener. The caller can then listen at address. For example,
+// a socket at ":80" prevents a socket at "192.0.2.1:80".
 func (l *listeners) closePort(address string, wanted map[string]bool) (closed bool) {
 	_, port, _ := net.SplitHostPort(address)
 	for key, open := range l.open {

@@ -36,7 +36,7 @@ func (g *gateway) newRoute(def profiles.Route, next httplayer.Service) httplayer
 }
 
 // routeService makes the service of the route r. The map services has each service to which
-// r refers, by name. next is as in newRoute.
+// r refers, by name. The argument next applies the settings that package profiles has.
 func (g *gateway) routeService(
 	def profiles.Route, r *config.Route, services map[config.Name]httplayer.Service, next httplayer.Service,
 ) httplayer.Service {
@@ -79,8 +79,8 @@ func noRoute(httplayer.Service) httplayer.Service {
 }
 
 // backends returns the service that gets each attempt of the route r: a split of its
-// services, a fixed response, or a redirect. The metrics of an attempt have route and the
-// name of the service as labels.
+// services, a fixed response, or a redirect. The metrics of an attempt have two labels: the
+// argument route and the name of the service.
 func (g *gateway) backends(route string, r *config.Route, services map[config.Name]httplayer.Service) httplayer.Service {
 	if r.DirectResponse != nil {
 		return direct(r.DirectResponse)
@@ -150,7 +150,7 @@ type share struct {
 	svc    httplayer.Service
 }
 
-func (s *split) Ready(context.Context) error { return nil } // the service of a request is unknown
+func (s *split) Ready(context.Context) error { return nil } // the service is chosen for each request, in Call
 
 // Call sends the request to a service that is chosen at random by weight. If that service
 // rejects the request, Call tries the other services in the order of the configuration.

@@ -162,8 +162,8 @@ func session(p *config.SessionPersistence) httplayer.Layer {
 	return httplayer.StickySession(string(p.SessionName))
 }
 
-// labelsOf returns the labels that package tap shows for the endpoint e. They are the name
-// of s as the label service, and the labels of e, which take precedence.
+// labelsOf returns the labels that package tap shows for the endpoint e. The label service
+// has the name of s. The labels of e are added, and take precedence.
 func labelsOf(s *config.Service, e resolve.Endpoint) map[string]string {
 	labels := map[string]string{"service": string(s.Name)}
 	maps.Copy(labels, e.Labels)

@@ -23,10 +23,10 @@ func (r *running) checkMetricsIn(ctx context.Context) (string, error) {
 	return counted(ctx, `direction="inbound"`, fmt.Sprintf("client_id=%q", r.client.identity()), r.web1, r.web2)
 }
 
-// counted waits until the proxies of the pods have counted all responses, because a proxy
-// may count a response after the client has received it. direction and peer are labels with
-// values, such as direction="inbound". counted adds up the series with both labels and
-// tls="true". It returns an error if a response counts as a failure.
+// counted adds up the series response_total of the proxies of the pods. It uses the series
+// with tls="true" and the labels in direction and peer, such as direction="inbound". It
+// waits until the sum is the constant answered, because proxies may count a response with a
+// delay. It returns an error if a response counts as a failure.
 func counted(ctx context.Context, direction, peer string, pods ...pod) (string, error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	good, bad := 0, 0

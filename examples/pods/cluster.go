@@ -68,7 +68,7 @@ type cluster struct {
 	shop, shop1, shop2          service // shop1 and shop2 are backends of shop
 }
 
-// newCluster returns the cluster. It does not start anything.
+// newCluster returns the description of all pods and services. It does not start anything.
 func newCluster() cluster {
 	at := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 77, 0, last}) }
 	c := cluster{
@@ -120,10 +120,11 @@ func (c cluster) hosts() string {
 // object is a mapping in YAML.
 type object map[string]any
 
-// destinations returns the configuration file of examples/destination. It has the inbound
-// policies of api and redis, and policy as the outbound policy of shop. In the file, the
-// name of a service has endpoints. The address of a service has a profile with this name.
-// The address of a pod has a profile with the pod as endpoint.
+// destinations returns the configuration file of examples/destination. Each service name
+// has an entry with the endpoints and the profile of the service. Each service address has
+// an entry with the same profile. Each pod address has an entry with a profile whose
+// endpoint is the pod. The argument policy is the outbound policy of shop. The file also
+// has the inbound policies of api and redis.
 func (c cluster) destinations(policy object) ([]byte, error) {
 	all := object{}
 	for _, s := range c.services() {
@@ -149,7 +150,7 @@ func (c cluster) destinations(policy object) ([]byte, error) {
 }
 
 // servers returns the inbound policies of the pods of the service, in the format of the
-// configuration file. They permit only the service account of the client.
+// configuration file. They permit only clients with the service account client.
 func (s service) servers() []object {
 	servers := make([]object, 0, len(s.pods))
 	for _, p := range s.pods {

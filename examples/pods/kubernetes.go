@@ -205,8 +205,8 @@ func (a *apiServer) resource(u *unstructured.Unstructured) (dynamic.ResourceInte
 	return a.dynamic.Resource(m.Resource).Namespace(u.GetNamespace()), nil
 }
 
-// newObject returns an object with the given name in the namespace default. fields are its
-// fields besides apiVersion, kind and the name.
+// newObject returns an object with the given name in the namespace default. The argument
+// fields has the other fields, such as spec.
 func newObject(version, kind, name string, fields object) object {
 	o := object{"apiVersion": version, "kind": kind}
 	maps.Copy(o, fields)
@@ -219,9 +219,9 @@ func newObject(version, kind, name string, fields object) object {
 	return o
 }
 
-// objects returns the objects of the cluster, without the policy of shop: the pods with a
-// proxy and their ServiceAccounts, the Services with their EndpointSlices, and the policies
-// of api and redis, which permit only the service account of the client.
+// objects returns the objects of the cluster, without the policy of shop. Each pod with a
+// proxy has a Pod and a ServiceAccount. Each service has a Service and an EndpointSlice.
+// The services api and redis have policies that permit only the service account client.
 func (c cluster) objects() (all []object) {
 	for _, p := range c.meshed() {
 		annotations := object{}

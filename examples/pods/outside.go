@@ -72,8 +72,8 @@ func checkRequirements(mode string) error {
 	return nil
 }
 
-// makeWorkDir creates the directory for all files. It is keep, or a temporary directory if
-// keep is empty. All users of the pods can read it.
+// makeWorkDir creates the directory for all files. The argument keep is its path. If keep
+// is empty, makeWorkDir creates a temporary directory. All users can read the directory.
 func makeWorkDir(keep string) (string, error) {
 	if keep == "" {
 		dir, err := os.MkdirTemp("", "pods-")

@@ -104,7 +104,7 @@ func (r *running) redirect(ctx context.Context) error {
 // start starts a program in the given pod, as the user uid. The program runs until it ends,
 // until it is stopped, or until the sandbox ends.
 func (r *running) start(in pod, uid int, name string, env []string, argv ...string) (*process, error) {
-	// The end of the sandbox ends it, without a context.
+	// The program needs no context, because the end of the sandbox kills it.
 	p, err := launch(filepath.Join(r.dir, "logs"), name, command(context.Background(), in, uid, env, argv...))
 	if err == nil {
 		r.processes = append(r.processes, p)
@@ -138,7 +138,7 @@ func (r *running) tails() {
 }
 
 // until calls done repeatedly until done returns true or an error. If ctx ends first, until
-// returns an error that contains what, a description of the condition.
+// returns an error. The argument what describes the condition in this error.
 func until(ctx context.Context, what string, done func() (bool, error)) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

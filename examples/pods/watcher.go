@@ -21,8 +21,9 @@ type watcher struct {
 	own *id.Identity
 }
 
-// newWatcher returns a client with a certificate for the account, which it requests from
-// the CA as a proxy does. name is a part of the name of its directory, which has the key.
+// newWatcher returns a client with a certificate for the account. It requests the
+// certificate from the CA as a proxy does. The private key is in a directory whose name
+// contains the argument name.
 func (r *running) newWatcher(ctx context.Context, account, name string) (*watcher, error) {
 	dir, token, err := r.credentials(ctx, account, name, root)
 	if err != nil {
@@ -46,7 +47,7 @@ func (r *running) newWatcher(ctx context.Context, account, name string) (*watche
 	var certifying errgroup.Group
 	certifying.Go(func() error { return w.own.Run(ctx, conn) })
 	err = w.own.Ready(ctx)
-	cancel() // one is enough
+	cancel() // the watcher never renews its certificate
 	return w, errors.Join(err, certifying.Wait())
 }
 

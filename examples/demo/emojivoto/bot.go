@@ -19,10 +19,11 @@ const (
 	defaultRate = 10
 )
 
-// Bot sends requests to the web front. About 15 % of the votes are for the doughnut, and
-// the others are for the other emoji in turn. One request in ten reads the list or the
-// leaderboard. The first requests are one of each kind. The same seed results in the same
-// requests in the same order.
+// Bot sends requests to the web front. The first three requests read the list and the
+// leaderboard, and vote for the doughnut. After that, about one request in ten reads the
+// list or the leaderboard. About 15 % of the votes are for the doughnut. The other votes
+// are for each other emoji in turn. The same seed results in the same requests in the same
+// order.
 type Bot struct {
 	client *http.Client
 	base   string
@@ -32,8 +33,8 @@ type Bot struct {
 	votes, doughnuts, lists, leaderboards, failed, errors atomic.Uint64
 }
 
-// BotCounts has the numbers of requests that a bot has sent, by kind, and of those that
-// failed.
+// BotCounts has the number of requests of each kind that a bot has sent. It also has the
+// number of failed requests.
 type BotCounts struct {
 	Votes        uint64 // all votes, including those for the doughnut
 	Doughnuts    uint64

@@ -186,14 +186,14 @@ func (c *Config) checkReferences(n node, r Route, listeners, services names) {
 }
 
 // names has the names of all items of one list, such as the services. The field list has
-// them in the order of the file. The field has is a set of them.
+// the names in the order of the file. The field has is a set of the same names.
 type names struct {
 	list []string
 	has  map[Name]bool
 }
 
-// refer reports a mistake at n if name is not in known. kind is the kind of item to which
-// name refers, such as "service".
+// refer reports a mistake at n if name is not in the argument known, the names that exist.
+// The argument kind is the kind of item to which name refers, such as "service".
 func refer(n node, kind string, name Name, known names) {
 	switch {
 	case known.has[name]:
@@ -254,8 +254,8 @@ func digest(v any) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// Merge returns a copy of c with the listeners, services and routes of other after its own.
-// It returns an error if both have a service or a route with the same name, and an
+// Merge returns a copy of c with the listeners, services and routes of other after those of
+// c. It returns an error if both have a service or a route with the same name, and an
 // [AddressError] if both have a listener with the same address.
 func (c *Config) Merge(other *Config) (*Config, error) {
 	merged := *c

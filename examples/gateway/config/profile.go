@@ -107,9 +107,9 @@ func (r *Route) redirect() *profiles.Redirect {
 	return redirect
 }
 
-// classes returns the response classes of the route. A response is a failure if retry.codes
-// has its status. classes returns nil if retry.codes is empty, because the default of
-// package profiles then applies.
+// classes returns the response classes of the route. If retry.codes has the status of a
+// response, the response is a failure. All other responses are successes. If retry.codes is
+// empty, classes returns nil, and the default of package profiles applies.
 func (r *Route) classes() []profiles.ResponseClass {
 	if len(r.Retry.Codes) == 0 {
 		return nil
@@ -146,9 +146,9 @@ func (r *Route) match() profiles.Match {
 	return appendAny(all, r.Matches, func(m Match) profiles.Match { return m.match(r.CORS != nil) })
 }
 
-// appendAny appends one condition to the list all. This condition holds if match returns a
-// condition that holds for at least one item of list. If list is empty, appendAny returns
-// all unchanged.
+// appendAny appends one condition to the argument all. This condition holds if the
+// condition match(v) holds for at least one item v of list. If list is empty, appendAny
+// returns all unchanged.
 func appendAny[T any](all profiles.All, list []T, match func(T) profiles.Match) profiles.All {
 	if len(list) == 0 {
 		return all

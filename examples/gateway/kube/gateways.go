@@ -59,8 +59,8 @@ func older(a, b metav1.Object) int {
 	return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time), cmp.Compare(nameOf(a).String(), nameOf(b).String()))
 }
 
-// gateways translates the Gateways of the classes that belong to this controller, the
-// oldest first. It also sets the status of these classes.
+// gateways translates the Gateways of each GatewayClass of this controller. It begins with
+// the oldest Gateway. It also sets the status of each of these GatewayClasses.
 func (t *translation) gateways() {
 	classes := make(map[string]bool)
 	for _, c := range t.classes {

@@ -10,9 +10,9 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// ingresses translates the Ingresses of the classes that belong to this controller, the
-// oldest first. Their routes belong to the listeners at the addresses IngressHTTP and
-// IngressHTTPS of the settings. Gateways may use the same addresses.
+// ingresses translates the Ingresses of each IngressClass of this controller. It begins
+// with the oldest Ingress. The routes of Ingresses belong to the listeners at the addresses
+// IngressHTTP and IngressHTTPS of the settings. Gateways may use the same addresses.
 func (t *translation) ingresses() {
 	classes := make(map[string]bool)
 	for _, c := range t.ingressClasses {

@@ -20,8 +20,8 @@ import (
 const invalidBackend = "invalid-backend"
 
 // attachment is the key of a map of attached listeners. The field listener is the host name
-// of a listener. The field host is the host name that a route serves there. The value in
-// the map has the names of the listeners of the configuration.
+// of a listener of a Gateway. The field host is the host name that a route serves at this
+// listener. The value in the map has the names of the listeners of the configuration.
 type attachment struct {
 	listener, host string
 }
@@ -120,9 +120,10 @@ func (t *translation) attach(
 }
 
 // rules adds the rules of r to the routes of the configuration. It returns the condition
-// ResolvedRefs of r. The result partial is zero if no rule is left out. It is the condition
-// PartiallyInvalid if some rules are left out, and Accepted with the status False if all
-// are.
+// ResolvedRefs of r. It leaves out rules that are not valid. If all rules are valid,
+// partial is the zero Condition. If some are valid, partial is the condition
+// PartiallyInvalid. If none of them is valid, partial is the condition Accepted with the
+// status False.
 func (t *translation) rules(r *Route, attached map[attachment][]string) (resolved, partial Condition) {
 	resolved = is("ResolvedRefs", "")
 	var dropped []string
@@ -164,9 +165,9 @@ func (t *translation) rules(r *Route, attached map[attachment][]string) (resolve
 	return resolved, partial
 }
 
-// add adds a copy of route to the configuration for each attachment in attached. source is
-// the rule from which the route comes. r is the rank of the route, without the ranks of its
-// host names, which add sets.
+// add adds a copy of route to the configuration for each attachment in attached. The
+// argument source is the rule from which the route comes, and r is the rank of the route.
+// add sets the fields listener and host of each copy of the rank.
 func (t *translation) add(source ruleName, r rank, route object, attached map[attachment][]string) {
 	for at, ports := range attached {
 		r.listener, r.host = rankHost(at.listener), rankHost(at.host)

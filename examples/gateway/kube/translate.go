@@ -180,7 +180,7 @@ func (t *translation) exclude(err error) bool {
 // isolate adds routes that respond with 404. Such a route gets the requests for the host
 // name of a listener that match no other route of the listener. It is necessary only if
 // another listener at the same address has a wider host name, because the routes of that
-// listener also match.
+// listener would otherwise get these requests.
 func (t *translation) isolate() {
 	for _, l := range t.listeners {
 		wider := func(o *listener) bool {

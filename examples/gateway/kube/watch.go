@@ -277,9 +277,9 @@ func (r *Result) equal(o *Result) bool {
 	return o != nil && bytes.Equal(r.Text, o.Text) && maps.EqualFunc(r.Files, o.Files, bytes.Equal)
 }
 
-// writeStatuses writes each status that differs from the current one of its object. It
-// ignores an object that has been deleted, and a conflict, because the changed object is
-// translated again.
+// writeStatuses writes each status that differs from the current status of its object. It
+// ignores an object that has been deleted. It also ignores a conflict, because Run
+// translates an object again after each change.
 func (w *Watcher) writeStatuses(ctx context.Context, statuses []Status) error {
 	var errs []error
 	for _, s := range statuses {

@@ -36,7 +36,7 @@ func (f *failures) exceeded(client netip.Addr) bool {
 }
 
 // add counts a failed request of the client. If the client is new and the maximum number of
-// addresses is counted already, the counts of all addresses start again.
+// addresses is reached, add first deletes the counts of all addresses.
 func (f *failures) add(client netip.Addr) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -154,9 +154,9 @@ func (a *Authority) owns(name string) error {
 
 const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
-// butOwn returns a Check that rejects the name own, which the TLS server of the authority
-// has. The Check calls check for all other names. If own is empty, it calls check for every
-// name.
+// butOwn returns a Check that rejects one name and calls check for all other names. The
+// argument own is the rejected name, which the TLS server of the authority has. If own is
+// empty, the Check calls check for every name.
 func butOwn(own string, check Check) Check {
 	return func(ctx context.Context, name string, token []byte) error {
 		if own != "" && strings.EqualFold(name, own) {

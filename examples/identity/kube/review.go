@@ -101,7 +101,8 @@ func (r *Reviewer) review(ctx context.Context, token []byte) (*authn.TokenReview
 	return answer, nil
 }
 
-// owner returns the name of the ServiceAccount that the API server has found for token.
+// owner returns the name of the ServiceAccount to which token belongs, according to the
+// status s. It returns an error if the token is invalid or is for another audience.
 func (r *Reviewer) owner(s *authn.TokenReviewStatus, token []byte) (string, error) {
 	switch {
 	case s.Error != "":
@@ -122,8 +123,8 @@ func (r *Reviewer) owner(s *authn.TokenReviewStatus, token []byte) (string, erro
 // maxReason is the maximum length of a text of the API server in an error.
 const maxReason = 300
 
-// redacted replaces token in text, and each part of at least 8 bytes between the dots of
-// token. It returns at most maxReason bytes of the result.
+// redacted returns text with "[redacted]" instead of token, and instead of each part of at
+// least 8 bytes between the dots of token. The result has at most maxReason characters.
 func redacted(text string, token []byte) string {
 	for _, secret := range append([]string{string(token)}, strings.Split(string(token), ".")...) {
 		if len(secret) >= 8 {
