@@ -260,7 +260,7 @@ func (b *bench) measureReloads(ctx context.Context, t *target) error {
 			return err
 		}
 		t.reloads.took = append(t.reloads.took, time.Since(begin))
-		select { // requests may also fail after a reload, while the gateway closes old connections
+		select { // requests may fail later, when the gateway closes old connections
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(300 * time.Millisecond):

@@ -43,7 +43,7 @@ type load struct {
 
 	// The following fields change only while no request is open.
 	end  time.Time
-	free chan *client // contains each connection once for each request that it can send now; nil in a closed loop
+	free chan *client // a connection for each request that can be sent now; nil in a closed loop
 	open sync.WaitGroup
 }
 

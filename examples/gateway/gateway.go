@@ -54,7 +54,7 @@ type generation struct {
 	// may still use the previous routes for a short time.
 	routes  map[string]*config.Route
 	profile *profiles.Profile
-	release context.CancelFunc // unpins the services; a service without a pin closes a minute after its last request
+	release context.CancelFunc // lets a service close a minute after its last request
 }
 
 // target is the name of the only profile of the gateway, which has all routes. The router
@@ -147,9 +147,9 @@ func (g *gateway) isLoaded() bool {
 	return p != nil && g.router.Profile() == p
 }
 
-// target returns the service for an authority in the profile. For the constant target, it
-// is the service that calls the backends of the route of each request. Any other authority
-// belongs to a service that receives copies of requests from a mirror.
+// target returns the service for an authority in the profile. If authority is the constant
+// target, this service sends each request to the backends of its route. Any other authority
+// has the name of a configured service, which receives copies of requests from a mirror.
 func (g *gateway) target(authority string) httplayer.Service {
 	if authority == target {
 		return routeBackends{}

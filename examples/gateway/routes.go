@@ -150,7 +150,7 @@ type share struct {
 	svc    httplayer.Service
 }
 
-func (s *split) Ready(context.Context) error { return nil } // the service is chosen for each request, in Call
+func (s *split) Ready(context.Context) error { return nil } // Call selects the service
 
 // Call sends the request to a service that is chosen at random by weight. If that service
 // rejects the request, Call tries the other services in the order of the configuration.

@@ -191,8 +191,9 @@ func (o *options) serveCluster(ctx context.Context, stdout io.Writer, log *slog.
 	return group.Wait()
 }
 
-// checkTokens returns an error if file is a directory or dir is a file. If the path does
-// not exist, checkTokens only logs a warning, because the tokens are read at each request.
+// checkTokens returns an error if file is a directory or dir is a file. If the given path
+// does not exist, checkTokens only logs a warning, because the authority reads the tokens
+// at each request.
 func checkTokens(file, dir string, log *slog.Logger) error {
 	info, err := os.Stat(cmp.Or(file, dir))
 	switch {

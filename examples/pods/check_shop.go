@@ -212,8 +212,8 @@ func (r *running) stackHas(ctx context.Context, texts ...string) error {
 	return contains("/stack", out, texts...)
 }
 
-// routed returns an error unless tap shows for the request t that a route of the given kind
-// sent it from the service parent to the service backend.
+// routed returns an error unless the labels that tap shows for the request t have the
+// service parent, the given kind of route, and the service backend.
 func (t tapped) routed(parent service, kind string, backend service) error {
 	labels := t.init.RouteLabels
 	return errors.Join(label(labels, "parent_kind", "Service"), label(labels, "parent_name", parent.name),

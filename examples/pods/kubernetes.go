@@ -206,7 +206,7 @@ func (a *apiServer) resource(u *unstructured.Unstructured) (dynamic.ResourceInte
 }
 
 // newObject returns an object with the given name in the namespace default. The argument
-// fields has the other fields, such as spec.
+// fields has all fields except apiVersion, kind and the name.
 func newObject(version, kind, name string, fields object) object {
 	o := object{"apiVersion": version, "kind": kind}
 	maps.Copy(o, fields)

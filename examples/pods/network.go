@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// gateway is the address of the bridge. It is the source address of the requests of this
-// program to the proxies.
+// gateway is the address of the bridge. This program sends requests to the proxies from
+// this address.
 var gateway = netip.AddrFrom4([4]byte{10, 77, 0, 1}) //nolint:gochecknoglobals // an address cannot be a constant
 
 // bridge is the network device that connects the pods.

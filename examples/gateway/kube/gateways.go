@@ -60,7 +60,8 @@ func older(a, b metav1.Object) int {
 }
 
 // gateways translates the Gateways of each GatewayClass of this controller. It begins with
-// the oldest Gateway. It also sets the status of each of these GatewayClasses.
+// the oldest Gateway. It also sets the status of each of these GatewayClasses. It rejects a
+// GatewayClass with parametersRef, and ignores its Gateways.
 func (t *translation) gateways() {
 	classes := make(map[string]bool)
 	for _, c := range t.classes {

@@ -278,8 +278,8 @@ func (r *Result) equal(o *Result) bool {
 }
 
 // writeStatuses writes each status that differs from the current status of its object. It
-// ignores an object that has been deleted. It also ignores a conflict, because Run
-// translates an object again after each change.
+// ignores an object that has been deleted. It also ignores a conflict, because Run writes
+// the statuses again after each change of an object.
 func (w *Watcher) writeStatuses(ctx context.Context, statuses []Status) error {
 	var errs []error
 	for _, s := range statuses {

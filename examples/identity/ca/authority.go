@@ -49,7 +49,7 @@ const (
 
 	rootLife   = 10 * issuerLife
 	issuerLife = 365 * 24 * time.Hour
-	clockSkew  = time.Minute // time before its issue from which a certificate is valid
+	clockSkew  = time.Minute // a certificate is valid from this long before its issue
 )
 
 // Empty returns an Authority without an issuer. It certifies the names of a trust domain,
@@ -57,8 +57,8 @@ const (
 // name.
 func Empty(domain string) *Authority { return &Authority{Lifetime: defaultLifetime, domain: domain} }
 
-// New returns an Authority with a new root and a new issuer. domain has the same meaning as
-// for [Empty].
+// New returns an Authority with a new root and a new issuer. It certifies the names of the
+// trust domain, or any name if domain is empty.
 func New(domain string) (*Authority, error) {
 	f, err := Generate(domain)
 	if err != nil {
@@ -151,7 +151,7 @@ func encodeKey(pkcs8 []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
 }
 
-// signer returns key as a signer, or an error if it cannot sign.
+// signer returns key as a signer, or an error if key cannot sign.
 func signer(key crypto.PrivateKey) (crypto.Signer, error) {
 	s, ok := key.(crypto.Signer)
 	if !ok {

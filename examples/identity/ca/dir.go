@@ -17,7 +17,7 @@ const (
 
 // Open returns the Authority that is stored in the files trust-anchors.pem, issuer.pem and
 // issuer.key of dir. If none of these files exists, Open makes a new Authority for the
-// trust domain, and stores it in dir.
+// trust domain, and stores it in dir. If only some of them exist, it returns an error.
 func Open(dir, domain string) (*Authority, error) {
 	missing := 0
 	for _, name := range []string{AnchorsFile, issuerFile, keyFile} {
