@@ -57,9 +57,10 @@ func (g *gateway) routeService(
 		Service(&withBackends{Service: next, backends: g.backends(def.Name, r, services)})
 }
 
-// routeMetrics returns the instruments of the layers of package profiles for the route def.
-// These instruments do not count the requests, because the layer Metrics of routeService
-// counts them.
+// routeMetrics returns the instruments that package profiles uses for the route def. The
+// result requests has no instruments for the number and the duration of requests, because
+// the layer Metrics of routeService measures them. The result attempts is zero, because the
+// services of a split measure attempts.
 func (g *gateway) routeMetrics(def profiles.Route) (requests, attempts layer.Instruments) {
 	requests = g.metrics.Route(def.Name, "")
 	requests.Requests, requests.Rejections, requests.Responses = nil, nil, nil
@@ -67,8 +68,8 @@ func (g *gateway) routeMetrics(def profiles.Route) (requests, attempts layer.Ins
 	return requests, attempts
 }
 
-// clientOf returns the address of the client of req. If req comes from a trusted proxy, it
-// is the client address that the proxy reports.
+// clientOf returns the address of the client of req. If req comes from a trusted proxy,
+// clientOf returns the client address that the proxy reports.
 func clientOf(req *http.Request) netip.Addr { return httplayer.ClientFromContext(req.Context()) }
 
 // noRoute returns the service for requests that match no route. It responds with 404.

@@ -23,9 +23,9 @@ import (
 )
 
 // tracing continues or begins the trace of each request, and sends the sampled spans to a
-// receiver of OTLP. A nil *tracing does nothing. It does without the SDK of OpenTelemetry,
-// because go.mod would then raise the version of the SDK in programs that import this
-// module.
+// receiver of OTLP. A nil *tracing does nothing. The type does not use the SDK of
+// OpenTelemetry, because its entry in go.mod would raise the version of the SDK in programs
+// that import this module.
 type tracing struct {
 	config.Tracing
 

@@ -75,8 +75,8 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	return p.Redirect(ctx, s.Config)
 }
 
-// command runs a command and returns its standard output. If the command fails, it returns
-// its standard error and an error.
+// command runs a command and returns its standard output. If the executed command fails,
+// the results are its standard error and an error.
 func command(ctx context.Context, argv []string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // iptables with validated arguments
 	cmd.WaitDelay = time.Second                           // its children may outlive it

@@ -22,8 +22,8 @@ func (c cluster) shopSplit(first, second int) object {
 	}}}
 }
 
-// shopAccrual returns an outbound policy of shop without routes. It ejects an endpoint after
-// three failures in a row.
+// shopAccrual returns an outbound policy of shop without routes. The policy ejects an
+// endpoint after three failures in a row.
 func shopAccrual() object {
 	return object{"failureAccrual": object{"maxFailures": 3, "minPenalty": "3s", "maxPenalty": "5s", "jitterRatio": 0.1}}
 }
@@ -185,8 +185,8 @@ func shopLabels(parent, kind, route string) []string {
 	return []string{fmt.Sprintf("parent_name=%q", parent), fmt.Sprintf("route_kind=%q", kind), fmt.Sprintf("route_name=%q", route)}
 }
 
-// clientSeries returns the sum of the series of the client's proxy that begin with prefix and
-// have all labels.
+// clientSeries returns the sum of the series of the client's proxy that begin with prefix
+// and contain all elements of labels.
 func (r *running) clientSeries(ctx context.Context, prefix string, labels ...string) (sum int, err error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	url := fmt.Sprintf("http://%s/metrics", netip.AddrPortFrom(r.client.addr, adminPort))

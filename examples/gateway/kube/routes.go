@@ -120,10 +120,10 @@ func (t *translation) attach(
 }
 
 // rules adds the rules of r to the routes of the configuration. It returns the condition
-// ResolvedRefs of r. It leaves out a rule with a part that is invalid or not supported. If
-// it leaves out some but not all rules, partial is the condition PartiallyInvalid. If it
-// leaves out all rules, partial is the condition Accepted with the status False. Otherwise
-// partial is zero.
+// ResolvedRefs of r. It leaves out a rule if the method rule returns an error or package
+// config rejects the rule. If it leaves out some but not all rules, partial is the
+// condition PartiallyInvalid. If it leaves out all rules, partial is the condition Accepted
+// with the status False. Otherwise partial is zero.
 func (t *translation) rules(r *Route, attached map[attachment][]string) (resolved, partial Condition) {
 	resolved = is("ResolvedRefs", "")
 	var dropped []string

@@ -68,8 +68,9 @@ func New(domain string) (*Authority, error) {
 	return a, a.Replace(f.Anchors, f.Issuer, f.Key)
 }
 
-// Files has the certificates of an authority in PEM: its trust anchors, and the issuer that
-// signs the certificates of proxies, with its key.
+// Files has the parts of an authority in PEM. Anchors has the trust anchors. Issuer has the
+// certificate that signs the certificates of proxies, and Key has the private key of this
+// certificate.
 type Files struct{ Anchors, Issuer, Key []byte }
 
 // Generate returns a new root and a new issuer for a trust domain. The key of the root is
