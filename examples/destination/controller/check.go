@@ -84,8 +84,9 @@ func checkServerName(serverName, identity string) error {
 	return nil
 }
 
-// checkInboundPort returns an error for a port that clients would ignore. This is any port
-// of an endpoint without an identity, and port 65535. 0 means that no port is configured.
+// checkInboundPort returns an error for a port that clients would ignore. If identity is
+// empty, this is any port. Otherwise it is only port 65535. Port 0 is valid, because it
+// means that no port is configured.
 func checkInboundPort(port uint16, identity string) error {
 	switch {
 	case port == 0:
@@ -190,8 +191,9 @@ func checkSplit(s Split) error {
 	return nil
 }
 
-// checkRatio and the following functions check a retry budget. Clients ignore a budget with
-// a value outside these limits.
+// checkRatio returns an error unless r is from 0 to 1000. This function, checkMinPerSecond
+// and checkTTL check the values of a retry budget. Clients ignore a budget with a value
+// outside these limits.
 func checkRatio(r float64) error {
 	if math.IsNaN(r) || r < 0 || r > 1000 {
 		return fmt.Errorf("ratio %v must be a number from 0 to 1000", r)

@@ -8,20 +8,20 @@ import (
 )
 
 // Config is the state of a controller. A key of Destinations is host:port, or only host if
-// the port is 80. A destination with an IP address as host can have only a profile, because
-// clients do not resolve addresses.
+// the port is 80. If the host is an IP address, the destination can have only a profile,
+// because [Controller.Get] rejects IP addresses.
 type Config struct {
 	Destinations map[string]Destination
 
 	Servers              []Server       // inbound policies
-	DefaultInboundPolicy AccessPolicy   // of ports without a Server; "" means AllUnauthenticated
+	DefaultInboundPolicy AccessPolicy   // policy of ports without a Server; "" means AllUnauthenticated
 	ClusterNetworks      []netip.Prefix // for the "cluster" access policies; empty means linkerd's default
 }
 
 // Destination configures the endpoints and the profile of one name.
 type Destination struct {
 	Absent    bool              // the name does not exist; other fields must be zero
-	Labels    map[string]string // added to all endpoints
+	Labels    map[string]string // metric labels, added to all endpoints
 	Endpoints []Endpoint
 	Profile   *Profile // nil means a profile that has only the name
 
@@ -60,14 +60,14 @@ const (
 // Profile configures how clients send the requests of a destination: routes, traffic splits
 // and the retry budget.
 type Profile struct {
-	Name   string // fully qualified name; "" means the destination's host, unless that is an IP address
+	Name   string // DNS name; "" means the host of the destination, or no name for an IP address
 	Opaque bool   // clients forward bytes, without protocol detection and without routes
 	Routes []Route
 	Splits []Split
 	Budget *RetryBudget // nil means no retries
 
-	// Endpoint is for the profile of an IP address that is the address of a single
-	// endpoint. Clients then connect to the endpoint without balancing and ignore its
+	// Endpoint is the single endpoint at an IP address. Only the profile of an IP address
+	// may have it. Clients then connect to the endpoint without balancing and ignore its
 	// weight. Name must be empty, because clients would use the name instead.
 	Endpoint *Endpoint
 }
@@ -91,7 +91,8 @@ type Route struct {
 }
 
 // Match is a condition on requests. A request matches if it meets every field that is set.
-// At least one field must be set.
+// All requires all of its conditions, Any requires at least one of them, and Not requires
+// that its condition is not met. At least one field must be set.
 type Match struct {
 	Method string // exact, upper case
 	Path   string // regular expression on the path without its query, anchored at both ends
@@ -107,11 +108,11 @@ type ResponseClass struct {
 	Failure  bool
 }
 
-// Split is one target of a traffic split. It sends a share of the requests of a destination
-// to another destination.
+// Split is one target of a traffic split: another destination that receives a share of the
+// requests. The share is Weight, divided by the sum of the weights of all splits.
 type Split struct {
 	Authority string // host:port, not an IP address
-	Weight    uint32 // relative to the other splits; 0 means no traffic
+	Weight    uint32 // 0 means no traffic
 }
 
 // RetryBudget limits the retries of clients to a share of their requests.

@@ -35,14 +35,15 @@ type Controller struct {
 	policies hub[target, *outbound.OutboundPolicy]
 	servers  hub[serverKey, *inbound.Server]
 
-	source  Source                      // nil: entries and inbound have the configuration
+	source  Source                      // nil means that entries and inbound have the configuration
 	watched map[any]*requested          // the names (target) and ports (serverKey) that have streams
 	users   map[Object]map[any]struct{} // the keys of watched that depend on an object of source
 }
 
 // New returns a controller without a configuration. Streams wait until [Controller.Set] or
-// [Controller.Use] is called. Call [Controller.Stop] after the last use of the controller,
-// unless you call [Controller.Serve], which does it. If logger is nil, nothing is logged.
+// [Controller.Use] is called. If logger is nil, nothing is logged. Call [Controller.Stop]
+// after the last use of the controller. This is not necessary after [Controller.Serve],
+// because Serve calls Stop.
 func New(logger *slog.Logger) *Controller {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
@@ -91,7 +92,8 @@ func (c *Controller) Set(cfg Config) error {
 	return nil
 }
 
-// publishEntry queues the differences between two entries of t for all streams of t.
+// publishEntry queues the changes of t for all streams of t. The argument before is the
+// previous entry of t, and now is its new entry.
 func (c *Controller) publishEntry(t target, now, before *entry) {
 	c.updates.publish(t, c.endpointUpdates(now, before))
 	c.profiles.publish(t, changes(c, now.describe(), before.describe()))

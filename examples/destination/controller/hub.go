@@ -52,7 +52,8 @@ func (f hub[K, M]) publish(name K, messages []M) {
 }
 
 // endpointUpdates returns the messages for the Get streams of a name when its entry changes
-// from before to now. At the first Set, they contain the whole entry.
+// from before to now. The messages contain the differences. At the first Set or Use, they
+// contain the whole entry instead.
 func (c *Controller) endpointUpdates(now, before *entry) []*pb.Update {
 	if !c.loaded {
 		return []*pb.Update{now.snapshot()}
@@ -62,7 +63,7 @@ func (c *Controller) endpointUpdates(now, before *entry) []*pb.Update {
 
 // changes returns the message for the streams of a name when its profile or policy changes
 // from before to now. The message is the whole profile or policy. If now and before are
-// equal, it returns nil, except at the first Set.
+// equal, changes returns nil. At the first Set or Use, it always returns the message.
 func changes[M any, P interface {
 	*M
 	proto.Message

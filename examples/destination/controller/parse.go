@@ -29,7 +29,7 @@ type reader struct {
 	errs    []*FileError
 	partial bool // parts of the file could not be decoded, so fields may be missing
 
-	exists map[target]bool // the destinations of the file that do not have exists: false
+	exists map[target]bool // the destinations of the file, without those with "exists: false"
 }
 
 // Parse returns the configuration in data, which is the content of a YAML file. Errors
@@ -56,8 +56,9 @@ func Parse(name string, data []byte) (Config, error) {
 	return cfg, nil
 }
 
-// decode decodes the YAML document of the file and adds its errors. given reports whether
-// the file has the field destinations. given is valid only if there were no errors.
+// decode decodes the YAML document of the file, and adds the errors in the document to r.
+// The result given reports whether the file has the field destinations. It is valid only if
+// r has no errors.
 func (r *reader) decode(data []byte) (file fileYAML, given bool) {
 	all, err := documents(data)
 	if err != nil {
@@ -103,9 +104,9 @@ func (r *reader) check(line int, err error) {
 	}
 }
 
-// err returns all errors, joined in the order of their lines. It returns nil without
-// errors. It reduces a line beyond the end of the file, which may occur for a missing
-// field, to the last line.
+// err returns all errors of r, joined in the order of their lines, or nil if r has no
+// errors. The line of an error about a missing field may be beyond the end of the file. err
+// replaces such a line by the last line.
 func (r *reader) err() error {
 	slices.SortStableFunc(r.errs, func(a, b *FileError) int { return a.Line - b.Line })
 	errs := make([]error, 0, len(r.errs))

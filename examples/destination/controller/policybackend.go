@@ -18,8 +18,8 @@ type backend struct {
 	missing string // host:port of a destination that does not exist; requests to it fail
 }
 
-// backends converts the backendRefs of a rule. allowed has the types of filters that a
-// backendRef may have. If allowed is empty, any filter is an error.
+// backends converts the backendRefs of a rule. The argument allowed has the types of
+// filters that a backendRef may have. If allowed is empty, any filter is an error.
 func (r *reader) backends(list []backendYAML, allowed ...string) []backend {
 	backends := make([]backend, 0, len(list))
 	for _, y := range list {
@@ -55,9 +55,9 @@ func (r *reader) backends(list []backendYAML, allowed ...string) []backend {
 	return backends
 }
 
-// The functions below convert filters and backends to the messages of one kind of route. A
-// rule without backends sends all traffic to the backend own, the endpoints of the
-// destination itself.
+// The functions below convert filters and backends to the messages of one kind of route.
+// The argument own is the backend with the endpoints of the destination itself. A rule
+// without backends sends all traffic to this backend.
 
 func httpFilters(filters []filter) []*outbound.HttpRoute_Filter {
 	msgs := make([]*outbound.HttpRoute_Filter, 0, len(filters)+1) // and that of a missing backend

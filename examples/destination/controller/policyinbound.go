@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// Server configures the inbound policy of one port of a workload. A workload is the pods of
-// an application.
+// Server configures the inbound policy of one port of a workload. Workload is the text by
+// which the proxies of the workload identify it when they request the policy.
 type Server struct {
 	Workload string // "" means all workloads that have no Server of their own for Port
 	Port     uint16
@@ -27,9 +27,10 @@ type Server struct {
 // permits them. The values are those of accessPolicy and defaultInboundPolicy in linkerd.
 type AccessPolicy string
 
-// The access policies. "all" permits clients at all addresses, and "cluster" only those in
-// the networks of the cluster. "authenticated" requires a client identity, and
-// "tls-unauthenticated" only TLS. Audit permits all clients, and Deny permits none.
+// The access policies. Those with "all" permit clients at all addresses. Those with
+// "cluster" permit only clients in the networks of the cluster. "authenticated" requires a
+// client identity. "tls-unauthenticated" requires TLS, but no identity. Audit permits all
+// clients, and Deny rejects all clients.
 const (
 	Deny                   AccessPolicy = "deny"
 	AllUnauthenticated     AccessPolicy = "all-unauthenticated"
@@ -108,9 +109,10 @@ func compileInbound(cfg Config) (inboundState, error) {
 	return s, errors.Join(errs...)
 }
 
-// DefaultServer returns the policy of ports without a server in the configuration. p is the
-// default inbound policy. cluster has the networks of the cluster; none means the default of
-// linkerd. If opaque is true, connections are forwarded as bytes.
+// DefaultServer returns the policy of ports without a server in the configuration. The
+// argument p is the default inbound policy, and cluster has the networks of the cluster. An
+// empty cluster means the default networks of linkerd. If opaque is true, connections are
+// forwarded as bytes.
 func DefaultServer(p AccessPolicy, cluster []netip.Prefix, opaque bool) *inbound.Server {
 	protocol := &inbound.ProxyProtocol{Kind: &inbound.ProxyProtocol_Opaque_{Opaque: &inbound.ProxyProtocol_Opaque{}}}
 	if !opaque {
@@ -132,7 +134,8 @@ func defaultInboundRoute() *inbound.HttpRoute {
 }
 
 // accessAuthorization returns the authorization for the clients that p permits, or nil for
-// Deny. cluster has the networks of the cluster. nil means the default networks of linkerd.
+// Deny. The argument cluster has the networks of the cluster. If it is empty, they are the
+// default networks of linkerd.
 func accessAuthorization(p AccessPolicy, cluster []netip.Prefix) []*inbound.Authz {
 	if p == Deny {
 		return nil
@@ -217,8 +220,8 @@ func ipMessage(ip netip.Addr) *apinet.IPAddress {
 	}}}
 }
 
-// servers converts the servers of the file. cluster has the networks of the cluster. It
-// adds an error if a port of a workload has two servers.
+// servers converts the servers of the file. The argument cluster has the networks of the
+// cluster. servers adds an error if a port of a workload has two servers.
 func (r *reader) servers(list []serverYAML, cluster []netip.Prefix) []Server {
 	if len(list) == 0 {
 		return nil
@@ -439,8 +442,8 @@ func (r *reader) serviceAccounts(list []serviceAccountYAML) []*inbound.Identity 
 }
 
 // prefix parses a network, such as 10.0.0.0/8, or an IP address. For an invalid value it
-// adds an error and returns a valid network, so that no second error follows from the
-// first.
+// adds an error and returns 0.0.0.0/0, so that no second error follows from the first. For
+// a missing value it returns 0.0.0.0/0 without an error.
 func (r *reader) prefix(t text) netip.Prefix {
 	if p, err := netip.ParsePrefix(t.value); err == nil {
 		return p.Masked()

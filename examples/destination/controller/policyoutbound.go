@@ -58,8 +58,9 @@ func defaultPolicy(t target, opaque bool) *outbound.OutboundPolicy {
 }
 
 // policy converts the outbound policy of the destination t. It returns nil if y is nil,
-// because the destination then has the default policy. opaque is the field opaque of the
-// profile, which takes precedence over proxyProtocol of y.
+// because the destination then has the default policy. The argument opaque is the field
+// opaque of the profile. If it is true, the protocol is opaque, and proxyProtocol of y has
+// no effect.
 func (r *reader) policy(t target, y *policyYAML, opaque bool) *outbound.OutboundPolicy {
 	if y == nil {
 		return nil
@@ -94,8 +95,8 @@ func (r *reader) policy(t target, y *policyYAML, opaque bool) *outbound.Outbound
 }
 
 // policyRoute adds an error for a route without a name, without rules, or with the name of
-// a previous route. at is the line of the route, and rules is the number of its rules.
-// first has the line of each previous name.
+// a previous route. The argument at is the line of the route, and rules is the number of
+// its rules. first maps each previous name to its line.
 func (r *reader) policyRoute(at line, name text, rules int, first map[string]int) {
 	r.named("route", at, name, first)
 	if rules == 0 {
@@ -133,9 +134,9 @@ func (r *reader) oneKind(y *policyYAML, protocol string) {
 	}
 }
 
-// policyMessage returns an outbound policy as a message of the API. own is the backend with
-// the endpoints of t. If routes lacks a kind that the protocol needs, the message has a
-// route of this kind that sends all traffic to own.
+// policyMessage returns an outbound policy as a message of the API. The argument own is the
+// backend with the endpoints of t. If routes lacks a kind that the protocol needs, the
+// message has a route of this kind that sends all traffic to the backend own.
 func policyMessage(
 	t target, protocol string, routes outboundRoutes, own *outbound.Backend, accrual *outbound.FailureAccrual,
 ) *outbound.OutboundPolicy {
@@ -189,9 +190,9 @@ func policyMessage(
 	return &outbound.OutboundPolicy{Metadata: serviceMetadata(t), Protocol: msg}
 }
 
-// serviceMetadata returns metadata that identifies the Service with the name t. For a name
-// such as web.default.svc.cluster.local, it is web in the namespace default. For any other
-// name, it is the whole host.
+// serviceMetadata returns metadata that identifies the Service of t. For the host
+// web.default.svc.cluster.local, it has the name web and the namespace default. For a host
+// of another form, it has the whole host as the name and no namespace.
 func serviceMetadata(t target) *meta.Metadata {
 	m := resourceMetadata("core", "Service", t.host)
 	m.GetResource().Port = uint32(t.port)
@@ -201,9 +202,9 @@ func serviceMetadata(t target) *meta.Metadata {
 	return m
 }
 
-// balancerTo returns a backend that balances over the endpoints of t. load configures how
-// the balancer measures the load of endpoints; nil means peak EWMA with the defaults of
-// linkerd.
+// balancerTo returns a backend that balances over the endpoints of t. The argument load
+// configures how the balancer measures the load of endpoints. If it is nil, the balancer
+// uses peak EWMA with the defaults of linkerd.
 func balancerTo(t target, load *outbound.Backend_BalanceP2C_PenaltyPeakEwma_) *outbound.Backend {
 	b := &outbound.Backend_BalanceP2C{
 		Discovery: &outbound.Backend_EndpointDiscovery{Kind: &outbound.Backend_EndpointDiscovery_Dst{

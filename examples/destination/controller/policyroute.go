@@ -22,8 +22,8 @@ const (
 	policyGroup  = "policy.linkerd.io"
 )
 
-// defaultMetadata returns metadata that identifies a default of the controller, which does
-// not come from a Kubernetes resource.
+// defaultMetadata returns metadata that identifies a default of the controller by its name.
+// It is for objects that do not come from a Kubernetes resource.
 func defaultMetadata(name string) *meta.Metadata {
 	return &meta.Metadata{Kind: &meta.Metadata_Default{Default: name}}
 }
@@ -33,9 +33,9 @@ func resourceMetadata(group, kind, name string) *meta.Metadata {
 	return &meta.Metadata{Kind: &meta.Metadata_Resource{Resource: &meta.Resource{Group: group, Kind: kind, Name: name}}}
 }
 
-// named adds an error if an item of a list has no name, or the name of a previous item.
-// kind is the kind of the item for the error, and at is its line. first has the line of
-// each previous name.
+// named adds an error if the name of an item in a list is missing or equals the name of a
+// previous item. The argument kind is the kind of the item for the error, and at is its
+// line. first maps each previous name to its line. named adds a new name to first.
 func (r *reader) named(kind string, at line, name text, first map[string]int) {
 	if name.value == "" {
 		r.missing(max(name.line, at.n), fmt.Sprintf("the %s has no name", kind))
@@ -60,7 +60,7 @@ func (r *reader) oneOf(name string, t text, allowed ...string) string {
 }
 
 // hostnames converts the hostnames of a route. A hostname is a DNS name, or *.name for all
-// names below it.
+// subdomains of name.
 func (r *reader) hostnames(list []text) []*http_route.HostMatch {
 	var hosts []*http_route.HostMatch
 	for _, t := range list {

@@ -16,7 +16,8 @@ type policyYAML struct {
 	LoadBiaser     *biaserYAML                      `yaml:"loadBiaser"`
 }
 
-// policyRouteYAML is an HTTPRoute or a GRPCRoute. M is the type of its conditions.
+// policyRouteYAML is an HTTPRoute or a GRPCRoute. M is the type of the conditions in its
+// rules: httpMatchYAML or grpcMatchYAML.
 type policyRouteYAML[M any] struct {
 	At             line                `yaml:",inline"`
 	Name           text                `yaml:"name"`

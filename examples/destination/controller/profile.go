@@ -15,8 +15,9 @@ import (
 const routeLabel = "route"
 
 // compileProfile checks the profile of d and returns it as a message of the API. If d has
-// no profile, the message has only the name of t. Clients then balance requests over the
-// endpoints, as with linkerd's controller.
+// no profile, the message has only the host of t as its name. It has no name if t is an IP
+// address or d is absent. Clients then balance requests over the endpoints, as with
+// linkerd's controller.
 func compileProfile(t target, d Destination) (*pb.DestinationProfile, []error) {
 	msg := &pb.DestinationProfile{}
 	if !t.ip && !d.Absent {
@@ -166,8 +167,9 @@ func routeMessage(r Route) *pb.Route {
 	return msg
 }
 
-// matchMessage returns m as a message of the API. A node of the message is a single
-// condition, so several conditions in m become an "all" of nodes.
+// matchMessage returns m as a message of the API. If several fields of m are set, the
+// message is an "all" with one message for each field, because a message has a single
+// condition.
 func matchMessage(m Match) *pb.RequestMatch {
 	var parts []*pb.RequestMatch
 	if m.Method != "" {

@@ -9,14 +9,14 @@ import (
 )
 
 // Source has the configuration of a controller. The controller looks up only the names and
-// ports that clients request, and keeps those that have open streams. Therefore a source
-// may be much larger than a [Config]. The methods are called under a lock of the
-// controller, and must not call methods of the controller.
+// ports that clients request. It keeps the results only while streams of the name or port
+// are open. Therefore a source may be much larger than a [Config]. The methods must not
+// call methods of the controller, because the controller holds its lock during the call.
 type Source interface {
 	// Destination returns the destination of host:port, and the objects from which it was
-	// made. The host is a name in lower case or an IP address. A name that does not exist
-	// is Absent. An IP address must have only a profile. If endpoints is false, the
-	// endpoints may be left out.
+	// made. The host is a name in lower case or an IP address. If a name does not exist,
+	// d.Absent is true. For an IP address, d must have only a profile. If the argument
+	// endpoints is false, d.Endpoints may be left out.
 	Destination(host string, port uint16, endpoints bool) (d Destination, uses []Object)
 
 	// Server returns the inbound policy of a port of a workload, and the objects from which
@@ -25,7 +25,8 @@ type Source interface {
 }
 
 // Object identifies an object of a [Source]. The source defines the meaning of the fields.
-// The object may not exist, because an answer may also depend on a missing object.
+// An Object may identify an object that does not exist, because an answer may depend on the
+// absence of the object.
 type Object struct{ Kind, Namespace, Name string }
 
 // requested is the state of a name or port that has open streams.
@@ -49,8 +50,9 @@ func (c *Controller) Use(s Source) {
 	c.loaded = true
 }
 
-// Changed looks up again the names and ports that depend on one of the objects, and queues
-// their changes for each stream. It has no effect before [Controller.Use].
+// Changed looks up again the names and ports with open streams that depend on one of the
+// objects. It queues their changes for each stream. It has no effect before
+// [Controller.Use].
 func (c *Controller) Changed(objects ...Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,7 +71,7 @@ func (c *Controller) Changed(objects ...Object) {
 }
 
 // refresh looks up key, a target or serverKey, in the source. It stores the result in w,
-// the value of key in watched, and queues the changes for the streams of key.
+// which is c.watched[key], and queues the changes for the streams of key.
 func (c *Controller) refresh(key any, w *requested) {
 	before := *w
 	c.look(key, w)
@@ -81,8 +83,8 @@ func (c *Controller) refresh(key any, w *requested) {
 	}
 }
 
-// look looks up key in the source and stores the result in w, the value of key in watched.
-// If the destination is invalid, look logs the error and keeps the previous entry.
+// look looks up key in the source and stores the result in w, which is c.watched[key]. If
+// the destination is invalid, look logs the error and keeps the previous entry.
 func (c *Controller) look(key any, w *requested) {
 	before := w.uses
 	switch k := key.(type) {
@@ -130,8 +132,9 @@ func (c *Controller) find(t target) (*entry, []Object, error) {
 	return e, uses, errors.Join(errs...)
 }
 
-// entry returns the entry of t. It is nil if t is not configured, or if its configuration
-// in the source is invalid. The caller must hold c.mu.
+// entry returns the entry of t, or nil if t is not configured. If the configuration of t in
+// the source is invalid, the result depends on the streams of t. With open streams, it is
+// the last valid entry. Otherwise it is nil. The caller must hold c.mu.
 func (c *Controller) entry(t target) *entry {
 	if c.source == nil {
 		return c.entries[t.String()]

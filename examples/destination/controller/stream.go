@@ -99,8 +99,8 @@ func (c *Controller) begin(loop func()) {
 	}
 }
 
-// follow subscribes to the changes of name. If a configuration is loaded, it also calls
-// first, and queues the resulting message for the current entry. It does both under one
+// follow subscribes to the changes of name. If a configuration is loaded, it also queues
+// the result of first, which is the message for the current entry. It does both under one
 // lock, so that no change is lost or sent twice.
 func follow[K comparable, M any](c *Controller, f hub[K, M], name K, first func() M) *subscription[M] {
 	c.mu.Lock()
@@ -113,7 +113,7 @@ func follow[K comparable, M any](c *Controller, f hub[K, M], name K, first func(
 	return s
 }
 
-// leave removes the subscription s of name.
+// leave removes the subscription s of name, and decreases the number of streams of name.
 func leave[K comparable, M any](c *Controller, f hub[K, M], name K, s *subscription[M]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -71,7 +71,7 @@ func parsePort(s string) (uint16, error) {
 }
 
 // checkName returns an error unless s is a DNS name. Underscores are allowed. A last label
-// of only digits is an error, because such a name is a mistyped IP address.
+// of only digits is an error, because such a name is probably a mistyped IP address.
 func checkName(s string) error {
 	if s == "" {
 		return errors.New("the name must not be empty")

@@ -34,8 +34,8 @@ func unreadable(data []byte) *FileError {
 	return nil
 }
 
-// decodeErrors converts the error of the YAML decoder to errors that use the names of the
-// file instead of Go types.
+// decodeErrors converts the error of the YAML decoder to errors that contain the field
+// names of the file instead of Go types. It returns nil if err is nil.
 func decodeErrors(err error) []*FileError {
 	if err == nil {
 		return nil
@@ -52,8 +52,9 @@ func decodeErrors(err error) []*FileError {
 	return found
 }
 
-// rephrase replaces the Go types in reason, an error message of the YAML decoder, by names
-// that a user of the file knows.
+// rephrase replaces the Go types in reason, an error message of the YAML decoder. The new
+// message has field names, or a kind of value such as "a list". It returns any other
+// message unchanged.
 func rephrase(reason string) string {
 	if m := regexp.MustCompile(`(?s)^field (.*) not found in type (\S+)$`).FindStringSubmatch(reason); m != nil {
 		return fmt.Sprintf("unknown field %q; there are %s", m[1], strings.Join(fieldsOf(m[2]), ", "))

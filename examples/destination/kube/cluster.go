@@ -21,8 +21,8 @@ type Settings struct {
 	ClusterDomain   string                  // end of the DNS names of Services
 	TrustDomain     string                  // end of the identities of pods
 	ControlPlane    string                  // the namespace of the control plane, which is part of identities
-	OpaquePorts     string                  // ports that are opaque without an annotation, such as "25,4000-4100"
-	DefaultInbound  controller.AccessPolicy // of ports without a Server, unless an annotation of the pod sets it
+	OpaquePorts     string                  // opaque ports, such as "25,4000-4100"; an annotation overrides them
+	DefaultInbound  controller.AccessPolicy // for ports without a Server; an annotation of the pod overrides it
 	ClusterNetworks []netip.Prefix          // empty means the default networks of linkerd
 	ControllerName  string                  // name of this controller in the status of routes
 }
@@ -172,8 +172,8 @@ func (c *cluster) Destination(host string, port uint16, endpoints bool) (control
 }
 
 // address returns the profile of an IP address. For the cluster IP of a Service, it is the
-// profile of the Service. For the address of a pod, the profile has only this endpoint. For
-// any other address, it is nil.
+// profile of the Service. For the address of a pod, it is a profile with the pod as its
+// single endpoint. For any other address, it is nil.
 func (l *lookup) address(addr netip.Addr, port uint16) *controller.Profile {
 	l.use(usesIP, "", addr.String())
 	for _, s := range list[service](l.cluster, "Service", byIP, addr.String()) {
@@ -190,9 +190,9 @@ func (l *lookup) address(addr netip.Addr, port uint16) *controller.Profile {
 	return nil
 }
 
-// endpoints returns the endpoints of a port of s. If hostname is not empty, it returns only
-// the endpoint with this hostname. If s does not have the port, it is the port of the pods,
-// as in linkerd.
+// endpoints returns the endpoints of a port of s. The EndpointSlices of s map the port to a
+// port of the pods. If s does not have the port, the pods use the same port, as in linkerd.
+// If hostname is not empty, endpoints returns only the endpoint with this hostname.
 func (l *lookup) endpoints(s *service, port uint16, hostname string) []controller.Endpoint {
 	l.use(usesEndpoints, s.Namespace, s.Name)
 	at := slices.IndexFunc(s.ports, func(p namedPort) bool { return p.port == port })
@@ -232,9 +232,10 @@ func (l *lookup) endpoints(s *service, port uint16, hostname string) []controlle
 	return all
 }
 
-// endpoint returns the endpoint of the pod p at addr. It has an identity and a protocol
-// only if a proxy of this control plane receives the connections to the port. A proxy does
-// not receive those to ports in the annotation skip-inbound-ports.
+// endpoint returns the endpoint of the pod p at addr. The endpoint has an identity and a
+// protocol only if a proxy of this control plane receives the connections to the port of
+// addr. The proxy does not receive connections to the ports in the annotation
+// skip-inbound-ports.
 func (l *lookup) endpoint(p *pod, addr netip.AddrPort, zone string) controller.Endpoint {
 	l.use(usesPod, p.Namespace, p.Name)
 	ep := controller.Endpoint{Addr: addr, Labels: map[string]string{
@@ -269,9 +270,9 @@ func (c *cluster) ports(annotations map[string]string) portSet {
 	return c.opaque
 }
 
-// isOpaque reports whether a port of the pod p is opaque. The annotation opaque-ports of
-// the pod, or without it the default, contains an opaque port. A port is also opaque if its
-// Server has the proxyProtocol opaque.
+// isOpaque reports whether a port of the pod p is opaque. A port is opaque if the
+// annotation opaque-ports of p contains it. Without the annotation, OpaquePorts of the
+// settings applies. A port is also opaque if its Server has the proxyProtocol opaque.
 func (l *lookup) isOpaque(p *pod, port uint16) bool {
 	if l.ports(p.Annotations).has(port) {
 		return true

@@ -15,8 +15,9 @@ import (
 	"github.com/gotower/gotower/examples/internal/kubeobject"
 )
 
-// Server is part of [controller.Source]. workload is the JSON text that linkerd's injector
-// sets, such as {"ns":"default","pod":"web-1"}.
+// Server is part of [controller.Source]. The argument workload identifies a pod by the JSON
+// text that linkerd's injector sets, such as {"ns":"default","pod":"web-1"}. For a pod that
+// does not exist, Server returns the default policy of the settings.
 func (c *cluster) Server(workload string, port uint16) (*inbound.Server, []controller.Object) {
 	l := c.look()
 	var w struct {
@@ -37,8 +38,9 @@ func (c *cluster) Server(workload string, port uint16) (*inbound.Server, []contr
 	return controller.DefaultServer(c.access(p), c.settings.ClusterNetworks, c.ports(p.Annotations).has(port)), l.uses()
 }
 
-// access returns the access policy of the ports of p that have no Server. It is that of the
-// annotation, or the default if the annotation is missing or invalid.
+// access returns the access policy of the ports of p that have no Server. It is the value
+// of the annotation default-inbound-policy of p. If the annotation is missing or invalid,
+// it is DefaultInbound of the settings.
 func (c *cluster) access(p *pod) controller.AccessPolicy {
 	access := controller.AccessPolicy(p.Annotations[defaultInbound])
 	if slices.Contains([]controller.AccessPolicy{
@@ -125,7 +127,8 @@ func (l *lookup) inbound(s *resource[server], port uint16) *inbound.Server {
 	return policy
 }
 
-// serverObject translates s without its routes and authorization policies.
+// serverObject translates s for the given port. It leaves out the routes, the authorization
+// policies and the rate limit of s.
 func (l *lookup) serverObject(s *resource[server], port uint16) object {
 	to := object{"name": s.GetName(), "port": port}
 	if p := s.spec.ProxyProtocol; p != "" {
@@ -149,8 +152,9 @@ func (l *lookup) inboundRoute(s *resource[server], r *resource[route]) (object, 
 	return to, nil
 }
 
-// checkInbound returns an error if a translated route is invalid for the Server s. field is
-// the field of a server for routes of its kind, as in policyFields.
+// checkInbound returns an error if a translated route is invalid for the Server s. The
+// argument field is the field of a server that contains routes of this kind, as in
+// policyFields.
 func (l *lookup) checkInbound(s *resource[server], field string, route object) error {
 	to := l.serverObject(s, 1)
 	to[field] = []object{route}

@@ -117,7 +117,7 @@ func meta(m *metav1.ObjectMeta, labels bool) metav1.ObjectMeta {
 }
 
 // The functions below convert an object of the API server to the type that an informer
-// stores. They return an object that has this type already without a change.
+// stores. If the object already has this type, they return it unchanged.
 
 func transformService(o any) (any, error) {
 	from, ok := o.(*corev1.Service)
@@ -393,7 +393,8 @@ func (t *unstructuredText) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// portSet is a set of ports, as in annotations of linkerd: "25,4000-4100".
+// portSet is a set of ports, as ranges. Each range has its first and its last port.
+// Annotations of linkerd contain a set as text: "25,4000-4100".
 type portSet [][2]uint16
 
 // parsePorts parses a list of ports and ranges. It ignores invalid items.

@@ -190,7 +190,8 @@ func translateRoute(r *resource[route], ruleOf func(rule) (object, error)) (obje
 }
 
 // annotatedRule returns a rule with the timeouts and the retry that annotations configure.
-// kind is the kind of the route. The annotations in route override those in service.
+// The argument kind is the kind of the route. The arguments service and route have the
+// annotations of the Service and of the route. Those of the route take precedence.
 func annotatedRule(kind string, service, route map[string]string) object {
 	value := func(name string) string { return cmp.Or(route[name], service[name]) }
 	rule, timeouts, retry := make(object), make(object), make(object)
@@ -233,17 +234,18 @@ func accrualOf(annotations map[string]string) object {
 	return accrual
 }
 
-// checkOutbound returns an error if the translated route is invalid. field is the field of
-// an outbound policy for routes of its kind, as in policyFields.
+// checkOutbound returns an error if the translated route is invalid. The argument field is
+// the field of an outbound policy that contains routes of this kind, as in policyFields.
 func (l *lookup) checkOutbound(field string, route object) error {
 	policy := object{field: []object{route}}
 	_, err := l.parseDestinations("check.test", object{"policy": policy}, policy)
 	return err
 }
 
-// parseDestinations returns a configuration with one destination, or an error if the
-// destination is invalid. policy is the policy in destination. The backends of policy that
-// exist as Services are destinations too, because requests to any other backend fail.
+// parseDestinations returns a configuration with the given destination, or an error if the
+// destination is invalid. The argument policy is the policy in destination. The
+// configuration also has the backends of policy that exist as Services, because requests to
+// any other backend fail.
 func (l *lookup) parseDestinations(name string, destination, policy object) (controller.Config, error) {
 	all := object{}
 	for _, f := range policyFields {
@@ -295,9 +297,9 @@ func parse(file object) (controller.Config, error) {
 	return cfg, errors.New(strings.Join(reasons, "; "))
 }
 
-// setMetadata adds the namespace to the metadata of each route in msg. If named is false,
-// the routes come from annotations. Their metadata is then that of a default with the name
-// defaultRoute.
+// setMetadata changes the metadata of each route in msg. If named is true, it adds the
+// namespace. If named is false, the routes come from annotations. Their metadata then
+// becomes that of a default with the name defaultRoute.
 func setMetadata(msg *outbound.OutboundPolicy, namespace string, named bool) {
 	set := func(m *apimeta.Metadata) {
 		if r := m.GetResource(); r != nil && named {

@@ -57,7 +57,8 @@ func (r *rejection) Error() string { return r.message }
 
 // acceptOutbound returns a [rejection] unless the route r is valid and applies to the
 // Service. The Service must be in the namespace of r and have the port. A nil port means
-// all ports. A route of a kind that takes precedence must not use the port.
+// all ports. r is also rejected if a route of another kind uses the port and its kind takes
+// precedence.
 func (l *lookup) acceptOutbound(r *resource[route], name kubeobject.Name, port *int) error {
 	s := l.service(name)
 	switch {
@@ -134,9 +135,9 @@ type routeKey struct {
 	kubeobject.Name
 }
 
-// statusWriter writes the status of routes. The method changed always collects the routes
-// whose status may have changed. Only the method run, which the leader calls, writes
-// statuses.
+// statusWriter writes the status of routes. The method changed collects the routes whose
+// status may have changed, even while this controller is not the leader. The method run
+// writes the statuses. Only the leader calls run.
 type statusWriter struct {
 	cluster *cluster
 	client  dynamic.Interface

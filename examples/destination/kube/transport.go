@@ -21,7 +21,8 @@ type patient struct {
 	away atomic.Bool
 }
 
-// RoundTrip is part of [http.RoundTripper].
+// RoundTrip sends req. If req is a GET request, it repeats req after each transport error
+// until the context of req ends. It is part of [http.RoundTripper].
 func (p *patient) RoundTrip(req *http.Request) (*http.Response, error) {
 	for {
 		rsp, err := p.next.RoundTrip(req)

@@ -194,8 +194,9 @@ func references(o any, backends bool) (all []string) {
 	return all
 }
 
-// informer prepares the informer shared for a kind. It sets the function that converts
-// objects, counts the answers that the kind is missing, and passes changes to changed.
+// informer prepares the argument shared, the informer of a kind. It sets the function that
+// converts objects, and passes changes to [Watcher.changed]. It also counts the answers of
+// the API server that the kind does not exist.
 func (w *Watcher) informer(kind string, shared cache.SharedIndexInformer) (*informer, error) {
 	i := &informer{SharedIndexInformer: shared}
 	if err := i.SetTransform(transform(kind)); err != nil {

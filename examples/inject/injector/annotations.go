@@ -90,7 +90,8 @@ func (o *options) setters() map[string]func(string) error {
 }
 
 // set stores the values of annotations in o. It returns a warning for each annotation that
-// has a prefix of proxy settings but an unknown name. The error joins all invalid values.
+// has a prefix such as [ConfigPrefix], but an unknown name. The error joins the errors of
+// all invalid values.
 func (o *options) set(annotations map[string]string) (warnings []string, err error) {
 	setters := o.setters()
 	var errs []error
@@ -115,8 +116,9 @@ func (o *options) set(annotations map[string]string) (warnings []string, err err
 	return warnings, errors.Join(errs...)
 }
 
-// configName returns the annotation key without its prefix, if this annotation configures a
-// proxy. Otherwise ok is false.
+// configName returns key without its prefix if the annotation key configures a proxy. The
+// prefix is [ConfigPrefix], or its alpha or beta variant. For any other annotation, ok is
+// false.
 func configName(key string) (name string, ok bool) {
 	for _, prefix := range []string{ConfigPrefix, "config.alpha.linkerd.io/", "config.beta.linkerd.io/"} {
 		if name, ok = strings.CutPrefix(key, prefix); ok {

@@ -160,8 +160,8 @@ func volumes(c Config) []corev1.Volume {
 	}
 }
 
-// environ returns the environment variables of the proxy. containers are the other
-// containers of the pod, from which it takes the numbers of ports.
+// environ returns the environment variables of the proxy. The argument containers has the
+// other containers of the pod, which determine the numbers of its ports.
 func (o *options) environ(c Config, containers []container) []corev1.EnvVar {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
@@ -273,8 +273,8 @@ const (
 )
 
 // checkEnviron returns the error that the proxy would report for the environment env. A
-// warning counts as an error. anchors are the trust anchors, because env may only refer to
-// their ConfigMap.
+// warning counts as an error. The argument anchors has the trust anchors. It is necessary,
+// because env may contain only a reference to the ConfigMap of the trust anchors.
 func checkEnviron(env []corev1.EnvVar, anchors string) error {
 	values := map[string]string{}
 	for _, e := range env {
@@ -328,8 +328,8 @@ func (o *options) ports(containers []container) string {
 	return strings.Join(ports, ",")
 }
 
-// named returns the list ports, with the number of the container port instead of each name
-// of a port.
+// named returns the argument ports, a list separated by commas. It replaces each name of a
+// container port in the list by the number of the port.
 func named(ports string, containers []container) string {
 	all := list(ports)
 	for i, name := range all {

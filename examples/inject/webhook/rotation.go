@@ -83,8 +83,9 @@ func (s state) bundle() []byte {
 }
 
 // step returns the state after s, or s if no change is due. It replaces an unusable current
-// certificate, and adds a next one for the last third of lifetime. When the API server has
-// trusted the bundle of s for overlap, next becomes current, or previous is removed.
+// certificate, and adds a next one for the last third of lifetime. The argument trusted is
+// when the API server began to trust the bundle of s. After the duration overlap from then,
+// next becomes current, or previous is removed.
 func (s state) step(names []string, now, trusted time.Time, lifetime, overlap time.Duration) (state, error) {
 	current := s.usable(names, now)
 	if current == nil {
@@ -136,7 +137,8 @@ func (s state) data() map[string][]byte {
 }
 
 // newState returns the state in the data of a Secret. It returns an error if the next
-// certificate or its key is invalid.
+// certificate or its key is invalid. It does not check the current certificate, because
+// [state.step] replaces an invalid one.
 func newState(data map[string][]byte) (state, error) {
 	s := state{
 		current: pair{data[currentCert], data[currentKey]}, next: pair{data[nextCert], data[nextKey]}, previous: data[previousCert],

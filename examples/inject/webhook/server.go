@@ -31,7 +31,7 @@ type Server struct {
 	Config      func() (injector.Config, error) // called for each pod, so that trust anchors can change
 	Listen      string                          // address for the API server
 	Admin       string                          // address of /healthz, /readyz and /metrics
-	Ready       func(listen, admin string)      // if not nil, called with both addresses
+	Ready       func(listen, admin string)      // if not nil, called when both listeners are open
 	Log         *slog.Logger
 
 	native    bool // the cluster has native sidecars

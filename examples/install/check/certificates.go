@@ -162,7 +162,8 @@ func valid(all []*x509.Certificate, at time.Time) error {
 }
 
 // verify returns an error unless the roots verify the first certificate of chain at the
-// time now. The certificate must be valid for name, unless name is empty.
+// time now. The other certificates of chain are intermediates. The first certificate must
+// be valid for name, unless name is empty.
 func verify(chain, roots []*x509.Certificate, name string, now time.Time) error {
 	options := x509.VerifyOptions{
 		Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), DNSName: name, CurrentTime: now,

@@ -191,8 +191,8 @@ func (o Options) inject(documents string) (string, error) {
 	return strings.Join(all, "\n---\n"), nil
 }
 
-// renamed returns manifests for the given namespace. text has manifests for the namespace
-// linkerd.
+// renamed returns the manifests in text for the given namespace. The manifests in text are
+// for the namespace linkerd.
 func renamed(text, namespace string) string {
 	return strings.NewReplacer(
 		"namespace: linkerd}", "namespace: "+namespace+"}", "name: linkerd-linkerd-", "name: linkerd-"+namespace+"-",

@@ -62,8 +62,8 @@ func (k GroupKind) Equal(o GroupKind) bool {
 	return Or(k.Group, GatewayGroup) == Or(o.Group, GatewayGroup) && k.Kind == o.Kind
 }
 
-// Object returns the kind and the name of the object to which r refers. namespace, group
-// and kind are the values for the fields of r that are nil.
+// Object returns the kind and the name of the object to which r refers. If the field
+// Namespace, Group or Kind of r is nil, the argument with the same name applies.
 func (r *Reference) Object(namespace, group, kind string) (GroupKind, Name) {
 	return GroupKind{Group: new(Or(r.Group, group)), Kind: Or(r.Kind, kind)}, Name{Or(r.Namespace, namespace), r.Name}
 }
@@ -89,9 +89,9 @@ func Decode[T any](u *unstructured.Unstructured) (*T, error) {
 	return v, nil
 }
 
-// ClientConfig returns the configuration of a client of the API server that kubeconfig, the
-// content of a file, specifies. If kubeconfig is nil, it is the API server of the cluster
-// in which the process runs.
+// ClientConfig returns the configuration of a client of an API server. The argument
+// kubeconfig is the content of a file that specifies the API server. If it is nil, it is
+// the API server of the cluster in which the process runs.
 func ClientConfig(kubeconfig []byte) (cfg *rest.Config, err error) {
 	if kubeconfig != nil {
 		cfg, err = clientcmd.RESTConfigFromKubeConfig(kubeconfig)
