@@ -122,8 +122,9 @@ func (c *command) load() (injector.Config, error) {
 	return config, err
 }
 
-// filter writes the files to stdout, with the proxy added, or removed with -uninject. It
-// writes a line for each workload to stderr. Without files it reads stdin.
+// filter writes the files to stdout with the proxy added. With -uninject, it removes the
+// proxy instead. It writes a line for each workload to stderr. Without files it reads
+// stdin.
 func (c *command) filter(files []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	convert := injector.FilterUninject
 	verb := "uninjected"

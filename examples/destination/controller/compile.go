@@ -70,8 +70,8 @@ func compile(cfg Config) (map[string]*entry, error) {
 }
 
 // addPolicies sets the policy of each IP address whose profile contains a name. The policy
-// is that of the destination with this name. If this destination has no policy, it is the
-// default policy for the name.
+// is that of the destination with this name. Without such a policy, it is the default
+// policy for the name.
 func addPolicies(entries map[string]*entry) {
 	for key, e := range entries {
 		if t, err := parseTarget(key); err == nil {

@@ -389,8 +389,8 @@ func oldLabels(m *meta.Metadata) map[string]string {
 }
 
 // authentication converts the fields of y that specify which clients the policy permits. If
-// y has only networks, all clients in these networks are permitted, as with a
-// NetworkAuthentication of linkerd.
+// y has networks but none of these fields, the policy permits all clients in the networks,
+// as with a NetworkAuthentication of linkerd.
 func (r *reader) authentication(y authorizationYAML) *inbound.Authn {
 	open := r.boolean("unauthenticated", y.Unauthenticated, false)
 	tls := r.boolean("unauthenticatedTLS", y.AnyTLS, false)

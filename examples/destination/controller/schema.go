@@ -105,8 +105,8 @@ func (t *text) UnmarshalYAML(n *yaml.Node) error {
 }
 
 // line is the number of the line on which a mapping begins. A struct has it as an inlined
-// field, because the YAML package passes the node of the whole mapping to the method
-// UnmarshalYAML of an inlined field.
+// field. The YAML package passes the node of the whole mapping to the method UnmarshalYAML
+// of an inlined field.
 type line struct{ n int }
 
 // UnmarshalYAML is part of [yaml.Unmarshaler]. It records the line of n at its first call.

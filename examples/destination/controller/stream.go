@@ -35,9 +35,9 @@ func (c *Controller) GetProfile(req *pb.GetDestination, stream grpc.ServerStream
 	return serve(stream.Context(), c, c.profiles, "GetProfile", t, first, stream.Send)
 }
 
-// serve is the handler of a stream for name. It sends the result of first, and then the
-// messages that f queues for name. It returns when the client cancels the stream or is too
-// slow, when send fails, or when the controller stops.
+// serve is the handler of a stream for name. It sends the messages that [follow] queues for
+// name in f, of which the result of first is the initial one. It returns when the client
+// cancels the stream or is too slow, when send fails, or when the controller stops.
 func serve[K comparable, M any](
 	ctx context.Context, c *Controller, f hub[K, M], method string, name K,
 	first func() M, send func(M) error,

@@ -17,8 +17,8 @@ const pollInterval = time.Second / 2
 // and returns it. The error joins a [*FileError] for each mistake in the file, or is the
 // error of reading the file.
 //
-// Call watch once. It reads the file twice a second and applies each changed content, until
-// its ctx ends. If the new content is invalid, the last valid configuration stays active.
+// Call watch once. It reads the file twice a second until ctx ends, and applies each changed
+// content. If the new content is invalid, the last valid configuration stays active.
 // watch then logs each error once, with file, line and reason.
 //
 // To change the configuration, rename a new file to path or change a symbolic link at path.

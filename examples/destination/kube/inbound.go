@@ -78,8 +78,8 @@ func (s *server) selects(p *pod, port uint16) bool {
 }
 
 // inbound returns the policy of the Server s for the given port. It leaves out invalid
-// routes, and their status has the reason. If another part of s is invalid, the policy
-// denies all clients, and the reason is logged.
+// routes, whose status has the reason. If another part of s is invalid, the policy denies
+// all clients, and inbound logs the reason.
 func (l *lookup) inbound(s *resource[server], port uint16) *inbound.Server {
 	to := l.serverObject(s, port)
 	for _, f := range policyFields {

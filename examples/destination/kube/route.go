@@ -24,14 +24,15 @@ import (
 type object = map[string]any
 
 // policyFields has each kind of route with its field in the configuration file. A port of a
-// Service uses the routes of one kind: the first in this list that has routes for the port.
+// Service uses the routes of only one kind. This is the first kind in the list that has
+// routes for the port.
 var policyFields = [...]struct{ kind, field string }{ //nolint:gochecknoglobals // constant
 	{"GRPCRoute", "grpcRoutes"}, {"HTTPRoute", "httpRoutes"},
 }
 
-// policy returns the outbound policy of a port of s. It returns nil, which means the
-// default policy, if neither routes nor annotations configure one. An opaque port uses no
-// routes. Invalid routes are left out, and their status has the reason.
+// policy returns the outbound policy of a port of s. If neither routes nor annotations
+// configure a policy, it returns nil, which means the default policy. It ignores the routes
+// of an opaque port. It leaves out invalid routes, whose status has the reason.
 func (l *lookup) policy(s *service, port uint16, opaque bool) *outbound.OutboundPolicy {
 	policy := make(object)
 	if accrual := accrualOf(s.Annotations); accrual != nil {
@@ -79,8 +80,8 @@ func (l *lookup) policy(s *service, port uint16, opaque bool) *outbound.Outbound
 // annotations for retries or timeouts.
 const defaultRoute = "http"
 
-// attached returns the routes of the given kind that are attached to a port of s. Only
-// routes in the namespace of s are attached.
+// attached returns the routes of the given kind that have s, or the given port of s, as a
+// parent. The routes must be in the namespace of s.
 func (c *cluster) attached(kind string, s *service, port uint16) []*resource[route] {
 	return slices.DeleteFunc(list[resource[route]](c, kind, byParent, "Service/"+s.Namespace+"/"+s.Name), func(r *resource[route]) bool {
 		return r.GetNamespace() != s.Namespace || !slices.ContainsFunc(r.spec.ParentRefs, func(p kubeobject.ParentReference) bool {

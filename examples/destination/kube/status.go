@@ -243,9 +243,9 @@ func (w *statusWriter) run(ctx context.Context) {
 }
 
 // write writes the status of one route, unless the route has this status already. It does
-// nothing if the route has been deleted, or if there is neither a status to set nor an old
-// one to remove. A conflict is not an error, because the newer version of the route is
-// written later.
+// nothing if the route has been deleted. It also does nothing if there is neither a status
+// to set nor an old one to remove. A conflict is not an error, because the newer version of
+// the route is written later.
 func (w *statusWriter) write(ctx context.Context, key routeKey) error {
 	r := get[resource[route]](w.cluster, key.kind, key.Namespace, key.Name.Name)
 	if r == nil || r.spec == nil {
@@ -269,7 +269,7 @@ func (w *statusWriter) write(ctx context.Context, key routeKey) error {
 }
 
 // hasStatus reports whether the status of r has an entry of this controller. The entry may
-// be for an object that is not a parent of r anymore.
+// be for a former parent of r.
 func (c *cluster) hasStatus(r *resource[route]) bool {
 	old, err := kubeobject.Decode[struct {
 		Status kubeobject.Status `json:"status"`

@@ -14,7 +14,8 @@ import (
 )
 
 // InjectAnnotation is the annotation that determines whether the proxy is added to a pod.
-// Its values are enabled, disabled, and ingress, which adds a proxy in ingress mode.
+// The value enabled adds the proxy, and disabled prevents it. The value ingress adds a
+// proxy in ingress mode.
 const InjectAnnotation = "linkerd.io/inject"
 
 // ConfigPrefix is the prefix of the annotations that configure a proxy.
@@ -116,8 +117,8 @@ func (o *options) set(annotations map[string]string) (warnings []string, err err
 	return warnings, errors.Join(errs...)
 }
 
-// configName returns key without its prefix if the annotation key configures a proxy. The
-// prefix is [ConfigPrefix], or its alpha or beta variant. For any other annotation, ok is
+// configName returns key without its prefix. The prefix of an annotation that configures a
+// proxy is [ConfigPrefix], or its alpha or beta variant. For any other annotation, ok is
 // false.
 func configName(key string) (name string, ok bool) {
 	for _, prefix := range []string{ConfigPrefix, "config.alpha.linkerd.io/", "config.beta.linkerd.io/"} {

@@ -26,11 +26,11 @@ type Result struct {
 }
 
 // Inject adds the proxy to pod, which has the fields metadata and spec of a Pod or of a pod
-// template. namespace has the annotations of the pod's namespace. Those that configure the
-// proxy are copied to the pod, unless the pod has the same annotation.
+// template. The argument namespace has the annotations of the pod's namespace. Inject copies
+// those that configure the proxy to the pod, unless the pod has the same annotation.
 //
-// Pods that the proxy cannot serve, and pods that disable injection, are skipped. After an
-// error the pod is unchanged.
+// Inject skips a pod that disables injection or cannot have a proxy. Result.Skipped then has
+// the reason. After an error the pod is unchanged.
 func (c Config) Inject(pod map[string]any, namespace map[string]string) (Result, error) {
 	p, err := newPod(pod)
 	if err != nil {

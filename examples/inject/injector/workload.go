@@ -37,7 +37,7 @@ const maxDepth = 10
 
 // each calls do for the pod template of object, or for that of each workload in a List. It
 // ignores objects of other kinds. The argument kind applies to an object without the field
-// kind, because the items of a typed list such as PodList do not have this field.
+// kind, because items of a typed list such as PodList lack this field.
 func each(object map[string]any, kind string, depth int, do func(kind, name string, pod map[string]any) error) error {
 	if s, ok := object["kind"].(string); ok {
 		kind = s

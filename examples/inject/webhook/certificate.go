@@ -20,8 +20,8 @@ import (
 // in a Secret, and each of them runs the same loop. No leader is necessary, because the API
 // server rejects conflicting writes to the Secret.
 //
-// The caBundle has a new certificate for the duration Overlap before the webhook uses it.
-// It has the old certificate for the same duration afterwards.
+// A new certificate is in the caBundle for the duration Overlap before the webhook uses it.
+// The old certificate remains in the caBundle for the same duration afterwards.
 type Certificate struct {
 	Client        kubernetes.Interface
 	Namespace     string        // of the Secret

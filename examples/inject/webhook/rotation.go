@@ -69,9 +69,9 @@ func (p pair) parse() (*tls.Certificate, error) {
 	return &c, nil
 }
 
-// state has the certificates of the webhook. The webhook serves only current. A new
-// certificate is first next, then current, and then previous. The API server trusts all
-// three, because replicas do not change at the same time.
+// state has the certificates of the webhook. The webhook serves only current. A certificate
+// is first next, then current, and then previous. The API server trusts all three, because
+// the replicas of the webhook do not switch at the same time.
 type state struct {
 	current, next pair
 	previous      []byte // certificate in PEM

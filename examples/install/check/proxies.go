@@ -89,8 +89,9 @@ func (c *checker) proxies() category {
 	}}
 }
 
-// uninjected returns an error that names the pods without a proxy in namespaces that
-// request one. It ignores pods that disable injection or use the network of the host.
+// uninjected returns an error that names the pods without a proxy in namespaces whose
+// annotation requests a proxy. It ignores pods that disable injection or use the network of
+// the host.
 func (c *checker) uninjected(ctx context.Context, pods []corev1.Pod) error {
 	enabled := map[string]bool{}
 	namespaces, err := c.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})

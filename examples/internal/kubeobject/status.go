@@ -136,8 +136,8 @@ func (s *Status) Merge(u *unstructured.Unstructured, controller, now string) (ma
 	return merged, nil
 }
 
-// transition has the fields that are equal in all conditions that one update changes: the
-// generation of the object and the time.
+// transition has the values that one update sets in each condition: the generation of the
+// object, and the time for conditions with a new status.
 type transition struct {
 	generation int64
 	now        string
