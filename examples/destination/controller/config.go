@@ -14,7 +14,7 @@ type Config struct {
 	Destinations map[string]Destination
 
 	Servers              []Server       // inbound policies
-	DefaultInboundPolicy AccessPolicy   // policy of ports without a Server; "" means AllUnauthenticated
+	DefaultInboundPolicy AccessPolicy   // for ports without a Server; "" means AllUnauthenticated
 	ClusterNetworks      []netip.Prefix // for the "cluster" access policies; empty means linkerd's default
 }
 

@@ -21,8 +21,8 @@ type Settings struct {
 	ClusterDomain   string                  // end of the DNS names of Services
 	TrustDomain     string                  // end of the identities of pods
 	ControlPlane    string                  // the namespace of the control plane, which is part of identities
-	OpaquePorts     string                  // opaque ports, such as "25,4000-4100"; an annotation overrides them
-	DefaultInbound  controller.AccessPolicy // for ports without a Server; an annotation of the pod overrides it
+	OpaquePorts     string                  // such as "25,4000-4100"; an annotation overrides it
+	DefaultInbound  controller.AccessPolicy // for ports without a Server; an annotation overrides it
 	ClusterNetworks []netip.Prefix          // empty means the default networks of linkerd
 	ControllerName  string                  // name of this controller in the status of routes
 }

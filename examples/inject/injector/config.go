@@ -25,7 +25,7 @@ type Config struct {
 	ClusterNetworks string // CIDRs of pods and Services, separated by commas
 	DefaultPolicy   string // inbound policy of ports without a policy of their own
 	OpaquePorts     string // ports without protocol detection, such as "25,3306"
-	TapAccount      string // service account of the client that may tap, in Namespace; "" turns tap off
+	TapAccount      string // service account in Namespace that may tap; "" turns tap off
 	IptablesMode    string // nft, legacy or plain
 	IPv6            bool   // also redirect and accept IPv6
 	Native          bool   // the proxy is a native sidecar
