@@ -8,9 +8,9 @@ import (
 )
 
 // Accessor is an optional extension of [layer.Accessor] with methods that only a tap needs.
-// httplayer.Accessor and grpclayer.Accessor implement it. If the accessor of a [Layer] does
-// not implement Accessor, the layer shows a response when Call returns, and shows no
-// bodies. The destination of its events is then the address of [WithDestination].
+// httplayer.Accessor and grpclayer.Accessor implement it. With another layer.Accessor, a
+// [Layer] shows a response only when Call returns, and shows no bodies. The destination of
+// its events is then the address of [WithDestination].
 type Accessor[Req, Rsp any] interface {
 	layer.Accessor[Req, Rsp]
 
@@ -43,14 +43,14 @@ type Accessor[Req, Rsp any] interface {
 	OnDeferredResponse(rsp Rsp, o layer.ResponseObserver[Rsp]) bool
 
 	// ErrorResponse returns the response that err represents, such as a gRPC status, and
-	// true. err is an error of Call or of a response body. It returns false if err
-	// represents no response.
+	// true. It returns false if err represents no response. err is an error of Call or of a
+	// response body.
 	ErrorResponse(ctx context.Context, req Req, err error) (Rsp, bool)
 
-	// TeeRequestBody returns a copy of req. The copy calls read with each part p of the
-	// request body that is read. offset is the position of p in the body. It is 0 again if
-	// the body is sent again. read does not keep p. TeeResponseBody does the same for the
-	// body of rsp, and may change rsp in place.
+	// TeeRequestBody returns a copy of req. When a part p of the body of the copy is read,
+	// the function read is called with p and the offset of p in the body. The offset is 0
+	// again if the body is sent again. The function does not keep p. TeeResponseBody does
+	// the same for the body of rsp, and may change rsp in place.
 	TeeRequestBody(req Req, read func(offset int64, p []byte)) Req
 	TeeResponseBody(rsp Rsp, read func(offset int64, p []byte)) Rsp
 }

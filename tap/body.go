@@ -38,9 +38,9 @@ func WithBodies(maxBytes int, redact func(contentType string, body []byte) []byt
 	})
 }
 
-// shown returns the event that is sent to the watcher in place of e. Without bodies, it is
-// e itself. Otherwise it is a copy with the bodies that the function of WithBodies returns,
-// cut to the length that the watcher requested.
+// shown returns the event that is sent to the watcher in place of e. If e has no bodies,
+// shown returns e. Otherwise it returns a copy of e. Each body of the copy is the result of
+// the function of WithBodies, cut to the length that the watcher requested.
 func (w *watcher) shown(e Event) Event {
 	if e.ResponseEnd == nil || e.ResponseEnd.RequestBody == nil && e.ResponseEnd.ResponseBody == nil {
 		return e
@@ -53,8 +53,8 @@ func (w *watcher) shown(e Event) Event {
 }
 
 // redacted returns the body that a watcher sees instead of b: the result of the function of
-// WithBodies, cut to limit bytes. It returns nil if b is nil. If the function panics, it
-// returns an empty Body that is marked as cut.
+// WithBodies, cut to limit bytes. If b is nil, redacted returns nil. If the function
+// panics, redacted returns an empty Body that is marked as cut.
 func (r *Registry) redacted(b *Body, limit int) (out *Body) {
 	if b == nil {
 		return nil
@@ -84,10 +84,10 @@ type excerpt struct {
 	over bool
 }
 
-// take keeps the bytes of p that are not kept yet. p is the part of the body at the given
-// offset. take ignores p if bytes before offset are missing, or if the excerpt has ended.
-// It ends the excerpt if the bytes do not fit into the buffer, or if the watcher has been
-// closed.
+// take keeps the bytes of p that are not kept yet, up to the limit of WithBodies. p is the
+// part of the body at the given offset. take ignores p if bytes before offset are missing,
+// or if the excerpt has ended. It ends the excerpt if the buffer has no room for the bytes,
+// or if the watcher has been closed.
 func (x *excerpt) take(offset int64, p []byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -119,8 +119,8 @@ func (x *excerpt) markCut() {
 	x.cut = true
 }
 
-// grow makes room for n more bytes in data. It returns false if the buffer of the watcher
-// has no room for them. The caller holds mu.
+// grow makes room for n more bytes in the field data. It returns false if the buffer of the
+// watcher has no room for n more bytes. The caller holds mu.
 func (x *excerpt) grow(n int) bool {
 	size := len(x.data) + n
 	if size <= cap(x.data) {
@@ -203,10 +203,10 @@ type streamError struct {
 
 func (e streamError) Error() string { return "stream reset: " + strconv.Itoa(int(e.Code)) }
 
-// resetCode returns the HTTP/2 error code of a request that ended with err: REFUSED_STREAM
-// for a rejection, or else the code of err, or else CANCEL if ctx has ended or err is the
-// error of a context. It returns nil for other errors, a complete response, and a body that
-// its reader closed early. ctx is the context of the request.
+// resetCode returns the HTTP/2 error code of a request with the context ctx that ended with
+// err. The code is REFUSED_STREAM for a rejection, or else the code that err has. Otherwise
+// it is CANCEL if ctx has ended or err is the error of a context. resetCode returns nil for
+// other errors, a complete response, and a body that its reader closed early.
 func resetCode(ctx context.Context, err error) *uint32 {
 	if err == nil || errors.Is(err, layer.ErrBodyClosedEarly) {
 		return nil // complete, or closed early by its reader

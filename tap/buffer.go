@@ -6,9 +6,9 @@ import "sync/atomic"
 // 400 events takes less than 1 MiB.
 const maxText = 768 << 10
 
-// buffer holds the events of a watcher that have not been sent yet. It also limits the
-// number of requests that are held until their outcome is known. Adding an event never
-// waits.
+// buffer has the events of a watcher that have not been sent yet. Adding an event never
+// waits. The buffer also limits the number of held requests: their events wait until the
+// outcome of the request is known.
 type buffer struct {
 	events chan Event
 	room   atomic.Int64 // bytes of text that still fit
@@ -52,9 +52,9 @@ func (b *buffer) offer(e Event) bool {
 // received from the channel events.
 func (b *buffer) releaseEvent(e Event) { b.release(e.weight()) }
 
-// hold counts a held request and reserves n bytes for it. If the bytes do not fit, or the
-// number of held requests has reached the capacity of events, it does neither and returns
-// false.
+// hold counts a held request, reserves n bytes for it, and returns true. If the bytes do
+// not fit, or as many requests are held as the channel events has room for, hold only
+// returns false.
 func (b *buffer) hold(n int64) bool {
 	if b.held.Add(1) > int64(cap(b.events)) || !b.reserve(n) {
 		b.held.Add(-1)
@@ -63,8 +63,7 @@ func (b *buffer) hold(n int64) bool {
 	return true
 }
 
-// unhold ends the hold of a request: it no longer counts the request, and releases its n
-// bytes.
+// unhold reverses hold: the request no longer counts as held, and its n bytes are released.
 func (b *buffer) unhold(n int64) {
 	b.release(n)
 	b.held.Add(-1)

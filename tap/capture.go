@@ -40,8 +40,8 @@ func (x *exchange[Req, Rsp]) requestFields(r *Registry) []Field {
 	return r.capture(out, x.access.RequestHeader(x.req))
 }
 
-// responseFields returns the response header fields with secret values replaced. header has
-// the headers of rsp. For a response over HTTP/2, the field ":status" comes first.
+// responseFields returns header, the header fields of rsp, with secret values replaced. For
+// a response over HTTP/2, the field ":status" comes first.
 func (x *exchange[Req, Rsp]) responseFields(r *Registry, rsp Rsp, header layer.Header) []Field {
 	out := []Field{}
 	if x.access.ResponseOverHTTP2(rsp) {
@@ -59,9 +59,8 @@ func (r *Registry) pseudo(fields []Field, name, value string) []Field {
 	return append(fields, Field{name, r.shownValue(name, value)})
 }
 
-// capture appends fields to out, sorted by name and with secret values replaced. A
-// non-empty out already has the pseudo-header fields. In this case, capture skips the
-// pseudo-header fields of fields.
+// capture appends fields to out, sorted by name and with secret values replaced. If out is
+// not empty, it has the pseudo-header fields already, and capture skips those in fields.
 func (r *Registry) capture(out []Field, fields layer.Header) []Field {
 	first := len(out)
 	for name, value := range fields.All() {
@@ -110,8 +109,8 @@ func (r *Registry) mask(name string) func(string) string {
 }
 
 // secret reports whether values of the header field or query parameter with the given name
-// are withheld completely. The names of WithRedacted and WithRevealed take precedence over
-// the default names. name must be in lower case.
+// are withheld completely. For a name that was passed to WithRedacted or WithRevealed, that
+// option decides, and otherwise the default. name must be in lower case.
 func (r *Registry) secret(name string) bool {
 	if hide, set := r.secrets[name]; set {
 		return hide
@@ -162,7 +161,7 @@ func (r *Registry) withoutCredentials(uri string) string {
 }
 
 // secretParam reports whether the value of the query parameter with the given name is
-// withheld. The value is also withheld if name has invalid escapes.
+// withheld. It returns true if name has invalid escapes.
 func (r *Registry) secretParam(name string) bool {
 	plain, err := url.QueryUnescape(name)
 	return err != nil || r.secret(strings.ToLower(plain))
@@ -180,8 +179,8 @@ func withoutUserInfo(uri string) string {
 	return uri
 }
 
-// terms are the validated parameters of a watcher: its condition, its limits and the
-// optional parts of its events.
+// terms are the validated parameters of a watcher: its condition, its limits, and the
+// optional parts of its events that it requests.
 type terms struct {
 	match    *condition
 	limit    uint64        // maximum number of requests; the constant unlimited means no limit

@@ -17,8 +17,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// maxConditions and maxMatchBytes limit the size of one match: the number of its conditions
-// and its bytes. They bound the cost that one watcher adds to every request.
+// maxConditions is the maximum number of conditions in one match, and maxMatchBytes is the
+// maximum size of a match. They limit the cost that one watcher adds to every request.
 const (
 	maxConditions = 1000
 	maxMatchBytes = 64 << 10
@@ -101,8 +101,9 @@ func (k *compiler) seq(op op, where string, seq *pb.ObserveRequest_Match_Seq) (c
 	return c, nil
 }
 
-// filter returns a condition that holds for a request if m and all of headers match it. A
-// nil m matches every request. An error has the type rejection.
+// filter returns the condition of a watcher. It holds for a request if m and every member
+// of headers match the request. A nil m matches every request. An error has the type
+// rejection.
 func (r *Registry) filter(m *pb.ObserveRequest_Match, headers []*tappb.HeaderMatch) (*condition, error) {
 	size := proto.Size(m)
 	for _, h := range headers {

@@ -94,8 +94,8 @@ func (v *view) requestInit() *RequestInit {
 	}
 }
 
-// holds reports whether the request or connection in v matches c. Conditions on HTTP values
-// never match a connection.
+// holds reports whether the request or connection that v describes matches c. A condition
+// on an HTTP value does not match a connection.
 func (c *condition) holds(v *view) bool {
 	if c.op >= opScheme && v.isConnection {
 		return false
@@ -133,8 +133,9 @@ func (c *condition) holds(v *view) bool {
 	return false
 }
 
-// address reports whether addr matches c. With a network in c, the IP must be in the
-// network. Otherwise the port must be in the range of c. An unknown address does not match.
+// address reports whether addr matches c. If c has a network, the IP address must be in the
+// network. Otherwise the port must be in the range of ports of c. An unknown address does
+// not match.
 func (c *condition) address(addr netip.AddrPort) bool {
 	if !addr.IsValid() {
 		return false
@@ -161,8 +162,8 @@ func (c *condition) field(fields layer.Header) bool {
 	return c.anyField(fields)
 }
 
-// anyField does the work of the method field for headers without a method Values. It is a
-// separate function, because it allocates.
+// anyField does the work of the method field for a layer.Header without a method Values. It
+// is a separate function, because its loop allocates.
 func (c *condition) anyField(fields layer.Header) bool {
 	for name, value := range fields.All() {
 		if strings.EqualFold(name, c.key) && c.value(value) {

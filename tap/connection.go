@@ -23,10 +23,10 @@ import (
 //	tap.Connections(reg, tap.WithDestination(addr, labels))(tcplayer.NewEndpoint(ctx, addr))
 //
 // A connection causes an Open event, and a Close event when it is closed. A failed dial
-// causes only a Close event. Conditions on HTTP match no connection. If a watcher has the
-// condition Failures or SlowerThan, it gets both events at the close. Observe and Top
-// ignore connections. The default direction is [Outbound], and the default destination is
-// the remote address.
+// causes only a Close event. Conditions on HTTP match no connection. A watcher with the
+// condition Failures or SlowerThan gets both events when the connection is closed. Observe
+// and Top do not show connections. The default direction is [Outbound], and the default
+// destination is the remote address.
 //
 // Admission: Ready is forwarded.
 //
@@ -115,8 +115,8 @@ func (c *watchedConn) Write(p []byte) (int, error) {
 }
 
 // failed records err if it is the first error of the connection. It ignores io.EOF. It also
-// ignores the errors after a Close or a deadline, because the user of the connection causes
-// them.
+// ignores the errors of a closed connection or an exceeded deadline, because the user of
+// the connection causes them.
 func (c *watchedConn) failed(err error) {
 	switch {
 	case err == nil, errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed),
@@ -181,10 +181,10 @@ func (c *connecting) findWatchers(v *view, present *audience, began time.Time) *
 	return x
 }
 
-// open sends the Open event to the recipients. It sends nothing to a recipient with a
-// condition on the outcome, because the outcome is not known yet. The method close sends
-// the Open event to such a recipient. open removes a recipient if its buffer has no room
-// for the event.
+// open sends the Open event to the recipients. A recipient with a condition on the outcome
+// gets the Open event later, from the method close, because the outcome is not known yet.
+// open removes a recipient to which the event cannot be sent, for example because its
+// buffer is full.
 func (x *connection) open() {
 	x.start, x.opened = time.Now(), true
 	kept := x.recipients[:0]
@@ -202,8 +202,8 @@ func (x *connection) opening() Event {
 	return e
 }
 
-// close sends the Close event to the recipients. reason is the text of the dial error, or
-// of the first error of the open connection, or "". close is called once.
+// close sends the Close event to the recipients. reason is the text of the dial error or of
+// the first error of the connection. It is "" without an error. close is called once.
 func (x *connection) close(sent, received uint64, reason string) {
 	end := ConnectionClose{SinceOpen: time.Since(x.start), Sent: sent, Received: received, Err: reason}
 	explained := end
@@ -229,8 +229,8 @@ func (x *connection) close(sent, received uint64, reason string) {
 	}
 }
 
-// holdsForConnection reports whether o holds for a connection with the Close event end. A
-// condition on an HTTP or gRPC status never holds.
+// holdsForConnection reports whether o holds for a connection with the Close event end. It
+// returns false if o has a condition on an HTTP or gRPC status.
 func (o *outcome) holdsForConnection(end *ConnectionClose) bool {
 	return o.hi == 0 && len(o.statuses) == 0 && (!o.failures || end.Err != "") && end.SinceOpen > o.slower
 }

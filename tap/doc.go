@@ -38,20 +38,21 @@
 //
 // # Cost
 //
-// Every watcher has a buffer of 400 events and 768 KiB of text, bodies and explanations. Events
-// that do not fit are dropped and counted, for this watcher only. If the RequestInit of a request
-// does not fit, the request is not shown at all and counts as one dropped event.
+// Every watcher has a buffer of 400 events and 768 KiB of text, bodies and explanations.
+// Events that do not fit are dropped and counted. Other watchers still get them. If the
+// RequestInit of a request does not fit, the request is not shown at all and counts as one
+// dropped event.
 //
 // # Secrets
 //
-// Header values are sent only to watchers that request them. The values of some fields are
-// replaced and cannot be matched: Authorization, Cookie, names that end in one of these, and names
-// that contain key, token, secret, password or credential. [WithRevealed] shows such a field, as
-// WithRevealed("Idempotency-Key") does. [WithRedacted] hides more fields.
+// Header values are sent only to watchers that request them. The values of secret fields
+// are replaced and cannot be matched. A field is secret if its name ends in Authorization
+// or Cookie, or contains key, token, secret, password or credential. [WithRevealed] shows
+// such a field, as WithRevealed("Idempotency-Key") does. [WithRedacted] hides more fields.
 //
 // User information in a URI is never shown. Queries and fragments are replaced in :path,
-// Location, Content-Location, Referer, Refresh and the URI headers of proxies.
-// WithRevealed("query") shows them, except the values of parameters with secret names. The path
-// of a [RequestInit] never has a query. Bodies are shown only through the function of
+// Location, Content-Location, Referer, Refresh and the headers in which proxies pass a URI.
+// WithRevealed("query") shows them, except the values of parameters with secret names. The
+// path of a [RequestInit] never has a query. Bodies are shown only through the function of
 // [WithBodies]. Explanations are shown with the secrets of the request replaced.
 package tap

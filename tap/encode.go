@@ -112,8 +112,9 @@ func metaProto(labels map[string]string) *pb.TapEvent_EndpointMeta {
 	return &pb.TapEvent_EndpointMeta{Labels: labelsProto(labels)}
 }
 
-// labelsProto returns labels in a form that a message can carry. It returns labels itself
-// if all keys and values are valid UTF-8, or else a copy with the invalid bytes replaced.
+// labelsProto returns the given labels for a message. If all keys and values are valid
+// UTF-8, it returns the map labels. Otherwise it returns a copy with the invalid bytes
+// replaced.
 func labelsProto(labels map[string]string) map[string]string {
 	isValid := true
 	for k, v := range labels {

@@ -9,10 +9,10 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Event is one event of a watched request or connection. Exactly one of RequestInit,
-// ResponseInit, ResponseEnd, Open and Close is set, with two exceptions. None is set in an
-// event that reports dropped events (see Dropped). None is set if the server sent an event
-// that this package does not know.
+// Event is one event of a watched request or connection. One of RequestInit, ResponseInit,
+// ResponseEnd, Open and Close is set. All are nil in an event that reports dropped events
+// (see Dropped). All are also nil if the server sent a kind of event that this package does
+// not support.
 //
 // Events of different watchers share their maps, slices and pointers. Do not change them.
 type Event struct {
@@ -35,9 +35,9 @@ type Event struct {
 	Open  *ConnectionOpen
 	Close *ConnectionClose
 
-	// Dropped is the number of events that were dropped since the last event with Dropped,
-	// because they did not fit into the buffer of the watcher. If Dropped is not 0, all
-	// other fields are zero.
+	// Dropped is the number of events that did not fit into the buffer of the watcher since
+	// the last report. If Dropped is not 0, the event is such a report, and all other
+	// fields are zero.
 	Dropped uint64
 }
 
@@ -65,8 +65,7 @@ type ResponseInit struct {
 }
 
 // ResponseEnd is the event that is sent when a response has ended, or when a request has
-// failed without a response. A nil pointer means that the value does not exist or is
-// unknown.
+// failed without a response. A field that is nil does not exist or is unknown.
 type ResponseEnd struct {
 	SinceRequestInit  time.Duration
 	SinceResponseInit *time.Duration // nil without response headers
@@ -126,8 +125,8 @@ type Field struct {
 // fieldOverhead is the size in bytes of a Field in memory, without its text.
 const fieldOverhead = 32
 
-// weight returns the approximate number of bytes that e keeps in memory. The map of source
-// labels counts only for an inbound event, because the events of an outbound layer share
+// weight returns the approximate number of bytes that e keeps in memory. For an outbound
+// event, it does not count the source labels, because all events of an outbound layer share
 // one map.
 func (e *Event) weight() int64 {
 	if e.Direction == Inbound {

@@ -11,8 +11,8 @@ import (
 
 // exchange is one request and its response, if at least one watcher or call of Top sees
 // them. It sends the events to the watchers, and counts the request in the rows of Top. It
-// is also the [layer.Observer] of the response body. Each part of an event is allocated at
-// most twice for all watchers: with and without header fields.
+// is also the [layer.Observer] of the response body. All watchers share the allocated parts
+// of events. There is one with and one without header fields.
 type exchange[Req, Rsp any] struct {
 	access Accessor[Req, Rsp]
 	ctx    context.Context //nolint:containedctx // the request's; read when a response ends
@@ -28,7 +28,7 @@ type exchange[Req, Rsp any] struct {
 
 	// returned is true after Call has returned or panicked. ResponseData then does nothing,
 	// because Data counts the bytes. deferred is true if the response headers arrive after
-	// Call. If only returned is true, ResponseStarted does nothing.
+	// Call. If returned is true and deferred is false, ResponseStarted does nothing.
 	returned, deferred bool
 
 	init        eventPart[RequestInit]
@@ -42,8 +42,9 @@ type exchange[Req, Rsp any] struct {
 	secrets     []string     // texts of the request that an explanation must not show
 }
 
-// eventPart is one part of an event, such as a RequestInit, without and with header fields.
-// withFields is nil until the event is sent to a watcher that requests fields.
+// eventPart has one part of an event, such as a RequestInit, in two forms: without and with
+// header fields. withFields is nil until the event is sent to a watcher that requests
+// fields.
 type eventPart[T any] struct{ withoutFields, withFields *T }
 
 func (m *eventPart[T]) of(fields bool) *T {
@@ -100,8 +101,8 @@ func (x *exchange[Req, Rsp]) eachBody(f func(*bodies)) {
 }
 
 // respond records the status and the headers of rsp, and sends the ResponseInit to the
-// recipients. A recipient that holds the request gets the event only after the request has
-// ended.
+// recipients. A recipient with a condition on the outcome gets the event only after the
+// request has ended.
 func (x *exchange[Req, Rsp]) respond(rsp Rsp) {
 	x.rsp, x.responded, x.status = rsp, x.start, x.access.Status(rsp)
 	head := x.access.ResponseHeader(rsp)
@@ -137,8 +138,8 @@ func (x *exchange[Req, Rsp]) ResponseStarted(rsp Rsp) {
 }
 
 // ResponseData implements [layer.ResponseObserver]. It counts n bytes of the response body
-// that a handler sent before Call returns. p has these bytes. If p is nil, the kept body is
-// marked as cut.
+// that a handler sent before Call returned. p has these bytes, or is nil if they are not
+// available. The body that is kept for watchers is then marked as cut.
 func (x *exchange[Req, Rsp]) ResponseData(n int, p []byte) {
 	if x.returned {
 		return
@@ -240,8 +241,9 @@ func (x *exchange[Req, Rsp]) finish(end ResponseEnd, trailer layer.Header) {
 	}
 }
 
-// sendEnd sends end to the recipient s. If the request is held, sendEnd first sends the
-// held events. It sends nothing if the outcome does not match the condition of s.
+// sendEnd sends end to the recipient s. If s has a condition on the outcome, sendEnd first
+// sends the events that were held. It sends nothing if the outcome does not match this
+// condition.
 func (x *exchange[Req, Rsp]) sendEnd(s *recipient, end *ResponseEnd) {
 	end = x.withExtras(s, end)
 	if s.held != nil && (!s.release(s.outcome.holds(x.status, end)) || !x.sendHeld(s)) {
@@ -270,8 +272,8 @@ func (x *exchange[Req, Rsp]) sendHeld(s *recipient) bool {
 	return true
 }
 
-// withExtras returns a copy of end with the bodies and the explanation that s requests. It
-// returns end itself if s requests neither.
+// withExtras returns a copy of end with the bodies and the explanation that s requests. If
+// s requests neither, it returns end.
 func (x *exchange[Req, Rsp]) withExtras(s *recipient, end *ResponseEnd) *ResponseEnd {
 	if s.bodies == nil && !s.explain {
 		return end

@@ -27,8 +27,9 @@ import (
 //
 // Errors: forwarded.
 //
-// Cost: one atomic load if no watcher requests explanations. Otherwise every request
-// records its choices, because the Layer below decides only later which requests it shows.
+// Cost: one atomic load if no watcher requests explanations. Otherwise the choices for
+// every request are recorded, because the Layer below decides only later which requests it
+// shows.
 func Explain[Req, Rsp any](reg *Registry) layer.Layer[Req, Rsp] {
 	if reg == nil {
 		reg = new(Registry)
@@ -60,10 +61,9 @@ func (e *explained[Req, Rsp]) Describe() layer.Node {
 	return layer.Node{Name: "explain", State: layer.State{{Key: "on", Value: present != nil && present.explain}}}
 }
 
-// leastSecret is the minimum length in bytes of a secret text that is replaced in
-// explanations. leastPart is this minimum for a part of a secret text, such as a token or
-// the value of a cookie. Shorter texts are not replaced, because they also occur in
-// harmless text.
+// leastSecret is the minimum length in bytes of a secret value that is replaced in
+// explanations. leastPart is the minimum length of a part of such a value, for example of
+// one cookie. Shorter texts are not replaced, because they also occur in harmless text.
 const (
 	leastSecret = 4
 	leastPart   = 8
@@ -115,7 +115,8 @@ func (x *exchange[Req, Rsp]) secretsOf(r *Registry) []string {
 }
 
 // choices returns the choices that layers have recorded for the request, with secret texts
-// replaced. Values become text unless they are numbers, booleans, durations or addresses.
+// replaced. A value that is not a number, boolean, duration or address is converted to
+// text.
 func (x *exchange[Req, Rsp]) choices() []layer.Node {
 	choices := layer.PickInfoFromContext(x.ctx).Explanation.Choices()
 	if len(choices) == 0 {

@@ -8,8 +8,9 @@ type recipient struct {
 	bodies *bodies // kept bodies; nil if the watcher does not request them
 }
 
-// held is the state of a request that is held until its outcome is known. The events of the
-// request are only sent then. Their bytes are reserved in the buffer of the watcher.
+// held is the state of a request for a watcher with a condition on the outcome. The events
+// of the request are held: they are sent when the outcome is known and matches. Until then,
+// their bytes are reserved in the buffer of the watcher.
 type held struct {
 	room  *buffer // the buffer in which bytes are reserved
 	bytes int64
@@ -43,8 +44,9 @@ func (s *recipient) start(e Event) (ok bool) {
 	return ok
 }
 
-// hold reserves n bytes in the buffer for a held request. It returns false if they do not
-// fit, or if the watcher has been closed.
+// hold marks the request as held, and reserves n bytes for it in the buffer. It returns
+// false if the buffer has no room for them or for another request, or if the watcher has
+// been closed.
 func (s *recipient) hold(n int64) bool {
 	b := s.buf.Load()
 	if b == nil {
@@ -58,8 +60,8 @@ func (s *recipient) hold(n int64) bool {
 	return true
 }
 
-// respond sends the event e of the response headers. If the request is held, it reserves
-// the bytes of e instead. If they do not fit, the watcher does not see the request.
+// respond sends e, the event of the response headers. If the request is held, respond
+// reserves the bytes of e instead. If they do not fit, no event of the request is sent.
 func (s *recipient) respond(e Event) {
 	if s.held == nil {
 		s.send(e)
@@ -75,9 +77,9 @@ func (s *recipient) respond(e Event) {
 	s.countDrop()
 }
 
-// release releases the reserved bytes of a held request. matches reports whether the
-// outcome of the request matches the condition of the watcher. release returns true if the
-// caller must now send the held events.
+// release releases the reserved bytes of a held request. The argument matches reports
+// whether the outcome of the request matches the condition of the watcher. release returns
+// true if the caller must now send the held events.
 func (s *recipient) release(matches bool) bool {
 	s.held.room.unhold(s.held.bytes)
 	if s.held.lost || !matches || s.buf.Load() == nil {

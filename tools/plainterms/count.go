@@ -54,8 +54,8 @@ func count(texts []text) map[string]*found {
 	return counts
 }
 
-// place returns the file and the line of the byte at offset in t, with the first words from
-// there.
+// place returns the position of the byte at offset in t: the file, the line, and the first
+// words from that byte.
 func (t text) place(offset int) string {
 	line := t.line + strings.Count(t.words[:offset], "\n")
 	words := strings.Fields(t.words[offset:])

@@ -77,8 +77,8 @@ func readGo(path, rel string) (texts []text, err error) {
 	return texts, nil
 }
 
-// commentLine returns the words of one line of a comment. It returns "" for a directive,
-// code or a table.
+// commentLine returns the text of one line of a comment without the comment mark. It
+// returns "" for a line that is a directive, code or part of a table.
 func commentLine(line string) string {
 	line = strings.TrimRight(line, "\n")
 	body, isLine := strings.CutPrefix(line, "//")

@@ -84,7 +84,8 @@ func compile(ctx context.Context, path, name string) (*pluginpb.CodeGeneratorReq
 }
 
 // closure returns f and all files that f imports, directly or indirectly. A file comes
-// after its imports. seen has the paths of the files that were already returned.
+// after its imports. closure skips the files with a path in seen, and adds the paths of the
+// returned files to seen.
 func closure(f protoreflect.FileDescriptor, seen map[string]bool) []*descriptorpb.FileDescriptorProto {
 	if seen[f.Path()] {
 		return nil

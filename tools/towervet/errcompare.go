@@ -40,8 +40,9 @@ func runErrCompare(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// checkCompared checks a comparison of err with other. It reports a mistake if other is an
-// error of package layer. A comparison of a field Kind is usually allowed: see isKind.
+// checkCompared checks a comparison of err with the expression other, by an operator or in
+// a switch statement. It reports a mistake if other is an error of package layer, unless
+// isKind returns true.
 func checkCompared(pass *analysis.Pass, err, other ast.Expr) {
 	other = ast.Unparen(other)
 	id, ok := other.(*ast.Ident)
@@ -53,9 +54,9 @@ func checkCompared(pass *analysis.Pass, err, other ast.Expr) {
 	}
 }
 
-// isKind reports whether err is a field Kind that may be compared by == with the error
-// called name. The Kind of a layer.Error may wrap ErrNotReady and ErrTimeout. Therefore a
-// comparison with these two needs errors.Is.
+// isKind reports whether err is a field Kind that may be compared by == with the error of
+// package layer with the given name. It returns false for the Kind of a layer.Error and the
+// names ErrNotReady and ErrTimeout, because Kind may wrap these two.
 func isKind(pass *analysis.Pass, err ast.Expr, name string) bool {
 	s, ok := ast.Unparen(err).(*ast.SelectorExpr)
 	if !ok || s.Sel.Name != "Kind" {

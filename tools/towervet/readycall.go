@@ -22,9 +22,10 @@ func runReadyCall(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// checkFunc checks each block of the function body, and separately each function literal in
-// it. It skips a function that accepts connections, because an accept loop may call Ready
-// before Call.
+// checkFunc calls checkBlock for each block in body, and checkFunc for each function
+// literal. It checks no block of a function that calls a function named Accept. An accept
+// loop may call Ready before Call, because it must not accept a connection that it cannot
+// serve.
 func checkFunc(pass *analysis.Pass, body *ast.BlockStmt) {
 	var blocks [][]ast.Stmt
 	accepts := false
@@ -53,9 +54,9 @@ func checkFunc(pass *analysis.Pass, body *ast.BlockStmt) {
 	}
 }
 
-// checkBlock reports a Call after Ready of the same service in the same list of statements.
-// It ignores a Call in a nested block, because the block may have chosen the service, as in
-// a failover.
+// checkBlock reports each call of Ready that is followed by Call of the same service in the
+// list of statements block. It ignores a Call in a nested block. A nested block may have
+// chosen the service by the result of Ready, as in a failover.
 func checkBlock(pass *analysis.Pass, block []ast.Stmt) {
 	var asked []*ast.CallExpr
 	for _, stmt := range block {
@@ -71,8 +72,8 @@ func checkBlock(pass *analysis.Pass, block []ast.Stmt) {
 	}
 }
 
-// reportAsked reports a mistake for each call in asked that is a call of Ready or Poll for
-// svc. It returns the other calls in asked.
+// reportAsked is called for a Call of svc. The argument asked has the earlier calls of
+// Ready and Poll. reportAsked reports those for svc as mistakes, and returns the others.
 func reportAsked(pass *analysis.Pass, asked []*ast.CallExpr, svc ast.Expr) (others []*ast.CallExpr) {
 	for _, call := range asked {
 		if of, _ := serviceCall(pass.TypesInfo, call); !isSame(pass.TypesInfo, of, svc) {
@@ -100,7 +101,7 @@ func callsOf(stmt ast.Stmt) (calls []*ast.CallExpr) {
 }
 
 // isFailover reports whether stmt is an if statement that ends with continue. Such a
-// statement continues a loop with another service.
+// statement tries the next service of a loop.
 func isFailover(stmt ast.Stmt) bool {
 	last, isIf := lastOfIf(stmt)
 	branch, ok := last.(*ast.BranchStmt)
@@ -108,7 +109,7 @@ func isFailover(stmt ast.Stmt) bool {
 }
 
 // decides reports whether the result of a call in stmt may prevent the following
-// statements. It returns false for an if statement that does not end with return.
+// statements. It returns false only for an if statement that does not end with return.
 func decides(stmt ast.Stmt) bool {
 	last, isIf := lastOfIf(stmt)
 	_, returns := last.(*ast.ReturnStmt)

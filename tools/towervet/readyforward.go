@@ -31,8 +31,8 @@ func runReadyForward(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// wrapped returns the only field of the struct type t that is a service. It returns nil if
-// t has no such field or several.
+// wrapped returns the field of the struct type t that is a service. t may be a pointer to
+// the struct. It returns nil if t has several such fields or none.
 func wrapped(t types.Type) *types.Var {
 	if p, ok := t.(*types.Pointer); ok {
 		t = p.Elem()

@@ -67,9 +67,9 @@ func Rights(resources []Resource) []Right {
 	return all
 }
 
-// IdentityRights returns the rights that [Cluster.Identify] needs for the pods. It adds the
-// right to read the trust anchors of linkerd. controlPlane is the namespace of linkerd's
-// control plane.
+// IdentityRights returns the rights that [Cluster.Identify] needs for the pods, and the
+// right to read linkerd's trust anchors. The argument controlPlane is the namespace of
+// linkerd's control plane.
 func IdentityRights(controlPlane string, pods []Pod) []Right {
 	all := []Right{{"get", "configmaps", "", controlPlane, anchorsConfigMap}}
 	for _, p := range pods {

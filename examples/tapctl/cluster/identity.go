@@ -28,10 +28,10 @@ type Identity struct {
 // identityTimeout is how long Identify waits for the certificate.
 const identityTimeout = 10 * time.Second
 
-// Identify returns the identity that the tap of the pod p allows to watch. The identity
-// belongs to a ServiceAccount. Identify requests a token of this account from the API
-// server. With the token, it gets a certificate from linkerd-identity. Therefore a user
-// needs the right to create this token. The certificate is renewed until [Identity.Close].
+// Identify returns the client identity that the tap of the pod p allows to watch. The
+// identity belongs to a ServiceAccount. Identify requests a token of this account from the
+// API server, so the user needs the right to create it. With the token, Identify gets a
+// certificate from linkerd-identity. The certificate is renewed until [Identity.Close].
 func (c *Cluster) Identify(ctx context.Context, p Pod) (*Identity, error) {
 	account, domain, ok := strings.Cut(p.TapClient, ".serviceaccount.identity.")
 	name, namespace, named := strings.Cut(account, ".")

@@ -97,9 +97,9 @@ func portOf(c *corev1.Container, name, variable, standard string) string {
 	return standard
 }
 
-// environ returns the value of an environment variable of the container. A reference to an
-// earlier variable, such as $(_l5d_ns), is replaced if the specification has the value of
-// that variable.
+// environ returns the value of an environment variable of the container. It replaces a
+// reference to an earlier variable, such as $(_l5d_ns), if the specification has the value
+// of that variable.
 func environ(c *corev1.Container, name string) string {
 	i := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == name })
 	if i < 0 {
@@ -114,9 +114,9 @@ func environ(c *corev1.Container, name string) string {
 	return value
 }
 
-// identity returns the name that the proxy in the container proves. The specification
-// usually has variables in place of the service account and the namespace. identity
-// therefore takes these two from p.
+// identity returns the TLS identity of the proxy in the container c. The specification
+// usually has variables in place of the service account and the namespace. Therefore
+// identity takes these two from p.
 func (p *Pod) identity(c *corev1.Container) string {
 	const middle = ".serviceaccount.identity."
 	name := environ(c, "LINKERD2_PROXY_IDENTITY_LOCAL_NAME")

@@ -76,15 +76,16 @@ func (r Resource) Label() string {
 	return r.Kind
 }
 
-// Is reports whether the argument of a command line is a resource, such as deploy/web or
-// deploy, and not an address.
+// Is reports whether arg, an argument of a command line, names a resource, such as
+// deploy/web or deploy. It returns false for an address.
 func Is(arg string) bool {
 	name, _, _ := strings.Cut(arg, "/")
 	return kindOf(strings.ToLower(name)) != nil
 }
 
-// Parse parses resources as kubectl does: kind/name ..., or a kind followed by names. A kind
-// without a name means all resources of the kind in the namespace.
+// Parse parses resources as kubectl does. Each argument is kind/name, or a kind that is
+// followed by names. A kind without names means all resources of this kind in the
+// namespace.
 func Parse(args []string, namespace string) ([]Resource, error) {
 	all := make([]Resource, 0, len(args))
 	for i := 0; i < len(args); i++ {

@@ -119,8 +119,9 @@ func (s *Source) Top(ctx context.Context, req *tappb.TopRequest, maxRPS int) ite
 	}
 }
 
-// item is an item that the function each yields: the pods after a change, an error, a value
-// of a pod, or the end of the sequence of a pod. At each tick, each yields a zero item.
+// item is an item that the function each yields. Only one of these is set: the pods after a
+// change, an error, a value of a pod, or the end of the sequence of a pod. At each tick,
+// each yields a zero item.
 type item[T any] struct {
 	pods  *Pods
 	err   error
@@ -130,7 +131,7 @@ type item[T any] struct {
 }
 
 // tick is the interval at which the function each yields a zero item, so that its consumer
-// can act at intervals.
+// can check the time.
 const tick = 100 * time.Millisecond
 
 // errNoProxy is the error of a pod that cannot be watched.
@@ -157,7 +158,8 @@ type member struct {
 func (p *Pod) key() string { return string(p.uid) + " " + p.Tap }
 
 // each follows each pod of the resources while it exists, and yields the items of all pods.
-// The argument share of follow is the part of maxRPS that one pod gets.
+// It calls follow for each pod. The argument share of follow is the part of maxRPS for this
+// pod.
 func each[T any](
 	ctx context.Context, s *Source, maxRPS int, follow func(ctx context.Context, p tap.Process, share int) iter.Seq2[T, error],
 ) iter.Seq[item[T]] {
@@ -286,8 +288,8 @@ func (m *members[T]) ended() bool {
 	return len(m.all) > 0
 }
 
-// named returns e, an event of the pod p. It adds the labels of the pods that are the
-// client and the endpoint of e.
+// named returns a copy of e, an event of the pod p. The labels of the client and of the
+// endpoint of e include the labels of their pods, if these are in pods.
 func named(e tap.Event, p *Pod, pods *Pods) tap.Event {
 	from, to := lookUp(pods, e.Source), lookUp(pods, e.Destination)
 	switch e.Direction {
@@ -307,8 +309,8 @@ func lookUp(pods *Pods, addr netip.AddrPort) *Pod {
 	return pods.byIP[addr.Addr().Unmap().String()]
 }
 
-// withLabels returns a map of labels and the labels of the pod p. The argument labels takes
-// precedence. withLabels does not change its arguments.
+// withLabels returns a map with the given labels and the labels of the pod p. For a key in
+// both, the value in the argument labels is used. withLabels does not change its arguments.
 func withLabels(labels map[string]string, p *Pod) map[string]string {
 	if p == nil {
 		return labels

@@ -30,8 +30,9 @@ type Traffic struct {
 	latency map[float64]float64 // number of responses with at most this latency in ms
 }
 
-// Quantile returns the latency that the fraction q of the responses did not exceed, as the
-// function histogram_quantile of Prometheus does. It returns false without responses.
+// Quantile returns the latency that the fraction q of the responses did not exceed. It
+// interpolates as the function histogram_quantile of Prometheus does. It returns false
+// without responses.
 func (t *Traffic) Quantile(q float64) (time.Duration, bool) {
 	total := t.latency[math.Inf(1)]
 	if total == 0 {
@@ -53,9 +54,9 @@ func (t *Traffic) Quantile(q float64) (time.Duration, bool) {
 }
 
 // Traffic measures for the duration period, and returns the inbound traffic of each
-// resource in this time. If to is not nil, it returns the outbound traffic to this resource
-// instead. It calls warn for each proxy that does not return its metrics. Traffic of a pod
-// that ends during the period is not counted.
+// resource in this time. If the argument to is not nil, it returns their outbound traffic
+// to this resource instead. It calls warn for each proxy that does not return its metrics.
+// Traffic of a pod that ends during the period is not counted.
 func (c *Cluster) Traffic(
 	ctx context.Context, resources []Resource, to *Resource, period time.Duration, warn func(error),
 ) ([]Traffic, error) {
@@ -167,8 +168,9 @@ func readMetrics(ctx context.Context, client *http.Client, addr string, names []
 	return s, lines.Err()
 }
 
-// add adds the changes of the metrics of one proxy between before and after. If a metric
-// has become smaller, it has been counted from 0 again.
+// add adds the increase of the counters of one proxy from before to after, and its open
+// connections in after. If a counter is smaller in after, the proxy has restarted, and the
+// increase is the value in after.
 func (t *Traffic) add(before, after series, to *Resource) {
 	for key, value := range after {
 		name, text, _ := strings.Cut(key, "{")
@@ -200,9 +202,9 @@ func (t *Traffic) add(before, after series, to *Resource) {
 	}
 }
 
-// peerOf returns the value of the label peer of the connections that Traffic counts. If to
-// is nil, these are the connections of clients. Otherwise they are the connections to
-// endpoints.
+// peerOf returns the value that the label peer of a connection must have, so that Traffic
+// counts the connection. It is "src", a connection of a client, if to is nil. Otherwise it
+// is "dst", a connection to an endpoint.
 func peerOf(to *Resource) string {
 	if to == nil {
 		return "src"
@@ -210,8 +212,8 @@ func peerOf(to *Resource) string {
 	return "dst"
 }
 
-// counts reports whether a metric with these labels is counted. If to is nil, metrics of
-// inbound traffic count. Otherwise metrics of outbound traffic to the resource to count.
+// counts reports whether Traffic counts a metric with these labels. If the argument to is
+// nil, it counts inbound traffic. Otherwise it counts outbound traffic to this resource.
 func counts(labels map[string]string, to *Resource) bool {
 	if to == nil {
 		return labels["direction"] == "inbound"

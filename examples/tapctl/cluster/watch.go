@@ -22,8 +22,8 @@ import (
 	"github.com/gotower/gotower/internal/backoff"
 )
 
-// settle is how long Watch waits after a change of pods before it yields the pods. Changes
-// in this time are yielded together.
+// settle is how long Watch waits after a change of a pod before it yields all pods. Changes
+// within this time cause only one item.
 const settle = 100 * time.Millisecond
 
 // condition is a resource, and the selector of its pods if it is a Service.
@@ -112,10 +112,10 @@ func (p *Pods) OfResource(r Resource) []Pod {
 	return all
 }
 
-// Watch yields the pods of the resources, at first and after each change, until ctx ends.
-// If a resource does not exist or the pods cannot be listed, the only item is an error.
-// After a later error, of the connection to the API server, Watch continues. An item has
-// both pods and an error if the owners of some pods are unknown.
+// Watch yields the pods of the resources at first, and again after each change, until ctx
+// ends. If a resource does not exist or the pods cannot be listed, the only item is an
+// error. Watch also yields a later error of the connection to the API server, and
+// continues. An item has both pods and an error if the owners of some pods are unknown.
 func (c *Cluster) Watch(ctx context.Context, resources []Resource) iter.Seq2[*Pods, error] {
 	return func(yield func(*Pods, error) bool) {
 		wanted, err := c.conditions(ctx, resources)
@@ -170,9 +170,9 @@ func notify(changed chan<- struct{}) {
 	}
 }
 
-// informer returns an informer of the pods of a namespace. The informer sends a value to
-// changed after each change of a pod. It sends errors of the connection to failed, and
-// drops an error if the previous one has not been received.
+// informer returns an informer of the pods of a namespace. After each change of a pod, the
+// informer sends a value to the channel changed. It sends errors of the connection to the
+// channel failed. It drops an error if the previous one has not been received.
 func (c *Cluster) informer(namespace string, changed chan<- struct{}, failed chan error) cache.SharedInformer {
 	pods := c.client.CoreV1().Pods(namespace)
 	report := func(err error) {

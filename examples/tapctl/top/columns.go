@@ -22,8 +22,8 @@ type column struct {
 	least int // smallest width on a narrow screen; 0: width is fixed
 	right bool
 	value func(*tappb.Row) string
-	// before compares two rows by the values of this column. It is a function for
-	// slices.SortFunc, in which the smaller row is shown first.
+	// before compares two rows by this column, as the argument of slices.SortFunc. It
+	// returns a negative number if a is shown before b.
 	before func(a, b *tappb.Row) int
 }
 
@@ -90,8 +90,8 @@ func latency(title string, value func(*tappb.Row) *durationpb.Duration) column {
 	return c
 }
 
-// successRate returns the column of the success rate. In the order of this column, the row
-// with the lowest success rate comes first, and rows without ended requests come last.
+// successRate returns the column of the success rate. Sorted by this column, the row with
+// the lowest success rate comes first. Rows without ended requests come last.
 func successRate() column {
 	share := func(r *tappb.Row) float64 {
 		if r.GetCount() == 0 {
@@ -123,8 +123,9 @@ func key(r *tappb.Row) string {
 	return fmt.Sprintf("%q %q %q %q %q %d", r.GetSource(), r.GetDestination(), r.GetMethod(), r.GetPath(), byRoute(r), r.GetDirection())
 }
 
-// byRoute returns the route of r if r counts requests by route. Otherwise it returns "",
-// because the field route then has only the route of the first request.
+// byRoute returns the route of r if r counts the requests of one route. It returns "" if r
+// counts the requests of one path, because its field route is then the route of the first
+// request only.
 func byRoute(r *tappb.Row) string {
 	if r.GetPath() == "" {
 		return r.GetRoute()
@@ -166,8 +167,8 @@ func withoutSources(rows []*tappb.Row) []*tappb.Row {
 	return out
 }
 
-// add adds the counts of r to sum. Each quantile of sum becomes the larger one of the
-// quantiles of sum and r, which is an upper bound of the true quantile.
+// add adds the counts of r to sum. Each quantile of sum becomes the larger of its values in
+// sum and r. The result is an upper bound of the true quantile.
 func add(sum, r *tappb.Row) {
 	if sum.GetCount() == 0 || r.GetCount() > 0 && less(r.GetBest(), sum.GetBest()) {
 		sum.Best = r.GetBest()

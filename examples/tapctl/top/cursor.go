@@ -2,17 +2,17 @@ package top
 
 import "slices"
 
-// cursor is the selected position in a list that changes. If the user has moved the cursor,
-// it follows the selected item when that item moves in the list.
+// cursor is the selected position in a list that changes. If the user has moved the cursor
+// to an item, the cursor stays on this item when the item moves in the list.
 type cursor struct {
 	key   string // key of the selected item; "" means the item at the index in the field at
 	at    int
 	first int // first item on the screen
 }
 
-// place finds the selected item in the current list, and scrolls so that the item is
-// visible. keys has the keys of all items, and height is the number of items that fit on
-// the screen.
+// place moves the cursor to the new position of the selected item, and scrolls so that this
+// item is visible. The argument keys has the keys of the current items. height is the
+// number of items that fit on the screen.
 func (c *cursor) place(keys []string, height int) {
 	if c.key != "" {
 		if i := slices.Index(keys, c.key); i >= 0 {
@@ -27,8 +27,8 @@ func (c *cursor) place(keys []string, height int) {
 }
 
 // move moves the selection down by the given number of items. A negative number moves it
-// up. At the first item, the cursor does not follow that item when the list changes. It
-// stays at the top of the list.
+// up. After a move to the first item, the cursor stays at the top of the list, even if
+// another item becomes the first.
 func (c *cursor) move(by int, keys []string) {
 	if len(keys) == 0 {
 		return
@@ -39,8 +39,9 @@ func (c *cursor) move(by int, keys []string) {
 	}
 }
 
-// step returns the number of items by which key moves a cursor down. It is negative for up.
-// ok is false if key does not move a cursor. page is the number of items on the screen.
+// step returns the number of items by which the given key of the keyboard moves a cursor
+// down. The number is negative for up. ok is false if the key does not move a cursor. The
+// argument page is the number of items on the screen.
 func step(key string, page int) (by int, ok bool) {
 	const far = 1 << 30
 	page = max(page, 1)
@@ -61,8 +62,9 @@ func step(key string, page int) (by int, ok bool) {
 	return 0, false
 }
 
-// sideways returns the number of terminal columns by which key scrolls to the right. It is
-// negative for left. ok is false if key does not scroll.
+// sideways returns the number of terminal columns by which the given key of the keyboard
+// scrolls to the right. The number is negative for left. ok is false if the key does not
+// scroll.
 func sideways(key string) (by int, ok bool) {
 	const scroll = 5
 	switch key {

@@ -37,8 +37,8 @@ func (d *detail) lines(width, height int) drawn {
 	return drawn{text.Clean(init.Method + " " + url), r.outcome(), help, all[d.first:]}
 }
 
-// outcome returns the status, the duration and the size of the response in one line. Before
-// the request has ended, it returns only the status.
+// outcome returns one line with the status, the duration and the size of the response. For
+// an open request, the line has only the status.
 func (r *record) outcome() string {
 	if r.end == nil {
 		return r.status()

@@ -12,8 +12,8 @@ func searchText(r *tappb.Row) string {
 	return strings.Join([]string{r.GetSource(), r.GetDestination(), r.GetMethod(), r.GetPath(), r.GetRoute(), r.GetAuthority()}, "\n")
 }
 
-// write handles a key that the user presses while typing the filter. typed is the text of
-// the key, or "" if the key has none.
+// write handles a key that the user presses while typing the filter. The argument typed is
+// the text that the key adds, or "" for a key without text, such as an arrow.
 func (t *table) write(key, typed string) {
 	switch key {
 	case "enter":

@@ -34,8 +34,8 @@ func (c gridColumn) head() string {
 	return c.title
 }
 
-// widths returns the width of each column. If the whole grid would be wider than width, it
-// makes those columns narrower that may shrink. A width of 0 means no limit.
+// widths returns the width of each column. It shrinks the columns in which least is not 0,
+// the widest first, until the grid fits the argument width. A width of 0 means no limit.
 func (g *grid) widths(width int) []int {
 	widths := make([]int, len(g.columns))
 	total := max(0, len(widths)-1)

@@ -29,8 +29,8 @@ const (
 	least = 100 * time.Millisecond // smallest interval of requests
 )
 
-// Columns selects the columns of a table. The zero value selects the columns of `linkerd
-// viz top`.
+// Columns selects the columns of a table. The zero Columns selects those that the command
+// `linkerd viz top` shows.
 type Columns struct {
 	HideSources bool // combine rows that differ by source only
 	Routes      bool // show rows by route; Config.Request must set ByRoute, too
@@ -54,9 +54,9 @@ type Config struct {
 	Advise func(error) error
 
 	// Warn is called with each error of a single process, unless the table is interactive.
-	// If all of Processes reject the request, it is not called for the last rejection,
-	// because Live and Collect return this error. nil means that errors of single processes
-	// are ignored.
+	// If all of Processes reject the request, Warn is not called for the last rejection,
+	// because Live and Collect return the rejections. nil means that errors of single
+	// processes are ignored.
 	Warn func(error)
 }
 
@@ -103,7 +103,7 @@ func (c *Config) advised(err error) error {
 
 // Live shows the table on out until ctx ends or the user quits, and returns the last rows.
 // On a terminal the table is interactive. Elsewhere Live prints the table once per c.Every,
-// by default every 5 s. It returns an error if all processes have rejected the request.
+// by default every 5 s. It returns an error if all processes have rejected c.Request.
 func Live(ctx context.Context, out *os.File, c Config) ([]*tappb.Row, error) {
 	if OnScreen(out) {
 		return onScreen(ctx, out, c)
@@ -111,22 +111,22 @@ func Live(ctx context.Context, out *os.File, c Config) ([]*tappb.Row, error) {
 	return printed(ctx, out, c)
 }
 
-// OnScreen reports whether Live is interactive on out, because out is a terminal that
-// supports it.
+// OnScreen reports whether Live is interactive on out. This is the case if out is a
+// terminal and the environment variable TERM is not "dumb".
 func OnScreen(out *os.File) bool {
 	return term.IsTerminal(int(out.Fd())) && os.Getenv("TERM") != "dumb"
 }
 
 // Collect counts requests until ctx ends, and returns the last rows. It updates the rows
-// every half second, or after a tenth of the time until the deadline of ctx if that is
-// shorter. It returns an error if all processes have rejected the request.
+// every 500 ms, or more often if ctx has a deadline within 5 s. It returns an error if all
+// processes have rejected c.Request.
 func Collect(ctx context.Context, c Config) ([]*tappb.Row, error) {
 	return c.each(ctx, often(ctx, Refresh), func(*tappb.TopResponse) error { return nil })
 }
 
-// often returns the interval of updates. Without a deadline of ctx, it is maximum.
-// Otherwise it is a tenth of the time until the deadline, at most maximum, but at least 100
-// ms.
+// often returns the interval of updates. If ctx has no deadline, the interval is the
+// argument maximum. Otherwise it is a tenth of the time until the deadline, at least 100 ms
+// and at most maximum.
 func often(ctx context.Context, maximum time.Duration) time.Duration {
 	if end, ok := ctx.Deadline(); ok {
 		maximum = max(least, min(maximum, time.Until(end)/10))
@@ -156,9 +156,9 @@ func printed(ctx context.Context, out io.Writer, c Config) ([]*tappb.Row, error)
 	})
 }
 
-// each calls show for every update of the rows, until ctx ends or no process is left. It
-// returns the rows of the last update. If no process is left, it also returns their
-// rejections.
+// each calls show for every update of the rows, and returns the rows of the last update. It
+// returns when ctx ends, show returns an error, or the sequence of rows ends. In the last
+// case, it also returns the rejections of the processes.
 func (c *Config) each(ctx context.Context, every time.Duration, show func(*tappb.TopResponse) error) ([]*tappb.Row, error) {
 	var rows []*tappb.Row
 	var refused []error
@@ -184,8 +184,9 @@ func (c *Config) each(ctx context.Context, every time.Duration, show func(*tappb
 	return rows, errors.Join(refused...)
 }
 
-// Refused reports whether err is a permanent rejection by a process. A request that a
-// process has rejected is not sent to that process again.
+// Refused reports whether err is a permanent rejection of a request by a process:
+// InvalidArgument, PermissionDenied or Unauthenticated. The request is not sent to that
+// process again.
 func Refused(err error) bool {
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated:

@@ -8,8 +8,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// watching has the method of follower that model uses. It is an interface so that tests can
-// replace follower.
+// watching has the method of follower that model uses. Tests replace follower by another
+// implementation.
 type watching interface {
 	watch(number int, req *tappb.WatchRequest) (stop func())
 }
@@ -74,9 +74,9 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// addError stores an error to be shown. A permanent rejection is stored with the table or
-// the list that it concerns, because it is not reported again. Any other error is shown for
-// newsLast.
+// addError stores an error to be shown. An error that is not a permanent rejection is shown
+// for newsLast. A permanent rejection is shown as long as the table or list that it
+// concerns, because it is not reported again.
 func (m *model) addError(news newsMsg) {
 	switch {
 	case news.number > 0 && (m.requests == nil || m.requests.number != news.number):

@@ -7,14 +7,14 @@ import (
 	"strconv"
 )
 
-// failed reports whether the request has ended as a failure. The rows of the table count
+// failed reports whether the request has ended and has failed. The rows of the table count
 // failures by the same rule.
 func (r *record) failed() bool {
 	return r.end != nil && (r.code() == 0 || r.end.Failed(r.code()))
 }
 
-// code returns the HTTP status, or 0 without a response. If the ResponseInit was dropped
-// but the ResponseEnd proves a response, it returns 200.
+// code returns the HTTP status, or 0 without a response. It returns 200 if the ResponseInit
+// with the status was dropped, but the ResponseEnd shows that there was a response.
 func (r *record) code() int {
 	switch {
 	case r.response != nil:

@@ -26,8 +26,8 @@ func WriteScreen(out *os.File, rows []*tappb.Row, c Columns) error {
 	return write(out, rows, c, width, height)
 }
 
-// write writes the rows to w as a table that fits a screen of the given size. 0 means no
-// limit.
+// write writes the rows to w as a table that fits a screen of the given size. A width or
+// height of 0 means no limit.
 func write(w io.Writer, rows []*tappb.Row, c Columns, width, height int) error {
 	if c.HideSources {
 		rows = withoutSources(rows)

@@ -63,8 +63,8 @@ func PerProcess(maxRPS, processes int) uint32 {
 	return uint32(min(max(maxRPS/max(processes, 1), 1), math.MaxInt32))
 }
 
-// ask returns the message that tapctl sends to each process, in order to watch the requests
-// of the row.
+// ask returns the message that tapctl sends to each process to watch the requests of the
+// row.
 func (q *requests) ask(c *Config) *tappb.WatchRequest {
 	return &tappb.WatchRequest{
 		Match: q.row.match(c.Request.GetMatch()), Headers: c.Request.GetHeaders(), Fields: true, Explain: true,
@@ -107,8 +107,8 @@ func (q *requests) add(s tap.ProcessEvent, at time.Time) {
 }
 
 // visible returns the requests of the list, the newest first. It omits successes if the
-// user has selected failures only. While the list is paused, visible returns the requests
-// from the beginning of the pause.
+// user has selected failures only. While the list is paused, visible omits the requests
+// that arrived during the pause.
 func (q *requests) visible() []*record {
 	all := q.all
 	if q.paused {

@@ -36,9 +36,9 @@ func (r rowOf) onePath() bool {
 	return r.row.GetPath() != "" && !r.other() && len(r.row.GetPath()) < maxName
 }
 
-// match returns base combined with those conditions of the row that a process can check.
-// The process may therefore send more requests than the row counts. rowOf.has then selects
-// the requests that the row counts.
+// match returns a match that requires base and those conditions of the row that a process
+// can check. A process may therefore send more requests than the row counts. rowOf.has
+// omits these.
 func (r rowOf) match(base *pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	var all []*pb.ObserveRequest_Match
 	if base.GetMatch() != nil {
@@ -75,8 +75,8 @@ func host(name string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(addr.WithZone(""), addr.BitLen()), err == nil
 }
 
-// has reports whether the row counts the request of e, which must be a RequestInit. from is
-// the name of the process that sent e.
+// has reports whether the row counts the request of e. The event e must have a RequestInit.
+// The argument from is the name of the process that sent e.
 func (r rowOf) has(from string, e tap.Event) bool {
 	row := r.row
 	if r.other() {
@@ -97,9 +97,9 @@ func (r rowOf) has(from string, e tap.Event) bool {
 }
 
 // name returns the name of a client or endpoint as in a row: the value of its label pod, or
-// else its address. If both are unknown, it returns from if own is true, and "" otherwise.
-// from is the name of the watched process. own reports whether the client or endpoint is
-// that process.
+// else its address. The argument from is the name of the watched process. own reports
+// whether the client or endpoint is that process. If the label and the address are unknown,
+// name returns from if own is true, and "" otherwise.
 func name(labels map[string]string, addr netip.AddrPort, from string, own bool) string {
 	switch {
 	case labels["pod"] != "":

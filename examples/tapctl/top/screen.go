@@ -41,8 +41,9 @@ type seenAt struct {
 	at time.Time
 }
 
-// onScreen runs the interactive program until ctx ends, the user quits, or no process is
-// left. It returns the last rows, and an error if all processes rejected the request.
+// onScreen runs the interactive program until ctx ends, the user quits, or the sequence of
+// rows ends. It returns the last rows. If all processes rejected c.Request, it also returns
+// their errors.
 func onScreen(ctx context.Context, out *os.File, c Config) ([]*tappb.Row, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -64,8 +65,8 @@ func onScreen(ctx context.Context, out *os.File, c Config) ([]*tappb.Row, error)
 	return m.latest.GetRows(), m.over
 }
 
-// follower watches the processes, and sends their rows and events as messages to the
-// program.
+// follower watches the processes. It sends their rows and events as messages to the
+// interactive program.
 type follower struct {
 	ctx     context.Context //nolint:containedctx // the run of the program
 	config  Config
@@ -85,8 +86,8 @@ func (f *follower) rows() {
 	}
 }
 
-// watch starts goroutines that watch the requests that match req, until stop is called.
-// They send the events to the program, in messages with the given number.
+// watch starts to watch the requests that match req. Goroutines send their events to the
+// program, in messages with the given number, until stop is called.
 func (f *follower) watch(number int, req *tappb.WatchRequest) (stop func()) {
 	ctx, cancel := context.WithCancel(f.ctx)
 	b := &batch{}
@@ -120,8 +121,9 @@ func (f *follower) watch(number int, req *tappb.WatchRequest) (stop func()) {
 	return cancel
 }
 
-// batch collects events until follower sends them to the program in one message. When it
-// has maxBatch events, it drops further events and counts them in lost.
+// batch collects the events that follower sends to the program in one message, ten times a
+// second. When a batch has maxBatch events, it drops further events and counts them in the
+// field lost.
 type batch struct {
 	mu   sync.Mutex
 	seen []seenAt

@@ -51,8 +51,8 @@ func (t *table) refresh() {
 func (t *table) empty() bool { return len(t.visible(0)) == 0 }
 
 // all returns the columns of the table on a screen with the given width. It includes the
-// columns of the wide table if the user has selected them. If the user has selected neither
-// table, it includes them at a width of at least 120.
+// columns of the wide table if the user has selected the wide table. If the user has
+// selected neither table, all includes them at a width of 120 or more.
 func (t *table) all(width int) []column {
 	wide := t.columns.Wide
 	if !t.chosen {
@@ -140,8 +140,8 @@ func (t *table) pause() {
 	t.refresh()
 }
 
-// sortBy sorts by column n, from 0. It counts only the columns that are always shown. A
-// second call for the same column reverses the order.
+// sortBy sorts the table by column n, counted from 0. It does not count the columns that
+// only the wide table has. A second call for the same column reverses the order.
 func (t *table) sortBy(n int) {
 	all := columns(shown{hideSources: t.columns.HideSources, routes: t.columns.Routes})
 	if n >= len(all) {

@@ -32,8 +32,8 @@ func (m *model) note() []string {
 	return lines
 }
 
-// drawn is the content of a screen: its title, the line with its sums, its keys, and the
-// lines of its body.
+// drawn is the content of a screen: its title, a line with sums, the keys that it accepts,
+// and the lines of its body.
 type drawn struct {
 	title, counts string
 	keys, body    []string
