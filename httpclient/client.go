@@ -131,8 +131,8 @@ func (c *Client) Describe() layer.Node {
 	return layer.Node{Name: "client", State: layer.State{{Key: "target", Value: c.target}}}
 }
 
-// withPort returns target with a port: 443 with WithTLS, and 80 otherwise. It returns
-// target unchanged if target has a port or is the name of an SRV record.
+// withPort adds a port to target: 443 with WithTLS, and 80 otherwise. It returns target
+// unchanged if target has a port already or is the name of an SRV record.
 func (o *options) withPort(target string) string {
 	if _, _, err := net.SplitHostPort(target); err == nil || strings.HasPrefix(target, "_") {
 		return target
@@ -168,9 +168,8 @@ func (o *options) endpoint(ctx context.Context, t discover.Target) httplayer.Ser
 	return stack.Service(httplayer.NewEndpoint(ctx, id.Addr.String(), opts...))
 }
 
-// tlsFor returns the TLS configuration for an endpoint, or nil for cleartext. If WithTLS
-// sets no server name, the server name is that of the endpoint, or else the host of the
-// target.
+// tlsFor returns the TLS configuration for an endpoint, or nil for cleartext. The server
+// name is that of WithTLS, or else that of the endpoint, or else the host of the target.
 func (o *options) tlsFor(t discover.Target) *tls.Config {
 	cfg, name := o.tls, t.Endpoint.ServerName
 	switch {

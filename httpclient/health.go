@@ -111,8 +111,8 @@ func CheckTCP() HealthCheck {
 	}
 }
 
-// send sends the request of a check to svc. If svc rejects the request, the body of the
-// request is closed.
+// send sends the request of a check to svc. It closes the request body if svc rejects the
+// request.
 func send(ctx context.Context, svc httplayer.Service, req *http.Request) (*http.Response, error) {
 	return httplayer.RoundTripper(svc).RoundTrip(req.WithContext(ctx))
 }

@@ -8,7 +8,7 @@ import (
 // Hosts is an [http.RoundTripper] that sends a request to the transport for the host of its
 // URL. A key is a host in lower case, such as "web.default" or "web.default:8080". A key
 // with the port of the URL takes precedence over a key without a port. A URL without a port
-// has the default port of its scheme. Without a key for the host, the request goes to
+// has the default port of its scheme. If no key matches, the request goes to
 // [http.DefaultTransport].
 //
 //	client := &http.Client{Transport: httpclient.Hosts{

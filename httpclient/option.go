@@ -49,8 +49,8 @@ func WithResolver(r resolve.Resolver) Option {
 
 // WithAddrs sets the endpoints: host names or IP addresses, each with a port. A host name
 // is resolved by DNS and /etc/hosts, and may have several addresses. The target is then
-// only a name for display and TLS. WithAddrs panics without an address, or if an address
-// has no port.
+// only the default TLS server name and a name for display. WithAddrs panics without an
+// address, or if an address has no port.
 func WithAddrs(addrs ...string) Option {
 	if len(addrs) == 0 {
 		panic("httpclient: WithAddrs: no address")

@@ -9,9 +9,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Provider makes the instruments of one target in a metrics system. The values of all
-// labels are fixed, except the value of the label that is passed as an argument. Calls with
-// equal arguments may return the same instrument.
+// Provider makes the instruments of one target in a metrics system. The caller sets the
+// value of the label in the argument label. The values of all other labels are fixed. Calls
+// with equal arguments may return the same instrument.
 type Provider interface {
 	// Counter returns a counter. If label is not "", the caller calls the method With of
 	// the counter once for each value of that label.

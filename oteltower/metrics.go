@@ -64,8 +64,8 @@ type bound struct {
 	attrs []attribute.KeyValue
 }
 
-// must returns v. It panics if err is not nil, because an invalid instrument name is a
-// defect of this package.
+// must returns v. It panics if err is not nil, because the only error is an invalid
+// instrument name, a defect of this module.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic("oteltower: " + err.Error())

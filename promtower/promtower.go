@@ -3,9 +3,10 @@
 //	m := promtower.New(prometheus.DefaultRegisterer)
 //	web := httpclient.New(ctx, "web.default:80", httpclient.WithMetrics(m))
 //
-// The metrics are those of package instrument with the prefix gotower_, the labels target
-// and route, and the label of the instrument. The names of counters end in _total, and
-// those of histograms in _seconds. The file grafana.json is a dashboard for them.
+// The names of the metrics are those of package instrument with the prefix gotower_. The
+// labels are target, route and the label of the instrument. The names of counters end in
+// _total, and those of histograms in _seconds. The file grafana.json is a dashboard for
+// them.
 //
 // go.mod requires a low version of client_golang, so that this module does not raise the
 // version for programs that import only its other packages.
@@ -78,8 +79,8 @@ func labels(label string) []string {
 	return names
 }
 
-// once returns the vector with the given name. At the first use of a name, it calls mk to
-// make the vector, registers it and stores it in vectors.
+// once returns the vector with the given name in vectors. At the first use of a name, it
+// calls mk to make the vector, registers the vector, and stores it in vectors.
 func once[V prometheus.Collector](m *Metrics, vectors map[string]V, name string, mk func() V) V {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -120,9 +121,9 @@ func (b bound) Histogram(name, help string) metrics.Histogram {
 	return histogram{vec.WithLabelValues(b.values...)}
 }
 
-// counter is an instrument that may have one label, such as "op". While this label is not
-// bound, the field Counter is nil. Then the function in the field with returns the counter
-// for a value of the label.
+// counter is an instrument that may have one label, such as "op". Before its value is set,
+// the field Counter is nil, and the function in the field with returns the counter for a
+// value.
 type counter struct {
 	prometheus.Counter
 	with func(value string) prometheus.Counter

@@ -47,10 +47,10 @@ type Accessor[Req, Rsp any] interface {
 	// response body.
 	ErrorResponse(ctx context.Context, req Req, err error) (Rsp, bool)
 
-	// TeeRequestBody returns a copy of req. When a part p of the body of the copy is read,
-	// the function read is called with p and the offset of p in the body. The offset is 0
-	// again if the body is sent again. The function does not keep p. TeeResponseBody does
-	// the same for the body of rsp, and may change rsp in place.
+	// TeeRequestBody returns a copy of req. When a part p of its body is read, the function
+	// read is called with p and the offset of p in the body. The offset is 0 again if the
+	// body is sent again. The function does not keep p. TeeResponseBody does the same for
+	// the body of rsp, and may change rsp in place.
 	TeeRequestBody(req Req, read func(offset int64, p []byte)) Req
 	TeeResponseBody(rsp Rsp, read func(offset int64, p []byte)) Rsp
 }

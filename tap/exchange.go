@@ -11,8 +11,8 @@ import (
 
 // exchange is one request and its response, if at least one watcher or call of Top sees
 // them. It sends the events to the watchers, and counts the request in the rows of Top. It
-// is also the [layer.Observer] of the response body. All watchers share the allocated parts
-// of events. There is one with and one without header fields.
+// is also the [layer.Observer] of the response body. The watchers share the parts of its
+// events, see eventPart.
 type exchange[Req, Rsp any] struct {
 	access Accessor[Req, Rsp]
 	ctx    context.Context //nolint:containedctx // the request's; read when a response ends

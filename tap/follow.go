@@ -43,17 +43,17 @@ type ProcessEvent struct {
 // of the error begins with the name of the process. A process is not called again after
 // InvalidArgument, PermissionDenied or Unauthenticated, or when it has sent as many
 // requests as the limit of req. A restart of the process resets this count. The sequence
-// ends when no process is left, when the duration of req is over, or with the cause of ctx
-// as its last item.
+// ends when every process has ended in this way, or when the duration of req is over. When
+// ctx ends, its cause is the last item.
 //
-// Breaking from the range releases all streams. The caller closes the connections. They
-// need a backoff of a few seconds at most (grpc.WithConnectParams), and a keep-alive to
-// detect hangs.
+// Breaking from the range releases all streams. The caller closes the connections. The
+// connections need a backoff of at most a few seconds (grpc.WithConnectParams), and a
+// keep-alive to detect a process that hangs.
 //
-// A process that serves only linkerd's tap shows 100 requests a second, or the MaxRps of
-// req, and neither bodies nor explanations. It fails if req has a sample, or conditions on
-// headers or responses. If the caller does not keep up, the processes drop events and
-// report their number.
+// A process that serves only linkerd's tap shows at most 100 requests a second, or the
+// MaxRps of req, and neither bodies nor explanations. For this process, a sample in req, or
+// a condition on headers or responses, is an error. If the caller does not keep up, the
+// processes drop events and report their number.
 func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest) iter.Seq2[ProcessEvent, error] {
 	return func(yield func(ProcessEvent, error) bool) {
 		if err := checkNumbers(req); err != nil {
@@ -85,8 +85,8 @@ func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest) i
 // limit or the duration of the request. The process is then not called again.
 var errDone = errors.New("done")
 
-// lateEnd is how long Follow waits for a process to end its stream after the duration of
-// the request is over. Follow then cancels the stream.
+// lateEnd is how long a stream may stay open after the duration of the request is over.
+// Follow then cancels the stream.
 const lateEnd = time.Second
 
 // followBackoff is the backoff before a process is called again.
@@ -94,9 +94,9 @@ func followBackoff() backoff.Backoff {
 	return backoff.Backoff{Min: 100 * time.Millisecond, Max: 10 * time.Second, Jitter: backoff.Default().Jitter}
 }
 
-// follow watches one process, and calls it again when its stream ends. The argument until
-// is the time at which the process should end its stream. Zero means no end. follow cancels
-// a stream that is still open lateEnd after that time.
+// follow watches one process, and calls it again when its stream ends. The process should
+// end its stream at the time in the argument until. The zero time means no end. follow
+// cancels a stream that is still open lateEnd after this time.
 func follow(
 	ctx context.Context, p Process, req *tappb.WatchRequest, until time.Time,
 ) iter.Seq2[ProcessEvent, error] {

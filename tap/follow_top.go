@@ -27,11 +27,10 @@ import (
 //
 // Rows are added up if they have the same client, endpoint and direction, and the same
 // method and path, or route. P50, P95, P99 and Worst of the sum are the largest values of
-// the rows. A quantile of the sum is therefore an upper bound. Last is the value of any of
-// the rows. An outbound row without a source gets the name of the process as its source. An
-// inbound row without a destination gets the name as its destination. The sum does not
-// include processes that cannot be reached. The counts of a process start from 0 after its
-// restart.
+// the rows. A quantile of the sum is therefore an upper bound. Last is taken from one of
+// the rows. An outbound row without a source gets the name of its process as the source. An
+// inbound row without a destination gets this name as the destination. Processes that
+// cannot be reached do not count. The counts of a process start from 0 after its restart.
 //
 // The processes must serve gotower's tap. linkerd's tap has no counts of requests.
 func FollowTop(
@@ -53,9 +52,9 @@ func FollowTop(
 	}
 }
 
-// MergeTop adds up the rows of several processes as [FollowTop] does. It is for a set of
-// processes that changes. The keys of rows are the names of the processes. req is the request
-// that the rows answer.
+// MergeTop adds up the rows of several processes as [FollowTop] does. Use it if the set of
+// processes changes. The keys of the argument rows are the names of the processes. req is
+// the request that they answered.
 func MergeTop(rows map[string]*tappb.TopResponse, req *tappb.TopRequest) *tappb.TopResponse {
 	return mergeRows(maps.All(rows), req)
 }
@@ -75,8 +74,8 @@ type topFollower struct {
 	rows  []*tappb.TopResponse // by index of the process; nil while it cannot be reached
 }
 
-// topUpdate is an input of topFollower: new rows of a process, the end of a process, or a
-// tick of the clock.
+// topUpdate is an input of topFollower. It has new rows of a process, reports that a
+// process is not called again, or is a tick of the clock.
 type topUpdate struct {
 	process int // index in names and rows
 	rows    *tappb.TopResponse
@@ -85,7 +84,7 @@ type topUpdate struct {
 }
 
 // follow yields the merged rows of all processes at each tick, and their errors. It returns
-// true when ctx ends or no process is left, and false when yield returned false.
+// true when ctx ends or every process is gone, and false when yield has returned false.
 func (f *topFollower) follow(ctx context.Context, processes []Process, yield func(*tappb.TopResponse, error) bool) bool {
 	all := append(make([]source[topUpdate], 0, 1+len(processes)), f.clock)
 	for i, p := range processes {

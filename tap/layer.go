@@ -23,7 +23,8 @@ import (
 // Errors: forwarded.
 //
 // Cost: one atomic load without watchers. With watchers, a request that matches none of
-// them costs the reading of its fields, without allocation. Watchers never delay a request.
+// them is compared with their conditions, without allocation. Watchers never delay a
+// request.
 //
 // Route labels come from [layer.RouteFromContext]. A nil reg has no watchers. A nil access
 // panics.
@@ -136,8 +137,8 @@ func (t *tapped[Req, Rsp]) startExchange(ctx context.Context, req Req, present *
 	return x
 }
 
-// matches reports whether the request matches c. It first reads the values that c compares
-// into v, except those that v already has.
+// matches reports whether the request matches c. The argument v has values of the request.
+// matches first adds the values that c compares and that v does not have yet.
 func (t *tapped[Req, Rsp]) matches(c *condition, v *view, ctx context.Context, req Req) bool { //nolint:revive // v is the state
 	if c.reads&^v.has != 0 {
 		t.read(v, c.reads, ctx, req)

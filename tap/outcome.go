@@ -12,8 +12,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// outcome is a condition on the end of a request or connection. It holds if each part that
-// is set holds.
+// outcome is a condition on the end of a request or connection. A request or connection
+// must match all fields that are set.
 type outcome struct {
 	lo, hi   int      // range of HTTP statuses; 0 means any
 	statuses []uint32 // gRPC statuses; empty means any

@@ -79,8 +79,8 @@ func (a *access) check(ctx context.Context) error {
 	return nil
 }
 
-// isForwarded reports whether the metadata of the call has a field that proxies add. Such a
-// call is rejected, because perhaps only the proxy runs on this machine.
+// isForwarded reports whether the metadata of the call has a field that proxies add. The
+// client of such a call may be on another machine, although the proxy is on this machine.
 func isForwarded(ctx context.Context) bool {
 	for _, name := range [...]string{"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"} {
 		if len(metadata.ValueFromIncomingContext(ctx, name)) > 0 {

@@ -21,15 +21,15 @@ type reader struct {
 	reported     uint64 // number of dropped events that were reported
 }
 
-// reader returns the reader of w. send sends one event. If reportsDrops is true, the reader
-// also sends events with the number of dropped events. There must be only one reader for
-// each w.
+// reader returns the reader of w, which calls send with each event. If reportsDrops is
+// true, the reader also sends events with the number of dropped events. A watcher must have
+// only one reader.
 func (w *watcher) reader(reportsDrops bool, send func(Event) error) *reader {
 	return &reader{watcher: w, unread: w.buf.Load(), send: send, reportsDrops: reportsDrops}
 }
 
-// run sends events until the watch has ended, and returns nil then. It returns an error if
-// send fails or ctx ends.
+// run sends events, and returns nil when the watch has ended: at its limit or after its
+// duration. It returns an error if send fails or ctx ends.
 func (r *reader) run(ctx context.Context) error {
 	over := make(chan struct{})
 	if r.duration > 0 {
@@ -115,8 +115,8 @@ func (r *reader) wait(ctx context.Context) error {
 	return ended(ctx)
 }
 
-// drain ends the watch and sends the events that are left in the buffer. Events of requests
-// that are still in flight are not added any more.
+// drain ends the watch and sends the events that the buffer still has. Later events of
+// requests in flight are not added to the buffer.
 func (r *reader) drain(ctx context.Context) error {
 	r.buf.Store(nil)
 	for {

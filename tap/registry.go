@@ -28,8 +28,8 @@ type Registry struct {
 	maxBody int
 	// redact is the function of WithBodies. nil means that bodies are not shown.
 	redact func(contentType string, body []byte) []byte
-	// random returns a number from 0 to 1, for the sample of watchers. nil means
-	// rand.Float64.
+	// random returns a number from 0 to 1, which is compared with the samples of watchers.
+	// nil means rand.Float64.
 	random func() float64
 
 	mu       sync.Mutex
@@ -71,9 +71,9 @@ func NewRegistry(opts ...RegistryOption) *Registry {
 	return r
 }
 
-// WithCapacity limits the number of watchers and the number of events in the buffer of each
-// watcher. If the maximum number of watchers is reached, the next one is rejected with
-// ResourceExhausted. 0 or less means the default: 100 watchers, and 400 events.
+// WithCapacity limits the number of watchers, and the number of events in the buffer of
+// each watcher. A further watcher is rejected with ResourceExhausted. 0 or less means the
+// default: 100 watchers, and 400 events.
 func WithCapacity(watchers, events int) RegistryOption {
 	return registryOption(func(r *Registry) { r.maxWatchers, r.maxEvents = watchers, events })
 }
@@ -123,8 +123,8 @@ func (r *Registry) admit() error {
 	return nil
 }
 
-// refresh publishes the audience again after a watcher has become full, so that the watcher
-// sees no new requests. It still gets the events of earlier requests.
+// refresh publishes an audience without the watchers that have become full. They see no new
+// requests, but still get the events of earlier requests.
 func (r *Registry) refresh() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

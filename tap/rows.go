@@ -16,8 +16,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// rowTTL is how long a row is kept after its last request. It is long enough to keep the
-// row of a job that runs every five minutes. While the table is full, rows are kept for
+// rowTTL is how long a table that is not full keeps a row after its last request. It is
+// long enough for a job that runs every five minutes. A full table keeps a row for
 // fullRowTTL.
 const (
 	rowTTL     = 10 * time.Minute
@@ -44,8 +44,8 @@ const (
 	rateDecay = 10 * time.Second
 )
 
-// table counts the requests of one call of Top in rows. A table with maxRows rows is full.
-// If a full table has no row for a request, the request counts in the row of the field
+// table counts the requests of one call of Top in rows. A table is full if it has maxRows
+// rows. A full table counts a request for which it has no row in the row in the field
 // other.
 type table struct {
 	byRoute       bool
@@ -130,8 +130,8 @@ func (t *table) begin(common *Event, init *RequestInit, now time.Time) *row {
 	return r
 }
 
-// end counts the end of a request and its duration. status is the HTTP status. 0 means that
-// there was no response, which counts as a failure.
+// end counts the end of a request and its duration. status is the HTTP status. It is 0
+// without a response, which counts as a failure.
 func (r *row) end(end *ResponseEnd, status int, now time.Time) {
 	took := max(end.SinceRequestInit, 0)
 	r.table.mu.Lock()
@@ -223,7 +223,7 @@ func (t *table) answer(limit uint32) *tappb.TopResponse {
 }
 
 // proto converts the row to a message. age is the time since the table was created. The
-// rate depends on age, because a young table has not counted for a full time constant.
+// rate depends on age, because a new table has counted for less than rateDecay.
 func (r *row) proto(age time.Duration) *tappb.Row {
 	m := &tappb.Row{
 		Source: nameText(r.key.source, r.key.from), Destination: nameText(r.key.destination, r.key.to),

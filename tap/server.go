@@ -326,8 +326,8 @@ func WithEventRate(n int) ServerOption {
 	})
 }
 
-// eventBurst limits the burst of WithEventRate: at most 1/eventBurst of the events that the
-// rate allows in a second may be sent at once.
+// eventBurst limits bursts: at most 1/eventBurst of the events that WithEventRate allows in
+// a second may be sent at once.
 const eventBurst = 100
 
 // rejection is the error of a rejected watcher. [status.Code] returns its code, also for
@@ -337,8 +337,8 @@ type rejection struct {
 	cause error
 }
 
-// reject returns a rejection with code and the error cause. If cause is a rejection
-// already, reject returns cause unchanged.
+// reject returns a rejection with the given code and cause. If the cause is a rejection
+// already, reject returns the cause unchanged.
 func reject(code codes.Code, cause error) error {
 	if _, ok := cause.(*rejection); ok { //nolint:errorlint // a wrapped one has another meaning
 		return cause

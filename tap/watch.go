@@ -30,9 +30,9 @@ import (
 // dropped event.
 //
 // tap.proto documents the fields of req. Each attempt counts as a request. With a condition
-// on the response, the events of a request are held until it ends. A request that does not
-// fit into the buffer is dropped. The limit counts only requests that match all conditions.
-// Secret values cannot be matched.
+// on the response, the events of a request are held until the request ends. A request whose
+// events do not fit into the buffer is dropped. The limit counts only requests that match
+// all conditions. Secret values cannot be matched.
 //
 // An Explanation requires the layer [Explain] above the [Layer]. Bodies require
 // [WithBodies] and an [Accessor] of this package.
@@ -147,10 +147,11 @@ func receive[M any](
 
 // watcher is one call of Observe or Watch.
 //
-// enter counts a matching request when it starts, and leave when it ends. A request that is
-// held until its outcome is known starts and ends when its events are sent. The watcher is
-// full after limit requests or after its duration. A full watcher sees no new request. When
-// the last request of a full watcher has left, done is closed.
+// The method enter counts the start of a matching request, and leave counts its end. For a
+// request that is held until its outcome is known, both are called when its events are
+// sent. The watcher is full after limit requests or after its duration. A full watcher sees
+// no new request. The channel done is closed when the last request of a full watcher has
+// ended.
 type watcher struct {
 	terms
 	reg  *Registry
@@ -190,9 +191,9 @@ func (w *watcher) full() bool { return w.seen.Load() >= w.limit || w.expired.Loa
 // rateLimited reports whether the maximum rate of requests allows no request now.
 func (w *watcher) rateLimited() bool { return w.rate != nil && w.rate.Tokens() < 1 }
 
-// admits reports whether the watcher may see a new request. It is called before the
-// condition is checked. It returns true if the watcher is not full, its rate allows one
-// more request, and its sample includes the request.
+// admits reports whether the watcher may see a new request, before the condition is
+// checked. The watcher must not be full, its rate must allow one more request, and its
+// sample must include the request.
 func (w *watcher) admits(d *draw) bool {
 	return !w.full() && !w.rateLimited() && (w.sample == 0 || d.value() < w.sample)
 }
@@ -216,8 +217,9 @@ func (d *draw) value() float64 {
 	return d.n
 }
 
-// bufferFull reports whether the buffer has no room for the first event of a request. It is
-// always false if requests are held until their outcome is known.
+// bufferFull reports whether the buffer has no room for the first event of a request. It
+// returns false if the watcher has a condition on the outcome, because that event is then
+// sent later.
 func (w *watcher) bufferFull() bool {
 	b := w.buf.Load()
 	return w.outcome == nil && b != nil && len(b.events) == cap(b.events)
@@ -252,8 +254,8 @@ func (w *watcher) enter() (stream uint64, ok bool) {
 }
 
 // leave counts the end of a request that enter has counted. It closes done if the watcher
-// is full and no request is left. It reads inFlight a second time, because another request
-// may enter before the watcher becomes full.
+// is full and no counted request is in flight. It reads inFlight a second time, because
+// another request may enter before the watcher becomes full.
 func (w *watcher) leave() {
 	if w.inFlight.Add(-1) == 0 && w.full() && w.inFlight.Load() == 0 {
 		w.doneOnce.Do(func() { close(w.done) })

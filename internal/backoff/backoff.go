@@ -64,8 +64,8 @@ func (b Backoff) OrDefault() Backoff {
 }
 
 // Delay returns the wait after the failed attempt n, counted from 0. The wait is
-// min(Min·2ⁿ, Max), plus a random part of up to Jitter times this value. The sum is limited
-// to Max. b must be valid.
+// min(Min·2ⁿ, Max) plus a random part of up to Jitter times this value, but at most Max. b
+// must be valid.
 func (b Backoff) Delay(n int) time.Duration {
 	n = max(n, 0)
 	d := b.Max

@@ -9,9 +9,9 @@ import (
 )
 
 // Labels returns the labels of the client with the address source. state is nil for
-// cleartext. With TLS, the label tls is "true", and the label client_id is the result of
-// [Client] unless that result is "". Without TLS, the label tls is "loopback" or
-// "no_tls_from_remote". A cleartext client without an address has no labels.
+// cleartext. With TLS, the label tls is "true". The label client_id is the result of
+// [Client], and is missing if that result is "". Without TLS, the label tls is "loopback"
+// or "no_tls_from_remote". A cleartext client without an address has no labels.
 func Labels(source netip.AddrPort, state *tls.ConnectionState) map[string]string {
 	switch {
 	case state != nil:

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// settled is the age at which the modification time of a file becomes reliable. Every
-// change after this age gives the file a different time, because file systems count time in
-// steps of at most two seconds (FAT).
+// settled is the age at which the modification time of a file becomes reliable. Every later
+// change gives the file a different time, because file systems count time in steps of at
+// most two seconds (FAT).
 const settled = 2 * time.Second
 
 // MaxSize is the size limit of a YAML file in bytes. Parsing may take several hundred times
@@ -72,16 +72,17 @@ func (f *File[T]) Look() *Seen[T] {
 	return f.seen
 }
 
-// unchanged reports whether info, the current state of the path, describes the same file as
-// the last read, with the same size and time. It also compares the identity of the file,
-// because another file with the same size and time may have been renamed to the path.
+// unchanged reports whether the file at Path, described by info, has not changed since the
+// last read. The size, the modification time and the identity of the file must be the same.
+// The identity differs if another file was renamed to Path. unchanged returns false if the
+// modification time at the last read was newer than settled.
 func (f *File[T]) unchanged(info os.FileInfo) bool {
 	return f.info != nil && !f.young && os.SameFile(info, f.info) &&
 		info.Size() == f.info.Size() && info.ModTime().Equal(f.info.ModTime())
 }
 
-// read reads the file. It parses the content only if its checksum differs from that of the
-// previous content.
+// read reads the file. It parses the content only if the checksum of the content has
+// changed.
 func (f *File[T]) read() (*Content[T], error) {
 	opened, err := f.open()
 	if err != nil {

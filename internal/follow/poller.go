@@ -100,8 +100,9 @@ func (p *Poller[S]) now() *state[S] {
 	return p.state
 }
 
-// poll calls look at once and then at each tick, as long as there are users. A value on
-// idle ends the wait for the next tick, so that poll returns if no user is left.
+// poll calls look at once and then at each tick, as long as there are users. A value on the
+// channel idle ends the wait for the next tick, so that poll returns at once after the last
+// user.
 func (p *Poller[S]) poll(idle <-chan struct{}) {
 	ticker := time.NewTicker(p.every)
 	defer ticker.Stop()

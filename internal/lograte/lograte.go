@@ -75,9 +75,9 @@ type repeats struct {
 	suppressed int       // number of suppressed records
 }
 
-// admit reports whether r may be written, and counts r. For the first suppressed record of
-// a period, it starts a timer that writes the number of suppressed records to h at the end
-// of the period.
+// admit counts r and reports whether r may be written. At the first suppressed record of a
+// period, it starts a timer. At the end of the period, the timer writes the number of
+// suppressed records to h.
 func (l *limits) admit(h slog.Handler, r slog.Record) bool {
 	key, now := message{r.Level, r.Message}, time.Now()
 	l.mu.Lock()

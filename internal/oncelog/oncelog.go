@@ -7,7 +7,8 @@ import (
 )
 
 // maxTexts is the largest number of error texts that a [Logger] logs in one round. maxBytes
-// is the largest length of a text. The limits exist because a peer must not fill the log.
+// is the length in bytes to which a text is cut. The limits exist because a peer must not
+// fill the log.
 const (
 	maxTexts = 10
 	maxBytes = 500
@@ -50,8 +51,8 @@ func (l *Logger) Add(err error) {
 	}
 }
 
-// End ends a round. It logs the number of errors that were not logged because of maxTexts,
-// if this number differs from that of the previous round.
+// End ends a round. If errors were not logged because of maxTexts, End logs their number,
+// unless the number was the same in the previous round.
 func (l *Logger) End() {
 	if l.droppedN > 0 && l.droppedN != l.droppedBefore {
 		l.Log(fmt.Errorf("and %d more", l.droppedN))

@@ -4,8 +4,8 @@ package refcount
 
 import "sync/atomic"
 
-// Count counts the open uses of a service. After Retire, Begin returns false, and Ended is
-// called when no use is open. A Count must not be copied.
+// Count counts the open uses of a service. After Retire, Begin starts no use and returns
+// false. Ended is called when the last open use has ended. A Count must not be copied.
 //
 // The state is one word, so that Begin costs one atomic addition:
 //
@@ -52,8 +52,8 @@ func (c *Count) Retire() {
 	}
 }
 
-// RetireUnused retires the Count if no use is open and no use has begun since a call of
-// Word returned seen. It reports whether it retired the Count.
+// RetireUnused retires the Count if no use is open and no use has begun since Word returned
+// the argument seen. It reports whether it retired the Count.
 func (c *Count) RetireUnused(seen uint64) bool {
 	if seen&openMask != 0 || !c.word.CompareAndSwap(seen, seen|retired) {
 		return false

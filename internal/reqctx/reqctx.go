@@ -159,9 +159,8 @@ func (c *Context) Release() {
 }
 
 // Lift removes the time limit. It returns false if the limit has already ended the context.
-// Before the first call of Done or AfterFunc, only a call of Err, Cause, Expired or Cancel
-// ends a context after its limit. Without such a call, Lift returns true even after the
-// limit.
+// If no component watches the context, it ends at its limit only when Err, Cause, Expired
+// or Cancel is called. Until then, Lift returns true even after the limit.
 func (c *Context) Lift() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,9 +180,9 @@ func (c *Context) Expired() bool {
 	return c.expired
 }
 
-// Ended reports whether ctx has ended. Ended does not read the clock. Therefore it may
-// return false after the deadline if no component watches the context. It is for layers
-// that admit requests.
+// Ended reports whether ctx has ended, for layers that admit requests. It does not read the
+// clock. Therefore it may return false after the deadline of a [Context] that no component
+// watches.
 func Ended(ctx context.Context) bool {
 	for {
 		c, ok := ctx.(*Context) // faster than linked
@@ -213,9 +212,9 @@ func Cause(ctx context.Context) error {
 	return own.Cause()
 }
 
-// linked is implemented by a [Context] and a [Wrapper], and by contexts that embed them.
-// The first result of link is the Context, or nil for a Wrapper. The second result is the
-// parent.
+// linked is the interface of a [Context], of a [Wrapper], and of contexts that embed one of
+// these. The result own of link is the Context, or nil for a Wrapper. The result parent is
+// its parent.
 type linked interface {
 	link() (own *Context, parent context.Context)
 }
@@ -280,9 +279,8 @@ func (c *Context) pollLocked(above error) (left time.Duration, ended bool) {
 	return 0, true
 }
 
-// endedFirst reports whether the limit of c passed before the deadline of the parent. above
-// is the error of the parent. endedFirst returns false if the parent ended for another
-// reason than its deadline.
+// endedFirst reports whether the parent ended at its deadline, and the deadline of c is
+// earlier. The argument above is the error of the parent.
 func (c *Context) endedFirst(above error) bool {
 	deadline, ok := c.parent.Deadline()
 	return errors.Is(above, context.DeadlineExceeded) && ok && c.deadline.Before(deadline)
@@ -342,9 +340,9 @@ func (c *Context) ContextDone(cause error) {
 }
 
 // endLocked changes the state of c to the given state, canceled or exceeded, and notifies
-// the watchers of c. limit reports whether c ends because its own deadline has passed. If c
-// had already ended, endLocked does nothing. The caller must hold mu, and endLocked unlocks
-// mu.
+// the watchers of c. The argument limit reports whether c ends because its own deadline has
+// passed. If c had already ended, endLocked does nothing. The caller must hold mu, and
+// endLocked unlocks mu.
 func (c *Context) endLocked(to uint32, cause error, limit bool) {
 	old := c.state.Load()
 	// The swap fails if Release ends c at the same time.

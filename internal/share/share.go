@@ -54,7 +54,7 @@ func (g *Group[K, S]) Len() int {
 }
 
 // Latest has the latest value and the latest error of a source, for any number of readers.
-// A change does not wait for the readers. The zero Latest has neither.
+// A change does not wait for the readers. The zero Latest has neither a value nor an error.
 type Latest[T any] struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed at the next change; nil if no reader waits
@@ -99,8 +99,8 @@ type Changes[T any] struct {
 	Next  <-chan struct{} // closed at the next change
 }
 
-// Look returns the changes since the last call with seen, the position of a reader. It
-// updates seen.
+// Look returns the changes that a reader has not seen yet. The argument seen is the
+// position of the reader, which Look updates.
 func (l *Latest[T]) Look(seen *Position) Changes[T] {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// minLife is the smallest limit for Idle and Lifetime, because [Reconnect] counts a stream
-// with a shorter duration as a failure.
+// minLife is the smallest limit for Idle and Lifetime, because a shorter stream does not
+// reset the backoff of [Reconnect].
 const minLife = settled
 
-// Limits has the time limits of a stream. A field of 0 or less means no limit. The time
-// between [Watchdog.Pause] and [Watchdog.Wait] counts only towards Lifetime.
+// Limits has the time limits of a stream. A field of 0 or less means no limit. The Idle
+// limit does not include the time between [Watchdog.Pause] and [Watchdog.Wait].
 type Limits struct {
 	Initial  time.Duration // to the first message of the server
 	Idle     time.Duration // between two messages
@@ -68,10 +68,10 @@ var (
 	errOld   = fmt.Errorf("%w: the stream reached its lifetime", ErrLimit)
 )
 
-// Begin starts the time limits of a stream. silent is the error of the stream at the
-// Initial limit. The errors at the Idle and Lifetime limits match [ErrLimit]. A random part
-// of up to a tenth is added to Idle and Lifetime, so that the streams of many clients do
-// not end together. The caller must call Stop when the stream has ended.
+// Begin starts the time limits of a stream. The argument silent is the error at the Initial
+// limit. The errors at the Idle and Lifetime limits match [ErrLimit]. A random part of up
+// to a tenth is added to Idle and Lifetime, so that the streams of many clients do not end
+// together. The caller must call Stop when the stream has ended.
 func (l Limits) Begin(ctx context.Context, silent error) *Watchdog {
 	w := &Watchdog{silentErr: silent}
 	w.ctx, w.cancel = context.WithCancelCause(ctx)

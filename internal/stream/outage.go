@@ -7,8 +7,9 @@ import (
 )
 
 // Outage logs the errors of a sequence of streams. An outage lasts from the first failure
-// to the next item of a stream. Its first error is logged as a warning, and its end at info
-// level. Other errors and normal ends of streams are logged at debug level.
+// to the next item of a stream. The first error of an outage is logged as a warning, and
+// the end of the outage at info level. Other errors and normal ends of streams are logged
+// at debug level.
 type Outage struct {
 	Log  *slog.Logger
 	Name string // the beginning of each message, such as "profile stream"

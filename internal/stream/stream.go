@@ -21,13 +21,13 @@ const settled = 10 * time.Second
 
 // Reconnect yields the items of the streams that open returns, one stream after the other,
 // until ctx ends or the consumer breaks. It waits between two streams, as b specifies. A
-// stream resets the backoff if it lasted at least 10 s, or at least b.Max if b.Max is less.
-// It must also have yielded an item or ended with [ErrLimit]. Therefore a server that ends
-// streams at once is not called too often.
+// stream resets the backoff if it meets two conditions. It lasted at least 10 s, or b.Max
+// if b.Max is less. It yielded an item or ended with [ErrLimit]. Therefore a server that
+// ends streams at once is not called too often.
 //
 // A stream ends with its first error, which is yielded. [ErrEnded] is yielded after a
-// stream that ended without an error. An error for which final returns true ends the
-// sequence.
+// stream that ended without an error. An error for which the function final returns true
+// ends the sequence.
 //
 // The context passed to open ends when its stream has ended.
 func Reconnect[T any](

@@ -71,9 +71,8 @@ func FromIP(ip netip.Addr) *net.IPAddress {
 }
 
 // TLS returns the TLS server name and the expected identity of an endpoint. Both are "" for
-// cleartext. If id has no server name, the identity is used as the server name. If the
-// identity is a URI (SPIFFE) and id has no server name, TLS returns "" for both and an
-// error.
+// cleartext. If id has no server name, a DNS identity is also the server name. A URI
+// identity (SPIFFE) without a server name is an error, with "" for both.
 //
 // TLS does not validate names, because an invalid name must cause a failed handshake, not
 // cleartext.
@@ -110,8 +109,8 @@ func OpaquePort(hint *destination.ProtocolHint) uint16 {
 }
 
 // KeepAlive returns the interval between PINGs and the timeout of their answers. If one of
-// them is missing or not positive, it returns 0 and 0, which mean no PING. linkerd's
-// while_idle is ignored: PINGs are also sent while no request is open.
+// them is missing or not positive, it returns 0 and 0, which mean no PING. It ignores
+// linkerd's field while_idle: PINGs are also sent while no request is open.
 func KeepAlive(a *destination.WeightedAddr) (interval, timeout time.Duration) {
 	keepAlive := a.GetHttp2().GetKeepAlive()
 	interval, timeout = positive(keepAlive.GetInterval()), positive(keepAlive.GetTimeout())
@@ -129,8 +128,8 @@ func positive(d *durationpb.Duration) time.Duration {
 	return max(d.AsDuration(), 0)
 }
 
-// Authority returns the authority that replaces the authority of requests to the endpoint.
-// It returns "" if the endpoint has no such authority or an invalid one.
+// Authority returns the authority that requests to the endpoint must have instead of their
+// own. It returns "" if the endpoint specifies no authority or an invalid one.
 func Authority(a *destination.WeightedAddr) string {
 	override := a.GetAuthorityOverride().GetAuthorityOverride()
 	if !authority.Valid(override) {

@@ -40,8 +40,9 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Located adds the prefix "file: " to an error of the operating system. It returns nil
-// unchanged. It also returns an [*Error] unchanged, because that has the name of the file.
+// Located adds the prefix "file: " to an error, such as an error of the operating system.
+// It returns nil and an [*Error] unchanged, because the text of an Error begins with the
+// name of the file.
 func Located(err error) error {
 	if _, ok := errors.AsType[*Error](err); ok || err == nil {
 		return err
@@ -166,9 +167,9 @@ func below(path, name string) string {
 	return path + "." + abbreviate(name)
 }
 
-// Read reads the mapping v. For each field with a name in known, it calls the function of
-// this name with the value of the field. It adds a mistake for each other field. It skips
-// null fields.
+// Read reads the mapping v. For each field with a name in the argument known, it calls the
+// function of this name with the value of the field. It skips a field with the value null.
+// It adds a mistake for a field with another name.
 func (v Value) Read(known Fields) {
 	v.Each(func(key, item Value) {
 		read, ok := known[key.Node.Value]
@@ -197,7 +198,7 @@ func (v Value) Field(name string) (Value, bool) {
 }
 
 // Require adds a mistake if the mapping v has no field with the given name, or if the field
-// is null. want is the value to write, for the text of the mistake.
+// is null. The argument want describes the required value in the text of the mistake.
 func (v Value) Require(name, want string) {
 	if item, ok := v.Field(name); v.Node.Kind == yaml.MappingNode && (!ok || item.IsNull()) {
 		item.Path = below(v.Path, name)
@@ -264,8 +265,8 @@ func (v Value) TooDeep() bool {
 	return true
 }
 
-// Is reports whether v has the given kind and no explicit YAML tag. If not, it adds a
-// mistake. want is the name of the kind in the text of the mistake.
+// Is reports whether v has the given kind and no explicit YAML tag. Otherwise it adds a
+// mistake, in which the argument want describes the kind.
 func (v Value) Is(kind yaml.Kind, want string) bool {
 	if v.Node.Kind == kind && v.Node.Style&yaml.TaggedStyle == 0 {
 		return true
@@ -275,7 +276,8 @@ func (v Value) Is(kind yaml.Kind, want string) bool {
 }
 
 // Into returns a function that parses a scalar by the function parse and stores the result
-// in field. An error of parse is added as a mistake with the same text.
+// in *field. If parse returns an error, the function adds a mistake with the text of the
+// error.
 func Into[T any](field *T, parse func(string) (T, error)) func(Value) {
 	return func(v Value) {
 		text, ok := v.Text()

@@ -29,8 +29,8 @@ func Loopback(r *http.Request) error {
 	return nil
 }
 
-// permit returns an error if r must be rejected. The reason is the client, the Host header,
-// or the origin of the page that sent r.
+// permit returns an error if r must be rejected. It checks the client, the Host header, and
+// the origin of the page that sent r.
 func (h *Handler) permit(r *http.Request) error {
 	if err := h.config.Authorize(r); err != nil {
 		return err
@@ -59,8 +59,8 @@ func isOf(origin, host string) bool {
 }
 
 // isAllowedHost reports whether host, the value of a Host header, is localhost, an IP
-// address or one of Config.Hosts. This prevents DNS rebinding, where the name of another
-// site resolves to this address.
+// address or one of Config.Hosts. The check prevents DNS rebinding: another site could make
+// its host name resolve to the address of this server.
 func (h *Handler) isAllowedHost(host string) bool {
 	name := host
 	if n, _, err := net.SplitHostPort(host); err == nil {

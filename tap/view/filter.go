@@ -87,8 +87,9 @@ func condition(name, value string) *pb.ObserveRequest_Match {
 	return nil
 }
 
-// omits reports whether the page does not show the request of e, a RequestInit. It returns
-// true if the request has a route, but the page shows only requests without a route.
+// omits reports whether the page does not show the request of e, which has a RequestInit.
+// It returns true for a request with a route if the page shows only requests without a
+// route.
 func (f *filter) omits(e *tap.Event) bool { return f.unrouted && e.RouteLabels[routeLabel] != "" }
 
 func responseFilter(m *tappb.ResponseMatch, name, value string) error {

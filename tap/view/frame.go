@@ -15,8 +15,8 @@ type hello struct {
 	Edition string `json:"edition"` // version of the page; a page with another version reloads
 }
 
-// frame is an event of the stream "live", which is sent once a second. It has all data that
-// the page shows, except single requests. Durations are in nanoseconds.
+// frame is an event of the stream "live", which sends one frame a second. A frame has all
+// data that the page shows, except single requests. Durations are in nanoseconds.
 type frame struct {
 	// Span is how long the rows have been counted. It is 0 if requests cannot be counted.
 	Span     time.Duration `json:"span"`

@@ -95,8 +95,8 @@ func (j *joiner) begin(e *tap.Event, now time.Time) {
 	j.fresh = append(j.fresh, r)
 }
 
-// dropOldest removes the oldest open record and marks it as lost, because tap may have
-// dropped the event of its end.
+// dropOldest removes the oldest open record and marks it as lost. Its request may have
+// ended, because tap may have dropped the event of the end.
 func (j *joiner) dropOldest() {
 	j.lost--
 	var id tap.StreamID
@@ -111,9 +111,9 @@ func (j *joiner) dropOldest() {
 	j.change(oldest)
 }
 
-// take returns the next batch. If a new record does not fit into the batch, it waits for a
-// later batch while it is open. If it has ended, it is discarded and counted in the field
-// Skipped.
+// take returns the next batch: all changed records, and up to maxBatch new records. An open
+// record that does not fit waits for a later batch. An ended record that does not fit is
+// discarded and counted in the field Skipped.
 func (j *joiner) take() batch {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/gotower/gotower/internal/histogram"
 )
 
-// latency is the distribution of the durations of requests. It covers the requests that
-// ended in the last intervals. The constant window is the number of these intervals.
+// latency is the distribution of the durations of requests that ended in the last
+// intervals. The constant window is the number of these intervals.
 type latency struct {
 	mu        sync.Mutex
 	now       durations

@@ -86,7 +86,7 @@ func (r *run) measure(ctx context.Context) error {
 const pointsKept = 120
 
 // addPoint adds a point to the charts, for the interval since the previous point. The
-// argument at is the end of the interval, and now has the totals at this time.
+// argument at is the end of the interval. The argument now has the totals at this end.
 func (r *run) addPoint(now sum, at time.Time) {
 	var ended, failed uint64
 	if !r.when.IsZero() && now.Count >= r.last.Count {

@@ -115,8 +115,8 @@ func requestPath(r *http.Request) string {
 	return p
 }
 
-// stream calls serve with a new stream of server-sent events. It responds with 503 instead
-// if maxStreams are open or the server is shutting down.
+// stream calls serve with a new stream of server-sent events. If maxStreams streams are
+// open or the server is shutting down, it responds with 503 instead.
 func (h *Handler) stream(w http.ResponseWriter, r *http.Request, serve func(*stream, *http.Request)) {
 	select {
 	case <-h.down:
