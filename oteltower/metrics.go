@@ -65,7 +65,7 @@ type bound struct {
 }
 
 // must returns v. It panics if err is not nil, because the only error is an invalid
-// instrument name, a defect of this module.
+// instrument name, a defect of package instrument.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic("oteltower: " + err.Error())
@@ -173,7 +173,7 @@ func (b bound) Gauge(name, help, label string) metrics.Gauge {
 type gauge struct {
 	vec   *gaugeVec
 	attrs []attribute.KeyValue
-	value *gaugeValue // nil until the label is bound
+	value *gaugeValue // nil until the label has a value
 }
 
 // With returns a gauge with the labels added. Layers and balancers call With when they are

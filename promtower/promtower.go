@@ -121,9 +121,9 @@ func (b bound) Histogram(name, help string) metrics.Histogram {
 	return histogram{vec.WithLabelValues(b.values...)}
 }
 
-// counter is an instrument that may have one label, such as "op". Before its value is set,
-// the field Counter is nil, and the function in the field with returns the counter for a
-// value.
+// counter is an instrument that may have one label, such as "op". Before the label has a
+// value, the field Counter is nil, and the function in the field with returns the counter
+// for a value.
 type counter struct {
 	prometheus.Counter
 	with func(value string) prometheus.Counter
@@ -138,7 +138,7 @@ func (c counter) With(labelValues ...string) metrics.Counter {
 	return counter{Counter: c.with(labelValues[1])}
 }
 
-// Add adds delta. Before the label is bound, it does nothing.
+// Add adds delta. Before the label has a value, it does nothing.
 func (c counter) Add(delta float64) {
 	if c.Counter != nil {
 		c.Counter.Add(delta)

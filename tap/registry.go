@@ -23,7 +23,8 @@ type Registry struct {
 
 	maxWatchers int
 	maxEvents   int
-	// secrets has the names of WithRedacted (true) and WithRevealed (false), in lower case.
+	// secrets maps the names of WithRedacted to true and those of WithRevealed to false.
+	// The names are in lower case.
 	secrets map[string]bool
 	maxBody int
 	// redact is the function of WithBodies. nil means that bodies are not shown.

@@ -41,8 +41,8 @@ var bounds = func() (b [PerOctave]uint64) { //nolint:gochecknoglobals // a const
 }()
 
 // bucket returns the integral part of PerOctave*log2(x), for x >= 1. It does not call
-// math.Log2, because that is slower. For x = 2ⁿ·(1+f) with f < 1, 8*log2(1+f) is between 8f
-// and 8f+0.7. Its integral part is therefore that of 8f, or one more.
+// math.Log2, because that is slower. For x = 2ⁿ·(1+f) with 0 ≤ f < 1, 8*log2(1+f) is
+// between 8f and 8f+0.7. Its integral part is therefore that of 8f, or one more.
 func bucket(x float64) int {
 	bits := math.Float64bits(x) - math.Float64bits(1)
 	mantissa := bits & (1<<52 - 1)

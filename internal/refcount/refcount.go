@@ -45,7 +45,8 @@ func (c *Count) Done() {
 	}
 }
 
-// Retire makes every later Begin return false. It calls Ended if no use is open.
+// Retire makes every later Begin return false. It calls Ended if no use is open. Otherwise
+// the Done of the last open use calls Ended.
 func (c *Count) Retire() {
 	if c.word.Or(retired)&openMask == 0 {
 		c.Ended()

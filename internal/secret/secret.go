@@ -7,9 +7,9 @@ import "strings"
 const Withheld = "[redacted]"
 
 // Field reports whether the value of a header field or query parameter may be a credential.
-// name must be in lower case. Field returns true if name ends in authorization or cookie,
-// such as set-cookie. It also returns true if name contains key, token, secret, password or
-// credential, such as x-api-key.
+// name must be in lower case. Field returns true if the last word of name is authorization
+// or cookie, as in set-cookie. It also returns true if name contains key, token, secret,
+// password or credential, as in x-api-key.
 func Field(name string) bool {
 	for _, word := range [...]string{"key", "token", "secret", "password", "credential"} {
 		if strings.Contains(name, word) {

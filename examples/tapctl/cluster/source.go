@@ -278,7 +278,7 @@ func (m *members[T]) end(p *Pod) {
 	}
 }
 
-// ended reports whether there are pods and none of them is followed any more.
+// ended reports whether m has members, and the sequences of all of them have ended.
 func (m *members[T]) ended() bool {
 	for _, one := range m.all {
 		if !one.ended {

@@ -24,8 +24,8 @@ type Traffic struct {
 
 	Meshed, Pods      int     // the number of running pods with a proxy, and of all running pods
 	Success, Failures float64 // responses
-	Open              float64 // TCP connections of clients, at the end
-	Read, Written     float64 // bytes of these connections
+	Open              float64 // TCP connections at the end of the period
+	Read, Written     float64 // bytes of TCP connections in the period
 
 	latency map[float64]float64 // number of responses with at most this latency in ms
 }

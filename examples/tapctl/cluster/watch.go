@@ -91,7 +91,7 @@ func (w *condition) has(p *Pod) bool {
 type Pods struct {
 	Of []Pod // the pods of the watched resources, sorted by namespace and name
 
-	byIP   map[string]*Pod // all running pods, except those in the network of the node
+	byIP   map[string]*Pod // all running pods by IP address, except those with hostNetwork
 	wanted []condition
 }
 

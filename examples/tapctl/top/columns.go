@@ -18,7 +18,7 @@ import (
 type column struct {
 	title string
 	width int // in a printed table, as in `linkerd viz top`
-	tight int // width on a screen
+	tight int // usual width on a screen
 	least int // smallest width on a narrow screen; 0: width is fixed
 	right bool
 	value func(*tappb.Row) string

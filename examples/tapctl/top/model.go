@@ -32,7 +32,7 @@ type model struct {
 	news    error
 	newsAt  time.Time
 	refused []error // rejections of processes, which are not retried
-	over    error   // error if all processes have rejected the request
+	over    error   // the error of overMsg; nil if the user has quit
 }
 
 // newsLast is how long an error is shown. A problem that continues is reported again within

@@ -11,7 +11,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// rowOf selects the requests that the row in its field row counts.
+// rowOf selects the requests that a row of the table counts.
 type rowOf struct {
 	row       *tappb.Row
 	anySource bool // the row is a sum over sources
