@@ -95,7 +95,7 @@ type Body struct {
 	Data []byte
 	Cut  bool // whether the body was longer
 
-	contentType string // argument of the redact function of WithBodies
+	contentType string // argument contentType of the function of WithBodies
 }
 
 // ConnectionOpen is the event of a new connection.

@@ -170,7 +170,7 @@ func (f *topFollower) topRows(ctx context.Context, p Process) iter.Seq2[*tappb.T
 	}
 }
 
-// current yields the current rows of all processes that can be reached, with their names.
+// current yields the name and the current rows of each process that can be reached.
 func (f *topFollower) current(yield func(string, *tappb.TopResponse) bool) {
 	for i, rows := range f.rows {
 		if rows != nil && !yield(f.names[i], rows) {

@@ -12,8 +12,8 @@ import (
 //
 //	tap.Layer(reg, httplayer.Accessor{}, tap.Outbound, tap.WithDestination(addr, labels))
 //
-// Admission: Ready is forwarded. Place the layer below layers that reject, because it would
-// also show the requests that they reject.
+// Admission: Ready is forwarded. Place the layer below layers that reject requests.
+// Otherwise it also shows the requests that those layers reject.
 //
 // Cancellation: a request is not shown if its context has ended before Call.
 //

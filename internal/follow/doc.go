@@ -1,3 +1,4 @@
-// Package follow polls files. A [Poller] polls a [File] as long as it has users. The file is
-// read again only after a change. After an error, the last valid content stays available.
+// Package follow polls files. A [Poller] polls a [File] as long as the Poller has users.
+// The file is read again only after a change. After an error, the last valid content stays
+// available.
 package follow

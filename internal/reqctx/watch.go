@@ -137,9 +137,9 @@ func (s *watchers) remove(w Watcher) bool {
 	return ok
 }
 
-// notify calls ContextDone of all watchers. Like package context, it first closes the
-// channel of Done and cancels the derived contexts of that package. Other watchers may
-// cancel these contexts with another cause.
+// notify calls ContextDone of all watchers. It first closes the channel of Done and cancels
+// the derived contexts, as package context does. A watcher that is called later may cancel
+// a derived context with another cause, without effect.
 func (s *watchers) notify(cause error) {
 	for _, derived := range [...]bool{true, false} {
 		for _, w := range s.first {

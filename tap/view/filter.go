@@ -33,9 +33,9 @@ const (
 const maxInspected = 1000
 
 // readFilter parses the query of a page. Its parameters are method, authority, route, path,
-// status, failures and slower. A path is a prefix, or an exact path after "=". The value of
-// status is one of 1xx to 5xx, that of failures is 1, and that of slower is a duration such
-// as 250ms. A request is shown if all parameters match.
+// status, failures and slower. The parameter path is a prefix, or "=" with a whole path.
+// status is one of 1xx to 5xx. failures is 1. slower is a duration such as 250ms. A request
+// is shown if all parameters match.
 func readFilter(query string) (filter, error) {
 	q, err := url.ParseQuery(query)
 	if err != nil {

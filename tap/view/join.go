@@ -15,7 +15,7 @@ type joiner struct {
 	mu      sync.Mutex
 	open    map[tap.StreamID]*record
 	began   uint64
-	fresh   []*record // records that have not been sent, in the order of their start
+	fresh   []*record // records that have not been sent, oldest first
 	changed []*record // records that have changed since they were sent
 	skipped uint64    // number of records that were never sent
 	dropped uint64    // number of events that tap dropped

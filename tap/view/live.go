@@ -48,8 +48,9 @@ func (h *Handler) serveLive(s *stream, r *http.Request) {
 	}
 }
 
-// join returns the current run, which the first page starts. The caller must call leave.
-// The leave of the last page stops the goroutines of the run and waits for them.
+// join returns the current run, which the first page starts. Each page must call its
+// function leave. When the last page calls leave, the goroutines of the run are stopped,
+// and leave waits for them.
 func (l *live) join() (current *run, leave func()) {
 	return l.runs.Use(struct{}{}, func() (*run, func()) {
 		ctx, cancel := context.WithCancel(context.Background())

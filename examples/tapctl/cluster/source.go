@@ -21,12 +21,13 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Source watches the taps of all pods of some resources. It follows pods that come and go.
-// It implements [top.Source].
+// Source watches the taps of all pods of some resources. Pods may start and end while it
+// watches. It implements [top.Source].
 //
 // A sequence yields an error for a pod without a proxy, a tap that cannot be reached, or a
 // lost connection to the API server. It then continues. A sequence ends when every pod has
-// rejected the request or has reached its limit. Without pods, it waits for the first one.
+// rejected the request or has reached the limit of the request. Without pods, it waits for
+// the first one.
 type Source struct {
 	Cluster   *Cluster
 	Resources []Resource

@@ -17,7 +17,7 @@ import (
 // The following types are the messages that follower sends to the model.
 type (
 	rowsMsg struct{ answer *tappb.TopResponse }
-	overMsg struct{ err error } // the sequence of rows has ended; err joins the rejections of the processes
+	overMsg struct{ err error } // the sequence of rows has ended; err joins the rejections
 
 	// newsMsg is an error of a process. number identifies the list of requests that the
 	// error concerns. 0 means that the error concerns the rows.
