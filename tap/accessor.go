@@ -8,9 +8,9 @@ import (
 )
 
 // Accessor is an optional extension of [layer.Accessor] with methods that only a tap needs.
-// httplayer.Accessor and grpclayer.Accessor implement it. With another layer.Accessor, a
-// [Layer] shows a response only when Call returns, and shows no bodies. The destination of
-// its events is then the address of [WithDestination].
+// httplayer.Accessor and grpclayer.Accessor implement it. With a layer.Accessor that does
+// not implement it, a [Layer] shows a response only when Call returns, and shows no bodies.
+// The destination of its events is then the address of [WithDestination].
 type Accessor[Req, Rsp any] interface {
 	layer.Accessor[Req, Rsp]
 
@@ -47,10 +47,10 @@ type Accessor[Req, Rsp any] interface {
 	// response body.
 	ErrorResponse(ctx context.Context, req Req, err error) (Rsp, bool)
 
-	// TeeRequestBody returns a copy of req. When a part p of its body is read, the function
-	// read is called with p and the offset of p in the body. The offset is 0 again if the
-	// body is sent again. The function does not keep p. TeeResponseBody does the same for
-	// the body of rsp, and may change rsp in place.
+	// TeeRequestBody returns a copy of req. When a part p of the body is read from the
+	// copy, the function read is called with p and its offset in the body. The offset is 0
+	// again if the body is sent again. The function does not keep p. TeeResponseBody does
+	// the same for the body of rsp, and may change rsp in place.
 	TeeRequestBody(req Req, read func(offset int64, p []byte)) Req
 	TeeResponseBody(rsp Rsp, read func(offset int64, p []byte)) Rsp
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Event is one event of a watched request or connection. One of RequestInit, ResponseInit,
-// ResponseEnd, Open and Close is set. All are nil in an event that reports dropped events
-// (see Dropped). All are also nil if the server sent a kind of event that this package does
-// not support.
+// Event is one event of a watched request or connection. One of the fields RequestInit,
+// ResponseInit, ResponseEnd, Open and Close is set. All five are nil in an event that
+// reports dropped events (see Dropped). They are also nil if the server sent a kind of
+// event that this package does not support.
 //
 // Events of different watchers share their maps, slices and pointers. Do not change them.
 type Event struct {

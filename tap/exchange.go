@@ -11,7 +11,7 @@ import (
 
 // exchange is one request and its response, if at least one watcher or call of Top sees
 // them. It sends the events to the watchers, and counts the request in the rows of Top. It
-// is also the [layer.Observer] of the response body. The watchers share the parts of its
+// is also the [layer.Observer] of the response body. The watchers share the parts of the
 // events, see eventPart.
 type exchange[Req, Rsp any] struct {
 	access Accessor[Req, Rsp]

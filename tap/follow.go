@@ -43,8 +43,8 @@ type ProcessEvent struct {
 // of the error begins with the name of the process. A process is not called again after
 // InvalidArgument, PermissionDenied or Unauthenticated, or when it has sent as many
 // requests as the limit of req. A restart of the process resets this count. The sequence
-// ends when every process has ended in this way, or when the duration of req is over. When
-// ctx ends, its cause is the last item.
+// ends when Follow does not call any process again, or when the duration of req is over.
+// When ctx ends, its cause is the last item.
 //
 // Breaking from the range releases all streams. The caller closes the connections. The
 // connections need a backoff of at most a few seconds (grpc.WithConnectParams), and a

@@ -45,8 +45,8 @@ const (
 )
 
 // table counts the requests of one call of Top in rows. A table is full if it has maxRows
-// rows. A full table counts a request for which it has no row in the row in the field
-// other.
+// rows. If a full table has no row for a request, the row in the field other counts the
+// request.
 type table struct {
 	byRoute       bool
 	byDestination bool

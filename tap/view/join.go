@@ -95,8 +95,8 @@ func (j *joiner) begin(e *tap.Event, now time.Time) {
 	j.fresh = append(j.fresh, r)
 }
 
-// dropOldest removes the oldest open record and marks it as lost. Its request may have
-// ended, because tap may have dropped the event of the end.
+// dropOldest removes the oldest open record and marks it as lost. The request may have
+// ended already, because tap may have dropped the event of its end.
 func (j *joiner) dropOldest() {
 	j.lost--
 	var id tap.StreamID
