@@ -5,7 +5,7 @@ package refcount
 import "sync/atomic"
 
 // Count counts the open uses of a service. After Retire, Begin starts no use and returns
-// false. Ended is called when the last open use has ended. A Count must not be copied.
+// false. Ended is then called as soon as no use is open. A Count must not be copied.
 //
 // The state is one word, so that Begin costs one atomic addition:
 //

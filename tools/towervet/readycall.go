@@ -54,9 +54,9 @@ func checkFunc(pass *analysis.Pass, body *ast.BlockStmt) {
 	}
 }
 
-// checkBlock reports each call of Ready that is followed by Call of the same service in the
-// list of statements block. It ignores a Call in a nested block. A nested block may have
-// chosen the service by the result of Ready, as in a failover.
+// checkBlock reports each call of Ready or layer.Poll that a Call of the same service
+// follows in the list of statements block. It ignores a Call in a nested block, which may
+// have chosen the service by the result of Ready, as in a failover.
 func checkBlock(pass *analysis.Pass, block []ast.Stmt) {
 	var asked []*ast.CallExpr
 	for _, stmt := range block {

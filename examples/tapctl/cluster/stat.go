@@ -53,10 +53,10 @@ func (t *Traffic) Quantile(q float64) (time.Duration, bool) {
 	return time.Duration(lower * float64(time.Millisecond)), true
 }
 
-// Traffic returns the inbound traffic of each resource in a time of the length period,
-// which begins now. If the argument to is not nil, it returns their outbound traffic to
-// this resource instead. It calls warn for each proxy that does not return its metrics.
-// Traffic of a pod that ends during the period is not counted.
+// Traffic returns the inbound traffic of each resource in the given period, which begins
+// now. If the argument to is not nil, it returns their outbound traffic to this resource
+// instead. It calls warn for each proxy that does not return its metrics. Traffic of a pod
+// that ends during the period is not counted.
 func (c *Cluster) Traffic(
 	ctx context.Context, resources []Resource, to *Resource, period time.Duration, warn func(error),
 ) ([]Traffic, error) {

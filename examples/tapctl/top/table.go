@@ -140,8 +140,8 @@ func (t *table) pause() {
 	t.refresh()
 }
 
-// sortBy sorts the table by column n, counted from 0. It does not count the columns that
-// only the wide table has. A second call for the same column reverses the order.
+// sortBy sorts the table by column n, counted from 0 among the columns that are always
+// shown. A second call for the same column reverses the order.
 func (t *table) sortBy(n int) {
 	all := columns(shown{hideSources: t.columns.HideSources, routes: t.columns.Routes})
 	if n >= len(all) {
