@@ -17,7 +17,7 @@ type condition struct {
 	key    string              // key of a label, or name of a header field
 	text   string              // value that is compared
 	starts bool                // whether text must be a prefix of the value, not equal to it
-	mask   func(string) string // replaces the secret parts of a value; nil if a value has no secret parts
+	mask   func(string) string // replaces the secret parts of a value; nil leaves values unchanged
 	prefix netip.Prefix        // network of an address; if invalid, lo and hi are used
 	lo, hi uint16              // range of ports, both included
 	reads  reads               // values that the whole condition compares; set at the root only

@@ -33,9 +33,9 @@ type ProcessEvent struct {
 	Event Event
 }
 
-// Follow watches several processes and yields their events as they arrive. It continues
-// while a process restarts, has not started yet or cannot be reached. Equal StreamIDs of
-// different processes do not mean the same request.
+// Follow yields the events of several processes as they arrive. It continues while a
+// process restarts, has not started yet or cannot be reached. Equal StreamIDs of different
+// processes do not mean the same request.
 //
 //	for e, err := range tap.Follow(ctx, processes, &tappb.WatchRequest{}) {
 //
@@ -46,14 +46,13 @@ type ProcessEvent struct {
 // ends when Follow does not call any process again, or when the duration of req is over.
 // When ctx ends, its cause is the last item.
 //
-// Breaking from the range releases all streams. The caller closes the connections. The
-// connections need a backoff of at most a few seconds (grpc.WithConnectParams), and a
-// keep-alive to detect a process that hangs.
+// Breaking from the range releases all streams. The caller closes the connections. These
+// need a keep-alive, and a backoff (grpc.WithConnectParams) of at most a few seconds.
 //
 // A process that serves only linkerd's tap shows at most 100 requests a second, or the
 // MaxRps of req, and neither bodies nor explanations. For this process, a sample in req, or
-// a condition on headers or responses, is an error. If the caller does not keep up, the
-// processes drop events and report their number.
+// a condition on headers or responses, is an error. If the caller is too slow, processes
+// drop events and report their number.
 func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest) iter.Seq2[ProcessEvent, error] {
 	return func(yield func(ProcessEvent, error) bool) {
 		if err := checkNumbers(req); err != nil {

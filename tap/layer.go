@@ -22,9 +22,8 @@ import (
 //
 // Errors: forwarded.
 //
-// Cost: one atomic load without watchers. With watchers, a request that matches none of
-// them is compared with their conditions, without allocation. Watchers never delay a
-// request.
+// Cost: one atomic load without watchers. With watchers, comparing a request with their
+// conditions does not allocate. Watchers never delay a request.
 //
 // Route labels come from [layer.RouteFromContext]. A nil reg has no watchers. A nil access
 // panics.
