@@ -201,8 +201,8 @@ func (l *adaptiveLimit[Req, Rsp]) Describe() Node {
 }
 
 // adaptiveGate counts the requests in flight and collects the measurements of the current
-// window. All times in it start at the creation of the service. A request locks the mutex
-// only if it ends a window.
+// window. A point in time, such as began, is the duration since the creation of the service.
+// A request locks the mutex only if it ends a window.
 type adaptiveGate struct {
 	limit atomic.Int64
 	began atomic.Int64 // the start of the window, in nanoseconds

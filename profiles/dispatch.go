@@ -5,9 +5,10 @@ import "context"
 // Dispatch specifies where a server of connections sends a connection. The left column of this
 // table has conditions on the fields of the profile. The first condition that holds determines To:
 //
-//	Endpoint without a Name                       ToEndpoint
-//	Targets, or Routes without OpaqueProtocol     ToRoutes
-//	Name                                          ToApex
+//	Endpoint is set, Name is empty                ToEndpoint
+//	Targets is not empty                          ToRoutes
+//	Routes is not empty, OpaqueProtocol is false  ToRoutes
+//	Name is not empty                             ToApex
 //	otherwise                                     ToTarget
 //
 // linkerd's proxy uses the same rules, but ignores the routes of profiles without a name.

@@ -65,7 +65,8 @@ type RoutePolicy struct {
 
 // Retry allows retries of requests with any method, without a budget. An attempt is retried if its
 // response matches Statuses or GRPC. It is also retried if it exceeds AttemptTimeout or ends with
-// an error of class [layer.Retryable]. Rejections are not retried.
+// an error of class [layer.Retryable]. An attempt that a layer or a backend rejects, with an error
+// that matches [layer.ErrNotReady], is not retried.
 type Retry struct {
 	Max            int           // maximum number of retries of one request, 1 to 99
 	MaxBodyBytes   int64         // requests with a larger body are sent once

@@ -74,7 +74,8 @@ func mayIdentify(ctx context.Context, p *pods, meshed []cluster.Pod) finding {
 	return f
 }
 
-// allowed checks that the user has the given rights.
+// allowed checks that the user has the given rights. The argument named what has the text of
+// this condition for the finding.
 func allowed(ctx context.Context, p *pods, what string, rights []cluster.Right) finding {
 	f := finding{what: what}
 	denied, err := p.Cluster.Denied(ctx, rights)

@@ -60,7 +60,8 @@ func Sort(list []*Error) {
 	})
 }
 
-// Join sorts list and joins it into one error. It returns nil if list is empty.
+// Join sorts list by line and column, and joins it into one error. It returns nil if list is
+// empty.
 func Join(list []*Error) error {
 	Sort(list)
 	errs := make([]error, 0, len(list))

@@ -27,7 +27,7 @@ type Spec interface {
 type Layer = LayerOf[*Request, *Response]
 
 // LayerOf is a layer under test and its declared properties. Every check applies the
-// layer to a new inner service, which the check controls. Limit plus Queue is at most
+// layer to a new inner service, which the check controls. Limit plus Queue must be at most
 // 100,000.
 type LayerOf[Req, Rsp any] struct {
 	// Layer is the layer under test.

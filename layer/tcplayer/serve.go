@@ -175,8 +175,9 @@ func (s *server) call(ctx context.Context, conn net.Conn) (_ ByteCount, err erro
 	return s.svc.Call(ctx, conn)
 }
 
-// drain waits until all connections are closed. After the shutdown timeout it cancels the
-// open connections by cancel, and returns an error with their number.
+// drain waits until all connections are closed. If some are still open after the shutdown
+// timeout, it calls cancel to cancel them, and waits until they are closed too. It then
+// returns an error with their number. Otherwise it returns nil.
 func (s *server) drain(cancel context.CancelCauseFunc) error {
 	over := make(chan struct{})
 	go func() {

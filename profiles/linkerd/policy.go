@@ -392,5 +392,6 @@ func metaLabels(prefix string, m *meta.Metadata) map[string]string {
 	return labels
 }
 
-// forever is the TTL of faults in a policy, because faults of linkerd have no time limit.
+// forever is the TTL of the faults that a policy injects into requests. It is the largest
+// duration, because the fault injection of linkerd has no time limit.
 const forever = time.Duration(math.MaxInt64)

@@ -122,8 +122,9 @@ func (w *watch) consume() {
 	})
 }
 
-// run leaves the loop of the consumer. For the constant panics it panics, and for the constant
-// exits it calls runtime.Goexit. For other actions it does nothing.
+// run leaves the loop of the consumer if a is panics or exits. For the constant panics, it
+// panics with errConsumer. For the constant exits, it calls runtime.Goexit. For the constants
+// continues and breaks, it does nothing, because consume then returns from the loop body.
 func (a action) run() {
 	switch a {
 	case panics:

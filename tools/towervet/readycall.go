@@ -124,8 +124,8 @@ func lastOfIf(stmt ast.Stmt) (last ast.Stmt, isIf bool) {
 	return s.Body.List[len(s.Body.List)-1], true
 }
 
-// serviceCall returns the service on which call is called, and the name of the method. For
-// layer.Poll, the name is Poll. It returns nil if call is not a call of a service.
+// serviceCall returns the service whose method the expression call calls, and the name of
+// the method. For layer.Poll(s), it returns s and "Poll". For any other expression, svc is nil.
 func serviceCall(info *types.Info, call *ast.CallExpr) (svc ast.Expr, method string) {
 	callee := typeutil.Callee(info, call)
 	if callee == nil {

@@ -89,8 +89,9 @@ func localhost() authorization {
 	}}
 }
 
-// authorizationsOf converts msgs to rules and appends the rules in parent. For a route,
-// parent has the rules of its server, because they apply to the route too.
+// authorizationsOf converts msgs to rules. The result has these rules in the order of msgs,
+// and then the rules in parent. If msgs belong to a route, parent has the rules of the server
+// of the route, because the rules of a server also apply to its routes.
 func authorizationsOf(msgs []*pb.Authz, parent []authorization) ([]authorization, error) {
 	all := make([]authorization, 0, len(msgs)+len(parent))
 	for i, msg := range msgs {

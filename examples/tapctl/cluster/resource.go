@@ -68,7 +68,8 @@ func (r Resource) String() string {
 	return r.Kind + "/" + r.Name
 }
 
-// Label returns the name of the label that the endpoints of the resource have in linkerd.
+// Label returns the name of the label in which linkerd keeps the name of the resource, for
+// its endpoints and in metrics. It is k8s_job for a job, and otherwise the kind.
 func (r Resource) Label() string {
 	if k := kindOf(r.Kind); k != nil && k.label != "" {
 		return k.label

@@ -93,7 +93,7 @@ func (c *ClientConn) release(reusable bool) {
 }
 
 // readError returns the error to report for a read that failed with err. If this side has
-// closed the connection, that is the cause of closing, and otherwise err.
+// closed the connection, it returns the cause of the closing. Otherwise it returns err.
 func (c *ClientConn) readError(err error) error {
 	if cause := c.cause.Load(); cause != nil {
 		return *cause

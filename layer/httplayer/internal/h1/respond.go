@@ -57,8 +57,9 @@ func (c *ServerConn) start(r *request, status int, header http.Header, length in
 	return nil
 }
 
-// appendFraming appends the fields that describe the framing of the body and the
-// connection. It clears r.keep if the end of the connection marks the end of the body.
+// appendFraming appends the header fields Content-Length or Transfer-Encoding, Trailer,
+// Connection and Upgrade to b, each only if the response needs it. It clears r.keep if the
+// end of the connection marks the end of the body.
 func (c *ServerConn) appendFraming(
 	b []byte, r *request, status int, header http.Header, length int64, trailer http.Header,
 ) []byte {

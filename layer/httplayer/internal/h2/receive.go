@@ -68,8 +68,8 @@ func (c *conn) readPreface() (ok bool, err error) {
 	return true, nil
 }
 
-// partHeaders reports whether the unprocessed bytes in the read buffer are a part of a
-// HEADERS or CONTINUATION frame, or of a frame header.
+// partHeaders reports whether the unprocessed bytes in the read buffer are an incomplete
+// HEADERS or CONTINUATION frame, or an incomplete frame header.
 func (c *conn) partHeaders() bool {
 	b := c.in[c.r:c.w]
 	if len(b) < frameHead {
