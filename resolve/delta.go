@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// delta applies u to known, the set that the stream has yielded. It returns an update with the
-// same effect: an Add or a Remove if possible, and otherwise the whole set. It returns false if u
-// changes nothing.
+// delta applies u to known, the set of the endpoints that the stream has yielded so far. It
+// returns an update with the same effect: an Add or a Remove if one suffices, and otherwise the
+// whole set. It returns false if u changes nothing.
 func delta(known *Set, u Update) (Update, bool) {
 	d := known.Apply(u)
 	switch {
@@ -34,10 +34,10 @@ func delta(known *Set, u Update) (Update, bool) {
 	return whole(known), true
 }
 
-// confirm returns the update to yield, and whether to yield one. u and changed are the results of
-// delta. *lost reports whether an error was yielded since the last update. After an error, the
-// first answer is yielded even if it changes nothing. In this case the update has the whole set.
-// confirm sets *lost to false when it returns true.
+// confirm adjusts u and changed, the results of delta, and returns the update to yield and
+// whether to yield it. If *lost is true, an error was yielded since the last update. Then an
+// answer that changes nothing is yielded too, as the whole set. In all other cases confirm
+// returns u and changed as they are. It sets *lost to false when it returns true.
 func confirm(known *Set, lost *bool, u Update, changed bool) (Update, bool) {
 	if *lost && !changed && known.State() != StatePending {
 		u, changed = whole(known), true

@@ -9,18 +9,18 @@ import (
 )
 
 // Fallback returns a Resolver that uses primary. While primary reports that the target does not
-// exist or cannot be resolved ([ErrUnresolvable]), it uses secondary. It does not use secondary if
-// primary reports Empty or yields another error.
+// exist or cannot be resolved ([ErrUnresolvable]), it uses secondary. It does not use secondary
+// if primary reports Empty or yields another error.
 //
 // A switch to the other resolver yields one Replace, Empty or DoesNotExist. The endpoints of
-// primary stay until secondary has answered. secondary is resolved only while it is used.
-// ErrUnresolvable of secondary counts as DoesNotExist. If both resolvers return ErrUnresolvable,
-// the sequence ends with an error that matches ErrUnresolvable.
+// primary stay until secondary has answered. secondary is resolved only while it is used. If
+// secondary returns ErrUnresolvable, the target does not exist. If both resolvers return
+// ErrUnresolvable, the sequence ends with an error that matches ErrUnresolvable.
 //
-// If primary recovers from an error and the target still does not exist, the endpoints of
-// secondary are yielded again, because the error is over. If the sequence of a resolver
-// ends without ErrUnresolvable, the current endpoints stay and are yielded again, and the
-// resolver is not used again. Wrap the resolver in [Reconnect] to avoid that.
+// The endpoints of secondary are yielded again if primary, after an error, reports again that
+// the target does not exist. If the sequence of a resolver ends without ErrUnresolvable, the
+// current endpoints stay and are yielded again, and that resolver is not resolved again. Wrap
+// the resolver in [Reconnect] to avoid that.
 func Fallback(primary, secondary Resolver) Resolver {
 	requireResolvers(primary, secondary)
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {
@@ -82,8 +82,8 @@ func (f *fallback) apply(ctx context.Context, m message) bool {
 	return f.applyFirst(ctx, m.update)
 }
 
-// repeat yields the set of the resolver in use again, unless that set is pending. It returns false
-// if the consumer broke.
+// repeat yields a second time the set of the resolver that is in use. It yields nothing if that
+// resolver has not answered yet. It returns false if the consumer broke.
 func (f *fallback) repeat() bool {
 	known := &f.primary
 	if f.standIn != nil {

@@ -63,7 +63,7 @@ func merge(ctx context.Context, sources []Resolver, target string, yield func(Up
 	}
 }
 
-// union is the state of one stream of a Merge: the set of each resolver, and the union of
+// union is the state of one stream of a Merge. It has the set of each resolver, and the union of
 // these sets that was yielded last.
 type union struct {
 	sets    []Set   // the set of each resolver
@@ -74,8 +74,8 @@ type union struct {
 	back    bool    // whether a resolver has recovered or ended since the last update
 }
 
-// apply applies m to the set of its resolver. If m has an error, apply yields the error. It
-// returns false if the stream must end.
+// apply applies the update in m to the set of the resolver that sent m. If m has an error
+// instead, apply yields that error. It returns false if the stream must end.
 func (all *union) apply(m message, yield func(Update, error) bool) bool {
 	if m.err == nil {
 		all.update(m.from, m.update)
@@ -116,9 +116,9 @@ func (all *union) final() error {
 	return err
 }
 
-// emit yields the change of the union since the last update. After an error of a resolver, it
-// yields the whole union. It yields nothing before all resolvers have answered or mergeGrace is
-// over. It returns false if the consumer broke.
+// emit yields the difference between the current union and the one that was yielded last. After
+// an error of a resolver, it yields the whole union. Until all resolvers have answered or
+// mergeGrace is over, it yields nothing. It returns false if the consumer broke.
 func (all *union) emit(yield func(Update, error) bool) bool {
 	pending := 0
 	for n := range all.sets {

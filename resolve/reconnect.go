@@ -11,22 +11,22 @@ import (
 	"github.com/gotower/gotower/internal/stream"
 )
 
-// Backoff is the wait between attempts. After attempt n, counted from 0, it is min(Min·2ⁿ, Max),
-// plus a random part of up to Jitter times this value. The total is at most Max. The zero Backoff
-// means 100 ms to 60 s with a jitter of 0.1.
+// Backoff is the wait before a repeated attempt. The wait after attempt n, counted from 0, is
+// min(Min·2ⁿ, Max), plus a random part of up to Jitter times this value. The sum is limited to
+// Max. The zero Backoff means 100 ms to 60 s with a jitter of 0.1.
 type Backoff = backoff.Backoff
 
-// Reconnect returns a Resolver that resolves again, after a backoff, when a stream of r
-// ends or yields an error. The error is passed unchanged. An error that matches
-// [ErrUnresolvable] is the last item. The backoff is reset after a stream that yielded an
-// update and lasted 10 s, or Max if Max is less. Therefore a source is not called too often
-// if its streams end at once.
+// Reconnect returns a Resolver that resolves again, after a backoff, when a stream of r ends or
+// yields an error. The consumer gets the error unchanged. An error that matches
+// [ErrUnresolvable] ends the sequence. The backoff starts again at Min after a stream that
+// yielded an update and lasted 10 s, or Max if Max is less. Therefore a source is not called too
+// often if its streams end at once.
 //
-// The first update of a stream is the whole set. An Add is converted to a Replace, and a
-// Remove or an empty Add is dropped. Until the first update, the last set stays.
+// The first update of a stream is the whole set. An Add is converted to a Replace, and a Remove
+// or an Add without endpoints is dropped. Until the first update, the last set stays.
 //
-// The context that r gets ends when the stream has ended. A field of b that is 0 has its
-// default. Reconnect panics if b is invalid.
+// The context of a call of r ends when the stream of that call has ended. A field of b that is 0
+// has its default. Reconnect panics if b is invalid.
 func Reconnect(r Resolver, b Backoff) Resolver {
 	requireResolvers(r)
 	filled := b.OrDefault()
@@ -42,8 +42,8 @@ func Reconnect(r Resolver, b Backoff) Resolver {
 	})
 }
 
-// restart resolves target once by r. It converts the first update to one with the whole
-// set. When the stream of r ends, restart yields an error.
+// restart resolves target once by r. It converts the first update to one with the whole set.
+// When the stream of r ends, the last item is an error that matches stream.ErrEnded.
 func restart(ctx context.Context, r Resolver, target string) iter.Seq2[Update, error] {
 	return func(yield func(Update, error) bool) {
 		awaiting := true

@@ -40,10 +40,11 @@ func (d Diff) HasChanges() bool {
 
 // Apply applies u and returns its effect.
 //
-// If a list in u has an address twice, Apply uses the last entry. If the set has an endpoint with
-// the address but another ID, an Add replaces that endpoint. A Remove removes the endpoint of an
-// address regardless of its ID. If no endpoints are left, the state is StateEmpty. Before the first
-// answer, a Remove and an empty Add have no effect. The maps of labels in u are not copied.
+// If a list in u has an address twice, Apply uses the last entry. An Add replaces an endpoint
+// that has the same address and another ID. A Remove removes the endpoint of an address
+// regardless of its ID. If u removes the last endpoint, the state is StateEmpty. Before the
+// first answer, a Remove and an Add without endpoints have no effect. The maps of labels in u
+// are not copied.
 func (s *Set) Apply(u Update) Diff {
 	d := Diff{Before: s.state}
 	switch u.Kind {
@@ -86,8 +87,9 @@ func (s *Set) clear(d *Diff, now State) {
 	s.state = now
 }
 
-// put adds endpoints to the set, and replaces those with the same addresses. It adds the
-// changes to d. It returns the given endpoints by address.
+// put adds endpoints to the set, and replaces those with the same addresses. It adds the changes
+// to d. It returns a map from address to given endpoint, with which the caller finds the
+// addresses that are not in endpoints.
 func (s *Set) put(endpoints []Endpoint, d *Diff) map[netip.AddrPort]*Endpoint {
 	named := make(map[netip.AddrPort]*Endpoint, len(endpoints))
 	for i := range endpoints {

@@ -37,20 +37,21 @@ type StaleResolver struct {
 	streams map[*staleStream]struct{}
 }
 
-// ServeStale returns a Resolver that keeps the endpoints of a target during an outage of r.
-// If the first answer after an error has no endpoints, it is delayed, and the last set
-// stays. A lost stream that [Reconnect] opens again is such an error.
+// ServeStale returns a Resolver that keeps the endpoints of a target during an outage of r. If
+// the first answer after an error has no endpoints, it is delayed, and the consumer keeps the
+// last set. A lost stream that [Reconnect] opens again is such an error.
 //
 // The delay ends with the next update that has an endpoint, or after Grace. Then one Replace has
 // the whole set that r has sent. Another error drops the delayed answer. Grace starts again with
 // the next empty answer.
 //
-// The age of a set starts with the first error after the last answer that was passed on.
-// Before an error the age is 0, because silence means that nothing has changed. At MaxAge
-// the set is replaced by the delayed answer, or else by Empty.
+// The age of a set is the time since the first error after the last answer that was yielded.
+// Before an error the age is 0, because silence means that nothing has changed. At MaxAge the
+// set is replaced by the delayed answer, or by Empty if no answer is delayed.
 //
-// An error that matches [ErrUnresolvable] is passed unchanged and ends the sequence. The
-// sequence also ends with r. Therefore r should continue after errors, as Reconnect does.
+// An error that matches [ErrUnresolvable] is yielded unchanged and ends the sequence. If the
+// sequence of r ends, so does this one. Therefore r should continue after errors, as Reconnect
+// does.
 func ServeStale(r Resolver, p StalePolicy) *StaleResolver {
 	requireResolvers(r)
 	if p.Grace == 0 {
@@ -141,8 +142,8 @@ func (r *StaleResolver) locked(f func()) {
 	f()
 }
 
-// staleStream is one stream of a StaleResolver. Only its own goroutine modifies it, with
-// the lock of the resolver held.
+// staleStream is one stream of a StaleResolver. Only the goroutine of the stream modifies it,
+// and holds the mutex of the StaleResolver meanwhile.
 type staleStream struct {
 	StalePolicy
 	target string
@@ -158,9 +159,9 @@ type staleStream struct {
 	err        error     // the last error since lostAt
 }
 
-// step applies the message m. If m is zero, step checks instead whether the deadline has passed. If
-// ok is true, the caller must yield u. If log is not nil, the caller must call log, which writes a
-// log line.
+// step applies the message m. For the zero message, step checks instead whether the deadline has
+// passed. If ok is true, the caller must yield u. The caller must call log, unless it is nil, to
+// write a log line.
 func (s *staleStream) step(m message) (u Update, ok bool, log func()) {
 	switch {
 	case m.err != nil:
@@ -213,8 +214,8 @@ func (s *staleStream) mustDelay() bool {
 	return (s.afterError || !s.heldAt.IsZero()) && s.Grace > 0 && s.served.Len() > 0 && s.latest.Len() == 0
 }
 
-// accept makes the latest set the served set. It returns the update to yield: u, or the
-// whole set if earlier changes of the latest set have not been served.
+// accept copies the set that the source has sent to the set that was yielded. It returns the
+// update to yield: u, or the whole set if the two sets may differ by more than u.
 func (s *staleStream) accept(u Update) Update {
 	if s.differ {
 		u = whole(&s.latest)
@@ -225,8 +226,8 @@ func (s *staleStream) accept(u Update) Update {
 	return u
 }
 
-// deadline returns the time at which the caller must call step with the zero message. It
-// returns the zero time if no such call is necessary.
+// deadline returns the time at which Grace or MaxAge is over. At that time the caller must call
+// step with the zero message. deadline returns the zero time if neither runs.
 func (s *staleStream) deadline() time.Time {
 	var at time.Time
 	if !s.heldAt.IsZero() {

@@ -26,8 +26,8 @@ type hosts struct {
 	ttl    time.Duration // smallest TTL of the records; the negative TTL if addrs is empty
 }
 
-// maxTTL is at least as long as the TTL of any record. It is the TTL of a result without
-// records.
+// maxTTL is the TTL of a result without records. No record has a longer TTL, so the minimum of
+// maxTTL and other TTLs is one of the others.
 const maxTTL = math.MaxUint32 * time.Second
 
 func interpret(msg []byte, q dnsmessage.Question) (answer, error) {
@@ -86,8 +86,9 @@ func canonical(name dnsmessage.Name, records []dnsmessage.Resource) (end dnsmess
 	return dnsmessage.Name{}, 0, fmt.Errorf("the CNAMEs of %s go in a circle", name)
 }
 
-// take adds the SRV records and the addresses in records to a, if they have the given name and
-// kind. It returns the smallest TTL of these records, or maxTTL without such records.
+// take selects the records with the given name and type. It adds SRV records to a.srv and the
+// addresses in other records to a.addrs. It returns the smallest TTL of the selected records, or
+// maxTTL if none is selected.
 func (a *answer) take(name string, kind dnsmessage.Type, records []dnsmessage.Resource) time.Duration {
 	ttl := maxTTL
 	for _, r := range records {
@@ -229,8 +230,8 @@ func unpack(msg []byte) (m dnsmessage.Message, err error) {
 	return m, nil
 }
 
-// section has a parser, and its methods that read one section of a message: the answers, the
-// authorities or the additional section.
+// section reads the records of one section of a message: of the answers, the authorities or the
+// additional section. Its functions are the methods of the parser for that section.
 type section struct {
 	*dnsmessage.Parser
 

@@ -105,8 +105,8 @@ func causeOr(ctx context.Context, err error) error {
 	return err
 }
 
-// overUDP sends q over conn and returns the answer. It ignores messages that do not answer
-// q, such as late or forged ones.
+// overUDP sends q over conn and returns the answer, and whether the server truncated it. It
+// ignores messages that do not answer q, such as late or forged ones.
 func overUDP(conn net.Conn, q query) (msg []byte, truncated bool, err error) {
 	if _, err := conn.Write(q.packed); err != nil {
 		return nil, false, err

@@ -11,12 +11,12 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// flight has the repeated lookups of one target and their latest result. All streams of the
+// flight repeats the lookups of one target and has their latest result. All streams of the
 // target share it.
 type flight struct{ share.Latest[resolve.Update] }
 
-// startFlight returns a flight that calls look for each lookup, and the function that ends
-// the lookups and waits until they have ended.
+// startFlight starts the lookups of a target on a new goroutine. look performs one lookup. The
+// returned function ends the lookups and waits until the goroutine has returned.
 func startFlight(o *options, look func(context.Context) (found, error)) (*flight, func()) {
 	// The lookups do not use the context of a stream, because all streams share them.
 	ctx, cancel := context.WithCancel(context.Background())
@@ -31,9 +31,9 @@ func startFlight(o *options, look func(context.Context) (found, error)) (*flight
 	}
 }
 
-// run calls look for each lookup until ctx ends. Between two lookups it waits for the TTL, or for
-// the backoff after a failure. An unchanged answer is stored only if it follows a failure, because
-// it shows that the failure has ended.
+// run performs lookups by calling look, one after the other, until ctx ends. Between two lookups
+// it waits for the TTL, or for the backoff after a failure. An answer that is equal to the
+// previous one is stored only after a failure, to show that the failure has ended.
 func (f *flight) run(ctx context.Context, o *options, look func(context.Context) (found, error)) {
 	var last resolve.Update
 	for failures := 0; ; {

@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// lookup performs one lookup of a target, which may need several questions.
+// lookup performs one lookup of a target. It may ask several questions.
 type lookup struct {
 	// sends one question to the servers
 	ask      func(ctx context.Context, name string, kind dnsmessage.Type) (answer, error)
@@ -60,9 +60,9 @@ func (l lookup) target(ctx context.Context, t target) (found, error) {
 	return result, nil
 }
 
-// tryNames calls look for each name that the search list makes of the argument name. The first
-// final result is returned. If no result is final, the results of all names are combined. If
-// complete is true, the search list does not apply.
+// tryNames calls look for each name of the search list: name itself, and name followed by each
+// domain. It returns the first result with the field final set. Without such a result, it
+// combines the results of all names. If complete is true, it calls look only for name itself.
 func (l lookup) tryNames(
 	ctx context.Context, name string, complete bool, look func(context.Context, string) (found, error),
 ) (found, error) {
@@ -130,9 +130,9 @@ func (l lookup) addresses(ctx context.Context, name string) (hosts, error) {
 // maxConcurrent is the number of hosts of SRV records that are looked up concurrently.
 const maxConcurrent = 8
 
-// services asks for the SRV records of name, and for the addresses of their hosts that are
-// not in the additional section. If name has SRV records, the result is final even without
-// addresses, so that no further name is tried.
+// services asks for the SRV records of name. It also asks for those addresses of their hosts
+// that are not in the additional section. If name has SRV records, the field final is set even
+// without addresses, so that no further name is tried.
 func (l lookup) services(ctx context.Context, name string) (found, error) {
 	a, err := l.ask(ctx, name, dnsmessage.TypeSRV)
 	if err != nil {

@@ -96,9 +96,8 @@ func WithTimeout(d time.Duration) Option {
 // maxAttempts is the largest argument of WithAttempts.
 const maxAttempts = 100
 
-// WithAttempts sets how often the list of servers is tried for one question. 0, the
-// default, means the number in resolv.conf, or 2. The largest number is 100. It panics if n
-// is out of the range from 0 to 100.
+// WithAttempts sets how often the list of servers is tried for one question. 0, the default,
+// means the number in resolv.conf, or 2. It panics if n is out of the range from 0 to 100.
 func WithAttempts(n int) Option {
 	atLeastZero("WithAttempts", n)
 	if n > maxAttempts {
@@ -107,10 +106,10 @@ func WithAttempts(n int) Option {
 	return option(func(o *options) { o.attempts = n })
 }
 
-// WithRefresh limits the time between two lookups of a target to the range from least to
-// most. Up to a tenth is added at random. If least is 0, it means 5 s, or most if that is
-// shorter. If most is 0, it means 5 min, or least if that is longer. WithRefresh panics if
-// an argument is negative or most is less than least.
+// WithRefresh limits the time between two lookups of a target to the range from least to most.
+// Up to a tenth is added at random. A least of 0 means 5 s, or most if that is shorter. A most
+// of 0 means 5 min, or least if that is longer. WithRefresh panics if an argument is negative,
+// or if most is neither 0 nor at least least.
 func WithRefresh(least, most time.Duration) Option {
 	atLeastZero("WithRefresh: least", least)
 	atLeastZero("WithRefresh: most", most)
@@ -168,17 +167,18 @@ func (o *options) withDefaults() options {
 	return d
 }
 
-// refresh returns the time until the next lookup, after an answer with the given TTL. It
-// adds a random part, because otherwise all clients of a shared cache would ask at the same
-// time.
+// refresh returns the time until the next lookup, after an answer with the given TTL. It limits
+// the TTL to the range of WithRefresh and adds up to a tenth at random. Otherwise all clients
+// of a shared cache would ask at the same time.
 func (o *options) refresh(ttl time.Duration) time.Duration {
 	d := min(max(ttl, o.least), o.most)
 	return d + rand.N(d/10+1)
 }
 
-// WithMetrics counts lookups in c. A lookup is the set of questions for the SRV records of
-// a name, or for the addresses of a host. Canceled lookups, literal addresses, names in the
-// hosts file and errors of resolv.conf are not counted. The labels of c are:
+// WithMetrics counts lookups in c. A lookup is the set of questions for the SRV records of a
+// name, or for the addresses of a host. Not counted are canceled lookups, literal addresses,
+// names in the hosts file, and targets that fail because resolv.conf is invalid. The labels of c
+// are:
 //
 //	record_type  SRV, A/AAAA
 //	result       ok         the lookup found endpoints

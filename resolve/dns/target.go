@@ -68,12 +68,13 @@ func parse(s string) (target, error) {
 	return t, nil
 }
 
-// isPortless reports whether the target has no port and does not have the form of an SRV name,
-// such as _http._tcp.web. The port may be missing by mistake.
+// isPortless reports whether the target is a plain name such as "web", without a port and
+// without the labels _service._proto of an SRV name. Such a target often lacks its port by
+// mistake.
 func (t target) isPortless() bool { return t.host == "" && !strings.HasPrefix(t.srv, "_") }
 
-// noSRV returns the error for a target without a port, if the name has no SRV records. The
-// port may be missing by mistake.
+// noSRV returns the error for a target that has neither a port nor SRV records. The error
+// advises to add a port.
 func noSRV(name string) error {
 	return fmt.Errorf("dns: resolve %q: no endpoints by SRV records: "+
 		"a name without a port asks for SRV records; write %s:80 to ask for A and AAAA records", name, name)

@@ -36,8 +36,8 @@ func readEndpoints(v value) []resolve.Endpoint {
 	return list
 }
 
-// readEndpoint parses one item of the list of endpoints. After a mistake in the address,
-// the address of e is invalid.
+// readEndpoint parses one item of the list of endpoints. If the address is missing or invalid,
+// e.Addr is the zero value.
 func readEndpoint(v value) (e resolve.Endpoint) {
 	v.Read(fields{
 		"addr":          yamlfile.Into(&e.Addr, parseAddr),

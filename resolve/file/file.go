@@ -81,9 +81,9 @@ type view struct {
 	failed    *content // the content of the last error; nil after an update has ended it
 }
 
-// next returns the next item that the stream must yield for the state s of the file. ok is
-// false if nothing must be yielded. An update precedes an error, so that a stream has
-// endpoints while the file has mistakes.
+// next returns the next item that the stream must yield for the state s of the file. ok is false
+// if nothing must be yielded. If both an update and an error are due, next returns the update
+// first, so that a stream has endpoints while the file has mistakes.
 func (v *view) next(s *state) (u resolve.Update, ok bool, err error) {
 	recovered := v.failed != nil && s.Latest.Err == nil
 	if s.Good != nil && v.changed(s.Good) || recovered {

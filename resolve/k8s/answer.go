@@ -17,8 +17,8 @@ type snapshot struct {
 	slices  []*endpointSlice // sorted by name
 }
 
-// answer returns the endpoints of the snapshot s at the port in the argument want, as an update
-// with the whole set. It also returns descriptions of the problems in s.
+// answer returns an update with the endpoints of the snapshot s at the port in the argument
+// want. It also returns a text for each problem in s, such as an endpoint without an IP address.
 func (o *options) answer(s snapshot, want portRef) (u resolve.Update, problems []string) {
 	if s.service == nil {
 		return resolve.Update{Kind: resolve.DoesNotExist}, nil
@@ -83,9 +83,9 @@ type candidate struct {
 	zones []string
 }
 
-// collect returns the backends for which wanted returns true. It reads the slices of the given
-// address family that have the port in the argument want. An address that is in two slices, because
-// it moves between them, is returned once.
+// collect returns the backends for which the function wanted returns true. The argument from has
+// the slices. collect uses those of the given address family that have the port in the argument
+// want. An address in two slices is returned once.
 func collect(
 	from []*endpointSlice, family corev1.IPFamily, want choice, wanted func(*backend) bool,
 ) []candidate {

@@ -51,16 +51,17 @@ func portNumber(n int32) uint16 {
 	return uint16(n)
 }
 
-// choice selects a port of an EndpointSlice. If direct is false, it selects the port with the given
-// name. If direct is true, the port is number, and the ports of the slice are ignored.
+// choice selects a port of an EndpointSlice. If direct is false, it selects the port of the
+// slice that has the given name. If direct is true, it means the port number, and the ports of
+// the slice are ignored.
 type choice struct {
 	name   string
 	number uint16 // used if direct is true or the port in the slice has no number
 	direct bool   // whether the ports of the slice are ignored
 }
 
-// choose converts the argument want, a port of the Service, to the port of the EndpointSlices. If
-// the Service does not have that port, choose returns a text that explains this.
+// choose converts the argument want, a port of the Service, to the matching port of the
+// EndpointSlices. If the Service does not have the port, choose returns a text that says so.
 func (s *service) choose(want portRef) (choice, string) {
 	for _, p := range s.ports {
 		if p.other == "" && (want.number != 0 && p.number == want.number || want.number == 0 && p.name == want.name) {

@@ -37,8 +37,8 @@ type backend struct {
 	labels   map[string]string
 }
 
-// readSlice converts obj, an EndpointSlice of the given Service. It returns nil if obj is
-// another object or belongs to another Service.
+// readSlice converts obj to an endpointSlice and returns it with its name. It returns "" and nil
+// if obj is not an EndpointSlice or belongs to another Service.
 func readSlice(obj any, service string) (name string, s *endpointSlice) {
 	o, ok := obj.(*discoveryv1.EndpointSlice)
 	if !ok || o.Labels[discoveryv1.LabelServiceName] != service {

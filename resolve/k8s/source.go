@@ -15,8 +15,8 @@ import (
 // listTimeout is the time limit for listing the objects of one Service.
 const listTimeout = 30 * time.Second
 
-// tooShort is the smallest duration of a watch without events that counts as successful.
-// After a shorter watch, the Reflector waits for a backoff and lists again.
+// tooShort is a limit of client-go. After a watch without events that is shorter, the Reflector
+// waits for a backoff and lists again.
 const tooShort = time.Second
 
 var errTooShort = errors.New("it ended at once without an event")
@@ -43,13 +43,13 @@ type source struct {
 	long    bool      // whether a watch lasted at least lasting since the last call of lasted
 }
 
-// IsWatchListSemanticsUnSupported returns true, so that the Reflector does not use a watch
-// to list objects. While a Reflector waits to repeat such a watch, it ignores the end of
-// its context.
+// IsWatchListSemanticsUnSupported returns true, so that the Reflector lists objects by list
+// requests. Otherwise it would open a watch for the list. While it waits to repeat that watch,
+// it ignores the end of its context.
 func (s *source) IsWatchListSemanticsUnSupported() bool { return true }
 
-// ListWithContext lists the objects that scope selects. It reports an error by calling
-// failed.
+// ListWithContext lists the objects that the label and field selectors in s.scope match. It
+// passes an error to the function failed.
 func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	s.listing.Lock()
 	defer s.listing.Unlock()
@@ -65,8 +65,8 @@ func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (run
 	return list, err
 }
 
-// settle waits until a running list has ended, and makes later lists fail. It is called after a
-// Reflector has ended, because a Reflector does not wait for a running list.
+// settle waits until a running list has ended, and makes later lists fail. The caller calls it
+// after the Reflector has ended, because a Reflector does not wait for a running list.
 func (s *source) settle() {
 	s.listing.Lock()
 	s.over = true
@@ -90,8 +90,8 @@ func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 	return s.observe(ctx, w), nil
 }
 
-// note is called when a watch has ended. If that watch lasted at least s.lasting, note sets s.long
-// to true.
+// note records the end of the current watch. If that watch lasted at least s.lasting, note sets
+// s.long to true.
 func (s *source) note() {
 	if !s.opened.IsZero() && time.Since(s.opened) >= s.lasting {
 		s.long = true
@@ -99,8 +99,8 @@ func (s *source) note() {
 	s.opened = time.Time{}
 }
 
-// lasted reports whether, since its previous call, a watch has ended that lasted long enough
-// to reset the backoff.
+// lasted reports whether a watch that ended since the previous call of lasted was long enough to
+// reset the backoff.
 func (s *source) lasted() bool {
 	s.note()
 	long := s.long

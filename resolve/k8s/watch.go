@@ -200,15 +200,15 @@ type view struct {
 	problems map[string]bool // the problems of the last snapshot
 }
 
-// item is an update or an error to yield.
+// item is either an update or an error. A stream yields it.
 type item struct {
 	update resolve.Update
 	err    error
 }
 
-// items returns the items that the stream must yield for the changes n. Errors about the problems
-// of a snapshot precede the update. Errors of the watches follow the update, so that a stream that
-// starts during an outage yields the endpoints first.
+// items returns the items that the stream must yield after the changes n of the state. Errors
+// about the problems of a snapshot precede the update. Errors of the watches follow the update,
+// so that a stream that starts during an outage yields the endpoints first.
 func (v *view) items(n changes) []item {
 	var list []item
 	if n.snapshot != nil {
@@ -284,8 +284,8 @@ func (b *state) fail(k kind, err error) {
 	b.wake()
 }
 
-// works is called when a watch of the kind k was opened. It clears the error of that kind. If this
-// was the only error, it counts a recovery and wakes the streams.
+// works records that a watch of the kind k was opened. It clears the error of that kind. If the
+// other kind has no error either, it counts a recovery and wakes the streams.
 func (b *state) works(k kind) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -319,8 +319,8 @@ type changes struct {
 	changed  <-chan struct{} // closed at the next change
 }
 
-// look returns the changes that a stream has not seen. seen is the position of the stream, which
-// look updates. The result has only errors that have not ended.
+// look returns the changes since the position seen of a stream, and moves seen to the current
+// position. It leaves out errors that a later success has ended.
 func (b *state) look(seen *position) changes {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -23,9 +23,9 @@ type reader struct {
 	invalid map[string]bool // the instances of the last event that could not be parsed
 }
 
-// event returns the items that a stream must yield for an event with the given instances. There is
-// an error for each invalid instance that was valid or missing in the previous event. An update
-// with the valid instances follows, unless all instances are invalid.
+// event returns the items that a stream must yield for an event with the given instances. Each
+// invalid instance has an error, unless it was already invalid in the previous event. An update
+// with the valid instances follows. If all instances are invalid, event returns only errors.
 func (r *reader) event(instances []string) []item {
 	var list []item
 	var endpoints []resolve.Endpoint
@@ -51,7 +51,8 @@ func (r *reader) event(instances []string) []item {
 	return list
 }
 
-// instance parses the text of one instance and checks the address in the result.
+// instance parses the text of one instance. It returns an error if the parsed address has no
+// port, or is unspecified, such as 0.0.0.0.
 func (r *reader) instance(text string) (resolve.Endpoint, error) {
 	e, err := r.parse(text)
 	switch {

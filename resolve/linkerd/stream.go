@@ -23,9 +23,10 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Limits has the time limits of each stream, see [WithStreamLimits]. The zero value means the
-// limits in linkerd's Helm chart: 3 s, 5 min and 1 h. A negative field means no limit. While the
-// consumer handles an update, the timer of Idle stops, but the time of Lifetime continues.
+// Limits has the time limits of each stream, see [WithStreamLimits]. A field that is 0 has the
+// value in linkerd's Helm chart: 3 s for Initial, 5 min for Idle and 1 h for Lifetime. A
+// negative field means no limit. While the consumer handles an update, the timer of Idle stops,
+// but that of Lifetime continues.
 type Limits struct {
 	// Initial limits the time from the start of a stream, including connecting, to the
 	// first message other than a Remove. An answer to a health check also ends this time. 0
@@ -61,7 +62,8 @@ const (
 // errNoAnswer is the error of a stream that exceeded Limits.Initial.
 var errNoAnswer = status.Error(codes.DeadlineExceeded, "the controller does not answer")
 
-// watch is the state of one call of Resolve. It opens several streams, one after the other.
+// watch is the state of one call of Resolve. The call opens several Get streams, one after the
+// other.
 type watch struct {
 	*options
 	conn    grpc.ClientConnInterface
@@ -121,9 +123,9 @@ func (w *watch) read(dog *stream.Watchdog, yield func(resolve.Update) bool) erro
 	}
 }
 
-// reader converts three inputs of one stream to updates: messages, answers to health
-// checks, and the absence of messages. Before the first message, another goroutine receives,
-// so that the reader can wait for all three.
+// reader converts the events of one stream to updates. An event is a message, an answer to a
+// health check, or the end of the time emptyAfter without a message. Another goroutine receives
+// the first message, so that the reader can wait for all three.
 type reader struct {
 	*watch
 	dog        *stream.Watchdog
@@ -137,8 +139,8 @@ type reader struct {
 	empty <-chan time.Time
 }
 
-// next waits for a message, an answer to a health check, or a time limit. ok is false if
-// the result is neither an update nor an error.
+// next waits for a message, an answer to a health check, or a time limit. ok is false if the
+// event leads to no update, for example an answer to a health check.
 func (r *reader) next() (u resolve.Update, ok bool, err error) {
 	var m received
 	if r.first == nil {
@@ -195,13 +197,12 @@ func (r *reader) receiveFirst() {
 	}
 }
 
-// checkHealth sends a gRPC health check after healthCheckAfter, and further ones with a backoff.
-// When the server at the address server has answered, it sends true to the channel answers and
-// returns. If another server answers first, it sends false once.
+// checkHealth sends a gRPC health check after the time healthCheckAfter, and further ones with a
+// backoff. An answer from the address in the argument server sends true to the channel answers
+// and ends checkHealth. The first answer from another address sends false.
 //
-// The status of an answer does not matter, because any answer proves that the controller
-// runs. A gRPC keep-alive would not prove that, because the proxy of the controller answers
-// PINGs.
+// Any status counts as an answer, because any answer proves that the controller runs. A gRPC
+// keep-alive would not prove that, because the proxy of the controller answers PINGs.
 func (w *watch) checkHealth(ctx context.Context, server string, answers chan<- bool) {
 	pause := backoff.Backoff{Min: healthCheckAfter, Max: time.Minute}
 	if w.limits.Initial > 0 {

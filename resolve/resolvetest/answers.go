@@ -52,8 +52,8 @@ func answers() []Check {
 	}
 }
 
-// first checks that the first answer of a new stream has the given state and endpoints, and
-// that the stream yields a later change.
+// first starts a stream and checks that its first answer has the given state and endpoints. It
+// then changes the source, and checks that the stream yields the change.
 func (g *rig) first(state resolve.State, endpoints ...resolve.Endpoint) {
 	w := g.watch(context.Background(), g.target())
 	w.jump(state, endpoints...)

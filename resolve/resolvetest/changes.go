@@ -75,8 +75,8 @@ func follow(g *rig) {
 	}
 }
 
-// vanish calls the function remove, which must remove all endpoints, and then sets endpoints,
-// twice. It checks that the target has the given state while it has no endpoints.
+// vanish calls the function remove, which must remove all endpoints, and then adds endpoints. It
+// checks that the target has the given state while it has no endpoints. It does so twice.
 func (g *rig) vanish(remove func(string), state resolve.State) {
 	w := g.start(0, 1)
 	for range 2 {

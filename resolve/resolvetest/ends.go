@@ -16,8 +16,8 @@ const many = 8
 // violation is not found.
 const moment = 50 * time.Millisecond
 
-// soon is the time in which at least one of several streams must end. The other streams may
-// be late on a slow machine.
+// soon is the time limit for the fastest of several streams to end. The other streams may take
+// longer, because the machine may be slow.
 const soon = time.Second
 
 // ends returns the checks of how streams end.
@@ -69,9 +69,9 @@ func ends() []Check {
 	}
 }
 
-// inTime calls the function leave, which ends a stream, until a stream has ended within the time
-// soon. leave returns the stream. inTime records a violation if that does not happen within the
-// number of calls in the constant many.
+// inTime calls the function leave until the stream that leave has ended and returned took at
+// most the time soon to end. After as many calls as the constant many says, it records a
+// violation.
 func (g *rig) inTime(leave func() *watch) {
 	quickest := time.Duration(math.MaxInt64)
 	for i := 0; i < many && g.err == nil; i++ {
@@ -103,8 +103,8 @@ func endUnanswered(g *rig) {
 	g.Interrupt(g.target(), func() { g.inTime(g.endEarly) })
 }
 
-// endEarly ends the context of a new stream after its first item. If no item arrives within the
-// time moment, it ends the context then. It returns the stream.
+// endEarly starts a stream and ends its context at the first item, or after the time moment
+// without an item. It waits for the end of the stream and returns it.
 func (g *rig) endEarly() *watch {
 	w := g.watch(context.Background(), g.target())
 	timer := time.NewTimer(moment)
@@ -119,7 +119,8 @@ func (g *rig) endEarly() *watch {
 	return w
 }
 
-// endDone ends the context of a stream before ranging over the sequence.
+// endDone ranges over a sequence of which the context has already ended. It checks that the
+// sequence ends within the time soon.
 func endDone(g *rig) {
 	g.set(0)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -131,8 +132,9 @@ func endDone(g *rig) {
 	})
 }
 
-// leaveNothing opens many streams, ends each of them with the function leave, and looks for leaked
-// goroutines. At least one stream must end within the time soon.
+// leaveNothing opens many streams, one after the other. It ends each by the function leave, and
+// checks that no goroutines have leaked. The fastest of the first streams must end within the
+// time soon.
 func (g *rig) leaveNothing(leave func(*watch)) {
 	end := func() *watch {
 		w := g.start(0, 1)
@@ -159,9 +161,9 @@ func (g *rig) leaveNothing(leave func(*watch)) {
 	g.fail(g.noneSince(before, count+many))
 }
 
-// noneSince checks that no goroutines have leaked. It waits until the process has fewer than
-// limit goroutines, or only goroutines that the option ignore excludes. It returns an error
-// after the timeout.
+// noneSince checks that no goroutines have leaked. It succeeds as soon as the process has fewer
+// than limit goroutines, or has only goroutines that the option ignore excludes. It returns an
+// error after the timeout.
 func (g *rig) noneSince(ignore goleak.Option, limit int) error {
 	deadline := time.Now().Add(g.Timeout)
 	for g.err == nil && runtime.NumGoroutine() >= limit {

@@ -78,9 +78,9 @@ func (g *rig) interrupt(meanwhile func(), state resolve.State, endpoints ...reso
 	w.jump(state, endpoints...)
 }
 
-// interruptedForNothing interrupts a source that does not change, and checks that the set
-// does not change. At the end it changes the source, because a wrong update would be
-// yielded before that change.
+// interruptedForNothing interrupts a source that does not change, and checks that the stream
+// yields no change. At the end it adds an endpoint. That change must be the first one that
+// arrives.
 func interruptedForNothing(g *rig) {
 	w := g.start(0, 1)
 	for range 3 {
@@ -133,7 +133,8 @@ func endInOutage(g *rig) {
 	})
 }
 
-// breakInOutage breaks out of the loop at the first error of an outage.
+// breakInOutage breaks out of the loop at the first error of an outage. It checks that no
+// goroutines have leaked.
 func breakInOutage(g *rig) {
 	g.leaveNothing(func(w *watch) {
 		g.Interrupt(g.target(), func() {

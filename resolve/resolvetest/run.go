@@ -40,7 +40,8 @@ func Checks() []Check {
 	return slices.Concat(answers(), changes(), streams(), ends(), outages())
 }
 
-// need is the name of an optional function of a Subject or Source that a check uses.
+// need is the name of a function of a Subject or Source that may be nil. A check that needs the
+// function is skipped if it is nil.
 type need string
 
 const (

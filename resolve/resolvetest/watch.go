@@ -37,7 +37,7 @@ type item struct {
 	err    error
 }
 
-// action is the action of a consumer after an item.
+// action tells a consumer how to continue after an item, for example to break out of its loop.
 type action int
 
 const (
@@ -85,9 +85,9 @@ func (g *rig) start(numbers ...int) *watch {
 	return w
 }
 
-// consume ranges over the sequence by calling it with a function instead of a range
-// statement. A range statement panics at an item after a break, but consume counts such
-// items.
+// consume ranges over the sequence in the manner of a loop, and counts items that are yielded
+// after a break. It calls the sequence with a function, because a range statement would panic at
+// such an item.
 func (w *watch) consume() {
 	defer close(w.ended)
 	defer func() {
@@ -122,9 +122,8 @@ func (w *watch) consume() {
 	})
 }
 
-// run leaves the loop of the consumer if a is panics or exits. For the constant panics, it
-// panics with errConsumer. For the constant exits, it calls runtime.Goexit. For the constants
-// continues and breaks, it does nothing, because consume then returns from the loop body.
+// run performs the action a if it is the constant panics or exits. For panics, it panics with
+// errConsumer. For exits, it calls runtime.Goexit. The caller handles all other actions.
 func (a action) run() {
 	switch a {
 	case panics:
@@ -135,9 +134,9 @@ func (a action) run() {
 	}
 }
 
-// next lets the consumer continue after the last item and waits for the next item. ok is
-// false if the sequence ended. It returns an error after the timeout or for an invalid
-// item.
+// next lets the consumer continue after the last item and waits for the next item. ok is false
+// if the sequence ended. next returns an error after the timeout, and for an item that is not
+// exactly one of an update and an error.
 func (w *watch) next() (it item, ok bool, err error) {
 	w.answer(continues)
 	timer := time.NewTimer(w.g.Timeout)
@@ -168,8 +167,8 @@ func (w *watch) answer(a action) {
 	}
 }
 
-// step waits for the next update and applies it to the set. It ignores errors other than
-// ErrUnresolvable.
+// step waits for the next update, applies it to the set of w, and returns the change. It skips
+// errors, but returns an error if the stream yields ErrUnresolvable or ends.
 func (w *watch) step() (resolve.Diff, error) {
 	for {
 		it, ok, err := w.next()
@@ -274,8 +273,9 @@ func (w *watch) finish(a action, check func(item) error) {
 	w.took = time.Since(begun)
 }
 
-// afterContext checks an item that was yielded after the end of the context. The item may
-// be an update only if it does not change the set, or is the first answer.
+// afterContext checks an item that was yielded after the end of the context. It returns an error
+// if the item is ErrUnresolvable, or an update that changes the set. The first answer may change
+// the set.
 func (w *watch) afterContext(it item) error {
 	switch known := w.set.State() != resolve.StatePending; {
 	case errors.Is(it.err, resolve.ErrUnresolvable):
@@ -286,8 +286,8 @@ func (w *watch) afterContext(it item) error {
 	return nil
 }
 
-// leave makes the consumer end its loop by the action a, and waits until the sequence has returned.
-// The consumer must have received an item.
+// leave makes the consumer end its loop by the action a, and waits until the sequence has
+// returned. The consumer must have received an item before.
 func (w *watch) leave(a action) {
 	if !w.held {
 		w.g.failf("no item was received to break at")
