@@ -14,10 +14,10 @@ import (
 	"github.com/gotower/gotower/internal/authority"
 )
 
-// Accessor reads the path and other parts of requests and responses. Layers that work with
-// every protocol use it, for example routes and tap. Package httplayer implements it for
-// *http.Request and *http.Response. The methods of an Accessor do not modify the messages
-// and are safe for concurrent use.
+// Accessor reads the path and other parts of requests and responses. Code that works with every
+// protocol uses it, for example package tap. Package httplayer implements it for *http.Request and
+// *http.Response. The methods of an Accessor do not modify the messages and are safe for concurrent
+// use.
 type Accessor[Req, Rsp any] interface { //nolint:interfacebloat // the parts of a message
 	Method(Req) string          // "GET", as sent
 	Scheme(Req) string          // "http" or "https"; "" if unknown
@@ -36,10 +36,10 @@ type Accessor[Req, Rsp any] interface { //nolint:interfacebloat // the parts of 
 }
 
 // Header gives read access to header or trailer fields. Names are case-insensitive. An
-// implementation may have two optional methods, which callers prefer because All is slower.
-// Values(name string) []string returns all values of one field, as [net/http.Header.Values]
-// does. HasName(match func(name string) bool) bool reports whether match returns true for
-// at least one name.
+// implementation may have two optional methods, which callers prefer because a search through All
+// is slower. Values(name string) []string returns all values of one field, as
+// [net/http.Header.Values] does. HasName(match func(name string) bool) bool reports whether match
+// returns true for at least one name.
 type Header interface {
 	Get(name string) string         // the first value, or ""
 	All() iter.Seq2[string, string] // every name and value, a pair for each value
@@ -191,9 +191,9 @@ func (s bodyAccessor[T]) body(message T) io.ReadCloser {
 	return body
 }
 
-// observed returns the wrapper that [ObserveBody] put around the body of rsp, or nil if the
-// body has no wrapper. Before a layer returns rsp, it may replace the reader inside the
-// wrapper.
+// observed returns the wrapper that [ObserveBody] put around the body of rsp, or nil if the body
+// has no wrapper. A layer may replace the reader inside the wrapper before it returns rsp, for
+// example to add the text of an expired limit to errors.
 func (s bodyAccessor[T]) observed(rsp T) *observedBody {
 	switch b := s.body(rsp).(type) {
 	case *observedBody:

@@ -61,9 +61,9 @@ func (p AdaptivePolicy) filled() AdaptivePolicy {
 	return p
 }
 
-// AdaptiveLimit is a [Limit] with a size that follows the latency of inner. It admits as many
-// requests as keep inner busy without a long queue in inner. The formula is Gradient2 of
-// Netflix's concurrency-limits, with the headroom of Envoy's adaptive concurrency filter.
+// AdaptiveLimit is a [Limit] with a size that follows the latency of inner. The limit rises while
+// the latency stays low, and falls when requests wait in inner. The formula is Gradient2 of
+// Netflix's concurrency-limits, with the growth of Envoy's adaptive concurrency filter.
 //
 // Admission: a request is admitted while the number of requests in flight is below the limit.
 // Ready waits for a free slot, then for inner.
@@ -71,9 +71,8 @@ func (p AdaptivePolicy) filled() AdaptivePolicy {
 // Cancellation: a request is rejected if its context has ended. The slot of a canceled request
 // stays taken until the request ends, and its latency does not count.
 //
-// Body: a request keeps its slot until the response ends, see [WithCompletion]. With
-// [AtReturn], it keeps the slot until inner returns. The latency is the time to the response
-// headers.
+// Body: a request keeps its slot until the response ends, see [WithCompletion]. With [AtReturn], it
+// keeps the slot until inner returns. The latency is the time to the response headers.
 //
 // Errors: a rejection is an [Error] of kind [ErrNotReady]. Responses of class [Throttled] and
 // timeouts (errors that match [context.DeadlineExceeded]) lower the limit, unless the caller
@@ -133,9 +132,9 @@ func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, e
 	return rsp, nil
 }
 
-// learn passes the result of a request to the gate: the latency of a success, or that inner
-// was overloaded. It ignores other outcomes. The argument began is the time from l.born to
-// the start of the request.
+// learn passes the outcome of a request to the gate. For a success it passes the latency. If inner
+// was overloaded, it passes this fact. Other outcomes are ignored. The argument began is the time
+// from l.born to the start of the request.
 func (l *adaptiveLimit[Req, Rsp]) learn(ctx context.Context, began time.Duration, out Outcome[Rsp]) {
 	var ended bool
 	switch class := l.classOf(ctx, out); {
@@ -150,9 +149,9 @@ func (l *adaptiveLimit[Req, Rsp]) learn(ctx context.Context, began time.Duration
 	}
 }
 
-// watchProbe starts a timer if a probe is running. A probe is a window with a lower limit,
-// which measures the latency without a queue. The timer ends the probe if no request
-// finishes for four times the latency.
+// watchProbe starts a timer if a probe is running. A probe is a window with a lower limit, which
+// measures the latency without a queue. The timer ends the probe if no request finishes for four
+// times the latency that was measured before the probe.
 func (l *adaptiveLimit[Req, Rsp]) watchProbe() {
 	began, after := l.gate.probe()
 	if after == 0 {
@@ -200,9 +199,9 @@ func (l *adaptiveLimit[Req, Rsp]) Describe() Node {
 	}}
 }
 
-// adaptiveGate counts the requests in flight and collects the measurements of the current
-// window. A point in time, such as began, is the duration since the creation of the service.
-// A request locks the mutex only if it ends a window.
+// adaptiveGate counts the requests in flight and collects the measurements of the current window.
+// Its methods take points in time as durations since the creation of the service. A request locks
+// the mutex only if it ends a window.
 type adaptiveGate struct {
 	limit atomic.Int64
 	began atomic.Int64 // the start of the window, in nanoseconds
@@ -289,9 +288,9 @@ func (g *adaptiveGate) drop(now time.Duration) bool {
 	return g.endWindow(g.samples.Load(), now)
 }
 
-// endWindow ends the window and computes the new limit. It does nothing if the window has
-// too few responses or is too short, see the method enough. It returns whether it ended the
-// window. The argument samples is the current value of g.samples.
+// endWindow ends the window and computes the new limit. It returns true if it did so. It does
+// nothing and returns false if the window has too few responses or is too short, or if another
+// goroutine ends it. The argument samples is the current value of g.samples.
 func (g *adaptiveGate) endWindow(samples uint64, now time.Duration) bool {
 	if !g.enough(samples, now) || !g.mu.TryLock() {
 		return false
@@ -319,8 +318,8 @@ func (g *adaptiveGate) nextWindow(now time.Duration) adaptiveWindow {
 	return w
 }
 
-// probe returns the start of the current probe, and the time after which giveUp must check
-// the probe. The result after is 0 if no probe is running.
+// probe returns the start of the current probe, and the time to wait before the method giveUp is
+// called. Both results are 0 if no probe is running.
 func (g *adaptiveGate) probe() (began, after time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -330,14 +329,14 @@ func (g *adaptiveGate) probe() (began, after time.Duration) {
 	return time.Duration(g.began.Load()), time.Duration(g.control.patience())
 }
 
-// adaptiveLooks is the largest number of times that giveUp checks one probe. The last check
-// ends the probe.
+// adaptiveLooks is the number of times that the method giveUp checks one probe. The last check ends
+// the probe.
 const adaptiveLooks = 8
 
-// giveUp checks the probe that started at began. It ends the probe if no request has
-// finished since the last check, because long requests then occupy all slots. The last of
-// adaptiveLooks checks ends the probe in any case. The result ended is true if giveUp ended
-// the probe. The result again is true if giveUp must check the probe again.
+// giveUp checks the probe that started at began. It ends the probe if no request has finished since
+// the last check, because a probe that makes no progress would keep the limit low. Check number
+// adaptiveLooks always ends the probe. The result ended is true if giveUp ended the probe. The
+// result again is true if giveUp must check the probe again.
 func (g *adaptiveGate) giveUp(began, now time.Duration) (ended, again bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -364,8 +363,8 @@ func (g *adaptiveGate) enough(samples uint64, now time.Duration) bool {
 	return int64(now)-g.began.Load() >= g.least.Load()
 }
 
-// found returns the estimated latency without a queue, or 0 if no estimate exists yet. It
-// also returns whether a probe is running.
+// found returns the values that Describe shows: the estimated latency without a queue, and whether
+// a probe is running. The latency is 0 if no estimate exists yet.
 func (g *adaptiveGate) found() (base time.Duration, probing bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -2,8 +2,8 @@ package layer
 
 import "math"
 
-// adaptiveControl computes the limit of an [AdaptiveLimit]. Each window of measurements
-// makes one step. It is not safe for concurrent use.
+// adaptiveControl computes the limit of an [AdaptiveLimit]. It computes a new limit after each
+// window of measurements. It is not safe for concurrent use.
 //
 // A window lasts at least the Window of the policy. It has at least 20 responses, and at
 // least as many as requests were in flight. After each window the limit L becomes the
@@ -17,11 +17,11 @@ import "math"
 // that overloaded inner. The last term is left out if less than half of L is used or more
 // than 1 % are dropped.
 //
-// A probe is a short window with the limit (L - min(√L, L/4)) / 2. It measures base,
-// because half of L should cause no queue. A probe runs every 50 windows, when the limit is
-// first used, and when L has fallen to 0.6 of its maximum. If the latency falls in
-// proportion to the limit, inner still has a queue. Then another probe with half the limit
-// follows, and L becomes at most twice the limit of the probe.
+// A probe is a short window with the limit (L - min(√L, L/4)) / 2. It measures base, because half
+// of L should cause no queue. A probe runs every 50 windows, when the limit is first used, and when
+// L has fallen to 0.6 of its maximum. If the latency fell in proportion to the limit, inner still
+// has a queue. Then L becomes at most twice the limit of the probe, and another probe with half
+// that limit follows.
 type adaptiveControl struct {
 	policy AdaptivePolicy
 
@@ -105,9 +105,9 @@ func (c *adaptiveControl) set(limit float64) {
 	c.mark = max(c.mark, c.limit)
 }
 
-// follow updates base, the estimated latency without a queue, after a window that was not a
-// probe. The argument latency is the mean latency of that window. The argument used reports
-// whether more than half of the limit was in use.
+// follow moves base, the estimated latency without a queue, towards the argument latency. This is
+// the mean latency of a window that was not a probe. A latency above base counts only if used is
+// false (at most half of the limit was used) or the limit is at its minimum.
 func (c *adaptiveControl) follow(latency float64, used bool) {
 	switch over := latency - c.base; {
 	case c.base == 0:
@@ -138,7 +138,7 @@ func (c *adaptiveControl) probeWhenDue(w adaptiveWindow) {
 	c.probe((c.limit - adaptiveHeadroom(c.limit)) / 2)
 }
 
-// adaptiveHeadroom returns how much the limit may grow in one window.
+// adaptiveHeadroom returns the amount by which the limit may grow in one window.
 func adaptiveHeadroom(limit float64) float64 { return min(math.Sqrt(limit), limit/4) }
 
 func (c *adaptiveControl) probe(limit float64) {
@@ -149,17 +149,16 @@ func (c *adaptiveControl) probe(limit float64) {
 // It is four times the latency before the probe.
 func (c *adaptiveControl) patience() float64 { return 4 * math.Exp2(c.loaded) }
 
-// giveUp ends a probe that has no usable measurement, and returns the limit for the next
-// window.
+// giveUp ends a probe without using its measurements, and returns the limit for the next window.
 func (c *adaptiveControl) giveUp() int64 {
 	c.probing, c.enforced = false, c.limit
 	return int64(c.enforced)
 }
 
-// probed processes the window of a probe, and ends the probe or continues it with half the
-// limit. The probe continues if the latency fell in proportion to the limit, because then
-// inner still has a queue. The probe also continues once if the latency is much longer than
-// base, because one measurement may be wrong.
+// probed processes the window of a probe. It continues the probe with half the limit if the latency
+// fell in proportion to the limit, because inner then still has a queue. It also continues once if
+// the latency is much longer than base, because one measurement may be wrong. Otherwise it ends the
+// probe and updates base.
 func (c *adaptiveControl) probed(w adaptiveWindow) {
 	c.set(c.limit * max(1-w.droppedShare(), adaptiveShrink))
 	if w.samples == 0 {

@@ -261,8 +261,8 @@ func (b *breaker[Req, Rsp]) decide(p *breakerPeriod, c Class, out Outcome[Rsp]) 
 	}
 }
 
-// count adds an outcome of class c to the counts of p. It returns the reason why the
-// breaker must open now, or "".
+// count adds an outcome of class c to the counts of the period p. If the breaker must open now,
+// count returns the reason. Otherwise it returns "".
 func (b *breaker[Req, Rsp]) count(p *breakerPeriod, c Class) string {
 	row := int64(0)
 	switch c {
@@ -359,8 +359,8 @@ func (b *breaker[Req, Rsp]) watch(ctx context.Context, rsp Rsp, p *breakerPeriod
 	return rsp
 }
 
-// observer returns an observer for one response: the spare one if there is one, or a new
-// one.
+// observer returns an observer for one response. It reuses the spare observer of b if that is set.
+// Otherwise it allocates one.
 func (b *breaker[Req, Rsp]) observer() *breakerObserver[Req, Rsp] {
 	if b.spare.Load() != nil {
 		if a := b.spare.Swap(nil); a != nil {

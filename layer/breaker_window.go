@@ -95,8 +95,8 @@ func (b *breaker[Req, Rsp]) closed() *breakerPeriod {
 	return p
 }
 
-// clean reports whether a success needs no action in the period p, because the breaker is
-// closed and the counts of p would not change.
+// clean reports whether a success would change nothing: the breaker is closed, has no success rate
+// to update, and has counted no consecutive failures.
 func (p *breakerPeriod) clean() bool {
 	return p.trip == nil && p.window == nil && p.failures.Load() == 0
 }

@@ -19,8 +19,8 @@ import (
 //
 //	ratio × deposits in the last ttl + perSecond × ttl
 //
-// A deposit expires after ttl. The precision of all times is ttl/64. The rounding never
-// grants a withdrawal that exact times would deny.
+// A deposit expires after ttl. The precision of all times is ttl/64. Times are rounded so that a
+// withdrawal is never granted too early.
 type Budget struct {
 	ttl     time.Duration
 	ratio   float64
@@ -131,8 +131,8 @@ func (g *budgetGauge) show() {
 	g.drawn.Store(drawn)
 }
 
-// follow must be called for every request. At every eighth call it updates the gauge, if
-// the balance may have risen because a withdrawal was granted in the last ttl.
+// follow must be called for every request. If a withdrawal was granted in the last ttl, every
+// eighth call updates the gauge. Otherwise follow does nothing.
 func (g *budgetGauge) follow() {
 	if g.drawn.Load() && g.requests.Add(1)%budgetGroup == 0 {
 		g.show()
@@ -145,9 +145,9 @@ func (b *Budget) bucket(epoch int64) *budgetBucket {
 	return &b.buckets[epoch%int64(len(b.buckets))]
 }
 
-// advance moves the buckets to the current time and adds the new deposits. The caller must
-// hold mu. New deposits count in the bucket of the previous call of advance, because in a
-// later bucket they would count for longer than ttl.
+// advance moves the buckets to the current time and adds the deposits since its previous call. They
+// count in the bucket of the previous call. They must not count for longer than ttl, and the time
+// of each deposit is unknown. The caller must hold mu.
 func (b *Budget) advance() {
 	now := time.Since(b.made) // read before the deposits, so that later ones are not counted too early
 	deposits := b.deposits.Load()
@@ -164,8 +164,8 @@ func (b *Budget) epochOf(at time.Duration) int64 {
 	return int64(at / (b.ttl / budgetBuckets))
 }
 
-// rotate makes the bucket with the number epoch the current one. It subtracts the counts of
-// expired buckets from paidIn and withdrawn. The caller must hold mu.
+// rotate makes the bucket with the number epoch the current one, if that is later. It subtracts the
+// counts of expired buckets from paidIn and withdrawn. The caller must hold mu.
 func (b *Budget) rotate(epoch int64) {
 	if epoch-b.epoch > int64(len(b.buckets)) {
 		b.epoch = epoch - int64(len(b.buckets))

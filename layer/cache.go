@@ -217,8 +217,8 @@ func (c *Cache[K, Req, Rsp]) reject(key K, kind error, reason string, cause erro
 	return &Error{Layer: "cache", Target: fmt.Sprint(key), Kind: kind, Reason: reason, Err: cause}
 }
 
-// rejectClosed returns the rejection of a request because its service returned [ErrClosed].
-// The rejection does not match [ErrClosed], because the cache will make another service.
+// rejectClosed returns the rejection of a request because its service returned [ErrClosed]. The
+// rejection matches [ErrNotReady] and not [ErrClosed], because the cache will make another service.
 func (c *Cache[K, Req, Rsp]) rejectClosed(key K, err error) error {
 	return c.reject(key, ErrNotReady, "closed until it is made again", notClosed{err})
 }

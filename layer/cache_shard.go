@@ -12,8 +12,9 @@ import (
 	"github.com/gotower/gotower/internal/refcount"
 )
 
-// cacheShard has the entries for some of the keys of a cache. Each change copies the map,
-// so that a look-up takes no lock. The copies are small, because a cache has 64 shards.
+// cacheShard has the entries for some of the keys of a cache. Each change replaces the map by a
+// changed copy, so that a look-up takes no lock. The copies are small, because a cache has 64
+// shards.
 type cacheShard[K comparable, Req, Rsp any] struct {
 	made atomic.Pointer[map[K]*cacheEntry[K, Req, Rsp]]
 
@@ -54,8 +55,8 @@ func (s *cacheShard[K, Req, Rsp]) claim(c *Cache[K, Req, Rsp], key K) (making ch
 	return making, true, nil
 }
 
-// settle ends the creation of the entry e. If the argument keep is true and the cache has
-// not ended, settle adds e to the shard. It reports whether it added e.
+// settle must be called when the creation of the entry e has ended. If the argument keep is true
+// and the context of the cache has not ended, settle adds e to the shard and returns true.
 func (s *cacheShard[K, Req, Rsp]) settle(key K, e *cacheEntry[K, Req, Rsp], keep bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,8 +96,8 @@ func (s *cacheShard[K, Req, Rsp]) end() int {
 	return len(over)
 }
 
-// cacheEntry is the service of one key. Its Count counts running calls and open responses.
-// It also has the state that Cache.sweep needs to drop idle services.
+// cacheEntry is the service of one key. Its Count counts running calls and open responses. It also
+// records when the service was last used, so that Cache.sweep can drop idle services.
 type cacheEntry[K comparable, Req, Rsp any] struct {
 	refcount.Count
 	handle *cacheHandle[K, Req, Rsp]

@@ -8,8 +8,8 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Class classifies the outcome of a request: whether the service succeeded, and whether
-// another attempt may succeed.
+// Class is the class of an outcome of a request. It tells whether the service succeeded, and
+// whether another attempt may succeed.
 type Class uint8
 
 // The classes of outcomes. Failure, Retryable and Throttled are failures.
@@ -60,8 +60,8 @@ func ClassifyGRPC(code uint32) Class {
 	return Success
 }
 
-// Outcome is the result of a request so far: at the response headers, or at the end of the
-// response. If Err is not nil, the headers and trailers of Response must not be read,
+// Outcome is the result of a request, either when the response headers have arrived or when the
+// response has ended. If Err is not nil, the headers and trailers of Response must not be read,
 // because another goroutine may be writing them.
 type Outcome[Rsp any] struct {
 	Response Rsp   // the zero value if Call returned an error

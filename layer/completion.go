@@ -25,8 +25,8 @@ type Observer interface {
 	End(err error)
 }
 
-// ResponseObserver is notified of the headers and the body of a response. Package tap
-// passes it to its accessors.
+// ResponseObserver is notified of the headers and the body of a response. Package tap passes a
+// ResponseObserver to its accessors, which call it.
 type ResponseObserver[Rsp any] interface {
 	// ResponseStarted is called once, with the response headers.
 	ResponseStarted(rsp Rsp)
@@ -36,11 +36,10 @@ type ResponseObserver[Rsp any] interface {
 	ResponseData(n int, p []byte)
 }
 
-// Completion determines when a response ends. It arranges that the methods of o are called,
-// and returns the response to pass on. It is called once for each response, before the body
-// is read, unless Call returned an error. The response also ends when ctx, the context of
-// the request, ends. If a Completion panics, the layer discards the response and calls
-// o.End.
+// Completion determines when a response ends. It returns the response to pass on, which calls the
+// methods of o as the response proceeds. It is called once for each response, before the body is
+// read. It is not called if Call returned an error. The response also ends when ctx, the context of
+// the request, ends. If a Completion panics, the layer discards the response and calls o.End.
 type Completion[Rsp any] func(ctx context.Context, rsp Rsp, o Observer) Rsp
 
 // AtReturn is the [Completion] for responses that end when Call returns.
@@ -185,9 +184,9 @@ func (b *observedBody) Close() error {
 // innerBody is embedded by the wrappers of a body. It forwards Read, Close and Pending.
 type innerBody struct{ io.ReadCloser }
 
-// Pending returns the number of bytes that Read can return without waiting. eof is true if
-// the body ends after these bytes. If the inner body has no method Pending, the results are
-// 0 and false. The bodies of the HTTP engines of package httplayer have it.
+// Pending returns the number of bytes that Read can return without waiting. eof is true if the body
+// ends after these bytes. If the inner body has no method Pending, the results are 0 and false. The
+// bodies of the HTTP engines of package httplayer have this method.
 func (b innerBody) Pending() (n int, eof bool) {
 	if b, ok := b.ReadCloser.(interface{ Pending() (n int, eof bool) }); ok {
 		return b.Pending()
@@ -250,9 +249,8 @@ func callUntil[Req, Rsp any](
 	return rsp, nil
 }
 
-// dropUnless is deferred by the method Call of a layer. If *returned is false, Call has
-// ended by a panic or Goexit. Then dropUnless discards the response and calls to.End,
-// unless to is nil.
+// dropUnless is deferred by the method Call of a layer. If *returned is false, Call has ended by a
+// panic or Goexit. Then dropUnless discards *rsp, the response, and calls to.End unless to is nil.
 func (o *options[Rsp]) dropUnless(returned *bool, rsp *Rsp, err *error, to Observer) {
 	if !*returned {
 		o.dropThenEnd(*rsp, *err, to)

@@ -8,9 +8,9 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// PickInfo has values from the context of a request. The layer that chooses an endpoint,
-// such as a balancer, reads them. All of them are in one context value, so that reading
-// them costs one look-up.
+// PickInfo has the values of a context that affect the choice of an endpoint, such as the endpoints
+// to avoid. A balancer reads them. All are in one context value, so that reading them costs one
+// look-up.
 type PickInfo struct {
 	Attempts     *Attempts    // endpoints to which the request was sent; nil if it is sent at most once
 	Explanation  *Explanation // receives the reasons of the choice; nil if they are not recorded
@@ -131,7 +131,8 @@ func WithRoute(ctx context.Context, r *Route) context.Context {
 	return reqctx.WithValue(ctx, routeKey{}, r)
 }
 
-// RouteFromContext returns the route that the last router above has chosen, or nil.
+// RouteFromContext returns the route that [WithRoute] stored in ctx, or nil. If several routers
+// stored a route, it returns the last one.
 func RouteFromContext(ctx context.Context) *Route {
 	r, _ := ctx.Value(routeKey{}).(*Route)
 	return r
@@ -151,8 +152,8 @@ type Attempts struct {
 // may be called: Add does nothing, and the set is empty.
 func AttemptsFromContext(ctx context.Context) *Attempts { return PickInfoFromContext(ctx).Attempts }
 
-// attemptsContext is the context in which [Retry] and [Hedge] send a request. It adds an
-// empty [Attempts] to the caller's context, unless an outer layer has added one.
+// attemptsContext is the context in which [Retry] and [Hedge] send a request. It has the [Attempts]
+// of the caller's context. If that has none, it has a new empty one.
 type attemptsContext struct {
 	reqctx.Wrapper // wraps the caller's context
 
@@ -160,8 +161,8 @@ type attemptsContext struct {
 	hints PickInfo
 }
 
-// follow makes c a child of ctx, the context with which the layer was called. If ctx has an
-// Attempts, c uses it. Otherwise c uses its field tries.
+// follow makes c a child of ctx, the context with which the layer was called. If ctx has no
+// Attempts, c provides its field tries as the Attempts.
 func (c *attemptsContext) follow(ctx context.Context) {
 	c.Context, c.hints = ctx, PickInfoFromContext(ctx)
 	if c.hints.Attempts == nil {

@@ -70,8 +70,8 @@ func (d *deadlineIn[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err 
 	return callWithLimit(d.Service, req, &r.timed, &d.options, d.bodies, false)
 }
 
-// due is the context of one request and its time limit. The limit is not shared with other
-// requests, because each request has a deadline of its own.
+// due is the context of one request and its time limit. Each request has a limit of its own,
+// because each request carries another deadline.
 type due struct {
 	timed
 	limit overrun

@@ -108,7 +108,7 @@ type Drainer struct {
 	begin   context.CancelFunc
 }
 
-// drainBegun is the bit of state that is set while draining: its sign bit.
+// drainBegun is the sign bit of the field state of a [Drainer]. It is set while draining.
 const drainBegun = math.MinInt64
 
 // NewDrainer returns a Drainer that admits all requests until Drain is called.

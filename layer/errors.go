@@ -63,8 +63,8 @@ var (
 // Value is an error. See "Panics" in the package documentation.
 type PanicError = panics.Error
 
-// kind is a sentinel error with its own text. It also matches the more general error in its
-// field named is.
+// kind is a sentinel error with its own text. errors.Is also matches it with the more general error
+// in its field named is.
 type kind struct {
 	text string
 	is   error
@@ -73,8 +73,8 @@ type kind struct {
 func (k *kind) Error() string { return k.text }
 func (k *kind) Unwrap() error { return k.is }
 
-// Error is an error that a layer returns. It has the place in the stack where the error
-// occurred. errors.Is matches it with Kind and with every error that Err matches.
+// Error is an error that a layer returns. It names the layer, the target and the endpoint at which
+// the error occurred. errors.Is matches it with Kind and with every error that Err matches.
 type Error struct {
 	Layer      string        // the layer that returned it: "queue", "limit", "balance"
 	Target     string        // the target of the stack ("web.default:80"), if known

@@ -12,10 +12,10 @@ import (
 // the duration in the argument after, requests go to fallback. If after is 0, they go there at
 // once.
 //
-// Admission: each request goes to primary first, because that shows when primary has recovered. A
-// rejection by primary before the duration is over is returned, so that a [Queue] above waits.
-// When the duration is over, or if the rejection matches [ErrClosed], the request goes to
-// fallback. Ready waits for primary at first, and for either service when the duration is over.
+// Admission: each request goes to primary first, because that shows when primary has recovered. If
+// primary rejects it, the request goes to fallback when the duration is over, or if the rejection
+// matches [ErrClosed]. Until then the rejection is returned, so that a [Queue] above waits. Ready
+// waits for primary at first, and for either service when the duration is over.
 //
 // Cancellation: if primary rejects a request because the caller's context ended, primary
 // does not count as unready.
@@ -23,8 +23,8 @@ import (
 // Body: not touched.
 //
 // Errors: passed unchanged. If both services reject a request, the result is an [Error] of kind
-// [ErrNotReady]. Its cause is the rejection by primary. If that matches [ErrClosed], the cause is
-// the rejection by fallback.
+// [ErrNotReady]. Its cause is the rejection by primary, or by fallback if the rejection by primary
+// matches [ErrClosed].
 //
 // Cost: an atomic load while primary is ready; otherwise two clock readings and a
 // rejection. It panics if a service is nil or after is negative.

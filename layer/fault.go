@@ -68,9 +68,9 @@ func (p FaultPolicy[Req]) delay() time.Duration {
 	return p.Delay // the sum does not fit in a Duration
 }
 
-// cause returns Err, the cause of the [Error] for an injected fault. It returns nil if Err
-// has the same text as ErrInjected, because the text of the Error already contains that of
-// its kind, ErrInjected.
+// cause returns the cause of the [Error] for an injected fault. This is the field Err of p. If that
+// has the same text as ErrInjected, the result is nil, because the text of the Error already has
+// it.
 func (p FaultPolicy[Req]) cause() error {
 	if p.Err != nil && p.Err.Error() == ErrInjected.Error() {
 		return nil

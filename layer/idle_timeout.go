@@ -19,8 +19,8 @@ import (
 // matches [ErrIdleTimeout]. The context also ends with the response. The Read must return
 // when the context ends, as the bodies of net/http do.
 //
-// Body: the limit applies to a field Body of type [io.ReadCloser] that the [Completion]
-// observes. It does not apply to upgraded connections (an [io.Writer]).
+// Body: the limit applies to a field Body of type [io.ReadCloser] that the [Completion] observes.
+// It does not apply to upgraded connections, that is, to a Body that is also an [io.Writer].
 //
 // Errors: a Read that waited too long returns an [Error] of kind [ErrIdleTimeout]. Errors
 // of inner are returned unchanged.

@@ -20,8 +20,8 @@ import (
 //
 //	prometheus.NewCounterFrom(stdprometheus.CounterOpts{Name: "responses_total"}, []string{"class"})
 //
-// When a layer is created, it adds 0 to its counters and gauges, and sets Budget and Limit.
-// Therefore every series exists from the start, and an undeclared label panics at once.
+// When a layer is created, it adds 0 to its counters and gauges, and sets the gauges Budget and
+// Limit. Therefore every series exists from the start, and an undeclared label panics at once.
 //
 // The layer [Metrics] writes the first group of fields. The layers named in the comments
 // write the others, if [WithMetrics] is set.

@@ -159,10 +159,9 @@ func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 // awaitReady waits until w is at the front of the queue, and then until inner is ready.
 // When it returns, w has left the queue.
 //
-// The result late is true if w has waited for maxWait, or if inner was not ready for
-// maxWait while requests waited. The caller then sends the request once more, because the
-// rejection that inner returns now has the current reason. Only the request at the front
-// needs a timer, because the others arrived later.
+// The result late is true if w has waited for maxWait, or if inner was not ready for maxWait while
+// requests waited. The caller then sends the request once more, to get a rejection with the current
+// reason. Only the request at the front needs a timer, because the others arrived later.
 func (q *queue[Req, Rsp]) awaitReady(ctx context.Context, w *waiter) (late bool, err error) {
 	defer q.waiters.leave(w)
 	select {
@@ -193,9 +192,9 @@ func (q *queue[Req, Rsp]) awaitReady(ctx context.Context, w *waiter) (late bool,
 	return false, err
 }
 
-// timeout returns the error of the request w after awaitReady returned true for late. The
-// argument cause is the rejection by inner. If inner was not ready for maxWait, the queue
-// enters fail-fast. Then the other waiting requests time out one after the other.
+// timeout returns the error of the request w, which has waited too long. The argument cause is the
+// rejection by inner. If inner was not ready for maxWait, timeout starts fail-fast, and the other
+// waiting requests time out one after the other.
 func (q *queue[Req, Rsp]) timeout(w *waiter, cause error) error {
 	if time.Since(q.waiters.unreadySince()) >= q.maxWait {
 		q.waiters.setRejection(cause)

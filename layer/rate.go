@@ -114,7 +114,8 @@ type rateTerms struct {
 	rejections [rateSteps]Error // the rejections, one for each value of RetryAfter
 }
 
-// rateSteps is the number of different values of RetryAfter in the rejections of one layer.
+// rateSteps is the number of different values of RetryAfter in the rejections of one layer. The
+// rejections are made in advance, one for each value.
 const rateSteps = 16
 
 // rateNever is returned as the time to the next token if no token will arrive.

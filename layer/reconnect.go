@@ -13,9 +13,9 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Reconnect returns a service that sends requests to a connection. A connection is a service
-// that connect returned. After it returned [ErrClosed], connect makes another one. A connection
-// must release its resources when it closes.
+// Reconnect returns a service that sends requests to a connection. A connection is a service that
+// connect returned. After a connection returned [ErrClosed], connect makes another one. A
+// connection must release its resources when it closes.
 //
 // Admission: the first Ready or Call starts connect. Only one connect runs at a time. After a
 // failure, connect runs again when the backoff has passed and a caller needs a connection.
@@ -31,8 +31,8 @@ import (
 // Errors: a rejection is an [Error] of kind [ErrNotReady] with the last failure. Its RetryAfter
 // is the time to the next connect.
 //
-// Cost: two atomic loads per request. A goroutine runs during connect and the wait before it.
-// The zero Backoff means [DefaultBackoff].
+// Cost: two atomic loads per request. A goroutine runs during connect and the wait before it. If
+// the argument b is zero, it means [DefaultBackoff].
 func Reconnect[Req, Rsp any](
 	ctx context.Context, connect func(ctx context.Context) (Service[Req, Rsp], error), b Backoff, opts ...Option[Rsp],
 ) Service[Req, Rsp] {
@@ -101,8 +101,8 @@ func (r *reconnect[Req, Rsp]) Ready(ctx context.Context) error {
 	}
 }
 
-// wait starts a connect if necessary. It returns nil when a connection exists, a connect
-// has completed, or r.ctx has ended. If ctx ends first, it returns a rejection.
+// wait starts the function connect if necessary. It returns nil when a connection exists, when
+// connect has returned, or when r.ctx has ended. If ctx ends first, it returns a rejection.
 func (r *reconnect[Req, Rsp]) wait(ctx context.Context) error {
 	before := r.ensure()
 	// connect may not observe r.ctx.
@@ -182,8 +182,8 @@ func (r *reconnect[Req, Rsp]) state(connected bool) string {
 	return "idle"
 }
 
-// ensure starts a goroutine that connects, unless one is running or a connection exists. It
-// returns the number of connects that have completed until now.
+// ensure starts a goroutine that calls connect, unless one is running, a connection exists or r.ctx
+// has ended. It returns the number of calls of connect that have completed.
 func (r *reconnect[Req, Rsp]) ensure() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,9 +237,9 @@ func (r *reconnect[Req, Rsp]) failure(since time.Time, cause error) {
 	r.cause = cause
 }
 
-// drop removes link, which returned cause, an error that matches [ErrClosed]. The next
-// caller then connects. If link served no request and lasted for less than the longest
-// backoff, it counts as a failed connect.
+// drop removes link, which returned cause, an error that matches [ErrClosed]. The next caller then
+// connects. If link served no request and lasted for less than the longest backoff, drop counts it
+// as a failed connect. Then the backoff applies.
 func (r *reconnect[Req, Rsp]) drop(link *reconnectLink[Req, Rsp], cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -253,8 +253,8 @@ func (r *reconnect[Req, Rsp]) drop(link *reconnectLink[Req, Rsp], cause error) {
 	r.failure(link.since, cause)
 }
 
-// reject returns the rejection of a caller that has no connection. If the caller waited in
-// Ready, the argument cause is the cause of its context. Otherwise cause is nil.
+// reject returns the rejection of a request or a Ready for which no connection exists. The argument
+// cause is the cause of the context that ended a Ready. For a request it is nil.
 func (r *reconnect[Req, Rsp]) reject(cause error) error {
 	if isBare(cause) && errors.Is(cause, ErrNotReady) {
 		cause = nil

@@ -88,9 +88,9 @@ func (b *BodyReplay) Next() (io.ReadCloser, bool) {
 	return r, true
 }
 
-// Whole reports whether earlier readers stay valid after the next call of Next. They do if
-// the body was read to its end and all of it is stored. They also do if each attempt has a
-// body from the function get of [ReplayBody].
+// Whole reports whether earlier readers stay valid after the next call of Next. It returns true if
+// the body was read to its end and is stored completely. It also returns true if the function get
+// was given to [ReplayBody], because each attempt then has its own body.
 func (b *BodyReplay) Whole() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -184,9 +184,8 @@ func (r *replayReader) fetch(p []byte) (n int, err error) {
 	return b.source.Read(p)
 }
 
-// take stores the result of a read of the source by r: the bytes p and the error err. If r
-// has become invalid, the current reader of the BodyReplay will read these bytes. The
-// caller must hold the mutex.
+// take stores the bytes p and the error err that the source returned to r. If another reader has
+// replaced r in the meantime, that reader will read these bytes. The caller must hold the mutex.
 func (r *replayReader) take(p []byte, err error) {
 	b := r.body
 	if b.err = err; len(p) == 0 {
@@ -331,7 +330,7 @@ func (r fieldReplayer[Req, Rsp]) RetryAfter(_ Rsp, err error) (time.Duration, bo
 	return RetryAfter(err)
 }
 
-// Peek returns rsp and false, because such responses have no trailers.
+// Peek returns rsp and false, because the default Replayer knows of no trailers.
 func (r fieldReplayer[Req, Rsp]) Peek(_ context.Context, rsp Rsp) (Rsp, bool) { return rsp, false }
 
 func (r fieldReplayer[Req, Rsp]) Drain(rsp Rsp) {

@@ -81,9 +81,10 @@ var polled = func() context.Context {
 	return ctx
 }()
 
-// ReadyWhile calls svc.Ready with a context that ends when ctx or life ends, and returns
-// the result. The caller must check afterwards whether life has ended. svc does not receive
-// the cause of life, because that may match [ErrClosed] although svc is not closed.
+// ReadyWhile calls svc.Ready with a context that ends when ctx or life ends, and returns the
+// result. The caller must check afterwards whether life has ended. When life ends, the cause of the
+// context is [context.Canceled]. The cause of life may match [ErrClosed], and svc would return it
+// although svc is not closed.
 func ReadyWhile[Req, Rsp any](ctx, life context.Context, svc Service[Req, Rsp]) error {
 	if ctx.Err() != nil {
 		return svc.Ready(ctx)
@@ -97,14 +98,14 @@ func ReadyWhile[Req, Rsp any](ctx, life context.Context, svc Service[Req, Rsp]) 
 	return svc.Ready(until)
 }
 
-// wrapper is embedded by the services of the layers. It forwards Ready, and its method Next
-// is for [Describe] and [ClassifierOf].
+// wrapper is embedded by the services of the layers. It forwards Ready. Its method Next returns the
+// wrapped service to [Describe] and [ClassifierOf].
 type wrapper[Req, Rsp any] struct{ Service[Req, Rsp] }
 
 func (w wrapper[Req, Rsp]) Next() Service[Req, Rsp] { return w.Service }
 
-// isBare reports whether err is only the cause of a context. Such an error of [Poll] gives
-// no reason why the service is not ready.
+// isBare reports whether err neither is an [Error] nor wraps an error, as the cause of a context.
+// Such an error of [Poll] gives no reason why the service is not ready.
 func isBare(err error) bool {
 	_, ours := errors.AsType[*Error](err)
 	return !ours && errors.Unwrap(err) == nil

@@ -59,8 +59,8 @@ func (s Stack[Req, Rsp]) Service(leaf Service[Req, Rsp]) Service[Req, Rsp] {
 	return st
 }
 
-// same reports whether above and below are the same service, because a layer returned its
-// inner service. It returns false for types that cannot be compared, such as functions.
+// same reports whether above and below are the same service. They are if a layer does nothing and
+// returns its inner service. It returns false for types that cannot be compared, such as functions.
 func same[Req, Rsp any](below, above Service[Req, Rsp]) bool {
 	return reflect.ValueOf(below).Comparable() && below == above
 }

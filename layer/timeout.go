@@ -53,7 +53,7 @@ func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, 
 // Errors: after the limit, an error of inner is wrapped in an [Error] of kind
 // [ErrResponseHeaderTimeout].
 //
-// Cost: the same as of [Timeout].
+// Cost: as for [Timeout].
 //
 // If after is 0, the layer does nothing. A negative value panics.
 func ResponseHeaderTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
@@ -177,9 +177,9 @@ func (r *timed) End(err error) {
 	}
 }
 
-// callWithLimit calls next with the context in r, which it cancels when the response has
-// ended. The argument hidden is true for a limit that InitHidden of [reqctx.Context] has
-// set. callWithLimit removes such a limit when the response headers arrive.
+// callWithLimit calls next with the context in r, which it cancels when the response has ended. If
+// the argument hidden is true, the limit ends with the response headers. The caller has then set
+// the limit by InitHidden of [reqctx.Context].
 func callWithLimit[Req, Rsp any](
 	next Service[Req, Rsp], req Req, r *timed, opts *options[Rsp], bodies bodyAccessor[Rsp], hidden bool,
 ) (rsp Rsp, err error) {
