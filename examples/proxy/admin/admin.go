@@ -11,8 +11,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Config configures a [Handler]. If a field is nil, its path responds with 404, unless the
-// comment of the field specifies another response.
+// Config configures a [Handler]. Most fields are for one path, which their comments contain.
+// If such a field is nil, the path responds with 404.
 type Config struct {
 	Ready    func() bool       // reports readiness; not called after it returned true; nil: ready
 	Metrics  http.Handler      // for /metrics
@@ -70,9 +70,9 @@ func New(c Config) *Handler {
 // memory and delays the shutdown.
 const writeTimeout = 30 * time.Second
 
-// ServeHTTP serves a request by its path. If w supports write deadlines, a response that
-// the client has not read within 30 s is aborted. The streams of the page have no such
-// limit.
+// ServeHTTP serves a request by its path. If w supports write deadlines, the handler
+// aborts a response that the client has not read within 30 s. The streams of the page have
+// no such limit.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // unsupported by some writers
 	w.Header().Set("X-Content-Type-Options", "nosniff")

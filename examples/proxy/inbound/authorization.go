@@ -15,9 +15,9 @@ import (
 	"github.com/gotower/gotower/internal/wire"
 )
 
-// authorization is a rule of a policy. It permits a client if one of its networks
-// contains the address of the client, and if the client meets its requirements for TLS
-// and identity.
+// authorization is a rule of a policy. It permits a client that meets two conditions. One
+// of the networks of the rule contains the address of the client. The client also has the
+// TLS and the identity that the rule requires.
 type authorization struct {
 	resource meters.Resource
 	networks []network
@@ -89,9 +89,10 @@ func localhost() authorization {
 	}}
 }
 
-// authorizationsOf converts msgs to rules. The result has these rules in the order of msgs,
-// and then the rules in parent. If msgs belong to a route, parent has the rules of the server
-// of the route, because the rules of a server also apply to its routes.
+// authorizationsOf converts msgs to rules. The result has these rules in the order of
+// msgs, and then the rules in parent. For the messages of a route, parent has the rules of
+// the server, because these also apply to the routes of the server. For the messages of a
+// server, parent is nil.
 func authorizationsOf(msgs []*pb.Authz, parent []authorization) ([]authorization, error) {
 	all := make([]authorization, 0, len(msgs)+len(parent))
 	for i, msg := range msgs {
@@ -154,8 +155,8 @@ func authorizationOf(msg *pb.Authz) (a authorization, err error) {
 }
 
 // resourceOf returns the resource that m identifies. If m has no kind, as with old
-// controllers, the labels group, kind and name identify the resource. The default of the
-// label kind is the argument kind.
+// controllers, the labels group, kind and name identify the resource. Without the label
+// kind, the kind of the resource is the argument kind.
 func resourceOf(m *meta.Metadata, labels map[string]string, kind string) (meters.Resource, error) {
 	switch m := m.GetKind().(type) {
 	case *meta.Metadata_Default:

@@ -67,9 +67,10 @@ func (in *Inbound) redirected() tcplayer.Server {
 		Service(in.terminate(tcplayer.TLSServers{Terminate: detected, Passthrough: passthrough, Cleartext: detected}))
 }
 
-// terminate returns a server that terminates TLS for the server name of the proxy, and
-// passes each connection to one of the given servers. If the proxy has no identity, it
-// passes all connections to the server of cleartext connections.
+// terminate returns a server that terminates TLS for the server name of the proxy. A
+// connection with this TLS goes to the server to.Terminate, other TLS to to.Passthrough,
+// and cleartext to to.Cleartext. If the proxy has no identity, terminate returns
+// to.Cleartext.
 func (in *Inbound) terminate(to tcplayer.TLSServers) tcplayer.Server {
 	if in.Identity == nil {
 		return to.Cleartext
@@ -118,8 +119,8 @@ func (in *Inbound) tapConnections(dst netip.AddrPort) layer.Layer[tcplayer.Reque
 }
 
 // requests returns the service that receives every request. It applies the layers for all
-// requests. The last one applies the policy and passes a request to the service of its
-// logicalKey.
+// requests, and then [Inbound.applyPolicy], which passes each permitted request to a
+// service of the application.
 func (in *Inbound) requests() httplayer.Service {
 	return httplayer.NewStack(layer.WithCompletion(layer.AtReturn[*http.Response])).
 		With("explain", tap.Explain[*http.Request, *http.Response](in.Taps)).
@@ -131,10 +132,10 @@ func (in *Inbound) requests() httplayer.Service {
 		Service(requestPolicy{in.applyPolicy})
 }
 
-// logical returns the service of the requests that have the key l. It counts these requests
-// and shows them in tap. If the name in l has a profile, requests are also counted by the
-// routes of the profile. The profile has no other effect, because the proxy of the client
-// has applied it.
+// logical returns the service of the requests that have the key l. It counts these
+// requests and shows them in tap. If the name in l has a profile, requests are also
+// counted by the routes of the profile. Timeouts, retries and other settings of the
+// profile have no effect here, because the proxy of the client applies them.
 func (in *Inbound) logical(ctx context.Context, l logicalKey) httplayer.Service {
 	svc := httplayer.NewStack().
 		With("route metrics", in.Meters.InboundRoute(l.permit.Value(), l.dst)).

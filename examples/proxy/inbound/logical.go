@@ -15,8 +15,8 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// logicalKey is the key of a service that counts requests, in the cache of these services.
-// Requests with equal keys are counted together.
+// logicalKey has the properties by which inbound requests are counted. The requests with
+// equal keys have one service, which counts them. This service is in a cache, by the key.
 type logicalKey struct {
 	permit unique.Handle[meters.Permit] // the rule that permitted the request
 	dst    netip.AddrPort               // port of the application

@@ -75,10 +75,10 @@ func (w *withPolicy) Next() tcplayer.Server { return w.Server }
 // Describe shows the name of the policy of each port.
 func (w *withPolicy) Describe() layer.Node { return w.in.policies.describe() }
 
-// byProtocol passes a connection to the server http or opaque if the policy specifies the
-// protocol. Otherwise it passes the connection to the embedded Server, which detects the
-// protocol. If the policy specifies another timeout for the detection, the function within
-// makes a server with this timeout.
+// byProtocol passes a connection to a server that the policy of its port determines. If
+// the policy specifies HTTP, the server is http. If the policy specifies that the bytes in
+// TLS are forwarded, it is opaque. Otherwise the embedded Server detects the protocol. For
+// another timeout of the detection, the function within makes the server.
 type byProtocol struct {
 	tcplayer.Server // detects the protocol
 	within          func(timeout time.Duration) tcplayer.Server
@@ -158,8 +158,9 @@ func (in *Inbound) denied(dst netip.AddrPort, err error) tcplayer.Server {
 		func(context.Context, tcplayer.Request) (net.Conn, error) { return nil, err })))
 }
 
-// admit returns an error if policy denies the connection open. Otherwise it adds the
-// connection to policy, so that a later policy can reset it.
+// admit returns an error if the argument policy denies the connection in the argument
+// open. Otherwise it adds the connection to the policy, so that a later policy of the port
+// can reset it.
 func (in *Inbound) admit(ctx context.Context, policy *portPolicy, open *openConn) error {
 	if policy == nil { // the connection did not pass withPolicy
 		return unauthorized(open.dst, meters.Resource{})
@@ -196,8 +197,9 @@ func loopError(dst netip.AddrPort, err error) error {
 	}}
 }
 
-// count passes a decision about the client c to the function counts. permit identifies the
-// rules that led to the decision.
+// count makes a Decision from its other arguments, and passes it to the function counts,
+// which counts it. c is the client, and permit identifies the rules that led to the
+// outcome.
 func (in *Inbound) count(counts func(meters.Decision), dst netip.AddrPort, c *client, permit *meters.Permit, outcome meters.Outcome) {
 	counts(meters.Decision{Target: dst, Client: in.metricsClient(*c), Permit: permit, Outcome: outcome})
 }
@@ -215,8 +217,9 @@ func (in *Inbound) logDecision(ctx context.Context, message string, p *meters.Pe
 
 func resourceText(r meters.Resource) string { return r.Group + "/" + r.Kind + "/" + r.Name }
 
-// requestPolicy applies [Inbound.applyPolicy] to each request. It is always ready, because
-// only Call can determine the policy of a request.
+// requestPolicy is a service that applies the policy of the port to each request, see
+// [Inbound.applyPolicy]. It is always ready, because only Call can determine the policy of
+// a request.
 type requestPolicy struct {
 	layer.Func[*http.Request, *http.Response]
 }
@@ -275,9 +278,9 @@ type routeAuthorizer struct {
 	route  *routePolicy
 }
 
-// permitted is the context of a request that a routeAuthorizer has permitted. It exists
-// while the filters of the route are applied. For the key permittedKey, Value returns the
-// *permitted itself.
+// permitted is a context that wraps the context of a request while the filters of a route
+// are applied. It stores the index of the rule that permits the request. For the key
+// permittedKey, its method Value returns the *permitted itself.
 type permitted struct {
 	reqctx.Wrapper
 	by    *routeAuthorizer
@@ -320,9 +323,10 @@ func (a *routeAuthorizer) Call(ctx context.Context, req *http.Request) (*http.Re
 	return a.dispatch(ctx, req, i)
 }
 
-// decision describes the decision about a request to a route of server, for an explanation.
-// For a connection, route is "". i is the index in authorizations of the rule that permits
-// the request or connection, or -1.
+// decision returns a node that describes whether a policy permits a request or connection.
+// The node names the server, the route and the rule. For a connection, route is "". i is
+// the index of the rule in authorizations, or -1 if no rule permits the request or
+// connection.
 func decision(server *serverPolicy, route string, authorizations []authorization, i int) layer.Node {
 	n := layer.Node{Name: "policy", State: layer.State{{Key: "server", Value: server.resource.Name}}}
 	if route != "" {
@@ -345,8 +349,8 @@ func (a *routeAuthorizer) deny(dst netip.AddrPort, c *client) httplayer.Service 
 	})
 }
 
-// dispatch sends a request to the application, or rejects it if the rate limit is exceeded.
-// i is the index of the rule that permits the request.
+// dispatch sends a permitted request to the application, or rejects the request if it
+// exceeds the rate limit of the port. i is the index of the rule that permits the request.
 func (a *routeAuthorizer) dispatch(ctx context.Context, req *http.Request, i int) (*http.Response, error) {
 	if a.server.limit != nil {
 		c := clientFromContext(ctx)
@@ -366,8 +370,9 @@ func (a *routeAuthorizer) Describe() layer.Node {
 	return layer.Node{Name: "authorize", State: layer.State{{Key: "route", Value: a.route.resource.Name}}}
 }
 
-// permittedRequests is the service below the filters of a route. It sends requests to the
-// application, and rejects a request without a [permitted] in its context.
+// permittedRequests is the service that receives requests after the filters of a route. It
+// sends them to the application. It rejects a request that has not passed a
+// [routeAuthorizer].
 type permittedRequests struct{}
 
 // Ready returns nil, because only Call can determine the service of a request.

@@ -93,8 +93,9 @@ func (p *policies) acquire(port uint16) *portPolicy {
 	return policy
 }
 
-// release ends one use of a policy, which acquire began. When the policy has not been used
-// for the idle timeout, it is removed and its watch ends.
+// release must be called once for each call of acquire. When the last user has released
+// the policy and the idle timeout has passed without another use, the policy is removed.
+// Its watch then ends.
 func (p *policies) release(policy *portPolicy) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -254,8 +255,8 @@ func (p *portPolicy) watch(ctx context.Context) {
 	retire()
 }
 
-// answered ends all current and later waits of [portPolicy.await]. It is called after
-// each policy of the controller, and after each failure of the watch.
+// answered makes all current and later calls of [portPolicy.await] return. It is called
+// after each policy of the controller, and after each failure of the watch.
 func (p *portPolicy) answered() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -25,9 +25,9 @@ type rateLimit struct {
 	clients map[string]*rate.Limiter // limiters of perClient by identity; guarded by mu
 }
 
-// maxLimited is the maximum number of limiters in the field clients. When the map is full,
-// all limiters are removed, to limit memory. Each identity may then send a full burst
-// again.
+// maxLimited is the maximum number of limiters in the field clients of a rateLimit. When
+// the map is full, all its limiters are removed, to limit memory. Afterwards, each
+// identity may again send a burst of as many requests as its limit per second.
 const maxLimited = 10_000
 
 // rateLimitOf converts msg to a rateLimit. It returns nil if msg is nil. A limit of 0 in

@@ -59,8 +59,9 @@ type routePolicy struct {
 	invalid        string         // why all requests of the route fail; "" if they do not
 }
 
-// routePermit has the service of the requests to one route that one rule permits. The
-// embedded Permit identifies the rule in the labels of metrics.
+// routePermit is the result for a request that one rule of a route permits. The field to
+// is the service that receives the request. The embedded Permit identifies the route and
+// the rule in the labels of metrics.
 type routePermit struct {
 	*meters.Permit
 	to httplayer.Service // serves permitted requests
@@ -136,8 +137,8 @@ func policyOf(msg *pb.Server) (*serverPolicy, error) {
 }
 
 // addRoute adds a route with the given name. routes contains one entry for each condition
-// of the route. A request of the route must be permitted by at least one rule in
-// authorizations.
+// of the route. A client may send a request of the route if at least one rule in
+// authorizations permits the client.
 func (p *serverPolicy) addRoute(
 	name string, resource meters.Resource, authorizations []authorization, routes ...profiles.Route,
 ) *routePolicy {
@@ -221,8 +222,9 @@ func (p *serverPolicy) addGRPC(routes []*pb.GrpcRoute) error {
 	return nil
 }
 
-// routeOf converts the metadata and the rules of a route. It appends the rules of the
-// server, because they apply to each route too.
+// routeOf converts m and authz, the metadata and the rules of a route. The returned rules
+// also include those of the server, which come last. They are included because they apply
+// to each route.
 func (p *serverPolicy) routeOf(m *meta.Metadata, authz []*pb.Authz) (meters.Resource, []authorization, error) {
 	resource, err := resourceOf(m, nil, "")
 	if err != nil {
@@ -303,12 +305,13 @@ func headerMatches(msgs []*http_route.HeaderMatch) []profiles.Match {
 	return matches
 }
 
-// forever is the TTL of an injected failure. It is longer than any policy is active.
+// forever is a TTL of 100 years, for a failure that a policy injects. Such a failure has
+// no time limit, but profiles.Fault requires one.
 const forever = 100 * 365 * 24 * time.Hour
 
-// httpFilters converts the filters of an HTTPRoute to fields of a route. If a filter is
-// unknown, all requests of the route must fail, and invalid is the reason. Otherwise
-// invalid is "".
+// httpFilters returns the fields of a route that apply the filters of an HTTPRoute. If the
+// type of a filter is unknown, invalid describes the error, and the caller must reject all
+// requests of the route. Otherwise invalid is "".
 func httpFilters(filters []*pb.HttpRoute_Filter) (r profiles.Route, invalid string) {
 	for _, f := range filters {
 		switch kind := f.GetKind().(type) {
@@ -326,9 +329,9 @@ func httpFilters(filters []*pb.HttpRoute_Filter) (r profiles.Route, invalid stri
 	return r, invalid
 }
 
-// grpcFilters converts the filters of a GRPCRoute to fields of a route. If a filter is
-// unknown, all requests of the route must fail, and invalid is the reason. Otherwise
-// invalid is "".
+// grpcFilters returns the fields of a route that apply the filters of a GRPCRoute. If the
+// type of a filter is unknown, invalid describes the error, and the caller must reject all
+// requests of the route. Otherwise invalid is "".
 func grpcFilters(filters []*pb.GrpcRoute_Filter) (r profiles.Route, invalid string) {
 	for _, f := range filters {
 		switch kind := f.GetKind().(type) {
@@ -365,8 +368,8 @@ func addHeaders(to *layer.HeaderMutation, m *http_route.RequestHeaderModifier) {
 	to.Remove = append(to.Remove, m.GetRemove()...)
 }
 
-// redirectOf converts a redirect. The caller must set OldPrefix, which depends on the match
-// of the rule.
+// redirectOf converts a redirect. The default status is 301. The caller must set
+// OldPrefix, the path prefix that the condition of the route requires.
 func redirectOf(m *http_route.RequestRedirect) *profiles.Redirect {
 	r := &profiles.Redirect{Status: int(m.GetStatus()), Host: m.GetHost(), Port: uint16(m.GetPort())}
 	if r.Status == 0 {
@@ -445,7 +448,7 @@ func (in *Inbound) router(ctx context.Context, p *serverPolicy) httplayer.Servic
 		profiles.WithDefaultRoute(func(next httplayer.Service) httplayer.Service { return &noRoute{next, in, p} }))
 }
 
-// routerWait is the maximum time that a request waits for the routes of a new policy. The
-// router of the previous policy is also kept for this time, for requests that have already
-// chosen it.
+// routerWait is the maximum time that a request waits until the router of a new policy has
+// its routes. After a change of the policy, the previous router is kept for the same time,
+// for requests that have already chosen it.
 const routerWait = time.Second

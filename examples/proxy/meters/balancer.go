@@ -41,9 +41,9 @@ func (m *Meters) balancerFamilies(protocol string) balancerFamilies {
 // Parent is the resource to which a profile or a policy is attached: the labels parent_*.
 type Parent struct{ Group, Kind, Namespace, Name, Port, SectionName string }
 
-// Parent returns the resource to which the profile p is attached. If p has a policy, the
-// labels of the policy describe the resource. Otherwise dst, the name:port of the
-// destination in p, names the resource.
+// Parent returns the resource to which the profile p belongs, such as a Service. If p
+// comes from a policy, the labels of the policy describe the resource. Otherwise Parent
+// derives the resource from dst, the name:port of the destination in p.
 func (m *Meters) Parent(dst string, p *profiles.Profile) Parent {
 	if p.Policy != nil {
 		return m.parent(dst, p.Policy.Labels)
@@ -51,8 +51,8 @@ func (m *Meters) Parent(dst string, p *profiles.Profile) Parent {
 	return m.parent(dst, nil)
 }
 
-// parent returns the Parent that l describes, the labels of a policy. If l is nil, the
-// Parent follows from dst, see [Meters.Parent].
+// parent returns the resource that the labels parent_* in l describe. If l is nil, it
+// derives the resource from the name and port in dst.
 func (m *Meters) parent(dst string, l Labels) Parent {
 	if l == nil {
 		l = m.meta("parent", dst)
@@ -68,19 +68,19 @@ func (p Parent) labels() Labels {
 	})
 }
 
-// outboundBalancers is passed to [Meters.limited] as the argument kind, for the labels of
-// balancers.
+// outboundBalancers is the argument kind of [Meters.limited] for the labels of balancers.
+// The limit counts pairs of a target and a parent.
 const outboundBalancers = "outbound balancers"
 
-// Balancer returns the instruments of the balancer of target and of the queue in front of
-// it, for the profiles with the given parent. The protocol is "http" or "tcp". The label
-// dst is target, and the labels backend_* describe the Service of target. Pairs of target
-// and parent beyond the limit of 200 share series. In these, dst and the names in
+// Balancer returns the instruments of the balancer of target, and of the queue in front of
+// it. The balancer is for profiles with the given parent. The protocol is "http" or "tcp".
+// For any other protocol, the instruments are zero. The label dst is target, and the
+// labels backend_* describe the Service of target. Only the first 200 pairs of target and
+// parent have separate series. Other pairs share series in which dst and the names in
 // backend_* and parent_* are empty.
 //
 // If target is a name, the balancer also counts in stack_create_total, and in
-// stack_drop_total when ctx ends. For a protocol other than "http" and "tcp", the
-// instruments are zero.
+// stack_drop_total when ctx ends.
 func (m *Meters) Balancer(ctx context.Context, protocol, target string, parent Parent) (balance.Instruments, layer.Instruments) {
 	f, ok := m.balanced[protocol]
 	if !ok {

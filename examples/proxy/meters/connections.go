@@ -128,16 +128,16 @@ func (f *forwarded) Next() tcplayer.Server { return f.Server }
 func (f *forwarded) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
 // Detect returns the instruments of tcplayer.Detect for the connections to the destination
-// of r. They count in outbound_tcp_detect_http_*. The labels parent_* come from the
-// argument dst of the last call of OnProfile. Before this call, they come from the
+// of r. They count in outbound_tcp_detect_http_*. The labels parent_* describe the
+// destination: the argument dst of the last call of OnProfile, or before any call the
 // argument target of [Meters.Routes]. If r is for inbound connections, the instruments
 // count nothing.
 func (r *Routes) Detect() tcplayer.DetectInstruments {
 	return tcplayer.DetectInstruments{Latency: detectLatency{r}, Results: detectResults{r, nil}}
 }
 
-// detectLatency is the histogram of the time that protocol detection takes. It uses the
-// labels of the current profile.
+// detectLatency is the histogram of the time that protocol detection takes. Its labels
+// describe the destination by the profile that applies at the time of each detection.
 type detectLatency struct{ *Routes }
 
 func (d detectLatency) With(...string) metrics.Histogram { return d }
@@ -148,7 +148,8 @@ func (d detectLatency) Observe(ms float64) {
 	}
 }
 
-// detectResults counts the detected protocols. It uses the labels of the current profile.
+// detectResults counts the detected protocols. Its labels describe the destination by the
+// profile that applies at the time of each detection.
 type detectResults struct {
 	*Routes
 	result []string // name and value of the label; nil until With sets it

@@ -62,18 +62,18 @@ func (f *failing) Next() httplayer.Service { return f.Service }
 func (f *failing) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
 // TCPErrors returns a function that counts errors that end connections. The labels are
-// error, from tcplayer.ErrorKind, and target_addr, the original destination. Pairs of these
-// labels beyond the limit of names have no target_addr. The function does not count
-// nil, cancellations by the client, and rejections by a policy. The function is safe for
-// concurrent use.
+// error, from tcplayer.ErrorKind, and target_addr, the original destination. After a
+// thousand pairs of these labels, further pairs have no target_addr. The function does not
+// count nil, cancellations by the client, and rejections by a policy. The function is safe
+// for concurrent use.
 func (m *Meters) TCPErrors(d Direction) func(target netip.AddrPort, err error) {
 	return m.errorsOf(m.failures[d].tcp, string(d)+" errors", tcplayer.ErrorKind)
 }
 
 // errorsOf returns a function that counts errors in f. The label error is the result of
-// kind. The label target_addr is the original destination. Pairs of these two labels
-// beyond the limit of names have no target_addr, and neither has an invalid destination.
-// limit is the argument kind of [Meters.limited] for these pairs.
+// kind. The label target_addr is the original destination, if it is valid. After a
+// thousand pairs of these labels, further pairs have no target_addr. limit is the argument
+// kind of [Meters.limited], which counts the pairs.
 func (m *Meters) errorsOf(f *family[*counterValue], limit string, kind func(error) string) func(netip.AddrPort, error) {
 	type key struct {
 		target netip.AddrPort
@@ -125,8 +125,8 @@ func ErrorKind(err error) string {
 	return tcplayer.ErrorKind(err)
 }
 
-// isShed reports whether err is a rejection with status 503 by a layer that had no room.
-// The client may retry the request.
+// isShed reports whether a layer rejected the request with status 503, because the layer
+// had no free slot or token. The result is false for a service that is closed.
 func isShed(err error) bool {
 	status, _ := httplayer.StatusFromError(err)
 	return status == http.StatusServiceUnavailable && errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrClosed)
@@ -152,8 +152,9 @@ func isDenied(err error) bool {
 	}, status.Code)
 }
 
-// isCanceled reports whether the client has canceled the request. It returns false if err
-// also matches ErrClosed, because the proxy then closed a service.
+// isCanceled reports whether err means that the client has canceled the request. It
+// returns false if err also matches layer.ErrClosed, because the proxy then ended the
+// request.
 func isCanceled(err error) bool {
 	return errors.Is(err, context.Canceled) && !errors.Is(err, layer.ErrClosed)
 }

@@ -73,18 +73,18 @@ type Decision struct {
 	Outcome Outcome
 }
 
-// Authz returns a function that counts the decisions of policies. The metrics are
+// Authz returns a function that counts the decisions of policies for a protocol, "http" or
+// "tcp". It returns nil for any other protocol. The metrics for "http" are
 // inbound_http_authz_allow_total, inbound_http_authz_deny_total,
 // inbound_http_route_not_found_total and inbound_http_local_ratelimit_total. The metrics
-// for TCP are inbound_tcp_authz_allow_total, inbound_tcp_authz_deny_total and
-// inbound_tcp_authz_terminate_total. The protocol is "http" or "tcp"; for any other, Authz
-// returns nil.
+// for "tcp" are inbound_tcp_authz_allow_total, inbound_tcp_authz_deny_total and
+// inbound_tcp_authz_terminate_total.
 //
-// The labels are [Target], [Server] and [Client.Labels]. Allowed and denied requests also
-// have the labels route_*. Allowed requests and connections have authz_*. Requests that a
-// rate limit rejects have ratelimit_*. Beyond a thousand different sets of labels, further
-// decisions have no target_*, srv_port and client_id. The function is safe for concurrent
-// use.
+// All decisions have the labels of [Target], [Server] and [Client.Labels]. Allowed and
+// denied requests also have the labels route_*. Allowed requests and connections have
+// authz_*. Requests that a rate limit rejects have ratelimit_*. After a thousand different
+// sets of labels, further decisions have no target_*, srv_port and client_id. The function
+// is safe for concurrent use.
 func (m *Meters) Authz(protocol string) func(Decision) {
 	f, ok := m.authz[protocol]
 	if !ok {
@@ -110,8 +110,9 @@ func (m *Meters) Authz(protocol string) func(Decision) {
 	return func(d Decision) { counts.of(d).get().Inc() }
 }
 
-// Server returns the labels srv_group, srv_kind and srv_name of server, the resource with
-// the policy of a port. If target is valid, the label srv_port is the port of target.
+// Server returns the labels srv_group, srv_kind and srv_name. They identify the resource
+// server, which specifies the policy of a port. If target is valid, the result also has
+// the label srv_port, the port of target.
 func Server(server Resource, target netip.AddrPort) Labels {
 	labels := server.labels("srv")
 	if target.IsValid() {

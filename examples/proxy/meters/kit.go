@@ -70,9 +70,9 @@ func (b bindable) With(label ...string) metrics.Counter {
 
 func (bindable) Add(float64) {}
 
-// labelled is a bindable that caches the counter for each value of the label, so that With
-// may be called for each request. Each counter is exported from the first call of With for
-// its value, with the value 0.
+// labelled is a counter for each value of one label. With returns the counter of a value
+// from a cache, so that it may be called for each request. The first call for a value
+// makes the counter, which is then exported with the value 0.
 type labelled struct {
 	bindable
 	bound *sync.Map // counter by value of the label
@@ -125,8 +125,8 @@ func (s *share) add(delta float64) {
 }
 
 // end subtracts the share from the gauge. Later writes to the share have no effect. The
-// subtraction does not mark the series as written, so that it does not delay the expiry of
-// the series.
+// subtraction does not count as a write to the series, so that the series does not expire
+// later.
 func (s *share) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -154,11 +154,10 @@ func labelsOf(key string) Labels {
 	return l
 }
 
-// meta returns the labels that identify a resource, with the names of linkerd's proxy. The
-// prefix is "parent" for the requested destination and "backend" for the target that serves
-// the request. authority is the name and port of this destination or target.
-//
-// A name of the form name.namespace.svc is a Service, and so is name.namespace followed by
+// meta returns the labels that identify a resource, with the names of linkerd's proxy.
+// Their names begin with prefix: "parent" for the requested destination, or "backend" for
+// the target that serves the request. authority is the name and port of this destination
+// or target.
 // one of Config.ServiceSuffixes. Any other authority has the kind "default" and its host as
 // name.
 func (m *Meters) meta(prefix, authority string) Labels {
@@ -176,9 +175,10 @@ func (m *Meters) meta(prefix, authority string) Labels {
 	})
 }
 
-// routeMeta returns the labels that identify a route. If labels contain route_kind, they
-// come from a policy, and the result is labels itself. Otherwise the result is for a
-// route of a profile with the given name. An empty name means the default route.
+// routeMeta returns the labels route_* that identify a route. If labels contain
+// route_kind, the route belongs to a policy, and the result is labels itself. Otherwise
+// the route belongs to a profile and has the given name. An empty name means the default
+// route.
 func routeMeta(name string, labels Labels) Labels {
 	if labels["route_kind"] != "" {
 		return labels

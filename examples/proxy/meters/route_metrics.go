@@ -33,13 +33,13 @@ func (m *Meters) routeFamilies() routeFamilies {
 }
 
 // Route returns the instruments for the requests and for the attempts of a route, for
-// profiles.WithMetrics. dst is the destination as name:port. route is the name of the route
-// and the value of the label rt_route, unless labels contain this label. labels are the
-// labels of the route in the profile.
+// profiles.WithMetrics. dst is the destination as name:port. labels are the labels of the
+// route in the profile, and are exported with the prefix rt_. route, the name of the
+// route, is the value of the label rt_route, unless labels contain route.
 //
-// A request that fails by a timeout of the route has the label error="timeout", also if it
-// was still in a queue. A rejected request has no latency. Destinations beyond the
-// limit of names have an empty dst and no rt_*.
+// If the timeout of the route expires, the request has the label error="timeout", even if
+// it was still in a queue. A rejected request has no latency. Beyond the limit of
+// [Meters.Routes], destinations share series with an empty dst and without rt_*.
 func (m *Meters) Route(d Direction, dst, route string, labels map[string]string) (requests, attempts layer.Instruments) {
 	f, rest := m.routes, Labels{"direction": string(d), "dst": ""}
 	own := rest.With(Labels{"dst": dst})
@@ -74,8 +74,8 @@ func (m *Meters) Route(d Direction, dst, route string, labels map[string]string)
 	return requests, attempts
 }
 
-// routeParents returns the argument kind for [Meters.limited], for the destinations in the
-// given direction.
+// routeParents returns the argument kind of [Meters.limited] for the labels that identify
+// a destination. Each direction has a separate limit of destinations.
 func routeParents(d Direction) string { return string(d) + " parents" }
 
 // skipReasons counts the requests that were not retried, by reason. It replaces the reason
@@ -105,10 +105,11 @@ func (c classes) With(label ...string) metrics.Counter {
 
 func (classes) Add(float64) {} // there is no series without a class
 
-// timeoutFailures counts a failed request in timeouts if its timeout expired, and in
-// failures otherwise. pending is the number of expired timeouts whose failures have not
-// been counted yet. While it is above 0, the next failure counts in timeouts. With
-// concurrent failures, that may be the wrong failure, but the totals are correct.
+// timeoutFailures counts failed requests: in timeouts if the timeout of the request
+// expired, and in failures otherwise. pending is the number of expired timeouts for which
+// no failure has been counted yet. While it is above 0, the next failure counts in
+// timeouts. With concurrent failures, that may be the wrong failure, but the totals are
+// correct.
 type timeoutFailures struct {
 	failures, timeouts metrics.Counter
 	pending            *atomic.Int64
@@ -126,9 +127,9 @@ func (t timeoutFailures) Add(delta float64) {
 	}
 }
 
-// ignored counts requests that their callers canceled. For each of them, it subtracts 1
-// from pending, because the timeout of the request may have added 1. Without this, a later
-// failure would count as a timeout.
+// ignored counts requests that their callers canceled. For each request, it also subtracts
+// 1 from pending, unless pending is 0. The timeout of the request may have added this 1,
+// and a later failure would otherwise count as a timeout.
 type ignored struct {
 	metrics.Counter
 	pending *atomic.Int64
@@ -151,9 +152,9 @@ func take(pending *atomic.Int64) bool {
 	return false
 }
 
-// limits counts expired timeouts in series with the label "limit". The timeout of a whole
-// request also counts in pending, because the request then fails. The timeout of one
-// attempt does not count in pending, because another attempt may follow.
+// limits counts expired timeouts by the label "limit". A timeout that fails the whole
+// request also adds 1 to pending, see [timeoutFailures]. The timeout of one attempt does
+// not, because another attempt may follow.
 type limits struct {
 	labelled
 	pending *atomic.Int64
@@ -166,7 +167,8 @@ func (l limits) With(label ...string) metrics.Counter {
 	return l.labelled.With(label...)
 }
 
-// pendingTimeout is a go-kit counter that adds to pending, see [timeoutFailures].
+// pendingTimeout is a go-kit counter. Add adds 1 to pending, the number of expired
+// timeouts for which no failure has been counted yet.
 type pendingTimeout struct{ pending *atomic.Int64 }
 
 func (e pendingTimeout) With(...string) metrics.Counter { return e }
@@ -195,16 +197,17 @@ func (f retryFamilies) now(l labelSet) *retries {
 	}
 }
 
-// added returns a copy of i in which the counters of retries also write to r.
+// added returns a copy of i that also counts retries, and retries that were not made, in
+// r.
 func (r *retries) added(i layer.Instruments) layer.Instruments {
 	i.Retries = multi.NewCounter(i.Retries, r.requests)
 	i.RetriesSkipped = skippedRetries{i.RetriesSkipped, r}
 	return i
 }
 
-// skippedRetries counts the retries that were not made. Each also counts in
-// retries.limited if the limit of attempts prevented it, and in retries.overflow if the
-// retry budget prevented it.
+// skippedRetries counts the retries that were not made, in the embedded Counter. If the
+// limit of attempts prevented a retry, it also counts in retries.limited. If the retry
+// budget prevented a retry, it also counts in retries.overflow.
 type skippedRetries struct {
 	metrics.Counter
 	retries *retries

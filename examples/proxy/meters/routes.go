@@ -62,7 +62,8 @@ func (m *Meters) Routes(d Direction, target string) *Routes {
 	return r
 }
 
-// newDestination returns the series for a profile that gives the destination the name dst.
+// newDestination returns the series of the destination of r while one profile applies. dst
+// is the name of the destination in this profile.
 func (r *Routes) newDestination(dst string) *destination {
 	return &destination{
 		dst: dst, routes: map[string]*routeSeries{},
@@ -87,9 +88,10 @@ func (r *Routes) Parent() Parent {
 	return r.meters.parent(d.dst, d.parent)
 }
 
-// Measured returns the instruments for the requests and for the attempts of a route. They
-// count in route_*, except for the routes of policies, as in linkerd's proxy. Retries of
-// outbound routes also count in outbound_*_route_retry_*.
+// Measured returns the instruments for the requests and for the attempts of a route. The
+// requests and attempts on a route of a profile count in route_*. Those on a route of a
+// policy do not, as in linkerd's proxy. Retries of outbound routes also count in
+// outbound_*_route_retry_*.
 func (r *Routes) Measured(route profiles.Route) (requests, attempts layer.Instruments) {
 	if route.Policy == nil {
 		requests, attempts = r.meters.Route(r.direction, r.current.Load().dst, route.Name, route.Labels)
@@ -156,10 +158,10 @@ func (r *Routes) route(route profiles.Route) *routeSeries {
 // name.
 func hostname() Labels { return Labels{"hostname": ""} }
 
-// labels returns a labelSet with the labels parent_* of d, the labels in route and the
-// labels in the argument more. Destinations beyond the limit of names share series with an
-// empty parent_name and the default route. These series have the labels that rest returns
-// instead of more.
+// labels returns the labels of a series of the destination d: the labels parent_* of d,
+// and the labels in the arguments route and more. Destinations beyond the limit of
+// [Meters.Routes] share series. These have an empty parent_name, the labels of the default
+// route, and the result of rest instead of more.
 func (r *Routes) labels(d *destination, route, more Labels, rest func() Labels) labelSet {
 	parent := d.parent
 	if parent == nil {
@@ -193,11 +195,10 @@ func (m *routeMeter) Describe() layer.Node { return layer.Node{Name: "metrics"} 
 
 // Backend returns next with a layer that counts the requests to one target of the profile,
 // by the route of each request. authority is the name and port of the target. The metrics
-// are outbound_http_route_backend_requests_total, and response_statuses_total and
-// response_duration_seconds with the same prefix.
-//
+// are outbound_http_route_backend_requests_total,
+// outbound_http_route_backend_response_statuses_total and
+// outbound_http_route_backend_response_duration_seconds.
 // Admission: Ready is forwarded.
-//
 // Cancellation, body and errors are those of [Routes.PerRoute]. A rejection counts as a
 // request.
 func (r *Routes) Backend(authority string, next httplayer.Service) httplayer.Service {

@@ -41,8 +41,9 @@ type series[V value] struct {
 	quietSince time.Time   // time of the first sweep after the last write; guarded by family.mu
 }
 
-// seriesKey is the labels of a series: two results of [Labels.key]. The series of an
-// endpoint or route share the memory of base, which is most of the memory of a series.
+// seriesKey has the labels of a series in two parts, as results of [Labels.key]. All
+// series of an endpoint or route have the same base, and share its memory. The part more
+// distinguishes them.
 type seriesKey struct{ base, more string }
 
 // Desc is part of [prometheus.Metric].
@@ -104,9 +105,9 @@ func (f *family[V]) now(l labelSet) *handle[V] {
 	return h
 }
 
-// bind returns the series with the labels l, and makes it if it does not exist. If l
-// contains a name beyond the limit of names, bind returns the series that all such names
-// share.
+// bind returns the series with the labels l, and makes it if it does not exist. If the
+// limit of names is reached and the name in l is new, bind returns the series that all
+// such names share.
 func (f *family[V]) bind(l labelSet) *series[V] {
 	f.meters.sweepIfDue()
 	overflow := false
@@ -131,9 +132,9 @@ func (f *family[V]) bind(l labelSet) *series[V] {
 	return s
 }
 
-// sweep removes the series that have expired. Names beyond the limit share some counters
-// and histograms. sweep makes the handles of these series bind again at the next write.
-// Each of these names then gets a separate series if there is room.
+// sweep removes the series that have expired. It also makes the handles of counters and
+// histograms that names beyond a limit share bind again at the next write. Each of these
+// names then gets a separate series if there is room.
 func (f *family[V]) sweep(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -211,15 +212,15 @@ func (m *Meters) sweepIfDue() {
 	}
 }
 
-// labelSet is the labels of a series, in two parts. The series shares the first part with
-// other series, from which it differs by the second part. No label is in both parts.
+// labelSet is the labels of a series, in two parts. The part baseLabels is shared with
+// other series, and the part more distinguishes them. No label is in both parts.
 type labelSet struct {
 	*baseLabels
 	more string // the result of Labels.key
 }
 
-// baseLabels is the labels that several series share. They may contain one name that clients
-// or the application choose. The number of such names is limited.
+// baseLabels is the part of the labels that several series share. These labels may contain
+// one name that clients or the application choose. The number of such names is limited.
 type baseLabels struct {
 	labels string                     // the result of Labels.key
 	limit  *names                     // nil if the labels contain no such name
@@ -228,7 +229,7 @@ type baseLabels struct {
 	made   atomic.Pointer[baseLabels] // the result of rest; nil before the first call
 }
 
-// beyond returns the labels that replace b if its name is beyond the limit.
+// beyond returns the labels to use instead of b when the limit of names is reached.
 func (b *baseLabels) beyond() *baseLabels {
 	made := b.made.Load()
 	if made == nil {
@@ -241,9 +242,10 @@ func (b *baseLabels) beyond() *baseLabels {
 // fixed returns a labelSet with the labels l, which contain no name that must be limited.
 func fixed(l Labels) labelSet { return labelSet{baseLabels: &baseLabels{labels: l.key()}} }
 
-// limited returns a labelSet for name, which counts towards the limit of the given kind. A
-// name within the limit has separate series with the given labels. All further names share
-// the series with the labels that rest returns. The argument of rest is a copy of labels.
+// limited returns a labelSet with the given labels for name. The number of names with
+// separate series is limited for each kind. The series of each further name have the
+// labels that rest returns, so that these names share series. The argument of rest is a
+// copy of labels.
 func (m *Meters) limited(kind, name string, labels Labels, rest func(own Labels) labelSet) labelSet {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -336,10 +338,10 @@ func (l *lookup[K, V]) of(key K) V {
 	return v
 }
 
-// byLabel caches the series for each outcome, such as a status. The key has the values of
-// the labels of the outcome. The cache has no limit, because these labels have few values.
-// It checks the previous outcome first, because most outcomes are equal to the previous
-// one.
+// byLabel caches one series for each combination of values of some labels, such as the
+// status of a response. The type K has these values. The cache has no limit, because the
+// labels have few values. A look-up checks the last used series first, because most
+// requests need the same series.
 type byLabel[K comparable, V any] struct {
 	make func(K) V
 	last atomic.Pointer[labelledSeries[K, V]]

@@ -199,8 +199,9 @@ func afterHead(rsp *http.Response, err error) outcome {
 	return o
 }
 
-// faultOf returns the fault for an err that means the same before and after the response
-// headers. For any other err it returns noFault.
+// faultOf returns the fault for a timeout, a fail-fast rejection or a cancellation. The
+// fault of these errors is the same before and after the response headers. For any other
+// err it returns noFault.
 func faultOf(err error) fault {
 	switch {
 	case errors.Is(err, layer.ErrFailFast):

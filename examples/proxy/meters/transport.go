@@ -52,11 +52,11 @@ func (m *Meters) Transport(d Direction, peer Peer, labels Labels) Transport {
 	return t
 }
 
-// peerLabels returns a labelSet of the given labels, and limits the number of different
-// ones. An outbound endpoint beyond the limit shares series with other endpoints of its
-// target, without the labels target_* and dst_pod. If its target is beyond the limit too,
-// only the labels tls and no_tls_reason are kept. The same two are kept for inbound
-// connections beyond the limit, and for connections without a label authority.
+// peerLabels returns a labelSet of the given labels, and limits how many different ones
+// have separate series. Outbound endpoints beyond the limit share the series of their
+// target, without the labels target_* and dst_pod. If the target is beyond its limit too,
+// only the labels tls and no_tls_reason are kept. For inbound connections beyond the
+// limit, and for those without a label authority, the same two are kept.
 func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	authority := labels["authority"]
 	switch {
@@ -71,11 +71,12 @@ func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	})
 }
 
-// peers returns the argument kind for [Meters.limited], for the given direction and peer.
+// peers returns the argument kind of [Meters.limited] for the labels of connections. Each
+// pair of a direction and a peer has a separate limit.
 func peers(d Direction, peer Peer) string { return string(d) + " " + string(peer) }
 
-// onlyTLS returns a labelSet with the labels tls and no_tls_reason of the argument own. It
-// removes all other labels from own.
+// onlyTLS removes all labels except tls and no_tls_reason from the argument own, and
+// returns the rest as a labelSet.
 func onlyTLS(own Labels) labelSet {
 	maps.DeleteFunc(own, func(name, _ string) bool { return name != "tls" && name != "no_tls_reason" })
 	return fixed(own)
@@ -158,8 +159,8 @@ func (c Client) anonymous() Client {
 // [Meters.Transport], with the peer [Source]. If server is not zero, the series also have
 // the labels of [Server].
 //
-// For pairs of target and client beyond the limit of names, the labels target_* and client_id
-// are left out. The function is safe for concurrent use.
+// After a thousand different sets of labels, further series have no target_*, srv_port and
+// client_id. The function is safe for concurrent use.
 func (m *Meters) Clients(d Direction) func(target netip.AddrPort, c Client, server Resource) *tcplayer.Meter {
 	type key struct {
 		target netip.AddrPort

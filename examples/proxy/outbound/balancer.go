@@ -15,10 +15,10 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// balancerKey is the key of a balancer in a cache. Its fields are the target, the parent
+// balancerKey is the key of a balancer in a cache. It consists of the target, the parent
 // resource of the profile, and the configuration that a policy has for the balancer.
-// Routes with equal keys share a balancer. As in linkerd's proxy, profiles with different
-// parents have separate balancers for the same target.
+// Routes with equal keys share a balancer. As in linkerd's proxy, the same target has a
+// separate balancer for each parent.
 type balancerKey struct {
 	authority string
 	parent    meters.Parent
@@ -55,18 +55,18 @@ func (b balancerKey) policy() balance.Policy {
 	return p
 }
 
-// oneEndpoint is the minimum share of the endpoints that stay in use. The share is so
-// small that it means one endpoint, for up to a million endpoints.
+// oneEndpoint is the share of the endpoints that must stay ready, for the balancer. The share
+// is so small that it means one endpoint, with up to a million endpoints.
 const oneEndpoint = 1e-6
 
 // hasBreaker reports whether the policy has a circuit breaker.
 func (b balancerKey) hasBreaker() bool { return b.Breaker != layer.BreakerPolicy{} }
 
-// classifier returns the classifier of the balancer, which is [httplayer.Classify] by
-// default. With a circuit breaker and without a penalty, it classifies every response as a
-// success, and only an error without a response as a failure. Linkerd's proxy does the
-// same. With the default, the balancer would avoid an endpoint before the circuit breaker
-// has seen enough failures, and for up to a minute after its recovery.
+// classifier returns the function by which the balancer classifies responses. The default
+// is [httplayer.Classify]. With a circuit breaker and without a penalty, every response is
+// a success, as in linkerd's proxy. An error without a response is classified as by
+// default. Otherwise the balancer would avoid an endpoint before the circuit breaker has
+// seen enough failures, and for up to a minute after its recovery.
 func (b balancerKey) classifier() layer.Classifier[*http.Response] {
 	if !b.hasBreaker() || b.Penalty != 0 {
 		return httplayer.Classify
@@ -93,9 +93,10 @@ func (b balancerKey) withBreaker(
 	}
 }
 
-// policyBackends returns a function that makes the service of a backend of a policy, with
-// a layer that counts the requests. The function makes the service with the argument
-// forward if the backend specifies an endpoint, and with the argument to otherwise.
+// policyBackends returns a function that makes the service of a backend of a policy. The
+// service counts the requests. If the backend specifies an endpoint, the service sends
+// requests to the service that forward makes. Otherwise it sends them to the balancer that
+// to makes.
 func (r *router) policyBackends(
 	to layer.MakeService[balancerKey, *http.Request, *http.Response],
 	forward layer.MakeService[forwardTarget, *http.Request, *http.Response],

@@ -90,9 +90,10 @@ func newOutbound(c Config) *Outbound {
 }
 
 // newSource returns the source of profiles. With a policy controller, the source also
-// yields policies, with the precedence of [linkerd.Prefer]. It waits for a policy before
-// it yields a profile. The wait is four fifths of ProfileInitial, but at least
-// minPolicyWait, so that the router does not time out first.
+// yields policies, with the precedence of [linkerd.Prefer]. For a new target, it waits for
+// a policy before it yields the profile. The maximum wait is four fifths of
+// ProfileInitial, but at least minPolicyWait. It is below ProfileInitial, so that the
+// router does not time out first.
 func newSource(c Config) profiles.Source {
 	source := c.Control.Profiles(c.Controller, c.Log)
 	if c.Policies == nil {
@@ -106,9 +107,9 @@ func newSource(c Config) profiles.Source {
 // target. After that, it uses the profile of the target.
 const minPolicyWait = 100 * time.Millisecond
 
-// notLoopback returns a function that rejects an address if the function own rejects it,
-// or if it is a loopback address. The result is for ingress mode, because clients outside
-// the pod then choose the target by a header.
+// notLoopback returns a function that rejects loopback addresses and the addresses that
+// the function own rejects. It is for ingress mode, because clients outside the pod then
+// choose the target by a header.
 func notLoopback(own func(netip.AddrPort) error) func(netip.AddrPort) error {
 	return func(addr netip.AddrPort) error {
 		if err := own(addr); err != nil {

@@ -32,12 +32,11 @@ func (o *Outbound) detect(http, opaque tcplayer.Server, i tcplayer.DetectInstrum
 		tcplayer.WithDetectTimeout(o.DetectTimeout), tcplayer.WithDetectMetrics(i))
 }
 
-// byProfile returns the server of the connections to dst. In ingress mode, it passes all
-// connections to the server detected. In other modes, the server opaque gets the
-// connections if [settings.Outbound.OpaquePorts] or the profile of dst marks the port as
-// opaque. Otherwise, the server named gets them if the profile routes by TLS server name.
-// All other connections go to detected. requests is the router of the requests on detected
-// connections.
+// byProfile returns the server of the connections to dst, which passes each connection to
+// one of three servers. In ingress mode, the server is detected. In other modes, it is
+// opaque if [settings.Outbound.OpaquePorts] or the profile of dst marks the port as
+// opaque. Otherwise it is named if the profile routes by TLS server name. In all other
+// cases it is detected. requests is the router of the requests on detected connections.
 func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, named, detected tcplayer.Server) tcplayer.Server {
 	return &profileDispatch{
 		Service: requests.counts.Handled(meters.Detected, detected), opaque: requests.counts.Handled(meters.Opaque, opaque),
@@ -94,9 +93,8 @@ func byServerName(p *profiles.Profile) bool { return p.Policy != nil && p.Policy
 type requestsKey struct{}
 
 // byConnection returns a service that passes a request to the router of its connection.
-// Two kinds of requests go to the service named instead. One is a request on a direct
-// connection, which has no router. The other is, in ingress mode, a request with
-// l5d-dst-override.
+// The service named gets the requests on direct connections, because these have no router.
+// In ingress mode, it also gets the requests with the header l5d-dst-override.
 func (o *Outbound) byConnection(named httplayer.Service) httplayer.Service {
 	return &byConnection{Service: named, ingress: o.Ingress}
 }

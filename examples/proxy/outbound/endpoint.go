@@ -75,9 +75,9 @@ func (p peer) withProtocol(v tcplayer.Protocol) peer {
 	return p
 }
 
-// announcesProtocol reports whether each connection to p begins with a transport header that
-// states the HTTP version of the requests. A transport header is linkerd's preamble for the
-// proxy at the other end.
+// announcesProtocol reports whether each connection to p begins with a transport header
+// that contains the HTTP version of the requests. The transport header is the message in
+// which linkerd's proxies state the port and the protocol of a connection.
 func (p peer) announcesProtocol() bool {
 	return p.header != nil && p.Endpoint.Protocol != resolve.Opaque
 }
@@ -149,8 +149,8 @@ func (f forwardTarget) discovered() discover.Target {
 	return discover.Target{Name: f.target, Endpoint: resolve.Endpoint{ID: id, Weight: e.Weight, Labels: e.Labels}}
 }
 
-// balanced returns e itself, as the service of an endpoint below a balancer. While e is
-// not ready, e rejects requests, so that the balancer picks another endpoint.
+// balanced returns e unchanged, as the service of one of the endpoints of a balancer.
+// While e is not ready, it rejects requests, so that the balancer picks another endpoint.
 func balanced(e *httplayer.Endpoint) httplayer.Service { return e }
 
 // byVersion is a service with two HTTP clients of one endpoint: h1 for HTTP/1 requests

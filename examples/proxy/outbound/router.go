@@ -112,8 +112,7 @@ func (r *router) metrics() profiles.Option[*http.Request, *http.Response] {
 }
 
 // backends returns a function that makes the service of one target of the split. The
-// function makes the service with the argument to, and adds a layer that counts the
-// requests.
+// service counts the requests, and sends them to the balancer that the argument to makes.
 func (r *router) backends(
 	to layer.MakeService[balancerKey, *http.Request, *http.Response],
 ) layer.MakeService[string, *http.Request, *http.Response] {
@@ -123,8 +122,8 @@ func (r *router) backends(
 }
 
 // forwards returns a function that makes the service of the endpoint that the profile
-// specifies. The function makes the service with the argument to, and adds a layer that
-// counts the requests.
+// specifies. The service counts the requests, and sends them to the service that the
+// argument to makes.
 func (r *router) forwards(
 	to layer.MakeService[forwardTarget, *http.Request, *http.Response],
 ) layer.MakeService[*profiles.Endpoint, *http.Request, *http.Response] {

@@ -84,9 +84,9 @@ func (r replay) Watch(ctx context.Context, _ string) iter.Seq2[*profiles.Profile
 	}
 }
 
-// ofConnections returns the profile for connections that are not HTTP. If p comes from a
-// policy with a separate profile for these connections, it returns the separate profile.
-// Otherwise it returns p.
+// ofConnections returns the profile for connections that are not HTTP. This is
+// p.Policy.Connections, or p itself if p has no policy or if the policy has no such
+// profile.
 func ofConnections(p *profiles.Profile) *profiles.Profile {
 	if p.Policy != nil && p.Policy.Connections != nil {
 		return p.Policy.Connections

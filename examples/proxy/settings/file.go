@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// file is a parsed settings file. When all variables have been read, a leaf that
-// [file.find] has not returned has an unknown key.
+// file is a parsed settings file. Each call of [file.find] marks the leaf that it finds.
+// After all variables have been looked up, an unmarked leaf has an unknown key.
 type file struct {
 	name     string
 	leaves   []*leaf
@@ -92,7 +92,8 @@ func (f *file) addLeaf(l *leaf) {
 
 // find returns the text of the given variable, a name without a prefix. The result where
 // is the file, line and key of the value. The result ok is false if the file does not set
-// the variable, or if find has returned it before.
+// the variable, or if an earlier call has found it. For a value of an invalid form, find
+// adds a problem and ok is also false.
 func (f *file) find(variable string) (text, where string, ok bool) {
 	key := strings.ToLower(variable)
 	i := slices.IndexFunc(f.leaves, func(l *leaf) bool { return l.key == key && !l.read })
@@ -181,8 +182,8 @@ func (f *file) finish() []error {
 	return f.problems
 }
 
-// addSections adds the beginnings of key to sections. They are the keys of the mappings in
-// which key may be nested: "a" and "a_b" for "a_b_c".
+// addSections adds each beginning of key that ends before an underscore to sections, such
+// as "a" and "a_b" for "a_b_c". A settings file may contain these as the keys of mappings.
 func addSections(sections map[string]bool, key string) {
 	for i, c := range key {
 		if c == '_' {

@@ -66,7 +66,8 @@ func (c Connect) endpointBackoff() layer.Backoff {
 }
 
 // Limits returns c.Streams in the form of packages resolve/linkerd and profiles/linkerd,
-// in which -1 means no limit. For a controller on this machine, all limits are -1.
+// in which -1 and not 0 means no limit. For a controller on this machine, all limits are
+// -1.
 func (c *Control) Limits() StreamLimits {
 	limits := c.Streams
 	for _, d := range []*time.Duration{&limits.Initial, &limits.Idle, &limits.Lifetime} {

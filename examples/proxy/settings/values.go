@@ -94,9 +94,10 @@ type Cores struct {
 	MaxRatio float64 // CORES_MAX_RATIO: share of the available processors; above 0, at most 1
 }
 
-// Count returns how many of the available processors the proxy uses. If c is zero, it
-// returns available. Otherwise it returns Max, or the rounded share MaxRatio if Max is 0,
-// or 1 if both are 0. The result is at least Min and at most available.
+// Count returns how many of the available processors the proxy uses. If c is zero, it is
+// all of them. Otherwise it is Max. If Max is 0, it is the share MaxRatio of available,
+// rounded. If both are 0, it is 1. Last, Count raises the number to at least Min, and
+// limits it to available.
 func (c Cores) Count(available int) int {
 	n := 1
 	switch {

@@ -17,8 +17,9 @@ const (
 	connection = "HTTP2_INITIAL_CONNECTION_WINDOW_SIZE"
 )
 
-// windows returns the variables that set the HTTP/2 windows of both servers. The variables
-// of a single server come later and override them.
+// windows returns the variables that set the HTTP/2 windows of both servers, inbound and
+// outbound. The proxy reads the variables for one server later, so that they override
+// these.
 func windows(s *Settings) []variable {
 	both := func(low uint32, where func(*HTTP2) *uint32) func(string) error {
 		return func(text string) error {

@@ -24,19 +24,18 @@ func (o *ownPorts) refuse(addr netip.AddrPort) error {
 	return fmt.Errorf("%v is this proxy itself: %w", addr, tcplayer.ErrLoop)
 }
 
-// at reports whether ip is an address of this pod. Unspecified addresses count as addresses
-// of this pod, because systems connect them to loopback.
+// at reports whether ip is an address of this pod. All addresses count as such if o.ips is
+// nil. Unspecified addresses also count, because systems connect them to loopback.
 func (o *ownPorts) at(ip netip.Addr) bool {
 	return o.ips == nil || ip.IsLoopback() || ip.IsUnspecified() || slices.Contains(o.ips, ip)
 }
 
-// setOwnPorts sets the addresses to which a path must not connect: outward for the
-// outbound path, and inward for the inbound path. Both contain all ports of the proxy.
-// The outbound path may connect to these ports at addresses outside this pod.
+// setOwnPorts sets the addresses to which a path must not connect, in outward for the
+// outbound path and in inward for the inbound path. Both contain all ports of the proxy.
 //
-// The inbound path must not connect to them at any address. Otherwise a remote client
-// could reach the admin and tap servers through the proxy, and would count as a client on
-// this machine.
+// The outbound path may connect to these ports at addresses outside this pod. The inbound
+// path must not connect to them at any address. Otherwise a remote client could reach the
+// admin and tap servers through the proxy, and would count as a client on this machine.
 func (p *Proxy) setOwnPorts(outward, inward *ownPorts) {
 	ports := make([]uint16, 0, len(p.paths)+2)
 	outward.ips = slices.Clone(p.config.Settings.Inbound.IPs)

@@ -53,8 +53,8 @@ func (p *Proxy) serveTap(taps *tap.Registry, describe func() layer.Node, id *ide
 	return p.operators.GRPCServer("tap", address(c.Listen), server, watched.Shutdown, p.fallback()...)
 }
 
-// address returns host:port for the address a, on which a server listens. If a is not
-// valid, it returns anyPort, which is any free port of loopback.
+// address returns host:port for the address a of a server. If a is not valid, it returns
+// anyPort, with which the server listens on any free port of loopback.
 func address(a netip.AddrPort) string {
 	if !a.IsValid() {
 		return anyPort

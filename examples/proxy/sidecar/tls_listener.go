@@ -18,8 +18,8 @@ func withOptionalTLS(cfg *tls.Config) func(net.Listener) net.Listener {
 	return func(l net.Listener) net.Listener { return &optionalListener{l, cfg} }
 }
 
-// optionalListener is a listener whose connections use TLS if the client begins with a TLS
-// handshake.
+// optionalListener is a listener for cleartext and TLS. A connection uses TLS if the
+// client begins with a TLS handshake.
 type optionalListener struct {
 	net.Listener
 	cfg *tls.Config
