@@ -8,9 +8,9 @@ import (
 )
 
 // Accessor is an optional extension of [layer.Accessor] with methods that only a tap needs.
-// httplayer.Accessor and grpclayer.Accessor implement it. With a layer.Accessor that does
-// not implement it, a [Layer] shows a response only when Call returns, and shows no bodies.
-// The destination of its events is then the address of [WithDestination].
+// httplayer.Accessor and grpclayer.Accessor implement it. With a layer.Accessor that does not
+// implement it, a [Layer] shows a response only when Call returns, and shows no bodies. The
+// destination in its events is then always the address that [WithDestination] sets.
 type Accessor[Req, Rsp any] interface {
 	layer.Accessor[Req, Rsp]
 

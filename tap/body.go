@@ -71,8 +71,8 @@ func (r *Registry) redacted(b *Body, limit int) (out *Body) {
 	return out
 }
 
-// excerpt is the beginning of one body, kept for one watcher. Its bytes count against the
-// text limit of the buffer of the watcher.
+// excerpt is the beginning of one body, kept for one watcher. Its bytes take room in the buffer
+// of the watcher, which limits text to maxText bytes.
 type excerpt struct {
 	w           *watcher
 	room        *buffer
@@ -84,10 +84,10 @@ type excerpt struct {
 	over bool
 }
 
-// take keeps the bytes of p that are not kept yet, up to the limit of WithBodies. p is the
-// part of the body at the given offset. take ignores p if bytes before offset are missing,
-// or if the excerpt has ended. It ends the excerpt if the buffer has no room for the bytes,
-// or if the watcher has been closed.
+// take appends bytes to the excerpt. p is the part of the body at the given offset. take appends
+// only the bytes of p that the excerpt does not have yet, up to the limit of WithBodies. It
+// ignores p after a gap, or if the excerpt has ended. It ends the excerpt if the buffer has no
+// room for the bytes, or if the watcher has been closed.
 func (x *excerpt) take(offset int64, p []byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -112,7 +112,7 @@ func (x *excerpt) take(offset int64, p []byte) {
 	x.data = append(x.data, p...)
 }
 
-// markCut records that the body is longer than the kept bytes.
+// markCut records that the body has bytes after the end of the excerpt.
 func (x *excerpt) markCut() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -141,8 +141,7 @@ func (x *excerpt) end() {
 	x.data, x.over = nil, true
 }
 
-// body ends the excerpt and returns the kept bytes. It returns nil if no byte was kept and
-// none was cut off.
+// body ends the excerpt and returns the kept bytes. It returns nil if the body was empty.
 func (x *excerpt) body() *Body {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -203,10 +202,10 @@ type streamError struct {
 
 func (e streamError) Error() string { return "stream reset: " + strconv.Itoa(int(e.Code)) }
 
-// resetCode returns the HTTP/2 error code of a request with the context ctx that ended with
-// err. The code is REFUSED_STREAM for a rejection, or else the code that err has. Otherwise
-// it is CANCEL if ctx has ended or err is the error of a context. resetCode returns nil for
-// other errors, a complete response, and a body that its reader closed early.
+// resetCode returns the HTTP/2 error code of a request with the context ctx that ended with err.
+// A rejection has the code REFUSED_STREAM. Any other err with a code of its own has that code.
+// Otherwise the code is CANCEL if ctx has ended or err is the error of a context. resetCode
+// returns nil for other errors, a complete response, and a body that its reader closed early.
 func resetCode(ctx context.Context, err error) *uint32 {
 	if err == nil || errors.Is(err, layer.ErrBodyClosedEarly) {
 		return nil // complete, or closed early by its reader
@@ -229,7 +228,7 @@ func resetCode(ctx context.Context, err error) *uint32 {
 	return nil
 }
 
-// abortCode returns the HTTP/2 error code that net/http's server sends for a response that
+// abortCode returns the HTTP/2 error code with which net/http's server resets a response that
 // its handler aborted. It is CANCEL if ctx has ended, and INTERNAL_ERROR otherwise.
 func abortCode(ctx context.Context) *uint32 {
 	if ctx.Err() != nil {

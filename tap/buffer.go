@@ -6,9 +6,9 @@ import "sync/atomic"
 // 400 events takes less than 1 MiB.
 const maxText = 768 << 10
 
-// buffer has the events of a watcher that have not been sent yet. Adding an event never
-// waits. The buffer also limits the number of held requests: their events wait until the
-// outcome of the request is known.
+// buffer has the events of a watcher that have not been sent yet. Adding an event never waits.
+// The buffer also counts and limits the held requests. These are the requests with events that
+// wait until the outcome of the request is known.
 type buffer struct {
 	events chan Event
 	room   atomic.Int64 // bytes of text that still fit

@@ -40,8 +40,8 @@ func (x *exchange[Req, Rsp]) requestFields(r *Registry) []Field {
 	return r.capture(out, x.access.RequestHeader(x.req))
 }
 
-// responseFields returns header, the header fields of rsp, with secret values replaced. For
-// a response over HTTP/2, the field ":status" comes first.
+// responseFields returns the fields of header with secret values replaced. header has the header
+// fields of rsp. For a response over HTTP/2, the field ":status" comes first.
 func (x *exchange[Req, Rsp]) responseFields(r *Registry, rsp Rsp, header layer.Header) []Field {
 	out := []Field{}
 	if x.access.ResponseOverHTTP2(rsp) {
@@ -59,8 +59,9 @@ func (r *Registry) pseudo(fields []Field, name, value string) []Field {
 	return append(fields, Field{name, r.shownValue(name, value)})
 }
 
-// capture appends fields to out, sorted by name and with secret values replaced. If out is
-// not empty, it has the pseudo-header fields already, and capture skips those in fields.
+// capture appends fields to out, sorted by name and with secret values replaced. If out is not
+// empty, it already has the pseudo-header fields, such as ":path". capture then skips the
+// pseudo-header fields in the argument fields.
 func (r *Registry) capture(out []Field, fields layer.Header) []Field {
 	first := len(out)
 	for name, value := range fields.All() {

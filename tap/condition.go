@@ -23,7 +23,8 @@ type condition struct {
 	reads  reads               // values that the whole condition compares; set at the root only
 }
 
-// reads is a bit set of the groups of values that a view reads from a request.
+// reads is a set of bits, one for each group of values of a request, such as its header fields.
+// The values in a view are read group by group.
 type reads uint8
 
 const (
@@ -34,7 +35,8 @@ const (
 	readsAll = 1<<iota - 1
 )
 
-// needs returns the values that c and its operands compare.
+// needs returns the groups of values that a view must have before c and its operands can be
+// evaluated.
 func (c *condition) needs() reads {
 	switch {
 	case c.op >= opHeader:
@@ -71,7 +73,8 @@ const (
 	opHeaderPresent
 )
 
-// view has the values of one request or connection that are compared with conditions.
+// view has the values of one request or connection to which conditions are applied. The field
+// has tells which values have been read.
 type view struct {
 	has    reads        // the values that have been read
 	common Event        // addresses and labels of the request or connection

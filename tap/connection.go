@@ -155,8 +155,8 @@ func (c *watchedConn) Close() error {
 	return err
 }
 
-// connection sends the events of one connection, or of one failed dial, to the watchers
-// that match it.
+// connection is one connection, or one failed dial. It sends the events to the watchers with a
+// condition that the connection matches.
 type connection struct {
 	common     Event
 	start      time.Time // start of the dial; after a successful dial, the time of its end

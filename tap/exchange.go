@@ -9,10 +9,10 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// exchange is one request and its response, if at least one watcher or call of Top sees
-// them. It sends the events to the watchers, and counts the request in the rows of Top. It
-// is also the [layer.Observer] of the response body. The watchers share the parts of the
-// events, see eventPart.
+// exchange is one request and its response. It exists only if at least one watcher or call of
+// Top sees the request. It sends the events to the watchers, and counts the request in the rows
+// of Top. It is also the [layer.Observer] of the response body. The watchers share the parts of
+// the events, see eventPart.
 type exchange[Req, Rsp any] struct {
 	access Accessor[Req, Rsp]
 	ctx    context.Context //nolint:containedctx // the request's; read when a response ends
@@ -60,9 +60,9 @@ func newExchange[Req, Rsp any](access Accessor[Req, Rsp], ctx context.Context, r
 	return x
 }
 
-// show shows the request to w: it sends the RequestInit, or holds it if w has a condition
-// on the outcome. It then adds w to the recipients. If the event does not fit into the
-// buffer of w, w does not see the request.
+// show makes w a recipient of the events of the request. It sends the RequestInit, or holds it
+// if w has a condition on the outcome. If the RequestInit does not fit into the buffer of w,
+// show does not add w, and w gets no event of the request.
 func (x *exchange[Req, Rsp]) show(w *watcher) {
 	if w.fields && x.init.withFields == nil {
 		x.init.withFields = new(*x.init.withoutFields)
@@ -137,9 +137,9 @@ func (x *exchange[Req, Rsp]) ResponseStarted(rsp Rsp) {
 	}
 }
 
-// ResponseData implements [layer.ResponseObserver]. It counts n bytes of the response body
-// that a handler sent before Call returned. p has these bytes, or is nil if they are not
-// available. The body that is kept for watchers is then marked as cut.
+// ResponseData implements [layer.ResponseObserver]. It counts n bytes of the response body that
+// a handler sent before Call returned. p has these bytes. If they are not available, p is nil,
+// and the bodies that watchers get are marked as cut.
 func (x *exchange[Req, Rsp]) ResponseData(n int, p []byte) {
 	if x.returned {
 		return
@@ -196,7 +196,8 @@ func (x *exchange[Req, Rsp]) respondToError(err error) bool {
 	return true
 }
 
-// callFailed sends the remaining events of a request for which Call returned err.
+// callFailed sends the ResponseEnd of a request for which Call returned err. If err represents a
+// response and no ResponseInit was sent, it sends the ResponseInit first.
 func (x *exchange[Req, Rsp]) callFailed(err error) {
 	if x.respondToError(err) {
 		x.End(nil)
@@ -216,8 +217,8 @@ func (x *exchange[Req, Rsp]) endWithoutResponse(err error) {
 	x.finish(end, nil)
 }
 
-// finish sets the durations of end and sends end to all recipients. The recipients that
-// request fields also get the fields of trailer. finish also counts the request as ended in
+// finish sends end to all recipients, after it has set the durations in end. Recipients that
+// request fields also get the fields of trailer. finish also records the end of the request in
 // the rows of Top.
 func (x *exchange[Req, Rsp]) finish(end ResponseEnd, trailer layer.Header) {
 	end.SinceRequestInit = time.Since(x.start) // faster than time.Now

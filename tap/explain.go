@@ -61,9 +61,9 @@ func (e *explained[Req, Rsp]) Describe() layer.Node {
 	return layer.Node{Name: "explain", State: layer.State{{Key: "on", Value: present != nil && present.explain}}}
 }
 
-// leastSecret is the minimum length in bytes of a secret value that is replaced in
-// explanations. leastPart is the minimum length of a part of such a value, for example of
-// one cookie. Shorter texts are not replaced, because they also occur in harmless text.
+// leastSecret is the minimum length in bytes of a secret value that is replaced in explanations.
+// leastPart is the minimum length of a part of such a value, for example of one cookie. Shorter
+// values and parts stay, because they also occur in harmless text.
 const (
 	leastSecret = 4
 	leastPart   = 8

@@ -172,8 +172,8 @@ func (p *Process) check() error {
 	return nil
 }
 
-// source is a function that returns a sequence. The sequence must end when the context
-// ends.
+// source is a function that starts a sequence of items of type T, such as the events of one
+// process. The sequence must end when the context ends.
 type source[T any] func(context.Context) iter.Seq2[T, error]
 
 // merged yields the items of all sources in the order in which they arrive. It ends when

@@ -22,15 +22,15 @@ import (
 )
 
 // FollowTop yields the rows of several processes at intervals, added up as if they were one
-// process. It continues while a process restarts, has not started yet or cannot be reached.
-// It yields errors and ends as [Follow] does.
+// process. It continues while a process restarts, has not started yet or cannot be reached. It
+// yields errors and ends as [Follow] does.
 //
-// Rows are added up if they have the same client, endpoint and direction, and the same
-// method and path, or route. P50, P95, P99 and Worst of the sum are the largest values of
-// the rows. A quantile of the sum is therefore an upper bound. Last is taken from one of
+// Rows are added up if they have the same client, endpoint and direction, and the same method
+// and path, or route. P50, P95, P99 and Worst of the sum are the largest values of the rows. A
+// quantile of the sum is therefore an upper bound. The field Last of the sum is that of one of
 // the rows. An outbound row without a source gets the name of its process as the source. An
-// inbound row without a destination gets this name as the destination. Processes that
-// cannot be reached do not count. The counts of a process start from 0 after its restart.
+// inbound row without a destination gets this name as the destination. Processes that cannot be
+// reached do not count. The counts of a process start from 0 after its restart.
 //
 // The processes must serve gotower's tap. linkerd's tap has no counts of requests.
 func FollowTop(
@@ -179,7 +179,8 @@ func (f *topFollower) current(yield func(string, *tappb.TopResponse) bool) {
 	}
 }
 
-// rowMerger adds up the rows of several processes. Rows with the same key become one row.
+// rowMerger adds up the rows of several processes. Rows with the same client, endpoint,
+// direction, method, and path or route become one row.
 type rowMerger struct {
 	byDestination bool // whether rows have no source
 

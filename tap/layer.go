@@ -136,8 +136,8 @@ func (t *tapped[Req, Rsp]) startExchange(ctx context.Context, req Req, present *
 	return x
 }
 
-// matches reports whether the request matches c. The argument v has values of the request.
-// matches first adds the values that c compares and that v does not have yet.
+// matches reports whether the request matches c. v has the values of the request that earlier
+// calls have read. If c compares a value that is missing in v, matches first reads it into v.
 func (t *tapped[Req, Rsp]) matches(c *condition, v *view, ctx context.Context, req Req) bool { //nolint:revive // v is the state
 	if c.reads&^v.has != 0 {
 		t.read(v, c.reads, ctx, req)
@@ -145,7 +145,8 @@ func (t *tapped[Req, Rsp]) matches(c *condition, v *view, ctx context.Context, r
 	return c.holds(v)
 }
 
-// read reads the wanted values of the request into v, except those that v already has.
+// read reads the groups of values in the argument wanted from the request into v. It skips
+// groups that v already has.
 func (t *tapped[Req, Rsp]) read(v *view, wanted reads, ctx context.Context, req Req) { //nolint:revive // v is the result
 	wanted &^= v.has
 	v.has |= wanted

@@ -21,15 +21,15 @@ type reader struct {
 	reported     uint64 // number of dropped events that were reported
 }
 
-// reader returns the reader of w, which calls send with each event. If reportsDrops is
-// true, the reader also sends events with the number of dropped events. A watcher must have
-// only one reader.
+// reader returns the reader that takes the events of w out of the buffer and calls send with
+// each. If reportsDrops is true, the reader also sends events with the number of dropped events.
+// A watcher must have only one reader.
 func (w *watcher) reader(reportsDrops bool, send func(Event) error) *reader {
 	return &reader{watcher: w, unread: w.buf.Load(), send: send, reportsDrops: reportsDrops}
 }
 
-// run sends events, and returns nil when the watch has ended: at its limit or after its
-// duration. It returns an error if send fails or ctx ends.
+// run sends events until the watch ends. It returns nil if the number of requests has reached
+// the limit, or if the duration is over. It returns an error if send fails or ctx ends.
 func (r *reader) run(ctx context.Context) error {
 	over := make(chan struct{})
 	if r.duration > 0 {
@@ -76,8 +76,8 @@ func ended(ctx context.Context) error {
 	return status.FromContextError(ctx.Err()).Err()
 }
 
-// forward sends e when the event rate allows it. If events were dropped, it first reports
-// their number.
+// forward waits until the event rate allows one more event, and then sends e. If events were
+// dropped, it first sends an event with their number.
 func (r *reader) forward(ctx context.Context, e Event) error {
 	if err := r.reportDrops(ctx); err != nil {
 		return err

@@ -1,6 +1,6 @@
 package tap
 
-// recipient is one watcher that sees one request or connection.
+// recipient is a watcher together with its state for one request or connection that it sees.
 type recipient struct {
 	*watcher
 	stream uint64
@@ -8,9 +8,9 @@ type recipient struct {
 	bodies *bodies // kept bodies; nil if the watcher does not request them
 }
 
-// held is the state of a request for a watcher with a condition on the outcome. The events
-// of the request are held: they are sent when the outcome is known and matches. Until then,
-// their bytes are reserved in the buffer of the watcher.
+// held is the state of a request with events that are not sent yet, because the watcher has a
+// condition on the outcome. The events are sent when the outcome is known and matches. Until
+// then, their bytes are reserved in the buffer of the watcher.
 type held struct {
 	room  *buffer // the buffer in which bytes are reserved
 	bytes int64
@@ -22,8 +22,9 @@ func (s *recipient) send(e Event) bool {
 	return s.watcher.send(e)
 }
 
-// begin sends the RequestInit, or holds the request if the watcher has a condition on the
-// outcome. It returns false if the watcher does not see the request.
+// begin sends the RequestInit. If the watcher has a condition on the outcome, begin instead
+// holds the request, and the events are sent later. It returns false if the watcher does not see
+// the request.
 func (s *recipient) begin(init Event) bool {
 	if s.outcome != nil {
 		return s.hold(init.weight())
@@ -44,8 +45,8 @@ func (s *recipient) start(e Event) (ok bool) {
 	return ok
 }
 
-// hold marks the request as held, and reserves n bytes for it in the buffer. It returns
-// false if the buffer has no room for them or for another request, or if the watcher has
+// hold marks the request as held, and reserves n bytes for it in the buffer. It returns false if
+// the buffer has no room for the bytes, if too many requests are held, or if the watcher has
 // been closed.
 func (s *recipient) hold(n int64) bool {
 	b := s.buf.Load()
@@ -60,8 +61,9 @@ func (s *recipient) hold(n int64) bool {
 	return true
 }
 
-// respond sends e, the event of the response headers. If the request is held, respond
-// reserves the bytes of e instead. If they do not fit, no event of the request is sent.
+// respond sends e, the event of the response headers. If the request is held, respond only
+// reserves the bytes of e in the buffer. If these bytes do not fit, the watcher gets no event of
+// the request at all.
 func (s *recipient) respond(e Event) {
 	if s.held == nil {
 		s.send(e)
@@ -77,9 +79,9 @@ func (s *recipient) respond(e Event) {
 	s.countDrop()
 }
 
-// release releases the reserved bytes of a held request. The argument matches reports
-// whether the outcome of the request matches the condition of the watcher. release returns
-// true if the caller must now send the held events.
+// release releases the reserved bytes of a held request. The argument matches reports whether
+// the outcome matches the condition of the watcher. If release returns true, the caller must
+// send the held events. It returns false if they must not be sent.
 func (s *recipient) release(matches bool) bool {
 	s.held.room.unhold(s.held.bytes)
 	if s.held.lost || !matches || s.buf.Load() == nil {

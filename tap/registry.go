@@ -40,8 +40,8 @@ type Registry struct {
 	dropped  uint64 // events dropped by closed watchers
 }
 
-// audience is an immutable set of the watchers, and of the counters of Top, that see new
-// requests.
+// audience has the watchers and the counters of Top that see new requests. It is immutable: a
+// change of the watchers creates another audience.
 type audience struct {
 	watchers []*watcher
 	counters []*counter
@@ -99,8 +99,8 @@ func (r *Registry) hide(names []string, hide bool) {
 	}
 }
 
-// watch adds a watcher with the parameters t. It returns a rejection if there are too many
-// watchers. The caller must call close for the watcher.
+// watch adds a watcher with the parameters t. It returns an error of type rejection if there are
+// too many watchers. The caller must call close for the watcher.
 func (r *Registry) watch(t terms) (*watcher, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

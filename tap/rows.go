@@ -16,9 +16,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// rowTTL is how long a table that is not full keeps a row after its last request. It is
-// long enough for a job that runs every five minutes. A full table keeps a row for
-// fullRowTTL.
+// rowTTL is the time for which a table keeps a row after its last request. It is long enough for
+// a job that runs every five minutes. A table with maxRows rows keeps a row only for fullRowTTL.
 const (
 	rowTTL     = 10 * time.Minute
 	fullRowTTL = time.Minute
@@ -44,9 +43,8 @@ const (
 	rateDecay = 10 * time.Second
 )
 
-// table counts the requests of one call of Top in rows. A table is full if it has maxRows
-// rows. If a full table has no row for a request, the row in the field other counts the
-// request.
+// table counts the requests of one call of Top in rows. A table has at most maxRows rows.
+// Requests that would need a further row are counted in the row other.
 type table struct {
 	byRoute       bool
 	byDestination bool
@@ -93,9 +91,9 @@ func newTable(req *tappb.TopRequest) *table {
 	return t
 }
 
-// begin counts the start of a request in the row with its key, and returns that row. If the
-// row does not exist, begin adds it. If the table is full, begin uses t.other instead.
-// common has the addresses and labels of the request.
+// begin counts the start of a request and returns the row in which it counts. common has the
+// addresses and labels of the request. If no row fits the request, begin adds one, or uses
+// t.other if the table is full.
 func (t *table) begin(common *Event, init *RequestInit, now time.Time) *row {
 	k := rowKey{direction: common.Direction}
 	k.destination, k.to = nameOf(common.DestinationLabels, common.Destination)

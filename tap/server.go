@@ -23,8 +23,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// droppedTrailer is the name of the trailer with the number of dropped events, which
-// [Server.Observe] documents.
+// droppedTrailer is the name of the gRPC trailer with the number of events that did not fit into
+// the buffer of the watcher.
 const droppedTrailer = "gotower-tap-dropped"
 
 // Server serves the watchers of a [Registry] over gRPC. It implements two services:
@@ -104,8 +104,8 @@ func (s *Server) Observe(req *pb.ObserveRequest, stream grpc.ServerStreamingServ
 	return s.serve(stream, w.reader(false, func(e Event) error { return stream.Send(e.proto()) }))
 }
 
-// serve sends the response headers, and then the events that r reads until the watch ends.
-// It then closes the watcher of r, and sets the trailer with the number of dropped events.
+// serve sends the response headers, and then the events that r reads. When the watch ends, it
+// closes the watcher of r and sets the trailer with the number of dropped events.
 func (s *Server) serve(stream grpc.ServerStream, r *reader) error {
 	defer s.reg.close(r.watcher)
 	defer func() {
@@ -326,12 +326,12 @@ func WithEventRate(n int) ServerOption {
 	})
 }
 
-// eventBurst limits bursts: at most 1/eventBurst of the events that WithEventRate allows in
-// a second may be sent at once.
+// eventBurst divides the number of events per second that WithEventRate allows. The result, but
+// at least 1, is the number of events that may be sent at once.
 const eventBurst = 100
 
-// rejection is the error of a rejected watcher. [status.Code] returns its code, also for
-// the errors of [Registry.Watch] and [Registry.Top].
+// rejection is the error of a watcher or a call of Top that is rejected. [status.Code] returns
+// the field code, also for the errors that [Registry.Watch] and [Registry.Top] yield.
 type rejection struct {
 	code  codes.Code
 	cause error

@@ -18,26 +18,26 @@ const (
 	defaultEvery = time.Second
 )
 
-// Top counts the requests of this process that match req from now on. It yields the rows
-// once per interval: req.Every, or by default one second. When ctx ends, the last item is
-// the cause of ctx. Top does not keep or send the requests.
+// Top counts the requests of this process that match req from now on. It yields the rows once
+// per interval: req.Every, or by default one second. When ctx ends, the last item is the cause
+// of ctx. Top does not keep or send the requests.
 //
 // The requests of a row have the same client, endpoint, direction, method and path. If
 // req.ByRoute is set, the route replaces method and path. If req.ByDestination is set, the
 // requests of a row have only the same endpoint and direction. A client or endpoint is
-// identified by the value of its label pod, or by its IP address without that label. Paths
-// and names are cut to 256 bytes.
+// identified by the value of its label pod, or by its IP address without that label. Paths and
+// names are cut to 256 bytes.
 //
-// There are at most 1000 rows. Requests that would need another row count in a row with the
-// path or route "(other)". A row without open requests is removed ten minutes after its
-// last request. While there are 1000 rows, such a row is removed after one minute.
+// There are at most 1000 rows. Requests that would need another row count in a row with the path
+// or route "(other)". A row without open requests is removed ten minutes after its last request.
+// While there are 1000 rows, such a row is removed after one minute.
 //
-// A success is a response for which [ResponseEnd.Failed] returns false. Quantiles are
-// accurate to 5 % up to 4.5 minutes. The rate counts ended requests. Its time constant is
-// ten seconds, or req.Every if that is longer.
+// A success is a response for which [ResponseEnd.Failed] returns false. Quantiles are accurate to
+// 5 % up to 4.5 minutes. The rate is the number of ended requests per second in about the last ten
+// seconds, or in the last interval if that is longer.
 //
-// A call counts as a watcher, see [WithCapacity]. An invalid or rejected req yields one
-// error with the gRPC status InvalidArgument, PermissionDenied or ResourceExhausted.
+// A call counts as a watcher, see [WithCapacity]. An invalid or rejected req yields one error
+// with the gRPC status InvalidArgument, PermissionDenied or ResourceExhausted.
 func (r *Registry) Top(ctx context.Context, req *tappb.TopRequest) iter.Seq2[*tappb.TopResponse, error] {
 	return func(yield func(*tappb.TopResponse, error) bool) {
 		c, err := r.count(req)
@@ -52,7 +52,8 @@ func (r *Registry) Top(ctx context.Context, req *tappb.TopRequest) iter.Seq2[*ta
 	}
 }
 
-// counter is one call of Top: its condition and the rows in which it counts requests.
+// counter is one call of Top. It has the condition of the call, and the rows in which it counts
+// the requests that match.
 type counter struct {
 	match *condition
 	rows  *table
@@ -105,8 +106,8 @@ func everyOf(req *tappb.TopRequest) (time.Duration, error) {
 	return every, nil
 }
 
-// sendRows calls yield with the rows at intervals. It returns true when ctx has ended, and
-// false when yield has returned false.
+// sendRows calls yield with the current rows once per interval. It returns true when ctx has
+// ended, and false when yield has returned false.
 func (c *counter) sendRows(ctx context.Context, yield func(*tappb.TopResponse) bool) (ended bool) {
 	answers := time.NewTicker(c.every)
 	defer answers.Stop()

@@ -148,10 +148,10 @@ func receive[M any](
 // watcher is one call of Observe or Watch.
 //
 // The method enter counts the start of a matching request, and leave counts its end. For a
-// request that is held until its outcome is known, both are called when its events are
-// sent. The watcher is full after limit requests or after its duration. A full watcher sees
-// no new request. The channel done is closed when the last request of a full watcher has
-// ended.
+// request that is held until its outcome is known, both are called when its events are sent. A
+// watcher is full when it has seen limit requests, or when its duration is over. A full watcher
+// sees no new request. The channel done is closed when a full watcher has no request in flight
+// any more.
 type watcher struct {
 	terms
 	reg  *Registry
@@ -217,9 +217,9 @@ func (d *draw) value() float64 {
 	return d.n
 }
 
-// bufferFull reports whether the buffer has no room for the first event of a request. It
-// returns false if the watcher has a condition on the outcome, because that event is then
-// sent later.
+// bufferFull reports whether the buffer has no room for another event. For a watcher with a
+// condition on the outcome it returns false, because the first event of a request is then sent
+// later.
 func (w *watcher) bufferFull() bool {
 	b := w.buf.Load()
 	return w.outcome == nil && b != nil && len(b.events) == cap(b.events)
@@ -234,8 +234,9 @@ func (w *watcher) dropRequest() {
 	}
 }
 
-// enter counts a new request and returns its number. ok is false if the limit or the rate
-// is reached. The caller must call leave when the request has ended.
+// enter counts a new request and returns its number, counted from 0. ok is false if the limit or
+// the rate does not allow the request. If ok is true, the caller must call leave when the
+// request has ended.
 func (w *watcher) enter() (stream uint64, ok bool) {
 	if w.rate != nil && !w.rate.Allow() {
 		return 0, false

@@ -18,14 +18,14 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// windowTail is how long a window, a call of Observe, stays open after its last request has
-// begun. In this time, the requests of the window can end.
+// windowTail is how long a window stays open after its last request has begun, so that its
+// requests can end. A window is a call of Observe, see windows.
 const windowTail = 10 * time.Second
 
-// windows watches a process that serves only linkerd's tap, which cannot limit the rate of
-// requests. A window is one call of Observe with the limit perWindow. Windows start at
-// least a second apart, so at most perWindow requests are shown per second. A window ends
-// when its perWindow requests have ended, or windowTail after the last of them began.
+// windows watches a process that serves only linkerd's tap. That service cannot limit the rate
+// of requests, so windows calls Observe repeatedly. Each call is a window that shows perWindow
+// requests. Windows start at least a second apart. A window ends when its requests have ended,
+// or windowTail after the last of them began.
 type windows struct {
 	observe   func(ctx context.Context, limit uint32) iter.Seq2[Event, error]
 	perWindow uint32

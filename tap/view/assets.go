@@ -15,7 +15,8 @@ import (
 //go:embed page
 var files embed.FS
 
-// pageVersion returns a hash of the files of the page, which identifies their version.
+// pageVersion returns a hash of the names and contents of the files of the page. It changes with
+// each change of the page.
 func pageVersion() string {
 	sum := sha256.New()
 	_ = fs.WalkDir(files, ".", func(name string, _ fs.DirEntry, _ error) error {

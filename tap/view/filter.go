@@ -87,9 +87,8 @@ func condition(name, value string) *pb.ObserveRequest_Match {
 	return nil
 }
 
-// omits reports whether the page does not show the request of e, which has a RequestInit.
-// It returns true for a request with a route if the page shows only requests without a
-// route.
+// omits reports whether the page leaves out the request of e. It does so if the filter selects
+// only requests without a route, and the request has a route. e must have a RequestInit.
 func (f *filter) omits(e *tap.Event) bool { return f.unrouted && e.RouteLabels[routeLabel] != "" }
 
 func responseFilter(m *tappb.ResponseMatch, name, value string) error {

@@ -9,8 +9,8 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// joiner joins the events of each request into a record, and returns the records in batches
-// of limited size. Each open stream "tap" has its own joiner.
+// joiner joins the events of each request into a record. Its method take returns the records in
+// batches of limited size. Each open stream "tap" has its own joiner.
 type joiner struct {
 	mu      sync.Mutex
 	open    map[tap.StreamID]*record
@@ -140,8 +140,9 @@ func (j *joiner) take() batch {
 	return b
 }
 
-// choose selects at most maxBatch new records for the next batch. It prefers failures, and
-// among equals the later records. The result is in the order in which the records began.
+// choose selects at most maxBatch new records for the next batch. It takes failures first and
+// then the others, and of each kind the latest ones. The result is in the order in which the
+// records began.
 func (j *joiner) choose() []*record {
 	if len(j.fresh) <= maxBatch {
 		return j.fresh

@@ -43,9 +43,9 @@ func (l *latency) add(d time.Duration) {
 	l.mu.Unlock()
 }
 
-// endInterval ends the current interval, starts the next one, and returns the durations of
-// the ended one. The argument ended is the number of all requests in the ended interval,
-// measured or not.
+// endInterval ends the current interval, starts the next one, and returns the durations of the
+// ended one. The argument ended is the number of requests that ended in it, with or without a
+// measured duration.
 func (l *latency) endInterval(ended uint64) durations {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -66,9 +66,9 @@ func (l *live) join() (current *run, leave func()) {
 	})
 }
 
-// repeat calls f repeatedly until ctx ends, with a pause of l.every between calls. It
-// stores the error of f in problem. It clears problem when a call has lasted for l.every,
-// because f returns early only after a failure.
+// repeat calls f repeatedly until ctx ends, with a pause of l.every between calls. It stores the
+// error that f returns in the argument problem, where the page reads it. If a call of f still
+// runs after l.every, it works, and repeat clears problem.
 func (l *live) repeat(ctx context.Context, problem *problem, f func(context.Context) error) {
 	for ctx.Err() == nil {
 		cleared := make(chan struct{})
@@ -85,8 +85,8 @@ func (l *live) repeat(ctx context.Context, problem *problem, f func(context.Cont
 	}
 }
 
-// publish counts the requests, and sends a frame to all pages at intervals. If requests
-// cannot be counted, the frames have no rows. It returns when ctx ends.
+// publish calls Top of the registry and sends a frame to all pages for each set of rows. If Top
+// fails, it sends frames without rows. It returns when ctx ends.
 func (l *live) publish(ctx context.Context, r *run) {
 	req := &tappb.TopRequest{Every: durationpb.New(l.every), Rows: countedRows}
 	for ctx.Err() == nil {

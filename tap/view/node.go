@@ -58,7 +58,7 @@ func (t *converter) node(n *layer.Node, depth int) *node {
 	return d
 }
 
-// nodes converts the choices that explain a request.
+// nodes converts the layer nodes of an explanation to the nodes that the page gets as JSON.
 func nodes(of []layer.Node) []*node {
 	t := converter{left: maxNodes}
 	out := make([]*node, 0, len(of))

@@ -74,8 +74,8 @@ func newRecord(e *tap.Event, now time.Time) *record {
 	return r
 }
 
-// add adds the values of e to the record. It returns true if e is the last event of the
-// request or connection.
+// add copies the values of e to the fields of the record. It returns true if e is the last event
+// of the request or connection.
 func (r *record) add(e *tap.Event, now time.Time) (ended bool) {
 	if len(e.RouteLabels) > 0 {
 		r.RouteLabels = labels(e.RouteLabels)

@@ -13,8 +13,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// run is the state that all open pages share. It is created when the first page opens, and
-// ends when the last page closes.
+// run is the state that all open pages share. It is created when the first page opens. When the
+// last page closes, its goroutines are stopped, and the next page creates another run.
 type run struct {
 	config  Config
 	latency latency
@@ -67,7 +67,7 @@ func (r *run) countRoutes(ctx context.Context) error {
 // latencySample is the maximum number of requests a second that are measured for latency.
 const latencySample = 2000
 
-// measure watches requests until ctx ends, and adds their durations to latency.
+// measure watches requests until ctx ends. It adds the duration of each response to r.latency.
 func (r *run) measure(ctx context.Context) error {
 	for e, err := range r.config.Registry.Watch(ctx, &tappb.WatchRequest{MaxRps: latencySample}) {
 		switch {
@@ -85,8 +85,8 @@ func (r *run) measure(ctx context.Context) error {
 // pointsKept is the number of points in the charts.
 const pointsKept = 120
 
-// addPoint adds a point to the charts, for the interval since the previous point. The
-// argument at is the end of the interval. The argument now has the totals at this end.
+// addPoint adds a point to the charts. The point is for the interval from the previous point to
+// the time in the argument at. The argument now has the totals at that time.
 func (r *run) addPoint(now sum, at time.Time) {
 	var ended, failed uint64
 	if !r.when.IsZero() && now.Count >= r.last.Count {

@@ -55,8 +55,8 @@ type Handler struct {
 // maxStreams is the maximum number of open streams. Each page has up to two.
 const maxStreams = 64
 
-// New returns a Handler. Register its Shutdown with the server. Otherwise the shutdown of
-// the server waits for the streams of open pages:
+// New returns a Handler. Register its method Shutdown with the HTTP server, as shown. Otherwise
+// the shutdown of the HTTP server waits for the streams of open pages:
 //
 //	server.RegisterOnShutdown(handler.Shutdown)
 func New(c Config) *Handler {
