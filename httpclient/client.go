@@ -22,8 +22,8 @@ import (
 // The host of a request's URL does not select the endpoint: every request goes to the
 // target. Use [Hosts] if a client calls several hosts or follows redirects.
 //
-// Admission: while no endpoint is ready, up to 1000 requests wait in the queue, each at
-// most 3 s. Other requests are rejected.
+// Admission: while no endpoint is ready, up to 1000 requests wait in the queue. A request that has
+// waited for 3 s fails. When the queue is full, further requests are rejected.
 //
 // Cancellation: the end of a request's context ends the request.
 //
@@ -104,8 +104,8 @@ func (c *Client) Call(ctx context.Context, req *http.Request) (*http.Response, e
 	return c.stack.Call(ctx, req)
 }
 
-// Ready waits until the queue has room. It does not wait for endpoints: see
-// [Client.WaitReady].
+// Ready waits until the queue has room. It does not wait for an endpoint, as [Client.WaitReady]
+// does.
 func (c *Client) Ready(ctx context.Context) error { return c.stack.Ready(ctx) }
 
 // RoundTrip implements [http.RoundTripper].
@@ -121,8 +121,7 @@ func (c *Client) WaitReady(ctx context.Context) error { return c.balancer.Ready(
 // Endpoints returns the states of the endpoints, in the order of their addresses.
 func (c *Client) Endpoints() []balance.EndpointState { return c.balancer.Snapshot() }
 
-// Next returns the outermost service of the client's stack, so that [layer.Describe] shows
-// the stack.
+// Next returns the outermost layer of the client. [layer.Describe] calls it to show all layers.
 func (c *Client) Next() httplayer.Service { return c.stack }
 
 // Describe returns a node with the target. [layer.Describe] adds the layers and the

@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// HealthCheck checks one endpoint, see [discover.WithHealthCheck].
+// HealthCheck is a function that checks one endpoint. It returns nil if the endpoint is healthy.
 type HealthCheck = discover.HealthCheck[*http.Request, *http.Response]
 
 // WithHealthCheck checks each endpoint in the background. An endpoint that fails its check

@@ -116,8 +116,8 @@ func WithStickySession(cookie string) Option {
 	return option(func(o *options) { o.sticky = cookie })
 }
 
-// Metrics returns the instruments for a target. Packages promtower and oteltower have
-// implementations.
+// Metrics provides the instruments in which a Client records its measurements, for each target.
+// Packages promtower and oteltower have implementations.
 type Metrics interface {
 	Layer(target string) layer.Instruments
 	Balance(target string) balance.Instruments

@@ -21,9 +21,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Accessor is the [layer.Accessor] of gRPC. It lets routes and taps read calls. It presents
-// a call as an HTTP/2 POST request with the name of the method as its path. It presents a
-// reply as a response with status 200.
+// Accessor is the [layer.Accessor] of gRPC. It lets the packages for routes and taps read calls as
+// if they were HTTP requests. It presents a call as an HTTP/2 POST request with the name of the
+// method as its path. It presents a reply as a response with status 200.
 type Accessor struct{}
 
 var _ layer.Accessor[*Call, *Reply] = Accessor{}
@@ -300,8 +300,8 @@ const grpcStatus = "grpc-status"
 
 func statusOK() []string { return []string{"0"} }
 
-// sizeObserver wraps an observer whose Data must get the length of each message instead
-// of 1; see [Accessor.Complete].
+// sizeObserver wraps an observer for reportMessage. Its method Data gets the length of each
+// message. The method Data of other observers gets 1 for each message.
 type sizeObserver struct{ layer.Observer }
 
 // reportMessage calls o.Data for the message m. The argument is the length of m if o is a

@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// attempt is the context of one call that is sent through gRPC. The picker stores the pick
-// in it, or the error of a rejected pick. The interceptor then reports received messages to
-// the pick. They share a context, because gRPC passes no other values between them.
+// attempt is the context of one call that is sent through gRPC. The picker stores its pick in the
+// attempt, or the error if it chose no endpoint. The interceptor reports received messages to that
+// pick. A context is used, because gRPC passes no other values from the interceptor to the picker.
 type attempt struct {
 	context.Context //nolint:containedctx // it is one
 

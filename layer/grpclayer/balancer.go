@@ -144,8 +144,8 @@ func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error 
 	return nil
 }
 
-// ResolverError handles an error of the resolver. The balancer keeps its endpoints, unless
-// the error matches resolve.ErrUnresolvable.
+// ResolverError handles an error of the resolver. If the error matches resolve.ErrUnresolvable, the
+// balancer removes all endpoints. After any other error it keeps them.
 func (t *towerBalancer) ResolverError(err error) {
 	t.start(resolver.State{})
 	step := step{change: change{State: t.state, Err: err}}
@@ -174,8 +174,9 @@ func (t *towerBalancer) Close() {
 	}
 }
 
-// start creates t.balance at the first report of the resolver. Later calls do nothing. If s
-// has the settings of a resolver of this package, they replace the settings of t.
+// start creates t.balance, when the resolver reports a state or an error for the first time. Later
+// calls do nothing. If s has the settings of a resolver of this package, they replace the settings
+// of t.
 func (t *towerBalancer) start(s resolver.State) {
 	if t.balance != nil {
 		return
@@ -244,8 +245,8 @@ func (t *towerBalancer) remove(m *member, s *step) {
 	s.closing = append(s.closing, m.conn)
 }
 
-// step is one change of the set of endpoints. The connections in closing are closed after
-// the change.
+// step is one change of the set of endpoints. It has the connections of the removed endpoints,
+// which are closed after the change.
 type step struct {
 	change  change
 	closing []*conn // closed after the change
@@ -295,8 +296,9 @@ func errNotAnAddress(addresses []string) error {
 	return fmt.Errorf("grpclayer: %s: must be IP addresses with ports; use a resolver that returns these", strings.Join(addresses, ", "))
 }
 
-// picker chooses the connection of each call. All pickers of a balancer choose alike. A
-// new picker is published only because gRPC then lets waiting calls pick again.
+// picker chooses the connection of each call. All pickers of a balancer use the same
+// balance.Balancer. A new picker is published only to let waiting calls pick again, as gRPC does
+// for each new picker.
 type picker struct{ *towerBalancer }
 
 // Pick chooses a connection for a call, or returns an error. It does not wait.
@@ -336,8 +338,9 @@ func (t *towerBalancer) rejectPick(info balancer.PickInfo, a *attempt, err error
 	return opaque{err}
 }
 
-// anyConnecting reports whether an endpoint will probably be ready soon: it is connecting
-// and has not failed, or it is ready but the balancer has not noticed that yet.
+// anyConnecting reports whether a rejected call should wait for an endpoint. It returns true if an
+// endpoint is connecting and has not failed. It also returns true if an endpoint became ready after
+// the rejection.
 func (t *towerBalancer) anyConnecting() bool {
 	for _, m := range *t.current.Load() {
 		state := m.conn.state()
@@ -351,8 +354,8 @@ func (t *towerBalancer) anyConnecting() bool {
 // pause is the minimum time between two pickers that republish passes to gRPC.
 const pause = time.Millisecond
 
-// republish publishes a new picker when an endpoint is ready after a rejected pick, so that
-// waiting calls pick again. It runs on a goroutine of its own until the balancer is closed.
+// republish runs on a goroutine of its own until the balancer is closed. After each rejected pick
+// it waits until an endpoint is ready, and publishes a new picker. Waiting calls then pick again.
 func (t *towerBalancer) republish() {
 	for {
 		select {

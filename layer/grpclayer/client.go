@@ -61,12 +61,11 @@ func (c *Client) Unary(
 // free again when the stream ends (see [Completion]). If the limit of a layer ends the
 // stream, RecvMsg and SendMsg fail with DEADLINE_EXCEEDED and the reason.
 //
-// A Retry opens a stream again if opening it failed. It repeats an open stream only if
-// the stream has one request and many responses, and fails before its header arrives. The
-// conditions are those of a unary call: the method is idempotent (see [Replayer]), and
-// the class and the budget allow it. The time limit of an attempt then applies until the
-// header arrives. SendMsg of such a stream only stores the request, and RecvMsg returns
-// the error of sending it.
+// A Retry opens a stream again if opening it failed. It repeats an open stream only if the stream
+// has one request and many responses, and fails before its header arrives. As for a unary call, the
+// method must be idempotent (see [Replayer]), and the class and the budget must allow a retry. The
+// time limit of an attempt then applies until the header arrives. SendMsg of such a stream only
+// stores the request, and RecvMsg returns the error of sending it.
 func (c *Client) Stream(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
@@ -460,9 +459,9 @@ func (u *clientUnary) deliver(rsp *Reply, err error) error {
 	return assign(u.reply, rsp.Message)
 }
 
-// setResults sets the results that the caller's call options request: the header, trailer
-// and peer of rsp. It then calls OnFinish with err. If rsp is nil, it uses the reply of
-// the last attempt.
+// setResults stores the header, trailer and peer of rsp where the call options of the caller
+// request it. If rsp is nil, it uses the reply of the last attempt. Then it calls the OnFinish
+// options with err.
 func (u *clientUnary) setResults(rsp *Reply, err error) {
 	if len(u.resultOpts) == 0 {
 		return
@@ -488,9 +487,9 @@ func (u *clientUnary) setResults(rsp *Reply, err error) {
 	}
 }
 
-// split returns the options for which isResult returns true as resultOpts, and all others as
-// rest. resultOpts return results to the caller. The attempts of a call get only rest,
-// because resultOpts must be set once per call.
+// split divides opts. The result resultOpts has the options for which isResult returns true, which
+// return results to the caller once per call. The result rest has the others, which each attempt
+// gets.
 func split(opts []grpc.CallOption, isResult func(grpc.CallOption) bool) (rest, resultOpts []grpc.CallOption) {
 	if !slices.ContainsFunc(opts, isResult) {
 		return opts, nil

@@ -149,8 +149,8 @@ func (s *stream) Header() (metadata.MD, error) {
 	return md, err
 }
 
-// begin records that the header has arrived, and calls the functions of OnDeferredResponse
-// once.
+// begin is called when the header has arrived. The first call notifies the observers that
+// [Accessor.OnDeferredResponse] has added. Later calls do nothing.
 func (s *stream) begin() {
 	if s.started.Load() {
 		return

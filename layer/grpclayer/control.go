@@ -34,7 +34,7 @@ import (
 // ControlPlaneConn is a [grpc.ClientConnInterface] and safe for concurrent use. Its layers,
 // from the outside in, are:
 //
-//	origin       the authority is Addr for all addresses
+//	origin       sets the authority of each call to Addr
 //	drain        rejects calls after Close
 //	metrics      of calls
 //	queue        up to 1000 calls and streams wait up to 30 s for a connection
@@ -294,10 +294,10 @@ func streamOnLink(
 	return s, err
 }
 
-// rejectIfLost is called with the error of a call. If the connection is lost and nothing was
-// sent, it records in the attempt of the call that the call was rejected. Otherwise err has
-// another cause: for example, the credentials of the call may be unavailable. A lost
-// connection has left the state Ready before the call fails, and never becomes Ready again.
+// rejectIfLost is called with the error of a call. If the connection is lost and nothing was sent,
+// it records in the attempt of the call that the call was rejected. The connection is lost if its
+// state is not Ready, because it connects only once. In the state Ready, err has another cause,
+// such as missing credentials.
 func (l *controlLink) rejectIfLost(ctx context.Context, err error) {
 	if a := attemptOf(ctx); a != nil && status.Code(err) == codes.Unavailable && !a.sent.Load() &&
 		l.cc.GetState() != connectivity.Ready {

@@ -219,8 +219,8 @@ func (s *controlLinks) add(l *controlLink) bool {
 	return true
 }
 
-// watch calls its argument on a new goroutine, for which the method close waits. After
-// close, watch does nothing.
+// watch calls the function wait on a new goroutine. The method close waits for that goroutine.
+// After close, watch does nothing.
 func (s *controlLinks) watch(wait func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

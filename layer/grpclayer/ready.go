@@ -11,8 +11,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// balancers has the balancers of all ClientConns that share one settings value. A
-// ClientConn has no balancer before it resolves its target, and while it is idle.
+// balancers has the balancers of all ClientConns that were made with the same result of
+// [DialOptions]. A ClientConn has no balancer before it resolves its target, and while it is idle.
 type balancers struct {
 	first  atomic.Pointer[grpc.ClientConn] // the ClientConn of the first call
 	shared atomic.Bool                     // a second ClientConn has had a call
@@ -41,9 +41,8 @@ func (b *balancers) remove(t *towerBalancer) {
 	b.all = slices.DeleteFunc(b.all, func(other *towerBalancer) bool { return other == t })
 }
 
-// only returns the balancer in b if b has exactly one, and calls were made through only
-// one ClientConn. Otherwise it returns nil, because the readiness of one ClientConn does
-// not apply to another one, which may be idle.
+// only returns the balancer in b if b has exactly one, and all calls were made through the same
+// ClientConn. Otherwise it returns nil, because the next call may use a ClientConn that is idle.
 func (b *balancers) only() *towerBalancer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -60,9 +59,8 @@ type balanced struct {
 	at *balancers
 }
 
-// Ready waits until the balancer is ready. Without a balancer it returns nil at once, because
-// a call then starts one. It also returns nil at once if several ClientConns share the
-// settings.
+// Ready waits until the balancer is ready. Without a balancer it returns nil at once, because a
+// call then starts one. It also returns nil at once if several ClientConns have made calls.
 func (b *balanced) Ready(ctx context.Context) error {
 	t := b.at.only()
 	if t == nil {

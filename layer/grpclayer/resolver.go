@@ -114,9 +114,8 @@ func (resolution) ResolveNow(resolver.ResolveNowOptions) {}
 // Close ends the resolution, but does not wait for its goroutine.
 func (r resolution) Close() { r() }
 
-// OverrideAuthority returns the authority of calls to target. It is the default authority
-// of gRPC, except for a name of SRV records: the authority is then the domain in that
-// name.
+// OverrideAuthority returns the authority of calls to target. If target is a name of SRV records,
+// the authority is the domain in that name. Otherwise it is the default authority of gRPC.
 func (*resolverBuilder) OverrideAuthority(target resolver.Target) string {
 	return authority(domainOf(target.Endpoint()))
 }

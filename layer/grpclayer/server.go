@@ -20,9 +20,9 @@ import (
 // Server applies a layer to the handlers of a server. All calls, unary or streaming, share
 // the limits and queues of the layer. It is safe for concurrent use.
 //
-// The result of a handler reaches the client unchanged. Of an error, the layers get only
-// the text and the status. For example, a handler may return the rejection of a call that
-// it made. For the layers this is not a rejection of the request to the handler.
+// The result of a handler reaches the client unchanged. If a handler returns an error, the layers
+// get only its text and its status. For example, a handler may return the rejection of a call that
+// it made. The layers do not see a rejection, because the request to the handler was not rejected.
 type Server struct{ svc Service }
 
 // NewServer returns a Server that applies l to each call. l may be a whole stack, see
@@ -161,9 +161,8 @@ type statusWriter interface {
 // ended the stream.
 var handlerReturned = status.New(codes.OK, "") //nolint:gochecknoglobals // never modified
 
-// limit returns ss with ctx, the context of the layers. If ctx has another Done channel
-// than the context of ss, a layer has limited the stream. The stream then ends when ctx
-// ends.
+// limit returns ss with its context replaced by ctx, the context of the layers. If ctx has another
+// Done channel than the context of ss, a layer has set a limit. The stream then ends when ctx ends.
 func limit(ctx context.Context, ss grpc.ServerStream) *limitedStream {
 	l := &limitedStream{ServerStream: ss, ctx: ctx}
 	wire, ok := grpc.ServerTransportStreamFromContext(ctx).(statusWriter)
@@ -243,9 +242,9 @@ func (l *limitedStream) open() error {
 	return nil
 }
 
-// orStatus is called with err, the result of a method of gRPC. It returns err, unless err
-// is an error and a layer has ended the stream. Then it returns the status that the client
-// got.
+// orStatus is called with err, the result of a method of gRPC. If err is an error other than io.EOF
+// and a layer has ended the stream, it returns the status that the client got. Otherwise it returns
+// err.
 func (l *limitedStream) orStatus(err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return err
@@ -256,10 +255,9 @@ func (l *limitedStream) orStatus(err error) error {
 	return err
 }
 
-// handlerError is the error of a handler in the form that the layers get. It has the status
-// of the error, but does not match the errors in its chain. For example, a handler may
-// return the rejection of a call that it made. That is not a rejection of the request to
-// the handler.
+// handlerError is the error of a handler in the form that the layers get. It has the text and the
+// status of the error, but does not match the errors in its chain. Otherwise the rejection of a
+// call that the handler made would count as a rejection of the request to the handler.
 type handlerError struct {
 	err    error
 	st     *status.Status // the status for err
@@ -277,8 +275,8 @@ func newHandlerError(err error) *handlerError {
 func (e *handlerError) Error() string              { return e.err.Error() }
 func (e *handlerError) GRPCStatus() *status.Status { return e.st }
 
-// Is reports whether the handler returned the error of its context and target is that
-// error.
+// Is reports whether target is context.Canceled or context.DeadlineExceeded and the handler
+// returned that error without a status.
 func (e *handlerError) Is(target error) bool {
 	return !e.stated && (target == context.Canceled || target == context.DeadlineExceeded) && errors.Is(e.err, target)
 }

@@ -74,15 +74,15 @@ type statusError struct {
 func (e *statusError) Unwrap() error              { return e.error }
 func (e *statusError) GRPCStatus() *status.Status { return e.st }
 
-// Is reports whether the error that a handler returned matches target. errors.Is calls Is
-// in addition to Unwrap, because the layers got that error without its chain.
+// Is reports whether the error that a handler returned matches target. Unwrap does not reach that
+// error, because the layers got a handlerError, which hides the chain.
 func (e *statusError) Is(target error) bool {
 	handled, ok := errors.AsType[*handlerError](e.error)
 	return ok && errors.Is(handled.err, target)
 }
 
-// As searches the chain of the error that a handler returned. errors.As calls As in
-// addition to Unwrap, because the layers got that error without its chain.
+// As searches the chain of the error that a handler returned. Unwrap does not reach that error,
+// because the layers got a handlerError, which hides the chain.
 func (e *statusError) As(target any) bool {
 	handled, ok := errors.AsType[*handlerError](e.error)
 	return ok && errors.As(handled.err, target)

@@ -19,12 +19,11 @@ import (
 //
 // Body: not touched.
 //
-// Errors: errors of the middleware and of inner are returned unchanged. If the middleware
-// itself rejects a request, as a limiter does, its error does not match
-// [layer.ErrNotReady]. A middleware that calls its endpoint more than once must not
-// return a rejection after a call that was admitted, because an outer layer would send
-// the request again. If the middleware changes the type of a message, the call fails with
-// a [TypeError].
+// Errors: errors of the middleware and of inner are returned unchanged. If the middleware itself
+// rejects a request, as a limiter does, its error does not match [layer.ErrNotReady]. If one of
+// several calls that a middleware makes was admitted, the middleware must not return the rejection
+// of another one. An outer layer would send the request again. If the middleware changes the type
+// of a message, the call fails with a [TypeError].
 //
 // Cost: one allocation for each message that is not a pointer.
 func Layer[Req, Rsp any](mw endpoint.Middleware) layer.Layer[Req, Rsp] {

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 )
 
-// requestBody is the body of a request that a check sends. It counts reads and closes,
-// because a layer that rejects the request must not read or close it.
+// requestBody is the body of a request that a check sends. It counts reads and closes, so that a
+// check finds a layer that reads or closes the body of a rejected request.
 type requestBody struct {
 	data          *strings.Reader
 	reads, closes atomic.Int64

@@ -42,9 +42,9 @@ func stacks() []byte {
 	}
 }
 
-// checkLeaks returns an error if a goroutine runs that is not in before. The error has
-// the stack of one such goroutine. If background is true, checkLeaks first waits for a
-// second, because the context of the subject's goroutines has just ended.
+// checkLeaks returns an error if a goroutine runs that is not in before. The error has the stack of
+// one such goroutine. If background is true, the subject has goroutines that end with its context,
+// which has just ended. checkLeaks then first waits for a second.
 func checkLeaks(before map[string]string, background bool) error {
 	if background {
 		time.Sleep(time.Second)

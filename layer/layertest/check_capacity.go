@@ -51,9 +51,9 @@ func storm[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// checkStormCall checks one call of storm. A rejection is an error if the layer has neither
-// a limit nor a queue, and storm did not cancel the call. The argument canceled reports
-// whether storm canceled the call.
+// checkStormCall checks one call of storm. It returns an error if the call has not returned or was
+// served more than once. If canceled is true, storm canceled the call, and the call may fail.
+// Otherwise a layer without a limit and a queue must not reject it.
 func (r *rig[Req, Rsp]) checkStormCall(p *probe[Req, Rsp], canceled bool) error {
 	switch {
 	case !p.returned():
@@ -81,8 +81,8 @@ func (r *rig[Req, Rsp]) checkStormCall(p *probe[Req, Rsp], canceled bool) error 
 	return nil
 }
 
-// outcomes are the plans of the calls that capacityKept makes. They differ in the way in
-// which the call ends. In a plan with keep, the check itself reads or closes the response
+// outcomes are the plans of the calls that capacityKept makes. They differ in the way in which the
+// call ends. If the field keep of a plan is true, the check itself reads or closes the response
 // body.
 var outcomes = []plan{
 	{}, {}, {noBody: true}, {hold: true}, {keep: true}, {keep: true}, {keep: true, bodyErr: errPlanned},

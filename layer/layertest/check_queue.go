@@ -208,16 +208,16 @@ func (r *rig[Req, Rsp]) cancelHead(round int) error {
 	return nil
 }
 
-// allowOne lets the inner service admit one call. If the function served then returns
-// false, allowOne sleeps for a short time.
+// allowOne lets the inner service admit one call. If the function served then returns false,
+// allowOne sleeps for up to 100 ms, see pauseUnless.
 func (r *rig[Req, Rsp]) allowOne(served func() bool) {
 	r.inner.Allow(1)
 	synctest.Wait()
 	r.pauseUnless(served)
 }
 
-// pauseUnless sleeps for a short time, unless done returns true. The sleep is for a queue
-// that pauses after the inner service was ready but rejected a call.
+// pauseUnless sleeps for up to 100 ms if done returns false. A queue may pause before it sends a
+// call again that the inner service rejected although it was ready.
 func (r *rig[Req, Rsp]) pauseUnless(done func() bool) {
 	if done() {
 		return
@@ -247,8 +247,8 @@ func race(round int, a, b func()) {
 // maxWaiters is the largest number of waiting calls in wakeUpsBounded.
 const maxWaiters = 500
 
-// maxInnerCalls and maxRuns bound the cost of one waiting call. A queue exceeds both
-// bounds if it wakes all waiting calls for each admission.
+// maxInnerCalls and maxRuns are the largest costs of one waiting call, in inner calls and in runs
+// of goroutines. A queue exceeds both if it wakes all waiting calls for each admission.
 const (
 	maxInnerCalls = 4   // inner calls for one waiting call; Ready and Call count separately
 	maxRuns       = 100 // runs of goroutines for one waiting call; a run is the time from a start to the next block

@@ -159,8 +159,9 @@ func (r *rig[Req, Rsp]) checkOneResponse(p *probe[Req, Rsp]) error {
 	return nil
 }
 
-// firstHangs checks a call with a first attempt that hangs. A layer such as a hedge then
-// sends a second attempt. If the layer sends none, the first attempt is released.
+// firstHangs checks a call with a first attempt that hangs. If the layer sends a second attempt, as
+// a hedge does, the call must return its response. Otherwise the check lets the first attempt
+// respond.
 func firstHangs[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	p := r.call(r.ctx, plan{keep: true, each: func(n int) plan { return plan{hold: n == 1, readFirst: true} }})

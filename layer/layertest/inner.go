@@ -26,8 +26,9 @@ func newInner[Req, Rsp any](s *subject[Req, Rsp], done <-chan struct{}) *innerSe
 	return in
 }
 
-// serve serves one attempt, as the plan of its probe specifies. The call counts as live
-// until the end that the spec declares, because the layer must hold its slot until then.
+// serve serves one attempt, as the plan of its probe specifies. The call counts as live until its
+// response body or its context ends. If the spec declares AtReturn, or the response has no body,
+// the call counts as live until serve returns.
 func (in *innerService[Req, Rsp]) serve(ctx context.Context, req Req) (rsp Rsp, err error) {
 	p, ok := ctx.Value(probeKey{}).(*probe[Req, Rsp])
 	in.enter(ok)

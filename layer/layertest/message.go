@@ -69,10 +69,9 @@ func setBody[T any](message T, body io.ReadCloser) {
 	}
 }
 
-// mismatch compares got with message i of factory. It returns the name of the first part
-// that differs, or "". A part is compared only if it differs between the messages i and
-// i+1, because a layer may change other parts. A map or slice that is nil only in got is
-// always a difference.
+// mismatch compares the message got with factory(i). It returns the name of the first part that
+// differs, or "". A layer may change parts that are equal in factory(i) and factory(i+1). Such a
+// part counts only if it is a map or slice and is nil only in got.
 func mismatch[T any](got T, factory func(int) T, i int) string {
 	if reflect.TypeFor[T]().Kind() == reflect.Interface {
 		return "" // the layer may have wrapped it
@@ -89,18 +88,18 @@ func mismatch[T any](got T, factory func(int) T, i int) string {
 	})
 }
 
-// changed returns the name of the first part of got that differs from want, or "". The
-// arguments want and again are equal messages of one factory. Parts that differ between
-// want and again are ignored, such as functions and times.
+// changed returns the name of the first part of got that differs from want, or "". The arguments
+// want and again are results of the same factory call, made twice. Parts that differ between them
+// are ignored, such as functions and times.
 func changed[T any](got, want, again T) string {
 	return firstPart([]T{got, want, again}, func(v []reflect.Value) bool {
 		return !equal(v[0], v[1]) && equal(v[1], v[2])
 	})
 }
 
-// firstPart returns the name of the first part of the messages for which differs returns
-// true, or "". The parts of a pointer to a struct are its exported fields except Body. Any
-// other message is one part.
+// firstPart calls differs for each part of a message, with the values that the part has in
+// messages. It returns the name of the first part for which differs returns true, or "". The parts
+// of a pointer to a struct are its exported fields except Body. Any other message is one part.
 func firstPart[T any](messages []T, differs func([]reflect.Value) bool) string {
 	values := make([]reflect.Value, len(messages))
 	for i, m := range messages {

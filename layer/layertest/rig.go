@@ -22,8 +22,8 @@ var (
 	errLostContext = errors.New("the inner service was called with a context that does not derive from the caller's")
 )
 
-// specError is an error in the spec that appears only when a check uses the spec. The
-// check panics with it.
+// specError is an error in the spec that is found only when a check makes the subject: New or the
+// layer of the spec returns nil. The check panics with the specError.
 type specError string
 
 func (e specError) Error() string { return string(e) }
@@ -54,8 +54,8 @@ func (c *rejected[Req, Rsp]) add(r *rig[Req, Rsp], p *probe[Req, Rsp]) {
 	c.calls = append(c.calls, rejectedCall[Req, Rsp]{r, p})
 }
 
-// checkAgain adds capacity and waits for a second. It then returns an error if the inner
-// service has served a rejected call, or if its request was changed.
+// checkAgain adds capacity and waits for a second. It then returns an error if the inner service
+// has served a rejected call, or if the request of a rejected call was changed.
 func (c *rejected[Req, Rsp]) checkAgain() error {
 	if len(c.calls) == 0 {
 		return nil

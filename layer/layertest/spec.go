@@ -115,8 +115,8 @@ type ServiceOf[Req, Rsp any] struct {
 	Close func(svc layer.Service[Req, Rsp])
 }
 
-// subject is the layer or service under test: its validated spec with all defaults. For a
-// service, only the fields Request, MaxAttempts and callers of LayerOf are set.
+// subject is the layer or service under test: its validated spec with all defaults. For a service,
+// only the fields Request, MaxAttempts and callers of the embedded LayerOf are set.
 type subject[Req, Rsp any] struct {
 	LayerOf[Req, Rsp]
 	service *ServiceOf[Req, Rsp] // nil for a layer
@@ -196,8 +196,8 @@ func checkFactory[T any](name string, factory func(int) T) error {
 	return nil
 }
 
-// orDefault returns factory, or usual if factory is nil. If factory is nil and usual has
-// another type, it returns nil.
+// orDefault returns factory if it is not nil. Otherwise it returns usual, the default factory. If
+// usual makes messages of another type than T, it returns nil.
 func orDefault[T, U any](factory func(int) T, usual func(int) U) func(int) T {
 	if factory != nil {
 		return factory
@@ -211,8 +211,7 @@ func (s *subject[Req, Rsp]) isLayer() bool { return s.service == nil }
 // admits reports whether the subject itself decides on admission, by a limit or a queue.
 func (s *subject[Req, Rsp]) admits() bool { return s.Limit > 0 || s.Queue > 0 }
 
-// retryTime returns the longest time that the pauses between all attempts of a request may
-// take.
+// retryTime returns the sum of the longest pauses between the attempts of one request.
 func (s *subject[Req, Rsp]) retryTime() time.Duration {
 	return time.Duration(s.MaxAttempts-1) * s.Pause
 }
