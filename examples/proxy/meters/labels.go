@@ -154,10 +154,12 @@ func labelsOf(key string) Labels {
 	return l
 }
 
-// meta returns the labels that identify a resource, with the names of linkerd's proxy.
-// Their names begin with prefix: "parent" for the requested destination, or "backend" for
-// the target that serves the request. authority is the name and port of this destination
-// or target.
+// meta returns the labels that identify a resource, with the names of linkerd's proxy. Their
+// names begin with prefix: "parent" for the requested destination, or "backend" for the
+// target that serves the request. authority is the name and port of this destination or
+// target.
+//
+// A name of the form name.namespace.svc is a Service, and so is name.namespace followed by
 // one of Config.ServiceSuffixes. Any other authority has the kind "default" and its host as
 // name.
 func (m *Meters) meta(prefix, authority string) Labels {

@@ -198,7 +198,9 @@ func (m *routeMeter) Describe() layer.Node { return layer.Node{Name: "metrics"} 
 // are outbound_http_route_backend_requests_total,
 // outbound_http_route_backend_response_statuses_total and
 // outbound_http_route_backend_response_duration_seconds.
+//
 // Admission: Ready is forwarded.
+//
 // Cancellation, body and errors are those of [Routes.PerRoute]. A rejection counts as a
 // request.
 func (r *Routes) Backend(authority string, next httplayer.Service) httplayer.Service {
