@@ -70,9 +70,9 @@ func explain(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-// listenersOf returns the listeners with the scheme and the port of u. If no listener has
-// the port, it returns all listeners with the scheme, because a load balancer may map
-// ports.
+// listenersOf returns the listeners with the scheme and the port of u. If no listener with
+// the scheme has the port, it returns all listeners with the scheme. A load balancer in
+// front of the gateway may have changed the port.
 func listenersOf(c *config.Config, u *url.URL) (all []*config.Listener) {
 	port := ":" + cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
 	samePort := false
@@ -106,8 +106,9 @@ func withCluster(ctx context.Context, c *config.Config) (*config.Config, error) 
 	return c.Merge(cluster)
 }
 
-// explainOne prints the route and the services of req for one listener. ctx has the name of
-// the listener. explainOne finds the route by package profiles, as the gateway does.
+// explainOne prints the route and the services that the gateway would use for req on one
+// listener. The name of this listener is in ctx. The route is found by package profiles,
+// as in the gateway.
 func explainOne(ctx context.Context, c *config.Config, req *http.Request, stdout io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -57,9 +57,9 @@ type generation struct {
 	release context.CancelFunc // lets a service close a minute after its last request
 }
 
-// target is the name of the only profile of the gateway, which has all routes. The router
-// also passes this name to [gateway.target] to get the service for requests that match a
-// route.
+// target is the name of the profile that has all routes. The gateway has no other profile.
+// For the requests that match a route, the router calls [gateway.target] with this name to
+// get the service.
 const target = "gateway:80"
 
 // newGateway returns a gateway with the configuration c. The background work of the gateway

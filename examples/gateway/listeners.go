@@ -112,9 +112,9 @@ func (l *listeners) load(c *config.Config) error {
 	return nil
 }
 
-// closePort closes each open listener that has the port of address and is not in wanted. It
-// returns true if it closed a listener. The caller can then listen at address. An open
-// listener at ":80", for example, would prevent a new one at "192.0.2.1:80".
+// closePort closes each open listener that has the port of address and an address that is
+// not in wanted. It returns true if it closed a listener. The caller can then listen at
+// address. For example, an open listener at ":80" prevents a new one at "192.0.2.1:80".
 func (l *listeners) closePort(address string, wanted map[string]bool) (closed bool) {
 	_, port, _ := net.SplitHostPort(address)
 	for key, open := range l.open {

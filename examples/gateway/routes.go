@@ -35,8 +35,9 @@ func (g *gateway) newRoute(def profiles.Route, next httplayer.Service) httplayer
 	return layer.Lazy(func() httplayer.Service { return g.routeService(def, r, services, next) })
 }
 
-// routeService makes the service of the route r. The map services has each service to which
-// r refers, by name. The argument next applies the settings that package profiles has.
+// routeService returns the service of the route r. The map services has each service to
+// which r refers, by name. The returned service applies the settings of r that package
+// profiles does not have, and then calls next, which applies the other settings.
 func (g *gateway) routeService(
 	def profiles.Route, r *config.Route, services map[config.Name]httplayer.Service, next httplayer.Service,
 ) httplayer.Service {
@@ -103,8 +104,8 @@ func (g *gateway) backends(route string, r *config.Route, services map[config.Na
 // backendsKey is the context key of the service that [gateway.backends] returned.
 type backendsKey struct{}
 
-// withBackends adds the field backends to the context of each request. The type
-// routeBackends gets it from there.
+// withBackends is a service that adds the field backends to the context of each request.
+// At the end of the stack of the route, [routeBackends] sends the request to this service.
 type withBackends struct {
 	httplayer.Service
 
@@ -121,8 +122,8 @@ func (w *withBackends) Next() httplayer.Service { return w.Service }
 
 func (w *withBackends) Describe() layer.Node { return layer.Node{Name: "with_backends"} }
 
-// routeBackends is the service at the bottom of the stack of each route. It passes a
-// request to the backends in the context of the request.
+// routeBackends is the last service in the stack of each route. It sends a request to the
+// service that [withBackends] has added to the context of the request.
 type routeBackends struct{}
 
 func (routeBackends) Ready(context.Context) error { return nil }
@@ -197,9 +198,9 @@ func direct(d *config.DirectResponse) httplayer.Service {
 	})
 }
 
-// redirectHere returns the service that redirects each request to its own URL. It gets only
-// requests that are already at the location of the redirect. Package profiles does not
-// redirect these, but the Gateway API requires it.
+// redirectHere returns the service that redirects each request to the URL of the request
+// itself. It is for requests to which the redirect does not change the location. Package
+// profiles does not redirect these, but the Gateway API requires it.
 func redirectHere(to *config.RequestRedirect) httplayer.Service {
 	return layer.Func[*http.Request, *http.Response](func(_ context.Context, req *http.Request) (*http.Response, error) {
 		here := *req.URL

@@ -24,8 +24,8 @@ import (
 
 // tracing continues or begins the trace of each request, and sends the sampled spans to a
 // receiver of OTLP. A nil *tracing does nothing. The type does not use the SDK of
-// OpenTelemetry, because its entry in go.mod would raise the version of the SDK in programs
-// that import this module.
+// OpenTelemetry. With an entry for the SDK, the go.mod of this module would raise the
+// version of the SDK in programs that import the module.
 type tracing struct {
 	config.Tracing
 
@@ -197,8 +197,9 @@ func (t *tracing) attempt(service config.Name, endpoint string) httplayer.Layer 
 	return func(next httplayer.Service) httplayer.Service { return record(&traceSender{next}) }
 }
 
-// traceSender sets the trace headers of each sampled attempt to the span of the attempt. A
-// request that is not sampled keeps the headers that [tracing.begin] has set.
+// traceSender is a service that sets the trace headers of each sampled attempt, so that
+// they identify the span of the attempt. An attempt that is not sampled keeps the headers
+// that [tracing.begin] has set.
 type traceSender struct{ httplayer.Service }
 
 func (s *traceSender) Call(ctx context.Context, req *http.Request) (*http.Response, error) {

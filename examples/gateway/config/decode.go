@@ -25,8 +25,8 @@ import (
 // A struct that is not a pointer has the defaults of its fields if it is absent.
 
 // scalar is implemented by types with their own syntax for a value. parse sets the value
-// from text. The text of an error of parse describes an allowed value, for example "an HTTP
-// method in upper case", because the reported message begins with "want".
+// from text. An error of parse describes the allowed values, such as "an HTTP method in
+// upper case". In the reported message, it follows the word "want".
 type scalar interface {
 	parse(text string) error
 }
@@ -234,8 +234,8 @@ func (n node) decodeStruct(v reflect.Value) {
 	}
 }
 
-// checkPresence reports required fields of the struct v that are absent in n. If v is a
-// union, it also reports if n does not have exactly one field of the union.
+// checkPresence reports the required fields of the struct v that are absent in n. If v is
+// a union, it also reports a mistake unless n has exactly one field of the union.
 func (n node) checkPresence(v reflect.Value) {
 	for _, f := range fieldsOf(v.Type()) {
 		name := f.Tag.Get("yaml")

@@ -8,9 +8,10 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// ListenerHeader is the name of a header that only the accessor of the gateway returns. Its
-// value is the name of the listener that received the request. Routes compare it with their
-// listeners. A header field with this name that a client sends has no effect on routes.
+// ListenerHeader is the name of a request header that is not sent by clients. The accessor
+// of the gateway returns it, with the name of the listener that received the request. With
+// it, routes can have a condition on the listener. A field with this name that a client
+// sends has no effect on routes.
 const ListenerHeader = "Gateway-Listener"
 
 // Authority returns the authority by which a profile refers to the service with the name v.
@@ -37,8 +38,8 @@ func (c *Config) Profile() *profiles.Profile {
 // label is [Route.Version].
 const VersionLabel = "version"
 
-// problems returns the reasons why package profiles would ignore a part of the route. It
-// returns nil for a valid route.
+// problems returns the mistakes that package profiles finds in the route. A router would
+// ignore the invalid parts of the route. The result is nil for a valid route.
 func (r *Route) problems() []string {
 	p := &profiles.Profile{Routes: []profiles.Route{r.profile()}, RetryBudget: &profiles.RetryBudget{TTL: 10e9}}
 	err := p.Validate()
@@ -146,9 +147,9 @@ func (r *Route) match() profiles.Match {
 	return appendAny(all, r.Matches, func(m Match) profiles.Match { return m.match(r.CORS != nil) })
 }
 
-// appendAny appends one condition to the argument all. This condition holds if the
-// condition match(v) holds for at least one item v of list. If list is empty, appendAny
-// returns all unchanged.
+// appendAny returns the conditions in the argument all, followed by one more. This
+// condition holds if match(v) holds for at least one item v of list. If list is empty,
+// appendAny returns all unchanged.
 func appendAny[T any](all profiles.All, list []T, match func(T) profiles.Match) profiles.All {
 	if len(list) == 0 {
 		return all
@@ -210,8 +211,8 @@ func (m *Match) match(cors bool) profiles.Match {
 	return append(all, profiles.Any{others, preflight})
 }
 
-// match returns v as a condition of package profiles. The function with turns a condition
-// on the value into a condition on the header field or the query parameter.
+// match returns v as a condition of package profiles. The function with makes the
+// condition on the header field or the query parameter from a condition on its value.
 func (v *ValueMatch) match(with func(profiles.StringMatch) profiles.Match) profiles.Match {
 	switch {
 	case v.Exact != nil:

@@ -305,8 +305,8 @@ func (n node) decodeFile(f *File) {
 	f.Data = data
 }
 
-// MarshalJSON returns the path of v and a digest of its content. A version, such as
-// [Route.Version], is a digest of JSON. A changed file therefore changes the version of
+// MarshalJSON returns the path of v and a digest of its content, because a version, such
+// as [Route.Version], is a digest of JSON. A changed file therefore changes the version of
 // each part that refers to the file.
 func (v File) MarshalJSON() ([]byte, error) {
 	sum := sha256.Sum256(v.Data)

@@ -15,7 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// listener is the translation of one listener of a Gateway of this controller.
+// listener has the translation of one listener of a Gateway that this controller manages,
+// and the status of the listener.
 type listener struct {
 	gateway ObjectName
 	spec    *Listener
@@ -27,8 +28,8 @@ type listener struct {
 	attached                       int // number of attached routes
 }
 
-// port is one listener of the configuration. The listeners of all Gateways and Ingresses
-// with the same address and port number share it.
+// port is one listener of the configuration, which has one address. All listeners of
+// Gateways and Ingresses with this address and port number become this one listener.
 type port struct {
 	protocol     string
 	certificates []object
@@ -163,8 +164,9 @@ func addressFrom(text string) Address {
 	return Address{Type: "IPAddress", Value: text}
 }
 
-// listener sets the conditions and the kinds of l, and sets l.serves if the gateway can
-// serve l. The slice own has all listeners of the same Gateway, including l.
+// listener translates l. It sets the conditions and the kinds of routes of l, and sets
+// l.serves if the gateway can serve l. The slice own has all listeners of the same
+// Gateway, including l. They are compared with l, because two listeners must not conflict.
 func (t *translation) listener(l *listener, own []*listener) {
 	if problem := t.unsupported(l); problem != nil {
 		l.accepted = *problem

@@ -19,9 +19,9 @@ import (
 // with an invalid reference. The service responds with the status 500.
 const invalidBackend = "invalid-backend"
 
-// attachment is the key of a map of attached listeners. The field listener is the host name
-// of a listener of a Gateway. The field host is the host name that a route serves at this
-// listener. The value in the map has the names of the listeners of the configuration.
+// attachment is the key of a map, in which the values are names of listeners of the
+// configuration. A route is attached to a listener of a Gateway with the host name in the
+// field listener. There it serves the host name in the field host, on the named listeners.
 type attachment struct {
 	listener, host string
 }
@@ -73,10 +73,10 @@ func (t *translation) route(r *Route) {
 	t.statuses = append(t.statuses, Status{Kind: r.Kind, Object: nameOf(r), Parents: parents})
 }
 
-// attach attaches the route r to the listeners of the Gateway to which ref refers. It adds
-// these listeners to the set listeners. For each host name that r serves at one of them, it
-// adds the listener of the configuration to attached. It returns the condition Accepted of
-// r for this Gateway.
+// attach attaches the route r to the listeners of the Gateway to which ref refers, and
+// returns the condition Accepted of r for this Gateway. It adds these listeners to the set
+// listeners. For each host name that r serves at a listener, it adds the name of the
+// listener of the configuration to attached.
 func (t *translation) attach(
 	r *Route, ref ParentReference, gateway ObjectName, attached map[attachment][]string, listeners map[*listener]bool,
 ) Condition {
@@ -119,11 +119,11 @@ func (t *translation) attach(
 	return problem
 }
 
-// rules adds the rules of r to the routes of the configuration. It returns the condition
-// ResolvedRefs of r. It leaves out a rule if the method rule returns an error or package
-// config rejects the rule. If it leaves out some but not all rules, partial is the
-// condition PartiallyInvalid. If it leaves out all rules, partial is the condition Accepted
-// with the status False. Otherwise partial is zero.
+// rules adds the rules of r to the routes of the configuration, and returns the condition
+// ResolvedRefs of r. It leaves out a rule for which the method rule returns an error, or
+// which package config rejects. If it leaves out all rules, partial is the condition
+// Accepted with the status False. If it leaves out some of them, partial is the condition
+// PartiallyInvalid. Otherwise partial is zero.
 func (t *translation) rules(r *Route, attached map[attachment][]string) (resolved, partial Condition) {
 	resolved = is("ResolvedRefs", "")
 	var dropped []string
@@ -166,8 +166,8 @@ func (t *translation) rules(r *Route, attached map[attachment][]string) (resolve
 }
 
 // add adds a copy of route to the configuration for each attachment in attached. The
-// argument source is the rule from which the route comes, and r is the rank of the route.
-// add sets the fields listener and host of each copy of the rank.
+// argument source is the rule from which the route comes. r determines the precedence of
+// the route. In the r of each copy, add sets the two host names of the attachment.
 func (t *translation) add(source ruleName, r rank, route object, attached map[attachment][]string) {
 	for at, ports := range attached {
 		r.listener, r.host = rankHost(at.listener), rankHost(at.host)
@@ -175,9 +175,10 @@ func (t *translation) add(source ruleName, r rank, route object, attached map[at
 	}
 }
 
-// rule translates a rule of r, without its matches, to a route of the configuration. If the
-// rule has an invalid reference, it sets resolved to the condition ResolvedRefs with the
-// status False. It returns an error if the rule has a part that is not supported.
+// rule returns the route of the configuration for a rule of r, without the matches of the
+// rule. If a reference of the rule is invalid, it sets resolved to the condition
+// ResolvedRefs with the status False. It returns an error if a part of the rule is not
+// supported.
 func (t *translation) rule(r *Route, rule *Rule, resolved *Condition) (object, error) {
 	route := make(object)
 	if rule.SessionPersistence != nil {
@@ -405,8 +406,8 @@ const (
 	rankExact
 )
 
-// httpMatch translates the match m of an HTTPRoute. It also returns the part of the rank
-// that m determines.
+// httpMatch translates the match m of an HTTPRoute. In the returned rank, it sets the
+// fields that depend on m.
 func httpMatch(m RouteMatch) (object, rank) {
 	path := encodedPath("/")
 	kind := "PathPrefix"
@@ -447,8 +448,8 @@ func valueMatches(list []ValueMatch) []object {
 	return matches
 }
 
-// grpcMatch translates the match m of a GRPCRoute. It also returns the part of the rank
-// that m determines.
+// grpcMatch translates the match m of a GRPCRoute. In the returned rank, it sets the
+// fields that depend on m.
 func grpcMatch(m RouteMatch) (object, rank) {
 	service, method := m.Method.Service, m.Method.Method
 	r := rank{grpc: true, path: len(service), method: len(method), headers: len(m.Headers)}

@@ -36,8 +36,8 @@ type Result struct {
 	Statuses []Status
 }
 
-// Unusable has the parts of the objects that the gateway cannot use. The values of the maps
-// are the reasons.
+// Unusable has the addresses and rules of the objects that the gateway cannot use. The
+// values of the maps are the reasons.
 type Unusable struct {
 	Addresses map[string]string // addresses at which the gateway cannot listen
 
@@ -68,8 +68,8 @@ func Translate(o *Objects, s *config.KubernetesRoutes, u Unusable) (*Result, err
 	}
 }
 
-// translation is the state of one pass of [Translate]. A further pass leaves out the rules
-// that package config rejected in earlier passes.
+// translation is the state of one pass of [Translate]. If package config rejects rules of
+// the result, Translate makes another pass without these rules.
 type translation struct {
 	*Objects
 
@@ -154,8 +154,8 @@ func shorten(name string) string {
 	return fmt.Sprintf("%s.%x", strings.TrimRight(name[:most], ".-"), h.Sum64())
 }
 
-// exclude adds each rule that has a mistake to the unusable rules, so that the next pass
-// leaves it out. err has the mistakes that package config found. exclude returns false if a
+// exclude adds each rule in which package config found a mistake to the unusable rules, so
+// that the next pass leaves it out. err has the mistakes. exclude returns false if a
 // mistake is not in a rule.
 func (t *translation) exclude(err error) bool {
 	mistakes := []error{err}
@@ -177,10 +177,10 @@ func (t *translation) exclude(err error) bool {
 	return true
 }
 
-// isolate adds routes that respond with 404. Such a route gets the requests for the host
-// name of a listener that match no other route of the listener. It is necessary only if
-// another listener at the same address has a wider host name, because the routes of that
-// listener would otherwise get these requests.
+// isolate adds routes that respond with 404, for some listeners of Gateways. Such a route
+// gets the requests for the host name of the listener that match no other route of the
+// listener. It is added only if another listener at the same address has a wider host
+// name. Otherwise the routes of that listener would get these requests.
 func (t *translation) isolate() {
 	for _, l := range t.listeners {
 		wider := func(o *listener) bool {

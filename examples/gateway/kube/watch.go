@@ -107,9 +107,9 @@ func (w *Watcher) informer(kind string) (*informer, error) {
 	return i, errors.Join(err, i.SetTransform(strip), i.SetWatchErrorHandler(failed))
 }
 
-// sameGeneration reports whether an update left the specification and the annotations of an
-// object unchanged. The arguments are the object before and after the update. It returns
-// false for a kind without generations, such as Secret.
+// sameGeneration reports whether an update changed neither the specification nor the
+// annotations of an object. The arguments are the object before and after the update. It
+// returns false for a kind of object without generations, such as Secret.
 func sameGeneration(before, after any) bool {
 	a, ok1 := before.(*unstructured.Unstructured)
 	b, ok2 := after.(*unstructured.Unstructured)
@@ -170,9 +170,8 @@ const delay = 50 * time.Millisecond
 // retryInterval is the time after which [Watcher.Run] tries to load a configuration again.
 const retryInterval = 5 * time.Second
 
-// wait returns true after an object has changed, or after the channel again has sent a
-// value. It does not return true before all existing objects have been read. It returns
-// false if ctx ends.
+// wait returns true when an object has changed or the channel again has sent a value, but
+// only after all existing objects have been read. It returns false when ctx ends.
 func (w *Watcher) wait(ctx context.Context, again <-chan time.Time) bool {
 	for {
 		select {
