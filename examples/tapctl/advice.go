@@ -24,9 +24,9 @@ func (a *advised) Error() string { return fmt.Sprintf("%v. %s", a.err, a.advice)
 
 func (a *advised) Unwrap() error { return a.err }
 
-// advise adds advice for the user to err if err is an error of gRPC. It also removes gRPC's
-// prefixes and reduces the message of the server to one printable line. It returns any
-// other error unchanged.
+// advise returns err with advice for the user and a shorter text, if err is an error of gRPC.
+// The text has no prefixes of gRPC, and the message of the server is reduced to one printable
+// line. advise returns any other error unchanged.
 func advise(err error) error {
 	var s interface{ GRPCStatus() *status.Status }
 	if !errors.As(err, &s) {

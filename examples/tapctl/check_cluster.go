@@ -64,9 +64,9 @@ func hasRights(ctx context.Context, p *pods) finding {
 	return allowed(ctx, p, "this user may read the pods and their owners", cluster.Rights(p.Resources))
 }
 
-// mayIdentify checks whether the user has the rights to get a certificate, which tapctl
-// shows to the taps of pods. A missing right is only a warning, because some taps need no
-// certificate.
+// mayIdentify checks whether the user has the rights to get a certificate for tapctl. tapctl
+// presents this certificate to the taps of pods. A missing right is only a warning, because some
+// taps need no certificate.
 func mayIdentify(ctx context.Context, p *pods, meshed []cluster.Pod) finding {
 	rights := cluster.IdentityRights(p.controlPlane, meshed)
 	f := allowed(ctx, p, "this user may get the trust anchors and a certificate for the taps", rights)
@@ -74,8 +74,8 @@ func mayIdentify(ctx context.Context, p *pods, meshed []cluster.Pod) finding {
 	return f
 }
 
-// allowed checks that the user has the given rights. The argument named what has the text of
-// this condition for the finding.
+// allowed checks that the user has the given rights. The argument what has the text of the
+// finding. If rights are missing, the finding has an error that lists them.
 func allowed(ctx context.Context, p *pods, what string, rights []cluster.Right) finding {
 	f := finding{what: what}
 	denied, err := p.Cluster.Denied(ctx, rights)
@@ -111,9 +111,9 @@ func anchorsValid(ctx context.Context, p *pods) finding {
 	return f
 }
 
-// failing checks the pods in the argument all. If bad returns true for some of them, the finding
-// has an error with their names. The argument named what has the text of the condition that the
-// pods must meet.
+// failing returns a finding about the pods in the argument all. If the function bad returns true
+// for some pods, the finding has an error with their names. The argument what has the text of the
+// finding: the condition that all pods should meet.
 func failing(p *pods, what, advice string, all []cluster.Pod, bad func(one cluster.Pod) bool) finding {
 	f := finding{what: what, warn: true}
 	var names []string
@@ -147,8 +147,9 @@ func allReady(p *pods, all []cluster.Pod) finding {
 		func(one cluster.Pod) bool { return !one.Ready })
 }
 
-// ofEach calls the function find for each pod, for up to 20 pods at a time. It returns a
-// finding with the errors that find returned. Only the first error is shown in full.
+// ofEach calls the function find for each pod, for up to 20 pods at a time, and returns one
+// finding. find returns advice and an error. If calls fail, the finding has the names of the
+// pods, the first error, and its advice, or else the argument advice.
 func ofEach(ctx context.Context, p *pods, what, advice string, all []cluster.Pod, find func(one cluster.Pod) (string, error)) finding {
 	const atOnce = 20
 	slots := semaphore.NewWeighted(atOnce)
@@ -184,8 +185,8 @@ func ofEach(ctx context.Context, p *pods, what, advice string, all []cluster.Pod
 	return f
 }
 
-// certified checks that the admin servers of the proxies answer, and that their certificates
-// are valid.
+// certified checks that the admin servers of the proxies answer. It also checks that each proxy
+// with an identity has a certificate that has not expired.
 func certified(ctx context.Context, p *pods, all []cluster.Pod) finding {
 	const advice = "Is the pod network reachable from here?" +
 		" The logs of the proxy and of linkerd-identity have the reason of a missing certificate"

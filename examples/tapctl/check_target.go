@@ -36,8 +36,8 @@ func connect(ctx context.Context, t target) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", t.addr)
 }
 
-// proves checks the TLS handshake with the process. tapctl must accept the certificate of
-// the process, and the process must accept the certificate of tapctl.
+// proves checks the TLS handshake with the process. The check fails if tapctl rejects the
+// certificate of the process, or if the process rejects the certificate of tapctl.
 func proves(ctx context.Context, t target) finding {
 	f := finding{what: "its identity is " + t.proof.Expected()}
 	ctx, cancel := context.WithTimeout(ctx, patience)

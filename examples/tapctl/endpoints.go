@@ -164,8 +164,8 @@ func appendEndpoints(all []endpoint, from, target string, n *tappb.Node) []endpo
 	return all
 }
 
-// rest returns the attributes of state that have no column of their own, as text for the
-// column MORE.
+// rest returns the text for the column MORE: the attributes in state that no other column shows,
+// as key=value, sorted by key.
 func rest(state map[string]string) string {
 	var parts []string
 	for k, v := range state {

@@ -62,8 +62,9 @@ func (f *filter) check() error {
 	return err
 }
 
-// useCluster sets p as the targets of the command. With --from, the pods of the client become
-// the targets, because their proxies know the destinations.
+// useCluster sets p as the targets of the command, and reads the flags --from and --to. With
+// --from, the pods of the client become the targets, because only their proxies know the
+// destinations of requests.
 func (f *filter) useCluster(p *pods) error {
 	f.pods = p
 	switch {
@@ -93,8 +94,8 @@ func (f *filter) perRequest() bool {
 	return f.method+f.path+f.authority+f.scheme != "" || len(f.headers) > 0
 }
 
-// toResource returns conditions on the labels of an endpoint. An endpoint of r meets all of
-// them.
+// toResource returns conditions on the labels of an endpoint: one for the name of r, and one for
+// its namespace. The pods of r meet all of them.
 func toResource(r *cluster.Resource) []*pb.ObserveRequest_Match {
 	var all []*pb.ObserveRequest_Match
 	if r.Kind != "namespace" && r.Name != "" {
@@ -138,8 +139,8 @@ func (f *filter) match() (*pb.ObserveRequest_Match, error) {
 	return match.All(all...), nil
 }
 
-// gotowerOnly returns a text that names the conditions of the flags that linkerd's tap does
-// not support. It returns "" if no such flag is set.
+// gotowerOnly returns a text that names a flag condition that linkerd's tap does not support. It
+// returns "" if no such flag is set. The only such flag is --header.
 func (f *filter) gotowerOnly() string {
 	if len(f.headers) > 0 {
 		return "conditions on header fields (--header)"

@@ -39,10 +39,10 @@ func (c *clusterFlags) flags(f *flag.FlagSet) {
 // given reports whether at least one of the flags is set.
 func (c *clusterFlags) given() bool { return c.Options != cluster.Options{} }
 
-// targets returns the pods of the resources on the command line, whose arguments are in
-// written. If the arguments are addresses, it returns nil, or an error if a flag for
-// clusters is set. Without arguments, it returns all pods of the namespace if a flag for
-// clusters is set, and nil otherwise.
+// targets returns the pods that the arguments in written select. If written has addresses, or is
+// empty and no flag for clusters is set, targets returns nil. If written is empty and such a
+// flag is set, it returns all pods of the namespace. Addresses together with such a flag are an
+// error.
 func (c *clusterFlags) targets(written []string, secure *security, warn func(error)) (*pods, error) {
 	named := len(written) > 0 && cluster.Is(written[0])
 	switch {
@@ -77,7 +77,7 @@ func (c *clusterFlags) targets(written []string, secure *security, warn func(err
 	return p, nil
 }
 
-// pods are the targets of a command in a cluster.
+// pods are the targets of a command in a cluster: all pods of the resources on the command line.
 type pods struct {
 	cluster.Source
 
@@ -116,7 +116,7 @@ func (p *pods) identify(ctx context.Context, one cluster.Pod) *cluster.Identity 
 	return id
 }
 
-// size returns 0, because the number of pods changes.
+// size returns 0, which means that the number of processes is not fixed.
 func (p *pods) size() int { return 0 }
 
 // names returns the resources on the command line with their namespaces.
@@ -140,9 +140,9 @@ func (p *pods) dial(ctx context.Context, one cluster.Pod) (*grpc.ClientConn, err
 	return dial(t)
 }
 
-// target returns the tap of a pod as a target. A pod with an identity must prove it, unless
-// --server-identity specifies another name. Without TLS flags, tapctl uses the identity that
-// the pod allows.
+// target returns the tap of a pod as a target. tapctl expects the identity of the pod, unless
+// --server-identity specifies another name. If no TLS flag is set, tapctl proves the client
+// identity that the pod allows. If that identity is not available, the target has no TLS.
 func (p *pods) target(ctx context.Context, one cluster.Pod) (target, error) {
 	t := target{name: p.Name(one), addr: one.Tap, tls: one.Identity != ""}
 	if t.tls && !p.secure.given() {
@@ -205,8 +205,8 @@ func (p *pods) current(ctx context.Context, warn func(error)) ([]target, error) 
 	return all, nil
 }
 
-// from replaces the targets by the pods of resource, which are the clients. It returns the
-// previous target, to which the clients send the requests to show.
+// from parses resource, the value of --from, and makes its pods the targets. It returns the
+// resource on the command line, to which these pods send the requests to show.
 func (p *pods) from(resource string) (to cluster.Resource, err error) {
 	if len(p.written) != 1 || p.written[0].Name == "" {
 		return to, errors.New("--from requires one target with a name, such as deploy/web")

@@ -56,9 +56,8 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// command is one of the commands of tapctl. Its function new returns the runner of the
-// command. The runner registers its flags, checks them, and runs until it is done or ctx
-// ends.
+// command is one of the commands of tapctl, such as top. Its function new returns a runner,
+// which registers the flags of the command, checks them, and runs the command.
 type command struct {
 	name, does string
 	example    string

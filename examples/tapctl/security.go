@@ -115,8 +115,8 @@ func cutIdentity(s string) (of, name string) {
 
 func (t target) named(s string) bool { return s == t.name || s == t.addr }
 
-// identitiesOf returns the expected identities of t. The result forAll has those that the
-// flags specify for all targets. The result forOne has those for t only.
+// identitiesOf returns the values of --server-identity that apply to t. The result forAll has
+// those that name no target, so that they apply to all. The result forOne has those that name t.
 func (s *security) identitiesOf(t target) (forAll, forOne []string) {
 	for _, i := range s.identities {
 		switch of, name := cutIdentity(i); {

@@ -75,8 +75,8 @@ func (c *tapCommand) checkOutput() error {
 	return nil
 }
 
-// request returns the request that tapctl sends to the processes. The result own describes
-// a feature of req that linkerd's tap does not support. It is "" if req has no such
+// request returns the request that tapctl sends to the processes. The result own names a feature
+// of req that gotower's tap supports and linkerd's does not. It is "" if req has no such
 // feature.
 func (c *tapCommand) request() (req *tappb.WatchRequest, own string, err error) {
 	m, err := c.filter.match()

@@ -74,9 +74,9 @@ type fixed struct{ top.Processes }
 
 func (f fixed) size() int { return len(f.Processes) }
 
-// source returns the processes to watch. It returns an error if none of them serves tap, or
-// if a resource of a cluster does not exist. closeAll closes the connections. The argument
-// own has the same meaning as in [reachable].
+// source returns the processes to watch. It returns an error if none of them serves tap, or if a
+// resource of a cluster does not exist. closeAll closes the connections. The argument own names
+// a feature that only gotower's tap has, or is "" if linkerd's tap suffices.
 func (t terminal) source(ctx context.Context, own string, warn func(error)) (s source, closeAll func(), err error) {
 	if t.pods != nil {
 		return t.pods, func() {}, t.pods.exist(ctx, warn)
@@ -92,10 +92,10 @@ func (t terminal) source(ctx context.Context, own string, warn func(error)) (s s
 	return fixed{all}, closeAll, nil
 }
 
-// reachable checks concurrently whether the processes serve tap. It calls warn for each
-// process that does not serve tap. It returns an error if no process serves tap, or if ctx
-// ends. The argument own is the name of a requested feature that only gotower's tap has. If
-// own is "", linkerd's tap suffices.
+// reachable checks concurrently whether the processes serve tap. It calls warn for each process
+// that does not serve tap. It returns an error if no process serves tap, or if ctx ends. The
+// argument own names a feature that only gotower's tap has. If own is "", linkerd's tap
+// suffices.
 func reachable(ctx context.Context, all []tap.Process, own string, warn func(error)) error {
 	errs := make([]error, len(all))
 	var asked sync.WaitGroup
@@ -120,9 +120,9 @@ func reachable(ctx context.Context, all []tap.Process, own string, warn func(err
 	return nil
 }
 
-// ask returns nil if the process serves gotower's tap. It also returns nil if the process
-// serves linkerd's tap and the argument own is "": see [reachable]. Otherwise it returns an
-// error.
+// ask returns nil if the process serves gotower's tap. If the process serves only linkerd's tap,
+// ask returns nil if own is "". Otherwise it returns an error that names own, a feature that
+// linkerd's tap does not have.
 func ask(ctx context.Context, conn grpc.ClientConnInterface, own string) error {
 	err := servesOwn(ctx, conn)
 	if status.Code(err) != codes.Unimplemented {
@@ -159,8 +159,8 @@ func servesLinkerds(ctx context.Context, conn grpc.ClientConnInterface) error {
 	return expected(err)
 }
 
-// expected returns nil if err is the rejection of an invalid request. Only a server that
-// implements the method sends this rejection. Otherwise expected returns an error.
+// expected returns nil if err has the code InvalidArgument, which shows that the server
+// implements the method. Otherwise it returns err, or an error if err is nil.
 func expected(err error) error {
 	switch {
 	case err == nil:

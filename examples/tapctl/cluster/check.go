@@ -49,8 +49,7 @@ func (r Right) String() string {
 	return r.Verb + " " + name + " -n " + r.Namespace
 }
 
-// Rights returns the rights that the commands of tapctl need to find the pods of the
-// resources.
+// Rights returns the rights that tapctl needs to find the pods of the resources in a cluster.
 func Rights(resources []Resource) []Right {
 	namespace := common(resources)
 	all := make([]Right, 0, 4+len(resources))

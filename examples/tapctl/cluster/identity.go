@@ -94,9 +94,9 @@ func (i *Identity) Close() {
 	_ = i.conn.Close()
 }
 
-// authority returns the address of a pod of linkerd-identity, with the port of addr. addr
-// is the address of linkerd-identity in the configuration of proxies. Its host name can
-// usually be resolved only in the cluster.
+// authority returns the IP address of a ready pod of linkerd-identity, with the port of addr.
+// addr is the address of linkerd-identity in the configuration of proxies. Its host name is not
+// used, because it usually can be resolved only in the cluster.
 func (c *Cluster) authority(ctx context.Context, namespace, addr string) (string, error) {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {

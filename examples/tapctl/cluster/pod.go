@@ -83,8 +83,9 @@ func newPod(o *corev1.Pod) *Pod {
 	return p
 }
 
-// portOf returns the port with the given name of a container. Without such a port, it
-// returns the port of the address in an environment variable, or else the argument standard.
+// portOf returns the port of the container c that has the given name. Without such a port, it
+// returns the port of the address in the environment variable. Without that, it returns the
+// argument standard.
 func portOf(c *corev1.Container, name, variable, standard string) string {
 	for _, port := range c.Ports {
 		if port.Name == name {
@@ -114,9 +115,10 @@ func environ(c *corev1.Container, name string) string {
 	return value
 }
 
-// identity returns the TLS identity of the proxy in the container c. The specification
-// usually has variables in place of the service account and the namespace. Therefore
-// identity takes these two from p.
+// identity returns the TLS identity of the proxy in the container c, such as
+// web.shop.serviceaccount.identity.linkerd.cluster.local. The specification of c usually has
+// variables in place of the first two words. Therefore identity takes the service account and
+// the namespace from p.
 func (p *Pod) identity(c *corev1.Container) string {
 	const middle = ".serviceaccount.identity."
 	name := environ(c, "LINKERD2_PROXY_IDENTITY_LOCAL_NAME")
@@ -145,9 +147,9 @@ func controller(refs []metav1.OwnerReference) owner {
 	return owner{}
 }
 
-// ownersOf returns the workloads to which a pod belongs. The first is its controller. If
-// that is a ReplicaSet or a Job, the second is the controller of the ReplicaSet or Job.
-// ownersOf requests each ReplicaSet and Job only once from the API server.
+// ownersOf returns the workloads to which the pod o belongs. The first is the controller of o.
+// If that is a ReplicaSet or a Job with a controller, this controller is the second. ownersOf
+// requests each ReplicaSet and Job only once from the API server.
 func (c *Cluster) ownersOf(ctx context.Context, o *corev1.Pod) ([]Resource, error) {
 	first := controller(o.OwnerReferences)
 	if kindOf(first.kind) == nil {

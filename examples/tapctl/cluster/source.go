@@ -21,13 +21,12 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Source watches the taps of all pods of some resources. Pods may start and end while it
-// watches. It implements [top.Source].
+// Source watches the taps of all pods of some resources. It starts to watch a new pod, and stops
+// to watch a pod that ends. It implements [top.Source].
 //
-// A sequence yields an error for a pod without a proxy, a tap that cannot be reached, or a
-// lost connection to the API server. It then continues. A sequence ends when every pod has
-// rejected the request or has reached the limit of the request. Without pods, it waits for
-// the first one.
+// A sequence yields an error for a pod without a proxy, a tap that cannot be reached, or a lost
+// connection to the API server. It then continues. A sequence ends when every pod has rejected
+// the request or has reached the limit of the request. Without pods, it waits for the first one.
 type Source struct {
 	Cluster   *Cluster
 	Resources []Resource
@@ -47,8 +46,8 @@ func (s *Source) Name(p Pod) string {
 	return p.Name
 }
 
-// Watch implements [top.Source]. The client and the endpoint of an event get the labels of
-// their pod, if this pod is in the watched namespace.
+// Watch implements [top.Source]. If the client or the endpoint of an event is a pod in the
+// watched namespace, it also gets the labels of that pod.
 func (s *Source) Watch(ctx context.Context, req *tappb.WatchRequest, maxRPS int) iter.Seq2[tap.ProcessEvent, error] {
 	var until time.Time
 	if d := req.GetDuration(); d != nil {
@@ -120,9 +119,9 @@ func (s *Source) Top(ctx context.Context, req *tappb.TopRequest, maxRPS int) ite
 	}
 }
 
-// item is an item that the function each yields. Only one of these is set: the pods after a
-// change, an error, a value of a pod, or the end of the sequence of a pod. At each tick,
-// each yields a zero item.
+// item is an item that the function each yields. It has one of these: the pods after a change,
+// an error, a value of a pod, or the end of the sequence of a pod. At each tick, each yields an
+// item in which no field is set.
 type item[T any] struct {
 	pods  *Pods
 	err   error
@@ -138,7 +137,8 @@ const tick = 100 * time.Millisecond
 // errNoProxy is the error of a pod that cannot be watched.
 var errNoProxy = errors.New("the pod has no proxy: inject it")
 
-// members has the pods that the function each follows.
+// members has the pods that the function each follows at present. Each pod has a goroutine that
+// sends its items to the channel items.
 type members[T any] struct {
 	*Source
 
@@ -158,9 +158,9 @@ type member struct {
 // key returns a string that identifies a pod and the address of its tap.
 func (p *Pod) key() string { return string(p.uid) + " " + p.Tap }
 
-// each follows each pod of the resources while it exists, and yields the items of all pods.
-// It calls follow for each pod. The argument share of follow is the part of maxRPS for this
-// pod.
+// each follows every pod of the resources from its start to its end, and yields the items of all
+// pods. For each pod it calls the function follow, which returns the sequence of that pod. The
+// argument share of follow is the part of the rate maxRPS for that pod.
 func each[T any](
 	ctx context.Context, s *Source, maxRPS int, follow func(ctx context.Context, p tap.Process, share int) iter.Seq2[T, error],
 ) iter.Seq[item[T]] {
@@ -211,7 +211,8 @@ func (m *members[T]) send(ctx context.Context, i item[T]) bool {
 	}
 }
 
-// watch sends the pods of the resources after each change, and the errors of the watch.
+// watch sends the pods of the resources after each change. It also sends an error for each pod
+// without a proxy, and the errors of the API server.
 func (m *members[T]) watch(ctx context.Context) {
 	for pods, err := range m.Cluster.Watch(ctx, m.Resources) {
 		if pods != nil {
@@ -252,7 +253,8 @@ func (m *members[T]) update(ctx context.Context, pods *Pods) {
 	}
 }
 
-// one follows the pod p until within ends, and sends the items of p to the consumer.
+// one follows the pod p and sends its items to the consumer. It stops when within ends, which is
+// the context of this pod. ctx is the context of all pods.
 func (m *members[T]) one(ctx, within context.Context, p Pod, share int) {
 	defer m.send(ctx, item[T]{pod: &p, ended: true})
 	conn, err := m.Dial(within, p)
@@ -279,7 +281,8 @@ func (m *members[T]) end(p *Pod) {
 	}
 }
 
-// ended reports whether m has members, and the sequences of all of them have ended.
+// ended reports whether the sequence of every pod has ended. It returns false while there are no
+// pods.
 func (m *members[T]) ended() bool {
 	for _, one := range m.all {
 		if !one.ended {
@@ -289,8 +292,8 @@ func (m *members[T]) ended() bool {
 	return len(m.all) > 0
 }
 
-// named returns a copy of e, an event of the pod p. The labels of the client and of the
-// endpoint of e include the labels of their pods, if these are in pods.
+// named returns e, an event of the pod p, with more labels. If the client or the endpoint of e
+// is p or a pod in pods, the labels of that pod are added.
 func named(e tap.Event, p *Pod, pods *Pods) tap.Event {
 	from, to := lookUp(pods, e.Source), lookUp(pods, e.Destination)
 	switch e.Direction {
@@ -321,8 +324,8 @@ func withLabels(labels map[string]string, p *Pod) map[string]string {
 	return all
 }
 
-// namedRows returns a copy of rows, the rows of the pod p, with the names of pods in place
-// of their addresses.
+// namedRows returns a copy of rows, the rows of the pod p, with names in place of addresses. A
+// client or endpoint has a name if its address belongs to p or to a pod in pods.
 func namedRows(rows *tappb.TopResponse, p *Pod, pods *Pods) *tappb.TopResponse {
 	rows = proto.CloneOf(rows)
 	name := func(addr string, own bool) string {

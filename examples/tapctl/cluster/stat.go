@@ -202,9 +202,9 @@ func (t *Traffic) add(before, after series, to *Resource) {
 	}
 }
 
-// peerOf returns the value that the label peer of a connection must have, so that Traffic
-// counts the connection. It is "src", a connection of a client, if to is nil. Otherwise it
-// is "dst", a connection to an endpoint.
+// peerOf returns the value of the label peer of the connections that Traffic counts. With a nil
+// to it returns "src", for connections from clients. Otherwise it returns "dst", for connections
+// to endpoints.
 func peerOf(to *Resource) string {
 	if to == nil {
 		return "src"
@@ -212,8 +212,8 @@ func peerOf(to *Resource) string {
 	return "dst"
 }
 
-// counts reports whether Traffic counts a metric with these labels. If the argument to is
-// nil, it counts inbound traffic. Otherwise it counts outbound traffic to this resource.
+// counts reports whether Traffic counts a metric with the given labels. With a nil to, it counts
+// inbound traffic. Otherwise it counts outbound traffic to the resource to.
 func counts(labels map[string]string, to *Resource) bool {
 	if to == nil {
 		return labels["direction"] == "inbound"

@@ -26,7 +26,8 @@ import (
 // within this time cause only one item.
 const settle = 100 * time.Millisecond
 
-// condition is a resource, and the selector of its pods if it is a Service.
+// condition selects the pods of a resource. The pods of a Service are those that match its
+// selector.
 type condition struct {
 	Resource
 
@@ -69,7 +70,7 @@ func (c *Cluster) conditions(ctx context.Context, resources []Resource) ([]condi
 	return all, nil
 }
 
-// has reports whether the pod p belongs to the resource of w.
+// has reports whether the pod p belongs to the resource in w.
 func (w *condition) has(p *Pod) bool {
 	if w.Namespace != "" && w.Namespace != p.Namespace {
 		return false
@@ -112,10 +113,10 @@ func (p *Pods) OfResource(r Resource) []Pod {
 	return all
 }
 
-// Watch yields the pods of the resources at first, and again after each change, until ctx
-// ends. If a resource does not exist or the pods cannot be listed, the only item is an
-// error. Watch also yields a later error of the connection to the API server, and
-// continues. An item has both pods and an error if the owners of some pods are unknown.
+// Watch yields the pods of the resources at first, and again after each change, until ctx ends.
+// If a resource does not exist or the pods cannot be listed, the only item is an error. Watch
+// also yields a later error of the connection to the API server, and continues. If the owners of
+// some pods cannot be read, an item has both the pods and an error.
 func (c *Cluster) Watch(ctx context.Context, resources []Resource) iter.Seq2[*Pods, error] {
 	return func(yield func(*Pods, error) bool) {
 		wanted, err := c.conditions(ctx, resources)
@@ -170,9 +171,9 @@ func notify(changed chan<- struct{}) {
 	}
 }
 
-// informer returns an informer of the pods of a namespace. After each change of a pod, the
-// informer sends a value to the channel changed. It sends errors of the connection to the
-// channel failed. It drops an error if the previous one has not been received.
+// informer returns an informer that keeps a list of the pods of a namespace. After each change
+// of a pod, the informer sends a value to the channel changed. It sends errors of the connection
+// to the channel failed. It drops an error if the previous one has not been received.
 func (c *Cluster) informer(namespace string, changed chan<- struct{}, failed chan error) cache.SharedInformer {
 	pods := c.client.CoreV1().Pods(namespace)
 	report := func(err error) {
@@ -210,8 +211,9 @@ func (c *Cluster) informer(namespace string, changed chan<- struct{}, failed cha
 	return informer
 }
 
-// pods converts objects of the API server to Pods. It skips pods that do not run. The field
-// Of has only pods that match the selector of c and a condition in wanted.
+// pods converts objects of the API server to Pods. It skips pods that do not run. The field Of
+// of the result has only the pods that match the label selector of c and at least one condition
+// in wanted.
 func (c *Cluster) pods(ctx context.Context, objects []any, wanted []condition) (*Pods, error) {
 	all := &Pods{wanted: wanted, byIP: make(map[string]*Pod)}
 	var errs []error

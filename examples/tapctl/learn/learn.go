@@ -71,8 +71,9 @@ func (p *Profiles) Add(from string, e tap.Event) {
 	}
 }
 
-// end adds the request r, which ended with the event e, to the tree of its service. It
-// ignores r if r does not belong in a profile, see isRoute.
+// end adds the request r, which ended with the event e, to the tree of its service. It ignores r
+// if the authority has no host name, if isRoute returns false, or if there are too many
+// services.
 func (p *Profiles) end(r request, e *tap.ResponseEnd) {
 	name, ok := serviceName(r.authority)
 	if !ok || !isRoute(r, e) {
@@ -128,7 +129,7 @@ func failure(c codes.Code) bool {
 	return false
 }
 
-// sample is one request in the counts of a route: whether the request failed, and its
+// sample has the data of one request that a route counts: whether the request failed, and its
 // duration.
 type sample struct {
 	failed bool

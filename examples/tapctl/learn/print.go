@@ -96,8 +96,9 @@ func namespace(name string) string {
 	return ""
 }
 
-// written returns path in two forms. The result text, such as /books/{id}, is for the
-// name of a route. The result pattern, such as /books/[^/]*, is a regular expression.
+// written returns path in two forms. The result text, such as /books/{id}, is for the name of a
+// route. The result pattern, such as /books/[^/]*, is a regular expression that matches the
+// paths of the route.
 func written(path []string) (text, pattern string) {
 	var t, p strings.Builder
 	for _, segment := range path {

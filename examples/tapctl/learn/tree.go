@@ -11,8 +11,9 @@ import (
 // host is the tree of the observed paths of one service.
 type host struct{ root node }
 
-// node is one segment of a path. The map names has one child for each next segment that
-// is a name. The field any is the child for all other next segments, such as ids.
+// node is a segment in the tree of paths. The map names has a child for each following segment
+// that is a name, such as books. The field any is the child for all following segments that are
+// ids, or for all if there are too many names.
 type node struct {
 	names map[string]*node
 	any   *node
@@ -136,13 +137,13 @@ func (n *node) join(other *node) {
 	}
 }
 
-// wildcard stands for the child any in the paths that [node.each] passes to visit. It
-// differs from all segments of requests, because those contain no slash.
+// wildcard is the segment of the child any in a path that [node.each] passes to visit. It cannot
+// be the segment of a request, because it contains a slash.
 const wildcard = "/"
 
-// each calls visit for all routes at n and below it. The argument path is the path of n.
-// Routes with names come before routes with wildcards, because linkerd applies the first
-// route that matches.
+// each calls visit for the routes of n and of all nodes below it. The argument path is the path
+// of n. A child with a name comes before the child any, because linkerd applies the first route
+// that matches.
 func (n *node) each(path []string, visit func(path []string, method string, r *route)) {
 	for _, method := range slices.Sorted(maps.Keys(n.seen)) {
 		visit(path, method, n.seen[method])

@@ -14,9 +14,9 @@ type checker struct {
 	asks   bool    // whether the template prints a value of the object
 }
 
-// check returns the first error in a template for objects of the type object. The argument
-// nodes has the parsed nodes of the template. The argument actions has the place of each
-// action in the text of the template.
+// check returns the first error in a template for objects of the type object, for example a
+// field that the type does not have. The argument nodes has the parsed template. The argument
+// actions has the position of each action, for errors.
 func check(nodes []jsonpath.Node, actions []place, object reflect.Type) error {
 	c := &checker{around: []shape{{object}}}
 	n := 0
@@ -51,8 +51,8 @@ func check(nodes []jsonpath.Node, actions []place, object reflect.Type) error {
 	return nil
 }
 
-// action checks list, the parsed expression between two braces. If the expression is
-// {range} or {end}, it opens or closes a range.
+// action checks list, the parsed expression between two braces. If the expression is {range},
+// the following expressions are checked for the elements of the range, until {end}.
 func (c *checker) action(list *jsonpath.ListNode) error {
 	now, opens := c.around[len(c.around)-1], false
 	asks := len(list.Nodes) == 0

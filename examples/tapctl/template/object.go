@@ -30,8 +30,8 @@ func marshal(v any) ([]byte, error) {
 	return text.CleanJSON(data), err
 }
 
-// decode encodes v as JSON and decodes the result, so that templates can use the JSON
-// names of fields. The function typed converts the values in the result.
+// decode converts v to a tree of maps, lists and values with the JSON names of fields, because
+// templates use these names. Its values have the types that the function typed returns.
 func decode(v any) (any, error) {
 	data, err := json.Marshal(v)
 	if err != nil {

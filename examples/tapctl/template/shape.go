@@ -15,8 +15,9 @@ import (
 // shapes, because the objects come later. An empty shape means any type.
 type shape []reflect.Type
 
-// then returns the shape of the values that node selects from a value of the shape s. It
-// returns an error if node selects nothing from any such value.
+// then returns the types of the values that node, such as a field or an index, selects from a
+// value of the shape s. It returns an error if node selects nothing from a value of any of the
+// types in s.
 func (s shape) then(node jsonpath.Node) (shape, error) {
 	if s = s.plain(); s == nil {
 		return nil, nil
@@ -36,9 +37,9 @@ func (s shape) then(node jsonpath.Node) (shape, error) {
 	return nil, nil // any value below s
 }
 
-// plain returns s with pointers replaced by their element types. It returns nil, the
-// shape of any value, if s has an interface or a type with a method MarshalJSON. The
-// fields of such a type are unknown.
+// plain returns s with pointers replaced by their element types. If s has an interface or a type
+// with a method MarshalJSON, the fields of its values are unknown. plain then returns nil, which
+// means any type.
 func (s shape) plain() shape {
 	marshaler := reflect.TypeFor[json.Marshaler]()
 	all := make(shape, 0, len(s))
@@ -167,8 +168,9 @@ func (s shape) union(node *jsonpath.UnionNode) (shape, error) {
 	return found, nil
 }
 
-// follow returns the shape of the values that the nodes of list select one after the
-// other, beginning with s. After a text, a number or a bool, the shape is empty.
+// follow returns the shape of the value that list selects from a value of the shape s. list is a
+// chain of nodes, such as .a[0].b, and each node selects from the result of the one before.
+// After a text, a number or a bool, the shape is empty.
 func (s shape) follow(list *jsonpath.ListNode) (shape, error) {
 	for _, node := range list.Nodes {
 		switch node := node.(type) {

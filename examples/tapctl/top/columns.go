@@ -27,7 +27,8 @@ type column struct {
 	before func(a, b *tappb.Row) int
 }
 
-// shown specifies which columns the function columns returns.
+// shown has the properties of a table that determine its columns, such as whether it has
+// sources.
 type shown struct {
 	hideSources, routes bool
 	direction           bool // the rows have both directions
@@ -90,8 +91,8 @@ func latency(title string, value func(*tappb.Row) *durationpb.Duration) column {
 	return c
 }
 
-// successRate returns the column of the success rate. Sorted by this column, the row with
-// the lowest success rate comes first. Rows without ended requests come last.
+// successRate returns the column with the success rate. In a table that is sorted by it, the
+// lowest rate comes first, and rows without ended requests come last.
 func successRate() column {
 	share := func(r *tappb.Row) float64 {
 		if r.GetCount() == 0 {
@@ -123,9 +124,8 @@ func key(r *tappb.Row) string {
 	return fmt.Sprintf("%q %q %q %q %q %d", r.GetSource(), r.GetDestination(), r.GetMethod(), r.GetPath(), byRoute(r), r.GetDirection())
 }
 
-// byRoute returns the route of r if r counts the requests of one route. It returns "" if r
-// counts the requests of one path, because its field route is then the route of the first
-// request only.
+// byRoute returns the route of r, if r counts the requests of one route. If r counts the
+// requests of one path, byRoute returns "", because these requests may have different routes.
 func byRoute(r *tappb.Row) string {
 	if r.GetPath() == "" {
 		return r.GetRoute()
@@ -144,8 +144,8 @@ func sorted(rows []*tappb.Row, c *column, reverse bool) {
 	})
 }
 
-// withoutSources adds up rows that differ only by source, and returns the sums. The sums
-// have no source. The argument is not changed.
+// withoutSources combines rows that differ only in their source into one row with the sums,
+// which has no source. It does not change the argument.
 func withoutSources(rows []*tappb.Row) []*tappb.Row {
 	sums := map[string]*tappb.Row{}
 	var out []*tappb.Row

@@ -2,8 +2,9 @@ package top
 
 import "slices"
 
-// cursor is the selected position in a list that changes. If the user has moved the cursor
-// to an item, the cursor stays on this item when the item moves in the list.
+// cursor is the selected position in a list with items that move. The cursor follows an item to
+// which the user has moved it. At the start, and after a move to the first item, it stays at the
+// top of the list.
 type cursor struct {
 	key   string // key of the selected item; "" means the item at the index in the field at
 	at    int
@@ -26,9 +27,9 @@ func (c *cursor) place(keys []string, height int) {
 	c.first = max(0, min(c.first, len(keys)-height))
 }
 
-// move moves the selection down by the given number of items. A negative number moves it
-// up. After a move to the first item, the cursor stays at the top of the list, even if
-// another item becomes the first.
+// move moves the selection down by the given number of items. A negative number moves it up.
+// After a move to the first item, the selection stays at the top of the list, even if another
+// item becomes the first. keys has the keys of the items.
 func (c *cursor) move(by int, keys []string) {
 	if len(keys) == 0 {
 		return

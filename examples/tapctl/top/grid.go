@@ -34,8 +34,9 @@ func (c gridColumn) head() string {
 	return c.title
 }
 
-// widths returns the width of each column. It shrinks the columns in which least is not 0,
-// the widest first, until the grid fits the argument width. A width of 0 means no limit.
+// widths returns the width of each column. If the grid does not fit the argument width, it makes
+// columns narrower, the widest first, down to their field least. A column with a least of 0
+// keeps its width. A width of 0 means no limit.
 func (g *grid) widths(width int) []int {
 	widths := make([]int, len(g.columns))
 	total := max(0, len(widths)-1)
@@ -89,8 +90,8 @@ func (g *grid) lines(w window) []string {
 	return lines
 }
 
-// span returns the width of the whole grid on a screen with the given width. It may be
-// larger than width.
+// span returns the number of terminal columns that the grid takes on a screen with the given
+// width. The result is larger than width if the columns cannot become narrow enough.
 func (g *grid) span(width int) int {
 	total := max(0, len(g.columns)-1)
 	for _, w := range g.widths(width) {

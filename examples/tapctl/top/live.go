@@ -124,9 +124,8 @@ func Collect(ctx context.Context, c Config) ([]*tappb.Row, error) {
 	return c.each(ctx, often(ctx, Refresh), func(*tappb.TopResponse) error { return nil })
 }
 
-// often returns the interval of updates. If ctx has no deadline, the interval is the
-// argument maximum. Otherwise it is a tenth of the time until the deadline, at least 100 ms
-// and at most maximum.
+// often returns the interval of updates. With a deadline of ctx, it is a tenth of the remaining
+// time, but at least 100 ms and at most the argument maximum. Without a deadline, it is maximum.
 func often(ctx context.Context, maximum time.Duration) time.Duration {
 	if end, ok := ctx.Deadline(); ok {
 		maximum = max(least, min(maximum, time.Until(end)/10))
@@ -156,9 +155,9 @@ func printed(ctx context.Context, out io.Writer, c Config) ([]*tappb.Row, error)
 	})
 }
 
-// each calls show for every update of the rows, and returns the rows of the last update. It
-// returns when ctx ends, show returns an error, or the sequence of rows ends. In the last
-// case, it also returns the rejections of the processes.
+// each calls show for every update of the rows. It returns the rows of the last update when ctx
+// ends, when show returns an error, or when the sequence of updates ends. When the sequence
+// ends, each also returns the errors with which processes rejected the request.
 func (c *Config) each(ctx context.Context, every time.Duration, show func(*tappb.TopResponse) error) ([]*tappb.Row, error) {
 	var rows []*tappb.Row
 	var refused []error

@@ -8,8 +8,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// watching has the method of follower that model uses. Tests replace follower by another
-// implementation.
+// watching is implemented by follower. It is an interface, so that tests of the model can use
+// another implementation.
 type watching interface {
 	watch(number int, req *tappb.WatchRequest) (stop func())
 }
@@ -74,9 +74,9 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// addError stores an error to be shown. An error that is not a permanent rejection is shown
-// for newsLast. A permanent rejection is shown as long as the table or list that it
-// concerns, because it is not reported again.
+// addError stores an error to be shown. An error from which a process can recover is shown for
+// newsLast. A permanent rejection is not reported again, so it is shown as long as the table or
+// list to which it belongs.
 func (m *model) addError(news newsMsg) {
 	switch {
 	case news.number > 0 && (m.requests == nil || m.requests.number != news.number):

@@ -41,7 +41,7 @@ type seenID struct {
 	id   tap.StreamID
 }
 
-// record is one request, with those of its events that have arrived so far.
+// record is one request, with the events of it that have arrived so far.
 type record struct {
 	seenID
 
@@ -57,8 +57,8 @@ func newRequests(number int, row *tappb.Row, anySource bool) *requests {
 	return &requests{number: number, row: rowOf{row, anySource}, byID: map[seenID]*record{}}
 }
 
-// PerProcess returns the share of one process in maxRPS, the maximum rate of requests per
-// second of all processes. It is at least 1.
+// PerProcess returns the maximum rate of requests per second for one process. It is an equal
+// share of maxRPS, the rate for all processes, but at least 1.
 func PerProcess(maxRPS, processes int) uint32 {
 	return uint32(min(max(maxRPS/max(processes, 1), 1), math.MaxInt32))
 }
@@ -106,9 +106,9 @@ func (q *requests) add(s tap.ProcessEvent, at time.Time) {
 	}
 }
 
-// visible returns the requests of the list, the newest first. It omits successes if the
-// user has selected failures only. While the list is paused, visible omits the requests
-// that arrived during the pause.
+// visible returns the requests to show, the newest first. While the list is paused, these are
+// the requests that it had at the start of the pause. If the user has selected failures only,
+// the others are left out.
 func (q *requests) visible() []*record {
 	all := q.all
 	if q.paused {

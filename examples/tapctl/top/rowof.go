@@ -27,8 +27,8 @@ const (
 	maxName      = 256
 )
 
-// other reports whether the row counts the requests that have no row of their own, because
-// the process has the maximum number of rows. Such a row can contain any request.
+// other reports whether r is the row "(other)". It counts the requests for which the process
+// adds no further row, because it has the maximum number of rows. The row can count any request.
 func (r rowOf) other() bool { return r.row.GetPath() == otherRows || byRoute(r.row) == otherRows }
 
 // onePath reports whether all requests of the row have the same method and path.
@@ -36,9 +36,9 @@ func (r rowOf) onePath() bool {
 	return r.row.GetPath() != "" && !r.other() && len(r.row.GetPath()) < maxName
 }
 
-// match returns a match that requires base and those conditions of the row that a process
-// can check. A process may therefore send more requests than the row counts. rowOf.has
-// omits these.
+// match returns a condition for the requests of the row that also match base. It has only the
+// conditions of the row that a process can check. A process may therefore send more requests,
+// which rowOf.has sorts out.
 func (r rowOf) match(base *pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	var all []*pb.ObserveRequest_Match
 	if base.GetMatch() != nil {
@@ -96,10 +96,10 @@ func (r rowOf) has(from string, e tap.Event) bool {
 	return cut(e.RequestInit.Method) == row.GetMethod() && cut(e.RequestInit.Path) == row.GetPath()
 }
 
-// name returns the name of a client or endpoint as in a row: the value of its label pod, or
-// else its address. The argument from is the name of the watched process. own reports
-// whether the client or endpoint is that process. If the label and the address are unknown,
-// name returns from if own is true, and "" otherwise.
+// name returns the name that a row has for a client or endpoint: the value of its label pod, or
+// else its address. Without both, it returns from, the name of the watched process, if the
+// argument own is true. own means that the client or endpoint is that process. Otherwise it
+// returns "".
 func name(labels map[string]string, addr netip.AddrPort, from string, own bool) string {
 	switch {
 	case labels["pod"] != "":

@@ -122,8 +122,8 @@ func (f *follower) watch(number int, req *tappb.WatchRequest) (stop func()) {
 }
 
 // batch collects the events that follower sends to the program in one message, ten times a
-// second. When a batch has maxBatch events, it drops further events and counts them in the
-// field lost.
+// second. After maxBatch events, it drops the further events of the message and counts them in
+// the field lost.
 type batch struct {
 	mu   sync.Mutex
 	seen []seenAt

@@ -50,9 +50,9 @@ func (t *table) refresh() {
 
 func (t *table) empty() bool { return len(t.visible(0)) == 0 }
 
-// all returns the columns of the table on a screen with the given width. It includes the
-// columns of the wide table if the user has selected the wide table. If the user has
-// selected neither table, all includes them at a width of 120 or more.
+// all returns the columns of the table on a screen with the given width. If the user has chosen
+// the wide or the narrow table, it returns the columns of that table. Otherwise it returns those
+// of the wide table if width is at least 120.
 func (t *table) all(width int) []column {
 	wide := t.columns.Wide
 	if !t.chosen {

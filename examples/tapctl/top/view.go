@@ -20,7 +20,8 @@ func (m *model) View() tea.View {
 	return v
 }
 
-// body returns the number of lines of the screen between the header and the errors.
+// body returns the number of lines that the screen has for the body, which is between the header
+// and the errors.
 func (m *model) body() int { return max(1, m.height-3-len(m.note())-1-len(m.newsLines())) }
 
 // note returns the lines of Config.Note. It returns nil if the screen has no room for them.
@@ -63,7 +64,8 @@ func (m *model) lines() []string {
 	return lines[max(0, len(lines)-m.height):] // the last lines are the most useful ones
 }
 
-// screen returns the content of the uppermost screen.
+// screen returns the content of the uppermost screen: the help, a request, a list of requests,
+// or the table.
 func (m *model) screen() drawn {
 	switch {
 	case m.help:

@@ -41,8 +41,8 @@ func ended(err error) bool {
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// isOurs reports whether this process caused err: it closed the connection, or a timeout
-// of its own expired.
+// isOurs reports whether err comes from this process and not from the server: this process
+// closed the connection, or a timeout expired.
 func isOurs(err error) bool {
 	var late net.Error
 	return errors.Is(err, net.ErrClosed) || errors.As(err, &late) && late.Timeout()

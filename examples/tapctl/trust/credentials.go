@@ -34,8 +34,9 @@ func New(f Files, s Server) (*Credentials, error) {
 	return &Credentials{files: f, server: s}, nil
 }
 
-// FromIdentity returns credentials for the server s. They use the certificate and the trust
-// anchors of the identity own. The field Identity of s must be set.
+// FromIdentity returns credentials for a connection to the server s. The client proves itself
+// with the certificate in own, and verifies the server with the trust anchors in own. The field
+// Identity of s must be set.
 func FromIdentity(own *identity.Identity, s Server) *Credentials {
 	return &Credentials{own: own, server: s}
 }
@@ -68,10 +69,10 @@ func (c *Credentials) ClientHandshake(ctx context.Context, _ string, conn net.Co
 // preface is the HTTP/2 connection preface of a client, with an empty SETTINGS frame.
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
-// Probe completes a TLS handshake with an HTTP/2 server on conn. It waits for data of the
-// server, because the server then has verified the client certificate. It returns an
-// [Error] if the server or the client rejects the other side. If the server sends nothing
-// before ctx ends, it returns nil. conn cannot be used afterwards.
+// Probe completes a TLS handshake with an HTTP/2 server on conn. It then waits for data of the
+// server, which show that the server has accepted the client certificate. It returns an [Error]
+// if the server or the client rejects the other side. If the server sends nothing before ctx
+// ends, it returns nil. conn cannot be used afterwards.
 func (c *Credentials) Probe(ctx context.Context, conn net.Conn) error {
 	h, refused := c.handshake(ctx, conn)
 	if refused != nil {

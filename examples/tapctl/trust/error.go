@@ -30,8 +30,8 @@ func (m marked) Error() string { return mark + m.err.Error() }
 
 func (m marked) Unwrap() error { return m.err }
 
-// FindError returns the text of the [Error] that the text of a gRPC error includes. ok is
-// false if the argument text includes no Error.
+// FindError searches text, the text of a gRPC error, for the text of an [Error] and returns the
+// latter. ok is false if text contains none.
 func FindError(text string) (found string, ok bool) {
 	_, found, ok = strings.Cut(text, mark)
 	return found, ok

@@ -58,9 +58,9 @@ func (h *handshake) complete(ctx context.Context, conn net.Conn, cfg *tls.Config
 	return nil
 }
 
-// secured is a connection after the handshake of the client. Until the client has received
-// data, errors of Read and Write become an [Error] with advice, because the server may
-// still reject the client certificate.
+// secured is a TLS connection of the client after its handshake. Until the client has received
+// data, the server may still reject the client certificate. Until then, errors of Read and Write
+// become an [Error] with advice.
 type secured struct {
 	*tls.Conn
 
