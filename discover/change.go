@@ -8,8 +8,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// The errors for a target without endpoints. If a balancer rejects a request because its target
-// has no endpoints, the error matches one of them.
+// The errors of a balancer that rejects a request because its target has no endpoints.
 var (
 	// ErrNoEndpoints reports that the target exists but has no endpoints now. A caller
 	// should not use another target, because this one may have endpoints again.
@@ -41,8 +40,8 @@ type Target struct {
 // context of [Endpoints] ends. The service should then close its connections.
 type MakeService[Req, Rsp any] func(ctx context.Context, t Target) layer.Service[Req, Rsp]
 
-// Endpoint is one endpoint with its service. It is immutable. If labels or weight
-// change, a [Change] has a new Endpoint with the same Service.
+// Endpoint is one endpoint with its service. It is immutable. If the labels or the weight of
+// the endpoint change, a [Change] has a new Endpoint with the same Service.
 type Endpoint[Req, Rsp any] struct {
 	resolve.Endpoint
 	Target  string

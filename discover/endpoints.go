@@ -51,7 +51,7 @@ func Endpoints[Req, Rsp any](
 	}
 }
 
-// watch is the state of one range over the sequence of [Endpoints].
+// watch is the state of one loop over the sequence that [Endpoints] returns.
 type watch[Req, Rsp any] struct {
 	ctx    context.Context //nolint:containedctx // the parent of the context of each endpoint
 	target string
@@ -65,9 +65,10 @@ type watch[Req, Rsp any] struct {
 	removed []*member[Req, Rsp] // to be retired after the consumer has received next
 }
 
-// run applies the updates of r and yields the changes. It returns when the consumer broke, the
-// target is unresolvable, or ctx has ended. A panic of r is yielded as the last error of r. A
-// panic of the consumer continues after r has returned.
+// run applies the updates of r and yields the changes. It returns when the loop of the consumer has
+// ended, the target is unresolvable, or ctx has ended. If r panics, run yields the panic as an
+// error and waits for the end of ctx. If the consumer panics, the panic continues after r has
+// returned.
 func (w *watch[Req, Rsp]) run(r resolve.Resolver, yield func(Change[Req, Rsp]) bool) {
 	over := false
 	var consumerErr error
@@ -115,8 +116,8 @@ func (w *watch[Req, Rsp]) fail(err error) {
 	}
 }
 
-// apply applies diff to the members, and collects the changes in the field next. The method emit
-// yields these changes. reset reports whether the update listed all endpoints of the target.
+// apply adds, changes and removes members as diff specifies. It collects the changes in w.next, for
+// the method emit to yield. reset reports whether the update listed all endpoints of the target.
 func (w *watch[Req, Rsp]) apply(diff resolve.Diff, reset bool) {
 	w.changed = w.next.Err != nil || diff.Before != diff.After
 	w.next.Err, w.next.Reset, w.next.State = nil, reset, diff.After
@@ -141,8 +142,8 @@ func (w *watch[Req, Rsp]) remove(m *member[Req, Rsp]) {
 	w.removed = append(w.removed, m)
 }
 
-// emit yields the changes that apply and fail have collected, if there are any. After that, emit
-// retires the removed endpoints. It returns false if the consumer broke.
+// emit yields the collected changes, if there are any. After that, it makes the members of removed
+// endpoints reject requests. It returns false if the consumer has ended its loop.
 func (w *watch[Req, Rsp]) emit(yield func(Change[Req, Rsp]) bool) bool {
 	if !w.changed && w.next.len() == 0 {
 		return true
@@ -157,7 +158,7 @@ func (w *watch[Req, Rsp]) emit(yield func(Change[Req, Rsp]) bool) bool {
 	return more
 }
 
-// release retires all endpoints when the sequence has ended.
+// release makes all members reject requests. It is called when the sequence has ended.
 func (w *watch[Req, Rsp]) release() {
 	for _, m := range w.members {
 		m.retire()

@@ -105,7 +105,8 @@ func (c *checked[Req, Rsp]) setReason(err error) {
 }
 
 // run checks the endpoint every Interval until ctx ends. After that, run makes the endpoint
-// unhealthy and calls leave, which releases the healthGroup.
+// unhealthy. It then calls leave, by which the endpoint leaves the healthGroup of its
+// target.
 func (c *checked[Req, Rsp]) run(ctx context.Context, check HealthCheck[Req, Rsp], t Target, leave func()) {
 	defer leave()
 	defer c.become(nil, false)
@@ -162,7 +163,8 @@ func (c *checked[Req, Rsp]) admits() bool {
 	return c.reason.Load() == nil || c.group.healthy.Load() == 0
 }
 
-// Ready waits until the endpoint admits requests, as admits reports, and its service is ready.
+// Ready waits until the endpoint admits requests and its service is ready. The endpoint admits
+// requests if it is healthy, or if no endpoint of its target is healthy.
 func (c *checked[Req, Rsp]) Ready(ctx context.Context) error {
 	for {
 		if err := c.group.changed.Wait(ctx, c.admits); err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// member is the Service of one endpoint. The watch keeps it as long as the ID of the endpoint stays
-// the same. The inner service is the one that MakeService returned. The context of the inner
-// service ends when the member is retired and has no open response.
+// member is the Service of one endpoint. It calls the service that MakeService returned, the inner
+// service, and counts its open responses. It is used as long as the ID of the endpoint stays the
+// same. After a call of retire, the context of the inner service ends with the last open response.
 type member[Req, Rsp any] struct {
 	refcount.Count
 	inner    layer.Service[Req, Rsp]

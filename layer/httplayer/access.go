@@ -111,7 +111,8 @@ func (Accessor) ResponseTrailer(r *http.Response) layer.Header {
 	return fields(r.Trailer)
 }
 
-// Complete calls [Completion].
+// Complete returns r with a body that notifies o of its bytes and of its end: see
+// [Completion].
 func (Accessor) Complete(ctx context.Context, r *http.Response, o layer.Observer) *http.Response {
 	return Completion(ctx, r, o)
 }
@@ -124,7 +125,8 @@ func (f fields) Get(name string) string { return http.Header(f).Get(name) }
 // Values returns all values of name. The caller must not modify them.
 func (f fields) Values(name string) []string { return http.Header(f).Values(name) }
 
-// HasName reports whether match returns true for the name of at least one field.
+// HasName calls match with the name of each field, in any order, until match returns true.
+// It reports whether match returned true.
 func (f fields) HasName(match func(name string) bool) bool {
 	for name := range f {
 		if match(name) {
@@ -146,13 +148,13 @@ func (f fields) All() iter.Seq2[string, string] {
 	}
 }
 
-// TeeRequestBody returns a shallow copy of r. The body of the copy calls the function read
-// with each piece p that is read, and with the offset of p in the body. The call runs on
-// the goroutine that reads the body, before that goroutine receives the bytes. The function
-// must not keep p. Bodies from GetBody of the copy also call read, from offset 0. A request
-// without a body is returned unchanged. net/http sends the headers of the copy before the
-// first piece of its body. It sends both together only for in-memory bodies of certain
-// types, such as bytes.Reader.
+// TeeRequestBody returns a shallow copy of r with a body that passes its bytes to the
+// function read. Each Read of the body calls read with the received bytes p and the offset
+// of p in the body. The call ends before Read returns. The function must not keep p. A body
+// that GetBody of the copy returns also calls read, from offset 0. A request without a body
+// is returned unchanged. net/http sends the headers of the copy before the first bytes of
+// its body. Without the tee, it sends both together for in-memory bodies of certain types,
+// such as bytes.Reader.
 func (Accessor) TeeRequestBody(r *http.Request, read func(at int64, p []byte)) *http.Request {
 	if !hasBody(r) {
 		return r
@@ -171,10 +173,10 @@ func (Accessor) TeeRequestBody(r *http.Request, read func(at int64, p []byte)) *
 	return &out
 }
 
-// TeeResponseBody makes the body of r call read for each piece that is read, as
-// [Accessor.TeeRequestBody] does. It changes r and returns it. The body of an upgraded
-// connection (101) stays an [io.ReadWriteCloser], and keeps its CloseWrite. Bytes that are
-// written to such a body are not passed to read.
+// TeeResponseBody replaces the body of r by one that passes its bytes to the function read,
+// as [Accessor.TeeRequestBody] does, and returns r. The body of an upgraded connection (101)
+// stays an [io.ReadWriteCloser], and keeps its CloseWrite. Bytes that are written to such a
+// body are not passed to read.
 func (Accessor) TeeResponseBody(r *http.Response, read func(at int64, p []byte)) *http.Response {
 	if r == nil || ended(r) {
 		return r
@@ -198,15 +200,15 @@ func newTeeBody(body io.ReadCloser, read func(at int64, p []byte)) io.ReadCloser
 	return tee
 }
 
-// tunnel is the body of an upgraded connection, with CloseWrite. It embeds the halfCloser,
-// too, because the ReadWriteCloser alone has no CloseWrite method.
+// tunnel is the body of an upgraded connection. Its method CloseWrite is that of the
+// embedded halfCloser, because the interface io.ReadWriteCloser has no such method.
 type tunnel struct {
 	io.ReadWriteCloser
 	halfCloser
 }
 
-// teeBody calls its function read for each piece that is read. One goroutine at a time
-// calls Read.
+// teeBody is a body that passes the bytes of each Read to its function read. Concurrent
+// calls of Read are not allowed.
 type teeBody struct {
 	wrappedBody
 	read func(at int64, p []byte)
@@ -229,8 +231,9 @@ type teeStream struct {
 
 // OnResponseStart registers o as an observer of the response that the handler of a
 // [Middleware] writes to r. o is notified when the handler writes the response headers, and
-// of each piece of the body. It does nothing for any other request, or if the handler was
-// already called. Package tap calls this method through an interface.
+// of each piece of the body. OnResponseStart has no effect if the handler was already
+// called, or if ctx and r do not belong to a request of a Middleware. Package tap calls this
+// method through an interface.
 func (Accessor) OnResponseStart(ctx context.Context, r *http.Request, o layer.ResponseObserver[*http.Response]) {
 	x, ok := ctx.Value(servingKey{}).(*served)
 	// A request that the handler itself makes may carry the same context. Only
@@ -241,20 +244,20 @@ func (Accessor) OnResponseStart(ctx context.Context, r *http.Request, o layer.Re
 	x.observers = append(x.observers, o)
 }
 
-// OnDeferredResponse returns false and never notifies its argument, because the headers of an
-// HTTP response have arrived when Call returns. Package tap calls this method through an
-// interface.
+// OnDeferredResponse returns false and ignores its arguments. Package tap asks by this method
+// whether a response starts after Call has returned. For HTTP, the response headers have always
+// arrived by then.
 func (Accessor) OnDeferredResponse(*http.Response, layer.ResponseObserver[*http.Response]) bool {
 	return false
 }
 
-// ErrorResponse returns nil and false, because an error of HTTP does not contain a response.
-// Package tap calls this method through an interface.
+// ErrorResponse returns nil and false. Package tap asks by this method for the response that
+// an error contains. An error of HTTP does not contain a response.
 func (Accessor) ErrorResponse(context.Context, *http.Request, error) (*http.Response, bool) {
 	return nil, false
 }
 
-// begin notifies the observers that the response has started. It is called when the status
+// begin calls ResponseStarted of all observers in x.observers. It is called when the status
 // of the response is set.
 func (x *served) begin() {
 	for _, h := range x.observers {
@@ -262,9 +265,9 @@ func (x *served) begin() {
 	}
 }
 
-// data notifies the observers of n bytes of the body. p has these bytes, or is nil if they
-// are not available. For the method HEAD, data does nothing, because the response has no
-// body.
+// data calls ResponseData of all observers in x.observers for n bytes of the body. The
+// argument p has these bytes, or is nil if they are not available. For the method HEAD, data
+// does nothing, because the response has no body.
 func (x *served) data(n int64, p []byte) {
 	if n <= 0 || x.received.Method == http.MethodHead {
 		return

@@ -123,10 +123,12 @@ type accessEntry struct {
 	read, written      atomic.Int64 // atomic, because handlers may use other goroutines
 }
 
-// ResponseStarted implements [layer.ResponseObserver].
+// ResponseStarted records the current time as the time of the response headers. It
+// implements [layer.ResponseObserver].
 func (e *accessEntry) ResponseStarted(*http.Response) { e.head = time.Now() }
 
-// ResponseData implements [layer.ResponseObserver].
+// ResponseData adds n to the number of response bytes. It implements
+// [layer.ResponseObserver].
 func (e *accessEntry) ResponseData(n int, _ []byte) { e.written.Add(int64(n)) }
 
 func (e *accessEntry) status() int { return e.exchange.code() }
@@ -143,8 +145,8 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// peerID returns the name in the verified client certificate with which r was received. It
-// returns "" without a verified certificate.
+// peerID returns the name in the client certificate of the connection of r. It returns "" if
+// the client has no verified certificate.
 func peerID(r *http.Request) string {
 	state := r.TLS
 	if conn := ConnFromContext(r.Context()); conn != nil && state == nil {
@@ -234,9 +236,9 @@ func orDash(s string) string {
 	return s
 }
 
-// uri appends the request target of r to b. If the target is a path, uri makes it an
-// absolute URL. The argument as is the function that appends a text with the escapes of the
-// log format.
+// uri appends the request target of r to b. If the target is a path, uri puts the scheme and
+// the host before it. The argument as is a function that appends a text with the escapes of
+// the log format.
 func uri(b []byte, r *http.Request, as func([]byte, string) []byte) []byte {
 	if strings.HasPrefix(r.RequestURI, "/") {
 		b = append(b, Accessor{}.Scheme(r)+"://"...)

@@ -7,11 +7,11 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Completion is the [layer.Completion] for HTTP. A response is complete when its body was
-// read to the end. The trailers can be read when End(nil) is called. A response without a
-// body (HEAD, 204, 304, a length of 0) is complete at once. The body of an upgraded
-// connection (101) stays an [io.ReadWriteCloser] and keeps its CloseWrite. Such a response
-// is complete when its body is closed.
+// Completion is the [layer.Completion] for HTTP. It returns rsp with a body that calls o.End
+// when the body was read to its end, has failed or is closed. At the call of End(nil), the
+// trailers can be read. For a response without a body (HEAD, 204, 304, a length of 0),
+// Completion calls o.End(nil) at once. The body of an upgraded connection (101) stays an
+// [io.ReadWriteCloser] and keeps its CloseWrite.
 //
 // Completion allocates once per body, for any number of observers.
 func Completion(ctx context.Context, rsp *http.Response, o layer.Observer) *http.Response {

@@ -9,27 +9,28 @@ import (
 const grpcTimeoutField = "Grpc-Timeout"
 
 // GRPCTimeout returns the value of the header grpc-timeout, which is the time that remains
-// for the request. Use it with [layer.DeadlineFromRequest]. GRPCTimeout returns false
-// without the header. A malformed value counts as absent, because the server behind this
-// process may reject the request for it. A value that is too large for a [time.Duration]
-// becomes the largest Duration.
+// for the request. It returns false if the header is missing or malformed. The server behind
+// this process may still reject a request with a malformed header. A value that is too large
+// for a [time.Duration] becomes the largest Duration. Use it with
+// [layer.DeadlineFromRequest].
 func GRPCTimeout(req *http.Request) (time.Duration, bool) {
 	return parseGRPCTimeout(first(req.Header, grpcTimeoutField))
 }
 
-// SetGRPCTimeout returns a shallow copy of req with its own header map. In the copy, the
-// header grpc-timeout has the duration in the argument left, rounded down to at most 8
-// digits of a unit. A negative duration becomes 0. Use it with [layer.DeadlineToRequest].
+// SetGRPCTimeout returns a shallow copy of req with its own header map, in which
+// grpc-timeout is the duration left. A value of grpc-timeout has at most 8 digits and a
+// unit, so that long durations are rounded down. A negative duration becomes 0. Use it with
+// [layer.DeadlineToRequest].
 func SetGRPCTimeout(req *http.Request, left time.Duration) *http.Request {
 	out := fork(req)
 	out.Header[grpcTimeoutField] = []string{formatGRPCTimeout(max(left, 0))}
 	return out
 }
 
-// DeadlineFromHeader returns a function for [layer.DeadlineFromRequest]. The function reads
-// the remaining time from the first value of the header field name, in the format of
-// [time.ParseDuration], such as "1.5s". It returns false without the field. A malformed
-// value counts as absent, as in [GRPCTimeout].
+// DeadlineFromHeader returns a function for [layer.DeadlineFromRequest]. That function
+// returns the remaining time in the first value of the header field name. The format is that
+// of [time.ParseDuration], such as "1.5s". The function returns false if the field is
+// missing or malformed.
 func DeadlineFromHeader(name string) func(*http.Request) (time.Duration, bool) {
 	name = http.CanonicalHeaderKey(name)
 	return func(req *http.Request) (time.Duration, bool) {
@@ -50,8 +51,8 @@ func DeadlineToHeader(name string) func(*http.Request, time.Duration) *http.Requ
 	}
 }
 
-// formatGRPCTimeout formats d for the header grpc-timeout. It uses the smallest unit in
-// which d has at most 8 digits, and rounds down.
+// formatGRPCTimeout formats d for the header grpc-timeout, such as "1500m" for 1.5 s. It
+// uses the smallest unit in which d has at most 8 digits, and rounds down.
 func formatGRPCTimeout(d time.Duration) string {
 	unit, name := time.Nanosecond, "n"
 	for _, larger := range [...]struct {

@@ -36,9 +36,9 @@ func (e *Endpoint) dial(ctx context.Context, p protocol) (conn net.Conn, state *
 
 var errNoConn = errors.New("the dial function returned neither a connection nor an error")
 
-// secure does a TLS handshake on conn, in which it offers only the protocol p. If the
-// server does not support p, it returns errNotH1 for HTTP/1.1 and errNotH2 for HTTP/2. If
-// the Endpoint uses a fixed protocol, it returns the error of the handshake instead.
+// secure does a TLS handshake on conn, in which it offers only the protocol p. If the server
+// does not support p, the error is errNotH1 if p is HTTP/1.1, and errNotH2 if p is HTTP/2.
+// For an Endpoint with a fixed protocol, it is the error of the handshake instead.
 func (e *Endpoint) secure(ctx context.Context, conn net.Conn, p protocol) (net.Conn, error) {
 	cfg := e.opts.tls.Clone()
 	cfg.NextProtos = []string{p.String()}
@@ -65,8 +65,8 @@ func (e *Endpoint) secure(ctx context.Context, conn net.Conn, p protocol) (net.C
 	return nil, errNotH1
 }
 
-// errNotPicked reports that the TLS handshake succeeded but did not select the offered
-// protocol.
+// errNotPicked is the error of a TLS handshake in which the server did not choose the
+// protocol that the client offered.
 var errNotPicked = errors.New("tls")
 
 // withoutProtocol reports whether err means that the server took part in the handshake but

@@ -146,12 +146,12 @@ func replyText(rsp *http.Response, text string) {
 	}
 }
 
-// TeeRequest is part of [layer.Editor]. It passes a copy of req to the function whole when
-// the body of req was read to its end, or at once without a body. The copy has the headers,
-// trailers, Host and body of req, but not Expect and Connection: close. CONNECT and upgrade
-// requests, and bodies longer than limit bytes, are not copied. The function whole then
-// receives nil and false. A request is not copied either if a retry reads another body from
-// GetBody.
+// TeeRequest is part of [layer.Editor]. It returns a request to send in place of req, and
+// passes a copy of that request to the function whole. The call happens when the body has
+// been read to its end, or at once without a body. The copy has the headers, trailers, Host
+// and body of req, but not Expect and Connection: close. CONNECT and upgrade requests, and
+// bodies longer than limit bytes, are not copied. The function whole then receives nil and
+// false. A body that a retry reads from GetBody is not copied either.
 func (Editor) TeeRequest(req *http.Request, limit int64, whole func(copied *http.Request, ok bool)) *http.Request {
 	empty := !hasBody(req)
 	if isTunnel(req) || !empty && (limit <= 0 || req.ContentLength > limit) {

@@ -64,8 +64,8 @@ func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endp
 	return e
 }
 
-// Call sends req on a connection of the Endpoint. [Endpoint] describes which requests are
-// rejected.
+// Call sends req on a connection of the Endpoint and returns its response. It rejects req
+// without sending it in the cases that [Endpoint] lists under Admission and Errors.
 func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	if e.life.Err() != nil {
 		return nil, e.closedError()
@@ -105,9 +105,9 @@ func (e *Endpoint) callH1(ctx context.Context, req *http.Request) (*http.Respons
 	return rsp, err
 }
 
-// byH2 reports whether req is sent over HTTP/2. It records the protocol, because Ready uses
-// it to connect. For a CONNECT or an upgrade that would otherwise use HTTP/2, it returns
-// false and records nothing.
+// byH2 reports whether req is sent over HTTP/2. It stores the result in e.lastH2 and e.used,
+// so that Ready later connects by the protocols in use. For a CONNECT or an upgrade for
+// which wantsH2 returns true, byH2 returns false and stores nothing.
 func (e *Endpoint) byH2(req *http.Request) bool {
 	h2 := e.wantsH2(req)
 	if h2 && (req.Method == http.MethodConnect || len(req.Header["Upgrade"]) > 0) {
@@ -126,8 +126,9 @@ func (e *Endpoint) byH2(req *http.Request) bool {
 	return h2
 }
 
-// wantsH2 reports whether req should be sent over HTTP/2. It does not consider that CONNECT
-// and upgrades need HTTP/1.1, because the caller excludes them.
+// wantsH2 reports whether req should be sent over HTTP/2. This depends on the options of the
+// Endpoint, the version and the content type of req, and the known abilities of the server.
+// wantsH2 does not check for CONNECT and upgrades, which need HTTP/1.1.
 func (e *Endpoint) wantsH2(req *http.Request) bool {
 	if e.opts.protocol.isFixed() {
 		return e.opts.protocol == http2
@@ -169,8 +170,8 @@ func (e *Endpoint) shut() {
 	e.wake.Wake()
 }
 
-// reject returns a rejection with the given reason and cause. The caller must not have sent
-// a part of the request or read its body.
+// reject returns a rejection (kind layer.ErrNotReady) with the given reason and cause. The
+// caller must not have sent a part of the request or read its body.
 func (e *Endpoint) reject(reason string, cause error) error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: reason, Err: cause}
 }
@@ -189,8 +190,9 @@ func (e *Endpoint) failed(err error) error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Err: err}
 }
 
-// unreachable returns the rejection of a request for which connecting failed with err. The
-// RetryAfter of the rejection is the time until the next attempt to connect.
+// unreachable returns the rejection of a request for which no connection could be made
+// because of err. Its RetryAfter is the time until the next attempt to connect. After the
+// context of the Endpoint has ended, the kind is layer.ErrClosed.
 func (e *Endpoint) unreachable(err error) error {
 	if e.life.Err() != nil {
 		return e.closedError()

@@ -72,9 +72,9 @@ func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, err
 	}
 }
 
-// get returns a connection for one request: an idle connection that is not too old, or a
-// new one. If the argument own is true, the connection is new and serves only this request.
-// The result fresh reports whether the connection is new.
+// get returns a connection for one request: an idle connection that is not too old, or a new
+// one. If own is true, it makes a new connection, which serves only this request. The result
+// fresh reports whether the connection is new.
 func (p *pool) get(ctx context.Context, own bool) (c *h1Conn, fresh bool, err error) {
 	for !own {
 		if c = p.takeIdle(); c == nil {
@@ -129,12 +129,13 @@ func (p *pool) release(c *h1Conn, reusable bool) {
 	p.endpoint.wake.Wake()
 }
 
-// drop closes a connection that takeIdle has returned.
+// drop closes c, a connection that takeIdle has removed from the pool, and subtracts it from
+// the number of connections.
 func (p *pool) drop(c *h1Conn) { p.release(c, false) }
 
-// dial makes a connection on a new goroutine and waits for it or for the end of ctx. The
-// attempt continues after ctx ends, because its result updates the link of the Endpoint,
-// and other requests can use the connection.
+// dial makes a connection on a new goroutine. It waits until the connection is made or has
+// failed, or until ctx ends. After ctx has ended, the goroutine continues and adds the
+// connection to the idle ones for other requests.
 func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 	e := p.endpoint
 	if err := p.reserve(); err != nil {
@@ -173,7 +174,7 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 }
 
 // probe makes a connection in the background, without a request, and adds it to the idle
-// connections. The argument mine is the permission of the link for this attempt.
+// connections. It reports the result to the link as that of the attempt mine.
 func (p *pool) probe(mine attempt) {
 	if p.reserve() != nil {
 		p.endpoint.link.release(mine)
@@ -191,7 +192,9 @@ func (p *pool) probe(mine attempt) {
 
 var errNotH1 = errors.New("the server does not speak HTTP/1.1")
 
-// connect makes a connection that the caller has already counted by reserve.
+// connect dials a connection and returns it. The caller must have called reserve before,
+// which counts the connection. If dialing fails, connect subtracts the connection from the
+// count.
 func (p *pool) connect() (*h1Conn, error) {
 	e := p.endpoint
 	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
@@ -236,7 +239,7 @@ func (p *pool) reserve() error {
 	return nil
 }
 
-// unreserve reverses reserve for a connection that will not be dialed.
+// unreserve subtracts a connection that reserve has counted and that will not be dialed.
 func (p *pool) unreserve() {
 	p.mu.Lock()
 	p.conns--
@@ -257,8 +260,8 @@ func (p *pool) mayDial() bool {
 	return p.belowMaxLocked() || len(p.idle) > 0
 }
 
-// room reports whether a request could use an idle connection or make a new one. If
-// mayConnect is false, it considers idle connections only.
+// room reports whether a request could use an idle connection. If mayConnect is true, it
+// also returns true if the pool has fewer connections than the maximum.
 func (p *pool) room(mayConnect bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -108,13 +108,13 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 	}
 }
 
-// probe makes a connection in the background, without a request. The argument mine is the
-// permission of the link for this attempt.
+// probe makes a connection in the background, without a request. It reports the result to
+// the link as that of the attempt mine.
 func (s *single) probe(mine attempt) { s.connectOnce(mine) }
 
-// connectOnce makes a connection on a new goroutine and sends it to the returned channel.
-// If another call is already making a connection, the channel receives that connection. The
-// attempt mine is then unused, and connectOnce gives it back to the link.
+// connectOnce makes a connection on a new goroutine and sends it to the returned channel. If
+// another call is already making a connection, the channel receives that connection. In this
+// case connectOnce gives the attempt mine, which is then unused, back to the link.
 func (s *single) connectOnce(mine attempt) <-chan singleflight.Result {
 	made := s.flight.DoChan("", func() (any, error) { return s.make(mine) })
 	if mine == 0 {
@@ -205,16 +205,16 @@ func (s *single) publish(c *h2Conn) error {
 	return nil
 }
 
-// retire stops the use of c for new requests. The connection c closes after its last
-// stream.
+// retire removes c from s.current, so that no new requests use it, and drains it. c closes
+// after its last stream.
 func (s *single) retire(c *h2Conn) {
 	s.current.CompareAndSwap(c, nil)
 	c.Drain()
 }
 
-// renew replaces the connection c, which is too old, in the background. If the new
-// connection cannot be made, c stays in use, and renew does nothing until a backoff has
-// passed.
+// renew makes a connection in the background, which then replaces the connection c, because
+// c is too old. If the new connection cannot be made, c stays in use. Calls of renew for c
+// then do nothing until a backoff has passed.
 func (s *single) renew(c *h2Conn) {
 	if !c.renews.CompareAndSwap(false, true) {
 		return
@@ -240,8 +240,8 @@ func (s *single) shut() {
 	}
 }
 
-// room reports whether the current connection has a free stream. Without a usable
-// connection it returns mayConnect.
+// room reports whether the server allows one more stream on the current connection. If there
+// is no usable connection, room returns mayConnect.
 func (s *single) room(mayConnect bool) bool {
 	c := s.current.Load()
 	if c == nil || !c.Usable() {
@@ -271,16 +271,17 @@ func (s *single) usage() (conns, idle, inFlight int) {
 	return len(s.open), idle, inFlight
 }
 
-// age is the time at which a connection becomes too old. The zero value means that it never
-// becomes too old.
+// age is the time limit of a connection. After the time end the connection is too old, and
+// is replaced. The zero value has no limit.
 type age struct{ end time.Time }
 
 // ageJitter is the fraction by which the age limit of a connection varies at random, as for
 // gRPC's MAX_CONNECTION_AGE (gRFC A9).
 const ageJitter = 0.1
 
-// newAge returns the age of a new connection with the limit d, which it varies at random by
-// ageJitter. A d of 0 or less means that the connection never becomes too old.
+// newAge returns the age of a new connection that becomes too old after about the duration
+// d. It changes d at random by up to ageJitter. A d of 0 or less means that the connection
+// never becomes too old.
 func newAge(d time.Duration) age {
 	if d <= 0 {
 		return age{}

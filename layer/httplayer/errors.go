@@ -116,9 +116,9 @@ func isRate(err error) bool {
 	return errors.Is(err, layer.ErrNotReady) && errors.As(err, &refusal) && (refusal.Layer == "rate" || refusal.Layer == "rate_by")
 }
 
-// isShed reports whether err is a rejection by a layer above the endpoint, because an
-// earlier request or connection had failed there. The rejected request did not reach the
-// endpoint.
+// isShed reports whether a layer above the endpoint has rejected the request because of an
+// earlier failure at the endpoint. Such an err is a rejection without an Endpoint that wraps
+// a peerError. The rejected request did not reach the endpoint.
 func isShed(err error) bool {
 	var refusal *layer.Error
 	var peer *peerError
@@ -150,8 +150,9 @@ type peerError struct{ err error }
 func (e *peerError) Error() string { return e.err.Error() }
 func (e *peerError) Unwrap() error { return e.err }
 
-// resetCode returns the gRPC code for the error code of a stream reset, as in section
-// "Errors" of gRPC's PROTOCOL-HTTP2.md.
+// resetCode returns the gRPC code for the HTTP/2 error code of a stream reset. The table is
+// that in section "Errors" of gRPC's PROTOCOL-HTTP2.md. Codes that it does not have become
+// INTERNAL.
 func resetCode(reset *message.ResetError) uint32 {
 	switch reset.Code {
 	case message.CodeRefusedStream:

@@ -28,15 +28,15 @@ func absoluteTarget(r *http.Request) string {
 	return target
 }
 
-// misdirected returns an error if a received request cannot be proxied. These requests are:
+// misdirected returns an error with status 400 for a received request that cannot be proxied:
 //
-//   - CONNECT of a version other than HTTP/1.1, with a target other than an authority, or with
-//     a body, which could be the content of the tunnel;
-//   - another method with an authority as its target;
+//   - CONNECT over HTTP/1.0 or HTTP/2;
+//   - CONNECT with a body, or with a target that is not host:port;
+//   - another method with a target such as host:port;
 //   - an HTTP/2 request with a URL as its path.
 //
-// The response to such an HTTP/1 request closes the connection, because the bytes after it
-// must not be parsed as another request.
+// The response to such an HTTP/1 request closes the connection, because the bytes after it must not
+// be parsed as another request.
 func misdirected(r *http.Request) error {
 	reason := ""
 	switch {
@@ -59,9 +59,9 @@ func misdirected(r *http.Request) error {
 	return &StatusError{Code: http.StatusBadRequest, Reason: reason, Close: r.ProtoMajor == 1}
 }
 
-// twoAuthorities reports whether the :path of a received HTTP/2 request is a URL. Such a
-// request is malformed (RFC 9113, section 8.3.1), but net/http accepts it. Its URL and its
-// Host then have different authorities.
+// twoAuthorities reports whether r is a received HTTP/2 request with a URL as its :path. The
+// authority in that URL may differ from the Host of r. Such a request is malformed (RFC
+// 9113, section 8.3.1), but net/http accepts it.
 func twoAuthorities(r *http.Request) bool { return r.ProtoMajor >= 2 && cameAsURL(r) }
 
 // onlyHost deletes the header field Host. An HTTP/2 server stores that field in addition to

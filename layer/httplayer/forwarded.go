@@ -36,8 +36,8 @@ func Forwarded(trusted ...netip.Prefix) Layer {
 	return newLayer("forwarded", layer.State{{Key: "trusted", Value: []netip.Prefix(peers)}}, peers.forward)
 }
 
-// trustedPeers has the prefixes of the peers whose headers about the client [Forwarded]
-// keeps.
+// trustedPeers has the address prefixes of trusted peers. [Forwarded] keeps the headers
+// about the client that these peers send.
 type trustedPeers []netip.Prefix
 
 type clientKey struct{}
@@ -75,9 +75,10 @@ func (t trustedPeers) contains(addr netip.Addr) bool {
 	return slices.ContainsFunc(t, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// client returns the address of the client. The search starts with peer and continues with
-// the elements of X-Forwarded-For, the last one first, while the current address is trusted.
-// An element that is not an address ends the search.
+// client returns the address of the client: the last address in X-Forwarded-For that is not
+// trusted. If peer is not trusted, the result is peer. If all addresses are trusted, it is
+// the first one. The search stops at an element that is not an address, and returns the
+// address after that element.
 func (t trustedPeers) client(h http.Header, peer netip.Addr) netip.Addr {
 	client := peer
 	elements := strings.Split(strings.Join(h["X-Forwarded-For"], ","), ",")

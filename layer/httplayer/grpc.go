@@ -61,8 +61,9 @@ func percentEncode(s string) string {
 	return b.String()
 }
 
-// grpcBody is the body of a gRPC response. If the body of the endpoint fails, grpcBody ends
-// with a gRPC status in the trailers. A reset would not inform the client about the reason.
+// grpcBody is the body of a gRPC response. If reading from the endpoint fails, grpcBody ends
+// with io.EOF, and with a gRPC status in the trailers. A stream reset is an error of Read
+// instead if the field resets is true.
 type grpcBody struct {
 	wrappedBody
 	req     *http.Request
@@ -95,10 +96,10 @@ func (b *grpcBody) Read(p []byte) (int, error) {
 	return n, io.EOF
 }
 
-// overdue adds context.DeadlineExceeded to err if err is a late stream reset with the code
-// CANCEL. The reset is late if the time since began exceeds the grpc-timeout of req. A gRPC
-// server ends a call with this reset when its grpc-timeout has passed. Any other err is
-// returned unchanged.
+// overdue adds context.DeadlineExceeded to err if err is a stream reset with the code CANCEL
+// that arrived after the grpc-timeout of req had passed. A gRPC server ends an overdue call
+// with this reset. The argument began is the time at which the request began. Any other err
+// is returned unchanged.
 func overdue(req *http.Request, began time.Time, err error) error {
 	reset, ok := errors.AsType[*message.ResetError](err)
 	if !ok || reset.Code != message.CodeCancel {

@@ -89,8 +89,8 @@ func WithLogger(l *slog.Logger) HandlerOption {
 	return handlerOption(func(h *handler) { h.log = l })
 }
 
-// limitedLog returns a logger that writes to l and limits repeated messages. With a nil l
-// it discards all messages.
+// limitedLog returns a logger that writes to l, but each message at most ten times in ten
+// seconds. With a nil l it discards all messages.
 func limitedLog(l *slog.Logger) *slog.Logger {
 	if l == nil {
 		return slog.New(slog.DiscardHandler)
@@ -106,12 +106,14 @@ type handler struct {
 	onError ErrorHandler
 }
 
-// exchange is the [message.Exchange] of a [Server] whose handler is h.
+// exchange returns the response to r for a [Server], as a [message.Exchange]. It returns a
+// stream reset by the endpoint as an error.
 func (h *handler) exchange(r *http.Request) (*http.Response, error) { return h.serve(r, true) }
 
-// serve returns the response to r. The caller has removed the hop-by-hop headers of r.
-// serve converts an error of svc to a response. If resets is true, serve returns a stream
-// reset by the endpoint as an error, so that the server resets the stream of the client.
+// serve returns the response of svc to r. It converts an error of svc to a response. There
+// is one exception: if resets is true, a stream reset by the endpoint is returned as an
+// error, so that the server resets the stream of the client. The caller has removed the
+// hop-by-hop headers of r.
 func (h *handler) serve(r *http.Request, resets bool) (*http.Response, error) {
 	rsp, err := h.respond(r, resets)
 	if rsp != nil {
@@ -120,9 +122,10 @@ func (h *handler) serve(r *http.Request, resets bool) (*http.Response, error) {
 	return rsp, err
 }
 
-// setConnection removes the hop-by-hop headers of rsp. For an HTTP/1 client it adds
-// Connection: close if rsp has the header closesClient. It also does this if CONNECT was
-// rejected, because the client may have sent bytes for the tunnel.
+// setConnection prepares the connection headers of rsp for the client. If rsp has the header
+// Connection and is not a 101 response, it removes the hop-by-hop headers. It adds
+// Connection: close for an HTTP/1 client if rsp has the header closesClient. It also does
+// this if CONNECT was rejected, because the client may have sent bytes for the tunnel.
 func setConnection(r *http.Request, rsp *http.Response) {
 	_, closes := rsp.Header[closesClient] //nolint:staticcheck // not canonical on purpose
 	delete(rsp.Header, closesClient)
@@ -171,8 +174,9 @@ func (h *handler) respond(r *http.Request, resets bool) (*http.Response, error) 
 }
 
 // prepareGRPC prepares rsp for the client of the gRPC request r. If rsp has no body, it
-// removes the content-length. Otherwise it wraps the body, which then ends with a gRPC
-// status if it fails.
+// removes the content-length. Otherwise it replaces the body by a grpcBody. If reading that
+// body fails, the response ends with a gRPC status. If resets is true, a stream reset stays
+// an error.
 func (h *handler) prepareGRPC(r *http.Request, rsp *http.Response, began time.Time, resets bool) {
 	if ended(rsp) {
 		_ = rsp.Body.Close()
@@ -234,8 +238,8 @@ func complete(r *http.Request) {
 	onlyHost(r)
 }
 
-// reject returns a response to r with the status and without a body. It is used when svc
-// does not receive the request, and by failure.
+// reject returns a response to r with the given status, the version of r, no headers and no
+// body.
 func (h *handler) reject(r *http.Request, status int) *http.Response {
 	return &http.Response{
 		StatusCode: status, Proto: r.Proto, ProtoMajor: r.ProtoMajor, ProtoMinor: r.ProtoMinor,
@@ -284,10 +288,10 @@ func (h *handler) failure(r *http.Request, err error) *http.Response {
 	return rsp
 }
 
-// mayClose reports whether an error response to r may close the connection. It returns
-// false for an HTTP/2 stream that its client canceled, because a GOAWAY would affect all
-// other streams. It also returns false for HTTP/1 requests that share an HTTP/2 connection
-// (orig-proto). For any other request it returns true.
+// mayClose reports whether an error response to r may close the connection of the client.
+// The result is false in two cases, because closing would end other streams. The first is a
+// canceled HTTP/2 stream. The second is an HTTP/1 request that another proxy sent over
+// HTTP/2 (orig-proto).
 func mayClose(r *http.Request) bool {
 	gone := r.ProtoMajor == 2 && errors.Is(r.Context().Err(), context.Canceled)
 	return !gone && !isUpgraded(r)
@@ -346,9 +350,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	send(w, out, rsp)
 }
 
-// receivedBody is an HTTP/1.1 request body of net/http. Its Close only interrupts a Read in
-// progress, because Close of net/http waits for the rest of the body. The server closes the
-// body of net/http after the handler has returned.
+// receivedBody wraps an HTTP/1.1 request body of net/http. Close interrupts a Read in
+// progress, and later Reads fail. It does not close the wrapped body, because that would
+// wait for the rest of the body. The server closes the wrapped body after the handler has
+// returned.
 type receivedBody struct {
 	io.Reader
 	control *http.ResponseController

@@ -27,10 +27,10 @@ type link struct {
 	err      error     // error of the last attempt; nil after a success
 }
 
-// attempt is the permission to connect to an address that could not be reached. The link
-// gives it to one connection at a time, and the goroutine that makes the connection then
-// calls report or release. An attempt is 0 if the address can be reached or was not tried,
-// because connecting then needs no permission.
+// attempt is a permission to connect to an address while the link is down. At most one
+// attempt is in progress at a time. The goroutine that has the attempt must call report or
+// release at its end. The attempt 0 means that connecting needs no permission, because the
+// link is not down.
 type attempt uint64
 
 type linkState int
@@ -43,9 +43,9 @@ const (
 
 func (s linkState) String() string { return [...]string{"fresh", "up", "down"}[s] }
 
-// admit returns the attempt for a request that needs a connection now. The attempt is 0
-// unless the link is down. While the link is down, admit returns the last error instead if
-// the backoff has not ended or another attempt is in progress.
+// admit returns an attempt to a request that needs a new connection. It returns 0 and no
+// error while the link is not down. While the link is down, it returns the last error if the
+// backoff has not ended or another attempt is in progress.
 func (l *link) admit() (attempt, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,9 +59,9 @@ func (l *link) admit() (attempt, error) {
 	return l.allow(now), nil
 }
 
-// claim returns an attempt for a probe. If no attempt is allowed now, mine is 0, and wait
-// is the time after which claim must be called again. Otherwise wait is the maximum
-// duration of the attempt.
+// claim returns an attempt to connect without a request. If no attempt is allowed now, mine
+// is 0, and wait is the time until one is allowed. Otherwise wait is the maximum duration of
+// the attempt.
 func (l *link) claim() (mine attempt, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,9 +72,9 @@ func (l *link) claim() (mine attempt, wait time.Duration) {
 	return l.allow(now), l.timeout
 }
 
-// allow returns a new attempt. It blocks other attempts for the maximum duration of an
-// attempt, so that they are not blocked forever if report is never called. The caller holds
-// mu.
+// allow returns a new attempt, and forbids others for the maximum duration of an attempt.
+// After that time another attempt is allowed, even if report was not called. The caller
+// holds mu.
 func (l *link) allow(now time.Time) attempt {
 	l.trying, l.next = true, now.Add(l.timeout)
 	l.allowed++
@@ -93,8 +93,9 @@ func (l *link) release(mine attempt) {
 	l.changes.Add(1)
 }
 
-// report records the result of an attempt to connect. If several connections that began
-// while the address could be reached fail, only the first failure increases the backoff.
+// report records the result err of an attempt to connect. A success sets the link to up. A
+// failure sets it to down and starts a backoff. While the link is down, only a failure of an
+// attempt that the link has allowed since then increases the backoff.
 func (l *link) report(mine attempt, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -25,7 +25,8 @@ const (
 )
 
 // edits returns a layer that calls the function edit for each request and forwards the
-// result. The function must not change its argument.
+// request that edit returns. edit must not change its argument. name and state describe the
+// layer.
 func edits(name string, state layer.State, edit func(*http.Request) *http.Request) Layer {
 	return newLayer(name, state, func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 		return next.Call(ctx, edit(req))
@@ -39,8 +40,8 @@ func edits(name string, state layer.State, edit func(*http.Request) *http.Reques
 //
 // The layer removes l5d-client-id, l5d-remote-ip and l5d-server-id of clients from headers
 // and trailers. It also removes spellings with underscores, because CGI and WSGI servers
-// read both as one name. If the request has no name, none of these headers and a nil
-// Trailer, it is forwarded unchanged.
+// read both as one name. The layer forwards a request unchanged if nameOf returns "",
+// Trailer is nil, and none of these headers is present.
 func ClientID(nameOf func(*http.Request) string) layer.Layer[*http.Request, *http.Response] {
 	if nameOf == nil {
 		nameOf = func(*http.Request) string { return "" }
@@ -105,9 +106,10 @@ func OverrideAuthority(authority string) layer.Layer[*http.Request, *http.Respon
 }
 
 // StripHeader returns a layer that removes the named headers and trailers from every
-// request. An example is l5d-dst-override, which is for this proxy only. Place it directly
-// above the endpoint, so that a rejected request keeps its headers for the next endpoint.
-// A request with none of these headers and a nil Trailer is forwarded unchanged.
+// request. An example is l5d-dst-override, which is for this proxy only. Place the layer
+// directly above the endpoint, so that a rejected request keeps its headers for the next
+// endpoint. The layer forwards a request unchanged if Trailer is nil and none of the headers
+// is present.
 func StripHeader(names ...string) layer.Layer[*http.Request, *http.Response] {
 	canonical := make([]string, len(names))
 	for i, name := range names {
@@ -219,15 +221,15 @@ func ProxyErrors(log *slog.Logger, meshPeer bool) layer.Layer[*http.Request, *ht
 	return newLayer("proxy_errors", layer.State{{Key: "meshed", Value: meshPeer}}, call)
 }
 
-// closesClient is the name of a header field that layers add to close the connection of the
-// client. An endpoint cannot send this field, because the name is in lower case and the
-// names of received fields are canonical.
+// closesClient is the name of a response header by which layers close the connection of the
+// client: the Handler then adds Connection: close. An endpoint cannot send this header,
+// because the name is in lower case and the names of received headers are canonical.
 const closesClient = "connection"
 
-// withoutTrailers removes trailers from req, which is a copy of a received request. It
-// removes those for which drops returns true. req gets its own map Trailer. It also gets a
-// new body, because trailers arrive at the end of a body. When the new body ends, it copies
-// the other received trailers to the map.
+// withoutTrailers removes the trailers from req for which drops returns true. req must be a
+// copy of a received request. It gets its own map Trailer. Because trailers arrive at the
+// end of a body, req also gets a new body. At its end, the new body copies the received
+// trailers to the map, except those for which drops returns true.
 func withoutTrailers(req *http.Request, drops func(name string) bool) {
 	received := req.Trailer
 	req.Trailer = make(http.Header, len(received))
@@ -241,9 +243,9 @@ func withoutTrailers(req *http.Request, drops func(name string) bool) {
 	}
 }
 
-// trailerFilter is a body that wraps the body of a received request. At its end it copies
-// the received trailers to the trailers of another request, except those for which drops
-// returns true.
+// trailerFilter wraps the body of a received request. When a Read reaches the end of the
+// body, it copies the received trailers from the field from to the field to. It leaves out
+// those for which drops returns true.
 type trailerFilter struct {
 	wrappedBody
 	from, to http.Header

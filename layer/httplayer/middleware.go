@@ -16,22 +16,22 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// Middleware puts layers in front of any [http.Handler], such as a mux. Each handler has
-// its own instance of the layers. [layer.Stack] has a method Layer, which makes one layer
-// of a stack. The returned handler is safe for concurrent use, starts no goroutine and is a
-// [layer.Describer].
+// Middleware returns a function that puts layers in front of an [http.Handler], such as a
+// mux. Each handler has its own instance of the layers. For several layers, pass the result
+// of the method Layer of a [layer.Stack]. The returned handler is safe for concurrent use,
+// starts no goroutine and is a [layer.Describer].
 //
-// The handler runs on the goroutine of the server and writes to the writer of the server.
-// It can stream, flush, hijack, and send 1xx responses and trailers. Its request has the
+// The handler runs on the goroutine of the server and writes to the writer of the server. It
+// can stream, flush, hijack, and send 1xx responses and trailers. Its request has the
 // context of the layers. When the handler returns, the layers receive its status, headers
 // and trailers, without the body. A response therefore ends when the handler returns, and a
 // timeout only ends the context of the handler. If the handler returns without a response
 // after its context has ended, the layers receive the cause as an error.
 //
-// Errors of the layers are answered as by [Handler] (see [StatusFromError]). If the
-// response has already started, it is aborted. A layer may return its own response instead
-// of calling the handler. A 2xx response to CONNECT must be a tunnel; see [WithConnect].
-// Retries and hedges fail, because the handler runs once per request.
+// An error of a layer is answered as by [Handler] (see [StatusFromError]). If the response
+// has already started, it is aborted. A layer may return its own response instead of calling
+// the handler. A 2xx response to CONNECT must be a tunnel; see [WithConnect]. Retries and
+// hedges fail, because the handler runs once per request.
 //
 // The cost is two allocations per request, and one more if a layer makes a context.
 func Middleware(l layer.Layer[*http.Request, *http.Response], opts ...HandlerOption) func(http.Handler) http.Handler {
@@ -83,8 +83,9 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Describe shows the layers.
 func (m *middleware) Describe() layer.Node { return layer.Describe(m.svc) }
 
-// sendInstead sends a response that a layer returned instead of calling the handler. It
-// sends an error if the response is invalid for r.
+// sendInstead sends rsp, a response that a layer returned without calling the handler. If
+// rsp is invalid for r, such as a 101 response without a requested upgrade, it sends an
+// error.
 func (m *middleware) sendInstead(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	if rsp.Body == nil {
 		rsp.Body = http.NoBody
@@ -136,9 +137,9 @@ func (h handled) Call(ctx context.Context, r *http.Request) (*http.Response, err
 	return x.response(), nil
 }
 
-// handBack copies the parsed form and the pattern from own, which is the request that the
-// handler received, to the request of the server. net/http removes the files of a form only
-// from its own request.
+// handBack copies the field MultipartForm and the field Pattern from own to received, if
+// they are set. own is the copy of the request that the handler received, and received is
+// the request of the server. net/http removes the files of a form only from received.
 func handBack(received, own *http.Request) {
 	if own.MultipartForm != nil {
 		received.MultipartForm = own.MultipartForm
@@ -150,9 +151,9 @@ func handBack(received, own *http.Request) {
 
 func (h handled) Describe() layer.Node { return layer.Node{Name: "handler"} }
 
-// served is the state of one request of a Middleware or AccessLog. It is the writer of the
-// handler and observes the response. In a Middleware it is also the context of the request,
-// so that the innermost service finds the writer.
+// served is the state of one request of a Middleware or AccessLog. It is the ResponseWriter
+// of the handler, and notifies the observers of the response. In a Middleware it is also the
+// context of the request, so that the service below the layers can find it.
 type served struct {
 	context.Context //nolint:containedctx // implements context.Context
 	http.ResponseWriter
@@ -224,7 +225,8 @@ func (x *served) FlushError() error {
 // Flush is part of [http.Flusher]. It does nothing if the writer of the server has no Flush.
 func (x *served) Flush() { _ = x.FlushError() }
 
-// Hijack is part of [http.Hijacker].
+// Hijack takes over the connection of the client, as an [http.Hijacker]. If it succeeds, it
+// sets x.hijacked.
 func (x *served) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(x.ResponseWriter).Hijack()
 	x.hijacked = x.hijacked || err == nil
@@ -239,8 +241,8 @@ func (x *served) ReadFrom(src io.Reader) (int64, error) {
 	return n, err
 }
 
-// response returns the response that the layers receive: that of the handler, without its
-// body.
+// response returns the response that the layers receive. It has the status, the headers and
+// the trailers that the handler has written, and an empty body.
 func (x *served) response() *http.Response {
 	r, header := x.received, x.Header()
 	rsp := &http.Response{

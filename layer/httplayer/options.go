@@ -95,9 +95,9 @@ func WithIdleTimeout(d time.Duration) EndpointOption {
 //
 // The default, and a d of 0 or less, means no limit, because an address usually belongs to
 // one process. Set a limit if an address belongs to many processes, such as a Kubernetes
-// Service or a load balancer. An old HTTP/2 connection would never reach processes that
-// started later. Start with 5 minutes: new processes then receive their share of requests
-// in about that time.
+// Service or a load balancer. Otherwise, an HTTP/2 connection would never move to a process
+// that started later. Start with 5 minutes: new processes then receive their share of
+// requests in about that time.
 func WithMaxConnAge(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.maxAge = d })
 }

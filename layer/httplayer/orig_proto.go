@@ -85,8 +85,8 @@ func restoreResponse(rsp *http.Response, req *http.Request) {
 	}
 }
 
-// downgradedReset wraps err in a downgradedError if err is the stream reset of an upgraded
-// request. It returns any other error, and a rejection, unchanged.
+// downgradedReset wraps err in a downgradedError if err is a stream reset. It returns a
+// rejection and any other error unchanged.
 func downgradedReset(err error) error {
 	if _, reset := asReset(err); !reset {
 		return err
@@ -136,8 +136,8 @@ func downgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*
 	return rsp, err
 }
 
-// untagged forwards a request that is neither upgraded nor downgraded. If tagged is true,
-// it removes l5d-orig-proto from the request. It always removes the header from the
+// untagged forwards a request without l5d-orig-proto. If tagged is true, the request has
+// this header, and untagged removes it. untagged always removes the header from the
 // response, because an application may have set it and the peer would trust it.
 func untagged(ctx context.Context, req *http.Request, next Service, tagged bool) (*http.Response, error) {
 	if tagged {
@@ -156,16 +156,17 @@ func isUpgraded(r *http.Request) bool {
 	return r.ProtoMajor == 2 && len(r.Header[origProtoField]) > 0
 }
 
-// isPassedReset reports whether err is a stream reset by the endpoint that also resets the
-// stream of the client. It returns false if the client does not use HTTP/2 or r is an
-// upgraded HTTP/1 request. It also returns false for a rejection or an exceeded deadline.
+// isPassedReset reports whether the stream of the client must be reset because of err. This
+// is so if the endpoint reset its stream and the client sent r over HTTP/2. The result is
+// false for a rejection and an exceeded deadline, and if r is an HTTP/1 request that a proxy
+// sent over HTTP/2.
 func isPassedReset(r *http.Request, err error) bool {
 	reset, ok := asReset(err)
 	return ok && reset.Remote && r.ProtoMajor == 2 && !isUpgraded(r) && !errors.Is(err, context.DeadlineExceeded)
 }
 
-// asReset returns the stream reset in err. It returns false for a rejection, and for the
-// reset of an HTTP/1 request that was sent over HTTP/2.
+// asReset returns the ResetError in err. It returns false if err has none or is a rejection,
+// and for the reset of an HTTP/1 request that was sent over HTTP/2.
 func asReset(err error) (*message.ResetError, bool) {
 	if _, downgraded := errors.AsType[*downgradedError](err); downgraded || errors.Is(err, layer.ErrNotReady) {
 		return nil, false

@@ -80,8 +80,9 @@ type piece struct {
 
 func (b *peekedBody) hold(p piece) { b.held = piece{append(b.held.data, p.data...), p.err} }
 
-// fetch reads at most peekPieces pieces of body. The channel has room for all of them. It
-// runs on a goroutine of Peek.
+// fetch reads at most peekPieces pieces of body and sends them to b.pieces. It never blocks
+// on this channel, because the channel has room for all pieces. Peek starts it on a new
+// goroutine.
 func (b *peekedBody) fetch(body io.Reader) {
 	defer close(b.pieces)
 	for range peekPieces {
@@ -132,8 +133,8 @@ func (b *peekedBody) Read(p []byte) (int, error) {
 	return b.end(n, b.held.err)
 }
 
-// end returns its arguments, which are the result of a Read. If err is io.EOF, end first
-// copies the trailers to the response that Peek returned, as net/http does.
+// end returns n and err, which are the result of a Read. If err is io.EOF, it first copies
+// the trailers of the original response to the response that Peek returned.
 func (b *peekedBody) end(n int, err error) (int, error) {
 	if err == io.EOF && b.from.Trailer != nil { //nolint:errorlint // a Reader returns exactly this value
 		if b.to.Trailer == nil {

@@ -66,8 +66,8 @@ func (h *handler) describeError(rsp *http.Response, r *http.Request, err error) 
 	}
 }
 
-// bodyRecorder is the ResponseWriter for an ErrorHandler. It stores the response in rsp and
-// body.
+// bodyRecorder is the ResponseWriter that an ErrorHandler receives. The ErrorHandler writes
+// to the status and headers of the field rsp, and to the field body.
 type bodyRecorder struct {
 	rsp  *http.Response
 	body bytes.Buffer

@@ -16,8 +16,9 @@ const recheck = time.Second
 // reached; see [Endpoint].
 func (e *Endpoint) Ready(ctx context.Context) error { return e.ready(ctx, true) }
 
-// ready waits like Ready. If probes is false, ready does not connect. It then returns nil
-// when Ready would connect.
+// ready waits until a request would probably be admitted. While the address cannot be
+// reached, ready connects in the background if probes is true. If probes is false, it then
+// returns nil instead.
 func (e *Endpoint) ready(ctx context.Context, probes bool) error {
 	for {
 		seen := e.link.changes.Load()
@@ -51,7 +52,8 @@ func (e *Endpoint) notReady(ctx context.Context) error {
 }
 
 // await waits until d has passed, ctx ends, the Endpoint has room, or the context of the
-// Endpoint ends. It also returns when the change counter of the link differs from seen.
+// Endpoint ends. It also returns when an attempt to connect ends after the link had counted
+// seen attempts.
 func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -74,9 +76,8 @@ func (e *Endpoint) room() bool {
 
 func (e *Endpoint) canProbe() bool { return e.probesH2() || e.h1.mayDial() }
 
-// probesH2 reports whether the next probe uses HTTP/2. This is the case if lastH2 is true.
-// If requests have also used HTTP/1.1, HTTP/2 must in addition be without a usable
-// connection.
+// probesH2 reports whether the next connection that Ready makes uses HTTP/2. It returns true
+// if lastH2 is true, and HTTP/1.1 is unused or no HTTP/2 connection is usable.
 func (e *Endpoint) probesH2() bool {
 	return e.lastH2.Load() && (!e.used[0].Load() || !e.h2.serves())
 }
@@ -92,9 +93,9 @@ func (e *Endpoint) probe(mine attempt) {
 }
 
 // tried records the result err of an attempt to connect by the protocol p. If the server
-// supports only the other protocol, the address counts as reachable. After any other
-// failure, the next probe uses the other protocol if requests have used both, because the
-// failure may affect only p.
+// supports only the other protocol, the link is set to up, because the address can be
+// reached. After any other failure, Ready next connects by the other protocol, if requests
+// have used both. The other protocol may still work.
 func (e *Endpoint) tried(p protocol, mine attempt, err error) {
 	other := e.speaksOther(err)
 	if err == nil && p == http2 || err != nil && p == http1 {

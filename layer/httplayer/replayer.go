@@ -32,14 +32,15 @@ func (Replayer) Idempotent(req *http.Request) bool {
 	return key || private
 }
 
-// Replay is part of [layer.Replayer]. It returns nil if req has no body, because every
-// attempt can then send req itself. Otherwise the attempts read their body from GetBody, or
-// from a buffer of up to limit bytes if GetBody is nil.
+// Replay is part of [layer.Replayer]. It returns the source of the requests for retries of
+// req. It returns nil if req has no body, because every attempt can then send req itself.
+// Otherwise the attempts read their body from GetBody, or from a buffer of up to limit bytes
+// if GetBody is nil.
 //
-// CONNECT, an upgrade, and a request with a body and an Expect header are sent only once.
-// So is a request without GetBody whose Content-Length is above limit. The request of each
-// attempt is a shallow copy without GetBody, so that an [http.Transport] below does not
-// repeat it.
+// Some requests are sent only once: CONNECT, an upgrade, and a request with a body and an
+// Expect header. A request without GetBody is also sent only once if its Content-Length is
+// above limit. Each attempt gets a shallow copy without GetBody, so that an [http.Transport]
+// below does not repeat it.
 func (Replayer) Replay(req *http.Request, limit int64) layer.Replay[*http.Request] {
 	switch {
 	case isTunnel(req):
@@ -59,12 +60,14 @@ func isTunnel(req *http.Request) bool {
 	return req.Method == http.MethodConnect || len(req.Header["Upgrade"]) > 0
 }
 
-// RetryAfter is part of [layer.Replayer]. For a 429 or 503 response it returns the time in
-// Retry-After, which is a number of seconds or a date. A date in the past means 0. For gRPC
-// it returns grpc-retry-pushback-ms from the headers or the received trailers. A negative,
-// malformed or repeated value of that field forbids a retry (gRFC A6). Otherwise, if a
-// response has both fields, the longer time applies. For an error it returns the result of
-// the function [layer.RetryAfter].
+// RetryAfter is part of [layer.Replayer]. It returns the time after which a request may be
+// retried, or false if the response has no such time. For an error it returns the result of
+// [layer.RetryAfter].
+//
+// A 429 or 503 response has the time in Retry-After, as a number of seconds or a date. A
+// date in the past means 0. A gRPC response has it in grpc-retry-pushback-ms, in the headers
+// or the received trailers. A negative, malformed or repeated value of that field forbids a
+// retry (gRFC A6). Otherwise, if a response has both fields, the longer time applies.
 func (Replayer) RetryAfter(rsp *http.Response, err error) (time.Duration, bool) {
 	if err != nil || rsp == nil {
 		return layer.RetryAfter(err)

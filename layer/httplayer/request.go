@@ -12,9 +12,10 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// outgoing returns the request to send, which is a shallow copy of req with the context
-// ctx. If req has a body, the copy has a requestBody, which is also returned. Otherwise the
-// requestBody is nil. If the copy would equal req, outgoing returns req itself instead.
+// outgoing returns the request that a connection sends for req, and the body of that
+// request. The request is a shallow copy of req with the context ctx, and with a Host if req
+// has none. The body is nil if req has no body. If nothing must change, outgoing returns req
+// itself.
 func (e *Endpoint) outgoing(ctx context.Context, req *http.Request) (*http.Request, *requestBody) {
 	hasHost := req.Host != "" || req.URL != nil && req.URL.Host != "" || req.RequestURI != "" // a received request is not changed
 	if ctx == req.Context() && !hasBody(req) && hasHost {
@@ -32,8 +33,8 @@ func (e *Endpoint) outgoing(ctx context.Context, req *http.Request) (*http.Reque
 	return out, body
 }
 
-// wrappedBody is the base of a body that wraps another one. It has the method Pending, so
-// that the wrapper does not hide that method of the inner body.
+// wrappedBody is embedded in each type of body that wraps another body. Its method Pending
+// calls Pending of the wrapped body, if that has the method.
 type wrappedBody struct{ io.ReadCloser }
 
 // Pending returns the number of bytes that Read can return without waiting. If eof is true,
@@ -43,9 +44,9 @@ func (b wrappedBody) Pending() (n int, eof bool) { return message.Pending(b.Read
 func hasBody(req *http.Request) bool { return req.Body != nil && req.Body != http.NoBody }
 
 // requestBody is the body of a request that an Endpoint or a RoundTripperLayer sends. It
-// records whether it was read and whether reading failed. Until the request is admitted,
-// Close has no effect on an unread body, because the request may be rejected and sent
-// elsewhere.
+// records whether it was read and whether reading failed. As long as the body is unread and
+// admit was not called, Close has no effect, because another endpoint may still get the
+// request.
 type requestBody struct {
 	wrappedBody
 	waits   atomic.Bool           // a Read is in progress
@@ -117,9 +118,9 @@ func (b *requestBody) fail() {
 	_ = b.Close()
 }
 
-// withdraw reports whether the request can still be rejected. It returns true if the body
-// is nil. It also returns true if neither Read nor admit was called, because the body is
-// then unread and open.
+// withdraw reports whether the request can still be rejected. It returns true if the body is
+// nil. Otherwise it returns true if neither Read nor admit was called, so that the body is
+// unread.
 func (b *requestBody) withdraw() bool {
 	if b == nil {
 		return true
@@ -129,12 +130,14 @@ func (b *requestBody) withdraw() bool {
 	return !b.admitted
 }
 
-// attributeError returns the error to report for err, the error of a sent request. If ctx
-// has ended, the result is the cause of ctx. It is marked as a failure of the request body
-// if ctx ended during a Read of a body for which isStream returns false. Otherwise, if
-// reading the body failed, the result is that error, marked in the same way. A
-// [message.RequestError] is returned unchanged, and any other err is marked as a failure of
-// the endpoint.
+// attributeError returns the error to report for a request that was sent and failed with
+// err:
+//
+//   - If ctx has ended, it returns the cause of ctx. The cause is in a bodyError if a Read
+//     of the body was in progress, unless isStream returns true.
+//   - Otherwise, if reading the body failed, it returns that error in a bodyError.
+//   - It returns a [message.RequestError] unchanged.
+//   - It returns any other err in a peerError.
 func attributeError(ctx context.Context, req *http.Request, body *requestBody, err error) error {
 	var broken *error
 	if body != nil {

@@ -58,12 +58,12 @@ func WithServerIdleTimeout(d time.Duration) ServerOption {
 }
 
 // WithMinBodyRate limits how slowly a request body may arrive. A pause must not be longer
-// than idle. After the handler has waited for the body for a total of idle, the average
-// rate must not be below least, in bytes per second. The rate is measured only while the
-// handler waits for the body. If a limit is exceeded, reading fails with an error that
-// matches [layer.ErrIdleTimeout] and is answered with 408. If the handler does not read an
-// HTTP/1.1 body to its end, the rest must arrive within idle. Otherwise the connection is
-// closed after the response.
+// than idle. The average rate must not be below least, in bytes per second. The rate is
+// measured only while the handler waits for the body. It is checked after these waits have
+// taken longer than idle and longer than a second in total. If a limit is exceeded, reading
+// fails with an error that matches [layer.ErrIdleTimeout] and is answered with 408. If the
+// handler does not read an HTTP/1.1 body to its end, the rest must arrive within idle.
+// Otherwise the connection is closed after the response.
 //
 // The default is 10 s and 240 bytes per second. An idle of 0 or less means no limit on
 // pauses, and a least of 0 or less means no limit on the rate. The limits do not apply to
@@ -83,11 +83,11 @@ func WithWriteTimeout(d time.Duration) ServerOption {
 
 // WithMaxStreamResets limits how many streams of an HTTP/2 connection may end by a reset of
 // either side. The limit is a token bucket of size n, which is refilled at n per second.
-// Each final response returns one token. Streams that were open for 250 ms or longer are
-// not counted. A connection that exceeds the limit receives GOAWAY(ENHANCE_YOUR_CALM) and
-// is closed, because each canceled stream costs an upstream request (CVE-2023-44487,
-// CVE-2025-8671). The default is the maximum number of concurrent streams. An n of 0 or
-// less selects the default.
+// Each final response also adds a token. A stream that was open for 250 ms or longer takes
+// no token. If the bucket is empty, the connection receives GOAWAY(ENHANCE_YOUR_CALM) and is
+// closed. Without the limit, a client could cause many upstream requests by canceling
+// streams (CVE-2023-44487, CVE-2025-8671). The default is the maximum number of concurrent
+// streams. An n of 0 or less selects the default.
 func WithMaxStreamResets(n int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.MaxStreamResets = n })
 }

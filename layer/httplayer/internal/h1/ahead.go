@@ -8,8 +8,8 @@ const (
 	aheadRunning
 )
 
-// startReadAhead starts the goroutine of readAhead if reading ahead is allowed. The sweeper
-// calls it.
+// startReadAhead starts the goroutine that runs readAhead, if reading ahead is allowed and
+// is not in progress. The sweeper, which checks the time limits, calls it.
 func (c *ServerConn) startReadAhead() {
 	if c.ahead.Load() != aheadAllowed {
 		return

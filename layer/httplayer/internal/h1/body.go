@@ -114,9 +114,9 @@ func (b *body) Close() error {
 	return nil
 }
 
-// discard reads and drops at most limit bytes of a closed body. It reports whether the end
-// of the body was reached. It reads nothing if the sender waits for 100 Continue, or if
-// more than limit bytes of Content-Length are left.
+// discard reads and drops the rest of a body after Close, but at most about limit bytes. It
+// reports whether it reached the end of the body. It reads nothing if the sender waits for
+// 100 Continue, or if more than limit bytes of Content-Length are left.
 func (b *body) discard(limit int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -226,8 +226,9 @@ func (b *body) nextChunk() (ready bool, err error) {
 	return false, b.readTrailers()
 }
 
-// readTrailers parses the trailers, if the buffer has all of them, and stores the valid
-// ones. It then returns io.EOF. It returns nil if more bytes must be read first.
+// readTrailers parses the trailers after the last chunk and stores the valid ones. It
+// returns io.EOF after the trailers, and an error if they are malformed. It returns nil if
+// the buffer does not have all trailers yet. The caller must then read more bytes.
 func (b *body) readTrailers() error {
 	text := b.src.unread()
 	if len(text) < 2 {
@@ -291,9 +292,10 @@ func (b *body) fetch(p []byte) (n int, err error) {
 	}
 }
 
-// retried returns the error for the reader of the body after a read of the connection
-// failed with err. The result is http.ErrBodyReadAfterClose if Close interrupted the read.
-// If the result is errInterrupted, the caller must repeat the read.
+// retried returns the error that the reader of the body gets after a read of the connection
+// failed with err. If another goroutine interrupted the read in order to close the body,
+// this is http.ErrBodyReadAfterClose. Otherwise it is err. If it is errInterrupted, the
+// caller must repeat the read.
 func (b *body) retried(err error) error {
 	if err == errInterrupted && b.closed.Load() && !b.rest { //nolint:errorlint // set by this package
 		return http.ErrBodyReadAfterClose

@@ -26,8 +26,8 @@ type ClientConfig struct {
 	Released func(c *ClientConn, reusable bool)
 }
 
-// ClientConn is a connection to a server. It serves one request at a time. An exchange
-// begins with RoundTrip and ends with the call of Released.
+// ClientConn is a connection to a server. It serves one request at a time. It calls the
+// function Released of its ClientConfig when the request and its response have ended.
 type ClientConn struct {
 	source
 	cfg  *ClientConfig
@@ -84,8 +84,8 @@ func (c *ClientConn) ContextDone(cause error) {
 	}
 }
 
-// release ends the exchange in progress by a call of Released. If no exchange is in
-// progress, it does nothing.
+// release calls the function Released of the ClientConfig, if a request is in progress.
+// After that, no request is in progress.
 func (c *ClientConn) release(reusable bool) {
 	if c.busy.CompareAndSwap(true, false) {
 		c.cfg.Released(c, reusable)
@@ -140,8 +140,9 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	return c.newResponse(req, n), nil
 }
 
-// failRoundTrip ends an exchange that failed before its response. It closes the connection
-// and returns the error for RoundTrip to return.
+// failRoundTrip closes the connection after a RoundTrip that failed with err before its
+// response. It returns the error for RoundTrip, which is the cause of closing if the
+// connection was closed before.
 func (c *ClientConn) failRoundTrip(err error) error {
 	err = c.readError(err)
 	c.watch.Stop()
@@ -177,9 +178,9 @@ func (c *ClientConn) send(req *http.Request, length int64) error {
 	return nil
 }
 
-// exchange sends a request that is completely in memory and reads the first bytes of its
-// response. If only the read failed, exchange returns nil, and the next read of the
-// connection returns the error.
+// exchange sends req, which is completely in the buffer, and reads the first bytes of the
+// response. It returns an error if sending failed. An error of the read is not returned, but
+// is stored for the next read of the connection.
 func (c *ClientConn) exchange(req *http.Request, length int64) error {
 	out := &c.out
 	if err := out.complete(req.Trailer); err != nil {
@@ -201,9 +202,10 @@ func (c *ClientConn) exchange(req *http.Request, length int64) error {
 	return out.err
 }
 
-// sent is called when send has sent a request or has failed with err. It returns the error
-// for RoundTrip. The error matches [message.ErrNotSent] if the connection caused err before
-// a byte was sent and before the body was read. Otherwise sent closes the request body.
+// sent returns the error for RoundTrip after send has sent req, or has failed with err. If
+// the connection failed before it sent a byte of req, and the request body is unread, the
+// error matches [message.ErrNotSent]. In any other case, sent closes the request body and
+// returns err.
 func (c *ClientConn) sent(req *http.Request, err error) error {
 	out := &c.out
 	out.end()
@@ -277,7 +279,8 @@ func (c *ClientConn) readHeaders(limit int) (int, error) {
 	}
 }
 
-// response has the parts of a response, so that they need only one allocation.
+// response has the memory for a response, its body and the values of its header. One
+// allocation is sufficient for all three.
 type response struct {
 	http.Response
 	body   body
@@ -340,15 +343,17 @@ func (c *ClientConn) newResponse(req *http.Request, n int) *http.Response {
 	return rsp
 }
 
-// proceed is part of bodyOwner.
+// proceed does nothing, because a client does not send 100 Continue. It is part of
+// bodyOwner.
 func (*ClientConn) proceed() error { return nil }
 
-// interrupt is part of bodyOwner.
+// interrupt closes the connection, which ends a Read in progress. It is part of bodyOwner.
 func (c *ClientConn) interrupt() { c.fail(http.ErrBodyReadAfterClose) }
 
-// bodyEnded is part of bodyOwner. The connection can be reused if the request was sent
-// completely and the response was read completely. In addition, both messages must permit
-// reuse, and no further bytes may have arrived.
+// bodyEnded makes the connection ready for the next request, or closes it. It is part of
+// bodyOwner. The connection can be reused if the request was sent completely and the
+// response was read completely. In addition, both messages must permit reuse, and no further
+// bytes may have arrived.
 func (c *ClientConn) bodyEnded(whole bool) {
 	reusable := whole && c.keep && c.buffered() == 0 && c.finished()
 	if !c.watch.IsZero() && !c.watch.Stop() {

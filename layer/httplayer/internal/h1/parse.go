@@ -262,8 +262,9 @@ func trim(b []byte, from, to int) span {
 	return span{int32(from), int32(to)}
 }
 
-// interpret records what a field means for the framing of the body and for the connection.
-// It returns an error if the value is invalid or not supported.
+// interpret records in h the meaning of the fields that affect the body, the connection or
+// the host, such as Content-Length and Connection. It ignores other fields. It returns an
+// error if the value is invalid or not supported.
 func (h *head) interpret(f *field, name, value []byte) error {
 	switch string(name) {
 	case "Host":
@@ -328,10 +329,10 @@ func equalFold(b []byte, lower string) bool {
 	return true
 }
 
-// header returns the parsed fields as a map. The argument text has the parsed bytes as a
-// string. The names and values in the map are substrings of text. The value slices in the
-// map use the free capacity of values. If that is too small, header allocates memory for
-// them.
+// header returns the parsed fields as a map. text has the bytes that were parsed. The names
+// and values in the map are substrings of text. values is an empty slice with capacity for
+// values of the map, which saves allocations. If its capacity is too small, header allocates
+// a larger slice.
 func (h *head) header(text string, values []string) http.Header {
 	header := make(http.Header, len(h.fields))
 	if len(h.fields) > cap(values) {

@@ -32,7 +32,9 @@ type request struct {
 	expects bool // the client waits for 100 Continue; guarded by conn.mu
 }
 
-// Value is part of [context.Context].
+// Value is part of [context.Context]. It returns the local address for
+// http.LocalAddrContextKey, and the stream for message.InformerKey. All other values come
+// from the context of the connection.
 func (r *request) Value(key any) any {
 	switch key {
 	case message.InformerKey:
@@ -106,9 +108,9 @@ func (r *request) addBody(req *http.Request) {
 	req.Body = b
 }
 
-// removeHop removes hop-by-hop fields from the header of req. If an Exchange serves the
-// request, it removes all of them. If an http.Handler serves it, it removes only Trailer,
-// as net/http does.
+// removeHop deletes the field Trailer from the header of req. For a proxy, which serves
+// requests by an Exchange, it deletes the other hop-by-hop fields too. An http.Handler
+// receives them, as in net/http.
 func (r *request) removeHop(req *http.Request) {
 	delete(req.Header, "Trailer")
 	if r.conn.cfg.Exchange == nil {
@@ -137,8 +139,8 @@ func methodOf(method string) string {
 	return method
 }
 
-// parseTarget sets r.url according to the request target. It also sets req.Host if the
-// target has an authority.
+// parseTarget parses the request target of req into r.url. It also sets req.Host if the
+// target has an authority. It returns an error if the target is malformed.
 func (r *request) parseTarget(req *http.Request) error {
 	target := req.RequestURI
 	switch {

@@ -104,7 +104,9 @@ type stream struct{ *request }
 
 var _ message.Stream = (*stream)(nil)
 
-// Respond is part of [message.Stream].
+// Respond is part of [message.Stream]. It sends the whole response rsp, including its
+// trailers, and closes its body. A response that starts a tunnel is sent by the method
+// tunnel.
 func (s *stream) Respond(rsp *http.Response) error {
 	r, c, body := s.request, s.conn, rsp.Body
 	defer body.Close()
@@ -173,7 +175,8 @@ func (s *stream) Inform(status int, header http.Header) error {
 	return err
 }
 
-// WriteHeader is part of [message.Stream].
+// WriteHeader is part of [message.Stream]. It writes the status and the headers into the
+// buffer.
 func (s *stream) WriteHeader(status int, header http.Header, length int64, end bool) error {
 	if err := s.conn.start(s.request, status, header, length, message.Announced(header["Trailer"])); err != nil {
 		return err
@@ -185,19 +188,21 @@ func (s *stream) WriteHeader(status int, header http.Header, length int64, end b
 	return nil
 }
 
-// Write is part of [message.Stream].
+// Write is part of [message.Stream]. It appends p to the body of the response.
 func (s *stream) Write(p []byte) (int, error) { return s.conn.out.Write(p) }
 
-// Finish is part of [message.Stream].
+// Finish is part of [message.Stream]. It ends the body with the trailers, and sends the
+// buffer.
 func (s *stream) Finish(trailer http.Header) error { return s.conn.out.finish(trailer) }
 
-// Flush is part of [message.Stream].
+// Flush is part of [message.Stream]. It sends the buffered bytes.
 func (s *stream) Flush() error { return s.conn.out.flush() }
 
-// SetReadDeadline is part of [message.Stream].
+// SetReadDeadline is part of [message.Stream]. It limits the time for reading the request
+// body.
 func (s *stream) SetReadDeadline(t time.Time) error { return s.conn.setReadDeadline(t) }
 
-// SetWriteDeadline is part of [message.Stream].
+// SetWriteDeadline is part of [message.Stream]. It limits the time for writing the response.
 func (s *stream) SetWriteDeadline(t time.Time) error {
 	c := s.conn
 	c.mu.Lock()
@@ -209,7 +214,8 @@ func (s *stream) SetWriteDeadline(t time.Time) error {
 	return c.conn.SetWriteDeadline(t)
 }
 
-// Hijack is part of [message.Stream].
+// Hijack is part of [message.Stream]. It returns the connection, together with the received
+// bytes that were not read. The caller must close the connection.
 func (s *stream) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c := s.conn
 	if s.hasBody {

@@ -222,8 +222,8 @@ func (c *ServerConn) interrupt() {
 	}
 }
 
-// setReadDeadline sets the read deadline of the connection. The zero time means none. The
-// deadline applies again after an interruption.
+// setReadDeadline sets the read deadline of the connection. The zero time means no deadline.
+// A call of interrupt does not remove the deadline: it is set again before the next read.
 func (c *ServerConn) setReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -231,10 +231,11 @@ func (c *ServerConn) setReadDeadline(t time.Time) error {
 	return c.conn.SetReadDeadline(t)
 }
 
-// readError returns the error to report for a read that failed with err. For a timeout it
-// returns the cause passed to stopReading, if that was called. Otherwise it returns
+// readError returns the error to report for a read that failed with err. A timeout becomes
+// the cause of stopReading or abort, if one of them was called. Otherwise it becomes
 // os.ErrDeadlineExceeded if the read deadline has passed, and errInterrupted if it has not.
-// For any other error it cancels the current request, except in a tunnel, and returns err.
+// readError returns any other err, and then cancels the context of the current request,
+// except in a tunnel.
 func (c *ServerConn) readError(err error) error {
 	if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() {
 		if r := c.current.Load(); r != nil && !c.tunnels {
@@ -391,9 +392,9 @@ func (c *ServerConn) serve(n int) (keep bool, err error) {
 	return err == nil && whole && r.keep && c.stop.Load() == nil, err
 }
 
-// endBody closes the request body and reports whether it was read to its end, so that the
-// next request can be read. If drain is true, it first discards an unread rest of at most
-// drainSize bytes.
+// endBody closes the request body, and reports whether it was read to its end. The
+// connection can then serve another request. If drain is true, endBody first discards the
+// unread rest of the body, up to drainSize bytes.
 func (c *ServerConn) endBody(r *request, drain bool) bool {
 	if !r.hasBody {
 		return true
@@ -442,7 +443,8 @@ func (c *ServerConn) proceed() error {
 	return nil
 }
 
-// bodyEnded is part of bodyOwner. It allows reading ahead after a complete body.
+// bodyEnded is part of bodyOwner. If the body was read to its end (whole is true), it allows
+// reading bytes of the next request ahead.
 func (c *ServerConn) bodyEnded(whole bool) {
 	if whole {
 		c.ahead.CompareAndSwap(aheadNone, aheadAllowed)
@@ -469,8 +471,9 @@ func (c *ServerConn) reject(err error) error {
 	return err
 }
 
-// linger lets the client read the last response before the connection is closed. It does
-// nothing if reading was stopped, unless the cause was a slow body.
+// linger closes the sending half of the connection and waits a short time, so that the
+// client can read the last response: see [message.Linger]. It does nothing after stopReading
+// or abort, unless the cause was a slow request body.
 func (c *ServerConn) linger() {
 	if cause := c.stop.Load(); cause == nil || *cause == message.ErrSlowBody { //nolint:errorlint // set by Sweep
 		message.Linger(c.conn, math.MaxInt64)

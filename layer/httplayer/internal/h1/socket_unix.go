@@ -30,9 +30,9 @@ type socket struct {
 	err     error
 }
 
-// meter is a wrapper of a connection that counts bytes and does not change them, such as
-// the wrapper of tcplayer.Meter. exchange reports its bytes to the meter, because it does
-// not write to the wrapper.
+// meter is implemented by a connection that counts the bytes of an inner connection, such as
+// that of tcplayer.Meter. exchange uses the socket of the inner connection, and reports the
+// bytes to the meter.
 type meter interface {
 	Transferred(read, written int, err error)
 }
@@ -75,14 +75,14 @@ func (s *socket) readable() bool {
 	return s.raw != nil && (s.raw.Control(s.peekFD) != nil || !s.quiet)
 }
 
-// canExchange reports whether exchange may be called: the connection has a socket, and
-// writes to the connection reach the socket unchanged.
+// canExchange reports whether exchange may be called: there is a socket, and it receives the
+// same bytes as the connection. This is not so with TLS.
 func (s *socket) canExchange() bool { return s.raw != nil && s.plain }
 
-// exchange writes out and then reads once into in. If check is true and bytes or the end of
-// the stream have arrived before the write, it writes nothing and returns errStale. It
-// reads only when the socket is readable, which saves a system call. After a short write it
-// does not read, and the caller writes the rest.
+// exchange writes out and then reads once into in, as soon as the socket is readable. This
+// needs fewer system calls than a Write and a Read. If check is true and the server has
+// already sent bytes or closed the connection, exchange writes nothing and returns errStale.
+// After a short write it does not read. The caller then writes the rest.
 func (s *socket) exchange(out, in []byte, check bool) (written, n int, err error) {
 	s.out, s.in, s.check, s.written, s.n, s.err = out, in, check, 0, 0, nil
 	err = s.raw.Read(s.stepFD)

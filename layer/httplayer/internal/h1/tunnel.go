@@ -74,8 +74,9 @@ type hijackedConn struct {
 	closed chan struct{}
 }
 
-// detach returns the connection, including the unread bytes, for use by other code. It
-// clears the deadlines. Afterwards the ServerConn does not interrupt reads on it.
+// detach returns the connection for use by other code. Its Read first returns the unread
+// bytes. detach clears the deadlines. After that the ServerConn does not interrupt reads on
+// the connection.
 func (c *ServerConn) detach() (*hijackedConn, error) {
 	if cause := c.stop.Load(); cause != nil {
 		return nil, *cause
@@ -93,7 +94,7 @@ func (c *ServerConn) detach() (*hijackedConn, error) {
 // end makes Serve return.
 func (c *hijackedConn) end() { c.once.Do(func() { close(c.closed) }) }
 
-// Close is part of [net.Conn].
+// Close closes the connection, and makes Serve return. It is part of [net.Conn].
 func (c *hijackedConn) Close() error {
 	defer c.end()
 	return c.Conn.Close()

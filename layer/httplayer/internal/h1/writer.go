@@ -150,7 +150,8 @@ func (w *writer) Write(p []byte) (n int, err error) {
 	return n, w.err
 }
 
-// finish ends the body and sends the buffered bytes.
+// finish appends the end of the body and sends the buffered bytes. A chunked body ends with
+// the given trailers. For other bodies the trailers are ignored.
 func (w *writer) finish(trailer http.Header) error {
 	_ = w.complete(trailer)
 	return w.flush()

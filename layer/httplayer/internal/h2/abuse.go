@@ -22,9 +22,10 @@ const (
 	youngTicks  = uint32(youngStream / sweep.Interval)
 )
 
-// bucket limits how many events of one kind the peer may cause. The count may reach limit
-// in a burst. It decreases with time, with responses and with transferred bytes. The
-// decrease is applied only when the count exceeds limit.
+// bucket counts events of one kind that the peer causes, such as resets. If the count
+// exceeds limit, it is first decreased for the elapsed time and for responses. The decrease
+// for glitches also considers transferred bytes. If the count is still above limit, the
+// connection ends.
 type bucket struct {
 	used, limit int
 	at          time.Time // time of the last decrease
@@ -32,9 +33,9 @@ type bucket struct {
 }
 
 // glitch adds n to the count of frames that cost work but contribute nothing to a request.
-// If the count exceeds its limit, glitch first decreases it for the elapsed time, the
-// responses and the transferred bytes. If it still exceeds the limit, glitch returns an
-// error, which ends the connection.
+// It returns an error if there are too many. The error ends the connection. If the count
+// exceeds its limit, glitch first decreases it for the elapsed time, the responses and the
+// transferred bytes.
 func (c *conn) glitch(n int) error {
 	b := &c.glitches
 	if b.used += n; b.used <= b.limit {
@@ -46,10 +47,10 @@ func (c *conn) glitch(n int) error {
 	return c.pay(b, paid, glitchesDecay, "too many control frames or errors")
 }
 
-// countReset counts a reset of the stream st by the peer or because of an error of the
-// peer. It does nothing on a client, without MaxStreamResets, and for a stream that was
-// open for youngStream or longer. If the count exceeds the limit, it returns an error,
-// which ends the connection. The count decreases with time and by one for each response.
+// countReset counts a reset of the stream st by the peer or because of an error of the peer.
+// It returns an error if there are too many. The error ends the connection. The count
+// decreases with time and by one for each response. countReset does nothing on a client,
+// without MaxStreamResets, and for a stream that was open for youngStream or longer.
 func (c *conn) countReset(st *stream) error {
 	b := &c.resets
 	if c.server == nil || b.limit <= 0 || c.server.ticks.Load()-st.born >= youngTicks {

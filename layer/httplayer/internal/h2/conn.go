@@ -135,8 +135,8 @@ func (c *conn) hello(list ...setting) {
 	}
 }
 
-// unlock unlocks mu. If c.changed is true, unlock then sets it to false and calls the
-// Changed function of a client.
+// unlock unlocks mu. If c.changed was set while mu was locked, it then calls the function
+// Changed of the ClientConfig, and clears c.changed.
 func (c *conn) unlock() {
 	changed := c.changed
 	c.changed = false
@@ -193,10 +193,10 @@ func (c *conn) readLoop() error {
 	}
 }
 
-// makeRoom prepares the buffer for the next Read. It moves unprocessed bytes to the start.
-// It switches to the large buffer if a Read has filled the small one, or if a frame does
-// not fit into the small one. It switches back when no bytes are left to process, unless
-// the last Read filled the buffer.
+// makeRoom moves the unprocessed bytes to the start of the read buffer, so that the next
+// Read has room. It replaces the small buffer by a large one if a Read has filled it, or if
+// the next frame does not fit into it. It returns to the small buffer when no bytes are
+// left, unless the last Read filled the large one.
 func (c *conn) makeRoom() {
 	rest, full := c.in[c.r:c.w], c.w == len(c.in)
 	need := frameHead

@@ -47,7 +47,9 @@ func (s *serverStream) release() {
 	s.ctx.Release()
 }
 
-// Respond is part of [message.Stream].
+// Respond is part of [message.Stream]. It sends the whole response rsp, including its
+// trailers, and closes its body. A 2xx response to CONNECT with a writable body starts a
+// tunnel, which ends before Respond returns.
 func (s *serverStream) Respond(rsp *http.Response) error {
 	if rsp.StatusCode < 200 || rsp.StatusCode > 999 {
 		_ = rsp.Body.Close()
@@ -86,9 +88,10 @@ func (s *serverStream) Respond(rsp *http.Response) error {
 	return out.run()
 }
 
-// start queues the headers of a response. If out is not nil, it also queues the part of the
-// body that out has already read, and ignores end. If out is nil, end specifies that
-// neither a body nor trailers follow.
+// start queues the headers of a response. The argument out is the sender of the body. It is
+// nil if the body is sent later or is absent. If out is not nil, start also queues the part
+// of the body that out has already read. If out is nil, end reports whether neither a body
+// nor trailers follow.
 func (s *serverStream) start(status int, header http.Header, length int64, end bool, out *sender) error {
 	c := s.c
 	header = validPart(header)
@@ -135,7 +138,8 @@ func (s *serverStream) queueHeader(status int, header http.Header, length int64,
 	c.endBlock(&s.stream, from, end)
 }
 
-// Inform is part of [message.Stream].
+// Inform is part of [message.Stream]. It queues a 1xx response, unless the final response
+// has begun.
 func (s *serverStream) Inform(status int, header http.Header) error {
 	c := s.c
 	header = validPart(header)
@@ -166,7 +170,7 @@ func (s *serverStream) sendContinue() {
 	}
 }
 
-// WriteHeader is part of [message.Stream].
+// WriteHeader is part of [message.Stream]. It queues the status and the headers.
 func (s *serverStream) WriteHeader(status int, header http.Header, length int64, end bool) error {
 	header = validPart(header)
 	s.c.mu.Lock()
@@ -178,10 +182,12 @@ func (s *serverStream) WriteHeader(status int, header http.Header, length int64,
 	return err
 }
 
-// Write is part of [message.Stream].
+// Write is part of [message.Stream]. It queues p as a part of the body, and waits for the
+// flow-control window of the client.
 func (s *serverStream) Write(p []byte) (int, error) { return s.send(p) }
 
-// Finish is part of [message.Stream].
+// Finish is part of [message.Stream]. It queues the trailers and the end of the stream, and
+// starts to send all queued frames.
 func (s *serverStream) Finish(trailer http.Header) error {
 	s.c.mu.Lock()
 	defer s.c.unlock()
@@ -195,7 +201,8 @@ func (s *serverStream) Finish(trailer http.Header) error {
 	return nil
 }
 
-// Flush is part of [message.Stream].
+// Flush is part of [message.Stream]. It starts to send all queued frames. It returns an
+// error if the stream has failed.
 func (s *serverStream) Flush() error {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
@@ -203,7 +210,8 @@ func (s *serverStream) Flush() error {
 	return s.failure()
 }
 
-// Hijack is part of [message.Stream].
+// Hijack is part of [message.Stream]. It always returns http.ErrNotSupported, because other
+// streams share the connection.
 func (*serverStream) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return nil, nil, http.ErrNotSupported
 }

@@ -146,8 +146,7 @@ func makeHeader(fields []field, slab []string) http.Header {
 
 // named reports whether a field in fields has the given name. It compares names as text,
 // because two fieldName values may have the same name. For more than 32 fields it returns
-// true without a comparison, because the look-up of the caller in the header map is then
-// faster.
+// true at once. The caller then looks up the name in the header map, which is faster.
 func named(fields []field, name *fieldName) bool {
 	if len(fields) > 32 { // looking it up in the map is faster
 		return true

@@ -155,10 +155,9 @@ func (d *decoder) name(s rawString) (*fieldName, bool) {
 	return n, true
 }
 
-// value returns the decoded value of a field. The argument indexed specifies that the field
-// is added to the dynamic table. value then does not use the cache of values. The result
-// valid reports whether the bytes are allowed in a field value, and ok whether s is
-// well-formed.
+// value returns the decoded value of a field. ok is false if s is malformed. valid is false
+// if the value has bytes that are not allowed in a field value. If indexed is true, the
+// field will be added to the dynamic table, and value does not use the cache of values.
 func (d *decoder) value(s rawString, indexed bool) (value string, valid, ok bool) {
 	if len(s.b) == 0 {
 		return "", true, true
@@ -184,10 +183,9 @@ func (d *decoder) value(s rawString, indexed bool) (value string, valid, ok bool
 	return value, valid, true
 }
 
-// cached looks up s in the cache of values. If found is true, the entry at has the value.
-// Otherwise the caller stores the value in at, unless at is nil. After the first look-up of
-// s the result at is nil, because only a repeated value is stored. Each hash has two
-// entries.
+// cached looks up s in the cache of values. If it finds the value, it returns its entry and
+// true. Otherwise the result at is the entry in which the caller should store the value. It
+// is nil at the first look-up of s, because only a repeated value is stored.
 func (d *decoder) cached(s rawString) (at *cachedValue, found bool) {
 	values := d.values.Load()
 	if values == nil {

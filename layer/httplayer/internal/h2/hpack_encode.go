@@ -116,9 +116,9 @@ func (e *encoder) field(b []byte, n *fieldName, key, value string) []byte {
 	return append(b, value...)
 }
 
-// slot returns the slot that has the field. If none has it, slot returns the slot in which
-// to store it. This is one of the two slots of the hash. slot prefers one whose field is
-// not in the dynamic table.
+// slot returns the slot that has the field with the given key and value. If no slot has it,
+// the caller stores the field in the result, which is one of the two slots for its hash.
+// slot then prefers a slot with a field that is not in the dynamic table.
 func (e *encoder) slot(key, value string) *slot {
 	if e.slots == nil {
 		e.slots = make([]slot, encoderSlots)

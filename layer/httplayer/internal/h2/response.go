@@ -83,7 +83,8 @@ func responseHead(fields []field) (status int, length int64, reason string) {
 	return status, length, ""
 }
 
-// makeResponse sets the response of the stream. If end is true, the response has no body.
+// makeResponse fills s.rsp with the status, the length, and the fields as the header. If end
+// is true, the response has no body.
 func (s *clientStream) makeResponse(status int, length int64, fields []field, end bool) {
 	r := &s.rsp
 	r.Proto, r.ProtoMajor = "HTTP/2.0", 2

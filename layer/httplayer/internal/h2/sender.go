@@ -79,10 +79,10 @@ func (s *sender) count(n int, err error) error {
 	return nil
 }
 
-// probes reports whether fill calls Read once more after the last byte of content-length.
-// That Read finds the end of the body, so that the last DATA frame can have END_STREAM. It
-// returns false for a received body, because that Read could block. It also returns false
-// if trailers follow, because END_STREAM is then in the trailers.
+// probes reports whether fill calls Read once more after the last byte of content-length. If
+// that Read returns io.EOF, the last DATA frame can have END_STREAM. The result is false for
+// a received body, because that Read could block. It is also false if the body has trailers,
+// because END_STREAM then follows them.
 func (s *sender) probes() bool {
 	_, received := s.body.(interface{ Pending() (int, bool) })
 	return !received && len(*s.trailer) == 0
@@ -153,8 +153,9 @@ func (s *sender) run() error {
 	}
 }
 
-// announced returns the trailers to announce in a Trailer field. It returns nil if header
-// already has that field, or if the trailers were not set before the body was read.
+// announced returns the trailers that the headers announce in a Trailer field. It returns
+// nil if header already has that field. It also returns nil if the names of the trailers
+// were unknown before the body was read.
 func (s *sender) announced(header http.Header) http.Header {
 	if !s.announces || len(header["Trailer"]) > 0 {
 		return nil

@@ -137,7 +137,9 @@ type requestContext struct {
 	s *serverStream
 }
 
-// Value is part of [context.Context].
+// Value is part of [context.Context]. It returns the local address for
+// http.LocalAddrContextKey, and the stream for message.InformerKey. All other values come
+// from the context of the connection.
 func (x *requestContext) Value(key any) any {
 	switch key {
 	case http.LocalAddrContextKey:
@@ -310,7 +312,8 @@ func (c *ServerConn) retireWorkers() {
 	c.idleWorkers = nil
 }
 
-// SetReadDeadline is part of [message.Stream].
+// SetReadDeadline is part of [message.Stream]. It limits the time for reading the request
+// body.
 func (s *serverStream) SetReadDeadline(t time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -318,7 +321,7 @@ func (s *serverStream) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline is part of [message.Stream].
+// SetWriteDeadline is part of [message.Stream]. After the time t the stream is reset.
 func (s *serverStream) SetWriteDeadline(t time.Time) error {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()

@@ -208,10 +208,10 @@ const (
 	fastGrant       = 2 * time.Millisecond
 )
 
-// consume records that n more bytes were read. It returns the number of bytes that must be
-// added to the window of the peer. It also doubles the window if half of it was read within
-// two round trips, because the window then limits the speed of the peer. The caller holds
-// st.mu.
+// consume records that n more bytes of the body were read. It returns the number of bytes to
+// add to the flow-control window of the peer, which is 0 until half of the window was read.
+// If that took at most two round trips, consume also doubles the window, because the window
+// then limits the speed of the peer. The caller holds st.mu.
 func (st *stream) consume(n int) (give int64) {
 	st.consumed += int64(n)
 	if st.eof || st.receiveErr != nil || st.consumed < st.windowSize/2 {
@@ -229,8 +229,9 @@ func (st *stream) consume(n int) (give int64) {
 	return give
 }
 
-// grow adds n bytes to the growth of the stream window. It returns false if the growth of
-// all windows of the connection would exceed maxGrown.
+// grow allows the flow-control window of the stream to grow by n bytes, and returns true. It
+// returns false if the windows of all streams of the connection would have grown by more
+// than maxGrown bytes.
 func (st *stream) grow(n int64) bool {
 	if st.c.grown.Add(n) > maxGrown {
 		st.c.grown.Add(-n)
@@ -243,8 +244,8 @@ func (st *stream) grow(n int64) bool {
 	return true
 }
 
-// shrink subtracts the growth of the stream window from the sum for the connection. It is
-// called when the stream has ended.
+// shrink subtracts the bytes by which the window of the stream has grown from the sum for
+// the connection. It is called when the stream has ended.
 func (st *stream) shrink() { st.c.grown.Add(-st.grown.Swap(0)) }
 
 // pending returns the number of bytes that can be read without waiting. If eof is true, the
@@ -279,10 +280,10 @@ func (b *body) Read(p []byte) (int, error) {
 // the body ends after these bytes.
 func (b *body) Pending() (n int, eof bool) { return b.st.pending() }
 
-// ended is called when the body was read to its end. It copies the trailers to the request
-// or response. A request of gRPC, Connect or CONNECT has a trailer map only if it announced
-// trailers, because these protocols have no request trailers. Without the map, ended drops
-// the trailers.
+// ended copies the received trailers to the request or response, after the body was read to
+// its end. It drops the trailers of a request without a trailer map. A request of gRPC,
+// Connect or CONNECT has this map only if it announced trailers, because these protocols
+// have no request trailers.
 func (b *body) ended() {
 	if s := b.st.server; s != nil {
 		if s.req.Trailer != nil {

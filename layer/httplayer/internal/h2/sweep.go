@@ -20,8 +20,8 @@ const (
 	defaultDrain = 5 * time.Second
 )
 
-// phaseLocked enters the phase that corresponds to the state of the connection. The caller
-// holds mu.
+// phaseLocked determines the phase of the connection, and records it if it has changed. The
+// sweeper measures the time in each phase. The caller holds mu.
 func (c *ServerConn) phaseLocked() {
 	phase := uint32(phaseIdle)
 	switch {
@@ -39,8 +39,8 @@ func (c *ServerConn) phaseLocked() {
 	}
 }
 
-// inBlock records whether a header block or a frame header has arrived only in part. The
-// reader calls it.
+// inBlock records whether the read buffer ends within a header block or a frame header. The
+// phase of the connection is phaseBlock while open is true. The reader calls inBlock.
 func (c *ServerConn) inBlock(open bool) {
 	if open == c.blockOpen {
 		return

@@ -88,10 +88,10 @@ func (c *conn) halfClose() {
 	_ = c.nc.SetReadDeadline(time.Now().Add(message.LingerTime))
 }
 
-// wakeBlocked wakes the stream in c.blocked that has waited longest, if the output has room
-// and the window of the connection is not exhausted. It also does so after the connection
-// has ended. When that stream runs, it wakes the next one. If all were woken at once, most
-// of them would find no room. The caller holds mu.
+// wakeBlocked wakes the stream that has waited longest in c.blocked. It does nothing if the
+// output is full or the window of the connection is exhausted, unless the connection has
+// ended. It wakes only one stream, because most others would find no room. That stream later
+// wakes the next one. The caller holds mu.
 func (c *conn) wakeBlocked() {
 	full := c.sendWindow <= 0 || c.out != nil && len(c.out.b) > maxQueuedData
 	if len(c.blocked) == 0 || full && c.err == nil {

@@ -43,7 +43,7 @@ type AheadConn struct {
 	Ahead []byte
 }
 
-// Read is part of [net.Conn].
+// Read returns bytes of Ahead, as long as there are any. After that it reads from Conn.
 func (c *AheadConn) Read(p []byte) (int, error) {
 	if len(c.Ahead) == 0 {
 		return c.Conn.Read(p)
@@ -97,10 +97,10 @@ func Copy(dst io.Writer, src io.Reader, flush func()) (total int64, err error) {
 	}
 }
 
-// Tunnel copies bytes between client and upstream until both directions have ended, one has
-// failed, or ctx ends. When one direction ends, Tunnel closes the sending half of its
-// destination. When one fails or ctx ends, Tunnel closes client and upstream. After both
-// have ended, it closes only upstream.
+// Tunnel copies bytes between client and upstream in both directions. When one direction
+// ends, Tunnel closes the sending half of the connection that received the bytes. When both
+// have ended, it closes upstream. If one direction fails or ctx ends, Tunnel closes client
+// and upstream. It returns after both directions have ended.
 func Tunnel(ctx context.Context, client, upstream io.ReadWriteCloser) error {
 	cut := func() {
 		_ = panics.Contain(func() { _ = client.Close() })

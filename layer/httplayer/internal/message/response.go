@@ -111,7 +111,8 @@ func (w *ResponseWriter) release() {
 	}
 }
 
-// Header is part of [http.ResponseWriter].
+// Header returns the header map of the response. Changes after WriteHeader affect only
+// trailers. It is part of [http.ResponseWriter].
 func (w *ResponseWriter) Header() http.Header {
 	if w.status != 0 && !w.started && w.sent == nil {
 		w.sent = w.header.Clone()
@@ -167,10 +168,12 @@ func BodyAllowed(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
 
-// Write is part of [http.ResponseWriter].
+// Write appends p to the body of the response. The first bytes are buffered until the
+// content type and the length can be determined. It is part of [http.ResponseWriter].
 func (w *ResponseWriter) Write(p []byte) (int, error) { return write(w, p) }
 
-// WriteString is part of [io.StringWriter].
+// WriteString appends s to the body of the response, as Write does. It is part of
+// [io.StringWriter].
 func (w *ResponseWriter) WriteString(s string) (int, error) { return write(w, s) }
 
 func write[T string | []byte](w *ResponseWriter, p T) (int, error) {
@@ -226,9 +229,9 @@ func (w *ResponseWriter) admit(n int) error {
 	return nil
 }
 
-// start sends the headers, followed by the bytes in w.first. The argument next has the
-// bytes that the caller writes afterwards. start uses them only to detect the content type.
-// If whole is true, the body ends after w.first.
+// start sends the headers, followed by the bytes in w.first. If whole is true, the body ends
+// after these bytes. Otherwise next has the bytes that the caller writes after start. They
+// are used only to detect the content type.
 func (w *ResponseWriter) start(next []byte, whole bool) error {
 	w.started = true
 	header := w.header
@@ -257,8 +260,9 @@ func (w *ResponseWriter) start(next []byte, whole bool) error {
 	return w.err
 }
 
-// detect sets Content-Type according to the first bytes of the body, which are first
-// followed by next. It leaves a header that has Content-Type or Content-Encoding unchanged.
+// detect sets Content-Type from the first bytes of the body. These are the bytes in first,
+// followed by those in next. It does not change a header that has Content-Type or
+// Content-Encoding.
 func detect(header http.Header, first, next []byte) {
 	if _, ok := header["Content-Type"]; ok || len(first)+len(next) == 0 || header.Get("Content-Encoding") != "" {
 		return
@@ -313,7 +317,7 @@ func (w *ResponseWriter) finish() error {
 	return w.stream.Finish(w.trailer)
 }
 
-// Flush is part of [http.Flusher].
+// Flush sends the headers and the buffered bytes of the body. It is part of [http.Flusher].
 func (w *ResponseWriter) Flush() { _ = w.FlushError() }
 
 // FlushError sends the headers and the buffered bytes of the body.
@@ -331,7 +335,8 @@ func (w *ResponseWriter) FlushError() error {
 	return w.err
 }
 
-// Hijack is part of [http.Hijacker].
+// Hijack returns the connection, which the caller must close. It fails in HTTP/2. It is part
+// of [http.Hijacker].
 func (w *ResponseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if w.hijacked {
 		return nil, nil, http.ErrHijacked

@@ -37,7 +37,8 @@ type Slot struct {
 	state   atomic.Uint64 // phase in the upper 32 bits, tick of its start in the lower 32
 }
 
-// Add registers the connection c, which is in the given phase.
+// Add registers the connection c for checks. phase is the current phase of c. The caller
+// records later phases by Enter of the returned Slot.
 func (s *Sweeper) Add(c Conn, phase uint32) *Slot {
 	slot := &Slot{sweeper: s, conn: c}
 	slot.Enter(phase)
@@ -54,7 +55,8 @@ func (s *Sweeper) Add(c Conn, phase uint32) *Slot {
 	return slot
 }
 
-// Enter records that the connection enters a phase now.
+// Enter records phase as the current phase of the connection, and the current time as the
+// beginning of the phase.
 func (x *Slot) Enter(phase uint32) {
 	x.state.Store(uint64(phase)<<32 | uint64(x.sweeper.tick.Load()))
 }
