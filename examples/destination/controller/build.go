@@ -45,8 +45,8 @@ func (r *reader) config(file fileYAML) Config {
 	return cfg
 }
 
-// destination converts one destination. The field "exists" of y becomes Absent, its
-// opposite. If the field is missing, the destination exists.
+// destination converts one destination. The field exists of y becomes the field Absent,
+// which has the opposite meaning. Without the field exists, Absent is false.
 func (r *reader) destination(t target, y destinationYAML) Destination {
 	profile := r.profile(y.Profile)
 	return Destination{
@@ -116,9 +116,9 @@ func (r *reader) endpoint(y endpointYAML) Endpoint {
 	return ep
 }
 
-// labels converts a mapping of labels. A label may be in the mapping itself and in an
-// anchor that a YAML merge key adds. The value on the later line is used, because it is in
-// the mapping itself.
+// labels converts a mapping of labels. A YAML merge key can add the labels of an anchor to
+// the mapping. If a label is in both, the value with the higher line number applies. That
+// is the value in the mapping itself, because an anchor comes before its use.
 func (r *reader) labels(m map[text]text) map[string]string {
 	labels := make(map[string]string, len(m))
 	for _, key := range byLine(m) {

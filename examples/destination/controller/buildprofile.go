@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// The default retry budget, which is that of linkerd's control plane. If a budget in the
-// file lacks a field, the field has the value here.
+// The default retry budget of linkerd's control plane. A field that is missing in a budget
+// of the file has the value here.
 const (
 	defaultRatio        = 0.2
 	defaultMinPerSecond = 10

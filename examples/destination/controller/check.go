@@ -66,9 +66,9 @@ func checkIdentity(identity string) error {
 	return nil
 }
 
-// checkServerName returns an error if identity is a URI and serverName is empty, because
-// clients would then connect in cleartext. It also returns an error if only serverName is
-// set.
+// checkServerName returns an error for a combination of server_name and identity that is
+// not allowed. A server_name requires an identity and must be a DNS name. An identity that
+// is a URI requires a server_name, because clients would otherwise connect in cleartext.
 func checkServerName(serverName, identity string) error {
 	switch {
 	case serverName == "" && isURI(identity):
@@ -84,9 +84,9 @@ func checkServerName(serverName, identity string) error {
 	return nil
 }
 
-// checkInboundPort returns an error for a port that clients would ignore. If identity is
-// empty, this is any port. Otherwise it is only port 65535. Port 0 is valid, because it
-// means that no port is configured.
+// checkInboundPort returns an error for a port that clients would ignore. A port requires
+// an identity, and must not be 65535. Port 0 is valid, because it means that no port is
+// configured.
 func checkInboundPort(port uint16, identity string) error {
 	switch {
 	case port == 0:

@@ -62,8 +62,8 @@ func (c *Controller) endpointUpdates(now, before *entry) []*pb.Update {
 }
 
 // changes returns the message for the streams of a name when its profile or policy changes
-// from before to now. The message is the whole profile or policy. If now and before are
-// equal, changes returns nil. At the first Set or Use, it always returns the message.
+// from before to now. The message is the whole profile or policy in now. If now and before
+// are equal, changes returns no message, except at the first Set or Use.
 func changes[M any, P interface {
 	*M
 	proto.Message

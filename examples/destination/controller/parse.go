@@ -104,9 +104,9 @@ func (r *reader) check(line int, err error) {
 	}
 }
 
-// err returns all errors of r, joined in the order of their lines, or nil if r has no
-// errors. The line of an error about a missing field may be beyond the end of the file. err
-// replaces such a line by the last line.
+// err returns all errors of r, joined in the order of their lines. It returns nil if r has
+// no errors. The line of an error about a missing field may be beyond the end of the file.
+// err reports the last line of the file instead.
 func (r *reader) err() error {
 	slices.SortStableFunc(r.errs, func(a, b *FileError) int { return a.Line - b.Line })
 	errs := make([]error, 0, len(r.errs))

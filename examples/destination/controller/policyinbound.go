@@ -381,8 +381,8 @@ func (r *reader) authorizations(list []authorizationYAML) []*inbound.Authz {
 	return authorizations
 }
 
-// oldLabels returns the group, kind and name in m as labels, because old proxies do not
-// read metadata.
+// oldLabels returns the labels group, kind and name of the resource in m. They are for old
+// proxies, which read these labels instead of the metadata m.
 func oldLabels(m *meta.Metadata) map[string]string {
 	res := m.GetResource()
 	return map[string]string{"group": res.GetGroup(), "kind": res.GetKind(), "name": res.GetName()}

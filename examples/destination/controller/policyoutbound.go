@@ -134,9 +134,10 @@ func (r *reader) oneKind(y *policyYAML, protocol string) {
 	}
 }
 
-// policyMessage returns an outbound policy as a message of the API. The argument own is the
-// backend with the endpoints of t. If routes lacks a kind that the protocol needs, the
-// message has a route of this kind that sends all traffic to the backend own.
+// policyMessage returns an outbound policy as a message of the API. The argument own is
+// the backend with the endpoints of t. If the protocol needs a kind of routes that routes
+// does not have, the message has a default route of this kind. This route sends all
+// traffic to own.
 func policyMessage(
 	t target, protocol string, routes outboundRoutes, own *outbound.Backend, accrual *outbound.FailureAccrual,
 ) *outbound.OutboundPolicy {
@@ -423,8 +424,8 @@ func (r *reader) grpcConditions(y retryYAML) *outbound.GrpcRoute_Retry_Condition
 	return c
 }
 
-// accrual converts failure accrual, which ejects endpoints that fail. Consecutive failures
-// eject an endpoint. If successRateThreshold is set, a low success rate also ejects it.
+// accrual converts failure accrual, which ejects an endpoint after consecutive failures.
+// If successRateThreshold is set, a success rate below it also ejects the endpoint.
 // Missing fields have the defaults of linkerd. accrual returns nil if y is nil.
 func (r *reader) accrual(y *accrualYAML) *outbound.FailureAccrual {
 	if y == nil {

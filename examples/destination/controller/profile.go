@@ -14,10 +14,10 @@ import (
 // routeLabel is the metric label that contains the name of a route.
 const routeLabel = "route"
 
-// compileProfile checks the profile of d and returns it as a message of the API. If d has
-// no profile, the message has only the host of t as its name. It has no name if t is an IP
-// address or d is absent. Clients then balance requests over the endpoints, as with
-// linkerd's controller.
+// compileProfile checks the profile of d and returns it as a message of the API. Without a
+// name in the profile, the name is the host of t. If t is an IP address or d is absent,
+// the message then has no name. If d has no profile, the message has only the name.
+// Clients then balance requests over the endpoints, as with linkerd's controller.
 func compileProfile(t target, d Destination) (*pb.DestinationProfile, []error) {
 	msg := &pb.DestinationProfile{}
 	if !t.ip && !d.Absent {

@@ -104,9 +104,9 @@ func (t *text) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// line is the number of the line on which a mapping begins. A struct has it as an inlined
-// field. The YAML package passes the node of the whole mapping to the method UnmarshalYAML
-// of an inlined field.
+// line is the number of the line on which a mapping of the file begins. A struct for a
+// mapping has an inlined field of this type. Therefore the YAML package calls the method
+// UnmarshalYAML of the field with the node of the whole mapping.
 type line struct{ n int }
 
 // UnmarshalYAML is part of [yaml.Unmarshaler]. It records the line of n at its first call.

@@ -83,8 +83,9 @@ func (c *Controller) refresh(key any, w *requested) {
 	}
 }
 
-// look looks up key in the source and stores the result in w, which is c.watched[key]. If
-// the destination is invalid, look logs the error and keeps the previous entry.
+// look asks the source for key, a target or a serverKey. It stores the answer and the
+// objects on which it depends in w, which is c.watched[key]. If the source returns an
+// invalid destination, look logs the error and keeps the previous entry.
 func (c *Controller) look(key any, w *requested) {
 	before := w.uses
 	switch k := key.(type) {
@@ -108,7 +109,8 @@ func (c *Controller) look(key any, w *requested) {
 	}
 }
 
-// forget removes key from the users of each of the objects.
+// forget removes key from c.users, for each of the objects. After that, a change of one of
+// the objects does not cause a new look-up of key.
 func (c *Controller) forget(key any, objects []Object) {
 	for _, o := range objects {
 		delete(c.users[o], key)
@@ -132,9 +134,9 @@ func (c *Controller) find(t target) (*entry, []Object, error) {
 	return e, uses, errors.Join(errs...)
 }
 
-// entry returns the entry of t, or nil if t is not configured. If the configuration of t in
-// the source is invalid, the result depends on the streams of t. With open streams, it is
-// the last valid entry. Otherwise it is nil. The caller must hold c.mu.
+// entry returns the entry of t, or nil if t is not configured. If the source returns an
+// invalid destination for t, the result is the last valid entry while t has open streams.
+// Without open streams, it is nil. The caller must hold c.mu.
 func (c *Controller) entry(t target) *entry {
 	if c.source == nil {
 		return c.entries[t.String()]

@@ -35,9 +35,9 @@ func (c *Controller) GetProfile(req *pb.GetDestination, stream grpc.ServerStream
 	return serve(stream.Context(), c, c.profiles, "GetProfile", t, first, stream.Send)
 }
 
-// serve is the handler of a stream for name. It sends the messages that [follow] queues for
-// name in f, of which the result of first is the initial one. It returns when the client
-// cancels the stream or is too slow, when send fails, or when the controller stops.
+// serve is the handler of a stream for name. It sends the result of first, and then each
+// change of name that is published in f. It returns when the client cancels the stream or
+// is too slow, when send fails, or when the controller stops.
 func serve[K comparable, M any](
 	ctx context.Context, c *Controller, f hub[K, M], method string, name K,
 	first func() M, send func(M) error,
@@ -88,9 +88,9 @@ func sendLoop[M any](queue <-chan M, send func(M) error, over <-chan struct{}) e
 	}
 }
 
-// begin runs loop in a new goroutine. After Stop, it does not run loop. The handler of the
-// stream must not wait for loop: if the client does not read, loop ends only after the
-// handler has returned.
+// begin runs loop, the send loop of a stream, in a new goroutine. After Stop, it does
+// nothing. The handler of the stream must not wait for loop. If the client does not read,
+// loop ends only after the handler has returned.
 func (c *Controller) begin(loop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

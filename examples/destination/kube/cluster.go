@@ -37,8 +37,8 @@ func DefaultSettings() Settings {
 	}
 }
 
-// The names of the indexes of the stores. Each comment gives the kinds of the indexed
-// objects, and the values by which an index finds an object.
+// The names of the indexes of the local copies of objects. Each comment states the kinds
+// of objects in the index, and the values by which the index finds an object.
 const (
 	byIP        = "ip"        // Services and Pods, by their IP addresses
 	byService   = "service"   // EndpointSlices, by "namespace/service"
@@ -85,8 +85,8 @@ func list[T any, P interface {
 	return objects
 }
 
-// lookup makes one answer for the controller from the objects of the cluster. used has the
-// objects on which the answer depends.
+// lookup makes one answer for the controller from the objects of the cluster. The field
+// used is the set of the objects on which the answer depends.
 type lookup struct {
 	*cluster
 
@@ -146,7 +146,10 @@ func (c *cluster) identity(account, namespace string) string {
 	return account + "." + namespace + ".serviceaccount.identity." + c.settings.ControlPlane + "." + c.settings.TrustDomain
 }
 
-// Destination is part of [controller.Source].
+// Destination returns the destination with the given host and port, and the objects on
+// which it depends. For a name that is not a Service of the cluster, the destination is
+// absent. Its endpoints are missing if endpoints is false. Destination is part of
+// [controller.Source].
 func (c *cluster) Destination(host string, port uint16, endpoints bool) (controller.Destination, []controller.Object) {
 	l := c.look()
 	if addr, err := netip.ParseAddr(host); err == nil {
@@ -190,9 +193,10 @@ func (l *lookup) address(addr netip.Addr, port uint16) *controller.Profile {
 	return nil
 }
 
-// endpoints returns the endpoints of a port of s. The EndpointSlices of s map the port to a
-// port of the pods. If s does not have the port, the pods use the same port, as in linkerd.
-// If hostname is not empty, endpoints returns only the endpoint with this hostname.
+// endpoints returns the endpoints of a port of s. The EndpointSlices of s contain the port
+// of the pods to which this port belongs. If s does not have the port, the pods use the
+// same port number, as in linkerd. If hostname is not empty, endpoints returns only the
+// endpoint with this hostname.
 func (l *lookup) endpoints(s *service, port uint16, hostname string) []controller.Endpoint {
 	l.use(usesEndpoints, s.Namespace, s.Name)
 	at := slices.IndexFunc(s.ports, func(p namedPort) bool { return p.port == port })
@@ -232,10 +236,10 @@ func (l *lookup) endpoints(s *service, port uint16, hostname string) []controlle
 	return all
 }
 
-// endpoint returns the endpoint of the pod p at addr. The endpoint has an identity and a
-// protocol only if a proxy of this control plane receives the connections to the port of
-// addr. The proxy does not receive connections to the ports in the annotation
-// skip-inbound-ports.
+// endpoint returns the endpoint of the pod p at addr. It sets the identity and the
+// protocol only if the proxy of the pod receives connections to the port of addr. The
+// proxy must belong to this control plane, and the annotation skip-inbound-ports must not
+// contain the port.
 func (l *lookup) endpoint(p *pod, addr netip.AddrPort, zone string) controller.Endpoint {
 	l.use(usesPod, p.Namespace, p.Name)
 	ep := controller.Endpoint{Addr: addr, Labels: map[string]string{

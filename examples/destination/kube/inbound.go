@@ -78,8 +78,8 @@ func (s *server) selects(p *pod, port uint16) bool {
 }
 
 // inbound returns the policy of the Server s for the given port. It leaves out invalid
-// routes, whose status has the reason. If another part of s is invalid, the policy denies
-// all clients, and inbound logs the reason.
+// routes. If another part of s is invalid, the policy denies all clients, and inbound logs
+// the reason.
 func (l *lookup) inbound(s *resource[server], port uint16) *inbound.Server {
 	to := l.serverObject(s, port)
 	for _, f := range policyFields {
@@ -152,9 +152,9 @@ func (l *lookup) inboundRoute(s *resource[server], r *resource[route]) (object, 
 	return to, nil
 }
 
-// checkInbound returns an error if a translated route is invalid for the Server s. The
-// argument field is the field of a server that contains routes of this kind, as in
-// policyFields.
+// checkInbound returns an error if route, a translated route, is not valid as a route of
+// the Server s. The argument field is the name of the field for routes of this kind in the
+// configuration file, see [policyFields].
 func (l *lookup) checkInbound(s *resource[server], field string, route object) error {
 	to := l.serverObject(s, 1)
 	to[field] = []object{route}
@@ -342,15 +342,15 @@ func (l *lookup) rateLimit(s *resource[server]) object {
 	return nil
 }
 
-// permitting returns a server that has only the authorization policy a, so that
-// [lookup.isValid] can check a.
+// permitting returns a server of the configuration file that has only the authorization
+// policy a. It is for checks of a by [lookup.isValid].
 func permitting(a object) object {
 	return object{"name": "check", "port": 1, "authorizationPolicies": []object{a}}
 }
 
-// isValid reports whether server is valid. server contains the translation of the policy o,
-// which has the given kind. If server is invalid, isValid logs that o has no effect, and
-// the reason.
+// isValid reports whether server is a valid server of the configuration file. server
+// contains the translation of the policy o, which has the given kind. If server is
+// invalid, isValid also logs that o has no effect, and the reason.
 func (l *lookup) isValid(kind string, o metav1.Object, server object) bool {
 	_, err := parse(object{"destinations": object{}, "servers": []object{server}})
 	if err != nil {

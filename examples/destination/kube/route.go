@@ -31,8 +31,9 @@ var policyFields = [...]struct{ kind, field string }{ //nolint:gochecknoglobals 
 }
 
 // policy returns the outbound policy of a port of s. If neither routes nor annotations
-// configure a policy, it returns nil, which means the default policy. It ignores the routes
-// of an opaque port. It leaves out invalid routes, whose status has the reason.
+// configure a policy, it returns nil, which means the default policy. If opaque is true,
+// it ignores routes. It also leaves out invalid routes. The status of such a route
+// contains the reason.
 func (l *lookup) policy(s *service, port uint16, opaque bool) *outbound.OutboundPolicy {
 	policy := make(object)
 	if accrual := accrualOf(s.Annotations); accrual != nil {
@@ -235,18 +236,19 @@ func accrualOf(annotations map[string]string) object {
 	return accrual
 }
 
-// checkOutbound returns an error if the translated route is invalid. The argument field is
-// the field of an outbound policy that contains routes of this kind, as in policyFields.
+// checkOutbound returns an error if route, a translated route, is invalid. The argument
+// field is the name of the field for routes of this kind in the configuration file, see
+// [policyFields].
 func (l *lookup) checkOutbound(field string, route object) error {
 	policy := object{field: []object{route}}
 	_, err := l.parseDestinations("check.test", object{"policy": policy}, policy)
 	return err
 }
 
-// parseDestinations returns a configuration with the given destination, or an error if the
-// destination is invalid. The argument policy is the policy in destination. The
-// configuration also has the backends of policy that exist as Services, because requests to
-// any other backend fail.
+// parseDestinations returns a configuration with the destination name, or an error if the
+// destination is invalid. The argument policy is the policy in destination. Each backend
+// in policy that exists as a Service also becomes a destination, because requests to other
+// backends fail.
 func (l *lookup) parseDestinations(name string, destination, policy object) (controller.Config, error) {
 	all := object{}
 	for _, f := range policyFields {
@@ -298,9 +300,9 @@ func parse(file object) (controller.Config, error) {
 	return cfg, errors.New(strings.Join(reasons, "; "))
 }
 
-// setMetadata changes the metadata of each route in msg. If named is true, it adds the
-// namespace. If named is false, the routes come from annotations. Their metadata then
-// becomes that of a default with the name defaultRoute.
+// setMetadata changes the metadata of each route in msg. If named is true, the routes are
+// objects of the cluster, and setMetadata adds their namespace. Otherwise the routes come
+// from annotations. Their metadata becomes that of a default with the name defaultRoute.
 func setMetadata(msg *outbound.OutboundPolicy, namespace string, named bool) {
 	set := func(m *apimeta.Metadata) {
 		if r := m.GetResource(); r != nil && named {

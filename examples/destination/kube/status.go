@@ -55,10 +55,9 @@ type rejection struct{ reason, message string }
 
 func (r *rejection) Error() string { return r.message }
 
-// acceptOutbound returns a [rejection] unless the route r is valid and applies to the
-// Service. The Service must be in the namespace of r and have the port. A nil port means
-// all ports. r is also rejected if a route of another kind uses the port and its kind takes
-// precedence.
+// acceptOutbound returns a [rejection] unless the Service with the given name accepts the
+// route r. The Service must be in the namespace of r and have the port. A nil port means
+// all ports. r must be valid. No route of a kind that takes precedence may use the port.
 func (l *lookup) acceptOutbound(r *resource[route], name kubeobject.Name, port *int) error {
 	s := l.service(name)
 	switch {
@@ -243,9 +242,9 @@ func (w *statusWriter) run(ctx context.Context) {
 }
 
 // write writes the status of one route, unless the route has this status already. It does
-// nothing if the route has been deleted. It also does nothing if there is neither a status
-// to set nor an old one to remove. A conflict is not an error, because the newer version of
-// the route is written later.
+// nothing if the route has been deleted or has an invalid spec. A route that has no parent
+// of this controller is written only to remove an old status. A conflict is not an error,
+// because the newer version of the route is written later.
 func (w *statusWriter) write(ctx context.Context, key routeKey) error {
 	r := get[resource[route]](w.cluster, key.kind, key.Namespace, key.Name.Name)
 	if r == nil || r.spec == nil {

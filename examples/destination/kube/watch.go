@@ -150,7 +150,8 @@ func indexers(kind string) cache.Indexers {
 	return cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
 }
 
-// addrsOf returns the IP addresses of a Service or Pod, as objects of the kind usesIP.
+// addrsOf returns the IP addresses of a Service or Pod. Each address is an Object with the
+// kind usesIP.
 func addrsOf(o any) (all []controller.Object) {
 	add := func(ip string) { all = append(all, controller.Object{Kind: usesIP, Name: ip}) }
 	switch o := o.(type) {
@@ -194,9 +195,10 @@ func references(o any, backends bool) (all []string) {
 	return all
 }
 
-// informer prepares the argument shared, the informer of a kind. It sets the function that
-// converts objects, and passes changes to [Watcher.changed]. It also counts the answers of
-// the API server that the kind does not exist.
+// informer prepares the argument shared, the informer of a kind, and returns it. The
+// informer converts each object before it stores the object, and passes each change to
+// [Watcher.changed]. It also counts the answers of the API server that the kind does not
+// exist.
 func (w *Watcher) informer(kind string, shared cache.SharedIndexInformer) (*informer, error) {
 	i := &informer{SharedIndexInformer: shared}
 	if err := i.SetTransform(transform(kind)); err != nil {
