@@ -67,8 +67,8 @@ func initialize(args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// minLifetime is the minimum of -lifetime. It is 20 s, because a proxy waits 10 s before it
-// renews its certificate, and must not wait longer than half of the lifetime.
+// minLifetime is the minimum of the flag -lifetime. A proxy waits at least 10 s before it
+// renews its certificate. This must not be longer than half of the lifetime.
 const minLifetime = 20 * time.Second
 
 // options are the flags of the authority.
@@ -145,8 +145,8 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	return o.serve(ctx, authority, check, "in "+filepath.Join(o.dir, ca.AnchorsFile), stdout, log)
 }
 
-// serve serves the identity API of the authority until ctx ends. It prints anchors, which
-// describes the place of the trust anchors.
+// serve serves the identity API of the authority until ctx ends. It first prints the
+// address and the text anchors, which describes where the trust anchors are.
 func (o *options) serve(
 	ctx context.Context, authority *ca.Authority, check ca.Check, anchors string, stdout io.Writer, log *slog.Logger,
 ) error {

@@ -70,8 +70,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return err
 }
 
-// readIdentity reads the identity from its three files, or generates one if no path is
-// given. All three paths must be given together, and not with KeepIdentity.
+// readIdentity reads the identity from three files: the trust anchors, the issuer and its
+// key. It generates an identity if none of the three paths is given. It returns an error
+// if only some are given, or if KeepIdentity is also set.
 func readIdentity(o manifest.Options, anchors, issuer, key string) (i manifest.Identity, err error) {
 	given := 0
 	for path, to := range map[string]*[]byte{anchors: &i.Anchors, issuer: &i.Issuer, key: &i.Key} {

@@ -146,10 +146,9 @@ func (c *cluster) identity(account, namespace string) string {
 	return account + "." + namespace + ".serviceaccount.identity." + c.settings.ControlPlane + "." + c.settings.TrustDomain
 }
 
-// Destination returns the destination with the given host and port, and the objects on
-// which it depends. For a name that is not a Service of the cluster, the destination is
-// absent. Its endpoints are missing if endpoints is false. Destination is part of
-// [controller.Source].
+// Destination is part of [controller.Source]. It returns the destination with the given
+// host and port, and the objects on which this depends. A host that is not in the cluster
+// has an absent destination. If endpoints is false, the destination has no endpoints.
 func (c *cluster) Destination(host string, port uint16, endpoints bool) (controller.Destination, []controller.Object) {
 	l := c.look()
 	if addr, err := netip.ParseAddr(host); err == nil {

@@ -22,11 +22,10 @@ import (
 type Check func(ctx context.Context, name string, token []byte) error
 
 // Register adds the identity API of the authority to server. check validates the tokens of
-// clients. An invalid request fails with InvalidArgument. A request fails with
-// FailedPrecondition if its name is not allowed or check returns an error without a gRPC
-// status. A request fails with ResourceExhausted if too many requests of its IP address
-// have failed with these codes. The limit is 100 failures at once, and 10 per second after
-// that.
+// clients. A request fails with InvalidArgument if it is invalid. It fails with
+// FailedPrecondition if its name is not allowed, or if check returns an error without a
+// gRPC status. After 100 such failures of one IP address, requests of this address fail
+// with ResourceExhausted. Ten further failures per second are allowed.
 func Register(server grpc.ServiceRegistrar, a *Authority, check Check) {
 	pb.RegisterIdentityServer(server, &service{authority: a, check: check})
 }
@@ -117,7 +116,7 @@ const badRequest = "the certificate signing request must be DER, signed by its k
 // isURI reports whether name is a URI. Other names are DNS-like.
 func isURI(name string) bool { return strings.Contains(name, "://") }
 
-// match returns an error unless csr is a request for name and for no other name.
+// match returns an error unless csr requests a certificate for name and for nothing else.
 func match(csr *x509.CertificateRequest, name string) error {
 	names := slices.Clone(csr.DNSNames)
 	for _, u := range csr.URIs {

@@ -125,9 +125,9 @@ func (p Program) apply(ctx context.Context, family Family, rules func(Existing) 
 	return nil
 }
 
-// binary returns the name of the iptables program for the address family. It is the program
-// of p.Mode. If that is not installed, binary returns the first installed variant of nft,
-// plain and legacy.
+// binary returns the name of the iptables program for the address family, in the variant
+// p.Mode. If that variant is not installed, it returns the first installed one: nft, then
+// the one without a suffix, then legacy. With Simulate, the program need not be installed.
 func (p Program) binary(family Family) (string, error) {
 	name := "iptables"
 	if family == IPv6 {

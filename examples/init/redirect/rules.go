@@ -48,8 +48,8 @@ func Parse(dump string) (e Existing) {
 type Rule []string
 
 // Rules returns the commands that set the rules of c for one address family. e describes
-// the existing rules. The commands empty existing chains first, so that they can be run
-// repeatedly. Subnets of the other family are left out.
+// the existing rules. The commands may be run repeatedly, because they first empty chains
+// that exist. Subnets of the other address family are left out.
 func Rules(c Config, family Family, e Existing) (rules []Rule) {
 	add := func(tag string, args ...string) {
 		if tag != "" {

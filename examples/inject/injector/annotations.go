@@ -139,7 +139,8 @@ func text(to *string) func(string) error {
 	}
 }
 
-// tag returns a function that replaces the tag of the image.
+// tag returns a function that replaces the tag in *image, the name of an image. If *image
+// has no tag, the function appends one.
 func tag(image *string) func(string) error {
 	return func(s string) error {
 		name := *image

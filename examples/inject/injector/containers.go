@@ -273,8 +273,8 @@ const (
 )
 
 // checkEnviron returns the error that the proxy would report for the environment env. A
-// warning counts as an error. The argument anchors has the trust anchors. It is necessary,
-// because env may contain only a reference to the ConfigMap of the trust anchors.
+// warning of the proxy counts as an error. The argument anchors has the trust anchors in
+// PEM, because env may contain only a reference to the ConfigMap of the trust anchors.
 func checkEnviron(env []corev1.EnvVar, anchors string) error {
 	values := map[string]string{}
 	for _, e := range env {

@@ -26,8 +26,8 @@ func templatePath(kind string) (path []string, ok bool) {
 	return nil, false
 }
 
-// hasWorkloads reports whether an API group has kinds of workloads. The group extensions
-// had some in old versions.
+// hasWorkloads reports whether an API group contains kinds of workloads, such as apps for
+// Deployments. Old versions of Kubernetes had some in the group extensions.
 func hasWorkloads(group string) bool {
 	return group == "" || group == "apps" || group == "batch" || group == "extensions"
 }
@@ -35,9 +35,10 @@ func hasWorkloads(group string) bool {
 // maxDepth is the maximum number of nested Lists.
 const maxDepth = 10
 
-// each calls do for the pod template of object, or for that of each workload in a List. It
-// ignores objects of other kinds. The argument kind applies to an object without the field
-// kind, because items of a typed list such as PodList lack this field.
+// each calls do for the pod template of object, or of each workload in object if that is a
+// List. It ignores objects of other kinds. The argument kind is used for an object without
+// the field kind, because items of a typed list such as PodList lack this field. depth is
+// the number of Lists around object.
 func each(object map[string]any, kind string, depth int, do func(kind, name string, pod map[string]any) error) error {
 	if s, ok := object["kind"].(string); ok {
 		kind = s

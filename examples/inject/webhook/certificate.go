@@ -140,8 +140,9 @@ func (c *Certificate) write(ctx context.Context, secret *corev1.Secret) (err err
 	return err
 }
 
-// publish sets the caBundle of each webhook in the configuration to bundle. If a caBundle
-// or the bundle itself has changed since the last round, c.trusted becomes now.
+// publish sets the caBundle of each webhook in the configuration to bundle. If this
+// changes a caBundle, or if bundle differs from that of the last round, publish sets
+// c.trusted to now. That is the time from which the API server trusts the bundle.
 func (c *Certificate) publish(ctx context.Context, bundle []byte, now time.Time) error {
 	configurations := c.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	config, err := configurations.Get(ctx, c.Configuration, metav1.GetOptions{})

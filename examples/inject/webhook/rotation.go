@@ -82,10 +82,10 @@ func (s state) bundle() []byte {
 	return slices.Concat(s.current.cert, s.next.cert, s.previous)
 }
 
-// step returns the state after s, or s if no change is due. It replaces an unusable current
-// certificate, and adds a next one for the last third of lifetime. The argument trusted is
-// when the API server began to trust the bundle of s. After the duration overlap from then,
-// next becomes current, or previous is removed.
+// step returns the state after s, or s if nothing must change. It replaces a current
+// certificate that is not usable, and generates the next one for the last third of
+// lifetime. The argument trusted is the time from which the API server trusts the bundle
+// of s. When overlap has passed since then, next becomes current, or previous is removed.
 func (s state) step(names []string, now, trusted time.Time, lifetime, overlap time.Duration) (state, error) {
 	current := s.usable(names, now)
 	if current == nil {

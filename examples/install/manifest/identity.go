@@ -21,7 +21,8 @@ func NewIdentity(domain string) (Identity, error) {
 }
 
 // check returns an error unless the issuer is a CA certificate with its key, and the trust
-// anchors verify it. domain is only for the text of the error.
+// anchors verify it. domain is the trust domain, which only the text of the error
+// contains.
 func (i Identity) check(domain string) error {
 	pair, err := tls.X509KeyPair(i.Issuer, i.Key)
 	if err != nil {
