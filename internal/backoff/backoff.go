@@ -22,8 +22,9 @@ func Default() Backoff {
 	return Backoff{Min: 100 * time.Millisecond, Max: time.Minute, Jitter: 0.1}
 }
 
-// Connect returns the backoff between two attempts to connect to an endpoint: 100 ms to 1 s
-// with a jitter of 0.1. The backoff is short, because only one attempt runs at a time.
+// Connect returns the backoff between two attempts to connect to an endpoint: 100 ms to 1 s with a
+// jitter of 0.1. It is short, because an endpoint that is not connected gets only one attempt at a
+// time.
 func Connect() Backoff {
 	return Backoff{Min: 100 * time.Millisecond, Max: time.Second, Jitter: 0.1}
 }

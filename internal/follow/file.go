@@ -26,8 +26,9 @@ type Content[T any] struct {
 // Parse parses data, the content of the file at path.
 type Parse[T any] func(path string, data []byte) (T, error)
 
-// File reads the file at Path. Look reads it again if it has changed. It must not be used
-// concurrently. Its exported fields must be set before the first Look.
+// File reads and parses the file at Path. The method Look reads the file again if the file has
+// changed. A File must not be used concurrently. Its exported fields must be set before the first
+// Look.
 type File[T any] struct {
 	Path  string // a relative path is resolved at each Look
 	Max   int64  // the largest size in bytes; must be less than math.MaxInt64
@@ -72,10 +73,11 @@ func (f *File[T]) Look() *Seen[T] {
 	return f.seen
 }
 
-// unchanged reports whether the file at Path, described by info, has not changed since the
-// last read. The size, the modification time and the identity of the file must be the same.
-// The identity differs if another file was renamed to Path. unchanged returns false if the
-// modification time at the last read was newer than settled.
+// unchanged reports whether the file at Path, described by info, has not changed since the last
+// read. The size, the modification time and the identity of the file must be the same. The identity
+// differs if another file was renamed to Path. It also returns false if the file was modified less
+// than the time settled before the last read. A later change could then have the same modification
+// time.
 func (f *File[T]) unchanged(info os.FileInfo) bool {
 	return f.info != nil && !f.young && os.SameFile(info, f.info) &&
 		info.Size() == f.info.Size() && info.ModTime().Equal(f.info.ModTime())

@@ -64,8 +64,8 @@ func (p *Poller[S]) States(ctx context.Context) iter.Seq[*S] {
 // Latest returns the current value. It may be called only while a loop over States runs.
 func (p *Poller[S]) Latest() *S { return p.now().latest }
 
-// enter adds a user. If the goroutine does not run, enter starts it and discards the old
-// state.
+// enter adds a user. If the goroutine that polls does not run, enter starts it and discards the
+// value of an earlier goroutine.
 func (p *Poller[S]) enter() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,8 +79,8 @@ func (p *Poller[S]) enter() {
 	go p.poll(p.idle)
 }
 
-// leave removes a user. It does not wait for the end of the goroutine, because a file
-// system may hang.
+// leave removes a user. After the last user it signals the goroutine to end, but does not wait,
+// because a file system may hang.
 func (p *Poller[S]) leave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,9 +100,8 @@ func (p *Poller[S]) now() *state[S] {
 	return p.state
 }
 
-// poll calls look at once and then at each tick, as long as there are users. A value on the
-// channel idle ends the wait for the next tick, so that poll returns at once after the last
-// user.
+// poll calls look at once and then at each tick, until no user remains. The channel idle gets a
+// value when the last user leaves, so that poll returns without waiting for the next tick.
 func (p *Poller[S]) poll(idle <-chan struct{}) {
 	ticker := time.NewTicker(p.every)
 	defer ticker.Stop()
@@ -119,8 +118,9 @@ func (p *Poller[S]) poll(idle <-chan struct{}) {
 	}
 }
 
-// wanted reports whether there are users. Without users, it sets polling to false under the
-// lock, so that a new user starts another goroutine.
+// wanted reports whether poll must continue, because the Poller has users. If not, it sets the
+// field polling to false in the same critical section, so that the next user starts another
+// goroutine.
 func (p *Poller[S]) wanted() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -32,7 +32,8 @@ func (h *Histogram) Add(d time.Duration) {
 	}
 }
 
-// bounds are the mantissas of 2^(1/8), 2^(2/8), ... 2^(7/8), and the end of the octave.
+// bounds has the upper end of each bucket of one octave: 2^(1/8), 2^(2/8), and so on to 2. Each is
+// stored as the difference of its bits and the bits of 1, as in function bucket.
 var bounds = func() (b [PerOctave]uint64) { //nolint:gochecknoglobals // a constant table
 	for i := range b {
 		b[i] = math.Float64bits(math.Exp2(float64(i+1)/PerOctave)) - math.Float64bits(1)
@@ -53,9 +54,9 @@ func bucket(x float64) int {
 	return int(bits>>52)*PerOctave + int(i)
 }
 
-// Quantile returns the duration that a share q of the counted durations does not exceed.
-// The result is limited to the range from shortest to longest. For a quantile in the last
-// bucket, Quantile returns the argument longest, because that bucket has no upper bound.
+// Quantile returns an estimate of the shortest duration that is not exceeded by the share q of the
+// counted durations. The result is limited to the range from shortest to longest. For a quantile in
+// the last bucket, Quantile returns the argument longest, because that bucket has no upper bound.
 func (h *Histogram) Quantile(q float64, shortest, longest time.Duration) time.Duration {
 	var total uint64
 	for _, n := range h {

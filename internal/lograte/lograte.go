@@ -10,8 +10,8 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// Burst is the largest number of records with the same message and level that are written
-// in a Period. After the Period, one record reports the number of suppressed records.
+// Burst is the largest number of records with the same message and level that are written within
+// the time Period. After that time, one record reports the number of suppressed records.
 const (
 	Burst  = 10
 	Period = 10 * time.Second
@@ -103,9 +103,9 @@ func (l *limits) admit(h slog.Handler, r slog.Record) bool {
 	return false
 }
 
-// forget removes the messages whose period is over. It keeps messages with suppressed
-// records, because summarize removes them. It reports whether it removed any message. The
-// caller must hold mu.
+// forget removes each message if its period is over and no record was suppressed. Messages with
+// suppressed records stay, because summarize removes them. It reports whether it removed any
+// message. The caller must hold mu.
 func (l *limits) forget(now time.Time) bool {
 	before := len(l.repeats)
 	for key, c := range l.repeats {

@@ -64,8 +64,8 @@ func Contain(f func()) (err error) {
 	return nil
 }
 
-// Do calls f and returns its error. If f panics, Do returns an error that matches [Error],
-// and its text begins with name.
+// Do calls f and returns its error. If f panics, Do returns an error that wraps an [Error]. The
+// text of this error begins with name.
 func Do(name string, f func() error) (err error) {
 	if panicked := Contain(func() { err = f() }); panicked != nil {
 		return fmt.Errorf("%s: %w", name, panicked)

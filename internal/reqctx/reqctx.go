@@ -158,9 +158,9 @@ func (c *Context) Release() {
 	c.endLocked(canceled, context.Canceled, false)
 }
 
-// Lift removes the time limit. It returns false if the limit has already ended the context.
-// If no component watches the context, it ends at its limit only when Err, Cause, Expired
-// or Cancel is called. Until then, Lift returns true even after the limit.
+// Lift removes the time limit. It returns false if the limit has already ended the context. If no
+// component watches the context (by Done, AfterFunc or Watch), the limit is checked only when Err,
+// Cause, Expired or Cancel is called. Until then, Lift returns true even after the limit.
 func (c *Context) Lift() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -256,9 +256,9 @@ func (c *Context) poll() {
 // noLimit is the result of pollLocked for a context without a deadline.
 const noLimit time.Duration = math.MaxInt64
 
-// pollLocked ends c if the deadline of c has passed, or if above, the error of the parent,
-// is not nil. It then unlocks mu. Otherwise it leaves mu locked and returns the time until
-// the deadline.
+// pollLocked ends c, unlocks mu and returns true if the deadline of c has passed or the parent has
+// ended. Otherwise it leaves mu locked and returns the time until the deadline. The argument above
+// is the error of the parent, or nil. The caller must hold mu.
 func (c *Context) pollLocked(above error) (left time.Duration, ended bool) {
 	left = noLimit
 	if !c.deadline.IsZero() && !c.lifted {
@@ -279,8 +279,9 @@ func (c *Context) pollLocked(above error) (left time.Duration, ended bool) {
 	return 0, true
 }
 
-// endedFirst reports whether the parent ended at its deadline, and the deadline of c is
-// earlier. The argument above is the error of the parent.
+// endedFirst reports whether c ended before its parent, although both have ended now. It returns
+// true if the parent ended at its deadline and the deadline of c is earlier. The argument above is
+// the error of the parent.
 func (c *Context) endedFirst(above error) bool {
 	deadline, ok := c.parent.Deadline()
 	return errors.Is(above, context.DeadlineExceeded) && ok && c.deadline.Before(deadline)

@@ -102,7 +102,8 @@ func (s *watchers) done() (d doneChan, old bool) {
 	return d, false
 }
 
-// end returns the watchers, and removes all of them except the channel of Done.
+// end returns a copy of s, on which the caller calls notify. It then removes all watchers from s,
+// except the channel that later calls of Done return.
 func (s *watchers) end() watchers {
 	all := *s
 	*s = watchers{}
@@ -137,9 +138,9 @@ func (s *watchers) remove(w Watcher) bool {
 	return ok
 }
 
-// notify calls ContextDone of all watchers. It first closes the channel of Done and cancels
-// the derived contexts, as package context does. A watcher that is called later may cancel
-// a derived context with another cause, without effect.
+// notify calls ContextDone of all watchers. It first closes the channel of Done and cancels the
+// derived contexts, as package context does. If another watcher then cancels a derived context with
+// another cause, this has no effect.
 func (s *watchers) notify(cause error) {
 	for _, derived := range [...]bool{true, false} {
 		for _, w := range s.first {

@@ -71,8 +71,9 @@ func FromIP(ip netip.Addr) *net.IPAddress {
 }
 
 // TLS returns the TLS server name and the expected identity of an endpoint. Both are "" for
-// cleartext. If id has no server name, a DNS identity is also the server name. A URI
-// identity (SPIFFE) without a server name is an error, with "" for both.
+// cleartext. If id has no server name, a DNS identity is also the server name. An id without an
+// identity is an error, and a URI identity (SPIFFE) without a server name, too. Both results are
+// then "".
 //
 // TLS does not validate names, because an invalid name must cause a failed handshake, not
 // cleartext.

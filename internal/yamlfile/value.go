@@ -40,9 +40,9 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Located adds the prefix "file: " to an error, such as an error of the operating system.
-// It returns nil and an [*Error] unchanged, because the text of an Error begins with the
-// name of the file.
+// Located adds the prefix "file: " to an error, such as an error of the operating system. It
+// returns nil for a nil err. It returns an err that wraps an [*Error] unchanged, because the text
+// of an Error begins with the name of the file.
 func Located(err error) error {
 	if _, ok := errors.AsType[*Error](err); ok || err == nil {
 		return err
@@ -109,7 +109,7 @@ func (v Value) Warnf(format string, args ...any) {
 	v.Warnings = append(v.Warnings, v.Note(fmt.Sprintf(format, args...)))
 }
 
-// Note returns an Error at the position of v. If something is missing at the end of the
+// Note returns an Error at the position of v. If the parser reports a line after the end of the
 // file, the position is the last line.
 func (v Value) Note(reason string) *Error {
 	e := &Error{File: v.Name, Line: min(max(v.Node.Line, 1), v.lines), Column: v.Node.Column, Field: v.Path, Reason: reason}

@@ -197,9 +197,9 @@ func peekNow(conn net.Conn, g peekSpec) (seen []byte, next net.Conn, err error) 
 	return seen[:min(len(seen), g.max)], next, err
 }
 
-// fill reads until g.enough returns true or g.max bytes have arrived. It keeps the bytes,
-// so that Read returns them again. The result is longer than g.max if an earlier call has
-// read more bytes.
+// fill reads until g.enough returns true or g.max bytes have arrived. It keeps the bytes, so that
+// Read returns them again. If an earlier call has read more than g.max bytes, the result has all of
+// them.
 func (f *bufferedConn) fill(g peekSpec) (seen []byte, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

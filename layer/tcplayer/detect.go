@@ -32,12 +32,12 @@ type Protocols struct {
 // server sends first. Its later bytes are not checked: a late HTTP request can carry forged
 // identity headers, as in linkerd's proxy. [WithSkipDetect] avoids the wait.
 //
-// Admission: the chosen server decides. A rejected connection stays open and unread. If
-// bytes had to be read, it is reset, with an error that does not match
-// [layer.ErrNotReady]. Ready returns nil if one server is ready. Otherwise it waits for
-// the last server that is not nil. Cancellation: the end of ctx ends the wait and resets
-// the connection. Body: Detect removes the read deadline of the connection. Cost: 1 KiB
-// and two system calls for each connection.
+// Admission: the chosen server decides. A rejected connection stays open if no byte was read from
+// it, as for a TCP connection on Linux. Otherwise it is reset, with an error that does not match
+// [layer.ErrNotReady]. Ready returns nil if one server is ready. Otherwise it waits for the last
+// server that is not nil. Cancellation: the end of ctx ends the wait and resets the connection.
+// Body: Detect removes the read deadline of the connection. Cost: 1 KiB and two system calls for
+// each connection.
 //
 // Errors: errors of the server are returned unchanged. Other errors are a [layer.Error]. It
 // matches [layer.ErrNoRoute] without a server, and [io.ErrUnexpectedEOF] if the client
@@ -110,10 +110,10 @@ func canceledError(ctx context.Context, at string) error {
 	return &layer.Error{Layer: at, Kind: layer.ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx)}
 }
 
-// serveNext passes the connection next to svc. next is conn, or a wrapper of conn that also
-// returns the bytes that a peek has read. If svc rejects next after bytes were read from conn,
-// serveNext resets the connection. If svc is nil, it resets the connection and returns an
-// error. The argument at is the name of the layer for errors.
+// serveNext calls svc with the connection next, which is conn or a wrapper that also returns the
+// bytes that a peek has read from conn. If svc is nil, or svc rejects next after bytes were read,
+// serveNext resets the connection and returns an error that is not a rejection. The argument at is
+// the name of the layer for errors.
 func serveNext(ctx context.Context, at string, svc Server, conn, next net.Conn) (ByteCount, error) {
 	if svc == nil {
 		reset(next)
@@ -126,8 +126,8 @@ func serveNext(ctx context.Context, at string, svc Server, conn, next net.Conn) 
 	return t, err
 }
 
-// consumed reports whether bytes were read from conn, so that only next returns them. The
-// connection next is a wrapper of conn, or conn itself.
+// consumed reports whether next, a wrapper of conn, has read bytes from conn. Then only a Read of
+// next returns these bytes. If next is conn itself, the result is false.
 func consumed(conn, next net.Conn) bool {
 	holders, _ := conn.(*bufferedConn)
 	for {
@@ -150,8 +150,8 @@ func consumedError(at string, conn net.Conn, err error) error {
 	return &layer.Error{Layer: at, Reason: "rejected after the first bytes were read", Err: &lateError{err}}
 }
 
-// lateError has the text of a rejection but does not match [layer.ErrNotReady]. Only
-// [ErrorKind] uses the rejection itself.
+// lateError has the text of a rejection but does not match [layer.ErrNotReady]. [ErrorKind]
+// classifies it as the rejection.
 type lateError struct{ rejection error }
 
 func (e *lateError) Error() string { return e.rejection.Error() }
@@ -192,9 +192,9 @@ type detectMeters struct {
 	late, failed metrics.Counter            // results read_timeout and error
 }
 
-// record records the result of a detection that began at start. The result is the
-// protocol spoken if err is nil, and otherwise err. If m is nil, record does nothing. It
-// ignores an error after ctx has ended.
+// record counts the result of a detection and records its duration since start. If err is nil, the
+// result is the protocol spoken. Otherwise it is a timeout or another error. If m is nil, or err
+// occurred after the end of ctx, record does nothing.
 func (m *detectMeters) record(ctx context.Context, start time.Time, spoken Protocol, err error) {
 	switch {
 	case m == nil, err != nil && ctx.Err() != nil:
@@ -274,7 +274,7 @@ func (o *detectOptions) noBytesError(conn net.Conn, at, reason string, err error
 	return e
 }
 
-// choice is the list of the servers that a detection can choose, without nil servers.
+// choice has the servers that are not nil, of those to which a detection can pass a connection.
 type choice struct{ servers []Server }
 
 func newChoice(servers ...Server) choice {

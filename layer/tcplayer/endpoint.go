@@ -17,8 +17,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Endpoint makes TCP connections to one address. It is a [Service] and safe for concurrent
-// use. It is ready until a connection attempt fails.
+// Endpoint makes TCP connections to one address. It is a [Service] and safe for concurrent use. It
+// is ready unless the last connection attempt failed.
 //
 // Admission: Call connects. After a failed attempt, TLS included, it rejects requests
 // until a backoff ends. Then it allows one attempt at a time, the probe. A waiting Ready
@@ -94,8 +94,8 @@ type attempt struct {
 	err  error
 }
 
-// attempt connects for a Call and sends the result to out. If done is closed first, it
-// closes the connection. trial is true if the attempt is a probe.
+// attempt connects for a Call and sends the result to out. If the Call has ended before (done is
+// closed), it closes the connection. The argument trial is true if the attempt is a probe.
 func (e *Endpoint) attempt(trial bool, out chan<- attempt, done <-chan struct{}) {
 	conn, err := e.connect(trial)
 	select {
@@ -115,8 +115,8 @@ func (e *Endpoint) probe() {
 	}
 }
 
-// connect makes a connection within the connect timeout and reports the result to the link.
-// trial is true for a probe.
+// connect makes a connection within the connect timeout and reports the result to e.link, the state
+// of the path to the address. The argument trial is true for a probe.
 func (e *Endpoint) connect(trial bool) (net.Conn, error) {
 	e.connecting.Add(1)
 	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
@@ -189,16 +189,16 @@ func (e *Endpoint) Ready(ctx context.Context) error {
 	}
 }
 
-// await waits until d has passed, ctx ends, or the Endpoint is closed. It also returns when
-// the change counter of the link differs from seen.
+// await waits until the state of the link has changed, d has passed, ctx ends, or the Endpoint is
+// closed. The state has changed if its change counter differs from the argument seen.
 func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	_ = e.wake.Wait(ctx, func() bool { return e.link.changes.Load() != seen || e.life.Err() != nil })
 }
 
-// reject returns a rejection with the given reason and cause. after is its RetryAfter; 0
-// means none.
+// reject returns a rejection with the given reason and cause. The argument after is its RetryAfter,
+// which is 0 if the time is unknown.
 func (e *Endpoint) reject(reason string, after time.Duration, cause error) error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: reason, RetryAfter: after, Err: cause}
 }

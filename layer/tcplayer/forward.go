@@ -176,9 +176,9 @@ func (p *pair) finish() {
 	_ = p.client.Close()
 }
 
-// eofConn is the connection below a TLS connection of this package. It records a TCP EOF
-// that arrives without close_notify. crypto/tls returns io.EOF with and without close_notify,
-// but only a TCP EOF can be forged by an attacker.
+// eofConn is the connection below a TLS connection of this package. It records a TCP EOF that
+// arrives without close_notify. crypto/tls returns io.EOF in both cases. An attacker can forge a
+// TCP EOF, but not close_notify.
 type eofConn struct {
 	net.Conn
 	ended atomic.Bool

@@ -151,9 +151,8 @@ func (h *observedConn) readEOF() {
 	h.endDirection(&h.readEnd)
 }
 
-// endDirection records that one direction has ended. The argument which is &h.readEnd or
-// &h.sentEnd. endDirection sets *which to true. When both directions have ended,
-// endDirection ends the observation without an error.
+// endDirection records the end of one direction by setting *which to true. The argument which is
+// &h.readEnd or &h.sentEnd. When both are true, endDirection ends the observation without an error.
 func (h *observedConn) endDirection(which *bool) {
 	h.mu.Lock()
 	*which = true

@@ -151,9 +151,9 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// failed logs the error err of a Call. It resets the connection after a rejection or a panic.
-// It is a separate function, because its variables would enlarge the stack of every
-// connection if they were in serve.
+// failed logs the error err of a Call. It resets the connection after a rejection or a panic. It is
+// not a part of the method serve, because its variables would enlarge the stack of every
+// connection.
 func (s *server) failed(ctx context.Context, conn net.Conn, traffic ByteCount, err error) {
 	panicked, _ := errors.AsType[*panics.Error](err)
 	switch {

@@ -76,8 +76,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// check returns all errors of c, joined. The caller must set the defaults before. check
-// does not check Roots.
+// check returns an error that joins all problems of c, except those of Roots. The caller must set
+// the defaults of c first.
 func (c Config) check() error {
 	errs := []error{caller.Check(c.Name), c.checkServerName(), c.checkRequest()}
 	if c.Token == nil {
