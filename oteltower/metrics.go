@@ -88,8 +88,8 @@ type counter struct {
 	opts  []metric.AddOption // made once, because that allocates
 }
 
-// With returns a counter with the labels added. Layers and balancers call With when they
-// are created.
+// With returns a counter with additional attributes. labelValues are pairs of names and values.
+// Layers and balancers call With when they are created.
 func (c counter) With(labelValues ...string) metrics.Counter {
 	return newCounter(c.to, with(c.attrs, labelValues))
 }
@@ -176,8 +176,8 @@ type gauge struct {
 	value *gaugeValue // nil until the label has a value
 }
 
-// With returns a gauge with the labels added. Layers and balancers call With when they are
-// created.
+// With returns a gauge with additional attributes. labelValues are pairs of names and values.
+// Layers and balancers call With when they are created.
 func (g gauge) With(labelValues ...string) metrics.Gauge {
 	attrs := with(g.attrs, labelValues)
 	return gauge{vec: g.vec, attrs: attrs, value: g.vec.value(attrs)}

@@ -64,8 +64,8 @@ func (m *Metrics) Balance(target string) balance.Instruments {
 // buckets are the upper bounds of the buckets of histograms in seconds, from 1 ms to 1 min.
 var buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60} //nolint:gochecknoglobals // a constant
 
-// bound is an instrument.Provider. Its instruments have the given values of the labels
-// target and route.
+// bound is an instrument.Provider for one route and one target. Each instrument that it makes
+// has the labels target and route with these values.
 type bound struct {
 	*Metrics
 	values []string
@@ -121,9 +121,9 @@ func (b bound) Histogram(name, help string) metrics.Histogram {
 	return histogram{vec.WithLabelValues(b.values...)}
 }
 
-// counter is an instrument that may have one label, such as "op". Before the label has a
-// value, the field Counter is nil, and the function in the field with returns the counter
-// for a value.
+// counter is an instrument with or without a label, such as "op". If it has a label without a
+// value, the field Counter is nil and does not count. The function with then returns the counter
+// for a value of the label.
 type counter struct {
 	prometheus.Counter
 	with func(value string) prometheus.Counter
@@ -138,7 +138,7 @@ func (c counter) With(labelValues ...string) metrics.Counter {
 	return counter{Counter: c.with(labelValues[1])}
 }
 
-// Add adds delta. Before the label has a value, it does nothing.
+// Add adds delta. If the counter has a label without a value, it does nothing: call With first.
 func (c counter) Add(delta float64) {
 	if c.Counter != nil {
 		c.Counter.Add(delta)

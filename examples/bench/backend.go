@@ -21,16 +21,17 @@ const (
 var largeSize = 1 << 20 //nolint:gochecknoglobals // the tests change it once
 
 // responseSize is the size of a small response body in bytes. responseHeaders and
-// responseTrailers are the header blocks of a gRPC response. They are encoded by hand (RFC
-// 7541, section 6.2.2). Each field consists of a 0, the length of the name, the name, the
-// length of the value and the value.
+// responseTrailers are the header blocks of a gRPC response, encoded by hand (RFC 7541, section
+// 6.2.2). In them, a field is a 0, the length of the name, the name, the length of the value,
+// and the value.
 const (
 	responseSize     = 1024
 	responseHeaders  = "\x88\x00\x0ccontent-type\x10application/grpc" // :status 200
 	responseTrailers = "\x00\x0bgrpc-status\x010"
 )
 
-// backend is the role of the server behind all proxies. It serves until the process ends.
+// backend is the role of the HTTP and gRPC server to which all proxies forward requests. It
+// serves until the process ends.
 func backend(_ context.Context, _ []string, ready func(string, command)) error {
 	small, large := http1Response(responseSize), http1Response(largeSize)
 	call, largeCall := message(responseSize), message(largeSize)
@@ -59,9 +60,10 @@ func http1Response(size int) string {
 	return "HTTP/1.1 200 OK\r\nContent-Type: text/plain" + contentLength + strconv.Itoa(size) + headEnd + strings.Repeat("x", size)
 }
 
-// http1Responder returns a function for one connection. The function processes the received
-// bytes, and writes a response for each complete request. The response is the argument
-// large for a GET request with largePath, and the argument small for other requests.
+// http1Responder returns a function that serves one HTTP/1.1 connection. The caller calls the
+// function after each read. The function appends a response to the field out for each complete
+// request. A GET request with largePath gets the response in the argument large, and other
+// requests get that in small.
 func (w *wire) http1Responder(small, large string) func() {
 	response := "" // to the last request
 	return func() {
@@ -83,9 +85,10 @@ func (w *wire) http1Responder(small, large string) func() {
 	}
 }
 
-// grpcResponder returns a function for one connection. The function processes the received
-// frames, and responds to each complete call. The response is the argument large for a
-// request of downloadSize bytes, and the argument small for other requests.
+// grpcResponder returns a function that serves one gRPC connection. The caller calls the
+// function after each read. The function responds to each complete call. A call with a request
+// of downloadSize bytes gets the response in the argument large, and other calls get that in
+// small.
 func (w *wire) grpcResponder(small, large string) func() {
 	received := make(map[uint32]int) // bytes of each open request
 	return func() {

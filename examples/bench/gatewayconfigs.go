@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// gateways returns the compared gateways. The argument own is the path of the program
-// examples/gateway.
+// gateways returns the gateways that are compared: examples/gateway, nginx, Caddy and Traefik.
+// The argument own is the path of the program examples/gateway.
 func gateways(own string) []gateway {
 	return []gateway{
 		{

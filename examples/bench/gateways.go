@@ -45,10 +45,10 @@ type gateway struct {
 	reload func(ctx context.Context, g gateway, p *process, s gatewaySettings) error
 }
 
-// gatewaySettings has the parts of the configuration that differ between runs. Each
-// response has the header [generationHeader] with the value of the field generation. If
-// master is true, nginx starts with a master process, which a reload needs. The field
-// master is false while CPU time is measured.
+// gatewaySettings has the parts of the configuration of a gateway that differ between runs. The
+// field generation is the value of the response header [generationHeader]. The field master
+// makes nginx start a master process. A reload needs that process. It is left out while CPU time
+// is measured.
 type gatewaySettings struct {
 	dir           string
 	listen, admin string
@@ -173,7 +173,7 @@ func (g gateway) write(s gatewaySettings) error {
 	return nil
 }
 
-// start starts the gateway and waits until it serves its last route.
+// start writes the files of the gateway, starts it, and waits until it serves its last route.
 func (g gateway) start(ctx context.Context, cpus []int, s gatewaySettings) (*process, error) {
 	if err := os.RemoveAll(s.dir); err != nil {
 		return nil, err
@@ -230,8 +230,8 @@ type reloads struct {
 	requests, failed int
 }
 
-// measureReloads changes the configuration of the gateway of t while clients send requests.
-// The clients count the failed requests.
+// measureReloads changes the configuration of the gateway of t several times while clients send
+// requests. It stores the duration of each reload and the result of the clients in t.reloads.
 func (b *bench) measureReloads(ctx context.Context, t *target) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()

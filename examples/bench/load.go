@@ -14,16 +14,16 @@ import (
 	"time"
 )
 
-// atOnce is the number of concurrent requests on all connections together. An HTTP/1.1
-// connection has one open request, and a gRPC connection has streamsOfConn open requests.
+// atOnce is the number of open requests on all connections together. streamsOfConn is the number
+// of open requests on one gRPC connection. An HTTP/1.1 connection has one.
 const (
 	atOnce        = 64
 	streamsOfConn = 4
 )
 
-// The constant name is the authority of each request, which the sidecar resolves. The
-// constant fields has the header fields of an HTTP/1.1 request. The constant requestHeaders
-// is the header block of a gRPC call, encoded like responseHeaders.
+// The constant name is the authority of each request. The constant fields has the header fields
+// of an HTTP/1.1 request. The constant requestHeaders is the header block of a gRPC call,
+// encoded like responseHeaders.
 const (
 	name           = "bench.default.svc.cluster.local"
 	routesProtocol = "%d routes" // HTTP/1.1 by a gateway with this number of routes
@@ -191,8 +191,8 @@ func (l *load) openLoop(rate float64) error {
 	return nil
 }
 
-// send writes n requests to the connection. The latency of each request begins at the time
-// due.
+// send writes n requests to the connection. The measured latency of each begins at the time due,
+// which may be in the past.
 func (c *client) send(n int, due time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -288,8 +288,8 @@ func (c *client) grpcResponses() error {
 	return nil
 }
 
-// finish records the latency of the request with the given stream number. In a closed loop,
-// it then adds the next request, unless the run has ended. The caller holds mu.
+// finish records the latency of the request on the given HTTP/2 stream. In a closed loop, it
+// then adds the next request, unless the run has ended. The caller holds mu.
 func (c *client) finish(stream uint32) {
 	now := time.Now()
 	c.took = append(c.took, now.Sub(c.calls[stream].due))

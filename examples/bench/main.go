@@ -32,9 +32,9 @@ import (
 	"github.com/gotower/gotower/examples/internal/cli"
 )
 
-// The names of the protocols, and the rate of the open loop in requests per second.
-// Responses of the download protocols and requests of the upload protocols have a large
-// body.
+// The names of the protocols that are measured. fixedRate is the rate of the open loop in
+// requests per second. In the download protocols, responses have a large body, and in the upload
+// protocols, requests have one.
 const (
 	http1Protocol    = "http1"
 	grpcProtocol     = "grpc"
@@ -66,8 +66,8 @@ func main() {
 	os.Exit(cli.Status(os.Stderr, err))
 }
 
-// bench is one comparison of proxies: its settings, its processes and its targets. If
-// gateways is true, the targets are gateways.
+// bench is one comparison of proxies: its settings, its processes, and the proxies with their
+// results. If gateways is true, it compares gateways instead of sidecars and other proxies.
 type bench struct {
 	proxyCPUs, otherCPUs        []int
 	gateways                    bool
@@ -143,8 +143,9 @@ func compare(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	return nil
 }
 
-// run starts the backend and the controller, which all proxies use. It then runs the
-// rounds, and measures each proxy once in each of them.
+// run starts the backend, which all proxies use, and measures the proxies. If b.gateways is
+// true, it calls runGateways. Otherwise it also starts the controller, and measures each proxy
+// once in each round.
 func (b *bench) run(ctx context.Context) (err error) {
 	if b.proxyCPUs, b.otherCPUs, err = split(); err != nil {
 		return err
@@ -203,8 +204,9 @@ func (b *bench) findTargets(ctx context.Context) {
 	}
 }
 
-// measure starts the target t and measures the loads with the given protocol. A short run
-// before the measurements warms the target up.
+// measure starts the target t and the load generator for the given protocol. It runs each load
+// with this protocol once and adds the result to t.samples. A short run before the measurements
+// warms the target up.
 func (b *bench) measure(ctx context.Context, t target, protocol string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*b.duration+time.Minute)
 	defer cancel()

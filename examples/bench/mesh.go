@@ -16,8 +16,8 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// The names of the certificate authority, and of the second sidecar, which is in front of
-// the server.
+// authorityName and serverName are the names in the certificates of the certificate authority,
+// and of the second sidecar, which is in front of the server.
 const (
 	authorityName = "identity.cluster.local"
 	serverName    = "server.cluster.local"
@@ -105,8 +105,8 @@ func meshOf(ctx context.Context, backend string, ready func(client *sidecar.Prox
 }
 
 // background listens on a free port of loopback and calls serve with the listener in a new
-// goroutine. It returns the address of the listener, and sends the result of serve to
-// ended.
+// goroutine. It returns the address of the listener. When serve returns, its error is sent to
+// the channel ended.
 func background(ended chan<- error, serve func(net.Listener) error) (addr string, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -19,12 +19,12 @@ import (
 const roleVariable = "GOTOWER_BENCH_ROLE"
 
 // role is the main function of a process that this program starts from itself. args are the
-// arguments of the process. The role calls ready when it accepts work, with its address and
-// its command. It returns an error when it fails.
+// arguments of the process. When the role accepts work, it calls ready. The arguments of ready
+// are the address of the role, and the function for commands of the parent process.
 type role func(ctx context.Context, args []string, ready func(addr string, serve command)) error
 
-// command is a function of a role that the parent process can call. The parent sends line
-// to the process of the role, and receives the result as JSON.
+// command is a function of a role for its parent process. The parent writes line to the process.
+// The process calls the function and writes the result as JSON.
 type command func(line string) (result any, err error)
 
 // playRole runs the role r. It first writes the address of the role to the output out. For

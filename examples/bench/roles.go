@@ -25,7 +25,7 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// roles returns the roles by name. The arguments of each role of a proxy are the protocol,
+// roles returns the roles by name. The roles of proxies have the same arguments: the protocol,
 // the address of the backend and the address of the controller.
 func roles() map[string]role {
 	return map[string]role{
@@ -41,8 +41,8 @@ func roles() map[string]role {
 	}
 }
 
-// memory is the [command] of each role that accepts connections. It returns the number of
-// allocations of this process since its start.
+// memory is the [command] of the roles that only accept connections. It ignores its argument,
+// and returns the number of allocations of this process since its start.
 func memory(string) (any, error) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -35,9 +35,9 @@ type frame struct {
 	payload     []byte
 }
 
-// wire is a connection with its unprocessed input and its unwritten output. It does not
-// decode header blocks. It announces a header table of size 0, because then a skipped
-// header block does not affect later ones.
+// wire is a connection with its unprocessed input and its unwritten output. It does not decode
+// header blocks. It announces a size of 0 for the header table of HPACK, so that header blocks
+// do not depend on each other.
 type wire struct {
 	conn   net.Conn
 	room   []byte // memory of the field in
@@ -50,8 +50,8 @@ type wire struct {
 	skip   int    // bytes of an HTTP/1.1 body that are still to come
 }
 
-// body is the rest of a message that is sent on a stream. The stream ends with the header
-// block in the field trailers. If trailers is empty, the stream ends with the message.
+// body is the part of a message that has not been sent yet. If trailers is not empty, a header
+// block with them ends the stream. Otherwise the last DATA frame ends it.
 type body struct {
 	stream         uint32
 	window         int
@@ -62,8 +62,8 @@ func newWire(conn net.Conn) wire {
 	return wire{conn: conn, room: make([]byte, 64<<10), window: initialWindow, start: initialWindow}
 }
 
-// pump appends DATA frames and trailers of the bodies to the field out, as far as the windows
-// permit.
+// pump appends DATA frames to the field out, as far as the flow control windows permit. After
+// the last DATA frame of a body, it appends its trailers.
 func (w *wire) pump() {
 	kept := w.bodies[:0]
 	for _, b := range w.bodies {
@@ -88,8 +88,8 @@ func (w *wire) pump() {
 	w.bodies = kept
 }
 
-// update changes the windows of the streams as the frame f specifies. f is a SETTINGS or
-// WINDOW_UPDATE frame.
+// update applies f, a SETTINGS or WINDOW_UPDATE frame, to the flow control windows of the
+// streams. A window is the number of bytes that the peer still accepts.
 func (w *wire) update(f frame) {
 	more := 0
 	if f.kind == frameWindowUpdate {
@@ -146,9 +146,9 @@ func (w *wire) frame(kind, flags byte, stream uint32, payload string) {
 	w.out = append(w.out, payload...)
 }
 
-// next removes the next complete frame from the field in and returns it. ok is false if
-// the frame is incomplete. next responds to SETTINGS, PING and WINDOW_UPDATE frames
-// itself and does not return them.
+// next removes the next complete frame from the field in and returns it. ok is false if no
+// complete frame has arrived. next responds to SETTINGS, PING and WINDOW_UPDATE frames itself
+// and does not return them.
 func (w *wire) next() (f frame, ok bool) {
 	for len(w.in) >= frameHeader {
 		end := frameHeader + (int(w.in[0])<<16 | int(w.in[1])<<8 | int(w.in[2]))

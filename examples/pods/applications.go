@@ -53,9 +53,9 @@ func (r *running) listening(ctx context.Context, p pod, port uint16) error {
 	})
 }
 
-// nginx writes a configuration for nginx in the pod p. The server responds with the name of
-// the pod and the URI of the request. It responds with 500 to a request to the service shop
-// while the file of [running.failing] exists.
+// nginx writes a configuration file for nginx in the pod p and returns its path. The server
+// responds with the name of the pod and the URI of the request. While the file of
+// [running.failing] exists, it responds with 500 to requests to the service shop.
 func (r *running) nginx(p pod) (file string, err error) {
 	dir := filepath.Dir(r.failing(p))
 	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // for another user
@@ -77,6 +77,6 @@ func (r *running) nginx(p pod) (file string, err error) {
 	return file, os.WriteFile(file, []byte(b.String()), 0o644) //nolint:gosec // for another user
 }
 
-// failing returns the path of a file. While the file exists, nginx in the pod p responds to
-// requests to the service shop with 500.
+// failing returns the path of a file that makes nginx in the pod p fail. While the file exists,
+// nginx responds to requests to the service shop with 500.
 func (r *running) failing(p pod) string { return r.path("run", "nginx-"+p.name, "failing") }

@@ -67,8 +67,9 @@ func (r *running) sendBatch(ctx context.Context, counts map[string]int) error {
 	return nil
 }
 
-// checkEnd terminates the remaining proxies and verifies that their exit status is 0. The
-// proxy of the control plane is terminated last, because the others use it.
+// checkEnd terminates the proxies that earlier checks have not terminated, and verifies that
+// their exit status is 0. The proxy of the control plane is terminated last, because the others
+// use it.
 func (r *running) checkEnd(ctx context.Context) (string, error) {
 	names := []string{r.client.name, r.web2.name, r.data.name, r.control.name}
 	for _, name := range names {

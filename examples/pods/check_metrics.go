@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// answered is the number of requests that the earlier checks have sent to the two web pods.
+// answered is the number of requests that the checks before checkMetricsOut have sent to the two
+// web pods.
 const answered = requests + requests + forged + requests + direct
 
 // checkMetricsOut verifies that the proxy of the client has counted all requests.
@@ -23,10 +24,10 @@ func (r *running) checkMetricsIn(ctx context.Context) (string, error) {
 	return counted(ctx, `direction="inbound"`, fmt.Sprintf("client_id=%q", r.client.identity()), r.web1, r.web2)
 }
 
-// counted adds up the series response_total of the proxies of the pods. It uses the series
-// with tls="true" and the labels in direction and peer, such as direction="inbound". It
-// waits until the sum is the constant answered, because proxies may count a response with a
-// delay. It returns an error if a response counts as a failure.
+// counted adds up the counter response_total of the proxies of the pods. It includes only series
+// with the label tls="true" and the two given labels, such as direction="inbound". It waits
+// until the sum is the constant answered, because a proxy may count a response late. It returns
+// an error if a response counts as a failure or if there are too many.
 func counted(ctx context.Context, direction, peer string, pods ...pod) (string, error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	good, bad := 0, 0

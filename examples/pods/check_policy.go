@@ -63,9 +63,9 @@ func (r *running) checkDeniedConnection(ctx context.Context) (string, error) {
 		contains("the explanation", why, "server="+r.redis.serverName(r.data), "permitted_by=none"))
 }
 
-// denials returns how many requests or connections the proxy of the pod p has denied.
-// metric is the name of the counter, and server is the name of the policy. If the number is
-// 0, denials returns an error.
+// denials returns how many requests or connections the proxy of the pod p has denied. The
+// argument metric is the name of the counter. It counts only denials by the policy with the name
+// server. A number of 0 is an error.
 func denials(ctx context.Context, p pod, metric, server string) (n int, err error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	url := fmt.Sprintf("http://%s/metrics", netip.AddrPortFrom(p.addr, adminPort))

@@ -185,8 +185,8 @@ func shopLabels(parent, kind, route string) []string {
 	return []string{fmt.Sprintf("parent_name=%q", parent), fmt.Sprintf("route_kind=%q", kind), fmt.Sprintf("route_name=%q", route)}
 }
 
-// clientSeries returns the sum of the series of the client's proxy that begin with prefix
-// and contain all elements of labels.
+// clientSeries returns a sum over the metrics of the client's proxy. It adds the series with a
+// name and labels that begin with prefix and contain all elements of labels.
 func (r *running) clientSeries(ctx context.Context, prefix string, labels ...string) (sum int, err error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	url := fmt.Sprintf("http://%s/metrics", netip.AddrPortFrom(r.client.addr, adminPort))
@@ -212,8 +212,8 @@ func (r *running) stackHas(ctx context.Context, texts ...string) error {
 	return contains("/stack", out, texts...)
 }
 
-// routed returns an error unless the labels that tap shows for the request t have the
-// service parent, the given kind of route, and the service backend.
+// routed returns an error if the route labels of t have unexpected values. They must name the
+// service parent, a route of the given kind, and the service backend.
 func (t tapped) routed(parent service, kind string, backend service) error {
 	labels := t.init.RouteLabels
 	return errors.Join(label(labels, "parent_kind", "Service"), label(labels, "parent_name", parent.name),

@@ -20,7 +20,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// tapped is a request that the tap of one proxy has shown.
+// tapped is a request that the tap of one proxy has shown: its headers, and the status of its
+// response.
 type tapped struct {
 	init  tap.Event // event of the request headers
 	code  int       // status of the response
@@ -35,8 +36,8 @@ func (r *running) watch(ctx context.Context) (err error) {
 	return err
 }
 
-// tapPods sends requests to path of the service s, and watches the taps of the proxies of the
-// given pods. It returns one complete request from each tap.
+// tapPods watches the taps of the proxies of the given pods. Meanwhile it sends requests to path
+// of the service s. It returns the first complete request from each tap.
 func (r *running) tapPods(ctx context.Context, s service, path string, pods ...pod) ([]tapped, error) {
 	if err := r.watch(ctx); err != nil {
 		return nil, err
@@ -93,8 +94,9 @@ func (r *running) tapPod(ctx context.Context, path string, p pod) (tapped, error
 	return tapped{}, fmt.Errorf("%s: tap ended without a complete request", p.name)
 }
 
-// explained calls send until the tap of the proxy of the pod p has shown a request to path. It
-// returns the event of the request headers, and the explanation of the request as text.
+// explained watches the tap of the pod p and calls send repeatedly, until the tap has shown a
+// complete request to path with an explanation. It returns the event of the request headers, and
+// the explanation as text.
 func (r *running) explained(ctx context.Context, p pod, path string, send func()) (init tap.Event, why string, err error) {
 	inits := map[uint64]tap.Event{}
 	err = r.tapWhile(ctx, p, &tappb.WatchRequest{Match: match.PathPrefix(path), Explain: true}, send, func(e tap.Event) bool {
@@ -110,8 +112,8 @@ func (r *running) explained(ctx context.Context, p pod, path string, send func()
 	return init, why, err
 }
 
-// deniedConnection calls send until the tap of the pod p has shown a failed connection with
-// its explanation. It returns the event that has both.
+// deniedConnection watches the tap of the pod p and calls send repeatedly, until the tap has
+// shown a failed connection with an explanation. It returns the Close event of the connection.
 func (r *running) deniedConnection(ctx context.Context, p pod, send func()) (failed tap.Event, err error) {
 	err = r.tapWhile(ctx, p, &tappb.WatchRequest{Explain: true}, send, func(e tap.Event) bool {
 		failed = e
@@ -200,8 +202,8 @@ func (r *running) checkTapIn(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%s and %s, from %s", r.web1.name, r.web2.name, all[0].init.SourceLabels["client_id"]), err
 }
 
-// is returns an error unless the request t has the given direction and host, and the status
-// 200.
+// is returns an error if t has another direction, an authority that does not begin with host, or
+// a status other than 200.
 func (t tapped) is(direction tap.Direction, host string) error {
 	init := t.init.RequestInit
 	if t.init.Direction != direction || !strings.HasPrefix(init.Authority, host) || t.code != 200 {

@@ -103,8 +103,8 @@ func (r *running) checkWire(ctx context.Context) (string, error) {
 	return figure, r.expected(seen)
 }
 
-// expected returns an error if a connection that the checks must have caused is missing in
-// seen. The keys of seen describe the captured connections.
+// expected returns an error if one of the connections that the checks have caused is missing in
+// the capture. The keys of seen are the descriptions of the captured connections.
 func (r *running) expected(seen map[string]int) error {
 	redis := r.redis.addr.Port()
 	if r.redis.direct {

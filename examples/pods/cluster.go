@@ -35,9 +35,9 @@ func identity(account string) string {
 // tapper is the service account of the client that may watch taps.
 const tapper = "tapper"
 
-// service is a name with a virtual IP address and a port. No pod has this address. A proxy
-// gets the pods of the service from the controller. A client without a proxy cannot connect
-// to the address.
+// service is a name with a virtual IP address and a port, for a set of pods. No pod has this
+// address. A proxy asks the controller for the pods of the service and connects to one of them.
+// A client without a proxy cannot connect to the address.
 type service struct {
 	name   string
 	addr   netip.AddrPort
@@ -120,11 +120,11 @@ func (c cluster) hosts() string {
 // object is a mapping in YAML.
 type object map[string]any
 
-// destinations returns the configuration file of examples/destination. Each service name
-// has an entry with the endpoints and the profile of the service. Each service address has
-// an entry with the same profile. Each pod address has an entry with a profile whose
-// endpoint is the pod. The argument policy is the outbound policy of shop. The file also
-// has the inbound policies of api and redis.
+// destinations returns the configuration file of examples/destination. Each service name has an
+// entry with the endpoints and the profile of the service. Each service address has an entry
+// with the same profile. The address of a pod has an entry with a profile that leads to that
+// pod. The argument policy is the outbound policy of shop. The file also has the inbound
+// policies of api and redis.
 func (c cluster) destinations(policy object) ([]byte, error) {
 	all := object{}
 	for _, s := range c.services() {

@@ -18,9 +18,9 @@ const (
 	caPort          = 8080
 )
 
-// controlPlane returns the addresses of the controller and the CA, for the proxy of the pod
-// p, and the identity that both must prove. In the pod of the control plane itself, the
-// addresses are on loopback and the identity is empty.
+// controlPlane returns the addresses of the controller and the CA for the proxy of the pod p.
+// name is the identity that both must prove. For the pod of the control plane itself, the
+// addresses are on loopback and name is "", because no identity is checked.
 func (r *running) controlPlane(p pod) (destination, ca, name string) {
 	host := r.control.addr.String()
 	name = r.control.identity()
@@ -92,10 +92,10 @@ func (r *running) writeDestinations(file string, policy object) error {
 	return os.Rename(file+".new", file)
 }
 
-// credentials makes the files that a client of the CA needs. The user uid owns them. dir is
-// the directory of a key and a certificate signing request for the service account. token
-// is the path of a token that the CA accepts for the account. name distinguishes clients of
-// the same account.
+// credentials writes the files with which a client requests certificates from the CA. The user
+// uid owns the files. dir is the directory of a key and a certificate signing request for the
+// service account. token is the path of a token of the account. The argument name makes the
+// directory unique, because several clients may use one account.
 func (r *running) credentials(ctx context.Context, account, name string, uid int) (dir, token string, err error) {
 	dir = r.path("run", "identity-"+name)
 	if err := makePrivateDir(dir, uid); err != nil {

@@ -23,8 +23,8 @@ import (
 	"github.com/gotower/gotower/examples/internal/cli"
 )
 
-// The exit status for a failed check, and for a machine that cannot run the program.
-// automake treats the status 77 as a skipped test.
+// exitFailed is the exit status if a check has failed. exitSkipped is the exit status on a
+// machine that cannot run the program. automake treats 77 as a skipped test.
 const (
 	exitFailed  = 1
 	exitSkipped = 77

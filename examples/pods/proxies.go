@@ -33,7 +33,8 @@ func (r *running) startProxies(ctx context.Context) error {
 	return nil
 }
 
-// proxyProgram returns the path of the program to run as the proxy.
+// proxyProgram returns the path of the program to run as the proxy: that of the flag for it, or
+// else that of examples/proxy.
 func (r *running) proxyProgram() string {
 	if r.proxy != "" {
 		return r.proxy
@@ -55,8 +56,8 @@ func answers(ctx context.Context, client *http.Client, url string) bool {
 	return rsp.StatusCode == http.StatusOK
 }
 
-// environment returns the environment variables of the proxy of the pod p. They are the
-// variables that linkerd's injector sets, with the addresses of this cluster.
+// environment returns the environment variables of the proxy of the pod p. They have the names
+// of the variables that linkerd's injector sets, and the addresses of this cluster.
 func (r *running) environment(ctx context.Context, p pod) ([]string, error) {
 	dir, token, err := r.credentials(ctx, p.account, p.name, proxy)
 	if err != nil {

@@ -21,8 +21,8 @@ type watcher struct {
 	own *id.Identity
 }
 
-// newWatcher returns a client with a certificate for the account. It requests the
-// certificate from the CA as a proxy does. The private key is in a directory whose name
+// newWatcher returns a client of taps with a certificate for the account. It requests the
+// certificate from the CA as a proxy does. The name of the directory with its private key
 // contains the argument name.
 func (r *running) newWatcher(ctx context.Context, account, name string) (*watcher, error) {
 	dir, token, err := r.credentials(ctx, account, name, root)
@@ -57,8 +57,8 @@ func (w *watcher) tap(p pod) (*grpc.ClientConn, error) {
 }
 
 // dial returns a gRPC connection to the given address. If cfg is nil, the connection uses
-// cleartext. Otherwise it uses TLS without ALPN, as proxies do. gRPC's own TLS credentials
-// cannot be used, because they require ALPN.
+// cleartext. Otherwise it uses TLS without ALPN, as linkerd's proxies do. It does not use gRPC's
+// own TLS credentials, because they require ALPN.
 func dial(to netip.AddrPort, cfg *tls.Config) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+to.String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {

@@ -17,7 +17,8 @@ var rules = []struct {
 	{"idioms", regexp.MustCompile(`(?i)\b(in vain|for good|lets? go|goes on|as it (is|was))\b`)},
 }
 
-// longSentence is the name of the count of sentences that have more than maxWords words.
+// longSentence is the name of the count of long sentences. These are sentences with more than
+// maxWords words.
 const (
 	longSentence = "long-sentences"
 	maxWords     = 35

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// text is one comment or message of a Go file, or a Markdown page.
+// text is a comment, a message in Go code, or a Markdown page, with the place where it begins.
 type text struct {
 	file  string
 	line  int

@@ -83,9 +83,9 @@ func compile(ctx context.Context, path, name string) (*pluginpb.CodeGeneratorReq
 	}, nil
 }
 
-// closure returns f and all files that f imports, directly or indirectly. A file comes
-// after its imports. closure skips the files with a path in seen, and adds the paths of the
-// returned files to seen.
+// closure returns f and all files that f imports, directly or indirectly. A file comes after its
+// imports. The keys of seen are the paths of the files that were returned before. closure does
+// not return them again, and adds the others.
 func closure(f protoreflect.FileDescriptor, seen map[string]bool) []*descriptorpb.FileDescriptorProto {
 	if seen[f.Path()] {
 		return nil

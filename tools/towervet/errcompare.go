@@ -40,9 +40,9 @@ func runErrCompare(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// checkCompared checks a comparison of err with the expression other, by an operator or in
-// a switch statement. It reports a mistake if other is an error of package layer, unless
-// isKind returns true.
+// checkCompared checks a comparison of err with the expression other, by an operator or in a
+// switch statement. If other is an error of package layer, the comparison is a mistake, because
+// such an error may be wrapped. The exception is a field Kind, see isKind.
 func checkCompared(pass *analysis.Pass, err, other ast.Expr) {
 	other = ast.Unparen(other)
 	id, ok := other.(*ast.Ident)
@@ -54,9 +54,10 @@ func checkCompared(pass *analysis.Pass, err, other ast.Expr) {
 	}
 }
 
-// isKind reports whether err is a field Kind that may be compared by == with the error of
-// package layer with the given name. It returns false for the Kind of a layer.Error and the
-// names ErrNotReady and ErrTimeout, because Kind may wrap these two.
+// isKind reports whether err is a field Kind that may be compared by == with the layer error of
+// the given name. For the Kind of a layer.Error, it returns false if the name is ErrNotReady or
+// ErrTimeout. Such a Kind may wrap these two. For other names and other fields Kind, it returns
+// true.
 func isKind(pass *analysis.Pass, err ast.Expr, name string) bool {
 	s, ok := ast.Unparen(err).(*ast.SelectorExpr)
 	if !ok || s.Sel.Name != "Kind" {

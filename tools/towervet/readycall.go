@@ -22,10 +22,9 @@ func runReadyCall(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// checkFunc calls checkBlock for each block in body, and checkFunc for each function
-// literal. It checks no block of a function that calls a function named Accept. An accept
-// loop may call Ready before Call, because it must not accept a connection that it cannot
-// serve.
+// checkFunc calls checkBlock for each block in body, and checkFunc for each function literal. If
+// body calls a function named Accept, it skips the blocks. An accept loop may call Ready before
+// Call, because it must not accept a connection that it cannot serve.
 func checkFunc(pass *analysis.Pass, body *ast.BlockStmt) {
 	var blocks [][]ast.Stmt
 	accepts := false
@@ -54,9 +53,9 @@ func checkFunc(pass *analysis.Pass, body *ast.BlockStmt) {
 	}
 }
 
-// checkBlock reports each call of Ready or layer.Poll that a Call of the same service
-// follows in the list of statements block. It ignores a Call in a nested block, which may
-// have chosen the service by the result of Ready, as in a failover.
+// checkBlock reports a call of Ready or layer.Poll as a mistake if a Call of the same service
+// follows in the statements of block. It ignores a Call in a nested block. Such a Call may
+// depend on the result of Ready, as in a failover.
 func checkBlock(pass *analysis.Pass, block []ast.Stmt) {
 	var asked []*ast.CallExpr
 	for _, stmt := range block {
@@ -72,8 +71,9 @@ func checkBlock(pass *analysis.Pass, block []ast.Stmt) {
 	}
 }
 
-// reportAsked is called for a Call of svc. The argument asked has the earlier calls of
-// Ready and Poll. reportAsked reports those for svc as mistakes, and returns the others.
+// reportAsked handles a Call of the service svc. The argument asked has the earlier calls of
+// Ready and Poll. reportAsked reports those of svc as mistakes, and returns those of other
+// services.
 func reportAsked(pass *analysis.Pass, asked []*ast.CallExpr, svc ast.Expr) (others []*ast.CallExpr) {
 	for _, call := range asked {
 		if of, _ := serviceCall(pass.TypesInfo, call); !isSame(pass.TypesInfo, of, svc) {
@@ -100,16 +100,16 @@ func callsOf(stmt ast.Stmt) (calls []*ast.CallExpr) {
 	return calls
 }
 
-// isFailover reports whether stmt is an if statement that ends with continue. Such a
-// statement tries the next service of a loop.
+// isFailover reports whether stmt is an if statement that ends with continue. In a loop over
+// services, such a statement skips a service that is not ready.
 func isFailover(stmt ast.Stmt) bool {
 	last, isIf := lastOfIf(stmt)
 	branch, ok := last.(*ast.BranchStmt)
 	return isIf && ok && branch.Tok == token.CONTINUE
 }
 
-// decides reports whether the result of a call in stmt may prevent the following
-// statements. It returns false only for an if statement that does not end with return.
+// decides reports whether a call in stmt may prevent the statements after stmt. It returns false
+// for an if statement that does not end with return, and true for all other statements.
 func decides(stmt ast.Stmt) bool {
 	last, isIf := lastOfIf(stmt)
 	_, returns := last.(*ast.ReturnStmt)
@@ -124,8 +124,9 @@ func lastOfIf(stmt ast.Stmt) (last ast.Stmt, isIf bool) {
 	return s.Body.List[len(s.Body.List)-1], true
 }
 
-// serviceCall returns the service whose method the expression call calls, and the name of
-// the method. For layer.Poll(s), it returns s and "Poll". For any other expression, svc is nil.
+// serviceCall returns the service and the name of the method that the expression call calls on
+// it. For layer.Poll(s), it returns s and "Poll". If call is not a call of a service, svc is
+// nil.
 func serviceCall(info *types.Info, call *ast.CallExpr) (svc ast.Expr, method string) {
 	callee := typeutil.Callee(info, call)
 	if callee == nil {

@@ -31,8 +31,8 @@ func runReadyForward(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// wrapped returns the field of the struct type t that is a service. t may be a pointer to
-// the struct. It returns nil if t has several such fields or none.
+// wrapped returns the field with the wrapped service of the struct type t, or of the struct to
+// which t points. It returns nil if t has no field that is a service, or several.
 func wrapped(t types.Type) *types.Var {
 	if p, ok := t.(*types.Pointer); ok {
 		t = p.Elem()
@@ -53,8 +53,8 @@ func wrapped(t types.Type) *types.Var {
 	return found
 }
 
-// asking finds those methods of a package that may call a service other than their
-// receiver.
+// asking finds the methods of a package that may call a service, for example an inner one. Calls
+// of the receiver itself do not count.
 type asking struct {
 	info    *types.Info
 	methods map[*types.Func]*ast.FuncDecl // methods of the package
@@ -71,9 +71,9 @@ func newAsking(pass *analysis.Pass) *asking {
 	return a
 }
 
-// mayCall reports whether the method f may call a service other than its receiver. It
-// returns true if f mentions a service, passes its receiver to a function, or calls a
-// method for which mayCall returns true.
+// mayCall reports whether the method f may call a service. It returns true if f mentions a
+// service, passes its receiver to a function, or calls a method for which mayCall returns true.
+// The receiver itself does not count as a service.
 func (a *asking) mayCall(f *ast.FuncDecl) bool {
 	if a.seen[f] {
 		return false
@@ -100,8 +100,8 @@ func (a *asking) mayCall(f *ast.FuncDecl) bool {
 	return found
 }
 
-// mentions reports whether e is a service other than the receiver recv, or a method for
-// which mayCall returns true.
+// mentions reports whether the expression e is a service, or a method for which mayCall returns
+// true. The receiver recv does not count as a service.
 func (a *asking) mentions(recv types.Object, e ast.Expr) bool {
 	if s, ok := e.(*ast.SelectorExpr); ok {
 		if chosen := a.info.Selections[s]; chosen != nil && chosen.Kind() == types.MethodVal {

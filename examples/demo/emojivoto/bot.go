@@ -19,11 +19,10 @@ const (
 	defaultRate = 10
 )
 
-// Bot sends requests to the web front. The first three requests read the list and the
-// leaderboard, and vote for the doughnut. After that, about one request in ten reads the
-// list or the leaderboard. About 15 % of the votes are for the doughnut. The other votes
-// are for each other emoji in turn. The same seed results in the same requests in the same
-// order.
+// Bot sends requests to the web front. Its first three requests read the list, read the
+// leaderboard, and vote for the doughnut. After that, about one request in ten reads the list or
+// the leaderboard. About 15 % of the votes are for the doughnut. The other votes go to the other
+// emoji in turn. The same seed results in the same requests in the same order.
 type Bot struct {
 	client *http.Client
 	base   string

@@ -21,9 +21,9 @@ func register(r grpc.ServiceRegistrar, service string, methods []grpc.MethodDesc
 	r.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Methods: methods}, nil)
 }
 
-// unary returns a method of the replica r. For each request, the method increments a
-// counter, waits for the latency of r, and calls the function call. The function message
-// returns an empty request.
+// unary returns the gRPC method with the given name. For each request, the method increments its
+// counter in r, waits for the latency of r, and returns the result of the function call. The
+// function message returns an empty request for decoding.
 func unary[Req, Rsp proto.Message](
 	r *replica, service, method string, message func() Req, call func(context.Context, Req) (Rsp, error),
 ) grpc.MethodDesc {

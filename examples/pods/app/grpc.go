@@ -95,9 +95,9 @@ func serveGRPC(ctx context.Context, pod, addr string) error {
 	return srv.Serve(lis)
 }
 
-// callGRPC makes n calls of each of the four kinds (unary and streaming) on one connection.
-// It prints a line for each call, with the name of the pod that responded. The line has "?"
-// for the kind whose response is only a number of bytes.
+// callGRPC makes n calls of each of the four kinds (unary and streaming) on one connection. It
+// prints a line for each call, with the kind and the name of the pod that responded. For a call
+// with streaming requests only, the line has "?", because the response does not name the pod.
 func callGRPC(ctx context.Context, to, marker string, n int) error {
 	conn, err := grpc.NewClient("passthrough:///"+to, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -203,8 +203,8 @@ func duplex(ctx context.Context, c grpc_testing.TestServiceClient, marker string
 	return answer, nil
 }
 
-// checkResponse checks p, the payload of a response to a call of the given shape. It
-// returns the line to print, or an error if p does not contain the marker.
+// checkResponse checks that p, the payload of a response, contains the marker. It returns the
+// line to print: shape, which is the kind of the call, and the name of the pod in p.
 func checkResponse(shape, marker string, p *grpc_testing.Payload) (string, error) {
 	pod, rest, _ := strings.Cut(string(p.GetBody()), " ")
 	if rest != marker {

@@ -59,8 +59,9 @@ func postHTTP(ctx context.Context, to, marker string, n int) error {
 	return nil
 }
 
-// post sends one request with the body text, and returns the line to print for the
-// response.
+// post sends one request with the body text and a forged client ID. It checks that the response
+// has the same body, and returns the line to print: the name of the pod and the client ID that
+// the server received.
 func post(ctx context.Context, client *http.Client, to, text string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to, strings.NewReader(text)) //nolint:gosec // the URL is an argument
 	if err != nil {

@@ -44,7 +44,7 @@ func Read(r io.Reader) ([]Flow, error) {
 	return flows, err
 }
 
-// assembly puts the segments of a flow into order.
+// assembly collects the segments of one flow and puts them into order.
 type assembly struct {
 	Flow
 

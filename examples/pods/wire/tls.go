@@ -49,8 +49,8 @@ func (f Flow) ServerName() (name string) {
 	return name
 }
 
-// hello replays the recorded bytes of a client to a TLS server, in order to parse the
-// ClientHello. It discards the bytes that the server writes.
+// hello is a connection for a TLS server, with which the server parses a recorded ClientHello.
+// It reads the recorded bytes of a client. It discards the bytes that the server writes.
 type hello struct {
 	net.Conn
 
