@@ -96,9 +96,10 @@ func (h *handled) Next() tcplayer.Server { return h.Server }
 func (h *handled) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
 // Forwarded returns a server that counts opaque connections and passes them to next, which
-// forwards them as bytes. The metrics are outbound_tcp_route_open_total and
-// outbound_tcp_route_close_total. A connection that fails or is rejected counts in both,
-// with the label error="unexpected" in the second. Inbound connections are not counted.
+// forwards them as bytes. A connection counts in outbound_tcp_route_open_total when it
+// begins, and in outbound_tcp_route_close_total when it ends. A connection that fails or
+// is rejected also counts in both. It has the label error="unexpected" in the second
+// metric. Inbound connections are not counted.
 func (r *Routes) Forwarded(next tcplayer.Server) tcplayer.Server { return &forwarded{next, r} }
 
 // forwarded is a server that counts opaque connections when they begin and end. The
@@ -129,9 +130,9 @@ func (f *forwarded) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
 // Detect returns the instruments of tcplayer.Detect for the connections to the destination
 // of r. They count in outbound_tcp_detect_http_*. The labels parent_* describe the
-// destination: the argument dst of the last call of OnProfile, or before any call the
-// argument target of [Meters.Routes]. If r is for inbound connections, the instruments
-// count nothing.
+// destination. Its name is the argument dst of the last call of OnProfile. Before the
+// first call, it is the argument target of [Meters.Routes]. If r is for inbound
+// connections, the instruments count nothing.
 func (r *Routes) Detect() tcplayer.DetectInstruments {
 	return tcplayer.DetectInstruments{Latency: detectLatency{r}, Results: detectResults{r, nil}}
 }

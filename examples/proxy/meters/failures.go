@@ -23,9 +23,10 @@ func (m *Meters) failureFamilies(d Direction) failureFamilies {
 	}
 }
 
-// HTTPErrors returns a layer that counts the requests that fail with an error, to which
-// the proxy itself responds. The label error is the [ErrorKind]. Requests that a policy
-// rejects are not counted. Place the layer outside all layers that may return an error.
+// HTTPErrors returns a layer that counts the requests for which an inner layer returns an
+// error. The proxy itself responds to these requests. The label error is the [ErrorKind].
+// Requests that a policy rejects are not counted. Place the layer outside all layers that
+// may return an error.
 //
 // Admission: Ready is forwarded.
 //
@@ -36,7 +37,7 @@ func (m *Meters) failureFamilies(d Direction) failureFamilies {
 // Errors: forwarded. A rejection is counted as an error, because no outer layer sends the
 // request again.
 //
-// Cost: an indirect call if there is no error.
+// Cost: an indirect call for a request without an error.
 func (m *Meters) HTTPErrors(d Direction) Layer {
 	count := m.errorsOf(m.failures[d].http, string(d)+" errors", ErrorKind)
 	return func(next httplayer.Service) httplayer.Service { return &failing{next, count} }

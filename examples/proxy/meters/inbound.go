@@ -230,7 +230,7 @@ type inboundExchange struct {
 }
 
 // bodyEnd is the observer of a request body. It records when the body ended.
-type bodyEnd struct{ at atomic.Int64 } // in Unix nanoseconds; 0: it has not ended, or there is no body
+type bodyEnd struct{ at atomic.Int64 } // in Unix nanoseconds; 0: not ended, or the request has no body
 
 func (*bodyEnd) Data(int) {}
 

@@ -35,15 +35,16 @@ func (m *Meters) requestFamilies(prefix string) requestFamilies {
 }
 
 // Endpoint returns a layer that counts the requests to an endpoint in request_total,
-// response_total and response_latency_ms. A request counts in request_total when its response
-// begins or fails. It counts in requests_in_flight until its response has ended. An outbound
-// endpoint also counts in stack_create_total, and in stack_drop_total when ctx ends.
+// response_total and response_latency_ms. A request counts in request_total when its
+// response begins or fails. It counts in requests_in_flight until its response has ended.
+// An outbound endpoint also counts in stack_create_total, and in stack_drop_total when ctx
+// ends.
 //
-// labels contain authority, [Target], one of [ServerTLS], [ClientTLS] and [NoTLS], and [Prefixed]
-// labels of discovery. Responses also have status_code, classification, grpc_status and error.
-// Beyond the limit of outbound endpoints, the endpoints of a target share series without target_*
-// and dst_pod. Targets and inbound labels beyond their limits have only the labels tls and
-// no_tls_reason.
+// labels contain authority, [Target], one of [ServerTLS], [ClientTLS] and [NoTLS], and
+// [Prefixed] labels of discovery. Responses also have status_code, classification,
+// grpc_status and error. After 200 outbound endpoints, the further ones share the series
+// of their authority, without target_* and dst_pod. Further authorities and inbound endpoints
+// beyond their limits keep only the labels tls and no_tls_reason.
 //
 // Admission: Ready is forwarded. A rejection counts in rejection_total only.
 //

@@ -34,8 +34,8 @@ func (m *Meters) routeFamilies() routeFamilies {
 
 // Route returns the instruments for the requests and for the attempts of a route, for
 // profiles.WithMetrics. dst is the destination as name:port. labels are the labels of the
-// route in the profile, and are exported with the prefix rt_. route, the name of the
-// route, is the value of the label rt_route, unless labels contain route.
+// route in the profile. They are exported with the prefix rt_. route is the name of the
+// route, and the value of the label rt_route if labels contain no label route.
 //
 // If the timeout of the route expires, the request has the label error="timeout", even if
 // it was still in a queue. A rejected request has no latency. Beyond the limit of

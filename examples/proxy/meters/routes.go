@@ -160,8 +160,8 @@ func hostname() Labels { return Labels{"hostname": ""} }
 
 // labels returns the labels of a series of the destination d: the labels parent_* of d,
 // and the labels in the arguments route and more. Destinations beyond the limit of
-// [Meters.Routes] share series. These have an empty parent_name, the labels of the default
-// route, and the result of rest instead of more.
+// [Meters.Routes] share series. Such a series has an empty parent_name, the labels of the
+// default route, and the labels that rest returns instead of more.
 func (r *Routes) labels(d *destination, route, more Labels, rest func() Labels) labelSet {
 	parent := d.parent
 	if parent == nil {

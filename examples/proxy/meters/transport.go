@@ -54,9 +54,9 @@ func (m *Meters) Transport(d Direction, peer Peer, labels Labels) Transport {
 
 // peerLabels returns a labelSet of the given labels, and limits how many different ones
 // have separate series. Outbound endpoints beyond the limit share the series of their
-// target, without the labels target_* and dst_pod. If the target is beyond its limit too,
-// only the labels tls and no_tls_reason are kept. For inbound connections beyond the
-// limit, and for those without a label authority, the same two are kept.
+// authority, without the labels target_* and dst_pod. Authorities beyond their limit keep
+// only the labels tls and no_tls_reason. The same applies to inbound connections beyond
+// the limit, and to those without a label authority.
 func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	authority := labels["authority"]
 	switch {

@@ -64,9 +64,9 @@ func (b balancerKey) hasBreaker() bool { return b.Breaker != layer.BreakerPolicy
 
 // classifier returns the function by which the balancer classifies responses. The default
 // is [httplayer.Classify]. With a circuit breaker and without a penalty, every response is
-// a success, as in linkerd's proxy. An error without a response is classified as by
-// default. Otherwise the balancer would avoid an endpoint before the circuit breaker has
-// seen enough failures, and for up to a minute after its recovery.
+// a success, as in linkerd's proxy. With the default, the balancer would avoid an endpoint
+// before the circuit breaker has seen enough failures, and for up to a minute after its
+// recovery. Errors without a response are classified as by default.
 func (b balancerKey) classifier() layer.Classifier[*http.Response] {
 	if !b.hasBreaker() || b.Penalty != 0 {
 		return httplayer.Classify
