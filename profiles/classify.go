@@ -20,17 +20,18 @@ func (c ResponseClass) Validate() error {
 	return err
 }
 
-// classifier has the compiled ResponseClasses of a route. The first class that matches a response
-// determines whether the response is a failure. If no class matches, linkerd's rules apply:
+// classifier has the compiled ResponseClasses of a route. The first class with a condition that
+// holds for a response determines whether the response is a failure. If no condition holds,
+// linkerd's rules apply:
 //
-//   - In a route without classes, a gRPC request is classified by its gRPC status, which may be
-//     in the trailers. Without a status it is a success.
-//   - In a route without classes, other requests fail if the HTTP status is 5xx.
-//   - In a route with classes, the gRPC status decides. Without a gRPC status, the HTTP status
-//     decides.
+//   - If the route has no classes, a gRPC request fails by its gRPC status, which may be in the
+//     trailers. Without a gRPC status it is a success.
+//   - If the route has no classes, any other request fails if its HTTP status is 5xx.
+//   - If the route has classes, a request fails by its gRPC status. Without a gRPC status, it fails
+//     if its HTTP status is 5xx.
 //
-// If a class needs the trailers, it cannot be evaluated before the end of the response. Until
-// then, the first later class that matches applies.
+// A condition that needs the trailers cannot be evaluated before the end of the response. Until
+// then, the first later class with a condition that holds applies.
 type classifier []responseClass
 
 type responseClass struct {
@@ -79,8 +80,8 @@ func (c classifier) head(grpc bool, status int, header layer.Header) headerClass
 	return h
 }
 
-// end returns the final class of a response that ended without an error. trailer has the
-// trailers of the response.
+// end returns the final class of a response that ended without an error. The argument
+// trailer has the trailers of the response.
 func (h headerClass) end(trailer layer.Header) layer.Class {
 	// If a class is undecided, the header has no gRPC status, and no other part of it is used.
 	for _, k := range h.undecided {

@@ -105,9 +105,9 @@ func compileMembers(members []Match, drop func(error)) []matcher {
 	return compiled
 }
 
-// maxExpression limits one regular expression in two ways: its length in bytes, and its number of
-// instructions with all repeats written out. For example, "(a?){1000}" has 4000 instructions, and
-// each byte of a path may visit all of them.
+// maxExpression is the largest length of a regular expression in bytes. It is also the largest
+// number of instructions of the compiled expression with all repeats written out. For example,
+// "(a?){1000}" has 4000 instructions. Each byte of a path may visit all of them.
 const maxExpression = 10_000
 
 var errTooLarge = errors.New("regular expression is too large")
@@ -129,9 +129,9 @@ func parseRegex(pattern string, flags syntax.Flags) (*syntax.Regexp, error) {
 }
 
 // instructions returns an upper bound for the number of instructions of an expression with its
-// repeats written out. A large character class counts as several instructions, because it uses as
-// much memory as several instructions. The result cannot overflow, because the parser limits nested
-// repeats to 1000.
+// repeats written out. It counts a large character class as several instructions, because such a
+// class uses more memory. The result cannot overflow, because the parser limits nested repeats to
+// 1000.
 func instructions(tree *syntax.Regexp) int {
 	n := 0
 	for _, sub := range tree.Sub {

@@ -69,8 +69,9 @@ func (f Fault) problem() error {
 	return nil
 }
 
-// errFault is returned by layer.FaultInjection when a response must be injected.
-// faultService then returns the response instead of errFault.
+// errFault is the error by which layer.FaultInjection reports to faultService that a
+// response must be injected. Callers of faultService receive that response, and not
+// errFault.
 var errFault = errors.New("injected response")
 
 func (a *routeStack[Req, Rsp]) addFaults(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp] {
@@ -105,8 +106,8 @@ type faultService[Req, Rsp any] struct {
 	rand   func() float64 // returns a number from 0 to below 1
 }
 
-// faultShare is a fault, the service that injects the fault, and the range of random
-// numbers for which a request gets the fault.
+// faultShare is a fault and the service that injects it. A request gets the fault if its
+// random number is below upTo, but not below upTo of the previous fault.
 type faultShare[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	Fault

@@ -10,24 +10,25 @@ import (
 )
 
 // index finds the candidates for a request by its path and host. A candidate is a route, or
-// one of the alternatives of its condition. Candidates are identified by their position in
-// the order of precedence. The index is a prefix tree with ascending lists of positions:
+// one of the alternatives of its condition. Its number is its position in the order of
+// precedence. The index is a tree of parts of paths. Each node has the numbers of the
+// candidates for the paths that end at it or pass through it, in ascending order:
 //
 //	/users      ─┬─ end: 3
 //	             └─ "/" … segment … ─┬─ end: 0, 4
 //	                                 └─ "/orders" end: 1
 //
-// Routes that require a host are in a separate tree for each host. The result of a search
-// is the smallest position of a candidate for which the whole condition holds.
+// Routes that require a host are in a separate tree for each host. The result of a search is
+// the candidate with the smallest number among those with a condition that holds.
 type index struct {
 	root     branch             // for any host
 	exact    map[string]*branch // by host in lower case
 	suffixes map[string]*branch // by the end of the host, which begins with a dot, in lower case
 }
 
-// branch is a node of the tree. text is the part of the path that leads from the parent to the
-// branch. If the branch is the field rest of its parent, text is empty. Any bytes up to the next
-// '/' or the end of the path then lead to the branch.
+// branch is a node of the tree of an index. The field text is the part of the path that leads from
+// the parent to the branch. A branch that its parent has in the field rest has no text. It is
+// reached by any bytes up to the next '/' or the end of the path.
 type branch struct {
 	text     string
 	children []*branch // their texts begin with different bytes
@@ -40,8 +41,9 @@ type branch struct {
 
 const notFound = math.MaxInt32
 
-// add adds the candidate at the given position, which has the condition m. Candidates must
-// be added in ascending order of their positions.
+// add adds a candidate with the condition m to all trees and branches for which m may hold.
+// position is the number of the candidate. The caller must add candidates in ascending order
+// of their numbers.
 func (x *index) add(position int32, m matcher) {
 	keys := keysOf(m)
 	if keys == nil {
@@ -58,8 +60,8 @@ func (x *index) add(position int32, m matcher) {
 	}
 }
 
-// tree returns the tree for the host h. If the tree does not exist, it creates the tree, with
-// position as its smallest position. position is the position of the candidate that is being added.
+// tree returns the tree for the host h, and creates it if it does not exist. position is the number
+// of the candidate that is being added. A new tree has it as its smallest number.
 func (x *index) tree(h hostKey, position int32) *branch {
 	trees := &x.exact
 	if h.suffix {
@@ -76,8 +78,8 @@ func (x *index) tree(h hostKey, position int32) *branch {
 	return b
 }
 
-// addPath adds the candidate at position for the paths that match the key k. b is the root
-// of a tree.
+// addPath adds the candidate with the number position to the branch for the paths that match
+// k. It creates missing branches. b is the root of a tree.
 func (b *branch) addPath(position int32, k key) {
 	for i, part := range k.parts {
 		if i > 0 {
@@ -95,9 +97,8 @@ func (b *branch) addPath(position int32, k key) {
 	}
 }
 
-// reach returns the branch that is reached from b by text. It creates missing branches, with
-// position as their smallest position. position is the position of the candidate that is being
-// added.
+// reach returns the branch below b to which text leads. It creates missing branches. position is
+// the number of the candidate that is being added. A new branch has it as its smallest number.
 func (b *branch) reach(text string, position int32) *branch {
 	for text != "" {
 		i := strings.IndexByte(b.initials, text[0])
@@ -142,9 +143,9 @@ func appendOnce(list []int32, position int32) []int32 {
 	return append(list, position)
 }
 
-// search finds the route of one request. It is not allocated on the heap. When a condition
-// needs a value of the request for the first time, the search reads the value from the
-// accessor.
+// search finds the route of one request. It reads a value of the request, such as the
+// header, from the accessor only when a condition first needs it. A search is not allocated
+// on the heap.
 type search[Req, Rsp any] struct {
 	candidates []candidate[Req, Rsp]
 	access     layer.Accessor[Req, Rsp]
@@ -154,8 +155,9 @@ type search[Req, Rsp any] struct {
 	best       int32 // the smallest matching position so far
 }
 
-// candidate is a route with its condition. With MostSpecific, a route whose condition is an Any
-// has one candidate for each member of the Any.
+// candidate is a route and a condition that selects it. Usually this is the whole condition of the
+// route. With MostSpecific, a route with an Any as its condition has one candidate for each member
+// of the Any.
 type candidate[Req, Rsp any] struct {
 	match matcher
 	needs needs
@@ -179,8 +181,8 @@ func (s *snapshot[Req, Rsp]) match(access layer.Accessor[Req, Rsp], req Req) *li
 // maxHost is the longest host that walkHosts converts to lower case without an allocation.
 const maxHost = 64
 
-// walkHosts tries the candidates in the trees for the host of the request: the tree for the
-// exact host, and the trees for the ends of the host.
+// walkHosts evaluates the candidates that require the host of the request. These are in the
+// tree for the exact host, and in the trees for the ends of the host.
 func (q *search[Req, Rsp]) walkHosts(x *index) {
 	q.read(needAuthority)
 	host := hostname(q.facts.authority)
@@ -212,9 +214,9 @@ func appendLower(b []byte, s string) []byte {
 	return b
 }
 
-// walk tries the candidates of b, and of the descendants of b that match path. path is the part of
-// the path after the text of b. Longer branches come first, because their candidates are few and
-// often decide.
+// walk evaluates the candidates of b, and of the branches below b that match path. path is the rest
+// of the path after the text of b. Branches for longer paths come first, because they have few
+// candidates and often decide.
 func (q *search[Req, Rsp]) walk(b *branch, path string) {
 	if b.first >= q.best {
 		return
@@ -237,8 +239,9 @@ func (q *search[Req, Rsp]) walk(b *branch, path string) {
 	q.try(b.below)
 }
 
-// try evaluates the candidates at positions, which are in ascending order. If the condition at a
-// position below q.best holds, it stores the position in q.best and returns.
+// try evaluates the candidates with the numbers in positions, which are in ascending order. It
+// stores the first number with a condition that holds in q.best. It stops at numbers that are not
+// below q.best.
 func (q *search[Req, Rsp]) try(positions []int32) {
 	for _, position := range positions {
 		if position >= q.best {
@@ -271,16 +274,17 @@ func (q *search[Req, Rsp]) read(missing needs) {
 	q.has |= missing
 }
 
-// key is a pattern of paths: fixed parts, with any text without '/' between two parts. A condition
-// has one or more keys. A path that meets the condition matches at least one of them.
+// key is a pattern of paths: fixed parts, with any text without '/' between two parts. The
+// condition of a route is converted to one or more keys. A path that meets the condition matches at
+// least one of them.
 type key struct {
 	parts []string // the fixed parts; at least one
 	open  bool     // whether any text may follow the last part
 }
 
-// keyOf returns the key of the paths that an expression matches. steps are the parts of the
-// expression, which is anchored at its start. ended reports whether the expression is also anchored
-// at its end.
+// keyOf returns a key that all paths match for which a regular expression holds. steps are the
+// parts of the expression, which must begin with '^'. ended reports whether the expression also
+// ends with '$'.
 func keyOf(steps []*syntax.Regexp, ended bool) key {
 	k := key{parts: []string{""}}
 	hole := false // the remainder of the segment is arbitrary
@@ -345,9 +349,9 @@ type hostKey struct {
 	suffix bool
 }
 
-// hostsOf returns a list of hosts. Each host for which m holds matches an element of the list. The
-// result is nil if m does not restrict the host, has a host that is not ASCII, or has more than
-// maxKeys hosts.
+// hostsOf returns the hosts to which m restricts requests. If m holds for a request, the host of
+// the request matches at least one of them. The result is nil if m does not restrict the host, has
+// a host that is not ASCII, or has more than maxKeys hosts.
 func hostsOf(m matcher) []hostKey {
 	switch m := m.(type) {
 	case hostIs:
@@ -380,8 +384,9 @@ func hostsOf(m matcher) []hostKey {
 	return nil
 }
 
-// keysOf returns a list of keys. Each path for which m holds matches an element of the list. The
-// result is nil if m does not restrict the path, or has more than maxKeys keys.
+// keysOf returns the keys to which m restricts the path of requests. If m holds for a request, its
+// path matches at least one of them. The result is nil if m does not restrict the path, or has more
+// than maxKeys keys.
 func keysOf(m matcher) []key {
 	switch m := m.(type) {
 	case exactPath:

@@ -125,8 +125,9 @@ func (a *routeStack[Req, Rsp]) admitted(below layer.Service[Req, Rsp]) layer.Ser
 	}
 }
 
-// withoutEdits returns r without the fields that require an Editor. The second result is
-// false if r has such a field.
+// withoutEdits returns r without header changes, redirects, mirrors and faults with a
+// response, because these require an Editor. The second result is false if r, or a backend
+// of r, has one of them.
 func withoutEdits(r Route) (Route, bool) {
 	ok := r.RequestHeader.Empty() && r.ResponseHeader.Empty() && r.Redirect == nil && len(r.Mirrors) == 0
 	if r.Policy != nil && r.Policy.hasEdits() {
@@ -153,9 +154,9 @@ func (a *routeStack[Req, Rsp]) options(classify layer.Classifier[Rsp]) []layer.O
 	}
 }
 
-// classified returns the layers that classify responses, and the layers below them. A route has
-// separate layers for gRPC requests and for others, because their responses are classified
-// differently.
+// classified returns the layers of the route from its metrics down to its attempts. These layers
+// classify responses as those of gRPC if grpc is true, and as those of HTTP otherwise. A route
+// therefore has two such stacks.
 func (a *routeStack[Req, Rsp]) classified(grpc bool) layer.Stack[Req, Rsp] {
 	st := layer.NewStack[Req](a.options(func(o layer.Outcome[Rsp]) layer.Class { return a.class(grpc, o) })...)
 	if a.metrics != nil {
@@ -183,8 +184,8 @@ func (a *routeStack[Req, Rsp]) addOnce(st layer.Stack[Req, Rsp]) layer.Stack[Req
 	return a.addFaults(st)
 }
 
-// addAttemptTimeouts adds to st the limits for each attempt: ResponseTimeout and IdleTimeout of the
-// RoutePolicy.
+// addAttemptTimeouts adds to st the time limits of each attempt: ResponseTimeout and IdleTimeout of
+// the RoutePolicy. Without a RoutePolicy it returns st.
 func (a *routeStack[Req, Rsp]) addAttemptTimeouts(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp] {
 	p := a.route.Policy
 	if p == nil {

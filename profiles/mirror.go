@@ -47,9 +47,9 @@ func (m Mirror) Validate() error {
 	return nil
 }
 
-// mirrorLayers returns a layer for each mirror of the route. It is called once for each
-// route, because the stacks for gRPC and for other requests must share the layers and their
-// limits. The caller must hold the Router's mu.
+// mirrorLayers returns a layer for each mirror of the route. The caller must use the same
+// layers in the stack for gRPC requests and in that for other requests, so that both share
+// the limits. The caller must hold the mu of the Router.
 func (a *routeStack[Req, Rsp]) mirrorLayers() []layer.Layer[Req, Rsp] {
 	edit := a.layers.edit
 	layers := make([]layer.Layer[Req, Rsp], 0, len(a.route.Mirrors))

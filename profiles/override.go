@@ -29,7 +29,8 @@ var overrideFields = [...]string{ //nolint:gochecknoglobals // a constant
 }
 
 // overrides is the service of a route with RoutePolicy.Overrides. It sends requests with an
-// override field to the service overridden, and other requests to the embedded Service.
+// override field, such as l5d-timeout, to the service in the field overridden. It sends
+// other requests to the embedded Service.
 type overrides[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	access     layer.Accessor[Req, Rsp]
@@ -53,8 +54,9 @@ func (o *overrides[Req, Rsp]) Next() layer.Service[Req, Rsp] { return o.Service 
 
 func (o *overrides[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "overrides"} }
 
-// addTimeout adds to st the time limit d of a request. A d of 0 means no limit. If the stack is for
-// requests with override fields, the value of the first given field that is valid replaces d.
+// addTimeout adds to st a layer that limits the time of a request to d. A d of 0 means no limit. If
+// a.overridden is true, the request may have its own limit in one of the header fields with the
+// names fields. The first field with a valid duration replaces d.
 func (a *routeStack[Req, Rsp]) addTimeout(st layer.Stack[Req, Rsp], d time.Duration, fields ...string) layer.Stack[Req, Rsp] {
 	if !a.overridden {
 		return st.Timeout(d)
@@ -80,8 +82,8 @@ type overriddenRetry[Req, Rsp any] struct {
 	last    atomic.Pointer[madeRetry[Req, Rsp]]
 }
 
-// madeRetry is the service that overriddenRetry made for requests with the given values of
-// retryFields.
+// madeRetry is a service that overriddenRetry made, and the values of the header fields in
+// retryFields for which it made the service.
 type madeRetry[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	values [len(retryFields)]string
@@ -110,10 +112,10 @@ func (o *overriddenRetry[Req, Rsp]) Next() layer.Service[Req, Rsp] { return o.Se
 
 func (o *overriddenRetry[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "retry"} }
 
-// overrideRetry returns the Retry of a request with the given header. The values of the override
-// fields replace those of the argument of, which is the Retry of the policy. If of is nil, they
-// replace linkerd's defaults. Invalid values are ignored, as in linkerd. Without valid values, the
-// result is the argument of. If the limit of retries is 0, the result is nil.
+// overrideRetry returns the Retry for a request with the given header. The argument of is the Retry
+// of the policy, and may be nil. The result has the values of the valid override fields. Its other
+// values are those of the policy, or linkerd's defaults if the policy has no Retry. If no override
+// field is valid, the result is the argument of. It is nil if the limit of retries is 0.
 func overrideRetry(header layer.Header, of *Retry) *Retry {
 	statuses, byStatus := overrideStatuses(header.Get(overrideHTTP))
 	codes, byCode := overrideCodes(header.Get(overrideGRPC))

@@ -129,7 +129,8 @@ func (p prefixPath) holds(f facts) bool {
 func (prefixPath) needs() needs     { return 0 }
 func (p prefixPath) String() string { return fmt.Sprintf("path prefix %q", string(p)+"/") }
 
-// grpcCondition is a compiled GRPC.
+// grpcCondition is the compiled form of the condition [GRPC]. It holds if the path has the
+// given gRPC service and method.
 type grpcCondition struct{ service, method string }
 
 func (g GRPC) compile() (matcher, error) {
@@ -242,7 +243,7 @@ func segmentsOf(steps []*syntax.Regexp) (*pathSegments, bool) {
 	return p, true
 }
 
-// append adds fixed text at the end of p.
+// append adds text to the fixed text at the end of p.
 func (p *pathSegments) append(text string) {
 	if len(p.wildcards) == 0 {
 		p.head += text

@@ -106,11 +106,11 @@ type Balancing struct {
 	Breaker layer.BreakerPolicy
 }
 
-// WithBackends sets the function that makes the service of a backend of a [RoutePolicy]. Backends
-// with equal Authority, Endpoint, Missing and Balancing share one service. mk is called if no
-// backend of the current profile has such a service. mk must release the services of earlier
-// backends. Without this option, the function mk of [New] makes the service for an Authority, and
-// the function of [WithForward] makes the service for an Endpoint.
+// WithBackends sets the function mk that makes the service of a backend of a [RoutePolicy].
+// Backends with equal Authority, Endpoint, Missing and Balancing share one service. The service is
+// kept until a profile has no such backend. mk must release the services of earlier backends.
+// Without this option, the function mk of [New] makes the service for an Authority, and the
+// function of [WithForward] makes the service for an Endpoint.
 func WithBackends[Req, Rsp any](mk layer.MakeService[*Backend, Req, Rsp]) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.backends = mk })
 }
@@ -203,9 +203,9 @@ func (a *routeStack[Req, Rsp]) retryPolicy(p *Retry) layer.RetryPolicy[Req, Rsp]
 	}
 }
 
-// routeSplit returns the split over the backends of route. It returns nil if the route has no
-// Policy or its Backends are nil. parent has the labels of the Policy of the profile. The caller
-// must hold mu.
+// routeSplit returns the split among the backends of route. It returns nil if route has no Policy
+// or no list of Backends. The split of the profile then applies. parent has the labels of the
+// Policy of the profile. The caller must hold mu.
 func (r *Router[Req, Rsp]) routeSplit(route *liveRoute[Req, Rsp], parent map[string]string, drop func(error)) *split[Req, Rsp] {
 	p := route.def.Policy
 	if p == nil || p.Backends == nil {
@@ -234,9 +234,9 @@ func (r *Router[Req, Rsp]) routeSplit(route *liveRoute[Req, Rsp], parent map[str
 	return s
 }
 
-// toBackend returns the [layer.Route] of the requests that the route r sends to b. It has the name
-// of r, and the labels of the policy (the argument parent), of r and of b. If b has no labels, it
-// is nil.
+// toBackend returns the [layer.Route] that is in the context of requests from the route r to b. It
+// has the name of r, and the labels of the policy (the argument parent), of r and of b. The result
+// is nil if b has no labels.
 func (r Route) toBackend(b *Backend, parent map[string]string) *layer.Route {
 	if len(b.Labels) == 0 {
 		return nil
@@ -307,7 +307,7 @@ func (b *Backend) Validate() error {
 // ready, so that it keeps its share of the requests.
 type failingBackend[Req, Rsp any] struct{ err error }
 
-// Ready implements [layer.Service].
+// Ready returns nil, so that the backend is drawn as often as its weight requires.
 func (f failingBackend[Req, Rsp]) Ready(context.Context) error                  { return nil }
 func (f failingBackend[Req, Rsp]) Call(context.Context, Req) (rsp Rsp, _ error) { return rsp, f.err }
 func (f failingBackend[Req, Rsp]) Describe() layer.Node {
@@ -329,7 +329,7 @@ func (r *Router[Req, Rsp]) filtered(b *Backend, svc layer.Service[Req, Rsp]) lay
 	return a.changeRequests(a.addOnce(a.changeResponses(st))).Service(svc)
 }
 
-// key returns a text that identifies the service of b. Backends with the same key share a
+// key returns a text that identifies the service of b. Backends with the same key share one
 // service.
 func (b *Backend) key() string {
 	endpoint := ""
@@ -348,9 +348,9 @@ func (b *Backend) label() string {
 	return cmp.Or(b.Authority, "missing")
 }
 
-// releaseBackends removes the services of backends that no route of s uses. If the profile of s has
-// RoutesOnly, the other backends become the split of s, because Ready must wait for these. The
-// caller must hold mu.
+// releaseBackends forgets the services of backends that no route of s uses. If the profile of s has
+// RoutesOnly, requests without a route are rejected. The split of s then gets all backends in use,
+// so that Ready waits for one of them. The caller must hold mu.
 func (r *Router[Req, Rsp]) releaseBackends(s *snapshot[Req, Rsp]) {
 	used := make(map[string]layer.Service[Req, Rsp], len(r.backendServices))
 	var all split[Req, Rsp]
@@ -382,8 +382,8 @@ func (s *split[Req, Rsp]) describeTargets() string {
 	return strings.Join(texts, ", ")
 }
 
-// hasEdits reports whether a backend of p requires a layer.Editor, because it changes
-// headers or redirects requests.
+// hasEdits reports whether a backend of p changes headers or redirects requests. This
+// requires a layer.Editor.
 func (p RoutePolicy) hasEdits() bool {
 	return slices.ContainsFunc(p.Backends, func(b Backend) bool {
 		return !b.RequestHeader.Empty() || !b.ResponseHeader.Empty() || b.Redirect != nil

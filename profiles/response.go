@@ -7,9 +7,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// response has the values of a response that conditions read. Before the end of the response, the
-// field trailer is nil. At the end, the field header is nil, because conditions on the header have
-// already been decided.
+// response has the values of a response that conditions read. Before the end of the response,
+// trailer is nil. At the end, header is nil, because no condition reads the header then.
 type response struct {
 	status          int
 	header, trailer layer.Header
@@ -82,9 +81,9 @@ func compileResponses(members []Match, decisive truth, drop func(error)) (respon
 	return joined, nil
 }
 
-// responseJoin is a compiled All or Any. If a member has the value of the field decisive, the
-// result is that value. Otherwise, if a member is open, the result is open. Otherwise the result is
-// the opposite of decisive.
+// responseJoin is a compiled All or Any. For an All, the field decisive is no: the result is no if
+// a member is no. For an Any, decisive is yes. If no member is decisive, the result is open if a
+// member is open. Otherwise it is the opposite of decisive.
 type responseJoin struct {
 	members  []responseMatcher
 	decisive truth // no for All, yes for Any
@@ -143,7 +142,8 @@ func (g GRPCStatus) holds(r response) truth {
 	return truthOf(ok && g.Min <= code && code <= g.Max)
 }
 
-// trailerCondition is a compiled Trailer.
+// trailerCondition is the compiled form of the condition [Trailer]. Its value is open until
+// the trailers have arrived. A gRPC response may send them as its header.
 type trailerCondition struct{ headerCondition }
 
 func (t Trailer) compileResponse() (responseMatcher, error) {

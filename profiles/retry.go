@@ -64,9 +64,9 @@ func (a *routeStack[Req, Rsp]) addAttempts(st layer.Stack[Req, Rsp], grpc bool) 
 	return a.changeRequests(a.addAttemptTimeouts(st))
 }
 
-// retryable reports whether the outcome of an attempt allows a retry. This is so if the attempt
-// exceeded its time limit, its error has the class Retryable, or its response is a failure. A
-// rejection (ErrNotReady) allows no retry.
+// retryable reports whether an attempt with the outcome o may be retried. It returns true if the
+// attempt exceeded its time limit, its error has the class Retryable, or its response is a failure.
+// It returns false for a rejection (ErrNotReady).
 func (a *routeStack[Req, Rsp]) retryable(grpc bool, o layer.Outcome[Rsp]) bool {
 	switch {
 	case o.Err == nil:
@@ -77,8 +77,9 @@ func (a *routeStack[Req, Rsp]) retryable(grpc bool, o layer.Outcome[Rsp]) bool {
 	return errors.Is(o.Err, layer.ErrAttemptTimeout) || a.layers.classify(o) == layer.Retryable
 }
 
-// routeReplayer wraps the Replayer that was passed to WithRouteLayers. It ignores a Retry-After in
-// a response, as linkerd does.
+// routeReplayer is the Replayer of the layers of a route. Its RetryAfter ignores a Retry-After in a
+// response, as linkerd does. Its other methods are those of the Replayer that was passed to
+// WithRouteLayers.
 type routeReplayer[Req, Rsp any] struct {
 	layer.Replayer[Req, Rsp]
 	access layer.Accessor[Req, Rsp]

@@ -18,12 +18,12 @@ import (
 const layerName = "profiles"
 
 // Router is a service that treats requests according to the profile of its target. It finds the
-// route of a request and sends the request to one of the profile's targets. A route with a name or
-// labels is added to the context, see [layer.WithRoute]. [New] returns a Router.
+// route of a request and sends the request to one of the profile's targets. If the route has a name
+// or labels, Call adds them to the context: see [layer.WithRoute]. [New] returns a Router.
 //
-// A request is rejected if every target rejects it. While the watch of the profile runs, the error
-// of the Router does not match [layer.ErrClosed], because the next profile may have other targets.
-// After the watch has ended, it matches ErrClosed if all targets return ErrClosed.
+// A request is rejected if every target rejects it. If all targets return an error that matches
+// [layer.ErrClosed], the error of the Router matches ErrClosed only after the watch of the profile
+// has ended. While the watch runs, the next profile may have other targets.
 type Router[Req, Rsp any] struct {
 	options[Req, Rsp]
 	target string
@@ -140,9 +140,9 @@ func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 	return rsp, err
 }
 
-// await waits until the first profile arrives or the initial wait is over. It returns the snapshot
-// that is current after the wait. If ctx ends first, it returns a rejection. s is the snapshot that
-// was current before the wait.
+// await waits until the first profile arrives or the wait of WithInitialWait ends. It returns the
+// snapshot that is then current, or a rejection if ctx ends first. s is the snapshot before the
+// wait.
 func (r *Router[Req, Rsp]) await(ctx context.Context, s *snapshot[Req, Rsp]) (*snapshot[Req, Rsp], error) {
 	start := time.Now()
 	for s.provisional {
@@ -157,7 +157,8 @@ func (r *Router[Req, Rsp]) await(ctx context.Context, s *snapshot[Req, Rsp]) (*s
 }
 
 // notClosed wraps an error of a target, so that the error does not match ErrClosed. A Router
-// returns ErrClosed only if no further profile, which may have other targets, can arrive.
+// returns ErrClosed only after its watch has ended, because until then another profile with
+// other targets may arrive.
 type notClosed struct{ error } //nolint:errname // it hides ErrClosed
 
 func (u notClosed) Is(target error) bool {
@@ -179,9 +180,9 @@ func (r *Router[Req, Rsp]) reject(ctx context.Context, waited time.Duration) err
 	}
 }
 
-// Ready waits until one of the profile's targets is ready. It does not wait for the layers of
+// Ready waits until one of the profile's targets is ready. It does not wait for the limits of
 // routes, because it does not know the route of the next request. It returns an error that matches
-// [layer.ErrClosed] if all targets return such an error and no further profile will arrive.
+// [layer.ErrClosed] if all targets return such an error and the watch of the profile has ended.
 func (r *Router[Req, Rsp]) Ready(ctx context.Context) error {
 	for {
 		s := r.current.Load()

@@ -151,8 +151,8 @@ func routeSetOf[Req, Rsp any](routes []*liveRoute[Req, Rsp]) routeSet[Req, Rsp] 
 	return s
 }
 
-// routeKey returns a text that is the same for equal routes. Different routes may have the same
-// text.
+// routeKey returns a text by which equal routes are found: the name of r, or else its condition.
+// Different routes may have the same text.
 func routeKey(r Route) string {
 	if r.Name != "" {
 		return r.Name
@@ -170,13 +170,14 @@ func (s routeSet[Req, Rsp]) find(key string, def *Route) *liveRoute[Req, Rsp] {
 	return nil
 }
 
-// isOf reports whether the field def of l is deeply equal to the argument def. It passes pointers
-// to DeepEqual, because copies of the routes would be allocated.
+// isOf reports whether l was made from a Route that is deeply equal to def. It passes pointers to
+// DeepEqual, which saves the allocation of copies.
 func (l *liveRoute[Req, Rsp]) isOf(def *Route) bool { return reflect.DeepEqual(&l.def, def) }
 
-// splitOf returns the split of p. If all requests go to the endpoint of p, the split has
-// only that endpoint. Otherwise it has the valid targets of p, or the apex if p has no
-// valid target. It calls drop for each part that it leaves out. The caller must hold mu.
+// splitOf returns the split of p. If requests go to the endpoint of p (see [WithForward]),
+// the split has only that endpoint. Otherwise it has the valid targets of p. Without a valid
+// target it has only the apex: the Name of p, or else the target of the Router. It calls
+// drop for each part that it leaves out. The caller must hold mu.
 func (r *Router[Req, Rsp]) splitOf(p *Profile, drop func(error)) split[Req, Rsp] {
 	if s, ok := r.forwardOf(p, drop); ok {
 		return s

@@ -142,8 +142,8 @@ func (r *Router[Req, Rsp]) follow(ctx context.Context) {
 	r.watch.Store(new(w))
 }
 
-// endInitialWait makes the default profile current at the end of the initial wait, unless
-// the first profile has arrived.
+// endInitialWait ends the wait of requests for the first profile. If the first profile has
+// not arrived, it makes the default profile current.
 func (r *Router[Req, Rsp]) endInitialWait() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -170,7 +170,8 @@ func (r *Router[Req, Rsp]) swap(p *Profile) {
 	close(old.replaced)
 }
 
-// errReplaced is the error of snapshot.ready if another profile has become current.
+// errReplaced is returned by the method ready of a snapshot if another snapshot has become
+// current.
 var errReplaced = errors.New("profile replaced")
 
 // poll returns nil if a target of the split is ready. If all targets return an error that matches
@@ -189,9 +190,10 @@ func (s *snapshot[Req, Rsp]) poll() error {
 	return result
 }
 
-// ready waits until a target of the split is ready, ctx ends or another profile becomes current. If
-// all targets return ErrClosed, ready also returns when done is closed. It starts one goroutine for
-// each target. All of these goroutines have ended when ready returns.
+// ready calls Ready of all targets of the split, and returns the first result that does not match
+// ErrClosed. If all results match ErrClosed, it waits until done is closed and returns one of them.
+// It returns errReplaced when another snapshot becomes current, and the cause of ctx when ctx ends.
+// ready starts a goroutine for each target, and waits for all of them before it returns.
 func (s *snapshot[Req, Rsp]) ready(ctx context.Context, done <-chan struct{}) error {
 	waiting, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup

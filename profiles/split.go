@@ -20,7 +20,7 @@ type split[Req, Rsp any] struct {
 	ordered bool // whether the first ready target receives all requests
 }
 
-// part is a target and its service.
+// part is a target of a split, its weight, and its service.
 type part[Req, Rsp any] struct {
 	Target
 	svc   layer.Service[Req, Rsp]
@@ -58,15 +58,15 @@ func (s *split[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return s.callOthers(ctx, req, i, err)
 }
 
-// draw returns the index of a ready target, chosen at random by weight. In an ordered
-// split, it returns the first ready target.
+// draw returns the index of a ready target, chosen at random by weight. In an ordered split, it
+// returns the first ready target.
 //
 // The first draw is among all targets. If the drawn target is not ready, a second draw is among the
 // ready targets. W is the weight of all targets, and R is the weight of the ready ones. A ready
 // target of weight w gets its share of R: w/W + (1 − R/W)·w/R = w/R.
 //
-// If no target is ready, draw returns the target of the first draw. The service of that target,
-// such as a queue, then waits or rejects the request.
+// If no target is ready, draw returns the target of the first draw, or the first target of an
+// ordered split. The service of that target, such as a queue, then waits or rejects the request.
 func (s *split[Req, Rsp]) draw() int {
 	if s.ordered {
 		return max(0, slices.IndexFunc(s.parts, func(p part[Req, Rsp]) bool { return layer.Poll(p.svc) == nil }))

@@ -131,8 +131,8 @@ func WithForward[Req, Rsp any](mk layer.MakeService[*Endpoint, Req, Rsp]) Option
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.forward = mk })
 }
 
-// endpointService is an endpoint and the service that the function of WithForward made for it. A
-// Router keeps the last one.
+// endpointService is an endpoint, and the service that the function of WithForward made for it. A
+// Router keeps them until a profile has another endpoint.
 type endpointService[Req, Rsp any] struct {
 	endpoint *Endpoint
 	svc      layer.Service[Req, Rsp]

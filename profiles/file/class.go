@@ -61,8 +61,8 @@ func readShortClasses(v value) []profiles.ResponseClass {
 	return classes
 }
 
-// shortResponses returns the syntax of conditions on responses in the short form of a
-// profile.
+// shortResponses returns the functions that read conditions on responses in the short form,
+// such as the fields status and grpc.
 func shortResponses() conditions {
 	c := conditions{invalid: fail}
 	c.leaves = func(add func(profiles.Match)) fields {

@@ -12,8 +12,8 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// conditions describes how a format writes conditions on requests, or on responses. The format is
-// the short form or a ServiceProfile.
+// conditions describes how conditions on requests, or on responses, are written in a file. It
+// differs between the short form and a ServiceProfile.
 type conditions struct {
 	// leaves returns a function for each field other than all, any and not. The function
 	// for a field calls add with the condition that it has read, or with nil if it leaves
@@ -62,8 +62,9 @@ func linkerdResponses() conditions {
 }
 
 // readCondition reads a condition. If a mapping has several fields, all of them must hold. Invalid
-// fields are left out. If all fields are invalid, the result is nil. But if there are several and
-// c.allowEmpty is true, the result is an empty All.
+// fields are left out. Without a valid field, the result is nil. There is one exception: if
+// c.allowEmpty is true and the mapping has several fields, the result is an empty All, which always
+// holds.
 func readCondition(v value, c conditions) profiles.Match {
 	if v.TooDeep() {
 		return nil
@@ -105,7 +106,7 @@ func readCondition(v value, c conditions) profiles.Match {
 }
 
 // readMembers reads the members of a field "all" or "any". The function join combines the valid
-// members. If all members are invalid and c.allowEmpty is false, readMembers returns nil.
+// members to an All or Any. Without a valid member, the result is nil, unless c.allowEmpty is true.
 func readMembers(v value, c conditions, join func([]profiles.Match) profiles.Match) profiles.Match {
 	var members []profiles.Match
 	for _, item := range v.Members("an empty condition: take it out") {
@@ -120,8 +121,8 @@ func readMembers(v value, c conditions, join func([]profiles.Match) profiles.Mat
 	return join(members)
 }
 
-// validLeaf returns m if m is valid. Otherwise it calls c.invalid with the reason and
-// returns nil.
+// validLeaf returns m if the condition m is valid. Otherwise it reports the reason by
+// c.invalid, and returns nil.
 func validLeaf(v value, c conditions, m profiles.Match) profiles.Match {
 	if why := checkLeaf(m); why != "" {
 		c.invalid(v, why)
@@ -131,8 +132,8 @@ func validLeaf(v value, c conditions, m profiles.Match) profiles.Match {
 }
 
 // readLinkerdStatus reads a range of statuses in a ServiceProfile. If linkerd's controller rejects
-// the range, readLinkerdStatus reports a mistake. If the range has only one end, readLinkerdStatus
-// leaves it out, as linkerd's proxy does. ok is false in both cases.
+// the range, it reports a mistake and returns false. If min or max is missing, it reports a warning
+// and returns false, because linkerd's proxy ignores such a range.
 func readLinkerdStatus(v value) (s profiles.Status, ok bool) {
 	var low, high uint32
 	wrong := len(v.Mistakes)
@@ -182,8 +183,9 @@ func reason(err error) string {
 
 func fail(v value, why string) { v.Failf("%s", why) }
 
-// shortRequests returns the syntax of conditions on requests in the short form. A field may have a
-// list in place of a value. The condition then holds if it holds for one member of the list.
+// shortRequests returns the functions that read conditions on requests in the short form, such as
+// the fields path and method. A field may have a list of values. Its condition then holds if it
+// holds for one of the values.
 func shortRequests() conditions {
 	c := conditions{allowEmpty: true, invalid: fail}
 	c.leaves = func(add func(profiles.Match)) fields {
@@ -244,9 +246,9 @@ func readAnyOf(v value, read func(value) profiles.Match) profiles.Match {
 	return members
 }
 
-// named returns a function that reads a mapping from names, such as names of header fields, to
-// conditions on values. The function in the result calls add for each name, with the condition that
-// leaf returns. All of these conditions must hold.
+// named returns a function that reads a mapping such as {x-version: v1, x-user: {prefix: a}}. For
+// each name in the mapping, the function calls add with the condition that leaf returns for the
+// name and the value. All of these conditions must hold.
 func named(add func(profiles.Match), leaf func(value, string, profiles.StringMatch) profiles.Match) func(value) {
 	return func(v value) {
 		v.Each(func(key, item value) {
@@ -260,8 +262,9 @@ func named(add func(profiles.Match), leaf func(value, string, profiles.StringMat
 	}
 }
 
-// readStringMatch reads a StringMatch. A text is an Exact. A mapping such as {prefix: v1}
-// specifies the kind of match. The result is nil after a mistake.
+// readStringMatch reads a condition on a value. A text is an [profiles.Exact]. A mapping
+// such as {prefix: v1} specifies another kind of condition. The result is nil after a
+// mistake.
 func readStringMatch(v value) (t profiles.StringMatch) {
 	if v.Node.Kind != yaml.MappingNode {
 		if text, ok := v.Text(); ok {
@@ -328,9 +331,9 @@ func pathRegex(v value, regex string) profiles.Match {
 	return validLeaf(v, conditions{invalid: fail}, profiles.Path("^(?:"+regex+")$"))
 }
 
-// checkRegex reports whether the expression in v is valid. It reports an invalid expression as a
-// mistake. It parses the expression without the group that pathRegex adds, because "a)|(b" is valid
-// only within a group.
+// checkRegex reports whether v has a valid regular expression, and otherwise reports a mistake at
+// v. It must be called before a group is put around the expression, because "(?:" + "a)|(b" + ")"
+// is valid.
 func checkRegex(v value) bool {
 	if _, err := syntax.Parse(v.Node.Value, syntax.Perl); err != nil {
 		v.Failf("%s", regexReason(err))

@@ -20,8 +20,8 @@ type (
 // for each mistake. Warnings of a [Set] has an Error for each part that is left out.
 type Error = yamlfile.Error
 
-// into returns a function that parses a scalar by the function parse and stores the result in
-// field. If parse returns false, the mistake "want " followed by the text want is reported.
+// into returns a function that reads a scalar into field by the function parse. If parse returns
+// false, the function reports the mistake "want " + want.
 func into[T any](field *T, want string, parse func(string) (T, bool)) func(value) {
 	return yamlfile.Into(field, func(s string) (T, error) {
 		parsed, ok := parse(s)

@@ -96,9 +96,9 @@ const (
 	unused
 )
 
-// rank returns the rank of e for a target with the given port. If e is for another port, the rank
-// is the constant unused. Among the entries for a host, the one with the lowest rank is used. A
-// ServiceProfile in the namespace of its service precedes a ServiceProfile in another namespace.
+// rank returns the rank of e for a target with the given port. The entry with the lowest rank
+// applies to the target. An entry for another port has the rank unused, and never applies. A
+// ServiceProfile in the namespace of its service has a lower rank than one in another namespace.
 func (e *entry) rank(port uint16) int {
 	switch {
 	case e.linkerd && (e.namespace == "" || e.namespace == ownNamespace(e.host)):

@@ -167,8 +167,9 @@ func retry(r *profiles.Route) func(value) {
 	}
 }
 
-// labelled returns labels with the label "route" set to name. If name is "" or labels already has a
-// label "route", it returns labels unchanged. Metrics and tap show the label.
+// labelled returns labels with the additional label "route", which has the value name. Metrics and
+// tap show this label. If name is "" or labels already has a label "route", labelled returns labels
+// unchanged.
 func labelled(labels map[string]string, name string) map[string]string {
 	if _, ok := labels["route"]; ok || name == "" {
 		return labels

@@ -14,8 +14,9 @@ import (
 )
 
 // checkRoute reports a mistake at v if r is invalid. r must have only the field that was read from
-// v. prefix is the name of the field in errors of package profiles. wrongBefore is the number of
-// mistakes before the field was read. If v has more mistakes now, checkRoute does nothing.
+// v. It does nothing if reading the field has already caused a mistake: v then has more than
+// wrongBefore mistakes. The reason in the mistake leaves out prefix, the name of the field in
+// package profiles.
 func checkRoute(v value, wrongBefore int, r profiles.Route, prefix string) {
 	if len(v.Mistakes) > wrongBefore {
 		return
@@ -27,9 +28,9 @@ func checkRoute(v value, wrongBefore int, r profiles.Route, prefix string) {
 	}
 }
 
-// headerChanges returns a function that reads a HeaderMutation into field and validates it. header
-// is the name of the field in errors of package profiles. The argument in is a function that puts
-// the HeaderMutation into an empty route, which checkRoute then checks.
+// headerChanges returns a function that reads a HeaderMutation into field and validates it. The
+// function in returns an empty route with the HeaderMutation, for checkRoute. header is the name of
+// the field in errors of package profiles.
 func headerChanges(field *layer.HeaderMutation, header string, in func(layer.HeaderMutation) profiles.Route) func(value) {
 	return func(v value) {
 		wrong := len(v.Mistakes)
@@ -171,8 +172,8 @@ func readMirror(v value) (m profiles.Mirror) {
 	return m
 }
 
-// bodySize returns a function that reads a number of bytes, KiB or MiB into field. It stores -1 for
-// the number 0, because a MaxBodyBytes of 0 means the default of a Mirror.
+// bodySize returns a function that reads a number of bytes, such as 65536 or 64KiB, into field. It
+// stores -1 for the number 0, because a MaxBodyBytes of 0 in a Mirror means the default.
 func bodySize(field *int64) func(value) {
 	return into(field, "a number of bytes such as 65536 or 64KiB, up to 16MiB", func(s string) (int64, bool) {
 		unit := int64(1)
@@ -190,8 +191,9 @@ func bodySize(field *int64) func(value) {
 	})
 }
 
-// withMirrorPorts returns routes, with port added to each mirror target that has no port.
-// It does not modify routes, because several entries share them.
+// withMirrorPorts returns routes in which each mirror target has a port. It adds the
+// argument port to a target without a port. If it must change a route, it returns a copy,
+// because other entries use the same routes.
 func withMirrorPorts(routes []profiles.Route, port uint16) []profiles.Route {
 	open := func(m profiles.Mirror) bool {
 		_, _, err := net.SplitHostPort(m.Authority)

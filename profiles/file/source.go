@@ -102,9 +102,9 @@ type view struct {
 	err     string            // the last error yielded; empty after the file became valid again
 }
 
-// next returns the next item that the stream must yield for the state st. It returns nil
-// and nil if nothing must be yielded. A profile is yielded before an error, because the last
-// valid content stays active.
+// next returns the next profile or error that the sequence must yield for the state st of
+// the file. It returns nil and nil if nothing must be yielded. If both must be yielded, the
+// profile comes first.
 func (v *view) next(st *state) (*profiles.Profile, error) {
 	var now *profiles.Profile
 	err := yamlfile.Located(st.Latest.Err)
@@ -129,10 +129,10 @@ func (v *view) next(st *state) (*profiles.Profile, error) {
 	return nil, err
 }
 
-// update reports whether the stream must yield a profile. If so, it stores the profile in
-// v.profile. The argument now is the current profile of the target, or nil if the file does not
-// have the target. read reports whether the file was ever valid, and healthy whether the target has
-// no error now. The first profile after an error is yielded even if it has not changed.
+// update stores the profile to yield in v.profile and returns true. It returns false if no profile
+// must be yielded. The argument now is the current profile of the target, or nil if the file does
+// not have the target. read reports whether the file was ever valid. healthy reports whether the
+// target has no error now: an unchanged profile is then yielded again after an error.
 func (v *view) update(now *profiles.Profile, read, healthy bool) bool {
 	switch {
 	case now != nil:

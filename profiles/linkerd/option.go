@@ -68,8 +68,8 @@ func WithNetworks(networks ...netip.Prefix) Option {
 	})
 }
 
-// requests reports whether the Source asks the controller for the profile of target. Without
-// WithSuffixes and WithNetworks it always does.
+// requests reports whether the Source asks the controller for the profile of target. It does
+// if WithSuffixes or WithNetworks allows target, or if neither option is set.
 func (o *options) requests(target string) bool {
 	if !o.limited {
 		return true
@@ -95,10 +95,10 @@ func WithContextToken(token string) Option {
 	return optionFunc(func(o *options) { o.contextToken = token })
 }
 
-// WithBackoff sets the waits between the end of a stream and the start of the next one. After a
-// stream that received a message and lasted 10 s, or Max if Max is less, the wait is Min again.
-// The default is [layer.DefaultBackoff], as in linkerd. A field that is 0 has its default. Invalid
-// values panic.
+// WithBackoff sets the waits between the end of a stream and the start of the next one. The wait
+// grows from Min to Max while streams fail. It is Min again after a stream that received a message
+// and lasted 10 s, or Max if Max is less. The default is [layer.DefaultBackoff], as in linkerd. A
+// field that is 0 has its default. Invalid values panic.
 func WithBackoff(b layer.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("linkerd: " + err.Error())
@@ -107,8 +107,8 @@ func WithBackoff(b layer.Backoff) Option {
 }
 
 // Limits are the time limits of each stream, see [WithStreamLimits]. A zero field has the value
-// that linkerd's chart sets for its proxies. A negative field means no limit. While the consumer
-// handles a profile, the timer of Idle stops, but the time of Lifetime continues.
+// that linkerd's chart sets for its proxies. A negative field means no limit. The time in which the
+// consumer handles a profile counts for Lifetime, but not for Idle.
 type Limits struct {
 	// Initial limits the time to the first message, including the dial. A stream that takes longer
 	// fails with the code DeadlineExceeded. 0 means 3 s.

@@ -155,8 +155,9 @@ type side struct {
 	final   error             // the error after which no profile follows, or nil
 }
 
-// add records i, an item of the profile source or the policy source. It returns the profile
-// or the error to yield, or nil and nil if nothing must be yielded.
+// add records the item i, which is from the profile source or the policy source. It returns
+// the profile or the error that the sequence must yield. It returns nil and nil if nothing
+// must be yielded.
 func (m *merged) add(ctx context.Context, target string, i item) (_ *profiles.Profile, err error) {
 	of := &m.profile
 	if i.policy {
@@ -181,9 +182,9 @@ func (m *merged) add(ctx context.Context, target string, i item) (_ *profiles.Pr
 	return m.effective(), err
 }
 
-// late is called when the argument wait of [Prefer] has passed since the start of the watch. It
-// returns the profile to yield. It returns nil if nothing must be yielded, for example because the
-// policy has arrived.
+// late is called when the time wait of [Prefer] has passed since the start of the watch. After that
+// the watch no longer waits for a policy. late returns the profile to yield, or nil if nothing must
+// be yielded, for example because the policy has arrived.
 func (m *merged) late(ctx context.Context, target string) *profiles.Profile {
 	if m.policy.settled && (m.profile.settled || m.policy.current == nil) {
 		return nil

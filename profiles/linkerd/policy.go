@@ -177,8 +177,8 @@ func (c *policyConverter) connections(o *outbound.ProxyProtocol_Opaque) *profile
 	return p
 }
 
-// tlsRoutes returns the routes of TLS connections. In the conditions of these routes, the
-// host is the server name of the connection.
+// tlsRoutes converts the routes of TLS connections. A condition on the host applies to the
+// server name in the ClientHello of the connection.
 func (c *policyConverter) tlsRoutes(all []*outbound.TlsRoute) []profiles.Route {
 	hosts := func(r *outbound.TlsRoute) ([]profiles.Match, bool) { return hostsOf(c, r.GetSnis()) }
 	return routesOf(c, all, hosts, func(from *outbound.TlsRoute_Rule) (rule, bool) {
@@ -188,9 +188,10 @@ func (c *policyConverter) tlsRoutes(all []*outbound.TlsRoute) []profiles.Route {
 	})
 }
 
-// routesOf converts routes of type R with rules of type U. It leaves out a route if the function
-// hosts returns false for the route, and a rule if convert returns false for the rule. It stores
-// the position of the current rule in c.at, because errors name the rule.
+// routesOf converts linkerd's routes (type R) with their rules (type U). The function hosts
+// converts the hosts of a route, and convert converts a rule. If one of them returns false, the
+// route or the rule is left out. routesOf stores the position of the current rule in c.at, for
+// errors.
 func routesOf[U any, R interface {
 	GetMetadata() *meta.Metadata
 	GetRules() []U
@@ -212,9 +213,8 @@ func routesOf[U any, R interface {
 	return routes
 }
 
-// hostsOf converts the elements of all, which are conditions on the host of a request or on the
-// server name of a connection. It leaves out invalid conditions. ok is false if there are
-// conditions and all of them are invalid. Otherwise ok is true.
+// hostsOf converts conditions on the host of a request or on the server name of a connection. It
+// leaves out invalid conditions. ok is true if a condition is valid, or if there are no conditions.
 func hostsOf[S interface{ GetReverseLabels() []string }, H interface {
 	GetExact() string
 	GetSuffix() S
@@ -234,9 +234,9 @@ func hostsOf[S interface{ GetReverseLabels() []string }, H interface {
 	return hosts, len(hosts) > 0 || len(all) == 0
 }
 
-// convertMatches converts the conditions in all by the function convert, and adds them to the rule.
-// It leaves out invalid conditions. It returns false if there are conditions and all of them are
-// invalid.
+// convertMatches adds the conditions in all to the rule. The function convert converts one
+// condition. Invalid conditions are left out. The result is true if a condition is valid, or if
+// there are no conditions.
 func convertMatches[M any](c *policyConverter, to *rule, all []M, convert func(M) (profiles.All, string, error)) bool {
 	for _, m := range all {
 		match, prefix, err := convert(m)
@@ -249,8 +249,8 @@ func convertMatches[M any](c *policyConverter, to *rule, all []M, convert func(M
 	return len(to.matches) > 0 || len(all) == 0
 }
 
-// valid returns an error if m is invalid. Invalid members of an All must be found here,
-// because a Router would leave them out, and the All would match more requests.
+// valid returns an error if m is invalid. It must be called for each member of an All. A
+// Router would leave an invalid member out, and the All would then hold for more requests.
 func valid(m profiles.Match) error { return profiles.Route{Match: m}.Validate() }
 
 // httpMatch converts a condition on HTTP requests. If the condition has a path prefix,
@@ -327,15 +327,15 @@ func validMembers(all profiles.All) error {
 	return nil
 }
 
-// requestRule has the methods that rules for HTTP and gRPC have in common.
+// requestRule is a rule of an HTTP route or of a gRPC route.
 type requestRule interface {
 	GetTimeouts() *http_route.Timeouts
 	GetRequestTimeout() *durationpb.Duration // an old field, which controllers still set
 	GetAllowL5DRequestHeaders() bool
 }
 
-// requestPolicy returns a RoutePolicy with the timeouts of r, and with its permission for override
-// fields.
+// requestPolicy returns a RoutePolicy with the timeouts of r. Its Overrides reports whether r
+// permits header fields that change retries and timeouts.
 func (c *policyConverter) requestPolicy(r requestRule) profiles.RoutePolicy {
 	t := r.GetTimeouts()
 	return profiles.RoutePolicy{

@@ -58,9 +58,8 @@ func (c *policyConverter) grpcFilters(all []*outbound.GrpcRoute_Filter) (f filte
 	return f
 }
 
-// addFault adds a fault. r is the share among the requests without an earlier fault. addFault
-// converts r to a share of all requests, because Fraction of a profiles.Fault is a share of all
-// requests.
+// addFault adds a fault for the share r of the requests that get no earlier fault. It sets the
+// Fraction of the fault to the corresponding share of all requests.
 func (f *filters) addFault(fault profiles.Fault, r *http_route.Ratio) {
 	if len(f.faults) == 0 {
 		f.passing = 1
@@ -159,7 +158,7 @@ func (c *policyConverter) grpcRetry(m *outbound.GrpcRoute_Retry) *profiles.Retry
 	return c.validRetry(r)
 }
 
-// timed has the methods that the retry messages of all kinds of routes have in common.
+// timed is a retry message of an HTTP route or of a gRPC route.
 type timed interface {
 	GetTimeout() *durationpb.Duration
 	GetBackoff() *outbound.ExponentialBackoff
@@ -198,9 +197,9 @@ func (c *policyConverter) backoff(m *outbound.ExponentialBackoff) layer.Backoff 
 	return b
 }
 
-// withBreaker converts the failure accrual m to a circuit breaker and stores it in c.balancing.
-// The breaker applies to the endpoints of all backends of the policy. If m is missing or invalid,
-// no breaker is stored. withBreaker returns c.
+// withBreaker converts the failure accrual m to a circuit breaker, and stores it in c.balancing.
+// The breaker then applies to each endpoint of all backends of the policy. If m is missing or
+// invalid, withBreaker stores no breaker. It returns c.
 func (c *policyConverter) withBreaker(m *outbound.FailureAccrual) *policyConverter {
 	c.balancing, c.at = profiles.Balancing{}, "failure accrual"
 	var p layer.BreakerPolicy
@@ -235,23 +234,25 @@ func (c *policyConverter) withBreaker(m *outbound.FailureAccrual) *policyConvert
 	return c
 }
 
-// routeBackend is a backend of a route of any kind. F is the type of its filters.
+// routeBackend is a backend of an HTTP, gRPC, TLS or opaque route. F is the type of its
+// filters.
 type routeBackend[F any] interface {
 	GetBackend() *outbound.Backend
 	GetFilters() []F
 }
 
-// weightedBackend is a backend of type B with a weight.
+// weightedBackend is a backend with a weight, in a rule with a random distribution. B is the
+// type of the backend.
 type weightedBackend[B any] interface {
 	GetBackend() B
 	GetWeight() uint32
 }
 
-// backendsOf converts the backends of a rule. The distribution of the rule determines which list is
-// used: first for "first available", and random for a random distribution. The argument given
-// reports whether the rule has a distribution. convert converts the filters of a backend. If
-// failover is true, a backend is used only while the previous ones are unavailable. If the rule has
-// no backends, the result is empty but not nil.
+// backendsOf converts the backends of a rule. Those of a rule with the distribution "first
+// available" are in the argument first, and those with a random distribution in random. given is
+// false if the rule has no distribution. convert converts the filters of a backend. If failover is
+// true, a backend is used only while the previous ones are unavailable. If the rule has no
+// backends, the result is empty but not nil.
 func backendsOf[F any, B routeBackend[F], W weightedBackend[B]](
 	c *policyConverter, given bool, first []B, random []W, convert func([]F) filters,
 ) (backends []profiles.Backend, failover bool) {
@@ -308,9 +309,9 @@ type connectionFilter interface {
 	GetInvalid() *opaque_route.Invalid
 }
 
-// connectionRule converts a rule of a TLS or opaque route. If the rule has a filter, its
-// connections are rejected. If a backend has a filter, the connections to that backend are
-// rejected. The other arguments are those of backendsOf.
+// connectionRule converts a rule of a TLS or opaque route. ofRule has the filters of the
+// rule. If there are any, all connections of the rule are rejected. A backend with a filter
+// rejects its connections. The other arguments are those of backendsOf.
 func connectionRule[F connectionFilter, B routeBackend[F], W weightedBackend[B]](
 	c *policyConverter, ofRule []F, given bool, first []B, random []W,
 ) rule {
