@@ -58,7 +58,8 @@ func attributes(target, route string) (all []attribute.KeyValue) {
 	return all
 }
 
-// bound is an instrument.Provider that adds the attributes of a target and a route.
+// bound is an instrument.Provider. Each instrument that it makes has the attributes of one
+// target and one route.
 type bound struct {
 	*Metrics
 	attrs []attribute.KeyValue

@@ -88,7 +88,7 @@ type ID struct {
 	PingTimeout  time.Duration
 }
 
-// Protocol is a hint at the protocol that an endpoint supports.
+// Protocol says which protocol an endpoint supports, as far as the source of the endpoint knows.
 type Protocol uint8
 
 // The protocol hints.

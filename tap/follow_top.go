@@ -83,8 +83,9 @@ type topUpdate struct {
 	tick    bool // it is time to yield rows
 }
 
-// follow yields the merged rows of all processes at each tick, and their errors. It returns
-// true when ctx ends or every process is gone, and false when yield has returned false.
+// follow yields the merged rows of all processes at each tick, and their errors. It returns true
+// when ctx ends, or when no process is called again. It returns false when yield has returned
+// false.
 func (f *topFollower) follow(ctx context.Context, processes []Process, yield func(*tappb.TopResponse, error) bool) bool {
 	all := append(make([]source[topUpdate], 0, 1+len(processes)), f.clock)
 	for i, p := range processes {
@@ -170,7 +171,8 @@ func (f *topFollower) topRows(ctx context.Context, p Process) iter.Seq2[*tappb.T
 	}
 }
 
-// current yields the name and the current rows of each process that can be reached.
+// current yields the name and the current rows of each process that has rows. A process that
+// cannot be reached has none.
 func (f *topFollower) current(yield func(string, *tappb.TopResponse) bool) {
 	for i, rows := range f.rows {
 		if rows != nil && !yield(f.names[i], rows) {

@@ -67,8 +67,8 @@ func (r *reader) run(ctx context.Context) error {
 
 var errDown = reject(codes.Unavailable, errors.New("the server is shutting down"))
 
-// ended returns the error of a stream with the context ctx, which has ended. The error is
-// errDown if the server is shutting down.
+// ended returns the error of a stream with the context ctx, which has ended. If the server is
+// shutting down, it is errDown. Otherwise it is the gRPC status of the error of ctx.
 func ended(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), errDown) {
 		return errDown

@@ -32,9 +32,9 @@ func (s *recipient) begin(init Event) bool {
 	return s.start(init)
 }
 
-// start sends e, the first event of a request or connection. It returns false if e does not
-// fit, or if the watcher has reached its limit or rate. The watcher then does not see the
-// request or connection.
+// start sends e, the first event of a request or connection. It returns false if e does not fit
+// into the buffer, or if the watcher has reached its limit or its rate. The watcher then does not
+// see the request or connection.
 func (s *recipient) start(e Event) (ok bool) {
 	if s.stream, ok = s.enter(); !ok {
 		return false

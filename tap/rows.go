@@ -146,9 +146,9 @@ func (r *row) end(end *ResponseEnd, status int, now time.Time) {
 	r.used = now
 }
 
-// nameOf returns the name and the IP of a client or endpoint for a rowKey. With a label
-// named pod, it returns the value of this label and a zero Addr. Otherwise it returns ""
-// and the IP of addr.
+// nameOf returns the name and the IP address that identify a client or endpoint in a rowKey. If
+// labels has a label named pod, it returns the value of this label and a zero Addr. Otherwise it
+// returns "" and the IP address in addr.
 func nameOf(labels map[string]string, addr netip.AddrPort) (string, netip.Addr) {
 	if pod := labels[podLabel]; pod != "" {
 		return cut(pod), netip.Addr{}

@@ -17,11 +17,11 @@ type clientCounts struct {
 	First                         string // error of the first failed request; "" if none failed
 }
 
-// sendDuringReloads is the role of the clients that send requests while a gateway reloads.
-// args are the address of the gateway and the number of its routes. Each client reuses its
-// connections and sends a request every 4 ms. The method is DELETE, because net/http does
-// not repeat it if a connection closes after the request was written. The command returns
-// the counts after all open requests have ended.
+// sendDuringReloads is the role of the clients that send requests while a gateway reloads. args
+// are the address of the gateway and the number of its routes. Each client reuses its
+// connections and sends a request every 4 ms. The method is DELETE, because net/http does not
+// repeat it if a connection closes after the request was written. When the parent process asks
+// for the result, the clients stop. The result is the counts after all open requests have ended.
 func sendDuringReloads(_ context.Context, args []string, ready func(string, command)) error {
 	const many, pause = 16, 4 * time.Millisecond
 	routes, err := strconv.Atoi(args[1])

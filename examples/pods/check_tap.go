@@ -162,8 +162,8 @@ func (r *running) explainShop(ctx context.Context, path string) (string, error) 
 	return why, err
 }
 
-// contains returns an error unless text contains each element of want. The argument name
-// describes text in the error.
+// contains returns an error unless text contains each element of want. The argument name says in
+// the error which text it is.
 func contains(name, text string, want ...string) (err error) {
 	for _, w := range want {
 		if !strings.Contains(text, w) {

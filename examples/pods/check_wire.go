@@ -55,8 +55,8 @@ func (r *running) flows(ctx context.Context) ([]wire.Flow, error) {
 	return flows, err
 }
 
-// name returns the name of the pod with the address addr. If no pod has the address, it
-// returns the text "this program".
+// name returns the name of the pod with the address addr. An address that belongs to no pod is
+// that of this program, and the result is the text "this program".
 func (r *running) name(addr netip.Addr) string {
 	for _, p := range r.pods() {
 		if p.addr == addr {

@@ -70,7 +70,7 @@ func (c *checkCommand) run(ctx context.Context, on terminal) error {
 	return nil
 }
 
-// subject is a target, or the pods of a cluster.
+// subject is one thing that the command checks: a target, or the pods of a cluster.
 type subject struct {
 	name   string
 	checks func(yield func(finding) bool)

@@ -64,9 +64,8 @@ func hasRights(ctx context.Context, p *pods) finding {
 	return allowed(ctx, p, "this user may read the pods and their owners", cluster.Rights(p.Resources))
 }
 
-// mayIdentify checks whether the user has the rights to get a certificate for tapctl. tapctl
-// presents this certificate to the taps of pods. A missing right is only a warning, because some
-// taps need no certificate.
+// mayIdentify checks whether the user has the rights with which tapctl gets a client
+// certificate. A missing right is only a warning, because some taps need no client certificate.
 func mayIdentify(ctx context.Context, p *pods, meshed []cluster.Pod) finding {
 	rights := cluster.IdentityRights(p.controlPlane, meshed)
 	f := allowed(ctx, p, "this user may get the trust anchors and a certificate for the taps", rights)

@@ -61,7 +61,8 @@ func processes(targets []target) (all []tap.Process, closeAll func(), err error)
 	return all, closeAll, nil
 }
 
-// source is the set of processes that a command watches.
+// source is the set of processes that a command watches. In a cluster, the set changes with the
+// pods.
 type source interface {
 	top.Source
 

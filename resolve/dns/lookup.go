@@ -225,9 +225,9 @@ func familyOf(addr netip.Addr) dnsmessage.Type {
 	return dnsmessage.TypeAAAA
 }
 
-// weighted returns the endpoints of SRV records that have the same priority. where has the
-// addresses of the hosts of the records, by name. The package documentation describes the
-// weights.
+// weighted returns the endpoints for SRV records of one priority. The argument where has the
+// addresses of the hosts of the records, by host name. The addresses of a record share its
+// weight. Endpoint.Weight is 10 000 times the share of the address divided by the mean share.
 func weighted(records []dnsmessage.SRVResource, where map[string]hosts) []resolve.Endpoint {
 	shares := make(map[netip.AddrPort]float64)
 	for _, r := range records {

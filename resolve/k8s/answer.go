@@ -68,8 +68,8 @@ func (o *options) endpoints(s snapshot, port choice) []resolve.Endpoint {
 	return nil
 }
 
-// familiesInOrder returns both address families, starting with the first one of the
-// Service.
+// familiesInOrder returns IPv4 and IPv6, in the order that the Service specifies. Without
+// families in the Service, IPv4 comes first.
 func (s *service) familiesInOrder() []corev1.IPFamily {
 	if len(s.families) > 0 && s.families[0] == corev1.IPv6Protocol {
 		return []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol}

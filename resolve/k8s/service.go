@@ -51,9 +51,9 @@ func portNumber(n int32) uint16 {
 	return uint16(n)
 }
 
-// choice selects a port of an EndpointSlice. If direct is false, it selects the port of the
-// slice that has the given name. If direct is true, it means the port number, and the ports of
-// the slice are ignored.
+// choice says how to find a port in an EndpointSlice. If direct is false, it is the port of the
+// slice with the given name. If direct is true, it is the port number, and the ports of the
+// slice are ignored.
 type choice struct {
 	name   string
 	number uint16 // used if direct is true or the port in the slice has no number

@@ -254,7 +254,7 @@ type state struct {
 	failures [kinds]int    // number of errors of a kind so far
 }
 
-// kind is a kind of objects that a Reflector watches.
+// kind identifies the objects that a Reflector watches: Services or EndpointSlices.
 type kind int
 
 const (
@@ -305,7 +305,8 @@ func (b *state) wake() {
 	b.changed = make(chan struct{})
 }
 
-// position has the numbers of snapshots, recoveries and errors that one stream has seen.
+// position says what one stream has seen: the numbers of snapshots, recoveries and errors that
+// there were at its last call of look.
 type position struct {
 	answers, returns int
 	failures         [kinds]int

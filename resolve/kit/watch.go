@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// watch has the Instancer of one target and its latest events. All streams of the target
-// share it.
+// watch has the Instancer of one target and its latest event. All streams of the target share
+// it.
 type watch struct {
 	share.Latest[[]string] // the instances, or the error, of the latest event
 

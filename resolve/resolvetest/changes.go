@@ -7,7 +7,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// changes returns the checks of the updates after the first answer.
+// changes returns the checks about updates that follow the first answer of a stream.
 func changes() []Check {
 	return []Check{
 		{

@@ -20,7 +20,7 @@ const moment = 50 * time.Millisecond
 // longer, because the machine may be slow.
 const soon = time.Second
 
-// ends returns the checks of how streams end.
+// ends returns the checks about the end of streams.
 func ends() []Check {
 	return []Check{
 		{
@@ -69,9 +69,9 @@ func ends() []Check {
 	}
 }
 
-// inTime calls the function leave until the stream that leave has ended and returned took at
-// most the time soon to end. After as many calls as the constant many says, it records a
-// violation.
+// inTime calls the function leave, which ends a stream and returns it, until one of the streams
+// ended within the duration in the constant soon. After as many calls as the constant many says,
+// it records a violation.
 func (g *rig) inTime(leave func() *watch) {
 	quickest := time.Duration(math.MaxInt64)
 	for i := 0; i < many && g.err == nil; i++ {
@@ -103,8 +103,8 @@ func endUnanswered(g *rig) {
 	g.Interrupt(g.target(), func() { g.inTime(g.endEarly) })
 }
 
-// endEarly starts a stream and ends its context at the first item, or after the time moment
-// without an item. It waits for the end of the stream and returns it.
+// endEarly starts a stream and ends its context at the first item, or after the duration in the
+// constant moment without an item. It waits for the end of the stream and returns it.
 func (g *rig) endEarly() *watch {
 	w := g.watch(context.Background(), g.target())
 	timer := time.NewTimer(moment)
@@ -119,8 +119,8 @@ func (g *rig) endEarly() *watch {
 	return w
 }
 
-// endDone ranges over a sequence of which the context has already ended. It checks that the
-// sequence ends within the time soon.
+// endDone ranges over a sequence after its context has ended. It checks that the sequence ends
+// within the duration in the constant soon.
 func endDone(g *rig) {
 	g.set(0)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -134,7 +134,7 @@ func endDone(g *rig) {
 
 // leaveNothing opens many streams, one after the other. It ends each by the function leave, and
 // checks that no goroutines have leaked. The fastest of the first streams must end within the
-// time soon.
+// duration in the constant soon.
 func (g *rig) leaveNothing(leave func(*watch)) {
 	end := func() *watch {
 		w := g.start(0, 1)

@@ -90,8 +90,8 @@ func interruptedForNothing(g *rig) {
 	w.jump(resolve.StateExists, g.endpoints(0, 1, 2)...)
 }
 
-// bothInterrupted interrupts two streams of one target, and checks that both recover. It
-// does so twice, because either stream may recover first.
+// bothInterrupted interrupts the source of two streams of one target, and checks that both
+// streams recover. It does so twice, because either stream may recover first.
 func bothInterrupted(g *rig) {
 	first, second := g.start(0, 1), g.start(0, 1)
 	g.during = "one of two streams, after the interruption of both"

@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// streams returns the checks of several concurrent streams.
+// streams returns the checks with several concurrent streams.
 func streams() []Check {
 	return []Check{
 		{

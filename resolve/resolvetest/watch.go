@@ -185,7 +185,7 @@ func (w *watch) step() (resolve.Diff, error) {
 	}
 }
 
-// stays checks that the set does not change within the time moment.
+// stays checks that the set does not change within the duration in the constant moment.
 func (w *watch) stays() {
 	w.answer(continues)
 	timer := time.NewTimer(moment)

@@ -111,9 +111,9 @@ func (j *joiner) dropOldest() {
 	j.change(oldest)
 }
 
-// take returns the next batch: all changed records, and up to maxBatch new records. An open
-// record that does not fit waits for a later batch. An ended record that does not fit is
-// discarded and counted in the field Skipped.
+// take returns the next batch: all changed records, and up to maxBatch new records. A new record
+// that does not fit waits for a later batch if its request is open. If its request has ended, it
+// is discarded and counted in the field Skipped.
 func (j *joiner) take() batch {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -49,8 +49,8 @@ func (f Flow) ServerName() (name string) {
 	return name
 }
 
-// hello is a connection for a TLS server, with which the server parses a recorded ClientHello.
-// It reads the recorded bytes of a client. It discards the bytes that the server writes.
+// hello is a connection that replays the recorded bytes of a client to a TLS server. The server
+// parses the ClientHello in them. hello discards the bytes that the server writes.
 type hello struct {
 	net.Conn
 

@@ -132,7 +132,7 @@ func (p *Pod) identity(c *corev1.Container) string {
 	return p.account + "." + p.Namespace + middle + domain
 }
 
-// owner is the controller of an object.
+// owner identifies the controller of an object, such as the ReplicaSet of a pod.
 type owner struct {
 	kind, name string
 	uid        types.UID

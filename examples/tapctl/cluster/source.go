@@ -281,8 +281,7 @@ func (m *members[T]) end(p *Pod) {
 	}
 }
 
-// ended reports whether the sequence of every pod has ended. It returns false while there are no
-// pods.
+// ended reports whether the sequence of every pod has ended. If m has no pods, it returns false.
 func (m *members[T]) ended() bool {
 	for _, one := range m.all {
 		if !one.ended {

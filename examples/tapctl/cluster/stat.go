@@ -212,8 +212,8 @@ func peerOf(to *Resource) string {
 	return "dst"
 }
 
-// counts reports whether Traffic counts a metric with the given labels. With a nil to, it counts
-// inbound traffic. Otherwise it counts outbound traffic to the resource to.
+// counts reports whether Traffic counts a metric with the given labels. If the argument to is
+// nil, it counts inbound traffic. Otherwise it counts outbound traffic to that resource.
 func counts(labels map[string]string, to *Resource) bool {
 	if to == nil {
 		return labels["direction"] == "inbound"

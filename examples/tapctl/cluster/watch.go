@@ -34,8 +34,8 @@ type condition struct {
 	selector labels.Selector
 }
 
-// conditions returns a condition for each resource. It returns an error for a resource that
-// does not exist, and for a Service without a selector.
+// conditions returns the conditions that select the pods of the resources. It returns an error
+// for a resource that does not exist, and for a Service without a selector.
 func (c *Cluster) conditions(ctx context.Context, resources []Resource) ([]condition, error) {
 	var all []condition
 	for _, r := range resources {

@@ -103,8 +103,8 @@ func (n *node) merge() {
 	n.names, n.wide = nil, true
 }
 
-// join adds the counts of other to n. It also adds the counts of each node below other to
-// the node with the same path below n.
+// join adds the counts of the node other to those of n. It does the same for each pair of nodes
+// with the same path below them.
 func (n *node) join(other *node) {
 	for method, r := range other.seen {
 		if n.seen == nil {

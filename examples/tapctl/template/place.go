@@ -55,9 +55,9 @@ func (p place) in(err error) error {
 	return fmt.Errorf("at character %d, in %s: %w", p.column, p.text, err)
 }
 
-// misplaced adds a place to err, an error of client-go's parser for text. To find the
-// place, misplaced parses each action as a separate template. The first action that the
-// parser rejects is the place. Without such an action, misplaced returns err unchanged.
+// misplaced returns err, an error of client-go's parser for text, with the position of the
+// mistake. To find it, misplaced parses each action as a separate template, and takes the first
+// one that the parser rejects. Without such an action, it returns err unchanged.
 func misplaced(text string, err error) error {
 	for _, p := range places(text) {
 		if _, err := parse(p.text); err != nil {

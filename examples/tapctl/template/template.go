@@ -37,8 +37,8 @@ func Parse(text string, sample any) (*Template, error) {
 // a.b, {a.b} and {.a.b}, as linkerd accepts.
 var singleField = regexp.MustCompile(`^(?:\{\.?([A-Za-z_][^{}]*)\}|\.?([A-Za-z_][^{}]*))$`)
 
-// relaxed returns text with the missing braces and dot added if text is a single field. It
-// returns any other text unchanged.
+// relaxed returns text as a complete template. If text is a single field, such as .a.b, it adds
+// the missing braces and dot. It returns any other text unchanged.
 func relaxed(text string) string {
 	if found := singleField.FindStringSubmatch(text); found != nil {
 		return "{." + found[1] + found[2] + "}"

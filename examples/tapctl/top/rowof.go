@@ -68,8 +68,8 @@ func (r rowOf) match(base *pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	return match.All(all...)
 }
 
-// host returns a network that contains only the address in name. ok is false if name is not
-// an address but the name of a pod.
+// host returns a network that contains only the IP address in the argument name. ok is false if
+// name is not an IP address but the name of a pod.
 func host(name string) (netip.Prefix, bool) {
 	addr, err := netip.ParseAddr(name)
 	return netip.PrefixFrom(addr.WithZone(""), addr.BitLen()), err == nil
