@@ -33,9 +33,9 @@ func compressed(c *config.Compression, next http.Handler) (http.Handler, error) 
 	})), nil
 }
 
-// selective wraps the compressing ResponseWriter of gzhttp. A response whose content type
-// is not compressed bypasses gzhttp, because gzhttp would delay its headers until the first
-// byte of the body.
+// selective wraps the compressing ResponseWriter of gzhttp. A response bypasses gzhttp if
+// its content type is not compressed, because gzhttp would delay its headers until the
+// first byte of the body.
 type selective struct {
 	http.ResponseWriter
 

@@ -9,8 +9,8 @@ import (
 // stream requested. The lock of the controller guards it.
 type hub[K comparable, M any] map[K]map[*subscription[M]]struct{}
 
-// subscription is the queue of the messages of one stream. The sender must hold the lock of
-// the controller to add a message or to close slow.
+// subscription is the queue of the messages of one stream. A sender must hold the lock of
+// the controller to add a message or to close the channel slow.
 type subscription[M any] struct {
 	queue chan M
 	slow  chan struct{} // closed when a message does not fit in the queue

@@ -134,9 +134,9 @@ type routeKey struct {
 	kubeobject.Name
 }
 
-// statusWriter writes the status of routes. The method changed collects the routes whose
-// status may have changed, even while this controller is not the leader. The method run
-// writes the statuses. Only the leader calls run.
+// statusWriter writes the status of routes. The method changed collects the routes with a
+// status that may have changed, even while this controller is not the leader. The method
+// run writes the statuses. Only the leader calls run.
 type statusWriter struct {
 	cluster *cluster
 	client  dynamic.Interface
@@ -150,9 +150,9 @@ func newStatusWriter(c *cluster, client dynamic.Interface) *statusWriter {
 	return &statusWriter{cluster: c, client: client, wake: make(chan struct{}, 1), dirty: make(map[routeKey]struct{})}
 }
 
-// changed adds the routes whose status may change with the object o. If o is a route, they
-// are o and all routes that refer to a parent of o. If o is a Service or a Server, they are
-// the routes that refer to o.
+// changed adds the routes with a status that may depend on the object o, which has
+// changed. If o is a route, they are o and all routes that refer to a parent of o. If o is
+// a Service or a Server, they are the routes that refer to o.
 func (w *statusWriter) changed(o any) {
 	var related []string
 	switch o := o.(type) {

@@ -122,8 +122,8 @@ func (s *source) parse(path string, data []byte) (*Config, error) {
 	return &c, nil
 }
 
-// resolvePaths makes the paths of files that the gateway writes absolute. A relative path
-// starts at dir, the folder of the configuration.
+// resolvePaths replaces each relative path of a file that the gateway writes by an
+// absolute path. A relative path starts at dir, the folder of the configuration.
 func (c *Config) resolvePaths(dir string) {
 	absolute := func(path *string) {
 		if !filepath.IsAbs(*path) {
@@ -185,8 +185,8 @@ func (c *Config) checkReferences(n node, r Route, listeners, services names) {
 	}
 }
 
-// names has the names of all items of one list, such as the services. The field list has
-// the names in the order of the file. The field has is a set of the same names.
+// names contains the names of all items of one list, such as the services. The field list
+// has them in the order of the file. The other field, has, is a set of them.
 type names struct {
 	list []string
 	has  map[Name]bool

@@ -45,9 +45,9 @@ func (h *Handler) serveEnviron(w http.ResponseWriter, r *http.Request) {
 // redacted is the text that replaces a secret in a response.
 const redacted = "(redacted)"
 
-// shown returns value with its secrets replaced by [redacted]. name is the name of the
-// variable. If name contains a word such as TOKEN, or value contains a private key, shown
-// replaces the whole value.
+// shown returns value, the value of the variable name, with its secrets replaced by
+// [redacted]. If name contains a word such as TOKEN, or value contains a private key,
+// shown replaces the whole value. PWD and OLDPWD are not secret, although the word PWD is.
 func shown(name, value string) string {
 	directory := name == "PWD" || name == "OLDPWD"
 	if !directory && isSecret(name) || strings.Contains(value, "PRIVATE KEY-----") {

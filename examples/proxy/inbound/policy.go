@@ -217,9 +217,9 @@ func (in *Inbound) logDecision(ctx context.Context, message string, p *meters.Pe
 
 func resourceText(r meters.Resource) string { return r.Group + "/" + r.Kind + "/" + r.Name }
 
-// requestPolicy is a service that applies the policy of the port to each request, see
-// [Inbound.applyPolicy]. It is always ready, because only Call can determine the policy of
-// a request.
+// requestPolicy is a service that calls a function for each request:
+// [Inbound.applyPolicy], or a function that denies the request. It is always ready,
+// because only Call can determine the policy of a request.
 type requestPolicy struct {
 	layer.Func[*http.Request, *http.Response]
 }

@@ -164,9 +164,9 @@ type openConn struct {
 	cancel context.CancelCauseFunc // resets the connection
 }
 
-// await waits for the first policy of the controller. It returns early if the watch fails,
-// or when ProfileInitial has passed since the start of the watch. In both cases, the
-// default policy applies until the controller sends one.
+// await waits for the first policy of the controller. It returns earlier if the watch
+// fails, if ctx ends, or when ProfileInitial has passed since the start of the watch. The
+// default policy then applies until the controller sends one.
 func (p *portPolicy) await(ctx context.Context) {
 	select {
 	case <-p.first:

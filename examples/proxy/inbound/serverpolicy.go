@@ -67,8 +67,8 @@ type routePermit struct {
 	to httplayer.Service // serves permitted requests
 }
 
-// defaultPolicy returns the policy of a port until the controller sends one. The policy
-// follows INBOUND_DEFAULT_POLICY.
+// defaultPolicy returns the policy that applies to a port until the controller sends one.
+// INBOUND_DEFAULT_POLICY determines it.
 func (in *Inbound) defaultPolicy(port uint16) *serverPolicy {
 	p := &serverPolicy{resource: meters.DefaultResource(string(in.DefaultPolicy))}
 	if in.OpaquePorts.Contains(port) {
@@ -385,8 +385,8 @@ func redirectOf(m *http_route.RequestRedirect) *profiles.Redirect {
 	return r
 }
 
-// complete adds the services of requests and the permits for metrics to p, and returns p.
-// If p needs a router, the router ends when ctx ends.
+// complete adds to p the services that receive requests, and the labels of metrics for
+// each rule. It returns p. If p needs a router, the router ends when ctx ends.
 func (in *Inbound) complete(ctx context.Context, p *serverPolicy) *serverPolicy {
 	p.refused = &meters.Permit{Server: p.resource}
 	for i := range p.authorizations {

@@ -92,8 +92,8 @@ func newOutbound(c Config) *Outbound {
 // newSource returns the source of profiles. With a policy controller, the source also
 // yields policies, with the precedence of [linkerd.Prefer]. For a new target, it waits for
 // a policy before it yields the profile. The maximum wait is four fifths of
-// ProfileInitial, but at least minPolicyWait. It is below ProfileInitial, so that the
-// router does not time out first.
+// ProfileInitial, so that the router does not time out first. It is at least
+// minPolicyWait.
 func newSource(c Config) profiles.Source {
 	source := c.Control.Profiles(c.Controller, c.Log)
 	if c.Policies == nil {

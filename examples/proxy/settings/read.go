@@ -107,9 +107,10 @@ func (r *reader) find(v *variable) (text, where string, ok bool) {
 	return "", "", false
 }
 
-// isOverridden reports whether the file must not set v, because the environment sets
-// v.overrides, a variable that also sets the value of v. It returns false if the
-// environment also sets v.with, the variable that forms a pair with v.
+// isOverridden reports whether the file must not set v. The result is true if the
+// environment sets v.overrides, a more general variable over which v would take
+// precedence. It is false if the environment also sets v.with, the variable that forms a
+// pair with v.
 func (r *reader) isOverridden(v *variable) bool {
 	return r.isSet(v, v.overrides) && !r.isSet(v, v.with)
 }

@@ -82,8 +82,8 @@ type memoryReturner struct {
 // little since the last check, because otherwise the next garbage collection is near. In
 // addition, one of these conditions must hold:
 //
-//   - Memory has grown by half since the last return.
-//   - More than half of the goroutines have ended since the last return.
+//   - Since the last return, memory has grown by half, and by at least minReturn.
+//   - At the last return there were at least manyGoroutines, and more than half have ended.
 //   - The last return freed an eighth of the memory. A collection only halves the stack of an
 //     idle goroutine, so another return may free more.
 func (r *memoryReturner) isDue(current usage) bool {
@@ -94,8 +94,8 @@ func (r *memoryReturner) isDue(current usage) bool {
 	return idle && (grown || fewer || r.helped)
 }
 
-// returned records that memory was returned to the system. left is the usage after the
-// return.
+// returned records that memory was returned to the system. The argument left is the usage
+// after that.
 func (r *memoryReturner) returned(left usage) {
 	r.helped = left.memory < r.last.memory-r.last.memory/8
 	r.last, r.kept = left, left
