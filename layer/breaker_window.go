@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// breakerWindow counts the successes and failures of a sliding window of time, in ten
-// buckets. The time since the creation of the window is divided into turns. Each turn has
-// the duration of the field width. Outcomes in turn n count in bucket n modulo ten.
+// breakerWindow counts the successes and failures of the last ten turns. A turn is a period of the
+// length in the field width. The turns are numbered from the creation of the window on. The
+// outcomes of turn n count in bucket n modulo ten.
 type breakerWindow struct {
 	start time.Time
 	width time.Duration
@@ -31,7 +31,7 @@ func newBreakerWindow(window time.Duration) *breakerWindow {
 	return &breakerWindow{start: time.Now(), width: max(window/breakerBuckets, breakerMinBucket)}
 }
 
-// turn returns the number of the turn at the time now: the whole bucket widths since
+// turn returns the number of the turn at the time now, that is, the number of whole turns since
 // w.start.
 func (w *breakerWindow) turn(now time.Time) uint64 {
 	return uint64(max(now.Sub(w.start), 0) / w.width)

@@ -166,9 +166,9 @@ func (c *Cache[K, Req, Rsp]) open(ctx context.Context, key K) (*cacheEntry[K, Re
 	}
 }
 
-// build makes the entry of key in the shard s. It may be called only after claim returned
-// true for mine. The argument making is the channel that claim returned. build closes this
-// channel. If err is nil, the caller must call Done of the entry.
+// build makes the entry of key in the shard s. The caller must have called claim, with the results
+// making and true. build closes the channel making. If err is nil, the caller must call Done of the
+// entry.
 func (c *Cache[K, Req, Rsp]) build(
 	s *cacheShard[K, Req, Rsp], key K, making chan struct{},
 ) (e *cacheEntry[K, Req, Rsp], err error) {

@@ -110,8 +110,8 @@ type cacheEntry[K comparable, Req, Rsp any] struct {
 	since time.Time // the time of that sweep
 }
 
-// Data and End implement [Observer]. The entry itself observes each response, because a
-// separate Observer would be an allocation.
+// Data does nothing. With the method End it makes the entry itself the [Observer] of each response,
+// because a separate Observer would be an allocation.
 func (e *cacheEntry[K, Req, Rsp]) Data(int) {}
 
 func (e *cacheEntry[K, Req, Rsp]) End(error) { e.Done() }
@@ -126,8 +126,8 @@ func (e *cacheEntry[K, Req, Rsp]) describe() *Node {
 	return new(Describe(*inner))
 }
 
-// note sets the field closed and returns true if err matches [ErrClosed]. Otherwise it
-// returns false.
+// note reports whether err matches [ErrClosed]. If so, it marks the service as closed, so that
+// Cache.sweep drops the entry.
 func (e *cacheEntry[K, Req, Rsp]) note(err error) bool {
 	closed := errors.Is(err, ErrClosed)
 	if closed {

@@ -257,8 +257,8 @@ func (o *options[Rsp]) dropUnless(returned *bool, rsp *Rsp, err *error, to Obser
 	}
 }
 
-// dropThenEnd discards the response, and then calls to.End unless to is nil. It is not a
-// part of dropUnless, because the compiler then inlines dropUnless.
+// dropThenEnd discards the response, and then calls to.End unless to is nil. It is a separate
+// function, so that dropUnless is small enough to be inlined.
 func (o *options[Rsp]) dropThenEnd(rsp Rsp, err error, to Observer) {
 	if to != nil {
 		defer to.End(nil)

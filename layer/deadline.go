@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// errOutOfTime is the kind of a rejection because the request has no time left. It matches
+// errOutOfTime is the kind of the rejection of a request that has no time left. It matches
 // [ErrFailFast], because waiting in a queue does not help.
 var errOutOfTime error = &kind{"out of time", ErrFailFast}
 

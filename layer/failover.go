@@ -93,9 +93,9 @@ func (s *failover[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return rsp, err
 }
 
-// callFallback sends req to fallback, after primary rejected it with rejection. If ctx has
-// ended, it returns the argument rejection instead. It also does so if primary has been
-// unready for less than s.after, unless rejection matches ErrClosed.
+// callFallback is called when primary rejected req with the error rejection. It sends req to
+// fallback if primary has been unready for the time s.after, or if rejection matches ErrClosed.
+// Otherwise, or if ctx has ended, it returns the argument rejection.
 func (s *failover[Req, Rsp]) callFallback(ctx context.Context, req Req, rejection error) (Rsp, error) {
 	var zero Rsp
 	if ctx.Err() != nil {

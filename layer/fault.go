@@ -161,8 +161,8 @@ func (f *faultInjection[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, 
 	return rsp, f.err
 }
 
-// hits reports whether the request gets the fault. It returns false after the TTL, if ctx
-// has ended, or if Match or the random number excludes the request.
+// hits reports whether the request gets the fault. It does if Match returns true for req and a
+// random number is below Fraction. It does not after the end of the TTL or of ctx.
 func (f *faultInjection[Req, Rsp]) hits(ctx context.Context, req Req) bool {
 	if f.life.left() <= 0 {
 		f.life.over.Store(true)

@@ -185,8 +185,9 @@ func (m *mirror[Req, Rsp]) Describe() Node {
 	return n
 }
 
-// wants reports whether req should be copied. It returns false if MaxInFlight copies are in
-// flight, because the copy would be dropped.
+// wants reports whether req should be copied: Match returns true for req, and a random number is
+// below the Fraction of the policy. It returns false if MaxInFlight copies are in flight, because
+// the copy would be dropped.
 func (m *mirrorShared[Req, Rsp]) wants(req Req) bool {
 	if m.life.Err() != nil || m.policy.Match != nil && !m.policy.Match(req) {
 		return false

@@ -122,8 +122,9 @@ type rateShard[K comparable] struct {
 // that full buckets are removed faster than new keys arrive.
 const rateLooks = 8
 
-// take takes a token from the bucket of key and returns nil. If it cannot, it returns the
-// rejection. It reads the clock with mu held, see rateLimit.take.
+// take takes a token from the bucket of key and returns nil. If that bucket has no token, or no
+// bucket can be made for a new key, it returns the rejection. It reads the clock with mu held, as
+// the method take of rateLimit does.
 func (s *rateShard[K]) take(key K) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

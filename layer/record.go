@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Facts has the facts that layers have reported about one request. Facts that were not
-// reported are zero.
+// Facts describes how one request was served, as layers have reported it: its route, its endpoint,
+// its attempts and its error. A field that was not reported is zero.
 type Facts struct {
 	Client   netip.Addr     // the address of the client, as a trusted proxy reported it
 	Route    string         // the name of the route that was chosen last

@@ -11,11 +11,11 @@ import (
 	"github.com/gotower/gotower/internal/ctxreason"
 )
 
-// Retry sends a request again if it failed and another attempt may succeed. It retries failures
-// of class [Retryable] or [Throttled], and attempts that exceed AttemptTimeout. Such a retry
-// needs an idempotent request, follows after a pause and withdraws from the [Budget].
-// Rejections are retried without the budget. Rejections by limits, [Shed] and [Queue] are
-// returned at once, because another attempt adds load.
+// Retry sends a request again if it failed and another attempt may succeed. It retries failures of
+// class [Retryable] or [Throttled], and attempts that exceed AttemptTimeout. Such a retry needs an
+// idempotent request, follows after a pause and withdraws from the [Budget]. Rejections by limits,
+// [Shed] and [Queue] are returned at once, because another attempt adds load. Other rejections are
+// retried without the budget.
 //
 // Admission: every request is admitted. If all attempts were rejected, so is the request.
 //
@@ -276,8 +276,8 @@ func (s *retrying[Req, Rsp]) decide(got attemptResult[Rsp]) (pause time.Duration
 	return pause, noSkip, true
 }
 
-// isFinal reports whether rejection matches [ErrClosed] or [ErrFailFast]. The same request
-// would then be rejected again.
+// isFinal reports whether another attempt would be rejected too, because rejection matches
+// [ErrClosed] or [ErrFailFast].
 func isFinal(rejection error) bool {
 	return errors.Is(rejection, ErrClosed) || errors.Is(rejection, ErrFailFast)
 }

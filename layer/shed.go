@@ -87,8 +87,9 @@ func Shed[Req, Rsp any](p ShedPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	}
 }
 
-// capacityOf returns a function that returns the number of requests that svc and its layers
-// admit at a time. It returns nil if svc has no [Limit] or [AdaptiveLimit].
+// capacityOf returns a function that returns how many requests svc admits at a time. This is the
+// limit of its first [Limit] or [AdaptiveLimit], plus the capacity of the Queues above that.
+// Without such a limit it returns nil.
 func capacityOf[Req, Rsp any](svc Service[Req, Rsp]) func() int64 {
 	switch s := svc.(type) {
 	case *limit[Req, Rsp]:
@@ -141,8 +142,8 @@ func (s *shed[Req, Rsp]) enter(rank int) bool {
 	return acquire(&s.inFlight, max(int64(float64(s.capacity())*s.shares[rank]), 1))
 }
 
-// Data and End implement [Observer]. The service itself observes each response, because a
-// separate Observer would be an allocation.
+// Data does nothing. With the method End it makes the service itself the [Observer] of each
+// response, because a separate Observer would be an allocation.
 func (s *shed[Req, Rsp]) Data(int) {}
 
 func (s *shed[Req, Rsp]) End(error) { s.inFlight.Add(-1) }

@@ -76,15 +76,15 @@ func (f *File[T]) Look() *Seen[T] {
 // unchanged reports whether the file at Path, described by info, has not changed since the last
 // read. The size, the modification time and the identity of the file must be the same. The identity
 // differs if another file was renamed to Path. It also returns false if the file was modified less
-// than the time settled before the last read. A later change could then have the same modification
+// than settled (2 s) before the last read. A later change could then have the same modification
 // time.
 func (f *File[T]) unchanged(info os.FileInfo) bool {
 	return f.info != nil && !f.young && os.SameFile(info, f.info) &&
 		info.Size() == f.info.Size() && info.ModTime().Equal(f.info.ModTime())
 }
 
-// read reads the file. It parses the content only if the checksum of the content has
-// changed.
+// read reads the file. If the checksum of the content has changed, read parses the content.
+// Otherwise it returns the same result as before.
 func (f *File[T]) read() (*Content[T], error) {
 	opened, err := f.open()
 	if err != nil {

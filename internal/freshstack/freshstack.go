@@ -7,9 +7,9 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// Call runs f on a new goroutine and waits until f returns. Therefore f does not grow the
-// stack of the caller. The runtime shrinks a stack only when less than a quarter of it is
-// in use. A goroutine that waits for the next message of a stream would keep a large stack.
+// Call runs f on a new goroutine and waits until f returns. Therefore f does not grow the stack of
+// the caller. This matters for a goroutine that waits for a long time afterwards, because it keeps
+// its stack. The runtime shrinks a stack only when less than a quarter of it is in use.
 //
 // If f panics, Call panics with a [panics.Error]. If f ends its goroutine, Call ends the
 // goroutine of the caller.

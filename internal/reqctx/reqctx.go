@@ -212,16 +212,14 @@ func Cause(ctx context.Context) error {
 	return own.Cause()
 }
 
-// linked is the interface of a [Context], of a [Wrapper], and of contexts that embed one of
-// these. The result own of link is the Context, or nil for a Wrapper. The result parent is
-// its parent.
+// linked is implemented by [Context], by [Wrapper], and by contexts that embed one of them. The
+// method link returns the Context and its parent. For a Wrapper it returns nil and the parent.
 type linked interface {
 	link() (own *Context, parent context.Context)
 }
 
-// find returns the nearest Context: ctx itself, a Context that ctx embeds, or the nearest
-// Context of the parent of a [Wrapper]. If find reaches a context of another package first,
-// it returns nil and that context.
+// find returns the Context that ctx is or embeds. If ctx is or embeds a [Wrapper], find continues
+// with the parent. If it reaches a context of another package, it returns nil and that context.
 func find(ctx context.Context) (own *Context, other context.Context) {
 	for {
 		l, ok := ctx.(linked)

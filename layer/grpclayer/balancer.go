@@ -252,8 +252,8 @@ type step struct {
 	closing []*conn // closed after the change
 }
 
-// push adds s to the queue of changes for the balancer. It does not wait, because gRPC
-// calls it.
+// push adds s to the queue from which the method changes reads. It does not wait, because a method
+// that gRPC calls must not block.
 func (t *towerBalancer) push(s step) {
 	current := slices.Collect(maps.Values(t.members))
 	t.current.Store(&current)

@@ -63,9 +63,9 @@ func (c *Client) Unary(
 //
 // A Retry opens a stream again if opening it failed. It repeats an open stream only if the stream
 // has one request and many responses, and fails before its header arrives. As for a unary call, the
-// method must be idempotent (see [Replayer]), and the class and the budget must allow a retry. The
-// time limit of an attempt then applies until the header arrives. SendMsg of such a stream only
-// stores the request, and RecvMsg returns the error of sending it.
+// method must be idempotent (see [Replayer]), and the class and the budget must allow a retry.
+// SendMsg of such a stream only stores the request, and RecvMsg returns the error of sending it.
+// The time limit of an attempt applies until the header arrives.
 func (c *Client) Stream(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {

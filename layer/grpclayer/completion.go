@@ -61,9 +61,9 @@ type stream struct {
 	resultOpts []grpc.CallOption // options with OnFinish, to call when gRPC finishes the stream
 }
 
-// finished is called when gRPC has finished the stream. err is the error of the stream.
-// If the caller neither reads nor writes, only this call shows that the ClientConn was
-// closed.
+// finished is called when gRPC has finished the stream with the error err. It calls the OnFinish
+// options of the caller. It also ends s if the ClientConn was closed, because a caller that neither
+// reads nor writes would not notice it.
 func (s *stream) finished(err error) {
 	s.mu.Lock()
 	s.closed, s.closeErr = true, err

@@ -30,8 +30,8 @@ func newMessage(m any) any {
 	return m
 }
 
-// assign copies the content of its second argument, a message, into its first argument.
-// It returns an error if the types of the two messages differ.
+// assign copies the content of one message, the argument from, into another one, the argument to.
+// It returns an error if their types differ.
 func assign(to, from any) error {
 	dst, src := reflect.ValueOf(to), reflect.ValueOf(from)
 	if !dst.IsValid() || !src.IsValid() || dst.Type() != src.Type() || dst.Kind() != reflect.Pointer || dst.IsNil() || src.IsNil() {

@@ -22,7 +22,7 @@ import (
 //
 // The result of a handler reaches the client unchanged. If a handler returns an error, the layers
 // get only its text and its status. For example, a handler may return the rejection of a call that
-// it made. The layers do not see a rejection, because the request to the handler was not rejected.
+// it made. The layers do not treat its error as a rejection of the request to the handler.
 type Server struct{ svc Service }
 
 // NewServer returns a Server that applies l to each call. l may be a whole stack, see
@@ -327,8 +327,8 @@ func (s *serverStream) add(to *metadata.MD, md metadata.MD) {
 	}
 }
 
-// begin reports the header to the observers. Only the first call has an effect, and only
-// before the handler has returned.
+// begin reports the header to the observers. Later calls, and calls after the handler has returned,
+// do nothing.
 func (s *serverStream) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -94,9 +94,8 @@ func (r *rig[Req, Rsp]) probe(pl plan) *probe[Req, Rsp] {
 	return p
 }
 
-// run makes the call, on the goroutine of the caller, and records the result. It recovers a
-// panic. If recover returns nil although call did not return, the call ended its goroutine
-// by runtime.Goexit.
+// run makes the call, on the goroutine of the caller, and records the result. It recovers a panic
+// of the call, and notices if the call ended its goroutine by runtime.Goexit.
 func (p *probe[Req, Rsp]) run(ctx context.Context, call func(context.Context, Req) (Rsp, error)) {
 	defer close(p.done)
 	normal := false

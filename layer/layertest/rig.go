@@ -203,8 +203,9 @@ func (r *rig[Req, Rsp]) checkServes() error {
 	return r.callToEnd(r.ctx, plan{}).checkSuccess(r.bodies && r.isLayer())
 }
 
-// callToEnd makes a call with the plan pl. If the subject is a service, callToEnd waits up
-// to a minute until the call has returned. If the subject is a layer, it does not wait.
+// callToEnd makes a call with the plan pl. If the subject is a service, callToEnd waits up to a
+// minute until the call has returned. If the subject is a layer, it waits only until the call has
+// returned or is blocked.
 func (r *rig[Req, Rsp]) callToEnd(ctx context.Context, pl plan) *probe[Req, Rsp] {
 	p := r.call(ctx, pl)
 	if r.isLayer() {

@@ -29,9 +29,9 @@ type bufferedConn struct {
 	head     []byte // bytes that Read returns first; guarded by mu
 }
 
-// OverrideAddrs returns a connection that wraps conn and has other addresses. RemoteAddr
-// returns client, and LocalAddr returns server. If client or server is invalid, the
-// method returns the address of conn.
+// OverrideAddrs returns a connection that wraps conn and has other addresses. RemoteAddr returns
+// client, and LocalAddr returns server. If client is invalid, RemoteAddr returns the address that
+// conn has. The same applies to server and LocalAddr.
 //
 // The result has ReadFrom, WriteTo and CloseWrite, so that the kernel can still copy
 // between two TCP connections. NetConn returns conn.

@@ -76,7 +76,8 @@ type detectTLS struct {
 	cfg   *tls.Config
 }
 
-// peekHello waits for the ClientHello of a client. Its results are those of peekFirst.
+// peekHello waits until a client has sent its ClientHello or other bytes. It returns the bytes, and
+// a connection that returns them again. The error is that of peekFirst.
 func peekHello(ctx context.Context, conn net.Conn, within time.Duration) (first []byte, next net.Conn, err error) {
 	enough := func(seen []byte) bool {
 		_, err := parseServerName(seen)

@@ -220,8 +220,8 @@ func hasHeader(conn net.Conn) bool {
 	return ok && state.NegotiatedProtocol == TransportProtocol
 }
 
-// withPort returns conn with the port of h in its LocalAddr. A header with a name does not
-// change the address.
+// withPort returns a wrapper of conn for the bytes after the header h. If h has no name, LocalAddr
+// of the wrapper has the port of h.
 func withPort(conn net.Conn, h TransportHeader) net.Conn {
 	f := &bufferedConn{Conn: conn, took: true}
 	if isOwnAddress := addrPort(conn.LocalAddr()); isOwnAddress.IsValid() && h.Name == "" {

@@ -163,8 +163,8 @@ func (h *observedConn) endDirection(which *bool) {
 	}
 }
 
-// failed ends the observation with err, unless a deadline or an earlier Close caused err.
-// It returns the error for the caller of Read or Write.
+// failed is called with the error of a Read or Write, and returns the error for the caller. It also
+// ends the observation with err. It does not end it if a deadline or an earlier Close caused err.
 func (h *observedConn) failed(err error) error {
 	switch {
 	case h.broken.Load() != nil:
@@ -253,8 +253,8 @@ func (h *observedConn) WriteTo(w io.Writer) (n int64, err error) {
 // firstRead is the buffer size of writeFirst, in bytes.
 const firstRead = 1 << 10
 
-// writeFirst copies the result of one Read to w, so that the observers receive the time of
-// the first byte. It returns 0 and nil at EOF.
+// writeFirst copies the result of one Read to w. The observers are then notified of the first byte
+// as soon as it arrives. At EOF it returns 0 and nil.
 func (h *observedConn) writeFirst(w io.Writer) (int64, error) {
 	buf := make([]byte, firstRead)
 	n, err := h.Read(buf)

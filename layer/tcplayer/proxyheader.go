@@ -130,8 +130,8 @@ func parseProxyV2(b []byte) (proxyHeader, error) {
 	return proxyHeader{}, fmt.Errorf("address family and transport %#02x", family)
 }
 
-// withAddresses returns h with the addresses in body. There are two addresses of width
-// bytes, followed by two ports.
+// withAddresses returns h with the addresses in body. The body begins with the IP addresses of the
+// client and the server, of width bytes each. Their ports follow.
 func (h proxyHeader) withAddresses(body []byte, width int) (proxyHeader, error) {
 	if len(body) < 2*width+4 {
 		return proxyHeader{}, fmt.Errorf("%d bytes are too few for two addresses", len(body))

@@ -154,9 +154,9 @@ func parseChain(leaf []byte, others [][]byte) ([]*x509.Certificate, error) {
 	return chain, nil
 }
 
-// verifyOwn verifies the first certificate in chain, which must be for the name of this
-// identity. The certificate must be valid for servers and for clients. The result is the
-// earliest expiration of a certificate in the chain.
+// verifyOwn verifies the first certificate in chain, which must be for the name of this identity.
+// The certificate must be valid for servers and for clients. The result is the time until which the
+// chain is valid for both.
 func (i *Identity) verifyOwn(chain []*x509.Certificate) (expires time.Time, err error) {
 	if names := caller.Names(chain[0].Extensions); !has(names, i.cfg.Name) {
 		return expires, fmt.Errorf("the certificate is for %s, not for %s", list(names), i.cfg.Name)
