@@ -326,7 +326,7 @@ func (b *state) look(seen *position) changes {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := changes{changed: b.changed, back: b.returns > seen.returns}
-	// If there is no Service, the slices are not needed.
+	// Without a Service, the slices are not needed.
 	whole := b.listed[services] && (b.now.service == nil || b.listed[endpointSlices])
 	if whole && (b.answers > seen.answers || n.back) {
 		s := b.now
