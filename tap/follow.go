@@ -88,7 +88,7 @@ var errDone = errors.New("done")
 // Follow then cancels the stream.
 const lateEnd = time.Second
 
-// followBackoff is the backoff before a process is called again.
+// followBackoff returns the backoff before a process is called again: 100 ms to 10 s.
 func followBackoff() backoff.Backoff {
 	return backoff.Backoff{Min: 100 * time.Millisecond, Max: 10 * time.Second, Jitter: backoff.Default().Jitter}
 }

@@ -113,7 +113,7 @@ func (f *topFollower) follow(ctx context.Context, processes []Process, yield fun
 	return true
 }
 
-// clock yields a topUpdate in which tick is true, after each interval of the request.
+// clock yields a topUpdate with the field tick set, once per f.every, until ctx ends.
 func (f *topFollower) clock(ctx context.Context) iter.Seq2[topUpdate, error] {
 	return func(yield func(topUpdate, error) bool) {
 		answers := time.NewTicker(f.every)

@@ -254,9 +254,9 @@ func (w *watcher) enter() (stream uint64, ok bool) {
 	return n - 1, true
 }
 
-// leave counts the end of a request that enter has counted. It closes done if the watcher
-// is full and no counted request is in flight. It reads inFlight a second time, because
-// another request may enter before the watcher becomes full.
+// leave counts the end of a request that enter has counted. It closes done if the watcher is
+// full and no counted request is in flight. It reads the number in flight again after it has
+// found the watcher full, because a request may have entered before that.
 func (w *watcher) leave() {
 	if w.inFlight.Add(-1) == 0 && w.full() && w.inFlight.Load() == 0 {
 		w.doneOnce.Do(func() { close(w.done) })

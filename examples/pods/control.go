@@ -57,7 +57,8 @@ func (r *running) startControl(ctx context.Context) error {
 	return errors.Join(r.listening(ctx, r.control, destinationPort), r.listening(ctx, r.control, caPort))
 }
 
-// fileSources writes the files of the controller and the CA, and returns their flags.
+// fileSources writes the files from which the controller and the CA read their configuration. It
+// returns the command-line flags of both.
 func (r *running) fileSources(context.Context) (destination, ca []string, err error) {
 	file := r.path("run", "destinations.yaml")
 	err = r.writeDestinations(file, r.shopSplit(100, 0))
@@ -66,7 +67,8 @@ func (r *running) fileSources(context.Context) (destination, ca []string, err er
 }
 
 // kubernetesSources starts an API server with the objects of the cluster. It returns the
-// flags of the controller and the CA, which have the rights of their service accounts.
+// command-line flags of the controller and the CA. With these flags, both use the API server
+// with the rights of linkerd's service accounts.
 func (r *running) kubernetesSources(ctx context.Context) (destination, ca []string, err error) {
 	if err := r.startAPIServer(ctx); err != nil {
 		return nil, nil, err

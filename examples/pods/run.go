@@ -112,7 +112,7 @@ func (r *running) start(in pod, uid int, name string, env []string, argv ...stri
 	return p, err
 }
 
-// path returns a path in the directory for all files.
+// path returns the path of a file in r.dir, the directory for all files of the program.
 func (r *running) path(name ...string) string {
 	return filepath.Join(append([]string{r.dir}, name...)...)
 }

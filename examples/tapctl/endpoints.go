@@ -120,8 +120,8 @@ func pod(state map[string]string) string {
 	return strings.TrimSuffix(name, "]")
 }
 
-// latency returns the expected latency in state, the state of an endpoint. It returns "" if
-// the balancer has not measured one.
+// latency returns the latency that the balancer expects of an endpoint. state has the attributes
+// of the endpoint. latency returns "" if the balancer has not measured it.
 func latency(state map[string]string) string {
 	if state["known"] == "false" {
 		return ""

@@ -100,8 +100,8 @@ func (p *pods) Close() {
 	p.Cluster.Close()
 }
 
-// identify returns the identity that the tap of the pod accepts. If the identity is not
-// available, identify warns once and returns nil.
+// identify returns the client identity that the tap of the pod one accepts. If it cannot be
+// obtained, identify prints a warning once and returns nil.
 func (p *pods) identify(ctx context.Context, one cluster.Pod) *cluster.Identity {
 	p.mu.Lock()
 	defer p.mu.Unlock()

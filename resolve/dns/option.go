@@ -33,8 +33,8 @@ type options struct {
 	counts
 }
 
-// search specifies the domains that are appended to a name, and the order in which the names are
-// tried.
+// search specifies the names to try for a name: which domains are appended to it, and whether
+// the name itself comes first or last.
 type search struct {
 	domains []string
 	ndots   int // a name with at least this number of dots is tried first without a domain

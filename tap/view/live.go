@@ -112,7 +112,8 @@ func (l *live) publish(ctx context.Context, r *run) {
 	}
 }
 
-// send makes f the latest frame. A page that has not read the previous frame skips it.
+// send makes f the latest frame, which all open pages read. A page that is slow skips earlier
+// frames.
 func (r *run) send(f frame) {
 	if data, err := json.Marshal(f); err == nil { // numbers and text can always be encoded
 		r.frames.Set(data)

@@ -201,7 +201,7 @@ func each[T any](
 	}
 }
 
-// send sends i to the consumer. It returns false if ctx has ended.
+// send sends i to the consumer of the function each. It returns false if ctx has ended before.
 func (m *members[T]) send(ctx context.Context, i item[T]) bool {
 	select {
 	case m.items <- i:
