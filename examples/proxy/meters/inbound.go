@@ -151,8 +151,8 @@ func (m *Meters) inboundRouteFamilies() inboundRouteFamilies {
 // inbound_http_request_duration_seconds and inbound_http_response_duration_seconds.
 //
 // The labels parent_* identify the policy and the port, and route_* identify the route.
-// Ports beyond the first thousand have no parent_port. The label status has the status of
-// the response. A request without a response has no label status.
+// After a thousand different sets of these labels, further series have no parent_port. The
+// label status has the status of the response. It is missing if there was no response.
 //
 // Admission: Ready is forwarded. A rejection counts as a request.
 //

@@ -42,9 +42,9 @@ func (m *Meters) requestFamilies(prefix string) requestFamilies {
 //
 // labels contain authority, [Target], one of [ServerTLS], [ClientTLS] and [NoTLS], and
 // [Prefixed] labels of discovery. Responses also have status_code, classification,
-// grpc_status and error. After 200 outbound endpoints, the further ones share the series
-// of their authority, without target_* and dst_pod. Further authorities and inbound endpoints
-// beyond their limits keep only the labels tls and no_tls_reason.
+// grpc_status and error. After 200 outbound endpoints, further ones share the series of
+// their authority, without target_* and dst_pod. Authorities and inbound endpoints beyond
+// their limits keep only the labels tls and no_tls_reason.
 //
 // Admission: Ready is forwarded. A rejection counts in rejection_total only.
 //

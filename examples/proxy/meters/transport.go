@@ -55,8 +55,8 @@ func (m *Meters) Transport(d Direction, peer Peer, labels Labels) Transport {
 // peerLabels returns a labelSet of the given labels, and limits how many different ones
 // have separate series. Outbound endpoints beyond the limit share the series of their
 // authority, without the labels target_* and dst_pod. Authorities beyond their limit keep
-// only the labels tls and no_tls_reason. The same applies to inbound connections beyond
-// the limit, and to those without a label authority.
+// only the labels tls and no_tls_reason. Beyond the limit, inbound connections and
+// connections without a label authority keep only the same two.
 func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	authority := labels["authority"]
 	switch {
