@@ -97,7 +97,7 @@ func (s *cacheShard[K, Req, Rsp]) end() int {
 }
 
 // cacheEntry is the service of one key. Its Count counts running calls and open responses. It also
-// records when the service was last used, so that Cache.sweep can drop idle services.
+// records when Cache.sweep last found the service in use, so that sweep can drop idle services.
 type cacheEntry[K comparable, Req, Rsp any] struct {
 	refcount.Count
 	handle *cacheHandle[K, Req, Rsp]

@@ -36,10 +36,11 @@ type ResponseObserver[Rsp any] interface {
 	ResponseData(n int, p []byte)
 }
 
-// Completion determines when a response ends. It returns the response to pass on, which calls the
-// methods of o as the response proceeds. It is called once for each response, before the body is
-// read. It is not called if Call returned an error. The response also ends when ctx, the context of
-// the request, ends. If a Completion panics, the layer discards the response and calls o.End.
+// Completion determines when a response ends. It makes sure that o is notified of the progress and
+// the end of the response. It returns the response to pass on, which may be a wrapper. It is called
+// once for each response, before the body is read. It is not called if Call returned an error. The
+// response also ends when ctx, the context of the request, ends. If a Completion panics, the layer
+// discards the response and calls o.End.
 type Completion[Rsp any] func(ctx context.Context, rsp Rsp, o Observer) Rsp
 
 // AtReturn is the [Completion] for responses that end when Call returns.

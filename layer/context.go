@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// PickInfo has the values of a context that affect the choice of an endpoint, such as the endpoints
+// PickInfo has the values of a context that the choice of an endpoint needs, such as the endpoints
 // to avoid. A balancer reads them. All are in one context value, so that reading them costs one
 // look-up.
 type PickInfo struct {

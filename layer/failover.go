@@ -13,9 +13,9 @@ import (
 // once.
 //
 // Admission: each request goes to primary first, because that shows when primary has recovered. If
-// primary rejects it, the request goes to fallback when the duration is over, or if the rejection
-// matches [ErrClosed]. Until then the rejection is returned, so that a [Queue] above waits. Ready
-// waits for primary at first, and for either service when the duration is over.
+// primary rejects it, the request goes to fallback if the duration is over or the rejection matches
+// [ErrClosed]. Otherwise the rejection is returned, so that a [Queue] above waits. Ready waits for
+// primary at first, and for either service when the duration is over.
 //
 // Cancellation: if primary rejects a request because the caller's context ended, primary
 // does not count as unready.

@@ -184,8 +184,8 @@ func (r *replayReader) fetch(p []byte) (n int, err error) {
 	return b.source.Read(p)
 }
 
-// take stores the bytes p and the error err that the source returned to r. If another reader has
-// replaced r in the meantime, that reader will read these bytes. The caller must hold the mutex.
+// take stores the bytes p and the error err that the source returned to r. If r was closed or
+// replaced during the read, later readers read these bytes. The caller must hold the mutex.
 func (r *replayReader) take(p []byte, err error) {
 	b := r.body
 	if b.err = err; len(p) == 0 {

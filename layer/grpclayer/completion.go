@@ -150,7 +150,8 @@ func (s *stream) Header() (metadata.MD, error) {
 }
 
 // begin is called when the header has arrived. The first call notifies the observers that
-// [Accessor.OnDeferredResponse] has added. Later calls do nothing.
+// [Accessor.OnDeferredResponse] has added. Later calls, and calls after the end of the stream, do
+// nothing.
 func (s *stream) begin() {
 	if s.started.Load() {
 		return
