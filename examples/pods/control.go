@@ -57,8 +57,8 @@ func (r *running) startControl(ctx context.Context) error {
 	return errors.Join(r.listening(ctx, r.control, destinationPort), r.listening(ctx, r.control, caPort))
 }
 
-// fileSources writes the files from which the controller and the CA read their configuration. It
-// returns the command-line flags of both.
+// fileSources writes the configuration file of the controller, and creates the directories of
+// the CA. It returns the command-line flags of both.
 func (r *running) fileSources(context.Context) (destination, ca []string, err error) {
 	file := r.path("run", "destinations.yaml")
 	err = r.writeDestinations(file, r.shopSplit(100, 0))
