@@ -166,7 +166,8 @@ func addressFrom(text string) Address {
 
 // listener translates l. It sets the conditions and the kinds of routes of l, and sets
 // l.serves if the gateway can serve l. The slice own has all listeners of the same
-// Gateway, including l. They are compared with l, because two listeners must not conflict.
+// Gateway, including l. l must not conflict with one of them, or with a listener of an
+// older Gateway.
 func (t *translation) listener(l *listener, own []*listener) {
 	if problem := t.unsupported(l); problem != nil {
 		l.accepted = *problem

@@ -73,10 +73,10 @@ func (t *translation) route(r *Route) {
 	t.statuses = append(t.statuses, Status{Kind: r.Kind, Object: nameOf(r), Parents: parents})
 }
 
-// attach attaches the route r to the listeners of the Gateway to which ref refers, and
-// returns the condition Accepted of r for this Gateway. It adds these listeners to the set
-// listeners. For each host name that r serves at a listener, it adds the name of the
-// listener of the configuration to attached.
+// attach attaches the route r to each listener of the Gateway to which ref refers that
+// allows r and has a host name of r. It returns the condition Accepted of r for this
+// Gateway. It adds these listeners to the set listeners. For each host name that r serves
+// at a listener, it adds the name of the listener of the configuration to attached.
 func (t *translation) attach(
 	r *Route, ref ParentReference, gateway ObjectName, attached map[attachment][]string, listeners map[*listener]bool,
 ) Condition {
