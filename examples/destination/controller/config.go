@@ -7,9 +7,10 @@ import (
 	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
 )
 
-// Config is the state of a controller. A key of Destinations is host:port, or only host if
-// the port is 80. If the host is an IP address, the destination can have only a profile,
-// because [Controller.Get] rejects IP addresses.
+// Config is the configuration of a controller: its destinations and inbound policies. A
+// key of Destinations is host:port, or only host if the port is 80. If the host is an IP
+// address, the destination can have only a profile, because [Controller.Get] rejects IP
+// addresses.
 type Config struct {
 	Destinations map[string]Destination
 

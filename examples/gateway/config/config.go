@@ -122,8 +122,8 @@ func (s *source) parse(path string, data []byte) (*Config, error) {
 	return &c, nil
 }
 
-// resolvePaths replaces each relative path of a file that the gateway writes by an
-// absolute path. A relative path starts at dir, the folder of the configuration.
+// resolvePaths replaces the relative paths of the access log and of the ACME cache by
+// absolute paths. A relative path starts at dir, the folder of the configuration.
 func (c *Config) resolvePaths(dir string) {
 	absolute := func(path *string) {
 		if !filepath.IsAbs(*path) {

@@ -8,10 +8,10 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// ListenerHeader is the name of a request header that is not sent by clients. The accessor
-// of the gateway returns it, with the name of the listener that received the request. With
-// it, routes can have a condition on the listener. A field with this name that a client
-// sends has no effect on routes.
+// ListenerHeader is the name of a request header that does not come from the client. The
+// accessor of the gateway returns it, with the name of the listener that received the
+// request. With it, routes can have a condition on the listener. A field with this name in
+// the request has no effect on routes.
 const ListenerHeader = "Gateway-Listener"
 
 // Authority returns the authority by which a profile refers to the service with the name v.
