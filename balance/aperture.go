@@ -41,9 +41,10 @@ func (a *aperture) limit(n int) int {
 	return int(min(int64(n), a.width.Load()))
 }
 
-// adapt changes the width according to the average number of requests in flight. The
-// argument known has the latencies of randomly selected endpoints in the aperture. n is the
-// number of all ready endpoints. Calls of adapt must not be concurrent.
+// adapt doubles the width if the average number of requests in flight per endpoint is above
+// widenAbove. It reduces the width by a 64th if the average is below narrowBelow. The
+// argument known has the requests in flight at randomly selected endpoints of the aperture.
+// n is the number of all ready endpoints. Calls of adapt must not be concurrent.
 func (a *aperture) adapt(known []knownLatency, n int) {
 	width := a.width.Load()
 	if width == math.MaxInt64 {
@@ -66,9 +67,9 @@ func (a *aperture) adapt(known []knownLatency, n int) {
 	a.load.Store(math.Float64bits(load))
 }
 
-// leaveAperture swaps e, a failing endpoint, with a random endpoint outside of the
-// aperture. It does nothing if e is already outside, or if the aperture has all endpoints
-// of the set. The caller must hold the balancer's mutex.
+// leaveAperture moves the failing endpoint e out of the aperture, in exchange for a random
+// endpoint outside. It does nothing if e is already outside, or if the aperture has all
+// endpoints of the set. The caller must hold the balancer's mutex.
 func (g *group) leaveAperture(e *endpoint) {
 	s := g.set(e).slots.Load()
 	n := int(s.n.Load())
@@ -79,8 +80,9 @@ func (g *group) leaveAperture(e *endpoint) {
 	}
 }
 
-// apertures returns an attribute with the number of endpoints in the apertures of both
-// ready sets. It returns nil if the apertures have all ready endpoints.
+// apertures returns an attribute for Describe, such as "24 of 100": the number of endpoints
+// in the apertures of both ready sets, and the number of all ready endpoints. It returns nil
+// if both numbers are equal.
 func (g *group) apertures() layer.State {
 	n, all := 0, g.len()
 	for i := range g.sets {

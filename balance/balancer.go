@@ -160,8 +160,8 @@ func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error {
 }
 
 // confirm polls the cheapest ready endpoint and reports whether that endpoint is still
-// ready. If the poll fails, the endpoint leaves the ready set, unless staysAfter returns
-// true. confirm does not use the picker, because that would advance a round robin.
+// ready. If the poll fails, staysAfter decides whether the endpoint stays in its ready set.
+// confirm does not use the picker, because that would advance a round robin.
 func (b *Balancer[Req, Rsp]) confirm() bool {
 	e := (&choices{group: b.group, few: fullScanMax, k: defaultChoices}).pick(query{now: b.now()})
 	if e == nil {
@@ -172,8 +172,8 @@ func (b *Balancer[Req, Rsp]) confirm() bool {
 	return err == nil || b.staysAfter(n, err)
 }
 
-// maxRejections is the largest number of endpoints that one Call tries. If each endpoint
-// rejects half of the requests, one request in 32 is rejected by five endpoints in a row.
+// maxRejections is the largest number of picks of one Call. If each endpoint rejects half of
+// the requests, one request in 32 is rejected five times in a row.
 const maxRejections = 5
 
 // Call sends req to a ready endpoint. If the endpoint rejects req, Call tries other
@@ -216,8 +216,9 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 }
 
 // pick picks a node for a request and counts the request as in flight at that node. It
-// returns nil if no node is ready. It adds the choice to the attempts and the explanation
-// of info, and returns the record of info.
+// returns a nil node if no node is ready. info comes from the context of the request. pick
+// adds the node to the attempts and the explanation in info, if info has them, and returns
+// the record in info.
 func (b *Balancer[Req, Rsp]) pick(now uint32, info layer.PickInfo) (*node[Req, Rsp], *layer.Record) {
 	q := query{now: now, affinity: info.Affinity, hasAffinity: info.HasAffinity, attempts: info.Attempts}
 	if info.Explanation != nil {
@@ -259,9 +260,10 @@ func nodeOf[Req, Rsp any](e *endpoint) *node[Req, Rsp] {
 
 func (b *Balancer[Req, Rsp]) now() uint32 { return tick(time.Since(b.start)) }
 
-// send sends req to n and records the result. The caller has counted req as in flight at n.
-// start is the time at which req began, relative to the start of the balancer. If n rejects
-// req, send undoes the count and returns false for admitted.
+// send sends req to n, and records the latency and the result. If n rejects req, send
+// returns false for admitted. The caller has counted req as in flight at n. send ends this
+// count when n has rejected req or the response has ended. The argument start is the time of
+// the pick, relative to the start of the balancer.
 func (b *Balancer[Req, Rsp]) send(
 	ctx context.Context, n *node[Req, Rsp], req Req, start time.Duration,
 ) (rsp Rsp, admitted bool, err error) {

@@ -12,7 +12,7 @@ import (
 
 // apply adds, updates and removes the endpoints of a change. When it returns, removed
 // endpoints get no new requests. If c.Err matches [resolve.ErrUnresolvable], apply ends the
-// balancer: see end.
+// balancer, which then rejects all requests.
 func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
 	if errors.Is(c.Err, resolve.ErrUnresolvable) {
 		b.end("", c.Err)
@@ -60,8 +60,8 @@ func (b *Balancer[Req, Rsp]) newNode(e *discover.Endpoint[Req, Rsp]) *node[Req, 
 	return n
 }
 
-// insert adds n to the balancer. If n.reason is nil, n becomes ready. Otherwise n waits
-// until a goroutine of the balancer can call its Ready. If the balancer already has a node
+// insert adds n to the balancer. If n.reason is nil, n becomes ready. Otherwise n becomes
+// unready, or closed if n.reason matches layer.ErrClosed. If the balancer already has a node
 // with the same ID, insert updates that node instead. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) insert(n *node[Req, Rsp]) {
 	if old := b.nodes[n.id]; old != nil {
@@ -78,9 +78,9 @@ func (b *Balancer[Req, Rsp]) insert(n *node[Req, Rsp]) {
 	b.markUnready(n, n.reason)
 }
 
-// update sets the labels and the weight of n from e. If the zone or the weight changes, a
-// ready node leaves its ready set and joins the ready set of its new zone. The caller must
-// hold mu.
+// update sets the labels, the zone and the weight of n from e. A ready node with a new zone
+// or weight leaves its ready set, and joins the ready set of its zone. The caller must hold
+// mu.
 func (b *Balancer[Req, Rsp]) update(n *node[Req, Rsp], e *resolve.Endpoint) {
 	n.info = e
 	isFar := b.zone != "" && e.Labels["zone"] != b.zone
@@ -118,8 +118,8 @@ func (b *Balancer[Req, Rsp]) count() {
 	b.meters.pending.Set(float64(len(b.nodes) - ready))
 }
 
-// rejectedBy removes n from its ready set, unless n has already left it. The argument
-// reason is the error with which n rejected a request.
+// rejectedBy removes n from its ready set after n has rejected a request with the error
+// reason. It does nothing if n is not ready any more.
 func (b *Balancer[Req, Rsp]) rejectedBy(n *node[Req, Rsp], reason error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -129,9 +129,9 @@ func (b *Balancer[Req, Rsp]) rejectedBy(n *node[Req, Rsp], reason error) {
 }
 
 // staysAfter reports whether n stays ready after it rejected a request with the error
-// reason. n stays if a circuit breaker rejected the request, and without n fewer nodes than
-// MinReady requires would be ready. If the balancer has no other node, n does not stay. If
-// n does not stay, staysAfter removes n from its ready set.
+// reason. It removes n from its ready set if the result is false. The result is true if
+// three conditions hold: a circuit breaker rejected the request, the balancer has other
+// nodes, and MinReady does not allow fewer ready nodes.
 func (b *Balancer[Req, Rsp]) staysAfter(n *node[Req, Rsp], reason error) bool {
 	e, ok := errors.AsType[*layer.Error](reason)
 	byBreaker := ok && e.Layer == "breaker"
@@ -147,9 +147,9 @@ func (b *Balancer[Req, Rsp]) staysAfter(n *node[Req, Rsp], reason error) bool {
 	return false
 }
 
-// takeOut removes a ready node from its ready set and makes it wait until a goroutine can
-// call its Ready. If no ready node remains, all ejections end. The argument reason is the
-// error that n returned. The caller must hold mu.
+// takeOut makes the ready node n unready, or closed if reason matches layer.ErrClosed. The
+// argument reason is the error that n returned. If no ready node remains, takeOut ends all
+// ejections. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) takeOut(n *node[Req, Rsp], reason error) {
 	b.leave(n)
 	b.markUnready(n, reason)

@@ -100,11 +100,12 @@ const minLatency = 1e6
 
 // costOf returns the cost of one more request at e. With [EWMA], it is the expected latency
 // of e for each waiting request, plus the median latency for each response in progress. A
-// response in progress costs the same at every endpoint, because it no longer waits.
+// response in progress costs the same at every endpoint, because it no longer waits. With
+// [LeastRequest], it is the number of requests in flight plus own.
 //
-// The argument own is the load of the new request: 1 to 1.5 waiting requests, at random. If
-// it were always 1, one of several idle endpoints would get all requests, because the
-// estimates of equal endpoints differ.
+// The argument own is the load of the new request: 1 to 1.5 requests, at random. Idle
+// endpoints then get different costs in each pick. If own were always 1, the endpoint with
+// the lowest estimate would get the requests of all equally fast endpoints.
 //
 // An endpoint at its probe limit costs more than any other, unless a probe is overdue.
 func (g *group) costOf(e *endpoint, now uint32, median, own float32) float32 {
@@ -120,10 +121,10 @@ func (g *group) costOf(e *endpoint, now uint32, median, own float32) float32 {
 	return max(latency, minLatency)*(requests+failingLoad) + float32(streams)*median
 }
 
-// untrustedFactor is the factor by which the latency of an endpoint ages faster during its
-// slow start, and while its sample count is below initialSet. Otherwise, an endpoint that
-// is slow only at first would get no requests for long, and its latency would not be
-// measured again.
+// untrustedFactor is the factor by which the latency estimate of an endpoint ages faster. It
+// applies during the slow start of the endpoint, and while its sample count is below
+// initialSet. Without it, an endpoint that is slow only at first would get no requests for
+// long. Its latency would then not be measured again.
 const untrustedFactor = 10
 
 // expected returns the expected latency of e in ns: the estimate of e after it has aged
@@ -133,9 +134,9 @@ func (g *group) expected(e *endpoint, now uint32, median float32) float32 {
 	return latency
 }
 
-// expects returns the expected latency of e in ns. If e is failing, the result failingLoad
-// is the number of requests that the cost of e counts in addition to its requests in
-// flight. Otherwise failingLoad is 0.
+// expects returns the expected latency of e in ns, and its failingLoad. If e is failing,
+// failingLoad is a number of requests by which the cost of e is increased. Otherwise it is
+// 0.
 func (g *group) expects(e *endpoint, now uint32, median float32) (latency, failingLoad float32) {
 	value, age := e.latency.load(now)
 	if value == 0 {
@@ -152,11 +153,10 @@ func (g *group) expects(e *endpoint, now uint32, median float32) (latency, faili
 	return latency, failingLoad
 }
 
-// failingLoad returns the number of requests that the cost of a failing endpoint counts in
-// addition to its requests in flight. The argument left is the share, from 0 to 1, of the
-// latency estimate that has not yet aged towards the median. The result is proportional to
-// the third power of left, so that an endpoint with few requests in flight is soon tried
-// again.
+// failingLoad returns the number of requests by which the cost of a failing endpoint is
+// increased. The argument left is the share, from 0 to 1, of the latency estimate that has
+// not yet aged towards the median. The result is proportional to left³. It therefore soon
+// becomes small, and the endpoint is tried again.
 func (g *group) failingLoad(left float32) float32 {
 	return left * left * left * math.Float32frombits(g.median.failingLoad.Load())
 }
@@ -169,8 +169,8 @@ type reading struct {
 	atLimit  bool // the endpoint has as many requests as a probe allows: see endpoint.atLimit
 }
 
-// read returns the reading of e at the time now, in ticks. Pickers that do not compare
-// costs use it for explanations.
+// read returns the reading of e at the time now, in ticks. A picker that does not compute
+// costs calls it to explain a pick.
 func (g *group) read(e *endpoint, now uint32) reading {
 	cost := g.costOf(e, now, g.median.read(), 1)
 	return reading{cost, e.inFlight(), g.weight(e, now), cost >= excludedCost}

@@ -61,16 +61,16 @@ const (
 )
 
 // begin counts a request as in flight and returns true. If the endpoint is not ready, begin
-// does not count the request and returns false. The argument now is the current time in
-// ticks.
+// does not count the request and returns false. now is the current time in ticks.
 func (e *endpoint) begin(now uint32) bool {
 	const mask, trusted = stateMask | samplesMask<<samplesShift, ready | trustedBits
 	e.work.Add(began)
 	return e.status.word.Load()&mask == trusted || e.beginSlowPath(now)
 }
 
-// beginSlowPath completes begin for an endpoint that is not ready, or whose sample count is
-// below allSamples. begin has already counted the request.
+// beginSlowPath is the part of begin that few requests need. If the endpoint is not ready,
+// it undoes the count of the request and returns false. Otherwise it returns true. If the
+// endpoint is being probed, it records now as the time of the last probe.
 func (e *endpoint) beginSlowPath(now uint32) bool {
 	word := e.status.word.Load()
 	if word&stateMask != ready {
@@ -88,7 +88,8 @@ func (e *endpoint) beginSlowStart(now uint32) {
 	e.status.coolDown()
 }
 
-// undoBegin undoes begin for a request that was not sent.
+// undoBegin removes a request that was not sent from both counts of begin: the requests so
+// far and the requests in flight.
 func (e *endpoint) undoBegin() { e.work.Add(^uint64(began - 1)) }
 
 // end removes a finished request from the number of requests in flight.
@@ -108,16 +109,16 @@ func (e *endpoint) picks() uint64 { return e.work.Load() >> 28 }
 // unit is the weight in package resolve that corresponds to a weight of 1 in this package.
 const unit = 10_000
 
-// setWeight sets the weight of e to w, which is in the unit of package resolve. It reports
-// whether the new weight of e differs from 1.
+// setWeight sets the weight of e to w. In w, as in package resolve, 10 000 is the default
+// weight. setWeight reports whether the weight differs from the default.
 func (e *endpoint) setWeight(w uint32) (weighted bool) {
 	share := inUnits(w)
 	e.weight.Store(math.Float32bits(share))
 	return share != 1
 }
 
-// weightDiffers reports whether the weight w, which is in the unit of package resolve,
-// differs from the current weight of e.
+// weightDiffers reports whether the weight w differs from the current weight of e. In w, as
+// in package resolve, 10 000 is the default weight.
 func (e *endpoint) weightDiffers(w uint32) bool {
 	return e.weight.Load() != math.Float32bits(inUnits(w))
 }
@@ -133,14 +134,13 @@ func inUnits(w uint32) float32 {
 
 func (e *endpoint) plainWeight() float64 { return float64(math.Float32frombits(e.weight.Load())) }
 
-// These constants are numbers of samples of an endpoint. An endpoint with fewer than
-// probeSamples is probed: only a few requests may wait for it at a time. With fewer than
-// trustedSamples, its latency ages faster, because a new endpoint may be slow only at
-// first.
+// These constants are numbers of samples of an endpoint. The number of a new endpoint starts
+// at 0, or at initialSet if no endpoint of the balancer has a sample yet. The endpoint is
+// probed for its first probeSamples samples: only a few requests may wait for it at a time.
 //
-// The count of a new endpoint starts at 0, or at initialSet if no endpoint of the balancer
-// has a sample yet. An endpoint that starts at initialSet is probed but trusted. At
-// trustedSamples, the count changes to allSamples and stays there.
+// Until an endpoint that started at 0 has trustedSamples samples, its latency ages faster,
+// because a new endpoint may be slow only at first. After that it is trusted. Its number
+// changes to allSamples, which is the largest one.
 const (
 	probeSamples   = 4
 	trustedSamples = 10
@@ -149,8 +149,8 @@ const (
 )
 
 // atLimit reports whether e is being probed and has as many waiting requests as the probe
-// limit allows. The limit is one request until the first response, then two, four and
-// eight. The argument waiting is the number of waiting requests of e.
+// limit allows. The limit is one request before the first response. It doubles with each
+// response: two, four, eight. The argument waiting is the number of waiting requests of e.
 func (e *endpoint) atLimit(waiting int32) bool {
 	samples := e.status.samples()
 	return isProbing(samples) && waiting >= 1<<(samples%initialSet)
@@ -159,19 +159,19 @@ func (e *endpoint) atLimit(waiting int32) bool {
 func isProbing(samples uint32) bool { return samples%initialSet < probeSamples }
 
 // probeOverdue reports whether e gets one more request although it is at its probe limit.
-// It does if the last probe of e began longer ago than a limit: twenty median latencies,
-// but at most 5 s. The limit is raised to 100 ms or to two median latencies, if either is
-// longer. Without this rule, slow responses or requests from before an ejection could stop
-// the probes for hours.
+// This is so if its last probe began longer ago than twenty median latencies, but at most 5
+// s. If 100 ms or two median latencies are longer than this time, they apply instead.
+// Without this rule, slow responses, or requests from before an ejection, could stop the
+// probes for hours.
 func (e *endpoint) probeOverdue(now uint32, median float32) bool {
 	const atLeast = float32(100 * time.Millisecond) // a new endpoint has to connect
 	tooLong := max(min(median*penaltyFactor, float32(maxPenalty)), 2*median, atLeast)
 	return time.Duration(since(now, e.lastProbe.Load()))<<tickShift > time.Duration(tooLong)
 }
 
-// setFailed records one response. The argument failed reports whether the response was a
-// failure with a penalty. From the second consecutive failure until the next success, the
-// endpoint is failing. The result second is true for the second consecutive failure.
+// setFailed records whether a response was a failure with a penalty (failed). The second
+// failure in a row makes the endpoint failing, and the next success ends this state. The
+// result second is true for the second failure in a row.
 func (e *endpoint) setFailed(failed bool) (second bool) {
 	if failed {
 		fails := e.fails.Add(1)
@@ -186,31 +186,31 @@ func (e *endpoint) setFailed(failed bool) (second bool) {
 	return false
 }
 
-// maxMissed is the number of deadlines in a row that an endpoint must miss before a missed
-// deadline counts as a failure. The third and each further one count.
+// maxMissed is the number of deadlines that an endpoint must miss in a row before they
+// count. From then on, each missed deadline is a failure, the third included.
 const maxMissed = 3
 
-// missDeadline counts a missed deadline. It returns true if this is at least the third one
-// in a row of e, so that it counts as a failure.
+// missDeadline counts a missed deadline of e. It returns true if the missed deadline counts
+// as a failure. This is the case from the third one in a row.
 func (e *endpoint) missDeadline() bool {
 	row := e.missed.Add(1)
 	e.status.mark()
 	return row >= maxMissed
 }
 
-// penalize prepares e for a penalty, which the caller then adds to the latency estimate. It
-// starts the average of the latencies without penalties at the value latency, unless this
-// average has already begun.
+// penalize records that the latency estimate of e includes a penalty from now on. It stores
+// latency as the first value of the average of latencies without penalties. If e already has
+// a penalty, penalize does nothing. The caller adds the penalty to the estimate.
 func (e *endpoint) penalize(latency time.Duration) {
 	if e.unpenalized.CompareAndSwap(0, math.Float32bits(float32(max(latency, 1)))) {
 		e.status.mark()
 	}
 }
 
-// clearPenalty updates e after a successful response. The argument estimated is the current
-// estimate, which may include a penalty. If estimated is at most twice latency, the penalty
-// ends. Otherwise, clearPenalty adds latency to the average of the latencies without
-// penalties. If two responses are concurrent, one of them is ignored.
+// clearPenalty updates the penalty of e after a response with the given latency. The penalty
+// ends if the estimate has fallen to twice latency or less. Otherwise, clearPenalty adds
+// latency to the average of the latencies without penalties. The argument estimated is the
+// current estimate. If two responses are concurrent, one of them is ignored.
 func (e *endpoint) clearPenalty(latency, estimated time.Duration) {
 	old := e.unpenalized.Load()
 	if old == 0 {
@@ -227,10 +227,10 @@ func (e *endpoint) clearPenalty(latency, estimated time.Duration) {
 // isPenalized reports whether the latency estimate of e includes a penalty.
 func (e *endpoint) isPenalized() bool { return e.status.marked() && e.unpenalized.Load() != 0 }
 
-// unmarkIfClean clears the bit badRecord of the status if the record has no failures: see
-// clean. A failure may be recorded between the check and the change of the bit. Therefore
-// unmarkIfClean checks the record again afterwards, and sets the bit if the record has
-// failures.
+// unmarkIfClean clears the bit badRecord of the status if the record has no failures, missed
+// deadlines and penalties. Another goroutine may record a failure at the same time.
+// Therefore unmarkIfClean checks the record again afterwards, and sets the bit again if
+// needed.
 func (e *endpoint) unmarkIfClean() {
 	if e.clean() {
 		e.status.unmark()

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// estimate is a moving average of the logarithms of latencies. E is its value in ns, and T
-// is the time of the last sample. D is [Policy].Decay, and M is the median of the estimates
-// of all endpoints:
+// estimate is a moving average of the logarithms of latencies. E is its value in ns, and T is the
+// time of the last sample. D is [Policy].Decay, and M is the median of the estimates of all
+// endpoints:
 //
 //	read at t:        M + (E−M) · e^(−(t−T)/D), without changing E
 //	sample s at t:    log E ← log E + w · (log s − log E), w = max(1/16, 1 − e^(−(t−T)/D)); T ← t
 //
-// Within one tick, only the first sample and failures count. A failure has a weight of 1.
-// Until the penalty of a failure ends, the weight of a sample has no minimum. Otherwise,
-// after an outage of all endpoints, the first one that recovers would get all requests.
+// Samples after the first one in a tick are ignored, except failures. A failure has w = 1. From a
+// failure until its penalty ends, w can be less than 1/16. Otherwise, after an outage of all
+// endpoints, the first one that recovers would get all requests.
 //
-// In tower's load::PeakEwma a longer latency replaces the average, so that one expensive
-// request hides an endpoint for seconds. With logarithms, one outlier has little weight.
+// In tower's load::PeakEwma a longer latency replaces the average, so that one expensive request
+// hides an endpoint for seconds. With logarithms, one outlier has little weight.
 //
 // Value and time are in one word, so that no concurrent sample is lost:
 //
@@ -64,15 +64,16 @@ func (e *estimate) load(now uint32) (value float32, age uint32) {
 	return math.Float32frombits(uint32(word)), since(now, uint32(word>>32))
 }
 
-// since returns now − at in ticks. It returns 0 if at is later than now by at most maxLag.
+// since returns the number of ticks from at to now. Ticks wrap around after 52 days. If at
+// is later than now by at most maxLag, since returns 0.
 func since(now, at uint32) uint32 {
 	return max(now+maxLag-at, maxLag) - maxLag
 }
 
-// record adds the latency of a request that ended at the tick now. It limits the latency to
-// the range from 1 ns to one day. It reports whether the sample was the first one. The
-// argument decay is the time constant in ticks. The argument least is the minimum weight of
-// the sample. If it is failureWeight, the sample replaces the estimate.
+// record adds a sample to the estimate: the latency of a request that ended at the tick now.
+// It limits the latency to the range from 1 ns to one day. It reports whether the sample was
+// the first one. The argument decay is the time constant in ticks. least is the minimum
+// weight of the sample. A sample with the weight failureWeight replaces the estimate.
 func (e *estimate) record(sample time.Duration, now uint32, decay, least float64) (first bool) {
 	s := float32(min(max(sample, 1), longestSample))
 	for {
@@ -135,15 +136,15 @@ func (f *decayCurve) after(age, latency, median float32) (now, left float32) {
 }
 
 // medianLatency is the weighted median of the estimates of a group. Old estimates age
-// towards it, and it is the expected latency of an endpoint without samples.
+// towards it. It is also the expected latency of an endpoint without samples.
 //
-// Newer estimates have more weight. Otherwise, if most endpoints fail and are avoided,
-// their old estimates would keep the median high, and they would not be tried again.
-// Penalties are excluded, because they are multiples of the median.
+// Newer estimates have more weight. Otherwise, if most endpoints fail and are avoided, their
+// old estimates would keep the median high, and they would not be tried again. Penalties are
+// excluded, because they are multiples of the median.
 //
-// A new sample updates the median if the last update is older than medianInterval. The
-// update uses the endpoint of the sample and random others, 15 in total. In 95 % of cases,
-// their median lies between the quartiles of all endpoints.
+// A new sample updates the median if the last update is at least medianInterval ago. The
+// update uses the estimates of the sampled endpoint and of up to 15 random others. In 95 %
+// of cases, their median lies between the quartiles of all endpoints.
 type medianLatency struct {
 	word        atomic.Uint64 // the median in ns and the tick of its update, in the format of estimate
 	measured    atomic.Bool   // whether an endpoint has had a sample
@@ -166,10 +167,10 @@ type knownLatency struct {
 	fails           bool
 }
 
-// refresh updates the median latency after a sample of e, if the last update is older than
-// medianInterval or isFirst is true. isFirst reports whether the sample was the first one
-// of e. In a group of more than medianSize endpoints, first samples update the median at
-// most once per tick.
+// refresh updates the median latency after a sample of e. It does nothing if the last update
+// is less than medianInterval ago, unless isFirst is true. isFirst reports whether the
+// sample was the first one of e. If the group has more than medianSize endpoints, first
+// samples update the median at most once per tick.
 func (g *group) refresh(e *endpoint, now uint32, isFirst bool) {
 	word := g.median.word.Load()
 	age := since(now, uint32(word>>32))
@@ -201,9 +202,8 @@ func (g *group) refresh(e *endpoint, now uint32, isFirst bool) {
 	}
 }
 
-// appendKnown appends the latency estimate of e to the slice known. The estimate has no
-// penalties and is aged until now. If e has no sample, appendKnown returns the slice
-// unchanged.
+// appendKnown appends the latency estimate of e to known. The appended estimate is that at
+// the time now, and without a penalty. If e has no sample, appendKnown returns known.
 func (g *group) appendKnown(known []knownLatency, e *endpoint, now uint32) []knownLatency {
 	value, age := e.latency.load(now)
 	if value == 0 {
@@ -217,11 +217,10 @@ func (g *group) appendKnown(known []knownLatency, e *endpoint, now uint32) []kno
 	return append(known, knownLatency{aged, max(left, math.SmallestNonzeroFloat32), max(waiting, 0) + max(streams, 0), e.status.fails()})
 }
 
-// failingLoadOf returns the number of requests that the cost of a failing endpoint counts
-// in addition to its requests in flight. The number is 50, plus ten times the mean number
-// of requests in flight at the other endpoints. Otherwise, an endpoint that fails fast
-// would be the cheapest, because it has no requests in flight. The number is 0 if more than
-// half of the endpoints are failing.
+// failingLoadOf returns the number of requests by which the cost of a failing endpoint is
+// increased: 50, plus ten times the mean number of requests in flight at the other
+// endpoints. Without it, an endpoint that fails fast would be the cheapest, because it has
+// no requests in flight. The result is 0 if more than half of the endpoints are failing.
 func failingLoadOf(known []knownLatency) float32 {
 	const atLeast, times = 50, 10
 	var busy, healthy int

@@ -25,11 +25,11 @@ func (f *failures[Rsp]) use(c layer.Classifier[Rsp]) {
 	}
 }
 
-// The parameters of the default penalty, which is penaltyFactor times the median latency.
-// With this factor, an endpoint that failed once is tried again after about three times
-// [Policy].Decay. The median counts as at least minPenaltyBase, because a burst of requests
-// multiplies latencies below a millisecond. The penalty is at most maxPenalty, which is the
-// penalty of linkerd's load biaser.
+// The parameters of the default penalty of a failure. This penalty is penaltyFactor times
+// the median latency, and at most maxPenalty. With this factor, an endpoint that failed once
+// is tried again after about three times [Policy].Decay. A median below minPenaltyBase
+// counts as minPenaltyBase, because a burst of requests multiplies short latencies.
+// linkerd's load biaser also uses maxPenalty.
 const (
 	penaltyFactor  = 20
 	minPenaltyBase = time.Millisecond

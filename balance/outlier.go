@@ -128,10 +128,10 @@ type successRate struct {
 
 func (s successRate) share() float64 { return float64(s.good) / float64(s.all) }
 
-// outliers returns the mean of rates, and the rates that are too low, in ascending order. A
-// rate is too low if it is below the mean by more than MinDifference and by more than
-// stdevFactor standard deviations. With fewer than minEndpoints rates, it returns no rates.
-// It sorts the argument rates.
+// outliers returns the rates that are too low, in ascending order, and the mean of all
+// rates. A rate is too low if it is below the mean by more than MinDifference, and by more
+// than stdevFactor standard deviations. For fewer than minEndpoints rates, the results are
+// nil and 0. outliers sorts rates.
 func (p OutlierDetection) outliers(rates []successRate) (low []successRate, mean float64) {
 	if len(rates) < minEndpoints {
 		return nil, 0
@@ -186,7 +186,8 @@ type outlierState struct {
 	end      *time.Timer   // ends the ejection; nil before the first one
 }
 
-// count counts a response for the success rate.
+// count adds a response to the counts for the success rate. The argument failed reports
+// whether it was a failure.
 func (o *outlierState) count(failed bool) {
 	one := uint64(1 << 32)
 	if failed {
@@ -195,9 +196,10 @@ func (o *outlierState) count(failed bool) {
 	o.tally.Add(one)
 }
 
-// record counts the consecutive failures of e. A throttled response does not change the
-// count. record reports whether e must be ejected now. It does nothing if
-// ConsecutiveFailures is 0.
+// record counts a response of e as a failure, or ends the row of failures of e. It reports
+// whether e must be ejected now, because the row has ConsecutiveFailures failures. It
+// ignores throttled responses. It does nothing and returns false if ConsecutiveFailures is
+// 0.
 func (p *OutlierDetection) record(e *endpoint, r result) (eject bool) {
 	switch {
 	case p.ConsecutiveFailures == 0 || r.throttled:
@@ -247,8 +249,8 @@ func (b *Balancer[Req, Rsp]) ejectOutliers() {
 	}
 }
 
-// ejectFailing ejects n because of consecutive failures, if n is ready and MinReady allows
-// it.
+// ejectFailing ejects n after ConsecutiveFailures failures in a row. It does nothing if n is
+// not ready, or if MinReady forbids the ejection.
 func (b *Balancer[Req, Rsp]) ejectFailing(n *node[Req, Rsp]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -258,8 +260,8 @@ func (b *Balancer[Req, Rsp]) ejectFailing(n *node[Req, Rsp]) {
 	}
 }
 
-// eject ejects n, if n is ready and MinReady allows it. It reports whether it ejected n.
-// The caller must hold mu.
+// eject ejects n, and reports whether it did. It does not eject n if n is not ready, or if
+// MinReady forbids it. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) eject(n *node[Req, Rsp], cause string) bool {
 	if n.status.state() != ready {
 		return false
@@ -299,8 +301,8 @@ func (b *Balancer[Req, Rsp]) endEjection(n *node[Req, Rsp], ejection *EjectedErr
 	b.changed.Wake()
 }
 
-// readmit ends the ejection of n. n becomes ready if reason is nil. Otherwise n waits until
-// a goroutine can call its Ready. The caller must hold mu.
+// readmit ends the ejection of n. If reason is nil, n becomes ready. Otherwise n becomes
+// unready, or closed if reason matches layer.ErrClosed. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) readmit(n *node[Req, Rsp], reason error) {
 	b.clearEjection(n)
 	n.status.setSamples(0)
@@ -322,9 +324,9 @@ func (b *Balancer[Req, Rsp]) clearEjection(n *node[Req, Rsp]) {
 	o.row.Store(0)
 }
 
-// readmitAll ends all ejections if no node is ready. It does not poll the nodes, because a
-// poll runs without mu, and mu must not be released while no node is ready. The caller must
-// hold mu.
+// readmitAll ends all ejections if no node is ready. The ejected nodes become ready without
+// a poll. A poll would have to run without mu, but mu must not be released while no node is
+// ready. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) readmitAll() {
 	if b.ejected == 0 || b.group.len() > 0 {
 		return

@@ -52,9 +52,9 @@ func (p Picker) on(g *group) picker {
 	return p.start(g)
 }
 
-// choices is the picker that compares costs. A pick examines all endpoints of an aperture
-// if their number is at most the field few. In a larger aperture, the pick examines k
-// random endpoints.
+// choices is the picker that compares costs. In an aperture of at most few endpoints, a pick
+// examines all of them (few is a field). In a larger aperture, it examines k random
+// endpoints.
 type choices struct {
 	*group
 	few, k int
@@ -95,8 +95,9 @@ func (c *choices) pick(q query) *endpoint {
 // been 1, and the policy has no slow start.
 func (g *group) isEven() bool { return g.cost == EWMA && !g.weighted.Load() }
 
-// pickPlain is a faster form of pickAmong. It ignores the attempts of the request and
-// records no explanation. It may be called only if isEven returns true.
+// pickPlain does the same as pickAmong, but faster, for the usual configuration: isEven must
+// return true. It does not consider which endpoints the request has tried, and records no
+// explanation.
 func (c *choices) pickPlain(r *readySet, now uint32) found {
 	s, random := r.slots.Load(), c.draw()
 	n := c.aperture.limit(int(s.n.Load()))
@@ -107,8 +108,8 @@ func (c *choices) pickPlain(r *readySet, now uint32) found {
 	return c.cheapestPlain(s, w, k, now, chanceOf(random))
 }
 
-// walk returns the number k of endpoints that a pick examines in an aperture of n
-// endpoints. The result w is the order in which the pick visits them.
+// walk returns two values for a pick in an aperture of n endpoints. k is the number of
+// endpoints to examine, and w is the order in which to visit them.
 func (c *choices) walk(n int, random uint64) (k int, w walk) {
 	k, w = min(c.k, n), newWalk(random, n)
 	if n <= c.few {
@@ -117,9 +118,9 @@ func (c *choices) walk(n int, random uint64) (k int, w walk) {
 	return k, w
 }
 
-// pickAmong returns the cheapest examined endpoint of one ready set, and its cost. The
-// result best is nil if the set is empty. pickAmong examines endpoints that the request has
-// tried only if it finds no others.
+// pickAmong returns the cheapest examined endpoint of the ready set r, and its cost. It
+// prefers endpoints that the request has not tried. If it finds only tried ones, it returns
+// the cheapest of these. The result best is nil if the set is empty.
 func (c *choices) pickAmong(r *readySet, q query) (best *endpoint, cost float32) {
 	if q.examined == nil && c.isEven() {
 		if f := c.pickPlain(r, q.now); !q.attempts.Has(f.best) {
@@ -143,10 +144,10 @@ func (c *choices) pickAmong(r *readySet, q query) (best *endpoint, cost float32)
 // one of sixteen endpoints has not been tried.
 const maxWalk = 16
 
-// cheapest visits endpoints in the order of w, up to the number in the argument visits. It
-// stops after it has examined k endpoints that the request has not tried. It returns the
-// cheapest examined endpoint and its cost per weight, or nil if it examined none. The
-// argument chance is the first argument of nextChance.
+// cheapest returns the cheapest of k endpoints that the request has not tried, and its cost
+// per weight. It visits at most visits endpoints in the order w to find them, and may find
+// fewer than k. It returns nil if it finds none. The argument chance is a random number: see
+// nextChance.
 func (g *group) cheapest(s *slots, w walk, visits, k int, q query, chance uint32) (best *endpoint, cost float32) {
 	t := comparison{group: g, query: q, median: g.median.read(), weighted: g.weighted.Load(), chance: chance}
 	for ; visits > 0 && k > 0; visits-- {
@@ -164,8 +165,8 @@ func (g *group) cheapest(s *slots, w walk, visits, k int, q query, chance uint32
 	return t.best, t.cost / max(t.weight, math.SmallestNonzeroFloat32)
 }
 
-// comparison finds the cheapest of the endpoints that are added to it, for any weights and
-// any Cost. It also records them for an explanation.
+// comparison finds the cheapest of the endpoints that are passed to its method add. It
+// supports any weights and any Cost, and records the endpoints for an explanation.
 type comparison struct {
 	*group
 	query
@@ -186,9 +187,10 @@ type comparison struct {
 // ratio.
 const similar = 1.5
 
-// add compares e with the best endpoint so far. Endpoints with similar costs count as
-// equal: each becomes the best one with a probability that is proportional to its weight.
-// If all weights are equal, the random argument own of costOf has this effect.
+// add compares e with the best endpoint so far. Without weights, the cheaper of the two
+// becomes the best one. With weights, it is the one with the lower cost per weight. But
+// endpoints with similar costs and equal requests in flight then count as equal: each
+// becomes the best one with a probability in proportion to its weight.
 func (t *comparison) add(e *endpoint) {
 	t.chance = nextChance(t.chance)
 	own := ownShare(t.chance)
@@ -214,15 +216,17 @@ func (t *comparison) add(e *endpoint) {
 	t.best, t.cost, t.weight, t.inFlight, t.tied = e, its, share, busy, share
 }
 
-// chanceOf returns the first argument of nextChance for a pick. The result is independent
-// of the walk that newWalk makes from the same random number.
+// chanceOf returns the first random number for the comparisons of a pick. It makes this
+// number from random. newWalk uses the same random, but its walk is independent of the
+// result.
 func chanceOf(random uint64) uint32 { return uint32(random>>32) ^ uint32(random) }
 
 // nextChance returns the random number that follows c in a linear congruential generator.
 // Only the upper bits of the result are random enough to use.
 func nextChance(c uint32) uint32 { return c*1664525 + 1013904223 }
 
-// ownShare returns the argument own of costOf for a random number: from 1 to below 1.5.
+// ownShare returns the load that costOf counts for the new request. It converts the random
+// number chance to the range from 1 to below 1.5.
 func ownShare(chance uint32) float32 { return math.Float32frombits(chance>>10 | 127<<23) }
 
 // The functions below do the same as comparison for the usual pick: equal weights, the
@@ -237,7 +241,8 @@ type found struct {
 	chance uint32    // the random number for the next comparison
 }
 
-// cheapestPlain returns the cheapest of the next k endpoints in the order of w.
+// cheapestPlain returns the cheapest of the next k endpoints in the order w, for a group for
+// which isEven returns true.
 func (g *group) cheapestPlain(s *slots, w walk, k int, now, chance uint32) found {
 	var room [maxChoices]*endpoint
 	endpoints := room[:0]
@@ -250,7 +255,8 @@ func (g *group) cheapestPlain(s *slots, w walk, k int, now, chance uint32) found
 	return g.cheapestOf(endpoints, now, chance)
 }
 
-// cheapestOf returns the cheapest of the given endpoints.
+// cheapestOf returns the cheapest of the given endpoints, for a group for which isEven
+// returns true.
 func (g *group) cheapestOf(endpoints []*endpoint, now, chance uint32) found {
 	f := found{least: math.MaxUint32, chance: chance}
 	for {
@@ -268,9 +274,9 @@ func (g *group) cheapestOf(endpoints []*endpoint, now, chance uint32) found {
 }
 
 // cheapestKnown compares endpoints with f, the cheapest so far. It returns the cheapest one
-// and the index at which it stopped. It stops at an endpoint that is failing or not
-// trusted, or has an old estimate. Only costOf can compute the cost of such an endpoint. It
-// computes costs without calls, so that all values stay in registers.
+// and the number of endpoints that it has compared. It stops before an endpoint that is
+// failing or not trusted, or has an old estimate, because only costOf can compute that cost.
+// It computes costs without calls, so that all values stay in registers.
 func (g *group) cheapestKnown(endpoints []*endpoint, now uint32, f found) (found, int) {
 	median, fade := g.median.read(), &g.decayCurve
 	fresh, slope, bend := fade.fresh, fade.slope, fade.bend
@@ -313,9 +319,9 @@ func (g *group) cheapestKnown(endpoints []*endpoint, now uint32, f found) (found
 	return f, len(endpoints)
 }
 
-// isIdleInitial reports whether the sample count of e started at initialSet, and e is still
-// probed, is not failing, and has no waiting requests. The argument status is the value of
-// e.status.word. The cost of such an endpoint is computed as that of a trusted one.
+// isIdleInitial reports whether e is a new endpoint with the cost of a trusted one. Such an
+// endpoint has a sample count that began at initialSet, and is still probed. It is not
+// failing and has no waiting requests. status is the value of e.status.word.
 func (e *endpoint) isIdleInitial(status uint32) bool {
 	return status&trustedMask-initialSet<<samplesShift < probeSamples<<samplesShift && int32(e.inFlight()) == streamsOf(status)
 }

@@ -18,9 +18,8 @@ type readySet struct {
 	slots atomic.Pointer[slots]
 }
 
-// slots has the endpoints of a ready set. The field n is their number, and the first n
-// elements of the field at have them. With more than minAperture endpoints, their order is
-// random: see aperture.
+// slots has the endpoints of a ready set in the first n elements of at. With more than
+// minAperture endpoints, their order is random, because the first ones are the aperture.
 type slots struct {
 	n     atomic.Int64
 	at    []atomic.Pointer[endpoint]
@@ -83,8 +82,9 @@ func (r *readySet) remove(e *endpoint) {
 	s.updateFront(min(e.slot, int(last)))
 }
 
-// updateFront updates front, the copy of the first slots, after a change of slot i or of a
-// later slot. A pick scans front instead of the slots, because that is faster.
+// updateFront updates the slice front, which is a copy of the first slots. Slots with an
+// index below i have not changed. A pick scans front instead of the slots, because that is
+// faster.
 func (s *slots) updateFront(i int) {
 	if i >= fullScanMax {
 		return
@@ -228,8 +228,8 @@ func (b *Balancer[Req, Rsp]) await(ctx context.Context, n *node[Req, Rsp]) {
 
 var pause = backoff.Backoff{Min: 10 * time.Millisecond, Max: time.Second, Jitter: 0.1}
 
-// limitTurn starts a timer. The timer checks every turnTime whether another endpoint waits.
-// If one waits, the timer ends the turn of n.
+// limitTurn starts a timer that ends the turn of n after turnTime if another endpoint waits.
+// If none waits, the timer checks this again after each further turnTime.
 func (b *Balancer[Req, Rsp]) limitTurn(ctx context.Context, n *node[Req, Rsp]) *time.Timer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -248,7 +248,8 @@ func (b *Balancer[Req, Rsp]) limitTurn(ctx context.Context, n *node[Req, Rsp]) *
 	return t
 }
 
-// endTurn ends the turn of n, if n has one. The caller must hold mu.
+// endTurn ends the turn of n by canceling the context of its Ready. It does nothing if n has
+// no turn now. The caller must hold mu.
 func (n *node[Req, Rsp]) endTurn() {
 	if n.stop != nil {
 		n.stop()
@@ -256,8 +257,8 @@ func (n *node[Req, Rsp]) endTurn() {
 	}
 }
 
-// leaveTurn ends the wait of an unready node n, and its turn if it has one. n becomes ready
-// if err is nil, and closed otherwise. If n is not unready, leaveTurn does nothing.
+// leaveTurn makes an unready node n ready if err is nil, and otherwise closed. It cancels
+// the call of Ready of n, if one is in progress. It does nothing if n is not unready.
 func (b *Balancer[Req, Rsp]) leaveTurn(n *node[Req, Rsp], err error) {
 	b.mu.Lock()
 	if n.status.state() == unready {
@@ -268,8 +269,8 @@ func (b *Balancer[Req, Rsp]) leaveTurn(n *node[Req, Rsp], err error) {
 	b.changed.Wake()
 }
 
-// endWait ends the wait of an unready node n. n becomes ready if err is nil, and closed
-// otherwise. The caller must hold mu.
+// endWait makes an unready node n ready if err is nil, and otherwise closed. The caller must
+// hold mu.
 func (b *Balancer[Req, Rsp]) endWait(n *node[Req, Rsp], err error) {
 	if n.reason = err; err == nil {
 		b.beginSlow(n)
@@ -281,16 +282,17 @@ func (b *Balancer[Req, Rsp]) endWait(n *node[Req, Rsp], err error) {
 }
 
 // beginSlow starts the slow start of n if the policy has one and n may be a new process. n
-// may be new if it has had no requests, or was not ready for at least the duration of a
-// slow start.
+// may be a new process if n has had no requests, or was unready for at least the duration of
+// a slow start.
 func (b *Balancer[Req, Rsp]) beginSlow(n *node[Req, Rsp]) {
 	if now := b.now(); b.group.slowStart > 0 && (n.picks() == 0 || since(now, n.unreadySince) >= b.group.slowStart) {
 		n.beginSlowStart(now)
 	}
 }
 
-// finish ends a request at n. If n is unready, finish polls n, because the end of the
-// request may have freed a slot. n becomes ready if the poll succeeds.
+// finish subtracts a finished request from the requests in flight at n. If n is unready,
+// finish polls n, because a service with a limit may now have room. n becomes ready if the
+// poll succeeds.
 func (b *Balancer[Req, Rsp]) finish(n *node[Req, Rsp]) {
 	n.end()
 	if n.status.state() == unready && n.poll() == nil {

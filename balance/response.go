@@ -44,7 +44,8 @@ func (b *Balancer[Req, Rsp]) exchange(
 	return x
 }
 
-// take records the latency of the response, unless it was recorded before.
+// take records the latency of the response, and counts the response as in progress. It does
+// nothing if the latency was recorded before.
 func (x *exchange[Req, Rsp]) take() {
 	if x.stage.Load() == unsampled && x.stage.CompareAndSwap(unsampled, sampled) {
 		x.balancer.addResponse(x.node, x.start, x.headers)
@@ -52,9 +53,8 @@ func (x *exchange[Req, Rsp]) take() {
 	}
 }
 
-// observe calls the function of [WithCompletion] with rsp, and with the exchange as the
-// observer. It returns the response of that function. If the function panics, the exchange
-// ends.
+// observe calls the function of [WithCompletion], with the exchange as the observer of rsp,
+// and returns the resulting response. If the function panics, the exchange ends.
 func (x *exchange[Req, Rsp]) observe(rsp Rsp) Rsp {
 	observed := false
 	defer func() {
@@ -67,7 +67,8 @@ func (x *exchange[Req, Rsp]) observe(rsp Rsp) Rsp {
 	return rsp
 }
 
-// cancel ends an exchange after a panic in the function of WithCompletion.
+// cancel ends the exchange without a record of its result. It is called after a panic in the
+// function of WithCompletion.
 func (x *exchange[Req, Rsp]) cancel() {
 	stage := x.stage.Swap(finished)
 	if stage == sampled {
@@ -78,8 +79,9 @@ func (x *exchange[Req, Rsp]) cancel() {
 	}
 }
 
-// Head records the latency as Data does. It is called when the headers of an upgraded
-// connection arrive, because the connection may send nothing for a long time.
+// Head records the latency of an upgraded connection when its headers arrive, unless the
+// policy has SampleEnd. It does not wait for the first byte, because the connection may send
+// nothing for a long time.
 func (x *exchange[Req, Rsp]) Head() { x.Data(0) }
 
 // Data records the latency at the first byte of the body, unless the policy has SampleEnd.
@@ -89,8 +91,9 @@ func (x *exchange[Req, Rsp]) Data(int) {
 	}
 }
 
-// End ends the exchange. It records the latency if that was not recorded before. If the
-// body failed and the headers were not already a failure, it records a failure.
+// End ends the exchange. It records the latency if that was not recorded before, and the
+// result of the response. This is a failure if the classifier reports one for the headers or
+// for the end. A cancellation while the body is read is neither a success nor a failure.
 func (x *exchange[Req, Rsp]) End(err error) {
 	stage := x.stage.Swap(finished)
 	if stage == finished {
@@ -118,11 +121,11 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	x.balancer.report(x.node, r)
 }
 
-// observe records a request that ended before its latency was recorded. After a
-// cancellation or a missed deadline, the real latency is at least the elapsed time.
-// Therefore the elapsed time counts only if it is longer than the expected latency. An
-// error of the body that matches layer.ErrNotReady does not count. The argument headers is
-// the result of the headers, or zero without a response.
+// observe records a request that ended before its latency was recorded. After a cancellation
+// or a missed deadline, the latency would have been longer than the elapsed time. The
+// elapsed time is then recorded only if it is longer than the expected latency. An error of
+// the body that matches layer.ErrNotReady is not recorded. The argument headers is the
+// result of the response headers, or zero without a response.
 func (b *Balancer[Req, Rsp]) observe(
 	ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp], headers result,
 ) {
@@ -144,16 +147,17 @@ func (b *Balancer[Req, Rsp]) observe(
 	}
 }
 
-// observeResponse records a request that ended with its response or with a failure.
+// observeResponse classifies the outcome out of a request, and records its latency and its
+// result.
 func (b *Balancer[Req, Rsp]) observeResponse(ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp]) {
 	r := b.failures.classify(ctx, out)
 	b.addResponse(n, start, r)
 	b.report(n, r)
 }
 
-// missed returns the result of a request that ended before its response, because its
-// context ended. It is the zero result, unless the missed deadline is a failure: see
-// [OutlierDetection].
+// missed returns the result of a request that ended because its context ended. This is a
+// failure if the rules for missed deadlines in [OutlierDetection] apply. Otherwise it is the
+// zero result, which is neither recorded as a failure nor as a success.
 func (b *Balancer[Req, Rsp]) missed(ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp]) result {
 	if time.Since(b.start)-start <= time.Duration(b.group.median.read()) {
 		return result{}
@@ -165,8 +169,9 @@ func (b *Balancer[Req, Rsp]) missed(ctx context.Context, n *node[Req, Rsp], star
 	return r
 }
 
-// addResponse records the latency of a response of n to a request that began at start. The
-// latency of an ignored response counts only if it is longer than expected.
+// addResponse records the latency of a response of n to a request that began at start. If
+// the classifier returned Ignorable, the latency counts only if it is longer than expected.
+// addResponse also ends the row of missed deadlines of n.
 func (b *Balancer[Req, Rsp]) addResponse(n *node[Req, Rsp], start time.Duration, r result) {
 	if n.status.marked() {
 		n.missed.Store(0)
@@ -185,8 +190,8 @@ func (b *Balancer[Req, Rsp]) expected(e *endpoint, now uint32) time.Duration {
 	return time.Duration(b.group.expected(e, now, b.group.median.read()))
 }
 
-// record adds the time since start to the latency estimate of n. With a penalty, it adds
-// the longest of this time, the penalty and the expected latency.
+// record adds a sample to the latency estimate of n: the time since start. If penalty is not
+// 0, the sample is the longest of this time, the penalty and the expected latency.
 func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start, penalty time.Duration) {
 	now := time.Since(b.start)
 	took := now - start
@@ -208,8 +213,8 @@ func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start, penalty time.Durat
 	b.group.refresh(&n.endpoint, tick(now), first)
 }
 
-// report records whether a response of n was a success or a failure. It may eject n. An
-// ignored response is not recorded.
+// report records whether a response of n was a success or a failure, and may eject n. It
+// does nothing if the classifier returned Ignorable.
 func (b *Balancer[Req, Rsp]) report(n *node[Req, Rsp], r result) {
 	if r.ignored {
 		return
@@ -222,7 +227,9 @@ func (b *Balancer[Req, Rsp]) report(n *node[Req, Rsp], r result) {
 	}
 }
 
-// updateRecord records a failure, or a success after failures.
+// updateRecord records a failure of n, or a success after failures. The second failure in a
+// row moves n out of the aperture. Failures in a row may also eject n: see
+// [OutlierDetection].
 func (b *Balancer[Req, Rsp]) updateRecord(n *node[Req, Rsp], r result) {
 	if n.setFailed(r.penalty > 0) {
 		b.mu.Lock()
@@ -264,9 +271,9 @@ func (b *Balancer[Req, Rsp]) notReady(reason string, cause error) *layer.Error {
 	return &layer.Error{Layer: "balance", Target: b.target, Kind: layer.ErrNotReady, Reason: reason, Err: cause}
 }
 
-// noneReady returns the error of a request if the balancer has ended or has no endpoints.
-// If it has endpoints but none is ready, noneReady returns a node. The caller polls this
-// node to find the error. Both results are nil if an endpoint is ready.
+// noneReady returns the reason why no endpoint is ready. This is an error if the balancer
+// has ended or has no endpoints. Otherwise it is an unready node, which the caller polls to
+// find the error. If an endpoint is ready, both results are nil.
 func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -293,8 +300,8 @@ func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
 	return nil, b.notReady("0 of 0 endpoints ready", nil)
 }
 
-// withCause returns an error that wraps its arguments, or state if resolver is nil. The
-// argument resolver is the last error that the resolver returned.
+// withCause returns an error that wraps state and resolver. The argument resolver is the
+// last error of the resolver. If it is nil, withCause returns state.
 func withCause(state, resolver error) error {
 	if resolver == nil {
 		return state
@@ -302,9 +309,9 @@ func withCause(state, resolver error) error {
 	return fmt.Errorf("%w: %w", state, resolver)
 }
 
-// endpointError is the error of an endpoint as the cause of an error of the balancer. It
-// does not match ErrClosed and ErrFailFast, because these kinds do not apply to the
-// balancer.
+// endpointError wraps the error of an endpoint as the cause of an error of the balancer. It
+// does not match ErrClosed and ErrFailFast, because the balancer itself is not closed or in
+// fail-fast.
 type endpointError struct{ err error }
 
 func (e endpointError) Error() string { return e.err.Error() }

@@ -64,10 +64,10 @@ type hashing struct {
 func (h *hashing) joined(e *endpoint) { h.ring.add(e) }
 func (h *hashing) left(e *endpoint)   { h.ring.remove(e) }
 
-// pick looks for an endpoint with room on the ring, from the place of the key, and then
-// among random endpoints. If none has room, it counts the requests in flight again and
-// repeats the search. With at most h.draws endpoints, it counts again before it examines
-// random endpoints. If still none has room, it returns the endpoint of the key.
+// pick returns the first endpoint with room on the ring, from the place of the key. If it
+// finds none, it returns a random endpoint with room. Before it gives up, it counts the
+// requests in flight again. It then returns the endpoint of the key. For a request without
+// affinity, it returns the endpoint that h.other picks.
 func (h *hashing) pick(q query) *endpoint {
 	if !q.hasAffinity {
 		return h.other.pick(q)
@@ -95,8 +95,10 @@ func (h *hashing) pick(q query) *endpoint {
 	return e
 }
 
-// along visits endpoints on the ring from the place of the key of q. It returns the first one
-// with room, and true. If none of them has room, it returns the first one, and false.
+// along visits the next points on the ring from the place of the key of q. It returns the first
+// endpoint with room, and true. If none has room, it returns the first endpoint, and false. It
+// skips endpoints that the request has tried. If it finds only those, it returns the endpoint that
+// h.other picks, and true.
 func (h *hashing) along(q query) (first *endpoint, found bool) {
 	var last *endpoint
 	tried := false
@@ -148,10 +150,10 @@ func (h *hashing) anywhere(q query) *endpoint {
 	return nil
 }
 
-// inFlightCount is the number of requests in flight at all endpoints. It is the sum of the
-// counts of the endpoints, because a common counter would be contended. The stored number
-// is at most one tick (1.05 ms) old. If it is too low, some requests go to other endpoints
-// without need.
+// inFlightCount stores the number of requests in flight at all endpoints. It is the sum of
+// the counts of the endpoints, because a common counter would be contended. A pick counts
+// again if the stored number is from an earlier tick (1.05 ms). If the number is too low,
+// some requests go to other endpoints without need.
 //
 // Up to 256 endpoints, the number is exact except for concurrent changes. Above that, its
 // relative standard error is below √((c−1+1/m)/256). Here c is the bound, and m is the mean

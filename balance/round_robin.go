@@ -19,7 +19,8 @@ func Random() Picker {
 	}}
 }
 
-// rotation is the picker that picks by position and ignores costs.
+// rotation is the picker of RoundRobin and Random. It picks an endpoint by its position in
+// the ready set and ignores costs.
 type rotation struct {
 	*group
 	place func(n int) int // returns the position to pick, below n
@@ -28,9 +29,10 @@ type rotation struct {
 func (rotation) joined(*endpoint) {}
 func (rotation) left(*endpoint)   {}
 
-// pick returns the endpoint at the next position. It skips endpoints that the request has
-// tried, unless all were tried. It returns an endpoint of another zone only if no endpoint
-// of the balancer's zone is ready.
+// pick returns the endpoint at the position r.place. If the request has tried that endpoint,
+// it returns the first of the next endpoints that the request has not tried. After 16 tried
+// endpoints in a row, it returns the one at the position. It returns an endpoint of another
+// zone only if no endpoint of the balancer's zone is ready.
 func (r rotation) pick(q query) *endpoint {
 	set := &r.sets[near]
 	if set.len() == 0 {

@@ -54,9 +54,9 @@ func (r *Router[Req, Rsp]) Describe() layer.Node {
 // maxExplained limits an explanation to that number of routes and that number of targets.
 const maxExplained = 16
 
-// explain adds the route chosen for req to the explanation. chosen is nil for the default route.
-// For each candidate before that route, up to maxExplained, explain adds the part of the
-// candidate's condition that did not hold.
+// explain adds the route chosen for req to the explanation. The argument chosen is nil for the
+// default route. For each candidate before that route, up to maxExplained, explain adds the part of
+// the candidate's condition that did not hold.
 func (r *Router[Req, Rsp]) explain(to *layer.Explanation, s *snapshot[Req, Rsp], chosen *liveRoute[Req, Rsp], req Req) {
 	q := search[Req, Rsp]{access: r.access, req: req}
 	q.facts.method, q.facts.path = r.access.Method(req), r.access.Path(req)
@@ -114,7 +114,7 @@ func failing(m matcher, f facts) string {
 }
 
 // explain adds the split to the explanation: the target that was drawn for an attempt, and up to
-// maxExplained targets with their weights. drawn is the index of the drawn target.
+// maxExplained targets with their weights. The argument drawn is the index of the drawn target.
 func (s *split[Req, Rsp]) explain(to *layer.Explanation, drawn int) {
 	d := layer.Node{Name: "split", State: layer.State{
 		{Key: "target", Value: s.apex}, {Key: "drawn", Value: s.parts[drawn].Authority},

@@ -42,8 +42,8 @@ type branch struct {
 const notFound = math.MaxInt32
 
 // add adds a candidate with the condition m to all trees and branches for which m may hold.
-// position is the number of the candidate. The caller must add candidates in ascending order
-// of their numbers.
+// The argument position is the number of the candidate. The caller must add candidates in
+// ascending order of their numbers.
 func (x *index) add(position int32, m matcher) {
 	keys := keysOf(m)
 	if keys == nil {
@@ -60,8 +60,8 @@ func (x *index) add(position int32, m matcher) {
 	}
 }
 
-// tree returns the tree for the host h, and creates it if it does not exist. position is the number
-// of the candidate that is being added. A new tree has it as its smallest number.
+// tree returns the tree for the host h, and creates it if it does not exist. The argument position
+// is the number of the candidate that is being added. A new tree has it as its smallest number.
 func (x *index) tree(h hostKey, position int32) *branch {
 	trees := &x.exact
 	if h.suffix {
@@ -97,8 +97,9 @@ func (b *branch) addPath(position int32, k key) {
 	}
 }
 
-// reach returns the branch below b to which text leads. It creates missing branches. position is
-// the number of the candidate that is being added. A new branch has it as its smallest number.
+// reach returns the branch below b to which text leads. It creates missing branches. The argument
+// position is the number of the candidate that is being added. A new branch has it as its smallest
+// number.
 func (b *branch) reach(text string, position int32) *branch {
 	for text != "" {
 		i := strings.IndexByte(b.initials, text[0])
@@ -282,9 +283,9 @@ type key struct {
 	open  bool     // whether any text may follow the last part
 }
 
-// keyOf returns a key that all paths match for which a regular expression holds. steps are the
-// parts of the expression, which must begin with '^'. ended reports whether the expression also
-// ends with '$'.
+// keyOf returns a key that all paths match for which a regular expression holds. The argument steps
+// are the parts of the expression, which must begin with '^'. ended reports whether the expression
+// also ends with '$'.
 func keyOf(steps []*syntax.Regexp, ended bool) key {
 	k := key{parts: []string{""}}
 	hole := false // the remainder of the segment is arbitrary

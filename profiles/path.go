@@ -213,9 +213,9 @@ func (p *pathSegments) holds(f facts) bool {
 func (*pathSegments) needs() needs     { return 0 }
 func (p *pathSegments) String() string { return fmt.Sprintf("path %q", p.source) }
 
-// segmentsOf converts an expression that is anchored at both ends to a pathSegments. steps
-// are the parts of the expression. It returns false if a pathSegments cannot represent the
-// expression.
+// segmentsOf converts an expression that is anchored at both ends to a pathSegments. The
+// argument steps are the parts of the expression. It returns false if a pathSegments cannot
+// represent the expression.
 func segmentsOf(steps []*syntax.Regexp) (*pathSegments, bool) {
 	p := new(pathSegments)
 	for _, step := range steps {

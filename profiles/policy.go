@@ -204,8 +204,8 @@ func (a *routeStack[Req, Rsp]) retryPolicy(p *Retry) layer.RetryPolicy[Req, Rsp]
 }
 
 // routeSplit returns the split among the backends of route. It returns nil if route has no Policy
-// or no list of Backends. The split of the profile then applies. parent has the labels of the
-// Policy of the profile. The caller must hold mu.
+// or no list of Backends. The split of the profile then applies. The argument parent has the labels
+// of the Policy of the profile. The caller must hold mu.
 func (r *Router[Req, Rsp]) routeSplit(route *liveRoute[Req, Rsp], parent map[string]string, drop func(error)) *split[Req, Rsp] {
 	p := route.def.Policy
 	if p == nil || p.Backends == nil {

@@ -58,8 +58,8 @@ type stringMatcher struct {
 	re   *regexp.Regexp
 }
 
-// compileStringMatch compiles a condition on a value. fold reports whether the condition
-// ignores case.
+// compileStringMatch compiles a condition on a value. The argument fold reports whether the
+// condition ignores case.
 func compileStringMatch(t StringMatch, fold bool) (stringMatcher, error) {
 	switch t := t.(type) {
 	case nil:

@@ -138,8 +138,9 @@ func (h handled) Call(ctx context.Context, r *http.Request) (*http.Response, err
 }
 
 // handBack copies the field MultipartForm and the field Pattern from own to received, if
-// they are set. own is the copy of the request that the handler received, and received is
-// the request of the server. net/http removes the files of a form only from received.
+// they are set. The argument own is the copy of the request that the handler received, and
+// received is the request of the server. net/http removes the files of a form only from
+// received.
 func handBack(received, own *http.Request) {
 	if own.MultipartForm != nil {
 		received.MultipartForm = own.MultipartForm

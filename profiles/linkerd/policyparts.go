@@ -249,10 +249,10 @@ type weightedBackend[B any] interface {
 }
 
 // backendsOf converts the backends of a rule. Those of a rule with the distribution "first
-// available" are in the argument first, and those with a random distribution in random. given is
-// false if the rule has no distribution. convert converts the filters of a backend. If failover is
-// true, a backend is used only while the previous ones are unavailable. If the rule has no
-// backends, the result is empty but not nil.
+// available" are in the argument first, and those with a random distribution in random. The
+// argument given is false if the rule has no distribution. convert converts the filters of a
+// backend. If failover is true, a backend is used only while the previous ones are unavailable. If
+// the rule has no backends, the result is empty but not nil.
 func backendsOf[F any, B routeBackend[F], W weightedBackend[B]](
 	c *policyConverter, given bool, first []B, random []W, convert func([]F) filters,
 ) (backends []profiles.Backend, failover bool) {

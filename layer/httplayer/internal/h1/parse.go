@@ -329,10 +329,10 @@ func equalFold(b []byte, lower string) bool {
 	return true
 }
 
-// header returns the parsed fields as a map. text has the bytes that were parsed. The names
-// and values in the map are substrings of text. values is an empty slice with capacity for
-// values of the map, which saves allocations. If its capacity is too small, header allocates
-// a larger slice.
+// header returns the parsed fields as a map. The argument text has the bytes that were
+// parsed. The names and values in the map are substrings of text. The argument values is an
+// empty slice with capacity for values of the map, which saves allocations. If its capacity
+// is too small, header allocates a larger slice.
 func (h *head) header(text string, values []string) http.Header {
 	header := make(http.Header, len(h.fields))
 	if len(h.fields) > cap(values) {

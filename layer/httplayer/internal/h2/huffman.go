@@ -95,8 +95,9 @@ func appendHuffman(out, b []byte) ([]byte, bool) {
 	return out, len(b) == 0 && bits < 8 && acc&(1<<bits-1) == 1<<bits-1
 }
 
-// longRange returns the range that contains the next Huffman code of the input. top has the
-// next 32 bits of the input. The result is nil if these bits begin with the code of EOS.
+// longRange returns the range that contains the next Huffman code of the input. The argument
+// top has the next 32 bits of the input. The result is nil if these bits begin with the code
+// of EOS.
 func longRange(top uint64) *huffmanRange {
 	for i := range huffmanRanges {
 		if r := &huffmanRanges[i]; top < r.limit {
