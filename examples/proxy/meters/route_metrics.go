@@ -103,7 +103,7 @@ func (c classes) With(label ...string) metrics.Counter {
 	return c.failures
 }
 
-func (classes) Add(float64) {} // there is no series without a class
+func (classes) Add(float64) {} // each series has a class
 
 // timeoutFailures counts failed requests: in timeouts if the timeout of the request
 // expired, and in failures otherwise. pending is the number of expired timeouts for which
