@@ -241,8 +241,8 @@ type found struct {
 	chance uint32    // the random number for the next comparison
 }
 
-// cheapestPlain returns the cheapest of the next k endpoints in the order w, for a group for
-// which isEven returns true.
+// cheapestPlain returns the cheapest of the next k endpoints in the order w. It may be
+// called only if isEven returns true.
 func (g *group) cheapestPlain(s *slots, w walk, k int, now, chance uint32) found {
 	var room [maxChoices]*endpoint
 	endpoints := room[:0]
@@ -255,7 +255,7 @@ func (g *group) cheapestPlain(s *slots, w walk, k int, now, chance uint32) found
 	return g.cheapestOf(endpoints, now, chance)
 }
 
-// cheapestOf returns the cheapest of the given endpoints, for a group for which isEven
+// cheapestOf returns the cheapest of the given endpoints. It may be called only if isEven
 // returns true.
 func (g *group) cheapestOf(endpoints []*endpoint, now, chance uint32) found {
 	f := found{least: math.MaxUint32, chance: chance}

@@ -214,9 +214,9 @@ func (a *routeStack[Req, Rsp]) changeRequests(st layer.Stack[Req, Rsp]) layer.St
 	return st.MapRequest(func(req Req) Req { return edit.EditRequest(req, c) })
 }
 
-// class classifies the outcome o of a request. It classifies an error by the Classifier of
-// WithRouteLayers, and a response by the ResponseClasses of the route. grpc reports whether the
-// request is a gRPC request.
+// class classifies the outcome o of a request of this route. It classifies an error by the
+// Classifier of WithRouteLayers, and a response by the ResponseClasses of the route. The argument
+// grpc reports whether the request is a gRPC request.
 func (a *routeStack[Req, Rsp]) class(grpc bool, o layer.Outcome[Rsp]) layer.Class {
 	if o.Err != nil {
 		return a.layers.classify(o)

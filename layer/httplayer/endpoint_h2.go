@@ -240,8 +240,8 @@ func (s *single) shut() {
 	}
 }
 
-// room reports whether the server allows one more stream on the current connection. If there
-// is no usable connection, room returns mayConnect.
+// room reports whether the server allows one more stream on the current connection. Without
+// a usable connection, room returns mayConnect.
 func (s *single) room(mayConnect bool) bool {
 	c := s.current.Load()
 	if c == nil || !c.Usable() {

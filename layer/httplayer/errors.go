@@ -151,8 +151,8 @@ func (e *peerError) Error() string { return e.err.Error() }
 func (e *peerError) Unwrap() error { return e.err }
 
 // resetCode returns the gRPC code for the HTTP/2 error code of a stream reset. The table is
-// that in section "Errors" of gRPC's PROTOCOL-HTTP2.md. Codes that it does not have become
-// INTERNAL.
+// that in section "Errors" of gRPC's PROTOCOL-HTTP2.md. A code that is not in the table
+// becomes INTERNAL.
 func resetCode(reset *message.ResetError) uint32 {
 	switch reset.Code {
 	case message.CodeRefusedStream:

@@ -174,9 +174,9 @@ func (h *handler) respond(r *http.Request, resets bool) (*http.Response, error) 
 }
 
 // prepareGRPC prepares rsp for the client of the gRPC request r. If rsp has no body, it
-// removes the content-length. Otherwise it replaces the body by a grpcBody. If reading that
-// body fails, the response ends with a gRPC status. If resets is true, a stream reset stays
-// an error.
+// removes the content-length. Otherwise it replaces the body by a grpcBody: if reading from
+// the endpoint fails, the response then ends with a gRPC status. If resets is true, a stream
+// reset stays an error.
 func (h *handler) prepareGRPC(r *http.Request, rsp *http.Response, began time.Time, resets bool) {
 	if ended(rsp) {
 		_ = rsp.Body.Close()

@@ -93,9 +93,9 @@ func (e *Endpoint) probe(mine attempt) {
 }
 
 // tried records the result err of an attempt to connect by the protocol p. If the server
-// supports only the other protocol, the link is set to up, because the address can be
-// reached. After any other failure, Ready next connects by the other protocol, if requests
-// have used both. The other protocol may still work.
+// supports only the other protocol, the address counts as reachable. After any other
+// failure, Ready next connects by the other protocol, if requests have used both. The other
+// protocol may still work.
 func (e *Endpoint) tried(p protocol, mine attempt, err error) {
 	other := e.speaksOther(err)
 	if err == nil && p == http2 || err != nil && p == http1 {

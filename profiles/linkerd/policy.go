@@ -214,7 +214,7 @@ func routesOf[U any, R interface {
 }
 
 // hostsOf converts conditions on the host of a request or on the server name of a connection. It
-// leaves out invalid conditions. ok is true if a condition is valid, or if there are no conditions.
+// leaves out invalid conditions. The result ok is true if a condition is valid, or if all is empty.
 func hostsOf[S interface{ GetReverseLabels() []string }, H interface {
 	GetExact() string
 	GetSuffix() S
@@ -235,8 +235,8 @@ func hostsOf[S interface{ GetReverseLabels() []string }, H interface {
 }
 
 // convertMatches adds the conditions in all to the rule. The function convert converts one
-// condition. Invalid conditions are left out. The result is true if a condition is valid, or if
-// there are no conditions.
+// condition. Invalid conditions are left out. The result is true if a condition is valid, or if all
+// is empty.
 func convertMatches[M any](c *policyConverter, to *rule, all []M, convert func(M) (profiles.All, string, error)) bool {
 	for _, m := range all {
 		match, prefix, err := convert(m)
