@@ -319,8 +319,8 @@ func (s *status) coolDown()  { s.word.And(^uint32(isWarm)) }
 func samplesOf(word uint32) uint32 { return word >> samplesShift & samplesMask }
 func streamsOf(word uint32) int32  { return int32(word) >> streamShift }
 
-// addSample increments the number of samples. At trustedSamples, it sets the number to
-// allSamples, which is final.
+// addSample increments the number of samples. When the number reaches trustedSamples,
+// addSample sets it to allSamples, where it stays.
 func (s *status) addSample() {
 	for {
 		word := s.word.Load()

@@ -123,9 +123,9 @@ func newDecayCurve(decay float64) decayCurve {
 	return decayCurve{decay, uint32(min(fresh/h, most)), float32(0.689955 * h), float32(0.212812 * h * h)}
 }
 
-// after returns the value of latency after it has aged towards median for the time age, in
-// ticks. The result left is the share of the old latency that remains, from 0 to 1. Its
-// error is at most 2·10⁻⁴.
+// after returns the value that latency has after the time age, in ticks, because it ages
+// towards median. The result left is the share of the old latency that remains, from 0 to 1.
+// The error of left is at most 2·10⁻⁴.
 func (f *decayCurve) after(age, latency, median float32) (now, left float32) {
 	if age <= float32(f.fresh) {
 		decayed := age * (f.slope - age*f.bend)

@@ -47,8 +47,8 @@ const (
 )
 
 // draws returns the number of random endpoints that a pick examines to find one with room.
-// Endpoints without room have less than 1/bound of the weight, so that all draws fail only
-// once in a million times.
+// The endpoints without room have less than 1/bound of the weight. With this number, none of
+// the examined endpoints has room only once in a million picks.
 func draws(bound float64) int { return max(8, int(math.Ceil(math.Log(1e6)/math.Log(bound)))) }
 
 // hashing is the picker of ConsistentHash.
@@ -277,9 +277,9 @@ type ring struct {
 	has    map[*endpoint]int // number of points of each endpoint; guarded by the balancer's mutex
 }
 
-// table is a hash table with linear probing. The order of its slots is that of the places
-// (Amble, Knuth, "Ordered Hash Tables", 1974). A point is in the slot that its place
-// determines, or a little after it, so that a reader rarely fetches a second cache line.
+// table is a hash table in which the points are in the order of their places (Amble, Knuth,
+// "Ordered Hash Tables", 1974). A point is in the slot that its place determines, or in one
+// of the next slots. A reader therefore rarely fetches a second cache line.
 type table struct {
 	size  int    // number of slots that slotOf can return
 	slots []slot // size, and at least leastSlots for points after the last place
@@ -399,8 +399,8 @@ func (r *ring) remove(e *endpoint) {
 	r.table.Store(r.resized(int(r.points.Add(-int64(n)))))
 }
 
-// resized returns a table for the number of points in the argument points. It is the
-// current table if they fill a quarter to three quarters of its slots. A table of
+// resized returns a table with a suitable size for the given number of points. It is the
+// current table if the points fill a quarter to three quarters of its slots. A table of
 // leastSlots may be emptier. Otherwise it is a copy with 2 · points slots, but at least
 // leastSlots.
 func (r *ring) resized(points int) *table {

@@ -188,8 +188,8 @@ func hasName(fields layer.Header, match func(name string) bool) bool {
 	return hasNameOf(fields, match)
 }
 
-// hasNameOf is hasName for fields without a method HasName. It is a separate function, because it
-// allocates.
+// hasNameOf reports whether match returns true for the name of one of the fields. It iterates over
+// all fields, for a type without a method HasName. It is a separate function, because it allocates.
 func hasNameOf(fields layer.Header, match func(name string) bool) bool {
 	for name := range fields.All() {
 		if match(name) {

@@ -85,9 +85,9 @@ func compileStringMatch(t StringMatch, fold bool) (stringMatcher, error) {
 	return stringMatcher{}, fmt.Errorf("%T is not a condition on a value", t)
 }
 
-// compile compiles the expression with anchors and with a group around it. It parses the
-// expression before it adds the group. Otherwise "a)|(b" would end the group, and "\Qa" would
-// quote its end.
+// compile compiles the expression so that it must match a whole value. For this purpose it puts a
+// group and anchors around the expression. It parses the expression before it adds the group.
+// Otherwise "a)|(b" would end the group, and "\Qa" would quote its end.
 func (r Regex) compile(fold bool) (*regexp.Regexp, error) {
 	flags := syntax.Perl
 	if fold {

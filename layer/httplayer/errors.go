@@ -78,9 +78,9 @@ func StatusFromError(err error) (httpStatus int, grpcCode uint32) {
 }
 
 // closes reports whether the response for err closes the connection of the client, so that
-// its next requests may reach another proxy. For a missing route, a rate limit and an
-// injected fault the result is false, because another proxy would respond in the same way.
-// For a [StatusError] the result is its field Close. For any other error it is true.
+// its next requests may reach another proxy. For a [StatusError] the result is its field
+// Close. It is false for a missing route, a rate limit and an injected fault, because
+// another proxy would respond in the same way. For any other error it is true.
 func closes(err error) bool {
 	if chosen, ok := errors.AsType[*StatusError](err); ok {
 		return chosen.Close && !errors.Is(err, layer.ErrInjected)

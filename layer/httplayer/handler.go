@@ -82,15 +82,15 @@ func WithErrorHeaders(on bool) HandlerOption {
 func WithConnect() HandlerOption { return handlerOption(func(h *handler) { h.tunnels = true }) }
 
 // WithLogger sets the logger for errors that a Handler answers: 5xx at level Warn, 4xx at
-// level Debug. An error after the client has disconnected is not logged. Each message is
-// logged at most ten times in ten seconds; the rest is counted. The default is
-// [slog.Default] at construction. Nil means no log.
+// level Debug. An error after the client has disconnected is not logged. At most ten errors
+// of level Warn are logged in ten seconds, and then the number of further ones. The default
+// is [slog.Default] at construction. Nil means no log.
 func WithLogger(l *slog.Logger) HandlerOption {
 	return handlerOption(func(h *handler) { h.log = l })
 }
 
-// limitedLog returns a logger that writes to l, but each message at most ten times in ten
-// seconds. With a nil l it discards all messages.
+// limitedLog returns a logger that writes to l. It writes each message of level Info or
+// higher at most ten times in ten seconds. With a nil l it discards all messages.
 func limitedLog(l *slog.Logger) *slog.Logger {
 	if l == nil {
 		return slog.New(slog.DiscardHandler)

@@ -50,7 +50,7 @@ func (p protocol) isFixed() bool { return p == http1 || p == http2 }
 
 // KeepVersion makes an Endpoint send a request over HTTP/2 if it was received over HTTP/2
 // (ProtoMajor is 2 or more), even in cleartext. It sends all other requests over HTTP/1.1.
-// Use it in a proxy whose clients choose an HTTP version that the server supports.
+// Use it in a proxy if clients choose a version that the server supports.
 func KeepVersion() EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.protocol = asReceived })
 }

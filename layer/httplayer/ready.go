@@ -63,8 +63,8 @@ func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 }
 
 // room reports whether a request would probably be admitted. If requests have used both
-// protocols, both must have room, because a Queue above would otherwise send rejected
-// requests again and again.
+// protocols, both must have room. Otherwise a Queue above would repeat requests for the
+// protocol without room, and each of them would be rejected again.
 func (e *Endpoint) room() bool {
 	mayConnect := !e.link.down()
 	h1, h2 := e.used[0].Load(), e.used[1].Load()

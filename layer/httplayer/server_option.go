@@ -28,10 +28,10 @@ func WithDrainOnDone(ctx context.Context) ServerOption {
 }
 
 // WithDrainTimeout sets two time limits of draining. An HTTP/2 client has d to acknowledge
-// the GOAWAY. An idle HTTP/1.1 client has d to send one more request, because its response
-// can have Connection: close. The default is 1 s. With a d of 0 or less, idle connections
-// are closed at once, and requests in transit are lost. A connection on which no byte has
-// arrived stays open for at least 100 ms.
+// the GOAWAY. An idle HTTP/1.1 connection stays open for d. If the client sends a request in
+// this time, the response has Connection: close. The default is 1 s. With a d of 0 or less,
+// idle connections are closed at once, and requests in transit are lost. A connection on
+// which no byte has arrived stays open for at least 100 ms.
 func WithDrainTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.DrainTimeout = max(d, 0) })
 }

@@ -40,8 +40,8 @@ func newLayer(name string, state layer.State, f callFunc) Layer {
 	return func(next Service) Service { return &around{next, name, state, f} }
 }
 
-// around is the Service of a layer around the embedded Service. Its Call calls the field
-// call. Ready is that of the embedded Service.
+// around is the Service of a layer around the embedded Service. Call calls the function in
+// the field call. Ready is that of the embedded Service.
 type around struct {
 	Service
 	name  string

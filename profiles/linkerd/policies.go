@@ -148,7 +148,7 @@ type merged struct {
 	profile, policy side
 }
 
-// side is the state of the sequence of one of the two sources.
+// side is the state of the sequence of the profile source, or of that of the policy source.
 type side struct {
 	current *profiles.Profile // the last profile; nil if there was none
 	settled bool              // whether the first item has arrived or is not awaited any more

@@ -9,7 +9,7 @@ import (
 
 // encoder is the HPACK encoder of a connection. It adds a field to the dynamic table when
 // the field is sent for the second time, so that unique values do not evict others. It does
-// not Huffman-code strings, because repeated strings are indexed.
+// not use the Huffman code, which would save little: repeated fields are sent as an index.
 type encoder struct {
 	max, size      int
 	lowest         int    // lowest value of max since the last size update was sent
