@@ -15,56 +15,50 @@ import (
 // joins or leaves the ready set, at most one endpoint of the aperture changes. A failing
 // endpoint leaves the aperture.
 //
-// The width is the number of endpoints in the aperture of a ready set. It can change only
-// when the median latency is updated, about every 50 ms. It doubles if the endpoints have
-// more than one request in flight on average. It falls by a 64th if they have less than a
-// fifth of a request on average.
+// The width is the number of endpoints in the aperture of a ready set. It grows by one at
+// each pick of an endpoint with at least busyEndpoint requests in flight. Therefore it
+// follows the number of requests in flight without a delay. About every 50 ms, when the
+// median latency is updated, the width falls by a 64th if the endpoints of the aperture are
+// idle: if they have less than a third of a request in flight on average.
 type aperture struct {
-	width atomic.Int64  // math.MaxInt64 for all endpoints
-	load  atomic.Uint64 // the bits of a float64: the average number of requests in flight
+	width atomic.Int64 // math.MaxInt64 for all endpoints
 }
 
 const (
 	minAperture  = 12 // the smallest width, as in Finagle
-	widenAbove   = 1.0
-	narrowBelow  = 0.2
+	busyEndpoint = 2
 	narrowFactor = 64
-	loadWeight   = 1.0 / 8 // the weight of a new value in the average load
+	idleFactor   = 3 // the aperture is idle with less than one request for this number of endpoints
 )
 
 // limit returns the number of endpoints in the aperture of a set of n endpoints. It returns
-// n if n is at most fullScanMax, and otherwise the smaller of n and the width.
+// n if n is at most maxExamined, and otherwise the smaller of n and the width.
 func (a *aperture) limit(n int) int {
-	if n <= fullScanMax {
+	if n <= maxExamined {
 		return n
 	}
 	return int(min(int64(n), a.width.Load()))
 }
 
-// adapt doubles the width if the average number of requests in flight per endpoint is above
-// widenAbove. It reduces the width by a 64th if the average is below narrowBelow. The
-// argument known has the requests in flight at randomly selected endpoints of the aperture.
-// n is the number of all ready endpoints. Calls of adapt must not be concurrent.
-func (a *aperture) adapt(known []knownLatency, n int) {
-	width := a.width.Load()
-	if width == math.MaxInt64 {
-		return
+// widen adds one endpoint to the aperture, if it has fewer than n.
+func (a *aperture) widen(n int) {
+	if width := a.width.Load(); width < int64(n) {
+		a.width.CompareAndSwap(width, width+1)
 	}
+}
+
+// narrow reduces the width if the endpoints of the aperture are idle. The argument known
+// has the latencies of randomly selected endpoints in the aperture. n is the number of all
+// ready endpoints.
+func (a *aperture) narrow(known []knownLatency, n int) {
 	busy := 0
 	for _, o := range known {
 		busy += int(o.busy)
 	}
-	load := math.Float64frombits(a.load.Load())
-	load += (float64(busy)/float64(len(known)) - load) * loadWeight
-	switch {
-	case load > widenAbove && width < int64(n):
-		width = min(2*width, int64(n))
-		load /= 2
-	case load < narrowBelow && width > minAperture:
-		width = max(width-max(width/narrowFactor, 1), minAperture)
+	if width := a.width.Load(); width != math.MaxInt64 && idleFactor*busy < len(known) {
+		width = min(width, int64(n))
+		a.width.Store(max(width-max(width/narrowFactor, 1), minAperture))
 	}
-	a.width.Store(width)
-	a.load.Store(math.Float64bits(load))
 }
 
 // leaveAperture moves the failing endpoint e out of the aperture, in exchange for a random

@@ -43,14 +43,23 @@ func TestApertureWidth(t *testing.T) {
 	}
 	refresh(10)
 	require.Len(t, used(p), minAperture, "without load")
-	for _, e := range ns {
-		e.work.Store(3)
+	load := func(inFlight uint64) {
+		for _, e := range ns {
+			e.work.Store(inFlight)
+		}
 	}
-	refresh(100)
-	require.Len(t, used(p), 100, "with three requests at each")
-	for _, e := range ns {
-		e.work.Store(0)
+	load(busyEndpoint - 1)
+	require.Len(t, used(p), minAperture, "with one request at each")
+	load(busyEndpoint)
+	for i := range 10 {
+		require.EqualValues(t, minAperture+i, g.aperture.width.Load())
+		p.pick(query{})
 	}
+	require.Len(t, used(p), 100, "with two requests at each")
+	load(1)
+	refresh(1000)
+	require.Len(t, used(p), 100, "not idle")
+	load(0)
 	refresh(1000)
 	require.Len(t, used(p), minAperture)
 }

@@ -163,7 +163,7 @@ func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error {
 // ready. If the poll fails, staysAfter decides whether the endpoint stays in its ready set.
 // confirm does not use the picker, because that would advance a round robin.
 func (b *Balancer[Req, Rsp]) confirm() bool {
-	e := (&choices{group: b.group, few: fullScanMax, k: defaultChoices}).pick(query{now: b.now()})
+	e := (&choices{b.group, maxExamined}).pick(query{now: b.now()})
 	if e == nil {
 		return false
 	}

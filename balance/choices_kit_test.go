@@ -2,8 +2,8 @@ package balance
 
 import "fmt"
 
-// PowerOfChoices picks the cheapest of k different random endpoints, from 1 to maxChoices.
+// PowerOfChoices picks the cheapest of k different random endpoints, from 1 to maxExamined.
 func PowerOfChoices(k int) Picker {
-	k = min(max(k, 1), maxChoices)
-	return Picker{fmt.Sprintf("cheapest of %d", k), func(g *group) picker { return &choices{group: g, few: k, k: k} }}
+	k = min(max(k, 1), maxExamined)
+	return Picker{fmt.Sprintf("cheapest of %d", k), func(g *group) picker { return &choices{g, k} }}
 }

@@ -25,7 +25,7 @@ func TestDescribe(t *testing.T) {
 		require.NoError(t, err)
 		time.Sleep(10 * time.Second)
 		d := layer.Describe(p.balancer)
-		require.Equal(t, `balance    target=web state=exists pick=cheapest of all up to 16, of 5 in an aperture cost=ewma endpoints=3 ready=1 picks=1
+		require.Equal(t, `balance    target=web state=exists pick=cheapest of up to 24 in an aperture cost=ewma endpoints=3 ready=1 picks=1
   endpoint   addr=10.0.0.1:80 state=ready ewma=30ms known=false in_flight=1 picks=1 labels=map[pod:web-1 zone:b]
   balance_test.server
   endpoint   addr=10.0.0.2:80 state=unready ewma=30ms known=false in_flight=0 picks=0 reason=not ready

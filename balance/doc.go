@@ -5,8 +5,8 @@
 //	       │                                  │
 //	       ▼                                  ▼
 //	┌─ unready ─┐   Ready returns nil   ┌── ready ──┐
-//	│ ○ ○       │ ────────────────────▶ │ ● ● ● ● ● │  looks at all of sixteen,
-//	│ one       │ ◀──────────────────── │           │  or in an aperture:
+//	│ ○ ○       │ ────────────────────▶ │ ● ● ● ● ● │  looks at up to 24 in
+//	│ one       │ ◀──────────────────── │           │  an aperture, picks
 //	│ goroutine │     Call rejected     └───────────┘  the cheapest one
 //	│ each      │                         │       ▲
 //	└───────────┘             fails more  ▼       │  after a while

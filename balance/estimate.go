@@ -197,7 +197,7 @@ func (g *group) refresh(e *endpoint, now uint32, isFirst bool) {
 		g.median.measured.Store(true)
 		g.median.failingLoad.Store(math.Float32bits(failingLoadOf(known)))
 		if g.median.word.CompareAndSwap(word, pack(medianOf(known), now)) {
-			g.aperture.adapt(known, g.len())
+			g.aperture.narrow(known, g.len())
 		}
 	}
 }

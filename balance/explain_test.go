@@ -44,7 +44,7 @@ func TestExplain(t *testing.T) {
 			ss[0].addr: "chosen", ss[1].addr: "higher cost", ss[2].addr: "higher cost", ss[3].addr: "unready", ss[4].addr: "closed",
 		}, verdicts)
 		require.Equal(t, true, picks[0].Children[2].State.Get("other_zone"))
-		require.Contains(t, why.String(), "balance    target=web pick=cheapest of all up to 16, of 5 in an aperture cost=ewma chosen=10.0.0.1:80\n")
+		require.Contains(t, why.String(), "balance    target=web pick=cheapest of up to 24 in an aperture cost=ewma chosen=10.0.0.1:80\n")
 		require.Contains(t, why.String(), "  endpoint   addr=10.0.0.5:80 result=closed reason=server: closed: shut\n")
 		text, err := json.Marshal(why)
 		require.NoError(t, err)

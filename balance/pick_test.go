@@ -39,16 +39,16 @@ func TestPowerOfChoices(t *testing.T) {
 	}
 }
 
-// The default examines all endpoints of an aperture of sixteen, and five of a wider one.
+// The default examines all endpoints of an aperture of 24, and 24 of a wider one.
 func TestDefaultChoices(t *testing.T) {
-	for n, want := range map[int]float64{2: 1, 16: 1, 20: 5.0 / 20, 40: 5.0 / 40} {
+	for n, want := range map[int]float64{2: 1, 24: 1, 30: 24.0 / 30, 96: 24.0 / 96} {
 		latencies := make([]time.Duration, n)
 		for i := range latencies {
 			latencies[i] = time.Second
 		}
 		latencies[n/2] = time.Millisecond
 		ns := nodes(latencies...)
-		wide := Picker{"wide", func(g *group) picker { return &choices{group: g, few: fullScanMax, k: defaultChoices} }}
+		wide := Picker{"wide", func(g *group) picker { return &choices{g, maxExamined} }}
 		require.InDelta(t, want, shares(groupOf(ns...), ns, wide)[n/2], 0.02, "of %d", n)
 	}
 }
@@ -196,7 +196,7 @@ func TestCheapestPlain(t *testing.T) {
 			}
 			g.sets[near].add(e, noDraw)
 		}
-		k, random := rapid.IntRange(1, min(n, maxChoices)).Draw(rt, "k"), rapid.Uint64().Draw(rt, "random")
+		k, random := rapid.IntRange(1, min(n, maxExamined)).Draw(rt, "k"), rapid.Uint64().Draw(rt, "random")
 		s := g.sets[near].slots.Load()
 		looked := &examined{}
 		w := newWalk(random, n)

@@ -37,8 +37,8 @@ func TestPolicyValidate(t *testing.T) {
 
 func TestPolicyStrings(t *testing.T) {
 	for want, p := range map[string]balance.Picker{
-		"cheapest of all up to 16, of 5 in an aperture": {}, "cheapest of 2": balance.PowerOfChoices(2), "cheapest of 1": balance.PowerOfChoices(-3),
-		"cheapest of 16": balance.PowerOfChoices(1000), "round robin": balance.RoundRobin(),
+		"cheapest of up to 24 in an aperture": {}, "cheapest of 2": balance.PowerOfChoices(2), "cheapest of 1": balance.PowerOfChoices(-3),
+		"cheapest of 24": balance.PowerOfChoices(1000), "round robin": balance.RoundRobin(),
 		"random": balance.Random(),
 	} {
 		assert.Equal(t, want, p.String())

@@ -23,7 +23,7 @@ type readySet struct {
 type slots struct {
 	n     atomic.Int64
 	at    []atomic.Pointer[endpoint]
-	front atomic.Pointer[[]*endpoint] // a copy of the first endpoints, at most fullScanMax; immutable
+	front atomic.Pointer[[]*endpoint] // a copy of the first endpoints, at most maxExamined; immutable
 }
 
 // clear makes the set empty. It must be called once before the set is used.
@@ -86,10 +86,10 @@ func (r *readySet) remove(e *endpoint) {
 // index below i have not changed. A pick scans front instead of the slots, because that is
 // faster.
 func (s *slots) updateFront(i int) {
-	if i >= fullScanMax {
+	if i >= maxExamined {
 		return
 	}
-	front := make([]*endpoint, min(int(s.n.Load()), fullScanMax))
+	front := make([]*endpoint, min(int(s.n.Load()), maxExamined))
 	for i := range front {
 		front[i] = s.at[i].Load()
 	}

@@ -102,7 +102,7 @@ func TestReadySetModel(t *testing.T) {
 					}
 				}
 				require.ElementsMatch(rt, in, got, "no slot keeps a removed endpoint")
-				require.True(rt, slices.Equal(got[:min(len(got), fullScanMax)], *s.slots.Load().front.Load()))
+				require.True(rt, slices.Equal(got[:min(len(got), maxExamined)], *s.slots.Load().front.Load()))
 			},
 		})
 	})

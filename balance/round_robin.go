@@ -45,7 +45,7 @@ func (r rotation) pick(q query) *endpoint {
 	}
 	place := r.place(n)
 	first := s.at[place].Load()
-	for i := range min(n, maxWalk) {
+	for i := range min(n, maxExamined) {
 		e := s.at[(place+i)%n].Load()
 		q.examined.read(r.group, e, q.now)
 		if e != nil && !q.attempts.Has(e) {
