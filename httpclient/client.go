@@ -29,9 +29,10 @@ import (
 //
 // Body: the caller must close the response body.
 //
-// Errors: those of the layers that the package documentation lists.
+// Errors: a [layer.Error] of the layer or endpoint that failed. The package documentation lists the
+// layers.
 //
-// Cost: the cost of these layers.
+// Cost: the sum of the costs of the layers.
 type Client struct {
 	target   string
 	stack    httplayer.Service
@@ -196,9 +197,9 @@ func hostOf(target string) string {
 	return strings.TrimSuffix(target, ".")
 }
 
-// rejecting returns a service that rejects all requests. It is the service of an endpoint
-// that requires a mesh identity or an opaque connection, because the client supports
-// neither.
+// rejecting returns a service that rejects all requests to the endpoint id. The client does not
+// support such an endpoint, because it requires a mesh identity (mutual TLS) or an opaque
+// connection (not HTTP).
 func rejecting(id resolve.ID) httplayer.Service {
 	err := &layer.Error{
 		Layer: "endpoint", Endpoint: id.Addr.String(), Kind: layer.ErrClosed,

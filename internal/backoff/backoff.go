@@ -23,8 +23,8 @@ func Default() Backoff {
 }
 
 // Connect returns the backoff between two attempts to connect to an endpoint: 100 ms to 1 s with a
-// jitter of 0.1. It is short, because an endpoint that is not connected gets only one attempt at a
-// time.
+// jitter of 0.1. It can be short, because an endpoint that is not connected gets one attempt at a
+// time, not one for each request.
 func Connect() Backoff {
 	return Backoff{Min: 100 * time.Millisecond, Max: time.Second, Jitter: 0.1}
 }
@@ -42,9 +42,10 @@ func (b Backoff) Validate() error {
 	return nil
 }
 
-// OrDefault returns a valid copy of b. The zero Backoff becomes [Default]. In any other
-// Backoff, a Max of 0 or less becomes the default Max, and a Min of 0 or less becomes the
-// default Min, but at most Max. A Max below Min becomes Min. Jitter is limited to 0 to 100.
+// OrDefault returns a valid copy of b. The zero Backoff becomes [Default]. In any other Backoff, a
+// Max of 0 or less becomes the default Max, or Min if that is longer. Then a Min of 0 or less
+// becomes the default Min, or Max if that is shorter. Then a Max below Min becomes Min. Jitter is
+// limited to 0 to 100.
 func (b Backoff) OrDefault() Backoff {
 	def := Default()
 	if b == (Backoff{}) {

@@ -8,10 +8,10 @@ import (
 	"net/netip"
 )
 
-// Labels returns the labels of the client with the address source. state is nil for
-// cleartext. With TLS, the label tls is "true". The label client_id is the result of
-// [Client], and is missing if that result is "". Without TLS, the label tls is "loopback"
-// or "no_tls_from_remote". A cleartext client without an address has no labels.
+// Labels returns the labels of a client. The argument source is the address of the client, and
+// state is nil without TLS. With TLS, the label tls is "true", and client_id is the result of
+// [Client] unless that is "". Without TLS, the label tls is "loopback" for a loopback address and
+// "no_tls_from_remote" for any other address. Without TLS and an address, the result is nil.
 func Labels(source netip.AddrPort, state *tls.ConnectionState) map[string]string {
 	switch {
 	case state != nil:

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// settled is the age at which the modification time of a file becomes reliable. Every later
-// change gives the file a different time, because file systems count time in steps of at
-// most two seconds (FAT).
+// settled is the age at which the modification time of a file becomes reliable. A change of a
+// younger file may leave the time the same, because file systems count time in steps of at most two
+// seconds (FAT).
 const settled = 2 * time.Second
 
 // MaxSize is the size limit of a YAML file in bytes. Parsing may take several hundred times
@@ -73,11 +73,11 @@ func (f *File[T]) Look() *Seen[T] {
 	return f.seen
 }
 
-// unchanged reports whether the file at Path, described by info, has not changed since the last
-// read. The size, the modification time and the identity of the file must be the same. The identity
-// differs if another file was renamed to Path. It also returns false if the file was modified less
-// than settled (2 s) before the last read. A later change could then have the same modification
-// time.
+// unchanged reports whether the file at Path is the same as at the last read. The argument info
+// describes the file now. Its size, modification time and identity must be the same as at the last
+// read. The identity differs if another file was renamed to Path. A file that was younger than
+// settled (2 s) at the last read counts as changed, because a later change may have the same
+// modification time.
 func (f *File[T]) unchanged(info os.FileInfo) bool {
 	return f.info != nil && !f.young && os.SameFile(info, f.info) &&
 		info.Size() == f.info.Size() && info.ModTime().Equal(f.info.ModTime())

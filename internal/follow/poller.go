@@ -26,7 +26,8 @@ type Poller[S any] struct {
 	state   *state[S]     // not nil while there are users
 }
 
-// state has the last result of look. It is not modified after its creation.
+// state has the last result of the function look of a [Poller]. It is not modified after its
+// creation.
 type state[S any] struct {
 	latest *S            // nil until the first look
 	over   chan struct{} // closed when a newer state replaces this one
@@ -64,8 +65,8 @@ func (p *Poller[S]) States(ctx context.Context) iter.Seq[*S] {
 // Latest returns the current value. It may be called only while a loop over States runs.
 func (p *Poller[S]) Latest() *S { return p.now().latest }
 
-// enter adds a user. If the goroutine that polls does not run, enter starts it and discards the
-// value of an earlier goroutine.
+// enter adds a user. If the goroutine that polls does not run, enter starts it. Then enter also
+// discards the last value of an earlier goroutine, because that value may be outdated.
 func (p *Poller[S]) enter() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

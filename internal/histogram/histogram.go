@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// PerOctave is the number of buckets for each doubling of the duration, and Octaves is the
-// number of doublings. The buckets extend from Shortest, 1 µs, to 4.5 minutes. A shorter
-// duration counts in the first bucket, and a longer one in the last bucket. An estimate is
-// within 5 % of the true value: (γ−1)/(γ+1) for γ = 2^⅛ (Masson, Rim, Lee: DDSketch, 2019,
-// §2).
+// PerOctave is the number of buckets for each doubling of the duration, and Octaves is the number
+// of doublings. The buckets extend from Shortest, 1 µs, to 4.5 minutes. A shorter duration counts
+// in the first bucket, and a longer one in the last bucket. In all other buckets, the result of
+// Quantile is within 5 % of the true value. The bound is (γ−1)/(γ+1) for γ = 2^⅛ (Masson, Rim, Lee:
+// DDSketch, 2019, §2).
 const (
 	PerOctave = 8
 	Octaves   = 28
@@ -32,8 +32,9 @@ func (h *Histogram) Add(d time.Duration) {
 	}
 }
 
-// bounds has the upper end of each bucket of one octave: 2^(1/8), 2^(2/8), and so on to 2. Each is
-// stored as the difference of its bits and the bits of 1, as in function bucket.
+// bounds has the upper end v of each bucket of one octave: 2^(1/8), 2^(2/8), and so on to 2. It
+// stores v as math.Float64bits(v) - math.Float64bits(1), because the function bucket compares this
+// with the mantissa of a number.
 var bounds = func() (b [PerOctave]uint64) { //nolint:gochecknoglobals // a constant table
 	for i := range b {
 		b[i] = math.Float64bits(math.Exp2(float64(i+1)/PerOctave)) - math.Float64bits(1)
@@ -41,9 +42,9 @@ var bounds = func() (b [PerOctave]uint64) { //nolint:gochecknoglobals // a const
 	return b
 }()
 
-// bucket returns the integral part of PerOctave*log2(x), for x >= 1. It does not call
-// math.Log2, because that is slower. For x = 2ⁿ·(1+f) with 0 ≤ f < 1, 8*log2(1+f) is
-// between 8f and 8f+0.7. Its integral part is therefore that of 8f, or one more.
+// bucket returns the integral part of PerOctave*log2(x), for x >= 1. It does not call math.Log2,
+// because that is slower. Let x = 2ⁿ·(1+f) with 0 ≤ f < 1. Then 8*log2(1+f) exceeds 8f by 0.7 at
+// most, so its integral part is that of 8f, or one more. The table bounds decides between the two.
 func bucket(x float64) int {
 	bits := math.Float64bits(x) - math.Float64bits(1)
 	mantissa := bits & (1<<52 - 1)

@@ -4,8 +4,9 @@ package refcount
 
 import "sync/atomic"
 
-// Count counts the open uses of a service. After Retire, Begin starts no use and returns
-// false. Ended is then called as soon as no use is open. A Count must not be copied.
+// Count counts the open uses of a service. Begin starts a use, and Done ends it. After Retire,
+// Begin returns false and starts no use. The function in the field Ended is then called as soon as
+// no use is open. A Count must not be copied.
 //
 // The state is one word, so that Begin costs one atomic addition:
 //
@@ -13,7 +14,7 @@ import "sync/atomic"
 //	bit  31      retired
 //	bits 30..0   open uses
 //
-// The upper half of the word shows whether a use has begun between two calls of Word.
+// The upper half of the word shows whether a use has begun between two calls of the method Word.
 type Count struct {
 	// Ended is called when the Count is retired and no use is open. It may be called again
 	// after a call of Begin that returned false.

@@ -66,9 +66,9 @@ func (c *Context) Init(parent context.Context, d time.Duration, cause error) {
 	}
 }
 
-// InitHidden is like Init, but Lift can remove the time limit. The method Deadline does not
-// return such a limit, because callers could rely on it although Lift removes it later.
-// After the limit has passed, Err returns [context.Canceled].
+// InitHidden is like Init, but Lift can remove the time limit. The method Deadline ignores this
+// limit, because a caller must not rely on a deadline that Lift may remove. After the limit has
+// passed, Err returns [context.Canceled].
 func (c *Context) InitHidden(parent context.Context, d time.Duration, cause error) {
 	c.parent, c.cause, c.hidden = parent, cause, true
 	if d > 0 {
@@ -123,8 +123,8 @@ func (c *Context) Cause() error {
 	return nil
 }
 
-// Value returns the parent's value for key. After c has ended, it also returns the internal
-// value by which [context.Cause] finds the cause of c.
+// Value returns the parent's value for key. [context.Cause] calls Value with an internal key of
+// package context. After c has ended, Value returns for this key a context that has the cause of c.
 func (c *Context) Value(key any) any {
 	if !c.ended() {
 		return c.parent.Value(key)
@@ -159,8 +159,9 @@ func (c *Context) Release() {
 }
 
 // Lift removes the time limit. It returns false if the limit has already ended the context. If no
-// component watches the context (by Done, AfterFunc or Watch), the limit is checked only when Err,
-// Cause, Expired or Cancel is called. Until then, Lift returns true even after the limit.
+// component watches the context (by Done, AfterFunc or Watch), only Err, Cause, Expired and Cancel
+// check the limit. If none of them was called since the limit passed, Lift still returns true, and
+// the context continues.
 func (c *Context) Lift() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,14 +213,16 @@ func Cause(ctx context.Context) error {
 	return own.Cause()
 }
 
-// linked is implemented by [Context], by [Wrapper], and by contexts that embed one of them. The
-// method link returns the Context and its parent. For a Wrapper it returns nil and the parent.
+// linked is implemented by [Context], by [Wrapper], and by contexts that embed one of them. For a
+// Context, the method link returns the Context and the parent of the Context. For a Wrapper, it
+// returns nil and the parent of the Wrapper.
 type linked interface {
 	link() (own *Context, parent context.Context)
 }
 
-// find returns the Context that ctx is or embeds. If ctx is or embeds a [Wrapper], find continues
-// with the parent. If it reaches a context of another package, it returns nil and that context.
+// find returns the Context that ctx is or embeds, and nil. If ctx is or embeds a [Wrapper], find
+// continues with the parent of the Wrapper. If find reaches a context of another package, it
+// returns nil and that context.
 func find(ctx context.Context) (own *Context, other context.Context) {
 	for {
 		l, ok := ctx.(linked)
@@ -236,10 +239,10 @@ func (c *Context) link() (own *Context, parent context.Context) { return c, c.pa
 
 func (c *Context) ended() bool { return c.state.Load() >= released }
 
-// poll ends c if its deadline has passed or its parent has ended. The timer of c calls
-// poll. If the parent is a context of another package, [context.AfterFunc] also calls it.
-// The caller must not hold mu, because poll may end the parent, which then calls
-// ContextDone of c.
+// poll ends c if its deadline has passed or its parent has ended. The timer of c calls poll. If the
+// parent is a context of another package, [context.AfterFunc] also calls it. The caller must not
+// hold c.mu, because poll may end the parent. The parent then calls c.ContextDone, which locks
+// c.mu.
 func (c *Context) poll() {
 	if c.ended() {
 		return
@@ -254,9 +257,10 @@ func (c *Context) poll() {
 // noLimit is the result of pollLocked for a context without a deadline.
 const noLimit time.Duration = math.MaxInt64
 
-// pollLocked ends c, unlocks mu and returns true if the deadline of c has passed or the parent has
-// ended. Otherwise it leaves mu locked and returns the time until the deadline. The argument above
-// is the error of the parent, or nil. The caller must hold mu.
+// pollLocked ends c if its deadline has passed or its parent has ended. It then unlocks mu and
+// returns 0 and true. Otherwise it leaves mu locked and returns the time until the deadline
+// (noLimit without a deadline) and false. The argument above is the error of the parent, or nil.
+// The caller must hold mu.
 func (c *Context) pollLocked(above error) (left time.Duration, ended bool) {
 	left = noLimit
 	if !c.deadline.IsZero() && !c.lifted {

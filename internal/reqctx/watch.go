@@ -82,7 +82,8 @@ type watchers struct {
 	more  map[Watcher]struct{}
 }
 
-// doneChan is the channel of Done. It is always the first of the watchers.
+// doneChan is the channel that [Context.Done] returns. It is a [Watcher], and always first[0] of a
+// set of watchers.
 type doneChan chan struct{}
 
 func (d doneChan) ContextDone(error) { close(d) }
@@ -102,8 +103,9 @@ func (s *watchers) done() (d doneChan, old bool) {
 	return d, false
 }
 
-// end returns a copy of s, on which the caller calls notify. It then removes all watchers from s,
-// except the channel that later calls of Done return.
+// end removes all watchers from s, and returns a copy of s that still has them. The caller calls
+// notify on the copy. The channel of [Context.Done] also stays in s, because later calls of Done
+// return it.
 func (s *watchers) end() watchers {
 	all := *s
 	*s = watchers{}
@@ -138,9 +140,9 @@ func (s *watchers) remove(w Watcher) bool {
 	return ok
 }
 
-// notify calls ContextDone of all watchers. It first closes the channel of Done and cancels the
-// derived contexts, as package context does. If another watcher then cancels a derived context with
-// another cause, this has no effect.
+// notify calls ContextDone of all watchers. It first closes the channel of [Context.Done] and
+// cancels the derived contexts, as package context does. Therefore another watcher can no longer
+// cancel a derived context with a different cause.
 func (s *watchers) notify(cause error) {
 	for _, derived := range [...]bool{true, false} {
 		for _, w := range s.first {

@@ -3,7 +3,8 @@ package share
 
 import "sync"
 
-// Group has one source for each key that is in use. The zero Group is ready to use.
+// Group has one source, a shared value of type S, for each key that is in use. The zero Group is
+// ready to use.
 type Group[K comparable, S any] struct {
 	mu      sync.Mutex
 	sources map[K]*source[S]

@@ -21,9 +21,9 @@ type Limits struct {
 	Lifetime time.Duration // for the whole stream
 }
 
-// OrDefault returns a copy of l in which 0 is replaced by the limits of linkerd's chart: 3
-// s, 5 min and 1 h. Positive values of Idle and Lifetime are raised to 10 s. A negative
-// field becomes 0, which means no limit.
+// OrDefault returns a copy of l. A field of 0 gets the limit of linkerd's chart: 3 s for Initial,
+// 5 min for Idle and 1 h for Lifetime. A positive Idle or Lifetime is raised to at least 10 s. A
+// negative field becomes 0, which means no limit.
 func (l Limits) OrDefault() Limits {
 	return Limits{
 		Initial:  limitOrDefault(l.Initial, 3*time.Second, 0),

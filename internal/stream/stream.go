@@ -19,15 +19,15 @@ var ErrEnded = errors.New("stream ended")
 // every stream resets the backoff at most once in ten seconds.
 const settled = 10 * time.Second
 
-// Reconnect yields the items of the streams that open returns, one stream after the other,
-// until ctx ends or the consumer breaks. It waits between two streams, as b specifies. A
-// stream resets the backoff if it meets two conditions. It lasted at least 10 s, or b.Max
-// if b.Max is less. It yielded an item or ended with [ErrLimit]. Therefore a server that
-// ends streams at once is not called too often.
+// Reconnect yields the items of the streams that the function open returns, one stream after the
+// other, until ctx ends or the consumer breaks. It waits between two streams, as the backoff b
+// specifies. A stream resets the backoff if it yielded an item or ended with [ErrLimit]. It must
+// also have lasted at least 10 s, or b.Max if that is less. Therefore a server that ends streams at
+// once is not called too often.
 //
-// A stream ends with its first error, which is yielded. [ErrEnded] is yielded after a
-// stream that ended without an error. An error for which the function final returns true
-// ends the sequence.
+// A stream ends with its first error, which Reconnect yields. After a stream that ended without an
+// error, it yields [ErrEnded]. If the function final returns true for one of these errors, the
+// sequence ends.
 //
 // The context passed to open ends when its stream has ended.
 func Reconnect[T any](
@@ -58,9 +58,9 @@ func Reconnect[T any](
 	}
 }
 
-// readStream opens a stream and yields its items. yielded reports whether there was an
-// item, stopped reports whether the consumer broke, and err is the error at the end of the
-// stream.
+// readStream opens a stream and yields its items. The result yielded reports whether the stream had
+// an item. The result stopped reports whether the consumer broke. The result err is the error at
+// the end of the stream.
 func readStream[T any](
 	ctx context.Context,
 	open func(context.Context) iter.Seq2[T, error],

@@ -71,9 +71,9 @@ func FromIP(ip netip.Addr) *net.IPAddress {
 }
 
 // TLS returns the TLS server name and the expected identity of an endpoint. Both are "" for
-// cleartext. If id has no server name, a DNS identity is also the server name. An id without an
-// identity is an error, and a URI identity (SPIFFE) without a server name, too. Both results are
-// then "".
+// cleartext (id is nil). If id has no server name, a DNS identity is also the server name. TLS
+// returns an error if id has no identity, or if it has a URI identity (SPIFFE) and no server name.
+// After an error, both names are also "".
 //
 // TLS does not validate names, because an invalid name must cause a failed handshake, not
 // cleartext.
