@@ -70,9 +70,9 @@ func explain(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-// listenersOf returns the listeners with the scheme and the port of u. If no listener with
-// the scheme has the port, it returns all listeners with the scheme. A load balancer in
-// front of the gateway may have changed the port.
+// listenersOf returns the listeners with the scheme and the port of u. If no listener has
+// both, it returns all listeners with the scheme, because a load balancer in front of the
+// gateway can change the port.
 func listenersOf(c *config.Config, u *url.URL) (all []*config.Listener) {
 	port := ":" + cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
 	samePort := false

@@ -72,8 +72,9 @@ func (s *corsService) preflight(req *http.Request, origin string) *http.Response
 	return rsp
 }
 
-// allowed returns list. If list is "*", it returns requested instead, because browsers do
-// not support "*" for requests with credentials.
+// allowed returns the value of a CORS response header. It returns list, the configured
+// value, unless list is "*". It then returns requested, the value that the browser sent,
+// because browsers do not support "*" for requests with credentials.
 func allowed(list, requested string) string {
 	if list == "*" {
 		return requested

@@ -57,9 +57,9 @@ type generation struct {
 	release context.CancelFunc // lets a service close a minute after its last request
 }
 
-// target is the name of the profile that has all routes. The gateway has no other profile.
-// For the requests that match a route, the router calls [gateway.target] with this name to
-// get the service.
+// target is the name of the only profile of the gateway. The profile has all routes. The
+// router passes this name to the method [gateway.target], which returns the service that
+// sends requests to the backends of their routes.
 const target = "gateway:80"
 
 // newGateway returns a gateway with the configuration c. The background work of the gateway
@@ -147,9 +147,10 @@ func (g *gateway) isLoaded() bool {
 	return p != nil && g.router.Profile() == p
 }
 
-// target returns the service for an authority in the profile. If authority is the constant
-// target, this service sends each request to the backends of its route. Any other authority
-// has the name of a configured service, which receives copies of requests from a mirror.
+// target returns the service for authority, a name in the profile. For the name of the
+// profile itself, the constant target, this service sends each request to the backends of
+// its route. Any other authority is the name of a configured service, which receives the
+// copies of a mirror.
 func (g *gateway) target(authority string) httplayer.Service {
 	if authority == target {
 		return routeBackends{}
@@ -168,9 +169,9 @@ func (g *gateway) target(authority string) httplayer.Service {
 // and of its requests has this value.
 type listenerKey struct{}
 
-// accessor is httplayer.Accessor with one additional request header,
-// [config.ListenerHeader]. The value of the header is the name of the listener, so that a
-// route can have a condition on the listener.
+// accessor reads the properties of requests for the conditions of routes. It is
+// httplayer.Accessor with the additional request header [config.ListenerHeader]. The value
+// of the header is the name of the listener, so that a route can have a condition on it.
 type accessor struct{ httplayer.Accessor }
 
 func (accessor) RequestHeader(r *http.Request) layer.Header { return (*requestHeader)(r) }

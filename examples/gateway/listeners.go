@@ -53,8 +53,9 @@ type listenerServer struct {
 }
 
 // load opens, changes and closes listeners so that they match c. If a listener cannot be
-// opened, load returns an error and keeps the open listeners. It can then have closed a
-// listener that is not in c, because a new listener needed the same port.
+// opened, load returns an error and keeps the open listeners, with one exception. Before
+// the error, it may have closed a listener that is not in c, because a new one needed its
+// port.
 func (l *listeners) load(c *config.Config) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,9 +113,9 @@ func (l *listeners) load(c *config.Config) error {
 	return nil
 }
 
-// closePort closes each open listener that has the port of address and an address that is
-// not in wanted. It returns true if it closed a listener. The caller can then listen at
-// address. For example, an open listener at ":80" prevents a new one at "192.0.2.1:80".
+// closePort closes the open listeners that prevent a new listener at address. These are the
+// ones with the same port, at an address that is not in wanted. An example is ":80" for a
+// new listener at "192.0.2.1:80". closePort returns true if it closed a listener.
 func (l *listeners) closePort(address string, wanted map[string]bool) (closed bool) {
 	_, port, _ := net.SplitHostPort(address)
 	for key, open := range l.open {

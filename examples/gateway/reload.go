@@ -85,8 +85,8 @@ type merger struct {
 func (m *merger) setFile(c *config.Config) error    { return m.set(c, nil) }
 func (m *merger) setCluster(c *config.Config) error { return m.set(nil, c) }
 
-// set joins file and cluster, and loads the result. A nil argument stands for the last
-// configuration of the file or the cluster that was loaded.
+// set joins file and cluster, and loads the result. If file is nil, set uses the last
+// loaded configuration of the file. If cluster is nil, it uses that of the cluster.
 func (m *merger) set(file, cluster *config.Config) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -17,9 +17,9 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// newRoute returns the service for the requests of the route def. The service applies the
-// settings that package profiles does not have, such as CORS, and then calls next. next
-// applies the settings that package profiles has, and calls [routeBackends] for each attempt.
+// newRoute returns the service for the requests of the route def. This service applies the
+// settings that package profiles does not support, such as CORS. It then calls next, which
+// applies the other settings. For each attempt of a request, next calls [routeBackends].
 func (g *gateway) newRoute(def profiles.Route, next httplayer.Service) httplayer.Service {
 	c := g.current.Load()
 	r := c.routes[def.Labels[config.VersionLabel]]
@@ -35,9 +35,9 @@ func (g *gateway) newRoute(def profiles.Route, next httplayer.Service) httplayer
 	return layer.Lazy(func() httplayer.Service { return g.routeService(def, r, services, next) })
 }
 
-// routeService returns the service of the route r. The map services has each service to
-// which r refers, by name. The returned service applies the settings of r that package
-// profiles does not have, and then calls next, which applies the other settings.
+// routeService returns the service of the route r. The service applies the settings of r
+// that package profiles does not support. It then calls next, which applies the other
+// settings. The map services contains, by name, the services to which r refers.
 func (g *gateway) routeService(
 	def profiles.Route, r *config.Route, services map[config.Name]httplayer.Service, next httplayer.Service,
 ) httplayer.Service {
@@ -58,10 +58,10 @@ func (g *gateway) routeService(
 		Service(&withBackends{Service: next, backends: g.backends(def.Name, r, services)})
 }
 
-// routeMetrics returns the instruments that package profiles uses for the route def. The
-// result requests has no instruments for the number and the duration of requests, because
-// the layer Metrics of routeService measures them. The result attempts is zero, because the
-// services of a split measure attempts.
+// routeMetrics returns two sets of instruments for the route def: for its requests and for
+// their attempts. The first set does not measure the number and the duration of requests,
+// because the layer Metrics of routeService measures them. The second set is zero, because
+// the services of a split measure the attempts.
 func (g *gateway) routeMetrics(def profiles.Route) (requests, attempts layer.Instruments) {
 	requests = g.metrics.Route(def.Name, "")
 	requests.Requests, requests.Rejections, requests.Responses = nil, nil, nil
@@ -104,8 +104,9 @@ func (g *gateway) backends(route string, r *config.Route, services map[config.Na
 // backendsKey is the context key of the service that [gateway.backends] returned.
 type backendsKey struct{}
 
-// withBackends is a service that adds the field backends to the context of each request.
-// At the end of the stack of the route, [routeBackends] sends the request to this service.
+// withBackends is a service that adds the value of its field backends to the context of
+// each request, and calls the inner service. Later, [routeBackends] sends the request to
+// the service in the context.
 type withBackends struct {
 	httplayer.Service
 
@@ -116,8 +117,7 @@ func (w *withBackends) Call(ctx context.Context, req *http.Request) (*http.Respo
 	return w.Service.Call(context.WithValue(ctx, backendsKey{}, w.backends), req)
 }
 
-// Next returns the inner service, for [layer.Describe]. The inner service retries requests
-// and limits attempts.
+// Next returns the inner service, so that [layer.Describe] can describe it.
 func (w *withBackends) Next() httplayer.Service { return w.Service }
 
 func (w *withBackends) Describe() layer.Node { return layer.Node{Name: "with_backends"} }
@@ -198,9 +198,9 @@ func direct(d *config.DirectResponse) httplayer.Service {
 	})
 }
 
-// redirectHere returns the service that redirects each request to the URL of the request
-// itself. It is for requests to which the redirect does not change the location. Package
-// profiles does not redirect these, but the Gateway API requires it.
+// redirectHere returns a service that redirects each request to the URL of the request
+// itself. It is for a redirect that would not change the URL. Package profiles sends no
+// such redirect, but the Gateway API requires it.
 func redirectHere(to *config.RequestRedirect) httplayer.Service {
 	return layer.Func[*http.Request, *http.Response](func(_ context.Context, req *http.Request) (*http.Response, error) {
 		here := *req.URL

@@ -162,8 +162,9 @@ func session(p *config.SessionPersistence) httplayer.Layer {
 	return httplayer.StickySession(string(p.SessionName))
 }
 
-// labelsOf returns the labels that package tap shows for the endpoint e. The label service
-// has the name of s. The labels of e are added, and take precedence.
+// labelsOf returns the labels that package tap shows for the endpoint e of s. These are the
+// labels of e, and a label with the key "service" and the name of s. If e has a label with
+// this key, its value is used.
 func labelsOf(s *config.Service, e resolve.Endpoint) map[string]string {
 	labels := map[string]string{"service": string(s.Name)}
 	maps.Copy(labels, e.Labels)

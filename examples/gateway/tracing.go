@@ -24,8 +24,8 @@ import (
 
 // tracing continues or begins the trace of each request, and sends the sampled spans to a
 // receiver of OTLP. A nil *tracing does nothing. The type does not use the SDK of
-// OpenTelemetry. With an entry for the SDK, the go.mod of this module would raise the
-// version of the SDK in programs that import the module.
+// OpenTelemetry, because the SDK would then be in the go.mod of this module. That can raise
+// the version of the SDK in programs that import the module.
 type tracing struct {
 	config.Tracing
 

@@ -25,8 +25,8 @@ import (
 // A struct that is not a pointer has the defaults of its fields if it is absent.
 
 // scalar is implemented by types with their own syntax for a value. parse sets the value
-// from text. An error of parse describes the allowed values, such as "an HTTP method in
-// upper case". In the reported message, it follows the word "want".
+// from text. An error of parse contains only the allowed values, such as "an HTTP method in
+// upper case". The reported message is "want", followed by the text of the error.
 type scalar interface {
 	parse(text string) error
 }
@@ -154,8 +154,8 @@ func (n node) decodeScalar(parse func(string) error) {
 }
 
 // parsePlain sets v, which is a string, a bool or a number, from text. tag has the allowed
-// values of v. The text of an error describes an allowed value, as in the method parse of
-// scalar.
+// values of v. An error contains only the allowed values, such as "a number from 0 to 1".
+// The reported message is "want" and the text of the error.
 func parsePlain(v reflect.Value, tag reflect.StructTag, text string) error {
 	switch v.Kind() {
 	case reflect.Bool:

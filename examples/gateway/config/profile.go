@@ -8,10 +8,10 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// ListenerHeader is the name of a request header that does not come from the client. The
-// accessor of the gateway returns it, with the name of the listener that received the
-// request. With it, routes can have a condition on the listener. A field with this name in
-// the request has no effect on routes.
+// ListenerHeader is the name of a header that the gateway adds for the conditions of
+// routes. Its value is the name of the listener that received the request. The header is
+// not in the request itself, and a header of this name from a client has no effect on
+// routes.
 const ListenerHeader = "Gateway-Listener"
 
 // Authority returns the authority by which a profile refers to the service with the name v.
@@ -211,8 +211,9 @@ func (m *Match) match(cors bool) profiles.Match {
 	return append(all, profiles.Any{others, preflight})
 }
 
-// match returns v as a condition of package profiles. The function with makes the
-// condition on the header field or the query parameter from a condition on its value.
+// match returns v as a condition of package profiles. The argument named with is a
+// function. From a condition on a value, it makes a condition on the header field or query
+// parameter.
 func (v *ValueMatch) match(with func(profiles.StringMatch) profiles.Match) profiles.Match {
 	switch {
 	case v.Exact != nil:

@@ -104,8 +104,9 @@ func (r *Route) check(n node) {
 	}
 }
 
-// needPrefix reports a mistake at n if [Route.Prefix] returns "". n is a field
-// replacePrefixMatch, which replaces this prefix.
+// needPrefix reports a mistake at n, a field replacePrefixMatch, if [Route.Prefix] returns
+// "". The field replaces the prefix that the route matches, so that the route must have
+// one.
 func (r *Route) needPrefix(n node) {
 	if r.Prefix() == "" {
 		n.failf("want exactly one match with path: {prefix: ...}, whose prefix is replaced")
@@ -483,8 +484,8 @@ func (e *ExternalAuth) check(n node) {
 	}
 }
 
-// RetryBudget limits the retries and hedges of all routes together. The limit is
-// minRetryRate per second plus percent of the requests.
+// RetryBudget limits the retries and hedges of all routes together. The limit is the field
+// MinRetryRate, in retries per second, plus the field Percent, in percent of the requests.
 type RetryBudget struct {
 	// The number of retries that are allowed for each hundred requests.
 	Percent float64 `yaml:"percent" default:"20" min:"0" max:"1000"`

@@ -305,9 +305,9 @@ func (n node) decodeFile(f *File) {
 	f.Data = data
 }
 
-// MarshalJSON returns the path of v and a digest of its content, because a version, such
-// as [Route.Version], is a digest of JSON. A changed file therefore changes the version of
-// each part that refers to the file.
+// MarshalJSON returns the path of v and a digest of its content. A change of the file
+// therefore changes the JSON of each route that refers to the file, and its
+// [Route.Version].
 func (v File) MarshalJSON() ([]byte, error) {
 	sum := sha256.Sum256(v.Data)
 	return json.Marshal([]string{v.Path, hex.EncodeToString(sum[:])})

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// listener has the translation of one listener of a Gateway that this controller manages,
-// and the status of the listener.
+// listener is one listener of a Gateway that this controller manages. It has the result of
+// its translation to the configuration of the gateway, and its status.
 type listener struct {
 	gateway ObjectName
 	spec    *Listener
@@ -28,8 +28,9 @@ type listener struct {
 	attached                       int // number of attached routes
 }
 
-// port is one listener of the configuration, which has one address. All listeners of
-// Gateways and Ingresses with this address and port number become this one listener.
+// port is one listener in the configuration of the gateway. It serves all listeners of
+// Gateways and Ingresses that have its address, because a configuration has one listener
+// for each address.
 type port struct {
 	protocol     string
 	certificates []object
@@ -55,7 +56,7 @@ func portName(address string) string {
 }
 
 // older compares two objects by age, and by namespace and name if they have the same age.
-// The older object is first.
+// The result is negative if a is older.
 func older(a, b metav1.Object) int {
 	return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time), cmp.Compare(nameOf(a).String(), nameOf(b).String()))
 }
@@ -164,10 +165,9 @@ func addressFrom(text string) Address {
 	return Address{Type: "IPAddress", Value: text}
 }
 
-// listener translates l. It sets the conditions and the kinds of routes of l, and sets
-// l.serves if the gateway can serve l. The slice own has all listeners of the same
-// Gateway, including l. l must not conflict with one of them, or with a listener of an
-// older Gateway.
+// listener translates l. It sets the conditions of l, the kinds of routes that l supports,
+// and l.serves. If l conflicts with a listener of the same or an older Gateway, l.serves
+// becomes false. The slice own has all listeners of the Gateway of l, including l.
 func (t *translation) listener(l *listener, own []*listener) {
 	if problem := t.unsupported(l); problem != nil {
 		l.accepted = *problem
@@ -249,8 +249,8 @@ func (t *translation) certificates(l *listener) bool {
 	return valid
 }
 
-// open adds the certificates of l to the listener of the configuration with the address of
-// l. It creates that listener if it does not exist.
+// open adds the certificates of l, a listener of a Gateway, to the listener with the same
+// address in the configuration. If that does not exist, open creates it.
 func (t *translation) open(l *listener) {
 	p := t.ports[l.address]
 	if p == nil {

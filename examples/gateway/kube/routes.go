@@ -19,15 +19,16 @@ import (
 // with an invalid reference. The service responds with the status 500.
 const invalidBackend = "invalid-backend"
 
-// attachment is the key of a map, in which the values are names of listeners of the
-// configuration. A route is attached to a listener of a Gateway with the host name in the
-// field listener. There it serves the host name in the field host, on the named listeners.
+// attachment is the place where a route serves one of its host names. The field listener is
+// the host name of the listener of a Gateway to which the route is attached. The field host
+// is the host name that the route serves there. As the key of a map, it has the names of
+// the listeners in the configuration as values.
 type attachment struct {
 	listener, host string
 }
 
-// routes translates the HTTPRoutes and GRPCRoutes and sets their status. The oldest route
-// of each kind is first.
+// routes translates the HTTPRoutes and GRPCRoutes and sets their status. It translates the
+// GRPCRoutes first, and for each kind it begins with the oldest route.
 func (t *translation) routes() {
 	routes := slices.Clone(t.Objects.routes)
 	slices.SortFunc(routes, func(a, b Route) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), older(&a, &b)) })
@@ -73,10 +74,10 @@ func (t *translation) route(r *Route) {
 	t.statuses = append(t.statuses, Status{Kind: r.Kind, Object: nameOf(r), Parents: parents})
 }
 
-// attach attaches the route r to each listener of the Gateway to which ref refers that
-// allows r and has a host name of r. It returns the condition Accepted of r for this
-// Gateway. It adds these listeners to the set listeners. For each host name that r serves
-// at a listener, it adds the name of the listener of the configuration to attached.
+// attach attaches the route r to listeners of the Gateway to which ref refers. These are
+// the listeners that allow r and share a host name with it. attach adds them to the map
+// listeners. For each shared host name, it adds the listener of the configuration to the
+// map attached. It returns the condition Accepted of r for this Gateway.
 func (t *translation) attach(
 	r *Route, ref ParentReference, gateway ObjectName, attached map[attachment][]string, listeners map[*listener]bool,
 ) Condition {
@@ -119,11 +120,11 @@ func (t *translation) attach(
 	return problem
 }
 
-// rules adds the rules of r to the routes of the configuration, and returns the condition
-// ResolvedRefs of r. It leaves out a rule for which the method rule returns an error, or
-// which package config rejects. If it leaves out all rules, partial is the condition
-// Accepted with the status False. If it leaves out some of them, partial is the condition
-// PartiallyInvalid. Otherwise partial is zero.
+// rules adds the rules of r to the routes of the configuration. It leaves out a rule that
+// [translation.rule] or package config rejects. The result resolved is the condition
+// ResolvedRefs of r. The result partial is zero if all rules are added. If only some are,
+// it is the condition PartiallyInvalid. If all rules are left out, it is the condition
+// Accepted with the status False.
 func (t *translation) rules(r *Route, attached map[attachment][]string) (resolved, partial Condition) {
 	resolved = is("ResolvedRefs", "")
 	var dropped []string
@@ -167,7 +168,8 @@ func (t *translation) rules(r *Route, attached map[attachment][]string) (resolve
 
 // add adds a copy of route to the configuration for each attachment in attached. The
 // argument source is the rule from which the route comes. r determines the precedence of
-// the route. In the r of each copy, add sets the two host names of the attachment.
+// the route. In each copy, add sets the two host names of the attachment in r, because
+// precedence also depends on them.
 func (t *translation) add(source ruleName, r rank, route object, attached map[attachment][]string) {
 	for at, ports := range attached {
 		r.listener, r.host = rankHost(at.listener), rankHost(at.host)
@@ -175,8 +177,8 @@ func (t *translation) add(source ruleName, r rank, route object, attached map[at
 	}
 }
 
-// rule returns the route of the configuration for a rule of r, without the matches of the
-// rule. If a reference of the rule is invalid, it sets resolved to the condition
+// rule translates a rule of r to a route of the configuration, without the matches of the
+// rule. If a reference of the rule is invalid, it sets *resolved to the condition
 // ResolvedRefs with the status False. It returns an error if a part of the rule is not
 // supported.
 func (t *translation) rule(r *Route, rule *Rule, resolved *Condition) (object, error) {

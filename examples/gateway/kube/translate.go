@@ -52,8 +52,8 @@ type ruleName struct {
 }
 
 // Translate returns the configuration for the objects o and the settings s, and the status
-// of the objects. It leaves out the parts in u, and rules that package config rejects. It
-// returns an error if package config rejects another part.
+// of the objects. It leaves out the addresses and rules in u, and rules that package config
+// rejects. If package config rejects anything except a rule, Translate returns an error.
 func Translate(o *Objects, s *config.KubernetesRoutes, u Unusable) (*Result, error) {
 	u.rules = make(map[ruleName]string)
 	for {
@@ -177,10 +177,10 @@ func (t *translation) exclude(err error) bool {
 	return true
 }
 
-// isolate adds routes that respond with 404, for some listeners of Gateways. Such a route
-// gets the requests for the host name of the listener that match no other route of the
-// listener. It is added only if another listener at the same address has a wider host
-// name. Otherwise the routes of that listener would get these requests.
+// isolate keeps requests for the host name of a listener from the routes of another
+// listener with a wider host name at the same address. For each such listener, it adds a
+// route that responds with 404. This route gets the requests for the host name of the
+// listener that match no other route of the listener.
 func (t *translation) isolate() {
 	for _, l := range t.listeners {
 		wider := func(o *listener) bool {

@@ -170,8 +170,9 @@ const delay = 50 * time.Millisecond
 // retryInterval is the time after which [Watcher.Run] tries to load a configuration again.
 const retryInterval = 5 * time.Second
 
-// wait returns true when an object has changed or the channel again has sent a value, but
-// only after all existing objects have been read. It returns false when ctx ends.
+// wait returns true when an object has changed, or when it receives a value from the
+// argument again. Before that, it waits until all existing objects have been read. It
+// returns false when ctx ends.
 func (w *Watcher) wait(ctx context.Context, again <-chan time.Time) bool {
 	for {
 		select {
@@ -214,9 +215,9 @@ func (w *Watcher) Read(ctx context.Context) (*config.Config, error) {
 // objects, unless load returned an error.
 //
 // load must return a [config.AddressError] if the gateway cannot listen at an address. Run
-// then calls load again, with a configuration without this address. It tries all addresses
-// again after 5 s, because the address may be free then. After another error, Run also tries
-// again after 5 s.
+// then calls load again, with a configuration without this address. After 5 s it tries all
+// addresses again, because the address may be free then. If load returns any other error,
+// or a status cannot be written, Run also tries again after 5 s.
 func (w *Watcher) Run(ctx context.Context, load func(*config.Config) error) {
 	ctx, cancel := context.WithCancel(ctx)
 	wait := w.start(ctx)
