@@ -11,8 +11,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Config configures a [Handler]. Most fields are for one path, which their comments contain.
-// If such a field is nil, the path responds with 404.
+// Config configures a [Handler]. Most fields serve one path, which the comment of the field
+// names. If such a field is nil, requests to this path get the response 404.
 type Config struct {
 	Ready    func() bool       // reports readiness; not called after it returned true; nil: ready
 	Metrics  http.Handler      // for /metrics
@@ -31,8 +31,8 @@ type Page interface {
 	Shutdown()
 }
 
-// Handler serves the paths of the table in the package comment. It is safe for concurrent
-// use.
+// Handler serves the status, metrics and controls of a proxy. The package comment has a
+// table of the paths. Handler is safe for concurrent use.
 type Handler struct {
 	config Config
 	mux    *http.ServeMux
@@ -95,8 +95,8 @@ func (h *Handler) Shutdown() {
 	}
 }
 
-// get registers serve for GET and HEAD requests with the given path. Other methods get
-// 405.
+// get registers the handler serve for GET and HEAD requests with the given path. Requests
+// with other methods get the response 405.
 func (h *Handler) get(path string, serve http.Handler) {
 	h.mux.Handle(path, only(serve, http.MethodGet, http.MethodHead))
 }

@@ -80,8 +80,8 @@ var named = regexp.MustCompile(
 
 // withoutSecrets returns value with secrets replaced by [redacted]. The regular expression
 // [named] finds each pair of a name and a value. The value is a secret if isSecret returns
-// true for the name. In a pair that only a space separates, the name must also be a flag,
-// as in "--token abc".
+// true for the name. If only a space separates name and value, as in "--token abc", the
+// name must also begin with "-".
 func withoutSecrets(value string) string {
 	var b strings.Builder
 	for {

@@ -154,9 +154,9 @@ func authorizationOf(msg *pb.Authz) (a authorization, err error) {
 	return a, errors.New("no authentication")
 }
 
-// resourceOf returns the resource that m identifies. If m has no kind, as with old
-// controllers, the labels group, kind and name identify the resource. Without the label
-// kind, the kind of the resource is the argument kind.
+// resourceOf returns the resource that m identifies. The metadata of old controllers does
+// not identify a resource. The resource then comes from the labels "group", "kind" and
+// "name". If the label "kind" is missing, the argument kind is used instead.
 func resourceOf(m *meta.Metadata, labels map[string]string, kind string) (meters.Resource, error) {
 	switch m := m.GetKind().(type) {
 	case *meta.Metadata_Default:

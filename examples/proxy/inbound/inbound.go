@@ -176,8 +176,9 @@ func (in *Inbound) unmeshedServer(requests httplayer.Service) tcplayer.Server {
 	return in.server(requests, httplayer.WithErrorHeaders(false), httplayer.WithMinBodyRate(in.BodyIdle, minBodyRate))
 }
 
-// server returns an HTTP server that passes requests to the service requests. errorHeaders
-// and bodyRate are the two options that differ between meshedServer and unmeshedServer.
+// server returns an HTTP server that passes each request to the argument requests, a
+// service. The options errorHeaders and bodyRate are arguments because they differ between
+// meshedServer and unmeshedServer.
 func (in *Inbound) server(
 	requests httplayer.Service, errorHeaders httplayer.HandlerOption, bodyRate httplayer.ServerOption,
 ) tcplayer.Server {

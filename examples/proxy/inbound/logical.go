@@ -29,9 +29,9 @@ type logicalKey struct {
 // service for which it balanced the request.
 const canonicalHeader = "L5d-Dst-Canonical"
 
-// logicalKey returns the key of req without the field permit. The name in the key is the
-// value of canonicalHeader, or else the authority or Host. An IP address is not used as a
-// name.
+// logicalKey returns the key of req. It does not set the field permit, which the caller
+// adds. The name in the key is the value of canonicalHeader, or else the authority or Host.
+// An IP address is not used as a name.
 func (in *Inbound) logicalKey(req *http.Request) (logicalKey, error) {
 	dst, ok := tcplayer.OriginalDst(httplayer.ConnFromContext(req.Context()))
 	if !ok {
@@ -50,9 +50,9 @@ func (in *Inbound) logicalKey(req *http.Request) (logicalKey, error) {
 	return l, nil
 }
 
-// counts reports whether requests to name are counted by name. The result is true if
-// AuthorityLabels is set, which makes the name a metric label, or if ProfileSuffixes
-// contains the name.
+// counts reports whether requests to different names are counted separately. The result is
+// true for all names if AuthorityLabels is set. Otherwise it is true for a name that ends
+// with one of ProfileSuffixes.
 func (in *Inbound) counts(name string) bool {
 	host, _, _ := net.SplitHostPort(name)
 	return in.AuthorityLabels || in.Control.ProfileSuffixes.Contains(host)

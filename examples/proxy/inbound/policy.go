@@ -75,10 +75,11 @@ func (w *withPolicy) Next() tcplayer.Server { return w.Server }
 // Describe shows the name of the policy of each port.
 func (w *withPolicy) Describe() layer.Node { return w.in.policies.describe() }
 
-// byProtocol passes a connection to a server that the policy of its port determines. If
-// the policy specifies HTTP, the server is http. If the policy specifies that the bytes in
-// TLS are forwarded, it is opaque. Otherwise the embedded Server detects the protocol. For
-// another timeout of the detection, the function within makes the server.
+// byProtocol passes a connection to a server that depends on the policy of its port. For
+// HTTP, this is the field http. If the policy forwards the bytes in TLS, it is the field
+// opaque. Otherwise it is the embedded Server, which detects the protocol. If the policy
+// specifies a timeout of the detection, the function within makes a server with this
+// timeout.
 type byProtocol struct {
 	tcplayer.Server // detects the protocol
 	within          func(timeout time.Duration) tcplayer.Server
@@ -105,8 +106,9 @@ func (b *byProtocol) Next() tcplayer.Server { return b.Server }
 
 func (b *byProtocol) Describe() layer.Node { return layer.Node{Name: "protocol of the policy"} }
 
-// protocolOf returns the handling that the policy of a connection specifies. ctx is the
-// context of the connection. If ctx has no policy, the result is detected.
+// protocolOf returns the constant of type handling that the policy of a connection
+// specifies. ctx is the context of the connection. If ctx has no policy, the constant is
+// detected.
 func protocolOf(ctx context.Context) handling {
 	if p, ok := ctx.Value(policyKey{}).(*portPolicy); ok {
 		return p.current.Load().protocol
@@ -197,9 +199,8 @@ func loopError(dst netip.AddrPort, err error) error {
 	}}
 }
 
-// count makes a Decision from its other arguments, and passes it to the function counts,
-// which counts it. c is the client, and permit identifies the rules that led to the
-// outcome.
+// count makes a Decision from its other arguments, and calls the argument counts with it. c
+// is the client, and permit identifies the rules that led to the outcome.
 func (in *Inbound) count(counts func(meters.Decision), dst netip.AddrPort, c *client, permit *meters.Permit, outcome meters.Outcome) {
 	counts(meters.Decision{Target: dst, Client: in.metricsClient(*c), Permit: permit, Outcome: outcome})
 }
@@ -278,9 +279,9 @@ type routeAuthorizer struct {
 	route  *routePolicy
 }
 
-// permitted is a context that wraps the context of a request while the filters of a route
-// are applied. It stores the index of the rule that permits the request. For the key
-// permittedKey, its method Value returns the *permitted itself.
+// permitted is the context of a request to a route with filters, while the filters are
+// applied. It stores the index of the rule that permits the request. After the filters,
+// permittedRequests reads the *permitted from the context by the key permittedKey.
 type permitted struct {
 	reqctx.Wrapper
 	by    *routeAuthorizer

@@ -36,9 +36,9 @@ type policies struct {
 	ports map[uint16]*portPolicy
 }
 
-// maxPorts is the maximum number of ports for which an unused policy is kept for the idle
-// timeout. With more ports, an unused policy is kept for at most overflowIdle, because
-// clients may choose the port.
+// maxPorts is the maximum number of ports with policies that stay in memory for the idle
+// timeout after their last use. When more ports have policies, an unused policy stays for
+// at most overflowIdle, because clients may choose the port.
 const maxPorts = 1000
 
 // maxWatchedPorts is the maximum number of ports in INBOUND_PORTS that are watched from the
@@ -304,8 +304,9 @@ func (p *portPolicy) stream(ctx context.Context) iter.Seq2[*pb.Server, error] {
 	}
 }
 
-// read yields the messages of one call of WatchPort, within the time limits of the watchdog
-// dog. It returns the error that ends the call, or nil if yield returned false.
+// read calls WatchPort once, and calls yield with each message. It returns the error that
+// ends the call, or nil after yield has returned false. dog enforces the time limits of the
+// call.
 func (p *portPolicy) read(dog *stream.Watchdog, yield func(*pb.Server, error) bool) error {
 	if err := dog.Wait(); err != nil {
 		return err

@@ -59,9 +59,8 @@ type routePolicy struct {
 	invalid        string         // why all requests of the route fail; "" if they do not
 }
 
-// routePermit is the result for a request that one rule of a route permits. The field to
-// is the service that receives the request. The embedded Permit identifies the route and
-// the rule in the labels of metrics.
+// routePermit has the service for the requests that one rule of a route permits, in the
+// field to. The embedded Permit identifies the route and the rule in the labels of metrics.
 type routePermit struct {
 	*meters.Permit
 	to httplayer.Service // serves permitted requests
@@ -136,9 +135,9 @@ func policyOf(msg *pb.Server) (*serverPolicy, error) {
 	return p, nil
 }
 
-// addRoute adds a route with the given name. routes contains one entry for each condition
-// of the route. A client may send a request of the route if at least one rule in
-// authorizations permits the client.
+// addRoute adds a route with the given name to p. The argument routes contains the route
+// once for each of its conditions. A client may send a request of the route if at least one
+// rule in authorizations permits the client.
 func (p *serverPolicy) addRoute(
 	name string, resource meters.Resource, authorizations []authorization, routes ...profiles.Route,
 ) *routePolicy {

@@ -14,8 +14,8 @@ import (
 // DefaultTarget is the target of a logger for which [Target] is not used.
 const DefaultTarget = "linkerd_app"
 
-// logTarget is the type of the value of [Target]. An attribute with the key "target" and a
-// value of another type is logged as a field.
+// logTarget is the type of the value in the attribute of [Target]. The handler recognizes
+// the attribute by this type. It logs other attributes with the key "target" as fields.
 type logTarget string
 
 // Target returns the attribute that sets the target of a logger, as in
