@@ -38,7 +38,8 @@ func (m *Meters) balancerFamilies(protocol string) balancerFamilies {
 	}
 }
 
-// Parent is the resource to which a profile or a policy is attached: the labels parent_*.
+// Parent is the resource to which a profile or a policy belongs, such as a Service. The
+// fields are the values of the labels parent_* of metrics.
 type Parent struct{ Group, Kind, Namespace, Name, Port, SectionName string }
 
 // Parent returns the resource to which the profile p belongs, such as a Service. If p
@@ -68,16 +69,16 @@ func (p Parent) labels() Labels {
 	})
 }
 
-// outboundBalancers is the argument kind of [Meters.limited] for the labels of balancers.
-// The limit counts pairs of a target and a parent.
+// outboundBalancers is the key of the limit on the series of balancers, for
+// [Meters.limited]. The limit counts pairs of a target and a parent.
 const outboundBalancers = "outbound balancers"
 
 // Balancer returns the instruments of the balancer of target, and of the queue in front of
-// it. The balancer is for profiles with the given parent. The protocol is "http" or "tcp".
-// For any other protocol, the instruments are zero. The label dst is target, and the
-// labels backend_* describe the Service of target. Only the first 200 pairs of target and
-// parent have separate series. Other pairs share series in which dst and the names in
-// backend_* and parent_* are empty.
+// it. The balancer is for profiles with the given parent. For a protocol other than "http"
+// and "tcp", the instruments are zero. The label dst is target. The labels backend_*
+// describe its Service, and parent_* describe parent. Only the first 200 pairs of target
+// and parent have separate series. Other pairs share series, in which the kinds are
+// "default" and the other labels are empty.
 //
 // If target is a name, the balancer also counts in stack_create_total, and in
 // stack_drop_total when ctx ends.

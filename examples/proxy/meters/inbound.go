@@ -39,7 +39,8 @@ type Resource struct{ Group, Kind, Name string }
 // as the policy "all-authenticated".
 func DefaultResource(name string) Resource { return Resource{Kind: "default", Name: name} }
 
-// labels returns the labels prefix_group, prefix_kind and prefix_name.
+// labels returns three labels of metrics. Their names are prefix followed by "_group",
+// "_kind" and "_name".
 func (r Resource) labels(prefix string) Labels {
 	return Prefixed(prefix, Labels{"group": r.Group, "kind": r.Kind, "name": r.Name})
 }
@@ -81,10 +82,11 @@ type Decision struct {
 // inbound_tcp_authz_terminate_total.
 //
 // All decisions have the labels of [Target], [Server] and [Client.Labels]. Allowed and
-// denied requests also have the labels route_*. Allowed requests and connections have
-// authz_*. Requests that a rate limit rejects have ratelimit_*. After a thousand different
-// sets of labels, further decisions have no target_*, srv_port and client_id. The function
-// is safe for concurrent use.
+// denied requests also have the labels route_* of the route. Allowed requests and
+// connections have the labels authz_* of the authorization. Requests that a rate limit
+// rejects have the labels ratelimit_* of the limit. After a thousand different sets of
+// labels, further decisions have no target_*, srv_port and client_id. The function is safe
+// for concurrent use.
 func (m *Meters) Authz(protocol string) func(Decision) {
 	f, ok := m.authz[protocol]
 	if !ok {

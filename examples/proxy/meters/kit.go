@@ -7,8 +7,9 @@ import (
 	"github.com/go-kit/kit/metrics"
 )
 
-// counter adapts a series to the Counter of go-kit. With has no effect, because the series
-// has all its labels. go-kit's own adapter would look up the labels at each call.
+// counter adapts a series to the interface Counter of go-kit. The method With returns the
+// same counter, because the series has all its labels. go-kit's own adapter would look up
+// the labels at each call.
 type counter struct{ *handle[*counterValue] }
 
 func (c counter) With(...string) metrics.Counter { return c }
@@ -125,8 +126,8 @@ func (s *share) add(delta float64) {
 }
 
 // end subtracts the share from the gauge. Later writes to the share have no effect. The
-// subtraction does not count as a write to the series, so that the series does not expire
-// later.
+// subtraction does not count as a write to the series, because a write would delay the
+// expiry of the series.
 func (s *share) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

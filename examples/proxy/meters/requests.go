@@ -36,15 +36,14 @@ func (m *Meters) requestFamilies(prefix string) requestFamilies {
 
 // Endpoint returns a layer that counts the requests to an endpoint in request_total,
 // response_total and response_latency_ms. A request counts in request_total when its
-// response begins or fails. It counts in requests_in_flight until its response has ended.
-// An outbound endpoint also counts in stack_create_total, and in stack_drop_total when ctx
-// ends.
+// response begins or fails. It counts in requests_in_flight until its response ends. An
+// outbound endpoint counts in stack_create_total, and in stack_drop_total when ctx ends.
 //
 // labels contain authority, [Target], one of [ServerTLS], [ClientTLS] and [NoTLS], and
 // [Prefixed] labels of discovery. Responses also have status_code, classification,
-// grpc_status and error. After 200 outbound endpoints, further ones share the series of
-// their authority, without target_* and dst_pod. Authorities and inbound endpoints beyond
-// their limits keep only the labels tls and no_tls_reason.
+// grpc_status and error. Beyond 200, outbound endpoints share the series of their
+// authority, without target_* and dst_pod. Beyond the limits of authorities and of inbound
+// endpoints, only tls and no_tls_reason remain.
 //
 // Admission: Ready is forwarded. A rejection counts in rejection_total only.
 //

@@ -34,12 +34,13 @@ func (m *Meters) routeFamilies() routeFamilies {
 
 // Route returns the instruments for the requests and for the attempts of a route, for
 // profiles.WithMetrics. dst is the destination as name:port. labels are the labels of the
-// route in the profile. They are exported with the prefix rt_. route is the name of the
-// route, and the value of the label rt_route if labels contain no label route.
+// route in the profile. In metrics, their names have the prefix rt_. If labels do not
+// contain "route", the value of rt_route is the argument route, the name of the route.
 //
 // If the timeout of the route expires, the request has the label error="timeout", even if
-// it was still in a queue. A rejected request has no latency. Beyond the limit of
-// [Meters.Routes], destinations share series with an empty dst and without rt_*.
+// it was still in a queue. A rejected request has no latency. Only 200 outbound or a
+// thousand inbound destinations have separate series. Others share series with an empty dst
+// and without rt_*.
 func (m *Meters) Route(d Direction, dst, route string, labels map[string]string) (requests, attempts layer.Instruments) {
 	f, rest := m.routes, Labels{"direction": string(d), "dst": ""}
 	own := rest.With(Labels{"dst": dst})
@@ -74,8 +75,8 @@ func (m *Meters) Route(d Direction, dst, route string, labels map[string]string)
 	return requests, attempts
 }
 
-// routeParents returns the argument kind of [Meters.limited] for the labels that identify
-// a destination. Each direction has a separate limit of destinations.
+// routeParents returns the key of the limit on the destinations with separate series, for
+// [Meters.limited]. Each direction has a separate limit.
 func routeParents(d Direction) string { return string(d) + " parents" }
 
 // skipReasons counts the requests that were not retried, by reason. It replaces the reason
@@ -105,11 +106,11 @@ func (c classes) With(label ...string) metrics.Counter {
 
 func (classes) Add(float64) {} // each series has a class
 
-// timeoutFailures counts failed requests: in timeouts if the timeout of the request
-// expired, and in failures otherwise. pending is the number of expired timeouts for which
-// no failure has been counted yet. While it is above 0, the next failure counts in
-// timeouts. With concurrent failures, that may be the wrong failure, but the totals are
-// correct.
+// timeoutFailures counts failed requests in two counters. The counter timeouts is for
+// requests with an expired timeout, and the counter failures is for all others. Each
+// request timeout that expires adds 1 to pending. While pending is above 0, the next
+// failure subtracts 1 and counts in timeouts. With concurrent failures, this can be another
+// failure, but the totals are correct.
 type timeoutFailures struct {
 	failures, timeouts metrics.Counter
 	pending            *atomic.Int64
@@ -127,9 +128,9 @@ func (t timeoutFailures) Add(delta float64) {
 	}
 }
 
-// ignored counts requests that their callers canceled. For each request, it also subtracts
-// 1 from pending, unless pending is 0. The timeout of the request may have added this 1,
-// and a later failure would otherwise count as a timeout.
+// ignored counts requests that their callers canceled. The timeout of such a request may
+// have added 1 to pending of [timeoutFailures] before. ignored therefore subtracts 1 unless
+// pending is 0, because a later failure would otherwise count as a timeout.
 type ignored struct {
 	metrics.Counter
 	pending *atomic.Int64
@@ -152,9 +153,9 @@ func take(pending *atomic.Int64) bool {
 	return false
 }
 
-// limits counts expired timeouts by the label "limit". A timeout that fails the whole
-// request also adds 1 to pending, see [timeoutFailures]. The timeout of one attempt does
-// not, because another attempt may follow.
+// limits counts expired timeouts by the label "limit". If a timeout fails the whole
+// request, limits also adds 1 to pending, so that [timeoutFailures] counts the failure as a
+// timeout. The timeout of one attempt does not add 1, because another attempt may follow.
 type limits struct {
 	labelled
 	pending *atomic.Int64
@@ -197,8 +198,8 @@ func (f retryFamilies) now(l labelSet) *retries {
 	}
 }
 
-// added returns a copy of i that also counts retries, and retries that were not made, in
-// r.
+// added returns a copy of i with counters that also add to r. r counts the retries, and the
+// retries that were not made.
 func (r *retries) added(i layer.Instruments) layer.Instruments {
 	i.Retries = multi.NewCounter(i.Retries, r.requests)
 	i.RetriesSkipped = skippedRetries{i.RetriesSkipped, r}

@@ -41,8 +41,8 @@ type Routes struct {
 	retries   atomic.Bool // true after a profile with a retryable route
 }
 
-// destination has the series of a [Routes] while one profile applies. OnProfile replaces
-// it.
+// destination has the series in which a [Routes] counts while one profile applies. When
+// another profile applies, [Routes.OnProfile] replaces the destination.
 type destination struct {
 	parent      Labels              // labels parent_* of the policy; nil without a policy
 	dst         string              // name:port of the destination in the profile
@@ -158,10 +158,10 @@ func (r *Routes) route(route profiles.Route) *routeSeries {
 // name.
 func hostname() Labels { return Labels{"hostname": ""} }
 
-// labels returns the labels of a series of the destination d: the labels parent_* of d,
-// and the labels in the arguments route and more. Destinations beyond the limit of
-// [Meters.Routes] share series. Such a series has an empty parent_name, the labels of the
-// default route, and the labels that rest returns instead of more.
+// labels returns the labels of a series of the destination d: the labels parent_* of d, and
+// the labels in the arguments route and more. Destinations beyond the limit of
+// [Meters.Routes] share series. A shared series has an empty parent_name and the labels of
+// the default route. The result of the function rest replaces the labels in more.
 func (r *Routes) labels(d *destination, route, more Labels, rest func() Labels) labelSet {
 	parent := d.parent
 	if parent == nil {
@@ -207,8 +207,9 @@ func (r *Routes) Backend(authority string, next httplayer.Service) httplayer.Ser
 	return &backend{Service: next, routes: r, authority: authority}
 }
 
-// PolicyBackend is like [Routes.Backend], for a backend of an outbound policy. If b.Labels
-// is not nil, the labels backend_* come from b.Labels.
+// PolicyBackend returns next with a layer that counts the requests to b, a backend of an
+// outbound policy. The layer is that of [Routes.Backend]. If b.Labels is not nil, the
+// labels backend_* come from b.Labels.
 func (r *Routes) PolicyBackend(b *profiles.Backend, next httplayer.Service) httplayer.Service {
 	return &backend{Service: next, routes: r, authority: b.Authority, labels: b.Labels}
 }

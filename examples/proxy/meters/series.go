@@ -132,9 +132,9 @@ func (f *family[V]) bind(l labelSet) *series[V] {
 	return s
 }
 
-// sweep removes the series that have expired. It also makes the handles of counters and
-// histograms that names beyond a limit share bind again at the next write. Each of these
-// names then gets a separate series if there is room.
+// sweep removes the series that have expired. Names beyond a limit share series. For shared
+// counters and histograms, sweep makes the next write of each name look up its series
+// again. If there is room, the name then gets a separate series.
 func (f *family[V]) sweep(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -242,10 +242,10 @@ func (b *baseLabels) beyond() *baseLabels {
 // fixed returns a labelSet with the labels l, which contain no name that must be limited.
 func fixed(l Labels) labelSet { return labelSet{baseLabels: &baseLabels{labels: l.key()}} }
 
-// limited returns a labelSet with the given labels for name. The number of names with
-// separate series is limited for each kind. The series of each further name have the
-// labels that rest returns, so that these names share series. The argument of rest is a
-// copy of labels.
+// limited returns a labelSet for name, which identifies a destination, for example. Only a
+// limited number of names of each kind have separate series, with the argument labels. All
+// further names of the kind share series, with the labels that the function rest returns.
+// The argument of rest is a copy of labels.
 func (m *Meters) limited(kind, name string, labels Labels, rest func(own Labels) labelSet) labelSet {
 	m.mu.Lock()
 	defer m.mu.Unlock()

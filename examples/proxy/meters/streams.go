@@ -199,9 +199,8 @@ func afterHead(rsp *http.Response, err error) outcome {
 	return o
 }
 
-// faultOf returns the fault for a timeout, a fail-fast rejection or a cancellation. The
-// fault of these errors is the same before and after the response headers. For any other
-// err it returns noFault.
+// faultOf returns the fault of a request that failed by a timeout, a fail-fast rejection or
+// a cancellation. For any other err it returns noFault.
 func faultOf(err error) fault {
 	switch {
 	case errors.Is(err, layer.ErrFailFast):

@@ -52,11 +52,12 @@ func (m *Meters) Transport(d Direction, peer Peer, labels Labels) Transport {
 	return t
 }
 
-// peerLabels returns a labelSet of the given labels, and limits how many different ones
-// have separate series. Outbound endpoints beyond the limit share the series of their
-// authority, without the labels target_* and dst_pod. Authorities beyond their limit keep
-// only the labels tls and no_tls_reason. Beyond the limit, inbound connections and
-// connections without a label authority keep only the same two.
+// peerLabels returns a labelSet of the given labels. Only a limited number of label sets
+// have separate series. Beyond this limit, outbound endpoints share the series of their
+// authority, without the labels target_* and dst_pod. The number of authorities is also
+// limited. Further authorities share series with only the labels tls and no_tls_reason.
+// Beyond the first limit, inbound connections, and connections without an authority, also
+// have only these two labels.
 func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	authority := labels["authority"]
 	switch {
@@ -71,8 +72,8 @@ func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	})
 }
 
-// peers returns the argument kind of [Meters.limited] for the labels of connections. Each
-// pair of a direction and a peer has a separate limit.
+// peers returns the key of the limit on the connections with separate series, for
+// [Meters.limited]. Each pair of a direction and a peer has a separate limit.
 func peers(d Direction, peer Peer) string { return string(d) + " " + string(peer) }
 
 // onlyTLS removes all labels except tls and no_tls_reason from the argument own, and
