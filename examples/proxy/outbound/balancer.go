@@ -55,18 +55,18 @@ func (b balancerKey) policy() balance.Policy {
 	return p
 }
 
-// oneEndpoint is the share of the endpoints that must stay ready, for the balancer. The share
-// is so small that it means one endpoint, with up to a million endpoints.
+// oneEndpoint is the share of the endpoints that must stay ready, for the balancer. The
+// number is rounded up, so that this share is one endpoint if there are at most a million.
 const oneEndpoint = 1e-6
 
 // hasBreaker reports whether the policy has a circuit breaker.
 func (b balancerKey) hasBreaker() bool { return b.Breaker != layer.BreakerPolicy{} }
 
-// classifier returns the function by which the balancer classifies responses. The default
-// is [httplayer.Classify]. With a circuit breaker and without a penalty, every response is
-// a success, as in linkerd's proxy. With the default, the balancer would avoid an endpoint
-// before the circuit breaker has seen enough failures, and for up to a minute after its
-// recovery. Errors without a response are classified as by default.
+// classifier returns the function by which the balancer classifies responses. This is
+// [httplayer.Classify], except with a circuit breaker and without a penalty. Every response
+// is then a success, as in linkerd's proxy. With [httplayer.Classify], the balancer would
+// avoid an endpoint before the circuit breaker has seen enough failures, and for up to a
+// minute after its recovery. Errors without a response are classified as always.
 func (b balancerKey) classifier() layer.Classifier[*http.Response] {
 	if !b.hasBreaker() || b.Penalty != 0 {
 		return httplayer.Classify
@@ -79,9 +79,9 @@ func (b balancerKey) classifier() layer.Classifier[*http.Response] {
 	}
 }
 
-// withBreaker returns a function that makes the service of an endpoint with mk, and adds
-// the circuit breaker of the policy. If the policy has no circuit breaker, it returns mk
-// itself.
+// withBreaker returns a function that makes the service of an endpoint. That function calls
+// the argument mk, and adds the circuit breaker of the policy to the service. If the policy
+// has no circuit breaker, withBreaker returns mk itself.
 func (b balancerKey) withBreaker(
 	mk discover.MakeService[*http.Request, *http.Response],
 ) discover.MakeService[*http.Request, *http.Response] {
@@ -94,9 +94,9 @@ func (b balancerKey) withBreaker(
 }
 
 // policyBackends returns a function that makes the service of a backend of a policy. The
-// service counts the requests. If the backend specifies an endpoint, the service sends
-// requests to the service that forward makes. Otherwise it sends them to the balancer that
-// to makes.
+// service counts the requests. If the backend specifies an endpoint, it sends them to a
+// service that the argument forward makes. Otherwise it sends them to a balancer that the
+// other argument makes.
 func (r *router) policyBackends(
 	to layer.MakeService[balancerKey, *http.Request, *http.Response],
 	forward layer.MakeService[forwardTarget, *http.Request, *http.Response],

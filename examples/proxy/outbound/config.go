@@ -91,9 +91,9 @@ func newOutbound(c Config) *Outbound {
 
 // newSource returns the source of profiles. With a policy controller, the source also
 // yields policies, with the precedence of [linkerd.Prefer]. For a new target, it waits for
-// a policy before it yields the profile. The maximum wait is four fifths of
-// ProfileInitial, so that the router does not time out first. It is at least
-// minPolicyWait.
+// a policy before it yields the profile. It waits for at most four fifths of
+// ProfileInitial, so that the router does not time out first. A low ProfileInitial does not
+// reduce the wait below minPolicyWait.
 func newSource(c Config) profiles.Source {
 	source := c.Control.Profiles(c.Controller, c.Log)
 	if c.Policies == nil {
@@ -107,9 +107,9 @@ func newSource(c Config) profiles.Source {
 // target. After that, it uses the profile of the target.
 const minPolicyWait = 100 * time.Millisecond
 
-// notLoopback returns a function that rejects loopback addresses and the addresses that
-// the function own rejects. It is for ingress mode, because clients outside the pod then
-// choose the target by a header.
+// notLoopback returns a function that returns an error for loopback addresses and for the
+// addresses that the function own rejects. It is for ingress mode, in which clients outside
+// the pod can choose the target by a header.
 func notLoopback(own func(netip.AddrPort) error) func(netip.AddrPort) error {
 	return func(addr netip.AddrPort) error {
 		if err := own(addr); err != nil {

@@ -32,11 +32,11 @@ func (o *Outbound) detect(http, opaque tcplayer.Server, i tcplayer.DetectInstrum
 		tcplayer.WithDetectTimeout(o.DetectTimeout), tcplayer.WithDetectMetrics(i))
 }
 
-// byProfile returns the server of the connections to dst, which passes each connection to
-// one of three servers. In ingress mode, the server is detected. In other modes, it is
-// opaque if [settings.Outbound.OpaquePorts] or the profile of dst marks the port as
-// opaque. Otherwise it is named if the profile routes by TLS server name. In all other
-// cases it is detected. requests is the router of the requests on detected connections.
+// byProfile returns a server that passes each connection to dst to one of its last three
+// arguments. In ingress mode, this is always detected. In other modes, it is opaque if
+// [settings.Outbound.OpaquePorts] or the profile of dst marks the port as opaque. If not,
+// it is named if the profile routes by TLS server name, and detected otherwise. The router
+// requests gets the requests on detected connections.
 func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, named, detected tcplayer.Server) tcplayer.Server {
 	return &profileDispatch{
 		Service: requests.counts.Handled(meters.Detected, detected), opaque: requests.counts.Handled(meters.Opaque, opaque),
@@ -93,8 +93,8 @@ func byServerName(p *profiles.Profile) bool { return p.Policy != nil && p.Policy
 type requestsKey struct{}
 
 // byConnection returns a service that passes a request to the router of its connection.
-// The service named gets the requests on direct connections, because these have no router.
-// In ingress mode, it also gets the requests with the header l5d-dst-override.
+// Direct connections have no router, and their requests go to the argument named. In
+// ingress mode, requests with the header l5d-dst-override also go to named.
 func (o *Outbound) byConnection(named httplayer.Service) httplayer.Service {
 	return &byConnection{Service: named, ingress: o.Ingress}
 }

@@ -123,8 +123,9 @@ func literalTarget(target string) (discover.Target, bool) {
 }
 
 // forwardTarget is a target, with the single endpoint that its profile specifies. For
-// example, the profile of the address of a pod specifies this pod. A forwardTarget can be
-// a cache key, because equal endpoints of profiles have the same pointer.
+// example, the profile of the address of a pod specifies this pod. A forwardTarget can be a
+// cache key although it contains a pointer, because equal endpoints of profiles have the
+// same pointer.
 type forwardTarget struct {
 	target   string
 	endpoint *profiles.Endpoint
@@ -167,9 +168,8 @@ type version struct {
 	used atomic.Bool
 }
 
-// Ready waits until both clients are ready, except a client that has not been used yet.
-// Otherwise a balancer could pick the endpoint repeatedly for a request with a version
-// that is not ready.
+// Ready waits until each client that has been used is ready. If it waited for only one of
+// them, a balancer could pick the endpoint repeatedly for requests that need the other.
 func (b *byVersion) Ready(ctx context.Context) error {
 	for _, v := range []*version{&b.h1, &b.h2} {
 		if v.used.Load() {

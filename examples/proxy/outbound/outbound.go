@@ -165,8 +165,8 @@ func (o *Outbound) single(ctx context.Context, t discover.Target) httplayer.Serv
 }
 
 // endpointStack returns the layers of the requests to one endpoint, without the HTTP
-// client. If the argument only is true, the target has only this endpoint. An error from
-// the proxy of the endpoint then also closes the connection of the client.
+// client. The argument only is true if the target has one endpoint. In that case, an error
+// from the proxy of the endpoint also closes the connection of the client.
 func (o *Outbound) endpointStack(
 	ctx context.Context, p peer, only bool,
 ) layer.Stack[*http.Request, *http.Response] {
@@ -181,11 +181,11 @@ func (o *Outbound) endpointStack(
 		With("proxy-errors", httplayer.ProxyErrors(o.Log, only && p.tls != nil))
 }
 
-// client returns a service that sends requests to one endpoint by an HTTP client. The
-// argument as is a function that converts the client to a service. If the transport header
-// contains the protocol, the service has a client for HTTP/1 and one for HTTP/2. Otherwise
-// it has one client. If the endpoint is behind a proxy or accepts HTTP/2, this client
-// keeps the HTTP version of each request. For any other endpoint, it sends HTTP/1.
+// client returns a service that sends requests to one endpoint by HTTP clients. The
+// argument named as converts each client to a service. If the transport header contains the
+// protocol, one client sends HTTP/1 and another sends HTTP/2. Otherwise one client sends
+// all requests. It keeps their HTTP version if the endpoint is behind a proxy or accepts
+// HTTP/2, and sends HTTP/1 to any other endpoint.
 func (o *Outbound) client(ctx context.Context, p peer, as func(*httplayer.Endpoint) httplayer.Service) httplayer.Service {
 	newClient := func(p peer, version ...httplayer.EndpointOption) httplayer.Service {
 		opts := append(o.Connect.Requests(o.dial(p), o.Pool), version...)

@@ -17,9 +17,9 @@ import (
 // proxy of the endpoint counts requests by this name.
 const canonicalHeader = "L5d-Dst-Canonical"
 
-// router is the service of the requests to one target. It sets l5d-dst-canonical to the
-// name that the profile gives the target. It does so in the received request and not in a
-// copy, because no outer layer sends the request again.
+// router is the service of the requests to one target. It sets the header l5d-dst-canonical
+// to the name that the profile gives the target. It sets the header in the received
+// request. A copy is not necessary, because outer layers do not send this request again.
 type router struct {
 	*profiles.Router[*http.Request, *http.Response]
 
@@ -112,7 +112,8 @@ func (r *router) metrics() profiles.Option[*http.Request, *http.Response] {
 }
 
 // backends returns a function that makes the service of one target of the split. The
-// service counts the requests, and sends them to the balancer that the argument to makes.
+// service counts the requests, and sends them to a balancer. The only argument of backends
+// makes this balancer.
 func (r *router) backends(
 	to layer.MakeService[balancerKey, *http.Request, *http.Response],
 ) layer.MakeService[string, *http.Request, *http.Response] {
@@ -122,8 +123,8 @@ func (r *router) backends(
 }
 
 // forwards returns a function that makes the service of the endpoint that the profile
-// specifies. The service counts the requests, and sends them to the service that the
-// argument to makes.
+// specifies. The service counts the requests, and sends them to another service. The only
+// argument of forwards makes the other service.
 func (r *router) forwards(
 	to layer.MakeService[forwardTarget, *http.Request, *http.Response],
 ) layer.MakeService[*profiles.Endpoint, *http.Request, *http.Response] {
@@ -132,10 +133,10 @@ func (r *router) forwards(
 	}
 }
 
-// pin returns a function that returns the service of a key from the cache in. The first
-// request of the service pins the service in the cache until r receives another profile.
-// Without a pin, the cache would close the endpoints and connections of a client that
-// rarely sends requests.
+// pin returns a function that returns a service of the cache by its key. After its first
+// request, the service stays in the cache until r receives another profile. Without this,
+// the cache would close the endpoints and connections of a client that rarely sends
+// requests.
 func pin[K comparable](r *router, in *layer.Cache[K, *http.Request, *http.Response]) layer.MakeService[K, *http.Request, *http.Response] {
 	return func(key K) httplayer.Service {
 		return &pinned[K]{Service: in.Service(key), router: r, in: in, key: key}

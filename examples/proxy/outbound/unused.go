@@ -9,9 +9,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// atFirstCall returns a function that makes the service of an endpoint. This service
-// calls mk at its first request. Most endpoints of a large target receive no request and
-// then cost less.
+// atFirstCall returns a function that makes the service of an endpoint. That service calls
+// mk at its first request and not before, because most endpoints of a large target receive
+// no request.
 func atFirstCall[Req, Rsp any](mk discover.MakeService[Req, Rsp]) discover.MakeService[Req, Rsp] {
 	return func(ctx context.Context, t discover.Target) layer.Service[Req, Rsp] {
 		return &unused[Req, Rsp]{mk: mk, ctx: ctx, target: t}

@@ -11,8 +11,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// file is a parsed settings file. Each call of [file.find] marks the leaf that it finds.
-// After all variables have been looked up, an unmarked leaf has an unknown key.
+// file is a parsed settings file. Each call of [file.find] marks the leaf that it returns.
+// After all variables have been looked up, the unmarked leaves are errors, because their
+// keys are not names of variables.
 type file struct {
 	name     string
 	leaves   []*leaf

@@ -122,8 +122,9 @@ func (r *reader) finishControl(s *Settings) {
 	}
 }
 
-// minStreamLimit is the minimum that the proxy uses for CONTROL_STREAM_IDLE_TIMEOUT and
-// CONTROL_STREAM_LIFETIME, except 0.
+// minStreamLimit is the smallest value that the proxy uses for CONTROL_STREAM_IDLE_TIMEOUT
+// and CONTROL_STREAM_LIFETIME. A lower value is replaced by it, except 0, which means no
+// limit.
 const minStreamLimit = 10 * time.Second
 
 // finishStreams adds an error if the limits of the streams are not in the ascending order

@@ -107,10 +107,10 @@ func (r *reader) find(v *variable) (text, where string, ok bool) {
 	return "", "", false
 }
 
-// isOverridden reports whether the file must not set v. The result is true if the
-// environment sets v.overrides, a more general variable over which v would take
-// precedence. It is false if the environment also sets v.with, the variable that forms a
-// pair with v.
+// isOverridden reports whether a value of v in the file is ignored. The result is true if
+// the environment sets v.overrides, a more general variable, because v in the file would
+// otherwise override it. The result is false if the environment also sets v.with, the other
+// variable of the pair.
 func (r *reader) isOverridden(v *variable) bool {
 	return r.isSet(v, v.overrides) && !r.isSet(v, v.with)
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Settings is the configuration of a proxy. The comment of each field contains the name
-// of its environment variable, without the prefix [Prefix]. Before a name that begins
-// with an underscore, add OUTBOUND, INBOUND or CONTROL.
+// Settings is the configuration of a proxy. The comment of each field contains the name of
+// its environment variable, without the prefix [Prefix]. A name that begins with an
+// underscore continues OUTBOUND, INBOUND or CONTROL.
 type Settings struct {
 	Outbound Outbound
 	Inbound  Inbound

@@ -94,10 +94,10 @@ type Cores struct {
 	MaxRatio float64 // CORES_MAX_RATIO: share of the available processors; above 0, at most 1
 }
 
-// Count returns how many of the available processors the proxy uses. If c is zero, it is
-// all of them. Otherwise it is Max. If Max is 0, it is the share MaxRatio of available,
-// rounded. If both are 0, it is 1. Last, Count raises the number to at least Min, and
-// limits it to available.
+// Count returns how many of the available processors the proxy uses. A zero c means all of
+// them. Otherwise the number is Max. If Max is 0, the number is the share MaxRatio of the
+// available processors, rounded. If both are 0, the number is 1. At the end, the number is
+// raised to Min, and limited to available.
 func (c Cores) Count(available int) int {
 	n := 1
 	switch {

@@ -115,10 +115,10 @@ func connect(side string, c *Connect, timeout, maxBackoff string) []variable {
 	}...)...)
 }
 
-// backoff returns the variables that set the backoff in c. prefix is the beginning of
-// their names, such as OUTBOUND_CONNECT. minDefault and maxDefault are their defaults. If
-// both are empty, the help states that the defaults are the values of the outbound side.
-// minDefault must be empty if maxDefault is empty.
+// backoff returns the variables that set the backoff in c. prefix is the beginning of their
+// names, such as OUTBOUND_CONNECT. minDefault and maxDefault are their defaults. If
+// maxDefault is empty, minDefault must be empty too. The help then states that the defaults
+// are the values of OUTBOUND.
 func backoff(prefix string, c *Connect, minDefault, maxDefault string) []variable {
 	jitter := "0.1"
 	if maxDefault == "" {

@@ -32,11 +32,11 @@ type controlPlane interface {
 	Close(ctx context.Context) error
 }
 
-// dial returns a connection to a server of the control plane. name is one of the
-// constants destinations, policies and authority. The connection uses TLS if the proxy
+// dial returns a connection to a server of the control plane. The argument name is one of
+// the constants destinations, policies and authority. The connection uses TLS if the proxy
 // has an identity and the settings have an identity of the server. Otherwise it uses
-// cleartext. A TLS connection to a server other than the certificate authority is made
-// after the proxy has a certificate.
+// cleartext. A TLS connection is made after the proxy has a certificate, except the one to
+// the certificate authority.
 func (p *Proxy) dial(
 	ctx context.Context, name string, at settings.Controller, id *identity.Identity, m *meters.Meters,
 ) (grpc.ClientConnInterface, error) {

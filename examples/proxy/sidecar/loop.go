@@ -33,9 +33,10 @@ func (o *ownPorts) at(ip netip.Addr) bool {
 // setOwnPorts sets the addresses to which a path must not connect, in outward for the
 // outbound path and in inward for the inbound path. Both contain all ports of the proxy.
 //
-// The outbound path may connect to these ports at addresses outside this pod. The inbound
-// path must not connect to them at any address. Otherwise a remote client could reach the
-// admin and tap servers through the proxy, and would count as a client on this machine.
+// In outward, the ports are forbidden only at the addresses of this pod. In inward, they
+// are forbidden at all addresses, because a remote client could otherwise reach the admin
+// and tap servers through the proxy. Those servers would then treat it as a client on this
+// machine.
 func (p *Proxy) setOwnPorts(outward, inward *ownPorts) {
 	ports := make([]uint16, 0, len(p.paths)+2)
 	outward.ips = slices.Clone(p.config.Settings.Inbound.IPs)

@@ -78,14 +78,14 @@ type memoryReturner struct {
 }
 
 // isDue reports whether memory should be returned now. It records current, the current
-// usage, as the usage at the last check. It returns true only if the proxy has allocated
-// little since the last check, because otherwise the next garbage collection is near. In
-// addition, one of these conditions must hold:
+// usage, as the usage at the last check. The result is false if the proxy has allocated
+// much since the last check, because a garbage collection then comes soon anyway. Otherwise
+// it is true if one of these conditions holds:
 //
 //   - Since the last return, memory has grown by half, and by at least minReturn.
 //   - At the last return there were at least manyGoroutines, and more than half have ended.
-//   - The last return freed an eighth of the memory. A collection only halves the stack of an
-//     idle goroutine, so another return may free more.
+//   - The last return freed an eighth of the memory. Another return may then free more, because
+//     a collection halves the stack of an idle goroutine, but does not free it.
 func (r *memoryReturner) isDue(current usage) bool {
 	idle := current.allocated-r.last.allocated < current.memory/16
 	r.last = current

@@ -23,7 +23,7 @@ const (
 	maxRequestSize = 64 << 10 // bytes of one request
 )
 
-// serveAdmin adds the admin server to the group operators and returns its address. With an
+// serveAdmin adds the admin server to p.operators and returns its address. With an
 // identity, the server accepts TLS in addition to cleartext, so that scrapers in the mesh
 // can use it.
 func (p *Proxy) serveAdmin(c admin.Config, id *identity.Identity) string {
@@ -34,9 +34,9 @@ func (p *Proxy) serveAdmin(c admin.Config, id *identity.Identity) string {
 	return p.operators.HTTPBehind(wrap, "admin", address(p.config.Settings.Admin.Listen), admin.New(c), p.fallback()...)
 }
 
-// serveTap adds the tap server to the group operators and returns its address, or "" if tap
-// is not configured. With an identity, only the client with the configured name may watch.
-// Without an identity, only clients on this machine may watch.
+// serveTap adds the tap server to p.operators and returns its address, or "" if tap is not
+// configured. With an identity, only the client with the configured name may watch
+// requests. Without an identity, only clients on this machine may watch them.
 func (p *Proxy) serveTap(taps *tap.Registry, describe func() layer.Node, id *identity.Identity) string {
 	if !p.config.TapServed() {
 		return ""
