@@ -18,10 +18,10 @@ import "math"
 // than 1 % are dropped.
 //
 // A probe is a short window with the limit (L - min(√L, L/4)) / 2. It measures base, because half
-// of L should cause no queue. A probe runs every 50 windows, when the limit is first used, and when
+// of L should cause no queue. A probe runs when the limit is first used, every 50 windows, and when
 // L has fallen to 0.6 of its maximum. If the latency fell in proportion to the limit, inner still
-// has a queue. Then L becomes at most twice the limit of the probe, and another probe with half
-// that limit follows.
+// has a queue. In this case another probe follows, with half the limit of this one. L becomes at
+// most twice the limit of this probe.
 type adaptiveControl struct {
 	policy AdaptivePolicy
 
@@ -105,9 +105,10 @@ func (c *adaptiveControl) set(limit float64) {
 	c.mark = max(c.mark, c.limit)
 }
 
-// follow moves base, the estimated latency without a queue, towards the argument latency. This is
-// the mean latency of a window that was not a probe. A latency above base counts only if used is
-// false (at most half of the limit was used) or the limit is at its minimum.
+// follow moves base, the estimated latency without a queue, towards latency, the mean of a window
+// that was not a probe. The argument used reports whether more than half of the limit was used. If
+// used is true, a latency above base is ignored unless the limit is at its minimum, because the
+// latency may come from a queue.
 func (c *adaptiveControl) follow(latency float64, used bool) {
 	switch over := latency - c.base; {
 	case c.base == 0:
@@ -155,10 +156,11 @@ func (c *adaptiveControl) giveUp() int64 {
 	return int64(c.enforced)
 }
 
-// probed processes the window of a probe. It continues the probe with half the limit if the latency
-// fell in proportion to the limit, because inner then still has a queue. It also continues once if
-// the latency is much longer than base, because one measurement may be wrong. Otherwise it ends the
-// probe and updates base.
+// probed processes the window of a probe. If the latency fell in proportion to the limit, inner
+// still has a queue, and the probe continues with half the limit. If the latency of its first
+// window is much longer than base, the probe also continues, because one measurement may be wrong.
+// In all other cases, and if the limit was not used up or is at its minimum, the probe ends. Then
+// probed updates base if a latency was measured.
 func (c *adaptiveControl) probed(w adaptiveWindow) {
 	c.set(c.limit * max(1-w.droppedShare(), adaptiveShrink))
 	if w.samples == 0 {

@@ -50,9 +50,9 @@ type budgetBucket struct{ paidIn, withdrawn uint64 }
 // NewBudget returns a budget that allows ratio retries for each request of the last ttl,
 // and in addition perSecond retries per second.
 //
-// 0 selects the default: 10 s for ttl, 0.2 for ratio, 10 for perSecond. ttl is limited to
-// 1 s to 1 min, ratio to 10, and perSecond to 1 000 000. A negative ratio or perSecond
-// means 0.
+// A ttl of 0 or less means 10 s. Other values of ttl are limited to the range from 1 s to 1 min. A
+// ratio of 0 means 0.2, and a perSecond of 0 means 10. Negative values of these two mean 0. The
+// largest ratio is 10, and the largest perSecond is 1 000 000.
 func NewBudget(ttl time.Duration, ratio float64, perSecond int) *Budget {
 	if ttl <= 0 {
 		ttl = 10 * time.Second
@@ -111,9 +111,9 @@ func (b *Budget) balance() (n int, drawn bool) {
 	return int(max(b.allowed()-float64(b.withdrawn), 0)), b.withdrawn > 0
 }
 
-// budgetGauge publishes the balance of a budget in a metric. It updates the metric at each
-// withdrawal. For the time ttl after a withdrawal, it also updates the metric at every
-// eighth request, because deposits raise the balance.
+// budgetGauge publishes the balance of a budget in a metric. A withdrawal lowers the balance, and
+// each one updates the metric. The deposits of later requests raise the balance again. Therefore
+// every eighth request also updates the metric, for the time ttl after a withdrawal.
 type budgetGauge struct {
 	to     metrics.Gauge
 	budget *Budget
@@ -145,9 +145,9 @@ func (b *Budget) bucket(epoch int64) *budgetBucket {
 	return &b.buckets[epoch%int64(len(b.buckets))]
 }
 
-// advance moves the buckets to the current time and adds the deposits since its previous call. They
-// count in the bucket of the previous call. They must not count for longer than ttl, and the time
-// of each deposit is unknown. The caller must hold mu.
+// advance moves the buckets to the current time and adds the deposits since its previous call. The
+// time of each deposit is unknown. All of them count in the bucket of the previous call, because a
+// deposit must not count for longer than ttl. The caller must hold mu.
 func (b *Budget) advance() {
 	now := time.Since(b.made) // read before the deposits, so that later ones are not counted too early
 	deposits := b.deposits.Load()
@@ -164,8 +164,9 @@ func (b *Budget) epochOf(at time.Duration) int64 {
 	return int64(at / (b.ttl / budgetBuckets))
 }
 
-// rotate makes the bucket with the number epoch the current one, if that is later. It subtracts the
-// counts of expired buckets from paidIn and withdrawn. The caller must hold mu.
+// rotate moves the current bucket, which has the number b.epoch, forward to the number epoch. It
+// does nothing if epoch is not later. It subtracts the counts of expired buckets from b.paidIn and
+// b.withdrawn, which are sums of buckets. The caller must hold mu.
 func (b *Budget) rotate(epoch int64) {
 	if epoch-b.epoch > int64(len(b.buckets)) {
 		b.epoch = epoch - int64(len(b.buckets))

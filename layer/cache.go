@@ -77,13 +77,13 @@ func (p CachePolicy) filled() CachePolicy {
 	return p
 }
 
-// NewCache returns a cache of services, which mk makes. mk should return at once, because
-// all callers with the same key wait for it. If mk returns nil, the request fails with kind
+// NewCache returns a cache of the services that the function mk makes. mk should return at once,
+// because all callers with the same key wait for it. If mk returns nil, the request fails with kind
 // [ErrNoRoute], and the next request calls mk again.
 //
-// The context given to mk ends when ctx ends. It also ends when the cache has dropped the
-// service and the last response of the service has ended. After ctx ended, all requests are
-// rejected with [ErrClosed].
+// Each call of mk gets a new context for its service. This context ends when the cache has dropped
+// the service and the last response of the service has ended. It also ends with ctx, the context of
+// the cache. After the end of ctx, all requests are rejected with [ErrClosed].
 func NewCache[K comparable, Req, Rsp any](
 	ctx context.Context, mk func(ctx context.Context, key K) Service[Req, Rsp], p CachePolicy, opts ...Option[Rsp],
 ) *Cache[K, Req, Rsp] {
@@ -166,9 +166,9 @@ func (c *Cache[K, Req, Rsp]) open(ctx context.Context, key K) (*cacheEntry[K, Re
 	}
 }
 
-// build makes the entry of key in the shard s. The caller must have called claim, with the results
-// making and true. build closes the channel making. If err is nil, the caller must call Done of the
-// entry.
+// build makes the entry of key in the shard s and returns it. Before that, claim must have returned
+// the channel making, and true, for this key. build closes making. If err is nil, the caller must
+// call Done of the entry.
 func (c *Cache[K, Req, Rsp]) build(
 	s *cacheShard[K, Req, Rsp], key K, making chan struct{},
 ) (e *cacheEntry[K, Req, Rsp], err error) {

@@ -55,8 +55,9 @@ func (s *cacheShard[K, Req, Rsp]) claim(c *Cache[K, Req, Rsp], key K) (making ch
 	return making, true, nil
 }
 
-// settle must be called when the creation of the entry e has ended. If the argument keep is true
-// and the context of the cache has not ended, settle adds e to the shard and returns true.
+// settle removes key from the map s.making, because the creation of the entry e has ended. If the
+// argument keep is true and the context of the cache has not ended, settle adds e to the shard and
+// returns true. Otherwise it returns false, and the shard does not get e.
 func (s *cacheShard[K, Req, Rsp]) settle(key K, e *cacheEntry[K, Req, Rsp], keep bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -137,11 +137,11 @@ type Classified[Rsp any] interface {
 	Classifier() Classifier[Rsp]
 }
 
-// ClassifierOf returns the [Classifier] that svc uses, or nil. It returns the classifier of svc if
-// svc is [Classified]. Otherwise it searches the service that svc wraps in the same way. The
-// wrapped service is the result of a method Next or an embedded field Service. A service of a
-// [Stack] with [WithClassifier] and at least one layer is Classified. A [Router], [Failover],
-// [Lazy] or [Reconnect] has no classifier, because it chooses a service for each request.
+// ClassifierOf returns the [Classifier] that svc uses, or nil. If svc is [Classified], this is its
+// classifier. Otherwise ClassifierOf continues with the service that svc wraps: the result of a
+// method Next, or else an embedded field Service. A service of a [Stack] with [WithClassifier] and
+// at least one layer is Classified. A [Router], [Failover], [Lazy] or [Reconnect] has no
+// classifier, because it chooses a service for each request.
 func ClassifierOf[Req, Rsp any](svc Service[Req, Rsp]) Classifier[Rsp] {
 	for svc != nil {
 		if c, ok := svc.(Classified[Rsp]); ok {

@@ -11,9 +11,9 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Observer is notified of the progress of one response. An Observer may also have a method
-// Head(), which reports that the response headers have arrived. [ObserveBody] calls Head
-// only if the connection was upgraded, because the first byte may then arrive late.
+// Observer is notified of the progress of one response. An Observer may also have a method Head(),
+// which is called when the response headers have arrived. [ObserveBody] calls Head only for an
+// upgraded connection, because its first byte may arrive long after the headers.
 type Observer interface {
 	// Data is called after n > 0 bytes of the body were read. It may be called concurrently
 	// with End if the context of the request ends.
@@ -36,11 +36,12 @@ type ResponseObserver[Rsp any] interface {
 	ResponseData(n int, p []byte)
 }
 
-// Completion determines when a response ends. It makes sure that o is notified of the progress and
-// the end of the response. It returns the response to pass on, which may be a wrapper. It is called
-// once for each response, before the body is read. It is not called if Call returned an error. The
-// response also ends when ctx, the context of the request, ends. If a Completion panics, the layer
-// discards the response and calls o.End.
+// Completion determines when a response ends. It calls the methods of o during the response and at
+// its end. It returns the response for the caller, which may be a wrapper of rsp. The response also
+// ends when ctx, the context of the request, ends.
+//
+// A layer calls a Completion once for each response, before the body is read, unless Call returned
+// an error. If the Completion panics, the layer discards the response and calls o.End.
 type Completion[Rsp any] func(ctx context.Context, rsp Rsp, o Observer) Rsp
 
 // AtReturn is the [Completion] for responses that end when Call returns.
@@ -230,9 +231,9 @@ func (b *observedBody) end(err error) {
 	panics.End(observers, err)
 }
 
-// callUntil calls next. It calls o.End when the response ends, or at once if next returns
-// an error. If next or the Completion panics, callUntil discards the response and calls
-// o.End.
+// callUntil sends req to the service next. It calls End of the Observer o when the response ends,
+// or at once if next returns an error. If next or the [Completion] of opts panics, callUntil
+// discards the response and calls o.End.
 func callUntil[Req, Rsp any](
 	ctx context.Context, next Service[Req, Rsp], req Req, opts *options[Rsp], o Observer,
 ) (rsp Rsp, err error) {
@@ -250,16 +251,17 @@ func callUntil[Req, Rsp any](
 	return rsp, nil
 }
 
-// dropUnless is deferred by the method Call of a layer. If *returned is false, Call has ended by a
-// panic or Goexit. Then dropUnless discards *rsp, the response, and calls to.End unless to is nil.
+// dropUnless is deferred by the method Call of a layer. If *returned is false, Call returned an
+// error or ended by a panic or Goexit. Then dropUnless discards *rsp, the response, if *err is nil.
+// It also calls End of the Observer in the argument to, which may be nil.
 func (o *options[Rsp]) dropUnless(returned *bool, rsp *Rsp, err *error, to Observer) {
 	if !*returned {
 		o.dropThenEnd(*rsp, *err, to)
 	}
 }
 
-// dropThenEnd discards the response, and then calls to.End unless to is nil. It is a separate
-// function, so that dropUnless is small enough to be inlined.
+// dropThenEnd discards the response. It then calls End of the Observer in the argument to, which
+// may be nil. It is a separate function, so that dropUnless is small enough to be inlined.
 func (o *options[Rsp]) dropThenEnd(rsp Rsp, err error, to Observer) {
 	if to != nil {
 		defer to.End(nil)
@@ -267,8 +269,8 @@ func (o *options[Rsp]) dropThenEnd(rsp Rsp, err error, to Observer) {
 	o.drop(rsp, err)
 }
 
-// drop is called after a panic. It discards the response if Call has returned one, that is,
-// if err is nil and rsp is not zero.
+// drop discards the response rsp of a Call that failed after it got a response, for example by a
+// panic. It does nothing if err is not nil or rsp is zero.
 func (o *options[Rsp]) drop(rsp Rsp, err error) {
 	if err == nil && !reflect.ValueOf(&rsp).Elem().IsZero() {
 		o.discard(rsp)

@@ -83,8 +83,9 @@ func (s State) Get(key string) any {
 	return nil
 }
 
-// String returns the tree in request order, with one line per node. Children are indented
-// below their node. Next is not indented.
+// String returns the tree as text, with one line per node, in the order in which a request passes
+// the nodes. The nodes in Children follow the line of n and are indented. The node in the field
+// Next follows after them and is not indented.
 func (n Node) String() string {
 	var b strings.Builder
 	n.print(&b, "")

@@ -131,8 +131,8 @@ func (d *Drainer) Drain(ctx context.Context) error {
 	}
 }
 
-// Draining reports whether Drain was called. A readiness probe must fail earlier than that,
-// because clients that do not know about the drain get rejections.
+// Draining reports whether Drain was called. A readiness probe must fail before that call, because
+// Drain rejects the requests of clients that have not yet noticed the probe.
 func (d *Drainer) Draining() bool { return d.state.Load() < 0 }
 
 // InFlight returns the number of open requests.

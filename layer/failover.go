@@ -8,14 +8,13 @@ import (
 	"time"
 )
 
-// Failover returns a service that sends requests to primary. If primary has not been ready for
-// the duration in the argument after, requests go to fallback. If after is 0, they go there at
-// once.
+// Failover returns a service that sends requests to primary. Requests go to fallback if primary has
+// not been ready for the duration in the argument after. If after is 0, they go there at once.
 //
-// Admission: each request goes to primary first, because that shows when primary has recovered. If
-// primary rejects it, the request goes to fallback if the duration is over or the rejection matches
-// [ErrClosed]. Otherwise the rejection is returned, so that a [Queue] above waits. Ready waits for
-// primary at first, and for either service when the duration is over.
+// Admission: each request goes to primary first, because that shows when primary has recovered. A
+// request that primary rejects goes to fallback if primary has been unready for that duration, or
+// if the rejection matches [ErrClosed]. Otherwise the rejection is returned, so that a [Queue]
+// above waits. Ready waits for primary during that time, and then for either service.
 //
 // Cancellation: if primary rejects a request because the caller's context ended, primary
 // does not count as unready.
@@ -23,8 +22,8 @@ import (
 // Body: not touched.
 //
 // Errors: passed unchanged. If both services reject a request, the result is an [Error] of kind
-// [ErrNotReady]. Its cause is the rejection by primary, or by fallback if the rejection by primary
-// matches [ErrClosed].
+// [ErrNotReady]. Its cause is the rejection by primary. If that rejection matches [ErrClosed], the
+// cause is the rejection by fallback instead.
 //
 // Cost: an atomic load while primary is ready; otherwise two clock readings and a
 // rejection. It panics if a service is nil or after is negative.

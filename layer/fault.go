@@ -68,9 +68,8 @@ func (p FaultPolicy[Req]) delay() time.Duration {
 	return p.Delay // the sum does not fit in a Duration
 }
 
-// cause returns the cause of the [Error] for an injected fault. This is the field Err of p. If that
-// has the same text as ErrInjected, the result is nil, because the text of the Error already has
-// it.
+// cause returns p.Err, the cause of the [Error] for an injected fault. It returns nil if p.Err has
+// the text of [ErrInjected], because the text of the Error already contains this text.
 func (p FaultPolicy[Req]) cause() error {
 	if p.Err != nil && p.Err.Error() == ErrInjected.Error() {
 		return nil
@@ -161,8 +160,9 @@ func (f *faultInjection[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, 
 	return rsp, f.err
 }
 
-// hits reports whether the request gets the fault. It does if Match returns true for req and a
-// random number is below Fraction. It does not after the end of the TTL or of ctx.
+// hits reports whether the request gets the fault. The result is true if Match selects req and a
+// random number is below Fraction. A nil Match selects every request. After the end of the TTL or
+// of ctx, the result is false.
 func (f *faultInjection[Req, Rsp]) hits(ctx context.Context, req Req) bool {
 	if f.life.left() <= 0 {
 		f.life.over.Store(true)

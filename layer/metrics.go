@@ -13,18 +13,17 @@ import (
 // Instruments are the metrics in which layers record their measurements. A nil instrument
 // records nothing.
 //
-// The comments of the fields name the labels that a layer binds when it is created. The
-// application binds all other labels before, by the method With, once per endpoint or
-// route. It must declare all labels of a metric. For example, with go-kit's Prometheus
-// package, Responses is
+// When a layer is created, it binds the labels that the comments of the fields name. Before that,
+// the application must bind all other labels, once per endpoint or route, by the method With. It
+// must declare all labels of a metric. For example, with go-kit's Prometheus package, Responses is
 //
 //	prometheus.NewCounterFrom(stdprometheus.CounterOpts{Name: "responses_total"}, []string{"class"})
 //
 // When a layer is created, it adds 0 to its counters and gauges, and sets the gauges Budget and
 // Limit. Therefore every series exists from the start, and an undeclared label panics at once.
 //
-// The layer [Metrics] writes the first group of fields. The layers named in the comments
-// write the others, if [WithMetrics] is set.
+// The layer [Metrics] writes the fields from Requests to Latency. Each other field is written by
+// the layers that its comment names, if [WithMetrics] is set.
 type Instruments struct {
 	Requests      metrics.Counter   // admitted requests
 	Rejections    metrics.Counter   // requests that inner rejected

@@ -25,7 +25,8 @@ type options[Rsp any] struct {
 	to       Instruments
 }
 
-// given applies opts to zero options. It does not replace zero fields by their defaults.
+// given returns the options that opts set. All other fields of the result are zero: given does not
+// replace them by their defaults.
 func given[Rsp any](opts []Option[Rsp]) (o options[Rsp]) {
 	for _, opt := range opts {
 		if opt != nil {

@@ -19,12 +19,12 @@ import (
 // Queue lets requests that inner rejects wait in FIFO order until inner is ready. It is the
 // only layer in which requests wait.
 //
-// Admission: up to capacity requests wait, each for up to maxWait. Only the first of them waits
-// in inner's Ready, so that one free slot wakes one request. If inner was not ready for maxWait
-// while requests waited, the queue enters fail-fast. Then all waiting requests fail, and new
-// ones are rejected until inner is ready. Ready waits until inner is ready or the queue has a
-// free place. Place a [RateLimitBy] or a [Router] above the Queue, because their Ready does not
-// depend on the request.
+// Admission: up to capacity requests wait, each for up to maxWait. Only the first of them waits in
+// inner's Ready, so that one free slot wakes one request. The queue enters fail-fast if inner was
+// not ready for maxWait while requests waited. In fail-fast all waiting requests fail, and new ones
+// are rejected, until inner is ready. Ready waits until inner is ready or the queue has a free
+// place. Place a [RateLimitBy] or a [Router] above the Queue, because their Ready may return nil
+// although they reject the waiting request.
 //
 // Cancellation: a request leaves the queue when its context ends.
 //
@@ -159,9 +159,10 @@ func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 // awaitReady waits until w is at the front of the queue, and then until inner is ready.
 // When it returns, w has left the queue.
 //
-// The result late is true if w has waited for maxWait, or if inner was not ready for maxWait while
-// requests waited. The caller then sends the request once more, to get a rejection with the current
-// reason. Only the request at the front needs a timer, because the others arrived later.
+// The result late is true in two cases: w has waited for maxWait, or inner was not ready for
+// maxWait while requests waited. The caller then sends the request once more, to get a rejection
+// with the current reason. The other waiting requests need no timer, because they arrived after the
+// request at the front and time out later.
 func (q *queue[Req, Rsp]) awaitReady(ctx context.Context, w *waiter) (late bool, err error) {
 	defer q.waiters.leave(w)
 	select {
@@ -193,8 +194,8 @@ func (q *queue[Req, Rsp]) awaitReady(ctx context.Context, w *waiter) (late bool,
 }
 
 // timeout returns the error of the request w, which has waited too long. The argument cause is the
-// rejection by inner. If inner was not ready for maxWait, timeout starts fail-fast, and the other
-// waiting requests time out one after the other.
+// rejection by inner. If inner was not ready for maxWait, timeout starts fail-fast. Then each other
+// waiting request times out when it gets to the front of the queue.
 func (q *queue[Req, Rsp]) timeout(w *waiter, cause error) error {
 	if time.Since(q.waiters.unreadySince()) >= q.maxWait {
 		q.waiters.setRejection(cause)

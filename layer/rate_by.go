@@ -11,13 +11,14 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// RateLimitBy is a [RateLimit] for each key: it admits perSecond requests of each key per
-// second, and bursts of up to burst requests. A key may be a tenant, a client or a route.
+// RateLimitBy is a [RateLimit] for each key. The function key returns the key of a request, for
+// example a tenant, a client or a route. The layer admits perSecond requests of each key per
+// second, and bursts of up to burst requests.
 //
-// Admission: a request takes a token from the bucket of its key. Ready is forwarded,
-// because the key of the next request is unknown. The argument keys is the largest number
-// of buckets; 0 means 65536. For a new key the layer examines eight buckets and removes
-// those that are full. If no bucket can be removed, the request is rejected.
+// Admission: a request takes a token from the bucket of its key. Ready is forwarded, because the
+// key of the next request is unknown. The layer has at most as many buckets as the number in the
+// argument keys; 0 means 65536. For a new key the layer examines eight buckets and removes those
+// that are full. If no bucket can be removed, the request is rejected.
 //
 // Cancellation: a request is rejected, and takes no token, if its context has ended.
 //

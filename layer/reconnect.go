@@ -13,15 +13,15 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Reconnect returns a service that sends requests to a connection. A connection is a service that
-// connect returned. After a connection returned [ErrClosed], connect makes another one. A
-// connection must release its resources when it closes.
+// Reconnect returns a service that sends requests to one connection at a time. A connection is a
+// service that the function connect returned. After a connection returned [ErrClosed], Reconnect
+// calls connect again. A connection must release its resources when it closes.
 //
 // Admission: the first Ready or Call starts connect. Only one connect runs at a time. After a
-// failure, connect runs again when the backoff has passed and a caller needs a connection.
-// Without a connection, Call starts connect and rejects the request at once. Ready waits for
-// the connection, then for its Ready. A connection that returns [ErrClosed] is dropped. It
-// counts as a failed connect if it served no request and lasted for less than b.Max.
+// failure, connect runs again when the backoff b has passed and a caller needs a connection.
+// Without a connection, Call starts connect and rejects the request at once. Ready waits for the
+// connection, then for its Ready. A connection that returns [ErrClosed] is dropped. It counts as a
+// failed connect if it served no request and lasted for less than b.Max.
 //
 // Cancellation: a request is rejected if its context has ended. Canceled callers do not cancel
 // connect. After the end of ctx, Ready and Call return [ErrClosed].

@@ -47,8 +47,9 @@ var (
 // stores up to limit bytes. If limit is 0 or less, the body can be sent again until its
 // first byte was read.
 //
-// The source is closed once, when End was called and the last reader was closed. If an
-// attempt is rejected, its reader is not closed, so the source stays open.
+// The source is closed once, when End was called and no reader is open. An attempt that is rejected
+// does not close its reader. If the last attempt is rejected, the source therefore stays open until
+// the caller closes it.
 func ReplayBody(body io.ReadCloser, get func() (io.ReadCloser, error), limit int64) *BodyReplay {
 	b := &BodyReplay{}
 	b.init(body, get, limit)
@@ -184,8 +185,8 @@ func (r *replayReader) fetch(p []byte) (n int, err error) {
 	return b.source.Read(p)
 }
 
-// take stores the bytes p and the error err that the source returned to r. If r was closed or
-// replaced during the read, later readers read these bytes. The caller must hold the mutex.
+// take stores p and err, the results of a Read of the source for the reader r. If r was closed or
+// replaced during the Read, later readers get the bytes in p. The caller must hold the mutex.
 func (r *replayReader) take(p []byte, err error) {
 	b := r.body
 	if b.err = err; len(p) == 0 {
@@ -308,9 +309,9 @@ func (r fieldReplayer[Req, Rsp]) Idempotent(req Req) bool {
 	return false
 }
 
-// Replay returns a replay of req. Its attempts get their bodies from the function GetBody
-// of req, or else from the stored bytes. Each attempt is a shallow copy of req without
-// GetBody, so that services below do not send it again themselves.
+// Replay returns a replay of req. Its attempts get their bodies from the function GetBody of req,
+// or else from the stored bytes. Each attempt is a shallow copy of req without GetBody, so that a
+// service below cannot send the request again.
 func (r fieldReplayer[Req, Rsp]) Replay(req Req, limit int64) Replay[Req] {
 	body := r.requests.body(req)
 	if body == nil {

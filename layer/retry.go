@@ -13,9 +13,9 @@ import (
 
 // Retry sends a request again if it failed and another attempt may succeed. It retries failures of
 // class [Retryable] or [Throttled], and attempts that exceed AttemptTimeout. Such a retry needs an
-// idempotent request, follows after a pause and withdraws from the [Budget]. Rejections by limits,
-// [Shed] and [Queue] are returned at once, because another attempt adds load. Other rejections are
-// retried without the budget.
+// idempotent request, follows after a pause and withdraws from the [Budget]. A rejected attempt was
+// not sent, and is retried without the budget. But rejections by limits, [Shed] and [Queue], and
+// those that match [ErrClosed], are returned at once.
 //
 // Admission: every request is admitted. If all attempts were rejected, so is the request.
 //
@@ -467,9 +467,8 @@ func (s skip) String() string {
 	return [...]string{"attempts", "unsafe", "pushback", "deadline", "budget", "body", "nothing"}[s]
 }
 
-// text returns the part of the error text that names the reason s. It returns "" for
-// skipAttempts, skipUnsafe and noSkip, because the error text also has the number of
-// attempts.
+// text returns the part of the error text that names the reason s. For skipAttempts, skipUnsafe and
+// noSkip it returns "", because the number of attempts in the error text is enough.
 func (s skip) text() string {
 	return [...]string{
 		"", "", "; the service requests a longer wait than allowed, or no retry", "; no time before the deadline",

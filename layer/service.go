@@ -82,9 +82,9 @@ var polled = func() context.Context {
 }()
 
 // ReadyWhile calls svc.Ready with a context that ends when ctx or life ends, and returns the
-// result. The caller must check afterwards whether life has ended. When life ends, the cause of the
-// context is [context.Canceled]. The cause of life may match [ErrClosed], and svc would return it
-// although svc is not closed.
+// result. The caller must check afterwards whether life has ended. When life ends, the cause of
+// that context is [context.Canceled], not the cause of life. Otherwise svc could return a cause
+// that matches [ErrClosed] although svc is not closed.
 func ReadyWhile[Req, Rsp any](ctx, life context.Context, svc Service[Req, Rsp]) error {
 	if ctx.Err() != nil {
 		return svc.Ready(ctx)
@@ -104,8 +104,8 @@ type wrapper[Req, Rsp any] struct{ Service[Req, Rsp] }
 
 func (w wrapper[Req, Rsp]) Next() Service[Req, Rsp] { return w.Service }
 
-// isBare reports whether err neither is an [Error] nor wraps an error, as the cause of a context.
-// Such an error of [Poll] gives no reason why the service is not ready.
+// isBare reports whether err gives no reason why a service is not ready. The cause of the context
+// of [Poll] is such an error. An [Error], or an error that wraps another error, gives a reason.
 func isBare(err error) bool {
 	_, ours := errors.AsType[*Error](err)
 	return !ours && errors.Unwrap(err) == nil

@@ -177,9 +177,9 @@ func (r *timed) End(err error) {
 	}
 }
 
-// callWithLimit calls next with the context in r, which it cancels when the response has ended. If
-// the argument hidden is true, the limit ends with the response headers. The caller has then set
-// the limit by InitHidden of [reqctx.Context].
+// callWithLimit sends req to the service next with the context in r, and cancels this context when
+// the response has ended. If the argument hidden is true, the time limit ends with the response
+// headers. The caller has then set the limit by InitHidden of [reqctx.Context].
 func callWithLimit[Req, Rsp any](
 	next Service[Req, Rsp], req Req, r *timed, opts *options[Rsp], bodies bodyAccessor[Rsp], hidden bool,
 ) (rsp Rsp, err error) {

@@ -75,9 +75,8 @@ func (f *File[T]) Look() *Seen[T] {
 
 // unchanged reports whether the file at Path is the same as at the last read. The argument info
 // describes the file now. Its size, modification time and identity must be the same as at the last
-// read. The identity differs if another file was renamed to Path. A file that was younger than
-// settled (2 s) at the last read counts as changed, because a later change may have the same
-// modification time.
+// read. The identity differs if another file was renamed to Path. A file younger than settled (2 s)
+// at the last read counts as changed, because a later change may have the same modification time.
 func (f *File[T]) unchanged(info os.FileInfo) bool {
 	return f.info != nil && !f.young && os.SameFile(info, f.info) &&
 		info.Size() == f.info.Size() && info.ModTime().Equal(f.info.ModTime())
