@@ -99,8 +99,8 @@ func (Accessor) ResponseTrailer(r *Reply) layer.Header {
 	return fields(nil)
 }
 
-// Complete notifies o as [Completion] does, with one difference: it calls o.Data with the
-// uncompressed length of each message instead of 1.
+// Complete notifies o of the messages and the end of the reply r, as [Completion] does. For each
+// message it calls o.Data with the uncompressed length, where Completion calls o.Data with 1.
 func (Accessor) Complete(ctx context.Context, r *Reply, o layer.Observer) *Reply {
 	switch {
 	case r != nil && r.stream != nil:

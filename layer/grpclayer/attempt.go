@@ -69,8 +69,9 @@ func (a *attempt) endPick(err error) {
 	}
 }
 
-// explain adds details to err, an error of gRPC. If the last pick was rejected and nothing
-// was sent, it adds that rejection. Otherwise it returns the result of withDetails.
+// explain adds the reason for a failure to err, an error of gRPC. If the last pick was rejected and
+// nothing was sent, it adds that rejection. Otherwise it adds the header, the trailer and the time
+// limit of a layer, as withDetails does.
 func (a *attempt) explain(err error, header, trailer metadata.MD) error {
 	if r := a.rejection.Load(); r != nil && !a.sent.Load() {
 		return &callError{err: err, rejection: r.err}

@@ -297,8 +297,8 @@ func errNotAnAddress(addresses []string) error {
 }
 
 // picker chooses the connection of each call. All pickers of a balancer use the same
-// balance.Balancer. A new picker is published only to let waiting calls pick again, as gRPC does
-// for each new picker.
+// balance.Balancer. A new picker is needed only because gRPC lets waiting calls pick again when it
+// gets one.
 type picker struct{ *towerBalancer }
 
 // Pick chooses a connection for a call, or returns an error. It does not wait.
@@ -467,10 +467,9 @@ func (p *Pick) outcome(info balancer.DoneInfo) error {
 	return info.Err
 }
 
-// unsendable reports whether err means that gRPC could not encode or send the message. It
-// compares the text, because gRPC has no other mark. A server may return an error with
-// the same text. That error arrives with a header. Therefore unsendable must be called
-// only if no bytes were received.
+// unsendable reports whether err means that gRPC could not encode or send the message. It compares
+// the text, because gRPC has no other mark. It must be called only if no bytes were received.
+// Otherwise err may be an error with the same text from the server.
 func unsendable(err error) bool {
 	text := status.Convert(err).Message()
 	return strings.HasPrefix(text, "grpc: error while marshaling") || strings.HasPrefix(text, "grpc: error while compressing") ||

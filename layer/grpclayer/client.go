@@ -161,9 +161,9 @@ func reportEnd(resultOpts []grpc.CallOption, err error) {
 // repeatedStream is a client's stream with one request and many responses. A Retry may open
 // the stream again until the header of the responses arrives.
 //
-// The caller gets the repeatedStream as soon as the first attempt is open, because the
-// header may be late. The Call of the layers runs on another goroutine until the header
-// arrives, the stream ends, or the Retry ends.
+// The caller gets the repeatedStream as soon as the first attempt is open, because the header may
+// be late. Another goroutine sends the call through the layers. Their method Call runs until the
+// header arrives, the stream ends, or the Retry ends.
 type repeatedStream struct {
 	ctx      context.Context //nolint:containedctx // the caller's
 	opened   func()          // called when an attempt is open, so that the caller gets the stream
@@ -459,9 +459,9 @@ func (u *clientUnary) deliver(rsp *Reply, err error) error {
 	return assign(u.reply, rsp.Message)
 }
 
-// setResults stores the header, trailer and peer of rsp where the call options of the caller
-// request it. If rsp is nil, it uses the reply of the last attempt. Then it calls the OnFinish
-// options with err.
+// setResults stores the header, trailer and peer of rsp in the variables of the caller's options
+// [grpc.Header], [grpc.Trailer] and [grpc.Peer]. If rsp is nil, it uses the reply of the last
+// attempt. Then it calls the OnFinish options with err.
 func (u *clientUnary) setResults(rsp *Reply, err error) {
 	if len(u.resultOpts) == 0 {
 		return

@@ -95,7 +95,8 @@ func (c *ControlPlaneConn) Invoke(ctx context.Context, method string, args, repl
 	return c.client.Unary(ctx, method, args, reply, nil, invokeOnLink, atOnce(opts)...)
 }
 
-// NewStream opens a stream. See [Completion] for when the stream ends. NewStream implements
+// NewStream opens a stream. The stream ends when RecvMsg returns an error, when its only response
+// has arrived, or when ctx ends. [Completion] lists all cases. NewStream implements
 // [grpc.ClientConnInterface].
 func (c *ControlPlaneConn) NewStream(
 	ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption,
@@ -295,9 +296,9 @@ func streamOnLink(
 }
 
 // rejectIfLost is called with the error of a call. If the connection is lost and nothing was sent,
-// it records in the attempt of the call that the call was rejected. The connection is lost if its
-// state is not Ready, because it connects only once. In the state Ready, err has another cause,
-// such as missing credentials.
+// it records in the attempt of the call that the call was rejected. A controlLink connects only
+// once, so a connection in any other state than Ready is lost. In the state Ready, err has another
+// cause, such as missing credentials.
 func (l *controlLink) rejectIfLost(ctx context.Context, err error) {
 	if a := attemptOf(ctx); a != nil && status.Code(err) == codes.Unavailable && !a.sent.Load() &&
 		l.cc.GetState() != connectivity.Ready {

@@ -87,8 +87,8 @@ func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, e
 }
 
 // awaitReady connects and waits until the connection is established. It returns an error if
-// connecting fails or limit ends. The state Idle after Connect means that the connection
-// was made and lost, because Connect leaves that state.
+// connecting fails or limit ends. Connect ends the state Idle. If the state is Idle again, the
+// connection was established and then lost, and awaitReady returns errLost.
 func (l *controlLink) awaitReady(limit context.Context) error {
 	l.cc.Connect()
 	for {

@@ -21,8 +21,8 @@ import (
 // the limits and queues of the layer. It is safe for concurrent use.
 //
 // The result of a handler reaches the client unchanged. If a handler returns an error, the layers
-// get only its text and its status. For example, a handler may return the rejection of a call that
-// it made. The layers do not treat its error as a rejection of the request to the handler.
+// get only its text and its status. For example, a handler may return the rejection of another call
+// that it made. The layers do not treat this error as a rejection of the request to the handler.
 type Server struct{ svc Service }
 
 // NewServer returns a Server that applies l to each call. l may be a whole stack, see
@@ -161,8 +161,9 @@ type statusWriter interface {
 // ended the stream.
 var handlerReturned = status.New(codes.OK, "") //nolint:gochecknoglobals // never modified
 
-// limit returns ss with its context replaced by ctx, the context of the layers. If ctx has another
-// Done channel than the context of ss, a layer has set a limit. The stream then ends when ctx ends.
+// limit returns ss with its context replaced by ctx, the context of the layers. A layer that sets a
+// limit uses its own Done channel. If the Done channel of ctx is not that of the context of ss, the
+// stream therefore ends when ctx ends.
 func limit(ctx context.Context, ss grpc.ServerStream) *limitedStream {
 	l := &limitedStream{ServerStream: ss, ctx: ctx}
 	wire, ok := grpc.ServerTransportStreamFromContext(ctx).(statusWriter)

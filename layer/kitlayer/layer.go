@@ -20,10 +20,10 @@ import (
 // Body: not touched.
 //
 // Errors: errors of the middleware and of inner are returned unchanged. If the middleware itself
-// rejects a request, as a limiter does, its error does not match [layer.ErrNotReady]. If one of
-// several calls that a middleware makes was admitted, the middleware must not return the rejection
-// of another one. An outer layer would send the request again. If the middleware changes the type
-// of a message, the call fails with a [TypeError].
+// rejects a request, as a limiter does, its error does not match [layer.ErrNotReady]. A middleware
+// may call inner several times for a request. If one of these calls was admitted, it must not
+// return the rejection of another, because an outer layer would send the request again. If the
+// middleware changes the type of a message, the call fails with a [TypeError].
 //
 // Cost: one allocation for each message that is not a pointer.
 func Layer[Req, Rsp any](mw endpoint.Middleware) layer.Layer[Req, Rsp] {

@@ -43,8 +43,9 @@ func stacks() []byte {
 }
 
 // checkLeaks returns an error if a goroutine runs that is not in before. The error has the stack of
-// one such goroutine. If background is true, the subject has goroutines that end with its context,
-// which has just ended. checkLeaks then first waits for a second.
+// one such goroutine. If background is true, the layer or service under test has goroutines that
+// end with its context. The context has just ended, so checkLeaks waits for a second before it
+// checks.
 func checkLeaks(before map[string]string, background bool) error {
 	if background {
 		time.Sleep(time.Second)

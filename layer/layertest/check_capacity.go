@@ -51,9 +51,9 @@ func storm[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// checkStormCall checks one call of storm. It returns an error if the call has not returned or was
-// served more than once. If canceled is true, storm canceled the call, and the call may fail.
-// Otherwise a layer without a limit and a queue must not reject it.
+// checkStormCall checks the call p of storm. It returns an error if the call has not returned or
+// was served more than once. If canceled is true, storm canceled the call, and the call may fail.
+// If canceled is false, a layer may reject the call only if it has a limit or a queue.
 func (r *rig[Req, Rsp]) checkStormCall(p *probe[Req, Rsp], canceled bool) error {
 	switch {
 	case !p.returned():

@@ -97,8 +97,8 @@ func (r *rig[Req, Rsp]) readyCanceled() error {
 	return nil
 }
 
-// callCanceled checks that calls in flight return when their ctx ends, with errors that are
-// not rejections. Invariant 10 covers calls in a queue.
+// callCanceled checks that calls in flight return when their ctx ends, with errors that are not
+// rejections. The function cancelHarmless checks calls that wait in a queue.
 func (r *rig[Req, Rsp]) callCanceled() error {
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	defer cancel(nil)

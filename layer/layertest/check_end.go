@@ -209,10 +209,10 @@ func endsBy[Req, Rsp any](e env[Req, Rsp], end bodyEnd) error {
 	return r.checkCapacity()
 }
 
-// checkOpen checks the calls in open, whose response bodies have not ended. If the spec
-// declares AtReturn, their responses must be counted as ended. Otherwise the calls must
-// still occupy their slots. before is the number of responses that were counted as ended
-// before these calls.
+// checkOpen checks the calls in the argument open, whose response bodies have not ended. If the
+// spec declares AtReturn, their responses must be counted as ended. Otherwise they must not be
+// counted, and the calls must still occupy their slots. The argument before is the number of
+// earlier responses that were counted as ended.
 func (r *rig[Req, Rsp]) checkOpen(open []*probe[Req, Rsp], before int) error {
 	want := 0
 	if r.AtReturn {

@@ -208,16 +208,16 @@ func (r *rig[Req, Rsp]) cancelHead(round int) error {
 	return nil
 }
 
-// allowOne lets the inner service admit one call. If the function served then returns false,
-// allowOne sleeps for up to 100 ms, see pauseUnless.
+// allowOne lets the inner service admit one call. Then it calls the function served. If the result
+// is false, allowOne sleeps for up to 100 ms, because a queue may pause (see pauseUnless).
 func (r *rig[Req, Rsp]) allowOne(served func() bool) {
 	r.inner.Allow(1)
 	synctest.Wait()
 	r.pauseUnless(served)
 }
 
-// pauseUnless sleeps for up to 100 ms if done returns false. A queue may pause before it sends a
-// call again that the inner service rejected although it was ready.
+// pauseUnless sleeps for up to 100 ms if the function done returns false. If the inner service was
+// ready and still rejected a call, a queue may pause before it sends the call again.
 func (r *rig[Req, Rsp]) pauseUnless(done func() bool) {
 	if done() {
 		return

@@ -67,9 +67,9 @@ func doneRejects[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// innerCalls returns the number of calls of the inner service. If the layer has neither a
-// limit nor a queue, innerCalls counts only the calls that the inner service admitted.
-// Such a layer may leave the rejection to the inner service.
+// innerCalls returns the number of calls of the inner service. A layer that has neither a limit nor
+// a queue may leave the rejection of a request to the inner service. For such a layer, innerCalls
+// counts only the calls that the inner service admitted.
 func (r *rig[Req, Rsp]) innerCalls() int {
 	switch {
 	case r.isLayer() && r.admits():

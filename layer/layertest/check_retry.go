@@ -160,8 +160,8 @@ func (r *rig[Req, Rsp]) checkOneResponse(p *probe[Req, Rsp]) error {
 }
 
 // firstHangs checks a call with a first attempt that hangs. If the layer sends a second attempt, as
-// a hedge does, the call must return its response. Otherwise the check lets the first attempt
-// respond.
+// a hedge does, the call must return the response of the second attempt. Otherwise the check lets
+// the first attempt respond.
 func firstHangs[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	p := r.call(r.ctx, plan{keep: true, each: func(n int) plan { return plan{hold: n == 1, readFirst: true} }})

@@ -215,9 +215,9 @@ func (s *stream) stopReading() bool {
 	return true
 }
 
-// stopWriting closes the writer's side. The argument why is the error that later writes
-// return. Bytes that were written can still be read. stopWriting returns false if it was
-// called with net.ErrClosed before.
+// stopWriting closes the writer's side and returns true. The argument why is the error that later
+// writes return. Bytes that were written can still be read. If Close has stopped the writer before,
+// with net.ErrClosed, stopWriting does nothing and returns false.
 func (s *stream) stopWriting(why error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

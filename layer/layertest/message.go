@@ -70,8 +70,8 @@ func setBody[T any](message T, body io.ReadCloser) {
 }
 
 // mismatch compares the message got with factory(i). It returns the name of the first part that
-// differs, or "". A layer may change parts that are equal in factory(i) and factory(i+1). Such a
-// part counts only if it is a map or slice and is nil only in got.
+// differs, or "". Parts that are equal in factory(i) and factory(i+1) are ignored, because a layer
+// may change them. But a map or slice that is nil only in got always counts as different.
 func mismatch[T any](got T, factory func(int) T, i int) string {
 	if reflect.TypeFor[T]().Kind() == reflect.Interface {
 		return "" // the layer may have wrapped it
@@ -97,9 +97,10 @@ func changed[T any](got, want, again T) string {
 	})
 }
 
-// firstPart calls differs for each part of a message, with the values that the part has in
-// messages. It returns the name of the first part for which differs returns true, or "". The parts
-// of a pointer to a struct are its exported fields except Body. Any other message is one part.
+// firstPart calls the function differs for each part of a message, with the values of the part in
+// all messages. It returns the name of the first part for which differs returns true, or "". The
+// parts of a pointer to a struct are its exported fields except Body. Any other message is one
+// part.
 func firstPart[T any](messages []T, differs func([]reflect.Value) bool) string {
 	values := make([]reflect.Value, len(messages))
 	for i, m := range messages {
