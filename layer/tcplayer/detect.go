@@ -33,11 +33,11 @@ type Protocols struct {
 // identity headers, as in linkerd's proxy. [WithSkipDetect] avoids the wait.
 //
 // Admission: the chosen server decides. A rejected connection stays open if no byte was read from
-// it, as for a TCP connection on Linux. Otherwise it is reset, with an error that does not match
-// [layer.ErrNotReady]. Ready returns nil if one server is ready. Otherwise it waits for the last
-// server that is not nil. Cancellation: the end of ctx ends the wait and resets the connection.
-// Body: Detect removes the read deadline of the connection. Cost: 1 KiB and two system calls for
-// each connection.
+// it. This holds for a TCP connection on Linux. Other rejected connections are reset, with an error
+// that does not match [layer.ErrNotReady]. Ready returns nil if one server is ready. Otherwise it
+// waits for the last server that is not nil. Cancellation: the end of ctx ends the wait and resets
+// the connection. Body: Detect removes the read deadline of the connection. Cost: 1 KiB and two
+// system calls for each connection.
 //
 // Errors: errors of the server are returned unchanged. Other errors are a [layer.Error]. It
 // matches [layer.ErrNoRoute] without a server, and [io.ErrUnexpectedEOF] if the client
@@ -110,10 +110,10 @@ func canceledError(ctx context.Context, at string) error {
 	return &layer.Error{Layer: at, Kind: layer.ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx)}
 }
 
-// serveNext calls svc with the connection next, which is conn or a wrapper that also returns the
-// bytes that a peek has read from conn. If svc is nil, or svc rejects next after bytes were read,
-// serveNext resets the connection and returns an error that is not a rejection. The argument at is
-// the name of the layer for errors.
+// serveNext calls svc with the connection next. This is conn, or a wrapper of conn that first
+// returns the bytes that a peek has read. serveNext resets the connection if svc is nil, or if svc
+// rejects next after bytes were read. The error is then not a rejection. The argument at is the
+// name of the layer for errors.
 func serveNext(ctx context.Context, at string, svc Server, conn, next net.Conn) (ByteCount, error) {
 	if svc == nil {
 		reset(next)
@@ -193,8 +193,8 @@ type detectMeters struct {
 }
 
 // record counts the result of a detection and records its duration since start. If err is nil, the
-// result is the protocol spoken. Otherwise it is a timeout or another error. If m is nil, or err
-// occurred after the end of ctx, record does nothing.
+// result is the argument spoken, the protocol of the connection. Otherwise it is a timeout or
+// another error. If m is nil, or err occurred after the end of ctx, record does nothing.
 func (m *detectMeters) record(ctx context.Context, start time.Time, spoken Protocol, err error) {
 	switch {
 	case m == nil, err != nil && ctx.Err() != nil:
@@ -257,8 +257,8 @@ func (o *detectOptions) skips(ctx context.Context, conn net.Conn) bool {
 	return o.skip != nil && o.skip(ctx, conn)
 }
 
-// noBytesError ends a connection that failed with err before the client sent enough bytes.
-// It closes the connection after io.EOF and resets it after another error. It returns a
+// noBytesError ends a connection on which the client sent too few bytes for the detection. If err
+// is io.EOF, it closes the connection. After any other err, it resets the connection. It returns a
 // [layer.Error] with the given reason. The argument at is the name of the layer.
 func (o *detectOptions) noBytesError(conn net.Conn, at, reason string, err error) error {
 	e := &layer.Error{Layer: at, Reason: reason, Err: err}
@@ -274,7 +274,7 @@ func (o *detectOptions) noBytesError(conn net.Conn, at, reason string, err error
 	return e
 }
 
-// choice has the servers that are not nil, of those to which a detection can pass a connection.
+// choice has the servers between which a detection chooses. Servers that are nil are left out.
 type choice struct{ servers []Server }
 
 func newChoice(servers ...Server) choice {
@@ -340,10 +340,10 @@ const preface = "PRI * HTTP/2.0"
 // protocolOf returns the protocol of a connection with the given first bytes. The result is
 // final if more bytes cannot change it.
 //
-// A malformed request line counts as HTTP/1, so that an HTTP server rejects it. As opaque
-// bytes it could reach a lenient parser with unchecked header fields. An incomplete line
-// that begins with a token counts as HTTP/1, but this result is not final. Therefore
-// Detect waits up to its timeout for the end of such a line.
+// A malformed request line counts as HTTP/1, so that an HTTP server rejects it. If it counted as
+// opaque, a lenient HTTP parser could accept it, with header fields that were not checked. An
+// incomplete line that begins with a token counts as HTTP/1, but this result is not final.
+// Therefore Detect waits up to its timeout for the end of such a line.
 func protocolOf(first []byte) (p Protocol, final bool) {
 	if bytes.HasPrefix(first, []byte(preface)) {
 		return HTTP2, true

@@ -20,10 +20,9 @@ import (
 // Endpoint makes TCP connections to one address. It is a [Service] and safe for concurrent use. It
 // is ready unless the last connection attempt failed.
 //
-// Admission: Call connects. After a failed attempt, TLS included, it rejects requests
-// until a backoff ends. Then it allows one attempt at a time, the probe. A waiting Ready
-// starts a probe and closes the new connection. If no Ready waits, the next Call is the
-// probe.
+// Admission: Call connects. After a failed attempt, TLS included, Call rejects requests until a
+// backoff ends. Then one attempt at a time is allowed, the probe. If a caller waits in Ready, Ready
+// makes the probe and closes the new connection. Otherwise the next Call is the probe.
 //
 // Cancellation: when ctx ends, Call rejects the request. The attempt continues up to the
 // limit of [WithConnectTimeout], because its result updates the state of the endpoint. The
@@ -236,9 +235,9 @@ func WithConnectTimeout(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.connectTimeout = d })
 }
 
-// WithBackoff sets the backoff after a failed attempt. The default is 100 ms to 1 s with a
-// jitter of 10 %. Zero fields of b have the values of [layer.DefaultBackoff]. Invalid
-// values panic.
+// WithBackoff sets the backoff after a failed attempt. Without this option, or if b is zero, it is
+// 100 ms to 1 s with a jitter of 10 %. In any other b, a Min or Max of 0 means that of
+// [layer.DefaultBackoff]. Invalid values panic.
 func WithBackoff(b layer.Backoff) EndpointOption {
 	if err := backoff.Check(b); err != nil {
 		panic("tcplayer: WithBackoff: " + err.Error())

@@ -16,7 +16,7 @@ import (
 // [Transparent], so that [OriginalDst] returns the destination of the connection. The
 // function report runs on the goroutine of Call. [ErrorKind] classifies the error.
 //
-// Admission, cancellation, body and errors: as in next. Cost: the call of report. A nil
+// Admission, cancellation, body and errors: as in the server below. Cost: the call of report. A nil
 // report panics.
 func OnError(report func(ctx context.Context, conn net.Conn, err error)) layer.Layer[net.Conn, ByteCount] {
 	if report == nil {

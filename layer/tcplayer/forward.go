@@ -177,8 +177,8 @@ func (p *pair) finish() {
 }
 
 // eofConn is the connection below a TLS connection of this package. It records a TCP EOF that
-// arrives without close_notify. crypto/tls returns io.EOF in both cases. An attacker can forge a
-// TCP EOF, but not close_notify.
+// arrives without close_notify. crypto/tls returns io.EOF with and without close_notify. The
+// difference matters, because an attacker can forge a TCP EOF, but not close_notify.
 type eofConn struct {
 	net.Conn
 	ended atomic.Bool

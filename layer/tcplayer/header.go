@@ -38,9 +38,9 @@ type TransportHeader struct {
 }
 
 // NewTransportHeader returns the header for a connection to the given port of an endpoint. For a
-// gateway, the argument authority is the "name:port" of the server behind the gateway, and the
-// header has this name and port. As in linkerd's proxy, an authority without a port is ignored. If
-// the host in authority is not a DNS name, the header has only its port.
+// gateway, the argument authority is the "name:port" of the server behind the gateway. The header
+// then has the port of authority, and also the name if it is a DNS name. As in linkerd's proxy, an
+// authority without a port is ignored.
 func NewTransportHeader(port uint16, authority string, p Protocol) TransportHeader {
 	h := TransportHeader{Port: port, Protocol: p}
 	host, text, err := net.SplitHostPort(authority)
@@ -157,11 +157,11 @@ type TransportServers struct {
 }
 
 // DetectTransport returns a [Server] that reads the [TransportHeader] of a connection. A connection
-// can have a header only if its TLS negotiated [TransportProtocol]; see [DetectTLS]. The rest of
-// the connection goes to Header, and [TransportHeaderFromContext] returns the header. If the header
-// has no name, LocalAddr and [OriginalDst] of the connection return the port of the header, so that
-// [Forward] connects to this port. Other connections go to None. If they did not negotiate
-// TransportProtocol, no byte of them is read.
+// can have a header only if its TLS negotiated [TransportProtocol]; see [DetectTLS]. The server
+// to.Header gets the rest of the connection. [TransportHeaderFromContext] returns the header. If
+// the header has no name, LocalAddr and [OriginalDst] of the connection return the port of the
+// header, so that [Forward] connects to it. Connections without a header go to the server to.None.
+// If they did not negotiate TransportProtocol, no byte of them is read.
 //
 // A client that sends an incomplete header within 10 s ([WithDetectTimeout]) is reset. A
 // header has up to 64 KiB. The identity of the client is not checked; see [TLSState].

@@ -253,8 +253,8 @@ func (h *observedConn) WriteTo(w io.Writer) (n int64, err error) {
 // firstRead is the buffer size of writeFirst, in bytes.
 const firstRead = 1 << 10
 
-// writeFirst copies the result of one Read to w. The observers are then notified of the first byte
-// as soon as it arrives. At EOF it returns 0 and nil.
+// writeFirst copies the result of one Read to w. The Read notifies the observers of the first byte
+// as soon as it arrives. At EOF writeFirst returns 0 and nil.
 func (h *observedConn) writeFirst(w io.Writer) (int64, error) {
 	buf := make([]byte, firstRead)
 	n, err := h.Read(buf)

@@ -38,9 +38,9 @@ func (i Instruments) orDiscard() Instruments {
 	return i
 }
 
-// Meter counts connections and their bytes. Use one Meter for all connections with the
-// same labels, because it calls With once for each value of the label "errno". A Meter is
-// safe for concurrent use. It ignores a panic of an instrument.
+// Meter counts connections and their bytes. Use one Meter for all connections with the same labels,
+// because each Meter makes a new counter for each value of the label "errno". A Meter is safe for
+// concurrent use. It ignores a panic of an instrument.
 type Meter struct {
 	to     Instruments
 	clean  metrics.Counter // connections closed without a system error
@@ -123,8 +123,8 @@ func (s *meteredServer) Next() Server { return s.Server }
 
 func (s *meteredServer) Describe() layer.Node { return layer.Node{Name: "meter"} }
 
-// WrapDial returns a function that calls dial and counts the connections and their bytes.
-// It is for [WithDialContext] or the field Dial of a [Dialer].
+// WrapDial returns a function that makes connections with the function dial, and counts them and
+// their bytes. It is for [WithDialContext] or the field Dial of a [Dialer].
 func (m *Meter) WrapDial(
 	dial func(ctx context.Context, network, addr string) (net.Conn, error),
 ) func(ctx context.Context, network, addr string) (net.Conn, error) {

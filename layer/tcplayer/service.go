@@ -137,7 +137,7 @@ func (Accessor) ResponseHeader(net.Conn) layer.Header { return noFields{} }
 // ResponseTrailer returns a header without fields.
 func (Accessor) ResponseTrailer(net.Conn) layer.Header { return noFields{} }
 
-// Complete calls [UntilClosed].
+// Complete notifies o of the bytes and the end of conn, as [UntilClosed] does.
 func (Accessor) Complete(ctx context.Context, conn net.Conn, o layer.Observer) net.Conn {
 	return UntilClosed(ctx, conn, o)
 }

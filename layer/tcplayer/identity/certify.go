@@ -136,8 +136,8 @@ func (i *Identity) accept(rsp *pb.CertifyResponse) (*certificate, error) {
 	return &certificate{cert, expires}, nil
 }
 
-// parseChain parses the certificate leaf and its intermediate certificates others, all in
-// DER. The leaf comes first in the result.
+// parseChain parses a certificate chain in DER. The argument leaf is the certificate of the
+// identity, and others has the intermediate certificates. The leaf comes first in the result.
 func parseChain(leaf []byte, others [][]byte) ([]*x509.Certificate, error) {
 	first, err := x509.ParseCertificate(leaf)
 	if err != nil {
