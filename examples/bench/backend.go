@@ -30,8 +30,8 @@ const (
 	responseTrailers = "\x00\x0bgrpc-status\x010"
 )
 
-// backend is the role of the HTTP and gRPC server to which all proxies forward requests. It
-// serves until the process ends.
+// backend runs the HTTP and gRPC server to which all proxies forward requests. It is the
+// main function of a child process, and serves until the process ends.
 func backend(_ context.Context, _ []string, ready func(string, command)) error {
 	small, large := http1Response(responseSize), http1Response(largeSize)
 	call, largeCall := message(responseSize), message(largeSize)
@@ -60,10 +60,10 @@ func http1Response(size int) string {
 	return "HTTP/1.1 200 OK\r\nContent-Type: text/plain" + contentLength + strconv.Itoa(size) + headEnd + strings.Repeat("x", size)
 }
 
-// http1Responder returns a function that serves one HTTP/1.1 connection. The caller calls the
-// function after each read. The function appends a response to the field out for each complete
-// request. A GET request with largePath gets the response in the argument large, and other
-// requests get that in small.
+// http1Responder returns a function that serves the HTTP/1.1 connection w. The caller calls
+// the function after each read. For each complete request, the function appends a response
+// to w.out. The response is the argument large for a GET request with largePath, and small
+// for all other requests.
 func (w *wire) http1Responder(small, large string) func() {
 	response := "" // to the last request
 	return func() {
@@ -85,10 +85,10 @@ func (w *wire) http1Responder(small, large string) func() {
 	}
 }
 
-// grpcResponder returns a function that serves one gRPC connection. The caller calls the
-// function after each read. The function responds to each complete call. A call with a request
-// of downloadSize bytes gets the response in the argument large, and other calls get that in
-// small.
+// grpcResponder returns a function that serves the gRPC connection w. The caller calls the
+// function after each read. The function responds to each complete call. The response is
+// the argument large for a call with a request of downloadSize bytes, and small for all
+// other calls.
 func (w *wire) grpcResponder(small, large string) func() {
 	received := make(map[uint32]int) // bytes of each open request
 	return func() {

@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// clientCounts is the result of the role clients. It counts the requests and the failed ones.
-// The field Generations is the highest value of [generationHeader] in a response.
+// clientCounts is the result of the process with the role named clients. It counts the
+// requests and the failed ones. The field Generations is the highest value of
+// [generationHeader] in a response.
 type clientCounts struct {
 	Requests, Failed, Generations int
 	First                         string // error of the first failed request; "" if none failed

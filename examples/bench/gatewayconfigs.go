@@ -93,8 +93,9 @@ http {
 		eachRoute(s, "    location %[1]s { proxy_pass http://b; }\n"))}
 }
 
-// caddyFiles returns a configuration in JSON, because the conversion of a Caddyfile with
-// many routes takes longer than its reload.
+// caddyFiles returns the content of the configuration file of Caddy, by file name. The
+// format is JSON, because Caddy needs more time to convert a Caddyfile with many routes
+// than to reload.
 func caddyFiles(s gatewaySettings) map[string]string {
 	route := fmt.Sprintf(`,
 {"match": [{"path": ["%%[1]s/*"]}], "terminal": true, "handle": [{"handler": "reverse_proxy", "load_balancing": {"retries": 1},

@@ -24,8 +24,8 @@ const (
 )
 
 // gatewayLoops returns the loads of gateways in the order in which their tables are
-// printed. The small number of routes is fewRoutes, and the argument many is the large
-// number.
+// printed. Gateways are measured with two numbers of routes: fewRoutes and the argument
+// many.
 func gatewayLoops(many int) []loop {
 	few, most := fmt.Sprintf(routesProtocol, fewRoutes), fmt.Sprintf(routesProtocol, many)
 	return []loop{{few, 0}, {few, gatewayRate}, {most, 0}, {most, gatewayRate}}
@@ -45,10 +45,10 @@ type gateway struct {
 	reload func(ctx context.Context, g gateway, p *process, s gatewaySettings) error
 }
 
-// gatewaySettings has the parts of the configuration of a gateway that differ between runs. The
-// field generation is the value of the response header [generationHeader]. The field master
-// makes nginx start a master process. A reload needs that process. It is left out while CPU time
-// is measured.
+// gatewaySettings has the parts of the configuration of a gateway that differ between runs.
+// The field generation is the value of the response header [generationHeader]. If the field
+// master is true, nginx starts a master process, which a reload needs. It is false while
+// CPU time is measured.
 type gatewaySettings struct {
 	dir           string
 	listen, admin string
@@ -65,7 +65,7 @@ const generationHeader = "X-Generation"
 // routePath returns the path prefix of the route with the number i.
 func routePath(i int) string { return fmt.Sprintf("/route-%05d", i) }
 
-// signalReload makes the program of p read its files again by SIGHUP.
+// signalReload sends SIGHUP to the program of p, which then reads its files again.
 func signalReload(_ context.Context, _ gateway, p *process, _ gatewaySettings) error {
 	return p.cmd.Process.Signal(syscall.SIGHUP)
 }

@@ -119,9 +119,9 @@ type summary struct {
 	P99      time.Duration
 }
 
-// run sends requests for some time and waits for their responses. line has two numbers. The
-// first is the rate in requests per second, or 0 for a closed loop. The second is the
-// duration in seconds.
+// run sends requests for a given time, waits for their responses, and returns a summary.
+// line has two numbers. The first is the rate in requests per second, or 0 for a closed
+// loop. The second is the duration in seconds.
 func (l *load) run(line string) (any, error) {
 	var rate, seconds float64
 	if _, err := fmt.Sscan(line, &rate, &seconds); err != nil {

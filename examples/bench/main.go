@@ -32,9 +32,9 @@ import (
 	"github.com/gotower/gotower/examples/internal/cli"
 )
 
-// The names of the protocols that are measured. fixedRate is the rate of the open loop in
-// requests per second. In the download protocols, responses have a large body, and in the upload
-// protocols, requests have one.
+// The names of the protocols that are measured. Requests have a large body in the upload
+// protocols, and responses have one in the download protocols. fixedRate is the rate of the
+// open loop in requests per second.
 const (
 	http1Protocol    = "http1"
 	grpcProtocol     = "grpc"

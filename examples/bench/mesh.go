@@ -16,8 +16,8 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// authorityName and serverName are the names in the certificates of the certificate authority,
-// and of the second sidecar, which is in front of the server.
+// authorityName is the name in the certificate of the certificate authority. serverName is
+// the name in the certificate of the second sidecar, which is in front of the server.
 const (
 	authorityName = "identity.cluster.local"
 	serverName    = "server.cluster.local"

@@ -14,17 +14,18 @@ import (
 	"time"
 )
 
-// roleVariable is the environment variable that contains the role of a process. It is set
-// if this program has started the process from itself.
+// roleVariable is the environment variable that contains the role of a child process of
+// this program. The parent process does not have it.
 const roleVariable = "GOTOWER_BENCH_ROLE"
 
-// role is the main function of a process that this program starts from itself. args are the
-// arguments of the process. When the role accepts work, it calls ready. The arguments of ready
-// are the address of the role, and the function for commands of the parent process.
+// role is the main function of a child process of this program. args are the arguments of
+// the process. The role calls ready when it accepts work. It passes its address, and the
+// function serve, which runs the commands of the parent process.
 type role func(ctx context.Context, args []string, ready func(addr string, serve command)) error
 
-// command is a function of a role for its parent process. The parent writes line to the process.
-// The process calls the function and writes the result as JSON.
+// command is the function by which a child process runs a command of its parent. The parent
+// writes line to the child. The child calls the function, and writes the result to the
+// parent as JSON.
 type command func(line string) (result any, err error)
 
 // playRole runs the role r. It first writes the address of the role to the output out. For

@@ -49,8 +49,8 @@ func memory(string) (any, error) {
 	return usage{Allocations: m.Mallocs}, nil
 }
 
-// listen listens on a free port of loopback. It then calls ready with the address and the
-// command memory.
+// listen listens on a free port of loopback. It then calls ready with the address, and with
+// the function memory as the command.
 func listen(ready func(string, command)) (net.Listener, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err == nil {
@@ -158,7 +158,7 @@ func hop(ctx context.Context, args []string, ready func(string, command)) error 
 }
 
 // control is the role of the destination controller, which the sidecar asks for the
-// endpoints of the authority name. The only endpoint is the backend.
+// endpoints of the constant name. The only endpoint is the backend.
 func control(ctx context.Context, args []string, ready func(string, command)) error {
 	addr, err := netip.ParseAddrPort(args[0])
 	if err != nil {

@@ -27,10 +27,10 @@ func split() (proxy, others []int, err error) {
 	return all[:1], all[min(1, len(all)-1):], nil
 }
 
-// run starts cmd as a process on the given CPUs, and sends the error of the start, or nil, to
-// started. It then waits until the process has ended. Until then it keeps its operating system
-// thread, because the kernel kills the process when this thread ends. The thread is not used
-// again, because its CPUs are restricted.
+// run starts cmd as a process on the given CPUs, and sends the error of the start, or nil,
+// to started. It then waits until the process has ended. It locks its operating system
+// thread until then, because the kernel kills the process when the thread ends. It does not
+// unlock the thread, because other code must not run on the restricted CPUs.
 func run(cmd *exec.Cmd, cpus []int, started chan<- error) {
 	runtime.LockOSThread()
 	var set unix.CPUSet

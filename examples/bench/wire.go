@@ -35,9 +35,9 @@ type frame struct {
 	payload     []byte
 }
 
-// wire is a connection with its unprocessed input and its unwritten output. It does not decode
-// header blocks. It announces a size of 0 for the header table of HPACK, so that header blocks
-// do not depend on each other.
+// wire is a connection with its unprocessed input and its unwritten output. It skips header
+// blocks without decoding them. Later blocks do not depend on a skipped block, because wire
+// announces a size of 0 for the header table of HPACK.
 type wire struct {
 	conn   net.Conn
 	room   []byte // memory of the field in

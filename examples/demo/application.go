@@ -59,9 +59,9 @@ func (a *application) replica(ctx context.Context, service, pod string, register
 	return a.announced(ctx, &g, service, pod, addr)
 }
 
-// announced runs the servers of g in the background, and adds addr to the controller as an
-// endpoint of service with the label pod. When ctx ends, it removes the endpoint and waits for
-// drainTime. It then stops g.
+// announced runs the servers of the group g in the background, and adds addr to the
+// controller as an endpoint of service. The label "pod" of the endpoint is the argument
+// pod. When ctx ends, announced removes the endpoint, waits for drainTime, and stops g.
 func (a *application) announced(ctx context.Context, g *serve.Group, service, pod, addr string) error {
 	if err := g.Err(); err != nil {
 		return err

@@ -53,9 +53,9 @@ func (r *running) listening(ctx context.Context, p pod, port uint16) error {
 	})
 }
 
-// nginx writes a configuration file for nginx in the pod p and returns its path. The server
-// responds with the name of the pod and the URI of the request. While the file of
-// [running.failing] exists, it responds with 500 to requests to the service shop.
+// nginx writes a configuration file for nginx in the pod p and returns its path. nginx
+// responds with the name of the pod and the URI of the request. While the file at the path
+// of [running.failing] exists, nginx responds with 500 to requests to the service shop.
 func (r *running) nginx(p pod) (file string, err error) {
 	dir := filepath.Dir(r.failing(p))
 	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // for another user

@@ -15,8 +15,8 @@ func (r *running) runAsApp(ctx context.Context, p pod, argv ...string) (string, 
 	return output(command(ctx, p, app, nil, argv...))
 }
 
-// The constant requests is the number of requests that most checks send. checkClientID sends as
-// many as the constant forged, and checkPodAddress as many as the constant direct.
+// The numbers of requests that checks send. checkClientID uses the constant forged, and
+// checkPodAddress uses the constant direct. Most other checks use the constant requests.
 const (
 	requests = 200
 	forged   = 20

@@ -12,8 +12,8 @@ import (
 )
 
 // checkDeniedRequest sends a request from a pod without a proxy to a port that permits only
-// the client. It verifies that the status is 403, and that metrics, tap and an explanation
-// of the proxy show the denial.
+// the client. It verifies that the status is 403. It also verifies that the proxy shows the
+// denial in its metrics, in tap, and in the explanation of the request.
 func (r *running) checkDeniedRequest(ctx context.Context) (string, error) {
 	url := "http://" + netip.AddrPortFrom(r.web1.addr, r.api.addr.Port()).String() + "/"
 	out, err := r.runAsApp(ctx, r.unmeshedClient, "curl", "-sS", "--max-time", "30", "-o", "/dev/null", "-w", "%{http_code}", url)
@@ -64,8 +64,8 @@ func (r *running) checkDeniedConnection(ctx context.Context) (string, error) {
 }
 
 // denials returns how many requests or connections the proxy of the pod p has denied. The
-// argument metric is the name of the counter. It counts only denials by the policy with the name
-// server. A number of 0 is an error.
+// argument metric is the name of the counter. The argument server is the name of a policy,
+// and only its denials are counted. A number of 0 is an error.
 func denials(ctx context.Context, p pod, metric, server string) (n int, err error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	url := fmt.Sprintf("http://%s/metrics", netip.AddrPortFrom(p.addr, adminPort))

@@ -180,14 +180,16 @@ func (r *running) checkAccrual(ctx context.Context) (string, error) {
 		failures, time.Since(recovered).Seconds()), nil
 }
 
-// shopLabels returns the labels by which metrics identify a route of the service parent.
-// kind is the kind of the route, such as HTTPRoute, and route is its name.
+// shopLabels returns the labels by which metrics identify a route. The argument parent is
+// the name of the service to which the route belongs. kind is the kind of the route, such
+// as HTTPRoute, and route is its name.
 func shopLabels(parent, kind, route string) []string {
 	return []string{fmt.Sprintf("parent_name=%q", parent), fmt.Sprintf("route_kind=%q", kind), fmt.Sprintf("route_name=%q", route)}
 }
 
-// clientSeries returns a sum over the metrics of the client's proxy. It adds the series with a
-// name and labels that begin with prefix and contain all elements of labels.
+// clientSeries returns a sum over series in the metrics of the client's proxy. A series is
+// added if its text begins with prefix and contains all elements of labels. The text is the
+// name, followed by the labels.
 func (r *running) clientSeries(ctx context.Context, prefix string, labels ...string) (sum int, err error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	url := fmt.Sprintf("http://%s/metrics", netip.AddrPortFrom(r.client.addr, adminPort))
@@ -213,8 +215,8 @@ func (r *running) stackHas(ctx context.Context, texts ...string) error {
 	return contains("/stack", out, texts...)
 }
 
-// routed returns an error if the route labels of t have unexpected values. They must name the
-// service parent, a route of the given kind, and the service backend.
+// routed returns an error if the route labels of t have unexpected values. The expected
+// values are the names of the services parent and backend, and the kind of the route.
 func (t tapped) routed(parent service, kind string, backend service) error {
 	labels := t.init.RouteLabels
 	return errors.Join(label(labels, "parent_kind", "Service"), label(labels, "parent_name", parent.name),

@@ -94,9 +94,9 @@ func (r *running) tapPod(ctx context.Context, path string, p pod) (tapped, error
 	return tapped{}, fmt.Errorf("%s: tap ended without a complete request", p.name)
 }
 
-// explained watches the tap of the pod p and calls send repeatedly, until the tap has shown a
-// complete request to path with an explanation. It returns the event of the request headers, and
-// the explanation as text.
+// explained watches the tap of the pod p and calls send repeatedly. It stops when the tap
+// has shown a complete request to path, with the explanation of how the proxy handled it.
+// The result init is the event of the request headers, and why is the explanation as text.
 func (r *running) explained(ctx context.Context, p pod, path string, send func()) (init tap.Event, why string, err error) {
 	inits := map[uint64]tap.Event{}
 	err = r.tapWhile(ctx, p, &tappb.WatchRequest{Match: match.PathPrefix(path), Explain: true}, send, func(e tap.Event) bool {
@@ -153,8 +153,9 @@ func (r *running) tapWhile(ctx context.Context, p pod, req *tappb.WatchRequest, 
 	return fmt.Errorf("%s: tap ended too early", p.name)
 }
 
-// explainShop sends requests to path of shop from the client, until the tap of the client
-// explains one of them. It returns this explanation.
+// explainShop sends requests to path of shop from the client until the tap of the client
+// shows the explanation of a request. It returns this explanation: how the proxy handled
+// the request.
 func (r *running) explainShop(ctx context.Context, path string) (string, error) {
 	_, why, err := r.explained(ctx, r.client, path, func() {
 		_, _ = r.runAsApp(ctx, r.client, "curl", "-sS", "--max-time", "30", "http://"+r.shop.host()+path+"?"+encryptedMarker)
@@ -162,8 +163,8 @@ func (r *running) explainShop(ctx context.Context, path string) (string, error) 
 	return why, err
 }
 
-// contains returns an error unless text contains each element of want. The argument name says in
-// the error which text it is.
+// contains returns an error unless text contains each element of want. The argument name
+// identifies text in the error.
 func contains(name, text string, want ...string) (err error) {
 	for _, w := range want {
 		if !strings.Contains(text, w) {

@@ -150,7 +150,7 @@ func (c cluster) destinations(policy object) ([]byte, error) {
 }
 
 // servers returns the inbound policies of the pods of the service, in the format of the
-// configuration file. They permit only clients with the service account client.
+// configuration file. They permit only clients with a service account named "client".
 func (s service) servers() []object {
 	servers := make([]object, 0, len(s.pods))
 	for _, p := range s.pods {

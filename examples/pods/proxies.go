@@ -33,8 +33,8 @@ func (r *running) startProxies(ctx context.Context) error {
 	return nil
 }
 
-// proxyProgram returns the path of the program to run as the proxy: that of the flag for it, or
-// else that of examples/proxy.
+// proxyProgram returns the path of the program that runs as the proxy. A flag can set this
+// path. Without the flag, it is the path of the program examples/proxy.
 func (r *running) proxyProgram() string {
 	if r.proxy != "" {
 		return r.proxy

@@ -21,9 +21,9 @@ func register(r grpc.ServiceRegistrar, service string, methods []grpc.MethodDesc
 	r.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Methods: methods}, nil)
 }
 
-// unary returns the gRPC method with the given name. For each request, the method increments its
-// counter in r, waits for the latency of r, and returns the result of the function call. The
-// function message returns an empty request for decoding.
+// unary returns the gRPC method with the given name. For each request, the method
+// increments its counter in r and waits for the latency of r. It then returns the result of
+// the argument named call. The argument message returns an empty request for decoding.
 func unary[Req, Rsp proto.Message](
 	r *replica, service, method string, message func() Req, call func(context.Context, Req) (Rsp, error),
 ) grpc.MethodDesc {
