@@ -191,9 +191,8 @@ func checkSplit(s Split) error {
 	return nil
 }
 
-// checkRatio returns an error unless r is from 0 to 1000. This function, checkMinPerSecond
-// and checkTTL check the values of a retry budget. Clients ignore a budget with a value
-// outside these limits.
+// checkRatio returns an error unless r, the ratio of a retry budget, is from 0 to 1000.
+// Clients ignore a budget with a value outside its limits.
 func checkRatio(r float64) error {
 	if math.IsNaN(r) || r < 0 || r > 1000 {
 		return fmt.Errorf("ratio %v must be a number from 0 to 1000", r)

@@ -69,9 +69,9 @@ func compile(cfg Config) (map[string]*entry, error) {
 	return entries, errors.Join(errs...)
 }
 
-// addPolicies sets the policies of IP addresses. It changes the entry of an IP address
-// only if the profile in this entry contains a name. The policy is then that of the
-// destination with this name, or else the default policy for the name.
+// addPolicies sets the policies of the entries of IP addresses. It skips an entry if its
+// profile contains no name. Otherwise the policy is that of the entry of this name, or else
+// the default policy for the name.
 func addPolicies(entries map[string]*entry) {
 	for key, e := range entries {
 		if t, err := parseTarget(key); err == nil {
@@ -81,9 +81,9 @@ func addPolicies(entries map[string]*entry) {
 }
 
 // addPolicy sets the policy of e, the entry of t. It has no effect unless t is an IP
-// address and the profile of e contains a name. The policy is the result of policyOf for
-// this name and the port of t. If the result is nil, it is the default policy for the
-// name.
+// address and the profile of e contains a name. The policy comes from policyOf for this
+// name and the port of t. If policyOf returns nil, addPolicy sets the default policy for
+// the name.
 func (e *entry) addPolicy(t target, policyOf func(target) *outbound.OutboundPolicy) {
 	if name := e.profile.GetFullyQualifiedName(); t.ip && name != "" {
 		t = target{host: strings.ToLower(name), port: t.port}

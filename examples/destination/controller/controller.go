@@ -60,9 +60,9 @@ func New(logger *slog.Logger) *Controller {
 	}
 }
 
-// Register adds the controller to a gRPC server. Call [Controller.Stop] before
-// GracefulStop of the server, because GracefulStop waits until all streams have ended. It
-// can wait longer for a client that does not read. In this case, call Stop of the server.
+// Register adds the controller to a gRPC server. Call [Controller.Stop] before GracefulStop
+// of the server, because GracefulStop waits until all streams have ended. If a client does
+// not read, GracefulStop can still wait. In this case, call Stop of the server.
 func (c *Controller) Register(s grpc.ServiceRegistrar) {
 	pb.RegisterDestinationServer(s, c)
 	outbound.RegisterOutboundPoliciesServer(s, &outboundServer{Controller: c})

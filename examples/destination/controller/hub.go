@@ -5,8 +5,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// hub contains the open streams of one method, such as Get, by the name or port that each
-// stream requested. The lock of the controller guards it.
+// hub contains the open streams of one method, such as Get. The key of the outer map is the
+// name or port that a stream requested, and the inner map is a set of streams. The lock of
+// the controller guards both.
 type hub[K comparable, M any] map[K]map[*subscription[M]]struct{}
 
 // subscription is the queue of the messages of one stream. A sender must hold the lock of
@@ -61,9 +62,10 @@ func (c *Controller) endpointUpdates(now, before *entry) []*pb.Update {
 	return now.difference(before)
 }
 
-// changes returns the message for the streams of a name when its profile or policy changes
-// from before to now. The message is the whole profile or policy in now. If now and before
-// are equal, changes returns no message, except at the first Set or Use.
+// changes returns the message for the streams of a name when its profile or policy may have
+// changed. The argument before is the old profile or policy. The argument now is the new
+// one, and the message is all of it. If both are equal, the result is empty, except at the
+// first Set or Use.
 func changes[M any, P interface {
 	*M
 	proto.Message

@@ -134,10 +134,10 @@ func (r *reader) oneKind(y *policyYAML, protocol string) {
 	}
 }
 
-// policyMessage returns an outbound policy as a message of the API. The argument own is
-// the backend with the endpoints of t. If the protocol needs a kind of routes that routes
-// does not have, the message has a default route of this kind. This route sends all
-// traffic to own.
+// policyMessage returns an outbound policy as a message of the API. The argument own is the
+// backend with the endpoints of t. The protocol determines which kinds of routes are in the
+// message, such as HTTP routes. If the argument routes has none of such a kind, the message
+// has a default route, which sends all traffic to own.
 func policyMessage(
 	t target, protocol string, routes outboundRoutes, own *outbound.Backend, accrual *outbound.FailureAccrual,
 ) *outbound.OutboundPolicy {

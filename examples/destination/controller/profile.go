@@ -14,10 +14,11 @@ import (
 // routeLabel is the metric label that contains the name of a route.
 const routeLabel = "route"
 
-// compileProfile checks the profile of d and returns it as a message of the API. Without a
-// name in the profile, the name is the host of t. If t is an IP address or d is absent,
-// the message then has no name. If d has no profile, the message has only the name.
-// Clients then balance requests over the endpoints, as with linkerd's controller.
+// compileProfile checks the profile of d and returns it as a message of the API. The name
+// in the message is the name in the profile. Without a name in the profile, it is the host
+// of t, or empty if t is an IP address or d is absent. If d has no profile, the message has
+// only the name. Clients then balance requests over the endpoints, as with linkerd's
+// controller.
 func compileProfile(t target, d Destination) (*pb.DestinationProfile, []error) {
 	msg := &pb.DestinationProfile{}
 	if !t.ip && !d.Absent {
@@ -125,8 +126,8 @@ func idempotentMethods() []string {
 }
 
 // routeMessages returns the routes of the API for r, in the order in which clients match
-// them. Usually there is one. A route that applies to several methods, but retries only
-// idempotent ones, becomes two routes, because is_retryable applies to all requests of a
+// them. Usually the result has one route. It has two if r applies to several methods but
+// retries only the idempotent methods, because is_retryable applies to all requests of a
 // route.
 func routeMessages(r Route) []*pb.Route {
 	switch {

@@ -7,8 +7,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The following structs have the fields of the YAML file. Single values are decoded as text
-// with their line, and parsed later, so that each error can report its line.
+// fileYAML has the fields of the YAML file, and the following structs have the fields of its
+// parts. Single values are decoded as text with their line, and parsed later, so that each
+// error can report its line.
 type fileYAML struct {
 	Destinations map[text]destinationYAML `yaml:"destinations"`
 
@@ -104,9 +105,9 @@ func (t *text) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// line is the number of the line on which a mapping of the file begins. A struct for a
-// mapping has an inlined field of this type. Therefore the YAML package calls the method
-// UnmarshalYAML of the field with the node of the whole mapping.
+// line is the number of the line on which a mapping of the file begins. The struct for a
+// mapping has an inlined field of this type. The YAML package passes the node of the
+// mapping to the method UnmarshalYAML of an inlined field.
 type line struct{ n int }
 
 // UnmarshalYAML is part of [yaml.Unmarshaler]. It records the line of n at its first call.

@@ -50,9 +50,9 @@ func (c *Controller) Use(s Source) {
 	c.loaded = true
 }
 
-// Changed looks up again the names and ports with open streams that depend on one of the
-// objects. It queues their changes for each stream. It has no effect before
-// [Controller.Use].
+// Changed looks up names and ports with open streams again. These are the names and ports
+// that depend on at least one of the objects. It queues their changes for each stream. It
+// has no effect before [Controller.Use].
 func (c *Controller) Changed(objects ...Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,7 +71,7 @@ func (c *Controller) Changed(objects ...Object) {
 }
 
 // refresh looks up key, a target or serverKey, in the source. It stores the result in w,
-// which is c.watched[key], and queues the changes for the streams of key.
+// the element of c.watched for key. It queues the changes for the streams of key.
 func (c *Controller) refresh(key any, w *requested) {
 	before := *w
 	c.look(key, w)
@@ -134,9 +134,9 @@ func (c *Controller) find(t target) (*entry, []Object, error) {
 	return e, uses, errors.Join(errs...)
 }
 
-// entry returns the entry of t, or nil if t is not configured. If the source returns an
-// invalid destination for t, the result is the last valid entry while t has open streams.
-// Without open streams, it is nil. The caller must hold c.mu.
+// entry returns the entry of t, or nil if t is not configured. The source can return an
+// invalid destination for t. If t has open streams, the result is then the last valid
+// entry, and otherwise nil. The caller must hold c.mu.
 func (c *Controller) entry(t target) *entry {
 	if c.source == nil {
 		return c.entries[t.String()]

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Get streams the endpoints of the name in req. The package documentation specifies the
-// messages and when a stream ends.
+// Get streams the endpoints of the name in req: first all of them, and then each change.
+// The package documentation specifies the messages and when a stream ends.
 func (c *Controller) Get(req *pb.GetDestination, stream grpc.ServerStreamingServer[pb.Update]) error {
 	t, err := parseTarget(req.GetPath())
 	if err != nil {
@@ -24,8 +24,8 @@ func (c *Controller) Get(req *pb.GetDestination, stream grpc.ServerStreamingServ
 	return serve(stream.Context(), c, c.updates, "Get", t, first, stream.Send)
 }
 
-// GetProfile streams the profile of the name or IP address in req. The package
-// documentation specifies the messages and when a stream ends.
+// GetProfile streams the profile of the name or IP address in req, again after each change.
+// The package documentation specifies the messages and when a stream ends.
 func (c *Controller) GetProfile(req *pb.GetDestination, stream grpc.ServerStreamingServer[pb.DestinationProfile]) error {
 	t, err := parseTarget(req.GetPath())
 	if err != nil {
@@ -35,9 +35,10 @@ func (c *Controller) GetProfile(req *pb.GetDestination, stream grpc.ServerStream
 	return serve(stream.Context(), c, c.profiles, "GetProfile", t, first, stream.Send)
 }
 
-// serve is the handler of a stream for name. It sends the result of first, and then each
-// change of name that is published in f. It returns when the client cancels the stream or
-// is too slow, when send fails, or when the controller stops.
+// serve is the handler of a stream for name. The function send sends a message to the
+// client. The first message is the result of the function first. The next messages are the
+// changes of name that are published in f. serve returns when the client cancels the stream
+// or is too slow, when send fails, or when the controller stops.
 func serve[K comparable, M any](
 	ctx context.Context, c *Controller, f hub[K, M], method string, name K,
 	first func() M, send func(M) error,
@@ -89,8 +90,8 @@ func sendLoop[M any](queue <-chan M, send func(M) error, over <-chan struct{}) e
 }
 
 // begin runs loop, the send loop of a stream, in a new goroutine. After Stop, it does
-// nothing. The handler of the stream must not wait for loop. If the client does not read,
-// loop ends only after the handler has returned.
+// nothing. The handler of the stream must not wait for loop, because loop may not end
+// before the handler returns. This happens if the client does not read.
 func (c *Controller) begin(loop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

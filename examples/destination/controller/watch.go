@@ -59,9 +59,9 @@ func (w *watched) watch(ctx context.Context) {
 	}
 }
 
-// read applies the file if its content has changed, and returns the configuration.
-// Otherwise it returns zero values. An error of reading the file counts as content, so
-// that the same error is returned only once.
+// read applies the file if its content has changed, and returns the configuration. If the
+// content has not changed, it returns zero values. If the file cannot be read, read returns
+// the error, but only once until the error or the content changes.
 func (w *watched) read() (cfg Config, err error) {
 	data, err := os.ReadFile(w.path)
 	content := data

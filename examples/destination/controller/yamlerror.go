@@ -111,8 +111,8 @@ func documents(data []byte) ([]yaml.Node, error) {
 }
 
 // inspect returns the errors in n that the decoder does not report, or reports without a
-// line. They are null items of lists, null keys of mappings, and aliases that refer to a
-// node around them. within is the set of nodes that contain n.
+// line. They are null items of lists, null keys of mappings, and aliases of a node that
+// contains the alias itself. within is the set of nodes that contain n.
 func inspect(n *yaml.Node, within map[*yaml.Node]bool) []*FileError {
 	var found []*FileError
 	within[n] = true

@@ -147,8 +147,9 @@ func (c *cluster) identity(account, namespace string) string {
 }
 
 // Destination is part of [controller.Source]. It returns the destination with the given
-// host and port, and the objects on which this depends. A host that is not in the cluster
-// has an absent destination. If endpoints is false, the destination has no endpoints.
+// host and port, and the objects from which it was made. If the host is not in the cluster,
+// the field Absent of the destination is true. If endpoints is false, the destination has
+// no endpoints.
 func (c *cluster) Destination(host string, port uint16, endpoints bool) (controller.Destination, []controller.Object) {
 	l := c.look()
 	if addr, err := netip.ParseAddr(host); err == nil {
@@ -192,10 +193,10 @@ func (l *lookup) address(addr netip.Addr, port uint16) *controller.Profile {
 	return nil
 }
 
-// endpoints returns the endpoints of a port of s. The EndpointSlices of s contain the port
-// of the pods to which this port belongs. If s does not have the port, the pods use the
-// same port number, as in linkerd. If hostname is not empty, endpoints returns only the
-// endpoint with this hostname.
+// endpoints returns the endpoints of a port of s. The port number of the pods is in the
+// EndpointSlices of s, under the name of the port. If s does not have the port, the pods
+// use the same port number, as in linkerd. If hostname is not empty, endpoints returns only
+// the endpoint with this hostname.
 func (l *lookup) endpoints(s *service, port uint16, hostname string) []controller.Endpoint {
 	l.use(usesEndpoints, s.Namespace, s.Name)
 	at := slices.IndexFunc(s.ports, func(p namedPort) bool { return p.port == port })
@@ -235,10 +236,10 @@ func (l *lookup) endpoints(s *service, port uint16, hostname string) []controlle
 	return all
 }
 
-// endpoint returns the endpoint of the pod p at addr. It sets the identity and the
-// protocol only if the proxy of the pod receives connections to the port of addr. The
-// proxy must belong to this control plane, and the annotation skip-inbound-ports must not
-// contain the port.
+// endpoint returns the endpoint of the pod p at addr, in the given zone. It sets the
+// identity and the protocol only if the proxy of the pod receives connections to the port
+// of addr. This is the case if the proxy belongs to this control plane, and the annotation
+// skip-inbound-ports does not contain the port.
 func (l *lookup) endpoint(p *pod, addr netip.AddrPort, zone string) controller.Endpoint {
 	l.use(usesPod, p.Namespace, p.Name)
 	ep := controller.Endpoint{Addr: addr, Labels: map[string]string{

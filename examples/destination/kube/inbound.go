@@ -127,8 +127,9 @@ func (l *lookup) inbound(s *resource[server], port uint16) *inbound.Server {
 	return policy
 }
 
-// serverObject translates s for the given port. It leaves out the routes, the authorization
-// policies and the rate limit of s.
+// serverObject returns the server in the configuration file for the Server s and the given
+// port. The result has the protocol and the access policy of s, but not its routes,
+// authorization policies and rate limit.
 func (l *lookup) serverObject(s *resource[server], port uint16) object {
 	to := object{"name": s.GetName(), "port": port}
 	if p := s.spec.ProxyProtocol; p != "" {
@@ -153,8 +154,8 @@ func (l *lookup) inboundRoute(s *resource[server], r *resource[route]) (object, 
 }
 
 // checkInbound returns an error if route, a translated route, is not valid as a route of
-// the Server s. The argument field is the name of the field for routes of this kind in the
-// configuration file, see [policyFields].
+// the Server s. The argument field is the field of the configuration file for this kind of
+// route, such as "httpRoutes".
 func (l *lookup) checkInbound(s *resource[server], field string, route object) error {
 	to := l.serverObject(s, 1)
 	to[field] = []object{route}
@@ -163,8 +164,8 @@ func (l *lookup) checkInbound(s *resource[server], field string, route object) e
 }
 
 // authorizations translates the AuthorizationPolicies that have the given object as their
-// target. For a Server, it includes those that have the namespace as their target. A policy
-// with an invalid reference is left out, and therefore permits no client.
+// target. If the object is a Server, policies with its namespace as their target apply too.
+// A policy with an invalid reference is left out, and therefore permits no client.
 func (l *lookup) authorizations(namespace, group, kind, name string) (all []object) {
 	for _, a := range list[resource[authorizationPolicy]](l.cluster, "AuthorizationPolicy", cache.NamespaceIndex, namespace) {
 		if a.spec == nil {
@@ -183,8 +184,9 @@ func (l *lookup) authorizations(namespace, group, kind, name string) (all []obje
 	return all
 }
 
-// authorization translates one AuthorizationPolicy. It returns false if a reference or the
-// translation is invalid.
+// authorization translates one AuthorizationPolicy to an object of the configuration file.
+// It returns false if a reference in the policy is invalid, or if the object is not valid
+// there.
 func (l *lookup) authorization(a *resource[authorizationPolicy]) (object, bool) {
 	to := object{"name": a.GetName()}
 	var identities []string
@@ -342,14 +344,14 @@ func (l *lookup) rateLimit(s *resource[server]) object {
 	return nil
 }
 
-// permitting returns a server of the configuration file that has only the authorization
-// policy a. It is for checks of a by [lookup.isValid].
+// permitting returns an object for a server in the configuration file. The server has only
+// the authorization policy a, so that [lookup.isValid] can check a.
 func permitting(a object) object {
 	return object{"name": "check", "port": 1, "authorizationPolicies": []object{a}}
 }
 
-// isValid reports whether server is a valid server of the configuration file. server
-// contains the translation of the policy o, which has the given kind. If server is
+// isValid reports whether server is valid in the configuration file. The object server
+// contains a policy, the result of translating o. kind is the kind of o. If server is
 // invalid, isValid also logs that o has no effect, and the reason.
 func (l *lookup) isValid(kind string, o metav1.Object, server object) bool {
 	_, err := parse(object{"destinations": object{}, "servers": []object{server}})

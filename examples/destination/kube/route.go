@@ -23,9 +23,9 @@ import (
 // converts them.
 type object = map[string]any
 
-// policyFields has each kind of route with its field in the configuration file. A port of a
-// Service uses the routes of only one kind. This is the first kind in the list that has
-// routes for the port.
+// policyFields has each kind of route with its field in the configuration file, in the
+// order of precedence. A port of a Service uses the routes of only one kind, the first in
+// the list that has routes for the port.
 var policyFields = [...]struct{ kind, field string }{ //nolint:gochecknoglobals // constant
 	{"GRPCRoute", "grpcRoutes"}, {"HTTPRoute", "httpRoutes"},
 }
@@ -237,18 +237,18 @@ func accrualOf(annotations map[string]string) object {
 }
 
 // checkOutbound returns an error if route, a translated route, is invalid. The argument
-// field is the name of the field for routes of this kind in the configuration file, see
-// [policyFields].
+// field is the field of the configuration file for this kind of route, such as
+// "httpRoutes".
 func (l *lookup) checkOutbound(field string, route object) error {
 	policy := object{field: []object{route}}
 	_, err := l.parseDestinations("check.test", object{"policy": policy}, policy)
 	return err
 }
 
-// parseDestinations returns a configuration with the destination name, or an error if the
-// destination is invalid. The argument policy is the policy in destination. Each backend
-// in policy that exists as a Service also becomes a destination, because requests to other
-// backends fail.
+// parseDestinations returns a configuration with one destination of the given name, or an
+// error if the destination is invalid. policy is the policy in destination. The Services to
+// which the policy refers also become destinations, because requests to a backend without a
+// destination fail.
 func (l *lookup) parseDestinations(name string, destination, policy object) (controller.Config, error) {
 	all := object{}
 	for _, f := range policyFields {
@@ -302,7 +302,8 @@ func parse(file object) (controller.Config, error) {
 
 // setMetadata changes the metadata of each route in msg. If named is true, the routes are
 // objects of the cluster, and setMetadata adds their namespace. Otherwise the routes come
-// from annotations. Their metadata becomes that of a default with the name defaultRoute.
+// from annotations. Their metadata then names a default, defaultRoute, instead of an
+// object.
 func setMetadata(msg *outbound.OutboundPolicy, namespace string, named bool) {
 	set := func(m *apimeta.Metadata) {
 		if r := m.GetResource(); r != nil && named {

@@ -57,7 +57,8 @@ func (r *rejection) Error() string { return r.message }
 
 // acceptOutbound returns a [rejection] unless the Service with the given name accepts the
 // route r. The Service must be in the namespace of r and have the port. A nil port means
-// all ports. r must be valid. No route of a kind that takes precedence may use the port.
+// all ports. r must be valid. The port must not have a route of a kind that precedes that
+// of r in [policyFields].
 func (l *lookup) acceptOutbound(r *resource[route], name kubeobject.Name, port *int) error {
 	s := l.service(name)
 	switch {
@@ -150,9 +151,9 @@ func newStatusWriter(c *cluster, client dynamic.Interface) *statusWriter {
 	return &statusWriter{cluster: c, client: client, wake: make(chan struct{}, 1), dirty: make(map[routeKey]struct{})}
 }
 
-// changed adds the routes with a status that may depend on the object o, which has
-// changed. If o is a route, they are o and all routes that refer to a parent of o. If o is
-// a Service or a Server, they are the routes that refer to o.
+// changed adds routes to w after a change of the object o, because their status may depend
+// on o. If o is a route, changed adds o and the routes that share a parent with o. If o is
+// a Service or a Server, it adds the routes that refer to o.
 func (w *statusWriter) changed(o any) {
 	var related []string
 	switch o := o.(type) {
@@ -241,9 +242,9 @@ func (w *statusWriter) run(ctx context.Context) {
 	}
 }
 
-// write writes the status of one route, unless the route has this status already. It does
-// nothing if the route has been deleted or has an invalid spec. A route that has no parent
-// of this controller is written only to remove an old status. A conflict is not an error,
+// write writes the status of one route if it differs from the status in the cluster. It
+// does nothing if the route has been deleted or has an invalid spec. For a route without a
+// parent of this controller, it only removes an old status. A conflict is not an error,
 // because the newer version of the route is written later.
 func (w *statusWriter) write(ctx context.Context, key routeKey) error {
 	r := get[resource[route]](w.cluster, key.kind, key.Namespace, key.Name.Name)

@@ -150,8 +150,8 @@ func indexers(kind string) cache.Indexers {
 	return cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
 }
 
-// addrsOf returns the IP addresses of a Service or Pod. Each address is an Object with the
-// kind usesIP.
+// addrsOf returns the IP addresses of a Service or Pod, as objects on which answers can
+// depend. The kind of each object is usesIP.
 func addrsOf(o any) (all []controller.Object) {
 	add := func(ip string) { all = append(all, controller.Object{Kind: usesIP, Name: ip}) }
 	switch o := o.(type) {
@@ -197,7 +197,7 @@ func references(o any, backends bool) (all []string) {
 
 // informer prepares the argument shared, the informer of a kind, and returns it. The
 // informer converts each object before it stores the object, and passes each change to
-// [Watcher.changed]. It also counts the answers of the API server that the kind does not
+// [Watcher.changed]. It also counts how often the API server answers that the kind does not
 // exist.
 func (w *Watcher) informer(kind string, shared cache.SharedIndexInformer) (*informer, error) {
 	i := &informer{SharedIndexInformer: shared}
