@@ -146,7 +146,7 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 }
 
 // serve serves the identity API of the authority until ctx ends. It first prints the
-// address and the text anchors, which describes where the trust anchors are.
+// address and the argument anchors. This text describes where the trust anchors are.
 func (o *options) serve(
 	ctx context.Context, authority *ca.Authority, check ca.Check, anchors string, stdout io.Writer, log *slog.Logger,
 ) error {

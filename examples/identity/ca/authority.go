@@ -182,8 +182,8 @@ func newCA(name string, life time.Duration, parent *x509.Certificate, signer cry
 	return cert, key, err
 }
 
-// sign returns the certificate that template describes, for the key public. It is signed by
-// signer, the key of the certificate parent.
+// sign returns the certificate that template describes. The argument public is the key in
+// the certificate. The argument signer, the key of parent, signs the certificate.
 func sign(template, parent *x509.Certificate, public crypto.PublicKey, signer crypto.Signer) (*x509.Certificate, error) {
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, signer)
 	if err != nil {
@@ -205,7 +205,7 @@ func (a *Authority) TrustAnchors() []byte {
 	return nil
 }
 
-// Issue returns a certificate with the given name for the key public, followed by the
+// Issue returns a certificate with the given name and public key, followed by the
 // certificates of the issuer. The name is a DNS name or a URI. Issue does not check whether
 // the client may use the name. The certificate is valid for Lifetime, but not longer than
 // the certificate of the issuer. Issue returns an error if a has no issuer, or if the

@@ -24,8 +24,8 @@ type Check func(ctx context.Context, name string, token []byte) error
 // Register adds the identity API of the authority to server. check validates the tokens of
 // clients. A request fails with InvalidArgument if it is invalid. It fails with
 // FailedPrecondition if its name is not allowed, or if check returns an error without a
-// gRPC status. After 100 such failures of one IP address, requests of this address fail
-// with ResourceExhausted. Ten further failures per second are allowed.
+// gRPC status. An IP address may cause 100 such failures at once, and ten per second after
+// that. Its further requests fail with ResourceExhausted.
 func Register(server grpc.ServiceRegistrar, a *Authority, check Check) {
 	pb.RegisterIdentityServer(server, &service{authority: a, check: check})
 }
@@ -153,9 +153,9 @@ func (a *Authority) owns(name string) error {
 
 const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
-// butOwn returns a Check that rejects one name and calls check for all other names. The
-// argument own is the rejected name, which the TLS server of the authority has. If own is
-// empty, the Check calls check for every name.
+// butOwn returns a Check that rejects the name own and calls check for all other names. The
+// argument own is the name of the TLS server of the authority. If own is empty, the Check
+// calls check for every name.
 func butOwn(own string, check Check) Check {
 	return func(ctx context.Context, name string, token []byte) error {
 		if own != "" && strings.EqualFold(name, own) {

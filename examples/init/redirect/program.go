@@ -32,9 +32,9 @@ func (m Mode) suffix() string {
 	return "-legacy"
 }
 
-// ParseMode returns the mode with the given name. If name is empty, it returns the mode of
-// the program binary, which must be "iptables-legacy", "iptables-nft" or "iptables". If
-// both arguments are empty, the mode is Legacy.
+// ParseMode returns the mode with the given name. If name is empty, the argument binary
+// determines the mode. It is the name of a program: "iptables-legacy", "iptables-nft" or
+// "iptables". If both arguments are empty, the mode is Legacy.
 func ParseMode(name, binary string) (Mode, error) {
 	switch m := Mode(name); m {
 	case Legacy, NFT, Plain:

@@ -328,8 +328,8 @@ func (o *options) ports(containers []container) string {
 	return strings.Join(ports, ",")
 }
 
-// named returns the argument ports, a list separated by commas. It replaces each name of a
-// container port in the list by the number of the port.
+// named replaces the names of container ports in the argument ports by the numbers of the
+// ports, and returns the result. ports is a list separated by commas.
 func named(ports string, containers []container) string {
 	all := list(ports)
 	for i, name := range all {

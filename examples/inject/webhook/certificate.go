@@ -106,8 +106,9 @@ func (c *Certificate) sync(ctx context.Context, now time.Time) error {
 	return errors.New("another program changes the Secret all the time")
 }
 
-// read returns the Secret and the state in it. If the Secret does not exist or is invalid,
-// the state is empty, and the returned Secret is the one to write.
+// read returns the Secret and the state in it. If the Secret is invalid, the state is
+// empty. If it does not exist, the state is empty too, and the result is a new Secret for
+// [Certificate.write].
 func (c *Certificate) read(ctx context.Context) (*corev1.Secret, state, error) {
 	secret, err := c.Client.CoreV1().Secrets(c.Namespace).Get(ctx, c.Secret, metav1.GetOptions{})
 	switch {
@@ -140,9 +141,9 @@ func (c *Certificate) write(ctx context.Context, secret *corev1.Secret) (err err
 	return err
 }
 
-// publish sets the caBundle of each webhook in the configuration to bundle. If this
-// changes a caBundle, or if bundle differs from that of the last round, publish sets
-// c.trusted to now. That is the time from which the API server trusts the bundle.
+// publish sets the caBundle of each webhook in the configuration to bundle. If this changes
+// a caBundle, or if the last call had another bundle, publish also sets c.trusted to now.
+// From this time, the API server trusts bundle.
 func (c *Certificate) publish(ctx context.Context, bundle []byte, now time.Time) error {
 	configurations := c.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	config, err := configurations.Get(ctx, c.Configuration, metav1.GetOptions{})

@@ -83,9 +83,10 @@ func (s state) bundle() []byte {
 }
 
 // step returns the state after s, or s if nothing must change. It replaces a current
-// certificate that is not usable, and generates the next one for the last third of
-// lifetime. The argument trusted is the time from which the API server trusts the bundle
-// of s. When overlap has passed since then, next becomes current, or previous is removed.
+// certificate that is not usable. In the last third of lifetime, it generates the next
+// certificate. trusted is the time from which the API server trusts the bundle of s. When
+// overlap has passed since trusted, the next certificate becomes current, or a previous
+// certificate is removed.
 func (s state) step(names []string, now, trusted time.Time, lifetime, overlap time.Duration) (state, error) {
 	current := s.usable(names, now)
 	if current == nil {

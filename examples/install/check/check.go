@@ -141,8 +141,8 @@ func message(err error) string {
 // missing is the list of the objects that a check has not found, by their names.
 type missing []string
 
-// look adds name to m and returns nil if err means that the object does not exist. It
-// returns any other err, including nil.
+// look returns nil and adds name to m if err means that the object does not exist.
+// Otherwise it returns err, which may be nil.
 func (m *missing) look(name string, err error) error {
 	if apierrors.IsNotFound(err) {
 		*m = append(*m, name)

@@ -21,8 +21,7 @@ func NewIdentity(domain string) (Identity, error) {
 }
 
 // check returns an error unless the issuer is a CA certificate with its key, and the trust
-// anchors verify it. domain is the trust domain, which only the text of the error
-// contains.
+// anchors verify it. domain is the trust domain for the text of the error.
 func (i Identity) check(domain string) error {
 	pair, err := tls.X509KeyPair(i.Issuer, i.Key)
 	if err != nil {
