@@ -43,8 +43,9 @@ func advise(err error) error {
 	return &advised{why, &short{named(err, reason(st.Message())), err}}
 }
 
-// named returns message with the name of the process and ": " before it. The name is the
-// text of err up to the first ": ". Without ": " in err, named returns message unchanged.
+// named adds the name of a process and ": " before message. err is the error of this
+// process, and its text begins with the name and ": ". If err does not contain ": ", named
+// returns message unchanged.
 func named(err error, message string) string {
 	if name, _, ok := strings.Cut(err.Error(), ": "); ok {
 		return name + ": " + message

@@ -110,9 +110,10 @@ func anchorsValid(ctx context.Context, p *pods) finding {
 	return f
 }
 
-// failing returns a finding about the pods in the argument all. If the function bad returns true
-// for some pods, the finding has an error with their names. The argument what has the text of the
-// finding: the condition that all pods should meet.
+// failing returns a finding about the pods in all. The argument what describes the
+// condition that they should meet. The function bad returns true for a pod that does not
+// meet it. If there are such pods, the finding has an error with their names, and the
+// argument advice.
 func failing(p *pods, what, advice string, all []cluster.Pod, bad func(one cluster.Pod) bool) finding {
 	f := finding{what: what, warn: true}
 	var names []string
@@ -147,8 +148,9 @@ func allReady(p *pods, all []cluster.Pod) finding {
 }
 
 // ofEach calls the function find for each pod, for up to 20 pods at a time, and returns one
-// finding. find returns advice and an error. If calls fail, the finding has the names of the
-// pods, the first error, and its advice, or else the argument advice.
+// finding. If calls fail, the finding has the names of the pods and the first error. It
+// also has the advice that find returned with this error. If that is empty, it has the
+// argument advice.
 func ofEach(ctx context.Context, p *pods, what, advice string, all []cluster.Pod, find func(one cluster.Pod) (string, error)) finding {
 	const atOnce = 20
 	slots := semaphore.NewWeighted(atOnce)

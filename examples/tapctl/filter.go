@@ -62,9 +62,9 @@ func (f *filter) check() error {
 	return err
 }
 
-// useCluster sets p as the targets of the command, and reads the flags --from and --to. With
-// --from, the pods of the client become the targets, because only their proxies know the
-// destinations of requests.
+// useCluster sets p as the targets of the command, and reads the flags --from and --to.
+// With --from, the pods of that flag become the targets instead. They are the clients, and
+// only the proxies of clients know the destinations of requests.
 func (f *filter) useCluster(p *pods) error {
 	f.pods = p
 	switch {
@@ -139,8 +139,9 @@ func (f *filter) match() (*pb.ObserveRequest_Match, error) {
 	return match.All(all...), nil
 }
 
-// gotowerOnly returns a text that names a flag condition that linkerd's tap does not support. It
-// returns "" if no such flag is set. The only such flag is --header.
+// gotowerOnly returns a text that names a flag of f that gotower's tap supports but
+// linkerd's does not. It returns "" if such a flag is not set. The only such flag is
+// --header.
 func (f *filter) gotowerOnly() string {
 	if len(f.headers) > 0 {
 		return "conditions on header fields (--header)"

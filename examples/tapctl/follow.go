@@ -9,10 +9,10 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// follow watches all processes and calls the function each for every event, until ctx ends or
-// all streams have ended. Each process gets an equal part of the rate maxRPS. follow passes an
-// error of a process to warn, and continues. It returns early with the first error of each. If
-// all processes have rejected req, it returns their errors.
+// follow watches all processes and calls the argument each with every event, until ctx ends
+// or all streams have ended. Each process gets an equal part of the rate maxRPS. follow
+// passes an error of a process to warn, and continues. If the argument each returns an
+// error, follow returns it. If all processes have rejected req, it returns their errors.
 func follow(
 	ctx context.Context, all source, req *tappb.WatchRequest, maxRPS int, warn func(error), each func(tap.ProcessEvent) error,
 ) error {

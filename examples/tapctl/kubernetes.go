@@ -39,10 +39,9 @@ func (c *clusterFlags) flags(f *flag.FlagSet) {
 // given reports whether at least one of the flags is set.
 func (c *clusterFlags) given() bool { return c.Options != cluster.Options{} }
 
-// targets returns the pods that the arguments in written select. If written has addresses, or is
-// empty and no flag for clusters is set, targets returns nil. If written is empty and such a
-// flag is set, it returns all pods of the namespace. Addresses together with such a flag are an
-// error.
+// targets returns the pods that the arguments in written select. Without cluster flags, it
+// returns nil if written is empty or has addresses. With a cluster flag, an empty written
+// selects all pods of the namespace, and addresses are an error.
 func (c *clusterFlags) targets(written []string, secure *security, warn func(error)) (*pods, error) {
 	named := len(written) > 0 && cluster.Is(written[0])
 	switch {
@@ -100,8 +99,9 @@ func (p *pods) Close() {
 	p.Cluster.Close()
 }
 
-// identify returns the client identity that the tap of the pod one accepts. If it cannot be
-// obtained, identify prints a warning once and returns nil.
+// identify returns the client identity that the tap of a pod accepts. The argument one is
+// the pod. If the identity cannot be obtained, identify prints a warning once and returns
+// nil.
 func (p *pods) identify(ctx context.Context, one cluster.Pod) *cluster.Identity {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,9 +140,10 @@ func (p *pods) dial(ctx context.Context, one cluster.Pod) (*grpc.ClientConn, err
 	return dial(t)
 }
 
-// target returns the tap of a pod as a target. tapctl expects the identity of the pod, unless
-// --server-identity specifies another name. If no TLS flag is set, tapctl proves the client
-// identity that the pod allows. If that identity is not available, the target has no TLS.
+// target returns the tap of a pod as a target. tapctl expects the identity of the pod,
+// unless --server-identity specifies another name. If no TLS flag is set, tapctl obtains a
+// certificate with the client identity that the pod accepts. If that is not possible, the
+// target has no TLS.
 func (p *pods) target(ctx context.Context, one cluster.Pod) (target, error) {
 	t := target{name: p.Name(one), addr: one.Tap, tls: one.Identity != ""}
 	if t.tls && !p.secure.given() {
@@ -205,8 +206,9 @@ func (p *pods) current(ctx context.Context, warn func(error)) ([]target, error) 
 	return all, nil
 }
 
-// from parses resource, the value of --from, and makes its pods the targets. It returns the
-// resource on the command line, to which these pods send the requests to show.
+// from parses resource, the value of --from, and makes its pods the targets, because they
+// send the requests. It returns the resource on the command line, the destination of the
+// requests.
 func (p *pods) from(resource string) (to cluster.Resource, err error) {
 	if len(p.written) != 1 || p.written[0].Name == "" {
 		return to, errors.New("--from requires one target with a name, such as deploy/web")

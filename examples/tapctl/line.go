@@ -116,8 +116,9 @@ func writeBody(b *strings.Builder, name string, body *tap.Body) {
 	fmt.Fprintf(b, "    %s=%s%s\n", name, strconv.Quote(string(body.Data)), more)
 }
 
-// writeNode writes n, one node of an explanation. It then writes the children and the inner
-// nodes of n with a deeper indent.
+// writeNode writes n, one node of the explanation of a request. It then writes the children
+// of n with a deeper indent. Last, it writes the service that n wraps, with the same indent
+// as n.
 func writeNode(b *strings.Builder, indent string, n layer.Node) {
 	parts := append(make([]string, 0, 1+len(n.State)), n.Name)
 	for _, a := range n.State {

@@ -115,8 +115,9 @@ func cutIdentity(s string) (of, name string) {
 
 func (t target) named(s string) bool { return s == t.name || s == t.addr }
 
-// identitiesOf returns the values of --server-identity that apply to t. The result forAll has
-// those that name no target, so that they apply to all. The result forOne has those that name t.
+// identitiesOf returns the values of --server-identity that apply to t. A value without the
+// name of a target applies to all targets, and is in the result forAll. A value with the
+// name of t is in the result forOne.
 func (s *security) identitiesOf(t target) (forAll, forOne []string) {
 	for _, i := range s.identities {
 		switch of, name := cutIdentity(i); {

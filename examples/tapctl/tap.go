@@ -75,9 +75,9 @@ func (c *tapCommand) checkOutput() error {
 	return nil
 }
 
-// request returns the request that tapctl sends to the processes. The result own names a feature
-// of req that gotower's tap supports and linkerd's does not. It is "" if req has no such
-// feature.
+// request returns the request by which tapctl watches the processes. The result own is the
+// name of a feature that req uses, and that gotower's tap supports but linkerd's does not.
+// It is "" if req uses no such feature.
 func (c *tapCommand) request() (req *tappb.WatchRequest, own string, err error) {
 	m, err := c.filter.match()
 	if err != nil {

@@ -121,9 +121,9 @@ func reachable(ctx context.Context, all []tap.Process, own string, warn func(err
 	return nil
 }
 
-// ask returns nil if the process serves gotower's tap. If the process serves only linkerd's tap,
-// ask returns nil if own is "". Otherwise it returns an error that names own, a feature that
-// linkerd's tap does not have.
+// ask returns nil if the process serves gotower's tap, or if it serves linkerd's tap and
+// own is "". The argument own names a feature that linkerd's tap does not have. If the
+// process serves only linkerd's tap and own is not "", the error contains own.
 func ask(ctx context.Context, conn grpc.ClientConnInterface, own string) error {
 	err := servesOwn(ctx, conn)
 	if status.Code(err) != codes.Unimplemented {
@@ -160,8 +160,9 @@ func servesLinkerds(ctx context.Context, conn grpc.ClientConnInterface) error {
 	return expected(err)
 }
 
-// expected returns nil if err has the code InvalidArgument, which shows that the server
-// implements the method. Otherwise it returns err, or an error if err is nil.
+// expected checks that err, the result of an invalid request, has the code InvalidArgument,
+// because the server then implements the method. In this case, expected returns nil. If err
+// is nil, it returns a new error, and otherwise err.
 func expected(err error) error {
 	switch {
 	case err == nil:

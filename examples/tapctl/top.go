@@ -72,9 +72,10 @@ func (c *topCommand) run(ctx context.Context, on terminal) error {
 
 func (c *topCommand) useCluster(p *pods) error { return c.filter.useCluster(p) }
 
-// watched stores the targets of the terminal in config, in the field Processes if they are
-// fixed, and otherwise in the field Source. closeAll closes the connections. The argument own
-// names a feature that only gotower's tap has, or is "".
+// watched stores the targets of the terminal in config, so that they are watched. If the
+// targets cannot change, it sets the field Processes, and otherwise the field Source.
+// closeAll closes the connections. The argument own names a feature that only gotower's tap
+// has, or is "".
 func watched(ctx context.Context, on terminal, config *top.Config, own string) (closeAll func(), err error) {
 	all, closeAll, err := on.source(ctx, own, config.Warn)
 	if err != nil {
@@ -150,9 +151,8 @@ func bounded(ctx context.Context, d time.Duration) (context.Context, context.Can
 	return context.WithCancel(ctx)
 }
 
-// spent returns the time for which a command has run. It is the argument given,
-// the duration that the user requested. If given is 0 or ctx was canceled, it is the time since
-// began.
+// spent returns the time for which a command has run. This is given, the duration that the
+// user requested. If given is 0 or ctx was canceled, it is the time from began to now.
 func spent(ctx context.Context, began time.Time, given time.Duration) time.Duration {
 	if given > 0 && !errors.Is(ctx.Err(), context.Canceled) {
 		return given

@@ -21,12 +21,13 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Source watches the taps of all pods of some resources. It starts to watch a new pod, and stops
-// to watch a pod that ends. It implements [top.Source].
+// Source watches the taps of all pods of some resources. It starts to watch a new pod, and
+// stops to watch a pod that ends. It implements [top.Source].
 //
-// A sequence yields an error for a pod without a proxy, a tap that cannot be reached, or a lost
-// connection to the API server. It then continues. A sequence ends when every pod has rejected
-// the request or has reached the limit of the request. Without pods, it waits for the first one.
+// [Source.Watch] and [Source.Top] yield an error for a pod without a proxy, an unreachable
+// tap, or a lost connection to the API server. They then continue. They end when every pod
+// has rejected the request or has reached the limit of the request. If the resources have
+// no pods yet, they wait for the first one.
 type Source struct {
 	Cluster   *Cluster
 	Resources []Resource
@@ -119,9 +120,9 @@ func (s *Source) Top(ctx context.Context, req *tappb.TopRequest, maxRPS int) ite
 	}
 }
 
-// item is an item that the function each yields. It has one of these: the pods after a change,
-// an error, a value of a pod, or the end of the sequence of a pod. At each tick, each yields an
-// item in which no field is set.
+// item is one element of the sequence that [each] returns. It contains the pods after a
+// change, an error, a value of a pod, or the end of the sequence of a pod. At each tick,
+// the sequence has an item in which no field is set.
 type item[T any] struct {
 	pods  *Pods
 	err   error
@@ -130,15 +131,15 @@ type item[T any] struct {
 	ended bool // the sequence of pod has ended, and value is not set
 }
 
-// tick is the interval at which the function each yields a zero item, so that its consumer
-// can check the time.
+// tick is the interval at which the sequence of [each] yields an empty item, so that its
+// consumer can check the time.
 const tick = 100 * time.Millisecond
 
 // errNoProxy is the error of a pod that cannot be watched.
 var errNoProxy = errors.New("the pod has no proxy: inject it")
 
-// members has the pods that the function each follows at present. Each pod has a goroutine that
-// sends its items to the channel items.
+// members has the pods that [each] follows at present. For each pod, a goroutine sends the
+// items of the pod to the field items.
 type members[T any] struct {
 	*Source
 
@@ -158,9 +159,9 @@ type member struct {
 // key returns a string that identifies a pod and the address of its tap.
 func (p *Pod) key() string { return string(p.uid) + " " + p.Tap }
 
-// each follows every pod of the resources from its start to its end, and yields the items of all
-// pods. For each pod it calls the function follow, which returns the sequence of that pod. The
-// argument share of follow is the part of the rate maxRPS for that pod.
+// each follows every pod of the resources from its start to its end, and yields the items
+// of all pods. For each pod, it calls follow, which returns the sequence of that pod. The
+// pods share the rate maxRPS, and the argument share of follow is the part of that pod.
 func each[T any](
 	ctx context.Context, s *Source, maxRPS int, follow func(ctx context.Context, p tap.Process, share int) iter.Seq2[T, error],
 ) iter.Seq[item[T]] {
@@ -253,8 +254,8 @@ func (m *members[T]) update(ctx context.Context, pods *Pods) {
 	}
 }
 
-// one follows the pod p and sends its items to the consumer. It stops when within ends, which is
-// the context of this pod. ctx is the context of all pods.
+// one follows a single pod, p, and sends its items to the consumer. The context of this pod
+// is the argument within, and one stops when it ends. ctx is the context of all pods.
 func (m *members[T]) one(ctx, within context.Context, p Pod, share int) {
 	defer m.send(ctx, item[T]{pod: &p, ended: true})
 	conn, err := m.Dial(within, p)

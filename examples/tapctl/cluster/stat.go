@@ -53,10 +53,10 @@ func (t *Traffic) Quantile(q float64) (time.Duration, bool) {
 	return time.Duration(lower * float64(time.Millisecond)), true
 }
 
-// Traffic returns the inbound traffic of each resource in the given period, which begins
-// now. If the argument to is not nil, it returns their outbound traffic to this resource
-// instead. It calls warn for each proxy that does not return its metrics. Traffic of a pod
-// that ends during the period is not counted.
+// Traffic returns the traffic of each resource in the given period, which begins now. If
+// the argument to is nil, this is inbound traffic. Otherwise it is outbound traffic to the
+// resource in that argument. Traffic calls warn for each proxy that does not return its
+// metrics. Traffic of a pod that ends during the period is not counted.
 func (c *Cluster) Traffic(
 	ctx context.Context, resources []Resource, to *Resource, period time.Duration, warn func(error),
 ) ([]Traffic, error) {
@@ -168,9 +168,9 @@ func readMetrics(ctx context.Context, client *http.Client, addr string, names []
 	return s, lines.Err()
 }
 
-// add adds the increase of the counters of one proxy from before to after, and its open
-// connections in after. If a counter is smaller in after, the proxy has restarted, and the
-// increase is the value in after.
+// add adds the traffic of one proxy between the scrapes before and after, and its open
+// connections in after. If to is not nil, only traffic to this resource counts. If a counter
+// is smaller in after, it has started again at 0, and its value in after is added.
 func (t *Traffic) add(before, after series, to *Resource) {
 	for key, value := range after {
 		name, text, _ := strings.Cut(key, "{")
@@ -202,9 +202,9 @@ func (t *Traffic) add(before, after series, to *Resource) {
 	}
 }
 
-// peerOf returns the value of the label peer of the connections that Traffic counts. With a nil
-// to it returns "src", for connections from clients. Otherwise it returns "dst", for connections
-// to endpoints.
+// peerOf returns the value of the label peer of the connections that Traffic counts. The
+// result is "src", for connections from clients, if the argument to is nil. Otherwise it is
+// "dst", for connections to endpoints.
 func peerOf(to *Resource) string {
 	if to == nil {
 		return "src"

@@ -211,9 +211,9 @@ func (c *Cluster) informer(namespace string, changed chan<- struct{}, failed cha
 	return informer
 }
 
-// pods converts objects of the API server to Pods. It skips pods that do not run. The field Of
-// of the result has only the pods that match the label selector of c and at least one condition
-// in wanted.
+// pods converts objects of the API server to a value of the type Pods. It skips pods that
+// do not run. The list Pods.Of has only the pods that match c.selector, the label selector
+// of the user, and at least one condition in wanted.
 func (c *Cluster) pods(ctx context.Context, objects []any, wanted []condition) (*Pods, error) {
 	all := &Pods{wanted: wanted, byIP: make(map[string]*Pod)}
 	var errs []error

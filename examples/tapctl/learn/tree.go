@@ -11,9 +11,10 @@ import (
 // host is the tree of the observed paths of one service.
 type host struct{ root node }
 
-// node is a segment in the tree of paths. The map names has a child for each following segment
-// that is a name, such as books. The field any is the child for all following segments that are
-// ids, or for all if there are too many names.
+// node is a segment in the tree of paths. The map names has a child for each following
+// segment that is a name, such as books. The field any is one child for all following
+// segments that are ids. If there are too many names, it also replaces the children in
+// names.
 type node struct {
 	names map[string]*node
 	any   *node
@@ -91,8 +92,8 @@ func (n *node) child(segment string, grpc bool) *node {
 	return c
 }
 
-// merge joins all children in the map names of n with the child any, and empties the map.
-// Later names then also use the child any.
+// merge joins all children of n in the map n.names with the child n.any, and empties the
+// map. Later segments that are names then also use n.any.
 func (n *node) merge() {
 	if n.any == nil {
 		n.any = &node{}
@@ -137,8 +138,9 @@ func (n *node) join(other *node) {
 	}
 }
 
-// wildcard is the segment of the child any in a path that [node.each] passes to visit. It cannot
-// be the segment of a request, because it contains a slash.
+// wildcard stands for the child any of a node in the paths that [node.each] passes to
+// visit. The path of a request cannot have this segment, because the segment contains a
+// slash.
 const wildcard = "/"
 
 // each calls visit for the routes of n and of all nodes below it. The argument path is the path

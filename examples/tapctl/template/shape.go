@@ -11,13 +11,12 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// shape has the types that one value in an object can have. A template is checked by
-// shapes, because the objects come later. An empty shape means any type.
+// shape has the types that one value in an object can have. A template is checked by shapes
+// before the first object exists. An empty shape means any type.
 type shape []reflect.Type
 
-// then returns the types of the values that node, such as a field or an index, selects from a
-// value of the shape s. It returns an error if node selects nothing from a value of any of the
-// types in s.
+// then returns the types of the values that node, such as a field or an index, selects from
+// a value of the shape s. It returns an error if none of the types in s has such a value.
 func (s shape) then(node jsonpath.Node) (shape, error) {
 	if s = s.plain(); s == nil {
 		return nil, nil
@@ -168,9 +167,10 @@ func (s shape) union(node *jsonpath.UnionNode) (shape, error) {
 	return found, nil
 }
 
-// follow returns the shape of the value that list selects from a value of the shape s. list is a
-// chain of nodes, such as .a[0].b, and each node selects from the result of the one before.
-// After a text, a number or a bool, the shape is empty.
+// follow returns the shape of the value that list selects from a value of the shape s. list
+// is a chain of nodes, such as .a[0].b, and each node selects from the result of the one
+// before. If a node is a literal, such as a text, a number or a bool, the shape after it is
+// empty.
 func (s shape) follow(list *jsonpath.ListNode) (shape, error) {
 	for _, node := range list.Nodes {
 		switch node := node.(type) {

@@ -2,9 +2,9 @@ package top
 
 import "slices"
 
-// cursor is the selected position in a list with items that move. The cursor follows an item to
-// which the user has moved it. At the start, and after a move to the first item, it stays at the
-// top of the list.
+// cursor is the selected position in a list with items that move. If the user has moved the
+// cursor to an item, the cursor moves with this item. At the start, and after a move to the
+// first item, it stays at the top of the list instead.
 type cursor struct {
 	key   string // key of the selected item; "" means the item at the index in the field at
 	at    int

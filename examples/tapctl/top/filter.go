@@ -7,7 +7,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// searchText returns the text of the row r in which the filter of the table must occur: its
+// searchText returns the text of the row r that the filter of the table searches: its
 // names, method, path, route and authority.
 func searchText(r *tappb.Row) string {
 	return strings.Join([]string{r.GetSource(), r.GetDestination(), r.GetMethod(), r.GetPath(), r.GetRoute(), r.GetAuthority()}, "\n")

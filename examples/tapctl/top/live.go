@@ -20,8 +20,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Refresh is the default interval of updates on a terminal. Interval is the default
-// interval of printed tables elsewhere.
+// Refresh is the default interval of updates of a table on a terminal. Interval is the
+// default interval if the output is not a terminal, and each update prints a new table.
 const (
 	Refresh  = 500 * time.Millisecond
 	Interval = 5 * time.Second
@@ -74,14 +74,15 @@ type Source interface {
 // Processes is a [Source] with a fixed set of processes.
 type Processes []tap.Process
 
-// Watch implements [Source].
+// Watch yields the events of the requests that match req, as [Source] requires. Each
+// process gets an equal part of the rate maxRPS.
 func (p Processes) Watch(ctx context.Context, req *tappb.WatchRequest, maxRPS int) iter.Seq2[tap.ProcessEvent, error] {
 	req = proto.CloneOf(req)
 	req.MaxRps = PerProcess(maxRPS, len(p))
 	return tap.Follow(ctx, p, req)
 }
 
-// Top implements [Source].
+// Top yields the rows of all processes, added up, as [Source] requires.
 func (p Processes) Top(ctx context.Context, req *tappb.TopRequest, maxRPS int) iter.Seq2[*tappb.TopResponse, error] {
 	return tap.FollowTop(ctx, p, req)
 }
@@ -155,9 +156,9 @@ func printed(ctx context.Context, out io.Writer, c Config) ([]*tappb.Row, error)
 	})
 }
 
-// each calls show for every update of the rows. It returns the rows of the last update when ctx
-// ends, when show returns an error, or when the sequence of updates ends. When the sequence
-// ends, each also returns the errors with which processes rejected the request.
+// each calls show for every update of the rows, and returns the rows of the last update. It
+// returns when ctx ends, when show returns an error, or when the sequence of updates ends.
+// In the last case, it also returns the errors with which processes rejected the request.
 func (c *Config) each(ctx context.Context, every time.Duration, show func(*tappb.TopResponse) error) ([]*tappb.Row, error) {
 	var rows []*tappb.Row
 	var refused []error

@@ -8,8 +8,9 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// watching is implemented by follower. It is an interface, so that tests of the model can use
-// another implementation.
+// watching is the part of follower that the model uses. Its method watch watches the
+// requests that match req, until stop is called. The messages with the events contain the
+// argument number. Tests of the model use another implementation.
 type watching interface {
 	watch(number int, req *tappb.WatchRequest) (stop func())
 }

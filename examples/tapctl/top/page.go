@@ -41,8 +41,9 @@ func (p *page) fields(fields []tap.Field) {
 	}
 }
 
-// node appends n, one node of an explanation. It then appends the children and the inner
-// nodes of n. depth is the number of levels of indentation.
+// node appends n, one node of the explanation of a request. It then appends the children of
+// n, one level deeper. Last, it appends the service that n wraps, at the level of n. depth
+// is the level.
 func (p *page) node(depth int, n layer.Node) {
 	parts := make([]string, 0, len(n.State))
 	for _, a := range n.State {

@@ -17,18 +17,18 @@ type rowOf struct {
 	anySource bool // the row is a sum over sources
 }
 
-// A process has a maximum number of rows, see tap.Registry.Top. At this maximum, one more
-// row with the path or route otherRows counts all other requests. defaultRoute is the route
-// of the row of requests without a route. maxName is the maximum length in bytes of a text
-// in a row.
+// A process has a maximum number of rows, see tap.Registry.Top. At the maximum, it adds one
+// more row, with the path or route otherRows, for all other requests. defaultRoute is the
+// route in the row of requests without a route. maxName is the maximum length in bytes of a
+// text in a row.
 const (
 	otherRows    = "(other)"
 	defaultRoute = "[DEFAULT]"
 	maxName      = 256
 )
 
-// other reports whether r is the row "(other)". It counts the requests for which the process
-// adds no further row, because it has the maximum number of rows. The row can count any request.
+// other reports whether r is the row "(other)", which a process adds when it has the
+// maximum number of rows. This row can count any request that does not have another row.
 func (r rowOf) other() bool { return r.row.GetPath() == otherRows || byRoute(r.row) == otherRows }
 
 // onePath reports whether all requests of the row have the same method and path.
@@ -36,9 +36,9 @@ func (r rowOf) onePath() bool {
 	return r.row.GetPath() != "" && !r.other() && len(r.row.GetPath()) < maxName
 }
 
-// match returns a condition for the requests of the row that also match base. It has only the
-// conditions of the row that a process can check. A process may therefore send more requests,
-// which rowOf.has sorts out.
+// match returns a condition for the requests of the row that also match base. A process
+// cannot check all conditions of the row, and match leaves those out. A process may
+// therefore send other requests too, which [rowOf.has] removes.
 func (r rowOf) match(base *pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	var all []*pb.ObserveRequest_Match
 	if base.GetMatch() != nil {
@@ -96,10 +96,10 @@ func (r rowOf) has(from string, e tap.Event) bool {
 	return cut(e.RequestInit.Method) == row.GetMethod() && cut(e.RequestInit.Path) == row.GetPath()
 }
 
-// name returns the name that a row has for a client or endpoint: the value of its label pod, or
-// else its address. Without both, it returns from, the name of the watched process, if the
-// argument own is true. own means that the client or endpoint is that process. Otherwise it
-// returns "".
+// name returns the name that a row has for a client or endpoint: the value of its label
+// pod, or else its address. If it has neither, the result depends on own. If own is true,
+// it is the watched process, and name returns from, the name of this process. Otherwise
+// name returns "".
 func name(labels map[string]string, addr netip.AddrPort, from string, own bool) string {
 	switch {
 	case labels["pod"] != "":

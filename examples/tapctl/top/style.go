@@ -20,8 +20,8 @@ func (s style) of(t string) string {
 	return "\x1b[" + string(s) + "m" + t + "\x1b[m"
 }
 
-// within returns part with the control sequences of the style s, for a place in a text of the
-// style base. The text after part continues in the style base.
+// within returns part in the style s, for use inside a text in the style base. After part,
+// the control sequences switch back to base.
 func (s style) within(part string, base style) string {
 	if base == plain {
 		return s.of(part)
