@@ -113,9 +113,9 @@ func (l *listeners) load(c *config.Config) error {
 	return nil
 }
 
-// closePort closes the open listeners that prevent a new listener at address. These are the
-// ones with the same port, at an address that is not in wanted. An example is ":80" for a
-// new listener at "192.0.2.1:80". closePort returns true if it closed a listener.
+// closePort closes the open listeners that can prevent a new listener at address. These are
+// the ones with the same port, at an address that is not in wanted. An example is ":80" for
+// a new listener at "192.0.2.1:80". closePort returns true if it closed a listener.
 func (l *listeners) closePort(address string, wanted map[string]bool) (closed bool) {
 	_, port, _ := net.SplitHostPort(address)
 	for key, open := range l.open {
