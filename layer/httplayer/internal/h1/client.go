@@ -186,15 +186,10 @@ func (c *ClientConn) exchange(req *http.Request, length int64) error {
 	if err := out.complete(req.Trailer); err != nil {
 		return err
 	}
-	c.reserve()
-	written, n, err := c.sock.exchange(out.b, c.buf.b[c.w:], c.used && length == 0)
-	c.w += n
-	out.sent = written > 0
-	switch {
-	case written == len(out.b):
+	switch err := c.sock.exchange(out, &c.source, c.used && length == 0); {
+	case out.buf == nil: // everything was written
 		c.err = err
 	case err == nil: // a short write
-		out.b = append(out.b[:0], out.b[written:]...)
 		return out.flush()
 	default:
 		out.broken, out.err = true, err

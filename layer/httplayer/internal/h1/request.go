@@ -15,14 +15,10 @@ type request struct {
 	reqctx.Context
 	conn   *ServerConn
 	url    url.URL
-	body   body // body of the request, if hasBody
+	body   *requestBody // nil without a body
 	stream stream
-	reads  sweep.Wait // measures the waits for the request body
-	writes sweep.Wait // measures how long each write of the response waits
 	values [12]string
 
-	hasBody bool
-	slow    bool // the limits on slow bodies apply
 	old     bool // the version is HTTP/1.0
 	head    bool // the method is HEAD
 	connect bool
@@ -30,6 +26,12 @@ type request struct {
 
 	started bool // the response has started; guarded by conn.mu
 	expects bool // the client waits for 100 Continue; guarded by conn.mu
+}
+
+// requestBody is the body of a request.
+type requestBody struct {
+	body
+	reads sweep.Wait // the field wait of body, if the limits on slow bodies apply
 }
 
 // Value is part of [context.Context]. It returns the local address for
@@ -53,6 +55,7 @@ func (c *ServerConn) newRequest(n int) (*request, *http.Request, error) {
 	h := &c.head
 	text := string(c.unread()[:n])
 	c.r += n
+	c.release()
 	r := &request{conn: c, old: h.minor == 0, keep: h.persists()}
 	r.Init(c.base, 0, nil)
 	r.stream.request = r
@@ -78,8 +81,7 @@ func (c *ServerConn) newRequest(n int) (*request, *http.Request, error) {
 	}
 	req.Header = h.header(text, r.values[:0])
 	req.Body = http.NoBody
-	r.hasBody = h.chunked || h.length > 0
-	if r.hasBody {
+	if h.chunked || h.length > 0 {
 		r.addBody(req)
 	}
 	if h.hop {
@@ -90,7 +92,8 @@ func (c *ServerConn) newRequest(n int) (*request, *http.Request, error) {
 
 func (r *request) addBody(req *http.Request) {
 	h := &r.conn.head
-	b := &r.body
+	b := new(requestBody)
+	r.body = b
 	b.src, b.owner = &r.conn.source, r.conn
 	b.expected = h.expects && !r.old
 	r.expects = b.expected
@@ -102,8 +105,7 @@ func (r *request) addBody(req *http.Request) {
 		req.Trailer = b.trailer
 	}
 	if cfg := r.conn.cfg; (cfg.BodyIdle > 0 || cfg.MinBodyRate > 0) && !message.IsRPC(req.Header) {
-		r.slow = true
-		b.wait = &r.reads
+		b.wait = &b.reads
 	}
 	req.Body = b
 }

@@ -33,7 +33,6 @@ func (c *ServerConn) start(r *request, status int, header http.Header, length in
 	c.mu.Unlock()
 	out := &c.out
 	out.begin()
-	out.wait = &r.writes
 	b := appendStatus(out.b, status)
 	if r.old {
 		copy(b[len(out.b):], "HTTP/1.0")
@@ -169,8 +168,8 @@ func (s *stream) Inform(status int, header http.Header) error {
 		return errors.New("invalid response field " + strconv.Quote(invalid))
 	}
 	b = append(b, '\r', '\n')
-	r.writes.Begin()
-	defer r.writes.End(0)
+	c.writes.Begin()
+	defer c.writes.End(0)
 	_, err := c.conn.Write(b)
 	return err
 }
@@ -218,7 +217,7 @@ func (s *stream) SetWriteDeadline(t time.Time) error {
 // bytes that were not read. The caller must close the connection.
 func (s *stream) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c := s.conn
-	if s.hasBody {
+	if s.body != nil {
 		_ = s.body.Close()
 	}
 	c.stopReadAhead()

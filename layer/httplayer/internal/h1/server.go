@@ -65,7 +65,8 @@ type ServerConn struct {
 	slot   *sweep.Slot
 	head   head
 	out    writer
-	first  [1]byte // first byte of the next request, read without a buffer
+	writes sweep.Wait // measures how long each write of a response waits
+	first  [1]byte    // first byte of the next request, read without a buffer
 
 	current   atomic.Pointer[request]
 	stop      atomic.Pointer[error] // reason for which reading ended; nil while it continues
@@ -88,7 +89,7 @@ type ServerConn struct {
 func NewServerConn(ctx context.Context, conn net.Conn, cfg *message.ServerConfig) *ServerConn {
 	c := &ServerConn{cfg: cfg, ctx: ctx, base: reqctx.Detach(ctx)}
 	c.conn, c.failed = conn, c.readError
-	c.out.conn = conn
+	c.out.conn, c.out.wait = conn, &c.writes
 	if addr := conn.RemoteAddr(); addr != nil {
 		c.remote = addr.String()
 	}
@@ -292,10 +293,10 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
 		if r == nil {
 			return
 		}
-		if r.slow && r.reads.TooSlow(c.cfg.BodyIdle, c.cfg.MinBodyRate) {
+		if b := r.body; b != nil && b.wait != nil && b.wait.TooSlow(c.cfg.BodyIdle, c.cfg.MinBodyRate) {
 			c.stopReading(message.ErrSlowBody)
 		}
-		if over(r.writes.Sweep(), c.cfg.WriteTimeout) {
+		if over(c.writes.Sweep(), c.cfg.WriteTimeout) {
 			c.abort(errWriteTimeout)
 		}
 		if age > sweep.Interval { // at an age of one Interval, the phase may have just begun
@@ -375,7 +376,7 @@ func (c *ServerConn) serve(n int) (keep bool, err error) {
 	if cause := c.stop.Load(); cause != nil {
 		r.Cancel(*cause)
 	}
-	if !r.hasBody {
+	if r.body == nil {
 		c.ahead.Store(aheadAllowed)
 	}
 	hijacked, err := message.Serve(c.cfg, &r.stream, req)
@@ -396,7 +397,7 @@ func (c *ServerConn) serve(n int) (keep bool, err error) {
 // connection can then serve another request. If drain is true, endBody first discards the
 // unread rest of the body, up to drainSize bytes.
 func (c *ServerConn) endBody(r *request, drain bool) bool {
-	if !r.hasBody {
+	if r.body == nil {
 		return true
 	}
 	_ = r.body.Close() // ends a Read in progress
@@ -419,7 +420,7 @@ func (c *ServerConn) endBody(r *request, drain bool) bool {
 func (c *ServerConn) finish(r *request) {
 	c.stopReadAhead()
 	c.current.Store(nil)
-	r.Cancel(nil)
+	r.Release()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.detached != nil {

@@ -12,4 +12,4 @@ func (*socket) init(net.Conn)     {}
 func (*socket) readable() bool    { return false }
 func (*socket) canExchange() bool { return false }
 
-func (*socket) exchange(_, _ []byte, _ bool) (written, n int, err error) { return 0, 0, nil }
+func (*socket) exchange(*writer, *source, bool) error { return nil }

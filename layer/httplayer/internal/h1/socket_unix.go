@@ -23,11 +23,11 @@ type socket struct {
 
 	// State of the exchange in progress.
 
-	check   bool   // look for a stale connection before the write
-	out, in []byte // bytes to write; space for the response
-	written int
-	n       int
-	err     error
+	out           *writer
+	in            *source
+	check         bool // look for a stale connection before the write
+	written, read int
+	err           error
 }
 
 // meter is implemented by a connection that counts the bytes of an inner connection, such as
@@ -79,21 +79,21 @@ func (s *socket) readable() bool {
 // same bytes as the connection. This is not so with TLS.
 func (s *socket) canExchange() bool { return s.raw != nil && s.plain }
 
-// exchange writes out and then reads once into in, as soon as the socket is readable. This
-// needs fewer system calls than a Write and a Read. If check is true and the server has
-// already sent bytes or closed the connection, exchange writes nothing and returns errStale.
-// After a short write it does not read. The caller then writes the rest.
-func (s *socket) exchange(out, in []byte, check bool) (written, n int, err error) {
-	s.out, s.in, s.check, s.written, s.n, s.err = out, in, check, 0, 0, nil
-	err = s.raw.Read(s.stepFD)
-	s.out, s.in = nil, nil
+// exchange writes the bytes of out and then reads once into the buffer of in, as soon as the
+// socket is readable. This needs fewer system calls than a Write and a Read. It returns the
+// buffer of out before it waits, and takes one for in afterwards. If check is true and the
+// server has already sent bytes or closed the connection, exchange writes nothing and
+// returns errStale. After a short write it does not read. The caller then writes the rest.
+func (s *socket) exchange(out *writer, in *source, check bool) error {
+	s.out, s.in, s.check, s.written, s.read, s.err = out, in, check, 0, 0, nil
+	err := s.raw.Read(s.stepFD)
 	if s.err != nil {
 		err = s.err
 	}
 	if s.meter != nil {
-		s.meter.Transferred(s.n, s.written, err)
+		s.meter.Transferred(s.read, s.written, err)
 	}
-	return s.written, s.n, err
+	return err
 }
 
 // step makes the next system call of an exchange. It returns true when the exchange is
@@ -106,27 +106,41 @@ func (s *socket) step(fd uintptr) bool {
 			return true
 		}
 	}
-	if s.written < len(s.out) {
-		s.written, s.err = retry(syscall.Write, fd, s.out)
-		if s.err == syscall.EAGAIN { //nolint:errorlint // set by retry
-			s.err = nil
-		} else if s.err != nil {
-			s.err = os.NewSyscallError("write", s.err)
-		}
-		// The caller writes the rest after a short write.
-		return s.written < len(s.out)
+	if s.out.buf != nil {
+		return !s.write(fd)
 	}
-	s.n, s.err = retry(syscall.Read, fd, s.in)
+	s.in.reserve()
+	s.read, s.err = retry(syscall.Read, fd, s.in.buf.b[s.in.w:])
+	s.in.w += s.read
+	s.in.release() // without a byte
 	switch {
 	case s.err == syscall.EAGAIN: //nolint:errorlint // set by retry
 		s.err = nil
 		return false
 	case s.err != nil:
 		s.err = os.NewSyscallError("read", s.err)
-	case s.n == 0:
+	case s.read == 0:
 		s.err = io.EOF
 	}
 	return true
+}
+
+// write writes the bytes of s.out once, and reports whether these were all bytes.
+func (s *socket) write(fd uintptr) bool {
+	out := s.out
+	s.written, s.err = retry(syscall.Write, fd, out.b)
+	out.sent = s.written > 0
+	switch {
+	case s.written == len(out.b):
+		out.end()
+		return true
+	case s.err == syscall.EAGAIN: //nolint:errorlint // set by retry
+		s.err = nil
+	case s.err != nil:
+		s.err = os.NewSyscallError("write", s.err)
+	}
+	out.b = append(out.b[:0], out.b[s.written:]...)
+	return false
 }
 
 // retry makes a system call on fd, and repeats it while a signal interrupts it. The result
