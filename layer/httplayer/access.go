@@ -148,13 +148,12 @@ func (f fields) All() iter.Seq2[string, string] {
 	}
 }
 
-// TeeRequestBody returns a shallow copy of r with a body that passes its bytes to the
-// function read. Each Read of the body calls read with the received bytes p and the offset
-// of p in the body. The call ends before Read returns. The function must not keep p. A body
-// that GetBody of the copy returns also calls read, from offset 0. A request without a body
-// is returned unchanged. net/http sends the headers of the copy before the first bytes of
-// its body. Without the tee, it sends both together for in-memory bodies of certain types,
-// such as bytes.Reader.
+// TeeRequestBody returns a shallow copy of r with a body that passes its bytes to the function in
+// the argument read. Each Read of the body calls this function with the received bytes p and the
+// offset of p in the body, before it returns. The function must not keep p. The bodies that GetBody
+// of the copy returns do the same, from offset 0. A request without a body is returned unchanged.
+// net/http sends the headers of the copy before the first bytes of its body. Without the tee, it
+// sends both together for in-memory bodies of certain types, such as bytes.Reader.
 func (Accessor) TeeRequestBody(r *http.Request, read func(at int64, p []byte)) *http.Request {
 	if !hasBody(r) {
 		return r
@@ -229,11 +228,11 @@ type teeStream struct {
 	io.Writer
 }
 
-// OnResponseStart registers o as an observer of the response that the handler of a
-// [Middleware] writes to r. o is notified when the handler writes the response headers, and
-// of each piece of the body. OnResponseStart has no effect if the handler was already
-// called, or if ctx and r do not belong to a request of a Middleware. Package tap calls this
-// method through an interface.
+// OnResponseStart registers o as an observer of the response to r, which the handler of a
+// [Middleware] writes. o is notified when the handler writes the response headers, and of each
+// piece of the body. OnResponseStart must be called before the handler, with the ctx and r of a
+// request of a Middleware. Otherwise it has no effect. Package tap calls this method through an
+// interface.
 func (Accessor) OnResponseStart(ctx context.Context, r *http.Request, o layer.ResponseObserver[*http.Response]) {
 	x, ok := ctx.Value(servingKey{}).(*served)
 	// A request that the handler itself makes may carry the same context. Only
@@ -244,15 +243,15 @@ func (Accessor) OnResponseStart(ctx context.Context, r *http.Request, o layer.Re
 	x.observers = append(x.observers, o)
 }
 
-// OnDeferredResponse returns false and ignores its arguments. Package tap asks by this method
-// whether a response starts after Call has returned. For HTTP, the response headers have always
-// arrived by then.
+// OnDeferredResponse returns false, because the headers of an HTTP response have always arrived
+// when Call returns. In other protocols they may arrive later, and the response is then deferred.
+// Package tap calls this method.
 func (Accessor) OnDeferredResponse(*http.Response, layer.ResponseObserver[*http.Response]) bool {
 	return false
 }
 
-// ErrorResponse returns nil and false. Package tap asks by this method for the response that
-// an error contains. An error of HTTP does not contain a response.
+// ErrorResponse returns nil and false, because an error of HTTP does not contain a response.
+// Package tap calls this method, because an error of another protocol may contain one.
 func (Accessor) ErrorResponse(context.Context, *http.Request, error) (*http.Response, bool) {
 	return nil, false
 }

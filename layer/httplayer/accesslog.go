@@ -236,8 +236,8 @@ func orDash(s string) string {
 	return s
 }
 
-// uri appends the request target of r to b. If the target is a path, uri puts the scheme and
-// the host before it. The argument as is a function that appends a text with the escapes of
+// uri appends the request target of r to b. If the target is a path, uri puts the scheme and the
+// host before it. It appends both texts by the function in the argument as, which escapes them for
 // the log format.
 func uri(b []byte, r *http.Request, as func([]byte, string) []byte) []byte {
 	if strings.HasPrefix(r.RequestURI, "/") {

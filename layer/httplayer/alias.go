@@ -13,8 +13,10 @@ type (
 	Option = layer.Option[*http.Response]
 )
 
-// WithTarget is [layer.WithTarget] for the messages of net/http.
+// WithTarget sets the name of the target of a stack, which layers show in errors and descriptions.
+// It calls [layer.WithTarget].
 func WithTarget(target string) Option { return layer.WithTarget[*http.Response](target) }
 
-// WithMetrics is [layer.WithMetrics] for the messages of net/http.
+// WithMetrics sets the instruments in which layers record their measurements. It calls
+// [layer.WithMetrics].
 func WithMetrics(i layer.Instruments) Option { return layer.WithMetrics[*http.Response](i) }

@@ -23,11 +23,11 @@ import (
 //	any other error                                     Failure
 //	any other response                                  Success
 //
-// The gRPC status takes precedence over the HTTP status. It comes from the trailers if the
-// response has ended and they have it, and otherwise from the headers. A gRPC status that
-// is not a number is UNKNOWN. A gRPC response that ended without a gRPC status is
-// classified by its HTTP status, as in linkerd's proxy. An upload is a request body, except
-// a body of gRPC and a body of HTTP/2 without a content-length.
+// An upload is a request body, except a body of gRPC and a body of HTTP/2 without a content-length.
+// The gRPC status takes precedence over the HTTP status. It comes from the trailers if the response
+// has ended and they have it, and otherwise from the headers. A gRPC status that is not a number is
+// UNKNOWN. A gRPC response that ended without a gRPC status is classified by its HTTP status, as in
+// linkerd's proxy.
 func Classify(o layer.Outcome[*http.Response]) layer.Class {
 	switch {
 	case o.Err != nil:

@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// Editor is the [layer.Editor] for the messages of net/http. The zero value is ready to
-// use.
+// Editor changes headers of requests and responses, copies requests and creates responses. It
+// implements [layer.Editor] for the messages of net/http. The zero value is ready to use.
 type Editor struct {
 	// InPlace makes EditRequest change the request itself instead of a copy. The caller
 	// must own the request, and must not send it twice.
@@ -146,12 +146,12 @@ func replyText(rsp *http.Response, text string) {
 	}
 }
 
-// TeeRequest is part of [layer.Editor]. It returns a request to send in place of req, and
-// passes a copy of that request to the function whole. The call happens when the body has
-// been read to its end, or at once without a body. The copy has the headers, trailers, Host
-// and body of req, but not Expect and Connection: close. CONNECT and upgrade requests, and
-// bodies longer than limit bytes, are not copied. The function whole then receives nil and
-// false. A body that a retry reads from GetBody is not copied either.
+// TeeRequest is part of [layer.Editor]. It returns a request to send in place of req. When the body
+// of that request has been read to its end, it passes a copy of the request to the function in the
+// argument whole. Without a body, it does so at once. The copy has the headers, trailers, Host and
+// body of req, but not Expect and Connection: close. CONNECT and upgrade requests, and bodies
+// longer than limit bytes, are not copied. For them, the function receives nil and false. A body
+// that a retry reads from GetBody is not copied either.
 func (Editor) TeeRequest(req *http.Request, limit int64, whole func(copied *http.Request, ok bool)) *http.Request {
 	empty := !hasBody(req)
 	if isTunnel(req) || !empty && (limit <= 0 || req.ContentLength > limit) {

@@ -17,11 +17,11 @@ import (
 // use. "Connections" in the package documentation describes the choice of the protocol,
 // tunnels, and the age of connections.
 //
-// Admission: an HTTP/1.1 connection serves one request at a time. Call uses the most
-// recently used idle connection, or makes a new one, up to [WithMaxConns]. HTTP/2 uses one
-// connection, with as many requests as the server allows. Call rejects further requests at
-// once. After a failed connection attempt, all requests are rejected until a new attempt
-// succeeds. A waiting Ready or the next Call makes that attempt after a backoff of at most 1 s.
+// Admission: an HTTP/1.1 connection serves one request at a time. Call uses the most recently used
+// idle connection, or makes a new one, up to [WithMaxConns]. HTTP/2 uses one connection, with as
+// many requests as the server allows. Above these limits, Call rejects requests at once. After a
+// failed connection attempt, all requests are rejected until a new attempt succeeds. The new
+// attempt follows after a backoff of at most 1 s, at the next Call or while Ready waits.
 //
 // Cancellation: if the context of a request ends before its response body is closed, the
 // HTTP/1.1 connection is closed or the HTTP/2 stream is reset.
@@ -105,9 +105,9 @@ func (e *Endpoint) callH1(ctx context.Context, req *http.Request) (*http.Respons
 	return rsp, err
 }
 
-// byH2 reports whether req is sent over HTTP/2. It stores the result in e.lastH2 and e.used,
-// so that Ready later connects by the protocols in use. For a CONNECT or an upgrade for
-// which wantsH2 returns true, byH2 returns false and stores nothing.
+// byH2 reports whether req is sent over HTTP/2, which is the result of wantsH2. It stores this
+// result in e.lastH2 and e.used, so that Ready later connects by the protocols in use. If wantsH2
+// returns true for a CONNECT or an upgrade, byH2 returns false and stores nothing.
 func (e *Endpoint) byH2(req *http.Request) bool {
 	h2 := e.wantsH2(req)
 	if h2 && (req.Method == http.MethodConnect || len(req.Header["Upgrade"]) > 0) {

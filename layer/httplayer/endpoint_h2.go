@@ -108,13 +108,13 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 	}
 }
 
-// probe makes a connection in the background, without a request. It reports the result to
-// the link as that of the attempt mine.
+// probe makes a connection in the background, without a request. The argument mine is the attempt
+// that the link has allowed for it. The link receives the result of the attempt.
 func (s *single) probe(mine attempt) { s.connectOnce(mine) }
 
 // connectOnce makes a connection on a new goroutine and sends it to the returned channel. If
-// another call is already making a connection, the channel receives that connection. In this
-// case connectOnce gives the attempt mine, which is then unused, back to the link.
+// another call is already making a connection, the channel receives that connection. In this case
+// connectOnce releases the attempt in the argument mine, because it is unused.
 func (s *single) connectOnce(mine attempt) <-chan singleflight.Result {
 	made := s.flight.DoChan("", func() (any, error) { return s.make(mine) })
 	if mine == 0 {
@@ -240,8 +240,9 @@ func (s *single) shut() {
 	}
 }
 
-// room reports whether the server allows one more stream on the current connection. Without
-// a usable connection, room returns mayConnect.
+// room reports whether the server allows one more stream on the current connection. Without a
+// usable connection, it returns the argument mayConnect, which specifies whether a new connection
+// may be made.
 func (s *single) room(mayConnect bool) bool {
 	c := s.current.Load()
 	if c == nil || !c.Usable() {

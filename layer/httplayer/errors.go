@@ -116,9 +116,9 @@ func isRate(err error) bool {
 	return errors.Is(err, layer.ErrNotReady) && errors.As(err, &refusal) && (refusal.Layer == "rate" || refusal.Layer == "rate_by")
 }
 
-// isShed reports whether a layer above the endpoint has rejected the request because of an
-// earlier failure at the endpoint. Such an err is a rejection without an Endpoint that wraps
-// a peerError. The rejected request did not reach the endpoint.
+// isShed reports whether err is a rejection that wraps a peerError and has an empty field Endpoint.
+// A layer above the endpoint returns such an error because of an earlier failure at the endpoint.
+// The rejected request did not reach the endpoint.
 func isShed(err error) bool {
 	var refusal *layer.Error
 	var peer *peerError

@@ -15,12 +15,13 @@ import (
 // request. It appends the address of the peer of the connection to X-Forwarded-For and
 // Forwarded (RFC 7239). It sets X-Forwarded-Proto and X-Forwarded-Host if they are absent.
 //
-// If no prefix in the argument trusted contains the peer, the layer first removes
-// Forwarded, X-Real-IP and the X-Forwarded- headers, also with underscores in the name. It
-// keeps those of a trusted peer. Without prefixes no peer is trusted.
+// If no prefix in the argument trusted contains the peer, the layer first removes Forwarded,
+// X-Real-IP and the X-Forwarded- headers, also with underscores in the name. It keeps these headers
+// of a trusted peer. Without prefixes no peer is trusted.
 //
-// The address of the client is the last untrusted one in the resulting X-Forwarded-For, or
-// the first one if all are trusted. [ClientFromContext] returns it in the layers below.
+// The address of the client is the last address in the resulting X-Forwarded-For that is not
+// trusted. If all addresses are trusted, it is the first one. [ClientFromContext] returns it in the
+// layers below.
 //
 // Admission: every request is admitted. Ready is forwarded.
 //
@@ -76,9 +77,9 @@ func (t trustedPeers) contains(addr netip.Addr) bool {
 }
 
 // client returns the address of the client: the last address in X-Forwarded-For that is not
-// trusted. If peer is not trusted, the result is peer. If all addresses are trusted, it is
-// the first one. The search stops at an element that is not an address, and returns the
-// address after that element.
+// trusted. If peer is not trusted, the result is peer. If all addresses are trusted, it is the
+// first one. The search goes backwards from the last element. It stops at an element that is not an
+// address. The result is then the address that was examined before.
 func (t trustedPeers) client(h http.Header, peer netip.Addr) netip.Addr {
 	client := peer
 	elements := strings.Split(strings.Join(h["X-Forwarded-For"], ","), ",")

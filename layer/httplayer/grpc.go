@@ -61,9 +61,9 @@ func percentEncode(s string) string {
 	return b.String()
 }
 
-// grpcBody is the body of a gRPC response. If reading from the endpoint fails, grpcBody ends
-// with io.EOF, and with a gRPC status in the trailers. A stream reset is an error of Read
-// instead if the field resets is true.
+// grpcBody is the body of a gRPC response. If reading from the endpoint fails, grpcBody ends with
+// io.EOF, and with a gRPC status in the trailers. If the field resets is true, Read returns a
+// stream reset as an error instead.
 type grpcBody struct {
 	wrappedBody
 	req     *http.Request

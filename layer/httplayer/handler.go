@@ -81,10 +81,10 @@ func WithErrorHeaders(on bool) HandlerOption {
 // as requests.
 func WithConnect() HandlerOption { return handlerOption(func(h *handler) { h.tunnels = true }) }
 
-// WithLogger sets the logger for errors that a Handler answers: 5xx at level Warn, 4xx at
-// level Debug. An error after the client has disconnected is not logged. At most ten errors
-// of level Warn are logged in ten seconds, and then the number of further ones. The default
-// is [slog.Default] at construction. Nil means no log.
+// WithLogger sets the logger for errors that a Handler answers: 5xx at level Warn, 4xx at level
+// Debug. An error after the client has disconnected is not logged. At most ten errors of level Warn
+// are logged in ten seconds. After this time, one message has the number of suppressed errors. The
+// default is [slog.Default] at construction. Nil means no log.
 func WithLogger(l *slog.Logger) HandlerOption {
 	return handlerOption(func(h *handler) { h.log = l })
 }
@@ -106,8 +106,8 @@ type handler struct {
 	onError ErrorHandler
 }
 
-// exchange returns the response to r for a [Server], as a [message.Exchange]. It returns a
-// stream reset by the endpoint as an error.
+// exchange is the [message.Exchange] of a [Server]: the function that returns the response to r. It
+// returns a stream reset by the endpoint as an error.
 func (h *handler) exchange(r *http.Request) (*http.Response, error) { return h.serve(r, true) }
 
 // serve returns the response of svc to r. It converts an error of svc to a response. There
@@ -123,9 +123,9 @@ func (h *handler) serve(r *http.Request, resets bool) (*http.Response, error) {
 }
 
 // setConnection prepares the connection headers of rsp for the client. If rsp has the header
-// Connection and is not a 101 response, it removes the hop-by-hop headers. It adds
-// Connection: close for an HTTP/1 client if rsp has the header closesClient. It also does
-// this if CONNECT was rejected, because the client may have sent bytes for the tunnel.
+// Connection and is not a 101 response, it removes the hop-by-hop headers. It adds Connection:
+// close for an HTTP/1 client if a layer has set the header closesClient in rsp. It also does this
+// if CONNECT was rejected, because the client may have sent bytes for the tunnel.
 func setConnection(r *http.Request, rsp *http.Response) {
 	_, closes := rsp.Header[closesClient] //nolint:staticcheck // not canonical on purpose
 	delete(rsp.Header, closesClient)
@@ -173,10 +173,10 @@ func (h *handler) respond(r *http.Request, resets bool) (*http.Response, error) 
 	return rsp, nil
 }
 
-// prepareGRPC prepares rsp for the client of the gRPC request r. If rsp has no body, it
-// removes the content-length. Otherwise it replaces the body by a grpcBody: if reading from
-// the endpoint fails, the response then ends with a gRPC status. If resets is true, a stream
-// reset stays an error.
+// prepareGRPC prepares rsp for the client of the gRPC request r. If rsp has no body, it removes the
+// content-length. Otherwise it replaces the body by a grpcBody, which ends with a gRPC status if
+// reading from the endpoint fails. If the argument resets is true, Read of the grpcBody returns a
+// stream reset as an error instead.
 func (h *handler) prepareGRPC(r *http.Request, rsp *http.Response, began time.Time, resets bool) {
 	if ended(rsp) {
 		_ = rsp.Body.Close()

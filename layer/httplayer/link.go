@@ -59,9 +59,9 @@ func (l *link) admit() (attempt, error) {
 	return l.allow(now), nil
 }
 
-// claim returns an attempt to connect without a request. If no attempt is allowed now, mine
-// is 0, and wait is the time until one is allowed. Otherwise wait is the maximum duration of
-// the attempt.
+// claim returns an attempt for a connection that is made without a request. If an attempt is
+// allowed now, wait is its maximum duration. Otherwise mine is 0, and wait is the time until an
+// attempt is allowed.
 func (l *link) claim() (mine attempt, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,8 +81,9 @@ func (l *link) allow(now time.Time) attempt {
 	return l.allowed
 }
 
-// release gives back the attempt mine, which was not used. The next attempt is then allowed
-// after the backoff of the last failure. If mine is 0 or has ended, release does nothing.
+// release gives back the unused attempt in the argument mine. The next attempt is then allowed
+// after the backoff of the last failure. If mine is 0 or this attempt has ended, release does
+// nothing.
 func (l *link) release(mine attempt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,9 +94,10 @@ func (l *link) release(mine attempt) {
 	l.changes.Add(1)
 }
 
-// report records the result err of an attempt to connect. A success sets the link to up. A
-// failure sets it to down and starts a backoff. While the link is down, only a failure of an
-// attempt that the link has allowed since then increases the backoff.
+// report records the result err of an attempt to connect. A success sets the link to up. A failure
+// sets it to down and starts a backoff. While the link is down, report ignores the failure of an
+// attempt that was allowed before the link went down. The failure of a later attempt increases the
+// backoff.
 func (l *link) report(mine attempt, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -226,10 +226,10 @@ func ProxyErrors(log *slog.Logger, meshPeer bool) layer.Layer[*http.Request, *ht
 // because the name is in lower case and the names of received headers are canonical.
 const closesClient = "connection"
 
-// withoutTrailers removes the trailers from req for which drops returns true. req must be a
-// copy of a received request. It gets its own map Trailer. Because trailers arrive at the
-// end of a body, req also gets a new body. At its end, the new body copies the received
-// trailers to the map, except those for which drops returns true.
+// withoutTrailers removes a trailer from req if the function drops returns true for its name. req
+// must be a copy of a received request. It gets its own map Trailer. Because trailers arrive at the
+// end of a body, req also gets a new body. At its end, the new body copies to the map the received
+// trailers that drops does not remove.
 func withoutTrailers(req *http.Request, drops func(name string) bool) {
 	received := req.Trailer
 	req.Trailer = make(http.Header, len(received))
@@ -243,9 +243,9 @@ func withoutTrailers(req *http.Request, drops func(name string) bool) {
 	}
 }
 
-// trailerFilter wraps the body of a received request. When a Read reaches the end of the
-// body, it copies the received trailers from the field from to the field to. It leaves out
-// those for which drops returns true.
+// trailerFilter wraps the body of a received request. When a Read reaches the end of the body, it
+// copies the received trailers from the map in the field from to the map in the field to. It leaves
+// out a trailer if the function in the field drops returns true for its name.
 type trailerFilter struct {
 	wrappedBody
 	from, to http.Header

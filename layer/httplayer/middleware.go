@@ -21,17 +21,17 @@ import (
 // of the method Layer of a [layer.Stack]. The returned handler is safe for concurrent use,
 // starts no goroutine and is a [layer.Describer].
 //
-// The handler runs on the goroutine of the server and writes to the writer of the server. It
-// can stream, flush, hijack, and send 1xx responses and trailers. Its request has the
-// context of the layers. When the handler returns, the layers receive its status, headers
-// and trailers, without the body. A response therefore ends when the handler returns, and a
-// timeout only ends the context of the handler. If the handler returns without a response
-// after its context has ended, the layers receive the cause as an error.
+// The handler runs on the goroutine of the server and writes to the writer of the server. It can
+// stream, flush, hijack, and send 1xx responses and trailers. Its request has the context of the
+// layers. When the handler returns, the layers receive its status, headers and trailers, without
+// the body. For the layers, the response has then ended. A layer with a timeout can end the context
+// of the handler, but not its response. If the handler returns without a response after its context
+// has ended, the layers receive the cause as an error.
 //
-// An error of a layer is answered as by [Handler] (see [StatusFromError]). If the response
-// has already started, it is aborted. A layer may return its own response instead of calling
-// the handler. A 2xx response to CONNECT must be a tunnel; see [WithConnect]. Retries and
-// hedges fail, because the handler runs once per request.
+// An error of a layer is answered as by [Handler] (see [StatusFromError]). If the response has
+// already started, it is aborted. A layer may return its own response instead of calling the
+// handler. A 2xx response to CONNECT must be a tunnel; see [WithConnect]. A retry or hedge fails,
+// because the handler runs only once per request.
 //
 // The cost is two allocations per request, and one more if a layer makes a context.
 func Middleware(l layer.Layer[*http.Request, *http.Response], opts ...HandlerOption) func(http.Handler) http.Handler {

@@ -102,12 +102,12 @@ func WithMaxConnAge(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.maxAge = d })
 }
 
-// WithPing enables PING frames on HTTP/2 connections. The Endpoint sends a PING if requests
-// are in flight and the server sent nothing for interval. If the server then sends nothing
-// for timeout, the connection is closed and its requests fail. This detects a server that
-// no longer responds, after at most twice interval plus timeout. The default, and an
-// interval of 0 or less, disables PING frames. A timeout of 0 or less means 20 s. grpc-go
-// servers close connections with frequent PINGs.
+// WithPing enables PING frames on HTTP/2 connections. The Endpoint sends a PING if requests are in
+// flight and the server sent nothing for interval. If the server then sends nothing for timeout,
+// the connection is closed and its requests fail. This detects a server that no longer responds,
+// after at most the sum of twice interval and once timeout. The default, and an interval of 0 or
+// less, disables PING frames. A timeout of 0 or less means 20 s. grpc-go servers close connections
+// with frequent PINGs.
 func WithPing(interval, timeout time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) {
 		o.pingInterval, o.pingTimeout = max(interval, 0), max(timeout, 0)
@@ -141,11 +141,11 @@ func WithDialContext(dial func(ctx context.Context, network, addr string) (net.C
 	return endpointOption(func(o *endpointOptions) { o.dial = dial })
 }
 
-// WithTLS makes an Endpoint use TLS with a copy of cfg. A nil cfg means the default
-// configuration of crypto/tls. An empty ServerName is replaced by the host of the address.
-// The Endpoint sets NextProtos. A connection fails if its handshake does not select the
-// protocol of the request. Without [WithHTTP1] and [WithHTTP2], requests other than gRPC
-// then use HTTP/1.1.
+// WithTLS makes an Endpoint use TLS with a copy of cfg. A nil cfg means the default configuration
+// of crypto/tls. An empty ServerName is replaced by the host of the address. The Endpoint sets
+// NextProtos. A connection fails if its handshake does not select the protocol of the request.
+// After such a failure for HTTP/2, requests other than gRPC use HTTP/1.1, unless [WithHTTP2] is
+// set.
 //
 // Without this option connections are cleartext, and requests with an https URL fail; see
 // [WithCleartextHTTPS].

@@ -136,9 +136,9 @@ func downgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*
 	return rsp, err
 }
 
-// untagged forwards a request without l5d-orig-proto. If tagged is true, the request has
-// this header, and untagged removes it. untagged always removes the header from the
-// response, because an application may have set it and the peer would trust it.
+// untagged forwards req to next. If tagged is true, req has the header l5d-orig-proto, and untagged
+// removes it before. It always removes this header from the response, because an application may
+// have set it and the peer would trust it.
 func untagged(ctx context.Context, req *http.Request, next Service, tagged bool) (*http.Response, error) {
 	if tagged {
 		req = without(req, origProtoField)

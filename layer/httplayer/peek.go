@@ -19,11 +19,10 @@ const (
 	peekWait   = time.Millisecond      // longest wait after the first bytes
 )
 
-// Peek is part of [layer.Replayer]. For a gRPC response, it waits for the first bytes of
-// the body, and then at most a millisecond for the end of the body. The result ahead is a
-// response with the whole body, including these bytes. The result whole is true if the body
-// has ended without an error. Peek returns other responses unchanged, because they report
-// failures in the status.
+// Peek is part of [layer.Replayer]. For a gRPC response, it waits for the first bytes of the body,
+// and then at most a millisecond for the end of the body. The first result is a response from which
+// all bytes of the body can still be read. The second result is true if the body has ended without
+// an error. Peek returns other responses unchanged, because they report failures in the status.
 //
 // Peek costs a goroutine, and some KiB of memory until the first bytes were read. The
 // goroutine may wait for the next bytes after Peek has returned.

@@ -16,9 +16,9 @@ const recheck = time.Second
 // reached; see [Endpoint].
 func (e *Endpoint) Ready(ctx context.Context) error { return e.ready(ctx, true) }
 
-// ready waits until a request would probably be admitted. While the address cannot be
-// reached, ready connects in the background if probes is true. If probes is false, it then
-// returns nil instead.
+// ready waits until a request would probably be admitted. The argument probes specifies the
+// behavior while the address cannot be reached. If it is true, ready connects in the background and
+// waits. If it is false, ready returns nil.
 func (e *Endpoint) ready(ctx context.Context, probes bool) error {
 	for {
 		seen := e.link.changes.Load()
@@ -51,9 +51,9 @@ func (e *Endpoint) notReady(ctx context.Context) error {
 	return cause
 }
 
-// await waits until d has passed, ctx ends, the Endpoint has room, or the context of the
-// Endpoint ends. It also returns when an attempt to connect ends after the link had counted
-// seen attempts.
+// await waits until d has passed, ctx ends, the Endpoint has room, or the context of the Endpoint
+// ends. It also returns when the number of ended attempts to connect, which the link counts,
+// differs from the argument seen.
 func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -76,8 +76,9 @@ func (e *Endpoint) room() bool {
 
 func (e *Endpoint) canProbe() bool { return e.probesH2() || e.h1.mayDial() }
 
-// probesH2 reports whether the next connection that Ready makes uses HTTP/2. It returns true
-// if lastH2 is true, and HTTP/1.1 is unused or no HTTP/2 connection is usable.
+// probesH2 reports whether the next connection that Ready makes uses HTTP/2. It returns the value
+// of e.lastH2. But if requests have used HTTP/1.1 and an HTTP/2 connection is usable, it returns
+// false.
 func (e *Endpoint) probesH2() bool {
 	return e.lastH2.Load() && (!e.used[0].Load() || !e.h2.serves())
 }
@@ -92,10 +93,10 @@ func (e *Endpoint) probe(mine attempt) {
 	}
 }
 
-// tried records the result err of an attempt to connect by the protocol p. If the server
-// supports only the other protocol, the address counts as reachable. After any other
-// failure, Ready next connects by the other protocol, if requests have used both. The other
-// protocol may still work.
+// tried records the result err of an attempt to connect by the protocol p. If the server supports
+// only the other protocol, tried records a success, because the address is reachable. After any
+// other failure, the next connection of Ready uses the other protocol, which may still work. This
+// happens only if requests have used both protocols.
 func (e *Endpoint) tried(p protocol, mine attempt, err error) {
 	other := e.speaksOther(err)
 	if err == nil && p == http2 || err != nil && p == http1 {

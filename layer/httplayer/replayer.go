@@ -12,8 +12,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Replayer is the [layer.Replayer] for the messages of net/http. [NewStack] passes it to
-// the layers of a stack. The zero value is ready to use and safe for concurrent use.
+// Replayer has the functions that layers need for retries and hedges of HTTP requests. It
+// implements [layer.Replayer] for the messages of net/http. [NewStack] passes it to the layers of a
+// stack. The zero value is ready to use and safe for concurrent use.
 type Replayer struct{}
 
 var _ layer.Replayer[*http.Request, *http.Response] = Replayer{}
@@ -32,10 +33,10 @@ func (Replayer) Idempotent(req *http.Request) bool {
 	return key || private
 }
 
-// Replay is part of [layer.Replayer]. It returns the source of the requests for retries of
-// req. It returns nil if req has no body, because every attempt can then send req itself.
-// Otherwise the attempts read their body from GetBody, or from a buffer of up to limit bytes
-// if GetBody is nil.
+// Replay is part of [layer.Replayer]. It returns a [layer.Replay], which makes a request for each
+// attempt to send req. It returns nil if req has no body, because every attempt can then send req
+// itself. Otherwise the attempts read their body from GetBody, or from a buffer of up to limit
+// bytes if GetBody is nil.
 //
 // Some requests are sent only once: CONNECT, an upgrade, and a request with a body and an
 // Expect header. A request without GetBody is also sent only once if its Content-Length is
@@ -64,10 +65,11 @@ func isTunnel(req *http.Request) bool {
 // retried, or false if the response has no such time. For an error it returns the result of
 // [layer.RetryAfter].
 //
-// A 429 or 503 response has the time in Retry-After, as a number of seconds or a date. A
-// date in the past means 0. A gRPC response has it in grpc-retry-pushback-ms, in the headers
-// or the received trailers. A negative, malformed or repeated value of that field forbids a
-// retry (gRFC A6). Otherwise, if a response has both fields, the longer time applies.
+// A 429 or 503 response has the time in Retry-After, as a number of seconds or a date. A date in
+// the past means 0. A gRPC response has it in grpc-retry-pushback-ms, in the headers or the
+// received trailers. A negative, malformed or repeated value of that field forbids a retry (gRFC
+// A6). If a response has both fields and the second one does not forbid a retry, the longer time
+// applies.
 func (Replayer) RetryAfter(rsp *http.Response, err error) (time.Duration, bool) {
 	if err != nil || rsp == nil {
 		return layer.RetryAfter(err)

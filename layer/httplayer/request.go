@@ -109,7 +109,7 @@ func (b *requestBody) admit() {
 	}
 }
 
-// fail closes the body, because the request has failed and is not a rejection.
+// fail closes the body after a failure of the request that is not a rejection.
 func (b *requestBody) fail() {
 	if b == nil {
 		return
@@ -118,9 +118,8 @@ func (b *requestBody) fail() {
 	_ = b.Close()
 }
 
-// withdraw reports whether the request can still be rejected. It returns true if the body is
-// nil. Otherwise it returns true if neither Read nor admit was called, so that the body is
-// unread.
+// withdraw reports whether the request can still be rejected. It returns true until the first call
+// of Read or admit, because the body is then unread. For a nil body it always returns true.
 func (b *requestBody) withdraw() bool {
 	if b == nil {
 		return true
@@ -133,8 +132,8 @@ func (b *requestBody) withdraw() bool {
 // attributeError returns the error to report for a request that was sent and failed with
 // err:
 //
-//   - If ctx has ended, it returns the cause of ctx. The cause is in a bodyError if a Read
-//     of the body was in progress, unless isStream returns true.
+//   - If ctx has ended, it returns the cause of ctx. If a Read of the body was in progress and
+//     isStream returns false, the cause is in a bodyError.
 //   - Otherwise, if reading the body failed, it returns that error in a bodyError.
 //   - It returns a [message.RequestError] unchanged.
 //   - It returns any other err in a peerError.

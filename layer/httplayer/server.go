@@ -119,13 +119,12 @@ func (s *Server) leave() {
 	}
 }
 
-// Drain starts draining, which cannot be undone, and waits until all connections have
-// closed. Connections are still served, including new ones, until they can close. An HTTP/2
-// client receives a first GOAWAY and a PING. When it acknowledges the PING, or after
-// [WithDrainTimeout], it receives the final GOAWAY. Its open streams finish. HTTP/1.1
-// responses have Connection: close. Idle HTTP/1.1 connections are closed after the same
-// timeout. Drain also waits for upgraded connections and tunnels. [WithDrainOnDone] starts
-// draining without waiting.
+// Drain starts draining, which cannot be undone, and waits until all connections have closed.
+// Existing and new connections are served until they close as follows. An HTTP/2 client receives a
+// first GOAWAY and a PING. When it acknowledges the PING, or after [WithDrainTimeout], it receives
+// the final GOAWAY. Its open streams finish. HTTP/1.1 responses have Connection: close. Idle
+// HTTP/1.1 connections are closed after the same timeout. Drain also waits for upgraded connections
+// and tunnels. [WithDrainOnDone] starts draining without waiting.
 //
 // If ctx ends first, the remaining connections continue. Drain then returns a [layer.Error]
 // with their number and the cause of ctx. Drain may be called several times and

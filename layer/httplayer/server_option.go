@@ -27,11 +27,11 @@ func WithDrainOnDone(ctx context.Context) ServerOption {
 	return serverOption(func(o *serverOptions) { o.drainOn = ctx })
 }
 
-// WithDrainTimeout sets two time limits of draining. An HTTP/2 client has d to acknowledge
-// the GOAWAY. An idle HTTP/1.1 connection stays open for d. If the client sends a request in
-// this time, the response has Connection: close. The default is 1 s. With a d of 0 or less,
-// idle connections are closed at once, and requests in transit are lost. A connection on
-// which no byte has arrived stays open for at least 100 ms.
+// WithDrainTimeout sets the duration of two steps of draining. An HTTP/2 client has the time d to
+// acknowledge the GOAWAY. An idle HTTP/1.1 connection stays open for the time d. The response to a
+// request in this time has Connection: close. The default is 1 s. If d is 0 or less, idle
+// connections are closed at once, and requests in transit are lost. But a new connection on which
+// no byte has arrived stays open for at least 100 ms.
 func WithDrainTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.DrainTimeout = max(d, 0) })
 }
@@ -57,13 +57,12 @@ func WithServerIdleTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.IdleTimeout = max(d, 0) })
 }
 
-// WithMinBodyRate limits how slowly a request body may arrive. A pause must not be longer
-// than idle. The average rate must not be below least, in bytes per second. The rate is
-// measured only while the handler waits for the body. It is checked after these waits have
-// taken longer than idle and longer than a second in total. If a limit is exceeded, reading
-// fails with an error that matches [layer.ErrIdleTimeout] and is answered with 408. If the
-// handler does not read an HTTP/1.1 body to its end, the rest must arrive within idle.
-// Otherwise the connection is closed after the response.
+// WithMinBodyRate limits how slowly a request body may arrive. A pause must not be longer than
+// idle. The average rate must not be below least, in bytes per second. The rate is measured only
+// while the handler waits for the body. It is checked only when the sum of these waits is longer
+// than both idle and one second. If a limit is exceeded, reading fails with an error that matches
+// [layer.ErrIdleTimeout] and is answered with 408. If the handler does not read an HTTP/1.1 body to
+// its end, the rest must arrive within idle. Otherwise the connection is closed after the response.
 //
 // The default is 10 s and 240 bytes per second. An idle of 0 or less means no limit on
 // pauses, and a least of 0 or less means no limit on the rate. The limits do not apply to
@@ -81,13 +80,13 @@ func WithWriteTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.WriteTimeout = max(d, 0) })
 }
 
-// WithMaxStreamResets limits how many streams of an HTTP/2 connection may end by a reset of
-// either side. The limit is a token bucket of size n, which is refilled at n per second.
-// Each final response also adds a token. A stream that was open for 250 ms or longer takes
-// no token. If the bucket is empty, the connection receives GOAWAY(ENHANCE_YOUR_CALM) and is
-// closed. Without the limit, a client could cause many upstream requests by canceling
-// streams (CVE-2023-44487, CVE-2025-8671). The default is the maximum number of concurrent
-// streams. An n of 0 or less selects the default.
+// WithMaxStreamResets limits how many streams of an HTTP/2 connection may end by a reset of either
+// side. Each reset takes a token from a bucket of n tokens. The bucket regains n tokens per second,
+// and one token for each final response. The reset of a stream that was open for 250 ms or longer
+// takes no token. If the bucket is empty, the connection receives GOAWAY(ENHANCE_YOUR_CALM) and is
+// closed. Without the limit, a client could cause many upstream requests by canceling streams
+// (CVE-2023-44487, CVE-2025-8671). The default is the maximum number of concurrent streams. An n of
+// 0 or less selects the default.
 func WithMaxStreamResets(n int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.MaxStreamResets = n })
 }

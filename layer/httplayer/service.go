@@ -13,7 +13,8 @@ import (
 // [http.RoundTripper] does.
 type Service = layer.Service[*http.Request, *http.Response]
 
-// The policies of package layer, for the messages of net/http.
+// These policies of package layer configure retries, hedges, fallbacks and faults. They have the
+// message types of net/http.
 type (
 	RetryPolicy    = layer.RetryPolicy[*http.Request, *http.Response]
 	HedgePolicy    = layer.HedgePolicy[*http.Request]
@@ -40,8 +41,8 @@ func newLayer(name string, state layer.State, f callFunc) Layer {
 	return func(next Service) Service { return &around{next, name, state, f} }
 }
 
-// around is the Service of a layer around the embedded Service. Call calls the function in
-// the field call. Ready is that of the embedded Service.
+// around is the Service of a layer. Its method Call runs the function in the field call, which can
+// pass the request on to the embedded Service. Its method Ready is that of the embedded Service.
 type around struct {
 	Service
 	name  string

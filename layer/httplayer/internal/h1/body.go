@@ -292,9 +292,9 @@ func (b *body) fetch(p []byte) (n int, err error) {
 	}
 }
 
-// retried returns the error that the reader of the body gets after a read of the connection
-// failed with err. If another goroutine interrupted the read in order to close the body,
-// this is http.ErrBodyReadAfterClose. Otherwise it is err. If it is errInterrupted, the
+// retried returns the error that the reader of the body gets after a read of the connection failed
+// with err. If another goroutine interrupted the read in order to close the body, the result is
+// http.ErrBodyReadAfterClose. Otherwise the result is err. After the result errInterrupted, the
 // caller must repeat the read.
 func (b *body) retried(err error) error {
 	if err == errInterrupted && b.closed.Load() && !b.rest { //nolint:errorlint // set by this package

@@ -141,8 +141,9 @@ func (h *head) parseRequest(b []byte) error {
 	return h.checkFraming()
 }
 
-// parseVersion parses the version in the first 8 bytes of b. It returns the error malformed
-// if these bytes are not a version, and errVersion if the version is not supported.
+// parseVersion parses the version in the first 8 bytes of b. If these bytes are not a version, it
+// returns the error in the argument malformed. If the version is not supported, it returns
+// errVersion.
 func (h *head) parseVersion(b []byte, malformed error) error {
 	digit := func(c byte) bool { return c >= '0' && c <= '9' }
 	if string(b[:5]) != "HTTP/" || !digit(b[5]) || b[6] != '.' || !digit(b[7]) {
@@ -329,10 +330,10 @@ func equalFold(b []byte, lower string) bool {
 	return true
 }
 
-// header returns the parsed fields as a map. The argument text has the bytes that were
-// parsed. The names and values in the map are substrings of text. The argument values is an
-// empty slice with capacity for values of the map, which saves allocations. If its capacity
-// is too small, header allocates a larger slice.
+// header returns the parsed fields as a map. The argument text has the bytes that were parsed. The
+// names and values in the map are substrings of text. header stores the values of the map in the
+// capacity of the empty slice in the argument values, which saves allocations. If this capacity is
+// too small, header allocates a larger slice.
 func (h *head) header(text string, values []string) http.Header {
 	header := make(http.Header, len(h.fields))
 	if len(h.fields) > cap(values) {

@@ -178,8 +178,8 @@ func (c *ServerConn) drains() bool {
 	return c.closeIdle.Load() || c.cfg.Draining != nil && c.cfg.Draining.Load()
 }
 
-// CloseIdle closes an idle connection at once. Another connection closes after its current
-// request.
+// CloseIdle closes the connection at once if it is idle. Otherwise the connection closes after its
+// current request.
 func (c *ServerConn) CloseIdle() {
 	c.closeIdle.Store(true)
 	c.interrupt()
@@ -232,11 +232,10 @@ func (c *ServerConn) setReadDeadline(t time.Time) error {
 	return c.conn.SetReadDeadline(t)
 }
 
-// readError returns the error to report for a read that failed with err. A timeout becomes
-// the cause of stopReading or abort, if one of them was called. Otherwise it becomes
-// os.ErrDeadlineExceeded if the read deadline has passed, and errInterrupted if it has not.
-// readError returns any other err, and then cancels the context of the current request,
-// except in a tunnel.
+// readError returns the error to report for a read that failed with err. If err is not a timeout,
+// it returns err, and cancels the context of the current request, except in a tunnel. For a
+// timeout, it returns the cause of stopReading or abort if one of them was called. Otherwise it
+// returns os.ErrDeadlineExceeded if the read deadline has passed, and errInterrupted if it has not.
 func (c *ServerConn) readError(err error) error {
 	if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() {
 		if r := c.current.Load(); r != nil && !c.tunnels {

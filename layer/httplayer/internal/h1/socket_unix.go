@@ -30,9 +30,9 @@ type socket struct {
 	err           error
 }
 
-// meter is implemented by a connection that counts the bytes of an inner connection, such as
-// that of tcplayer.Meter. exchange uses the socket of the inner connection, and reports the
-// bytes to the meter.
+// meter is implemented by a connection that counts the bytes of an inner connection, such as that
+// of tcplayer.Meter. The method exchange of socket uses the inner connection directly, and reports
+// the bytes to the meter.
 type meter interface {
 	Transferred(read, written int, err error)
 }

@@ -124,8 +124,8 @@ func (s *source) drop() {
 	s.release()
 }
 
-// headerLimit returns the maximum size of headers in bytes: configured, or 1 MiB if
-// configured is 0 or less.
+// headerLimit returns the maximum size of headers in bytes. This is the argument configured, or 1
+// MiB if the argument is 0 or less.
 func headerLimit(configured int) int {
 	if configured > 0 {
 		return configured

@@ -22,20 +22,20 @@ const (
 	youngTicks  = uint32(youngStream / sweep.Interval)
 )
 
-// bucket counts events of one kind that the peer causes, such as resets. If the count
-// exceeds limit, it is first decreased for the elapsed time and for responses. The decrease
-// for glitches also considers transferred bytes. If the count is still above limit, the
-// connection ends.
+// bucket counts events of one kind that the peer causes, such as resets. The count decreases with
+// time and with each response. The count of glitches also decreases with transferred bytes. The
+// decrease is computed only when the count exceeds limit. If the count is then still above limit,
+// the connection ends.
 type bucket struct {
 	used, limit int
 	at          time.Time // time of the last decrease
 	answered    uint32    // number of responses at the last decrease
 }
 
-// glitch adds n to the count of frames that cost work but contribute nothing to a request.
-// It returns an error if there are too many. The error ends the connection. If the count
-// exceeds its limit, glitch first decreases it for the elapsed time, the responses and the
-// transferred bytes.
+// glitch adds n to the count of frames that cost work but contribute nothing to a request. If the
+// count then exceeds its limit, glitch decreases it for the elapsed time, the responses and the
+// transferred bytes. If the count is still too large, glitch returns an error, which ends the
+// connection.
 func (c *conn) glitch(n int) error {
 	b := &c.glitches
 	if b.used += n; b.used <= b.limit {
@@ -47,10 +47,10 @@ func (c *conn) glitch(n int) error {
 	return c.pay(b, paid, glitchesDecay, "too many control frames or errors")
 }
 
-// countReset counts a reset of the stream st by the peer or because of an error of the peer.
-// It returns an error if there are too many. The error ends the connection. The count
-// decreases with time and by one for each response. countReset does nothing on a client,
-// without MaxStreamResets, and for a stream that was open for youngStream or longer.
+// countReset counts a reset of the stream st by the peer or because of an error of the peer. It
+// returns an error if there are too many. The error ends the connection. The count decreases with
+// time and by one for each response. Only a server with a limit MaxStreamResets counts resets. The
+// reset of a stream that was open for youngStream or longer does not count.
 func (c *conn) countReset(st *stream) error {
 	b := &c.resets
 	if c.server == nil || b.limit <= 0 || c.server.ticks.Load()-st.born >= youngTicks {

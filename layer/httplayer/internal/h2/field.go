@@ -144,9 +144,9 @@ func makeHeader(fields []field, slab []string) http.Header {
 	return h
 }
 
-// named reports whether a field in fields has the given name. It compares names as text,
-// because two fieldName values may have the same name. For more than 32 fields it returns
-// true at once. The caller then looks up the name in the header map, which is faster.
+// named reports whether a field in fields may have the given name. It compares names as text,
+// because two fieldName values may have the same name. For more than 32 fields it returns true
+// without a comparison. The caller then looks up the name in the header map, which is faster.
 func named(fields []field, name *fieldName) bool {
 	if len(fields) > 32 { // looking it up in the map is faster
 		return true

@@ -183,8 +183,8 @@ func (d *decoder) value(s rawString, indexed bool) (value string, valid, ok bool
 	return value, valid, true
 }
 
-// cached looks up s in the cache of values. If it finds the value, it returns its entry and
-// true. Otherwise the result at is the entry in which the caller should store the value. It
+// cached looks up s in the cache of values. If the cache has s, cached returns its entry and true.
+// Otherwise it returns false and the entry in which the caller should store the value. This entry
 // is nil at the first look-up of s, because only a repeated value is stored.
 func (d *decoder) cached(s rawString) (at *cachedValue, found bool) {
 	values := d.values.Load()

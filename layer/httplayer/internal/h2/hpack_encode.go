@@ -116,9 +116,9 @@ func (e *encoder) field(b []byte, n *fieldName, key, value string) []byte {
 	return append(b, value...)
 }
 
-// slot returns the slot that has the field with the given key and value. If no slot has it,
-// the caller stores the field in the result, which is one of the two slots for its hash.
-// slot then prefers a slot with a field that is not in the dynamic table.
+// slot returns the slot that has the field with the given key and value. If neither of the two
+// slots for the hash of the field has it, slot returns one of them for the caller to store the
+// field in. It prefers a slot with a field that is not in the dynamic table.
 func (e *encoder) slot(key, value string) *slot {
 	if e.slots == nil {
 		e.slots = make([]slot, encoderSlots)

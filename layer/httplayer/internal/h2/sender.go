@@ -79,10 +79,10 @@ func (s *sender) count(n int, err error) error {
 	return nil
 }
 
-// probes reports whether fill calls Read once more after the last byte of content-length. If
-// that Read returns io.EOF, the last DATA frame can have END_STREAM. The result is false for
-// a received body, because that Read could block. It is also false if the body has trailers,
-// because END_STREAM then follows them.
+// probes reports whether fill calls Read once more after the last byte of content-length. If this
+// additional Read returns io.EOF, the last DATA frame can have END_STREAM. For a received body the
+// result is false, because the additional Read could block. With trailers the result is also false,
+// because the trailers have END_STREAM.
 func (s *sender) probes() bool {
 	_, received := s.body.(interface{ Pending() (int, bool) })
 	return !received && len(*s.trailer) == 0

@@ -81,8 +81,8 @@ func (st *stream) count(n int, end bool) error {
 	return nil
 }
 
-// receive stores p, which is the data of a DATA frame. The frame used flow bytes of the
-// window, padding included. It drops the bytes if the body was closed.
+// receive stores p, which is the data of a DATA frame. It drops p if the body was closed. The
+// argument flow is the number of bytes that the frame uses of the window, including padding.
 func (st *stream) receive(p []byte, flow int64, end bool) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -208,10 +208,10 @@ const (
 	fastGrant       = 2 * time.Millisecond
 )
 
-// consume records that n more bytes of the body were read. It returns the number of bytes to
-// add to the flow-control window of the peer, which is 0 until half of the window was read.
-// If that took at most two round trips, consume also doubles the window, because the window
-// then limits the speed of the peer. The caller holds st.mu.
+// consume records that n more bytes of the body were read. It returns the number of bytes to add to
+// the flow-control window of the peer, which is 0 until half of the window was read. If half of the
+// window was read within two round trips, consume also doubles the window, because its size then
+// limits the speed of the peer. The caller holds st.mu.
 func (st *stream) consume(n int) (give int64) {
 	st.consumed += int64(n)
 	if st.eof || st.receiveErr != nil || st.consumed < st.windowSize/2 {
@@ -244,8 +244,8 @@ func (st *stream) grow(n int64) bool {
 	return true
 }
 
-// shrink subtracts the bytes by which the window of the stream has grown from the sum for
-// the connection. It is called when the stream has ended.
+// shrink is called when the stream has ended. It subtracts the growth of the stream's window from
+// c.grown, which is the sum of the growth of all windows.
 func (st *stream) shrink() { st.c.grown.Add(-st.grown.Swap(0)) }
 
 // pending returns the number of bytes that can be read without waiting. If eof is true, the

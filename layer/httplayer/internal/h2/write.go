@@ -88,10 +88,10 @@ func (c *conn) halfClose() {
 	_ = c.nc.SetReadDeadline(time.Now().Add(message.LingerTime))
 }
 
-// wakeBlocked wakes the stream that has waited longest in c.blocked. It does nothing if the
-// output is full or the window of the connection is exhausted, unless the connection has
-// ended. It wakes only one stream, because most others would find no room. That stream later
-// wakes the next one. The caller holds mu.
+// wakeBlocked wakes the stream that has waited longest in c.blocked. If the output is full or the
+// window of the connection is exhausted, it does nothing. But if the connection has ended, it
+// always wakes the stream. It wakes only one stream, because most others would find no room. That
+// stream later wakes the next one. The caller holds mu.
 func (c *conn) wakeBlocked() {
 	full := c.sendWindow <= 0 || c.out != nil && len(c.out.b) > maxQueuedData
 	if len(c.blocked) == 0 || full && c.err == nil {
@@ -118,9 +118,9 @@ func (c *conn) beginBlock() (out *buffer, from int) {
 	return out, from
 }
 
-// endBlock completes the header block at the offset from. It makes the block a HEADERS
-// frame, followed by CONTINUATION frames if the block is larger than the maximum frame size
-// of the peer. If end is true, it sets END_STREAM. The caller holds mu.
+// endBlock completes the header block that begins in the output at the offset in the argument from.
+// It makes the block a HEADERS frame, followed by CONTINUATION frames if the block is larger than
+// the maximum frame size of the peer. If end is true, it sets END_STREAM. The caller holds mu.
 func (c *conn) endBlock(st *stream, from int, end bool) {
 	out := c.out
 	flags := byte(0)

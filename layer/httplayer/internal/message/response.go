@@ -229,9 +229,9 @@ func (w *ResponseWriter) admit(n int) error {
 	return nil
 }
 
-// start sends the headers, followed by the bytes in w.first. If whole is true, the body ends
-// after these bytes. Otherwise next has the bytes that the caller writes after start. They
-// are used only to detect the content type.
+// start sends the headers, followed by the bytes in w.first. If whole is true, the body ends after
+// these bytes. Otherwise the argument next has the bytes that the caller writes after start. start
+// uses them only to detect the content type.
 func (w *ResponseWriter) start(next []byte, whole bool) error {
 	w.started = true
 	header := w.header
