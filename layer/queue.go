@@ -95,19 +95,12 @@ func (q *queue[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		return zero, rejectDone(ctx, "queue", q.target)
 	}
 	if since := q.failFast.Load(); since != nil {
-		err := Poll(q.Service)
-		if err != nil && isBare(err) { // the rejection by inner has the current reason
-			rsp, callErr := q.Service.Call(ctx, req)
-			if callErr == nil || !isWaitable(callErr) {
-				q.failFast.CompareAndSwap(since, nil)
-				return rsp, callErr
-			}
-			err = callErr
-		}
-		if err != nil {
+		rsp, err := q.Service.Call(ctx, req)
+		if err != nil && isWaitable(err) {
 			return zero, q.rejectFailFast(*since, err)
 		}
 		q.failFast.CompareAndSwap(since, nil)
+		return rsp, err
 	}
 	if q.waiters.length.Load() == 0 {
 		rsp, err := q.Service.Call(ctx, req)
@@ -217,9 +210,6 @@ func (q *queue[Req, Rsp]) canceled(ctx context.Context, w *waiter) error {
 }
 
 func (q *queue[Req, Rsp]) rejectFailFast(since time.Time, err error) error {
-	if errors.Is(err, ErrClosed) {
-		return err
-	}
 	q.rejected.inc()
 	q.waiters.setRejection(err)
 	return &Error{

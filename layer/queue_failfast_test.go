@@ -2,7 +2,6 @@ package layer_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -147,32 +146,5 @@ func TestQueueFailFastCause(t *testing.T) {
 		err := queueFor(t, q, time.Minute)
 		require.EqualError(t, err, "queue web:80: not ready: in fail-fast for 0s: gate: not ready: shut")
 		require.NotErrorIs(t, err, context.Canceled)
-	})
-}
-
-// changingBare rejects with changing reasons, and its Ready returns the error of the
-// context alone.
-type changingBare struct{ changingReason }
-
-func (*changingBare) Ready(ctx context.Context) error {
-	<-ctx.Done()
-	return context.Cause(ctx)
-}
-
-// In fail-fast, the reason of a rejection is the current one, although Poll has none.
-func TestQueueFailFastReasonChanges(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		inner := &changingBare{}
-		say := func(reason string) {
-			inner.now.Store(&layer.Error{Layer: "balance", Kind: layer.ErrNotReady, Reason: reason})
-		}
-		say("not resolved yet")
-		q := queueOver(inner, 10, time.Second)
-		_, err := q.Call(t.Context(), 1)
-		require.ErrorContains(t, err, "not resolved yet")
-		say("no endpoints")
-		_, err = q.Call(t.Context(), 2)
-		require.ErrorContains(t, err, "in fail-fast for 0s: balance: not ready: no endpoints")
-		require.Contains(t, fmt.Sprint(layer.Describe(q)), "no endpoints")
 	})
 }

@@ -219,7 +219,8 @@ func TestQueueFailFastCurrentReason(t *testing.T) {
 		say("angry")
 		_, err = q.Call(t.Context(), 2)
 		require.ErrorIs(t, err, layer.ErrNotReady)
-		require.EqualError(t, err, "queue web:80: not ready: in fail-fast for 0s: moody: angry: not ready")
+		require.EqualError(t, err, "queue web:80: not ready: in fail-fast for 0s: moody: not ready: angry")
+		require.Contains(t, fmt.Sprint(layer.Describe(q)), "angry")
 	})
 }
 

@@ -256,7 +256,7 @@ func (r *reconnect[Req, Rsp]) drop(link *reconnectLink[Req, Rsp], cause error) {
 // reject returns the rejection of a request or a Ready for which no connection exists. The argument
 // cause is the cause of the context that ended a Ready. For a request it is nil.
 func (r *reconnect[Req, Rsp]) reject(cause error) error {
-	if isBare(cause) && errors.Is(cause, ErrNotReady) {
+	if cause == ErrNotReady { //nolint:errorlint // the cause of the context of Poll
 		cause = nil
 	}
 	r.mu.Lock()

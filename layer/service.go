@@ -103,10 +103,3 @@ func ReadyWhile[Req, Rsp any](ctx, life context.Context, svc Service[Req, Rsp]) 
 type wrapper[Req, Rsp any] struct{ Service[Req, Rsp] }
 
 func (w wrapper[Req, Rsp]) Next() Service[Req, Rsp] { return w.Service }
-
-// isBare reports whether err gives no reason why a service is not ready. The cause of the context
-// of [Poll] is such an error. An [Error], or an error that wraps another error, gives a reason.
-func isBare(err error) bool {
-	_, ours := errors.AsType[*Error](err)
-	return !ours && errors.Unwrap(err) == nil
-}
