@@ -3,7 +3,6 @@ package layertest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"testing/synctest"
 	"time"
@@ -16,7 +15,7 @@ const maxCallers = 1000 // concurrent callers
 // storm makes calls of Ready and Call from many goroutines at once, and cancels some. It
 // checks that every call is served at most once, and gets the response to its own
 // request.
-func storm[Req, Rsp any](e env[Req, Rsp]) error {
+func storm[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	calls := make([]*probe[Req, Rsp], 0, e.callers)
 	var waiters []*waiter
@@ -40,45 +39,40 @@ func storm[Req, Rsp any](e env[Req, Rsp]) error {
 	synctest.Wait()
 	for _, w := range waiters {
 		if p, ok := errors.AsType[*panicError](w.result()); ok {
-			return fmt.Errorf("Ready: %w", p)
+			failf("Ready: %w", p)
 		}
 	}
 	for i, p := range calls {
-		if err := r.checkStormCall(p, i%4 == 1 || i%4 == 2); err != nil {
-			return err
-		}
+		r.checkStormCall(p, i%4 == 1 || i%4 == 2)
 	}
-	return nil
 }
 
-// checkStormCall checks the call p of storm. It returns an error if the call has not returned or
+// checkStormCall checks the call p of storm. The check fails if the call has not returned or
 // was served more than once. If canceled is true, storm canceled the call, and the call may fail.
 // If canceled is false, a layer may reject the call only if it has a limit or a queue.
-func (r *rig[Req, Rsp]) checkStormCall(p *probe[Req, Rsp], canceled bool) error {
+func (r *rig[Req, Rsp]) checkStormCall(p *probe[Req, Rsp], canceled bool) {
 	switch {
 	case !p.returned():
-		return errors.New("a call has not returned a second after the storm")
+		failf("a call has not returned a second after the storm")
 	case p.served() > 1:
-		return fmt.Errorf("call %d was served %d times", p.id, p.served())
+		failf("call %d was served %d times", p.id, p.served())
 	case errors.Is(p.err, layer.ErrNotReady):
 		if !canceled && r.isLayer() && !r.admits() {
-			return fmt.Errorf("a call was rejected by a layer without a limit: %w", p.err)
+			failf("a call was rejected by a layer without a limit: %w", p.err)
 		}
 		var cause error
 		if canceled && errors.Is(p.err, layer.ErrClosed) {
 			cause = layer.ErrClosed // one of several inner services may be closed
 		}
-		return r.checkRejected(p, cause)
+		must(r.checkRejected(p, cause))
+		return
 	case canceled && (p.err != nil || p.readErr != nil):
-		return nil //nolint:nilerr // a canceled call may fail
+		return // a canceled call may fail
 	}
-	if err := p.checkSuccess(r.bodies && r.isLayer()); err != nil {
-		return err
-	}
+	must(p.checkSuccess(r.bodies && r.isLayer()))
 	if r.isLayer() && p.served() == 0 {
-		return fmt.Errorf("call %d has a response, but was never served", p.id)
+		failf("call %d has a response, but was never served", p.id)
 	}
-	return nil
 }
 
 // outcomes are the plans of the calls that capacityKept makes. They differ in the way in which the
@@ -91,36 +85,28 @@ var outcomes = []plan{
 
 // capacityKept checks a layer with calls that end in every possible way. The calls in
 // flight must never exceed the limit, and all capacity must be free afterwards.
-func capacityKept[Req, Rsp any](e env[Req, Rsp]) error {
+func capacityKept[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	n, rounds := 8, 10
 	if r.isLayer() {
-		if err := unlimitedCalls(e); err != nil {
-			return err
-		}
+		unlimitedCalls(e)
 		n = min(max(2*(r.Limit+r.Queue), 100), e.callers)
 	}
 	rng := rand.New(rand.NewPCG(9, 9))
 	for round := range rounds {
-		if err := r.randomCalls(n, rng, round%2 == 0); err != nil {
-			return err
-		}
+		r.randomCalls(n, rng, round%2 == 0)
 	}
 	// Canceled calls may still be in the delays of their plans, or in a service.
 	time.Sleep(time.Minute)
-	err := r.checkServes()
-	if err == nil && r.isLayer() {
-		err = r.checkCapacity()
+	mustf(r.checkServes(), "after the calls had ended")
+	if r.isLayer() {
+		mustf(r.checkCapacity(), "after the calls had ended")
 	}
-	if err != nil {
-		return fmt.Errorf("after the calls had ended: %w", err)
-	}
-	return nil
 }
 
-func unlimitedCalls[Req, Rsp any](e env[Req, Rsp]) error {
+func unlimitedCalls[Req, Rsp any](e env[Req, Rsp]) {
 	if e.Limit > 0 {
-		return nil
+		return
 	}
 	r := e.rig()
 	for range e.callers {
@@ -128,14 +114,13 @@ func unlimitedCalls[Req, Rsp any](e env[Req, Rsp]) error {
 	}
 	synctest.Wait()
 	if n := r.inner.InFlight(); n < e.callers {
-		return fmt.Errorf("%d of %d calls are admitted by a layer without a limit", n, e.callers)
+		failf("%d of %d calls are admitted by a layer without a limit", n, e.callers)
 	}
-	return nil
 }
 
 // randomCalls makes n concurrent calls with random outcomes, and then cancels them. If
 // cancelEarly is true, it cancels them before their bodies are read.
-func (r *rig[Req, Rsp]) randomCalls(n int, rng *rand.Rand, cancelEarly bool) error {
+func (r *rig[Req, Rsp]) randomCalls(n int, rng *rand.Rand, cancelEarly bool) {
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	defer cancel(errCancel)
 	calls := make([]*probe[Req, Rsp], n)
@@ -149,7 +134,7 @@ func (r *rig[Req, Rsp]) randomCalls(n int, rng *rand.Rand, cancelEarly bool) err
 		wait = micros(rng.IntN(100))
 	}
 	time.Sleep(wait)
-	err := r.checkPeak()
+	r.checkPeak()
 	if cancelEarly {
 		cancel(errCancel)
 	}
@@ -169,8 +154,8 @@ func (r *rig[Req, Rsp]) randomCalls(n int, rng *rand.Rand, cancelEarly bool) err
 		}
 	}
 	synctest.Wait()
-	if err == nil && !cancelEarly {
-		err = r.checkPeak()
+	if !cancelEarly {
+		r.checkPeak()
 	}
 	cancel(errCancel)
 	synctest.Wait()
@@ -179,17 +164,15 @@ func (r *rig[Req, Rsp]) randomCalls(n int, rng *rand.Rand, cancelEarly bool) err
 		// unknown order, so that this peak may exceed the limit.
 		r.inner.takePeak()
 	}
-	return err
 }
 
 func micros(n int) time.Duration { return time.Duration(n) * time.Microsecond }
 
-func (r *rig[Req, Rsp]) checkPeak() error {
+func (r *rig[Req, Rsp]) checkPeak() {
 	if r.Limit == 0 {
-		return nil
+		return
 	}
 	if n := r.inner.takePeak(); n > r.Limit {
-		return fmt.Errorf("%d in flight, the limit is %d", n, r.Limit)
+		failf("%d in flight, the limit is %d", n, r.Limit)
 	}
-	return nil
 }

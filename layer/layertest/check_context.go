@@ -12,75 +12,60 @@ import (
 
 // doneReturns checks that a blocked Ready or Call returns the cause of ctx at once when
 // ctx ends. It also checks that Ready and Call leak no goroutine.
-func doneReturns[Req, Rsp any](e env[Req, Rsp]) error {
+func doneReturns[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
-	if _, err := r.saturate(); err != nil {
-		return err
-	}
+	r.saturate()
 	synctest.Wait()
 	before := goroutines()
-	if err := r.readyCanceled(); err != nil {
-		return err
-	}
-	if err := checkLeaks(before, r.background); err != nil {
-		return fmt.Errorf("after Ready: %w", err)
-	}
+	r.readyCanceled()
+	mustf(checkLeaks(before, r.background), "after Ready")
 	if !r.isLayer() {
-		return nil
+		return
 	}
 	r = e.rig()
 	synctest.Wait()
 	before = goroutines()
-	if err := r.callCanceled(); err != nil {
-		return err
-	}
-	if err := checkLeaks(before, r.background); err != nil {
-		return fmt.Errorf("after Call: %w", err)
-	}
+	r.callCanceled()
+	mustf(checkLeaks(before, r.background), "after Call")
 	if r.background {
-		return nil // its goroutines may run until its context ends
+		return // its goroutines may run until its context ends
 	}
-	return checkAccumulation(e)
+	checkAccumulation(e)
 }
 
 // checkAccumulation checks that calls of Ready and Call leave no goroutine after they have
 // returned, even if their context has not ended.
-func checkAccumulation[Req, Rsp any](e env[Req, Rsp]) error {
+func checkAccumulation[Req, Rsp any](e env[Req, Rsp]) {
 	const n = 50
 	r := e.rig()
 	before := goroutines()
 	for range n {
-		if err := r.call(r.ctx, plan{}).checkSuccess(r.bodies); err != nil {
-			return err
-		}
-		if err := r.readyNow(r.ctx); err != nil {
-			return fmt.Errorf("Ready with all capacity free: %w", err)
-		}
+		must(r.call(r.ctx, plan{}).checkSuccess(r.bodies))
+		mustf(r.readyNow(r.ctx), "Ready with all capacity free")
 	}
 	time.Sleep(time.Second)
 	synctest.Wait()
 	if leaked := startedSince(before); len(leaked) >= n/2 {
-		return fmt.Errorf("%d calls and waits have ended, and %d goroutines run until ctx ends, one of them is\n%s",
+		failf("%d calls and waits have ended, and %d goroutines run until ctx ends, one of them is\n%s",
 			n, len(leaked), leaked[0])
 	}
-	return nil
 }
 
 // readyCanceled checks that a waiting Ready returns when its ctx is canceled, and when the
 // deadline of its ctx is exceeded.
-func (r *rig[Req, Rsp]) readyCanceled() error {
+func (r *rig[Req, Rsp]) readyCanceled() {
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	w := r.ready(ctx, 1)[0]
 	cancel(errCancel)
 	synctest.Wait()
 	switch {
 	case !w.returned():
-		return errors.New("Ready does not return when ctx is canceled")
+		failf("Ready does not return when ctx is canceled")
 	case !errors.Is(w.err, errCancel):
-		return fmt.Errorf("Ready returned %v, want the cause of ctx", w.err)
+		failf("Ready returned %v, want the cause of ctx", w.err)
 	}
 	if r.MaxWait > 0 {
-		return nil // a queue has room again when its requests time out
+		return // a queue has room again when its requests time out
 	}
 	// A Ready that polls returns late.
 	ctx, stop := context.WithTimeoutCause(r.ctx, time.Second, errCancel)
@@ -90,60 +75,53 @@ func (r *rig[Req, Rsp]) readyCanceled() error {
 	synctest.Wait()
 	switch {
 	case !w.returned() || w.after > time.Second:
-		return errors.New("Ready does not return at the deadline of ctx")
+		failf("Ready does not return at the deadline of ctx")
 	case !errors.Is(w.err, errCancel):
-		return fmt.Errorf("Ready returned %v at the deadline, want the cause of ctx", w.err)
+		failf("Ready returned %v at the deadline, want the cause of ctx", w.err)
 	}
-	return nil
 }
 
 // callCanceled checks that calls in flight return when their ctx ends, with errors that are not
 // rejections. The function cancelHarmless checks calls that wait in a queue.
-func (r *rig[Req, Rsp]) callCanceled() error {
+func (r *rig[Req, Rsp]) callCanceled() {
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	defer cancel(nil)
-	if err := r.inFlightCanceled(ctx, func() { cancel(errCancel) }, errCancel); err != nil {
-		return err
-	}
+	r.inFlightCanceled(ctx, func() { cancel(errCancel) }, errCancel)
 	const timeout = 100 * time.Millisecond
 	ctx, stop := context.WithTimeout(r.ctx, timeout)
 	defer stop()
-	if err := r.inFlightCanceled(ctx, func() { time.Sleep(timeout) }, context.DeadlineExceeded); err != nil {
-		return fmt.Errorf("a deadline: %w", err)
-	}
-	return nil
+	mustf(violationOf(func() {
+		r.inFlightCanceled(ctx, func() { time.Sleep(timeout) }, context.DeadlineExceeded)
+	}), "a deadline")
 }
 
-func (r *rig[Req, Rsp]) inFlightCanceled(ctx context.Context, end func(), cause error) error {
+func (r *rig[Req, Rsp]) inFlightCanceled(ctx context.Context, end func(), cause error) {
 	p := r.call(ctx, plan{hold: true})
 	if p.served() == 0 || p.returned() {
-		return fmt.Errorf("a call with all capacity free is not in flight: %v", p.err)
+		failf("a call with all capacity free is not in flight: %v", p.err)
 	}
 	end()
 	synctest.Wait()
 	switch {
 	case !p.returned():
-		return errors.New("Call does not return when ctx is canceled")
+		failf("Call does not return when ctx is canceled")
 	case !errors.Is(p.err, cause):
-		return fmt.Errorf("Call returned %v, want the cause of ctx", p.err)
+		failf("Call returned %v, want the cause of ctx", p.err)
 	case errors.Is(p.err, layer.ErrNotReady):
-		return fmt.Errorf("a call in flight returned a rejection: %w", p.err)
+		failf("a call in flight returned a rejection: %w", p.err)
 	}
-	return nil
 }
 
 // deadlineKept checks that the deadline of the inner service is not later than the
 // deadline of the caller. Time in a queue must not extend the deadline.
-func deadlineKept[Req, Rsp any](e env[Req, Rsp]) error {
+func deadlineKept[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	deadline := time.Now().Add(time.Hour)
 	ctx, cancel := context.WithDeadline(e.ctx, deadline)
 	defer cancel()
-	if err := r.call(ctx, plan{}).checkDeadline(deadline); err != nil {
-		return err
-	}
+	must(r.call(ctx, plan{}).checkDeadline(deadline))
 	if r.Queue == 0 {
-		return nil
+		return
 	}
 	wait := 10 * time.Second
 	if r.MaxWait > 0 {
@@ -154,18 +132,13 @@ func deadlineKept[Req, Rsp any](e env[Req, Rsp]) error {
 	time.Sleep(wait)
 	r.inner.Allow(1)
 	synctest.Wait()
-	if err := p.checkDeadline(deadline); err != nil {
-		return fmt.Errorf("after %v in the queue: %w", wait, err)
-	}
+	mustf(p.checkDeadline(deadline), "after %v in the queue", wait)
 	ctx, cancel = context.WithTimeout(e.ctx, wait)
 	defer cancel()
 	p = r.call(ctx, plan{})
 	time.Sleep(wait)
 	synctest.Wait()
-	if err := r.checkRejected(p, context.DeadlineExceeded); err != nil {
-		return fmt.Errorf("deadline in the queue: %w", err)
-	}
-	return nil
+	mustf(r.checkRejected(p, context.DeadlineExceeded), "deadline in the queue")
 }
 
 func (p *probe[Req, Rsp]) checkDeadline(deadline time.Time) error {

@@ -2,8 +2,6 @@ package layertest
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"runtime"
 	"testing/synctest"
 	"time"
@@ -13,21 +11,18 @@ import (
 
 // transparencyKept checks the properties that the fields Transparent and NoAllocs of the
 // spec declare. It skips a property whose field is false.
-func transparencyKept[Req, Rsp any](e env[Req, Rsp]) error {
+func transparencyKept[Req, Rsp any](e env[Req, Rsp]) {
 	if e.Transparent {
-		if err := e.rig().checkUnchanged(); err != nil {
-			return err
-		}
+		e.rig().checkUnchanged()
 	}
 	if (e.Transparent || e.NoAllocs) && !raceEnabled {
-		return checkAllocs(e)
+		checkAllocs(e)
 	}
-	return nil
 }
 
 // checkUnchanged checks that the layer passes on the context, request, response and
 // response body without changes.
-func (r *rig[Req, Rsp]) checkUnchanged() error {
+func (r *rig[Req, Rsp]) checkUnchanged() {
 	p := r.probe(plan{keep: true})
 	ctx, cancel := context.WithDeadline(context.WithValue(r.ctx, probeKey{}, p), time.Now().Add(time.Hour))
 	defer cancel()
@@ -37,21 +32,18 @@ func (r *rig[Req, Rsp]) checkUnchanged() error {
 		return err
 	})
 	synctest.Wait()
-	if err := w.result(); err != nil {
-		return fmt.Errorf("the call fails: %w", err)
-	}
+	mustf(w.result(), "the call fails")
 	innerCtx, innerReq, body := p.inner()
 	switch {
 	case innerCtx != ctx:
-		return errors.New("the inner service got another context")
+		failf("the inner service got another context")
 	case !same(innerReq, p.req):
-		return errors.New("the inner service got another request")
+		failf("the inner service got another request")
 	case !same(rsp, p.gave):
-		return errors.New("the caller got another response")
+		failf("the caller got another response")
 	case body != nil && bodyOf(rsp) != body:
-		return errors.New("the response got another body")
+		failf("the response got another body")
 	}
-	return nil
 }
 
 // same reports whether a == b. It returns true if the values cannot be compared.
@@ -64,7 +56,7 @@ func same[T any](a, b T) (equal bool) {
 	return any(a) == any(b)
 }
 
-func checkAllocs[Req, Rsp any](e env[Req, Rsp]) error {
+func checkAllocs[Req, Rsp any](e env[Req, Rsp]) {
 	req, rsp := e.Request(0), e.Response(0)
 	if !e.Transparent {
 		setBody[Rsp](rsp, nil)
@@ -78,12 +70,11 @@ func checkAllocs[Req, Rsp any](e env[Req, Rsp]) error {
 	})
 	synctest.Wait()
 	if !w.returned() {
-		return errors.New("a call with all capacity free does not return")
+		failf("a call with all capacity free does not return")
 	}
 	if with > without {
-		return fmt.Errorf("%d calls allocate %d times more than without the layer", allocCalls, with-without)
+		failf("%d calls allocate %d times more than without the layer", allocCalls, with-without)
 	}
-	return nil
 }
 
 const allocCalls = 100
@@ -107,7 +98,7 @@ func mallocs[Req, Rsp any](ctx context.Context, svc layer.Service[Req, Rsp], req
 
 // inert checks that applying a layer starts no goroutine and does not call the inner
 // service. The goroutines of a layer with a context may run until that context ends.
-func inert[Req, Rsp any](e env[Req, Rsp]) error {
+func inert[Req, Rsp any](e env[Req, Rsp]) {
 	before := goroutines()
 	ctx, cancel := context.WithCancelCause(e.ctx)
 	defer cancel(errCheckDone)
@@ -119,17 +110,14 @@ func inert[Req, Rsp any](e env[Req, Rsp]) error {
 			continue
 		}
 		if r.inner.Calls() > 0 {
-			return errors.New("the inner service is called before there is a request")
+			failf("the inner service is called before there is a request")
 		}
 		if !r.background && r.inner.ReadyCalls() > 0 {
-			return errors.New("Ready of the inner service is called before there is a request")
+			failf("Ready of the inner service is called before there is a request")
 		}
 	}
 	if e.background {
 		cancel(errCheckDone)
 	}
-	if err := checkLeaks(before, e.background); err != nil {
-		return fmt.Errorf("made 100 times: %w", err)
-	}
-	return nil
+	mustf(checkLeaks(before, e.background), "made 100 times")
 }

@@ -12,12 +12,9 @@ import (
 // closedFinal closes the service and checks that Ready and Call return ErrClosed, for
 // callers that wait at this time and for later ones. It also checks that calls in flight
 // continue.
-func closedFinal[Req, Rsp any](e env[Req, Rsp]) error {
+func closedFinal[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
-	inFlight, queued, err := r.callsBeforeClose()
-	if err != nil {
-		return err
-	}
+	inFlight, queued := r.callsBeforeClose()
 	var ready []*waiter
 	if r.fills {
 		ready = r.ready(r.ctx, 10)
@@ -30,68 +27,59 @@ func closedFinal[Req, Rsp any](e env[Req, Rsp]) error {
 	synctest.Wait()
 	for _, w := range ready {
 		if err := w.result(); !errors.Is(err, layer.ErrClosed) {
-			return fmt.Errorf("a Ready that waited for the closed service: %v, want ErrClosed", err)
+			failf("a Ready that waited for the closed service: %v, want ErrClosed", err)
 		}
 	}
 	for _, p := range queued {
-		if err := r.checkRejected(p, layer.ErrClosed); err != nil {
-			return fmt.Errorf("a call that waited in the closed queue: %w", err)
-		}
+		mustf(r.checkRejected(p, layer.ErrClosed), "a call that waited in the closed queue")
 	}
 	for _, p := range inFlight {
 		p.release()
 		synctest.Wait()
-		if err := p.checkSuccess(r.bodies); err != nil {
-			return fmt.Errorf("in flight when the service closed: %w", err)
-		}
+		mustf(p.checkSuccess(r.bodies), "in flight when the service closed")
 	}
 	for range 3 {
-		if err := r.checkClosed(); err != nil {
-			return err
-		}
+		r.checkClosed()
 	}
-	return nil
 }
 
 // callsBeforeClose makes the service unready before a check closes it. It returns the calls
 // that are in flight, and those that wait in the queue if there is one.
-func (r *rig[Req, Rsp]) callsBeforeClose() (inFlight, queued []*probe[Req, Rsp], err error) {
+func (r *rig[Req, Rsp]) callsBeforeClose() (inFlight, queued []*probe[Req, Rsp]) {
 	if !r.isLayer() {
 		if r.fills {
 			r.service.Fill(r.svc)
 		}
-		return nil, nil, nil
+		return nil, nil
 	}
 	// With a limit of one, Ready would wait for the slot of the call in flight.
 	if r.Limit != 1 {
 		inFlight = append(inFlight, r.call(r.ctx, plan{hold: true}))
 	}
 	if r.Queue == 0 {
-		return inFlight, nil, r.deny()
+		r.deny()
+		return inFlight, nil
 	}
 	r.inner.Deny()
 	for range r.Queue {
 		queued = append(queued, r.start(r.ctx, plan{}))
 	}
 	synctest.Wait()
-	return inFlight, queued, nil
+	return inFlight, queued
 }
 
-func (r *rig[Req, Rsp]) checkClosed() error {
+func (r *rig[Req, Rsp]) checkClosed() {
 	canceled, cancel := context.WithCancelCause(r.ctx)
 	cancel(errCancel)
 	for _, ctx := range []context.Context{r.ctx, canceled} {
 		if err := r.readyNow(ctx); !errors.Is(err, layer.ErrClosed) {
-			return fmt.Errorf("Ready of a closed service: %v, want ErrClosed", err)
+			failf("Ready of a closed service: %v, want ErrClosed", err)
 		}
 	}
 	if err := r.poll(); !errors.Is(err, layer.ErrClosed) {
-		return fmt.Errorf("Poll of a closed service: %v, want ErrClosed", err)
+		failf("Poll of a closed service: %v, want ErrClosed", err)
 	}
-	if err := r.checkRejected(r.call(r.ctx, plan{}), layer.ErrClosed); err != nil {
-		return fmt.Errorf("Call of a closed service: %w", err)
-	}
-	return nil
+	mustf(r.checkRejected(r.call(r.ctx, plan{}), layer.ErrClosed), "Call of a closed service")
 }
 
 // bodyEnd is one way in which a response body ends, by its reader or by the inner service.
@@ -130,38 +118,28 @@ var bodyEnds = []bodyEnd{
 // happen when the body ends, or when Call returns if the spec declares AtReturn. The
 // context of the inner service must not end before the body. The check is repeated for each
 // element of bodyEnds.
-func endsOnce[Req, Rsp any](e env[Req, Rsp]) error {
+func endsOnce[Req, Rsp any](e env[Req, Rsp]) {
 	if e.isLayer() {
-		if err := endsWithoutBody(e); err != nil {
-			return err
-		}
+		endsWithoutBody(e)
 	}
 	if !e.bodies {
-		return nil
+		return
 	}
 	for _, end := range bodyEnds {
-		if err := endsBy(e, end); err != nil {
-			return fmt.Errorf("body %s: %w", end.name, err)
-		}
+		mustf(violationOf(func() { endsBy(e, end) }), "body %s", end.name)
 	}
-	return nil
 }
 
-func endsWithoutBody[Req, Rsp any](e env[Req, Rsp]) error {
+func endsWithoutBody[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	before := r.endedNow()
 	for range 3 {
-		if err := r.call(r.ctx, plan{noBody: true}).checkSuccess(false); err != nil {
-			return err
-		}
+		must(r.call(r.ctx, plan{noBody: true}).checkSuccess(false))
 	}
 	if n := r.endedNow() - before; r.Ended != nil && n != 3 {
-		return fmt.Errorf("3 responses without a body are counted as %d", n)
+		failf("3 responses without a body are counted as %d", n)
 	}
-	if err := r.checkCapacity(); err != nil {
-		return fmt.Errorf("after responses without a body: %w", err)
-	}
-	return nil
+	mustf(r.checkCapacity(), "after responses without a body")
 }
 
 func (r *rig[Req, Rsp]) endedNow() int {
@@ -171,7 +149,7 @@ func (r *rig[Req, Rsp]) endedNow() int {
 	return r.Ended()
 }
 
-func endsBy[Req, Rsp any](e env[Req, Rsp], end bodyEnd) error {
+func endsBy[Req, Rsp any](e env[Req, Rsp], end bodyEnd) {
 	r := e.rig()
 	before := r.endedNow()
 	ctx, cancel := context.WithCancelCause(e.ctx)
@@ -182,61 +160,56 @@ func endsBy[Req, Rsp any](e env[Req, Rsp], end bodyEnd) error {
 		if end.bodyErr != nil && errors.Is(p.err, end.bodyErr) {
 			// The layer has read the body before it returned.
 			if _, _, body := p.inner(); body == nil || !body.isClosed() {
-				return errors.New("the call fails as the body does, and the inner body was not closed")
+				failf("the call fails as the body does, and the inner body was not closed")
 			}
-			return r.checkCapacity()
+			must(r.checkCapacity())
+			return
 		}
-		if err := p.checkSuccess(false); err != nil {
-			return err
-		}
+		must(p.checkSuccess(false))
 		open[i] = p
 	}
-	if err := r.checkOpen(open, before); err != nil {
-		return err
-	}
-	if err := endBodies(r, open, end, cancel); err != nil {
-		return err
-	}
+	r.checkOpen(open, before)
+	endBodies(r, open, end, cancel)
 	if n := r.endedNow() - before; r.Ended != nil && n != len(open) {
-		return fmt.Errorf("%d responses are counted as %d", len(open), n)
+		failf("%d responses are counted as %d", len(open), n)
 	}
 	if r.isLayer() && r.inner.contextsLost() > 0 {
-		return errLostContext
+		must(errLostContext)
 	}
 	if r.Limit == 0 {
-		return r.checkServes()
+		must(r.checkServes())
+		return
 	}
-	return r.checkCapacity()
+	must(r.checkCapacity())
 }
 
 // checkOpen checks the calls in the argument open, whose response bodies have not ended. If the
 // spec declares AtReturn, their responses must be counted as ended. Otherwise they must not be
 // counted, and the calls must still occupy their slots. The argument before is the number of
 // earlier responses that were counted as ended.
-func (r *rig[Req, Rsp]) checkOpen(open []*probe[Req, Rsp], before int) error {
+func (r *rig[Req, Rsp]) checkOpen(open []*probe[Req, Rsp], before int) {
 	want := 0
 	if r.AtReturn {
 		want = len(open)
 	}
 	if n := r.endedNow() - before; r.Ended != nil && n != want {
-		return fmt.Errorf("%d bodies are open, and %d responses are counted as ended, want %d", len(open), n, want)
+		failf("%d bodies are open, and %d responses are counted as ended, want %d", len(open), n, want)
 	}
 	if r.AtReturn || r.Limit == 0 {
-		return nil
+		return
 	}
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	p := r.call(ctx, plan{})
 	cancel(errCancel)
 	synctest.Wait()
 	if p.served() > 0 {
-		return fmt.Errorf("%d bodies are open, and one more call is admitted", len(open))
+		failf("%d bodies are open, and one more call is admitted", len(open))
 	}
-	return nil
 }
 
 // endBodies ends the response bodies of the calls in open as end specifies. It checks that
 // the bodies and contexts of the inner service end as well.
-func endBodies[Req, Rsp any](r *rig[Req, Rsp], open []*probe[Req, Rsp], end bodyEnd, cancel context.CancelCauseFunc) error {
+func endBodies[Req, Rsp any](r *rig[Req, Rsp], open []*probe[Req, Rsp], end bodyEnd, cancel context.CancelCauseFunc) {
 	for _, p := range open {
 		switch end.reads { //nolint:exhaustive // nothing is read otherwise
 		case some:
@@ -254,7 +227,7 @@ func endBodies[Req, Rsp any](r *rig[Req, Rsp], open []*probe[Req, Rsp], end body
 			// Buffered bytes may follow, but the body must not seem complete.
 			p.readAll()
 			if p.readErr == nil && p.read != responseData(p.id) {
-				return fmt.Errorf("ctx ends the body like a complete one: %q", p.read)
+				failf("ctx ends the body like a complete one: %q", p.read)
 			}
 			p.readErr = nil
 		}
@@ -263,13 +236,10 @@ func endBodies[Req, Rsp any](r *rig[Req, Rsp], open []*probe[Req, Rsp], end body
 			p.close()
 		}
 		if r.isLayer() {
-			if err := p.checkInnerEnd(end); err != nil {
-				return err
-			}
+			must(p.checkInnerEnd(end))
 		}
 	}
 	synctest.Wait()
-	return nil
 }
 
 // checkInnerEnd checks that the body and the context of the inner service have ended as end

@@ -16,37 +16,26 @@ func (e *plannedError) Error() string { return fmt.Sprintf("planned failure %d",
 // errorsPass checks that errors of the inner service reach the caller. errors.Is and
 // errors.As must find them, and they must not be rejections. Panics must also reach the
 // caller and free their slots.
-func errorsPass[Req, Rsp any](e env[Req, Rsp]) error {
+func errorsPass[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
-	if err := r.checkFailure(r.call(r.ctx, plan{err: errPlanned}), errPlanned); err != nil {
-		return err
-	}
+	must(r.checkFailure(r.call(r.ctx, plan{err: errPlanned}), errPlanned))
 	planned := &plannedError{1}
 	p := r.call(r.ctx, plan{err: fmt.Errorf("wrapped: %w", planned)})
-	if err := r.checkFailure(p, nil); err != nil {
-		return err
-	}
+	must(r.checkFailure(p, nil))
 	if found, ok := errors.AsType[*plannedError](p.err); !ok || found != planned {
-		return fmt.Errorf("the inner error does not pass errors.As: %w", p.err)
+		failf("the inner error does not pass errors.As: %w", p.err)
 	}
 	if r.Queue == 0 {
 		r.inner.Deny()
-		if err := r.checkRejected(r.call(r.ctx, plan{}), nil); err != nil {
-			return fmt.Errorf("rejected by the inner service: %w", err)
-		}
+		mustf(r.checkRejected(r.call(r.ctx, plan{}), nil), "rejected by the inner service")
 		r.inner.Allow(Unlimited)
 		synctest.Wait()
 	}
 	// A layer that loses a slot each time has none left after this.
 	for range max(r.Limit, 1) {
-		if err := r.checkPanic(); err != nil {
-			return err
-		}
+		r.checkPanic()
 	}
-	if err := r.checkCapacity(); err != nil {
-		return fmt.Errorf("after panics: %w", err)
-	}
-	return nil
+	mustf(r.checkCapacity(), "after panics")
 }
 
 // checkFailure checks the call p after all of its attempts have failed. The error of the
@@ -70,16 +59,15 @@ func (r *rig[Req, Rsp]) checkFailure(p *probe[Req, Rsp], cause error) error {
 
 // checkPanic makes the inner service panic once and call runtime.Goexit once. Both must
 // reach the caller.
-func (r *rig[Req, Rsp]) checkPanic() error {
+func (r *rig[Req, Rsp]) checkPanic() {
 	value := &plannedError{}
 	switch p := r.call(r.ctx, plan{panics: value}); {
 	case !p.returned():
-		return errors.New("the inner service panics, and the call does not return")
+		failf("the inner service panics, and the call does not return")
 	case p.panicked != any(value):
-		return fmt.Errorf("the inner service panics, and the caller gets the panic %v and the error %v", p.panicked, p.err)
+		failf("the inner service panics, and the caller gets the panic %v and the error %v", p.panicked, p.err)
 	}
 	if p := r.call(r.ctx, plan{exit: true}); !p.returned() || !p.exited {
-		return fmt.Errorf("the inner service ends its goroutine, and the caller's goroutine continues: %v", p.err)
+		failf("the inner service ends its goroutine, and the caller's goroutine continues: %v", p.err)
 	}
-	return nil
 }

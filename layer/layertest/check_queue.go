@@ -1,10 +1,8 @@
 package layertest
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"runtime/metrics"
 	"testing/synctest"
@@ -14,29 +12,26 @@ import (
 // fifo checks that waiting calls are served in the order of their arrival. At most one in
 // eight calls may be served out of order. Such calls are possible because a call leaves the
 // queue before it takes the capacity.
-func fifo[Req, Rsp any](e env[Req, Rsp]) error {
+func fifo[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	r.inner.Deny()
 	served, late := 0, 0
 	for served < 64 {
-		n, err := r.serveQueued()
-		if err != nil {
-			return err
-		}
+		n := r.serveQueued()
 		served, late = served+min(r.Queue, 64), late+n
 	}
 	if late > served/8 {
-		return fmt.Errorf("of %d waiting calls, %d were served out of order", served, late)
+		failf("of %d waiting calls, %d were served out of order", served, late)
 	}
 	if r.Queue < 3 {
-		return nil
+		return
 	}
-	return r.newCalls()
+	r.newCalls()
 }
 
 // serveQueued fills the queue and then lets its calls be served one by one. It returns the
 // number of calls that were served out of order.
-func (r *rig[Req, Rsp]) serveQueued() (late int, err error) {
+func (r *rig[Req, Rsp]) serveQueued() (late int) {
 	queued := make([]*probe[Req, Rsp], min(r.Queue, 64))
 	before := len(r.inner.Requests())
 	for i := range queued {
@@ -45,19 +40,19 @@ func (r *rig[Req, Rsp]) serveQueued() (late int, err error) {
 	for i, p := range queued {
 		r.allowOne(func() bool { return len(r.inner.Requests()) > before+i })
 		if n := len(r.inner.Requests()) - before; n != i+1 {
-			return late, fmt.Errorf("after %d admissions, %d of the waiting calls were served", i+1, n)
+			failf("after %d admissions, %d of the waiting calls were served", i+1, n)
 		}
 		if p.served() == 0 {
 			late++
 		}
 	}
-	return late, nil
+	return late
 }
 
 // newCalls checks that a waiting call is served before a new one. In each round two calls
 // wait, one call is admitted, and a new call starts at the same time. The new call may be
 // served first in at most an eighth of the rounds.
-func (r *rig[Req, Rsp]) newCalls() error {
+func (r *rig[Req, Rsp]) newCalls() {
 	const rounds = 200
 	overtaken := 0
 	for range rounds {
@@ -72,48 +67,42 @@ func (r *rig[Req, Rsp]) newCalls() error {
 			r.allowOne(func() bool { return len(r.inner.Requests()) > before })
 		}
 		for _, p := range []*probe[Req, Rsp]{head, second, added} {
-			if err := p.checkSuccess(r.bodies); err != nil {
-				return fmt.Errorf("three calls in a queue, after three admissions: %w", err)
-			}
+			mustf(p.checkSuccess(r.bodies), "three calls in a queue, after three admissions")
 		}
 	}
 	if overtaken > rounds/8 {
-		return fmt.Errorf("in %d of %d rounds, a new call is served before the waiting ones", overtaken, rounds)
+		failf("in %d of %d rounds, a new call is served before the waiting ones", overtaken, rounds)
 	}
-	return nil
 }
 
 // cancelHarmless checks that a canceled waiter takes no capacity from another one. It
 // cancels the waiter at the same time as it adds capacity. See golang/go#37852 for such a
 // defect.
-func cancelHarmless[Req, Rsp any](e env[Req, Rsp]) error {
+func cancelHarmless[Req, Rsp any](e env[Req, Rsp]) {
 	// Fewer rounds for subjects that take long to fill.
 	rounds := min(max(10*e.callers/(e.Limit+e.Queue+1), 3), 100)
 	for round := range rounds {
-		if err := cancelReady(e, round); err != nil {
-			return err
-		}
+		cancelReady(e, round)
+	}
+	if e.Queue == 0 {
+		return
 	}
 	if e.Queue >= 3 {
 		r := e.rig()
 		r.inner.Deny()
 		for round := range e.callers {
-			if err := r.cancelHead(round); err != nil {
-				return err
-			}
+			r.cancelHead(round)
 		}
 	}
-	if e.Queue == 0 {
-		return nil
-	}
-	return cmp.Or(cancelQueued(e, 0), cancelQueued(e, 1))
+	cancelQueued(e, 0)
+	cancelQueued(e, 1)
 }
 
 // cancelQueued fills a queue and cancels the calls in it, except some at the front and
 // the last one. The argument kept is the number of calls at the front that are not
 // canceled. The other calls must be served, and the canceled calls must free their places
 // in the queue.
-func cancelQueued[Req, Rsp any](e env[Req, Rsp], kept int) error {
+func cancelQueued[Req, Rsp any](e env[Req, Rsp], kept int) {
 	r := e.rig()
 	r.inner.Deny()
 	ctx, cancel := context.WithCancelCause(r.ctx)
@@ -128,56 +117,43 @@ func cancelQueued[Req, Rsp any](e env[Req, Rsp], kept int) error {
 	cancel(errCancel)
 	synctest.Wait()
 	for _, p := range canceled {
-		if err := r.checkRejected(p, errCancel); err != nil {
-			return fmt.Errorf("a canceled call in the queue: %w", err)
-		}
+		mustf(r.checkRejected(p, errCancel), "a canceled call in the queue")
 	}
 	for range others {
 		before := len(r.inner.Requests())
 		r.allowOne(func() bool { return len(r.inner.Requests()) > before })
 	}
 	for _, p := range others {
-		if err := p.checkSuccess(r.bodies); err != nil {
-			return fmt.Errorf("a call in the queue, when others are canceled: %w", err)
-		}
+		mustf(p.checkSuccess(r.bodies), "a call in the queue, when others are canceled")
 	}
 	r.inner.Allow(Unlimited)
 	synctest.Wait()
-	if err := r.checkCapacity(); err != nil {
-		return fmt.Errorf("after calls in the queue were canceled: %w", err)
-	}
-	return nil
+	mustf(r.checkCapacity(), "after calls in the queue were canceled")
 }
 
 // cancelReady cancels the first of several waiting calls of Ready at the same time as it
 // adds capacity. The others must return.
-func cancelReady[Req, Rsp any](e env[Req, Rsp], round int) error {
+func cancelReady[Req, Rsp any](e env[Req, Rsp], round int) {
 	ctx, stop := context.WithCancelCause(e.ctx)
 	defer stop(errCheckDone)
 	e.ctx = ctx
 	r := e.rig()
-	free, err := r.saturate()
-	if err != nil {
-		return err
-	}
+	free := r.saturate()
 	ctx, cancel := context.WithCancelCause(e.ctx)
 	first := r.ready(ctx, 1)[0]
 	others := r.ready(e.ctx, 5)
 	race(round, func() { cancel(errCancel) }, free)
 	if err := first.result(); err != nil && !errors.Is(err, errCancel) {
-		return fmt.Errorf("Ready, canceled when capacity came: %w", err)
+		failf("Ready, canceled when capacity came: %w", err)
 	}
 	for _, w := range others {
-		if err := w.result(); err != nil {
-			return fmt.Errorf("Ready, when another was canceled as capacity came: %w", err)
-		}
+		mustf(w.result(), "Ready, when another was canceled as capacity came")
 	}
-	return nil
 }
 
 // cancelHead cancels the first of three waiting calls at the same time as it admits one
 // call. Exactly one call must be served then. The remaining ones must be served later.
-func (r *rig[Req, Rsp]) cancelHead(round int) error {
+func (r *rig[Req, Rsp]) cancelHead(round int) {
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	head := r.call(ctx, plan{})
 	second, third := r.call(r.ctx, plan{}), r.call(r.ctx, plan{})
@@ -185,15 +161,13 @@ func (r *rig[Req, Rsp]) cancelHead(round int) error {
 	served := func() int { return head.served() + second.served() + third.served() }
 	r.pauseUnless(func() bool { return served() > 0 })
 	if !head.returned() {
-		return errors.New("the head of the queue does not return when its ctx is done")
+		failf("the head of the queue does not return when its ctx is done")
 	}
 	if head.served() == 0 {
-		if err := r.checkRejected(head, errCancel); err != nil {
-			return err
-		}
+		must(r.checkRejected(head, errCancel))
 	}
 	if served() != 1 {
-		return fmt.Errorf("one admission, when the head of the queue is canceled: the first three are served %d, %d and %d times",
+		failf("one admission, when the head of the queue is canceled: the first three are served %d, %d and %d times",
 			head.served(), second.served(), third.served())
 	}
 	for range 1 + head.served() {
@@ -201,11 +175,8 @@ func (r *rig[Req, Rsp]) cancelHead(round int) error {
 		r.allowOne(func() bool { return served() > before })
 	}
 	for i, p := range []*probe[Req, Rsp]{second, third} {
-		if err := p.checkSuccess(r.bodies); err != nil {
-			return fmt.Errorf("call %d, when the head of the queue is canceled: %w", i+2, err)
-		}
+		mustf(p.checkSuccess(r.bodies), "call %d, when the head of the queue is canceled", i+2)
 	}
-	return nil
 }
 
 // allowOne lets the inner service admit one call. Then it calls the function served. If the result
@@ -256,34 +227,33 @@ const (
 
 // wakeUpsBounded checks that the number of wake-ups for one waiting call does not grow with
 // the length of the queue. Without a queue, each call must call the inner service once.
-func wakeUpsBounded[Req, Rsp any](e env[Req, Rsp]) error {
+func wakeUpsBounded[Req, Rsp any](e env[Req, Rsp]) {
 	if e.Queue == 0 {
 		r := e.rig()
 		n := min(e.callers, 100)
 		for range n {
-			if err := r.call(r.ctx, plan{}).checkSuccess(r.bodies); err != nil {
-				return err
-			}
+			must(r.call(r.ctx, plan{}).checkSuccess(r.bodies))
 		}
-		return r.checkInnerCalls(n, 1)
+		r.checkInnerCalls(n, 1)
+		return
 	}
 	// tries is the largest number of measurements. A measurement above the bound is
 	// repeated, because runs of the runtime's own goroutines count as well.
 	const tries = 3
 	for i := 1; ; i++ {
 		n := min(e.Queue, maxWaiters)
-		switch runs, err := e.rig().serveWaiters(n); {
-		case err != nil, runs <= maxRuns*uint64(n), n <= maxRuns:
-			return err
+		switch runs := e.rig().serveWaiters(n); {
+		case runs <= maxRuns*uint64(n), n <= maxRuns:
+			return
 		case i == tries:
-			return fmt.Errorf("%d waiting calls: goroutines were woken %d times", n, runs)
+			failf("%d waiting calls: goroutines were woken %d times", n, runs)
 		}
 	}
 }
 
 // serveWaiters lets n waiting calls be served one by one. It returns the number of times
 // that goroutines began to run during this time.
-func (r *rig[Req, Rsp]) serveWaiters(n int) (runs uint64, err error) {
+func (r *rig[Req, Rsp]) serveWaiters(n int) (runs uint64) {
 	r.inner.Deny()
 	queued := make([]*probe[Req, Rsp], n)
 	for i := range queued {
@@ -298,18 +268,16 @@ func (r *rig[Req, Rsp]) serveWaiters(n int) (runs uint64, err error) {
 	runs = goroutineRuns() - runs
 	r.pauseUnless(func() bool { return len(r.inner.Requests()) == n })
 	for _, p := range queued {
-		if err := p.checkSuccess(r.bodies); err != nil {
-			return runs, fmt.Errorf("%d waiting calls, after as many admissions: %w", n, err)
-		}
+		mustf(p.checkSuccess(r.bodies), "%d waiting calls, after as many admissions", n)
 	}
-	return runs, r.checkInnerCalls(n, maxInnerCalls)
+	r.checkInnerCalls(n, maxInnerCalls)
+	return runs
 }
 
-func (r *rig[Req, Rsp]) checkInnerCalls(n, limit int) error {
+func (r *rig[Req, Rsp]) checkInnerCalls(n, limit int) {
 	if calls, readies := r.inner.Calls(), r.inner.ReadyCalls(); calls > limit*n || readies > limit*n {
-		return fmt.Errorf("%d calls caused %d calls and %d times Ready of the inner service", n, calls, readies)
+		failf("%d calls caused %d calls and %d times Ready of the inner service", n, calls, readies)
 	}
-	return nil
 }
 
 // goroutineRuns returns an estimate of how often the goroutines of this process began to

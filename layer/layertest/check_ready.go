@@ -3,7 +3,6 @@ package layertest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing/synctest"
 
 	"github.com/gotower/gotower/layer"
@@ -11,35 +10,28 @@ import (
 
 // readyPolls checks the rule that layer.Poll needs: with a context that has ended, Ready
 // returns nil if there is capacity, and otherwise the cause of the context.
-func readyPolls[Req, Rsp any](e env[Req, Rsp]) error {
+func readyPolls[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	synctest.Wait()
-	if err := r.poll(); err != nil {
-		return fmt.Errorf("Poll of a ready service: %w", err)
-	}
+	mustf(r.poll(), "Poll of a ready service")
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	cancel(errCancel)
-	if err := r.readyNow(ctx); err != nil {
-		return fmt.Errorf("Ready of a ready service with a done ctx: %w", err)
-	}
+	mustf(r.readyNow(ctx), "Ready of a ready service with a done ctx")
 	if !r.fills {
-		return nil
+		return
 	}
-	if _, err := r.saturate(); err != nil {
-		return err
-	}
+	r.saturate()
 	if err := r.poll(); !errors.Is(err, layer.ErrNotReady) || errors.Is(err, layer.ErrClosed) {
-		return fmt.Errorf("Poll of a saturated service: %v, want ErrNotReady", err)
+		failf("Poll of a saturated service: %v, want ErrNotReady", err)
 	}
 	if err := r.readyNow(ctx); !errors.Is(err, errCancel) {
-		return fmt.Errorf("Ready of a saturated service with a done ctx: %v, want the cause", err)
+		failf("Ready of a saturated service with a done ctx: %v, want the cause", err)
 	}
-	return nil
 }
 
 // readyReserves checks that Ready takes no capacity: after it, all calls up to the limit
 // are admitted.
-func readyReserves[Req, Rsp any](e env[Req, Rsp]) error {
+func readyReserves[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	n := max(r.Limit, 1)
 	if r.isLayer() {
@@ -48,39 +40,31 @@ func readyReserves[Req, Rsp any](e env[Req, Rsp]) error {
 	}
 	for range 10 {
 		for _, w := range r.ready(r.ctx, 100) {
-			if err := w.result(); err != nil {
-				return fmt.Errorf("Ready of an unused service: %w", err)
-			}
+			mustf(w.result(), "Ready of an unused service")
 		}
 	}
 	if !r.isLayer() {
-		return r.checkServes()
+		must(r.checkServes())
+		return
 	}
 	if calls := r.inner.Calls(); calls > 0 {
-		return fmt.Errorf("Ready made %d calls", calls)
+		failf("Ready made %d calls", calls)
 	}
 	for i := range n {
 		if p := r.call(r.ctx, plan{hold: true}); p.served() == 0 {
-			return fmt.Errorf("after 1000 times Ready, only %d of %d calls are admitted", i, n)
+			failf("after 1000 times Ready, only %d of %d calls are admitted", i, n)
 		}
 	}
-	return nil
 }
 
 // readyWakes checks that every waiting Ready returns when capacity becomes free. For a
 // layer with a limit and no queue, it repeats the check for each way in which a call can
 // end.
-func readyWakes[Req, Rsp any](e env[Req, Rsp]) error {
+func readyWakes[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
-	free, err := r.saturate()
-	if err != nil {
-		return err
-	}
-	if err := r.checkWakes(free); err != nil {
-		return err
-	}
+	r.checkWakes(r.saturate())
 	if r.Limit == 0 || r.Queue > 0 {
-		return nil
+		return
 	}
 	for _, end := range []struct {
 		name   string
@@ -94,43 +78,35 @@ func readyWakes[Req, Rsp any](e env[Req, Rsp]) error {
 		{"gets a body that fails", plan{bodyErr: errPlanned}, false},
 		{"is canceled", plan{}, true},
 	} {
-		if err := wakesAfter(e, end.plan, end.cancel); err != nil {
-			return fmt.Errorf("a call in flight %s: %w", end.name, err)
-		}
+		mustf(violationOf(func() { wakesAfter(e, end.plan, end.cancel) }), "a call in flight %s", end.name)
 	}
 	r = e.rig()
-	if err := r.deny(); err != nil {
-		return err
-	}
-	if err := r.checkWakes(func() { r.inner.Allow(1) }); err != nil {
-		return fmt.Errorf("waiting for the inner service: %w", err)
-	}
-	return nil
+	r.deny()
+	mustf(violationOf(func() { r.checkWakes(func() { r.inner.Allow(1) }) }), "waiting for the inner service")
 }
 
 // wakesAfter fills the service with calls that follow the plan pl. It checks that every
 // waiting Ready returns after one of these calls has ended. If canceled is true, it
 // cancels the context of all these calls instead of ending one.
-func wakesAfter[Req, Rsp any](e env[Req, Rsp], pl plan, canceled bool) error {
+func wakesAfter[Req, Rsp any](e env[Req, Rsp], pl plan, canceled bool) {
 	r := e.rig()
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	defer cancel(errCheckDone)
 	pl.hold = true
 	held, err := r.fill(ctx, pl)
-	if err != nil {
-		return err
-	}
+	must(err)
+	free := held[0].release
 	if canceled {
-		return r.checkWakes(func() { cancel(errCancel) })
+		free = func() { cancel(errCancel) }
 	}
-	return r.checkWakes(held[0].release)
+	r.checkWakes(free)
 }
 
-func (r *rig[Req, Rsp]) checkWakes(free func()) error {
+func (r *rig[Req, Rsp]) checkWakes(free func()) {
 	all := r.ready(r.ctx, 100)
 	for _, w := range all {
 		if w.returned() {
-			return fmt.Errorf("Ready returned before there was capacity: %v", w.err)
+			failf("Ready returned before there was capacity: %v", w.err)
 		}
 	}
 	free()
@@ -141,14 +117,11 @@ func (r *rig[Req, Rsp]) checkWakes(free func()) error {
 		case errors.Is(err, errWaits):
 			waiting++
 		case err != nil:
-			return fmt.Errorf("Ready, when capacity came: %w", err)
+			failf("Ready, when capacity came: %w", err)
 		}
 	}
 	if waiting > 0 {
-		return fmt.Errorf("%d of %d waiting Readys do not return when there is capacity", waiting, len(all))
+		failf("%d of %d waiting Readys do not return when there is capacity", waiting, len(all))
 	}
-	if err := r.readyNow(r.ctx); err != nil {
-		return fmt.Errorf("Ready, after capacity came: %w", err)
-	}
-	return nil
+	mustf(r.readyNow(r.ctx), "Ready, after capacity came")
 }

@@ -49,7 +49,7 @@ func (r *rig[Req, Rsp]) checkUntouched(p *probe[Req, Rsp]) error {
 // doneRejects checks that a call whose context has ended is rejected with the cause of
 // the context, even if there is capacity (compare golang/go#63615). The inner service
 // must not be called.
-func doneRejects[Req, Rsp any](e env[Req, Rsp]) error {
+func doneRejects[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	canceled, cancel := context.WithCancelCause(e.ctx)
 	cancel(errCancel)
@@ -57,14 +57,11 @@ func doneRejects[Req, Rsp any](e env[Req, Rsp]) error {
 	defer stop()
 	for _, ctx := range []context.Context{canceled, expired} {
 		before := r.innerCalls()
-		if err := r.checkRejected(r.call(ctx, plan{}), errCancel); err != nil {
-			return fmt.Errorf("ctx done (%v): %w", ctx.Err(), err)
-		}
+		mustf(r.checkRejected(r.call(ctx, plan{}), errCancel), "ctx done (%v)", ctx.Err())
 		if r.innerCalls() > before {
-			return errors.New("the inner service was called with a done ctx")
+			failf("the inner service was called with a done ctx")
 		}
 	}
-	return nil
 }
 
 // innerCalls returns the number of calls of the inner service. A layer that has neither a limit nor
@@ -84,43 +81,35 @@ func (r *rig[Req, Rsp]) innerCalls() int {
 
 // saturationRejects checks that a call is rejected at once if all capacity is taken. The
 // error must have the name of the layer.
-func saturationRejects[Req, Rsp any](e env[Req, Rsp]) error {
+func saturationRejects[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
-	free, err := r.saturate()
-	if err != nil {
-		return err
-	}
+	free := r.saturate()
 	began := time.Now()
 	for range 3 { // a rejection must not make room for the next call
 		p := r.call(r.ctx, plan{})
 		if !r.awaitRetries(p) {
-			return errors.New("a call waits without capacity")
+			failf("a call waits without capacity")
 		}
-		if err := r.checkRejected(p, nil); err != nil {
-			return err
-		}
+		must(r.checkRejected(p, nil))
 		var where *layer.Error
 		if r.admits() && (!errors.As(p.err, &where) || where.Layer == "") {
-			return fmt.Errorf("the rejection does not name its layer: %w", p.err)
+			failf("the rejection does not name its layer: %w", p.err)
 		}
 	}
 	if took := time.Since(began); took > 3*r.retryTime() {
-		return fmt.Errorf("three rejections took %v", took)
+		failf("three rejections took %v", took)
 	}
 	free()
 	synctest.Wait()
-	if err := r.checkServes(); err != nil {
-		return fmt.Errorf("after capacity came back: %w", err)
-	}
+	mustf(r.checkServes(), "after capacity came back")
 	if r.Queue > 0 && r.MaxWait > 0 {
-		return maxWaitExact(e)
+		maxWaitExact(e)
 	}
-	return nil
 }
 
 // maxWaitExact checks that calls in the queue fail exactly after MaxWait, and that the
 // queue works again afterwards.
-func maxWaitExact[Req, Rsp any](e env[Req, Rsp]) error {
+func maxWaitExact[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	r.inner.Deny()
 	queued := make([]*probe[Req, Rsp], min(r.Queue, 3))
@@ -131,27 +120,22 @@ func maxWaitExact[Req, Rsp any](e env[Req, Rsp]) error {
 	synctest.Wait()
 	for _, p := range queued {
 		if p.returned() {
-			return fmt.Errorf("a call returns before the maximum wait of %v: %v", r.MaxWait, p.err)
+			failf("a call returns before the maximum wait of %v: %v", r.MaxWait, p.err)
 		}
 	}
 	time.Sleep(1)
 	synctest.Wait()
 	for i, p := range queued {
 		if !p.returned() {
-			return fmt.Errorf("call %d still waits after %v", i+1, r.MaxWait)
+			failf("call %d still waits after %v", i+1, r.MaxWait)
 		}
-		if err := r.checkRejected(p, layer.ErrFailFast); err != nil {
-			return err
-		}
+		must(r.checkRejected(p, layer.ErrFailFast))
 		var where *layer.Error
 		if !errors.As(p.err, &where) || where.Waited != r.MaxWait {
-			return fmt.Errorf("the rejection does not report a wait of %v: %w", r.MaxWait, p.err)
+			failf("the rejection does not report a wait of %v: %w", r.MaxWait, p.err)
 		}
 	}
 	r.inner.Allow(Unlimited)
 	synctest.Wait()
-	if err := r.checkServes(); err != nil {
-		return fmt.Errorf("after fail-fast, when capacity came back: %w", err)
-	}
-	return nil
+	mustf(r.checkServes(), "after fail-fast, when capacity came back")
 }

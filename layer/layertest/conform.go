@@ -25,11 +25,11 @@ func Run(t *testing.T, s Spec) {
 	s.conform(t)
 }
 
-// check is one invariant. run returns an error if the subject violates it.
+// check is one invariant. run panics with a violation if the subject violates it.
 type check[Req, Rsp any] struct {
 	number int
 	title  string
-	run    func(env[Req, Rsp]) error
+	run    func(env[Req, Rsp])
 }
 
 // checks returns the invariants of the package documentation, in order of their numbers.
@@ -103,7 +103,7 @@ func (c check[Req, Rsp]) verify(s *subject[Req, Rsp]) error {
 	before := goroutines()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	e := env[Req, Rsp]{s, ctx, &rejected[Req, Rsp]{}}
-	err := c.runRecovered(e)
+	err := violationOf(func() { c.run(e) })
 	if err == nil {
 		err = e.rejected.checkAgain()
 	}
@@ -116,17 +116,36 @@ func (c check[Req, Rsp]) verify(s *subject[Req, Rsp]) error {
 	return err
 }
 
-// runRecovered runs the check. If the check panics with a specError, runRecovered returns
-// that error. Other panics continue.
-func (c check[Req, Rsp]) runRecovered(e env[Req, Rsp]) (err error) {
+// violation is the value of the panic that ends a check. It has the reason.
+type violation struct{ err error }
+
+func failf(format string, args ...any) { panic(violation{fmt.Errorf(format, args...)}) }
+
+// must ends the check with the violation err, unless err is nil.
+func must(err error) {
+	if err != nil {
+		panic(violation{err})
+	}
+}
+
+// mustf is like must. The formatted text comes before the text of err.
+func mustf(err error, format string, args ...any) {
+	if err != nil {
+		failf(format+": %w", append(args, err)...)
+	}
+}
+
+// violationOf runs f. It returns the violation with which f ended, or nil. Other panics continue.
+func violationOf(f func()) (err error) {
 	defer func() {
 		switch v := recover().(type) {
 		case nil:
-		case specError:
-			err = v
+		case violation:
+			err = v.err
 		default:
 			panic(v)
 		}
 	}()
-	return c.run(e)
+	f()
+	return nil
 }

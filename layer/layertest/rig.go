@@ -22,12 +22,6 @@ var (
 	errLostContext = errors.New("the inner service was called with a context that does not derive from the caller's")
 )
 
-// specError is an error in the spec that is found only when a check makes the subject: New or the
-// layer of the spec returns nil. The check panics with the specError.
-type specError string
-
-func (e specError) Error() string { return string(e) }
-
 // env has the arguments of one check: the subject, a context that ends with the check, and
 // the list of rejected calls.
 type env[Req, Rsp any] struct {
@@ -91,7 +85,7 @@ func (e env[Req, Rsp]) rig() *rig[Req, Rsp] {
 	r := &rig[Req, Rsp]{env: e}
 	if !e.isLayer() {
 		if r.svc = e.service.New(e.ctx); r.svc == nil {
-			panic(specError("New of the spec returns no service"))
+			failf("New of the spec returns no service")
 		}
 		return r
 	}
@@ -99,7 +93,7 @@ func (e env[Req, Rsp]) rig() *rig[Req, Rsp] {
 	// This ends calls of a layer that ignores ctx.
 	context.AfterFunc(e.ctx, r.inner.Close)
 	if r.svc = e.New(e.ctx, r.inner); r.svc == nil {
-		panic(specError("the layer of the spec returns no service"))
+		failf("the layer of the spec returns no service")
 	}
 	return r
 }
@@ -114,20 +108,19 @@ func (r *rig[Req, Rsp]) close() {
 
 // saturate takes all capacity of the subject, so that the subject is not ready. The
 // function free makes the subject ready again, so that every waiting Ready returns.
-func (r *rig[Req, Rsp]) saturate() (free func(), err error) {
+func (r *rig[Req, Rsp]) saturate() (free func()) {
 	switch {
 	case !r.isLayer():
 		if free = r.service.Fill(r.svc); free == nil {
-			return nil, errors.New("Fill of the spec returns no function that frees the capacity")
+			failf("Fill of the spec returns no function that frees the capacity")
 		}
-		return free, nil
+		return free
 	case !r.admits():
-		return func() { r.inner.Allow(1) }, r.deny()
+		r.deny()
+		return func() { r.inner.Allow(1) }
 	}
 	held, err := r.fill(r.ctx, plan{hold: true})
-	if err != nil {
-		return nil, err
-	}
+	must(err)
 	return func() {
 		// A queue may derive its readiness from its own room or from the layer
 		// below. All calls are released, so that both are ready.
@@ -139,23 +132,20 @@ func (r *rig[Req, Rsp]) saturate() (free func(), err error) {
 		for _, p := range held[:last] {
 			p.release()
 		}
-	}, nil
+	}
 }
 
 // deny removes all capacity of the inner service. If the subject has its own goroutines,
 // deny then makes 16 calls, because such a subject may notice the change only by
 // rejections.
-func (r *rig[Req, Rsp]) deny() error {
+func (r *rig[Req, Rsp]) deny() {
 	r.inner.Deny()
 	if !r.background {
-		return nil
+		return
 	}
 	for range 16 {
-		if err := r.checkRejected(r.call(r.ctx, plan{}), nil); err != nil {
-			return fmt.Errorf("the inner service is not ready: %w", err)
-		}
+		mustf(r.checkRejected(r.call(r.ctx, plan{}), nil), "the inner service is not ready")
 	}
-	return nil
 }
 
 // fill starts Limit+Queue calls. The inner service holds the first Limit of them, and the
