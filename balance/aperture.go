@@ -8,11 +8,11 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// aperture limits the default picker to the first endpoints of each ready set, as the
-// random aperture of Finagle does. With fewer endpoints per client, each endpoint has more
-// samples and more requests in flight, so that its cost is more exact. The order of a ready
-// set is random, so that different balancers use different endpoints. When an endpoint
-// joins or leaves the ready set, at most one endpoint of the aperture changes. A failing
+// aperture limits the default picker to a part of the ready endpoints: the first ones of each ready
+// set. The random aperture of Finagle does the same. With fewer endpoints per client, each endpoint
+// has more samples and more requests in flight, so that the estimate of its cost is more exact. The
+// order of a ready set is random, so that different balancers use different endpoints. When an
+// endpoint joins or leaves the ready set, at most one endpoint of the aperture changes. A failing
 // endpoint leaves the aperture.
 //
 // The width is the number of endpoints in the aperture of a ready set. It grows by one at
@@ -47,9 +47,9 @@ func (a *aperture) widen(n int) {
 	}
 }
 
-// narrow reduces the width if the endpoints of the aperture are idle. The argument known
-// has the latencies of randomly selected endpoints in the aperture. n is the number of all
-// ready endpoints.
+// narrow reduces the width if the endpoints of the aperture are idle. The argument known has the
+// latencies and the requests in flight of randomly selected endpoints in the aperture. n is the
+// number of all ready endpoints.
 func (a *aperture) narrow(known []knownLatency, n int) {
 	busy := 0
 	for _, o := range known {
@@ -74,9 +74,9 @@ func (g *group) leaveAperture(e *endpoint) {
 	}
 }
 
-// apertures returns an attribute for Describe, such as "24 of 100": the number of endpoints
-// in the apertures of both ready sets, and the number of all ready endpoints. It returns nil
-// if both numbers are equal.
+// apertures returns an attribute for Describe, such as "24 of 100". The first number counts the
+// endpoints in the apertures of the two ready sets of g. The second number counts all ready
+// endpoints. If the numbers are equal, apertures returns nil.
 func (g *group) apertures() layer.State {
 	n, all := 0, g.len()
 	for i := range g.sets {

@@ -70,9 +70,9 @@ type Balancer[Req, Rsp any] struct {
 	ejections, skipped uint64
 }
 
-// New returns a balancer. The sequence changes adds, updates and removes its endpoints. It
-// is usually the result of [discover.Endpoints] for the same ctx. If the sequence ends
-// before ctx, the last set of endpoints stays.
+// New returns a balancer. The sequence in the argument changes adds, updates and removes its
+// endpoints. It is usually the result of [discover.Endpoints] for the same ctx. If the sequence
+// ends before ctx, the last set of endpoints stays.
 //
 // New ranges over the sequence in a goroutine. Up to 16 more goroutines wait in the Ready
 // of endpoints that are not ready. If more endpoints wait, they take turns of one second.
@@ -215,10 +215,10 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return zero, b.notReady(fmt.Sprintf("rejected by %d endpoints", maxRejections), last)
 }
 
-// pick picks a node for a request and counts the request as in flight at that node. It
-// returns a nil node if no node is ready. info comes from the context of the request. pick
-// adds the node to the attempts and the explanation in info, if info has them, and returns
-// the record in info.
+// pick picks a node for a request and counts the request as in flight at that node. It returns a
+// nil node if no node is ready. The argument info has the values in the context of the request that
+// are for balancers. If info has Attempts, pick adds the node to them. If info has an Explanation,
+// pick adds the reasons of the choice to it. The second result is the Record of info.
 func (b *Balancer[Req, Rsp]) pick(now uint32, info layer.PickInfo) (*node[Req, Rsp], *layer.Record) {
 	q := query{now: now, affinity: info.Affinity, hasAffinity: info.HasAffinity, attempts: info.Attempts}
 	if info.Explanation != nil {

@@ -98,14 +98,14 @@ const excludedCost = 1e29
 // network.
 const minLatency = 1e6
 
-// costOf returns the cost of one more request at e. With [EWMA], it is the expected latency
-// of e for each waiting request, plus the median latency for each response in progress. A
-// response in progress costs the same at every endpoint, because it no longer waits. With
-// [LeastRequest], it is the number of requests in flight plus own.
+// costOf returns the cost of one more request at e. With [EWMA], it is the expected latency of e
+// for each waiting request, plus the median latency for each response in progress. A response in
+// progress costs the same at every endpoint, because it no longer waits. With [LeastRequest], it is
+// the number of requests in flight plus the argument own.
 //
-// The argument own is the load of the new request: 1 to 1.5 requests, at random. Idle
-// endpoints then get different costs in each pick. If own were always 1, the endpoint with
-// the lowest estimate would get the requests of all equally fast endpoints.
+// The argument own is the load of the new request: 1 to 1.5 requests, at random. Idle endpoints
+// therefore get different costs in each pick. Otherwise one of several equally fast endpoints, the
+// one with the lowest estimate, would get all their requests.
 //
 // An endpoint at its probe limit costs more than any other, unless a probe is overdue.
 func (g *group) costOf(e *endpoint, now uint32, median, own float32) float32 {
@@ -153,10 +153,10 @@ func (g *group) expects(e *endpoint, now uint32, median float32) (latency, faili
 	return latency, failingLoad
 }
 
-// failingLoad returns the number of requests by which the cost of a failing endpoint is
-// increased. The argument left is the share, from 0 to 1, of the latency estimate that has
-// not yet aged towards the median. The result is proportional to left³. It therefore soon
-// becomes small, and the endpoint is tried again.
+// failingLoad returns the number of requests by which the cost of a failing endpoint is increased.
+// The argument left is the share of the latency estimate that has not yet aged towards the median.
+// It falls from 1 to 0 with time. The result is proportional to left³. It therefore soon becomes
+// small, and the endpoint is tried again.
 func (g *group) failingLoad(left float32) float32 {
 	return left * left * left * math.Float32frombits(g.median.failingLoad.Load())
 }

@@ -134,13 +134,13 @@ func inUnits(w uint32) float32 {
 
 func (e *endpoint) plainWeight() float64 { return float64(math.Float32frombits(e.weight.Load())) }
 
-// These constants are numbers of samples of an endpoint. The number of a new endpoint starts
-// at 0, or at initialSet if no endpoint of the balancer has a sample yet. The endpoint is
-// probed for its first probeSamples samples: only a few requests may wait for it at a time.
+// These constants are numbers of samples of an endpoint. The count of a new endpoint starts at 0,
+// or at initialSet if no endpoint of the balancer has a sample yet. The endpoint is probed for its
+// first probeSamples samples: only a few requests may wait for it at a time.
 //
-// Until an endpoint that started at 0 has trustedSamples samples, its latency ages faster,
-// because a new endpoint may be slow only at first. After that it is trusted. Its number
-// changes to allSamples, which is the largest one.
+// An endpoint that started at 0 is trusted when it has trustedSamples samples. Its count then
+// changes to allSamples, the largest count. Until then its latency ages faster, because a new
+// endpoint may be slow only at first.
 const (
 	probeSamples   = 4
 	trustedSamples = 10
@@ -158,20 +158,19 @@ func (e *endpoint) atLimit(waiting int32) bool {
 
 func isProbing(samples uint32) bool { return samples%initialSet < probeSamples }
 
-// probeOverdue reports whether e gets one more request although it is at its probe limit.
-// This is so if its last probe began longer ago than twenty median latencies, but at most 5
-// s. If 100 ms or two median latencies are longer than this time, they apply instead.
-// Without this rule, slow responses, or requests from before an ejection, could stop the
-// probes for hours.
+// probeOverdue reports whether e gets one more request although it is at its probe limit. This is
+// so if the time since its last probe exceeds a limit. The limit is twenty median latencies, but at
+// most 5 s. It is also at least 100 ms and at least two median latencies. Without this rule, slow
+// responses, or requests from before an ejection, could stop the probes for hours.
 func (e *endpoint) probeOverdue(now uint32, median float32) bool {
 	const atLeast = float32(100 * time.Millisecond) // a new endpoint has to connect
 	tooLong := max(min(median*penaltyFactor, float32(maxPenalty)), 2*median, atLeast)
 	return time.Duration(since(now, e.lastProbe.Load()))<<tickShift > time.Duration(tooLong)
 }
 
-// setFailed records whether a response was a failure with a penalty (failed). The second
-// failure in a row makes the endpoint failing, and the next success ends this state. The
-// result second is true for the second failure in a row.
+// setFailed records the result of a response. The argument failed is true for a failure with a
+// penalty. The second failure in a row makes the endpoint failing, and the next success ends this
+// state. The result is true for the second failure in a row.
 func (e *endpoint) setFailed(failed bool) (second bool) {
 	if failed {
 		fails := e.fails.Add(1)
@@ -198,8 +197,8 @@ func (e *endpoint) missDeadline() bool {
 	return row >= maxMissed
 }
 
-// penalize records that the latency estimate of e includes a penalty from now on. It stores
-// latency as the first value of the average of latencies without penalties. If e already has
+// penalize records that the latency estimate of e includes a penalty from now on. It starts the
+// average of latencies without penalties, e.unpenalized, at the argument latency. If e already has
 // a penalty, penalize does nothing. The caller adds the penalty to the estimate.
 func (e *endpoint) penalize(latency time.Duration) {
 	if e.unpenalized.CompareAndSwap(0, math.Float32bits(float32(max(latency, 1)))) {
@@ -207,10 +206,10 @@ func (e *endpoint) penalize(latency time.Duration) {
 	}
 }
 
-// clearPenalty updates the penalty of e after a response with the given latency. The penalty
-// ends if the estimate has fallen to twice latency or less. Otherwise, clearPenalty adds
-// latency to the average of the latencies without penalties. The argument estimated is the
-// current estimate. If two responses are concurrent, one of them is ignored.
+// clearPenalty updates the penalty of e after a response with the given latency. The argument
+// estimated is the current estimate. If it is at most twice the latency, the penalty ends.
+// Otherwise, clearPenalty adds the latency to the average of latencies without penalties. If two
+// responses are concurrent, one of them is ignored.
 func (e *endpoint) clearPenalty(latency, estimated time.Duration) {
 	old := e.unpenalized.Load()
 	if old == 0 {

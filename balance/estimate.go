@@ -16,8 +16,8 @@ import (
 //	sample s at t:    log E ← log E + w · (log s − log E), w = max(1/16, 1 − e^(−(t−T)/D)); T ← t
 //
 // Samples after the first one in a tick are ignored, except failures. A failure has w = 1. From a
-// failure until its penalty ends, w can be less than 1/16. Otherwise, after an outage of all
-// endpoints, the first one that recovers would get all requests.
+// failure until its penalty ends, the minimum of w is 0 instead of 1/16. Otherwise, after an outage
+// of all endpoints, the first one that recovers would get all requests.
 //
 // In tower's load::PeakEwma a longer latency replaces the average, so that one expensive request
 // hides an endpoint for seconds. With logarithms, one outlier has little weight.
@@ -64,8 +64,8 @@ func (e *estimate) load(now uint32) (value float32, age uint32) {
 	return math.Float32frombits(uint32(word)), since(now, uint32(word>>32))
 }
 
-// since returns the number of ticks from at to now. Ticks wrap around after 52 days. If at
-// is later than now by at most maxLag, since returns 0.
+// since returns the number of ticks from the tick in the argument at to the tick now. Ticks wrap
+// around after 52 days. If the argument at is later by at most maxLag, since returns 0.
 func since(now, at uint32) uint32 {
 	return max(now+maxLag-at, maxLag) - maxLag
 }
@@ -123,9 +123,9 @@ func newDecayCurve(decay float64) decayCurve {
 	return decayCurve{decay, uint32(min(fresh/h, most)), float32(0.689955 * h), float32(0.212812 * h * h)}
 }
 
-// after returns the value that latency has after the time age, in ticks, because it ages
-// towards median. The result left is the share of the old latency that remains, from 0 to 1.
-// The error of left is at most 2·10⁻⁴.
+// after returns the value of a latency estimate that has aged towards the median. The argument age
+// is the time in ticks. The second result is the share of the old latency that remains, from 0 to
+// 1. The error of this share is at most 2·10⁻⁴.
 func (f *decayCurve) after(age, latency, median float32) (now, left float32) {
 	if age <= float32(f.fresh) {
 		decayed := age * (f.slope - age*f.bend)
@@ -167,10 +167,10 @@ type knownLatency struct {
 	fails           bool
 }
 
-// refresh updates the median latency after a sample of e. It does nothing if the last update
-// is less than medianInterval ago, unless isFirst is true. isFirst reports whether the
-// sample was the first one of e. If the group has more than medianSize endpoints, first
-// samples update the median at most once per tick.
+// refresh updates the median latency after a sample of e. If the last update is less than
+// medianInterval ago, only the first sample of an endpoint updates the median. isFirst is true for
+// such a sample. If the group has more than medianSize endpoints, such samples update the median at
+// most once per tick.
 func (g *group) refresh(e *endpoint, now uint32, isFirst bool) {
 	word := g.median.word.Load()
 	age := since(now, uint32(word>>32))

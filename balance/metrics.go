@@ -9,10 +9,10 @@ import (
 // target. [New] binds the remaining labels, which are listed at the fields. A nil metric is
 // not recorded.
 //
-// Updates has the label "op". An update with the whole set counts once as Reset if it
-// changes anything. Any other update counts as Add for each added or changed endpoint, and
-// as Remove for each removed one. If an endpoint is replaced by one with another ID at the
-// same address, that counts as Add and as Remove.
+// The field Updates has the label "op". An update with the whole set counts once, with the value
+// Reset, if it changes anything. Any other update counts with Add for each added or changed
+// endpoint, and with Remove for each removed one. If an endpoint is replaced by one with another ID
+// at the same address, that counts with Add and with Remove.
 //
 // New adds 0 to each metric, so that all series exist from the start. Therefore New panics
 // if a metric lacks its label. After that, a metric must not panic or block, because it is

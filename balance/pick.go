@@ -5,12 +5,12 @@ import (
 	"math"
 )
 
-// Picker is a rule that picks one of the ready endpoints. The zero value picks the cheapest
-// of all endpoints if there are at most 24. With more endpoints, it uses an aperture:
-// twelve random endpoints at first. The aperture grows by one endpoint whenever the picked
-// endpoint has at least two requests in flight. It falls slowly while its endpoints have
-// few requests. In an aperture of up to 24 endpoints, the zero value picks the cheapest. In
-// a larger one, it picks the cheapest of 24 random endpoints.
+// Picker is a rule that picks one of the ready endpoints. The zero value picks the cheapest of all
+// endpoints if there are at most 24. With more endpoints, it uses an aperture: twelve random
+// endpoints at first. The aperture grows by one endpoint whenever the picked endpoint has at least
+// two requests in flight. It falls slowly while its endpoints have few requests. The zero value
+// picks the cheapest endpoint of the aperture. If the aperture has more than 24 endpoints, it picks
+// the cheapest of 24 random ones.
 //
 // Many balancers compare two random endpoints. The k slowest of n endpoints then get at
 // least C(k,2)/C(n,2) of the requests. If many clients use thousands of endpoints, most
@@ -146,10 +146,10 @@ func (c *choices) pickAmong(r *readySet, q query) (best *endpoint, cost float32)
 	return c.cheapest(s, w, k, k, q, chanceOf(random))
 }
 
-// cheapest returns the cheapest of k endpoints that the request has not tried, and its cost
-// per weight. It visits at most visits endpoints in the order w to find them, and may find
-// fewer than k. It returns nil if it finds none. The argument chance is a random number: see
-// nextChance.
+// cheapest returns the cheapest of k endpoints that the request has not tried, and its cost per
+// weight. It visits endpoints in the order of the walk w, at most as many as the argument visits
+// specifies. Therefore it may find fewer than k. It returns nil if it finds none. The argument
+// chance is a random number: see nextChance.
 func (g *group) cheapest(s *slots, w walk, visits, k int, q query, chance uint32) (best *endpoint, cost float32) {
 	t := comparison{group: g, query: q, median: g.median.read(), weighted: g.weighted.Load(), chance: chance}
 	for ; visits > 0 && k > 0; visits-- {
@@ -189,10 +189,10 @@ type comparison struct {
 // ratio.
 const similar = 1.5
 
-// add compares e with the best endpoint so far. Without weights, the cheaper of the two
-// becomes the best one. With weights, it is the one with the lower cost per weight. But
-// endpoints with similar costs and equal requests in flight then count as equal: each
-// becomes the best one with a probability in proportion to its weight.
+// add compares e with the best endpoint so far. Without weights, the cheaper of the two becomes the
+// best one. With weights, it is the one with the lower cost per weight. With weights, endpoints
+// with similar costs and equal requests in flight count as equal. Each of them becomes the best one
+// with a probability in proportion to its weight.
 func (t *comparison) add(e *endpoint) {
 	t.chance = nextChance(t.chance)
 	own := ownShare(t.chance)
@@ -218,9 +218,9 @@ func (t *comparison) add(e *endpoint) {
 	t.best, t.cost, t.weight, t.inFlight, t.tied = e, its, share, busy, share
 }
 
-// chanceOf returns the first random number for the comparisons of a pick. It makes this
-// number from random. newWalk uses the same random, but its walk is independent of the
-// result.
+// chanceOf returns the first random number for the comparisons of a pick. It makes this number from
+// its argument. The pick also passes this argument to newWalk. The order of that walk is
+// independent of the result.
 func chanceOf(random uint64) uint32 { return uint32(random>>32) ^ uint32(random) }
 
 // nextChance returns the random number that follows c in a linear congruential generator.
@@ -275,10 +275,10 @@ func (g *group) cheapestOf(endpoints []*endpoint, now, chance uint32) found {
 	}
 }
 
-// cheapestKnown compares endpoints with f, the cheapest so far. It returns the cheapest one
-// and the number of endpoints that it has compared. It stops before an endpoint that is
-// failing or not trusted, or has an old estimate, because only costOf can compute that cost.
-// It computes costs without calls, so that all values stay in registers.
+// cheapestKnown compares endpoints with f, the cheapest so far. It returns the cheapest one and the
+// number of endpoints that it has compared. It stops before an endpoint with a cost that only
+// costOf can compute: one that is failing or not trusted, or has an old estimate. It computes costs
+// without calls, so that all values stay in registers.
 func (g *group) cheapestKnown(endpoints []*endpoint, now uint32, f found) (found, int) {
 	median, fade := g.median.read(), &g.decayCurve
 	fresh, slope, bend := fade.fresh, fade.slope, fade.bend
@@ -321,9 +321,9 @@ func (g *group) cheapestKnown(endpoints []*endpoint, now uint32, f found) (found
 	return f, len(endpoints)
 }
 
-// isIdleInitial reports whether e is a new endpoint with the cost of a trusted one. Such an
-// endpoint has a sample count that began at initialSet, and is still probed. It is not
-// failing and has no waiting requests. status is the value of e.status.word.
+// isIdleInitial reports whether e is still probed, but has the same cost as a trusted endpoint.
+// This is so if its sample count began at initialSet, because no endpoint had a sample. It must
+// also not be failing or have waiting requests. status is the value of e.status.word.
 func (e *endpoint) isIdleInitial(status uint32) bool {
 	return status&trustedMask-initialSet<<samplesShift < probeSamples<<samplesShift && int32(e.inFlight()) == streamsOf(status)
 }

@@ -18,7 +18,7 @@ type readySet struct {
 	slots atomic.Pointer[slots]
 }
 
-// slots has the endpoints of a ready set in the first n elements of at. With more than
+// slots has the endpoints of a ready set in the first n elements of the field at. With more than
 // minAperture endpoints, their order is random, because the first ones are the aperture.
 type slots struct {
 	n     atomic.Int64
@@ -123,9 +123,9 @@ func (w *walk) next() int {
 	return i
 }
 
-// Endpoints that are not ready wait for their turn. In the turn of an endpoint, a goroutine
-// of the balancer calls its Ready, which may connect. Turns limit the number of goroutines
-// and of concurrent connection attempts.
+// These constants limit the turns of endpoints that are not ready. In the turn of an endpoint, a
+// goroutine of the balancer calls its Ready, which may connect. Other endpoints wait for their
+// turn. Turns limit the number of goroutines and of concurrent connection attempts.
 const (
 	// maxTurns is the largest number of concurrent turns.
 	maxTurns = 16

@@ -121,11 +121,11 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	x.balancer.report(x.node, r)
 }
 
-// observe records a request that ended before its latency was recorded. After a cancellation
-// or a missed deadline, the latency would have been longer than the elapsed time. The
-// elapsed time is then recorded only if it is longer than the expected latency. An error of
-// the body that matches layer.ErrNotReady is not recorded. The argument headers is the
-// result of the response headers, or zero without a response.
+// observe records a request that ended before its latency was recorded. After a cancellation or a
+// missed deadline, only the elapsed time is known, not the latency. The elapsed time is recorded if
+// it is longer than the expected latency, or if headers has a penalty. An error of the body that
+// matches layer.ErrNotReady is not recorded. The argument headers is the result of the response
+// headers, or zero without a response.
 func (b *Balancer[Req, Rsp]) observe(
 	ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp], headers result,
 ) {
@@ -147,8 +147,7 @@ func (b *Balancer[Req, Rsp]) observe(
 	}
 }
 
-// observeResponse classifies the outcome out of a request, and records its latency and its
-// result.
+// observeResponse classifies the outcome of a request to n, and records its latency and its result.
 func (b *Balancer[Req, Rsp]) observeResponse(ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp]) {
 	r := b.failures.classify(ctx, out)
 	b.addResponse(n, start, r)

@@ -22,10 +22,10 @@ import (
 // An endpoint gets at most ⌈bound·(m+1)·w/W⌉ requests in flight. m is the number of requests in
 // flight at all endpoints, and w/W is the endpoint's share of the total weight. An endpoint with
 // fewer requests has room. Further requests go to the first endpoint with room among the next 16
-// points. If none of these has room, they go to a random endpoint with room, or else to the
-// endpoint of the key. A retry or hedge goes to the next endpoint that was not tried. A lower
-// bound distributes the load more evenly, but moves more requests to other endpoints. A bound of
-// 0 means 1.25. Another bound is at least 1.05, and math.Inf(1) disables the bound.
+// points. If these endpoints are full, they go to a random endpoint with room. If all endpoints are
+// full, they go to the endpoint of the key. A retry or hedge goes to the next untried endpoint. A
+// lower bound distributes the load more evenly, but moves more requests to other endpoints. A bound
+// of 0 means 1.25. Another bound is at least 1.05, and math.Inf(1) disables the bound.
 //
 // m is counted at most once per millisecond, and again if no endpoint has room. Above 256
 // endpoints, m is estimated. The error is 7 % with one request per endpoint, and 4 % with
@@ -46,9 +46,9 @@ const (
 	hops       = 16 // number of points on the ring that are examined for a key
 )
 
-// draws returns the number of random endpoints that a pick examines to find one with room.
-// The endpoints without room have less than 1/bound of the weight. With this number, none of
-// the examined endpoints has room only once in a million picks.
+// draws returns the number of random endpoints that a pick examines to find one with room. The
+// endpoints without room have less than 1/bound of the weight. With this number, at most one in a
+// million picks examines only endpoints without room.
 func draws(bound float64) int { return max(8, int(math.Ceil(math.Log(1e6)/math.Log(bound)))) }
 
 // hashing is the picker of ConsistentHash.
@@ -64,10 +64,10 @@ type hashing struct {
 func (h *hashing) joined(e *endpoint) { h.ring.add(e) }
 func (h *hashing) left(e *endpoint)   { h.ring.remove(e) }
 
-// pick returns the first endpoint with room on the ring, from the place of the key. If it
-// finds none, it returns a random endpoint with room. Before it gives up, it counts the
-// requests in flight again. It then returns the endpoint of the key. For a request without
-// affinity, it returns the endpoint that h.other picks.
+// pick returns the first endpoint with room on the ring, from the place of the key. If it finds
+// none, it returns a random endpoint with room. If it finds none again, also after a new count of
+// the requests in flight, it returns the endpoint of the key. For a request without affinity, it
+// returns the endpoint that h.other picks.
 func (h *hashing) pick(q query) *endpoint {
 	if !q.hasAffinity {
 		return h.other.pick(q)
@@ -95,10 +95,10 @@ func (h *hashing) pick(q query) *endpoint {
 	return e
 }
 
-// along visits the next points on the ring from the place of the key of q. It returns the first
-// endpoint with room, and true. If none has room, it returns the first endpoint, and false. It
-// skips endpoints that the request has tried. If it finds only those, it returns the endpoint that
-// h.other picks, and true.
+// along visits the next points on the ring from the place of the key of q. It skips endpoints that
+// the request has tried. It returns the first endpoint with room, and true. If none has room, it
+// returns the first endpoint, and false. If the request has tried all endpoints at these points, it
+// returns the endpoint that h.other picks, and true.
 func (h *hashing) along(q query) (first *endpoint, found bool) {
 	var last *endpoint
 	tried := false
@@ -290,8 +290,8 @@ type slot struct {
 	e  atomic.Pointer[endpoint] // nil if the slot is empty
 }
 
-// leastSlots is the smallest size of a table, and the number of slots that are added to a
-// table for points after its last place.
+// leastSlots is the smallest size of a table. A table has at least this number of additional slots
+// at its end, because a point may be in a later slot than that of its place.
 const leastSlots = 64
 
 func newRing() *ring {
@@ -308,8 +308,8 @@ func (t *table) slotOf(at uint64) int {
 	return int(i)
 }
 
-// find searches from the slot of the place at. It returns the index of the first slot that
-// is empty or has a point at or after that place.
+// find returns the index of the first slot that is empty or has a point at or after a given place.
+// It searches from the slot of this place, which is in the argument at.
 func (t *table) find(at uint64) int {
 	i := t.slotOf(at)
 	for i < len(t.slots) && t.slots[i].e.Load() != nil && t.slots[i].at.Load() < at {
@@ -399,10 +399,10 @@ func (r *ring) remove(e *endpoint) {
 	r.table.Store(r.resized(int(r.points.Add(-int64(n)))))
 }
 
-// resized returns a table with a suitable size for the given number of points. It is the
-// current table if the points fill a quarter to three quarters of its slots. A table of
-// leastSlots may be emptier. Otherwise it is a copy with 2 · points slots, but at least
-// leastSlots.
+// resized returns a table with a suitable size for the given number of points. The current table is
+// suitable if the points fill a quarter to three quarters of its slots. A table of the smallest
+// size, leastSlots, may be emptier. If the current table is not suitable, the result is a copy with
+// 2 · points slots, but at least leastSlots.
 func (r *ring) resized(points int) *table {
 	t := r.table.Load()
 	if 4*points <= 3*t.size && (4*points >= t.size || t.size == leastSlots) {
