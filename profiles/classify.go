@@ -24,14 +24,14 @@ func (c ResponseClass) Validate() error {
 // holds for a response determines whether the response is a failure. If no condition holds,
 // linkerd's rules apply:
 //
-//   - If the route has no classes, a gRPC request fails by its gRPC status, which may be in the
-//     trailers. Without a gRPC status it is a success.
+//   - If the route has no classes, the gRPC status, which may be in the trailers, determines
+//     whether a gRPC request fails. Without a gRPC status it is a success.
 //   - If the route has no classes, any other request fails if its HTTP status is 5xx.
-//   - If the route has classes, a request fails by its gRPC status. Without a gRPC status, it fails
-//     if its HTTP status is 5xx.
+//   - If the route has classes, the gRPC status determines whether a request fails. Without a gRPC
+//     status, it fails if its HTTP status is 5xx.
 //
 // A condition that needs the trailers cannot be evaluated before the end of the response. Until
-// then, the first later class with a condition that holds applies.
+// then, the class is skipped, and the first later class with a condition that holds applies.
 type classifier []responseClass
 
 type responseClass struct {
@@ -39,8 +39,8 @@ type responseClass struct {
 	class layer.Class
 }
 
-// headerClass is the class of a response according to its status and headers. The fields open and
-// undecided specify whether the trailers can change the class.
+// headerClass is the class of a response according to its status and headers. The trailers can
+// still change the class if the field open is true or the field undecided is not empty.
 type headerClass struct {
 	class layer.Class // Success or Failure
 	open  bool        // whether a gRPC status in the trailers takes precedence over class

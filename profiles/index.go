@@ -9,10 +9,11 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// index finds the candidates for a request by its path and host. A candidate is a route, or
-// one of the alternatives of its condition. Its number is its position in the order of
-// precedence. The index is a tree of parts of paths. Each node has the numbers of the
-// candidates for the paths that end at it or pass through it, in ascending order:
+// index finds the candidates for a request by its path and host. A candidate is a route, or one of
+// the alternatives of its condition. Its number is its position in the order of precedence. The
+// index is a tree of parts of paths. Each node has two lists of numbers, in ascending order: for
+// the paths that end at it, and for the paths that pass through it. In this example, candidate 1 is
+// for paths such as /users/7/orders:
 //
 //	/users      ─┬─ end: 3
 //	             └─ "/" … segment … ─┬─ end: 0, 4
@@ -27,7 +28,7 @@ type index struct {
 }
 
 // branch is a node of the tree of an index. The field text is the part of the path that leads from
-// the parent to the branch. A branch that its parent has in the field rest has no text. It is
+// the parent to the branch. A branch in the field rest of its parent has an empty text. It is
 // reached by any bytes up to the next '/' or the end of the path.
 type branch struct {
 	text     string
@@ -61,7 +62,7 @@ func (x *index) add(position int32, m matcher) {
 }
 
 // tree returns the tree for the host h, and creates it if it does not exist. The argument position
-// is the number of the candidate that is being added. A new tree has it as its smallest number.
+// is the number of the candidate that is being added. It becomes the smallest number of a new tree.
 func (x *index) tree(h hostKey, position int32) *branch {
 	trees := &x.exact
 	if h.suffix {
@@ -98,8 +99,8 @@ func (b *branch) addPath(position int32, k key) {
 }
 
 // reach returns the branch below b to which text leads. It creates missing branches. The argument
-// position is the number of the candidate that is being added. A new branch has it as its smallest
-// number.
+// position is the number of the candidate that is being added. It becomes the smallest number of a
+// new branch.
 func (b *branch) reach(text string, position int32) *branch {
 	for text != "" {
 		i := strings.IndexByte(b.initials, text[0])
@@ -182,8 +183,8 @@ func (s *snapshot[Req, Rsp]) match(access layer.Accessor[Req, Rsp], req Req) *li
 // maxHost is the longest host that walkHosts converts to lower case without an allocation.
 const maxHost = 64
 
-// walkHosts evaluates the candidates that require the host of the request. These are in the
-// tree for the exact host, and in the trees for the ends of the host.
+// walkHosts evaluates the candidates that require the host of the request. These are in the tree
+// for the exact host, and in the trees for the suffixes of the host that begin with a dot.
 func (q *search[Req, Rsp]) walkHosts(x *index) {
 	q.read(needAuthority)
 	host := hostname(q.facts.authority)
@@ -240,9 +241,9 @@ func (q *search[Req, Rsp]) walk(b *branch, path string) {
 	q.try(b.below)
 }
 
-// try evaluates the candidates with the numbers in positions, which are in ascending order. It
-// stores the first number with a condition that holds in q.best. It stops at numbers that are not
-// below q.best.
+// try evaluates the candidates with the numbers in positions, which are in ascending order. It sets
+// q.best to the number of the first candidate with a condition that holds, and returns. It also
+// returns at a number that is not below q.best.
 func (q *search[Req, Rsp]) try(positions []int32) {
 	for _, position := range positions {
 		if position >= q.best {
@@ -283,9 +284,9 @@ type key struct {
 	open  bool     // whether any text may follow the last part
 }
 
-// keyOf returns a key that all paths match for which a regular expression holds. The argument steps
-// are the parts of the expression, which must begin with '^'. ended reports whether the expression
-// also ends with '$'.
+// keyOf returns a key for a regular expression. Every path that matches the expression also matches
+// the key. The argument steps are the parts of the expression, which must begin with '^'. ended
+// reports whether the expression also ends with '$'.
 func keyOf(steps []*syntax.Regexp, ended bool) key {
 	k := key{parts: []string{""}}
 	hole := false // the remainder of the segment is arbitrary

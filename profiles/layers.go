@@ -70,9 +70,9 @@ type routeStack[Req, Rsp any] struct {
 	overridden         bool // the stack is for requests with override fields: see RoutePolicy.Overrides
 }
 
-// stackOf returns the service of the route def. It has the layers of def, which call the service
-// below. If def needs no layers, stackOf returns below. It logs the invalid parts of def. The
-// caller must hold mu.
+// stackOf returns the service of the route def. It consists of the layers of def around the service
+// in the argument below. If def needs no layers, stackOf returns that service. It logs the invalid
+// parts of def. The caller must hold mu.
 func (r *Router[Req, Rsp]) stackOf(def Route, budget *layer.Budget, below layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
 	route, problems := def.valid()
 	if r.layers.edit == nil {
@@ -154,9 +154,9 @@ func (a *routeStack[Req, Rsp]) options(classify layer.Classifier[Rsp]) []layer.O
 	}
 }
 
-// classified returns the layers of the route from its metrics down to its attempts. These layers
-// classify responses as those of gRPC if grpc is true, and as those of HTTP otherwise. A route
-// therefore has two such stacks.
+// classified returns the inner layers of the route: its metrics, and the layers that addOnce and
+// addAttempts add. These layers classify responses as those of gRPC if grpc is true, and as those
+// of HTTP otherwise. A route therefore has two such stacks.
 func (a *routeStack[Req, Rsp]) classified(grpc bool) layer.Stack[Req, Rsp] {
 	st := layer.NewStack[Req](a.options(func(o layer.Outcome[Rsp]) layer.Class { return a.class(grpc, o) })...)
 	if a.metrics != nil {
@@ -228,8 +228,8 @@ func (a *routeStack[Req, Rsp]) class(grpc bool, o layer.Outcome[Rsp]) layer.Clas
 	return h.class
 }
 
-// byProtocol is a service that sends gRPC requests to the service grpc, and all other
-// requests to the service other.
+// byProtocol is a service that sends gRPC requests to the service in the field grpc, and all other
+// requests to the service in the field other.
 type byProtocol[Req, Rsp any] struct {
 	layer.Service[Req, Rsp] // the service below grpc and other, for Ready
 	access                  layer.Accessor[Req, Rsp]

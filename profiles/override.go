@@ -55,8 +55,8 @@ func (o *overrides[Req, Rsp]) Next() layer.Service[Req, Rsp] { return o.Service 
 func (o *overrides[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "overrides"} }
 
 // addTimeout adds to st a layer that limits the time of a request to d. A d of 0 means no limit. If
-// a.overridden is true, the request may have its own limit in one of the header fields with the
-// names fields. The first field with a valid duration replaces d.
+// a.overridden is true, the request may have its own limit in a header field. The argument fields
+// has the names of these header fields. The first one with a valid duration replaces d.
 func (a *routeStack[Req, Rsp]) addTimeout(st layer.Stack[Req, Rsp], d time.Duration, fields ...string) layer.Stack[Req, Rsp] {
 	if !a.overridden {
 		return st.Timeout(d)
@@ -112,10 +112,11 @@ func (o *overriddenRetry[Req, Rsp]) Next() layer.Service[Req, Rsp] { return o.Se
 
 func (o *overriddenRetry[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "retry"} }
 
-// overrideRetry returns the Retry for a request with the given header. The argument of is the Retry
-// of the policy, and may be nil. The result has the values of the valid override fields. Its other
-// values are those of the policy, or linkerd's defaults if the policy has no Retry. If no override
-// field is valid, the result is the argument of. It is nil if the limit of retries is 0.
+// overrideRetry returns the Retry for a request with the given header. The second argument is the
+// Retry of the policy, and may be nil. The result has the values of the valid override fields. Its
+// other values are those of the policy, or linkerd's defaults if the policy has no Retry. If no
+// override field is valid, the result is the second argument. If the limit of retries is 0, the
+// result is nil.
 func overrideRetry(header layer.Header, of *Retry) *Retry {
 	statuses, byStatus := overrideStatuses(header.Get(overrideHTTP))
 	codes, byCode := overrideCodes(header.Get(overrideGRPC))

@@ -349,8 +349,9 @@ func (b *Backend) label() string {
 }
 
 // releaseBackends forgets the services of backends that no route of s uses. If the profile of s has
-// RoutesOnly, requests without a route are rejected. The split of s then gets all backends in use,
-// so that Ready waits for one of them. The caller must hold mu.
+// RoutesOnly, requests without a route are rejected and do not need s.split. releaseBackends then
+// sets s.split to all backends in use, because Ready waits for one of its targets. The caller must
+// hold mu.
 func (r *Router[Req, Rsp]) releaseBackends(s *snapshot[Req, Rsp]) {
 	used := make(map[string]layer.Service[Req, Rsp], len(r.backendServices))
 	var all split[Req, Rsp]

@@ -154,9 +154,9 @@ func (p *Profile) Validate() error {
 	return errors.Join(problems...)
 }
 
-// Validate returns the reason why a Router would leave the route out of a profile, or nil. This
-// depends only on Match. Another invalid part, such as a timeout, is left out of the route without
-// the rest of the route. [Profile.Validate] reports such parts.
+// Validate returns the reason why a Router would leave the whole route out of a profile, or nil.
+// This depends only on Match. If another part is invalid, such as a timeout, the Router leaves out
+// only this part. [Profile.Validate] reports such parts.
 func (r Route) Validate() error {
 	_, err := compileMatch(r.Match, func(error) {})
 	return err

@@ -81,10 +81,10 @@ func compileResponses(members []Match, decisive truth, drop func(error)) (respon
 	return joined, nil
 }
 
-// responseJoin is a compiled All or Any. The field decisive is the value of a member that decides
-// the result. For an All, a member that does not hold makes the All not hold. For an Any, a member
-// that holds makes the Any hold. Without such a member, the result is open if a member is open, and
-// otherwise the opposite of decisive.
+// responseJoin is a compiled All or Any. An All has the value no if one of its members has it. An
+// Any has the value yes if one of its members has it. The field decisive has this value, no or yes.
+// Without such a member, the result is open if a member is open. Otherwise it is the opposite
+// value.
 type responseJoin struct {
 	members  []responseMatcher
 	decisive truth // no for All, yes for Any

@@ -191,9 +191,9 @@ func (s *snapshot[Req, Rsp]) poll() error {
 }
 
 // ready calls Ready of all targets of the split, and returns the first result that does not match
-// ErrClosed. If all results match ErrClosed, it waits until done is closed and returns one of them.
-// It returns errReplaced when another snapshot becomes current, and the cause of ctx when ctx ends.
-// ready starts a goroutine for each target, and waits for all of them before it returns.
+// ErrClosed. If all results match ErrClosed, it returns the last one when done is closed. When
+// another snapshot becomes current, it returns errReplaced. When ctx ends, it returns the cause of
+// ctx. ready starts a goroutine for each target, and waits for all of them before it returns.
 func (s *snapshot[Req, Rsp]) ready(ctx context.Context, done <-chan struct{}) error {
 	waiting, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup

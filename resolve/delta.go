@@ -34,10 +34,10 @@ func delta(known *Set, u Update) (Update, bool) {
 	return whole(known), true
 }
 
-// confirm adjusts u and changed, the results of delta, and returns the update to yield and
-// whether to yield it. If *lost is true, an error was yielded since the last update. Then an
-// answer that changes nothing is yielded too, as the whole set. In all other cases confirm
-// returns u and changed as they are. It sets *lost to false when it returns true.
+// confirm adjusts u and changed, which are the results of delta. It returns the update to yield,
+// and whether to yield it. If *lost is true, an error was yielded since the last update. An answer
+// that changes nothing is then yielded too, as the whole set. Otherwise confirm returns u and
+// changed as they are. When the second result is true, confirm sets *lost to false.
 func confirm(known *Set, lost *bool, u Update, changed bool) (Update, bool) {
 	if *lost && !changed && known.State() != StatePending {
 		u, changed = whole(known), true

@@ -17,10 +17,10 @@ import (
 type Backoff = backoff.Backoff
 
 // Reconnect returns a Resolver that resolves again, after a backoff, when a stream of r ends or
-// yields an error. The consumer gets the error unchanged. An error that matches
-// [ErrUnresolvable] ends the sequence. The backoff starts again at Min after a stream that
-// yielded an update and lasted 10 s, or Max if Max is less. Therefore a source is not called too
-// often if its streams end at once.
+// yields an error. The consumer gets the error unchanged. An error that matches [ErrUnresolvable]
+// ends the sequence. The backoff starts again at Min after a stream that yielded an update and
+// lasted 10 s. If Max is less than 10 s, such a stream need only last Max. Therefore a source is
+// not called too often if its streams end at once.
 //
 // The first update of a stream is the whole set. An Add is converted to a Replace, and a Remove
 // or an Add without endpoints is dropped. Until the first update, the last set stays.

@@ -41,13 +41,13 @@ type StaleResolver struct {
 // the first answer after an error has no endpoints, it is delayed, and the consumer keeps the
 // last set. A lost stream that [Reconnect] opens again is such an error.
 //
-// The delay ends with the next update that has an endpoint, or after Grace. Then one Replace has
-// the whole set that r has sent. Another error drops the delayed answer. Grace starts again with
-// the next empty answer.
+// The delay ends with the next update that has an endpoint, or after the time Grace. Then one
+// Replace has the whole set that r has sent. Another error drops the delayed answer. The next empty
+// answer then starts a new delay.
 //
-// The age of a set is the time since the first error after the last answer that was yielded.
-// Before an error the age is 0, because silence means that nothing has changed. At MaxAge the
-// set is replaced by the delayed answer, or by Empty if no answer is delayed.
+// The age of a set is 0 until an error follows, because silence means that nothing has changed.
+// After that it is the time since the first error. When the age reaches MaxAge, the set is replaced
+// by the delayed answer, or by Empty if no answer is delayed.
 //
 // An error that matches [ErrUnresolvable] is yielded unchanged and ends the sequence. If the
 // sequence of r ends, so does this one. Therefore r should continue after errors, as Reconnect
@@ -214,8 +214,8 @@ func (s *staleStream) mustDelay() bool {
 	return (s.afterError || !s.heldAt.IsZero()) && s.Grace > 0 && s.served.Len() > 0 && s.latest.Len() == 0
 }
 
-// accept copies the set that the source has sent to the set that was yielded. It returns the
-// update to yield: u, or the whole set if the two sets may differ by more than u.
+// accept makes the yielded set, s.served, equal to s.latest, which is the latest set of the source.
+// It returns the update to yield: u, or the whole set if the two sets may differ by more than u.
 func (s *staleStream) accept(u Update) Update {
 	if s.differ {
 		u = whole(&s.latest)

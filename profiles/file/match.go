@@ -247,8 +247,8 @@ func readAnyOf(v value, read func(value) profiles.Match) profiles.Match {
 }
 
 // named returns a function that reads a mapping such as {x-version: v1, x-user: {prefix: a}}. For
-// each name in the mapping, the function calls add with the condition that leaf returns for the
-// name and the value. All of these conditions must hold.
+// each name in the mapping, the function passes the name and the value to leaf, which returns a
+// condition. It then passes this condition to add. All of these conditions must hold.
 func named(add func(profiles.Match), leaf func(value, string, profiles.StringMatch) profiles.Match) func(value) {
 	return func(v value) {
 		v.Each(func(key, item value) {

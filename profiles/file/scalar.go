@@ -21,7 +21,8 @@ type (
 type Error = yamlfile.Error
 
 // into returns a function that reads a scalar into field by the function parse. If parse returns
-// false, the function reports the mistake "want " + want.
+// false, the function reports a mistake. Its text is the word "want", followed by the argument
+// want.
 func into[T any](field *T, want string, parse func(string) (T, bool)) func(value) {
 	return yamlfile.Into(field, func(s string) (T, error) {
 		parsed, ok := parse(s)

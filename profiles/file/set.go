@@ -97,8 +97,8 @@ const (
 )
 
 // rank returns the rank of e for a target with the given port. The entry with the lowest rank
-// applies to the target. An entry for another port has the rank unused, and never applies. A
-// ServiceProfile in the namespace of its service has a lower rank than one in another namespace.
+// applies to the target. An entry for another port never applies: its rank is the constant unused.
+// A ServiceProfile in the namespace of its service has a lower rank than one in another namespace.
 func (e *entry) rank(port uint16) int {
 	switch {
 	case e.linkerd && (e.namespace == "" || e.namespace == ownNamespace(e.host)):

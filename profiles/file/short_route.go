@@ -14,9 +14,9 @@ import (
 )
 
 // checkRoute reports a mistake at v if r is invalid. r must have only the field that was read from
-// v. It does nothing if reading the field has already caused a mistake: v then has more than
-// wrongBefore mistakes. The reason in the mistake leaves out prefix, the name of the field in
-// package profiles.
+// v. The argument wrongBefore is the number of mistakes before the field was read. If v has more
+// mistakes now, checkRoute does nothing. The reason in the mistake leaves out prefix, the name of
+// the field in package profiles.
 func checkRoute(v value, wrongBefore int, r profiles.Route, prefix string) {
 	if len(v.Mistakes) > wrongBefore {
 		return
@@ -29,8 +29,8 @@ func checkRoute(v value, wrongBefore int, r profiles.Route, prefix string) {
 }
 
 // headerChanges returns a function that reads a HeaderMutation into field and validates it. The
-// function in returns an empty route with the HeaderMutation, for checkRoute. header is the name of
-// the field in errors of package profiles.
+// third argument is a function that returns a route with only this HeaderMutation, for checkRoute.
+// header is the name of the field in errors of package profiles.
 func headerChanges(field *layer.HeaderMutation, header string, in func(layer.HeaderMutation) profiles.Route) func(value) {
 	return func(v value) {
 		wrong := len(v.Mistakes)

@@ -213,8 +213,9 @@ func routesOf[U any, R interface {
 	return routes
 }
 
-// hostsOf converts conditions on the host of a request or on the server name of a connection. It
-// leaves out invalid conditions. The result ok is true if a condition is valid, or if all is empty.
+// hostsOf converts the conditions in the argument all, which are on the host of a request or on the
+// server name of a connection. It leaves out invalid conditions. The result ok is true if a
+// condition is valid, or if the argument all is empty.
 func hostsOf[S interface{ GetReverseLabels() []string }, H interface {
 	GetExact() string
 	GetSuffix() S
@@ -234,9 +235,9 @@ func hostsOf[S interface{ GetReverseLabels() []string }, H interface {
 	return hosts, len(hosts) > 0 || len(all) == 0
 }
 
-// convertMatches adds the conditions in all to the rule. The function convert converts one
-// condition. Invalid conditions are left out. The result is true if a condition is valid, or if all
-// is empty.
+// convertMatches converts the conditions in the argument all by the function convert, and adds the
+// results to the rule. Invalid conditions are left out. The result is true if a condition is valid,
+// or if the argument all is empty.
 func convertMatches[M any](c *policyConverter, to *rule, all []M, convert func(M) (profiles.All, string, error)) bool {
 	for _, m := range all {
 		match, prefix, err := convert(m)

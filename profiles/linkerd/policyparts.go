@@ -58,8 +58,9 @@ func (c *policyConverter) grpcFilters(all []*outbound.GrpcRoute_Filter) (f filte
 	return f
 }
 
-// addFault adds a fault for the share r of the requests that get no earlier fault. It sets the
-// Fraction of the fault to the corresponding share of all requests.
+// addFault adds a fault for the requests that get no earlier fault. The argument r is the share of
+// these requests that get the new fault. The Fraction of the fault is the corresponding share of
+// all requests.
 func (f *filters) addFault(fault profiles.Fault, r *http_route.Ratio) {
 	if len(f.faults) == 0 {
 		f.passing = 1
@@ -248,11 +249,11 @@ type weightedBackend[B any] interface {
 	GetWeight() uint32
 }
 
-// backendsOf converts the backends of a rule. Those of a rule with the distribution "first
-// available" are in the argument first, and those with a random distribution in random. The
-// argument given is false if the rule has no distribution. convert converts the filters of a
-// backend. If failover is true, a backend is used only while the previous ones are unavailable. If
-// the rule has no backends, the result is empty but not nil.
+// backendsOf converts the backends of a rule. For the distribution "first available", they are in
+// the argument first. For a random distribution, they are in the argument random. The argument
+// given is false if the rule has no distribution. The function convert converts the filters of a
+// backend. If the result failover is true, a backend is used only while the previous ones are
+// unavailable. If the rule has no backends, the result is empty but not nil.
 func backendsOf[F any, B routeBackend[F], W weightedBackend[B]](
 	c *policyConverter, given bool, first []B, random []W, convert func([]F) filters,
 ) (backends []profiles.Backend, failover bool) {
@@ -309,9 +310,9 @@ type connectionFilter interface {
 	GetInvalid() *opaque_route.Invalid
 }
 
-// connectionRule converts a rule of a TLS or opaque route. ofRule has the filters of the
-// rule. If there are any, all connections of the rule are rejected. A backend with a filter
-// rejects its connections. The other arguments are those of backendsOf.
+// connectionRule converts a rule of a TLS or opaque route. ofRule has the filters of the rule. If
+// there are any, all connections of the rule are rejected. A backend with a filter rejects its
+// connections. The other arguments describe the backends and are passed to backendsOf.
 func connectionRule[F connectionFilter, B routeBackend[F], W weightedBackend[B]](
 	c *policyConverter, ofRule []F, given bool, first []B, random []W,
 ) rule {

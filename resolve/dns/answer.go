@@ -26,8 +26,8 @@ type hosts struct {
 	ttl    time.Duration // smallest TTL of the records; the negative TTL if addrs is empty
 }
 
-// maxTTL is the TTL of a result without records. No record has a longer TTL, so the minimum of
-// maxTTL and other TTLs is one of the others.
+// maxTTL is the TTL of a result without records. It has no effect on the minimum of several TTLs,
+// because no record has a longer TTL.
 const maxTTL = math.MaxUint32 * time.Second
 
 func interpret(msg []byte, q dnsmessage.Question) (answer, error) {

@@ -225,9 +225,10 @@ func familyOf(addr netip.Addr) dnsmessage.Type {
 	return dnsmessage.TypeAAAA
 }
 
-// weighted returns the endpoints for SRV records of one priority. The argument where has the
-// addresses of the hosts of the records, by host name. The addresses of a record share its
-// weight. Endpoint.Weight is 10 000 times the share of the address divided by the mean share.
+// weighted returns the endpoints for SRV records of one priority. The second argument has the
+// addresses of each host of the records, by host name. The weight of a record is divided equally
+// among its addresses. Endpoint.Weight is the weight of the address divided by the mean weight,
+// times 10 000.
 func weighted(records []dnsmessage.SRVResource, where map[string]hosts) []resolve.Endpoint {
 	shares := make(map[netip.AddrPort]float64)
 	for _, r := range records {

@@ -83,9 +83,9 @@ type candidate struct {
 	zones []string
 }
 
-// collect returns the backends for which the function wanted returns true. The argument from has
-// the slices. collect uses those of the given address family that have the port in the argument
-// want. An address in two slices is returned once.
+// collect returns backends of the slices in the first argument. It uses the slices of the given
+// address family that have the port in the argument want. It returns a backend only if the function
+// wanted returns true. An address in two slices is returned once.
 func collect(
 	from []*endpointSlice, family corev1.IPFamily, want choice, wanted func(*backend) bool,
 ) []candidate {

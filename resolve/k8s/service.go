@@ -51,9 +51,9 @@ func portNumber(n int32) uint16 {
 	return uint16(n)
 }
 
-// choice says how to find a port in an EndpointSlice. If direct is false, it is the port of the
-// slice with the given name. If direct is true, it is the port number, and the ports of the
-// slice are ignored.
+// choice says how to find a port in an EndpointSlice. If direct is false, it is the port with the
+// given name in the slice. If direct is true, it is the given number, and the ports of the slice
+// are ignored.
 type choice struct {
 	name   string
 	number uint16 // used if direct is true or the port in the slice has no number

@@ -15,14 +15,14 @@ import (
 // listTimeout is the time limit for listing the objects of one Service.
 const listTimeout = 30 * time.Second
 
-// tooShort is a limit of client-go. After a watch without events that is shorter, the Reflector
-// waits for a backoff and lists again.
+// tooShort is a limit of client-go. If a watch ends earlier and without events, the Reflector waits
+// for a backoff and lists again.
 const tooShort = time.Second
 
 var errTooShort = errors.New("it ended at once without an event")
 
-// source lists and watches the objects of one kind for a Reflector. It reports every error
-// to the function failed, because the error handler of a Reflector does not receive all of
+// source lists and watches the objects of one kind for a Reflector. It reports every error by the
+// function in the field failed, because the error handler of a Reflector does not receive all of
 // them.
 type source struct {
 	list  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error)
@@ -48,8 +48,8 @@ type source struct {
 // it ignores the end of its context.
 func (s *source) IsWatchListSemanticsUnSupported() bool { return true }
 
-// ListWithContext lists the objects that the label and field selectors in s.scope match. It
-// passes an error to the function failed.
+// ListWithContext lists the objects that the label and field selectors in s.scope match. It reports
+// an error by the function in the field failed.
 func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	s.listing.Lock()
 	defer s.listing.Unlock()

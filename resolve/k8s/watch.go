@@ -320,8 +320,9 @@ type changes struct {
 	changed  <-chan struct{} // closed at the next change
 }
 
-// look returns the changes since the position seen of a stream, and moves seen to the current
-// position. It leaves out errors that a later success has ended.
+// look returns the changes for a stream since its last look. The argument seen is the position of
+// that look, and look moves it to the current position. It leaves out errors that a later success
+// has ended.
 func (b *state) look(seen *position) changes {
 	b.mu.Lock()
 	defer b.mu.Unlock()

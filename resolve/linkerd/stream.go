@@ -123,9 +123,9 @@ func (w *watch) read(dog *stream.Watchdog, yield func(resolve.Update) bool) erro
 	}
 }
 
-// reader converts the events of one stream to updates. An event is a message, an answer to a
-// health check, or the end of the time emptyAfter without a message. Another goroutine receives
-// the first message, so that the reader can wait for all three.
+// reader converts the events of one stream to updates. An event is a message, an answer to a health
+// check, or a timeout of emptyAfter without a message. Another goroutine receives the first
+// message, because the reader waits for all three events at once.
 type reader struct {
 	*watch
 	dog        *stream.Watchdog
@@ -188,7 +188,7 @@ func (r *reader) receive() (m received) {
 	return m
 }
 
-// receiveFirst sends the first message to the channel first.
+// receiveFirst receives the first message and sends it to the channel r.first.
 func (r *reader) receiveFirst() {
 	first, m := r.first, r.receive()
 	select {
@@ -198,8 +198,8 @@ func (r *reader) receiveFirst() {
 }
 
 // checkHealth sends a gRPC health check after the time healthCheckAfter, and further ones with a
-// backoff. An answer from the address in the argument server sends true to the channel answers
-// and ends checkHealth. The first answer from another address sends false.
+// backoff. If the address in the argument server answers, checkHealth sends true to the channel
+// answers and returns. At the first answer from another address, it sends false and continues.
 //
 // Any status counts as an answer, because any answer proves that the controller runs. A gRPC
 // keep-alive would not prove that, because the proxy of the controller answers PINGs.

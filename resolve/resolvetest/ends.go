@@ -69,9 +69,9 @@ func ends() []Check {
 	}
 }
 
-// inTime calls the function leave, which ends a stream and returns it, until one of the streams
-// ended within the duration in the constant soon. After as many calls as the constant many says,
-// it records a violation.
+// inTime calls the function leave, which ends a stream and returns it, until a stream has ended in
+// time. The constant soon is the time limit. After the number of calls in the constant many, inTime
+// records a violation.
 func (g *rig) inTime(leave func() *watch) {
 	quickest := time.Duration(math.MaxInt64)
 	for i := 0; i < many && g.err == nil; i++ {
@@ -162,8 +162,8 @@ func (g *rig) leaveNothing(leave func(*watch)) {
 }
 
 // noneSince checks that no goroutines have leaked. It succeeds as soon as the process has fewer
-// than limit goroutines, or has only goroutines that the option ignore excludes. It returns an
-// error after the timeout.
+// than limit goroutines. It also succeeds if the option in the argument ignore excludes all
+// goroutines. It returns an error after the timeout.
 func (g *rig) noneSince(ignore goleak.Option, limit int) error {
 	deadline := time.Now().Add(g.Timeout)
 	for g.err == nil && runtime.NumGoroutine() >= limit {

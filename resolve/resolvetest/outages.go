@@ -63,9 +63,9 @@ func outages() []Check {
 	}
 }
 
-// interrupt interrupts the source of a stream and calls the function meanwhile during that time. It
-// checks that one update after the interruption yields the given state and endpoints. It does so
-// twice.
+// interrupt interrupts the source of a stream. During the interruption it calls the function in the
+// argument meanwhile. It checks that one update after the interruption yields the given state and
+// endpoints. It does so twice.
 func (g *rig) interrupt(meanwhile func(), state resolve.State, endpoints ...resolve.Endpoint) {
 	w := g.start(0, 1)
 	g.Interrupt(g.target(), meanwhile)

@@ -122,8 +122,8 @@ func (w *watch) consume() {
 	})
 }
 
-// run performs the action a if it is the constant panics or exits. For panics, it panics with
-// errConsumer. For exits, it calls runtime.Goexit. The caller handles all other actions.
+// run performs one of two actions. If a is the constant panics, run panics with errConsumer. If a
+// is the constant exits, run calls runtime.Goexit. The caller handles all other actions.
 func (a action) run() {
 	switch a {
 	case panics:
