@@ -24,9 +24,8 @@ const (
 	maxMatchBytes = 64 << 10
 )
 
-// invalid is the error of a match that cannot be compiled. The field where has the path of
-// the invalid field in the match, such as ".all[1].source". The field what describes the
-// problem.
+// invalid is the error of a match that cannot be compiled. It has two texts: the path of the
+// invalid field in the match, such as ".all[1].source", and a description of the problem.
 type invalid struct{ where, what string }
 
 func (e *invalid) Error() string { return "match" + e.where + ": " + e.what }
@@ -83,9 +82,9 @@ func (k *compiler) match(where string, m *pb.ObserveRequest_Match) (condition, e
 	return condition{}, bad(where, "missing")
 }
 
-// seq compiles the members of seq into one condition with the operator op, which is opAll
-// or opAny. Members without a value are skipped, as in linkerd's proxy. The argument where
-// has the path of seq in the match, for errors.
+// seq compiles the members of its last argument into one condition. The first argument is the
+// operator: opAll or opAny. Members without a value are skipped, as in linkerd's proxy. The second
+// argument is the path of the members in the match, for errors.
 func (k *compiler) seq(op op, where string, seq *pb.ObserveRequest_Match_Seq) (condition, error) {
 	c := condition{op: op}
 	for i, m := range seq.GetMatches() {

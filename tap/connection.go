@@ -229,8 +229,9 @@ func (x *connection) close(sent, received uint64, reason string) {
 	}
 }
 
-// holdsForConnection reports whether o holds for a connection with the Close event end. It
-// returns false if o has a condition on an HTTP or gRPC status.
+// holdsForConnection reports whether o holds for a connection. The argument end is the Close event
+// of the connection. holdsForConnection returns false if o has a condition on an HTTP or gRPC
+// status.
 func (o *outcome) holdsForConnection(end *ConnectionClose) bool {
 	return o.hi == 0 && len(o.statuses) == 0 && (!o.failures || end.Err != "") && end.SinceOpen > o.slower
 }

@@ -217,9 +217,9 @@ func (x *exchange[Req, Rsp]) endWithoutResponse(err error) {
 	x.finish(end, nil)
 }
 
-// finish sends end to all recipients, after it has set the durations in end. Recipients that
-// request fields also get the fields of trailer. finish also records the end of the request in
-// the rows of Top.
+// finish sends the event in the argument end to all recipients, after it has set the durations of
+// the event. Recipients that request fields also get the fields of trailer. finish also records the
+// end of the request in the rows of Top.
 func (x *exchange[Req, Rsp]) finish(end ResponseEnd, trailer layer.Header) {
 	end.SinceRequestInit = time.Since(x.start) // faster than time.Now
 	for _, r := range x.rows {
@@ -242,9 +242,9 @@ func (x *exchange[Req, Rsp]) finish(end ResponseEnd, trailer layer.Header) {
 	}
 }
 
-// sendEnd sends end to the recipient s. If s has a condition on the outcome, sendEnd first
-// sends the events that were held. It sends nothing if the outcome does not match this
-// condition.
+// sendEnd sends the event in the argument end to the recipient s. If s has a condition on the
+// outcome, sendEnd first sends the events that were held. It sends nothing if the outcome does not
+// match this condition.
 func (x *exchange[Req, Rsp]) sendEnd(s *recipient, end *ResponseEnd) {
 	end = x.withExtras(s, end)
 	if s.held != nil && (!s.release(s.outcome.holds(x.status, end)) || !x.sendHeld(s)) {
@@ -273,8 +273,8 @@ func (x *exchange[Req, Rsp]) sendHeld(s *recipient) bool {
 	return true
 }
 
-// withExtras returns a copy of end with the bodies and the explanation that s requests. If
-// s requests neither, it returns end.
+// withExtras returns a copy of the event in the argument end, with the bodies and the explanation
+// that s requests. If s requests neither, it returns the event itself.
 func (x *exchange[Req, Rsp]) withExtras(s *recipient, end *ResponseEnd) *ResponseEnd {
 	if s.bodies == nil && !s.explain {
 		return end

@@ -145,8 +145,8 @@ func (t *tapped[Req, Rsp]) matches(c *condition, v *view, ctx context.Context, r
 	return c.holds(v)
 }
 
-// read reads the groups of values in the argument wanted from the request into v. It skips
-// groups that v already has.
+// read reads values of the request into v. The argument wanted selects the groups of values to
+// read. read skips groups that v already has.
 func (t *tapped[Req, Rsp]) read(v *view, wanted reads, ctx context.Context, req Req) { //nolint:revive // v is the result
 	wanted &^= v.has
 	v.has |= wanted

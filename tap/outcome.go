@@ -57,8 +57,8 @@ const (
 	maxStatuses = 100 // limit of gRPC statuses in one condition
 )
 
-// holds reports whether o holds for a request with the ResponseEnd end. status is the HTTP
-// status, or 0 without a response.
+// holds reports whether o holds for a request. The argument end is the last event of the request.
+// status is the HTTP status, or 0 without a response.
 func (o *outcome) holds(status int, end *ResponseEnd) bool {
 	switch {
 	case o.hi > 0 && (status < o.lo || status > o.hi):

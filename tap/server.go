@@ -326,12 +326,13 @@ func WithEventRate(n int) ServerOption {
 	})
 }
 
-// eventBurst divides the number of events per second that WithEventRate allows. The result, but
-// at least 1, is the number of events that may be sent at once.
+// eventBurst determines how many events a Server may send at once. This is the number of events per
+// second that WithEventRate allows, divided by eventBurst, but at least 1.
 const eventBurst = 100
 
-// rejection is the error of a watcher or a call of Top that is rejected. [status.Code] returns
-// the field code, also for the errors that [Registry.Watch] and [Registry.Top] yield.
+// rejection is the error of a rejected watcher or a rejected call of Top. [status.Code] returns the
+// gRPC code in the field code of this error. The same holds for the errors that [Registry.Watch]
+// and [Registry.Top] yield.
 type rejection struct {
 	code  codes.Code
 	cause error

@@ -123,8 +123,8 @@ func stream[M, T any](
 	}
 }
 
-// receive starts a call and passes each message to the function each. It returns nil when
-// the stream has ended without an error, or when each has returned false.
+// receive starts a call and passes each message to the function in the argument each. It returns
+// nil when the stream has ended without an error, or when this function has returned false.
 func receive[M any](
 	ctx context.Context, call func(context.Context) (grpc.ServerStreamingClient[M], error), each func(*M) bool,
 ) error {
@@ -254,9 +254,9 @@ func (w *watcher) enter() (stream uint64, ok bool) {
 	return n - 1, true
 }
 
-// leave counts the end of a request that enter has counted. It closes done if the watcher is
-// full and no counted request is in flight. It reads the number in flight again after it has
-// found the watcher full, because a request may have entered before that.
+// leave counts the end of a request that enter has counted. It closes done if the watcher is full
+// and no counted request is in flight. Requests may enter until the watcher is full. Therefore
+// leave reads the number in flight again after it has found the watcher full.
 func (w *watcher) leave() {
 	if w.inFlight.Add(-1) == 0 && w.full() && w.inFlight.Load() == 0 {
 		w.doneOnce.Do(func() { close(w.done) })

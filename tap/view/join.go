@@ -140,9 +140,9 @@ func (j *joiner) take() batch {
 	return b
 }
 
-// choose selects at most maxBatch new records for the next batch. It takes failures first and
-// then the others, and of each kind the latest ones. The result is in the order in which the
-// records began.
+// choose selects at most maxBatch new records for the next batch. It prefers failures to other
+// records. Among failures and among other records, it prefers the latest. The result is in the
+// order in which the records began.
 func (j *joiner) choose() []*record {
 	if len(j.fresh) <= maxBatch {
 		return j.fresh

@@ -52,9 +52,8 @@ type problemEvent struct {
 }
 
 // sendBatches sends a batch of j at once, then one at each interval h.batchEvery, and a last one
-// when done is closed. It skips a batch without changes if it has sent another one within
-// h.beatEvery. It returns an error if a batch cannot be sent, if ctx ends, or if the server
-// shuts down.
+// when done is closed. It skips a batch without changes, unless the last batch was sent h.beatEvery
+// ago. It returns an error if a batch cannot be sent, if ctx ends, or if the server shuts down.
 func (h *Handler) sendBatches(ctx context.Context, s *stream, j *joiner, done <-chan struct{}) error {
 	before := j.take()
 	if err := s.send("batch", before); err != nil {

@@ -54,10 +54,9 @@ func checkCompared(pass *analysis.Pass, err, other ast.Expr) {
 	}
 }
 
-// isKind reports whether err is a field Kind that may be compared by == with the layer error of
-// the given name. For the Kind of a layer.Error, it returns false if the name is ErrNotReady or
-// ErrTimeout. Such a Kind may wrap these two. For other names and other fields Kind, it returns
-// true.
+// isKind reports whether err is a field Kind that may be compared by == with the layer error of the
+// given name. Every field Kind may be compared, except the Kind of a layer.Error with ErrNotReady
+// or ErrTimeout. The latter may wrap these errors.
 func isKind(pass *analysis.Pass, err ast.Expr, name string) bool {
 	s, ok := ast.Unparen(err).(*ast.SelectorExpr)
 	if !ok || s.Sel.Name != "Kind" {
