@@ -291,7 +291,7 @@ type slot struct {
 }
 
 // leastSlots is the smallest size of a table. A table has at least this number of additional slots
-// at its end, because a point may be in a later slot than that of its place.
+// at its end, because a point may be after the slot of its place.
 const leastSlots = 64
 
 func newRing() *ring {

@@ -228,8 +228,8 @@ func (a *routeStack[Req, Rsp]) class(grpc bool, o layer.Outcome[Rsp]) layer.Clas
 	return h.class
 }
 
-// byProtocol is a service that sends gRPC requests to the service in the field grpc, and all other
-// requests to the service in the field other.
+// byProtocol sends gRPC requests to the service in the field grpc, and all other requests to the
+// service in the field other.
 type byProtocol[Req, Rsp any] struct {
 	layer.Service[Req, Rsp] // the service below grpc and other, for Ready
 	access                  layer.Accessor[Req, Rsp]

@@ -147,11 +147,11 @@ func replyText(rsp *http.Response, text string) {
 }
 
 // TeeRequest is part of [layer.Editor]. It returns a request to send in place of req. When the body
-// of that request has been read to its end, it passes a copy of the request to the function in the
-// argument whole. Without a body, it does so at once. The copy has the headers, trailers, Host and
-// body of req, but not Expect and Connection: close. CONNECT and upgrade requests, and bodies
-// longer than limit bytes, are not copied. For them, the function receives nil and false. A body
-// that a retry reads from GetBody is not copied either.
+// of that request has been read to its end, the function in the argument whole receives a copy of
+// the request. Without a body, TeeRequest calls the function at once. The copy has the headers,
+// trailers, Host and body of req, but not Expect and Connection: close. CONNECT and upgrade
+// requests, and bodies longer than limit bytes, are not copied. For them, the function receives nil
+// and false. A body that a retry reads from GetBody is not copied either.
 func (Editor) TeeRequest(req *http.Request, limit int64, whole func(copied *http.Request, ok bool)) *http.Request {
 	empty := !hasBody(req)
 	if isTunnel(req) || !empty && (limit <= 0 || req.ContentLength > limit) {

@@ -19,9 +19,8 @@ import (
 // X-Real-IP and the X-Forwarded- headers, also with underscores in the name. It keeps these headers
 // of a trusted peer. Without prefixes no peer is trusted.
 //
-// The address of the client is the last address in the resulting X-Forwarded-For that is not
-// trusted. If all addresses are trusted, it is the first one. [ClientFromContext] returns it in the
-// layers below.
+// The address of the client is the last address in the new X-Forwarded-For that is not trusted, or
+// else the first address. [ClientFromContext] returns it in the layers below.
 //
 // Admission: every request is admitted. Ready is forwarded.
 //

@@ -243,9 +243,9 @@ func withoutTrailers(req *http.Request, drops func(name string) bool) {
 	}
 }
 
-// trailerFilter wraps the body of a received request. When a Read reaches the end of the body, it
-// copies the received trailers from the map in the field from to the map in the field to. It leaves
-// out a trailer if the function in the field drops returns true for its name.
+// trailerFilter wraps the body of a received request. At the end of the body, it copies the
+// received trailers from the map in the field from to that in the field to. It leaves out a trailer
+// if the function in the field drops returns true for its name.
 type trailerFilter struct {
 	wrappedBody
 	from, to http.Header

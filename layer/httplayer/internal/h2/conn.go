@@ -194,9 +194,9 @@ func (c *conn) readLoop() error {
 }
 
 // makeRoom moves the unprocessed bytes to the start of the read buffer, so that the next Read has
-// room. It replaces the small buffer by a large one if a Read has filled the small one, or if the
-// next frame does not fit into it. It returns to the small buffer if all bytes are processed and
-// the last Read has not filled the large one.
+// room. It replaces the small buffer by a large one if the small one is full or too small for the
+// next frame. It returns to the small buffer if all bytes are processed and the last Read has not
+// filled the large one.
 func (c *conn) makeRoom() {
 	rest, full := c.in[c.r:c.w], c.w == len(c.in)
 	need := frameHead

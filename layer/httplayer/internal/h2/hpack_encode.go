@@ -117,8 +117,8 @@ func (e *encoder) field(b []byte, n *fieldName, key, value string) []byte {
 }
 
 // slot returns the slot that has the field with the given key and value. If neither of the two
-// slots for the hash of the field has it, slot returns one of them for the caller to store the
-// field in. It prefers a slot with a field that is not in the dynamic table.
+// slots for the hash has the field, slot returns one of them, and the caller stores the field
+// there. It prefers a slot with a field that is not in the dynamic table.
 func (e *encoder) slot(key, value string) *slot {
 	if e.slots == nil {
 		e.slots = make([]slot, encoderSlots)
