@@ -25,7 +25,7 @@ type aperture struct {
 }
 
 const (
-	minAperture  = 12 // the smallest width, as in Finagle
+	minAperture  = 8 // the smallest width
 	busyEndpoint = 2
 	narrowFactor = 64
 	idleFactor   = 3 // the aperture is idle with less than one request for this number of endpoints

@@ -6,7 +6,7 @@ import (
 )
 
 // Picker is a rule that picks one of the ready endpoints. The zero value picks the cheapest of all
-// endpoints if there are at most 24. With more endpoints, it uses an aperture: twelve random
+// endpoints if there are at most 24. With more endpoints, it uses an aperture: eight random
 // endpoints at first. The aperture grows by one endpoint whenever the picked endpoint has at least
 // two requests in flight. It falls slowly while its endpoints have few requests. The zero value
 // picks the cheapest endpoint of the aperture. If the aperture has more than 24 endpoints, it picks
@@ -62,7 +62,12 @@ func (*choices) left(*endpoint)   {}
 
 // pick returns the cheapest endpoint, and widens the aperture if that endpoint is busy.
 func (c *choices) pick(q query) *endpoint {
-	e := c.cheapestOfZones(q)
+	var e *endpoint
+	if q.attempts == nil && q.examined == nil && c.isEven() && c.sets[far].len() == 0 {
+		e = c.pickPlain(&c.sets[near], q.now).best
+	} else {
+		e = c.cheapestOfZones(q)
+	}
 	if e != nil && e.inFlight() >= busyEndpoint {
 		c.aperture.widen(c.len())
 	}
@@ -74,9 +79,6 @@ func (c *choices) pick(q query) *endpoint {
 // ZoneSpillover is lower. An endpoint that the request has not tried always precedes one
 // that it has tried.
 func (c *choices) cheapestOfZones(q query) *endpoint {
-	if q.attempts == nil && q.examined == nil && c.isEven() && c.sets[far].len() == 0 {
-		return c.pickPlain(&c.sets[near], q.now).best
-	}
 	here, cost := c.pickAmong(&c.sets[near], q)
 	if c.sets[far].len() == 0 {
 		return here
@@ -135,24 +137,23 @@ func (c *choices) pickAmong(r *readySet, q query) (best *endpoint, cost float32)
 		}
 	}
 	s, random := r.slots.Load(), c.draw()
-	n := c.aperture.limit(int(s.n.Load()))
+	all := int(s.n.Load())
+	n := min(c.aperture.limit(all)+q.attempts.Len(), all) // a retry may use one more for each attempt
 	k, w := c.walk(n, random)
-	if q.attempts.Len() > 0 {
-		if best, cost = c.cheapest(s, w, max(k, min(n, maxExamined)), k, q, chanceOf(random)); best != nil {
-			return best, cost
-		}
+	if best, cost = c.cheapest(s, w, k, q, chanceOf(random)); best == nil {
 		q.attempts = nil
+		return c.cheapest(s, w, k, q, chanceOf(random))
 	}
-	return c.cheapest(s, w, k, k, q, chanceOf(random))
+	return best, cost
 }
 
 // cheapest returns the cheapest of k endpoints that the request has not tried, and its cost per
-// weight. It visits endpoints in the order of the walk w, at most as many as the argument visits
-// specifies. Therefore it may find fewer than k. It returns nil if it finds none. The argument
-// chance is a random number: see nextChance.
-func (g *group) cheapest(s *slots, w walk, visits, k int, q query, chance uint32) (best *endpoint, cost float32) {
+// weight. It visits at most maxExamined endpoints in the order of the walk w. Therefore it may find
+// fewer than k. It returns nil if it finds none. The argument chance is a random number: see
+// nextChance.
+func (g *group) cheapest(s *slots, w walk, k int, q query, chance uint32) (best *endpoint, cost float32) {
 	t := comparison{group: g, query: q, median: g.median.read(), weighted: g.weighted.Load(), chance: chance}
-	for ; visits > 0 && k > 0; visits-- {
+	for visits := min(w.n, maxExamined); visits > 0 && k > 0; visits-- {
 		e := s.at[w.next()].Load()
 		if e == nil {
 			continue

@@ -206,7 +206,7 @@ func TestCheapestPlain(t *testing.T) {
 			f = g.cheapestOf(front, now, chance)
 			k, w = n, walk{stride: 1, n: n}
 		}
-		other, same := g.cheapest(s, w, k, k, query{now: now, examined: looked}, chance)
+		other, same := g.cheapest(s, w, k, query{now: now, examined: looked}, chance)
 		plain, cost := f.best, math.Float32frombits(f.least)
 		require.Same(rt, plain, other)
 		require.InEpsilon(rt, cost, same, 1e-6)
