@@ -48,20 +48,6 @@ func FuzzDecoder(f *testing.F) {
 	})
 }
 
-// FuzzHuffman compares decoded strings with those of x/net.
-func FuzzHuffman(f *testing.F) {
-	f.Add([]byte("\x1f"))
-	f.Add(hpack.AppendHuffmanString(nil, "www.example.com\x00\xff"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		want, err := hpack.HuffmanDecodeToString(b)
-		got, ok := appendHuffman(nil, b)
-		require.Equal(t, err == nil, ok)
-		if ok {
-			require.Equal(t, want, string(got))
-		}
-	})
-}
-
 // fakeConn returns fixed input, and keeps the output.
 type fakeConn struct {
 	net.Conn

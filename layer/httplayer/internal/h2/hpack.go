@@ -1,9 +1,12 @@
 package h2
 
 import (
+	"bytes"
 	"errors"
 	"hash/maphash"
 	"sync/atomic"
+
+	"golang.org/x/net/http2/hpack" //nolint:depguard // its Huffman code only
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
@@ -30,7 +33,7 @@ type decoder struct {
 	// the sweeper clears it on an idle connection.
 	values atomic.Pointer[[cachedValues]cachedValue]
 
-	scratch []byte // decoded bytes of a Huffman string
+	scratch bytes.Buffer // decoded bytes of a Huffman string
 }
 
 // cachedValue is an entry of the cache of received values. The cache saves the allocation
@@ -127,11 +130,12 @@ func (d *decoder) plain(s rawString) ([]byte, bool) {
 	if !s.huffman {
 		return s.b, true
 	}
-	b, ok := appendHuffman(d.scratch[:0], s.b)
-	if cap(b) <= 4<<10 {
-		d.scratch = b
+	if d.scratch.Cap() > 4<<10 {
+		d.scratch = bytes.Buffer{}
 	}
-	return b, ok
+	d.scratch.Reset()
+	_, err := hpack.HuffmanDecode(&d.scratch, s.b)
+	return d.scratch.Bytes(), err == nil
 }
 
 func (d *decoder) name(s rawString) (*fieldName, bool) {
