@@ -1,10 +1,9 @@
 package httplayer
 
 import (
-	"net"
 	"net/http"
-	"strconv"
-	"strings"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // cameAbsolute reports whether req is an HTTP/1 request that was received with a target in
@@ -48,7 +47,7 @@ func misdirected(r *http.Request) error {
 		}
 	case r.ProtoMajor != 1 || r.ProtoMinor < 1:
 		reason = "CONNECT needs HTTP/1.1"
-	case !isAuthorityForm(r.RequestURI):
+	case !message.ValidAuthority(r.RequestURI):
 		reason = "the target of CONNECT must be host:port"
 	case r.ContentLength != 0:
 		reason = "CONNECT has no body"
@@ -67,13 +66,3 @@ func twoAuthorities(r *http.Request) bool { return r.ProtoMajor >= 2 && cameAsUR
 // onlyHost deletes the header field Host. An HTTP/2 server stores that field in addition to
 // r.Host.
 func onlyHost(r *http.Request) { delete(r.Header, "Host") }
-
-// isAuthorityForm reports whether target is a host and a port.
-func isAuthorityForm(target string) bool {
-	host, port, err := net.SplitHostPort(target)
-	if err != nil || host == "" || strings.ContainsAny(target, "/?#@") {
-		return false
-	}
-	n, err := strconv.ParseUint(port, 10, 16)
-	return err == nil && n > 0
-}

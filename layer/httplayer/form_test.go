@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 func TestTargetForm(t *testing.T) {
@@ -43,7 +45,7 @@ func FuzzAuthorityForm(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if !isAuthorityForm(s) {
+		if !message.ValidAuthority(s) {
 			return
 		}
 		host, port, err := net.SplitHostPort(s)

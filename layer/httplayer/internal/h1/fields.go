@@ -101,11 +101,10 @@ func appendTarget(b []byte, req *http.Request, host string) ([]byte, error) {
 	u := req.URL
 	switch {
 	case req.Method == http.MethodConnect:
-		b = append(b, host...)
-		if !validAuthority(b[from:]) {
+		if !message.ValidAuthority(host) {
 			return b, invalidRequest("the target of CONNECT is not a host and a port: " + strconv.Quote(host))
 		}
-		return b, nil
+		return append(b, host...), nil
 	case u.Host != "" && isAbsolute(req.RequestURI):
 		b = append(b, u.Scheme...)
 		b = append(b, "://"...)
@@ -140,18 +139,6 @@ func appendPath(b []byte, u *url.URL) []byte {
 		b = append(b, u.RawQuery...)
 	}
 	return b
-}
-
-// validAuthority reports whether b is a host and a port, separated by a colon.
-func validAuthority[T string | []byte](b T) bool {
-	if !message.All(b, message.HostByte) {
-		return false
-	}
-	port := len(b)
-	for port > 0 && b[port-1] >= '0' && b[port-1] <= '9' {
-		port--
-	}
-	return port > 1 && port < len(b) && b[port-1] == ':'
 }
 
 // lengthOfRequest returns the length of the body of a request. It returns 0 without a

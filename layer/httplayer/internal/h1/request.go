@@ -147,7 +147,7 @@ func (r *request) parseTarget(req *http.Request) error {
 	target := req.RequestURI
 	switch {
 	case r.connect:
-		if u, err := url.ParseRequestURI("http://" + target); err != nil || u.Host != target || !validAuthority(target) {
+		if u, err := url.ParseRequestURI("http://" + target); err != nil || u.Host != target || !message.ValidAuthority(target) {
 			return errTarget
 		}
 		r.url.Host, req.Host = target, target

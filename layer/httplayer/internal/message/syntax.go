@@ -2,7 +2,9 @@ package message
 
 import (
 	"encoding/binary"
+	"net"
 	"net/url"
+	"strconv"
 	"strings"
 )
 
@@ -80,6 +82,16 @@ func ValidValueBytes(b []byte) bool {
 // ValidHost reports whether s is a valid authority without userinfo. The empty string is
 // valid.
 func ValidHost(s string) bool { return All(s, HostByte) }
+
+// ValidAuthority reports whether s is a host and a port, as in the target of CONNECT.
+func ValidAuthority(s string) bool {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || host == "" || !ValidHost(s) {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
+}
 
 // PlainTarget sets the path and the query of u from target. It supports only a path that
 // needs no unescaping, with an optional query. For any other target it returns false and
