@@ -78,9 +78,8 @@ func (b *Balancer[Req, Rsp]) insert(n *node[Req, Rsp]) {
 	b.markUnready(n, n.reason)
 }
 
-// update sets the labels, the zone and the weight of n from e. A ready node with a new zone
-// or weight leaves its ready set, and joins the ready set of its zone. The caller must hold
-// mu.
+// update sets the labels, the zone and the weight of n from e. A ready node with a new zone or
+// weight leaves its ready set, and joins the ready set of its zone. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) update(n *node[Req, Rsp], e *resolve.Endpoint) {
 	n.info = e
 	isFar := b.zone != "" && e.Labels["zone"] != b.zone

@@ -93,9 +93,8 @@ type query struct {
 // a number of requests. An endpoint at its probe limit costs at least excludedCost.
 const excludedCost = 1e29
 
-// minLatency, in ns, is the shortest latency in a cost. Shorter latencies count as
-// minLatency, because differences below it are caused by the clock, the scheduler and the
-// network.
+// minLatency, in ns, is the shortest latency in a cost. Shorter latencies count as minLatency,
+// because differences below it are caused by the clock, the scheduler and the network.
 const minLatency = 1e6
 
 // costOf returns the cost of one more request at e. With [EWMA], it is the expected latency of e
@@ -135,8 +134,7 @@ func (g *group) expected(e *endpoint, now uint32, median float32) float32 {
 }
 
 // expects returns the expected latency of e in ns, and its failingLoad. If e is failing,
-// failingLoad is a number of requests by which the cost of e is increased. Otherwise it is
-// 0.
+// failingLoad is a number of requests by which the cost of e is increased. Otherwise it is 0.
 func (g *group) expects(e *endpoint, now uint32, median float32) (latency, failingLoad float32) {
 	value, age := e.latency.load(now)
 	if value == 0 {

@@ -12,23 +12,21 @@
 //	└───────────┘             fails more  ▼       │  after a while
 //	                          than others ejected ┘
 //
-// The cost of an endpoint is its expected latency times the number of requests that it
-// would have in flight, divided by its weight. A weight that is proportional to the speed
-// of an endpoint counts the speed twice, because the latency depends on the speed too. The
-// expected latency is a moving average of logarithms. It ages towards the median of all
-// endpoints, so that a slow endpoint is tried again. A pick does not change an expected
-// latency. An endpoint without samples has the median as its expected latency. Such an
-// endpoint gets one request, then two, four and eight at a time, until its latency is
-// known.
+// The cost of an endpoint is its expected latency times the number of requests that it would have
+// in flight, divided by its weight. A weight that is proportional to the speed of an endpoint
+// counts the speed twice, because the latency depends on the speed too. The expected latency is a
+// moving average of logarithms. It ages towards the median of all endpoints, so that a slow
+// endpoint is tried again. A pick does not change an expected latency. An endpoint without samples
+// has the median as its expected latency. Such an endpoint gets one request, then two, four and
+// eight at a time, until its latency is known.
 //
 // [Policy] configures the pick, the cost, slow start, zones and outlier detection.
 // SIMULATION.md compares the default with other balancers.
 //
-// A [Balancer] rejects requests and never lets them wait: place a layer.Queue above it. An
-// endpoint that rejects a request leaves the ready set until its Ready returns. The request
-// goes to another endpoint and uses no retry budget. The same applies to a layer.Breaker in
-// the endpoint's stack, unless fewer endpoints than MinReady of [OutlierDetection] would be
-// left.
+// A [Balancer] rejects requests and never lets them wait: place a layer.Queue above it. An endpoint
+// that rejects a request leaves the ready set until its Ready returns. The request goes to another
+// endpoint and uses no retry budget. The same applies to a layer.Breaker in the endpoint's stack,
+// unless fewer endpoints than MinReady of [OutlierDetection] would be left.
 //
 // A retry or hedge goes to an endpoint that the request has not tried. For this, layer.Retry
 // and layer.Hedge record the tried endpoints in the context of the request. Requests with
@@ -38,13 +36,12 @@
 //
 // # Measuring a response
 //
-// The latency of a response is the time to the first byte of its body, or to its end if it
-// has none ([Policy].Sample). The response is in flight until its end ([WithCompletion]). A
-// failure counts as a long latency. From the second failure in a row, the endpoint also
-// counts as busy. The classifier of the endpoints, or [WithClassifier], determines which
-// responses are failures. A canceled request shows only that the latency is at least the
-// time that it waited. From the third consecutive missed deadline of an endpoint, each
-// counts as a failure: see [OutlierDetection].
+// The latency of a response is the time to the first byte of its body, or to its end if it has none
+// ([Policy].Sample). The response is in flight until its end ([WithCompletion]). A failure counts
+// as a long latency. From the second failure in a row, the endpoint also counts as busy. The
+// classifier of the endpoints, or [WithClassifier], determines which responses are failures. A
+// canceled request shows only that the latency is at least the time that it waited. From the third
+// consecutive missed deadline of an endpoint, each counts as a failure: see [OutlierDetection].
 //
 // Connections are balanced like requests. For a service that returns a net.Conn, use
 // SampleHeaders for the latency of connects. Use WithCompletion with layer.AtReturn to

@@ -227,9 +227,8 @@ func (e *endpoint) clearPenalty(latency, estimated time.Duration) {
 func (e *endpoint) isPenalized() bool { return e.status.marked() && e.unpenalized.Load() != 0 }
 
 // unmarkIfClean clears the bit badRecord of the status if the record has no failures, missed
-// deadlines and penalties. Another goroutine may record a failure at the same time.
-// Therefore unmarkIfClean checks the record again afterwards, and sets the bit again if
-// needed.
+// deadlines and penalties. Another goroutine may record a failure at the same time. Therefore
+// unmarkIfClean checks the record again afterwards, and sets the bit again if needed.
 func (e *endpoint) unmarkIfClean() {
 	if e.clean() {
 		e.status.unmark()

@@ -159,8 +159,7 @@ const (
 
 func (u *medianLatency) read() float32 { return math.Float32frombits(uint32(u.word.Load())) }
 
-// knownLatency is the latency estimate of one endpoint that has samples, as an input of the
-// median.
+// knownLatency is the latency estimate of one endpoint that has samples, as an input of the median.
 type knownLatency struct {
 	latency, weight float32
 	busy            int32 // requests in flight

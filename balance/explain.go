@@ -8,8 +8,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// examined has the endpoints that one pick examined. All methods of a nil *examined do
-// nothing.
+// examined has the endpoints that one pick examined. All methods of a nil *examined do nothing.
 type examined struct{ endpoints []examinedEndpoint }
 
 type examinedEndpoint struct {

@@ -68,10 +68,9 @@ func (f *failures[Rsp]) classify(ctx context.Context, out layer.Outcome[Rsp]) re
 // If no endpoint has one, it is [layer.DefaultClassifier]. The endpoints of httplayer,
 // grpclayer and kitlayer have the classifier of their protocol.
 //
-// The latency of a failure is recorded as the longest of three: the Penalty of the
-// [Policy], the real latency and the expected latency. The latency of an Ignorable response
-// counts only if it is longer than expected. Rejections and canceled requests are not
-// classified.
+// The latency of a failure is recorded as the longest of three: the Penalty of the [Policy], the
+// real latency and the expected latency. The latency of an Ignorable response counts only if it is
+// longer than expected. Rejections and canceled requests are not classified.
 func WithClassifier[Rsp any](c layer.Classifier[Rsp]) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.classify = c })
 }

@@ -5,9 +5,8 @@ import (
 	"github.com/go-kit/kit/metrics/discard"
 )
 
-// Instruments has the metrics of a balancer. The caller binds the labels that identify the
-// target. [New] binds the remaining labels, which are listed at the fields. A nil metric is
-// not recorded.
+// Instruments has the metrics of a balancer. The caller binds the labels that identify the target.
+// [New] binds the remaining labels, which are listed at the fields. A nil metric is not recorded.
 //
 // The field Updates has the label "op". An update with the whole set counts once, with the value
 // Reset, if it changes anything. Any other update counts with Add for each added or changed

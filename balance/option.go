@@ -3,9 +3,7 @@ package balance
 import "github.com/gotower/gotower/layer"
 
 // Option configures a [Balancer].
-type Option[Rsp any] interface {
-	apply(o *options[Rsp])
-}
+type Option[Rsp any] interface{ apply(o *options[Rsp]) }
 
 type options[Rsp any] struct {
 	policy   Policy

@@ -30,9 +30,8 @@ import (
 // An ejected endpoint gets no new requests for the ejection time. After that, it gets one
 // request, then two, four and eight at a time until it has sent four responses.
 //
-// With latency costs, the penalty of a failure already keeps most requests away from a
-// failing endpoint. Outlier detection helps [ConsistentHash], [RoundRobin], [Random] and
-// [LeastRequest].
+// With latency costs, the penalty of a failure already keeps most requests away from a failing
+// endpoint. Outlier detection helps [ConsistentHash], [RoundRobin], [Random] and [LeastRequest].
 type OutlierDetection struct { //nolint:recvcheck // record runs per response
 	// ConsecutiveFailures is the number of consecutive failures after which an endpoint
 	// is ejected. A [layer.Throttled] response does not count and does not reset the
@@ -43,9 +42,8 @@ type OutlierDetection struct { //nolint:recvcheck // record runs per response
 	// 0 disables the comparisons. Envoy and gRPC use 10 s.
 	Interval time.Duration
 
-	// MinDifference is the difference, from 0 to 1, by which the success rate of an
-	// endpoint must be below the mean for an ejection. 0 means 0.05, because retries handle
-	// smaller differences.
+	// MinDifference is the difference, from 0 to 1, by which the success rate of an endpoint must
+	// be below the mean for an ejection. 0 means 0.05, because retries handle smaller differences.
 	MinDifference float64
 
 	// RequestVolume is the number of responses that an endpoint needs within an interval to
@@ -62,10 +60,9 @@ type OutlierDetection struct { //nolint:recvcheck // record runs per response
 	// BaseEjectionTime if that is longer.
 	MaxEjectionTime time.Duration
 
-	// MinReady is the share of endpoints, from 0 to 1, that must stay ready after an
-	// ejection. At least one endpoint must stay ready. 0 means ½. With 1 no endpoint is
-	// ejected, but the metrics count the prevented ejections. If no endpoint is ready, all
-	// ejections end.
+	// MinReady is the share of endpoints, from 0 to 1, that must stay ready after an ejection. At
+	// least one endpoint must stay ready. 0 means ½. With 1 no endpoint is ejected, but the metrics
+	// count the prevented ejections. If no endpoint is ready, all ejections end.
 	//
 	// MinReady also applies to circuit breakers, even if ConsecutiveFailures and Interval
 	// are 0. If the [layer.Breaker] of an endpoint rejects a request, and fewer endpoints
@@ -196,10 +193,9 @@ func (o *outlierState) count(failed bool) {
 	o.tally.Add(one)
 }
 
-// record counts a response of e as a failure, or ends the row of failures of e. It reports
-// whether e must be ejected now, because the row has ConsecutiveFailures failures. It
-// ignores throttled responses. It does nothing and returns false if ConsecutiveFailures is
-// 0.
+// record counts a response of e as a failure, or ends the row of failures of e. It reports whether
+// e must be ejected now, because the row has ConsecutiveFailures failures. It ignores throttled
+// responses. It does nothing and returns false if ConsecutiveFailures is 0.
 func (p *OutlierDetection) record(e *endpoint, r result) (eject bool) {
 	switch {
 	case p.ConsecutiveFailures == 0 || r.throttled:

@@ -74,27 +74,18 @@ func (c *choices) pick(q query) *endpoint {
 	return e
 }
 
-// cheapestOfZones returns the cheapest endpoint of the balancer's zone. It returns the
-// cheapest endpoint of the other zones instead, if the cost of that endpoint times
-// ZoneSpillover is lower. An endpoint that the request has not tried always precedes one
-// that it has tried.
+// cheapestOfZones returns the cheapest endpoint of the balancer's zone. It returns the cheapest
+// endpoint of the other zones instead, if the cost of that endpoint times ZoneSpillover is lower.
+// An endpoint that the request has not tried always precedes one that it has tried.
 func (c *choices) cheapestOfZones(q query) *endpoint {
 	here, cost := c.pickAmong(&c.sets[near], q)
 	if c.sets[far].len() == 0 {
 		return here
 	}
 	there, farCost := c.pickAmong(&c.sets[far], q)
-	switch tried := q.attempts.Has(here); {
-	case here == nil:
-		return there
-	case there == nil:
-		return here
-	case tried != q.attempts.Has(there):
-		if tried {
-			return there
-		}
-		return here
-	case farCost*c.spillover < cost:
+	tried, farTried := q.attempts.Has(here), q.attempts.Has(there)
+	isBetter := here == nil || tried && !farTried || tried == farTried && farCost*c.spillover < cost
+	if there != nil && isBetter {
 		return there
 	}
 	return here
@@ -104,9 +95,8 @@ func (c *choices) cheapestOfZones(q query) *endpoint {
 // been 1, and the policy has no slow start.
 func (g *group) isEven() bool { return g.cost == EWMA && !g.weighted.Load() }
 
-// pickPlain does the same as pickAmong, but faster, for the usual configuration: isEven must
-// return true. It does not consider which endpoints the request has tried, and records no
-// explanation.
+// pickPlain does the same as pickAmong, but faster, for the usual configuration: isEven must return
+// true. It does not consider which endpoints the request has tried, and records no explanation.
 func (c *choices) pickPlain(r *readySet, now uint32) found {
 	s, random := r.slots.Load(), c.draw()
 	n := c.aperture.limit(int(s.n.Load()))
@@ -185,9 +175,8 @@ type comparison struct {
 	tied     float32 // the total weight of the best endpoint and those similar to it
 }
 
-// similar is the ratio of costs up to which two endpoints with the same number of requests
-// in flight count as equal. The estimates of equally fast endpoints differ by up to this
-// ratio.
+// similar is the ratio of costs up to which two endpoints with the same number of requests in
+// flight count as equal. The estimates of equally fast endpoints differ by up to this ratio.
 const similar = 1.5
 
 // add compares e with the best endpoint so far. Without weights, the cheaper of the two becomes the

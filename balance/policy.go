@@ -20,9 +20,8 @@ type Policy struct {
 	// [SampleFirstByte].
 	Sample Sample
 
-	// Decay is the time constant of the moving average of latencies. Old latencies age
-	// towards the median with the same time constant. 0 means 10 s. Another value is at
-	// least 1 ms.
+	// Decay is the time constant of the moving average of latencies. Old latencies age towards the
+	// median with the same time constant. 0 means 10 s. Another value is at least 1 ms.
 	Decay time.Duration
 
 	// Penalty is the latency that is recorded for a failure: see [WithClassifier]. 0 means
@@ -47,11 +46,10 @@ type Policy struct {
 	// is missing or differs. "" means that zones are ignored.
 	Zone string
 
-	// ZoneSpillover determines when requests leave the zone. The cheapest endpoint of
-	// another zone is picked if its cost times ZoneSpillover is below the cost of the
-	// cheapest endpoint of the same zone. 0 means 4, and another value is at least 1. With
-	// 4, an endpoint has three requests in flight before equal endpoints of other zones are
-	// picked.
+	// ZoneSpillover determines when requests leave the zone. The cheapest endpoint of another zone
+	// is picked if its cost times ZoneSpillover is below the cost of the cheapest endpoint of the
+	// same zone. 0 means 4, and another value is at least 1. With 4, an endpoint has three requests
+	// in flight before equal endpoints of other zones are picked.
 	ZoneSpillover float64
 
 	// OutlierDetection configures the ejection of endpoints that fail more often than others.

@@ -82,9 +82,8 @@ func (r *readySet) remove(e *endpoint) {
 	s.updateFront(min(e.slot, int(last)))
 }
 
-// updateFront updates the slice front, which is a copy of the first slots. Slots with an
-// index below i have not changed. A pick scans front instead of the slots, because that is
-// faster.
+// updateFront updates the slice front, which is a copy of the first slots. Slots with an index
+// below i have not changed. A pick scans front instead of the slots, because that is faster.
 func (s *slots) updateFront(i int) {
 	if i >= maxExamined {
 		return
@@ -144,9 +143,8 @@ func (n *node[Req, Rsp]) poll() error {
 	return panics.Do("Ready", func() error { return layer.Poll(n.service) })
 }
 
-// markUnready makes n unready, so that n waits for a turn. If reason matches
-// layer.ErrClosed, n becomes closed instead. n must not be in a ready set, and the caller
-// must hold mu.
+// markUnready makes n unready, so that n waits for a turn. If reason matches layer.ErrClosed, n
+// becomes closed instead. n must not be in a ready set, and the caller must hold mu.
 func (b *Balancer[Req, Rsp]) markUnready(n *node[Req, Rsp], reason error) {
 	n.reason, b.lastUnready, n.unreadySince = reason, n, b.now()
 	defer b.count()
@@ -166,8 +164,7 @@ func (b *Balancer[Req, Rsp]) markUnready(n *node[Req, Rsp], reason error) {
 	}
 }
 
-// runTurns runs the turns of waiting endpoints, one after the other, until no endpoint
-// waits.
+// runTurns runs the turns of waiting endpoints, one after the other, until no endpoint waits.
 func (b *Balancer[Req, Rsp]) runTurns() {
 	for {
 		ctx, n := b.next()
@@ -281,18 +278,16 @@ func (b *Balancer[Req, Rsp]) endWait(n *node[Req, Rsp], err error) {
 	b.lastUnready = n
 }
 
-// beginSlow starts the slow start of n if the policy has one and n may be a new process. n
-// may be a new process if n has had no requests, or was unready for at least the duration of
-// a slow start.
+// beginSlow starts the slow start of n if the policy has one and n may be a new process. n may be a
+// new process if n has had no requests, or was unready for at least the duration of a slow start.
 func (b *Balancer[Req, Rsp]) beginSlow(n *node[Req, Rsp]) {
 	if now := b.now(); b.group.slowStart > 0 && (n.picks() == 0 || since(now, n.unreadySince) >= b.group.slowStart) {
 		n.beginSlowStart(now)
 	}
 }
 
-// finish subtracts a finished request from the requests in flight at n. If n is unready,
-// finish polls n, because a service with a limit may now have room. n becomes ready if the
-// poll succeeds.
+// finish subtracts a finished request from the requests in flight at n. If n is unready, finish
+// polls n, because a service with a limit may now have room. n becomes ready if the poll succeeds.
 func (b *Balancer[Req, Rsp]) finish(n *node[Req, Rsp]) {
 	n.end()
 	if n.status.state() == unready && n.poll() == nil {

@@ -226,9 +226,8 @@ func (b *Balancer[Req, Rsp]) report(n *node[Req, Rsp], r result) {
 	}
 }
 
-// updateRecord records a failure of n, or a success after failures. The second failure in a
-// row moves n out of the aperture. Failures in a row may also eject n: see
-// [OutlierDetection].
+// updateRecord records a failure of n, or a success after failures. The second failure in a row
+// moves n out of the aperture. Failures in a row may also eject n: see [OutlierDetection].
 func (b *Balancer[Req, Rsp]) updateRecord(n *node[Req, Rsp], r result) {
 	if n.setFailed(r.penalty > 0) {
 		b.mu.Lock()
@@ -308,9 +307,8 @@ func withCause(state, resolver error) error {
 	return fmt.Errorf("%w: %w", state, resolver)
 }
 
-// endpointError wraps the error of an endpoint as the cause of an error of the balancer. It
-// does not match ErrClosed and ErrFailFast, because the balancer itself is not closed or in
-// fail-fast.
+// endpointError wraps the error of an endpoint as the cause of an error of the balancer. It does
+// not match ErrClosed and ErrFailFast, because the balancer itself is not closed or in fail-fast.
 type endpointError struct{ err error }
 
 func (e endpointError) Error() string { return e.err.Error() }

@@ -76,21 +76,17 @@ func (h *hashing) pick(q query) *endpoint {
 	if found || e == nil {
 		return e
 	}
-	few := h.len() <= h.draws
-	if few {
-		h.recount(q.now)
-		if next, found := h.along(q); found {
-			return next
-		}
-	}
-	if next := h.anywhere(q); next != nil {
-		return next
-	}
-	if !few {
-		h.recount(q.now)
+	if h.len() > h.draws { // a count takes longer than some draws
 		if next := h.anywhere(q); next != nil {
 			return next
 		}
+	}
+	h.recount(q.now)
+	if next, found := h.along(q); found {
+		return next
+	}
+	if next := h.anywhere(q); next != nil {
+		return next
 	}
 	return e
 }
@@ -205,8 +201,7 @@ func (h *hashing) count() uint64 {
 	return uint64(math.Round(float64(requests) * float64(h.ring.points.Load()) / float64(points)))
 }
 
-// hasRoom reports whether the bound allows e one more request. An idle endpoint always has
-// room.
+// hasRoom reports whether the bound allows e one more request. An idle endpoint always has room.
 func (h *hashing) hasRoom(e *endpoint, now uint32) bool {
 	has := e.inFlight()
 	if has == 0 || math.IsInf(h.bound, 1) {
@@ -231,9 +226,8 @@ func capacity(bound float64, inFlight uint64, points, all int) float64 {
 //	its i-th point        mix(seed + i·γ)
 //	a key                 mix(key)
 //
-// mix and γ are those of SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom
-// Number Generators", 2014). The points do not depend on the identity and the protocol of
-// an endpoint.
+// mix and γ are those of SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number
+// Generators", 2014). The points do not depend on the identity and the protocol of an endpoint.
 const gamma = 0x9e3779b97f4a7c15
 
 // pointsPerUnit is the number of points of an endpoint of weight 1. The share of the keys
@@ -267,10 +261,9 @@ func seed(addr netip.AddrPort) uint64 {
 
 func place(seed uint64, i int) uint64 { return mix(seed + uint64(i)*gamma) }
 
-// ring has the points of the ready endpoints in order. Reading it takes no lock. During a
-// change, a reader may miss points. It may also find a point with the endpoint of an
-// adjacent point, or with an endpoint that has become unready. Writers hold the balancer's
-// mutex.
+// ring has the points of the ready endpoints in order. Reading it takes no lock. During a change, a
+// reader may miss points. It may also find a point with the endpoint of an adjacent point, or with
+// an endpoint that has become unready. Writers hold the balancer's mutex.
 type ring struct {
 	table  atomic.Pointer[table]
 	points atomic.Int64      // number of points on the ring
@@ -318,9 +311,8 @@ func (t *table) find(at uint64) int {
 	return i
 }
 
-// next returns the endpoint of the first point from slot i on, and the index after it.
-// After the last slot, it continues at the first one. It returns nil if the table has no
-// point.
+// next returns the endpoint of the first point from slot i on, and the index after it. After the
+// last slot, it continues at the first one. It returns nil if the table has no point.
 func (t *table) next(i int) (*endpoint, int) {
 	for range t.slots {
 		if i == len(t.slots) {
