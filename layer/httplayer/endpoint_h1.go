@@ -211,9 +211,7 @@ func (p *pool) connect() (*h1Conn, error) {
 		return nil, &peerError{err}
 	}
 	c := &h1Conn{tls: state, age: newAge(e.opts.maxAge)}
-	c.ClientConn = h1.NewClientConn(conn, &h1.ClientConfig{
-		Released: func(_ *h1.ClientConn, reusable bool) { p.release(c, reusable) },
-	})
+	c.ClientConn = h1.NewClientConn(conn, func(_ *h1.ClientConn, reusable bool) { p.release(c, reusable) })
 	return c, nil
 }
 

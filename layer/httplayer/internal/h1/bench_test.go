@@ -99,7 +99,7 @@ func BenchmarkExchange(b *testing.B) {
 	for name, text := range map[string]string{"small": smallRequest, "browser": browserRequest} {
 		b.Run(name, func(b *testing.B) {
 			up := NewClientConn(&memoryConn{in: []byte(smallResponse + strings.Repeat("x", 1024)), reads: 1 << 60},
-				&ClientConfig{Released: func(*ClientConn, bool) {}})
+				func(*ClientConn, bool) {})
 			conn := &memoryConn{in: []byte(text), reads: b.N}
 			cfg := &message.ServerConfig{Exchange: up.RoundTrip, Sweeper: new(sweep.Sweeper), Log: slog.New(slog.DiscardHandler)}
 			b.ReportAllocs()

@@ -14,28 +14,21 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// ClientConfig is the configuration of client connections. All connections of an endpoint
-// share it.
-type ClientConfig struct {
-	// MaxHeaderBytes is the maximum size of the headers of a response, including its 1xx
-	// responses, in bytes. The default is 1 MiB.
-	MaxHeaderBytes int
-
-	// Released is called once for each RoundTrip, when its exchange ends. This may happen
-	// before RoundTrip returns. If reusable is false, the connection is closed.
-	Released func(c *ClientConn, reusable bool)
-}
+// maxResponseHeader is the maximum size of the headers of a response, including its 1xx
+// responses, in bytes.
+const maxResponseHeader = 1 << 20
 
 // ClientConn is a connection to a server. It serves one request at a time. It calls the
-// function Released of its ClientConfig when the request and its response have ended.
+// function in the field released when the request and its response have ended.
 type ClientConn struct {
 	source
-	cfg  *ClientConfig
 	head head
 	out  writer
 	used bool        // at least one request was sent on the connection
 	busy atomic.Bool // an exchange is in progress
-	sock socket
+
+	released func(c *ClientConn, reusable bool)
+	sock     socket
 
 	cause  atomic.Pointer[error] // reason for which the connection was closed; nil while it is open
 	watch  reqctx.Registration
@@ -43,9 +36,11 @@ type ClientConn struct {
 	sender *sender
 }
 
-// NewClientConn returns a client connection on conn. It starts no goroutine.
-func NewClientConn(conn net.Conn, cfg *ClientConfig) *ClientConn {
-	c := &ClientConn{cfg: cfg}
+// NewClientConn returns a client connection on conn. It starts no goroutine. The function
+// released is called once for each RoundTrip, when its exchange ends. This may happen before
+// RoundTrip returns. If reusable is false, the connection is closed.
+func NewClientConn(conn net.Conn, released func(c *ClientConn, reusable bool)) *ClientConn {
+	c := &ClientConn{released: released}
 	c.conn, c.failed = conn, c.readError
 	c.out.conn = conn
 	c.sock.init(conn)
@@ -84,11 +79,11 @@ func (c *ClientConn) ContextDone(cause error) {
 	}
 }
 
-// release calls the function Released of the ClientConfig, if a request is in progress.
+// release calls c.released, if a request is in progress.
 // After that, no request is in progress.
 func (c *ClientConn) release(reusable bool) {
 	if c.busy.CompareAndSwap(true, false) {
-		c.cfg.Released(c, reusable)
+		c.released(c, reusable)
 	}
 }
 
@@ -215,7 +210,7 @@ func (c *ClientConn) sent(req *http.Request, err error) error {
 // 1xx responses before it by [message.Inform].
 func (c *ClientConn) receive(req *http.Request) (int, error) {
 	const mostInforms = 5 // 1xx responses that are accepted, other than 100
-	limit := headerLimit(c.cfg.MaxHeaderBytes)
+	limit := maxResponseHeader
 	for informs := 0; ; {
 		n, err := c.readHeaders(limit)
 		if err != nil {

@@ -101,7 +101,7 @@ func engineRequests(in []byte, step int) (all []received) {
 // sentRequest returns the bytes by which a client sends a request.
 func sentRequest(r received) ([]byte, error) {
 	conn := new(fixedConn)
-	c := NewClientConn(conn, &ClientConfig{Released: func(*ClientConn, bool) {}})
+	c := NewClientConn(conn, func(*ClientConn, bool) {})
 	req := r.req.Clone(context.Background())
 	if req.ContentLength != 0 {
 		req.Body = memoryBody{bytes.NewReader(r.body)}
@@ -225,7 +225,7 @@ func FuzzRequest(f *testing.F) {
 // engineResponse returns the final response that a client finds in bytes.
 func engineResponse(in []byte, method string) (*http.Response, []byte, error) {
 	req := &http.Request{Method: method, URL: &url.URL{Host: "a:1"}}
-	rsp, err := NewClientConn(&fixedConn{in: in, step: len(in)}, &ClientConfig{Released: func(*ClientConn, bool) {}}).RoundTrip(req)
+	rsp, err := NewClientConn(&fixedConn{in: in, step: len(in)}, func(*ClientConn, bool) {}).RoundTrip(req)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 // pool is a simple upstream: idle connections, and dialing.
 type pool struct {
 	dial func(ctx context.Context) (net.Conn, error)
-	cfg  ClientConfig
+	free func(c *ClientConn, reusable bool)
 
 	mu       sync.Mutex
 	idle     []*ClientConn
@@ -51,7 +51,7 @@ func newPool(t testing.TB, addr string) *pool {
 	p := &pool{dial: func(ctx context.Context) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", addr)
 	}}
-	p.cfg.Released = func(c *ClientConn, reusable bool) {
+	p.free = func(c *ClientConn, reusable bool) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.released++
@@ -86,7 +86,7 @@ func (p *pool) get(ctx context.Context) (*ClientConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NewClientConn(conn, &p.cfg), nil
+	return NewClientConn(conn, p.free), nil
 }
 
 func (p *pool) counts() (dials, released, idle int) {

@@ -1,6 +1,7 @@
 package h1
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -307,7 +308,7 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
 // readHeaders reads until the buffer has the complete headers of the next request. It
 // returns their length.
 func (c *ServerConn) readHeaders() (int, error) {
-	limit := headerLimit(c.cfg.MaxHeaderBytes)
+	limit := cmp.Or(c.cfg.MaxHeaderBytes, http.DefaultMaxHeaderBytes)
 	for searched := 0; ; {
 		if n := findEnd(c.unread(), searched); n > 0 {
 			if n > limit {

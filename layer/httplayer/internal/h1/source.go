@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http"
 	"sync"
 )
 
@@ -122,15 +121,6 @@ func (s *source) release() {
 func (s *source) drop() {
 	s.r = s.w
 	s.release()
-}
-
-// headerLimit returns the maximum size of headers in bytes. This is the argument configured, or 1
-// MiB if the argument is 0 or less.
-func headerLimit(configured int) int {
-	if configured > 0 {
-		return configured
-	}
-	return http.DefaultMaxHeaderBytes
 }
 
 // noEOF converts io.EOF to io.ErrUnexpectedEOF, for a connection that ends inside a

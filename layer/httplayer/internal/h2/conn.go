@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net"
@@ -93,18 +94,12 @@ type limits struct {
 // newLimits returns the limits with the given values. A value of 0 selects the default. A
 // value outside its valid range is set to the nearest valid value.
 func newLimits(maxStreams, maxFrame, maxHeader, streamWindow, connWindow int) limits {
-	or := func(n, otherwise int) int {
-		if n <= 0 {
-			return otherwise
-		}
-		return n
-	}
 	return limits{
-		maxStreams:   or(maxStreams, defaultStreams),
+		maxStreams:   cmp.Or(maxStreams, defaultStreams),
 		maxFrame:     min(max(maxFrame, minMaxFrame), maxMaxFrame),
-		maxHeader:    min(or(maxHeader, defaultHeaders), 16<<20),
-		streamWindow: int64(min(max(or(streamWindow, 256<<10), minMaxFrame), maxWindow)),
-		connWindow:   int64(min(max(or(connWindow, 1<<20), defaultWindow), maxWindow)),
+		maxHeader:    min(cmp.Or(maxHeader, defaultHeaders), 16<<20),
+		streamWindow: int64(min(max(cmp.Or(streamWindow, 256<<10), minMaxFrame), maxWindow)),
+		connWindow:   int64(min(max(cmp.Or(connWindow, 1<<20), defaultWindow), maxWindow)),
 	}
 }
 
