@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/gotower/gotower/internal/freshstack"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/resolve"
 )
@@ -78,14 +77,12 @@ func (w *watch[Req, Rsp]) run(r resolve.Resolver, yield func(Change[Req, Rsp]) b
 			if w.ctx.Err() != nil {
 				return nil
 			}
-			freshstack.Call(func() {
-				if err != nil {
-					w.fail(err)
-				} else {
-					w.apply(set.Apply(u), u.Kind != resolve.Add && u.Kind != resolve.Remove)
-				}
-				consumerErr = panics.Contain(func() { over = !w.emit(yield) })
-			})
+			if err != nil {
+				w.fail(err)
+			} else {
+				w.apply(set.Apply(u), u.Kind != resolve.Add && u.Kind != resolve.Remove)
+			}
+			consumerErr = panics.Contain(func() { over = !w.emit(yield) })
 			if over = over || errors.Is(err, resolve.ErrUnresolvable); over || consumerErr != nil {
 				return nil
 			}
