@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/oncelog"
 	"github.com/gotower/gotower/internal/stream"
 	"github.com/gotower/gotower/resolve"
@@ -38,8 +39,12 @@ func WithContextToken(token string) Option {
 }
 
 // WithBackoff sets the wait before Get is called again after a stream has ended. The default is
-// 100 ms to 60 s with a jitter of 0.1. A field that is 0 has its default.
+// 100 ms to 60 s with a jitter of 0.1. A field that is 0 has its default. Invalid values
+// panic.
 func WithBackoff(b resolve.Backoff) Option {
+	if err := backoff.Check(b); err != nil {
+		panic("linkerd: " + err.Error())
+	}
 	return option(func(o *options) { o.backoff = b })
 }
 

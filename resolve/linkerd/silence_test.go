@@ -140,6 +140,12 @@ func TestNewPanicsWithoutConnection(t *testing.T) {
 		func() { New(nil) })
 }
 
+func TestWithBackoffPanics(t *testing.T) {
+	assert.Panics(t, func() { WithBackoff(resolve.Backoff{Min: 2 * time.Minute, Max: time.Minute}) })
+	assert.Panics(t, func() { WithBackoff(resolve.Backoff{Max: -1}) })
+	assert.NotPanics(t, func() { WithBackoff(resolve.Backoff{Min: time.Second}) })
+}
+
 // badStream panics when a message is received.
 type badStream struct{ grpc.ClientStream }
 
