@@ -2,6 +2,7 @@ package tap
 
 import (
 	"flag"
+	"runtime/debug"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -13,5 +14,6 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
+	debug.SetGCPercent(800) // the heap is small
 	goleak.VerifyTestMain(m)
 }

@@ -99,6 +99,7 @@ const tapIdentity = "tap.linkerd-viz.serviceaccount.identity.linkerd.cluster.loc
 
 // Which clients may watch.
 func TestPermitClients(t *testing.T) {
+	t.Parallel()
 	ca, other := newAuthority(t), newAuthority(t)
 	spiffe, err := url.Parse("spiffe://cluster.local/ns/viz/sa/Tap")
 	require.NoError(t, err)

@@ -113,6 +113,7 @@ func TestObserveLimit(t *testing.T) {
 
 // When a client disconnects, its watcher is removed. Open requests are not affected.
 func TestObserveClientDisconnects(t *testing.T) {
+	t.Parallel()
 	leave := map[string]func(p *process, cancel func()){
 		"cancel":     func(_ *process, cancel func()) { cancel() },
 		"connection": func(p *process, _ func()) { _ = p.conn.Close() },

@@ -24,6 +24,7 @@ import (
 // HTTP/1 and HTTP/2, with callers that cancel, that do not read, and that read
 // after Close.
 func TestHTTPStressWatchersAndBodies(t *testing.T) {
+	t.Parallel()
 	for _, h2 := range []bool{false, true} {
 		protocols := new(http.Protocols)
 		protocols.SetHTTP1(!h2)

@@ -32,13 +32,20 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// The short form has one protocol with small messages and one with large messages.
 func TestCompareShort(t *testing.T) {
+	protocols, small, all := []string{http1Protocol, grpcUploadProtocol}, 2, 3
+	if os.Getenv("GOTOWER_TESTS") == "full" {
+		protocols, small, all = []string{""}, 4, 8
+	}
 	var out bytes.Buffer
-	require.NoError(t, compare(t.Context(), []string{"-short"}, &out, t.Output()))
+	for _, p := range protocols {
+		require.NoError(t, compare(t.Context(), []string{"-short", "-only", p}, &out, t.Output()))
+	}
 	tables := strings.Split(out.String(), "\n\n|")[1:]
-	require.Len(t, tables, 8, out.String())
+	require.Len(t, tables, all, out.String())
 	for i, table := range tables {
-		large := i >= 4
+		large := i >= small
 		for _, name := range []string{"relay", "ReverseProxy", "library hop", "whole sidecar", "two sidecars, mutual TLS"} {
 			row := regexp.MustCompile(`(?m)^\| ` + name + ` \| (.*) \|$`).FindStringSubmatch(table)
 			require.NotNil(t, row, "no row of %s in %s", name, table)

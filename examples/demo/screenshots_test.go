@@ -77,6 +77,7 @@ func shoot(t *testing.T, chromium, page, folder, name string, after time.Duratio
 
 // The page that the walk-through mentions is served.
 func TestPage(t *testing.T) {
+	t.Parallel()
 	ctx, stop := context.WithCancel(context.Background())
 	running, ctx := errgroup.WithContext(ctx)
 	d, err := start(ctx, running, options{rate: 1}, slog.New(slog.DiscardHandler))

@@ -192,6 +192,7 @@ routes: [{name: all, backendRefs: [{name: a}]}]
 
 // A listener can replace one with another address and the same port.
 func TestReloadListenerAddress(t *testing.T) {
+	t.Parallel()
 	_, port, err := net.SplitHostPort(freeport.Addr(t))
 	require.NoError(t, err)
 	text := func(address, body string) string {

@@ -283,6 +283,7 @@ func TestCheck(t *testing.T) {
 
 // check and tap report a process that has its maximum of watchers.
 func TestCapacityReached(t *testing.T) {
+	t.Parallel()
 	full := newTapped(t, func(to *grpc.Server, _ *tap.Registry) {
 		reg := tap.NewRegistry(tap.WithCapacity(1, 0))
 		tap.NewServer(reg).Register(to)

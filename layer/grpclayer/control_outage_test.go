@@ -218,6 +218,7 @@ func TestControlDNSOutage(t *testing.T) {
 
 // Some of several addresses are dead: refused, and silent.
 func TestControlDeadAddresses(t *testing.T) {
+	t.Parallel()
 	l, silent := listenAlike(t, "127.0.0.81", "127.0.0.82")
 	defer silent.Close()
 	good := servePlaneOn(t, l, nil)

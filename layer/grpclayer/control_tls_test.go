@@ -79,6 +79,7 @@ func TestControlTLS(t *testing.T) {
 // Nothing is sent to a server without the right certificate, and the error has
 // the reason.
 func TestControlWrongCertificate(t *testing.T) {
+	t.Parallel()
 	cert, roots := certificate(t, "dst.test")
 	p := servePlane(t, "127.0.0.1:0", plainTLS(cert))
 	open := servePlane(t, "127.0.0.1:0", nil)
@@ -93,6 +94,7 @@ func TestControlWrongCertificate(t *testing.T) {
 		"TLS not expected": {p, nil, "connect"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c := control(t, ControlPlaneConfig{Addr: tt.server.addr, TLS: tt.tls, FailFast: 200 * time.Millisecond})
 			// Later calls get the reason of the fail-fast.
 			eventually(t, func() bool { return failures(c) > 0 }, "it tried")

@@ -1,6 +1,7 @@
 package grpclayer
 
 import (
+	"flag"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -11,5 +12,10 @@ const name = "gotower-test"
 
 func TestMain(m *testing.M) {
 	Register(name)
+	// Most parallel tests wait, so more of them than CPUs may run.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
 	goleak.VerifyTestMain(m)
 }

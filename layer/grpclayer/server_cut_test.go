@@ -17,6 +17,7 @@ import (
 // A handler sends its first message while the layers send the status at the
 // time limit. No message precedes the header (RFC 9113, section 8.1).
 func TestServerHeaderFirst(t *testing.T) {
+	t.Parallel()
 	handler := &front{both: func(both grpc.BidiStreamingServer[outRequest, outResponse]) error {
 		for i := range 50 { // a large trailer delays the status
 			both.SetTrailer(metadata.Pairs("t"+strconv.Itoa(i), "v"))

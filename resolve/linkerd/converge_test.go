@@ -74,6 +74,7 @@ func (m *members) sorted() []netip.AddrPort {
 // Row 9 of the reliability tests: after any fault of every tenth message the balancer has
 // the right endpoints once the stream was reopened.
 func TestConverges(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"lost", "doubled", "reordered"} {
 		for seed := range uint64(3) {
 			t.Run(fmt.Sprint(how, ", seed ", seed), func(t *testing.T) {

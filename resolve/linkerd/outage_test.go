@@ -24,6 +24,7 @@ const outageTime = 30 * time.Minute
 // endpoints. The last set stays, the controller gets few requests, and the log has two
 // lines.
 func TestOutage(t *testing.T) {
+	t.Parallel()
 	for name, gone := range map[string]bool{"unreachable": true, "refusing": false} {
 		for _, most := range []time.Duration{10 * time.Second, time.Minute} {
 			t.Run(fmt.Sprint(name, ", max ", most), func(t *testing.T) {

@@ -154,6 +154,7 @@ func (badStream) RecvMsg(any) error { panic("receive boom") }
 // A panic of the connection, on a goroutine of the resolver, is an error of the
 // stream.
 func TestConnectionPanics(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	serve(t, l, repeats(nil, 0))

@@ -85,6 +85,7 @@ func TestFrames(t *testing.T) {
 
 // All pages together cost as much as one, and no page costs nothing.
 func TestLiveSharedByPages(t *testing.T) {
+	t.Parallel()
 	reg := new(tap.Registry)
 	_, at := serve(t, Config{Registry: reg})
 	watchers := func(n int) {
@@ -111,6 +112,7 @@ func watching(reg *tap.Registry) int { return reg.Describe().State.Get("watching
 
 // The timeouts of the server do not end streams. A stream without events sends heartbeats.
 func TestStreamServerTimeouts(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := New(Config{Registry: counting(1), Authorize: func(*http.Request) error { return nil }})
 		conns := make(pipes)
@@ -285,6 +287,7 @@ func TestLiveSlowPage(t *testing.T) {
 
 // A page that never reads is disconnected, although its connection is open.
 func TestStreamPageNotReading(t *testing.T) {
+	t.Parallel()
 	h, at := serve(t, Config{Registry: counting(shownRows)})
 	h.writeTimeout = time.Second
 	h.live.every = time.Millisecond

@@ -65,6 +65,7 @@ func TestTapRequests(t *testing.T) {
 }
 
 func TestTapFailures(t *testing.T) {
+	t.Parallel()
 	tn := newTown(t)
 	_, at := serve(t, tn.config())
 	tn.traffic(t, 3)
@@ -77,6 +78,7 @@ func TestTapFailures(t *testing.T) {
 }
 
 func TestTapSlow(t *testing.T) {
+	t.Parallel()
 	tn := newTown(t)
 	_, at := serve(t, tn.config())
 	tn.traffic(t, 3)

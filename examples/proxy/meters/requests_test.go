@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"regexp"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,7 +27,10 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(800) // the heap is small
+	goleak.VerifyTestMain(m)
+}
 
 // scrape returns the metrics that Prometheus scrapes.
 func scrape(t testing.TB, m *meters.Meters) string {

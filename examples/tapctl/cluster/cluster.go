@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -34,6 +35,7 @@ type Cluster struct {
 	client   kubernetes.Interface
 	dynamic  dynamic.Interface
 	close    func()
+	settle   time.Duration // defaultSettle, or less in tests
 
 	mu     sync.Mutex
 	owners map[types.UID]owner // the owner of each ReplicaSet and Job
@@ -79,7 +81,7 @@ func Open(o Options) (*Cluster, error) {
 	}
 	return &Cluster{
 		Server: cfg.Host, Namespace: namespace, selector: selector, close: transport.CloseIdleConnections,
-		client: client, dynamic: objects, owners: map[types.UID]owner{},
+		client: client, dynamic: objects, owners: map[types.UID]owner{}, settle: defaultSettle,
 	}, nil
 }
 

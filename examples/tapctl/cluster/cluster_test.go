@@ -86,12 +86,13 @@ func newCluster(objects ...runtime.Object) (*Cluster, *fake.Clientset, <-chan st
 	})
 	return &Cluster{
 		Namespace: "n", selector: labels.Everything(), client: client, dynamic: dynamicfake.NewSimpleDynamicClient(scheme.Scheme, objects...),
-		close: func() {}, owners: map[types.UID]owner{},
+		close: func() {}, owners: map[types.UID]owner{}, settle: time.Millisecond,
 	}, client, watching
 }
 
 // Each kind of resource has the pods that belong to it.
 func TestPods(t *testing.T) {
+	t.Parallel()
 	pending := running("pending", "StatefulSet", "db", "")
 	account := running("account", "", "", "10.0.0.8")
 	account.Spec.ServiceAccountName = "robot"
@@ -167,6 +168,7 @@ func TestPodProxy(t *testing.T) {
 
 // Watch yields the pods after each change.
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	c, client, watching := newCluster(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, running("a", "", "", "10.0.0.1"))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

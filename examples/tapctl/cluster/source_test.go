@@ -68,6 +68,7 @@ func tapped(t *testing.T, name, ip string) *corev1.Pod {
 
 // The taps of all pods are merged. Pods that come and go are followed.
 func TestSource(t *testing.T) {
+	t.Parallel()
 	db := running("db", "", "", "10.0.0.9")
 	unmeshed := running("unmeshed", "StatefulSet", "web", "10.0.0.8")
 	unmeshed.Spec.Containers = unmeshed.Spec.Containers[:1]

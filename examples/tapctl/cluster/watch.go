@@ -22,9 +22,9 @@ import (
 	"github.com/gotower/gotower/internal/backoff"
 )
 
-// settle is how long Watch waits after a change of a pod before it yields all pods. Changes
-// within this time cause only one item.
-const settle = 100 * time.Millisecond
+// defaultSettle is how long Watch waits after a change of a pod before it yields all pods.
+// Changes within this time cause only one item.
+const defaultSettle = 100 * time.Millisecond
 
 // condition selects the pods of a resource. The pods of a Service are those that match its
 // selector.
@@ -152,7 +152,7 @@ func (c *Cluster) Watch(ctx context.Context, resources []Resource) iter.Seq2[*Po
 				continue
 			case <-changed:
 			}
-			if !informer.HasSynced() || backoff.Sleep(ctx, settle) != nil {
+			if !informer.HasSynced() || backoff.Sleep(ctx, c.settle) != nil {
 				continue
 			}
 			pods, err := c.pods(ctx, informer.GetStore().List(), wanted)

@@ -67,6 +67,7 @@ func client(t *testing.T, addr string) tap.Process {
 }
 
 func TestLiveWithoutTerminal(t *testing.T) {
+	t.Parallel()
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
 	require.NoError(t, err)
 	defer out.Close()
@@ -108,6 +109,7 @@ func refuser(t *testing.T) string {
 
 // A permanent rejection is reported. It ends Live if no other process is left.
 func TestLiveRejections(t *testing.T) {
+	t.Parallel()
 	refusing := client(t, refuser(t))
 	_, err := Collect(t.Context(), Config{Processes: []tap.Process{refusing}, Warn: func(err error) { t.Error("said twice", err) }})
 	require.ErrorContains(t, err, "not you")

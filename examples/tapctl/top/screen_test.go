@@ -267,6 +267,7 @@ func TestQuit(t *testing.T) {
 // For any keys and any size, the drawn lines fit the screen and have no control characters
 // except colors.
 func TestScreenAnyInput(t *testing.T) {
+	t.Parallel()
 	keys := []string{
 		"up", "down", "pgup", "pgdown", "home", "end", "enter", "esc", "backspace", "a", "d", "left", "right", "p", "w", "h", "r", "f", "/", "?",
 		"1", "5", "9", "x", "o", "ctrl+u",

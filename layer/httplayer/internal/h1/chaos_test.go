@@ -176,7 +176,8 @@ func chaosClient(t *testing.T, addr string, rng *rand.Rand, ids *atomic.Int64) (
 // TestChaos aborts on both sides at random. Each response belongs to its request,
 // each connection is released once, and nothing is left behind.
 func TestChaos(t *testing.T) {
-	duration := time.Second
+	t.Parallel()
+	duration := 500 * time.Millisecond
 	if os.Getenv("GOTOWER_TESTS") == "full" {
 		duration = time.Minute
 	}

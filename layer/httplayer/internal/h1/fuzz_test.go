@@ -372,6 +372,7 @@ func FuzzChunks(f *testing.F) {
 
 // The fuzz targets run on the seeds; this mutates them a little in each test.
 func TestMutatedMessages(t *testing.T) {
+	t.Parallel()
 	parts := []string{
 		"\r\n", "\n", "\r", " ", "\t", "\x00", "\x7f", "\x80", ":", ",", ";", "0", "5", "+5", "chunked", "gzip, chunked",
 		"Content-Length: 5\r\n", "Transfer-Encoding: chunked\r\n", "Transfer-Encoding:\x0bchunked\r\n", "Host: b\r\n", "Connection: close\r\n",

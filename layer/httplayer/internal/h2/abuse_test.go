@@ -13,6 +13,7 @@ import (
 // TestServerAcceptsHonestClients has many cancellations and control frames that must not be
 // taken for an attack.
 func TestServerAcceptsHonestClients(t *testing.T) {
+	t.Parallel()
 	s := serve(t, message.ServerConfig{MaxStreamResets: 100, Handler: handler()})
 	t.Run("cancels answered streams", func(t *testing.T) {
 		c := dial(t, s.addr, &ClientConfig{})

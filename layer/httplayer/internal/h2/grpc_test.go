@@ -252,6 +252,7 @@ func testGRPC(t *testing.T, s *grpcServer, addr string) {
 
 // TestGRPCStress mixes calls, cancellations and clients.
 func TestGRPCStress(t *testing.T) {
+	t.Parallel()
 	s := newGRPCServer(t)
 	addr := proxy(t, s.addr, message.ServerConfig{MaxStreamResets: 500}, ClientConfig{}).addr
 	until := time.Now().Add(time.Second)

@@ -3,6 +3,7 @@ package h2
 import (
 	"context"
 	"errors"
+	"flag"
 	"io"
 	"log/slog"
 	"net"
@@ -21,7 +22,14 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Most parallel tests wait, so more of them than CPUs may run.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // testTimeout is the longest wait for what must happen, on a loaded machine.
 const testTimeout = time.Minute
