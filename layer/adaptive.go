@@ -182,8 +182,8 @@ func (l *adaptiveLimit[Req, Rsp]) changed() {
 	l.to.Limit.Set(float64(n))
 }
 
-// Data does nothing. With the method End it makes the service itself the [Observer] of each
-// response, because a separate Observer would be an allocation.
+// Data does nothing. The service has the methods of an [Observer] and observes each response
+// itself, because a separate Observer would be an allocation.
 func (l *adaptiveLimit[Req, Rsp]) Data(int) {}
 
 func (l *adaptiveLimit[Req, Rsp]) End(error) {

@@ -107,8 +107,8 @@ func (c *adaptiveControl) set(limit float64) {
 
 // follow moves base, the estimated latency without a queue, towards latency, the mean of a window
 // that was not a probe. The argument used reports whether more than half of the limit was used. If
-// used is true, a latency above base is ignored unless the limit is at its minimum, because the
-// latency may come from a queue.
+// used is true and the limit is above its minimum, a latency above base is ignored, because it may
+// come from a queue.
 func (c *adaptiveControl) follow(latency float64, used bool) {
 	switch over := latency - c.base; {
 	case c.base == 0:
@@ -156,10 +156,10 @@ func (c *adaptiveControl) giveUp() int64 {
 	return int64(c.enforced)
 }
 
-// probed processes the window of a probe. If the latency fell in proportion to the limit, inner
-// still has a queue, and the probe continues with half the limit. If the latency of its first
-// window is much longer than base, the probe also continues, because one measurement may be wrong.
-// In all other cases, and if the limit was not used up or is at its minimum, the probe ends. Then
+// probed processes the window of a probe. The probe ends if no latency was measured, the limit was
+// not used up, or the limit is at its minimum. Otherwise it continues with half the limit in two
+// cases. If the latency fell in proportion to the limit, inner still has a queue. If the latency of
+// its first window is much longer than base, one measurement may be wrong. When the probe ends,
 // probed updates base if a latency was measured.
 func (c *adaptiveControl) probed(w adaptiveWindow) {
 	c.set(c.limit * max(1-w.droppedShare(), adaptiveShrink))

@@ -111,7 +111,7 @@ type cacheEntry[K comparable, Req, Rsp any] struct {
 	since time.Time // the time of that sweep
 }
 
-// Data does nothing. With the method End it makes the entry itself the [Observer] of each response,
+// Data does nothing. The entry has the methods of an [Observer] and observes each response itself,
 // because a separate Observer would be an allocation.
 func (e *cacheEntry[K, Req, Rsp]) Data(int) {}
 

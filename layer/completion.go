@@ -251,9 +251,9 @@ func callUntil[Req, Rsp any](
 	return rsp, nil
 }
 
-// dropUnless is deferred by the method Call of a layer. If *returned is false, Call returned an
-// error or ended by a panic or Goexit. Then dropUnless discards *rsp, the response, if *err is nil.
-// It also calls End of the Observer in the argument to, which may be nil.
+// dropUnless is deferred by the method Call of a layer. It does nothing if *returned is true.
+// Otherwise Call returned an error or ended by a panic or Goexit. If *err is nil, dropUnless then
+// discards the response *rsp. After that it calls to.End if to is not nil.
 func (o *options[Rsp]) dropUnless(returned *bool, rsp *Rsp, err *error, to Observer) {
 	if !*returned {
 		o.dropThenEnd(*rsp, *err, to)
@@ -292,8 +292,8 @@ type observedStream struct {
 	io.Writer
 }
 
-// observedConn is the wrapper of an upgraded connection that has the method CloseWrite. An
-// observedStream wraps an upgraded connection without this method.
+// observedConn wraps an upgraded connection with the method CloseWrite, and has this method, too.
+// An observedStream wraps an upgraded connection without this method.
 type observedConn struct {
 	*observedBody
 	io.Writer

@@ -152,8 +152,9 @@ type Attempts struct {
 // may be called: Add does nothing, and the set is empty.
 func AttemptsFromContext(ctx context.Context) *Attempts { return PickInfoFromContext(ctx).Attempts }
 
-// attemptsContext is the context in which [Retry] and [Hedge] send a request. It has the [Attempts]
-// of the caller's context. If that has none, it has a new empty one.
+// attemptsContext is the context in which [Retry] and [Hedge] send a request. If the caller's
+// context has [Attempts], the attemptsContext has the same Attempts. Otherwise it has new, empty
+// Attempts.
 type attemptsContext struct {
 	reqctx.Wrapper // wraps the caller's context
 

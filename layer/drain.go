@@ -75,8 +75,8 @@ func (s *drained[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 	return callUntil(ctx, s.Service, req, &s.options, s)
 }
 
-// Data does nothing. With the method End it makes the service itself the [Observer] of each
-// response, because a separate Observer would be an allocation.
+// Data does nothing. The service has the methods of an [Observer] and observes each response
+// itself, because a separate Observer would be an allocation.
 func (s *drained[Req, Rsp]) Data(int) {}
 
 func (s *drained[Req, Rsp]) End(error) { s.by.leave() }

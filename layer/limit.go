@@ -72,8 +72,8 @@ func (l *limit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error
 
 func (l *limit[Req, Rsp]) hasRoom() bool { return l.inFlight.Load() < l.max }
 
-// Data does nothing. With the method End it makes the service itself the [Observer] of each
-// response, because a separate Observer would be an allocation.
+// Data does nothing. The service has the methods of an [Observer] and observes each response
+// itself, because a separate Observer would be an allocation.
 func (l *limit[Req, Rsp]) Data(int) {}
 
 func (l *limit[Req, Rsp]) End(error) {

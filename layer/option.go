@@ -108,8 +108,8 @@ func acquire(n *atomic.Int64, max int64) bool {
 	}
 }
 
-// awaitRoom is the method Ready of a layer with a limit. It returns nil when room returns true and
-// next is ready. It calls room again whenever freed is notified.
+// awaitRoom waits until room returns true and next is ready. It calls room again whenever freed is
+// notified. The method Ready of a layer with a limit calls awaitRoom.
 func awaitRoom[Req, Rsp any](ctx context.Context, freed *notify.Broadcast, room func() bool, next Service[Req, Rsp]) error {
 	for {
 		if err := freed.Wait(ctx, room); err != nil {

@@ -253,8 +253,8 @@ func (r *reconnect[Req, Rsp]) drop(link *reconnectLink[Req, Rsp], cause error) {
 	r.failure(link.since, cause)
 }
 
-// reject returns the rejection of a request or a Ready for which no connection exists. The argument
-// cause is the cause of the context that ended a Ready. For a request it is nil.
+// reject returns the error of Call or Ready if no connection exists. If the context of Ready has
+// ended, the argument cause is the cause of this context. For Call, it is nil.
 func (r *reconnect[Req, Rsp]) reject(cause error) error {
 	if cause == ErrNotReady { //nolint:errorlint // the cause of the context of Poll
 		cause = nil

@@ -42,10 +42,10 @@ var (
 	errReplayBroken = errors.New("reading the request body panicked")
 )
 
-// ReplayBody returns a BodyReplay with the source body, which it does not read yet. If get
-// is not nil, each further attempt sends a body that get returns. Otherwise the BodyReplay
-// stores up to limit bytes. If limit is 0 or less, the body can be sent again until its
-// first byte was read.
+// ReplayBody returns a BodyReplay with the argument body as its source. ReplayBody itself does not
+// read the source. If get is not nil, each further attempt sends a body that get returns. Otherwise
+// the BodyReplay stores up to limit bytes. If limit is 0 or less, the body can be sent again until
+// its first byte was read.
 //
 // The source is closed once, when End was called and no reader is open. An attempt that is rejected
 // does not close its reader. If the last attempt is rejected, the source therefore stays open until

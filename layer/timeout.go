@@ -139,7 +139,7 @@ func (l *timeLimit) node(after time.Duration) Node {
 // End cancels the context.
 type requestContext struct{ reqctx.Context }
 
-// Data implements [Observer].
+// Data does nothing. It is part of [Observer].
 func (c *requestContext) Data(int) {}
 
 // End cancels the context when the response has ended. It may be called more than once.
