@@ -304,8 +304,8 @@ func statusOK() []string { return []string{"0"} }
 // message. The method Data of other observers gets 1 for each message.
 type sizeObserver struct{ layer.Observer }
 
-// reportMessage calls o.Data for the message m. The argument is the length of m if o is a
-// sizeObserver, and otherwise 1.
+// reportMessage reports the message m to o. It calls o.Data with the length of m if o is a
+// sizeObserver, and with 1 otherwise.
 func reportMessage(o layer.Observer, m any) {
 	if s, ok := o.(sizeObserver); ok {
 		s.Data(sizeOf(m))

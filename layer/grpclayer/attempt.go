@@ -90,9 +90,9 @@ func (a *attempt) withDetails(err error, header, trailer metadata.MD) error {
 	return &callError{err: err, limit: limit, pushback: trailer.Get(pushbackKey), header: header, trailer: trailer}
 }
 
-// limit returns an error if the time limit of a layer canceled the call. gRPC returns
-// CANCELLED in this case, and only the cause of the context has the error of the limit.
-// For any other err or cause, limit returns nil.
+// limit returns the error of a layer's time limit if that limit canceled the call, and otherwise
+// nil. After such a cancellation, gRPC returns CANCELLED, and only the cause of the context has the
+// error of the limit. This error matches [context.DeadlineExceeded].
 func (a *attempt) limit(err error) error {
 	if status.Code(err) != codes.Canceled {
 		return nil

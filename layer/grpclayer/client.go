@@ -487,9 +487,9 @@ func (u *clientUnary) setResults(rsp *Reply, err error) {
 	}
 }
 
-// split divides opts. The result resultOpts has the options for which isResult returns true, which
-// return results to the caller once per call. The result rest has the others, which each attempt
-// gets.
+// split divides opts. The result resultOpts has the options for which isResult returns true. These
+// options return results to the caller once per call. The result rest has the other options, which
+// each attempt gets.
 func split(opts []grpc.CallOption, isResult func(grpc.CallOption) bool) (rest, resultOpts []grpc.CallOption) {
 	if !slices.ContainsFunc(opts, isResult) {
 		return opts, nil

@@ -86,9 +86,9 @@ func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, e
 	return layer.Drain[*Call](d, layer.WithCompletion(Completion), layer.WithTarget[*Reply](addr))(l), nil
 }
 
-// awaitReady connects and waits until the connection is established. It returns an error if
-// connecting fails or limit ends. Connect ends the state Idle. If the state is Idle again, the
-// connection was established and then lost, and awaitReady returns errLost.
+// awaitReady calls Connect of the gRPC connection and waits until the connection is established. It
+// returns an error if connecting fails or limit ends. If the state is Idle after Connect, the
+// connection was established and then lost. In this case awaitReady returns errLost.
 func (l *controlLink) awaitReady(limit context.Context) error {
 	l.cc.Connect()
 	for {

@@ -22,10 +22,10 @@ import (
 // ctx of a discover.MakeService ends when the instance is removed and its last response has
 // ended.
 //
-// If f returns an error or no endpoint, the service rejects all requests with
-// [layer.ErrClosed], and the rejections wrap the error of f. f is called again when the
-// instance returns after a removal, as in go-kit. An f that blocks delays neither calls
-// nor other instances of a balancer.
+// If f returns an error or no endpoint, the service rejects all requests with [layer.ErrClosed],
+// and the rejections wrap the error of f. f is called again when the instance returns after a
+// removal, as in go-kit. While f blocks, it delays neither the calls nor the other instances of a
+// balancer.
 func Factory[Req, Rsp any](f sd.Factory) func(ctx context.Context, instance string) layer.Service[Req, Rsp] {
 	if f == nil {
 		panic("kitlayer: nil factory")

@@ -21,9 +21,9 @@ import (
 //
 // Errors: errors of the middleware and of inner are returned unchanged. If the middleware itself
 // rejects a request, as a limiter does, its error does not match [layer.ErrNotReady]. A middleware
-// may call inner several times for a request. If one of these calls was admitted, it must not
-// return the rejection of another, because an outer layer would send the request again. If the
-// middleware changes the type of a message, the call fails with a [TypeError].
+// may call inner several times for a request. If inner admitted one of these calls, the middleware
+// must not return the rejection of another, because an outer layer would send the request again. If
+// the middleware changes the type of a message, the call fails with a [TypeError].
 //
 // Cost: one allocation for each message that is not a pointer.
 func Layer[Req, Rsp any](mw endpoint.Middleware) layer.Layer[Req, Rsp] {

@@ -151,8 +151,9 @@ func cancelReady[Req, Rsp any](e env[Req, Rsp], round int) {
 	}
 }
 
-// cancelHead cancels the first of three waiting calls at the same time as it admits one
-// call. Exactly one call must be served then. The remaining ones must be served later.
+// cancelHead cancels the first of three waiting calls at the same time as it admits one call. It
+// checks that this admission serves exactly one call. It then admits and checks the other calls
+// that were not canceled.
 func (r *rig[Req, Rsp]) cancelHead(round int) {
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	head := r.call(ctx, plan{})

@@ -10,9 +10,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// checkRejected returns an error unless the call p returned a rejection that matches
-// cause. If cause is nil, every rejection except ErrClosed is accepted. It also checks
-// that the request is unchanged. At the end of the check, the request is compared again.
+// checkRejected returns an error unless the call p returned a rejection that matches cause. If
+// cause is nil, every rejection except ErrClosed is accepted. It also checks that the request is
+// unchanged. When the whole check ends, rejected.checkAgain repeats this comparison.
 func (r *rig[Req, Rsp]) checkRejected(p *probe[Req, Rsp], cause error) error {
 	switch {
 	case !r.awaitRetries(p):

@@ -104,8 +104,8 @@ func canceledInPause[Req, Rsp any](e env[Req, Rsp]) {
 	}
 }
 
-// retryableResponses makes two calls with responses that must be retried. In the first call
-// all responses are retryable, in the second one only the first response.
+// retryableResponses checks that a call with retries returns one complete response. It makes two
+// calls. In the first call all responses are retryable, in the second call only the first response.
 func retryableResponses[Req, Rsp any](e env[Req, Rsp]) {
 	if e.Retryable == nil {
 		return

@@ -97,8 +97,8 @@ func run[Req, Rsp any](t *testing.T, validate func() (*subject[Req, Rsp], error)
 	}
 }
 
-// verify runs the check in the current bubble. It then checks the rejected requests again
-// and looks for leaked goroutines.
+// verify runs the check in the current bubble. It then checks that the rejected requests were
+// neither changed nor served later, and looks for leaked goroutines.
 func (c check[Req, Rsp]) verify(s *subject[Req, Rsp]) error {
 	before := goroutines()
 	ctx, cancel := context.WithCancelCause(context.Background())

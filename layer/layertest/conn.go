@@ -111,7 +111,8 @@ type stream struct {
 	reader, writer end
 }
 
-// end is the state of the reader or of the writer of a stream.
+// end is one side of a stream, the reader or the writer. It records whether this side was closed,
+// and its deadline.
 type end struct {
 	stopped  error // the error of calls after this side was closed; nil before
 	deadline time.Time

@@ -22,8 +22,8 @@ type Response struct {
 	Body   io.ReadCloser // may be nil
 }
 
-// newRequest and newResponse return the i-th message if the spec has no functions Request
-// and Response.
+// newRequest and newResponse return the i-th message. They are the defaults of the functions
+// Request and Response in a spec.
 func newRequest(i int) *Request {
 	return &Request{ID: i, Header: map[string]string{"kind": "request"}}
 }

@@ -58,8 +58,8 @@ func (m *Mock[Req, Rsp]) Deny() {
 	m.allowed = 0
 }
 
-// Serve sets the function that responds to the requests that are admitted from now on. f
-// runs on the goroutine of the caller, so it may wait, panic or call runtime.Goexit.
+// Serve sets the function that responds to the requests that are admitted from now on. Call runs f
+// on the goroutine of its caller, so f may wait, panic or call runtime.Goexit.
 func (m *Mock[Req, Rsp]) Serve(f func(ctx context.Context, req Req) (Rsp, error)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

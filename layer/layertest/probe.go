@@ -139,8 +139,8 @@ func (p *probe[Req, Rsp]) close() {
 	}
 }
 
-// returned reports whether the call has returned. If it has, the results of the call in the fields
-// rsp to exited may be read.
+// returned reports whether the call has returned. If it has, the results in the fields after done
+// may be read.
 func (p *probe[Req, Rsp]) returned() bool { return isClosed(p.done) }
 
 func isClosed(c <-chan struct{}) bool {

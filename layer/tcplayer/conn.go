@@ -30,8 +30,8 @@ type bufferedConn struct {
 }
 
 // OverrideAddrs returns a connection that wraps conn and has other addresses. RemoteAddr returns
-// client, and LocalAddr returns server. If client is invalid, RemoteAddr returns the address that
-// conn has. The same applies to server and LocalAddr.
+// client, or the address of conn if client is invalid. LocalAddr returns server, or the address of
+// conn if server is invalid.
 //
 // The result has ReadFrom, WriteTo and CloseWrite, so that the kernel can still copy
 // between two TCP connections. NetConn returns conn.

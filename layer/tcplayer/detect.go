@@ -16,8 +16,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Protocols has the servers of [Detect], by protocol. A connection goes to Opaque if the
-// server of its protocol is nil. It is reset if Opaque is nil, too.
+// Protocols has the servers of [Detect], by protocol. If the server of a protocol is nil, Opaque
+// gets the connections of this protocol. If Opaque is also nil, they are reset.
 type Protocols struct {
 	HTTP1, HTTP2, Opaque Server
 }
@@ -32,12 +32,12 @@ type Protocols struct {
 // server sends first. Its later bytes are not checked: a late HTTP request can carry forged
 // identity headers, as in linkerd's proxy. [WithSkipDetect] avoids the wait.
 //
-// Admission: the chosen server decides. A rejected connection stays open if no byte was read from
-// it. This holds for a TCP connection on Linux. Other rejected connections are reset, with an error
-// that does not match [layer.ErrNotReady]. Ready returns nil if one server is ready. Otherwise it
-// waits for the last server that is not nil. Cancellation: the end of ctx ends the wait and resets
-// the connection. Body: Detect removes the read deadline of the connection. Cost: 1 KiB and two
-// system calls for each connection.
+// Admission: the chosen server decides. On Linux, a rejected TCP connection stays open, because the
+// kernel still has its first bytes. Other connections stay open only if no byte was read before the
+// rejection. Otherwise they are reset, with an error that does not match [layer.ErrNotReady]. Ready
+// returns nil if one server is ready. Otherwise it waits for the last server that is not nil.
+// Cancellation: the end of ctx ends the wait and resets the connection. Body: Detect removes the
+// read deadline of the connection. Cost: 1 KiB and two system calls for each connection.
 //
 // Errors: errors of the server are returned unchanged. Other errors are a [layer.Error]. It
 // matches [layer.ErrNoRoute] without a server, and [io.ErrUnexpectedEOF] if the client

@@ -220,8 +220,8 @@ func hasHeader(conn net.Conn) bool {
 	return ok && state.NegotiatedProtocol == TransportProtocol
 }
 
-// withPort returns a wrapper of conn for the bytes after the header h. If h has no name, LocalAddr
-// of the wrapper has the port of h.
+// withPort wraps conn. The wrapper records that the header h was read from conn. If h has no name,
+// LocalAddr of the wrapper has the port of h instead of that of conn.
 func withPort(conn net.Conn, h TransportHeader) net.Conn {
 	f := &bufferedConn{Conn: conn, took: true}
 	if isOwnAddress := addrPort(conn.LocalAddr()); isOwnAddress.IsValid() && h.Name == "" {

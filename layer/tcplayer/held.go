@@ -54,7 +54,8 @@ func UntilClosed(ctx context.Context, conn net.Conn, o layer.Observer) net.Conn 
 	return h
 }
 
-// observedConn is the connection that UntilClosed returns.
+// observedConn wraps a connection for UntilClosed. It notifies observers of each Read and of the
+// end of the connection.
 type observedConn struct {
 	net.Conn
 
@@ -163,8 +164,9 @@ func (h *observedConn) endDirection(which *bool) {
 	}
 }
 
-// failed is called with the error of a Read or Write, and returns the error for the caller. It also
-// ends the observation with err. It does not end it if a deadline or an earlier Close caused err.
+// failed handles the error err of a Read or Write. If the context has ended, it returns an error
+// with the cause of the context. Otherwise it returns err, and ends the observation with err unless
+// a deadline or an earlier Close caused err.
 func (h *observedConn) failed(err error) error {
 	switch {
 	case h.broken.Load() != nil:

@@ -140,7 +140,7 @@ func (m *Meter) WrapDial(
 	}
 }
 
-// meteredConn is the connection that Meter.Conn returns. It buffers no bytes.
+// meteredConn wraps a connection for a Meter and counts its bytes and its end. It buffers no bytes.
 type meteredConn struct {
 	net.Conn
 	meter *Meter

@@ -35,7 +35,7 @@ func peek(conn net.Conn, g peekSpec) (ok bool, seen []byte, err error) {
 	return true, p.seen, p.err
 }
 
-// peekState is the state of one call of peek.
+// peekState has the arguments, the buffer and the results of one call of peek.
 type peekState struct {
 	peekSpec
 	conn      net.Conn
