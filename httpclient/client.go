@@ -105,8 +105,8 @@ func (c *Client) Call(ctx context.Context, req *http.Request) (*http.Response, e
 	return c.stack.Call(ctx, req)
 }
 
-// Ready waits until the queue has room. It does not wait for an endpoint, as [Client.WaitReady]
-// does.
+// Ready waits until the queue has room. Unlike [Client.WaitReady], it does not wait for an
+// endpoint.
 func (c *Client) Ready(ctx context.Context) error { return c.stack.Ready(ctx) }
 
 // RoundTrip implements [http.RoundTripper].

@@ -116,8 +116,8 @@ func WithStickySession(cookie string) Option {
 	return option(func(o *options) { o.sticky = cookie })
 }
 
-// Metrics provides the instruments in which a Client records its measurements, for each target.
-// Packages promtower and oteltower have implementations.
+// Metrics provides instruments for each target. A Client records its measurements in those of its
+// target. Packages promtower and oteltower have implementations.
 type Metrics interface {
 	Layer(target string) layer.Instruments
 	Balance(target string) balance.Instruments

@@ -42,10 +42,10 @@ func (b Backoff) Validate() error {
 	return nil
 }
 
-// OrDefault returns a valid copy of b. The zero Backoff becomes [Default]. In any other Backoff, a
-// Max of 0 or less becomes the default Max, or Min if that is longer. Then a Min of 0 or less
-// becomes the default Min, or Max if that is shorter. Then a Max below Min becomes Min. Jitter is
-// limited to 0 to 100.
+// OrDefault returns a valid copy of b. The zero Backoff becomes [Default]. Any other Backoff is
+// corrected in this order. A Max of 0 or less becomes the longer of Min and the default Max. A Min
+// of 0 or less becomes the shorter of Max and the default Min. A Max below Min becomes Min. Jitter
+// is limited to 0 to 100.
 func (b Backoff) OrDefault() Backoff {
 	def := Default()
 	if b == (Backoff{}) {

@@ -11,7 +11,8 @@ import (
 // Labels returns the labels of a client. The argument source is the address of the client, and
 // state is nil without TLS. With TLS, the label tls is "true", and client_id is the result of
 // [Client] unless that is "". Without TLS, the label tls is "loopback" for a loopback address and
-// "no_tls_from_remote" for any other address. Without TLS and an address, the result is nil.
+// "no_tls_from_remote" for any other address. If state is nil and source is invalid, the result is
+// nil.
 func Labels(source netip.AddrPort, state *tls.ConnectionState) map[string]string {
 	switch {
 	case state != nil:

@@ -32,9 +32,9 @@ func (h *Histogram) Add(d time.Duration) {
 	}
 }
 
-// bounds has the upper end v of each bucket of one octave: 2^(1/8), 2^(2/8), and so on to 2. It
-// stores v as math.Float64bits(v) - math.Float64bits(1), because the function bucket compares this
-// with the mantissa of a number.
+// bounds has the upper end v of each bucket of one octave: 2^(1/8), 2^(2/8), and so on to 2. Each
+// element is the difference math.Float64bits(v) - math.Float64bits(1), because the function bucket
+// compares this difference with the mantissa of a number.
 var bounds = func() (b [PerOctave]uint64) { //nolint:gochecknoglobals // a constant table
 	for i := range b {
 		b[i] = math.Float64bits(math.Exp2(float64(i+1)/PerOctave)) - math.Float64bits(1)
@@ -55,9 +55,9 @@ func bucket(x float64) int {
 	return int(bits>>52)*PerOctave + int(i)
 }
 
-// Quantile returns an estimate of the shortest duration that is not exceeded by the share q of the
-// counted durations. The result is limited to the range from shortest to longest. For a quantile in
-// the last bucket, Quantile returns the argument longest, because that bucket has no upper bound.
+// Quantile returns an estimate of the q-quantile of the counted durations, such as the median if
+// q is 0.5. The result is limited to the range from shortest to longest. For a quantile in the last
+// bucket, Quantile returns the argument longest, because that bucket has no upper bound.
 func (h *Histogram) Quantile(q float64, shortest, longest time.Duration) time.Duration {
 	var total uint64
 	for _, n := range h {

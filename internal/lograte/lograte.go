@@ -57,7 +57,7 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &handler{h.Handler.WithGroup(name), h.limits}
 }
 
-// limits has the counts of all messages.
+// limits counts the records of each message and level.
 type limits struct {
 	mu      sync.Mutex
 	repeats map[message]*repeats

@@ -147,9 +147,9 @@ func (c *Context) Cancel(cause error) {
 	c.endLocked(canceled, cmp.Or(cause, context.Canceled), false)
 }
 
-// Release ends the context as Cancel(nil) does, at the end of a request. Release is faster
-// than Cancel, because it does not check whether the parent or the deadline has already
-// ended the context.
+// Release ends the context, as Cancel(nil) does. Components call it at the end of a request.
+// Release is faster than Cancel, because it does not check whether the parent or the deadline has
+// already ended the context.
 func (c *Context) Release() {
 	if c.state.CompareAndSwap(idle, released) {
 		return
@@ -158,10 +158,10 @@ func (c *Context) Release() {
 	c.endLocked(canceled, context.Canceled, false)
 }
 
-// Lift removes the time limit. It returns false if the limit has already ended the context. If no
-// component watches the context (by Done, AfterFunc or Watch), only Err, Cause, Expired and Cancel
-// check the limit. If none of them was called since the limit passed, Lift still returns true, and
-// the context continues.
+// Lift removes the time limit. It returns false if the limit has already ended the context. The
+// limit has a timer only after a call of Done, AfterFunc or Watch. Without a timer, only Err,
+// Cause, Expired and Cancel check the limit. If none of them was called after the limit passed,
+// Lift returns true, and the context continues.
 func (c *Context) Lift() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

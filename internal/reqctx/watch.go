@@ -82,8 +82,8 @@ type watchers struct {
 	more  map[Watcher]struct{}
 }
 
-// doneChan is the channel that [Context.Done] returns. It is a [Watcher], and always first[0] of a
-// set of watchers.
+// doneChan is the channel that [Context.Done] returns. It is a [Watcher]. In a set of type
+// watchers, a doneChan is always the element first[0].
 type doneChan chan struct{}
 
 func (d doneChan) ContextDone(error) { close(d) }

@@ -92,7 +92,7 @@ func (l *Latest[T]) wake() {
 	}
 }
 
-// Changes has the latest value of a source, and its error if the reader has not seen it.
+// Changes has the latest value of a source, and the latest error if the error is new to the reader.
 type Changes[T any] struct {
 	Value T
 	Fresh bool            // whether Value is new
