@@ -295,7 +295,8 @@ func newRing() *ring {
 
 func newTable(size int) *table { return &table{size, make([]slot, size+leastSlots)} }
 
-// slotOf returns the index of the slot that a place determines.
+// slotOf returns the index of the slot for a point with the place at, which is at·size/2⁶⁴. If this
+// slot is taken, the point is in one of the next slots.
 func (t *table) slotOf(at uint64) int {
 	i, _ := bits.Mul64(at, uint64(t.size))
 	return int(i)

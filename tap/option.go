@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Option configures a layer of [Layer] or [Connections].
+// Option configures a layer that [Layer] or [Connections] returns.
 type Option interface{ apply(p *place) }
 
 // Direction specifies whether the requests of a layer are inbound or outbound. It is an

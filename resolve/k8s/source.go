@@ -73,9 +73,9 @@ func (s *source) settle() {
 	s.listing.Unlock()
 }
 
-// WatchWithContext watches the objects that scope selects. It hides the type of an error,
-// because after some types a Reflector repeats the watch itself, with a backoff that it
-// resets only after two minutes.
+// WatchWithContext watches the objects that scope selects. A returned error has the text of the
+// original error, but not its type. Otherwise, after some types, the Reflector would repeat the
+// watch itself, with a backoff that it resets only after two minutes.
 func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	s.note()
 	w, err := s.open(ctx, s.scoped(o))

@@ -36,8 +36,9 @@ type peer struct {
 	tapOptions []tap.Option
 }
 
-// peer returns the peer for the endpoint of t. If the endpoint has an address of this pod,
-// connections use cleartext and the port of the endpoint, not the port of a proxy.
+// peer returns the peer for the endpoint of t. If the address of the endpoint belongs to this pod,
+// the proxy connects to it in cleartext. It then uses the port of the endpoint itself, not the port
+// of a proxy.
 func (o *Outbound) peer(t discover.Target) peer {
 	e, p := t.Endpoint, peer{Target: t}
 	own := slices.Contains(o.Own, e.Addr.Addr().Unmap())
