@@ -12,9 +12,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// entry is a destination, converted to messages of the API. Its fields must not change,
-// because the streams of the name share the entry. A nil entry means a name that is not
-// configured.
+// entry is one destination, converted to messages of the API. Its fields must not change,
+// because all streams for the destination share the entry. A nil entry stands for a name that
+// is not configured.
 type entry struct {
 	absent    bool
 	labels    map[string]string
@@ -69,9 +69,10 @@ func compile(cfg Config) (map[string]*entry, error) {
 	return entries, errors.Join(errs...)
 }
 
-// addPolicies sets the policies of the entries of IP addresses. It skips an entry if its
-// profile contains no name. Otherwise the policy is that of the entry of this name, or else
-// the default policy for the name.
+// addPolicies sets the policies of the entries of IP addresses. It copies each policy from the
+// entry for the name in the profile, with the same port. If that entry is missing or has no
+// policy, it sets the default policy for the name. If the profile has no name, the policy does
+// not change.
 func addPolicies(entries map[string]*entry) {
 	for key, e := range entries {
 		if t, err := parseTarget(key); err == nil {
@@ -80,10 +81,10 @@ func addPolicies(entries map[string]*entry) {
 	}
 }
 
-// addPolicy sets the policy of e, the entry of t. It has no effect unless t is an IP
-// address and the profile of e contains a name. The policy comes from policyOf for this
-// name and the port of t. If policyOf returns nil, addPolicy sets the default policy for
-// the name.
+// addPolicy sets the policy of e if its target t is an IP address. The policy is the result of
+// policyOf for the name in the profile of e and the port of t. If this result is nil,
+// addPolicy sets the default policy for the name. If the profile has no name, the policy does
+// not change.
 func (e *entry) addPolicy(t target, policyOf func(target) *outbound.OutboundPolicy) {
 	if name := e.profile.GetFullyQualifiedName(); t.ip && name != "" {
 		t = target{host: strings.ToLower(name), port: t.port}

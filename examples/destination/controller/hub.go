@@ -10,8 +10,9 @@ import (
 // the controller guards both.
 type hub[K comparable, M any] map[K]map[*subscription[M]]struct{}
 
-// subscription is the queue of the messages of one stream. A sender must hold the lock of
-// the controller to add a message or to close the channel slow.
+// subscription is the queue of the messages of one stream. If a message does not fit in the
+// queue, the sender closes the channel slow, which ends the stream. A sender must hold the
+// lock of the controller.
 type subscription[M any] struct {
 	queue chan M
 	slow  chan struct{} // closed when a message does not fit in the queue
@@ -62,10 +63,10 @@ func (c *Controller) endpointUpdates(now, before *entry) []*pb.Update {
 	return now.difference(before)
 }
 
-// changes returns the message for the streams of a name when its profile or policy may have
-// changed. The argument before is the old profile or policy. The argument now is the new
-// one, and the message is all of it. If both are equal, the result is empty, except at the
-// first Set or Use.
+// changes returns the message for streams after a profile or policy may have changed. The
+// argument before is the old value. The argument now is the new value, and also the message.
+// If both values are equal, the result is empty. At the first Set or Use, the result always
+// contains the message.
 func changes[M any, P interface {
 	*M
 	proto.Message

@@ -56,9 +56,9 @@ func Parse(name string, data []byte) (Config, error) {
 	return cfg, nil
 }
 
-// decode decodes the YAML document of the file, and adds the errors in the document to r.
-// The result given reports whether the file has the field destinations. It is valid only if
-// r has no errors.
+// decode decodes the YAML document of the file, and adds the errors in the document to r. The
+// second result, named given, reports whether the file has the field destinations. It has no
+// meaning if r has errors.
 func (r *reader) decode(data []byte) (file fileYAML, given bool) {
 	all, err := documents(data)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// Values that the file cannot configure. Linkerd's policy controller sends the same values.
+// Values in messages of the API that the configuration file cannot set. Linkerd's policy
+// controller sends the same values.
 const (
 	detectTimeout   = 10 * time.Second
 	queueCapacity   = 100
@@ -135,8 +136,8 @@ func (r *reader) oneKind(y *policyYAML, protocol string) {
 }
 
 // policyMessage returns an outbound policy as a message of the API. The argument own is the
-// backend with the endpoints of t. The protocol determines which kinds of routes are in the
-// message, such as HTTP routes. If the argument routes has none of such a kind, the message
+// backend with the endpoints of t. The arguments protocol and routes determine the kinds of
+// routes in the message, such as HTTP routes. If such a kind is missing in routes, the message
 // has a default route, which sends all traffic to own.
 func policyMessage(
 	t target, protocol string, routes outboundRoutes, own *outbound.Backend, accrual *outbound.FailureAccrual,

@@ -22,8 +22,9 @@ const (
 	policyGroup  = "policy.linkerd.io"
 )
 
-// defaultMetadata returns metadata that identifies a default of the controller by its name.
-// It is for objects that do not come from a Kubernetes resource.
+// defaultMetadata returns metadata for an object that the controller itself adds, such as a
+// default route. The metadata contains the name of the object, instead of a Kubernetes
+// resource.
 func defaultMetadata(name string) *meta.Metadata {
 	return &meta.Metadata{Kind: &meta.Metadata_Default{Default: name}}
 }

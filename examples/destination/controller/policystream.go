@@ -66,8 +66,8 @@ func (s *outboundServer) unknown(name string) error {
 	return status.Errorf(codes.NotFound, "%s has no policy", name)
 }
 
-// trafficTarget returns the name or address in spec as a target. It fails with
-// InvalidArgument if spec has neither or an invalid one.
+// trafficTarget returns the name or address in spec as a target. It fails with InvalidArgument
+// if the name or address is missing or invalid.
 func trafficTarget(spec *outbound.TrafficSpec) (target, error) {
 	var t target
 	var err error

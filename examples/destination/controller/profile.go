@@ -14,11 +14,10 @@ import (
 // routeLabel is the metric label that contains the name of a route.
 const routeLabel = "route"
 
-// compileProfile checks the profile of d and returns it as a message of the API. The name
-// in the message is the name in the profile. Without a name in the profile, it is the host
-// of t, or empty if t is an IP address or d is absent. If d has no profile, the message has
-// only the name. Clients then balance requests over the endpoints, as with linkerd's
-// controller.
+// compileProfile checks the profile of d and returns it as a message of the API. The name in
+// the message is the name in the profile, or by default the host of t. The default is empty if
+// t is an IP address or d is absent. If d has no profile, the message has only the name.
+// Clients then balance requests over the endpoints, as with linkerd's controller.
 func compileProfile(t target, d Destination) (*pb.DestinationProfile, []error) {
 	msg := &pb.DestinationProfile{}
 	if !t.ip && !d.Absent {
@@ -125,10 +124,11 @@ func idempotentMethods() []string {
 	return []string{"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"}
 }
 
-// routeMessages returns the routes of the API for r, in the order in which clients match
-// them. Usually the result has one route. It has two if r applies to several methods but
-// retries only the idempotent methods, because is_retryable applies to all requests of a
-// route.
+// routeMessages returns the routes of the API for r, in the order in which clients match them.
+// Usually the result has one route. If r applies to several methods but retries only the
+// idempotent methods, the result has two routes. The first route matches only idempotent
+// methods, and only this route is retryable. One route is not enough, because is_retryable
+// applies to all requests of a route.
 func routeMessages(r Route) []*pb.Route {
 	switch {
 	case !r.Retryable || r.RetryNonIdempotent:

@@ -50,9 +50,9 @@ func (c *Controller) Use(s Source) {
 	c.loaded = true
 }
 
-// Changed looks up names and ports with open streams again. These are the names and ports
-// that depend on at least one of the objects. It queues their changes for each stream. It
-// has no effect before [Controller.Use].
+// Changed repeats the look-up of each name or port that has open streams and depends on at
+// least one of the objects. It queues the changes for these streams. It has no effect before
+// [Controller.Use].
 func (c *Controller) Changed(objects ...Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,8 +109,9 @@ func (c *Controller) look(key any, w *requested) {
 	}
 }
 
-// forget removes key from c.users, for each of the objects. After that, a change of one of
-// the objects does not cause a new look-up of key.
+// forget records in c.users that key does not depend on the objects any more. key is a target
+// or a serverKey. After that, a change of one of the objects does not cause a new look-up of
+// key.
 func (c *Controller) forget(key any, objects []Object) {
 	for _, o := range objects {
 		delete(c.users[o], key)
@@ -134,9 +135,9 @@ func (c *Controller) find(t target) (*entry, []Object, error) {
 	return e, uses, errors.Join(errs...)
 }
 
-// entry returns the entry of t, or nil if t is not configured. The source can return an
-// invalid destination for t. If t has open streams, the result is then the last valid
-// entry, and otherwise nil. The caller must hold c.mu.
+// entry returns the entry of t, or nil if t is not configured. If the source returns an
+// invalid destination for t, entry also returns nil. If t has open streams, it returns the
+// last valid entry instead. The caller must hold c.mu.
 func (c *Controller) entry(t target) *entry {
 	if c.source == nil {
 		return c.entries[t.String()]

@@ -89,9 +89,9 @@ func sendLoop[M any](queue <-chan M, send func(M) error, over <-chan struct{}) e
 	}
 }
 
-// begin runs loop, the send loop of a stream, in a new goroutine. After Stop, it does
-// nothing. The handler of the stream must not wait for loop, because loop may not end
-// before the handler returns. This happens if the client does not read.
+// begin runs loop, the send loop of a stream, in a new goroutine. After Stop, it does nothing.
+// The handler of the stream must not wait for loop. If the client does not read, loop ends
+// only after the handler has returned.
 func (c *Controller) begin(loop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

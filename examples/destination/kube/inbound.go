@@ -127,8 +127,8 @@ func (l *lookup) inbound(s *resource[server], port uint16) *inbound.Server {
 	return policy
 }
 
-// serverObject returns the server in the configuration file for the Server s and the given
-// port. The result has the protocol and the access policy of s, but not its routes,
+// serverObject translates the Server s to an object of the configuration file, for the given
+// port. The object has the protocol and the access policy of s, but not its routes,
 // authorization policies and rate limit.
 func (l *lookup) serverObject(s *resource[server], port uint16) object {
 	to := object{"name": s.GetName(), "port": port}
@@ -184,9 +184,9 @@ func (l *lookup) authorizations(namespace, group, kind, name string) (all []obje
 	return all
 }
 
-// authorization translates one AuthorizationPolicy to an object of the configuration file.
-// It returns false if a reference in the policy is invalid, or if the object is not valid
-// there.
+// authorization translates one AuthorizationPolicy to an object of the configuration file. It
+// returns false if a reference in the policy is invalid, or if the resulting object is not
+// valid in this file.
 func (l *lookup) authorization(a *resource[authorizationPolicy]) (object, bool) {
 	to := object{"name": a.GetName()}
 	var identities []string
@@ -344,15 +344,15 @@ func (l *lookup) rateLimit(s *resource[server]) object {
 	return nil
 }
 
-// permitting returns an object for a server in the configuration file. The server has only
-// the authorization policy a, so that [lookup.isValid] can check a.
+// permitting returns a server of the configuration file. The object a is the only
+// authorization policy of this server. [lookup.isValid] parses the server to check a.
 func permitting(a object) object {
 	return object{"name": "check", "port": 1, "authorizationPolicies": []object{a}}
 }
 
-// isValid reports whether server is valid in the configuration file. The object server
-// contains a policy, the result of translating o. kind is the kind of o. If server is
-// invalid, isValid also logs that o has no effect, and the reason.
+// isValid reports whether the argument server is a valid server of the configuration file.
+// This server contains the translation of o, a Kubernetes object of the given kind. If the
+// server is invalid, isValid also logs that o has no effect, and the reason.
 func (l *lookup) isValid(kind string, o metav1.Object, server object) bool {
 	_, err := parse(object{"destinations": object{}, "servers": []object{server}})
 	if err != nil {

@@ -106,8 +106,8 @@ func New(cfg *rest.Config, s Settings, c *controller.Controller, log *slog.Logge
 	return w, nil
 }
 
-// transform returns the function that converts an object of a kind before an informer
-// stores it.
+// transform returns a function for the informer of the given kind. The function converts an
+// object of the API server to the type that the informer stores, such as [service].
 func transform(kind string) cache.TransformFunc {
 	return map[string]cache.TransformFunc{
 		"Service": transformService, "Pod": transformPod, "EndpointSlice": transformSlice,
@@ -150,8 +150,8 @@ func indexers(kind string) cache.Indexers {
 	return cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
 }
 
-// addrsOf returns the IP addresses of a Service or Pod, as objects on which answers can
-// depend. The kind of each object is usesIP.
+// addrsOf returns one [controller.Object] of the kind usesIP for each IP address of a Service
+// or Pod. The answer to a request for this IP address depends on the object.
 func addrsOf(o any) (all []controller.Object) {
 	add := func(ip string) { all = append(all, controller.Object{Kind: usesIP, Name: ip}) }
 	switch o := o.(type) {
