@@ -88,9 +88,9 @@ func hasOwn(ctx context.Context, conn *grpc.ClientConn) finding {
 	return f
 }
 
-// hasRoom checks that the process accepts one more watcher. It watches requests for a
-// moment, because a process without room ends the stream at once. Its condition matches no
-// request.
+// hasRoom checks that the process accepts one more watcher. It opens a stream with a condition
+// that matches no request. A process without room ends the stream at once, and the check
+// fails.
 func hasRoom(ctx context.Context, conn *grpc.ClientConn) finding {
 	f := finding{what: "it accepts another watcher"}
 	ctx, cancel := context.WithTimeout(ctx, patience)

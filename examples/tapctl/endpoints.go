@@ -145,8 +145,8 @@ func describe(ctx context.Context, t target) (*tappb.DescribeResponse, error) {
 }
 
 // appendEndpoints appends the endpoints in n and in the nodes below n to the slice all. The
-// argument from is the name of the process. The argument target is the target of the
-// endpoints in n. It comes from the nodes above n, or is "" if these have no target.
+// argument from is the name of the process. The argument target is the target of the nearest
+// node above n that has a target, or "" without such a node.
 func appendEndpoints(all []endpoint, from, target string, n *tappb.Node) []endpoint {
 	state := map[string]string{}
 	for _, a := range n.GetState() {

@@ -35,7 +35,7 @@ func (c *statCommand) runCluster(ctx context.Context, on terminal) error {
 }
 
 // writeTraffic writes a table with the columns of "linkerd viz stat". The column NAMESPACE is
-// left out if all resources are in the same one.
+// left out if all resources are in the same namespace.
 func writeTraffic(out io.Writer, rows []cluster.Traffic, period time.Duration, wide bool) error {
 	several := false
 	for _, r := range rows {

@@ -151,8 +151,9 @@ func bounded(ctx context.Context, d time.Duration) (context.Context, context.Can
 	return context.WithCancel(ctx)
 }
 
-// spent returns the time for which a command has run. This is given, the duration that the
-// user requested. If given is 0 or ctx was canceled, it is the time from began to now.
+// spent returns the time for which a command has run. The argument given is the duration that
+// the user requested, or 0. If given is 0 or ctx was canceled, the result is the time from
+// began to now. Otherwise the result is given.
 func spent(ctx context.Context, began time.Time, given time.Duration) time.Duration {
 	if given > 0 && !errors.Is(ctx.Err(), context.Canceled) {
 		return given

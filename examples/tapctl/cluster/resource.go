@@ -68,8 +68,9 @@ func (r Resource) String() string {
 	return r.Kind + "/" + r.Name
 }
 
-// Label returns the name of the label in which linkerd keeps the name of the resource, for
-// its endpoints and in metrics. It is k8s_job for a job, and otherwise the kind.
+// Label returns the name of a label that linkerd sets on endpoints and in metrics. The value
+// of this label is the name of the resource. The label of a job is k8s_job, and the label of
+// any other resource is its kind.
 func (r Resource) Label() string {
 	if k := kindOf(r.Kind); k != nil && k.label != "" {
 		return k.label

@@ -53,10 +53,11 @@ func (t *Traffic) Quantile(q float64) (time.Duration, bool) {
 	return time.Duration(lower * float64(time.Millisecond)), true
 }
 
-// Traffic returns the traffic of each resource in the given period, which begins now. If
-// the argument to is nil, this is inbound traffic. Otherwise it is outbound traffic to the
-// resource in that argument. Traffic calls warn for each proxy that does not return its
-// metrics. Traffic of a pod that ends during the period is not counted.
+// Traffic returns the traffic of each resource in the given period, which begins now. If the
+// argument named to is nil, it returns inbound traffic. Otherwise it returns the outbound
+// traffic of each resource to the single resource in this argument. Traffic calls warn for
+// each proxy that does not return its metrics. Traffic of a pod that ends during the period is
+// not counted.
 func (c *Cluster) Traffic(
 	ctx context.Context, resources []Resource, to *Resource, period time.Duration, warn func(error),
 ) ([]Traffic, error) {

@@ -11,9 +11,9 @@ import (
 // host is the tree of the observed paths of one service.
 type host struct{ root node }
 
-// node is a segment in the tree of paths. The map names has a child for each following
-// segment that is a name, such as books. The field any is one child for all following
-// segments that are ids. If there are too many names, it also replaces the children in
+// node is a segment in the tree of paths. Its field names has a child for each following
+// segment that is a name, such as books. Its field any has one child for all following
+// segments that are ids. If there are too many names, the child in any also stands for all
 // names.
 type node struct {
 	names map[string]*node
@@ -24,8 +24,8 @@ type node struct {
 	seen map[string]*route // by method
 }
 
-// route has the number of requests with the same method and path, the number of failed
-// ones, and the longest duration.
+// route has the results of the requests with the same method and path: their number, the
+// number of failed requests, and the longest duration.
 type route struct {
 	count, failed int
 	worst         time.Duration
@@ -104,8 +104,8 @@ func (n *node) merge() {
 	n.names, n.wide = nil, true
 }
 
-// join adds the counts of the node other to those of n. It does the same for each pair of nodes
-// with the same path below them.
+// join merges the node other, with all nodes below it, into n. If both trees have a node with
+// the same path, join adds their counts.
 func (n *node) join(other *node) {
 	for method, r := range other.seen {
 		if n.seen == nil {
@@ -138,9 +138,9 @@ func (n *node) join(other *node) {
 	}
 }
 
-// wildcard stands for the child any of a node in the paths that [node.each] passes to
-// visit. The path of a request cannot have this segment, because the segment contains a
-// slash.
+// wildcard is a segment in the paths that [node.each] passes to visit. It stands for the child
+// in the field any of a [node]. The path of a request cannot have this segment, because the
+// segment contains a slash.
 const wildcard = "/"
 
 // each calls visit for the routes of n and of all nodes below it. The argument path is the path

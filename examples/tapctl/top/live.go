@@ -20,8 +20,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Refresh is the default interval of updates of a table on a terminal. Interval is the
-// default interval if the output is not a terminal, and each update prints a new table.
+// Refresh is the default interval of updates of a table on a terminal. If the output is not a
+// terminal, each update prints a new table, and the default interval is Interval.
 const (
 	Refresh  = 500 * time.Millisecond
 	Interval = 5 * time.Second

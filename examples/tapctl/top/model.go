@@ -8,9 +8,10 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// watching is the part of follower that the model uses. Its method watch watches the
-// requests that match req, until stop is called. The messages with the events contain the
-// argument number. Tests of the model use another implementation.
+// watching is the part of follower that the model uses. Its method watch sends the requests
+// that match req to the model, until stop is called. Each message contains number, because the
+// model ignores messages for a closed list of requests. Tests of the model use another
+// implementation.
 type watching interface {
 	watch(number int, req *tappb.WatchRequest) (stop func())
 }

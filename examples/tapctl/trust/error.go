@@ -30,8 +30,8 @@ func (m marked) Error() string { return mark + m.err.Error() }
 
 func (m marked) Unwrap() error { return m.err }
 
-// FindError searches text, the text of a gRPC error, for the text of an [Error] and returns the
-// latter. ok is false if text contains none.
+// FindError returns the text of an [Error] that is part of text, the text of a gRPC error. ok
+// is false if text does not contain the text of an Error.
 func FindError(text string) (found string, ok bool) {
 	_, found, ok = strings.Cut(text, mark)
 	return found, ok
