@@ -10,19 +10,20 @@ import (
 	"time"
 )
 
-// clientCounts is the result of the process with the role named clients. It counts the
-// requests and the failed ones. The field Generations is the highest value of
-// [generationHeader] in a response.
+// clientCounts is the result of the process with the role named clients. Requests is the
+// number of all requests, and Failed is the number of failed requests. The field Generations
+// is the highest value of [generationHeader] in a response.
 type clientCounts struct {
 	Requests, Failed, Generations int
 	First                         string // error of the first failed request; "" if none failed
 }
 
-// sendDuringReloads is the role of the clients that send requests while a gateway reloads. args
-// are the address of the gateway and the number of its routes. Each client reuses its
-// connections and sends a request every 4 ms. The method is DELETE, because net/http does not
-// repeat it if a connection closes after the request was written. When the parent process asks
-// for the result, the clients stop. The result is the counts after all open requests have ended.
+// sendDuringReloads is a [role]. Its clients send requests while a gateway reloads. args are
+// the address of the gateway and the number of its routes. Each client reuses its connections
+// and sends a request every 4 ms. The method is DELETE, because net/http does not repeat a
+// DELETE request if the connection closes after the request was written. When the parent
+// process asks for the result, the clients stop. After all open requests have ended, the
+// result is a [clientCounts].
 func sendDuringReloads(_ context.Context, args []string, ready func(string, command)) error {
 	const many, pause = 16, 4 * time.Millisecond
 	routes, err := strconv.Atoi(args[1])

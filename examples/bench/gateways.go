@@ -224,7 +224,8 @@ func (g gateway) wait(ctx context.Context, p *process, s gatewaySettings) error 
 	}
 }
 
-// reloads is the result of the reloads of one gateway under load.
+// reloads has the results of measureReloads for one gateway: the duration of each reload, and
+// the numbers of all requests and of failed requests.
 type reloads struct {
 	took             []time.Duration // time until a new connection uses the new configuration
 	requests, failed int

@@ -69,8 +69,9 @@ type call struct {
 	body int // bytes of the response body so far
 }
 
-// generate is the role of the load generator. args are the protocol and the address of the
-// proxy. generate returns the error of the first connection that fails.
+// generate is the [role] of the load generator. It connects to a proxy, and sends requests
+// when the parent process asks for a run. args are the protocol and the address of the proxy.
+// generate returns the error of the first connection that fails.
 func generate(ctx context.Context, args []string, ready func(string, command)) error {
 	l, protocol, size := &load{streams: 1}, args[0], responseSize
 	request := "GET " + smallPath + fields + headEnd
@@ -112,7 +113,8 @@ func generate(ctx context.Context, args []string, ready func(string, command)) e
 	return <-failed
 }
 
-// summary is the result of one run of the load generator.
+// summary has the results of one run of the load generator: the number of requests, the
+// duration in seconds, and the 99th percentile of the latency.
 type summary struct {
 	Requests int
 	Seconds  float64

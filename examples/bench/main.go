@@ -32,8 +32,8 @@ import (
 	"github.com/gotower/gotower/examples/internal/cli"
 )
 
-// The names of the protocols that are measured. Requests have a large body in the upload
-// protocols, and responses have one in the download protocols. fixedRate is the rate of the
+// The names of the protocols that are measured. In the upload protocols, requests have a large
+// body. In the download protocols, responses have a large body. fixedRate is the rate of the
 // open loop in requests per second.
 const (
 	http1Protocol    = "http1"

@@ -117,9 +117,9 @@ func (b *buffers) Get() []byte {
 
 func (b *buffers) Put(room []byte) { b.Pool.Put(&room) }
 
-// heapReserve is the size in bytes of unused memory with which the Go proxies run, as
-// examples/proxy does. Without it, their heap would be so small that the garbage collector
-// runs many times per second, unlike in a service with data of its own.
+// heapReserve is the size in bytes of memory that [reverseProxy] and [hop] allocate but do not
+// use. examples/proxy does the same. Without this memory, the heap would be so small that the
+// garbage collector runs many times per second, unlike in a service with data.
 const heapReserve = 24 << 20
 
 // reverseProxy is the role of httputil.ReverseProxy with its fastest settings.
@@ -164,8 +164,8 @@ func hop(ctx context.Context, args []string, ready func(string, command)) error 
 	return tcplayer.Serve(ctx, l, httplayer.NewServer(httplayer.Handler(svc)))
 }
 
-// control is the role of the destination controller, which the sidecar asks for the
-// endpoints of the constant name. The only endpoint is the backend.
+// control is the [role] of the destination controller. It serves one destination, the host in
+// the constant [name], to the sidecar. The only endpoint is the backend.
 func control(ctx context.Context, args []string, ready func(string, command)) error {
 	addr, err := netip.ParseAddrPort(args[0])
 	if err != nil {

@@ -69,8 +69,9 @@ func cpu(s sample) float64  { return s.cpu }
 func p99(s sample) float64  { return s.p99 }
 func rate(s sample) float64 { return s.rate }
 
-// quantile returns the quantile q, from 0 to 1, of the results of figure for all samples of
-// the load l. For example, the function figure returns the latency of a sample.
+// quantile calls figure for each sample of the load l, and returns the quantile q of the
+// results. q is from 0 to 1. The function figure returns one number of a sample, such as its
+// latency.
 func (t target) quantile(l loop, figure func(sample) float64, q float64) float64 {
 	v := make([]float64, 0, len(t.samples[l]))
 	for _, s := range t.samples[l] {

@@ -21,9 +21,9 @@ func register(r grpc.ServiceRegistrar, service string, methods []grpc.MethodDesc
 	r.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Methods: methods}, nil)
 }
 
-// unary returns the gRPC method with the given name. For each request, the method
-// increments its counter in r and waits for the latency of r. It then returns the result of
-// the argument named call. The argument message returns an empty request for decoding.
+// unary returns the gRPC method with the given name. The method decodes each request into the
+// empty message that the function message returns. It then increments its counter in r and
+// waits for the latency of r. It returns the result of the function call for the request.
 func unary[Req, Rsp proto.Message](
 	r *replica, service, method string, message func() Req, call func(context.Context, Req) (Rsp, error),
 ) grpc.MethodDesc {
