@@ -68,7 +68,8 @@ func initialize(args []string, stdout, stderr io.Writer) error {
 }
 
 // minLifetime is the minimum of the flag -lifetime. A proxy waits at least 10 s before it
-// renews its certificate. This must not be longer than half of the lifetime.
+// renews its certificate. The minimum is twice this time, because the wait must not be longer
+// than half of the lifetime.
 const minLifetime = 20 * time.Second
 
 // options are the flags of the authority.

@@ -102,8 +102,8 @@ func (p Program) Cleanup(ctx context.Context) error {
 	return nil
 }
 
-// apply reads the existing rules of one address family, and runs the commands that rules
-// returns for them.
+// apply reads the existing rules of one address family, and passes them to the function rules.
+// It then runs iptables with each [Rule] that this function returns.
 func (p Program) apply(ctx context.Context, family Family, rules func(Existing) []Rule) error {
 	binary, err := p.binary(family)
 	if err != nil {
@@ -126,8 +126,8 @@ func (p Program) apply(ctx context.Context, family Family, rules func(Existing) 
 }
 
 // binary returns the name of the iptables program for the address family, in the variant
-// p.Mode. If that variant is not installed, it returns the first installed one: nft, then
-// the one without a suffix, then legacy. With Simulate, the program need not be installed.
+// p.Mode. If that variant is not installed, binary tries the variants NFT, Plain and Legacy in
+// this order. With Simulate, the program need not be installed.
 func (p Program) binary(family Family) (string, error) {
 	name := "iptables"
 	if family == IPv6 {

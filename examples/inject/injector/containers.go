@@ -161,7 +161,7 @@ func volumes(c Config) []corev1.Volume {
 }
 
 // environ returns the environment variables of the proxy. The argument containers has the
-// other containers of the pod, which determine the numbers of its ports.
+// other containers of the pod. Some of the variables contain port numbers of these containers.
 func (o *options) environ(c Config, containers []container) []corev1.EnvVar {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
@@ -311,8 +311,9 @@ type container struct {
 	} `json:"ports"`
 }
 
-// ports returns the inbound ports of the pod, separated by commas. They are those of the
-// annotation pod-inbound-ports, or without it all TCP ports of containers.
+// ports returns the inbound ports of the pod, separated by commas. If the annotation
+// pod-inbound-ports is set, ports returns its value. Otherwise it returns all TCP ports of the
+// argument containers.
 func (o *options) ports(containers []container) string {
 	if o.inboundPorts != "" {
 		return o.inboundPorts

@@ -69,9 +69,10 @@ func (p pair) parse() (*tls.Certificate, error) {
 	return &c, nil
 }
 
-// state has the certificates of the webhook. The webhook serves only current. A certificate
-// is first next, then current, and then previous. The API server trusts all three, because
-// the replicas of the webhook do not switch at the same time.
+// state has the certificates of the webhook. The webhook serves only the certificate in the
+// field current. At a rotation, the certificate in next moves to current, and the certificate
+// in current moves to previous. The API server trusts all three, because the replicas of the
+// webhook do not switch at the same time.
 type state struct {
 	current, next pair
 	previous      []byte // certificate in PEM
@@ -84,9 +85,9 @@ func (s state) bundle() []byte {
 
 // step returns the state after s, or s if nothing must change. It replaces a current
 // certificate that is not usable. In the last third of lifetime, it generates the next
-// certificate. trusted is the time from which the API server trusts the bundle of s. When
-// overlap has passed since trusted, the next certificate becomes current, or a previous
-// certificate is removed.
+// certificate. The argument trusted is the time from which the API server trusts the bundle of
+// s. When the duration overlap has passed since this time, the next certificate becomes
+// current. If s has no next certificate, the previous certificate is then removed.
 func (s state) step(names []string, now, trusted time.Time, lifetime, overlap time.Duration) (state, error) {
 	current := s.usable(names, now)
 	if current == nil {

@@ -24,7 +24,7 @@ type Options struct {
 	Now            time.Time
 }
 
-// Outcome is the outcome of a check.
+// Outcome reports whether a check succeeded, failed, or failed with only a warning.
 type Outcome string
 
 // The outcomes of a check.
@@ -34,7 +34,8 @@ const (
 	Failure Outcome = "error"
 )
 
-// Result is the result of a check.
+// Result has the description and the outcome of one check. If the check did not succeed, it
+// also has the error and a hint.
 type Result struct {
 	Description string  `json:"description"`
 	Outcome     Outcome `json:"result"`

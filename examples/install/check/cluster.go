@@ -14,7 +14,8 @@ import (
 	"github.com/gotower/gotower/examples/install/manifest"
 )
 
-// checker has the state that checks share.
+// checker has the options of [Run]. It also has the trust anchors and the version of
+// Kubernetes, which one check reads and later checks use.
 type checker struct {
 	Options
 
