@@ -89,9 +89,9 @@ func Decode[T any](u *unstructured.Unstructured) (*T, error) {
 	return v, nil
 }
 
-// ClientConfig returns the configuration of a client of an API server. The argument
-// kubeconfig is the content of a file that specifies the API server. If it is nil, it is
-// the API server of the cluster in which the process runs.
+// ClientConfig returns the configuration of a client of an API server. The argument kubeconfig
+// is the content of a file that specifies the API server. If kubeconfig is nil, the client
+// uses the API server of the cluster in which the process runs.
 func ClientConfig(kubeconfig []byte) (cfg *rest.Config, err error) {
 	if kubeconfig != nil {
 		cfg, err = clientcmd.RESTConfigFromKubeConfig(kubeconfig)

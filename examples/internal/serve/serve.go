@@ -63,9 +63,9 @@ func (g *Group) HTTP(name, addr string, h http.Handler, fallback ...string) stri
 	return g.HTTPBehind(func(l net.Listener) net.Listener { return l }, name, addr, h, fallback...)
 }
 
-// HTTPBehind does the same as [Group.HTTP], but the server accepts connections from another
-// listener. The argument wrap makes this listener from the opened one. For example, it can
-// add TLS.
+// HTTPBehind does the same as [Group.HTTP], but passes the opened listener to the function
+// wrap. The server accepts connections from the listener that wrap returns. For example, wrap
+// can add TLS.
 func (g *Group) HTTPBehind(
 	wrap func(net.Listener) net.Listener, name, addr string, h http.Handler, fallback ...string,
 ) string {
