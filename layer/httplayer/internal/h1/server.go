@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -141,6 +142,7 @@ func (c *ServerConn) Serve() error {
 			return err
 		}
 		c.slot.Enter(phaseIdle)
+		runtime.Gosched() // under load, the next request arrives meanwhile, which saves a failed read
 	}
 }
 
