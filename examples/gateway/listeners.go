@@ -52,9 +52,9 @@ type listenerServer struct {
 	drain   context.CancelFunc // closes each connection when its open requests have ended
 }
 
-// load opens, changes and closes listeners so that they match c. If a listener cannot be
-// opened, load returns an error and keeps the open listeners, with one exception. Before
-// the error, it may have closed a listener that is not in c, because a new one needed its
+// load opens, changes and closes listeners so that they match c. It returns an error if a
+// listener cannot be opened. The open listeners that are also in c are then unchanged. An
+// open listener that is not in c may then be closed, because a listener in c needed its
 // port.
 func (l *listeners) load(c *config.Config) error {
 	l.mu.Lock()
@@ -113,9 +113,9 @@ func (l *listeners) load(c *config.Config) error {
 	return nil
 }
 
-// closePort closes the open listeners that can prevent a new listener at address. These are
-// the ones with the same port, at an address that is not in wanted. An example is ":80" for
-// a new listener at "192.0.2.1:80". closePort returns true if it closed a listener.
+// closePort closes each open listener that has the port of address and is not in wanted,
+// because it can prevent a new listener at address. For example, a listener at ":80" can
+// prevent one at "192.0.2.1:80". closePort returns true if it closed a listener.
 func (l *listeners) closePort(address string, wanted map[string]bool) (closed bool) {
 	_, port, _ := net.SplitHostPort(address)
 	for key, open := range l.open {
@@ -144,8 +144,8 @@ func socketKey(l *config.Listener) string {
 	return string(l.Address)
 }
 
-// serve starts to accept connections in the background, until the listener is closed. grace
-// is how long requests that are then open may still take.
+// serve starts to accept connections in the background, until the listener is closed. When
+// the listener is closed, its open requests have the time grace to end.
 func (l *listeners) serve(open *listener, grace time.Duration) {
 	ctx, cancel := context.WithCancel(context.Background())
 	open.close = func() {

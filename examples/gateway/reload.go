@@ -85,8 +85,9 @@ type merger struct {
 func (m *merger) setFile(c *config.Config) error    { return m.set(c, nil) }
 func (m *merger) setCluster(c *config.Config) error { return m.set(nil, c) }
 
-// set joins file and cluster, and loads the result. If file is nil, set uses the last
-// loaded configuration of the file. If cluster is nil, it uses that of the cluster.
+// set merges the arguments file and cluster, and loads the result. If file is nil, set uses
+// the last loaded configuration of the file. If cluster is nil, set uses the last loaded
+// configuration of the cluster.
 func (m *merger) set(file, cluster *config.Config) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -58,10 +58,10 @@ func (g *gateway) routeService(
 		Service(&withBackends{Service: next, backends: g.backends(def.Name, r, services)})
 }
 
-// routeMetrics returns two sets of instruments for the route def: for its requests and for
-// their attempts. The first set does not measure the number and the duration of requests,
-// because the layer Metrics of routeService measures them. The second set is zero, because
-// the services of a split measure the attempts.
+// routeMetrics returns the instruments of the layers of the route def, which count retries
+// and expired timeouts, for example. The result requests does not measure the requests,
+// because the layer Metrics of routeService measures them. The result attempts is zero,
+// because the services of a split measure the attempts.
 func (g *gateway) routeMetrics(def profiles.Route) (requests, attempts layer.Instruments) {
 	requests = g.metrics.Route(def.Name, "")
 	requests.Requests, requests.Rejections, requests.Responses = nil, nil, nil

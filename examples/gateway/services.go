@@ -95,7 +95,8 @@ func failed(err error) resolve.Resolver {
 	})
 }
 
-// newEndpoint returns the function that makes the service of one endpoint of s.
+// newEndpoint returns a function that makes a service for one endpoint of s. The service
+// sends requests to the endpoint, with the protocol, the TLS and the limits of s.
 func (g *gateway) newEndpoint(s *config.Service) discover.MakeService[*http.Request, *http.Response] {
 	opts := []httplayer.EndpointOption{httplayer.WithConnectTimeout(s.ConnectTimeout.D())}
 	switch s.Protocol {

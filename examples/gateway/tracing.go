@@ -216,7 +216,8 @@ func (s *traceSender) Next() httplayer.Service { return s.Service }
 
 func (*traceSender) Describe() layer.Node { return layer.Node{Name: "traceparent"} }
 
-// span is the span of a request or of an attempt. It implements [layer.Span].
+// span has the name, the times and the attributes of one request or attempt, for the
+// receiver of OTLP. It implements [layer.Span].
 type span struct {
 	tracing    *tracing
 	at         *traceContext

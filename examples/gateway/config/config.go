@@ -185,8 +185,8 @@ func (c *Config) checkReferences(n node, r Route, listeners, services names) {
 	}
 }
 
-// names contains the names of all items of one list, such as the services. The field list
-// has them in the order of the file. The other field, has, is a set of them.
+// names contains the names of all items of one list, such as the services. It stores them
+// in the order of the file (list) and as a set (has).
 type names struct {
 	list []string
 	has  map[Name]bool

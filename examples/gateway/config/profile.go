@@ -211,9 +211,8 @@ func (m *Match) match(cors bool) profiles.Match {
 	return append(all, profiles.Any{others, preflight})
 }
 
-// match returns v as a condition of package profiles. The argument named with is a
-// function. From a condition on a value, it makes a condition on the header field or query
-// parameter.
+// match converts v to a condition of package profiles. It calls the argument named with, a
+// function that applies a condition on a value to one header field or query parameter.
 func (v *ValueMatch) match(with func(profiles.StringMatch) profiles.Match) profiles.Match {
 	switch {
 	case v.Exact != nil:

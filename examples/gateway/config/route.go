@@ -104,9 +104,8 @@ func (r *Route) check(n node) {
 	}
 }
 
-// needPrefix reports a mistake at n, a field replacePrefixMatch, if [Route.Prefix] returns
-// "". The field replaces the prefix that the route matches, so that the route must have
-// one.
+// needPrefix reports a mistake at n unless the route has exactly one match, with a path
+// prefix. n is a field replacePrefixMatch, which replaces that prefix.
 func (r *Route) needPrefix(n node) {
 	if r.Prefix() == "" {
 		n.failf("want exactly one match with path: {prefix: ...}, whose prefix is replaced")

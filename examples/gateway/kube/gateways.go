@@ -165,9 +165,10 @@ func addressFrom(text string) Address {
 	return Address{Type: "IPAddress", Value: text}
 }
 
-// listener translates l. It sets the conditions of l, the kinds of routes that l supports,
-// and l.serves. If l conflicts with a listener of the same or an older Gateway, l.serves
-// becomes false. The slice own has all listeners of the Gateway of l, including l.
+// listener sets the conditions of l, the kinds of routes that l supports, and l.serves.
+// l.serves is false if the gateway cannot serve l, or if l conflicts with a listener in own
+// or of an older Gateway. Listeners with the same address conflict if their protocols
+// differ or their host names are equal. own has all listeners of the Gateway of l.
 func (t *translation) listener(l *listener, own []*listener) {
 	if problem := t.unsupported(l); problem != nil {
 		l.accepted = *problem

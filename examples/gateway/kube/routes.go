@@ -20,9 +20,9 @@ import (
 const invalidBackend = "invalid-backend"
 
 // attachment is the place where a route serves one of its host names. The field listener is
-// the host name of the listener of a Gateway to which the route is attached. The field host
-// is the host name that the route serves there. As the key of a map, it has the names of
-// the listeners in the configuration as values.
+// the host name of the listener of a Gateway. The field host is the host name that the
+// route serves at this listener. The map attached of a route has, for each attachment, the
+// names of the listeners in the configuration.
 type attachment struct {
 	listener, host string
 }
@@ -75,9 +75,10 @@ func (t *translation) route(r *Route) {
 }
 
 // attach attaches the route r to listeners of the Gateway to which ref refers. These are
-// the listeners that allow r and share a host name with it. attach adds them to the map
-// listeners. For each shared host name, it adds the listener of the configuration to the
-// map attached. It returns the condition Accepted of r for this Gateway.
+// the listeners that allow r and share a host name with it. attach adds these listeners to
+// the map listeners. For each shared host name of a listener that serves, it adds an
+// [attachment] to the map attached. It returns the condition Accepted of r for this
+// Gateway.
 func (t *translation) attach(
 	r *Route, ref ParentReference, gateway ObjectName, attached map[attachment][]string, listeners map[*listener]bool,
 ) Condition {
@@ -122,9 +123,9 @@ func (t *translation) attach(
 
 // rules adds the rules of r to the routes of the configuration. It leaves out a rule that
 // [translation.rule] or package config rejects. The result resolved is the condition
-// ResolvedRefs of r. The result partial is zero if all rules are added. If only some are,
-// it is the condition PartiallyInvalid. If all rules are left out, it is the condition
-// Accepted with the status False.
+// ResolvedRefs of r. The result partial is the condition PartiallyInvalid if some rules are
+// left out. If all rules are left out, partial is the condition Accepted with the status
+// False. Otherwise partial is zero.
 func (t *translation) rules(r *Route, attached map[attachment][]string) (resolved, partial Condition) {
 	resolved = is("ResolvedRefs", "")
 	var dropped []string
@@ -167,9 +168,9 @@ func (t *translation) rules(r *Route, attached map[attachment][]string) (resolve
 }
 
 // add adds a copy of route to the configuration for each attachment in attached. The
-// argument source is the rule from which the route comes. r determines the precedence of
-// the route. In each copy, add sets the two host names of the attachment in r, because
-// precedence also depends on them.
+// argument source is the rule from which the route comes. The argument r determines the
+// precedence of the copies. For each copy, add sets the two host names in r to those of the
+// attachment.
 func (t *translation) add(source ruleName, r rank, route object, attached map[attachment][]string) {
 	for at, ports := range attached {
 		r.listener, r.host = rankHost(at.listener), rankHost(at.host)

@@ -28,7 +28,8 @@ import (
 // object is a JSON object in the configuration, such as a listener or a route.
 type object = map[string]any
 
-// Result is the translation of the objects of a cluster.
+// Result contains the configuration that [Translate] made from the objects of a cluster,
+// and the status of these objects.
 type Result struct {
 	Config   *config.Config
 	Text     []byte            // Config in YAML
@@ -177,10 +178,9 @@ func (t *translation) exclude(err error) bool {
 	return true
 }
 
-// isolate keeps requests for the host name of a listener from the routes of another
-// listener with a wider host name at the same address. For each such listener, it adds a
-// route that responds with 404. This route gets the requests for the host name of the
-// listener that match no other route of the listener.
+// isolate adds a 404 route to each listener that shares its address with a listener of a
+// wider host name. This route gets the requests that match no other route of the narrower
+// listener. Otherwise a route of the wider listener could get these requests.
 func (t *translation) isolate() {
 	for _, l := range t.listeners {
 		wider := func(o *listener) bool {

@@ -170,9 +170,9 @@ const delay = 50 * time.Millisecond
 // retryInterval is the time after which [Watcher.Run] tries to load a configuration again.
 const retryInterval = 5 * time.Second
 
-// wait returns true when an object has changed, or when it receives a value from the
-// argument again. Before that, it waits until all existing objects have been read. It
-// returns false when ctx ends.
+// wait waits for a changed object, or for a value from the channel named again. It then
+// waits until all existing objects have been read, and returns true. It returns false if
+// ctx ends first.
 func (w *Watcher) wait(ctx context.Context, again <-chan time.Time) bool {
 	for {
 		select {
