@@ -45,9 +45,10 @@ func (h *Handler) serveEnviron(w http.ResponseWriter, r *http.Request) {
 // redacted is the text that replaces a secret in a response.
 const redacted = "(redacted)"
 
-// shown returns value, the value of the variable name, with its secrets replaced by
-// [redacted]. If name contains a word such as TOKEN, or value contains a private key,
-// shown replaces the whole value. PWD and OLDPWD are not secret, although the word PWD is.
+// shown returns the value of the variable with the given name, with its secrets replaced by
+// [redacted]. If the name contains a word such as TOKEN, or the value contains a private
+// key, shown replaces the whole value. The names PWD and OLDPWD do not count as secret,
+// because their values are directories.
 func shown(name, value string) string {
 	directory := name == "PWD" || name == "OLDPWD"
 	if !directory && isSecret(name) || strings.Contains(value, "PRIVATE KEY-----") {

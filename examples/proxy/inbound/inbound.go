@@ -105,8 +105,8 @@ func (in *Inbound) forward() tcplayer.Server {
 		Service(tcplayer.Forward(in.ports.Router(serverPort)))
 }
 
-// port returns the service of the opaque connections to dst, which is a port of the
-// application.
+// port returns a service that connects to dst, a port of the application, for each opaque
+// connection. It also shows these connections in tap.
 func (in *Inbound) port(ctx context.Context, dst netip.AddrPort) tcplayer.Service {
 	return tcplayer.NewStack(layer.WithTarget[net.Conn](dst.String())).
 		With("tap", in.tapConnections(dst)).
@@ -176,9 +176,9 @@ func (in *Inbound) unmeshedServer(requests httplayer.Service) tcplayer.Server {
 	return in.server(requests, httplayer.WithErrorHeaders(false), httplayer.WithMinBodyRate(in.BodyIdle, minBodyRate))
 }
 
-// server returns an HTTP server that passes each request to the argument requests, a
-// service. The options errorHeaders and bodyRate are arguments because they differ between
-// meshedServer and unmeshedServer.
+// server returns an HTTP server that passes each request to the given service. The option
+// errorHeaders determines whether response headers report the causes of errors. The option
+// bodyRate sets the minimum rate of uploads.
 func (in *Inbound) server(
 	requests httplayer.Service, errorHeaders httplayer.HandlerOption, bodyRate httplayer.ServerOption,
 ) tcplayer.Server {

@@ -50,9 +50,9 @@ func (in *Inbound) logicalKey(req *http.Request) (logicalKey, error) {
 	return l, nil
 }
 
-// counts reports whether requests to different names are counted separately. The result is
-// true for all names if AuthorityLabels is set. Otherwise it is true for a name that ends
-// with one of ProfileSuffixes.
+// counts reports whether requests to name are counted separately from requests to other
+// names. If AuthorityLabels is set, the result is true for every name. Otherwise it is true
+// if the host in name ends with one of ProfileSuffixes.
 func (in *Inbound) counts(name string) bool {
 	host, _, _ := net.SplitHostPort(name)
 	return in.AuthorityLabels || in.Control.ProfileSuffixes.Contains(host)

@@ -75,11 +75,11 @@ func (w *withPolicy) Next() tcplayer.Server { return w.Server }
 // Describe shows the name of the policy of each port.
 func (w *withPolicy) Describe() layer.Node { return w.in.policies.describe() }
 
-// byProtocol passes a connection to a server that depends on the policy of its port. For
-// HTTP, this is the field http. If the policy forwards the bytes in TLS, it is the field
-// opaque. Otherwise it is the embedded Server, which detects the protocol. If the policy
-// specifies a timeout of the detection, the function within makes a server with this
-// timeout.
+// byProtocol passes a connection to a server that depends on the policy of its port. The
+// field http is for HTTP. The field opaque is for a policy that forwards the bytes in TLS.
+// Otherwise the embedded Server detects the protocol. If the policy specifies a different
+// timeout of the detection, a server with this timeout detects it. The function within
+// makes that server.
 type byProtocol struct {
 	tcplayer.Server // detects the protocol
 	within          func(timeout time.Duration) tcplayer.Server
@@ -106,9 +106,9 @@ func (b *byProtocol) Next() tcplayer.Server { return b.Server }
 
 func (b *byProtocol) Describe() layer.Node { return layer.Node{Name: "protocol of the policy"} }
 
-// protocolOf returns the constant of type handling that the policy of a connection
-// specifies. ctx is the context of the connection. If ctx has no policy, the constant is
-// detected.
+// protocolOf returns the handling of a connection that its policy specifies. ctx is the
+// context of the connection. Without a policy in ctx, protocolOf returns the constant
+// [detected].
 func protocolOf(ctx context.Context) handling {
 	if p, ok := ctx.Value(policyKey{}).(*portPolicy); ok {
 		return p.current.Load().protocol
@@ -199,8 +199,9 @@ func loopError(dst netip.AddrPort, err error) error {
 	}}
 }
 
-// count makes a Decision from its other arguments, and calls the argument counts with it. c
-// is the client, and permit identifies the rules that led to the outcome.
+// count makes a [meters.Decision] and passes it to the function counts. The other arguments
+// describe the decision: c is the client, and permit identifies the rules that led to the
+// outcome.
 func (in *Inbound) count(counts func(meters.Decision), dst netip.AddrPort, c *client, permit *meters.Permit, outcome meters.Outcome) {
 	counts(meters.Decision{Target: dst, Client: in.metricsClient(*c), Permit: permit, Outcome: outcome})
 }
@@ -279,9 +280,9 @@ type routeAuthorizer struct {
 	route  *routePolicy
 }
 
-// permitted is the context of a request to a route with filters, while the filters are
-// applied. It stores the index of the rule that permits the request. After the filters,
-// permittedRequests reads the *permitted from the context by the key permittedKey.
+// permitted is a context that stores the index of the rule that permits a request. A
+// request has this context while the filters of its route are applied. permittedRequests
+// then finds the *permitted by the context key permittedKey.
 type permitted struct {
 	reqctx.Wrapper
 	by    *routeAuthorizer

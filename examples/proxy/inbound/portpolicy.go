@@ -93,9 +93,9 @@ func (p *policies) acquire(port uint16) *portPolicy {
 	return policy
 }
 
-// release must be called once for each call of acquire. When the last user has released
-// the policy and the idle timeout has passed without another use, the policy is removed.
-// Its watch then ends.
+// release ends one use of the policy. It must be called once for each call of acquire.
+// After the last use has ended and the idle timeout has passed without a new use, the
+// policy is removed. Its watch then ends.
 func (p *policies) release(policy *portPolicy) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -156,8 +156,8 @@ type portPolicy struct {
 	open   map[*openConn]struct{} // guarded by openMu
 }
 
-// openConn is an open connection, in the map open of a portPolicy. It is not an HTTP
-// connection.
+// openConn describes an open connection that is not an HTTP connection. Its portPolicy
+// resets it if the policy changes and then denies it.
 type openConn struct {
 	dst    netip.AddrPort
 	client *client

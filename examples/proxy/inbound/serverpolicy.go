@@ -59,8 +59,8 @@ type routePolicy struct {
 	invalid        string         // why all requests of the route fail; "" if they do not
 }
 
-// routePermit has the service for the requests that one rule of a route permits, in the
-// field to. The embedded Permit identifies the route and the rule in the labels of metrics.
+// routePermit has the service for the requests that one rule of a route permits. The
+// embedded Permit identifies the route and the rule in the labels of metrics.
 type routePermit struct {
 	*meters.Permit
 	to httplayer.Service // serves permitted requests

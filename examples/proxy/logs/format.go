@@ -74,7 +74,7 @@ func errorText(err error) (s string) {
 	return err.Error()
 }
 
-// record is a record in the JSON format of linkerd's proxy.
+// record has the fields of one log record, as linkerd's proxy writes it in JSON.
 type record struct {
 	Timestamp string   `json:"timestamp"`
 	Level     string   `json:"level"`

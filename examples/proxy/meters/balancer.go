@@ -69,16 +69,16 @@ func (p Parent) labels() Labels {
 	})
 }
 
-// outboundBalancers is the key of the limit on the series of balancers, for
-// [Meters.limited]. The limit counts pairs of a target and a parent.
+// outboundBalancers is the name of a limit, for the argument kind of [Meters.limited].
+// Pairs of a target and a parent beyond this limit share series.
 const outboundBalancers = "outbound balancers"
 
 // Balancer returns the instruments of the balancer of target, and of the queue in front of
 // it. The balancer is for profiles with the given parent. For a protocol other than "http"
 // and "tcp", the instruments are zero. The label dst is target. The labels backend_*
-// describe its Service, and parent_* describe parent. Only the first 200 pairs of target
-// and parent have separate series. Other pairs share series, in which the kinds are
-// "default" and the other labels are empty.
+// describe the Service of target, and parent_* describe parent. Only the first 200 pairs of
+// target and parent have separate series. Other pairs share series, in which backend_kind
+// and parent_kind are "default" and the other labels are empty.
 //
 // If target is a name, the balancer also counts in stack_create_total, and in
 // stack_drop_total when ctx ends.

@@ -24,8 +24,8 @@ func (m *Meters) Control(addr string, labels Labels) stats.Handler {
 	return &controller{newEndpointSeries(m.control, fixed(labels.With(Labels{"addr": addr})))}
 }
 
-// controller is a stats handler of gRPC that counts the attempts of calls in the embedded
-// series.
+// controller is a stats handler of gRPC that counts each attempt of a call. It counts in
+// the embedded endpointSeries.
 type controller struct{ *endpointSeries }
 
 // answered records whether an attempt of a call has received response headers.

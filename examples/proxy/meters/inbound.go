@@ -112,9 +112,9 @@ func (m *Meters) Authz(protocol string) func(Decision) {
 	return func(d Decision) { counts.of(d).get().Inc() }
 }
 
-// Server returns the labels srv_group, srv_kind and srv_name. They identify the resource
-// server, which specifies the policy of a port. If target is valid, the result also has
-// the label srv_port, the port of target.
+// Server returns the labels srv_group, srv_kind and srv_name, which identify the given
+// resource. This resource specifies the policy of a port. If target is valid, the result
+// also has the label srv_port, the port of target.
 func Server(server Resource, target netip.AddrPort) Labels {
 	labels := server.labels("srv")
 	if target.IsValid() {

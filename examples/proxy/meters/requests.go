@@ -41,9 +41,9 @@ func (m *Meters) requestFamilies(prefix string) requestFamilies {
 //
 // labels contain authority, [Target], one of [ServerTLS], [ClientTLS] and [NoTLS], and
 // [Prefixed] labels of discovery. Responses also have status_code, classification,
-// grpc_status and error. Beyond 200, outbound endpoints share the series of their
-// authority, without target_* and dst_pod. Beyond the limits of authorities and of inbound
-// endpoints, only tls and no_tls_reason remain.
+// grpc_status and error. Beyond 200, outbound endpoints share the series of their authority,
+// without target_* and dst_pod. Beyond 200 authorities or a thousand inbound endpoints,
+// further ones share series with only tls and no_tls_reason of the argument labels.
 //
 // Admission: Ready is forwarded. A rejection counts in rejection_total only.
 //

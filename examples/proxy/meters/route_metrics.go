@@ -75,8 +75,9 @@ func (m *Meters) Route(d Direction, dst, route string, labels map[string]string)
 	return requests, attempts
 }
 
-// routeParents returns the key of the limit on the destinations with separate series, for
-// [Meters.limited]. Each direction has a separate limit.
+// routeParents returns the name of the limit on destinations, for the argument kind of
+// [Meters.limited]. Destinations beyond this limit share series. Each direction has a
+// separate limit.
 func routeParents(d Direction) string { return string(d) + " parents" }
 
 // skipReasons counts the requests that were not retried, by reason. It replaces the reason
@@ -108,9 +109,9 @@ func (classes) Add(float64) {} // each series has a class
 
 // timeoutFailures counts failed requests in two counters. The counter timeouts is for
 // requests with an expired timeout, and the counter failures is for all others. Each
-// request timeout that expires adds 1 to pending. While pending is above 0, the next
-// failure subtracts 1 and counts in timeouts. With concurrent failures, this can be another
-// failure, but the totals are correct.
+// request timeout that expires adds 1 to pending. While pending is above 0, each failure
+// subtracts 1 and counts in timeouts. With concurrent failures, two requests may exchange
+// their counters, but the totals are correct.
 type timeoutFailures struct {
 	failures, timeouts metrics.Counter
 	pending            *atomic.Int64
@@ -128,9 +129,9 @@ func (t timeoutFailures) Add(delta float64) {
 	}
 }
 
-// ignored counts requests that their callers canceled. The timeout of such a request may
-// have added 1 to pending of [timeoutFailures] before. ignored therefore subtracts 1 unless
-// pending is 0, because a later failure would otherwise count as a timeout.
+// ignored counts requests that their callers canceled. For each, it subtracts 1 from
+// pending unless pending is 0, because the timeout of the request may have added 1.
+// Otherwise [timeoutFailures] would count a later failure as a timeout.
 type ignored struct {
 	metrics.Counter
 	pending *atomic.Int64

@@ -22,7 +22,7 @@ import (
 //	outbound_http_route_*            each route, and the default route
 //	outbound_http_route_retry_*      each route that is retryable
 //	outbound_http_route_backend_*    each attempt of a request, by route and target
-//	outbound_grpc_route_*            the same for each GRPCRoute of a policy
+//	outbound_grpc_route_*            each GRPCRoute, instead of outbound_http_route_*
 //	outbound_tcp_route_*             opaque connections
 //	outbound_tcp_protocol_*          connections, by [Handling]
 //	outbound_tcp_detect_http_*       detected connections, by protocol
@@ -160,8 +160,8 @@ func hostname() Labels { return Labels{"hostname": ""} }
 
 // labels returns the labels of a series of the destination d: the labels parent_* of d, and
 // the labels in the arguments route and more. Destinations beyond the limit of
-// [Meters.Routes] share series. A shared series has an empty parent_name and the labels of
-// the default route. The result of the function rest replaces the labels in more.
+// [Meters.Routes] share series. A shared series has an empty parent_name, the labels of the
+// default route, and the result of the function rest instead of more.
 func (r *Routes) labels(d *destination, route, more Labels, rest func() Labels) labelSet {
 	parent := d.parent
 	if parent == nil {

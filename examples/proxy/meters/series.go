@@ -41,9 +41,9 @@ type series[V value] struct {
 	quietSince time.Time   // time of the first sweep after the last write; guarded by family.mu
 }
 
-// seriesKey has the labels of a series in two parts, as results of [Labels.key]. All
-// series of an endpoint or route have the same base, and share its memory. The part more
-// distinguishes them.
+// seriesKey has the labels of a series in two parts, as results of [Labels.key]. The part
+// base is the same string for all series of an endpoint or route, so that they share its
+// memory. The labels in the other part distinguish these series.
 type seriesKey struct{ base, more string }
 
 // Desc is part of [prometheus.Metric].
@@ -132,9 +132,9 @@ func (f *family[V]) bind(l labelSet) *series[V] {
 	return s
 }
 
-// sweep removes the series that have expired. Names beyond a limit share series. For shared
-// counters and histograms, sweep makes the next write of each name look up its series
-// again. If there is room, the name then gets a separate series.
+// sweep removes the series that have expired. Names beyond a limit share series. After a
+// sweep, the next write for such a name looks up its series again, except for a gauge. The
+// name then gets a separate series if removed names have made room for it.
 func (f *family[V]) sweep(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -212,8 +212,8 @@ func (m *Meters) sweepIfDue() {
 	}
 }
 
-// labelSet is the labels of a series, in two parts. The part baseLabels is shared with
-// other series, and the part more distinguishes them. No label is in both parts.
+// labelSet is the labels of a series, in two parts without a common label. Other series may
+// have the same baseLabels. The labels in the other part distinguish these series.
 type labelSet struct {
 	*baseLabels
 	more string // the result of Labels.key
@@ -242,10 +242,10 @@ func (b *baseLabels) beyond() *baseLabels {
 // fixed returns a labelSet with the labels l, which contain no name that must be limited.
 func fixed(l Labels) labelSet { return labelSet{baseLabels: &baseLabels{labels: l.key()}} }
 
-// limited returns a labelSet for name, which identifies a destination, for example. Only a
-// limited number of names of each kind have separate series, with the argument labels. All
-// further names of the kind share series, with the labels that the function rest returns.
-// The argument of rest is a copy of labels.
+// limited returns a labelSet for name, such as the name of a destination. The first names
+// of each kind, up to a limit, have separate series with the given labels. All further
+// names of the kind share series. The function rest returns the labels of a shared series.
+// Its argument is a copy of the given labels.
 func (m *Meters) limited(kind, name string, labels Labels, rest func(own Labels) labelSet) labelSet {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -339,16 +339,17 @@ func (l *lookup[K, V]) of(key K) V {
 }
 
 // byLabel caches one series for each combination of values of some labels, such as the
-// status of a response. The type K has these values. The cache has no limit, because the
-// labels have few values. A look-up checks the last used series first, because most
-// requests need the same series.
+// status of a response. A key of type K is one such combination. The cache has no limit,
+// because the labels have few values. A look-up checks the last used series first, because
+// most requests need the same series.
 type byLabel[K comparable, V any] struct {
 	make func(K) V
 	last atomic.Pointer[labelledSeries[K, V]]
 	all  sync.Map // K → *labelledSeries[K, V]
 }
 
-// labelledSeries is an entry of [byLabel].
+// labelledSeries is one series in the cache [byLabel]. Its key has the values of its
+// labels.
 type labelledSeries[K comparable, V any] struct {
 	key    K
 	series V

@@ -53,11 +53,10 @@ func (m *Meters) Transport(d Direction, peer Peer, labels Labels) Transport {
 }
 
 // peerLabels returns a labelSet of the given labels. Only a limited number of label sets
-// have separate series. Beyond this limit, outbound endpoints share the series of their
-// authority, without the labels target_* and dst_pod. The number of authorities is also
-// limited. Further authorities share series with only the labels tls and no_tls_reason.
-// Beyond the first limit, inbound connections, and connections without an authority, also
-// have only these two labels.
+// have separate series. Beyond this limit, outbound connections share the series of their
+// authority, without the labels target_* and dst_pod. The number of these authorities is
+// also limited. All other connections beyond a limit share series with only the labels tls
+// and no_tls_reason.
 func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	authority := labels["authority"]
 	switch {
@@ -72,8 +71,9 @@ func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	})
 }
 
-// peers returns the key of the limit on the connections with separate series, for
-// [Meters.limited]. Each pair of a direction and a peer has a separate limit.
+// peers returns the name of the limit on connections, for the argument kind of
+// [Meters.limited]. Connections beyond this limit share series. Each pair of a direction
+// and a peer has a separate limit.
 func peers(d Direction, peer Peer) string { return string(d) + " " + string(peer) }
 
 // onlyTLS removes all labels except tls and no_tls_reason from the argument own, and

@@ -36,7 +36,7 @@ type counterValue struct{ number }
 
 func (c *counterValue) write(out *dto.Metric) { out.Counter = &dto.Counter{Value: new(c.load())} }
 
-// gaugeValue is the value of a gauge.
+// gaugeValue is the number in a series of a gauge. It can increase and decrease.
 type gaugeValue struct{ number }
 
 func (g *gaugeValue) Set(value float64) { g.bits.Store(math.Float64bits(value)) }
@@ -56,7 +56,8 @@ func isOpen(v value) bool {
 	return ok && g.load() != 0
 }
 
-// histogramValue is the value of a histogram.
+// histogramValue has the number of observed values in each bucket of a histogram, and the
+// sum of these values.
 type histogramValue struct {
 	bounds []float64       // upper bounds, ascending
 	counts []atomic.Uint64 // by index of the bound; the last one counts larger values
