@@ -55,18 +55,20 @@ func (b balancerKey) policy() balance.Policy {
 	return p
 }
 
-// oneEndpoint is the share of the endpoints that must stay ready, for the balancer. The
-// number is rounded up, so that this share is one endpoint if there are at most a million.
+// oneEndpoint is the share of its endpoints that a balancer must keep ready. The balancer
+// rounds the resulting number of endpoints up. The number is 1 for a balancer with at most
+// a million endpoints.
 const oneEndpoint = 1e-6
 
 // hasBreaker reports whether the policy has a circuit breaker.
 func (b balancerKey) hasBreaker() bool { return b.Breaker != layer.BreakerPolicy{} }
 
-// classifier returns the function by which the balancer classifies responses. This is
-// [httplayer.Classify], except with a circuit breaker and without a penalty. Every response
-// is then a success, as in linkerd's proxy. With [httplayer.Classify], the balancer would
-// avoid an endpoint before the circuit breaker has seen enough failures, and for up to a
-// minute after its recovery. Errors without a response are classified as always.
+// classifier returns the function by which the balancer classifies responses. It is
+// [httplayer.Classify] if the policy has a penalty, or has no circuit breaker. Otherwise
+// every response is a success, as in linkerd's proxy. With [httplayer.Classify], the
+// balancer would avoid an endpoint before the circuit breaker has seen enough failures, and
+// for up to a minute after its recovery. [httplayer.Classify] always classifies errors
+// without a response.
 func (b balancerKey) classifier() layer.Classifier[*http.Response] {
 	if !b.hasBreaker() || b.Penalty != 0 {
 		return httplayer.Classify
@@ -94,9 +96,9 @@ func (b balancerKey) withBreaker(
 }
 
 // policyBackends returns a function that makes the service of a backend of a policy. The
-// service counts the requests. If the backend specifies an endpoint, it sends them to a
-// service that the argument forward makes. Otherwise it sends them to a balancer that the
-// other argument makes.
+// service counts the requests and passes them to an inner service. If the backend specifies
+// an endpoint, the function forward makes the inner service. Otherwise the inner service is
+// a balancer, which the first argument makes.
 func (r *router) policyBackends(
 	to layer.MakeService[balancerKey, *http.Request, *http.Response],
 	forward layer.MakeService[forwardTarget, *http.Request, *http.Response],

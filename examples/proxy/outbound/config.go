@@ -89,11 +89,11 @@ func newOutbound(c Config) *Outbound {
 	return o
 }
 
-// newSource returns the source of profiles. With a policy controller, the source also
-// yields policies, with the precedence of [linkerd.Prefer]. For a new target, it waits for
-// a policy before it yields the profile. It waits for at most four fifths of
-// ProfileInitial, so that the router does not time out first. A low ProfileInitial does not
-// reduce the wait below minPolicyWait.
+// newSource returns the source of profiles. With a policy controller, it also yields
+// policies, and [linkerd.Prefer] chooses between the profile and the policy of a target.
+// For a new target, the source waits for a policy before it yields the profile. The maximum
+// wait is four fifths of ProfileInitial, so that the router does not time out first. The
+// maximum is not less than minPolicyWait.
 func newSource(c Config) profiles.Source {
 	source := c.Control.Profiles(c.Controller, c.Log)
 	if c.Policies == nil {

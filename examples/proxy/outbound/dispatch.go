@@ -33,10 +33,11 @@ func (o *Outbound) detect(http, opaque tcplayer.Server, i tcplayer.DetectInstrum
 }
 
 // byProfile returns a server that passes each connection to dst to one of its last three
-// arguments. In ingress mode, this is always detected. In other modes, it is opaque if
-// [settings.Outbound.OpaquePorts] or the profile of dst marks the port as opaque. If not,
-// it is named if the profile routes by TLS server name, and detected otherwise. The router
-// requests gets the requests on detected connections.
+// arguments. The argument opaque is for a port that [settings.Outbound.OpaquePorts] or the
+// profile of dst marks as opaque. For any other port, the argument named is for a profile
+// that routes by TLS server name. The argument detected is for all other connections, and
+// for every connection in ingress mode. The router requests gets the requests on detected
+// connections.
 func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, named, detected tcplayer.Server) tcplayer.Server {
 	return &profileDispatch{
 		Service: requests.counts.Handled(meters.Detected, detected), opaque: requests.counts.Handled(meters.Opaque, opaque),
@@ -47,8 +48,8 @@ func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, named
 	}
 }
 
-// profileDispatch is the server that [Outbound.byProfile] returns, for the connections to
-// one address.
+// profileDispatch is a server for the connections to one address. It passes a connection to
+// opaque, to named or to the embedded Service, as the profile of the address specifies.
 type profileDispatch struct {
 	layer.Service[net.Conn, tcplayer.ByteCount] // serves connections that are detected
 
@@ -92,9 +93,9 @@ func byServerName(p *profiles.Profile) bool { return p.Policy != nil && p.Policy
 // It is the router of the original destination of the connection.
 type requestsKey struct{}
 
-// byConnection returns a service that passes a request to the router of its connection.
-// Direct connections have no router, and their requests go to the argument named. In
-// ingress mode, requests with the header l5d-dst-override also go to named.
+// byConnection returns a service that passes a request to the router of its connection. The
+// argument is the service for requests on direct connections, which have no router. In
+// ingress mode, this service also gets requests with the header l5d-dst-override.
 func (o *Outbound) byConnection(named httplayer.Service) httplayer.Service {
 	return &byConnection{Service: named, ingress: o.Ingress}
 }

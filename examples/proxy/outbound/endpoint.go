@@ -36,9 +36,9 @@ type peer struct {
 	tapOptions []tap.Option
 }
 
-// peer returns the peer for the endpoint of t. If the address of the endpoint belongs to this pod,
-// the proxy connects to it in cleartext. It then uses the port of the endpoint itself, not the port
-// of a proxy.
+// peer returns the TLS configuration, the port and the labels for connections to the
+// endpoint of t. If the address of the endpoint belongs to this pod, the proxy connects to
+// it in cleartext. It then uses the port of the endpoint itself, not the port of a proxy.
 func (o *Outbound) peer(t discover.Target) peer {
 	e, p := t.Endpoint, peer{Target: t}
 	own := slices.Contains(o.Own, e.Addr.Addr().Unmap())
@@ -151,8 +151,9 @@ func (f forwardTarget) discovered() discover.Target {
 	return discover.Target{Name: f.target, Endpoint: resolve.Endpoint{ID: id, Weight: e.Weight, Labels: e.Labels}}
 }
 
-// balanced returns e unchanged, as the service of one of the endpoints of a balancer.
-// While e is not ready, it rejects requests, so that the balancer picks another endpoint.
+// balanced returns e as the service of an endpoint in a balancer. It adds nothing to e,
+// because e rejects requests while it is not ready. The balancer then picks another
+// endpoint.
 func balanced(e *httplayer.Endpoint) httplayer.Service { return e }
 
 // byVersion is a service with two HTTP clients of one endpoint: h1 for HTTP/1 requests

@@ -149,7 +149,8 @@ func (o *Outbound) forwarded(ctx context.Context, f forwardTarget) httplayer.Ser
 		Service(o.single(ctx, f.discovered()))
 }
 
-// endpoint returns the service of one of the endpoints of a balancer.
+// endpoint returns a service that sends requests to the endpoint of t, one of the endpoints
+// of a balancer.
 func (o *Outbound) endpoint(ctx context.Context, t discover.Target) httplayer.Service {
 	p := o.peer(t)
 	return o.endpointStack(ctx, p, false).Service(o.client(ctx, p, balanced))
@@ -165,8 +166,8 @@ func (o *Outbound) single(ctx context.Context, t discover.Target) httplayer.Serv
 }
 
 // endpointStack returns the layers of the requests to one endpoint, without the HTTP
-// client. The argument only is true if the target has one endpoint. In that case, an error
-// from the proxy of the endpoint also closes the connection of the client.
+// client. If the target has a single endpoint (only is true), an error from the proxy of
+// the endpoint also closes the connection of the client.
 func (o *Outbound) endpointStack(
 	ctx context.Context, p peer, only bool,
 ) layer.Stack[*http.Request, *http.Response] {
@@ -181,11 +182,11 @@ func (o *Outbound) endpointStack(
 		With("proxy-errors", httplayer.ProxyErrors(o.Log, only && p.tls != nil))
 }
 
-// client returns a service that sends requests to one endpoint by HTTP clients. The
-// argument named as converts each client to a service. If the transport header contains the
-// protocol, one client sends HTTP/1 and another sends HTTP/2. Otherwise one client sends
-// all requests. It keeps their HTTP version if the endpoint is behind a proxy or accepts
-// HTTP/2, and sends HTTP/1 to any other endpoint.
+// client returns a service that sends requests to one endpoint by HTTP clients. The last
+// argument converts each client to a service. If the transport header contains the
+// protocol, one client sends HTTP/1 and another sends HTTP/2. Otherwise a single client
+// sends all requests. It sends HTTP/1 unless the endpoint is behind a proxy or accepts
+// HTTP/2. In these two cases, it keeps the HTTP version of the request.
 func (o *Outbound) client(ctx context.Context, p peer, as func(*httplayer.Endpoint) httplayer.Service) httplayer.Service {
 	newClient := func(p peer, version ...httplayer.EndpointOption) httplayer.Service {
 		opts := append(o.Connect.Requests(o.dial(p), o.Pool), version...)
@@ -244,15 +245,16 @@ func (o *Outbound) opaqueConcrete(ctx context.Context, key balancerKey) tcplayer
 		balance.WithCompletion(layer.AtReturn[net.Conn]), balance.WithMetrics[net.Conn](balancer)))
 }
 
-// opaqueForwarded returns the service of opaque connections to the single endpoint that the
-// profile of a target specifies.
+// opaqueForwarded returns a service that connects to the endpoint of f for each opaque
+// connection. This endpoint is the only one that the profile of the target specifies.
 func (o *Outbound) opaqueForwarded(ctx context.Context, f forwardTarget) tcplayer.Service {
 	return tcplayer.NewStack(layer.WithTarget[net.Conn](f.target)).
 		Queue(o.TCPQueue.Capacity, o.TCPQueue.MaxWait()).
 		Service(o.opaqueEndpoint(ctx, f.discovered()))
 }
 
-// opaqueEndpoint returns the service of opaque connections to one endpoint.
+// opaqueEndpoint returns a service that connects to the endpoint of t for each opaque
+// connection. It also shows these connections in tap.
 func (o *Outbound) opaqueEndpoint(ctx context.Context, t discover.Target) tcplayer.Service {
 	p := o.peer(t)
 	return tcplayer.NewStack().

@@ -123,8 +123,8 @@ func (r *router) backends(
 }
 
 // forwards returns a function that makes the service of the endpoint that the profile
-// specifies. The service counts the requests, and sends them to another service. The only
-// argument of forwards makes the other service.
+// specifies. The service counts the requests and passes them to an inner service. The only
+// argument of forwards makes this inner service.
 func (r *router) forwards(
 	to layer.MakeService[forwardTarget, *http.Request, *http.Response],
 ) layer.MakeService[*profiles.Endpoint, *http.Request, *http.Response] {
@@ -133,18 +133,18 @@ func (r *router) forwards(
 	}
 }
 
-// pin returns a function that returns a service of the cache by its key. After its first
-// request, the service stays in the cache until r receives another profile. Without this,
-// the cache would close the endpoints and connections of a client that rarely sends
-// requests.
+// pin returns a function that returns the service of its argument, a key, in the cache.
+// After its first request, the service stays in the cache until r receives another profile.
+// Without this, the cache would close the endpoints and connections of a client that rarely
+// sends requests.
 func pin[K comparable](r *router, in *layer.Cache[K, *http.Request, *http.Response]) layer.MakeService[K, *http.Request, *http.Response] {
 	return func(key K) httplayer.Service {
 		return &pinned[K]{Service: in.Service(key), router: r, in: in, key: key}
 	}
 }
 
-// pinned is the service that the function of [pin] returns. It stays in the cache from its
-// first request until the router receives another profile.
+// pinned passes requests to a service of a cache, the embedded Service. It keeps this
+// service in the cache from the first request until the router receives another profile.
 type pinned[K comparable] struct {
 	httplayer.Service
 

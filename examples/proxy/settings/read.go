@@ -109,8 +109,8 @@ func (r *reader) find(v *variable) (text, where string, ok bool) {
 
 // isOverridden reports whether a value of v in the file is ignored. The result is true if
 // the environment sets v.overrides, a more general variable, because v in the file would
-// otherwise override it. The result is false if the environment also sets v.with, the other
-// variable of the pair.
+// otherwise override it. If the environment also sets v.with, the result is false, because
+// v and v.with form a pair, such as server ID and name.
 func (r *reader) isOverridden(v *variable) bool {
 	return r.isSet(v, v.overrides) && !r.isSet(v, v.with)
 }

@@ -34,8 +34,8 @@ type group struct {
 	variables []variable
 }
 
-// to returns a function that parses a text by the function parse, and stores the value in
-// *where. It is used for the field set of a variable.
+// to returns a function for variable.set. It parses a text by the function parse, and
+// stores the value in *where.
 func to[T any](where *T, parse func(string) (T, error)) func(string) error {
 	return func(text string) error {
 		value, err := parse(text)

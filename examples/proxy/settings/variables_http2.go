@@ -18,8 +18,8 @@ const (
 )
 
 // windows returns the variables that set the HTTP/2 windows of both servers, inbound and
-// outbound. Each server also has its own variables. Those override the ones for both,
-// because the proxy reads them later.
+// outbound. Each server also has its own variables, see [http2]. The variables of one
+// server take precedence, because the proxy reads them later.
 func windows(s *Settings) []variable {
 	both := func(low uint32, where func(*HTTP2) *uint32) func(string) error {
 		return func(text string) error {

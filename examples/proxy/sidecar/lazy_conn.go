@@ -44,8 +44,8 @@ func afterCertificate(id *identity.Identity) func(context.Context, grpclayer.Con
 	}
 }
 
-// conn waits until the proxy has a certificate, and returns the connection. The first
-// call then makes the connection.
+// conn waits until the proxy has a certificate. It then makes the connection if it does not
+// exist yet, and returns it.
 func (a *lazyConn) conn(ctx context.Context) (controlPlane, error) {
 	if err := a.id.Ready(ctx); err != nil {
 		return nil, status.Error(status.FromContextError(ctx.Err()).Code(), err.Error())
