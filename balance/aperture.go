@@ -8,12 +8,12 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// aperture limits the default picker to a part of the ready endpoints: the first ones of each ready
-// set. The random aperture of Finagle does the same. With fewer endpoints per client, each endpoint
-// has more samples and more requests in flight, so that the estimate of its cost is more exact. The
-// order of a ready set is random, so that different balancers use different endpoints. When an
-// endpoint joins or leaves the ready set, at most one endpoint of the aperture changes. A failing
-// endpoint leaves the aperture.
+// aperture limits the default picker to a part of the ready endpoints: the first endpoints of each
+// ready set. The order of a ready set is random, so that different balancers use different
+// endpoints. The random aperture of Finagle does the same. With fewer endpoints per client, each
+// endpoint has more samples and more requests in flight, so that the estimate of its cost is more
+// exact. When an endpoint joins or leaves the ready set, at most one endpoint of the aperture
+// changes. A failing endpoint leaves the aperture.
 //
 // The width is the number of endpoints in the aperture of a ready set. It grows by one at
 // each pick of an endpoint with at least busyEndpoint requests in flight. Therefore it

@@ -218,7 +218,8 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 // pick picks a node for a request and counts the request as in flight at that node. It returns a
 // nil node if no node is ready. The argument info has the values in the context of the request that
 // are for balancers. If info has Attempts, pick adds the node to them. If info has an Explanation,
-// pick adds the reasons of the choice to it. The second result is the Record of info.
+// pick adds the reasons of the choice to it. The second result is info.Record, which collects facts
+// about the request and may be nil.
 func (b *Balancer[Req, Rsp]) pick(now uint32, info layer.PickInfo) (*node[Req, Rsp], *layer.Record) {
 	q := query{now: now, affinity: info.Affinity, hasAffinity: info.HasAffinity, attempts: info.Attempts}
 	if info.Explanation != nil {

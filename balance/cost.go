@@ -28,7 +28,8 @@ const (
 // String returns "ewma" or "pending".
 func (c Cost) String() string { return [...]string{"ewma", "pending"}[min(c, LeastRequest)] }
 
-// group has the ready endpoints of a balancer, and everything else that a picker reads.
+// group has the input of a picker: the ready endpoints of a balancer, the aperture, the median
+// latency, and the parameters of the policy.
 type group struct {
 	// sets[near] has the ready endpoints in the zone of the balancer, and sets[far] those
 	// in other zones
@@ -79,7 +80,7 @@ func (g *group) set(e *endpoint) *readySet {
 	return &g.sets[near]
 }
 
-// query is the input of a pick for one request.
+// query describes one request to a picker: its time, its key and the endpoints that it has tried.
 type query struct {
 	now         uint32 // the time of the pick, in ticks
 	affinity    uint64 // the key of layer.WithAffinity
@@ -120,10 +121,10 @@ func (g *group) costOf(e *endpoint, now uint32, median, own float32) float32 {
 	return max(latency, minLatency)*(requests+failingLoad) + float32(streams)*median
 }
 
-// untrustedFactor is the factor by which the latency estimate of an endpoint ages faster. It
-// applies during the slow start of the endpoint, and while its sample count is below
-// initialSet. Without it, an endpoint that is slow only at first would get no requests for
-// long. Its latency would then not be measured again.
+// untrustedFactor multiplies the age of the latency estimate of an endpoint, so that the estimate
+// approaches the median faster. It applies during the slow start of the endpoint, and while its
+// sample count is below initialSet. Without it, an endpoint that is slow only at first would get no
+// requests for long. Its latency would then not be measured again.
 const untrustedFactor = 10
 
 // expected returns the expected latency of e in ns: the estimate of e after it has aged

@@ -31,7 +31,8 @@ type endpoint struct {
 	*record
 }
 
-// record is the part of the state of an endpoint that a successful request does not use.
+// record has the part of the state of an endpoint that a successful request usually does not use:
+// its failures, outlier detection, slow start and readiness.
 type record struct {
 	born          time.Duration // when the endpoint was added, relative to the balancer's start
 	fails         atomic.Uint32 // consecutive failures; if not 0, the bit badRecord is set
@@ -159,9 +160,10 @@ func (e *endpoint) atLimit(waiting int32) bool {
 func isProbing(samples uint32) bool { return samples%initialSet < probeSamples }
 
 // probeOverdue reports whether e gets one more request although it is at its probe limit. This is
-// so if the time since its last probe exceeds a limit. The limit is twenty median latencies, but at
-// most 5 s. It is also at least 100 ms and at least two median latencies. Without this rule, slow
-// responses, or requests from before an ejection, could stop the probes for hours.
+// so if the time since its last probe exceeds twenty median latencies, or 5 s if this is less. If
+// that time limit is below 100 ms or below two median latencies, the larger of these applies
+// instead. Without this rule, slow responses, or requests from before an ejection, could stop the
+// probes for hours.
 func (e *endpoint) probeOverdue(now uint32, median float32) bool {
 	const atLeast = float32(100 * time.Millisecond) // a new endpoint has to connect
 	tooLong := max(min(median*penaltyFactor, float32(maxPenalty)), 2*median, atLeast)

@@ -16,8 +16,9 @@ import (
 //	sample s at t:    log E ← log E + w · (log s − log E), w = max(1/16, 1 − e^(−(t−T)/D)); T ← t
 //
 // Samples after the first one in a tick are ignored, except failures. A failure has w = 1. From a
-// failure until its penalty ends, the minimum of w is 0 instead of 1/16. Otherwise, after an outage
-// of all endpoints, the first one that recovers would get all requests.
+// failure until its penalty ends, the minimum of w is 0 instead of 1/16. E then falls with time,
+// and not faster with more samples. Otherwise the first endpoint that recovers from an outage of
+// all endpoints would soon have the lowest E, and would get all requests.
 //
 // In tower's load::PeakEwma a longer latency replaces the average, so that one expensive request
 // hides an endpoint for seconds. With logarithms, one outlier has little weight.
@@ -166,10 +167,9 @@ type knownLatency struct {
 	fails           bool
 }
 
-// refresh updates the median latency after a sample of e. If the last update is less than
-// medianInterval ago, only the first sample of an endpoint updates the median. isFirst is true for
-// such a sample. If the group has more than medianSize endpoints, such samples update the median at
-// most once per tick.
+// refresh updates the median latency after a sample of e. It does so if the last update is at least
+// medianInterval ago, or if isFirst is true: the sample is the first one of e. With more than
+// medianSize endpoints, first samples cause at most one update per tick.
 func (g *group) refresh(e *endpoint, now uint32, isFirst bool) {
 	word := g.median.word.Load()
 	age := since(now, uint32(word>>32))
@@ -217,9 +217,9 @@ func (g *group) appendKnown(known []knownLatency, e *endpoint, now uint32) []kno
 }
 
 // failingLoadOf returns the number of requests by which the cost of a failing endpoint is
-// increased: 50, plus ten times the mean number of requests in flight at the other
-// endpoints. Without it, an endpoint that fails fast would be the cheapest, because it has
-// no requests in flight. The result is 0 if more than half of the endpoints are failing.
+// increased: 50, plus ten times the mean number of requests in flight at the other endpoints.
+// Without this increase, an endpoint that fails fast would be the cheapest, because it has no
+// requests in flight. The result is 0 if more than half of the endpoints are failing.
 func failingLoadOf(known []knownLatency) float32 {
 	const atLeast, times = 50, 10
 	var busy, healthy int

@@ -28,8 +28,8 @@ func (f *failures[Rsp]) use(c layer.Classifier[Rsp]) {
 // The parameters of the default penalty of a failure. This penalty is penaltyFactor times the
 // median latency, and at most maxPenalty. With this factor, an endpoint that failed once is tried
 // again after about three times [Policy].Decay. A median below minPenaltyBase counts as
-// minPenaltyBase. A smaller penalty could be shorter than a normal latency, because a burst of
-// requests multiplies short latencies. linkerd's load biaser also uses maxPenalty.
+// minPenaltyBase. Otherwise the latencies of a burst of requests, which are multiples of a short
+// median, could exceed the penalty. linkerd's load biaser also uses maxPenalty.
 const (
 	penaltyFactor  = 20
 	minPenaltyBase = time.Millisecond

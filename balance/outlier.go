@@ -168,7 +168,7 @@ func (e *EjectedError) Error() string {
 // Is reports whether target is layer.ErrNotReady.
 func (*EjectedError) Is(target error) bool { return target == layer.ErrNotReady }
 
-// outlierState is the state of one endpoint for outlier detection.
+// outlierState counts the responses, failures and ejections of one endpoint, for outlier detection.
 type outlierState struct {
 	// tally has the number of responses since the last comparison (bits 63..32) and of the
 	// failures among them (bits 31..0). The counts do not overflow within the longest

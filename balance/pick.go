@@ -5,12 +5,11 @@ import (
 	"math"
 )
 
-// Picker is a rule that picks one of the ready endpoints. The zero value picks the cheapest of all
-// endpoints if there are at most 24. With more endpoints, it uses an aperture: eight random
-// endpoints at first. The aperture grows by one endpoint whenever the picked endpoint has at least
-// two requests in flight. It falls slowly while its endpoints have few requests. The zero value
-// picks the cheapest endpoint of the aperture. If the aperture has more than 24 endpoints, it picks
-// the cheapest of 24 random ones.
+// Picker is a rule that picks one of the ready endpoints. The zero value picks the cheapest one. If
+// there are more than 24 endpoints, it considers only an aperture: eight random endpoints at first.
+// The aperture grows by one endpoint whenever the picked endpoint has at least two requests in
+// flight. The aperture shrinks slowly while its endpoints have few requests. If it has more than 24
+// endpoints, the zero value picks the cheapest of 24 random ones.
 //
 // Many balancers compare two random endpoints. The k slowest of n endpoints then get at
 // least C(k,2)/C(n,2) of the requests. If many clients use thousands of endpoints, most
@@ -95,8 +94,8 @@ func (c *choices) cheapestOfZones(q query) *endpoint {
 // been 1, and the policy has no slow start.
 func (g *group) isEven() bool { return g.cost == EWMA && !g.weighted.Load() }
 
-// pickPlain does the same as pickAmong, but faster, for the usual configuration: isEven must return
-// true. It does not consider which endpoints the request has tried, and records no explanation.
+// pickPlain is a faster form of pickAmong for the usual configuration: isEven must return true.
+// Unlike pickAmong, it also picks endpoints that the request has tried, and records no explanation.
 func (c *choices) pickPlain(r *readySet, now uint32) found {
 	s, random := r.slots.Load(), c.draw()
 	n := c.aperture.limit(int(s.n.Load()))
@@ -209,8 +208,8 @@ func (t *comparison) add(e *endpoint) {
 }
 
 // chanceOf returns the first random number for the comparisons of a pick. It makes this number from
-// its argument. The pick also passes this argument to newWalk. The order of that walk is
-// independent of the result.
+// its argument, from which newWalk also makes the order of the endpoints. The number is independent
+// of this order.
 func chanceOf(random uint64) uint32 { return uint32(random>>32) ^ uint32(random) }
 
 // nextChance returns the random number that follows c in a linear congruential generator.
@@ -311,9 +310,9 @@ func (g *group) cheapestKnown(endpoints []*endpoint, now uint32, f found) (found
 	return f, len(endpoints)
 }
 
-// isIdleInitial reports whether e is still probed, but has the same cost as a trusted endpoint.
-// This is so if its sample count began at initialSet, because no endpoint had a sample. It must
-// also not be failing or have waiting requests. status is the value of e.status.word.
+// isIdleInitial reports whether e has the same cost as a trusted endpoint although it is still
+// probed. Three conditions must hold: its sample count began at initialSet, it is not failing, and
+// it has no waiting requests. status is the value of e.status.word.
 func (e *endpoint) isIdleInitial(status uint32) bool {
 	return status&trustedMask-initialSet<<samplesShift < probeSamples<<samplesShift && int32(e.inFlight()) == streamsOf(status)
 }

@@ -122,10 +122,10 @@ func (x *exchange[Req, Rsp]) End(err error) {
 }
 
 // observe records a request that ended before its latency was recorded. After a cancellation or a
-// missed deadline, only the elapsed time is known, not the latency. The elapsed time is recorded if
-// it is longer than the expected latency, or if headers has a penalty. An error of the body that
-// matches layer.ErrNotReady is not recorded. The argument headers is the result of the response
-// headers, or zero without a response.
+// missed deadline, only the elapsed time is known, not the latency. It is recorded if it is longer
+// than the expected latency, or if the response headers were a failure with a penalty. An error of
+// the body that matches layer.ErrNotReady is not recorded. The argument headers is the
+// classification of the response headers, or zero without a response.
 func (b *Balancer[Req, Rsp]) observe(
 	ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp], headers result,
 ) {

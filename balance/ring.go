@@ -21,11 +21,11 @@ import (
 //
 // An endpoint gets at most ⌈bound·(m+1)·w/W⌉ requests in flight. m is the number of requests in
 // flight at all endpoints, and w/W is the endpoint's share of the total weight. An endpoint with
-// fewer requests has room. Further requests go to the first endpoint with room among the next 16
-// points. If these endpoints are full, they go to a random endpoint with room. If all endpoints are
-// full, they go to the endpoint of the key. A retry or hedge goes to the next untried endpoint. A
-// lower bound distributes the load more evenly, but moves more requests to other endpoints. A bound
-// of 0 means 1.25. Another bound is at least 1.05, and math.Inf(1) disables the bound.
+// fewer requests has room. A request goes to the first endpoint with room among the 16 points from
+// the place of its key. If these are full, it goes to a random endpoint with room. If all endpoints
+// are full, it goes to the endpoint of the key. A retry or hedge goes to the next untried endpoint.
+// A lower bound distributes the load more evenly, but moves more requests. A bound of 0 means 1.25.
+// Another bound is at least 1.05, and math.Inf(1) disables the bound.
 //
 // m is counted at most once per millisecond, and again if no endpoint has room. Above 256
 // endpoints, m is estimated. The error is 7 % with one request per endpoint, and 4 % with
@@ -64,10 +64,11 @@ type hashing struct {
 func (h *hashing) joined(e *endpoint) { h.ring.add(e) }
 func (h *hashing) left(e *endpoint)   { h.ring.remove(e) }
 
-// pick returns the first endpoint with room on the ring, from the place of the key. If it finds
-// none, it returns a random endpoint with room. If it finds none again, also after a new count of
-// the requests in flight, it returns the endpoint of the key. For a request without affinity, it
-// returns the endpoint that h.other picks.
+// pick returns the endpoint for a request. Without affinity, this is the endpoint that h.other
+// picks. With affinity, it is the first endpoint with room on the ring, from the place of the key.
+// If all endpoints there are full, it is a random endpoint with room. If pick finds neither, it
+// counts the requests in flight again and repeats both searches. If it still finds neither, it
+// returns the endpoint of the key.
 func (h *hashing) pick(q query) *endpoint {
 	if !q.hasAffinity {
 		return h.other.pick(q)
@@ -91,10 +92,10 @@ func (h *hashing) pick(q query) *endpoint {
 	return e
 }
 
-// along visits the next points on the ring from the place of the key of q. It skips endpoints that
-// the request has tried. It returns the first endpoint with room, and true. If none has room, it
-// returns the first endpoint, and false. If the request has tried all endpoints at these points, it
-// returns the endpoint that h.other picks, and true.
+// along visits the next points on the ring from the place of the key of q. It considers only
+// endpoints that the request has not tried. It returns the first of them with room, and true. If
+// all of them are full, it returns the first of them, and false. If the request has tried all
+// endpoints at these points, it returns the endpoint that h.other picks, and true.
 func (h *hashing) along(q query) (first *endpoint, found bool) {
 	var last *endpoint
 	tried := false
@@ -271,7 +272,7 @@ type ring struct {
 }
 
 // table is a hash table in which the points are in the order of their places (Amble, Knuth,
-// "Ordered Hash Tables", 1974). A point is in the slot that its place determines, or in one
+// "Ordered Hash Tables", 1974). A point is in the slot that slotOf returns for its place, or in one
 // of the next slots. A reader therefore rarely fetches a second cache line.
 type table struct {
 	size  int    // number of slots that slotOf can return
@@ -284,7 +285,7 @@ type slot struct {
 }
 
 // leastSlots is the smallest size of a table. A table has at least this number of additional slots
-// at its end, because a point may be after the slot of its place.
+// at its end. They are for points that are in a later slot than slotOf returns.
 const leastSlots = 64
 
 func newRing() *ring {
@@ -302,8 +303,8 @@ func (t *table) slotOf(at uint64) int {
 	return int(i)
 }
 
-// find returns the index of the first slot that is empty or has a point at or after a given place.
-// It searches from the slot of this place, which is in the argument at.
+// find returns the index of the first slot that is empty or has a point at or after the place at.
+// It searches from the slot that slotOf returns for this place.
 func (t *table) find(at uint64) int {
 	i := t.slotOf(at)
 	for i < len(t.slots) && t.slots[i].e.Load() != nil && t.slots[i].at.Load() < at {
