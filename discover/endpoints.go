@@ -50,7 +50,8 @@ func Endpoints[Req, Rsp any](
 	}
 }
 
-// watch is the state of one loop over the sequence that [Endpoints] returns.
+// watch has the current endpoints and the next change, for one loop over the sequence that
+// [Endpoints] returns.
 type watch[Req, Rsp any] struct {
 	ctx    context.Context //nolint:containedctx // the parent of the context of each endpoint
 	target string

@@ -82,7 +82,7 @@ func WithHealthCheck[Req, Rsp any](mk MakeService[Req, Rsp], check HealthCheck[R
 
 var errNotChecked = errors.New("not checked yet")
 
-// healthGroup is the state that the endpoints of one target share.
+// healthGroup counts the healthy endpoints of one target, and wakes goroutines after changes.
 type healthGroup struct {
 	healthy atomic.Int64     // number of healthy endpoints
 	changed notify.Broadcast // wakes the goroutines that wait for a change of healthy

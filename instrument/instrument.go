@@ -9,10 +9,10 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Provider makes the instruments of one target in a metrics system. An instrument has at most
-// one variable label, which is the argument label. The caller sets its value by the method With
-// of the instrument. The values of all other labels are fixed. Calls with equal arguments may
-// return the same instrument.
+// Provider makes the instruments of one target in a metrics system. An instrument has at most one
+// variable label. Its name is the argument label of the methods below. The caller sets its value by
+// the method With of the instrument. The values of all other labels are fixed. Calls with equal
+// arguments may return the same instrument.
 type Provider interface {
 	// Counter returns a counter. If label is not "", the caller calls the method With of
 	// the counter once for each value of that label.

@@ -55,8 +55,8 @@ func checkCompared(pass *analysis.Pass, err, other ast.Expr) {
 }
 
 // isKind reports whether err is a field Kind that may be compared by == with the layer error of the
-// given name. Every field Kind may be compared, except the Kind of a layer.Error with ErrNotReady
-// or ErrTimeout. The latter may wrap these errors.
+// given name. Every field Kind may be compared, with one exception: the Kind of a layer.Error with
+// ErrNotReady or ErrTimeout, because it may wrap these errors.
 func isKind(pass *analysis.Pass, err ast.Expr, name string) bool {
 	s, ok := ast.Unparen(err).(*ast.SelectorExpr)
 	if !ok || s.Sel.Name != "Kind" {

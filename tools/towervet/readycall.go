@@ -108,8 +108,9 @@ func isFailover(stmt ast.Stmt) bool {
 	return isIf && ok && branch.Tok == token.CONTINUE
 }
 
-// decides reports whether a call in stmt may prevent the statements after stmt. It returns false
-// for an if statement that does not end with return, and true for all other statements.
+// decides reports whether the result of a call in stmt may determine whether the next statements
+// are executed. It returns false for an if statement that does not end with return, because such a
+// statement does not skip them. For all other statements it returns true.
 func decides(stmt ast.Stmt) bool {
 	last, isIf := lastOfIf(stmt)
 	_, returns := last.(*ast.ReturnStmt)
