@@ -243,9 +243,9 @@ func (Accessor) OnResponseStart(ctx context.Context, r *http.Request, o layer.Re
 	x.observers = append(x.observers, o)
 }
 
-// OnDeferredResponse returns false, because the headers of an HTTP response have always arrived
-// when Call returns. In other protocols they may arrive later, and the response is then deferred.
-// Package tap calls this method.
+// OnDeferredResponse reports whether the headers of a response arrive only after Call has returned.
+// It returns false, because the headers of an HTTP response have always arrived by then. Package
+// tap calls this method.
 func (Accessor) OnDeferredResponse(*http.Response, layer.ResponseObserver[*http.Response]) bool {
 	return false
 }

@@ -108,8 +108,8 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 	}
 }
 
-// probe makes a connection in the background, without a request. The argument mine is the attempt
-// that the link has allowed for it. The link receives the result of the attempt.
+// probe makes a connection in the background, without a request. The argument mine is the
+// permission of the link to connect. The link receives the result.
 func (s *single) probe(mine attempt) { s.connectOnce(mine) }
 
 // connectOnce makes a connection on a new goroutine and sends it to the returned channel. If

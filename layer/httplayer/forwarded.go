@@ -75,10 +75,10 @@ func (t trustedPeers) contains(addr netip.Addr) bool {
 	return slices.ContainsFunc(t, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// client returns the address of the client: the last address in X-Forwarded-For that is not
-// trusted. If peer is not trusted, the result is peer. If all addresses are trusted, it is the
-// first one. The search goes backwards from the last element. It stops at an element that is not an
-// address. The result is then the address that was examined before.
+// client returns the address of the client. It examines peer and then the elements of
+// X-Forwarded-For, from the last to the first. It returns the first address that is not trusted. If
+// all addresses are trusted, or an element is not an address, it returns the address that it
+// examined last.
 func (t trustedPeers) client(h http.Header, peer netip.Addr) netip.Addr {
 	client := peer
 	elements := strings.Split(strings.Join(h["X-Forwarded-For"], ","), ",")

@@ -395,8 +395,8 @@ type informer struct {
 	over bool
 }
 
-// Inform is part of [message.Informer]. It ignores 100 Continue, which the server sends
-// itself.
+// Inform sends a 1xx response to the client. It is part of [message.Informer]. It ignores 100
+// Continue, because the server sends this itself.
 func (x *informer) Inform(status int, header http.Header) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -226,10 +226,10 @@ func ProxyErrors(log *slog.Logger, meshPeer bool) layer.Layer[*http.Request, *ht
 // because the name is in lower case and the names of received headers are canonical.
 const closesClient = "connection"
 
-// withoutTrailers removes a trailer from req if the function drops returns true for its name. req
-// must be a copy of a received request. It gets its own map Trailer. Because trailers arrive at the
-// end of a body, req also gets a new body. At its end, the new body copies to the map the received
-// trailers that drops does not remove.
+// withoutTrailers removes the trailers from req for which the function drops returns true. The
+// argument of drops is the name of a trailer. req must be a copy of a received request. It gets its
+// own map Trailer. Because trailers arrive at the end of a body, req also gets a new body. At the
+// end of the new body, the remaining trailers are copied to the map.
 func withoutTrailers(req *http.Request, drops func(name string) bool) {
 	received := req.Trailer
 	req.Trailer = make(http.Header, len(received))

@@ -76,9 +76,8 @@ func (e *Endpoint) room() bool {
 
 func (e *Endpoint) canProbe() bool { return e.probesH2() || e.h1.mayDial() }
 
-// probesH2 reports whether the next connection that Ready makes uses HTTP/2. It returns the value
-// of e.lastH2. But if requests have used HTTP/1.1 and an HTTP/2 connection is usable, it returns
-// false.
+// probesH2 reports whether the next connection that Ready makes uses HTTP/2. This is so if e.lastH2
+// is true, unless requests have used HTTP/1.1 and an HTTP/2 connection is usable.
 func (e *Endpoint) probesH2() bool {
 	return e.lastH2.Load() && (!e.used[0].Load() || !e.h2.serves())
 }
@@ -94,9 +93,9 @@ func (e *Endpoint) probe(mine attempt) {
 }
 
 // tried records the result err of an attempt to connect by the protocol p. If the server supports
-// only the other protocol, tried records a success, because the address is reachable. After any
-// other failure, the next connection of Ready uses the other protocol, which may still work. This
-// happens only if requests have used both protocols.
+// only the other protocol, tried records a success, because the address is reachable. If requests
+// have used both protocols, any other failure makes the next connection of Ready use the other
+// protocol, because it may still work.
 func (e *Endpoint) tried(p protocol, mine attempt, err error) {
 	other := e.speaksOther(err)
 	if err == nil && p == http2 || err != nil && p == http1 {

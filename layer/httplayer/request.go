@@ -118,8 +118,9 @@ func (b *requestBody) fail() {
 	_ = b.Close()
 }
 
-// withdraw reports whether the request can still be rejected. It returns true until the first call
-// of Read or admit, because the body is then unread. For a nil body it always returns true.
+// withdraw reports whether the request can still be rejected, and changes nothing. It returns true
+// until the first call of Read or admit, because the body is then unread. For a nil body it always
+// returns true.
 func (b *requestBody) withdraw() bool {
 	if b == nil {
 		return true

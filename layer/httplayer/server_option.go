@@ -58,11 +58,12 @@ func WithServerIdleTimeout(d time.Duration) ServerOption {
 }
 
 // WithMinBodyRate limits how slowly a request body may arrive. A pause must not be longer than
-// idle. The average rate must not be below least, in bytes per second. The rate is measured only
-// while the handler waits for the body. It is checked only when the sum of these waits is longer
-// than both idle and one second. If a limit is exceeded, reading fails with an error that matches
-// [layer.ErrIdleTimeout] and is answered with 408. If the handler does not read an HTTP/1.1 body to
-// its end, the rest must arrive within idle. Otherwise the connection is closed after the response.
+// idle. The average rate must not be below least, in bytes per second. The average includes only
+// the time in which the handler waits for the body. It is checked after the handler has waited for
+// more than idle and more than one second in total. If a limit is exceeded, reading fails with an
+// error that matches [layer.ErrIdleTimeout] and is answered with 408. If the handler does not read
+// an HTTP/1.1 body to its end, the rest must arrive within idle. Otherwise the connection is closed
+// after the response.
 //
 // The default is 10 s and 240 bytes per second. An idle of 0 or less means no limit on
 // pauses, and a least of 0 or less means no limit on the rate. The limits do not apply to

@@ -28,7 +28,7 @@ type request struct {
 	expects bool // the client waits for 100 Continue; guarded by conn.mu
 }
 
-// requestBody is the body of a request.
+// requestBody is a body together with the measurement of its reads, for the limits on slow bodies.
 type requestBody struct {
 	body
 	reads sweep.Wait // the field wait of body, if the limits on slow bodies apply

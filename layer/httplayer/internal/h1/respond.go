@@ -151,8 +151,8 @@ func lengthOf(rsp *http.Response, body io.Reader) int64 {
 	return -1
 }
 
-// Inform is part of [message.Stream]. It sends 100 Continue at most once, and only to a
-// client that expects it. HTTP/1.0 clients receive no 1xx responses.
+// Inform sends a 1xx response. It is part of [message.Stream]. It sends 100 Continue at most once,
+// and only to a client that expects it. HTTP/1.0 clients receive no 1xx responses.
 func (s *stream) Inform(status int, header http.Header) error {
 	r, c := s.request, s.conn
 	c.mu.Lock()

@@ -235,10 +235,12 @@ func (c *ServerConn) setReadDeadline(t time.Time) error {
 	return c.conn.SetReadDeadline(t)
 }
 
-// readError returns the error to report for a read that failed with err. If err is not a timeout,
-// it returns err, and cancels the context of the current request, except in a tunnel. For a
-// timeout, it returns the cause of stopReading or abort if one of them was called. Otherwise it
-// returns os.ErrDeadlineExceeded if the read deadline has passed, and errInterrupted if it has not.
+// readError returns the error to report for a read that failed with err, the first that applies:
+//
+//   - If err is not a timeout, it is err. The request is also canceled, except in a tunnel.
+//   - If stopReading or abort was called, it is the cause of that call.
+//   - If the read deadline has passed, it is os.ErrDeadlineExceeded.
+//   - Otherwise it is errInterrupted.
 func (c *ServerConn) readError(err error) error {
 	if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() {
 		if r := c.current.Load(); r != nil && !c.tunnels {
@@ -446,8 +448,8 @@ func (c *ServerConn) proceed() error {
 	return nil
 }
 
-// bodyEnded is part of bodyOwner. If the body was read to its end (whole is true), it allows
-// reading bytes of the next request ahead.
+// bodyEnded is part of bodyOwner. If whole is true, the body was read to its end. In this case
+// bodyEnded allows readAhead, which reads bytes of the next request.
 func (c *ServerConn) bodyEnded(whole bool) {
 	if whole {
 		c.ahead.CompareAndSwap(aheadNone, aheadAllowed)

@@ -4,8 +4,8 @@ package h1
 
 import "net"
 
-// socket has no access to the received bytes of a connection on this system. If the server
-// has closed a connection, only the next request on it shows this.
+// socket has no access to the received bytes of a connection on this system. Therefore a connection
+// that the server has closed is noticed only when the next request on it fails.
 type socket struct{}
 
 func (*socket) init(net.Conn)     {}

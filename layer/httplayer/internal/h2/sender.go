@@ -153,8 +153,8 @@ func (s *sender) run() error {
 	}
 }
 
-// announced returns the trailers that the headers announce in a Trailer field. It returns
-// nil if header already has that field. It also returns nil if the names of the trailers
+// announced returns the trailers to announce in a new field Trailer of the headers. It returns nil
+// if the argument header already has this field. It also returns nil if the names of the trailers
 // were unknown before the body was read.
 func (s *sender) announced(header http.Header) http.Header {
 	if !s.announces || len(header["Trailer"]) > 0 {

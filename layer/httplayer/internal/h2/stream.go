@@ -300,8 +300,8 @@ func (b *body) ended() {
 	maps.Copy(s.rsp.Trailer, b.st.trailer)
 }
 
-// Close is part of [io.Closer]. Close of a response body resets the stream, unless both
-// directions are complete.
+// Close is part of [io.Closer]. It drops the received bytes of the body, and those that arrive
+// later. For a response body, it also resets the stream, unless both directions are complete.
 func (b *body) Close() error {
 	st := b.st
 	st.discard()

@@ -52,7 +52,7 @@ func (c *ServerConn) inBlock(open bool) {
 	c.mu.Unlock()
 }
 
-// sweepState is state that the sweeper keeps between two calls of Sweep.
+// sweepState has the age of a drain and a buffer, which the sweeper keeps between calls of Sweep.
 type sweepState struct {
 	drain  time.Duration   // time since the first GOAWAY of a drain
 	bodies []*serverStream // scratch of sweepStreams

@@ -97,10 +97,10 @@ func Copy(dst io.Writer, src io.Reader, flush func()) (total int64, err error) {
 	}
 }
 
-// Tunnel copies bytes between client and upstream in both directions. When one direction
-// ends, Tunnel closes the sending half of the connection that received the bytes. When both
-// have ended, it closes upstream. If one direction fails or ctx ends, Tunnel closes client
-// and upstream. It returns after both directions have ended.
+// Tunnel copies bytes between client and upstream in both directions. When one direction ends,
+// Tunnel closes the sending half of the connection to which it copied the bytes. When both have
+// ended, it closes upstream. If one direction fails or ctx ends, Tunnel closes client and upstream.
+// It returns after both directions have ended.
 func Tunnel(ctx context.Context, client, upstream io.ReadWriteCloser) error {
 	cut := func() {
 		_ = panics.Contain(func() { _ = client.Close() })
