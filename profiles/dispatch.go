@@ -24,7 +24,8 @@ type Dispatch struct {
 	Endpoint  *Endpoint // for ToEndpoint; must not be changed
 }
 
-// Destination is a kind of destination of connections and requests.
+// Destination determines whether a connection or a request goes to its target, an apex, a [Router]
+// or an endpoint.
 type Destination uint8
 
 // The kinds of Destination.

@@ -51,7 +51,8 @@ func WithMetrics[Req, Rsp any](instruments func(route Route) (requests, attempts
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.metrics = instruments })
 }
 
-// routeLayers has the arguments of WithRouteLayers.
+// routeLayers has the arguments of WithRouteLayers, by which the layers of a route repeat requests,
+// change and create messages, and classify errors.
 type routeLayers[Req, Rsp any] struct {
 	replayer layer.Replayer[Req, Rsp]
 	edit     layer.Editor[Req, Rsp]

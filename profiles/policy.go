@@ -15,8 +15,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Policy has the parts of a [Profile] that only linkerd's client policies have, and not its service
-// profiles. NewPolicies of package profiles/linkerd makes profiles with a Policy.
+// Policy has the name and labels of a resource with a policy, and the profile of its connections
+// that are not HTTP. linkerd's client policies have these parts, but its service profiles do not.
+// NewPolicies of package profiles/linkerd makes profiles with a Policy.
 type Policy struct {
 	// name of the resource to which the policy is attached: "Service.default.web:80"
 	Name   string
@@ -32,8 +33,8 @@ type Policy struct {
 	ServerNames bool
 }
 
-// RoutePolicy has the parts of a [Route] that only linkerd's client policies have, and not its
-// service profiles.
+// RoutePolicy has backends, further timeouts, rules for retries, and overrides by header fields for
+// a [Route]. linkerd's client policies have these parts, but its service profiles do not.
 type RoutePolicy struct {
 	// Backends share the requests of the route in proportion to their weights. If Failover is true,
 	// the first ready backend gets all requests. If all weights are 0, requests are rejected. An
@@ -349,9 +350,9 @@ func (b *Backend) label() string {
 }
 
 // releaseBackends forgets the services of backends that no route of s uses. If the profile of s has
-// RoutesOnly, requests without a route are rejected and do not need s.split. releaseBackends then
-// sets s.split to all backends in use, because Ready waits for one of its targets. The caller must
-// hold mu.
+// RoutesOnly, requests without a route are rejected, so that they do not need s.split.
+// releaseBackends then sets s.split to all backends in use, so that Ready of the Router waits for
+// one of them. The caller must hold mu.
 func (r *Router[Req, Rsp]) releaseBackends(s *snapshot[Req, Rsp]) {
 	used := make(map[string]layer.Service[Req, Rsp], len(r.backendServices))
 	var all split[Req, Rsp]

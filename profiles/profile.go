@@ -113,9 +113,9 @@ type Rate struct {
 // routes with Retryable or a Hedge are counted. If the next profile has an equal RetryBudget, the
 // counts continue. Otherwise they start again, and all routes are built again.
 //
-// linkerd rounds to whole numbers and to tenths of the TTL. Here, times are rounded to TTL/64, and
-// the rounding never allows more retries than the formula above. A Ratio above 10 counts as 10, and
-// a MinPerSecond above 1 000 000 counts as 1 000 000.
+// For a Ratio up to 1, linkerd rounds 1/Ratio to a whole number. It rounds times to tenths of the
+// TTL. Here, times are rounded to TTL/64, and the rounding never allows more retries than the
+// formula above. A Ratio above 10 counts as 10. A MinPerSecond above 1 000 000 counts as 1 000 000.
 type RetryBudget struct {
 	Ratio        float64       // allowed retries per request, 0 to 1000
 	MinPerSecond uint32        // retries that are always allowed, up to 2³¹−1

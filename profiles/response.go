@@ -83,8 +83,8 @@ func compileResponses(members []Match, decisive truth, drop func(error)) (respon
 
 // responseJoin is a compiled All or Any. An All has the value no if one of its members has it. An
 // Any has the value yes if one of its members has it. The field decisive has this value, no or yes.
-// Without such a member, the result is open if a member is open. Otherwise it is the opposite
-// value.
+// If no member has the value decisive, the result is open if a member is open. If no member is open
+// either, an All has the value yes, and an Any has the value no.
 type responseJoin struct {
 	members  []responseMatcher
 	decisive truth // no for All, yes for Any

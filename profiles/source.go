@@ -80,8 +80,8 @@ func (s *Static) get(target string) *Profile {
 	return s.profiles[target]
 }
 
-// watchState is the state of the watch by which a Router follows its Source. Describe of the
-// Router shows it.
+// watchState counts the profiles that a Router has received from its Source, and has the last
+// error. Describe of the Router shows it.
 type watchState struct {
 	profiles int   // number of profiles received
 	err      error // the last error; nil after a profile was received
@@ -190,10 +190,11 @@ func (s *snapshot[Req, Rsp]) poll() error {
 	return result
 }
 
-// ready calls Ready of all targets of the split, and returns the first result that does not match
-// ErrClosed. If all results match ErrClosed, it returns the last one when done is closed. When
+// ready calls Ready of all targets of the split, each on a new goroutine. It returns the first
+// result that does not match ErrClosed. If all results match ErrClosed, it waits until done is
+// closed, because another profile may arrive until then. It then returns the last result. When
 // another snapshot becomes current, it returns errReplaced. When ctx ends, it returns the cause of
-// ctx. ready starts a goroutine for each target, and waits for all of them before it returns.
+// ctx. ready waits for all of its goroutines before it returns.
 func (s *snapshot[Req, Rsp]) ready(ctx context.Context, done <-chan struct{}) error {
 	waiting, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup

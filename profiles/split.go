@@ -62,8 +62,9 @@ func (s *split[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 // returns the first ready target.
 //
 // The first draw is among all targets. If the drawn target is not ready, a second draw is among the
-// ready targets. W is the weight of all targets, and R is the weight of the ready ones. A ready
-// target of weight w gets its share of R: w/W + (1 − R/W)·w/R = w/R.
+// ready targets. Therefore a ready target gets requests in proportion to its weight. W is the
+// weight of all targets, and R is the weight of the ready ones. A ready target of weight w is drawn
+// with the probability w/W + (1 − R/W)·w/R = w/R.
 //
 // If no target is ready, draw returns the target of the first draw, or the first target of an
 // ordered split. The service of that target, such as a queue, then waits or rejects the request.

@@ -62,9 +62,8 @@ func linkerdResponses() conditions {
 }
 
 // readCondition reads a condition. If a mapping has several fields, all of them must hold. Invalid
-// fields are left out. Without a valid field, the result is nil. There is one exception: if
-// c.allowEmpty is true and the mapping has several fields, the result is an empty All, which always
-// holds.
+// fields are left out. If a mapping has only invalid fields, the result is nil. But if it has
+// several fields and c.allowEmpty is true, the result is an empty All, which always holds.
 func readCondition(v value, c conditions) profiles.Match {
 	if v.TooDeep() {
 		return nil
@@ -246,9 +245,9 @@ func readAnyOf(v value, read func(value) profiles.Match) profiles.Match {
 	return members
 }
 
-// named returns a function that reads a mapping such as {x-version: v1, x-user: {prefix: a}}. For
-// each name in the mapping, the function passes the name and the value to leaf, which returns a
-// condition. It then passes this condition to add. All of these conditions must hold.
+// named returns a function that reads a mapping such as {x-version: v1, x-user: {prefix: a}}. The
+// returned function passes each name and its value to leaf, which returns a condition. It then
+// passes this condition to add. All of these conditions must hold.
 func named(add func(profiles.Match), leaf func(value, string, profiles.StringMatch) profiles.Match) func(value) {
 	return func(v value) {
 		v.Each(func(key, item value) {

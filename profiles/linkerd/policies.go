@@ -142,13 +142,15 @@ func (s *preferred) Watch(ctx context.Context, target string) iter.Seq2[*profile
 	}
 }
 
-// merged is the state of one watch of a target by the Source of [Prefer].
+// merged has the results of the profile source and of the policy source of [Prefer], for one watch
+// of a target.
 type merged struct {
 	*preferred
 	profile, policy side
 }
 
-// side is the state of the sequence of the profile source, or of that of the policy source.
+// side has the last profile and the end of one sequence, from the profile source or the policy
+// source.
 type side struct {
 	current *profiles.Profile // the last profile; nil if there was none
 	settled bool              // whether the first item has arrived or is not awaited any more

@@ -249,11 +249,11 @@ type weightedBackend[B any] interface {
 	GetWeight() uint32
 }
 
-// backendsOf converts the backends of a rule. For the distribution "first available", they are in
-// the argument first. For a random distribution, they are in the argument random. The argument
-// given is false if the rule has no distribution. The function convert converts the filters of a
-// backend. If the result failover is true, a backend is used only while the previous ones are
-// unavailable. If the rule has no backends, the result is empty but not nil.
+// backendsOf returns the backends of a rule. If failover is true, a backend is used only while the
+// previous ones are unavailable. If the rule has no backends, the result is empty but not nil. The
+// argument first has the backends of the distribution "first available". The argument random has
+// those of a random distribution. The argument given is false if the rule has no distribution. The
+// function convert converts the filters of a backend.
 func backendsOf[F any, B routeBackend[F], W weightedBackend[B]](
 	c *policyConverter, given bool, first []B, random []W, convert func([]F) filters,
 ) (backends []profiles.Backend, failover bool) {
