@@ -34,10 +34,11 @@ func delta(known *Set, u Update) (Update, bool) {
 	return whole(known), true
 }
 
-// confirm adjusts u and changed, which are the results of delta. It returns the update to yield,
-// and whether to yield it. If *lost is true, an error was yielded since the last update. An answer
-// that changes nothing is then yielded too, as the whole set. Otherwise confirm returns u and
-// changed as they are. When the second result is true, confirm sets *lost to false.
+// confirm returns the update to yield, and whether to yield it. u and changed are the results of
+// delta. *lost reports whether an error was yielded since the last update. If *lost is true and u
+// changes nothing, confirm returns the whole set and true, because the update ends the error. It
+// does not do this for a pending set. In all other cases it returns u and changed. If the second
+// result is true, confirm sets *lost to false.
 func confirm(known *Set, lost *bool, u Update, changed bool) (Update, bool) {
 	if *lost && !changed && known.State() != StatePending {
 		u, changed = whole(known), true

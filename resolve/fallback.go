@@ -46,7 +46,7 @@ const (
 	isSecond
 )
 
-// fallback is the state of one stream of a Fallback.
+// fallback has the sets and the errors of both resolvers, for one stream of a Fallback.
 type fallback struct {
 	second   Resolver
 	target   string

@@ -43,7 +43,7 @@ func (f Func) Resolve(ctx context.Context, target string) iter.Seq2[Update, erro
 // support names of this form.
 var ErrUnresolvable = errors.New("not a name that this resolver resolves")
 
-// Kind is the kind of an Update.
+// Kind determines how an Update changes the endpoints of a target.
 type Kind uint8
 
 // The kinds of Update. Updates may be redundant or out of order. Adding an existing

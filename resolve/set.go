@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// State is the state of a target.
+// State records whether a target exists and has endpoints.
 type State uint8
 
 // The states of a target.

@@ -63,7 +63,8 @@ func ServeStale(r Resolver, p StalePolicy) *StaleResolver {
 	return &StaleResolver{source: r, policy: p, streams: make(map[*staleStream]struct{})}
 }
 
-// StaleStatus is the state of one stream of a [StaleResolver].
+// StaleStatus describes one stream of a [StaleResolver]: the last set that it yielded, and the last
+// error.
 type StaleStatus struct {
 	Target    string
 	State     State         // the state of the set that was yielded last

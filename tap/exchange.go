@@ -129,8 +129,8 @@ func (x *exchange[Req, Rsp]) respond(rsp Rsp) {
 }
 
 // ResponseStarted implements [layer.ResponseObserver]. It sends the ResponseInit of rsp. The
-// accessor calls it before Call returns if a handler sends the response headers. It calls it
-// after Call if the headers of rsp arrive later.
+// accessor calls ResponseStarted before Call returns if a handler sends the response headers. It
+// calls ResponseStarted after Call if the headers of rsp arrive later.
 func (x *exchange[Req, Rsp]) ResponseStarted(rsp Rsp) {
 	if !x.returned || x.deferred {
 		x.respond(rsp)

@@ -326,8 +326,8 @@ func WithEventRate(n int) ServerOption {
 	})
 }
 
-// eventBurst determines how many events a Server may send at once. This is the number of events per
-// second that WithEventRate allows, divided by eventBurst, but at least 1.
+// eventBurst determines the burst: the number of events that a Server may send at once. The burst
+// is the number of events per second of WithEventRate, divided by eventBurst, but at least 1.
 const eventBurst = 100
 
 // rejection is the error of a rejected watcher or a rejected call of Top. [status.Code] returns the

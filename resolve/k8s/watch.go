@@ -241,8 +241,8 @@ func (v *view) newProblems(problems []string) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(now)), func(text string) bool { return before[text] })
 }
 
-// state is the state of one Service and of its watches. Any number of streams read it. A
-// change of the state does not wait for the streams.
+// state has the current snapshot of one Service, and the errors of its watches. Any number of
+// streams read it. A change of the state does not wait for the streams.
 type state struct {
 	mu       sync.Mutex
 	changed  chan struct{} // closed at the next change
@@ -320,9 +320,8 @@ type changes struct {
 	changed  <-chan struct{} // closed at the next change
 }
 
-// look returns the changes for a stream since its last look. The argument seen is the position of
-// that look, and look moves it to the current position. It leaves out errors that a later success
-// has ended.
+// look returns the changes of the state since the position seen of a stream. It then moves seen to
+// the current position. It leaves out errors that a later success has ended.
 func (b *state) look(seen *position) changes {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -62,8 +62,8 @@ const (
 // errNoAnswer is the error of a stream that exceeded Limits.Initial.
 var errNoAnswer = status.Error(codes.DeadlineExceeded, "the controller does not answer")
 
-// watch is the state of one call of Resolve. The call opens several Get streams, one after the
-// other.
+// watch has the target and the connection of one call of Resolve. The call opens several Get
+// streams, one after the other.
 type watch struct {
 	*options
 	conn    grpc.ClientConnInterface

@@ -77,7 +77,7 @@ func (c Check) try(t testing.TB, s Subject) (skipped string, err error) {
 	return "", errors.Join(g.err, g.close())
 }
 
-// rig is the state of one run of a check.
+// rig has the resolver, the streams and the first violation of one run of a check.
 type rig struct {
 	Subject
 	Source

@@ -13,8 +13,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// run is the state that all open pages share. It is created when the first page opens. When the
-// last page closes, its goroutines are stopped, and the next page creates another run.
+// run has the data that all open pages show. It is created when the first page opens. When the last
+// page closes, its goroutines are stopped, and the next page creates another run.
 type run struct {
 	config  Config
 	latency latency
