@@ -18,9 +18,9 @@ import (
 // ErrUnresolvable, the sequence ends with an error that matches ErrUnresolvable.
 //
 // If primary yields an error, and then reports again that the target does not exist, the endpoints
-// of secondary are yielded again. If the sequence of a resolver ends without ErrUnresolvable, the
-// current endpoints stay, and are yielded again. That resolver is then not resolved again. Wrap the
-// resolver in [Reconnect] to avoid that.
+// of secondary are yielded again, because the error has ended. If the sequence of a resolver ends
+// without ErrUnresolvable, the current endpoints stay, and are yielded again. That resolver is then
+// not resolved again. Wrap the resolver in [Reconnect] to avoid that.
 func Fallback(primary, secondary Resolver) Resolver {
 	requireResolvers(primary, secondary)
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {

@@ -19,11 +19,12 @@ type Backoff = backoff.Backoff
 // Reconnect returns a Resolver that resolves again, after a backoff, when a stream of r ends or
 // yields an error. The consumer gets the error unchanged. An error that matches [ErrUnresolvable]
 // ends the sequence. The backoff starts again at Min after a stream that yielded an update and
-// lasted 10 s. If Max is less than 10 s, such a stream need only last Max. Therefore a source is
-// not called too often if its streams end at once.
+// lasted 10 s, or Max if that is less. Streams that end at once do not reset it, so that their
+// source is not called too often.
 //
-// The first update of a stream is the whole set. An Add is converted to a Replace, and a Remove
-// or an Add without endpoints is dropped. Until the first update, the last set stays.
+// The first update of a stream is the whole set. If it is an Add, it is converted to a Replace. A
+// Remove or an Add without endpoints before it is dropped. Until the first update, the last set
+// stays.
 //
 // The context of a call of r ends when the stream of that call has ended. A field of b that is 0
 // has its default. Reconnect panics if b is invalid.

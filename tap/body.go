@@ -84,10 +84,10 @@ type excerpt struct {
 	over bool
 }
 
-// take appends bytes to the excerpt. p is the part of the body at the given offset. take appends
-// only the bytes of p that the excerpt does not have yet, up to the limit of WithBodies. It
-// ignores p after a gap, or if the excerpt has ended. It ends the excerpt if the buffer has no
-// room for the bytes, or if the watcher has been closed.
+// take appends to the excerpt the bytes of p that it does not have yet, up to the limit of
+// WithBodies. p is the part of the body at the given offset. take ignores p if earlier bytes are
+// missing, or if the excerpt has ended. It ends the excerpt if the buffer has no room for the
+// bytes, or if the watcher has been closed.
 func (x *excerpt) take(offset int64, p []byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -202,10 +202,10 @@ type streamError struct {
 
 func (e streamError) Error() string { return "stream reset: " + strconv.Itoa(int(e.Code)) }
 
-// resetCode returns the HTTP/2 error code of a request with the context ctx that ended with err.
-// A rejection has the code REFUSED_STREAM. Any other err with a code of its own has that code.
-// Otherwise the code is CANCEL if ctx has ended or err is the error of a context. resetCode
-// returns nil for other errors, a complete response, and a body that its reader closed early.
+// resetCode returns the HTTP/2 error code of a request with the context ctx that ended with err. It
+// returns nil for a complete response, and for a body that its reader closed early. A rejection has
+// the code REFUSED_STREAM. Any other err with a code of its own has that code. Without such a code,
+// it is CANCEL if ctx has ended or err is the error of a context, and otherwise nil.
 func resetCode(ctx context.Context, err error) *uint32 {
 	if err == nil || errors.Is(err, layer.ErrBodyClosedEarly) {
 		return nil // complete, or closed early by its reader

@@ -83,9 +83,9 @@ type candidate struct {
 	zones []string
 }
 
-// collect returns backends of the slices in the first argument. It uses the slices of the given
-// address family that have the port in the argument want. It returns a backend only if the function
-// wanted returns true. An address in two slices is returned once.
+// collect returns the backends in the slices of the given address family that have the port in the
+// argument want. It leaves out a backend for which the function wanted returns false. An address in
+// two slices is returned once.
 func collect(
 	from []*endpointSlice, family corev1.IPFamily, want choice, wanted func(*backend) bool,
 ) []candidate {

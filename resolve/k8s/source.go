@@ -44,8 +44,8 @@ type source struct {
 }
 
 // IsWatchListSemanticsUnSupported returns true, so that the Reflector lists objects by list
-// requests. Otherwise it would open a watch for the list. While it waits to repeat that watch,
-// it ignores the end of its context.
+// requests. Otherwise the Reflector would open a watch for the list. While the Reflector waits to
+// repeat that watch, it ignores the end of its context.
 func (s *source) IsWatchListSemanticsUnSupported() bool { return true }
 
 // ListWithContext lists the objects that the label and field selectors in s.scope match. It reports

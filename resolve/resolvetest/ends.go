@@ -69,9 +69,9 @@ func ends() []Check {
 	}
 }
 
-// inTime calls the function leave, which ends a stream and returns it, until a stream has ended in
-// time. The constant soon is the time limit. After the number of calls in the constant many, inTime
-// records a violation.
+// inTime checks that a stream ends within the time limit, the constant soon. Each call of the
+// function leave ends a stream and returns it. inTime calls leave until a stream has ended in time,
+// but at most as often as the constant many. If all streams took longer, it records a violation.
 func (g *rig) inTime(leave func() *watch) {
 	quickest := time.Duration(math.MaxInt64)
 	for i := 0; i < many && g.err == nil; i++ {

@@ -48,9 +48,9 @@ func (c *conn) glitch(n int) error {
 }
 
 // countReset counts a reset of the stream st by the peer or because of an error of the peer. It
-// returns an error if there are too many. The error ends the connection. The count decreases with
-// time and by one for each response. Only a server with a limit MaxStreamResets counts resets. The
-// reset of a stream that was open for youngStream or longer does not count.
+// does nothing on a client, without a limit MaxStreamResets, or if st was open for youngStream or
+// longer. The count decreases with time and by one for each response. If there are too many resets,
+// countReset returns an error, which ends the connection.
 func (c *conn) countReset(st *stream) error {
 	b := &c.resets
 	if c.server == nil || b.limit <= 0 || c.server.ticks.Load()-st.born >= youngTicks {

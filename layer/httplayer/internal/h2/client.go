@@ -75,9 +75,9 @@ func (c *ClientConn) Settled() <-chan struct{} { return c.settledC }
 // Done returns a channel that is closed when the connection has ended.
 func (c *ClientConn) Done() <-chan struct{} { return c.done }
 
-// Err returns the reason why the connection cannot be used. After a GOAWAY with an error
-// code, this is the error of the GOAWAY, even if the connection is still open. Otherwise
-// Err returns nil while the connection is open.
+// Err returns the reason why the connection cannot be used. If the server has sent a GOAWAY with an
+// error code, this is the error of the GOAWAY. Otherwise it is the error that ended the connection,
+// or nil while the connection is open.
 func (c *ClientConn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

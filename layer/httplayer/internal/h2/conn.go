@@ -382,10 +382,10 @@ type keepalive struct {
 	pinged            bool   // a PING was sent in the last interval
 }
 
-// keepAlive starts the timer for PINGs, unless interval is 0. If the peer sends nothing
-// during an interval, it receives a PING. If it then sends nothing for timeout, the
-// connection ends. A client without open streams sends no PING. The PING follows at most
-// two intervals after the last input.
+// keepAlive starts the timer for PINGs, unless interval is 0. If the peer sends nothing during an
+// interval, it receives a PING. The PING follows at most two intervals after the last input. If the
+// peer then sends nothing for timeout, the connection ends. A client without open streams sends no
+// PING.
 func (c *conn) keepAlive(interval, timeout time.Duration) {
 	if interval <= 0 {
 		return

@@ -88,10 +88,10 @@ func (s *serverStream) Respond(rsp *http.Response) error {
 	return out.run()
 }
 
-// start queues the headers of a response. The argument out is the sender of the body. It is nil if
-// the body is sent later or is absent. If out is not nil, start also queues the part of the body
-// that out has already read. The argument end counts only if out is nil: it is true if neither a
-// body nor trailers follow.
+// start queues the headers of a response. The argument out is the sender of the body, or nil if the
+// body is sent later or is absent. start also queues the part of the body that out has already
+// read. The argument end is used only if out is nil. It is true if neither a body nor trailers
+// follow.
 func (s *serverStream) start(status int, header http.Header, length int64, end bool, out *sender) error {
 	c := s.c
 	header = validPart(header)

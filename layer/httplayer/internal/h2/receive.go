@@ -78,10 +78,10 @@ func (c *conn) partHeaders() bool {
 	return b[3] == frameHeaders || b[3] == frameContinuation
 }
 
-// failStream handles the error err of a received frame. If err is a streamError, it resets
-// the stream and returns nil, so that the connection continues. Otherwise it returns err. It
-// also returns an error if the peer has caused too many errors, resets or unread replies. A
-// returned error ends the connection.
+// failStream handles the error err of a received frame. If err is not a streamError, failStream
+// returns err. Otherwise it resets the stream and returns nil, so that the connection continues.
+// But if the peer has caused too many errors, resets or unread replies, failStream returns an
+// error. A returned error ends the connection.
 func (c *conn) failStream(err error) error {
 	failed, ok := errors.AsType[*streamError](err)
 	if !ok {

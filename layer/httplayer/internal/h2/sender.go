@@ -80,9 +80,9 @@ func (s *sender) count(n int, err error) error {
 }
 
 // probes reports whether fill calls Read once more after the last byte of content-length. If this
-// additional Read returns io.EOF, the last DATA frame can have END_STREAM. For a received body the
-// result is false, because the additional Read could block. With trailers the result is also false,
-// because the trailers have END_STREAM.
+// additional Read returns io.EOF, the last DATA frame can have END_STREAM. The result is false for
+// a received body, because the additional Read could block. It is also false with trailers, because
+// then the trailers have END_STREAM.
 func (s *sender) probes() bool {
 	_, received := s.body.(interface{ Pending() (int, bool) })
 	return !received && len(*s.trailer) == 0

@@ -209,9 +209,9 @@ const (
 )
 
 // consume records that n more bytes of the body were read. It returns the number of bytes to add to
-// the flow-control window of the peer, which is 0 until half of the window was read. If half of the
-// window was read within two round trips, consume also doubles the window, because the window then
-// slows the peer down. The caller holds st.mu.
+// the flow-control window of the peer. This number is 0 until half of the window was read. If that
+// took less than two round trips, the window slows the peer down, and consume also doubles the
+// window. The caller holds st.mu.
 func (st *stream) consume(n int) (give int64) {
 	st.consumed += int64(n)
 	if st.eof || st.receiveErr != nil || st.consumed < st.windowSize/2 {

@@ -54,9 +54,9 @@ func (w *Wait) Sweep() time.Duration {
 }
 
 // TooSlow reports whether the peer is too slow. This is so if the current wait is longer than idle,
-// or if fewer than rate bytes arrived per second of waiting. The rate is checked only when the sum
-// of all waits is longer than both idle and one second. A limit of 0 means unlimited. TooSlow is
-// called once per interval instead of Sweep.
+// or if fewer than rate bytes arrived per second of waiting. The rate is checked after all waits
+// together are longer than idle and longer than one second. A limit of 0 means unlimited. TooSlow
+// is called once per interval instead of Sweep.
 func (w *Wait) TooSlow(idle time.Duration, rate int) bool {
 	pause := w.Sweep()
 	return idle > 0 && pause > idle || rate > 0 && w.total > max(idle, time.Second) &&
