@@ -17,10 +17,10 @@ import (
 // secondary returns ErrUnresolvable, the target does not exist. If both resolvers return
 // ErrUnresolvable, the sequence ends with an error that matches ErrUnresolvable.
 //
-// If primary yields an error, and then reports again that the target does not exist, the endpoints
-// of secondary are yielded again, because the error has ended. If the sequence of a resolver ends
-// without ErrUnresolvable, the current endpoints stay, and are yielded again. That resolver is then
-// not resolved again. Wrap the resolver in [Reconnect] to avoid that.
+// If primary reports again, after an error, that the target does not exist, the endpoints of
+// secondary are yielded again. This shows that the error has ended. If the sequence of a resolver
+// ends without ErrUnresolvable, the current endpoints stay, and are yielded again. That resolver is
+// then not resolved again. Wrap the resolver in [Reconnect] to avoid that.
 func Fallback(primary, secondary Resolver) Resolver {
 	requireResolvers(primary, secondary)
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {
