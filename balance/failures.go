@@ -72,5 +72,5 @@ func (f *failures[Rsp]) classify(ctx context.Context, out layer.Outcome[Rsp]) re
 // real latency and the expected latency. The latency of an Ignorable response counts only if it is
 // longer than expected. Rejections and canceled requests are not classified.
 func WithClassifier[Rsp any](c layer.Classifier[Rsp]) Option[Rsp] {
-	return optionFunc[Rsp](func(o *options[Rsp]) { o.classify = c })
+	return func(o *options[Rsp]) { o.classify = c }
 }

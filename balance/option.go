@@ -1,9 +1,12 @@
 package balance
 
-import "github.com/gotower/gotower/layer"
+import (
+	"github.com/gotower/gotower/internal/option"
+	"github.com/gotower/gotower/layer"
+)
 
 // Option configures a [Balancer].
-type Option[Rsp any] interface{ apply(o *options[Rsp]) }
+type Option[Rsp any] func(*options[Rsp])
 
 type options[Rsp any] struct {
 	policy   Policy
@@ -18,11 +21,7 @@ func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
 	if layer.HasBody[Rsp]() {
 		o.complete = layer.AtEnd[Rsp]()
 	}
-	for _, opt := range opts {
-		if opt != nil {
-			opt.apply(&o)
-		}
-	}
+	option.Apply(&o, opts)
 	if err := o.policy.Validate(); err != nil {
 		panic(err.Error())
 	}
@@ -31,28 +30,24 @@ func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
 	return o
 }
 
-type optionFunc[Rsp any] func(*options[Rsp])
-
-func (f optionFunc[Rsp]) apply(o *options[Rsp]) { f(o) }
-
 // WithPolicy sets the policy of the balancer. [New] panics if the policy is invalid.
 func WithPolicy[Rsp any](p Policy) Option[Rsp] {
-	return optionFunc[Rsp](func(o *options[Rsp]) { o.policy = p })
+	return func(o *options[Rsp]) { o.policy = p }
 }
 
 // WithCompletion determines when a response ends. The response is in flight until then. The
 // default is [layer.AtEnd].
 func WithCompletion[Rsp any](c layer.Completion[Rsp]) Option[Rsp] {
-	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })
+	return func(o *options[Rsp]) { o.complete = c }
 }
 
 // WithRand sets the source of random numbers, for reproducible simulations. It must be safe
 // for concurrent use. The default is the generator of math/rand/v2.
 func WithRand[Rsp any](random func() uint64) Option[Rsp] {
-	return optionFunc[Rsp](func(o *options[Rsp]) { o.random = random })
+	return func(o *options[Rsp]) { o.random = random }
 }
 
 // WithMetrics sets the metrics that the balancer writes. By default it writes none.
 func WithMetrics[Rsp any](to Instruments) Option[Rsp] {
-	return optionFunc[Rsp](func(o *options[Rsp]) { o.to = to })
+	return func(o *options[Rsp]) { o.to = to }
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/gotower/gotower/internal/option"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 )
@@ -64,9 +65,7 @@ type Change[Req, Rsp any] struct {
 func (c *Change[Req, Rsp]) len() int { return len(c.Added) + len(c.Changed) + len(c.Removed) }
 
 // Option configures [Endpoints].
-type Option[Rsp any] interface {
-	apply(o *options[Rsp])
-}
+type Option[Rsp any] func(*options[Rsp])
 
 type options[Rsp any] struct {
 	complete layer.Completion[Rsp]
@@ -74,24 +73,16 @@ type options[Rsp any] struct {
 
 func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
 	var o options[Rsp]
-	for _, opt := range opts {
-		if opt != nil {
-			opt.apply(&o)
-		}
-	}
+	option.Apply(&o, opts)
 	if o.complete == nil {
 		o.complete = layer.AtEnd[Rsp]()
 	}
 	return o
 }
 
-type optionFunc[Rsp any] func(*options[Rsp])
-
-func (f optionFunc[Rsp]) apply(o *options[Rsp]) { f(o) }
-
 // WithCompletion sets the function that determines when a response ends. After an endpoint was
 // removed, the context of its service ends when the last response of the endpoint has ended. The
 // default is [layer.AtEnd].
 func WithCompletion[Rsp any](c layer.Completion[Rsp]) Option[Rsp] {
-	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })
+	return func(o *options[Rsp]) { o.complete = c }
 }

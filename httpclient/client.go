@@ -10,6 +10,7 @@ import (
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/internal/option"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/resolve"
@@ -54,11 +55,7 @@ func New(ctx context.Context, target string, opts ...Option) *Client {
 		panic("httpclient: empty target")
 	}
 	o := &options{timeout: defaultTimeout}
-	for _, opt := range opts {
-		if opt != nil {
-			opt.apply(o)
-		}
-	}
+	option.Apply(o, opts)
 	if o.resolver == nil {
 		target = o.withPort(target)
 		o.resolver = dns.New()

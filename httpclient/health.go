@@ -28,7 +28,7 @@ func WithHealthCheck(check HealthCheck, p discover.HealthPolicy) Option {
 	if err := p.Validate(); err != nil {
 		panic("httpclient: " + err.Error())
 	}
-	return option(func(o *options) { o.healthCheck, o.healthPolicy = check, p })
+	return func(o *options) { o.healthCheck, o.healthPolicy = check, p }
 }
 
 // CheckHTTP returns a check that sends a GET request for path, such as "/healthz", to the

@@ -17,11 +17,7 @@ import (
 )
 
 // Option configures [New].
-type Option interface{ apply(o *options) }
-
-type option func(*options)
-
-func (f option) apply(o *options) { f(o) }
+type Option func(*options)
 
 type options struct {
 	resolver      resolve.Resolver
@@ -44,7 +40,7 @@ func WithResolver(r resolve.Resolver) Option {
 	if r == nil {
 		panic("httpclient: nil resolver")
 	}
-	return option(func(o *options) { o.resolver = r })
+	return func(o *options) { o.resolver = r }
 }
 
 // WithAddrs sets the endpoints: host names or IP addresses, each with a port. A host name
@@ -77,7 +73,7 @@ func WithTLS(cfg *tls.Config) Option {
 	if cfg == nil {
 		cfg = new(tls.Config)
 	}
-	return option(func(o *options) { o.tls = cfg })
+	return func(o *options) { o.tls = cfg }
 }
 
 // WithTimeout limits the time from Call to the response headers, including all attempts.
@@ -88,7 +84,7 @@ func WithTimeout(d time.Duration) Option {
 	if d < 0 {
 		panic(fmt.Sprintf("httpclient: WithTimeout is %v, must be at least 0", d))
 	}
-	return option(func(o *options) { o.timeout = d })
+	return func(o *options) { o.timeout = d }
 }
 
 // WithRetry sets the policy of retries. The zero policy, which is the default, makes up to 3
@@ -98,13 +94,13 @@ func WithRetry(p httplayer.RetryPolicy) Option {
 	if err := p.Validate(); err != nil {
 		panic("httpclient: " + err.Error())
 	}
-	return option(func(o *options) { o.retry = p })
+	return func(o *options) { o.retry = p }
 }
 
 // WithPolicy sets the policy of the balancer, such as consistent hashing for sticky
 // sessions, zones or outlier detection. [New] panics if the policy is invalid.
 func WithPolicy(p balance.Policy) Option {
-	return option(func(o *options) { o.policy = p })
+	return func(o *options) { o.policy = p }
 }
 
 // WithStickySession sends the requests of a session to the same endpoint, by consistent
@@ -113,7 +109,7 @@ func WithPolicy(p balance.Policy) Option {
 // cookie name panics.
 func WithStickySession(cookie string) Option {
 	httplayer.StickySession(cookie) // panics if the name is invalid
-	return option(func(o *options) { o.sticky = cookie })
+	return func(o *options) { o.sticky = cookie }
 }
 
 // Metrics provides instruments for each target. A Client records its measurements in those of its
@@ -125,17 +121,17 @@ type Metrics interface {
 
 // WithMetrics records the metrics of the requests, the layers and the balancer of the
 // client in the instruments of m. A nil m records nothing.
-func WithMetrics(m Metrics) Option { return option(func(o *options) { o.metrics = m }) }
+func WithMetrics(m Metrics) Option { return func(o *options) { o.metrics = m } }
 
 // WithEndpointOptions adds options to each endpoint, such as [httplayer.WithHTTP2] or
 // [httplayer.WithMaxConns].
 func WithEndpointOptions(opts ...httplayer.EndpointOption) Option {
-	return option(func(o *options) { o.endpoints = append(o.endpoints, opts...) })
+	return func(o *options) { o.endpoints = append(o.endpoints, opts...) }
 }
 
 // WithEndpointLayer sets a layer above each endpoint, such as a limit, a circuit breaker or
 // a tap. To set several layers, combine them into one by the method Layer of
 // [httplayer.Stack].
 func WithEndpointLayer(l httplayer.Layer) Option {
-	return option(func(o *options) { o.endpointLayer = l })
+	return func(o *options) { o.endpointLayer = l }
 }

@@ -82,7 +82,7 @@ type Classifier[Rsp any] func(o Outcome[Rsp]) Class
 // is [DefaultClassifier].
 func WithClassifier[Rsp any](c Classifier[Rsp]) Option[Rsp] {
 	check(c != nil, "WithClassifier: nil Classifier")
-	return optionFunc[Rsp](func(o *options[Rsp]) { o.classify = c })
+	return func(o *options[Rsp]) { o.classify = c }
 }
 
 // DefaultClassifier classifies an outcome by its error only. It returns [Success] without

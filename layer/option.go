@@ -7,14 +7,13 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/internal/notify"
+	"github.com/gotower/gotower/internal/option"
 )
 
 // Option sets a property that several layers of this package have. Pass options to
 // [NewStack], for all layers of a stack, or to the constructor of one layer. All packages
 // of this module ignore a nil option.
-type Option[Rsp any] interface {
-	apply(o *options[Rsp])
-}
+type Option[Rsp any] func(*options[Rsp])
 
 type options[Rsp any] struct {
 	target   string
@@ -28,11 +27,7 @@ type options[Rsp any] struct {
 // given returns the options that opts set. All other fields of the result are zero: given does not
 // replace them by their defaults.
 func given[Rsp any](opts []Option[Rsp]) (o options[Rsp]) {
-	for _, opt := range opts {
-		if opt != nil {
-			opt.apply(&o)
-		}
-	}
+	option.Apply(&o, opts)
 	return o
 }
 
@@ -48,28 +43,24 @@ func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
 	return o
 }
 
-type optionFunc[Rsp any] func(*options[Rsp])
-
-func (f optionFunc[Rsp]) apply(o *options[Rsp]) { f(o) }
-
 // WithCompletion sets the [Completion], which determines when a response ends. At that time
 // layers release the slot of the request, end its context and measure it. The default is
 // [AtEnd].
 func WithCompletion[Rsp any](c Completion[Rsp]) Option[Rsp] {
 	check(c != nil, "WithCompletion: nil Completion")
-	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })
+	return func(o *options[Rsp]) { o.complete = c }
 }
 
 // WithTarget sets the name of the target of a stack. Layers show it in errors and
 // descriptions.
 func WithTarget[Rsp any](target string) Option[Rsp] {
-	return optionFunc[Rsp](func(o *options[Rsp]) { o.target = target })
+	return func(o *options[Rsp]) { o.target = target }
 }
 
 // WithMetrics sets the instruments in which layers record their measurements, see
 // [Instruments].
 func WithMetrics[Rsp any](i Instruments) Option[Rsp] {
-	return optionFunc[Rsp](func(o *options[Rsp]) { o.to = i })
+	return func(o *options[Rsp]) { o.to = i }
 }
 
 // check panics with message if ok is false. Constructors use it to report invalid

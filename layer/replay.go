@@ -260,7 +260,7 @@ type Replay[Req any] interface {
 // httplayer.
 func WithReplayer[Req, Rsp any](r Replayer[Req, Rsp]) Option[Rsp] {
 	check(r != nil, "WithReplayer: nil Replayer")
-	return optionFunc[Rsp](func(o *options[Rsp]) { o.replayer = r })
+	return func(o *options[Rsp]) { o.replayer = r }
 }
 
 // replayerOf returns the [Replayer] that was set by [WithReplayer], or the default one.

@@ -37,9 +37,9 @@ func WithRouteLayers[Req, Rsp any](
 	if classify == nil {
 		panic("profiles: WithRouteLayers: nil Classifier")
 	}
-	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) {
+	return func(o *options[Req, Rsp]) {
 		o.layers = &routeLayers[Req, Rsp]{replayer: replayer, edit: edit, classify: classify}
-	})
+	}
 }
 
 // WithMetrics sets the instruments of the layers of [WithRouteLayers]. The function instruments is
@@ -48,7 +48,7 @@ func WithRouteLayers[Req, Rsp any](
 // instruments. If a service below the layers rejects a request, the request is counted only in
 // Rejections.
 func WithMetrics[Req, Rsp any](instruments func(route Route) (requests, attempts layer.Instruments)) Option[Req, Rsp] {
-	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.metrics = instruments })
+	return func(o *options[Req, Rsp]) { o.metrics = instruments }
 }
 
 // routeLayers has the arguments of WithRouteLayers, by which the layers of a route repeat requests,

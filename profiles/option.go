@@ -4,13 +4,12 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/gotower/gotower/internal/option"
 	"github.com/gotower/gotower/layer"
 )
 
 // Option configures a [Router].
-type Option[Req, Rsp any] interface {
-	apply(o *options[Req, Rsp])
-}
+type Option[Req, Rsp any] func(*options[Req, Rsp])
 
 type options[Req, Rsp any] struct {
 	initialWait  time.Duration
@@ -24,10 +23,6 @@ type options[Req, Rsp any] struct {
 	log          *slog.Logger
 }
 
-type optionFunc[Req, Rsp any] func(*options[Req, Rsp])
-
-func (f optionFunc[Req, Rsp]) apply(o *options[Req, Rsp]) { f(o) }
-
 // WithInitialWait makes requests wait for the first profile. The wait ends at the latest when d has
 // passed since the call of [New]. After that the default profile is used until the first profile
 // arrives. Without this option requests do not wait, and may reach a target that the first profile
@@ -36,7 +31,7 @@ func (f optionFunc[Req, Rsp]) apply(o *options[Req, Rsp]) { f(o) }
 // The Router itself delays requests only for the first profile. The services that the function mk
 // of [New] returns may wait, for example in a queue.
 func WithInitialWait[Req, Rsp any](d time.Duration) Option[Req, Rsp] {
-	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.initialWait = d })
+	return func(o *options[Req, Rsp]) { o.initialWait = d }
 }
 
 // WithPerRoute sends the requests of each route to the service that the function stack returns. The
@@ -49,14 +44,14 @@ func WithInitialWait[Req, Rsp any](d time.Duration) Option[Req, Rsp] {
 // target from the profile that was current when the request arrived. next finds that profile in
 // its context. Therefore call next with the context of the call, or with one derived from it.
 func WithPerRoute[Req, Rsp any](stack func(route Route, next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]) Option[Req, Rsp] {
-	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.perRoute = stack })
+	return func(o *options[Req, Rsp]) { o.perRoute = stack }
 }
 
 // WithDefaultRoute sends the requests that match no route to the service that the function stack
 // returns. The argument next of stack sends them to their targets. stack is called once for each
 // profile and must return at once.
 func WithDefaultRoute[Req, Rsp any](stack func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]) Option[Req, Rsp] {
-	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.defaultRoute = stack })
+	return func(o *options[Req, Rsp]) { o.defaultRoute = stack }
 }
 
 // WithOnUpdate calls f with each profile before the profile takes effect. This includes the
@@ -67,22 +62,16 @@ func WithDefaultRoute[Req, Rsp any](stack func(next layer.Service[Req, Rsp]) lay
 // With this option, all routes are built again when the profile's Name changes. The new
 // routes start with new limits and rates. Requests in flight keep the old routes.
 func WithOnUpdate[Req, Rsp any](f func(p *Profile)) Option[Req, Rsp] {
-	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.onUpdate = f })
+	return func(o *options[Req, Rsp]) { o.onUpdate = f }
 }
 
 // Join returns an option that applies all of opts.
 func Join[Req, Rsp any](opts ...Option[Req, Rsp]) Option[Req, Rsp] {
-	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) {
-		for _, opt := range opts {
-			if opt != nil {
-				opt.apply(o)
-			}
-		}
-	})
+	return func(o *options[Req, Rsp]) { option.Apply(o, opts) }
 }
 
 // WithLogger logs to l: new profiles (Debug), invalid parts that are left out, and
 // errors of the source. By default nothing is logged.
 func WithLogger[Req, Rsp any](l *slog.Logger) Option[Req, Rsp] {
-	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.log = l })
+	return func(o *options[Req, Rsp]) { o.log = l }
 }

@@ -113,7 +113,7 @@ type Balancing struct {
 // Without this option, the function mk of [New] makes the service for an Authority, and the
 // function of [WithForward] makes the service for an Endpoint.
 func WithBackends[Req, Rsp any](mk layer.MakeService[*Backend, Req, Rsp]) Option[Req, Rsp] {
-	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.backends = mk })
+	return func(o *options[Req, Rsp]) { o.backends = mk }
 }
 
 // valid returns a copy of p in which negative timeouts are 0 and an invalid Retry is nil. It

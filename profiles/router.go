@@ -10,6 +10,7 @@ import (
 
 	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/internal/oncelog"
+	"github.com/gotower/gotower/internal/option"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer"
@@ -79,7 +80,7 @@ func New[Req, Rsp any](
 		target: target, life: ctx, source: source, access: access, mk: mk,
 		services: make(map[string]layer.Service[Req, Rsp]), done: make(chan struct{}),
 	}
-	Join(opts...).apply(&r.options)
+	option.Apply(&r.options, opts)
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}

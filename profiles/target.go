@@ -128,7 +128,7 @@ func (e *Endpoint) Validate() error {
 // mk makes the service of an endpoint. It is called for each endpoint that is not deeply equal to
 // the previous one. mk must release the services of earlier endpoints.
 func WithForward[Req, Rsp any](mk layer.MakeService[*Endpoint, Req, Rsp]) Option[Req, Rsp] {
-	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.forward = mk })
+	return func(o *options[Req, Rsp]) { o.forward = mk }
 }
 
 // endpointService is an endpoint, and the service that the function of WithForward made for it. A

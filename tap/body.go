@@ -30,12 +30,12 @@ const maxBodies = 256 << 10
 // net/http may send a body, such as the content of a file, without passing its bytes
 // through the layer. Such a body is shown as cut.
 func WithBodies(maxBytes int, redact func(contentType string, body []byte) []byte) RegistryOption {
-	return registryOption(func(r *Registry) {
+	return func(r *Registry) {
 		r.maxBody, r.redact = min(maxBytes, maxBodies), redact
 		if maxBytes <= 0 {
 			r.redact = nil
 		}
-	})
+	}
 }
 
 // shown returns the event that is sent to the watcher in place of e. If e has no bodies,

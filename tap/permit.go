@@ -15,11 +15,7 @@ import (
 )
 
 // ServerOption configures a [Server] of [NewServer] or [Serve].
-type ServerOption interface{ applyServer(s *Server) }
-
-type serverOption func(*Server)
-
-func (f serverOption) applyServer(s *Server) { f(s) }
+type ServerOption func(*Server)
 
 // WithAllowedIdentities allows clients of other machines to watch if their verified
 // certificate has one of the given names. A name must be equal to a DNS name or a URI of
@@ -27,20 +23,20 @@ func (f serverOption) applyServer(s *Server) { f(s) }
 // require client certificates. With this option, a TLS client of this machine also needs
 // one of the names.
 func WithAllowedIdentities(names ...string) ServerOption {
-	return serverOption(func(s *Server) {
+	return func(s *Server) {
 		for _, name := range names {
 			if !strings.Contains(name, "://") { // URIs are case-sensitive
 				name = strings.ToLower(name)
 			}
 			s.access.identities = append(s.access.identities, name)
 		}
-	})
+	}
 }
 
 // WithAllowRemote allows every client of any machine to watch. Requests contain private
 // data, so use it only if the clients are restricted by other means.
 func WithAllowRemote() ServerOption {
-	return serverOption(func(s *Server) { s.access.everyone = true })
+	return func(s *Server) { s.access.everyone = true }
 }
 
 // access decides which clients may watch. The zero access allows only clients of this

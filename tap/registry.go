@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/gotower/gotower/internal/option"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -55,20 +56,12 @@ const (
 )
 
 // RegistryOption configures [NewRegistry].
-type RegistryOption interface{ applyRegistry(r *Registry) }
-
-type registryOption func(*Registry)
-
-func (f registryOption) applyRegistry(r *Registry) { f(r) }
+type RegistryOption func(*Registry)
 
 // NewRegistry returns a Registry without watchers.
 func NewRegistry(opts ...RegistryOption) *Registry {
 	r := &Registry{secrets: map[string]bool{}}
-	for _, opt := range opts {
-		if opt != nil {
-			opt.applyRegistry(r)
-		}
-	}
+	option.Apply(r, opts)
 	return r
 }
 
@@ -76,13 +69,13 @@ func NewRegistry(opts ...RegistryOption) *Registry {
 // each watcher. A further watcher is rejected with ResourceExhausted. 0 or less means the
 // default: 100 watchers, and 400 events.
 func WithCapacity(watchers, events int) RegistryOption {
-	return registryOption(func(r *Registry) { r.maxWatchers, r.maxEvents = watchers, events })
+	return func(r *Registry) { r.maxWatchers, r.maxEvents = watchers, events }
 }
 
 // WithRedacted withholds the values of the header fields, trailer fields and query
 // parameters with the given names, in addition to those that are withheld by default.
 func WithRedacted(names ...string) RegistryOption {
-	return registryOption(func(r *Registry) { r.hide(names, true) })
+	return func(r *Registry) { r.hide(names, true) }
 }
 
 // WithRevealed shows the values of header fields and query parameters with the given names,
@@ -90,7 +83,7 @@ func WithRedacted(names ...string) RegistryOption {
 // URIs. Names are not case-sensitive. A later WithRevealed or WithRedacted overrides an
 // earlier one.
 func WithRevealed(names ...string) RegistryOption {
-	return registryOption(func(r *Registry) { r.hide(names, false) })
+	return func(r *Registry) { r.hide(names, false) }
 }
 
 func (r *Registry) hide(names []string, hide bool) {

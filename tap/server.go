@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/gotower/gotower/internal/option"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap/tappb"
@@ -57,11 +58,7 @@ func NewServer(reg *Registry, opts ...ServerOption) *Server {
 	}
 	s := &Server{reg: reg}
 	s.down, s.shutDown = context.WithCancel(context.Background())
-	for _, opt := range opts {
-		if opt != nil {
-			opt.applyServer(s)
-		}
-	}
+	option.Apply(s, opts)
 	return s
 }
 
@@ -203,13 +200,13 @@ func (s *Server) stop(server *grpc.Server) {
 // WithCredentials sets the transport credentials of [Serve]. For [WithAllowedIdentities],
 // they must verify client certificates.
 func WithCredentials(c credentials.TransportCredentials) ServerOption {
-	return serverOption(func(s *Server) { s.credentials = c })
+	return func(s *Server) { s.credentials = c }
 }
 
 // WithOnListen sets a function that [Serve] calls with the address of its listener before
 // it accepts connections. Use it to get the port if the port in addr is 0.
 func WithOnListen(f func(net.Addr)) ServerOption {
-	return serverOption(func(s *Server) { s.onListen = f })
+	return func(s *Server) { s.onListen = f }
 }
 
 var (
@@ -281,7 +278,7 @@ func (o gotowerTap) Watch(req *tappb.WatchRequest, stream grpc.ServerStreamingSe
 // [layer.Describe]. The server calls it for each Describe call of a client. If the function
 // panics, the response is a node with the name "describe" and the error.
 func WithDescribe(tree func() layer.Node) ServerOption {
-	return serverOption(func(s *Server) { s.describe = tree })
+	return func(s *Server) { s.describe = tree }
 }
 
 // Describe implements gotower's service. It returns a node for each layer of the process.
@@ -318,12 +315,12 @@ func described(describe func() layer.Node) *tappb.DescribeResponse {
 // watchers. They are dropped and counted when a buffer is full. By default, and for n <= 0,
 // the rate is unlimited.
 func WithEventRate(n int) ServerOption {
-	return serverOption(func(s *Server) {
+	return func(s *Server) {
 		s.rate = nil
 		if n > 0 {
 			s.rate = rate.NewLimiter(rate.Limit(n), max(n/eventBurst, 1))
 		}
-	})
+	}
 }
 
 // eventBurst determines the burst: the number of events that a Server may send at once. The burst

@@ -31,7 +31,7 @@ func Register(name string, opts ...Option) { balancer.Register(NewBalancer(name,
 //
 // DialOptions panics if r is nil or name is not a valid scheme, see [NewResolver].
 func DialOptions(name string, r resolve.Resolver, opts ...Option) []grpc.DialOption {
-	opts = append(slices.Clip(opts), option(func(s *settings) { s.dialOptions = true }))
+	opts = append(slices.Clip(opts), func(s *settings) { s.dialOptions = true })
 	s := newSettings(opts)
 	client := &Client{svc: applied(s.calls, &balanced{leaf(), &s.live}), layered: s.calls != nil, live: &s.live}
 	return append(client.DialOptions(),

@@ -4,11 +4,12 @@ import (
 	"google.golang.org/grpc/balancer"
 
 	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/internal/option"
 	"github.com/gotower/gotower/layer"
 )
 
 // Option is an option of [DialOptions], [NewResolver], [NewBalancer] and [Register].
-type Option interface{ apply(s *settings) }
+type Option func(*settings)
 
 type settings struct {
 	endpoint layer.Layer[balancer.PickInfo, *Pick]
@@ -21,17 +22,9 @@ type settings struct {
 	live        balancers
 }
 
-type option func(*settings)
-
-func (f option) apply(s *settings) { f(s) }
-
 func newSettings(opts []Option) *settings {
 	s := new(settings)
-	for _, opt := range opts {
-		if opt != nil {
-			opt.apply(s)
-		}
-	}
+	option.Apply(s, opts)
 	s.balance = append([]balance.Option[*Pick]{balance.WithCompletion(PickCompletion)}, s.balance...)
 	return s
 }
@@ -44,13 +37,13 @@ func newSettings(opts []Option) *settings {
 // Use [WithCallLayer] for a Queue or a Retry. Also use it for a layer that changes the
 // context, or that measures the duration of Call, such as AdaptiveLimit.
 func WithEndpointLayer(l layer.Layer[balancer.PickInfo, *Pick]) Option {
-	return option(func(s *settings) { s.endpoint = l })
+	return func(s *settings) { s.endpoint = l }
 }
 
 // WithBalance sets options of package balance. Options that are not set have the defaults
 // of that package.
 func WithBalance(opts ...balance.Option[*Pick]) Option {
-	return option(func(s *settings) { s.balance = append(s.balance, opts...) })
+	return func(s *settings) { s.balance = append(s.balance, opts...) }
 }
 
 // WithCallLayer applies l to all calls of a client, above the balancer. Examples are time
@@ -62,7 +55,7 @@ func WithBalance(opts ...balance.Option[*Pick]) Option {
 // several ClientConns have the same DialOptions, because the balancer of the next call is
 // then unknown.
 func WithCallLayer(l Layer) Option {
-	return option(func(s *settings) { s.calls = l })
+	return func(s *settings) { s.calls = l }
 }
 
 // WithOnBalancer calls the function seen with each new balancer of a ClientConn. The method
@@ -70,5 +63,5 @@ func WithCallLayer(l Layer) Option {
 // ClientConn creates another balancer when it leaves the idle state. The function seen must
 // not wait.
 func WithOnBalancer(seen func(balancer layer.Describer)) Option {
-	return option(func(s *settings) { s.introspect = seen })
+	return func(s *settings) { s.introspect = seen }
 }

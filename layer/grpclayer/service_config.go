@@ -25,7 +25,7 @@ import (
 // gRPC's own retries have no budget. If [WithCallLayer] also has a Retry, each attempt of
 // that Retry may cause several attempts of gRPC.
 func WithServiceConfig(config string) Option {
-	return option(func(s *settings) { s.config = config })
+	return func(s *settings) { s.config = config }
 }
 
 // serviceConfig returns the service config for gRPC, in JSON. It has the fields of the

@@ -13,6 +13,7 @@ import (
 	"github.com/go-kit/kit/metrics/discard"
 
 	"github.com/gotower/gotower/internal/ctxreason"
+	"github.com/gotower/gotower/internal/option"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -181,7 +182,7 @@ func WithDetectMetrics(i DetectInstruments) DetectOption {
 	m.spoken[Opaque] = i.Results.With("result", "not_http")
 	m.spoken[HTTP1] = i.Results.With("result", "http/1")
 	m.spoken[HTTP2] = i.Results.With("result", "http/2")
-	return detectOption(func(o *detectOptions) { o.meters = m })
+	return func(o *detectOptions) { o.meters = m }
 }
 
 // detectMeters are the metrics of DetectInstruments, with one counter for each value of the
@@ -211,7 +212,7 @@ func (m *detectMeters) record(ctx context.Context, start time.Time, spoken Proto
 
 // DetectOption is an option of [Detect], [DetectTLS], [DetectTransport] and
 // [ProxyProtocol].
-type DetectOption interface{ apply(o *detectOptions) }
+type DetectOption func(*detectOptions)
 
 type detectOptions struct {
 	timeout time.Duration
@@ -219,14 +220,10 @@ type detectOptions struct {
 	meters  *detectMeters // nil means no metrics
 }
 
-type detectOption func(*detectOptions)
-
-func (f detectOption) apply(o *detectOptions) { f(o) }
-
 // WithDetectTimeout sets the maximum wait for the first bytes of a client. The default is
 // 10 s, as in linkerd's proxy. A d of 0 or less selects the default.
 func WithDetectTimeout(d time.Duration) DetectOption {
-	return detectOption(func(o *detectOptions) { o.timeout = d })
+	return func(o *detectOptions) { o.timeout = d }
 }
 
 // WithSkipDetect excludes the connections for which skip returns true from detection. An
@@ -235,18 +232,14 @@ func WithDetectTimeout(d time.Duration) DetectOption {
 // [DetectTransport] and [ProxyProtocol] read no header from it. The function skip is called
 // once for each connection and must not block. A nil skip excludes no connection.
 func WithSkipDetect(skip func(ctx context.Context, conn net.Conn) bool) DetectOption {
-	return detectOption(func(o *detectOptions) { o.skip = skip })
+	return func(o *detectOptions) { o.skip = skip }
 }
 
 const defaultDetectTimeout = 10 * time.Second
 
 func newDetectOptions(opts []DetectOption) detectOptions {
 	var o detectOptions
-	for _, opt := range opts {
-		if opt != nil {
-			opt.apply(&o)
-		}
-	}
+	option.Apply(&o, opts)
 	if o.timeout <= 0 {
 		o.timeout = defaultDetectTimeout
 	}

@@ -73,6 +73,6 @@ func TestDetectMeasuredSkipped(t *testing.T) {
 		_, err = Detect(Protocols{Opaque: keep}, measured).Call(ctx, accepted)
 		require.Error(t, err)
 		assert.Empty(t, g.all())
-		WithDetectMetrics(DetectInstruments{}).apply(new(detectOptions))
+		WithDetectMetrics(DetectInstruments{})(new(detectOptions))
 	})
 }

@@ -9,23 +9,20 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gotower/gotower/internal/option"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
 
 // ForwardOption is an option of [Forward].
-type ForwardOption interface{ apply(o *forward) }
-
-type forwardOption func(*forward)
-
-func (f forwardOption) apply(o *forward) { f(o) }
+type ForwardOption func(*forward)
 
 // WithServerName makes Forward read the ClientHello of the client before it requests a
 // connection, and set ServerName of the [Request]. ServerName is empty if the client does
 // not use TLS, or sends no ClientHello within the given time. Use it only for protocols in
 // which the client sends first.
 func WithServerName(within time.Duration) ForwardOption {
-	return forwardOption(func(o *forward) { o.hello = within })
+	return func(o *forward) { o.hello = within }
 }
 
 // Forward returns a [Server] that copies bytes between an accepted connection and a connection
@@ -51,11 +48,7 @@ func WithServerName(within time.Duration) ForwardOption {
 func Forward(to Service, opts ...ForwardOption) Server {
 	notNil(to)
 	f := &forward{to: to}
-	for _, opt := range opts {
-		if opt != nil {
-			opt.apply(f)
-		}
-	}
+	option.Apply(f, opts)
 	return f
 }
 

@@ -58,7 +58,7 @@ func both(t *testing.T, test func(t *testing.T, opts ...ForwardOption)) {
 
 // inProcess hides the methods by which the kernel copies from and to the server.
 func inProcess() ForwardOption {
-	return forwardOption(func(f *forward) { f.to = hiding{f.to} })
+	return func(f *forward) { f.to = hiding{f.to} }
 }
 
 type hiding struct{ Service }

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// option returns the value of an option in the kernel.
-func option(t *testing.T, conn net.Conn, level, name int) int {
+// sockOption returns the value of an option in the kernel.
+func sockOption(t *testing.T, conn net.Conn, level, name int) int {
 	t.Helper()
 	raw, err := innermost(conn).(*net.TCPConn).SyscallConn()
 	require.NoError(t, err)
@@ -40,12 +40,12 @@ func TestSocketOptions(t *testing.T) {
 	made, err := NewEndpoint(t.Context(), l.Addr().String(), kept, WithUserTimeout(time.Microsecond)).Call(t.Context(), Request{})
 	require.NoError(t, err)
 	for conn, timeout := range map[net.Conn]int{<-accepted: 30_000, made: 1} {
-		assert.Equal(t, timeout, option(t, conn, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT))
-		assert.Equal(t, 7, option(t, conn, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE))
-		assert.Equal(t, 3, option(t, conn, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL))
-		assert.Equal(t, 2, option(t, conn, unix.IPPROTO_TCP, unix.TCP_KEEPCNT))
-		assert.Equal(t, 1, option(t, conn, unix.SOL_SOCKET, unix.SO_KEEPALIVE))
-		assert.Equal(t, 1, option(t, conn, unix.IPPROTO_TCP, unix.TCP_NODELAY))
+		assert.Equal(t, timeout, sockOption(t, conn, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT))
+		assert.Equal(t, 7, sockOption(t, conn, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE))
+		assert.Equal(t, 3, sockOption(t, conn, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL))
+		assert.Equal(t, 2, sockOption(t, conn, unix.IPPROTO_TCP, unix.TCP_KEEPCNT))
+		assert.Equal(t, 1, sockOption(t, conn, unix.SOL_SOCKET, unix.SO_KEEPALIVE))
+		assert.Equal(t, 1, sockOption(t, conn, unix.IPPROTO_TCP, unix.TCP_NODELAY))
 	}
 	made.Close()
 	close(release)
@@ -54,7 +54,7 @@ func TestSocketOptions(t *testing.T) {
 	require.NoError(t, none.set(plain))
 	WithUserTimeout(-1).apply(&endpointOptions{sockets: none})
 	require.NoError(t, none.set(plain))
-	assert.Zero(t, option(t, plain, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT))
+	assert.Zero(t, sockOption(t, plain, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT))
 	end()
 	require.NoError(t, <-done)
 }

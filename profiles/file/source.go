@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/gotower/gotower/internal/follow"
+	"github.com/gotower/gotower/internal/option"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/yamlfile"
 	"github.com/gotower/gotower/profiles"
@@ -35,11 +36,7 @@ func New(path string, opts ...Option) *Source {
 		panic("file: New: the path is empty")
 	}
 	o := options{log: slog.New(slog.DiscardHandler)}
-	for _, opt := range opts {
-		if opt != nil {
-			opt.apply(&o)
-		}
-	}
+	option.Apply(&o, opts)
 	parse := func(name string, data []byte) (*Set, error) {
 		set, err := Parse(name, data)
 		if err == nil {

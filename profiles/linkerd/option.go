@@ -18,9 +18,7 @@ import (
 )
 
 // Option configures the Source that [New] or [NewPolicies] returns.
-type Option interface {
-	apply(o *options)
-}
+type Option func(*options)
 
 type options struct {
 	limited      bool // whether only targets in suffixes and networks are requested
@@ -32,10 +30,6 @@ type options struct {
 	log          *slog.Logger
 }
 
-type optionFunc func(*options)
-
-func (f optionFunc) apply(o *options) { f(o) }
-
 // WithSuffixes requests profiles only for names below one of the suffixes, such as
 // "svc.cluster.local.", and for targets that [WithNetworks] allows. "." allows all names.
 // Whole labels are compared. Case and a final dot do not matter. An empty suffix allows no
@@ -44,14 +38,14 @@ func (f optionFunc) apply(o *options) { f(o) }
 // A stream for any other target yields [profiles.ErrNoProfile] at once, without a request.
 // Without WithSuffixes and WithNetworks, the profiles of all targets are requested.
 func WithSuffixes(suffixes ...string) Option {
-	return optionFunc(func(o *options) {
+	return func(o *options) {
 		o.limited = true
 		for _, s := range suffixes {
 			if s = strings.TrimSpace(s); s != "" {
 				o.suffixes = append(o.suffixes, plainName(s))
 			}
 		}
-	})
+	}
 }
 
 // WithNetworks requests profiles only for addresses in one of the networks, and for targets that
@@ -62,10 +56,10 @@ func WithNetworks(networks ...netip.Prefix) Option {
 			panic(fmt.Sprintf("linkerd: WithNetworks: network %d of %d is not valid", i+1, len(networks)))
 		}
 	}
-	return optionFunc(func(o *options) {
+	return func(o *options) {
 		o.limited = true
 		o.networks = append(o.networks, networks...)
-	})
+	}
 }
 
 // requests reports whether the Source asks the controller for the profile of target. It does
@@ -92,7 +86,7 @@ func plainName(s string) string { return strings.ToLower(strings.TrimSuffix(s, "
 // {"ns":"default","nodeName":"n1"}. The token describes the client to the controller. By
 // default no token is sent.
 func WithContextToken(token string) Option {
-	return optionFunc(func(o *options) { o.contextToken = token })
+	return func(o *options) { o.contextToken = token }
 }
 
 // WithBackoff sets the waits between the end of a stream and the start of the next one. The wait
@@ -103,7 +97,7 @@ func WithBackoff(b layer.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("linkerd: " + err.Error())
 	}
-	return optionFunc(func(o *options) { o.backoff = b })
+	return func(o *options) { o.backoff = b }
 }
 
 // Limits are the time limits of each stream, see [WithStreamLimits]. A zero field has the value
@@ -126,7 +120,7 @@ type Limits struct {
 // answer. Lifetime also limits the time for which a profile is wrong after a lost message. The
 // default is the zero [Limits].
 func WithStreamLimits(l Limits) Option {
-	return optionFunc(func(o *options) { o.limits = stream.Limits(l).OrDefault() })
+	return func(o *options) { o.limits = stream.Limits(l).OrDefault() }
 }
 
 // errNoAnswer is the error of a stream that exceeded Limits.Initial.
@@ -136,5 +130,5 @@ var errNoAnswer = status.Error(codes.DeadlineExceeded, "the controller does not 
 // and again only after a message without that part. For one message, at most ten parts are logged,
 // and then the number of the remaining parts. With nil, the default, nothing is logged.
 func WithLogger(l *slog.Logger) Option {
-	return optionFunc(func(o *options) { o.log = l })
+	return func(o *options) { o.log = l }
 }

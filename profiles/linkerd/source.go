@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/gotower/gotower/internal/option"
 	"github.com/gotower/gotower/internal/stream"
 	"github.com/gotower/gotower/profiles"
 )
@@ -35,11 +36,7 @@ func New(conn grpc.ClientConnInterface, opts ...Option) profiles.Source {
 
 func newOptions(opts []Option) options {
 	o := options{limits: stream.Limits{}.OrDefault()}
-	for _, opt := range opts {
-		if opt != nil {
-			opt.apply(&o)
-		}
-	}
+	option.Apply(&o, opts)
 	o.backoff = o.backoff.OrDefault()
 	if o.log == nil {
 		o.log = slog.New(slog.DiscardHandler)

@@ -48,7 +48,7 @@ func TestRequestedTargets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var o options
 			for _, opt := range tt.opts {
-				opt.apply(&o)
+				opt(&o)
 			}
 			require.Equal(t, tt.want, o.requests(tt.target))
 		})

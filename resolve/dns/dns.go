@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
+	"github.com/gotower/gotower/internal/option"
 	"github.com/gotower/gotower/internal/share"
 	"github.com/gotower/gotower/resolve"
 )
@@ -30,11 +31,7 @@ var _ resolve.Resolver = (*Resolver)(nil)
 // the error.
 func New(opts ...Option) *Resolver {
 	o := options{dial: new(net.Dialer).DialContext}
-	for _, opt := range opts {
-		if opt != nil {
-			opt.apply(&o)
-		}
-	}
+	option.Apply(&o, opts)
 	return &Resolver{options: o.withDefaults(), client: client{dial: o.dial}, hosts: newHostsFile(o.hosts)}
 }
 

@@ -113,7 +113,7 @@ func (n network) dial(_ context.Context, kind, address string) (net.Conn, error)
 	return near, nil
 }
 
-func dialer(dial dialFunc) Option { return option(func(o *options) { o.dial = dial }) }
+func dialer(dial dialFunc) Option { return func(o *options) { o.dial = dial } }
 
 // bubble makes a resolver and its only server, for a bubble.
 func bubble(opts ...Option) (*Resolver, *server) {

@@ -16,7 +16,7 @@ import (
 )
 
 // Option configures [New].
-type Option interface{ apply(*options) }
+type Option func(*options)
 
 type options struct {
 	file     string // the path of resolv.conf
@@ -40,21 +40,17 @@ type search struct {
 	ndots   int // a name with at least this number of dots is tried first without a domain
 }
 
-type option func(*options)
-
-func (o option) apply(to *options) { o(to) }
-
 // WithResolvConf sets the file with the servers, in the format of resolv.conf(5). It is
 // read at each lookup. The default is /etc/resolv.conf.
 func WithResolvConf(file string) Option {
-	return option(func(o *options) { o.file = file })
+	return func(o *options) { o.file = file }
 }
 
 // WithHostsFile sets the path of the file of hosts(5). Names in the file are not looked up
 // by DNS. The default is /etc/hosts, or System32\drivers\etc\hosts on Windows. A missing
 // file counts as empty.
 func WithHostsFile(file string) Option {
-	return option(func(o *options) { o.hosts = file })
+	return func(o *options) { o.hosts = file }
 }
 
 // WithServers sets the servers, in the order in which they are asked. resolv.conf is then not read.
@@ -69,7 +65,7 @@ func WithServers(servers ...netip.AddrPort) Option {
 			servers[i] = netip.AddrPortFrom(s.Addr(), dnsPort)
 		}
 	}
-	return option(func(o *options) { o.servers = servers })
+	return func(o *options) { o.servers = servers }
 }
 
 // WithSearch sets the domains that are appended to a name, instead of the domains in resolv.conf.
@@ -83,14 +79,14 @@ func WithSearch(ndots int, domains ...string) Option {
 		}
 	}
 	s := &search{ndots: ndots, domains: slices.Clone(domains)}
-	return option(func(o *options) { o.search = s })
+	return func(o *options) { o.search = s }
 }
 
 // WithTimeout sets the time limit for one answer of one server. 0, the default, means
 // the timeout in resolv.conf, or 2 s. It panics if d is negative.
 func WithTimeout(d time.Duration) Option {
 	atLeastZero("WithTimeout", d)
-	return option(func(o *options) { o.timeout = d })
+	return func(o *options) { o.timeout = d }
 }
 
 // maxAttempts is the largest argument of WithAttempts.
@@ -103,7 +99,7 @@ func WithAttempts(n int) Option {
 	if n > maxAttempts {
 		panic(fmt.Sprintf("dns: WithAttempts: %d is more than %d", n, maxAttempts))
 	}
-	return option(func(o *options) { o.attempts = n })
+	return func(o *options) { o.attempts = n }
 }
 
 // WithRefresh limits the time between two lookups of a target to the range from least to most. Up
@@ -116,7 +112,7 @@ func WithRefresh(least, most time.Duration) Option {
 	if most > 0 && most < least {
 		panic(fmt.Sprintf("dns: WithRefresh: most %v is below least %v: want more, or 0 for the default", most, least))
 	}
-	return option(func(o *options) { o.least, o.most = least, most })
+	return func(o *options) { o.least, o.most = least, most }
 }
 
 // WithBackoff sets the wait after a failed lookup. The default is 100 ms to 60 s with a jitter
@@ -125,17 +121,17 @@ func WithBackoff(b resolve.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("dns: " + err.Error())
 	}
-	return option(func(o *options) { o.backoff = b })
+	return func(o *options) { o.backoff = b }
 }
 
 // WithIPv4Only resolves to IPv4 addresses only. It overrides an earlier [WithIPv6Only].
 func WithIPv4Only() Option {
-	return option(func(o *options) { o.families = []dnsmessage.Type{dnsmessage.TypeA} })
+	return func(o *options) { o.families = []dnsmessage.Type{dnsmessage.TypeA} }
 }
 
 // WithIPv6Only resolves to IPv6 addresses only. It overrides an earlier [WithIPv4Only].
 func WithIPv6Only() Option {
-	return option(func(o *options) { o.families = []dnsmessage.Type{dnsmessage.TypeAAAA} })
+	return func(o *options) { o.families = []dnsmessage.Type{dnsmessage.TypeAAAA} }
 }
 
 func atLeastZero[N ~int | ~int64](what string, n N) {
@@ -196,7 +192,7 @@ func WithMetrics(c metrics.Counter) Option {
 		}
 	}
 	counted := counts{services: of("SRV"), hosts: of("A/AAAA")}
-	return option(func(o *options) { o.counts = counted })
+	return func(o *options) { o.counts = counted }
 }
 
 // counts has the counters of both kinds of lookups: of SRV records and of addresses.

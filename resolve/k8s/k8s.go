@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/option"
 	"github.com/gotower/gotower/internal/share"
 	"github.com/gotower/gotower/resolve"
 )
@@ -74,7 +75,7 @@ func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.U
 }
 
 // Option configures [New].
-type Option interface{ apply(to *options) }
+type Option func(*options)
 
 type options struct {
 	namespace string
@@ -83,17 +84,9 @@ type options struct {
 	backoff   resolve.Backoff
 }
 
-type option func(*options)
-
-func (o option) apply(to *options) { o(to) }
-
 func newOptions(opts []Option) options {
 	var o options
-	for _, opt := range opts {
-		if opt != nil {
-			opt.apply(&o)
-		}
-	}
+	option.Apply(&o, opts)
 	if o.domain == "" {
 		o.domain = "cluster.local"
 	}
@@ -110,20 +103,20 @@ func WithNamespace(name string) Option {
 	if why := notLabel(name); name != "" && why != "" {
 		panic(fmt.Sprintf("k8s: WithNamespace: %q %s", name, why))
 	}
-	return option(func(o *options) { o.namespace = name })
+	return func(o *options) { o.namespace = name }
 }
 
 // WithClusterDomain sets the domain that may follow "name.namespace.svc". "", the
 // default, means "cluster.local".
 func WithClusterDomain(domain string) Option {
-	return option(func(o *options) { o.domain = strings.ToLower(strings.Trim(domain, ".")) })
+	return func(o *options) { o.domain = strings.ToLower(strings.Trim(domain, ".")) }
 }
 
 // WithZone sets the zone of the caller, as in the node label
 // topology.kubernetes.io/zone. The resolver then follows the hints of topology aware
 // routing, see the package documentation. With "", the default, hints are ignored.
 func WithZone(own string) Option {
-	return option(func(o *options) { o.zone = own })
+	return func(o *options) { o.zone = own }
 }
 
 // WithBackoff sets the wait before a failed list or watch is repeated. The default is that
@@ -134,5 +127,5 @@ func WithBackoff(b resolve.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("k8s: " + err.Error())
 	}
-	return option(func(o *options) { o.backoff = b })
+	return func(o *options) { o.backoff = b }
 }

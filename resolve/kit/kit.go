@@ -9,6 +9,7 @@ import (
 	"github.com/go-kit/kit/sd"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/option"
 	"github.com/gotower/gotower/internal/share"
 	"github.com/gotower/gotower/resolve"
 )
@@ -82,24 +83,16 @@ func emit(ctx context.Context, list []item, yield func(resolve.Update, error) bo
 }
 
 // Option configures [New].
-type Option interface{ apply(to *options) }
+type Option func(*options)
 
 type options struct {
 	parse   func(string) (resolve.Endpoint, error)
 	backoff resolve.Backoff
 }
 
-type option func(*options)
-
-func (o option) apply(to *options) { o(to) }
-
 func newOptions(opts []Option) options {
 	var o options
-	for _, opt := range opts {
-		if opt != nil {
-			opt.apply(&o)
-		}
-	}
+	option.Apply(&o, opts)
 	if o.parse == nil {
 		o.parse = parseAddress
 	}
@@ -113,7 +106,7 @@ func newOptions(opts []Option) options {
 // "10.0.0.1:80" and "[fd00::1]:80". Host names are not looked up: use package dns for
 // these.
 func WithParse(parse func(instance string) (resolve.Endpoint, error)) Option {
-	return option(func(o *options) { o.parse = parse })
+	return func(o *options) { o.parse = parse }
 }
 
 // WithBackoff sets the wait before newInstancer is called again after an error. The
@@ -123,5 +116,5 @@ func WithBackoff(b resolve.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("kit: " + err.Error())
 	}
-	return option(func(o *options) { o.backoff = b })
+	return func(o *options) { o.backoff = b }
 }

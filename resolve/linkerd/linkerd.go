@@ -9,6 +9,7 @@ import (
 
 	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/oncelog"
+	"github.com/gotower/gotower/internal/option"
 	"github.com/gotower/gotower/internal/stream"
 	"github.com/gotower/gotower/resolve"
 )
@@ -18,7 +19,7 @@ import (
 const scheme = "k8s"
 
 // Option configures [New].
-type Option interface{ apply(*options) }
+type Option func(*options)
 
 type options struct {
 	contextToken string
@@ -27,15 +28,11 @@ type options struct {
 	log          *slog.Logger
 }
 
-type option func(*options)
-
-func (o option) apply(to *options) { o(to) }
-
 // WithContextToken sets the context token of each request. The token describes the client,
 // for example {"ns":"default","nodeName":"n1"}. linkerd passes it to its proxies in
 // LINKERD2_PROXY_DESTINATION_CONTEXT. The default is "".
 func WithContextToken(token string) Option {
-	return option(func(o *options) { o.contextToken = token })
+	return func(o *options) { o.contextToken = token }
 }
 
 // WithBackoff sets the wait before Get is called again after a stream has ended. The default is
@@ -45,7 +42,7 @@ func WithBackoff(b resolve.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("linkerd: " + err.Error())
 	}
-	return option(func(o *options) { o.backoff = b })
+	return func(o *options) { o.backoff = b }
 }
 
 // WithLogger sets the logger. The resolver logs a warning at the start of an outage of a
@@ -53,7 +50,7 @@ func WithBackoff(b resolve.Backoff) Option {
 // debug level. Each ignored part of a message is logged once as a warning, up to ten parts
 // for a stream. With nil, the default, nothing is logged.
 func WithLogger(log *slog.Logger) Option {
-	return option(func(o *options) { o.log = log })
+	return func(o *options) { o.log = log }
 }
 
 // New returns a Resolver that uses the destination controller to which conn is connected.
@@ -65,11 +62,7 @@ func New(conn grpc.ClientConnInterface, opts ...Option) resolve.Resolver {
 		panic("linkerd: New: the connection is nil; want a gRPC connection to a destination controller")
 	}
 	o := &options{limits: stream.Limits{}.OrDefault()}
-	for _, opt := range opts {
-		if opt != nil {
-			opt.apply(o)
-		}
-	}
+	option.Apply(o, opts)
 	r := resolve.Func(func(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
 		return func(yield func(resolve.Update, error) bool) {
 			w := &watch{options: o, conn: conn, target: target}

@@ -45,7 +45,7 @@ type Limits struct {
 // answer. Lifetime also limits how long a set stays wrong after a lost message. The default is the
 // zero [Limits].
 func WithStreamLimits(l Limits) Option {
-	return option(func(o *options) { o.limits = stream.Limits(l).OrDefault() })
+	return func(o *options) { o.limits = stream.Limits(l).OrDefault() }
 }
 
 const (
