@@ -181,8 +181,6 @@ func hasTrailers(h http.Header) bool {
 	return false
 }
 
-func validValue(value string) bool { return message.ValidValueBytes([]byte(value)) }
-
 // validHeader returns "" if all fields of h can be sent, and otherwise the reason why not.
 func validHeader(h http.Header) string {
 	for key, values := range h {
@@ -190,7 +188,7 @@ func validHeader(h http.Header) string {
 			return "invalid field name " + quoted(key)
 		}
 		for _, value := range values {
-			if !validValue(value) {
+			if !message.ValidValue(value) {
 				return "invalid value of the field " + key
 			}
 		}
@@ -207,7 +205,7 @@ func validPart(h http.Header) http.Header {
 	valid := make(http.Header, len(h))
 	for key, values := range h {
 		for _, value := range values {
-			if message.ValidName(key) && validValue(value) {
+			if message.ValidName(key) && message.ValidValue(value) {
 				valid[key] = append(valid[key], value)
 			}
 		}

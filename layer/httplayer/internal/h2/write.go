@@ -160,7 +160,7 @@ func (c *conn) queueTrailers(st *stream, trailer http.Header) {
 			continue
 		}
 		for _, value := range values {
-			if validValue(value) {
+			if message.ValidValue(value) {
 				out.b = c.enc.field(out.b, n, key, value)
 			}
 		}
