@@ -72,9 +72,10 @@ func (s *corsService) preflight(req *http.Request, origin string) *http.Response
 	return rsp
 }
 
-// allowed returns the value of a CORS response header. It returns list, the configured
-// value, unless list is "*". It then returns requested, the value that the browser sent,
-// because browsers do not support "*" for requests with credentials.
+// allowed returns the value of a CORS response header. The argument list is the configured
+// value, and requested is the value that the browser sent. The result is requested if list
+// is "*", because browsers do not support "*" for requests with credentials. Otherwise it
+// is list.
 func allowed(list, requested string) string {
 	if list == "*" {
 		return requested
@@ -104,8 +105,8 @@ func (s *corsService) allow(h http.Header, origin string) bool {
 }
 
 // externalAuth returns the layer that applies e, the field externalAuth of a route. It
-// returns nil if e is nil. For each request, the layer asks service whether the request is
-// allowed.
+// returns nil if e is nil. For each request, the layer calls the argument service to find
+// out whether the request is allowed.
 func externalAuth(e *config.ExternalAuth, service httplayer.Service) httplayer.Layer {
 	if e == nil {
 		return nil

@@ -144,8 +144,8 @@ func socketKey(l *config.Listener) string {
 	return string(l.Address)
 }
 
-// serve starts to accept connections in the background, until the listener is closed. When
-// the listener is closed, its open requests have the time grace to end.
+// serve sets open.close, and accepts connections in the background until open.close is
+// called. Requests in progress may then take up to the duration grace to end.
 func (l *listeners) serve(open *listener, grace time.Duration) {
 	ctx, cancel := context.WithCancel(context.Background())
 	open.close = func() {

@@ -36,8 +36,8 @@ func (g *gateway) newRoute(def profiles.Route, next httplayer.Service) httplayer
 }
 
 // routeService returns the service of the route r. The service applies the settings of r
-// that package profiles does not support. It then calls next, which applies the other
-// settings. The map services contains, by name, the services to which r refers.
+// that package profiles does not support. It then calls the argument next, which applies
+// the other settings. The argument services has the services to which r refers, by name.
 func (g *gateway) routeService(
 	def profiles.Route, r *config.Route, services map[config.Name]httplayer.Service, next httplayer.Service,
 ) httplayer.Service {
@@ -59,9 +59,9 @@ func (g *gateway) routeService(
 }
 
 // routeMetrics returns the instruments of the layers of the route def, which count retries
-// and expired timeouts, for example. The result requests does not measure the requests,
-// because the layer Metrics of routeService measures them. The result attempts is zero,
-// because the services of a split measure the attempts.
+// and expired timeouts, for example. In the result requests, the instruments of the layer
+// Metrics are nil, because routeService adds that layer itself. The result attempts is
+// zero, because the services of a split measure the attempts.
 func (g *gateway) routeMetrics(def profiles.Route) (requests, attempts layer.Instruments) {
 	requests = g.metrics.Route(def.Name, "")
 	requests.Requests, requests.Rejections, requests.Responses = nil, nil, nil

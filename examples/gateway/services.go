@@ -133,9 +133,9 @@ func (g *gateway) newEndpoint(s *config.Service) discover.MakeService[*http.Requ
 	}
 }
 
-// withHealthCheck wraps mk, the function that makes the service of an endpoint. The wrapped
-// function adds the active health check that h specifies to each endpoint. If h is nil,
-// withHealthCheck returns mk unchanged.
+// withHealthCheck adds the active health check that the argument h specifies to each
+// endpoint. The argument mk makes the service of an endpoint, and the result replaces mk.
+// If h is nil, the result is mk itself.
 func withHealthCheck(
 	h *config.HealthCheck, mk discover.MakeService[*http.Request, *http.Response],
 ) discover.MakeService[*http.Request, *http.Response] {

@@ -224,8 +224,8 @@ func namesOf[T any](n node, list []T, nameOf func(T) Name) names {
 	return known
 }
 
-// setVersions sets the version of each listener, service and route, see [Listener.Version].
-// The version of a route also changes if one of the services of the route changes.
+// setVersions sets the version of each listener, service and route, which is a digest of
+// its configuration. The version of a route also depends on the services of the route.
 func (c *Config) setVersions() {
 	for i := range c.Listeners {
 		c.Listeners[i].version = digest(c.Listeners[i])

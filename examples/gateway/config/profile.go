@@ -8,9 +8,9 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// ListenerHeader is the name of a header that the gateway adds for the conditions of
-// routes. Its value is the name of the listener that received the request. The header is
-// not in the request itself, and a header of this name from a client has no effect on
+// ListenerHeader is the name of a header that exists only in the conditions of routes. Its
+// value is the name of the listener that received the request. The gateway does not add
+// the header to the request itself. A header of this name from a client has no effect on
 // routes.
 const ListenerHeader = "Gateway-Listener"
 
@@ -211,8 +211,8 @@ func (m *Match) match(cors bool) profiles.Match {
 	return append(all, profiles.Any{others, preflight})
 }
 
-// match converts v to a condition of package profiles. It calls the argument named with, a
-// function that applies a condition on a value to one header field or query parameter.
+// match returns v as a condition of package profiles. The argument named with converts a
+// condition on a value to a condition on one header field or query parameter.
 func (v *ValueMatch) match(with func(profiles.StringMatch) profiles.Match) profiles.Match {
 	switch {
 	case v.Exact != nil:

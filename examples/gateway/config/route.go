@@ -104,8 +104,8 @@ func (r *Route) check(n node) {
 	}
 }
 
-// needPrefix reports a mistake at n unless the route has exactly one match, with a path
-// prefix. n is a field replacePrefixMatch, which replaces that prefix.
+// needPrefix reports a mistake at n, the node of a field replacePrefixMatch, unless the
+// route has exactly one match, with a path prefix. The field replaces that prefix.
 func (r *Route) needPrefix(n node) {
 	if r.Prefix() == "" {
 		n.failf("want exactly one match with path: {prefix: ...}, whose prefix is replaced")

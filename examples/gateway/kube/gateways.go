@@ -166,9 +166,10 @@ func addressFrom(text string) Address {
 }
 
 // listener sets the conditions of l, the kinds of routes that l supports, and l.serves.
-// l.serves is false if the gateway cannot serve l, or if l conflicts with a listener in own
-// or of an older Gateway. Listeners with the same address conflict if their protocols
-// differ or their host names are equal. own has all listeners of the Gateway of l.
+// l.serves is false if the gateway cannot serve l. It is also false if l conflicts with a
+// listener of the same or of an older Gateway. Listeners with the same address conflict if
+// their protocols differ or their host names are equal. The argument own has all listeners
+// of the Gateway of l.
 func (t *translation) listener(l *listener, own []*listener) {
 	if problem := t.unsupported(l); problem != nil {
 		l.accepted = *problem
@@ -251,7 +252,8 @@ func (t *translation) certificates(l *listener) bool {
 }
 
 // open adds the certificates of l, a listener of a Gateway, to the listener with the same
-// address in the configuration. If that does not exist, open creates it.
+// address in the configuration. If the configuration has no such listener, open creates
+// it.
 func (t *translation) open(l *listener) {
 	p := t.ports[l.address]
 	if p == nil {

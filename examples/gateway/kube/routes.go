@@ -19,10 +19,10 @@ import (
 // with an invalid reference. The service responds with the status 500.
 const invalidBackend = "invalid-backend"
 
-// attachment is the place where a route serves one of its host names. The field listener is
-// the host name of the listener of a Gateway. The field host is the host name that the
-// route serves at this listener. The map attached of a route has, for each attachment, the
-// names of the listeners in the configuration.
+// attachment is the place where a route serves one of its host names. The field listener
+// is the host name of the listener of a Gateway. The field host is the host name that the
+// route serves at this listener. A map named attached has, for each attachment of a route,
+// the names of the listeners in the configuration.
 type attachment struct {
 	listener, host string
 }
@@ -74,11 +74,11 @@ func (t *translation) route(r *Route) {
 	t.statuses = append(t.statuses, Status{Kind: r.Kind, Object: nameOf(r), Parents: parents})
 }
 
-// attach attaches the route r to listeners of the Gateway to which ref refers. These are
-// the listeners that allow r and share a host name with it. attach adds these listeners to
-// the map listeners. For each shared host name of a listener that serves, it adds an
-// [attachment] to the map attached. It returns the condition Accepted of r for this
-// Gateway.
+// attach attaches the route r to listeners of the Gateway to which the argument ref
+// refers. These are the listeners that allow r and share a host name with it. attach adds
+// these listeners to the argument listeners. If the gateway can serve a listener, attach
+// also adds an [attachment] to the argument attached for each shared host name. It returns
+// the condition Accepted of r for this Gateway.
 func (t *translation) attach(
 	r *Route, ref ParentReference, gateway ObjectName, attached map[attachment][]string, listeners map[*listener]bool,
 ) Condition {
@@ -409,8 +409,8 @@ const (
 	rankExact
 )
 
-// httpMatch translates the match m of an HTTPRoute. In the returned rank, it sets the
-// fields that depend on m.
+// httpMatch translates m, a match of an HTTPRoute, to a match in the configuration. In the
+// returned [rank], the precedence of the route, it sets the fields that depend on m.
 func httpMatch(m RouteMatch) (object, rank) {
 	path := encodedPath("/")
 	kind := "PathPrefix"
@@ -451,8 +451,8 @@ func valueMatches(list []ValueMatch) []object {
 	return matches
 }
 
-// grpcMatch translates the match m of a GRPCRoute. In the returned rank, it sets the
-// fields that depend on m.
+// grpcMatch translates m, a match of a GRPCRoute, to a match in the configuration. In the
+// returned [rank], the precedence of the route, it sets the fields that depend on m.
 func grpcMatch(m RouteMatch) (object, rank) {
 	service, method := m.Method.Service, m.Method.Method
 	r := rank{grpc: true, path: len(service), method: len(method), headers: len(m.Headers)}
