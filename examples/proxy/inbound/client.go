@@ -69,7 +69,7 @@ func clientFromContext(ctx context.Context) *client {
 func clientID(req *http.Request) string { return clientFromContext(req.Context()).id }
 
 // byClient passes a connection to one of two servers. The embedded Server is for clients
-// without an identity, and meshed is for clients with an identity.
+// without an identity. The field meshed is the server for clients with an identity.
 type byClient struct {
 	tcplayer.Server
 	meshed tcplayer.Server

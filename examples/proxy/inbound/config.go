@@ -107,9 +107,8 @@ func connections() layer.Stack[net.Conn, tcplayer.ByteCount] {
 // the names of profiles, and could otherwise cause any number of watches.
 const maxProfiles = 500
 
-// acquireProfile reports whether another profile may be watched, because fewer than
-// maxProfiles are watched. If it returns true, it also counts the new watch, until ctx
-// ends.
+// acquireProfile returns true if fewer than maxProfiles profiles are watched. The caller
+// may then watch another profile, and acquireProfile counts this watch until ctx ends.
 func (in *Inbound) acquireProfile(ctx context.Context) bool {
 	if in.watches.Add(1) > maxProfiles {
 		in.watches.Add(-1)

@@ -47,7 +47,8 @@ func New(ctx context.Context, c Config) *Inbound {
 
 // redirected returns the server of connections that were redirected to the proxy. It
 // terminates TLS for the server name of the proxy, and then detects the protocol. If the
-// policy marks a connection as opaque, the server does neither.
+// policy marks a connection as opaque, the server neither terminates TLS nor detects the
+// protocol.
 func (in *Inbound) redirected() tcplayer.Server {
 	metrics := in.detectMetrics()
 	detect := func(timeout time.Duration) tcplayer.Server {
@@ -176,9 +177,9 @@ func (in *Inbound) unmeshedServer(requests httplayer.Service) tcplayer.Server {
 	return in.server(requests, httplayer.WithErrorHeaders(false), httplayer.WithMinBodyRate(in.BodyIdle, minBodyRate))
 }
 
-// server returns an HTTP server that passes each request to the given service. The option
-// errorHeaders determines whether response headers report the causes of errors. The option
-// bodyRate sets the minimum rate of uploads.
+// server returns an HTTP server that passes each request to the argument requests. The
+// argument errorHeaders determines whether response headers report the causes of errors.
+// The argument bodyRate sets the minimum rate of uploads.
 func (in *Inbound) server(
 	requests httplayer.Service, errorHeaders httplayer.HandlerOption, bodyRate httplayer.ServerOption,
 ) tcplayer.Server {

@@ -76,10 +76,10 @@ func (w *withPolicy) Next() tcplayer.Server { return w.Server }
 func (w *withPolicy) Describe() layer.Node { return w.in.policies.describe() }
 
 // byProtocol passes a connection to a server that depends on the policy of its port. The
-// field http is for HTTP. The field opaque is for a policy that forwards the bytes in TLS.
-// Otherwise the embedded Server detects the protocol. If the policy specifies a different
-// timeout of the detection, a server with this timeout detects it. The function within
-// makes that server.
+// field http is the server if the policy specifies HTTP. The field opaque is the server if
+// the policy forwards the bytes in TLS. Otherwise the embedded Server detects the
+// protocol. If the policy specifies a different detection timeout, the field within makes
+// the server that detects it.
 type byProtocol struct {
 	tcplayer.Server // detects the protocol
 	within          func(timeout time.Duration) tcplayer.Server
@@ -106,8 +106,8 @@ func (b *byProtocol) Next() tcplayer.Server { return b.Server }
 
 func (b *byProtocol) Describe() layer.Node { return layer.Node{Name: "protocol of the policy"} }
 
-// protocolOf returns the handling of a connection that its policy specifies. ctx is the
-// context of the connection. Without a policy in ctx, protocolOf returns the constant
+// protocolOf returns how the policy of a connection handles TLS and the protocol. ctx is
+// the context of the connection. If ctx has no policy, protocolOf returns the constant
 // [detected].
 func protocolOf(ctx context.Context) handling {
 	if p, ok := ctx.Value(policyKey{}).(*portPolicy); ok {

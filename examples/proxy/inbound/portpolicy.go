@@ -156,8 +156,8 @@ type portPolicy struct {
 	open   map[*openConn]struct{} // guarded by openMu
 }
 
-// openConn describes an open connection that is not an HTTP connection. Its portPolicy
-// resets it if the policy changes and then denies it.
+// openConn describes an open connection that is not an HTTP connection. If a later policy
+// of the port denies the connection, the portPolicy resets it.
 type openConn struct {
 	dst    netip.AddrPort
 	client *client
@@ -267,9 +267,9 @@ func (p *portPolicy) answered() {
 	}
 }
 
-// failed logs an error of a watch. The first error after a message of the controller, for
-// any port, is logged as a warning. Further errors until the next message are logged at
-// level debug.
+// failed logs err, an error of a watch. The first error after a message of the controller
+// is logged as a warning. Further errors until the next message are logged at level debug.
+// The errors and messages of all ports count together.
 func (p *portPolicy) failed(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return

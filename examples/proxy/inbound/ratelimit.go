@@ -102,8 +102,8 @@ func (l *rateLimit) client(id string) *rate.Limiter {
 	return limiter
 }
 
-// rateError returns the error of a request that exceeds limit. The first argument is the
-// name of the limit in the text of the error.
+// rateError returns the error of a request that exceeds limit. The text of the error
+// begins with the string argument, which is the name of the limit.
 func rateError(of string, limit rate.Limit) error {
 	return &httplayer.StatusError{
 		Code: http.StatusTooManyRequests, GRPC: uint32(codes.ResourceExhausted),

@@ -136,8 +136,8 @@ func policyOf(msg *pb.Server) (*serverPolicy, error) {
 }
 
 // addRoute adds a route with the given name to p. The argument routes contains the route
-// once for each of its conditions. A client may send a request of the route if at least one
-// rule in authorizations permits the client.
+// once for each of its conditions. A client may send a request of the route if at least
+// one rule in the argument authorizations permits the client.
 func (p *serverPolicy) addRoute(
 	name string, resource meters.Resource, authorizations []authorization, routes ...profiles.Route,
 ) *routePolicy {
@@ -233,8 +233,9 @@ func (p *serverPolicy) routeOf(m *meta.Metadata, authz []*pb.Authz) (meters.Reso
 	return resource, authorizations, err
 }
 
-// onHosts returns a copy of r for each host in hosts. A copy matches requests to its host
-// that meet condition. If hosts is empty, onHosts returns a single copy, for all hosts.
+// onHosts returns a copy of r for each host in hosts. A copy matches the requests to its
+// host that also meet the argument condition. If hosts is empty, onHosts returns a single
+// copy, for all hosts.
 func onHosts(r profiles.Route, condition profiles.All, hosts []*http_route.HostMatch) []profiles.Route {
 	if len(hosts) == 0 {
 		r.Match = condition

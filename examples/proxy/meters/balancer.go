@@ -69,8 +69,8 @@ func (p Parent) labels() Labels {
 	})
 }
 
-// outboundBalancers is the name of a limit, for the argument kind of [Meters.limited].
-// Pairs of a target and a parent beyond this limit share series.
+// outboundBalancers is the name of the limit on pairs of a target and a parent. Pairs
+// beyond this limit share series. [Meters.limited] receives the name as its argument kind.
 const outboundBalancers = "outbound balancers"
 
 // Balancer returns the instruments of the balancer of target, and of the queue in front of
@@ -114,8 +114,9 @@ func (m *Meters) Balancer(ctx context.Context, protocol, target string, parent P
 }
 
 // endpointStates is the gauge of the number of endpoints, by the label endpoint_state.
-// Several balancers may share the gauge, which is then their sum. When the context of a
-// balancer ends, the numbers of this balancer are subtracted from the gauge.
+// Several balancers may share the gauge. Its value is then the sum of the numbers of these
+// balancers. When the context of a balancer ends, its numbers are subtracted from the
+// gauge.
 type endpointStates struct {
 	family *family[*gaugeValue]
 	labels labelSet

@@ -75,13 +75,13 @@ func (m *Meters) Route(d Direction, dst, route string, labels map[string]string)
 	return requests, attempts
 }
 
-// routeParents returns the name of the limit on destinations, for the argument kind of
-// [Meters.limited]. Destinations beyond this limit share series. Each direction has a
-// separate limit.
+// routeParents returns the name of the limit on destinations in the direction d.
+// Destinations beyond this limit share series. [Meters.limited] receives the name as its
+// argument kind.
 func routeParents(d Direction) string { return string(d) + " parents" }
 
-// skipReasons counts the requests that were not retried, by reason. It replaces the reason
-// "budget" by "no_budget", the name in linkerd's proxy.
+// skipReasons counts failures that are not retried, by reason. If the retry budget is
+// empty, the reason is "no_budget", the name in linkerd's proxy, instead of "budget".
 type skipReasons struct{ labelled }
 
 func (s skipReasons) With(label ...string) metrics.Counter {
@@ -199,17 +199,18 @@ func (f retryFamilies) now(l labelSet) *retries {
 	}
 }
 
-// added returns a copy of i with counters that also add to r. r counts the retries, and the
-// retries that were not made.
+// added returns a copy of i with counters that also add to r. These are the counters of
+// retries and of skipped retries. A retry is skipped if the retry budget is empty, for
+// example.
 func (r *retries) added(i layer.Instruments) layer.Instruments {
 	i.Retries = multi.NewCounter(i.Retries, r.requests)
 	i.RetriesSkipped = skippedRetries{i.RetriesSkipped, r}
 	return i
 }
 
-// skippedRetries counts the retries that were not made, in the embedded Counter. If the
-// limit of attempts prevented a retry, it also counts in retries.limited. If the retry
-// budget prevented a retry, it also counts in retries.overflow.
+// skippedRetries counts skipped retries, which are failures that are not retried, in the
+// embedded Counter. If the reason is the limit of attempts, it also counts in
+// retries.limited. If the reason is the retry budget, it also counts in retries.overflow.
 type skippedRetries struct {
 	metrics.Counter
 	retries *retries

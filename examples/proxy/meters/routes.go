@@ -158,10 +158,11 @@ func (r *Routes) route(route profiles.Route) *routeSeries {
 // name.
 func hostname() Labels { return Labels{"hostname": ""} }
 
-// labels returns the labels of a series of the destination d: the labels parent_* of d, and
-// the labels in the arguments route and more. Destinations beyond the limit of
-// [Meters.Routes] share series. A shared series has an empty parent_name, the labels of the
-// default route, and the result of the function rest instead of more.
+// labels returns the labels of a series of the destination d: the labels parent_* of d,
+// and the labels in the arguments route and more. Destinations beyond the limit of
+// [Meters.Routes] share series. A shared series has an empty parent_name and the labels of
+// the default route. In place of the labels in more, it has the labels that the argument
+// rest returns.
 func (r *Routes) labels(d *destination, route, more Labels, rest func() Labels) labelSet {
 	parent := d.parent
 	if parent == nil {

@@ -82,8 +82,9 @@ type handle[V value] struct {
 	bound  atomic.Pointer[series[V]]
 }
 
-// get returns the value of the series. Call it again for each write, because the series may
-// have expired since the last write.
+// get returns the counter, gauge or histogram of the series, to which the caller can
+// write. Call it again for each write, because the series may have expired since the last
+// write.
 func (h *handle[V]) get() V {
 	s := h.bound.Load()
 	for s == nil || !s.use() {
@@ -132,9 +133,10 @@ func (f *family[V]) bind(l labelSet) *series[V] {
 	return s
 }
 
-// sweep removes the series that have expired. Names beyond a limit share series. After a
-// sweep, the next write for such a name looks up its series again, except for a gauge. The
-// name then gets a separate series if removed names have made room for it.
+// sweep removes the series that have expired. Names beyond a limit share a series. If a
+// shared series has changed since the last sweep, each name looks up its series again at
+// its next write, unless it is a gauge. The name then gets a separate series if removed
+// names have made room for it.
 func (f *family[V]) sweep(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

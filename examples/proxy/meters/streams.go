@@ -199,8 +199,9 @@ func afterHead(rsp *http.Response, err error) outcome {
 	return o
 }
 
-// faultOf returns the fault of a request that failed by a timeout, a fail-fast rejection or
-// a cancellation. For any other err it returns noFault.
+// faultOf returns the value of the label error, as a [fault], for a request that failed
+// with err. It returns noFault if err is not a timeout, a fail-fast rejection or a
+// cancellation.
 func faultOf(err error) fault {
 	switch {
 	case errors.Is(err, layer.ErrFailFast):
@@ -217,8 +218,8 @@ func faultOf(err error) fault {
 	return noFault
 }
 
-// timeoutFault returns the fault of the timeout err. If connecting to an endpoint timed
-// out, it returns noFault, because this is a failure of the endpoint.
+// timeoutFault returns requestTimeout for err, which is a timeout. If connecting to an
+// endpoint timed out, it returns noFault, because this is a failure of the endpoint.
 func timeoutFault(err error) fault {
 	var at *layer.Error
 	for errors.As(err, &at) {

@@ -53,10 +53,10 @@ func (m *Meters) Transport(d Direction, peer Peer, labels Labels) Transport {
 }
 
 // peerLabels returns a labelSet of the given labels. Only a limited number of label sets
-// have separate series. Beyond this limit, outbound connections share the series of their
-// authority, without the labels target_* and dst_pod. The number of these authorities is
-// also limited. All other connections beyond a limit share series with only the labels tls
-// and no_tls_reason.
+// have separate series. Beyond this limit, outbound connections with an authority share
+// the series of the authority, without the labels target_* and dst_pod. The number of
+// these authorities is also limited. All further connections share series with only the
+// labels tls and no_tls_reason.
 func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	authority := labels["authority"]
 	switch {
@@ -71,13 +71,13 @@ func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	})
 }
 
-// peers returns the name of the limit on connections, for the argument kind of
-// [Meters.limited]. Connections beyond this limit share series. Each pair of a direction
-// and a peer has a separate limit.
+// peers returns the name of the limit on connections in the direction d with the given
+// peer. Connections beyond this limit share series. [Meters.limited] receives the name as
+// its argument kind.
 func peers(d Direction, peer Peer) string { return string(d) + " " + string(peer) }
 
 // onlyTLS removes all labels except tls and no_tls_reason from the argument own, and
-// returns the rest as a labelSet.
+// returns the remaining labels as a labelSet.
 func onlyTLS(own Labels) labelSet {
 	maps.DeleteFunc(own, func(name, _ string) bool { return name != "tls" && name != "no_tls_reason" })
 	return fixed(own)

@@ -96,9 +96,9 @@ func (b balancerKey) withBreaker(
 }
 
 // policyBackends returns a function that makes the service of a backend of a policy. The
-// service counts the requests and passes them to an inner service. If the backend specifies
-// an endpoint, the function forward makes the inner service. Otherwise the inner service is
-// a balancer, which the first argument makes.
+// service counts the requests and passes them to an inner service. If the backend
+// specifies an endpoint, the argument forward makes the inner service. Otherwise the inner
+// service is a balancer, which the argument named to makes.
 func (r *router) policyBackends(
 	to layer.MakeService[balancerKey, *http.Request, *http.Response],
 	forward layer.MakeService[forwardTarget, *http.Request, *http.Response],

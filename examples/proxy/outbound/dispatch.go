@@ -32,12 +32,11 @@ func (o *Outbound) detect(http, opaque tcplayer.Server, i tcplayer.DetectInstrum
 		tcplayer.WithDetectTimeout(o.DetectTimeout), tcplayer.WithDetectMetrics(i))
 }
 
-// byProfile returns a server that passes each connection to dst to one of its last three
-// arguments. The argument opaque is for a port that [settings.Outbound.OpaquePorts] or the
-// profile of dst marks as opaque. For any other port, the argument named is for a profile
-// that routes by TLS server name. The argument detected is for all other connections, and
-// for every connection in ingress mode. The router requests gets the requests on detected
-// connections.
+// byProfile returns a server that passes each connection to dst to one of three arguments.
+// A connection goes to opaque if [settings.Outbound.OpaquePorts] or the profile of dst
+// marks its port as opaque. Otherwise it goes to named if the profile routes by TLS server
+// name. All other connections, and every connection in ingress mode, go to detected. The
+// argument requests is the router of the requests on connections that go to detected.
 func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, named, detected tcplayer.Server) tcplayer.Server {
 	return &profileDispatch{
 		Service: requests.counts.Handled(meters.Detected, detected), opaque: requests.counts.Handled(meters.Opaque, opaque),
@@ -48,8 +47,9 @@ func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, named
 	}
 }
 
-// profileDispatch is a server for the connections to one address. It passes a connection to
-// opaque, to named or to the embedded Service, as the profile of the address specifies.
+// profileDispatch is a server for the connections to one address. It passes a connection
+// to the field opaque, the field named or the embedded Service, as the profile of the
+// address specifies.
 type profileDispatch struct {
 	layer.Service[net.Conn, tcplayer.ByteCount] // serves connections that are detected
 

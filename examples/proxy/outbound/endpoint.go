@@ -163,8 +163,8 @@ type byVersion struct {
 	h1, h2 version
 }
 
-// version is the client of one HTTP version. used becomes true at the first request with
-// this version.
+// version is the client of one HTTP version. The field used becomes true at the first
+// request with this version.
 type version struct {
 	svc  httplayer.Service
 	used atomic.Bool

@@ -166,8 +166,8 @@ func (o *Outbound) single(ctx context.Context, t discover.Target) httplayer.Serv
 }
 
 // endpointStack returns the layers of the requests to one endpoint, without the HTTP
-// client. If the target has a single endpoint (only is true), an error from the proxy of
-// the endpoint also closes the connection of the client.
+// client. The argument only is true if the target has a single endpoint. An error from the
+// proxy of the endpoint then also closes the connection of the client.
 func (o *Outbound) endpointStack(
 	ctx context.Context, p peer, only bool,
 ) layer.Stack[*http.Request, *http.Response] {
@@ -182,11 +182,11 @@ func (o *Outbound) endpointStack(
 		With("proxy-errors", httplayer.ProxyErrors(o.Log, only && p.tls != nil))
 }
 
-// client returns a service that sends requests to one endpoint by HTTP clients. The last
-// argument converts each client to a service. If the transport header contains the
-// protocol, one client sends HTTP/1 and another sends HTTP/2. Otherwise a single client
-// sends all requests. It sends HTTP/1 unless the endpoint is behind a proxy or accepts
-// HTTP/2. In these two cases, it keeps the HTTP version of the request.
+// client returns a service that sends requests to one endpoint by HTTP clients. The
+// argument named as converts each client to a service. If the transport header contains
+// the protocol, one client sends HTTP/1 and another sends HTTP/2. Otherwise a single
+// client sends all requests. If the endpoint is behind a proxy or accepts HTTP/2, this
+// client keeps the HTTP version of the request. Otherwise it sends HTTP/1.
 func (o *Outbound) client(ctx context.Context, p peer, as func(*httplayer.Endpoint) httplayer.Service) httplayer.Service {
 	newClient := func(p peer, version ...httplayer.EndpointOption) httplayer.Service {
 		opts := append(o.Connect.Requests(o.dial(p), o.Pool), version...)

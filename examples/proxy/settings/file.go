@@ -11,9 +11,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// file is a parsed settings file. Each call of [file.find] marks the leaf that it returns.
-// After all variables have been looked up, the unmarked leaves are errors, because their
-// keys are not names of variables.
+// file is a parsed settings file. Its leaves are the values with their keys. Each call of
+// [file.find] marks the leaf that it returns. After all variables have been looked up, the
+// unmarked leaves are errors, because their keys are not names of variables.
 type file struct {
 	name     string
 	leaves   []*leaf
@@ -58,7 +58,8 @@ func parseFile(name string, content []byte) *file {
 }
 
 // walk adds each value in mapping as a leaf, and also the values of nested mappings. key
-// and path are the key and path of mapping. They are empty if mapping is the whole file.
+// is the key of mapping in the form a_b, and path is the same key in the form a.b. Both
+// are empty if mapping is the whole file.
 func (f *file) walk(mapping *yaml.Node, key, path string) {
 	for i := 0; i+1 < len(mapping.Content); i += 2 {
 		name, value := mapping.Content[i], mapping.Content[i+1]

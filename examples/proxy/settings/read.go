@@ -64,8 +64,8 @@ type reader struct {
 	problems []error
 }
 
-// unknownNames returns the names in environ that begin with Prefix or OwnPrefix but are not
-// in groups. They are sorted.
+// unknownNames returns the names in environ that begin with Prefix or OwnPrefix but are
+// not names of the variables in groups. The result is sorted.
 func unknownNames(environ []string, groups []group) []string {
 	known := map[string]bool{}
 	for _, g := range groups {
@@ -108,9 +108,9 @@ func (r *reader) find(v *variable) (text, where string, ok bool) {
 }
 
 // isOverridden reports whether a value of v in the file is ignored. The result is true if
-// the environment sets v.overrides, a more general variable, because v in the file would
-// otherwise override it. If the environment also sets v.with, the result is false, because
-// v and v.with form a pair, such as server ID and name.
+// the environment sets v.overrides, a more general variable, because the environment takes
+// precedence over the file. If the environment also sets v.with, the result is false,
+// because v and v.with form a pair, such as server ID and name.
 func (r *reader) isOverridden(v *variable) bool {
 	return r.isSet(v, v.overrides) && !r.isSet(v, v.with)
 }

@@ -9,7 +9,7 @@ import (
 
 // Settings is the configuration of a proxy. The comment of each field contains the name of
 // its environment variable, without the prefix [Prefix]. A name that begins with an
-// underscore is also without its first word: OUTBOUND, INBOUND or CONTROL.
+// underscore, such as _CONNECT_TIMEOUT, follows the word OUTBOUND, INBOUND or CONTROL.
 type Settings struct {
 	Outbound Outbound
 	Inbound  Inbound

@@ -1,8 +1,8 @@
 package settings
 
-// variables returns all variables, in the order of the help. Their set functions store
-// values in s, in the same order. A variable comes after the more general variables that it
-// overrides, because the later value replaces the earlier one.
+// variables returns all variables, in the order in which the help shows them and [Read]
+// reads them. Their set functions store values in s. A variable comes after the more
+// general variables that it overrides, because the later value replaces the earlier one.
 func variables(s *Settings) []group {
 	return []group{
 		{"Listeners", listeners(s)},

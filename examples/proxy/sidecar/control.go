@@ -35,8 +35,8 @@ type controlPlane interface {
 // dial returns a connection to a server of the control plane. The argument name is one of
 // the constants destinations, policies and authority. The connection uses TLS if the proxy
 // has an identity and the settings have an identity of the server. Otherwise it uses
-// cleartext. A TLS connection is made after the proxy has a certificate, except the one to
-// the certificate authority.
+// cleartext. A TLS connection is made after the proxy has a certificate, unless the server
+// is the certificate authority.
 func (p *Proxy) dial(
 	ctx context.Context, name string, at settings.Controller, id *identity.Identity, m *meters.Meters,
 ) (grpc.ClientConnInterface, error) {

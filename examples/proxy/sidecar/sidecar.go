@@ -96,9 +96,9 @@ func New(c Config, log *slog.Logger) (*Proxy, error) {
 	return p, nil
 }
 
-// assemble builds the parts of the proxy and opens its listeners. When the second context
-// ends, HTTP connections start to drain. When the first context ends, the background work
-// of all parts ends.
+// assemble builds the parts of the proxy and opens its listeners. The background work of
+// all parts ends when the context background ends. HTTP connections start to drain when
+// the context ending ends.
 func (p *Proxy) assemble(background, ending context.Context) error {
 	c, taps := p.config, new(tap.Registry)
 	m := meters.New(meters.Config{RetainIdle: max(c.Metrics.RetainIdle, 1), ServiceSuffixes: c.Control.ServiceSuffixes()})
