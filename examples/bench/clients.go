@@ -10,20 +10,20 @@ import (
 	"time"
 )
 
-// clientCounts is the result of the process with the role named clients. Requests is the
-// number of all requests, and Failed is the number of failed requests. The field Generations
-// is the highest value of [generationHeader] in a response.
+// clientCounts is the result of the process with the role named clients. Requests is the number
+// of all requests, and Failed is the number of failed requests. Generations is the highest
+// number of a configuration that a response had in [generationHeader].
 type clientCounts struct {
 	Requests, Failed, Generations int
 	First                         string // error of the first failed request; "" if none failed
 }
 
-// sendDuringReloads is a [role]. Its clients send requests while a gateway reloads. args are
-// the address of the gateway and the number of its routes. Each client reuses its connections
-// and sends a request every 4 ms. The method is DELETE, because net/http does not repeat a
-// DELETE request if the connection closes after the request was written. When the parent
-// process asks for the result, the clients stop. After all open requests have ended, the
-// result is a [clientCounts].
+// sendDuringReloads is the [role] of a child process with clients that send requests while a
+// gateway reloads. args are the address of the gateway and the number of its routes. Each client
+// reuses its connections and sends a request every 4 ms. The method is DELETE, because net/http
+// does not repeat a DELETE request if the connection closes after the request was written. The
+// [command] of this role stops the clients, waits for open requests, and returns a
+// [clientCounts].
 func sendDuringReloads(_ context.Context, args []string, ready func(string, command)) error {
 	const many, pause = 16, 4 * time.Millisecond
 	routes, err := strconv.Atoi(args[1])
@@ -69,8 +69,9 @@ func sendDuringReloads(_ context.Context, args []string, ready func(string, comm
 	select {}
 }
 
-// generationOf sends one request to url. It returns the value of [generationHeader] in the
-// response. A response with a status other than 200 is an error.
+// generationOf sends one request to url. It returns the number of the gateway's configuration,
+// which the response has in [generationHeader]. A response with a status other than 200 is an
+// error.
 func generationOf(transport http.RoundTripper, url string) (int, error) {
 	req, err := http.NewRequest(http.MethodDelete, url, http.NoBody) //nolint:noctx,gosec // it ends with the process; the gateway
 	if err != nil {

@@ -34,8 +34,8 @@ func gateways(own string) []gateway {
 	}
 }
 
-// eachRoute returns the text of all routes of s. The argument format is the text of one
-// route, in which %[1]s is the path and %[2]d is the number of the route.
+// eachRoute formats each route of s by format, and returns the joined texts. In format, %[1]s is
+// the path of a route and %[2]d is its number.
 func eachRoute(s gatewaySettings, format string) string {
 	var text strings.Builder
 	for i := range s.routes {

@@ -23,9 +23,8 @@ const (
 	gatewayRate = 1000
 )
 
-// gatewayLoops returns the loads of gateways in the order in which their tables are
-// printed. Gateways are measured with two numbers of routes: fewRoutes and the argument
-// many.
+// gatewayLoops returns the kinds of load for gateways, in the order in which their tables are
+// printed. Gateways are measured with two numbers of routes: fewRoutes, and the value of many.
 func gatewayLoops(many int) []loop {
 	few, most := fmt.Sprintf(routesProtocol, fewRoutes), fmt.Sprintf(routesProtocol, many)
 	return []loop{{few, 0}, {few, gatewayRate}, {most, 0}, {most, gatewayRate}}
@@ -70,8 +69,8 @@ func signalReload(_ context.Context, _ gateway, p *process, _ gatewaySettings) e
 	return p.cmd.Process.Signal(syscall.SIGHUP)
 }
 
-// runGateways measures the loads of all gateways, and then measures the reloads of each
-// gateway.
+// runGateways measures the CPU time and the latency of all gateways under load. Unless b.reloads
+// is 0, it then measures how long each gateway takes to reload its configuration.
 func (b *bench) runGateways(ctx context.Context) (err error) {
 	if b.second, err = startRole(ctx, b.otherCPUs, "backend"); err != nil {
 		return err

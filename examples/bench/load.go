@@ -21,9 +21,9 @@ const (
 	streamsOfConn = 4
 )
 
-// The constant name is the authority of each request. The constant fields has the header fields
-// of an HTTP/1.1 request. The constant requestHeaders is the header block of a gRPC call,
-// encoded like responseHeaders.
+// The parts of requests. The constant name is the authority, and the constant fields has the
+// header fields of an HTTP/1.1 request. requestHeaders is the header block of a gRPC call,
+// encoded by hand like responseHeaders.
 const (
 	name           = "bench.default.svc.cluster.local"
 	routesProtocol = "%d routes" // HTTP/1.1 by a gateway with this number of routes
@@ -69,9 +69,9 @@ type call struct {
 	body int // bytes of the response body so far
 }
 
-// generate is the [role] of the load generator. It connects to a proxy, and sends requests
-// when the parent process asks for a run. args are the protocol and the address of the proxy.
-// generate returns the error of the first connection that fails.
+// generate is the [role] of a child process that sends load to a proxy. args are the protocol
+// and the address of the proxy. It connects to the proxy, and sends requests when the parent
+// process writes a command. generate returns the error of the first connection that fails.
 func generate(ctx context.Context, args []string, ready func(string, command)) error {
 	l, protocol, size := &load{streams: 1}, args[0], responseSize
 	request := "GET " + smallPath + fields + headEnd
@@ -204,8 +204,8 @@ func (c *client) send(n int, due time.Time) error {
 	return c.flush()
 }
 
-// add appends one request to the field out of wire. It does not write to the connection.
-// The caller holds mu.
+// add appends one request to the unwritten output of the connection. It does not write to the
+// connection. The caller holds mu.
 func (c *client) add(due time.Time) {
 	if !c.grpc {
 		c.calls[0] = call{due: due}

@@ -204,9 +204,9 @@ func (b *bench) findTargets(ctx context.Context) {
 	}
 }
 
-// measure starts the target t and the load generator for the given protocol. It runs each load
-// with this protocol once and adds the result to t.samples. A short run before the measurements
-// warms the target up.
+// measure starts the target t and a load generator for the given protocol. For each element of
+// b.loops with this protocol, it runs the load once and adds the result to t.samples. A short
+// run before the measurements warms the target up.
 func (b *bench) measure(ctx context.Context, t target, protocol string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*b.duration+time.Minute)
 	defer cancel()

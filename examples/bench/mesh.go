@@ -23,9 +23,9 @@ const (
 	serverName    = "server.cluster.local"
 )
 
-// mesh is the role of two sidecars with mutual TLS in one process. The requests pass the
-// outbound side of the first sidecar and the inbound side of the second. The process also
-// contains the controller and the certificate authority, which are idle during the
+// mesh is the [role] of a child process that runs two sidecars with mutual TLS. The requests
+// pass the outbound side of the first sidecar and the inbound side of the second. The process
+// also contains the controller and the certificate authority, which are idle during the
 // measurement.
 func mesh(ctx context.Context, args []string, ready func(string, command)) error {
 	return meshOf(ctx, args[1], func(client *sidecar.Proxy) { ready(client.Addr, memory) })

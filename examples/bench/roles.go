@@ -25,8 +25,9 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// roles returns the roles by name. The roles of proxies have the same arguments: the protocol,
-// the address of the backend and the address of the controller.
+// roles returns the main function of each kind of child process, by the name of its [role]. All
+// proxies have the same arguments: the protocol, the address of the backend and the address of
+// the controller.
 func roles() map[string]role {
 	return map[string]role{
 		"backend":      backend,
@@ -59,8 +60,8 @@ func listen(ready func(string, command)) (net.Listener, error) {
 	return l, err
 }
 
-// serve listens on a free port of loopback and calls ready. It then calls handle for each
-// connection, in a separate goroutine.
+// serve listens on a free port of loopback and calls ready with the address. It then calls
+// handle for each connection, in a separate goroutine.
 func serve(ready func(string, command), handle func(net.Conn)) error {
 	l, err := listen(ready)
 	for err == nil {

@@ -62,8 +62,8 @@ func newWire(conn net.Conn) wire {
 	return wire{conn: conn, room: make([]byte, 64<<10), window: initialWindow, start: initialWindow}
 }
 
-// pump appends DATA frames to the field out, as far as the flow control windows permit. After
-// the last DATA frame of a body, it appends its trailers.
+// pump appends DATA frames to the unwritten output, as far as the flow control windows permit.
+// After the last DATA frame of a body, it appends the trailers of the body.
 func (w *wire) pump() {
 	kept := w.bodies[:0]
 	for _, b := range w.bodies {
@@ -119,8 +119,8 @@ func (w *wire) read() error {
 	return err
 }
 
-// skipped removes the rest of an HTTP/1.1 body from the field in, as far as the body has
-// been received. It returns true when the whole body has been removed.
+// skipped removes the rest of an HTTP/1.1 body from the unprocessed input, as far as the body
+// has been received. It returns true when the whole body has been removed.
 func (w *wire) skipped() bool {
 	n := min(w.skip, len(w.in))
 	w.in, w.skip = w.in[n:], w.skip-n
@@ -137,8 +137,8 @@ func (w *wire) flush() error {
 	return err
 }
 
-// frame appends one frame with the given type and flags to the field out. It does not write
-// the frame to the connection.
+// frame appends one frame with the given type and flags to the unwritten output. It does not
+// write the frame to the connection.
 func (w *wire) frame(kind, flags byte, stream uint32, payload string) {
 	n := len(payload)
 	w.out = append(w.out, byte(n>>16), byte(n>>8), byte(n), kind, flags)
@@ -146,8 +146,8 @@ func (w *wire) frame(kind, flags byte, stream uint32, payload string) {
 	w.out = append(w.out, payload...)
 }
 
-// next removes the next complete frame from the field in and returns it. ok is false if no
-// complete frame has arrived. next responds to SETTINGS, PING and WINDOW_UPDATE frames itself
+// next removes the next complete frame from the unprocessed input and returns it. ok is false if
+// no complete frame has arrived. next responds to SETTINGS, PING and WINDOW_UPDATE frames itself
 // and does not return them.
 func (w *wire) next() (f frame, ok bool) {
 	for len(w.in) >= frameHeader {

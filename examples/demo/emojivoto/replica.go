@@ -43,8 +43,8 @@ func (r *replica) pause(ctx context.Context) error {
 	}
 }
 
-// Requests returns the number of requests that this replica has received, including failed
-// and open ones.
+// Requests returns the number of requests that this replica has received. It includes failed
+// requests and open requests.
 func (r *replica) Requests() uint64 {
 	var n uint64
 	for _, c := range r.counts {

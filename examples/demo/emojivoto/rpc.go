@@ -21,9 +21,10 @@ func register(r grpc.ServiceRegistrar, service string, methods []grpc.MethodDesc
 	r.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Methods: methods}, nil)
 }
 
-// unary returns the gRPC method with the given name. The method decodes each request into the
-// empty message that the function message returns. It then increments its counter in r and
-// waits for the latency of r. It returns the result of the function call for the request.
+// unary returns the gRPC method with the given name. The method counts each request in r, waits
+// for the latency of r, and returns the result of the parameter call for the request. The
+// parameter message is a function that returns an empty message, into which the request is
+// decoded.
 func unary[Req, Rsp proto.Message](
 	r *replica, service, method string, message func() Req, call func(context.Context, Req) (Rsp, error),
 ) grpc.MethodDesc {
