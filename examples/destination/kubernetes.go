@@ -43,9 +43,9 @@ func (k *kubernetes) flags(f *flag.FlagSet) {
 	f.StringVar(&k.lease, "lease", "linkerd-destination", "`name` of the Lease of the leader election; empty: no status is written")
 }
 
-// serve watches the objects of the cluster and serves them to the clients of c until ctx
-// ends. It opens the address listen only after all existing objects have been read, because
-// earlier clients would have to wait.
+// serve watches the objects of the cluster and serves them to the clients of c until ctx ends.
+// It listens only after all existing objects have been read, because earlier clients would have
+// to wait.
 func (k *kubernetes) serve(ctx context.Context, c *controller.Controller, listen string, log *slog.Logger, stdout io.Writer) error {
 	k.settings.DefaultInbound = controller.AccessPolicy(k.inbound)
 	for text := range strings.SplitSeq(k.networks, ",") {

@@ -45,8 +45,8 @@ func (r *reader) config(file fileYAML) Config {
 	return cfg
 }
 
-// destination converts one destination. If the field exists of y is false, the field Absent
-// of the result is true. If exists is true or missing, Absent is false.
+// destination converts one destination. If y contains "exists: false", the field Absent of the
+// result is true. Otherwise it is false.
 func (r *reader) destination(t target, y destinationYAML) Destination {
 	profile := r.profile(y.Profile)
 	return Destination{
@@ -116,10 +116,9 @@ func (r *reader) endpoint(y endpointYAML) Endpoint {
 	return ep
 }
 
-// labels converts a mapping of labels to a map from name to value. A YAML merge key can add
-// the labels of an anchor to the mapping. If a label is in both, the value with the higher
-// line number applies. This is the value in the mapping itself, because an anchor comes before
-// its use.
+// labels converts a mapping of labels to a map from name to value. A YAML merge key can add the
+// labels of an anchor to the mapping. If both have the same label, the value in the mapping
+// itself applies. It has the higher line number, because an anchor comes before its use.
 func (r *reader) labels(m map[text]text) map[string]string {
 	labels := make(map[string]string, len(m))
 	for _, key := range byLine(m) {

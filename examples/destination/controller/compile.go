@@ -69,10 +69,10 @@ func compile(cfg Config) (map[string]*entry, error) {
 	return entries, errors.Join(errs...)
 }
 
-// addPolicies sets the policies of the entries of IP addresses. It copies each policy from the
-// entry for the name in the profile, with the same port. If that entry is missing or has no
-// policy, it sets the default policy for the name. If the profile has no name, the policy does
-// not change.
+// addPolicies sets the outbound policies of the entries of IP addresses. Such an entry gets the
+// policy of the destination that its profile names, with the same port. If that destination is
+// missing or has no policy, the entry gets the default policy for the name. If the profile has
+// no name, the policy does not change.
 func addPolicies(entries map[string]*entry) {
 	for key, e := range entries {
 		if t, err := parseTarget(key); err == nil {
@@ -81,10 +81,9 @@ func addPolicies(entries map[string]*entry) {
 	}
 }
 
-// addPolicy sets the policy of e if its target t is an IP address. The policy is the result of
-// policyOf for the name in the profile of e and the port of t. If this result is nil,
-// addPolicy sets the default policy for the name. If the profile has no name, the policy does
-// not change.
+// addPolicy sets the policy of e if its target t is an IP address and its profile has a name.
+// The policy is the result of policyOf for this name and the port of t. If policyOf returns nil,
+// e gets the default policy for the name.
 func (e *entry) addPolicy(t target, policyOf func(target) *outbound.OutboundPolicy) {
 	if name := e.profile.GetFullyQualifiedName(); t.ip && name != "" {
 		t = target{host: strings.ToLower(name), port: t.port}

@@ -92,8 +92,8 @@ func (c *Controller) Set(cfg Config) error {
 	return nil
 }
 
-// publishEntry queues the changes of t for all streams of t. The argument before is the
-// previous entry of t, and now is its new entry.
+// publishEntry queues the changes of t for all streams of t. The argument now is the new entry
+// of t, and before is its previous entry.
 func (c *Controller) publishEntry(t target, now, before *entry) {
 	c.updates.publish(t, c.endpointUpdates(now, before))
 	c.profiles.publish(t, changes(c, now.describe(), before.describe()))

@@ -79,8 +79,8 @@ func (e *entry) add(addrs []netip.AddrPort) *pb.Update {
 	return &pb.Update{Update: &pb.Update_Add{Add: set}}
 }
 
-// noEndpoints returns a message that removes all endpoints. The parameter exists specifies
-// whether the name exists.
+// noEndpoints returns a message that removes all endpoints. If exists is true, the message
+// states that the name exists, and otherwise that the name does not exist.
 func noEndpoints(exists bool) *pb.Update {
 	return &pb.Update{Update: &pb.Update_NoEndpoints{NoEndpoints: &pb.NoEndpoints{Exists: exists}}}
 }

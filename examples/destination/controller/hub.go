@@ -63,10 +63,9 @@ func (c *Controller) endpointUpdates(now, before *entry) []*pb.Update {
 	return now.difference(before)
 }
 
-// changes returns the message for streams after a profile or policy may have changed. The
-// argument before is the old value. The argument now is the new value, and also the message.
-// If both values are equal, the result is empty. At the first Set or Use, the result always
-// contains the message.
+// changes returns the message that streams receive after a profile or policy may have changed.
+// The message is the parameter now, the new value. If it equals the parameter before, the old
+// value, the result is empty. At the first Set or Use, the result always contains the message.
 func changes[M any, P interface {
 	*M
 	proto.Message

@@ -57,8 +57,8 @@ func Parse(name string, data []byte) (Config, error) {
 }
 
 // decode decodes the YAML document of the file, and adds the errors in the document to r. The
-// second result, named given, reports whether the file has the field destinations. It has no
-// meaning if r has errors.
+// result given is true if the file has the field destinations. If r has errors, given has no
+// meaning.
 func (r *reader) decode(data []byte) (file fileYAML, given bool) {
 	all, err := documents(data)
 	if err != nil {

@@ -88,9 +88,9 @@ func grpcFilters(filters []filter) []*outbound.GrpcRoute_Filter {
 // exist.
 func missingMessage(name string) string { return fmt.Sprintf("destination %s does not exist", name) }
 
-// httpBackends returns the distribution of an HTTP rule over backends, by weight. Requests to
-// a backend that does not exist fail with 500. If the argument backends is empty, all requests
-// go to the argument own, the backend with the endpoints of the destination itself.
+// httpBackends returns the distribution of an HTTP rule over backends, by weight. Requests to a
+// backend that does not exist fail with 500. If the list backends is empty, the only backend is
+// own, which has the endpoints of the destination itself.
 //
 //nolint:dupl // the API has a type for each kind of route
 func httpBackends(own *outbound.Backend, backends []backend) *outbound.HttpRoute_Distribution {
@@ -115,8 +115,8 @@ func httpBackends(own *outbound.Backend, backends []backend) *outbound.HttpRoute
 }
 
 // grpcBackends returns the distribution of a gRPC rule over backends, by weight. Calls to a
-// backend that does not exist fail with UNAVAILABLE. If the argument backends is empty, all
-// calls go to the argument own, the backend with the endpoints of the destination itself.
+// backend that does not exist fail with UNAVAILABLE. If the list backends is empty, the only
+// backend is own, which has the endpoints of the destination itself.
 //
 //nolint:dupl // the API has a type for each kind of route
 func grpcBackends(own *outbound.Backend, backends []backend) *outbound.GrpcRoute_Distribution {
@@ -140,9 +140,9 @@ func grpcBackends(own *outbound.Backend, backends []backend) *outbound.GrpcRoute
 	return &outbound.GrpcRoute_Distribution{Kind: &outbound.GrpcRoute_Distribution_RandomAvailable_{RandomAvailable: random}}
 }
 
-// tlsBackends returns the distribution of a TLS rule over backends, by weight. Connections to
-// a backend that does not exist fail. If the argument backends is empty, all connections go to
-// the argument own, the backend with the endpoints of the destination itself.
+// tlsBackends returns the distribution of a TLS rule over backends, by weight. Connections to a
+// backend that does not exist fail. If the list backends is empty, the only backend is own,
+// which has the endpoints of the destination itself.
 //
 //nolint:dupl // the API has a type for each kind of route
 func tlsBackends(own *outbound.Backend, backends []backend) *outbound.TlsRoute_Distribution {
@@ -162,9 +162,9 @@ func tlsBackends(own *outbound.Backend, backends []backend) *outbound.TlsRoute_D
 	return &outbound.TlsRoute_Distribution{Kind: &outbound.TlsRoute_Distribution_RandomAvailable_{RandomAvailable: random}}
 }
 
-// opaqueBackends returns the distribution of a TCP rule over backends, by weight. Connections
-// to a backend that does not exist fail. If the argument backends is empty, all connections go
-// to the argument own, the backend with the endpoints of the destination itself.
+// opaqueBackends returns the distribution of a TCP rule over backends, by weight. Connections to
+// a backend that does not exist fail. If the list backends is empty, the only backend is own,
+// which has the endpoints of the destination itself.
 //
 //nolint:dupl // the API has a type for each kind of route
 func opaqueBackends(own *outbound.Backend, backends []backend) *outbound.OpaqueRoute_Distribution {

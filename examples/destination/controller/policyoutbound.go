@@ -135,10 +135,10 @@ func (r *reader) oneKind(y *policyYAML, protocol string) {
 	}
 }
 
-// policyMessage returns an outbound policy as a message of the API. The argument own is the
-// backend with the endpoints of t. The arguments protocol and routes determine the kinds of
-// routes in the message, such as HTTP routes. If such a kind is missing in routes, the message
-// has a default route, which sends all traffic to own.
+// policyMessage returns the outbound policy of t as a message of the API. The parameters
+// protocol and routes determine the kinds of routes in the message, such as HTTP routes. If the
+// parameter routes lacks such a kind, the message has a default route of this kind. The default
+// route sends all traffic to the parameter own, the backend with the endpoints of t.
 func policyMessage(
 	t target, protocol string, routes outboundRoutes, own *outbound.Backend, accrual *outbound.FailureAccrual,
 ) *outbound.OutboundPolicy {
@@ -341,8 +341,8 @@ func (r *reader) positive(name string, t text) *durationpb.Duration {
 	return durationpb.New(d)
 }
 
-// orDefault does the same as [reader.positive], but for a missing field it returns the
-// argument otherwise.
+// orDefault parses t, the value of the field with the given name. The value is a duration of
+// more than 0. If the field is missing, orDefault returns the argument otherwise.
 func (r *reader) orDefault(name string, t text, otherwise time.Duration) *durationpb.Duration {
 	if d := r.positive(name, t); d != nil {
 		return d
@@ -480,9 +480,8 @@ func (r *reader) biaser(y *biaserYAML) *outbound.Backend_BalanceP2C_PenaltyPeakE
 	}}
 }
 
-// ratio parses t, the value of the field with the given name. The value must be a number
-// from 0 to the argument most. The argument otherwise is the result for a missing or
-// invalid field.
+// ratio parses t, the value of the field with the given name. The value must be a number from 0
+// to most. If the field is missing or invalid, ratio returns the argument otherwise.
 func (r *reader) ratio(name string, t text, otherwise, most float64) float64 {
 	if !t.given() {
 		return otherwise

@@ -171,9 +171,8 @@ func (r *reader) headerMatches(list []namedValueYAML) []*http_route.HeaderMatch 
 	return matches
 }
 
-// isRegex reports whether kind, the value of a field type, is RegularExpression. In this
-// case it adds an error unless value is a valid regular expression. A missing type means
-// Exact.
+// isRegex reports whether kind, the type of a condition, is RegularExpression. If it is, isRegex
+// adds an error unless value is a valid regular expression. A missing type means Exact.
 func (r *reader) isRegex(kind, value text) bool {
 	if r.oneOf("type", kind, exactMatch, regexMatch) != regexMatch {
 		return false

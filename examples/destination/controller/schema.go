@@ -105,10 +105,9 @@ func (t *text) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// line is the number of the line on which a mapping of the file begins. The struct for a
-// mapping has an inlined field of this type. When the YAML package decodes the mapping, it
-// passes the node of the mapping to the method UnmarshalYAML of this field. The node has the
-// line number.
+// line is the number of the line on which a mapping of the file begins. The struct for a mapping
+// has an inlined field of this type. The YAML package calls the method UnmarshalYAML of this
+// field with the node of the mapping, which contains the line number.
 type line struct{ n int }
 
 // UnmarshalYAML is part of [yaml.Unmarshaler]. It records the line of n at its first call.

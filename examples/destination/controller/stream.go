@@ -35,10 +35,10 @@ func (c *Controller) GetProfile(req *pb.GetDestination, stream grpc.ServerStream
 	return serve(stream.Context(), c, c.profiles, "GetProfile", t, first, stream.Send)
 }
 
-// serve is the handler of a stream for name. The function send sends a message to the
-// client. The first message is the result of the function first. The next messages are the
-// changes of name that are published in f. serve returns when the client cancels the stream
-// or is too slow, when send fails, or when the controller stops.
+// serve handles a stream that sends the state of name, and then each change of name. It calls
+// the parameter first for the state, and receives the changes from the hub f. The parameter send
+// is a function that sends a message to the client. serve returns when the client cancels the
+// stream or is too slow, when send fails, or when the controller stops.
 func serve[K comparable, M any](
 	ctx context.Context, c *Controller, f hub[K, M], method string, name K,
 	first func() M, send func(M) error,
@@ -100,9 +100,9 @@ func (c *Controller) begin(loop func()) {
 	}
 }
 
-// follow subscribes to the changes of name. If a configuration is loaded, it also queues
-// the result of first, which is the message for the current entry. It does both under one
-// lock, so that no change is lost or sent twice.
+// follow subscribes to the changes of name. If a configuration is loaded, it also calls the
+// function first and queues the result, which is the message for the current entry. It does both
+// under one lock, so that no change is lost or sent twice.
 func follow[K comparable, M any](c *Controller, f hub[K, M], name K, first func() M) *subscription[M] {
 	c.mu.Lock()
 	defer c.mu.Unlock()

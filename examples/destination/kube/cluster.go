@@ -66,8 +66,8 @@ func get[T any](c *cluster, kind, namespace, name string) *T {
 	return o
 }
 
-// list returns the objects in the store of kind that have the given value in an index. They
-// are sorted by age, the oldest first, and then by name.
+// list returns the objects of the given kind that have the given value in an index of the
+// cluster. They are sorted by age, the oldest first, and then by name.
 func list[T any, P interface {
 	*T
 	metav1.Object
@@ -85,8 +85,8 @@ func list[T any, P interface {
 	return objects
 }
 
-// lookup makes one answer for the controller from the objects of the cluster. The field
-// used is the set of the objects on which the answer depends.
+// lookup makes one answer for the controller from the objects of the cluster. It records the
+// objects on which the answer depends in its field used.
 type lookup struct {
 	*cluster
 

@@ -344,15 +344,15 @@ func (l *lookup) rateLimit(s *resource[server]) object {
 	return nil
 }
 
-// permitting returns a server of the configuration file. The object a is the only
-// authorization policy of this server. [lookup.isValid] parses the server to check a.
+// permitting returns a server in the format of the configuration file, with a as its only
+// authorization policy. [lookup.isValid] parses this server to check whether a is valid.
 func permitting(a object) object {
 	return object{"name": "check", "port": 1, "authorizationPolicies": []object{a}}
 }
 
-// isValid reports whether the argument server is a valid server of the configuration file.
-// This server contains the translation of o, a Kubernetes object of the given kind. If the
-// server is invalid, isValid also logs that o has no effect, and the reason.
+// isValid parses server, an object in the format of the configuration file, and reports whether
+// this server is valid. The server contains the translation of o, a Kubernetes object of the
+// given kind. If server is invalid, isValid also logs that o has no effect, and the reason.
 func (l *lookup) isValid(kind string, o metav1.Object, server object) bool {
 	_, err := parse(object{"destinations": object{}, "servers": []object{server}})
 	if err != nil {

@@ -245,10 +245,10 @@ func (l *lookup) checkOutbound(field string, route object) error {
 	return err
 }
 
-// parseDestinations returns a configuration with the object destination under the given name,
-// or an error if this object is invalid. The argument policy must be the value of its field
-// policy. The Services to which the policy refers also become destinations, because requests
-// to a backend without a destination fail.
+// parseDestinations returns a configuration with the object destination under the given name, or
+// an error if this object is invalid. The argument policy is the outbound policy in this object.
+// The Services to which the policy refers also become destinations, because requests to a
+// backend without a destination fail.
 func (l *lookup) parseDestinations(name string, destination, policy object) (controller.Config, error) {
 	all := object{}
 	for _, f := range policyFields {
@@ -300,10 +300,10 @@ func parse(file object) (controller.Config, error) {
 	return cfg, errors.New(strings.Join(reasons, "; "))
 }
 
-// setMetadata changes the metadata of each route in msg. If named is true, the routes come
-// from objects of the cluster, and setMetadata adds their namespace. Otherwise the routes come
-// from annotations of a Service. Their metadata then contains only the name [defaultRoute],
-// instead of an object.
+// setMetadata states in the metadata of each route in msg where the route comes from. If named
+// is true, it comes from an object of the cluster, and the metadata gets the given namespace.
+// Otherwise it comes from annotations of a Service, and the metadata contains only the name
+// [defaultRoute].
 func setMetadata(msg *outbound.OutboundPolicy, namespace string, named bool) {
 	set := func(m *apimeta.Metadata) {
 		if r := m.GetResource(); r != nil && named {

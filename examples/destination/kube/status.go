@@ -57,9 +57,8 @@ func (r *rejection) Error() string { return r.message }
 
 // acceptOutbound returns nil if the Service with the given name accepts the route r, and
 // otherwise a [rejection]. The Service must be in the namespace of r and have the port. A nil
-// port means all ports. The route r must be valid. A kind of route that comes earlier in
-// [policyFields] takes precedence over the kind of r. If the port has routes of such a kind, r
-// is not accepted.
+// port means all ports. The route r must be valid. The port must not have routes of a kind that
+// is before the kind of r in [policyFields], because these routes take precedence.
 func (l *lookup) acceptOutbound(r *resource[route], name kubeobject.Name, port *int) error {
 	s := l.service(name)
 	switch {

@@ -150,8 +150,8 @@ func indexers(kind string) cache.Indexers {
 	return cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
 }
 
-// addrsOf returns one [controller.Object] of the kind usesIP for each IP address of a Service
-// or Pod. The answer to a request for this IP address depends on the object.
+// addrsOf returns one [controller.Object] of the kind usesIP for each IP address of a Service or
+// Pod. When this object changes, the controller looks up the IP address again.
 func addrsOf(o any) (all []controller.Object) {
 	add := func(ip string) { all = append(all, controller.Object{Kind: usesIP, Name: ip}) }
 	switch o := o.(type) {
@@ -195,10 +195,9 @@ func references(o any, backends bool) (all []string) {
 	return all
 }
 
-// informer prepares the argument shared, the informer of a kind, and returns it. The
-// informer converts each object before it stores the object, and passes each change to
-// [Watcher.changed]. It also counts how often the API server answers that the kind does not
-// exist.
+// informer adds handlers to shared, the informer of a kind, and returns the result. The informer
+// converts each object before it stores the object, and passes each change to [Watcher.changed].
+// It also counts how often the API server answers that the kind does not exist.
 func (w *Watcher) informer(kind string, shared cache.SharedIndexInformer) (*informer, error) {
 	i := &informer{SharedIndexInformer: shared}
 	if err := i.SetTransform(transform(kind)); err != nil {
