@@ -146,8 +146,8 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	return o.serve(ctx, authority, check, "in "+filepath.Join(o.dir, ca.AnchorsFile), stdout, log)
 }
 
-// serve serves the identity API of the authority until ctx ends. It first prints the
-// address and the argument anchors. This text describes where the trust anchors are.
+// serve serves the identity API of the authority until ctx ends. It first prints its address and
+// the parameter anchors, a text that describes where the trust anchors are.
 func (o *options) serve(
 	ctx context.Context, authority *ca.Authority, check ca.Check, anchors string, stdout io.Writer, log *slog.Logger,
 ) error {

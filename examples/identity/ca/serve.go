@@ -93,9 +93,9 @@ type own struct {
 	renew  time.Time // time after which cert is renewed
 }
 
-// own returns a value of the type own, which has and renews the certificate of a TLS server
-// with the given name. The certificate is issued when the server first needs it. own
-// returns an error if name is not DNS-like or not in the trust domain.
+// own returns the source of the certificates of a TLS server with the given name. The first
+// certificate is issued when the server needs it. own returns an error if name is not DNS-like
+// or not in the trust domain.
 func (a *Authority) own(name string) (*own, error) {
 	if isURI(name) {
 		return nil, fmt.Errorf("ca: the name of the TLS server %q must be DNS-like", name)

@@ -153,9 +153,8 @@ func (a *Authority) owns(name string) error {
 
 const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
-// butOwn returns a Check that rejects the name own and calls check for all other names. The
-// argument own is the name of the TLS server of the authority. If own is empty, the Check
-// calls check for every name.
+// butOwn returns a Check that rejects own, the name of the TLS server of the authority. For all
+// other names, it calls the argument check. If own is empty, it calls check for every name.
 func butOwn(own string, check Check) Check {
 	return func(ctx context.Context, name string, token []byte) error {
 		if own != "" && strings.EqualFold(name, own) {

@@ -63,9 +63,9 @@ func (c content) equal(o content) bool {
 	return bytes.Equal(c.anchors, o.anchors) && bytes.Equal(c.cert, o.cert) && bytes.Equal(c.key, o.key)
 }
 
-// Run watches the ConfigMap and the files until ctx ends. It calls Replace when both exist,
-// and after each change. If the ConfigMap or a file is removed, the last content stays in
-// use. A repeated error is logged once.
+// Run watches the ConfigMap and the files until ctx ends. It calls s.Replace with their contents
+// when both exist, and after each change. If the ConfigMap or a file is removed, the last
+// content stays in use. A repeated error is logged once.
 func (s *Source) Run(ctx context.Context) {
 	changed := make(chan []byte)
 	watching := make(chan struct{})

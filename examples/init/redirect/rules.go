@@ -83,9 +83,9 @@ func Rules(c Config, family Family, e Existing) (rules []Rule) {
 	return rules
 }
 
-// output passes the commands for outbound connections to the function add, one command for
-// each call. The argument tag of add is the comment of the rule, or "" for a command
-// without a comment.
+// output passes the commands for outbound connections to the function add, one command for each
+// call. The first argument of add is the comment of the rule, or "" for a command without a
+// comment.
 func output(add func(tag string, args ...string), c Config, e Existing) {
 	add("", begin(e.Output), OutputChain)
 	if c.UID > 0 {

@@ -118,7 +118,7 @@ func isVolume(name string) bool {
 }
 
 // pod has the parts of a Pod or a pod template that the injector changes. The method store
-// writes them back to object.
+// writes these parts back to the field object, the decoded Pod or template.
 type pod struct {
 	metadata, spec             map[string]any
 	annotations, labels        map[string]any

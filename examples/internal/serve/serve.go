@@ -52,20 +52,20 @@ const (
 	writeTimeout = 30 * time.Second
 )
 
-// HTTP adds an HTTP server with the handler h, and returns its address. Clients use
-// HTTP/1.1, or HTTP/2 in cleartext with prior knowledge. If addr is in use, the server
-// listens on the first address of fallback that is free. If h has a method Shutdown, the
-// server calls it when it drains. The method must end streaming responses.
+// HTTP adds an HTTP server with the handler h, and returns its address. Clients use HTTP/1.1, or
+// HTTP/2 in cleartext with prior knowledge. If addr is in use, the server listens on the first
+// address of fallback that is free. If h has a method Shutdown, the server calls this method at
+// the start of a drain. The method must end streaming responses.
 //
-// An HTTP/2 connection has at most 100 concurrent requests. It is closed if the client
-// reads nothing for 30 s.
+// An HTTP/2 connection has at most 100 concurrent requests. It is closed if the client reads
+// nothing for 30 s.
 func (g *Group) HTTP(name, addr string, h http.Handler, fallback ...string) string {
 	return g.HTTPBehind(func(l net.Listener) net.Listener { return l }, name, addr, h, fallback...)
 }
 
-// HTTPBehind does the same as [Group.HTTP], but passes the opened listener to the function
-// wrap. The server accepts connections from the listener that wrap returns. For example, wrap
-// can add TLS.
+// HTTPBehind adds an HTTP server as [Group.HTTP] does. It passes the opened listener to the
+// parameter wrap, a function. The server accepts connections from the listener that wrap
+// returns. For example, wrap can add TLS.
 func (g *Group) HTTPBehind(
 	wrap func(net.Listener) net.Listener, name, addr string, h http.Handler, fallback ...string,
 ) string {
@@ -163,8 +163,9 @@ func (g *Group) Run(ctx context.Context, grace time.Duration, log *slog.Logger) 
 	return g.RunWithin(ctx, func() time.Duration { return grace }, log)
 }
 
-// RunWithin does the same as [Group.Run], but the function grace returns the grace period.
-// RunWithin calls grace once, when ctx ends or a server fails.
+// RunWithin serves until ctx ends or a server fails, and then drains all servers. It calls the
+// function grace once, at the start of the drain. The requests that are then open may take at
+// most the returned duration.
 func (g *Group) RunWithin(ctx context.Context, grace func() time.Duration, log *slog.Logger) error {
 	if g.err != nil {
 		g.Close()
