@@ -24,10 +24,10 @@ func (r *running) checkMetricsIn(ctx context.Context) (string, error) {
 	return counted(ctx, `direction="inbound"`, fmt.Sprintf("client_id=%q", r.client.identity()), r.web1, r.web2)
 }
 
-// counted adds up the counter response_total of the proxies of the pods. It includes only
-// series with the label tls="true" and the two given labels, such as direction="inbound".
-// It waits until the sum is the constant answered, because a proxy may count a response
-// late. It returns an error if the sum is larger, or if a response counts as a failure.
+// counted adds up the counter response_total of the proxies of the pods. It includes only series
+// with the label tls="true" and the two given labels, such as direction="inbound". It waits
+// until the sum is equal to [answered], because a proxy may count a response late. It returns an
+// error if the sum is larger, or if a response counts as a failure.
 func counted(ctx context.Context, direction, peer string, pods ...pod) (string, error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	good, bad := 0, 0

@@ -37,9 +37,8 @@ func (r *running) setPolicy(ctx context.Context, policy object) error {
 	return r.writeDestinations(r.path("run", "destinations.yaml"), policy)
 }
 
-// askShop sends n requests to shop, ten at a time. The keys of the map by are pods, and the
-// values are the numbers of their responses. The result failed is the number of responses with
-// the status 500.
+// askShop sends n requests to shop, ten at a time. It returns the number of responses of each
+// pod, and the number of all responses with the status 500.
 func (r *running) askShop(ctx context.Context, n int) (by map[string]int, failed int, err error) {
 	url := fmt.Sprintf("http://%s/[1-%d]?%s", r.shop.host(), n, encryptedMarker)
 	out, err := r.runAsApp(ctx, r.client, "curl", "-sS", "--max-time", "30", "--parallel", "--parallel-max", "10",

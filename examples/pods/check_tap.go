@@ -203,8 +203,8 @@ func (r *running) checkTapIn(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%s and %s, from %s", r.web1.name, r.web2.name, all[0].init.SourceLabels["client_id"]), err
 }
 
-// is returns an error if t has another direction, an authority that does not begin with host, or
-// a status other than 200.
+// is returns an error unless t has the given direction, an authority that begins with host, and
+// the status 200.
 func (t tapped) is(direction tap.Direction, host string) error {
 	init := t.init.RequestInit
 	if t.init.Direction != direction || !strings.HasPrefix(init.Authority, host) || t.code != 200 {

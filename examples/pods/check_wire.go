@@ -55,8 +55,8 @@ func (r *running) flows(ctx context.Context) ([]wire.Flow, error) {
 	return flows, err
 }
 
-// name returns the name of the pod with the address addr. An address that belongs to no pod is
-// that of this program, and the result is the text "this program".
+// name returns the name of the pod with the address addr. If no pod has this address, it returns
+// the text "this program", because only this program uses other addresses.
 func (r *running) name(addr netip.Addr) string {
 	for _, p := range r.pods() {
 		if p.addr == addr {
@@ -103,8 +103,9 @@ func (r *running) checkWire(ctx context.Context) (string, error) {
 	return figure, r.expected(seen)
 }
 
-// expected returns an error if one of the connections that the checks have caused is missing in
-// the capture. The keys of seen are the descriptions of the captured connections.
+// expected returns an error if the capture lacks a connection that the other checks must have
+// caused, such as a connection of the client to the controller. The keys of seen are the
+// descriptions of the captured connections.
 func (r *running) expected(seen map[string]int) error {
 	redis := r.redis.addr.Port()
 	if r.redis.direct {

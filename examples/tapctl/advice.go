@@ -43,9 +43,9 @@ func advise(err error) error {
 	return &advised{why, &short{named(err, reason(st.Message())), err}}
 }
 
-// named adds the name of a process and ": " before message. err is the error of this
-// process, and its text begins with the name and ": ". If err does not contain ": ", named
-// returns message unchanged.
+// named returns message with the name of a process and ": " before it. err is the error of this
+// process, and its text begins with the name and ": ". If err does not contain ": ", the result
+// is message without a name.
 func named(err error, message string) string {
 	if name, _, ok := strings.Cut(err.Error(), ": "); ok {
 		return name + ": " + message

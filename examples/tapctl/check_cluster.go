@@ -148,9 +148,8 @@ func allReady(p *pods, all []cluster.Pod) finding {
 }
 
 // ofEach calls the function find for each pod, for up to 20 pods at a time, and returns one
-// finding. If calls fail, the finding has the names of the pods and the first error. Its
-// advice is the text that find returned with this error. If this text is empty, its advice is
-// the argument advice.
+// finding. If calls fail, the finding has the names of the pods and the first error. Its advice
+// is the text that find returned with this error, or the argument advice if the text is empty.
 func ofEach(ctx context.Context, p *pods, what, advice string, all []cluster.Pod, find func(one cluster.Pod) (string, error)) finding {
 	const atOnce = 20
 	slots := semaphore.NewWeighted(atOnce)

@@ -9,10 +9,10 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// follow watches all processes and calls the argument each with every event, until ctx ends
-// or all streams have ended. Each process gets an equal part of the rate maxRPS. follow
-// passes an error of a process to warn, and continues. If the argument each returns an
-// error, follow returns it. If all processes have rejected req, it returns their errors.
+// follow watches all processes until ctx ends or all streams have ended. It calls the parameter
+// each with every event. If such a call fails, follow returns its error. It passes an error of a
+// process to the parameter warn, and continues. If all processes have rejected the request,
+// follow returns their errors. Each process gets an equal part of the rate maxRPS.
 func follow(
 	ctx context.Context, all source, req *tappb.WatchRequest, maxRPS int, warn func(error), each func(tap.ProcessEvent) error,
 ) error {

@@ -39,10 +39,10 @@ func (c *clusterFlags) flags(f *flag.FlagSet) {
 // given reports whether at least one of the flags is set.
 func (c *clusterFlags) given() bool { return c.Options != cluster.Options{} }
 
-// targets returns the pods that the command-line arguments select. The slice written has these
-// arguments. If it is empty or has addresses, the result depends on the cluster flags. Without
-// such a flag, targets returns nil. With such a flag, an empty slice selects all pods that
-// match the flags, and addresses are an error.
+// targets returns the pods that the command-line arguments in written select. If written is
+// empty or has addresses, the result depends on the cluster flags. Without such a flag, targets
+// returns nil. With such a flag, an empty slice selects all pods that match the flags, and
+// addresses are an error.
 func (c *clusterFlags) targets(written []string, secure *security, warn func(error)) (*pods, error) {
 	named := len(written) > 0 && cluster.Is(written[0])
 	switch {

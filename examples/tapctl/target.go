@@ -160,9 +160,9 @@ func servesLinkerds(ctx context.Context, conn grpc.ClientConnInterface) error {
 	return expected(err)
 }
 
-// expected returns nil if err, the result of an invalid request, has the code InvalidArgument,
-// because the server then implements the method. If err is nil, expected returns a new error.
-// Otherwise it returns err.
+// expected checks err, the result of an invalid request. It returns nil if the code is
+// InvalidArgument, because the server then implements the method. If err is nil, it returns a
+// new error. Otherwise it returns err.
 func expected(err error) error {
 	switch {
 	case err == nil:

@@ -159,10 +159,10 @@ type member struct {
 // key returns a string that identifies a pod and the address of its tap.
 func (p *Pod) key() string { return string(p.uid) + " " + p.Tap }
 
-// each follows every pod of the resources from its start to its end, and yields the items of
-// all pods. For each pod, it calls the function follow, which returns the sequence of that
-// pod. maxRPS is the maximum rate of requests per second of all pods together. The argument
-// share of follow is the maximum rate of that pod.
+// each follows every pod of the resources from its start to its end, and yields the items of all
+// pods. For each pod, it calls the parameter follow, a function that returns the sequence of
+// that pod. maxRPS is the maximum rate of requests per second of all pods together. Each call of
+// follow gets a share of this rate.
 func each[T any](
 	ctx context.Context, s *Source, maxRPS int, follow func(ctx context.Context, p tap.Process, share int) iter.Seq2[T, error],
 ) iter.Seq[item[T]] {
@@ -255,8 +255,8 @@ func (m *members[T]) update(ctx context.Context, pods *Pods) {
 	}
 }
 
-// one follows a single pod, p, and sends its items to the consumer. The argument within is the
-// context of this pod, and ctx is the context of all pods. The function returns when within
+// one follows a single pod, p, and sends its items to the consumer. ctx is the context of all
+// pods, and the argument within is the context of this pod. The function returns when within
 // ends.
 func (m *members[T]) one(ctx, within context.Context, p Pod, share int) {
 	defer m.send(ctx, item[T]{pod: &p, ended: true})

@@ -53,11 +53,10 @@ func (t *Traffic) Quantile(q float64) (time.Duration, bool) {
 	return time.Duration(lower * float64(time.Millisecond)), true
 }
 
-// Traffic returns the traffic of each resource in the given period, which begins now. If the
-// argument named to is nil, it returns inbound traffic. Otherwise it returns the outbound
-// traffic of each resource to the single resource in this argument. Traffic calls warn for
-// each proxy that does not return its metrics. Traffic of a pod that ends during the period is
-// not counted.
+// Traffic returns the traffic of each resource in the given period, which begins now. This is
+// inbound traffic if the parameter to is nil. Otherwise it is the outbound traffic of each
+// resource to the resource in this parameter. Traffic calls warn for each proxy that does not
+// return its metrics. Traffic of a pod that ends during the period is not counted.
 func (c *Cluster) Traffic(
 	ctx context.Context, resources []Resource, to *Resource, period time.Duration, warn func(error),
 ) ([]Traffic, error) {
@@ -203,9 +202,9 @@ func (t *Traffic) add(before, after series, to *Resource) {
 	}
 }
 
-// peerOf returns the value of the label peer of the connections that Traffic counts. The
-// result is "src", for connections from clients, if the argument to is nil. Otherwise it is
-// "dst", for connections to endpoints.
+// peerOf returns the value of the label peer of the connections that Traffic counts. For inbound
+// traffic, with nil as the destination, the value is "src", for connections from clients.
+// Otherwise it is "dst", for connections to endpoints.
 func peerOf(to *Resource) string {
 	if to == nil {
 		return "src"
@@ -213,8 +212,9 @@ func peerOf(to *Resource) string {
 	return "dst"
 }
 
-// counts reports whether Traffic counts a metric with the given labels. If the argument to is
-// nil, it counts inbound traffic. Otherwise it counts outbound traffic to that resource.
+// counts reports whether Traffic counts a metric with the given labels. With nil as the
+// destination, only inbound traffic counts. Otherwise only outbound traffic to this destination
+// counts.
 func counts(labels map[string]string, to *Resource) bool {
 	if to == nil {
 		return labels["direction"] == "inbound"

@@ -11,10 +11,9 @@ import (
 // host is the tree of the observed paths of one service.
 type host struct{ root node }
 
-// node is a segment in the tree of paths. Its field names has a child for each following
-// segment that is a name, such as books. Its field any has one child for all following
-// segments that are ids. If there are too many names, the child in any also stands for all
-// names.
+// node is a segment in the tree of paths. Each following segment that is a name, such as books,
+// has its own child in the map names. All following segments that are ids share one child, which
+// is the field any. If there are too many names, they also share this child.
 type node struct {
 	names map[string]*node
 	any   *node
@@ -138,14 +137,14 @@ func (n *node) join(other *node) {
 	}
 }
 
-// wildcard is a segment in the paths that [node.each] passes to visit. It stands for the child
-// in the field any of a [node]. The path of a request cannot have this segment, because the
-// segment contains a slash.
+// wildcard is a segment in the paths that [node.each] passes to visit. It stands for all
+// segments that share one child of a [node], such as ids. The path of a request cannot have this
+// segment, because the segment contains a slash.
 const wildcard = "/"
 
 // each calls visit for the routes of n and of all nodes below it. The argument path is the path
-// of n. A child with a name comes before the child any, because linkerd applies the first route
-// that matches.
+// of n. The child that all ids share comes last, because linkerd applies the first route that
+// matches.
 func (n *node) each(path []string, visit func(path []string, method string, r *route)) {
 	for _, method := range slices.Sorted(maps.Keys(n.seen)) {
 		visit(path, method, n.seen[method])

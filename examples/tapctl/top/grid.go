@@ -34,9 +34,9 @@ func (c gridColumn) head() string {
 	return c.title
 }
 
-// widths returns the width of each column. If the grid does not fit the argument width, it
-// makes columns narrower, the widest first. The field least of a column is its minimum
-// width. If least is 0, the column keeps its width. If the argument width is 0, the width
+// widths returns the width of each column. If the grid does not fit the argument width, it makes
+// columns narrower, the widest first. It does not make a column narrower than the field least of
+// the column. If least is 0, the column keeps its width. If the argument width is 0, the width
 // of the grid is not limited.
 func (g *grid) widths(width int) []int {
 	widths := make([]int, len(g.columns))

@@ -8,10 +8,10 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// watching is the part of follower that the model uses. Its method watch sends the requests
-// that match req to the model, until stop is called. Each message contains number, because the
-// model ignores messages for a closed list of requests. Tests of the model use another
-// implementation.
+// watching is the part of follower that the model uses. Its method watch sends the requests that
+// match req to the model, until stop is called. The argument number identifies the list of
+// requests. It is in each message, because the model ignores messages for a closed list. Tests
+// of the model use another implementation.
 type watching interface {
 	watch(number int, req *tappb.WatchRequest) (stop func())
 }
@@ -77,8 +77,8 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 }
 
 // addError stores an error to be shown. An error from which a process can recover is shown for
-// newsLast. A permanent rejection is not reported again, so it is shown as long as the table or
-// list to which it belongs.
+// newsLast. A permanent rejection is reported only once. Therefore it is shown until its screen,
+// the table or a list of requests, is closed.
 func (m *model) addError(news newsMsg) {
 	switch {
 	case news.number > 0 && (m.requests == nil || m.requests.number != news.number):

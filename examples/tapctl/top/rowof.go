@@ -96,10 +96,10 @@ func (r rowOf) has(from string, e tap.Event) bool {
 	return cut(e.RequestInit.Method) == row.GetMethod() && cut(e.RequestInit.Path) == row.GetPath()
 }
 
-// name returns the name that a row has for a client or endpoint: the value of its label pod,
-// or else its address. If both are missing, the result depends on own. If own is true, the
-// client or endpoint is the watched process. The result is then the argument from, the name of
-// this process. If own is false, the result is "".
+// name returns the name that a row has for a client or endpoint: the value of its label pod, or
+// else its address. If both are missing and own is true, the client or endpoint is the watched
+// process. The result is then the argument from, the name of this process. If both are missing
+// and own is false, the result is "".
 func name(labels map[string]string, addr netip.AddrPort, from string, own bool) string {
 	switch {
 	case labels["pod"] != "":
