@@ -184,8 +184,9 @@ func (Accessor) TeeResponseBody(r *http.Response, read func(at int64, p []byte))
 	return r
 }
 
-// newTeeBody returns a body that calls read for each piece that is read from body. The
-// result has the methods Write and CloseWrite if body has them.
+// newTeeBody returns a wrapper of body. The wrapper passes the bytes that each Read returns, and
+// their offset in body, to the function in the argument read. It has the methods Write and
+// CloseWrite if body has them.
 func newTeeBody(body io.ReadCloser, read func(at int64, p []byte)) io.ReadCloser {
 	tee := &teeBody{wrappedBody: wrappedBody{body}, read: read}
 	w, writes := body.(io.Writer)

@@ -36,9 +36,9 @@ func (e *Endpoint) dial(ctx context.Context, p protocol) (conn net.Conn, state *
 
 var errNoConn = errors.New("the dial function returned neither a connection nor an error")
 
-// secure does a TLS handshake on conn, in which it offers only the protocol p. If the server does
-// not support p, secure returns errNotH1 for HTTP/1.1 and errNotH2 for HTTP/2. For an Endpoint with
-// a fixed protocol, and for any other failure, it returns the error of the handshake.
+// secure does a TLS handshake on conn, in which it offers only the protocol p. If the handshake
+// fails, secure returns the error of the handshake, with one exception. If the Endpoint has no
+// fixed protocol and the server does not support p, it returns errNotH1 or errNotH2.
 func (e *Endpoint) secure(ctx context.Context, conn net.Conn, p protocol) (net.Conn, error) {
 	cfg := e.opts.tls.Clone()
 	cfg.NextProtos = []string{p.String()}

@@ -108,13 +108,15 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 	}
 }
 
-// probe makes a connection in the background, without a request. The argument mine is the
-// permission of the link to connect. The link receives the result.
+// probe makes a connection in the background, without a request. The argument mine is a permission
+// to connect, which the link of the Endpoint returned. The link records whether connecting
+// succeeded.
 func (s *single) probe(mine attempt) { s.connectOnce(mine) }
 
 // connectOnce makes a connection on a new goroutine and sends it to the returned channel. If
-// another call is already making a connection, the channel receives that connection. In this case
-// connectOnce releases the attempt in the argument mine, because it is unused.
+// another call is already making a connection, the channel receives that connection. The argument
+// mine is a permission to connect. If connectOnce does not use it, it releases it, so that others
+// can connect.
 func (s *single) connectOnce(mine attempt) <-chan singleflight.Result {
 	made := s.flight.DoChan("", func() (any, error) { return s.make(mine) })
 	if mine == 0 {

@@ -106,8 +106,8 @@ type handler struct {
 	onError ErrorHandler
 }
 
-// exchange is the [message.Exchange] of a [Server]: the function that returns the response to r. It
-// returns a stream reset by the endpoint as an error.
+// exchange serves the request r and returns the response. It is the [message.Exchange] of a
+// [Server]. A stream reset by the endpoint is returned as an error.
 func (h *handler) exchange(r *http.Request) (*http.Response, error) { return h.serve(r, true) }
 
 // serve returns the response of svc to r. It converts an error of svc to a response. There
@@ -123,9 +123,10 @@ func (h *handler) serve(r *http.Request, resets bool) (*http.Response, error) {
 }
 
 // setConnection prepares the connection headers of rsp for the client. If rsp has the header
-// Connection and is not a 101 response, it removes the hop-by-hop headers. It adds Connection:
-// close for an HTTP/1 client if a layer has set the header closesClient in rsp. It also does this
-// if CONNECT was rejected, because the client may have sent bytes for the tunnel.
+// Connection and is not a 101 response, it removes the hop-by-hop headers. For an HTTP/1 client, it
+// adds Connection: close in two cases. The first is a rejected CONNECT, because the client may have
+// sent bytes for the tunnel. The second is a response in which a layer has set the header that the
+// constant closesClient names.
 func setConnection(r *http.Request, rsp *http.Response) {
 	_, closes := rsp.Header[closesClient] //nolint:staticcheck // not canonical on purpose
 	delete(rsp.Header, closesClient)

@@ -43,9 +43,9 @@ const (
 
 func (s linkState) String() string { return [...]string{"fresh", "up", "down"}[s] }
 
-// admit returns an attempt to a request that needs a new connection. It returns 0 and no
-// error while the link is not down. While the link is down, it returns the last error if the
-// backoff has not ended or another attempt is in progress.
+// admit returns the permission to make a connection for a request. While the link is not down,
+// connecting needs no permission, and admit returns 0 and no error. While the link is down, it
+// returns the last error if the backoff has not ended or another attempt is in progress.
 func (l *link) admit() (attempt, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,9 +59,9 @@ func (l *link) admit() (attempt, error) {
 	return l.allow(now), nil
 }
 
-// claim returns an attempt for a connection that is made without a request. If an attempt is
-// allowed now, wait is its maximum duration. Otherwise mine is 0, and wait is the time until an
-// attempt is allowed.
+// claim returns the permission to make a connection without a request. If connecting is allowed
+// now, mine is this permission, and wait is the maximum duration of the attempt. Otherwise mine is
+// 0, and wait is the time until connecting is allowed.
 func (l *link) claim() (mine attempt, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

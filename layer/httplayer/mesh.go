@@ -226,10 +226,10 @@ func ProxyErrors(log *slog.Logger, meshPeer bool) layer.Layer[*http.Request, *ht
 // because the name is in lower case and the names of received headers are canonical.
 const closesClient = "connection"
 
-// withoutTrailers removes the trailers from req for which the function drops returns true. The
-// argument of drops is the name of a trailer. req must be a copy of a received request. It gets its
-// own map Trailer. Because trailers arrive at the end of a body, req also gets a new body. At the
-// end of the new body, the remaining trailers are copied to the map.
+// withoutTrailers removes trailers from req, a copy of a received request. It removes a trailer if
+// the function drops returns true for its name. req gets its own map Trailer. Because trailers
+// arrive at the end of a body, req also gets a new body. At the end of the new body, the remaining
+// trailers are copied to the map.
 func withoutTrailers(req *http.Request, drops func(name string) bool) {
 	received := req.Trailer
 	req.Trailer = make(http.Header, len(received))
@@ -244,8 +244,9 @@ func withoutTrailers(req *http.Request, drops func(name string) bool) {
 }
 
 // trailerFilter wraps the body of a received request. At the end of the body, it copies the
-// received trailers from the map in the field from to that in the field to. It leaves out a trailer
-// if the function in the field drops returns true for its name.
+// trailers from the map of the received request to that of the forwarded request. The fields from
+// and to have these maps. It leaves out a trailer if the function in the field drops returns true
+// for its name.
 type trailerFilter struct {
 	wrappedBody
 	from, to http.Header

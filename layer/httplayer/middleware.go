@@ -175,10 +175,10 @@ func (x *served) Value(key any) any {
 	return x.Context.Value(key)
 }
 
-// serving returns the state of a request. It is also the ResponseWriter for the handler of
-// the request, and passes the response to w. Like the writer of a [Server], it has the
-// methods of all optional interfaces, such as [http.Hijacker]. If w lacks such a method, the
-// call fails with an error that matches [http.ErrNotSupported].
+// serving returns the state of the request r. The handler gets the state as its ResponseWriter,
+// which passes the response to w. Like the writer of a [Server], the state has the methods of all
+// optional interfaces, such as [http.Hijacker]. If w lacks such a method, the call fails with an
+// error that matches [http.ErrNotSupported].
 func serving(w http.ResponseWriter, r *http.Request) *served {
 	return &served{Context: r.Context(), ResponseWriter: w, received: r}
 }

@@ -85,8 +85,8 @@ func restoreResponse(rsp *http.Response, req *http.Request) {
 	}
 }
 
-// downgradedReset wraps err in a downgradedError if err is a stream reset. It returns a
-// rejection and any other error unchanged.
+// downgradedReset wraps err in a downgradedError if err is a stream reset. Any other error is
+// returned unchanged, and so is a stream reset that is a rejection.
 func downgradedReset(err error) error {
 	if _, reset := asReset(err); !reset {
 		return err
@@ -136,9 +136,9 @@ func downgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*
 	return rsp, err
 }
 
-// untagged forwards req to next. If tagged is true, req has the header l5d-orig-proto, and untagged
-// removes it before. It always removes this header from the response, because an application may
-// have set it and the peer would trust it.
+// untagged forwards req to next and removes the header l5d-orig-proto from both messages. The
+// argument tagged reports whether req has this header. untagged always removes it from the
+// response, because an application may have set it and the peer would trust it.
 func untagged(ctx context.Context, req *http.Request, next Service, tagged bool) (*http.Response, error) {
 	if tagged {
 		req = without(req, origProtoField)

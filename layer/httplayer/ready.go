@@ -52,8 +52,8 @@ func (e *Endpoint) notReady(ctx context.Context) error {
 }
 
 // await waits until d has passed, ctx ends, the Endpoint has room, or the context of the Endpoint
-// ends. It also returns when the number of ended attempts to connect, which the link counts,
-// differs from the argument seen.
+// ends. It also returns when another attempt to connect has ended. The link counts these attempts,
+// and the argument seen is the count that the caller has read before.
 func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -76,8 +76,9 @@ func (e *Endpoint) room() bool {
 
 func (e *Endpoint) canProbe() bool { return e.probesH2() || e.h1.mayDial() }
 
-// probesH2 reports whether the next connection that Ready makes uses HTTP/2. This is so if e.lastH2
-// is true, unless requests have used HTTP/1.1 and an HTTP/2 connection is usable.
+// probesH2 reports whether the next connection that Ready makes uses HTTP/2. The result is
+// e.lastH2, with one exception: if requests have used HTTP/1.1 and an HTTP/2 connection is usable,
+// it is false.
 func (e *Endpoint) probesH2() bool {
 	return e.lastH2.Load() && (!e.used[0].Load() || !e.h2.serves())
 }
@@ -93,9 +94,9 @@ func (e *Endpoint) probe(mine attempt) {
 }
 
 // tried records the result err of an attempt to connect by the protocol p. If the server supports
-// only the other protocol, tried records a success, because the address is reachable. If requests
-// have used both protocols, any other failure makes the next connection of Ready use the other
-// protocol, because it may still work.
+// only the other protocol, tried records a success, because the address is reachable. After any
+// other failure, Ready makes its next connection by the other protocol, which may still work. It
+// does so only if requests have used both protocols.
 func (e *Endpoint) tried(p protocol, mine attempt, err error) {
 	other := e.speaksOther(err)
 	if err == nil && p == http2 || err != nil && p == http1 {

@@ -68,8 +68,8 @@ func isTunnel(req *http.Request) bool {
 // A 429 or 503 response has the time in Retry-After, as a number of seconds or a date. A date in
 // the past means 0. A gRPC response has it in grpc-retry-pushback-ms, in the headers or the
 // received trailers. A negative, malformed or repeated value of that field forbids a retry (gRFC
-// A6). If a response has both fields and the second one does not forbid a retry, the longer time
-// applies.
+// A6). If a response has both fields, the longer time applies, unless grpc-retry-pushback-ms
+// forbids a retry.
 func (Replayer) RetryAfter(rsp *http.Response, err error) (time.Duration, bool) {
 	if err != nil || rsp == nil {
 		return layer.RetryAfter(err)

@@ -57,18 +57,17 @@ func WithServerIdleTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.IdleTimeout = max(d, 0) })
 }
 
-// WithMinBodyRate limits how slowly a request body may arrive. A pause must not be longer than
-// idle. The average rate must not be below least, in bytes per second. The average includes only
-// the time in which the handler waits for the body. It is checked after the handler has waited for
-// more than idle and more than one second in total. If a limit is exceeded, reading fails with an
-// error that matches [layer.ErrIdleTimeout] and is answered with 408. If the handler does not read
-// an HTTP/1.1 body to its end, the rest must arrive within idle. Otherwise the connection is closed
-// after the response.
+// WithMinBodyRate limits how slowly a request body may arrive. The argument idle is the longest
+// pause. The argument least is the lowest average rate, in bytes per second. The average includes
+// only the time in which the handler waits for the body. It is checked after the handler has waited
+// for longer than idle and longer than one second in total. If a limit is exceeded, reading fails
+// with an error that matches [layer.ErrIdleTimeout] and is answered with 408. If the handler does
+// not read an HTTP/1.1 body to its end, the rest must arrive within idle. Otherwise the connection
+// is closed after the response.
 //
-// The default is 10 s and 240 bytes per second. An idle of 0 or less means no limit on
-// pauses, and a least of 0 or less means no limit on the rate. The limits do not apply to
-// gRPC, to Connect and to HTTP/2 bodies without a content-length, because pauses are normal
-// in a stream.
+// The default is 10 s and 240 bytes per second. A value of 0 or less for idle means no limit on
+// pauses, and for least no limit on the rate. The limits do not apply to gRPC, to Connect and to
+// HTTP/2 bodies without a content-length, because pauses are normal in a stream.
 func WithMinBodyRate(idle time.Duration, least int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.BodyIdle, o.MinBodyRate = max(idle, 0), max(least, 0) })
 }

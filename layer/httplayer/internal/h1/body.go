@@ -294,8 +294,8 @@ func (b *body) fetch(p []byte) (n int, err error) {
 
 // retried returns the error that the reader of the body gets after a read of the connection failed
 // with err. If another goroutine interrupted the read in order to close the body, the result is
-// http.ErrBodyReadAfterClose. Otherwise the result is err. If it is errInterrupted, the read was
-// interrupted for another reason, and the caller must repeat it.
+// http.ErrBodyReadAfterClose. Otherwise the result is err. If the result is errInterrupted, the
+// caller must repeat the read, because it was interrupted for another reason.
 func (b *body) retried(err error) error {
 	if err == errInterrupted && b.closed.Load() && !b.rest { //nolint:errorlint // set by this package
 		return http.ErrBodyReadAfterClose

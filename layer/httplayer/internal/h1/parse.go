@@ -331,9 +331,9 @@ func equalFold(b []byte, lower string) bool {
 }
 
 // header returns the parsed fields as a map. The argument text has the bytes that were parsed. The
-// names and values in the map are substrings of text. header stores the values of the map in the
-// capacity of the empty slice in the argument values, which saves allocations. If this capacity is
-// too small, header allocates a larger slice.
+// names and values in the map are substrings of text. The map stores its values in the memory of
+// the argument values, an empty slice, which saves allocations. If the capacity of that slice is
+// too small, header allocates a larger one.
 func (h *head) header(text string, values []string) http.Header {
 	header := make(http.Header, len(h.fields))
 	if len(h.fields) > cap(values) {

@@ -138,9 +138,10 @@ func (s *stream) Respond(rsp *http.Response) error {
 	return c.out.finish(rsp.Trailer)
 }
 
-// lengthOf returns the length of the body of rsp, or -1 if it is unknown. A ContentLength of 0 is
-// unset if rsp has a body, and the header does not have Content-Length with the value 0. The length
-// is then the number of buffered bytes, if the rest of the body is buffered.
+// lengthOf returns the length of the body of rsp, or -1 if it is unknown. The length is
+// rsp.ContentLength, if that is set. A ContentLength of 0 is set only if rsp has no body or a
+// Content-Length of 0 in its header. If it is not set and the whole rest of the body is buffered,
+// the length is the number of buffered bytes.
 func lengthOf(rsp *http.Response, body io.Reader) int64 {
 	if rsp.ContentLength != 0 || body == http.NoBody || message.ContentLength(rsp.Header["Content-Length"]) == 0 {
 		return rsp.ContentLength

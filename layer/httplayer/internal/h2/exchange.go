@@ -88,9 +88,9 @@ func (s *serverStream) Respond(rsp *http.Response) error {
 	return out.run()
 }
 
-// start queues the headers of a response. The argument out is the sender of the body, or nil if the
-// body is sent later or is absent. start also queues the part of the body that out has already
-// read. The argument end is used only if out is nil. It is true if neither a body nor trailers
+// start queues the headers of a response. If the argument out is not nil, it is the sender of the
+// body, and start also queues the part of the body that out has already read. If out is nil, the
+// body is sent later or is absent. The argument end is then true if neither a body nor trailers
 // follow.
 func (s *serverStream) start(status int, header http.Header, length int64, end bool, out *sender) error {
 	c := s.c

@@ -116,9 +116,10 @@ func (e *encoder) field(b []byte, n *fieldName, key, value string) []byte {
 	return append(b, value...)
 }
 
-// slot returns the slot that has the field with the given key and value. If neither of the two
-// slots for the hash has the field, slot returns one of them, and the caller stores the field
-// there. It prefers a slot with a field that is not in the dynamic table.
+// slot returns the slot that has the field with the given key and value. The hash of a field
+// selects two slots that may have it. If neither of them has it, slot returns one of the two, and
+// the caller stores the field there. It prefers a slot with a field that is not in the dynamic
+// table.
 func (e *encoder) slot(key, value string) *slot {
 	if e.slots == nil {
 		e.slots = make([]slot, encoderSlots)

@@ -78,10 +78,10 @@ func (c *conn) partHeaders() bool {
 	return b[3] == frameHeaders || b[3] == frameContinuation
 }
 
-// failStream handles the error err of a received frame. If err is not a streamError, failStream
-// returns err. Otherwise it resets the stream and returns nil, so that the connection continues.
-// But if the peer has caused too many errors, resets or unread replies, failStream returns an
-// error. A returned error ends the connection.
+// failStream handles the error err of a received frame. An error that failStream returns ends the
+// connection. If err is not a streamError, failStream returns err. Otherwise it resets the stream
+// and returns nil, unless the peer has caused too many errors, resets or unread replies. It then
+// returns an error.
 func (c *conn) failStream(err error) error {
 	failed, ok := errors.AsType[*streamError](err)
 	if !ok {

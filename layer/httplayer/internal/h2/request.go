@@ -237,8 +237,9 @@ func requestPath(req *http.Request) string {
 	return u.RequestURI()
 }
 
-// setLength sets h.length and h.sendsZero for the request req to send. If the ContentLength
-// of req is invalid, it returns the reason, and otherwise "".
+// setLength sets the length of the body of req in h, which is -1 if it is unknown. It also sets
+// h.sendsZero, which reports whether a content-length of 0 is sent. If the ContentLength of req is
+// invalid, setLength returns the reason, and otherwise "".
 func (h *requestHead) setLength(req *http.Request) string {
 	h.length = req.ContentLength
 	switch {

@@ -20,8 +20,9 @@ const (
 	defaultDrain = 5 * time.Second
 )
 
-// phaseLocked determines the phase of the connection, and records it if it has changed. The
-// sweeper measures the time in each phase. The caller holds mu.
+// phaseLocked determines the phase of the connection, for example idle or within a header block. If
+// the phase has changed, phaseLocked records it for the sweeper, which measures the time in each
+// phase. The caller holds mu.
 func (c *ServerConn) phaseLocked() {
 	phase := uint32(phaseIdle)
 	switch {
@@ -39,8 +40,9 @@ func (c *ServerConn) phaseLocked() {
 	}
 }
 
-// inBlock records whether the read buffer ends within a header block or a frame header. The
-// phase of the connection is phaseBlock while open is true. The reader calls inBlock.
+// inBlock records the argument open, which reports whether the read buffer ends within a header
+// block or a frame header. While open is true, the phase of the connection is phaseBlock. The
+// reader calls inBlock.
 func (c *ServerConn) inBlock(open bool) {
 	if open == c.blockOpen {
 		return

@@ -118,9 +118,9 @@ func (c *conn) beginBlock() (out *buffer, from int) {
 	return out, from
 }
 
-// endBlock completes the header block that begins in the output at the offset in the argument from.
-// It makes the block a HEADERS frame, followed by CONTINUATION frames if the block is larger than
-// the maximum frame size of the peer. If end is true, it sets END_STREAM. The caller holds mu.
+// endBlock completes a header block. The argument from is the offset of the block in the output.
+// endBlock makes the block a HEADERS frame, followed by CONTINUATION frames if the block is larger
+// than the maximum frame size of the peer. If end is true, it sets END_STREAM. The caller holds mu.
 func (c *conn) endBlock(st *stream, from int, end bool) {
 	out := c.out
 	flags := byte(0)

@@ -40,7 +40,7 @@ func (e Expectation) Decide(send bool) {
 	}
 }
 
-// Await waits for Decide and returns whether to send the body. It returns true after
+// Await waits until Decide is called, and returns whether to send the body. It returns true after
 // ContinueTimeout, and at once if e is nil.
 func (e Expectation) Await() bool {
 	if e == nil {
