@@ -39,8 +39,8 @@ type responseClass struct {
 	class layer.Class
 }
 
-// headerClass is the class of a response according to its status and headers. The trailers can
-// still change the class if the field open is true or the field undecided is not empty.
+// headerClass is the class of a response according to its status and headers. In two cases the
+// trailers can still change the class: see the fields open and undecided.
 type headerClass struct {
 	class layer.Class // Success or Failure
 	open  bool        // whether a gRPC status in the trailers takes precedence over class

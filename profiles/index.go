@@ -28,8 +28,8 @@ type index struct {
 }
 
 // branch is a node of the tree of an index. The field text is the part of the path that leads from
-// the parent to the branch. A branch in the field rest of its parent has an empty text. It is
-// reached by any bytes up to the next '/' or the end of the path.
+// the parent to the branch. The branch in the field named rest is a wildcard: it is reached by any
+// bytes up to the next '/' or the end of the path. Its own text is empty.
 type branch struct {
 	text     string
 	children []*branch // their texts begin with different bytes
@@ -62,7 +62,7 @@ func (x *index) add(position int32, m matcher) {
 }
 
 // tree returns the tree for the host h, and creates it if it does not exist. The argument position
-// is the number of the candidate that is being added. It becomes the field first of a new tree,
+// is the number of the candidate that is being added. It is the smallest number in a new tree,
 // because later candidates have larger numbers.
 func (x *index) tree(h hostKey, position int32) *branch {
 	trees := &x.exact
@@ -100,7 +100,7 @@ func (b *branch) addPath(position int32, k key) {
 }
 
 // reach returns the branch below b to which text leads. It creates missing branches. The argument
-// position is the number of the candidate that is being added. It becomes the field first of a new
+// position is the number of the candidate that is being added. It is the smallest number in a new
 // branch, because later candidates have larger numbers.
 func (b *branch) reach(text string, position int32) *branch {
 	for text != "" {
@@ -242,9 +242,9 @@ func (q *search[Req, Rsp]) walk(b *branch, path string) {
 	q.try(b.below)
 }
 
-// try evaluates the candidates with the numbers in positions, which are in ascending order. It sets
-// q.best to the number of the first candidate with a condition that holds, and returns. It also
-// returns at a number that is not below q.best.
+// try evaluates the candidates with the numbers in positions, which are in ascending order. At the
+// first candidate with a condition that holds, it sets q.best to the number of this candidate and
+// returns. It stops earlier at a number that is not below q.best, because q.best takes precedence.
 func (q *search[Req, Rsp]) try(positions []int32) {
 	for _, position := range positions {
 		if position >= q.best {

@@ -112,10 +112,10 @@ func (o *overriddenRetry[Req, Rsp]) Next() layer.Service[Req, Rsp] { return o.Se
 
 func (o *overriddenRetry[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "retry"} }
 
-// overrideRetry returns the Retry for a request with the given header. The second argument is the
+// overrideRetry returns the Retry for a request with the given header. The argument named of is the
 // Retry of the policy, and may be nil. The result has the values of the valid override fields. Its
 // other values are those of the policy, or linkerd's defaults if the policy has no Retry. If no
-// override field is valid, the result is the second argument. If the limit of retries is 0, the
+// override field is valid, the result is the Retry of the policy. If the limit of retries is 0, the
 // result is nil.
 func overrideRetry(header layer.Header, of *Retry) *Retry {
 	statuses, byStatus := overrideStatuses(header.Get(overrideHTTP))

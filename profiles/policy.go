@@ -107,11 +107,11 @@ type Balancing struct {
 	Breaker layer.BreakerPolicy
 }
 
-// WithBackends sets the function mk that makes the service of a backend of a [RoutePolicy].
+// WithBackends sets the function mk, which makes the service of a backend of a [RoutePolicy].
 // Backends with equal Authority, Endpoint, Missing and Balancing share one service. The service is
 // kept until a profile has no such backend. mk must release the services of earlier backends.
-// Without this option, the function mk of [New] makes the service for an Authority, and the
-// function of [WithForward] makes the service for an Endpoint.
+// Without this option, the function that was passed to [New] makes the service for an Authority.
+// The function that was passed to [WithForward] makes the service for an Endpoint.
 func WithBackends[Req, Rsp any](mk layer.MakeService[*Backend, Req, Rsp]) Option[Req, Rsp] {
 	return func(o *options[Req, Rsp]) { o.backends = mk }
 }
@@ -204,9 +204,9 @@ func (a *routeStack[Req, Rsp]) retryPolicy(p *Retry) layer.RetryPolicy[Req, Rsp]
 	}
 }
 
-// routeSplit returns the split among the backends of route. It returns nil if route has no Policy
-// or no list of Backends. The split of the profile then applies. The argument parent has the labels
-// of the Policy of the profile. The caller must hold mu.
+// routeSplit returns the split among the backends of route. If route has no Policy or no list of
+// Backends, routeSplit returns nil, and the split of the profile applies. The argument parent has
+// the labels of the profile's Policy. The caller must hold mu.
 func (r *Router[Req, Rsp]) routeSplit(route *liveRoute[Req, Rsp], parent map[string]string, drop func(error)) *split[Req, Rsp] {
 	p := route.def.Policy
 	if p == nil || p.Backends == nil {
@@ -350,9 +350,9 @@ func (b *Backend) label() string {
 }
 
 // releaseBackends forgets the services of backends that no route of s uses. If the profile of s has
-// RoutesOnly, requests without a route are rejected, so that they do not need s.split.
-// releaseBackends then sets s.split to all backends in use, so that Ready of the Router waits for
-// one of them. The caller must hold mu.
+// RoutesOnly and a backend is in use, it also sets s.split to all backends in use. Ready of the
+// Router then waits for one of them. Requests do not use s.split then, because a request without a
+// route is rejected. The caller must hold mu.
 func (r *Router[Req, Rsp]) releaseBackends(s *snapshot[Req, Rsp]) {
 	used := make(map[string]layer.Service[Req, Rsp], len(r.backendServices))
 	var all split[Req, Rsp]

@@ -81,10 +81,10 @@ func compileResponses(members []Match, decisive truth, drop func(error)) (respon
 	return joined, nil
 }
 
-// responseJoin is a compiled All or Any. An All has the value no if one of its members has it. An
-// Any has the value yes if one of its members has it. The field decisive has this value, no or yes.
-// If no member has the value decisive, the result is open if a member is open. If no member is open
-// either, an All has the value yes, and an Any has the value no.
+// responseJoin is a compiled All or Any. The field decisive is the value of a member that
+// determines the result: no for an All, yes for an Any. If a member has this value, so does the
+// result. Otherwise the result is open if a member is open. Otherwise an All has the value yes, and
+// an Any the value no.
 type responseJoin struct {
 	members  []responseMatcher
 	decisive truth // no for All, yes for Any

@@ -245,9 +245,9 @@ func readAnyOf(v value, read func(value) profiles.Match) profiles.Match {
 	return members
 }
 
-// named returns a function that reads a mapping such as {x-version: v1, x-user: {prefix: a}}. The
-// returned function passes each name and its value to leaf, which returns a condition. It then
-// passes this condition to add. All of these conditions must hold.
+// named returns a function that reads a mapping such as {x-version: v1, x-user: {prefix: a}}. For
+// each name and value, the returned function calls leaf, which returns a condition, and passes this
+// condition to add. All conditions of the mapping must hold.
 func named(add func(profiles.Match), leaf func(value, string, profiles.StringMatch) profiles.Match) func(value) {
 	return func(v value) {
 		v.Each(func(key, item value) {

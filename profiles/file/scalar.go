@@ -20,9 +20,9 @@ type (
 // for each mistake. Warnings of a [Set] has an Error for each part that is left out.
 type Error = yamlfile.Error
 
-// into returns a function that reads a scalar into field by the function parse. If parse returns
-// false, the function reports a mistake. Its text is the word "want", followed by the argument
-// want.
+// into returns a function that reads a scalar by the function parse and stores it in *field. If
+// parse returns false, the returned function reports a mistake. The argument want names the valid
+// values in the text of the mistake, such as "want a number".
 func into[T any](field *T, want string, parse func(string) (T, bool)) func(value) {
 	return yamlfile.Into(field, func(s string) (T, error) {
 		parsed, ok := parse(s)

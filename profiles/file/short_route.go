@@ -13,10 +13,11 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// checkRoute validates the field of a route that was read from v. If it is invalid, checkRoute
-// reports a mistake at v. r is a route with only this field. The argument wrongBefore is the number
-// of mistakes before the field was read. If v has more mistakes now, checkRoute does nothing. The
-// text of the mistake leaves out prefix, the name of the field in package profiles.
+// checkRoute validates a field of a route that was read from v. r is a route with only this field.
+// If the field is invalid, checkRoute reports a mistake at v. The argument prefix is the name of
+// the field in errors of package profiles, and is removed from the text. The argument wrongBefore
+// is the number of mistakes before the field was read. If reading it added one, checkRoute does
+// nothing.
 func checkRoute(v value, wrongBefore int, r profiles.Route, prefix string) {
 	if len(v.Mistakes) > wrongBefore {
 		return
@@ -28,9 +29,9 @@ func checkRoute(v value, wrongBefore int, r profiles.Route, prefix string) {
 	}
 }
 
-// headerChanges returns a function that reads a HeaderMutation into field and validates it. The
-// function in the argument in returns a route with only this HeaderMutation, for checkRoute. The
-// argument header is the name of the field in errors of package profiles.
+// headerChanges returns a function that reads a HeaderMutation into field and validates it by
+// checkRoute. For checkRoute, the argument named in is a function that returns a route with only
+// this HeaderMutation. The argument header is the name of the field in errors of package profiles.
 func headerChanges(field *layer.HeaderMutation, header string, in func(layer.HeaderMutation) profiles.Route) func(value) {
 	return func(v value) {
 		wrong := len(v.Mistakes)

@@ -127,10 +127,9 @@ func (v *view) next(st *state) (*profiles.Profile, error) {
 }
 
 // update stores the profile to yield in v.profile and returns true. If nothing must be yielded, it
-// returns false. The argument now is the current profile of the target, or nil if the file does not
-// have the target. The argument read reports whether the file was ever valid. The argument healthy
-// reports whether the target has no error now. After the end of an error, an unchanged profile is
-// yielded again.
+// returns false. The argument now is the current profile of the target, or nil if the target is not
+// in the file. The argument read is true once the file was valid. The argument healthy is true if
+// the target has no error now. If an error has ended, an unchanged profile is yielded again.
 func (v *view) update(now *profiles.Profile, read, healthy bool) bool {
 	switch {
 	case now != nil:

@@ -71,10 +71,10 @@ func (s *policies) Watch(ctx context.Context, target string) iter.Seq2[*profiles
 // if it has a name and at least one route or target. Otherwise the policy is used, with the name
 // and the OpaqueProtocol of the profile. This is the precedence in linkerd's proxy.
 //
-// The profile is also used if the target has no policy, or if the policy does not arrive within
-// wait. After such a timeout, new watches use the profile at once. After the next answer of the
-// policy controller, new watches wait again. During an outage of the policy controller, the last
-// policies stay current, and one warning is logged to log.
+// The profile is also used if the target has no policy, or if the policy does not arrive within the
+// duration wait. After such a timeout, new watches use the profile at once. After the next answer
+// of the policy controller, new watches wait again. During an outage of the policy controller, the
+// last policies stay current, and one warning is logged by the logger log.
 func Prefer(profile, policy profiles.Source, wait time.Duration, log *slog.Logger) profiles.Source {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -149,8 +149,8 @@ type merged struct {
 	profile, policy side
 }
 
-// side has the last profile and the end of one sequence, from the profile source or the policy
-// source.
+// side has the state of one sequence, of the profile source or of the policy source: its last
+// profile, and the error that ended it.
 type side struct {
 	current *profiles.Profile // the last profile; nil if there was none
 	settled bool              // whether the first item has arrived or is not awaited any more

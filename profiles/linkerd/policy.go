@@ -213,9 +213,9 @@ func routesOf[U any, R interface {
 	return routes
 }
 
-// hostsOf converts the conditions in the argument all, which are on the host of a request or on the
-// server name of a connection. It leaves out invalid conditions. The result ok is true if a
-// condition is valid, or if the argument all is empty.
+// hostsOf converts conditions on the host of a request, or on the server name of a connection. It
+// leaves out invalid conditions. The result ok is false if all conditions are invalid. Without
+// conditions, ok is true.
 func hostsOf[S interface{ GetReverseLabels() []string }, H interface {
 	GetExact() string
 	GetSuffix() S
@@ -235,9 +235,9 @@ func hostsOf[S interface{ GetReverseLabels() []string }, H interface {
 	return hosts, len(hosts) > 0 || len(all) == 0
 }
 
-// convertMatches converts the conditions in the argument all by the function convert, and adds the
-// results to the rule. Invalid conditions are left out. The result is true if a condition is valid,
-// or if the argument all is empty.
+// convertMatches converts conditions by the function convert and adds the results to a rule.
+// Invalid conditions are left out. convertMatches returns false if all conditions are invalid.
+// Without conditions, it returns true.
 func convertMatches[M any](c *policyConverter, to *rule, all []M, convert func(M) (profiles.All, string, error)) bool {
 	for _, m := range all {
 		match, prefix, err := convert(m)

@@ -58,9 +58,9 @@ func (c *policyConverter) grpcFilters(all []*outbound.GrpcRoute_Filter) (f filte
 	return f
 }
 
-// addFault adds a fault for the requests that get no earlier fault. The argument r is the share of
-// these requests that get the new fault. The Fraction of the fault is the corresponding share of
-// all requests.
+// addFault adds a fault. The argument r is the share of the requests that get this fault, among
+// those that get no earlier fault. The Fraction of the fault is the corresponding share of all
+// requests.
 func (f *filters) addFault(fault profiles.Fault, r *http_route.Ratio) {
 	if len(f.faults) == 0 {
 		f.passing = 1
@@ -249,11 +249,11 @@ type weightedBackend[B any] interface {
 	GetWeight() uint32
 }
 
-// backendsOf returns the backends of a rule. If failover is true, a backend is used only while the
-// previous ones are unavailable. If the rule has no backends, the result is empty but not nil. The
-// argument first has the backends of the distribution "first available". The argument random has
-// those of a random distribution. The argument given is false if the rule has no distribution. The
-// function convert converts the filters of a backend.
+// backendsOf returns the backends of a rule. If the result failover is true, a backend is used only
+// while the previous backends are unavailable. Without backends, the list is empty but not nil. The
+// argument first has the backends if the rule uses the first available one. The argument random has
+// the backends with weights if the rule selects one at random. If the rule specifies neither, the
+// argument given is false. The function convert converts the filters of a backend.
 func backendsOf[F any, B routeBackend[F], W weightedBackend[B]](
 	c *policyConverter, given bool, first []B, random []W, convert func([]F) filters,
 ) (backends []profiles.Backend, failover bool) {
@@ -310,9 +310,10 @@ type connectionFilter interface {
 	GetInvalid() *opaque_route.Invalid
 }
 
-// connectionRule converts a rule of a TLS or opaque route. ofRule has the filters of the rule. If
-// there are any, all connections of the rule are rejected. A backend with a filter rejects its
-// connections. The other arguments describe the backends and are passed to backendsOf.
+// connectionRule converts a rule of a TLS or opaque route. The argument ofRule has the filters of
+// the rule. If it is not empty, all connections of the rule are rejected. If a backend has filters,
+// its connections are rejected. The arguments given, first and random describe the backends: see
+// backendsOf.
 func connectionRule[F connectionFilter, B routeBackend[F], W weightedBackend[B]](
 	c *policyConverter, ofRule []F, given bool, first []B, random []W,
 ) rule {
