@@ -19,8 +19,8 @@ import (
 //
 // If primary reports again, after an error, that the target does not exist, the endpoints of
 // secondary are yielded again. This shows that the error has ended. If the sequence of a resolver
-// ends without ErrUnresolvable, the current endpoints stay, and are yielded again. That resolver is
-// then not resolved again. Wrap the resolver in [Reconnect] to avoid that.
+// ends without ErrUnresolvable, the current endpoints stay, and are yielded again. Resolve of that
+// resolver is then not called again. Wrap the resolver in [Reconnect] to avoid that.
 func Fallback(primary, secondary Resolver) Resolver {
 	requireResolvers(primary, secondary)
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {

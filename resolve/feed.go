@@ -24,8 +24,8 @@ type feed struct {
 }
 
 // startFeed starts a feed that sends the items of r to messages, until the feed is closed or r
-// ends. messages must be unbuffered. The field from of each message is the argument index. A panic
-// of r is sent as an error, followed by a message with the field ended set.
+// ends. messages must be unbuffered. Each message has the argument index, by which its receiver
+// identifies r. A panic of r is sent as an error, followed by a message with the field ended set.
 func startFeed(ctx context.Context, r Resolver, target string, index int, messages chan<- message) *feed {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &feed{cancel: cancel, done: make(chan struct{})}

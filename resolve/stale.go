@@ -160,9 +160,9 @@ type staleStream struct {
 	err        error     // the last error since lostAt
 }
 
-// step applies the message m. For the zero message, step checks instead whether the deadline has
-// passed. If ok is true, the caller must yield u. The caller must call log, unless it is nil, to
-// write a log line.
+// step applies the message m. A zero m has neither an update nor an error: step then checks whether
+// the deadline has passed. If ok is true, the caller must yield u. The caller must call log, unless
+// it is nil, to write a log line.
 func (s *staleStream) step(m message) (u Update, ok bool, log func()) {
 	switch {
 	case m.err != nil:

@@ -60,9 +60,9 @@ func (l lookup) target(ctx context.Context, t target) (found, error) {
 	return result, nil
 }
 
-// tryNames calls look for each name of the search list: name itself, and name followed by each
-// domain. It returns the first result with the field final set. Without such a result, it
-// combines the results of all names. If complete is true, it calls look only for name itself.
+// tryNames looks up each name of the search list by the function look: name itself, and name
+// followed by each domain. It returns at the first result that is marked as final. Without such a
+// result, it combines the results of all names. If complete is true, it looks up only name itself.
 func (l lookup) tryNames(
 	ctx context.Context, name string, complete bool, look func(context.Context, string) (found, error),
 ) (found, error) {
@@ -225,7 +225,7 @@ func familyOf(addr netip.Addr) dnsmessage.Type {
 	return dnsmessage.TypeAAAA
 }
 
-// weighted returns the endpoints for SRV records of one priority. The second argument has the
+// weighted returns the endpoints for SRV records of one priority. The argument where has the
 // addresses of each host of the records, by host name. The weight of a record is divided equally
 // among its addresses. Endpoint.Weight is the weight of the address divided by the mean weight,
 // times 10 000.

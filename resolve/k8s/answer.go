@@ -83,9 +83,9 @@ type candidate struct {
 	zones []string
 }
 
-// collect returns the backends in the slices of the given address family that have the port in the
-// argument want. It leaves out a backend for which the function wanted returns false. An address in
-// two slices is returned once.
+// collect returns the backends of the given address family. It skips slices that do not have the
+// port in the argument want, and backends for which the function wanted returns false. An address
+// in two slices is returned once.
 func collect(
 	from []*endpointSlice, family corev1.IPFamily, want choice, wanted func(*backend) bool,
 ) []candidate {

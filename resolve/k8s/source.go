@@ -21,8 +21,8 @@ const tooShort = time.Second
 
 var errTooShort = errors.New("it ended at once without an event")
 
-// source lists and watches the objects of one kind for a Reflector. It reports every error by the
-// function in the field failed, because the error handler of a Reflector does not receive all of
+// source lists and watches the objects of one kind for a Reflector. It reports every error by
+// calling the function failed, because the error handler of a Reflector does not receive all of
 // them.
 type source struct {
 	list  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error)
@@ -49,7 +49,7 @@ type source struct {
 func (s *source) IsWatchListSemanticsUnSupported() bool { return true }
 
 // ListWithContext lists the objects that the label and field selectors in s.scope match. It reports
-// an error by the function in the field failed.
+// an error by calling s.failed.
 func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	s.listing.Lock()
 	defer s.listing.Unlock()

@@ -52,8 +52,8 @@ func (w *watcher) stop() {
 	w.running.Wait()
 }
 
-// reflect starts a Reflector for the objects of the kind k. The Reflector reads the objects
-// from src and writes them to dst. example is an object of the kind.
+// reflect starts a Reflector, which reads the objects of the kind k from the argument src and
+// writes them to the argument dst. The argument example is an object of the kind.
 func (w *watcher) reflect(
 	ctx context.Context, k kind, src *source, example any, dst cache.ReflectorStore, b resolve.Backoff,
 ) {
@@ -305,8 +305,8 @@ func (b *state) wake() {
 	b.changed = make(chan struct{})
 }
 
-// position says what one stream has seen: the numbers of snapshots, recoveries and errors that
-// there were at its last call of look.
+// position specifies which part of the state one stream has seen. It has the numbers of snapshots,
+// recoveries and errors at the last call of look for the stream.
 type position struct {
 	answers, returns int
 	failures         [kinds]int
@@ -320,8 +320,9 @@ type changes struct {
 	changed  <-chan struct{} // closed at the next change
 }
 
-// look returns the changes of the state since the position seen of a stream. It then moves seen to
-// the current position. It leaves out errors that a later success has ended.
+// look returns the changes of the state since the last call of look for the same stream. The
+// argument seen is the position of the stream, which look updates. Errors that a later success has
+// ended are left out.
 func (b *state) look(seen *position) changes {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -56,8 +56,8 @@ func (w *watch) run(ctx context.Context, newInstancer func(string) (sd.Instancer
 	reading.Wait()
 }
 
-// make calls newInstancer, with the backoff b between the calls, until newInstancer returns
-// an Instancer. It returns nil if ctx ends or newInstancer returns a final error.
+// make calls newInstancer, with a backoff between the calls, until newInstancer returns an
+// Instancer. It returns nil if ctx ends or newInstancer returns a final error.
 func (w *watch) make(
 	ctx context.Context, newInstancer func(string) (sd.Instancer, error), b resolve.Backoff,
 ) sd.Instancer {

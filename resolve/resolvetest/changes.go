@@ -87,8 +87,8 @@ func (g *rig) vanish(remove func(string), state resolve.State) {
 	}
 }
 
-// alter changes one of two endpoints with the function change. It checks that the function want
-// returns true for the Diff of that change.
+// alter changes one of two endpoints with the function change. It passes the Diff of that change to
+// the function want. If want returns false, it records a violation.
 func (g *rig) alter(change func(resolve.Endpoint) resolve.Endpoint, want func(resolve.Diff) bool) {
 	w := g.start(0, 1)
 	now := []resolve.Endpoint{g.Endpoint(0), change(g.Endpoint(1))}

@@ -69,9 +69,9 @@ func ends() []Check {
 	}
 }
 
-// inTime checks that a stream ends within the time limit, the constant soon. Each call of the
-// function leave ends a stream and returns it. inTime calls leave until a stream has ended in time,
-// but at most as often as the constant many. If all streams took longer, it records a violation.
+// inTime checks that a stream ends within the time limit, the constant soon. The function leave
+// ends a stream and returns it. inTime calls this function until a stream has ended in time. After
+// as many calls as the constant many, it records a violation.
 func (g *rig) inTime(leave func() *watch) {
 	quickest := time.Duration(math.MaxInt64)
 	for i := 0; i < many && g.err == nil; i++ {
@@ -132,9 +132,8 @@ func endDone(g *rig) {
 	})
 }
 
-// leaveNothing opens many streams, one after the other. It ends each by the function leave, and
-// checks that no goroutines have leaked. The fastest of the first streams must end within the
-// duration in the constant soon.
+// leaveNothing opens many streams, one after the other, and ends each by the function leave. It
+// checks that no goroutines have leaked. It also checks that streams end in time: see inTime.
 func (g *rig) leaveNothing(leave func(*watch)) {
 	end := func() *watch {
 		w := g.start(0, 1)
@@ -161,9 +160,9 @@ func (g *rig) leaveNothing(leave func(*watch)) {
 	g.fail(g.noneSince(before, count+many))
 }
 
-// noneSince checks that no goroutines have leaked. It succeeds as soon as the process has fewer
-// than limit goroutines. It also succeeds if the option in the argument ignore excludes all
-// goroutines. It returns an error after the timeout.
+// noneSince checks that no goroutines have leaked. The check succeeds if the process has fewer than
+// limit goroutines, or if goleak with the option ignore finds no goroutine. noneSince repeats the
+// check until it succeeds. After the timeout it returns an error.
 func (g *rig) noneSince(ignore goleak.Option, limit int) error {
 	deadline := time.Now().Add(g.Timeout)
 	for g.err == nil && runtime.NumGoroutine() >= limit {

@@ -122,8 +122,9 @@ func (w *watch) consume() {
 	})
 }
 
-// run performs one of two actions. If a is the constant panics, run panics with errConsumer. If a
-// is the constant exits, run calls runtime.Goexit. The caller handles all other actions.
+// run performs the actions that end the goroutine: for the constant panics, a panic with
+// errConsumer, and for the constant exits, runtime.Goexit. It does nothing for other actions, which
+// the caller handles.
 func (a action) run() {
 	switch a {
 	case panics:
