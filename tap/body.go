@@ -204,8 +204,8 @@ func (e streamError) Error() string { return "stream reset: " + strconv.Itoa(int
 
 // resetCode returns the HTTP/2 error code of a request with the context ctx that ended with err. It
 // returns nil for a complete response, and for a body that its reader closed early. A rejection has
-// the code REFUSED_STREAM. Any other err with a code of its own has that code. Without such a code,
-// it is CANCEL if ctx has ended or err is the error of a context, and otherwise nil.
+// the code REFUSED_STREAM. If err has its own code, this is the result. Otherwise the result is
+// CANCEL if ctx has ended or err is the error of a context, and nil for any other error.
 func resetCode(ctx context.Context, err error) *uint32 {
 	if err == nil || errors.Is(err, layer.ErrBodyClosedEarly) {
 		return nil // complete, or closed early by its reader

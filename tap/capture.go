@@ -59,7 +59,7 @@ func (r *Registry) pseudo(fields []Field, name, value string) []Field {
 	return append(fields, Field{name, r.shownValue(name, value)})
 }
 
-// capture appends the header fields of its second argument to out, sorted by name and with secret
+// capture appends the header fields in the argument fields to out, sorted by name and with secret
 // values replaced. If out is not empty, it already has the pseudo-header fields, such as ":path",
 // and capture does not append them again.
 func (r *Registry) capture(out []Field, fields layer.Header) []Field {

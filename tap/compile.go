@@ -82,9 +82,9 @@ func (k *compiler) match(where string, m *pb.ObserveRequest_Match) (condition, e
 	return condition{}, bad(where, "missing")
 }
 
-// seq compiles the members of its last argument into one condition. The first argument is the
-// operator: opAll or opAny. Members without a value are skipped, as in linkerd's proxy. The second
-// argument is the path of the members in the match, for errors.
+// seq compiles the members of the argument seq into one condition with the operator op, which is
+// opAll or opAny. The argument where is the path of the members in the match, for errors. Members
+// without a value are skipped, as in linkerd's proxy.
 func (k *compiler) seq(op op, where string, seq *pb.ObserveRequest_Match_Seq) (condition, error) {
 	c := condition{op: op}
 	for i, m := range seq.GetMatches() {

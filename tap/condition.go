@@ -73,8 +73,8 @@ const (
 	opHeaderPresent
 )
 
-// view has the values of one request or connection to which conditions are applied. The field named
-// has is the set of the values that were read.
+// view has the values of one request or connection to which conditions are applied. It also
+// records, as a set of type reads, which values were read.
 type view struct {
 	has    reads        // the values that have been read
 	common Event        // addresses and labels of the request or connection

@@ -93,9 +93,9 @@ func followBackoff() backoff.Backoff {
 	return backoff.Backoff{Min: 100 * time.Millisecond, Max: 10 * time.Second, Jitter: backoff.Default().Jitter}
 }
 
-// follow watches one process, and opens a new stream when its stream ends. The argument until is
-// the time at which the process should end its stream. The zero time means no end. If the stream is
-// still open when lateEnd has passed since then, follow cancels it.
+// follow watches one process, and opens a new stream when its stream ends. The process should end
+// its stream at the time in the argument until. If the stream is still open at that time plus
+// lateEnd, follow cancels it. If until is the zero time, the stream has no time limit.
 func follow(
 	ctx context.Context, p Process, req *tappb.WatchRequest, until time.Time,
 ) iter.Seq2[ProcessEvent, error] {

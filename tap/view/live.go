@@ -66,9 +66,9 @@ func (l *live) join() (current *run, leave func()) {
 	})
 }
 
-// repeat calls f repeatedly until ctx ends, with a pause of l.every between calls. It stores the
-// error that f returns in the argument problem, where the page reads it. If a call of f still runs
-// after l.every, repeat clears problem, because f then works.
+// repeat calls f repeatedly until ctx ends, with a pause of l.every between calls. After each call
+// it stores the error of f, or nil, in problem, from which the page reads it. If a call of f still
+// runs after l.every, repeat clears problem, because f then works.
 func (l *live) repeat(ctx context.Context, problem *problem, f func(context.Context) error) {
 	for ctx.Err() == nil {
 		cleared := make(chan struct{})

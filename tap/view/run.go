@@ -85,8 +85,8 @@ func (r *run) measure(ctx context.Context) error {
 // pointsKept is the number of points in the charts.
 const pointsKept = 120
 
-// addPoint adds a point to the charts. The point is for the interval from the previous point to the
-// time of the second argument. The first argument has the totals at that time.
+// addPoint adds a point to the charts, for the interval from the previous point to the time in the
+// argument at. The argument now has the totals at that time.
 func (r *run) addPoint(now sum, at time.Time) {
 	var ended, failed uint64
 	if !r.when.IsZero() && now.Count >= r.last.Count {

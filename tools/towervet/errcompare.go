@@ -55,8 +55,8 @@ func checkCompared(pass *analysis.Pass, err, other ast.Expr) {
 }
 
 // isKind reports whether err is a field Kind that may be compared by == with the layer error of the
-// given name. Every field Kind may be compared, with one exception: the Kind of a layer.Error with
-// ErrNotReady or ErrTimeout, because it may wrap these errors.
+// given name. The Kind of a layer.Error must not be compared with ErrNotReady or ErrTimeout,
+// because it may wrap these errors. Any other field Kind, and any other error, is allowed.
 func isKind(pass *analysis.Pass, err ast.Expr, name string) bool {
 	s, ok := ast.Unparen(err).(*ast.SelectorExpr)
 	if !ok || s.Sel.Name != "Kind" {
