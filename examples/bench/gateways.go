@@ -45,9 +45,9 @@ type gateway struct {
 }
 
 // gatewaySettings has the parts of the configuration of a gateway that differ between runs.
-// The field generation is the value of the response header [generationHeader]. If the field
-// master is true, nginx starts a master process, which a reload needs. It is false while
-// CPU time is measured.
+// generation is the number of the configuration, which the gateway sends in [generationHeader].
+// If master is true, nginx starts a master process, which a reload needs. The field master is
+// false while CPU time is measured.
 type gatewaySettings struct {
 	dir           string
 	listen, admin string
@@ -154,8 +154,8 @@ func freeAddress() string {
 	return l.Addr().String()
 }
 
-// write writes the files of the gateway. It renames complete files, so that a running
-// gateway never reads an incomplete file.
+// write writes the configuration files of the gateway. It writes each file under a new name and
+// then renames it, so that a running gateway never reads an incomplete file.
 func (g gateway) write(s gatewaySettings) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
@@ -197,8 +197,9 @@ func (g gateway) command(ctx context.Context, dir string, args ...string) *exec.
 	return cmd
 }
 
-// wait sends requests to the last route until a response has the generation of s in its
-// header. It returns an error if the process p or ctx ends first.
+// wait sends requests to the last route until a response shows that the gateway uses the
+// configuration with the number s.generation. It returns an error if the process p or ctx ends
+// first.
 func (g gateway) wait(ctx context.Context, p *process, s gatewaySettings) error {
 	transport := &http.Transport{DisableKeepAlives: true}
 	for {

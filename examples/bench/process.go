@@ -118,8 +118,8 @@ func (p *process) line() (string, error) {
 	return strings.TrimSpace(text), nil
 }
 
-// ask sends words, separated by spaces, as one line to the command of the process. It
-// decodes the response from JSON into result.
+// ask sends one line to the process: the words, separated by spaces. The process calls its
+// [command] with this line. ask decodes the response from JSON into result.
 func (p *process) ask(result any, words ...any) error {
 	fmt.Fprintln(p.in, words...) // line reports an error of it
 	text, err := p.line()

@@ -76,8 +76,8 @@ func serve(ready func(string, command), handle func(net.Conn)) error {
 	return err
 }
 
-// relay is the role of a proxy that copies bytes between client and backend, and parses
-// nothing.
+// relay is the [role] of a child process that is a proxy. It copies bytes between client and
+// backend, and parses nothing.
 func relay(ctx context.Context, args []string, ready func(string, command)) error {
 	return serve(ready, func(client net.Conn) {
 		upstream, err := new(net.Dialer).DialContext(ctx, "tcp", args[1])
@@ -141,8 +141,8 @@ func reverseProxy(_ context.Context, args []string, ready func(string, command))
 	return srv.Serve(l)
 }
 
-// hop is the role of a proxy with five layers of the library: limit, queue, balance, tap
-// and endpoint.
+// hop is the [role] of a child process that is a proxy with five layers of the library: limit,
+// queue, balance, tap and endpoint.
 func hop(ctx context.Context, args []string, ready func(string, command)) error {
 	defer runtime.KeepAlive(make([]byte, heapReserve))
 	endpoints, err := static.Endpoints(args[1])

@@ -95,8 +95,8 @@ func (r *reader) policy(t target, y *policyYAML, opaque bool) *outbound.Outbound
 	return policyMessage(t, protocol, routes, own, accrual)
 }
 
-// policyRoute adds an error for a route without a name, without rules, or with the name of
-// a previous route. The argument at is the line of the route, and rules is the number of
+// policyRoute checks a route. It adds an error if the route lacks a name or rules, or has the
+// name of a previous route. The argument at is the line of the route, and rules is the number of
 // its rules. first maps each previous name to its line.
 func (r *reader) policyRoute(at line, name text, rules int, first map[string]int) {
 	r.named("route", at, name, first)

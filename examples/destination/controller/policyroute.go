@@ -34,9 +34,10 @@ func resourceMetadata(group, kind, name string) *meta.Metadata {
 	return &meta.Metadata{Kind: &meta.Metadata_Resource{Resource: &meta.Resource{Group: group, Kind: kind, Name: name}}}
 }
 
-// named adds an error if the name of an item in a list is missing or equals the name of a
-// previous item. The argument kind is the kind of the item for the error, and at is its
-// line. first maps each previous name to its line. named adds a new name to first.
+// named checks the name of an item in a list. It adds an error if the name is missing or equals
+// the name of a previous item. The argument kind describes the item in the error, such as
+// "route", and at is its line. first maps each previous name to its line. named adds a new name
+// to first.
 func (r *reader) named(kind string, at line, name text, first map[string]int) {
 	if name.value == "" {
 		r.missing(max(name.line, at.n), fmt.Sprintf("the %s has no name", kind))
@@ -47,8 +48,8 @@ func (r *reader) named(kind string, at line, name text, first map[string]int) {
 	}
 }
 
-// oneOf returns t, the value of the field with the given name. It must be one of allowed.
-// If the field is missing or invalid, oneOf returns the first of allowed.
+// oneOf returns t, the value of the field with the given name. The list allowed has the valid
+// values. If the field is missing or invalid, oneOf returns the first valid value.
 func (r *reader) oneOf(name string, t text, allowed ...string) string {
 	if !t.given() {
 		return allowed[0]

@@ -150,8 +150,8 @@ func (l *lookup) outboundRoute(r *resource[route], annotations map[string]string
 	})
 }
 
-// translateRoute translates the route r. ruleOf returns the parts of a rule other than its
-// matches and filters.
+// translateRoute translates the route r to the format of the configuration file. The function
+// ruleOf translates a rule, except its matches and filters.
 func translateRoute(r *resource[route], ruleOf func(rule) (object, error)) (object, error) {
 	to := object{"name": r.GetName()}
 	if len(r.spec.Hostnames) > 0 {
