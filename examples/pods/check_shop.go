@@ -186,9 +186,9 @@ func shopLabels(parent, kind, route string) []string {
 	return []string{fmt.Sprintf("parent_name=%q", parent), fmt.Sprintf("route_kind=%q", kind), fmt.Sprintf("route_name=%q", route)}
 }
 
-// clientSeries returns a sum over series in the metrics of the client's proxy. A series is
-// added if its text begins with prefix and contains all elements of labels. The text is the
-// name, followed by the labels.
+// clientSeries adds up the values of series in the metrics of the client's proxy. It includes a
+// series if the text of the series begins with prefix and contains all elements of labels. The
+// text is the name, followed by the labels.
 func (r *running) clientSeries(ctx context.Context, prefix string, labels ...string) (sum int, err error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	url := fmt.Sprintf("http://%s/metrics", netip.AddrPortFrom(r.client.addr, adminPort))
@@ -214,8 +214,8 @@ func (r *running) stackHas(ctx context.Context, texts ...string) error {
 	return contains("/stack", out, texts...)
 }
 
-// routed returns an error if the route labels of t have unexpected values. The expected
-// values are the names of the services parent and backend, and the kind of the route.
+// routed returns an error unless the route labels of t have the names of the services parent and
+// backend, and the given kind of the route.
 func (t tapped) routed(parent service, kind string, backend service) error {
 	labels := t.init.RouteLabels
 	return errors.Join(label(labels, "parent_kind", "Service"), label(labels, "parent_name", parent.name),

@@ -86,7 +86,7 @@ func (o *options) parse(args []string) error {
 }
 
 // start runs the part of the program that is outside the sandbox. If the first argument is
-// the constant inside, start runs the part in the sandbox instead.
+// "inside", start runs the part in the sandbox instead.
 func start(ctx context.Context, args []string) error {
 	if len(args) > 1 && args[0] == inside {
 		var o options

@@ -76,9 +76,9 @@ type subject struct {
 	checks func(yield func(finding) bool)
 }
 
-// checks runs the checks of one target, one after the other, and yields their findings. It
-// stops after the first failed check, unless the finding is only a warning. The last check
-// waits until the target shows a request, for at most the time in the argument traffic.
+// checks runs the checks of one target, one after the other, and yields their findings. It stops
+// after the first failed check, unless the finding is only a warning. The last check waits until
+// the target shows a request. The argument traffic is the maximum duration of this wait.
 func checks(ctx context.Context, t target, traffic time.Duration) func(yield func(finding) bool) {
 	return func(yield func(finding) bool) {
 		if f := listens(ctx, t); !yield(f) || f.err != nil {

@@ -100,9 +100,8 @@ func (p *pods) Close() {
 	p.Cluster.Close()
 }
 
-// identify returns the client identity that the tap of a pod accepts. The argument one is
-// the pod. If the identity cannot be obtained, identify prints a warning once and returns
-// nil.
+// identify returns the client identity that the tap of one, a pod, accepts. If the identity
+// cannot be obtained, identify prints a warning once and returns nil.
 func (p *pods) identify(ctx context.Context, one cluster.Pod) *cluster.Identity {
 	p.mu.Lock()
 	defer p.mu.Unlock()

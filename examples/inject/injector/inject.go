@@ -26,11 +26,11 @@ type Result struct {
 }
 
 // Inject adds the proxy to pod, which has the fields metadata and spec of a Pod or of a pod
-// template. The argument namespace has the annotations of the pod's namespace. Inject copies
-// those that configure the proxy to the pod, unless the pod has the same annotation.
+// template. The argument namespace has the annotations of the pod's namespace. The pod inherits
+// the annotations that configure the proxy, unless it has the same annotation itself.
 //
-// Inject skips a pod that disables injection or cannot have a proxy. Result.Skipped then has
-// the reason. After an error the pod is unchanged.
+// Inject skips a pod that disables injection or cannot have a proxy. Result.Skipped then has the
+// reason. After an error the pod is unchanged.
 func (c Config) Inject(pod map[string]any, namespace map[string]string) (Result, error) {
 	p, err := newPod(pod)
 	if err != nil {
@@ -244,8 +244,8 @@ func texts(annotations map[string]any) (map[string]string, error) {
 	return all, nil
 }
 
-// convert encodes from as JSON and decodes the JSON into to. A number in an untyped value
-// becomes a [json.Number], so that it does not lose digits.
+// convert encodes from, a value, as JSON, and decodes the JSON into to, a pointer. A number in
+// an untyped value becomes a [json.Number], so that it does not lose digits.
 func convert(from, to any) error {
 	text, err := json.Marshal(from)
 	if err != nil {

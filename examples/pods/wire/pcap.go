@@ -18,9 +18,9 @@ const (
 	maxFrame   = 1 << 18 // the maximum of tcpdump
 )
 
-// frames reads an Ethernet capture, and calls the argument each once for every frame. A
-// frame is valid only during the call. A capture that ends within a frame is not an error,
-// because tcpdump may still be writing it.
+// frames reads an Ethernet capture, and calls the argument each with every frame. A frame is
+// valid only during the call. A capture that ends within a frame is not an error, because
+// tcpdump may still be writing it.
 func frames(r io.Reader, each func(frame []byte)) error {
 	head := make([]byte, headLen)
 	if _, err := io.ReadFull(r, head); err != nil {

@@ -213,8 +213,8 @@ func (m *members[T]) send(ctx context.Context, i item[T]) bool {
 	}
 }
 
-// watch sends the pods of the resources after each change. It also sends an error for each pod
-// without a proxy, and the errors of the API server.
+// watch sends the pods of the resources to the field items after each change. It also sends an
+// error for each pod without a proxy, and the errors of the API server.
 func (m *members[T]) watch(ctx context.Context) {
 	for pods, err := range m.Cluster.Watch(ctx, m.Resources) {
 		if pods != nil {
