@@ -123,8 +123,9 @@ func (b *Balancer[Req, Rsp]) follow(ctx context.Context, changes iter.Seq[discov
 	}
 }
 
-// Resolve returns a balancer over the endpoints to which r resolves target. mk makes the
-// service of each endpoint. Resolve panics if r or mk is nil, or the policy is invalid.
+// Resolve returns a balancer over the endpoints to which the resolver r resolves target. The
+// function mk makes the service of each endpoint. Resolve panics if r or mk is nil, or if the
+// policy is invalid.
 func Resolve[Req, Rsp any](
 	ctx context.Context, r resolve.Resolver, target string, mk discover.MakeService[Req, Rsp], opts ...Option[Rsp],
 ) *Balancer[Req, Rsp] {
@@ -261,10 +262,10 @@ func nodeOf[Req, Rsp any](e *endpoint) *node[Req, Rsp] {
 
 func (b *Balancer[Req, Rsp]) now() uint32 { return tick(time.Since(b.start)) }
 
-// send sends req to n, and records the latency and the result. If n rejects req, send
-// returns false for admitted. The caller has counted req as in flight at n. send ends this
-// count when n has rejected req or the response has ended. The argument start is the time of
-// the pick, relative to the start of the balancer.
+// send sends req to the node n, and records the latency and the result. The result admitted is
+// false if n rejected req. The caller has counted req as in flight at n. send ends this count when
+// n has rejected req or the response has ended. The argument start is the time of the pick,
+// relative to the start of the balancer.
 func (b *Balancer[Req, Rsp]) send(
 	ctx context.Context, n *node[Req, Rsp], req Req, start time.Duration,
 ) (rsp Rsp, admitted bool, err error) {

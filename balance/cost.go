@@ -168,8 +168,8 @@ type reading struct {
 	atLimit  bool // the endpoint has as many requests as a probe allows: see endpoint.atLimit
 }
 
-// read returns the reading of e at the time now, in ticks. A picker that does not compute
-// costs calls it to explain a pick.
+// read returns the cost, the requests in flight and the weight of e at the tick now, and whether e
+// is at its probe limit. A picker that does not compute costs calls it to explain a pick.
 func (g *group) read(e *endpoint, now uint32) reading {
 	cost := g.costOf(e, now, g.median.read(), 1)
 	return reading{cost, e.inFlight(), g.weight(e, now), cost >= excludedCost}

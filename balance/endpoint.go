@@ -160,10 +160,9 @@ func (e *endpoint) atLimit(waiting int32) bool {
 func isProbing(samples uint32) bool { return samples%initialSet < probeSamples }
 
 // probeOverdue reports whether e gets one more request although it is at its probe limit. This is
-// so if the time since its last probe exceeds twenty median latencies, or 5 s if this is less. If
-// that time limit is below 100 ms or below two median latencies, the larger of these applies
-// instead. Without this rule, slow responses, or requests from before an ejection, could stop the
-// probes for hours.
+// so if its last probe was longer ago than twenty median latencies, or 5 s if that is less. It must
+// also be longer ago than 100 ms and than two median latencies. Without this rule, slow responses,
+// or requests from before an ejection, could stop the probes for hours.
 func (e *endpoint) probeOverdue(now uint32, median float32) bool {
 	const atLeast = float32(100 * time.Millisecond) // a new endpoint has to connect
 	tooLong := max(min(median*penaltyFactor, float32(maxPenalty)), 2*median, atLeast)
@@ -187,31 +186,31 @@ func (e *endpoint) setFailed(failed bool) (second bool) {
 	return false
 }
 
-// maxMissed is the number of deadlines that an endpoint must miss in a row before they
-// count. From then on, each missed deadline is a failure, the third included.
+// maxMissed is the position in a row of missed deadlines from which each missed deadline counts as
+// a failure. The first two of a row do not count.
 const maxMissed = 3
 
-// missDeadline counts a missed deadline of e. It returns true if the missed deadline counts
-// as a failure. This is the case from the third one in a row.
+// missDeadline counts a missed deadline of e. It returns true if e has now missed at least
+// maxMissed deadlines in a row, so that this deadline counts as a failure.
 func (e *endpoint) missDeadline() bool {
 	row := e.missed.Add(1)
 	e.status.mark()
 	return row >= maxMissed
 }
 
-// penalize records that the latency estimate of e includes a penalty from now on. It starts the
-// average of latencies without penalties, e.unpenalized, at the argument latency. If e already has
-// a penalty, penalize does nothing. The caller adds the penalty to the estimate.
+// penalize records that the latency estimate of e includes a penalty from now on. It sets
+// e.unpenalized, the average of the latencies without penalties, to the argument latency. If e
+// already has a penalty, penalize does nothing. The caller adds the penalty to the estimate.
 func (e *endpoint) penalize(latency time.Duration) {
 	if e.unpenalized.CompareAndSwap(0, math.Float32bits(float32(max(latency, 1)))) {
 		e.status.mark()
 	}
 }
 
-// clearPenalty updates the penalty of e after a response with the given latency. The argument
-// estimated is the current estimate. If it is at most twice the latency, the penalty ends.
-// Otherwise, clearPenalty adds the latency to the average of latencies without penalties. If two
-// responses are concurrent, one of them is ignored.
+// clearPenalty updates the penalty of e after a response. The arguments are the latency of the
+// response and the latency estimate of e. If the estimate is at most twice the latency, the penalty
+// ends. Otherwise clearPenalty adds the latency to the average of latencies without penalties. If
+// two responses are concurrent, one of them is ignored.
 func (e *endpoint) clearPenalty(latency, estimated time.Duration) {
 	old := e.unpenalized.Load()
 	if old == 0 {

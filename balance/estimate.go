@@ -124,9 +124,9 @@ func newDecayCurve(decay float64) decayCurve {
 	return decayCurve{decay, uint32(min(fresh/h, most)), float32(0.689955 * h), float32(0.212812 * h * h)}
 }
 
-// after returns the value of a latency estimate that has aged towards the median. The argument age
-// is the time in ticks. The second result is the share of the old latency that remains, from 0 to
-// 1. The error of this share is at most 2·10⁻⁴.
+// after returns the present value of a latency estimate, which has aged towards the median. The
+// argument age is the time in ticks. The result left is the share of the old latency that remains,
+// from 0 to 1. The error of this share is at most 2·10⁻⁴.
 func (f *decayCurve) after(age, latency, median float32) (now, left float32) {
 	if age <= float32(f.fresh) {
 		decayed := age * (f.slope - age*f.bend)
@@ -201,8 +201,9 @@ func (g *group) refresh(e *endpoint, now uint32, isFirst bool) {
 	}
 }
 
-// appendKnown appends the latency estimate of e to known. The appended estimate is that at
-// the time now, and without a penalty. If e has no sample, appendKnown returns known.
+// appendKnown appends the latency estimate of e to known, aged until the tick now. If the estimate
+// includes a penalty, the average of the latencies without penalties is used instead. If e has no
+// sample, appendKnown returns known unchanged.
 func (g *group) appendKnown(known []knownLatency, e *endpoint, now uint32) []knownLatency {
 	value, age := e.latency.load(now)
 	if value == 0 {

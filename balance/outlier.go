@@ -125,10 +125,10 @@ type successRate struct {
 
 func (s successRate) share() float64 { return float64(s.good) / float64(s.all) }
 
-// outliers returns the rates that are too low, in ascending order, and the mean of all
-// rates. A rate is too low if it is below the mean by more than MinDifference, and by more
-// than stdevFactor standard deviations. For fewer than minEndpoints rates, the results are
-// nil and 0. outliers sorts rates.
+// outliers returns the rates that are too low, in ascending order, and the mean of all rates. A
+// rate is too low if it is below the mean by more than MinDifference, and by more than stdevFactor
+// standard deviations. For fewer than minEndpoints rates, the results are nil and 0. The function
+// sorts the slice in the argument rates.
 func (p OutlierDetection) outliers(rates []successRate) (low []successRate, mean float64) {
 	if len(rates) < minEndpoints {
 		return nil, 0
@@ -285,8 +285,8 @@ func (b *Balancer[Req, Rsp]) eject(n *node[Req, Rsp], cause string) bool {
 	return true
 }
 
-// endEjection is called when the duration of the given ejection of n is over, and ends the
-// ejection. It does nothing if that ejection has already ended.
+// endEjection ends the ejection of n that the argument ejection describes, because its duration is
+// over. It does nothing if that ejection has already ended.
 func (b *Balancer[Req, Rsp]) endEjection(n *node[Req, Rsp], ejection *EjectedError) {
 	reason := n.poll() // calls user code, which must not run with mu held
 	b.mu.Lock()

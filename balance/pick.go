@@ -207,9 +207,9 @@ func (t *comparison) add(e *endpoint) {
 	t.best, t.cost, t.weight, t.inFlight, t.tied = e, its, share, busy, share
 }
 
-// chanceOf returns the first random number for the comparisons of a pick. It makes this number from
-// its argument, from which newWalk also makes the order of the endpoints. The number is independent
-// of this order.
+// chanceOf returns the first random number for the comparisons of a pick. The argument random is
+// the number from which newWalk makes the order of the endpoints. The result is independent of this
+// order.
 func chanceOf(random uint64) uint32 { return uint32(random>>32) ^ uint32(random) }
 
 // nextChance returns the random number that follows c in a linear congruential generator.
@@ -264,10 +264,10 @@ func (g *group) cheapestOf(endpoints []*endpoint, now, chance uint32) found {
 	}
 }
 
-// cheapestKnown compares endpoints with f, the cheapest so far. It returns the cheapest one and the
-// number of endpoints that it has compared. It stops before an endpoint with a cost that only
-// costOf can compute: one that is failing or not trusted, or has an old estimate. It computes costs
-// without calls, so that all values stay in registers.
+// cheapestKnown compares the elements of endpoints with f, the cheapest endpoint so far. It returns
+// the cheapest one and the number of endpoints that it has compared. It stops before an endpoint
+// with a cost that only costOf can compute: one that is failing or not trusted, or has an old
+// estimate. It computes costs without calls, so that all values stay in registers.
 func (g *group) cheapestKnown(endpoints []*endpoint, now uint32, f found) (found, int) {
 	median, fade := g.median.read(), &g.decayCurve
 	fresh, slope, bend := fade.fresh, fade.slope, fade.bend

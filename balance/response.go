@@ -91,9 +91,9 @@ func (x *exchange[Req, Rsp]) Data(int) {
 	}
 }
 
-// End ends the exchange. It records the latency if that was not recorded before, and the
-// result of the response. This is a failure if the classifier reports one for the headers or
-// for the end. A cancellation while the body is read is neither a success nor a failure.
+// End ends the exchange. It records the latency, unless that was done before, and the result of the
+// response. The result is a failure if the classifier reports a failure for the headers or for the
+// end. A cancellation while the body is read is neither a success nor a failure.
 func (x *exchange[Req, Rsp]) End(err error) {
 	stage := x.stage.Swap(finished)
 	if stage == finished {
@@ -121,11 +121,11 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	x.balancer.report(x.node, r)
 }
 
-// observe records a request that ended before its latency was recorded. After a cancellation or a
-// missed deadline, only the elapsed time is known, not the latency. It is recorded if it is longer
-// than the expected latency, or if the response headers were a failure with a penalty. An error of
-// the body that matches layer.ErrNotReady is not recorded. The argument headers is the
-// classification of the response headers, or zero without a response.
+// observe records a request to n that ended before its latency was recorded. After a cancellation
+// or a missed deadline, only the elapsed time is known, not the latency. The elapsed time is
+// recorded as the latency if it is longer than expected, or if the response headers were a failure
+// with a penalty. An error of the body that matches layer.ErrNotReady is not recorded. The argument
+// headers is the classification of the response headers, or zero without a response.
 func (b *Balancer[Req, Rsp]) observe(
 	ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp], headers result,
 ) {
@@ -298,8 +298,8 @@ func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
 	return nil, b.notReady("0 of 0 endpoints ready", nil)
 }
 
-// withCause returns an error that wraps state and resolver. The argument resolver is the
-// last error of the resolver. If it is nil, withCause returns state.
+// withCause returns an error that wraps both arguments. The argument resolver is the last error of
+// the resolver. If resolver is nil, the result is the argument state.
 func withCause(state, resolver error) error {
 	if resolver == nil {
 		return state

@@ -64,11 +64,10 @@ type hashing struct {
 func (h *hashing) joined(e *endpoint) { h.ring.add(e) }
 func (h *hashing) left(e *endpoint)   { h.ring.remove(e) }
 
-// pick returns the endpoint for a request. Without affinity, this is the endpoint that h.other
-// picks. With affinity, it is the first endpoint with room on the ring, from the place of the key.
-// If all endpoints there are full, it is a random endpoint with room. If pick finds neither, it
-// counts the requests in flight again and repeats both searches. If it still finds neither, it
-// returns the endpoint of the key.
+// pick returns the endpoint for a request. Without affinity, h.other picks it. With affinity, it is
+// the first endpoint with room on the ring, from the place of the key. If all endpoints there are
+// full, it is a random endpoint with room. If both searches fail, pick counts the requests in
+// flight again and repeats them. If they fail again, it returns the endpoint of the key.
 func (h *hashing) pick(q query) *endpoint {
 	if !q.hasAffinity {
 		return h.other.pick(q)
@@ -296,15 +295,16 @@ func newRing() *ring {
 
 func newTable(size int) *table { return &table{size, make([]slot, size+leastSlots)} }
 
-// slotOf returns the index of the slot for a point with the place at, which is at·size/2⁶⁴. If this
-// slot is taken, the point is in one of the next slots.
+// slotOf returns the index of the slot for a point, which is at·size/2⁶⁴. The argument at is the
+// place of the point on the ring. If another point has this slot, the point is in one of the next
+// slots.
 func (t *table) slotOf(at uint64) int {
 	i, _ := bits.Mul64(at, uint64(t.size))
 	return int(i)
 }
 
-// find returns the index of the first slot that is empty or has a point at or after the place at.
-// It searches from the slot that slotOf returns for this place.
+// find returns the index of the first slot that is empty, or has a point with a place of at least
+// the argument at. It searches from the slot that slotOf returns for this place.
 func (t *table) find(at uint64) int {
 	i := t.slotOf(at)
 	for i < len(t.slots) && t.slots[i].e.Load() != nil && t.slots[i].at.Load() < at {

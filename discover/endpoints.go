@@ -13,10 +13,10 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Endpoints resolves target with r and returns the sequence of changes of its endpoints. Each
-// endpoint has a service that mk made. An update that changes nothing yields no Change. There is
-// at most one endpoint per address. If the [resolve.ID] at an address changes, one Change removes
-// the old endpoint and adds a new one.
+// Endpoints resolves target with the resolver r and returns the sequence of changes of its
+// endpoints. The function mk makes the service of each endpoint. An update that changes nothing
+// yields no Change. There is at most one endpoint per address. If the [resolve.ID] at an address
+// changes, one Change removes the old endpoint and adds a new one.
 //
 // The sequence ends when ctx ends or the consumer breaks. An error of r is yielded in the field Err
 // of a Change and leaves the endpoints unchanged. [resolve.ErrUnresolvable] removes all endpoints
@@ -114,9 +114,9 @@ func (w *watch[Req, Rsp]) fail(err error) {
 	}
 }
 
-// apply adds, changes and removes members as diff specifies. It collects the changes in w.next, for
-// the method emit to yield. The argument reset reports whether the update listed all endpoints of
-// the target.
+// apply adds, changes and removes members as the argument diff specifies. It collects the changes
+// in w.next, for the method emit to yield. The argument reset reports whether the update listed all
+// endpoints of the target.
 func (w *watch[Req, Rsp]) apply(diff resolve.Diff, reset bool) {
 	w.changed = w.next.Err != nil || diff.Before != diff.After
 	w.next.Err, w.next.Reset, w.next.State = nil, reset, diff.After

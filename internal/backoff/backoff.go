@@ -95,7 +95,7 @@ func Sleep(ctx context.Context, d time.Duration) error {
 }
 
 // Check returns an error that names the invalid field of b, or nil if b is valid. Unlike
-// Validate, it allows a Min or Max of 0, which means the default.
+// [Backoff.Validate], it allows a Min or Max of 0, which means the default.
 func Check(b Backoff) error {
 	full := b.OrDefault()
 	if b.Min != 0 {

@@ -38,9 +38,9 @@ func Parse(t *testing.T, page string) (all []Series) {
 	return all
 }
 
-// Missing returns the queries of a dashboard that select no series, or that use a label
-// that no selected series has. The argument text is the dashboard in JSON, and all has the
-// series. If active is true, series with the value 0 count as missing.
+// Missing returns the queries of a dashboard that select no series, or that use a label that no
+// selected series has. The argument text is the dashboard in JSON. The argument all has the series
+// among which a query selects. If active is true, series with the value 0 count as missing.
 func Missing(t *testing.T, text []byte, all []Series, active bool) (queries []string) {
 	t.Helper()
 	var dashboard struct {

@@ -55,9 +55,9 @@ func bucket(x float64) int {
 	return int(bits>>52)*PerOctave + int(i)
 }
 
-// Quantile returns an estimate of the q-quantile of the counted durations, such as the median if
-// q is 0.5. The result is limited to the range from shortest to longest. For a quantile in the last
-// bucket, Quantile returns the argument longest, because that bucket has no upper bound.
+// Quantile returns an estimate of the q-quantile of the counted durations, such as the median if q
+// is 0.5. The arguments shortest and longest are the limits of the result. For a quantile in the
+// last bucket, Quantile returns the argument longest, because that bucket has no upper bound.
 func (h *Histogram) Quantile(q float64, shortest, longest time.Duration) time.Duration {
 	var total uint64
 	for _, n := range h {

@@ -21,8 +21,8 @@ const (
 // messages are written without a limit.
 const mostMessages = 1000
 
-// New returns a handler that passes at most [Burst] records of each message and level to
-// next in a [Period]. After a Period with suppressed records, it writes one record of the
+// New returns a handler that passes at most [Burst] records of each message and level to the
+// handler next in a [Period]. After a Period with suppressed records, it writes one record of the
 // same level with their number:
 //
 //	WARN repeated message suppressed message="request failed" count=43210

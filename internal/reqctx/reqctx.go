@@ -53,8 +53,8 @@ func New(parent context.Context, d time.Duration, cause error) *Context {
 	return c
 }
 
-// Init initializes c. The context ends when parent ends or Cancel is called. If d > 0, it
-// also ends after d, with the given cause.
+// Init initializes c. The context ends when the context parent ends or Cancel is called. If d > 0,
+// it also ends after d. The cause of this end is the argument cause.
 func (c *Context) Init(parent context.Context, d time.Duration, cause error) {
 	c.parent, c.cause = parent, cause
 	if d <= 0 {
@@ -220,9 +220,9 @@ type linked interface {
 	link() (own *Context, parent context.Context)
 }
 
-// find returns the Context that ctx is or embeds, and nil. If ctx is or embeds a [Wrapper], find
-// continues with the parent of the Wrapper. If find reaches a context of another package, it
-// returns nil and that context.
+// find returns as own the Context that ctx is or embeds. If ctx is or embeds a [Wrapper], find
+// continues with the parent of the Wrapper. If find reaches a context of another package, own is
+// nil, and other is that context. Otherwise other is nil.
 func find(ctx context.Context) (own *Context, other context.Context) {
 	for {
 		l, ok := ctx.(linked)
@@ -342,10 +342,9 @@ func (c *Context) ContextDone(cause error) {
 	c.endLocked(to, cause, false)
 }
 
-// endLocked changes the state of c to the given state, canceled or exceeded, and notifies
-// the watchers of c. The argument limit reports whether c ends because its own deadline has
-// passed. If c had already ended, endLocked does nothing. The caller must hold mu, and
-// endLocked unlocks mu.
+// endLocked ends c and notifies the watchers of c. The argument to is the new state, canceled or
+// exceeded. The argument limit reports whether c ends because its own deadline has passed. If c had
+// already ended, endLocked does nothing. The caller must hold mu, and endLocked unlocks mu.
 func (c *Context) endLocked(to uint32, cause error, limit bool) {
 	old := c.state.Load()
 	// The swap fails if Release ends c at the same time.

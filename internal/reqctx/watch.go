@@ -11,8 +11,8 @@ type Watcher interface {
 	ContextDone(cause error)
 }
 
-// Registration is the registration of a Watcher with a context. The zero value means that
-// no Watcher is registered.
+// Registration is the result of [Watch]. Its method Stop ends the watch. The zero Registration
+// means that no Watcher is registered.
 type Registration struct {
 	ctx  *Context
 	w    Watcher
@@ -88,8 +88,8 @@ type doneChan chan struct{}
 
 func (d doneChan) ContextDone(error) { close(d) }
 
-// done returns the channel of Done. The result old is false if this call has made the
-// channel.
+// done returns the channel that [Context.Done] returns, and makes it if necessary. The result old
+// is false if this call has made the channel.
 func (s *watchers) done() (d doneChan, old bool) {
 	if d, old = s.first[0].(doneChan); old {
 		return d, true
@@ -194,8 +194,8 @@ func derive(ctx context.Context, cancel func()) (stop func() bool) {
 // [Watch] and derived contexts need no goroutine.
 type Wrapper struct{ context.Context } //nolint:containedctx // it is a context
 
-// AfterFunc implements the method that package context looks for in the parent of a derived
-// context.
+// AfterFunc calls f when the context ends. Package context calls AfterFunc for contexts derived
+// from w.
 func (w Wrapper) AfterFunc(f func()) (stop func() bool) { return derive(w.Context, f) }
 
 func (w Wrapper) link() (own *Context, parent context.Context) { return nil, w.Context } //nolint:unparam // see linked

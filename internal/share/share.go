@@ -16,10 +16,9 @@ type source[S any] struct {
 	users int
 }
 
-// Use returns the source of key, and a function that the caller must call once when it no
-// longer uses the source. If the source is not in use, Use calls start, which returns the
-// source and the function that stops it. When the last user calls its function, the source
-// is stopped.
+// Use returns the source of key, and the function leave, which the caller must call once when it no
+// longer uses the source. If the source is not in use, Use calls the function start, which returns
+// the source and the function that stops it. When the last user calls leave, the source is stopped.
 func (g *Group[K, S]) Use(key K, start func() (S, func())) (value S, leave func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

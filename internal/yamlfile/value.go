@@ -276,8 +276,8 @@ func (v Value) Is(kind yaml.Kind, want string) bool {
 	return false
 }
 
-// Into returns a function that parses a scalar by the function parse and stores the result
-// in *field. If parse returns an error, the function adds a mistake with the text of the
+// Into returns a function that parses a scalar by the function parse and stores the result in
+// *field. If parse returns an error, the returned function adds a mistake with the text of the
 // error.
 func Into[T any](field *T, parse func(string) (T, error)) func(Value) {
 	return func(v Value) {
@@ -294,8 +294,8 @@ func Into[T any](field *T, parse func(string) (T, error)) func(Value) {
 	}
 }
 
-// Boolean returns a function that reads true or false into field. It rejects yes, no, on
-// and off, as YAML 1.2 does.
+// Boolean returns a function that reads the value true or false and stores it in *field. The
+// function rejects yes, no, on and off, as YAML 1.2 does.
 func Boolean(field *bool) func(Value) {
 	return Into(field, func(s string) (bool, error) {
 		if s != "true" && s != "false" {

@@ -13,8 +13,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Documents returns the root nodes of the YAML documents in data. It reads at most limit
-// documents.
+// Documents returns the root nodes of the YAML documents in data. The argument limit is the largest
+// number of documents that it reads.
 func Documents(data []byte, limit int) ([]*yaml.Node, error) {
 	var roots []*yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
