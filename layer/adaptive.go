@@ -334,10 +334,10 @@ func (g *adaptiveGate) probe() (began, after time.Duration) {
 // the probe.
 const adaptiveLooks = 8
 
-// giveUp checks the probe that started at began. It ends the probe if no request has finished since
-// the last check, because a probe that makes no progress would keep the limit low. Check number
-// adaptiveLooks always ends the probe. The result ended is true if giveUp ended the probe. The
-// result again is true if giveUp must check the probe again.
+// giveUp checks the probe that started at the time began. It ends the probe if no request has
+// finished since the last check, because a probe that makes no progress would keep the limit low.
+// Check number adaptiveLooks always ends the probe. The result ended is true if giveUp ended the
+// probe. The result again is true if giveUp must check the probe again.
 func (g *adaptiveGate) giveUp(began, now time.Duration) (ended, again bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -20,8 +20,8 @@ import "math"
 // A probe is a short window with the limit (L - min(√L, L/4)) / 2. It measures base, because half
 // of L should cause no queue. A probe runs when the limit is first used, every 50 windows, and when
 // L has fallen to 0.6 of its maximum. If the latency fell in proportion to the limit, inner still
-// has a queue. In this case another probe follows, with half the limit of this one. L becomes at
-// most twice the limit of this probe.
+// has a queue. Then L falls to at most twice the limit of the probe, and the probe continues with
+// half its limit.
 type adaptiveControl struct {
 	policy AdaptivePolicy
 
@@ -158,9 +158,10 @@ func (c *adaptiveControl) giveUp() int64 {
 
 // probed processes the window of a probe. The probe ends if no latency was measured, the limit was
 // not used up, or the limit is at its minimum. Otherwise it continues with half the limit in two
-// cases. If the latency fell in proportion to the limit, inner still has a queue. If the latency of
-// its first window is much longer than base, one measurement may be wrong. When the probe ends,
-// probed updates base if a latency was measured.
+// cases. In the first case the latency fell in proportion to the limit, which means that inner
+// still has a queue. In the second case the latency of the first window is much longer than base,
+// and the measurement may be wrong. When the probe ends, probed updates base if a latency was
+// measured.
 func (c *adaptiveControl) probed(w adaptiveWindow) {
 	c.set(c.limit * max(1-w.droppedShare(), adaptiveShrink))
 	if w.samples == 0 {

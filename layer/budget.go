@@ -164,9 +164,9 @@ func (b *Budget) epochOf(at time.Duration) int64 {
 	return int64(at / (b.ttl / budgetBuckets))
 }
 
-// rotate moves the current bucket, which has the number b.epoch, forward to the number epoch. It
-// does nothing if epoch is not later. It subtracts the counts of expired buckets from b.paidIn and
-// b.withdrawn, which are sums of buckets. The caller must hold mu.
+// rotate advances the current bucket from the number b.epoch to the number in the argument epoch.
+// It does nothing if that number is not higher. It subtracts the counts of expired buckets from
+// b.paidIn and b.withdrawn, which are sums of buckets. The caller must hold mu.
 func (b *Budget) rotate(epoch int64) {
 	if epoch-b.epoch > int64(len(b.buckets)) {
 		b.epoch = epoch - int64(len(b.buckets))

@@ -71,8 +71,8 @@ func (s *cacheShard[K, Req, Rsp]) settle(key K, e *cacheEntry[K, Req, Rsp], keep
 	return true
 }
 
-// drop removes the given entries from the shard. If another entry has replaced one of them
-// for the same key, the other entry remains.
+// drop removes the entries in the argument over from the shard. If another entry has replaced one
+// of them for the same key, the other entry remains.
 func (s *cacheShard[K, Req, Rsp]) drop(over []*cacheEntry[K, Req, Rsp]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,8 +137,8 @@ func (e *cacheEntry[K, Req, Rsp]) note(err error) bool {
 	return closed
 }
 
-// isOver retires the entry if its service returned [ErrClosed], or has been unused for the
-// duration idle. It reports whether it retired the entry.
+// isOver retires the entry if its service returned [ErrClosed], or has been unused for the duration
+// in the argument idle. It reports whether it retired the entry.
 func (e *cacheEntry[K, Req, Rsp]) isOver(now time.Time, idle time.Duration) bool {
 	word := e.Word()
 	switch {
@@ -152,9 +152,9 @@ func (e *cacheEntry[K, Req, Rsp]) isOver(now time.Time, idle time.Duration) bool
 	return now.Sub(e.since) >= idle && e.RetireUnused(word)
 }
 
-// sweep is the goroutine of the cache. At intervals of the length every, it drops services
-// that returned [ErrClosed], and services that were unused for the idle timeout. When the
-// context of the cache ends, sweep drops all services and returns.
+// sweep is the goroutine of the cache. It drops services that returned [ErrClosed], and services
+// that were unused for the idle timeout. The argument every is the interval at which it looks for
+// them. When the context of the cache ends, sweep drops all services and returns.
 func (c *Cache[K, Req, Rsp]) sweep(every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

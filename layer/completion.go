@@ -269,8 +269,8 @@ func (o *options[Rsp]) dropThenEnd(rsp Rsp, err error, to Observer) {
 	o.drop(rsp, err)
 }
 
-// drop discards the response rsp of a Call that failed after it got a response, for example by a
-// panic. It does nothing if err is not nil or rsp is zero.
+// drop discards the response rsp if err is nil and rsp is not zero. This is so if a Call got a
+// response and then did not return it, for example because of a panic.
 func (o *options[Rsp]) drop(rsp Rsp, err error) {
 	if err == nil && !reflect.ValueOf(&rsp).Elem().IsZero() {
 		o.discard(rsp)

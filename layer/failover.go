@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// Failover returns a service that sends requests to primary. Requests go to fallback if primary has
-// not been ready for the duration in the argument after. If after is 0, they go there at once.
+// Failover returns a service that sends requests to the service primary. If primary has been
+// unready for the duration in the argument after, they go to the service fallback. If this duration
+// is 0, they go there as soon as primary rejects a request.
 //
 // Admission: each request goes to primary first, because that shows when primary has recovered. A
 // request that primary rejects goes to fallback if primary has been unready for that duration, or
@@ -25,8 +26,8 @@ import (
 // [ErrNotReady]. Its cause is the rejection by primary. If that rejection matches [ErrClosed], the
 // cause is the rejection by fallback instead.
 //
-// Cost: an atomic load while primary is ready; otherwise two clock readings and a
-// rejection. It panics if a service is nil or after is negative.
+// Cost: an atomic load while primary is ready; otherwise two clock readings and a rejection. A nil
+// service or a negative duration panics.
 func Failover[Req, Rsp any](primary, fallback Service[Req, Rsp], after time.Duration, opts ...Option[Rsp]) Service[Req, Rsp] {
 	check(primary != nil && fallback != nil, "Failover: nil service")
 	checkAtLeast("Failover: after", after, 0)
@@ -92,9 +93,9 @@ func (s *failover[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return rsp, err
 }
 
-// callFallback is called when primary rejected req with the error rejection. It sends req to
-// fallback if primary has been unready for the time s.after, or if rejection matches ErrClosed.
-// Otherwise, or if ctx has ended, it returns the argument rejection.
+// callFallback sends req to fallback after primary has rejected it with the error in the argument
+// rejection. It does so if primary has been unready for the time s.after, or if that error matches
+// ErrClosed. Otherwise, or if ctx has ended, it returns the error.
 func (s *failover[Req, Rsp]) callFallback(ctx context.Context, req Req, rejection error) (Rsp, error) {
 	var zero Rsp
 	if ctx.Err() != nil {

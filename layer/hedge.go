@@ -97,8 +97,9 @@ func (p HedgePolicy[Req]) fixed() bool { return p.MinDelay == p.MaxDelay }
 // Body: no copy is sent while the request body is being read, see [HedgePolicy]. The context of
 // the returned response ends with the response, see [WithCompletion].
 //
-// Errors: if the copy does not succeed, the result of the first attempt is returned. If that is
-// a rejection although a copy was sent, the error does not match [ErrNotReady].
+// Errors: if the copy does not succeed, Hedge returns the result of the first attempt. If the first
+// attempt was rejected, but a copy was sent and not rejected, the error does not match
+// [ErrNotReady].
 //
 // Cost: a timer and one allocation; a goroutine only for a copy. The first attempt runs on the
 // caller's goroutine, so Call waits until it returns, even if the copy has won. Each request
@@ -419,9 +420,8 @@ func (r *hedgeRace[Req, Rsp]) prepare(c *hedgeAttempt[Req, Rsp]) bool {
 	return true
 }
 
-// explain adds a record about the copy to the Explanation of the request. If the argument
-// skipped is empty, the record says that a copy is sent. Otherwise the record says that no
-// copy is sent, and has the reason skipped.
+// explain adds a record about the copy to the Explanation of the request. The argument skipped is
+// the reason why no copy is sent. If it is "", the record says that a copy is sent.
 func (r *hedgeRace[Req, Rsp]) explain(skipped string) {
 	to := r.ctx.hints.Explanation
 	if to == nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// IdleTimeout limits the time for which one Read of a response body may wait. The time
-// between two Reads does not count, so slow readers are not affected. Use [Timeout] to
-// limit the time of bodies that are not read at all.
+// IdleTimeout limits the time for which one Read of a response body may wait. The argument after is
+// the limit. The time between two Reads does not count, so slow readers are not affected. Use
+// [Timeout] to limit the time of bodies that are not read at all.
 //
 // Admission: every request is admitted. Ready is forwarded without a limit.
 //
@@ -27,8 +27,8 @@ import (
 //
 // Cost: one allocation, and a timer that each Read sets and stops.
 //
-// If after is 0, or the response type has no such field Body, the layer does nothing. It
-// panics if after is negative.
+// If the limit is 0, or the response type has no such field Body, the layer does nothing. A
+// negative limit panics.
 func IdleTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("IdleTimeout", after, 0)
 	o := newOptions(opts)

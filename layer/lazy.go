@@ -14,7 +14,7 @@ import (
 //
 // Admission: the made service decides. Ready makes the service, then waits for it.
 //
-// Cancellation: a request whose context has ended does not make the service. It is rejected.
+// Cancellation: a request is rejected, and does not make the service, if its context has ended.
 //
 // Body: not touched.
 //

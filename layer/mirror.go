@@ -291,9 +291,9 @@ func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
 
 // TeeBody returns a body that stores up to limit of the bytes that are read from body. Use it in
 // the method TeeRequest of an [Editor]. The new body calls the function done once, on the goroutine
-// that calls Read or Close. If the body was read to its end, ok is true and kept has all bytes. The
-// function may retain the slice kept. ok is false if the body is larger than limit, a Read failed,
-// or the body was closed early.
+// that calls Read or Close. If the body was read to its end, the argument kept of done has all
+// bytes and ok is true. The function may retain this slice. If the body is larger than limit, a
+// Read failed, or the body was closed early, ok is false.
 //
 // The argument size is the declared length of the body, or negative if it is unknown. A
 // body is complete when size bytes were read, even if Read has not returned io.EOF yet. A

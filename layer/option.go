@@ -78,8 +78,8 @@ func checkPolicy(p interface{ Validate() error }) {
 	}
 }
 
-// checkAtLeast panics if n is below least or is NaN. The message of the panic contains
-// name, the name of the checked argument.
+// checkAtLeast panics if n is below the argument least or is NaN. The message of the panic contains
+// the argument name, which is the name of the checked argument.
 func checkAtLeast[N int | int64 | float64 | time.Duration](name string, n, least N) {
 	if n >= least {
 		return
@@ -99,8 +99,9 @@ func acquire(n *atomic.Int64, max int64) bool {
 	}
 }
 
-// awaitRoom waits until room returns true and next is ready. It calls room again whenever freed is
-// notified. The method Ready of a layer with a limit calls awaitRoom.
+// awaitRoom waits until the function room returns true and the service next is ready. It calls room
+// again whenever the Broadcast freed wakes it. The method Ready of a layer with a limit calls
+// awaitRoom.
 func awaitRoom[Req, Rsp any](ctx context.Context, freed *notify.Broadcast, room func() bool, next Service[Req, Rsp]) error {
 	for {
 		if err := freed.Wait(ctx, room); err != nil {

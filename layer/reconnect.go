@@ -237,9 +237,9 @@ func (r *reconnect[Req, Rsp]) failure(since time.Time, cause error) {
 	r.cause = cause
 }
 
-// drop removes link, which returned cause, an error that matches [ErrClosed]. The next caller then
-// connects. If link served no request and lasted for less than the longest backoff, drop counts it
-// as a failed connect. Then the backoff applies.
+// drop removes the connection link. The argument cause is the error that the connection returned,
+// which matches [ErrClosed]. The next caller then connects. If link served no request and lasted
+// for less than the longest backoff, drop counts it as a failed connect. Then the backoff applies.
 func (r *reconnect[Req, Rsp]) drop(link *reconnectLink[Req, Rsp], cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

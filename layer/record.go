@@ -68,7 +68,7 @@ func (r *Record) SetRoute(name string) { r.set(func(f *Facts) { f.Route = name }
 // SetErr reports the error for which the client gets an error response.
 func (r *Record) SetErr(err error) { r.set(func(f *Facts) { f.Err = err }) }
 
-// AddAttempt reports that a request was sent to endpoint, which belongs to target.
+// AddAttempt reports that a request was sent to an endpoint of the target with the name target.
 // Balancers call it.
 func (r *Record) AddAttempt(target string, endpoint netip.AddrPort) {
 	if r != nil {

@@ -276,8 +276,8 @@ func (s *retrying[Req, Rsp]) decide(got attemptResult[Rsp]) (pause time.Duration
 	return pause, noSkip, true
 }
 
-// isFinal reports whether another attempt would be rejected too, because rejection matches
-// [ErrClosed] or [ErrFailFast].
+// isFinal reports whether another attempt would be rejected too, because the argument rejection
+// matches [ErrClosed] or [ErrFailFast].
 func isFinal(rejection error) bool {
 	return errors.Is(rejection, ErrClosed) || errors.Is(rejection, ErrFailFast)
 }
@@ -432,8 +432,9 @@ type attemptResult[Rsp any] struct {
 
 func (a attemptResult[Rsp]) rejected() bool { return a.Err != nil && errors.Is(a.Err, ErrNotReady) }
 
-// evaluate returns the result of an attempt that returned rsp and err. If the trailers of
-// rsp may report a failure that can be retried, it waits for them.
+// evaluate returns the outcome of an attempt that returned rsp and err, and the response for the
+// caller. If the trailers of rsp may report a failure that can be retried, evaluate first waits for
+// them.
 func (r *retry[Req, Rsp]) evaluate(a *attempt, replay Replay[Req], attempts int, rsp Rsp, err error) attemptResult[Rsp] {
 	got := attemptResult[Rsp]{Outcome[Rsp]{Response: rsp, Err: err, Ended: err == nil && r.whole}, rsp}
 	if err != nil || got.Ended || !a.retries || attempts >= r.policy.MaxAttempts {

@@ -81,10 +81,10 @@ var polled = func() context.Context {
 	return ctx
 }()
 
-// ReadyWhile calls svc.Ready with a context that ends when ctx or life ends, and returns the
-// result. The caller must check afterwards whether life has ended. When life ends, the cause of
-// that context is [context.Canceled], not the cause of life. Otherwise svc could return a cause
-// that matches [ErrClosed] although svc is not closed.
+// ReadyWhile calls svc.Ready with a new context that ends when the context ctx or the context life
+// ends, and returns the result. The caller must check afterwards whether life has ended. When life
+// ends, the cause of the new context is [context.Canceled], not the cause of life. Otherwise svc
+// could return a cause that matches [ErrClosed] although svc is not closed.
 func ReadyWhile[Req, Rsp any](ctx, life context.Context, svc Service[Req, Rsp]) error {
 	if ctx.Err() != nil {
 		return svc.Ready(ctx)

@@ -59,8 +59,9 @@ func (s Stack[Req, Rsp]) Service(leaf Service[Req, Rsp]) Service[Req, Rsp] {
 	return st
 }
 
-// same reports whether above and below are the same service. They are if a layer does nothing and
-// returns its inner service. It returns false for types that cannot be compared, such as functions.
+// same reports whether the arguments below and above are the same service. This is so if a layer
+// does nothing and returns its inner service. The result is false for types that cannot be
+// compared, such as functions.
 func same[Req, Rsp any](below, above Service[Req, Rsp]) bool {
 	return reflect.ValueOf(below).Comparable() && below == above
 }

@@ -24,14 +24,14 @@ func (s Stack[Req, Rsp]) IdleTimeout(after time.Duration) Stack[Req, Rsp] {
 	return s.With("idle_timeout", IdleTimeout[Req](after, s.opts...))
 }
 
-// DeadlineFromRequest adds a [DeadlineFromRequest] layer, which applies the deadline that read
-// finds in a request.
+// DeadlineFromRequest adds a [DeadlineFromRequest] layer, which limits each request to the time
+// that the function read returns for it.
 func (s Stack[Req, Rsp]) DeadlineFromRequest(read func(Req) (left time.Duration, ok bool)) Stack[Req, Rsp] {
 	return s.With("deadline_in", DeadlineFromRequest(read, s.opts...))
 }
 
-// DeadlineToRequest adds a [DeadlineToRequest] layer, which stores the remaining time minus margin
-// in each request, by the function write.
+// DeadlineToRequest adds a [DeadlineToRequest] layer. It passes the remaining time minus margin to
+// the function write, which returns a copy of the request with this time.
 func (s Stack[Req, Rsp]) DeadlineToRequest(write func(Req, time.Duration) Req, margin time.Duration) Stack[Req, Rsp] {
 	return s.With("deadline_out", DeadlineToRequest(write, margin, s.opts...))
 }

@@ -28,7 +28,7 @@ import (
 // Cost: one allocation and one clock reading. If a layer below calls Done of the context,
 // the request also needs a timer and a channel.
 //
-// If after is 0, the layer does nothing. A negative value panics.
+// If the argument after is 0, the layer does nothing. A negative value panics.
 func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("Timeout", after, 0)
 	o := newOptions(opts)
@@ -55,7 +55,7 @@ func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, 
 //
 // Cost: as for [Timeout].
 //
-// If after is 0, the layer does nothing. A negative value panics.
+// If the argument after is 0, the layer does nothing. A negative value panics.
 func ResponseHeaderTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("ResponseHeaderTimeout", after, 0)
 	o := newOptions(opts)

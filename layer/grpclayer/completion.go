@@ -78,8 +78,9 @@ func (s *stream) finished(err error) {
 	})
 }
 
-// reportEndTo arranges that the OnFinish options of the caller are called when the stream
-// ends. If gRPC has finished the stream already, reportEndTo calls them at once.
+// reportEndTo arranges that the OnFinish options in resultOpts, which come from the caller, are
+// called when the stream ends. If gRPC has finished the stream already, reportEndTo calls them at
+// once.
 func (s *stream) reportEndTo(resultOpts []grpc.CallOption) {
 	s.mu.Lock()
 	s.resultOpts = resultOpts

@@ -87,8 +87,8 @@ func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, e
 }
 
 // awaitReady calls Connect of the gRPC connection and waits until the connection is established. It
-// returns an error if connecting fails or limit ends. If the state is Idle after Connect, the
-// connection was established and then lost. In this case awaitReady returns errLost.
+// returns an error if connecting fails or the context limit ends. If the state is Idle after
+// Connect, the connection was established and then lost. In this case awaitReady returns errLost.
 func (l *controlLink) awaitReady(limit context.Context) error {
 	l.cc.Connect()
 	for {

@@ -161,9 +161,9 @@ type statusWriter interface {
 // ended the stream.
 var handlerReturned = status.New(codes.OK, "") //nolint:gochecknoglobals // never modified
 
-// limit returns ss with its context replaced by ctx, the context of the layers. If a layer has set
-// a limit, ctx and the context of ss have different Done channels. In this case the stream also
-// ends when ctx ends.
+// limit returns ss with ctx, the context of the layers, in place of its own context. It finds out
+// whether a layer has set a time limit by comparing the Done channels of both contexts. If a layer
+// has set one, the stream also ends when ctx ends.
 func limit(ctx context.Context, ss grpc.ServerStream) *limitedStream {
 	l := &limitedStream{ServerStream: ss, ctx: ctx}
 	wire, ok := grpc.ServerTransportStreamFromContext(ctx).(statusWriter)

@@ -42,10 +42,10 @@ func stacks() []byte {
 	}
 }
 
-// checkLeaks returns an error if a goroutine runs that is not in before. The error has the stack of
-// one such goroutine. If background is true, the layer or service under test has goroutines that
-// end with its context. The context has just ended, so checkLeaks waits for a second before it
-// checks.
+// checkLeaks returns an error if a goroutine runs that is missing in the argument before, an
+// earlier result of goroutines. The error has the stack of one such goroutine. If background is
+// true, the layer or service under test has goroutines that end with its context. The context has
+// just ended, so checkLeaks waits for a second before it checks.
 func checkLeaks(before map[string]string, background bool) error {
 	if background {
 		time.Sleep(time.Second)
@@ -57,7 +57,8 @@ func checkLeaks(before map[string]string, background bool) error {
 	return nil
 }
 
-// startedSince returns the stacks of the goroutines in this bubble that are not in before.
+// startedSince returns the stacks of the goroutines in this bubble that are missing in the argument
+// before, an earlier result of goroutines.
 func startedSince(before map[string]string) (stacks []string) {
 	for number, stack := range goroutines() {
 		if _, old := before[number]; !old {

@@ -9,9 +9,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// closedFinal closes the service and checks that Ready and Call return ErrClosed, for
-// callers that wait at this time and for later ones. It also checks that calls in flight
-// continue.
+// closedFinal closes the service and checks that Ready and Call return ErrClosed. It checks the
+// callers that wait when the service is closed, and later callers. It also checks that calls in
+// flight continue.
 func closedFinal[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	inFlight, queued := r.callsBeforeClose()
@@ -43,8 +43,8 @@ func closedFinal[Req, Rsp any](e env[Req, Rsp]) {
 	}
 }
 
-// callsBeforeClose makes the service unready before a check closes it. It returns the calls
-// that are in flight, and those that wait in the queue if there is one.
+// callsBeforeClose makes the service unready before a check closes it. For a layer it also starts
+// calls. It returns those in flight, and those that wait in the queue if there is one.
 func (r *rig[Req, Rsp]) callsBeforeClose() (inFlight, queued []*probe[Req, Rsp]) {
 	if !r.isLayer() {
 		if r.fills {
@@ -207,8 +207,8 @@ func (r *rig[Req, Rsp]) checkOpen(open []*probe[Req, Rsp], before int) {
 	}
 }
 
-// endBodies ends the response bodies of the calls in open as end specifies. It checks that
-// the bodies and contexts of the inner service end as well.
+// endBodies ends the response bodies of the calls in the argument open, in the way that the
+// argument end describes. It checks that the bodies and contexts of the inner service end as well.
 func endBodies[Req, Rsp any](r *rig[Req, Rsp], open []*probe[Req, Rsp], end bodyEnd, cancel context.CancelCauseFunc) {
 	for _, p := range open {
 		switch end.reads { //nolint:exhaustive // nothing is read otherwise
@@ -242,8 +242,8 @@ func endBodies[Req, Rsp any](r *rig[Req, Rsp], open []*probe[Req, Rsp], end body
 	synctest.Wait()
 }
 
-// checkInnerEnd checks that the body and the context of the inner service have ended as end
-// specifies.
+// checkInnerEnd returns an error unless the body and the context of the inner service have ended in
+// the way that the argument end describes.
 func (p *probe[Req, Rsp]) checkInnerEnd(end bodyEnd) error {
 	ctx, _, body := p.inner()
 	switch {

@@ -30,8 +30,8 @@ type env[Req, Rsp any] struct {
 	rejected *rejected[Req, Rsp]
 }
 
-// rejected has the rejected calls of a check. They are checked again at the end of the
-// check, because a layer may change the requests or serve them later.
+// rejected has the rejected calls of a check. At the end of the check, checkAgain finds a call that
+// was served later or that has a changed request.
 type rejected[Req, Rsp any] struct {
 	mu    sync.Mutex
 	calls []rejectedCall[Req, Rsp]

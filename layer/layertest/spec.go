@@ -196,8 +196,8 @@ func checkFactory[T any](name string, factory func(int) T) error {
 	return nil
 }
 
-// orDefault returns factory if it is not nil. Otherwise it returns usual, the default factory. If
-// usual makes messages of another type than T, it returns nil.
+// orDefault returns the function factory if it is not nil. Otherwise it returns the function usual,
+// which is the default factory. If usual makes messages of another type than T, it returns nil.
 func orDefault[T, U any](factory func(int) T, usual func(int) U) func(int) T {
 	if factory != nil {
 		return factory

@@ -111,10 +111,10 @@ func canceledError(ctx context.Context, at string) error {
 	return &layer.Error{Layer: at, Kind: layer.ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx)}
 }
 
-// serveNext calls svc with the connection next. This is conn, or a wrapper of conn that first
-// returns the bytes that a peek has read. serveNext resets the connection if svc is nil, or if svc
-// rejects next after bytes were read. The error is then not a rejection. The argument at is the
-// name of the layer for errors.
+// serveNext calls svc with the argument next. This connection is conn, or a wrapper of conn that
+// first returns the bytes that a peek has read. serveNext resets the connection if svc is nil, or
+// if svc rejects it after bytes were read. The error is then not a rejection. The argument at is
+// the name of the layer for errors.
 func serveNext(ctx context.Context, at string, svc Server, conn, next net.Conn) (ByteCount, error) {
 	if svc == nil {
 		reset(next)
@@ -226,11 +226,11 @@ func WithDetectTimeout(d time.Duration) DetectOption {
 	return func(o *detectOptions) { o.timeout = d }
 }
 
-// WithSkipDetect excludes the connections for which skip returns true from detection. An
-// example is a connection to a port on which the server sends first; see [OriginalDst].
-// [Detect] treats an excluded connection as opaque, and [DetectTLS] treats it as cleartext.
-// [DetectTransport] and [ProxyProtocol] read no header from it. The function skip is called
-// once for each connection and must not block. A nil skip excludes no connection.
+// WithSkipDetect excludes the connections for which the function skip returns true from detection.
+// An example is a connection to a port on which the server sends first; see [OriginalDst]. [Detect]
+// treats an excluded connection as opaque, and [DetectTLS] treats it as cleartext.
+// [DetectTransport] and [ProxyProtocol] read no header from it. The function skip is called once
+// for each connection and must not block. If it is nil, no connection is excluded.
 func WithSkipDetect(skip func(ctx context.Context, conn net.Conn) bool) DetectOption {
 	return func(o *detectOptions) { o.skip = skip }
 }

@@ -21,10 +21,10 @@ type TLSServers struct {
 	Cleartext   Server // connections without TLS
 }
 
-// DetectTLS returns a [Server] that reads the ClientHello of each client. If local returns
-// true for the server name in it (SNI, in lower case), DetectTLS terminates TLS with cfg and
-// passes the connection to Terminate. [TLSState] then returns the client certificate.
-// [MatchServerName] returns a function for local. A nil local accepts no name. With a nil
+// DetectTLS returns a [Server] that reads the ClientHello of each client. It passes the server name
+// in it (SNI, in lower case) to the function local. If local returns true, DetectTLS terminates TLS
+// with cfg and passes the connection to Terminate. [TLSState] then returns the client certificate.
+// [MatchServerName] returns a function for local. If local is nil, no name is accepted. With a nil
 // cfg each handshake fails.
 //
 // It reads up to 8,192 bytes. TLS without a server name in these bytes goes to Passthrough.
@@ -76,8 +76,9 @@ type detectTLS struct {
 	cfg   *tls.Config
 }
 
-// peekHello waits until a client has sent its ClientHello or other bytes. It returns the bytes, and
-// a connection that returns them again. The error is that of peekFirst.
+// peekHello waits until a client has sent its ClientHello or other bytes. The argument within is
+// the longest wait. It returns the bytes, and a connection that returns them again. The error is
+// that of peekFirst.
 func peekHello(ctx context.Context, conn net.Conn, within time.Duration) (first []byte, next net.Conn, err error) {
 	enough := func(seen []byte) bool {
 		_, err := parseServerName(seen)
@@ -109,9 +110,9 @@ func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (ByteCount, error) 
 	return d.terminate(ctx, next)
 }
 
-// pass passes a connection to Passthrough. It is called if the connection uses TLS
-// without a server name, or with a name for which local returns false. If Passthrough is
-// nil, it resets the connection and returns an error with the name.
+// pass passes a connection to the server Passthrough. The TLS of the connection has no server name,
+// or a name for which the function local returns false. If Passthrough is nil, pass resets the
+// connection and returns an error with the name.
 func (d *detectTLS) pass(ctx context.Context, conn, next net.Conn, name string) (ByteCount, error) {
 	if d.to.Passthrough == nil {
 		reset(next)

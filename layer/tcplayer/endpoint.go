@@ -93,8 +93,9 @@ type attempt struct {
 	err  error
 }
 
-// attempt connects for a Call and sends the result to out. If the Call has ended before (done is
-// closed), it closes the connection. The argument trial is true if the attempt is a probe.
+// attempt connects for a Call and sends the result to the channel out. If the channel done is
+// closed, because the Call has ended, attempt closes the connection. The argument trial is true if
+// the attempt is a probe.
 func (e *Endpoint) attempt(trial bool, out chan<- attempt, done <-chan struct{}) {
 	conn, err := e.connect(trial)
 	select {

@@ -11,9 +11,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// OnError returns a layer that calls report when the Call of the server below it returns
-// an error. The arguments are the context, the connection and the error. Put it below
-// [Transparent], so that [OriginalDst] returns the destination of the connection. The
+// OnError returns a layer that calls the function report when the Call of the server below it
+// returns an error. The arguments are the context, the connection and the error. Put the layer
+// below [Transparent], so that [OriginalDst] returns the destination of the connection. The
 // function report runs on the goroutine of Call. [ErrorKind] classifies the error.
 //
 // Admission, cancellation, body and errors: as in the server below. Cost: the call of report. A nil

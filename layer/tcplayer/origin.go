@@ -51,16 +51,15 @@ func FixedDst(dst netip.AddrPort) Origin {
 // accepted it.
 var ErrLoop = errors.New("loop")
 
-// Transparent returns a [Server] that calls the Origin for each connection, and passes
-// the resulting connection to next. LocalAddr and [OriginalDst] of this connection return
-// the original destination. [Forward] passes this destination as the field Server of its
-// [Request].
+// Transparent returns a [Server] that calls the Origin for each connection, and passes the
+// resulting connection to the server next. LocalAddr and [OriginalDst] of this connection return
+// the original destination. [Forward] passes this destination as the field Server of its [Request].
 //
 // Forwarding to the listener itself would loop. A destination is the listener if it has the
-// listener's port and an address of this machine. Such a connection goes to direct. It is
-// reset if direct is nil.
+// listener's port and an address of this machine. Such a connection goes to the server direct. If
+// that is nil, the connection is reset.
 //
-// Admission: next or direct decides. Ready is forwarded to next.
+// Admission: the chosen server, next or direct, decides. Ready is forwarded to next.
 //
 // Cancellation: ctx is passed to the Origin and to the server.
 //

@@ -131,7 +131,7 @@ func parseProxyV2(b []byte) (proxyHeader, error) {
 }
 
 // withAddresses returns h with the addresses in body. The body begins with the IP addresses of the
-// client and the server, of width bytes each. Their ports follow.
+// client and the server. The argument width is the length of each in bytes. Their ports follow.
 func (h proxyHeader) withAddresses(body []byte, width int) (proxyHeader, error) {
 	if len(body) < 2*width+4 {
 		return proxyHeader{}, fmt.Errorf("%d bytes are too few for two addresses", len(body))

@@ -70,8 +70,9 @@ func acceptBackoff() backoff.Backoff {
 	return backoff.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
 }
 
-// accept waits until svc is ready and then accepts connections. It returns nil when ctx has
-// ended, or the error of Ready or of Accept.
+// accept waits until the server is ready and then accepts connections from l. The argument serving
+// is the context with which they are served. accept returns nil when ctx has ended, or the error of
+// Ready or of Accept.
 func (s *server) accept(ctx, serving context.Context, l net.Listener) error {
 	pause := acceptBackoff()
 	if err := s.await(ctx); err != nil {
@@ -175,8 +176,8 @@ func (s *server) call(ctx context.Context, conn net.Conn) (_ ByteCount, err erro
 	return s.svc.Call(ctx, conn)
 }
 
-// drain waits until all connections are closed. If some are still open after the shutdown
-// timeout, it calls cancel to cancel them, and waits until they are closed too. It then
+// drain waits until all connections are closed. If some are still open after the shutdown timeout,
+// it cancels their context by the function cancel, and waits until they are closed too. It then
 // returns an error with their number. Otherwise it returns nil.
 func (s *server) drain(cancel context.CancelCauseFunc) error {
 	over := make(chan struct{})

@@ -34,13 +34,13 @@ func (i *Identity) Server(alpn ...string) *tls.Config {
 	}
 }
 
-// Client returns a TLS 1.3 config for connections to a server that must prove the identity
-// peer, a DNS-like name or a URI. The client sends serverName as SNI. An empty serverName
-// means peer, if peer is DNS-like. The client sends the certificate of this identity if the
-// server requests it.
+// Client returns a TLS 1.3 config for connections to a server that must prove the identity peer, a
+// DNS-like name or a URI. The client sends serverName as SNI. If serverName is empty and the
+// identity peer is DNS-like, the client sends that as SNI. The client sends the certificate of this
+// identity if the server requests it.
 //
-// If the server does not prove peer, the handshake fails with a [layer.Error]. It matches
-// [ErrPeerIdentity] and has the expected and the actual identity. The handshake also fails
+// If the server does not prove the identity peer, the handshake fails with a [layer.Error]. It
+// matches [ErrPeerIdentity] and has the expected and the actual identity. The handshake also fails
 // if the server requests a certificate and this identity has no valid one.
 //
 // The arguments alpn are the offered protocols. The config may be cloned, but
