@@ -21,9 +21,9 @@ type adminPage struct {
 	draining atomic.Bool
 }
 
-// newAdmin returns the handler of the admin address of g. hosts are the host names by which
-// a browser may open the web page. loaded reports whether the gateway has loaded its
-// configuration.
+// newAdmin returns the handler of the admin address of g. The argument hosts contains the
+// host names by which a browser may open the web page. The argument loaded reports whether
+// the gateway has loaded its configuration.
 func newAdmin(g *gateway, hosts []string, loaded func() bool) *adminPage {
 	a := &adminPage{ServeMux: http.NewServeMux(), page: view.New(view.Config{
 		Registry: g.tap, Title: "gateway", Hosts: hosts, Describe: func() layer.Node { return g.describe() },

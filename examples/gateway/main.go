@@ -77,8 +77,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 }
 
 // serveFile implements the command "run". It serves the configuration at path until ctx
-// ends. When it accepts connections, it prints the addresses of the listeners. After the
-// end of ctx, it waits for open requests, at most for the drain timeout.
+// ends. It prints the addresses of the listeners as soon as they accept connections. After
+// the end of ctx, it waits for open requests, at most for the drain timeout.
 func serveFile(ctx context.Context, path string, stdout io.Writer, log *slog.Logger) error {
 	c, err := config.Load(path)
 	if err != nil {

@@ -199,8 +199,8 @@ func direct(d *config.DirectResponse) httplayer.Service {
 }
 
 // redirectHere returns a service that redirects each request to the URL of the request
-// itself. It is for a redirect that would not change the URL. Package profiles sends no
-// such redirect, but the Gateway API requires it.
+// itself, with the status of the argument to. Package profiles does not redirect a request
+// to its own URL, but the Gateway API requires it.
 func redirectHere(to *config.RequestRedirect) httplayer.Service {
 	return layer.Func[*http.Request, *http.Response](func(_ context.Context, req *http.Request) (*http.Response, error) {
 		here := *req.URL

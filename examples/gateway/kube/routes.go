@@ -313,9 +313,9 @@ func timeouts(rule *Rule, route object) error {
 	return nil
 }
 
-// filter adds the filter f, which belongs to a rule of r, to route. If f has an invalid
-// reference, it sets resolved to the condition ResolvedRefs with the status False. It
-// returns an error if f is not supported.
+// filter adds the filter f, which belongs to a rule of r, to the argument route. If f has
+// an invalid reference, it sets *resolved to the condition ResolvedRefs with the status
+// False. It returns an error if f is not supported.
 func (t *translation) filter(r *Route, f Filter, route object, resolved *Condition) error {
 	field := strings.ToLower(f.Type[:min(1, len(f.Type))]) + f.Type[min(1, len(f.Type)):]
 	switch {

@@ -37,8 +37,8 @@ type Result struct {
 	Statuses []Status
 }
 
-// Unusable has the addresses and rules of the objects that the gateway cannot use. The
-// values of the maps are the reasons.
+// Unusable has the addresses at which the gateway cannot listen, and the rules that
+// package config rejects. The values of the maps are the reasons.
 type Unusable struct {
 	Addresses map[string]string // addresses at which the gateway cannot listen
 
@@ -116,7 +116,7 @@ func (t *translation) run() (*Result, error) {
 	return &Result{Config: c, Text: text, Files: t.files, Statuses: t.statuses}, nil
 }
 
-// config returns the whole configuration with the fields of a configuration file. It sorts
+// config returns the whole configuration, in the form of a configuration file. It sorts
 // the routes by their rank.
 func (t *translation) config() object {
 	listeners, services := make([]object, 0, len(t.ports)), make([]object, 0, len(t.backends))
