@@ -95,8 +95,8 @@ func (h *Handler) Shutdown() {
 	}
 }
 
-// get registers the handler serve for GET and HEAD requests with the given path. Requests
-// with other methods get the response 405.
+// get registers the argument serve as the handler of GET and HEAD requests with the given
+// path. Requests with other methods get the response 405.
 func (h *Handler) get(path string, serve http.Handler) {
 	h.mux.Handle(path, only(serve, http.MethodGet, http.MethodHead))
 }

@@ -15,7 +15,7 @@ import (
 type cache[K comparable, Req, Rsp any] struct{ main, overflow *layer.Cache[K, Req, Rsp] }
 
 // cacheSize is the number of services that a cache keeps for the full idle timeout.
-// overflowIdle is the idle timeout of further services.
+// overflowIdle is the idle timeout of all other services.
 const (
 	cacheSize    = 1000
 	overflowIdle = time.Second

@@ -68,10 +68,10 @@ func (in *Inbound) redirected() tcplayer.Server {
 		Service(in.terminate(tcplayer.TLSServers{Terminate: detected, Passthrough: passthrough, Cleartext: detected}))
 }
 
-// terminate returns a server that terminates TLS for the server name of the proxy. A
-// connection with this TLS goes to the server to.Terminate, other TLS to to.Passthrough,
-// and cleartext to to.Cleartext. If the proxy has no identity, terminate returns
-// to.Cleartext.
+// terminate returns a server that terminates TLS for the server name of the proxy. The
+// argument to has the servers for connections with this TLS (Terminate), with other TLS
+// (Passthrough) and in cleartext (Cleartext). If the proxy has no identity, terminate
+// returns the server for cleartext.
 func (in *Inbound) terminate(to tcplayer.TLSServers) tcplayer.Server {
 	if in.Identity == nil {
 		return to.Cleartext

@@ -183,8 +183,8 @@ func (in *Inbound) admit(ctx context.Context, policy *portPolicy, open *openConn
 	return nil
 }
 
-// unauthorized returns the error of a connection to dst that a policy denies. server is
-// the resource of this policy.
+// unauthorized returns the error of a connection to dst that a policy denies. The argument
+// server identifies the resource that specifies this policy.
 func unauthorized(dst netip.AddrPort, server meters.Resource) error {
 	return &layer.Error{Layer: "policy", Endpoint: dst.String(), Err: &httplayer.StatusError{
 		Code: http.StatusForbidden, Reason: fmt.Sprintf("unauthorized connection on %s/%s", server.Kind, server.Name),

@@ -191,8 +191,8 @@ func (m *Meters) retryFamilies(prefix string) retryFamilies {
 // retries has the series of the retries of one route.
 type retries struct{ requests, successes, limited, overflow counter }
 
-// now returns the series of the retries with the labels l. They are exported at once,
-// with the value 0.
+// now returns the series, with the labels l, in which retries are counted. They are
+// exported at once, with the value 0.
 func (f retryFamilies) now(l labelSet) *retries {
 	return &retries{
 		counter{f.requests.now(l)}, counter{f.successes.now(l)}, counter{f.limited.now(l)}, counter{f.overflow.now(l)},

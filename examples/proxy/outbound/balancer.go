@@ -65,10 +65,10 @@ func (b balancerKey) hasBreaker() bool { return b.Breaker != layer.BreakerPolicy
 
 // classifier returns the function by which the balancer classifies responses. It is
 // [httplayer.Classify] if the policy has a penalty, or has no circuit breaker. Otherwise
-// every response is a success, as in linkerd's proxy. With [httplayer.Classify], the
-// balancer would avoid an endpoint before the circuit breaker has seen enough failures, and
-// for up to a minute after its recovery. [httplayer.Classify] always classifies errors
-// without a response.
+// every response is a success, as in linkerd's proxy, and [httplayer.Classify] is used
+// only for errors without a response. If the balancer also used it for responses, it would
+// avoid an endpoint before the circuit breaker has seen enough failures. It would still
+// avoid the endpoint for up to a minute after its recovery.
 func (b balancerKey) classifier() layer.Classifier[*http.Response] {
 	if !b.hasBreaker() || b.Penalty != 0 {
 		return httplayer.Classify

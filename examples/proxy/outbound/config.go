@@ -107,9 +107,9 @@ func newSource(c Config) profiles.Source {
 // target. After that, it uses the profile of the target.
 const minPolicyWait = 100 * time.Millisecond
 
-// notLoopback returns a function that returns an error for loopback addresses and for the
-// addresses that the function own rejects. It is for ingress mode, in which clients outside
-// the pod can choose the target by a header.
+// notLoopback returns a function that returns an error for loopback addresses, and for
+// addresses for which the argument own returns an error. It is for ingress mode, in which
+// clients outside the pod can choose the target by a header.
 func notLoopback(own func(netip.AddrPort) error) func(netip.AddrPort) error {
 	return func(addr netip.AddrPort) error {
 		if err := own(addr); err != nil {

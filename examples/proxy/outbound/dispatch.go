@@ -93,9 +93,9 @@ func byServerName(p *profiles.Profile) bool { return p.Policy != nil && p.Policy
 // It is the router of the original destination of the connection.
 type requestsKey struct{}
 
-// byConnection returns a service that passes a request to the router of its connection. The
-// argument is the service for requests on direct connections, which have no router. In
-// ingress mode, this service also gets requests with the header l5d-dst-override.
+// byConnection returns a service that passes a request to the router of its connection.
+// Requests on direct connections, which have no router, go to the argument named. In
+// ingress mode, requests with the header l5d-dst-override also go to it.
 func (o *Outbound) byConnection(named httplayer.Service) httplayer.Service {
 	return &byConnection{Service: named, ingress: o.Ingress}
 }

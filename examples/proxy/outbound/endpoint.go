@@ -84,8 +84,8 @@ func (p peer) announcesProtocol() bool {
 }
 
 // tapOptions returns the options that label requests to the endpoint of t in tap. The
-// labels are those of the endpoint and of the application. secured has the metric labels
-// that describe the TLS connection to the endpoint.
+// labels are those of the endpoint and of the application. The argument secured has the
+// metric labels that describe the TLS connection to the endpoint.
 func (o *Outbound) tapOptions(t discover.Target, secured meters.Labels) []tap.Option {
 	labels := maps.Clone(t.Endpoint.Labels)
 	if labels == nil {

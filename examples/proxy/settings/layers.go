@@ -121,9 +121,9 @@ func (h HTTP2) Options() []httplayer.ServerOption {
 // server adds a few KiB to the value, and the sum must not overflow.
 const maxHeader = min(maxUint32-320, math.MaxInt-4<<10)
 
-// Find returns a function that finds the original destination of a connection. A
-// connection that the system has not redirected is returned unchanged, as a connection to
-// the listener itself.
+// Find returns a function that wraps a connection. The local address of the wrapper is the
+// original destination of the connection. If the system has not redirected the connection,
+// the function returns it unchanged, as a connection to the listener itself.
 func (o Origin) Find() tcplayer.Origin {
 	switch o.Kind {
 	case ProxyProtocol:
@@ -142,9 +142,9 @@ func (o Origin) Find() tcplayer.Origin {
 	}
 }
 
-// Check returns an error if the system cannot report the original destination of redirected
-// connections. It makes a test connection on loopback. For other kinds of Origin it returns
-// nil, because they do not use the system.
+// Check returns an error if the system cannot report the original destination of
+// redirected connections. It makes a test connection on loopback. It returns nil if o.Kind
+// is not Redirected, because the system is then not used.
 func (o Origin) Check(ctx context.Context) error {
 	if o.Kind == ProxyProtocol || o.Kind == Fixed {
 		return nil

@@ -29,7 +29,8 @@ type path struct {
 }
 
 // listen opens a listener for each valid address, as a part of the path with the given
-// name. svc serves the connections, and accept configures their sockets.
+// name. The argument svc serves the connections, and accept has the settings of their
+// sockets.
 func (p *Proxy) listen(name string, addrs []netip.AddrPort, accept settings.Socket, svc tcplayer.Server) error {
 	for _, addr := range addrs {
 		if !addr.IsValid() {
