@@ -18,14 +18,14 @@ import (
 // this program. The parent process does not have it.
 const roleVariable = "GOTOWER_BENCH_ROLE"
 
-// role is the main function of a child process of this program. args are the arguments of
-// the process. The role calls ready when it accepts work. It passes its address, and the
-// function serve, which runs the commands of the parent process.
+// role is the main function of a child process of this program. args are the arguments of the
+// process. When the process accepts work, the function calls ready. The arguments of ready are
+// the address of the process, and the [command] that the process runs for its parent.
 type role func(ctx context.Context, args []string, ready func(addr string, serve command)) error
 
-// command is the function by which a child process runs a command of its parent. The parent
-// writes line to the child. The child calls the function, and writes the result to the
-// parent as JSON.
+// command is a function of a child process that its parent can call. The parent writes line to
+// the child. The child calls the function with line, and writes the result to the parent as
+// JSON.
 type command func(line string) (result any, err error)
 
 // playRole runs the role r. It first writes the address of the role to the output out. For

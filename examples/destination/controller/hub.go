@@ -11,8 +11,8 @@ import (
 type hub[K comparable, M any] map[K]map[*subscription[M]]struct{}
 
 // subscription is the queue of the messages of one stream. If a message does not fit in the
-// queue, the sender closes the channel slow, which ends the stream. A sender must hold the
-// lock of the controller.
+// queue, the sender closes the channel in the field slow, which ends the stream. A sender must
+// hold the lock of the controller.
 type subscription[M any] struct {
 	queue chan M
 	slow  chan struct{} // closed when a message does not fit in the queue

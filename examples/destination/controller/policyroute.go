@@ -288,8 +288,8 @@ func (r *reader) headerNames(list []text) []string {
 	return names
 }
 
-// headerName checks the name of a header and returns it. It adds an error if name is
-// missing or invalid. The argument at is the line of the error if name is missing.
+// headerName checks name, the name of a header, and returns it. It adds an error if the name is
+// missing or invalid. If the name is missing, the line of the error is the argument at.
 func (r *reader) headerName(at line, name text) string {
 	switch {
 	case name.value == "":
