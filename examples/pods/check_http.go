@@ -119,10 +119,10 @@ func (r *running) checkUnmeshed(ctx context.Context) (string, error) {
 
 func lines(text string) []string { return strings.Split(strings.TrimSpace(text), "\n") }
 
-// balanced verifies three conditions: answers has as many lines as the argument want, each
-// line is valid, and each pod served at least a tenth of the requests. The function good
-// returns the pod of a line, and whether the line is valid. The result is a text with the
-// number of requests of each pod.
+// balanced returns an error unless the number of lines in answers is want, each line is valid,
+// and each pod served at least a tenth of the requests. The function good returns the pod of a
+// line, and whether the line is valid. The result is a text with the number of requests of each
+// pod.
 func balanced(answers []string, want int, pods []pod, good func(line string) (pod string, ok bool)) (string, error) {
 	count := map[string]int{}
 	for _, line := range answers {

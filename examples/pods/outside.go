@@ -72,8 +72,8 @@ func checkRequirements(mode string) error {
 	return nil
 }
 
-// makeWorkDir creates the directory for all files. The argument keep is its path. If keep
-// is empty, makeWorkDir creates a temporary directory. All users can read the directory.
+// makeWorkDir creates the directory for all files at the path keep and returns the path. If keep
+// is empty, it creates a temporary directory. All users can read the directory.
 func makeWorkDir(keep string) (string, error) {
 	if keep == "" {
 		dir, err := os.MkdirTemp("", "pods-")

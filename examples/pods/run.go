@@ -138,7 +138,7 @@ func (r *running) tails() {
 }
 
 // until calls done repeatedly until done returns true or an error. If ctx ends first, until
-// returns an error. The argument what describes the condition in this error.
+// returns an error. This error contains what, a description of the condition.
 func until(ctx context.Context, what string, done func() (bool, error)) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -73,8 +73,8 @@ func mayIdentify(ctx context.Context, p *pods, meshed []cluster.Pod) finding {
 	return f
 }
 
-// allowed checks that the user has the given rights. The argument what has the text of the
-// finding. If rights are missing, the finding has an error that lists them.
+// allowed returns a finding about the given rights of the user. The text of the finding is the
+// argument what. If the user lacks rights, the finding has an error that lists them.
 func allowed(ctx context.Context, p *pods, what string, rights []cluster.Right) finding {
 	f := finding{what: what}
 	denied, err := p.Cluster.Denied(ctx, rights)
@@ -110,10 +110,9 @@ func anchorsValid(ctx context.Context, p *pods) finding {
 	return f
 }
 
-// failing returns a finding about the pods in all. The argument what describes the
-// condition that they should meet. The function bad returns true for a pod that does not
-// meet it. If there are such pods, the finding has an error with their names, and the
-// argument advice.
+// failing returns a finding about the pods in all. Its text is the argument what, a condition on
+// pods. The function bad returns true for a pod that does not meet the condition. If there are
+// such pods, the finding has an error with their names, and the argument advice.
 func failing(p *pods, what, advice string, all []cluster.Pod, bad func(one cluster.Pod) bool) finding {
 	f := finding{what: what, warn: true}
 	var names []string

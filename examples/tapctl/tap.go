@@ -75,9 +75,9 @@ func (c *tapCommand) checkOutput() error {
 	return nil
 }
 
-// request returns the request by which tapctl watches the processes. The result own is the
-// name of a feature that req uses, and that gotower's tap supports but linkerd's does not.
-// It is "" if req uses no such feature.
+// request returns the request by which tapctl watches the processes. The result own is the name
+// of a feature that req uses and that only gotower's tap has. It is "" if linkerd's tap
+// suffices.
 func (c *tapCommand) request() (req *tappb.WatchRequest, own string, err error) {
 	m, err := c.filter.match()
 	if err != nil {

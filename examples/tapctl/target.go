@@ -121,9 +121,9 @@ func reachable(ctx context.Context, all []tap.Process, own string, warn func(err
 	return nil
 }
 
-// ask returns nil if the process serves gotower's tap, or if it serves linkerd's tap and
-// own is "". The argument own names a feature that linkerd's tap does not have. If the
-// process serves only linkerd's tap and own is not "", the error contains own.
+// ask returns nil if the process serves gotower's tap. If own is "", it also returns nil if the
+// process serves linkerd's tap. Otherwise own names a feature that linkerd's tap does not have.
+// The error then contains own if the process serves only linkerd's tap.
 func ask(ctx context.Context, conn grpc.ClientConnInterface, own string) error {
 	err := servesOwn(ctx, conn)
 	if status.Code(err) != codes.Unimplemented {

@@ -105,8 +105,8 @@ func isRoute(r request, e *tap.ResponseEnd) bool {
 	return e.GRPCStatus == nil || *e.GRPCStatus != codes.Unimplemented
 }
 
-// serviceName returns the host name in authority in lower case. The second result is
-// false if the host is an IP address or missing.
+// serviceName returns the host name in authority in lower case, and true. It returns false if
+// the host is an IP address or missing.
 func serviceName(authority string) (string, bool) {
 	host := authority
 	if at := strings.LastIndexByte(authority, ':'); at >= 0 {

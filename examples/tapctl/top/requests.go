@@ -13,8 +13,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// maxRequests is the number of requests that the list of a row keeps. Older ones are
-// removed.
+// maxRequests is the number of requests that the list of a row keeps. When the list is full, a
+// new request replaces the oldest request.
 const maxRequests = 500
 
 // requests is the screen with the list of live requests of one row.
