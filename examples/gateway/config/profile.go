@@ -211,8 +211,8 @@ func (m *Match) match(cors bool) profiles.Match {
 	return append(all, profiles.Any{others, preflight})
 }
 
-// match returns v as a condition of package profiles. The argument named with converts a
-// condition on a value to a condition on one header field or query parameter.
+// match returns v as a condition of package profiles. A function (the argument with)
+// converts a condition on a value to a condition on one header field or query parameter.
 func (v *ValueMatch) match(with func(profiles.StringMatch) profiles.Match) profiles.Match {
 	switch {
 	case v.Exact != nil:

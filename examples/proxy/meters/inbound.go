@@ -35,8 +35,8 @@ func (m *Meters) authzFamilies(protocol string) authzFamilies {
 // resource that is a default of the proxy has the kind "default".
 type Resource struct{ Group, Kind, Name string }
 
-// DefaultResource returns the Resource of a default of the proxy with the given name, such
-// as the policy "all-authenticated".
+// DefaultResource returns the Resource with the kind "default" and the given name. It
+// identifies a default of the proxy, such as the policy "all-authenticated".
 func DefaultResource(name string) Resource { return Resource{Kind: "default", Name: name} }
 
 // labels returns three labels of metrics. Their names are prefix followed by "_group",

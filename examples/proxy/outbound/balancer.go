@@ -98,7 +98,7 @@ func (b balancerKey) withBreaker(
 // policyBackends returns a function that makes the service of a backend of a policy. The
 // service counts the requests and passes them to an inner service. If the backend
 // specifies an endpoint, the argument forward makes the inner service. Otherwise the inner
-// service is a balancer, which the argument named to makes.
+// service is a balancer. Another function (the argument to) makes this balancer.
 func (r *router) policyBackends(
 	to layer.MakeService[balancerKey, *http.Request, *http.Response],
 	forward layer.MakeService[forwardTarget, *http.Request, *http.Response],

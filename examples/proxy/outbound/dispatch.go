@@ -33,10 +33,11 @@ func (o *Outbound) detect(http, opaque tcplayer.Server, i tcplayer.DetectInstrum
 }
 
 // byProfile returns a server that passes each connection to dst to one of three arguments.
-// A connection goes to opaque if [settings.Outbound.OpaquePorts] or the profile of dst
-// marks its port as opaque. Otherwise it goes to named if the profile routes by TLS server
-// name. All other connections, and every connection in ingress mode, go to detected. The
-// argument requests is the router of the requests on connections that go to detected.
+// A connection goes to the argument opaque if [settings.Outbound.OpaquePorts] or the
+// profile of dst marks its port as opaque. Otherwise it goes to the argument named if the
+// profile routes by TLS server name. All other connections, and every connection in
+// ingress mode, go to the argument detected. The router requests gets the HTTP requests on
+// these connections.
 func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, named, detected tcplayer.Server) tcplayer.Server {
 	return &profileDispatch{
 		Service: requests.counts.Handled(meters.Detected, detected), opaque: requests.counts.Handled(meters.Opaque, opaque),
@@ -47,9 +48,9 @@ func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, named
 	}
 }
 
-// profileDispatch is a server for the connections to one address. It passes a connection
-// to the field opaque, the field named or the embedded Service, as the profile of the
-// address specifies.
+// profileDispatch is a server for the connections to one address. The profile of the
+// address determines which of three servers gets a connection: the field opaque, the field
+// named, or the embedded Service.
 type profileDispatch struct {
 	layer.Service[net.Conn, tcplayer.ByteCount] // serves connections that are detected
 
@@ -94,8 +95,8 @@ func byServerName(p *profiles.Profile) bool { return p.Policy != nil && p.Policy
 type requestsKey struct{}
 
 // byConnection returns a service that passes a request to the router of its connection.
-// Requests on direct connections, which have no router, go to the argument named. In
-// ingress mode, requests with the header l5d-dst-override also go to it.
+// Requests on direct connections, which have no router, go to the service in the argument.
+// In ingress mode, requests with the header l5d-dst-override also go to that service.
 func (o *Outbound) byConnection(named httplayer.Service) httplayer.Service {
 	return &byConnection{Service: named, ingress: o.Ingress}
 }

@@ -182,8 +182,8 @@ func (o *Outbound) endpointStack(
 		With("proxy-errors", httplayer.ProxyErrors(o.Log, only && p.tls != nil))
 }
 
-// client returns a service that sends requests to one endpoint by HTTP clients. The
-// argument named as converts each client to a service. If the transport header contains
+// client returns a service that sends requests to one endpoint by HTTP clients. A function
+// (the argument as) converts each client to a service. If the transport header contains
 // the protocol, one client sends HTTP/1 and another sends HTTP/2. Otherwise a single
 // client sends all requests. If the endpoint is behind a proxy or accepts HTTP/2, this
 // client keeps the HTTP version of the request. Otherwise it sends HTTP/1.

@@ -112,8 +112,8 @@ func (r *router) metrics() profiles.Option[*http.Request, *http.Response] {
 }
 
 // backends returns a function that makes the service of one target of the split. The
-// service counts the requests, and sends them to a balancer, which the argument named to
-// makes.
+// service counts the requests, and sends them to a balancer. A function (the argument to)
+// makes this balancer.
 func (r *router) backends(
 	to layer.MakeService[balancerKey, *http.Request, *http.Response],
 ) layer.MakeService[string, *http.Request, *http.Response] {
@@ -123,8 +123,8 @@ func (r *router) backends(
 }
 
 // forwards returns a function that makes the service of the endpoint that the profile
-// specifies. The service counts the requests and passes them to an inner service, which
-// the argument named to makes.
+// specifies. The service counts the requests and passes them to an inner service. A
+// function (the argument to) makes this inner service.
 func (r *router) forwards(
 	to layer.MakeService[forwardTarget, *http.Request, *http.Response],
 ) layer.MakeService[*profiles.Endpoint, *http.Request, *http.Response] {
@@ -133,10 +133,10 @@ func (r *router) forwards(
 	}
 }
 
-// pin returns a function that looks up the service of a key in the cache named in. After
-// its first request, the service stays in the cache until r receives another profile.
-// Without this, the cache would close the endpoints and connections of a client that
-// rarely sends requests.
+// pin returns a function that looks up the service of a key in a cache (the argument in).
+// After its first request, the service stays in the cache until r receives another
+// profile. Without this, the cache would close the endpoints and connections of a client
+// that rarely sends requests.
 func pin[K comparable](r *router, in *layer.Cache[K, *http.Request, *http.Response]) layer.MakeService[K, *http.Request, *http.Response] {
 	return func(key K) httplayer.Service {
 		return &pinned[K]{Service: in.Service(key), router: r, in: in, key: key}

@@ -28,9 +28,9 @@ func (p Ports) Contains(port uint16) bool {
 	return found
 }
 
-// Suffixes is a set of DNS names. It contains each suffix and all names below it. A suffix
-// is in lower case without a final dot, and "" contains all names. The zero value is the
-// empty set.
+// Suffixes is the set of all DNS names that are equal to one of the suffixes or below it.
+// A suffix is in lower case without a final dot. All names are below the suffix "". The
+// zero value is the empty set.
 type Suffixes []string
 
 // Contains reports whether name is equal to a suffix or below it. Case is ignored. Labels

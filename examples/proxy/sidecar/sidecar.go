@@ -97,8 +97,8 @@ func New(c Config, log *slog.Logger) (*Proxy, error) {
 }
 
 // assemble builds the parts of the proxy and opens its listeners. The background work of
-// all parts ends when the context background ends. HTTP connections start to drain when
-// the context ending ends.
+// all parts ends with the context background. HTTP connections start to drain at the end
+// of the context ending.
 func (p *Proxy) assemble(background, ending context.Context) error {
 	c, taps := p.config, new(tap.Registry)
 	m := meters.New(meters.Config{RetainIdle: max(c.Metrics.RetainIdle, 1), ServiceSuffixes: c.Control.ServiceSuffixes()})
