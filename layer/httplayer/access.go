@@ -200,15 +200,15 @@ func newTeeBody(body io.ReadCloser, read func(at int64, p []byte)) io.ReadCloser
 	return tee
 }
 
-// tunnel is the body of an upgraded connection. Its method CloseWrite is that of the
-// embedded halfCloser, because the interface io.ReadWriteCloser has no such method.
+// tunnel is the body of an upgraded connection. It embeds a halfCloser for the method CloseWrite,
+// which the interface io.ReadWriteCloser does not have.
 type tunnel struct {
 	io.ReadWriteCloser
 	halfCloser
 }
 
-// teeBody is a body that passes the bytes of each Read to its function read. Concurrent
-// calls of Read are not allowed.
+// teeBody is a body that passes the bytes of each Read to the function in the field read.
+// Concurrent calls of Read are not allowed.
 type teeBody struct {
 	wrappedBody
 	read func(at int64, p []byte)

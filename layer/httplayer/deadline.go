@@ -17,9 +17,9 @@ func GRPCTimeout(req *http.Request) (time.Duration, bool) {
 	return parseGRPCTimeout(first(req.Header, grpcTimeoutField))
 }
 
-// SetGRPCTimeout returns a shallow copy of req with its own header map, in which
-// grpc-timeout is the duration left. A value of grpc-timeout has at most 8 digits and a
-// unit, so that long durations are rounded down. A negative duration becomes 0. Use it with
+// SetGRPCTimeout returns a shallow copy of req with its own header map, in which grpc-timeout is
+// the duration in the argument left. A value of grpc-timeout has at most 8 digits and a unit, so
+// that long durations are rounded down. A negative duration becomes 0. Use it with
 // [layer.DeadlineToRequest].
 func SetGRPCTimeout(req *http.Request, left time.Duration) *http.Request {
 	out := fork(req)

@@ -81,9 +81,9 @@ func (l *link) allow(now time.Time) attempt {
 	return l.allowed
 }
 
-// release gives back the unused attempt in the argument mine. The next attempt is then allowed
-// after the backoff of the last failure. If mine is 0 or this attempt has ended, release does
-// nothing.
+// release gives back the permission to connect in the argument mine, which was not used. Another
+// attempt is then allowed after the backoff of the last failure. If mine is 0 or this attempt has
+// ended, release does nothing.
 func (l *link) release(mine attempt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -147,14 +147,14 @@ func without(req *http.Request, name string) *http.Request {
 	return out
 }
 
-// RequireID returns a layer that fails a request if the endpoint below does not have the
-// identity in the header l5d-require-id of the request. The argument identity is the
-// identity of the endpoint, or "" if the endpoint proved none. The layer compares the two
-// byte for byte. It does not forward the header.
+// RequireID returns a layer that fails a request if the endpoint below does not have the identity
+// in the header l5d-require-id of the request. The argument identity is the identity of the
+// endpoint, or "" if the endpoint proved none. The two identities are compared byte for byte. The
+// layer does not forward the header.
 //
-// If the two differ or identity is "", Call returns an [IdentityError]. This is not a
-// rejection, because the client requires this endpoint. A request without the header costs
-// one look-up.
+// If they differ or the argument identity is "", Call returns an [IdentityError]. This is not a
+// rejection, because the client requires this endpoint. A request without the header costs one
+// look-up.
 func RequireID(identity string) layer.Layer[*http.Request, *http.Response] {
 	call := func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 		asked, ok := req.Header[requireIDField]

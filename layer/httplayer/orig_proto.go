@@ -156,10 +156,9 @@ func isUpgraded(r *http.Request) bool {
 	return r.ProtoMajor == 2 && len(r.Header[origProtoField]) > 0
 }
 
-// isPassedReset reports whether the stream of the client must be reset because of err. This
-// is so if the endpoint reset its stream and the client sent r over HTTP/2. The result is
-// false for a rejection and an exceeded deadline, and if r is an HTTP/1 request that a proxy
-// sent over HTTP/2.
+// isPassedReset reports whether the stream of the client must be reset because of err. The result
+// is true if the endpoint reset its stream and the client sent r over HTTP/2. It is false for a
+// rejection and an exceeded deadline, and if r is an HTTP/1 request that a proxy sent over HTTP/2.
 func isPassedReset(r *http.Request, err error) bool {
 	reset, ok := asReset(err)
 	return ok && reset.Remote && r.ProtoMajor == 2 && !isUpgraded(r) && !errors.Is(err, context.DeadlineExceeded)

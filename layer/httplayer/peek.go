@@ -20,8 +20,8 @@ const (
 )
 
 // Peek is part of [layer.Replayer]. For a gRPC response, it waits for the first bytes of the body,
-// and then at most a millisecond for the end of the body. The first result is a response from which
-// all bytes of the body can still be read. The second result is true if the body has ended without
+// and then at most a millisecond for the end of the body. The result ahead is a response from which
+// all bytes of the body can still be read. The result whole is true if the body has ended without
 // an error. Peek returns other responses unchanged, because they report failures in the status.
 //
 // Peek costs a goroutine, and some KiB of memory until the first bytes were read. The

@@ -134,10 +134,10 @@ func (b *requestBody) withdraw() bool {
 // err:
 //
 //   - If ctx has ended, it returns the cause of ctx. If a Read of the body was in progress and
-//     isStream returns false, the cause is in a bodyError.
-//   - Otherwise, if reading the body failed, it returns that error in a bodyError.
+//     isStream returns false, a bodyError wraps the cause.
+//   - Otherwise, if reading the body failed, it returns that error, wrapped in a bodyError.
 //   - It returns a [message.RequestError] unchanged.
-//   - It returns any other err in a peerError.
+//   - It returns any other err, wrapped in a peerError.
 func attributeError(ctx context.Context, req *http.Request, body *requestBody, err error) error {
 	var broken *error
 	if body != nil {

@@ -36,9 +36,9 @@ type ClientConn struct {
 	sender *sender
 }
 
-// NewClientConn returns a client connection on conn. It starts no goroutine. The function
-// released is called once for each RoundTrip, when its exchange ends. This may happen before
-// RoundTrip returns. If reusable is false, the connection is closed.
+// NewClientConn returns a client connection on conn. It starts no goroutine. The function released
+// is called once for each RoundTrip, when its exchange ends. This may happen before RoundTrip
+// returns. If its argument reusable is false, the ClientConn has closed the connection.
 func NewClientConn(conn net.Conn, released func(c *ClientConn, reusable bool)) *ClientConn {
 	c := &ClientConn{released: released}
 	c.conn, c.failed = conn, c.readError

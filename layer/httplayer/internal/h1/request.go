@@ -110,9 +110,9 @@ func (r *request) addBody(req *http.Request) {
 	req.Body = b
 }
 
-// removeHop deletes the field Trailer from the header of req. For a proxy, which serves
-// requests by an Exchange, it deletes the other hop-by-hop fields too. An http.Handler
-// receives them, as in net/http.
+// removeHop deletes the field Trailer from the header of req. If an Exchange serves the requests,
+// removeHop also deletes the other hop-by-hop fields. An http.Handler receives these fields, as in
+// net/http.
 func (r *request) removeHop(req *http.Request) {
 	delete(req.Header, "Trailer")
 	if r.conn.cfg.Exchange == nil {

@@ -397,9 +397,9 @@ func (c *ServerConn) serve(n int) (keep bool, err error) {
 	return err == nil && whole && r.keep && c.stop.Load() == nil, err
 }
 
-// endBody closes the request body, and reports whether it was read to its end. The
-// connection can then serve another request. If drain is true, endBody first discards the
-// unread rest of the body, up to drainSize bytes.
+// endBody closes the request body, and reports whether it was read to its end. If so, the
+// connection can serve another request. If drain is true, endBody first discards the unread rest of
+// the body, up to drainSize bytes.
 func (c *ServerConn) endBody(r *request, drain bool) bool {
 	if r.body == nil {
 		return true

@@ -75,8 +75,8 @@ func (s *socket) readable() bool {
 	return s.raw != nil && (s.raw.Control(s.peekFD) != nil || !s.quiet)
 }
 
-// canExchange reports whether exchange may be called: there is a socket, and it receives the
-// same bytes as the connection. This is not so with TLS.
+// canExchange reports whether exchange may be called. It returns true if there is a socket that
+// receives the same bytes as the connection. With TLS it returns false, because the bytes differ.
 func (s *socket) canExchange() bool { return s.raw != nil && s.plain }
 
 // exchange writes the bytes of out and then reads once into the buffer of in, as soon as the socket

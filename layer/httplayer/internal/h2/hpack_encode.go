@@ -80,8 +80,8 @@ func (e *encoder) start(b []byte) []byte {
 	return b
 }
 
-// field appends one header field. If n is nil, the name is key, which may have upper-case
-// letters. Otherwise key is ignored.
+// field appends one header field. If n is nil, the argument key is the name, which may have
+// upper-case letters. Otherwise n has the name, and key is ignored.
 func (e *encoder) field(b []byte, n *fieldName, key, value string) []byte {
 	static := uint64(0)
 	if n != nil {

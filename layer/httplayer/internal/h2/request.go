@@ -132,9 +132,9 @@ func (c *ServerConn) request(s *serverStream, fields []field, end bool) string {
 	return ""
 }
 
-// finishRequest completes the request after its header fields were stored. It uses host if
-// :authority is missing, joins the Cookie fields to one, stores :protocol as a header, and
-// sets the body. If end is true, the request has no body.
+// finishRequest completes the request after its header fields were stored. It uses the argument
+// host as the Host if :authority is missing, joins the Cookie fields to one, stores :protocol as a
+// header, and sets the body. If end is true, the request has no body.
 func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string, end bool) {
 	r := &s.req
 	if host != "" && h.authority == "" {

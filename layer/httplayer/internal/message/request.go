@@ -17,8 +17,8 @@ func CloseBody(req *http.Request) {
 // the body for a response of the server.
 func ExpectsContinue(h http.Header) bool { return Listed(h["Expect"], "100-continue") }
 
-// Expectation is the decision whether to send a request body that waits for 100 Continue.
-// It is nil if the request does not have Expect: 100-continue.
+// Expectation is a channel for the decision whether to send a request body that waits for 100
+// Continue. It is nil if the request does not have Expect: 100-continue.
 type Expectation chan bool
 
 // ContinueTimeout is the time after which a body is sent without 100 Continue.

@@ -145,8 +145,8 @@ func ContentLength(values []string) int64 {
 	return ParseLength(values[0])
 }
 
-// ParseLength returns the number that value has as decimal digits. It returns -1 if value
-// has another character, no digit, or more than 18 digits.
+// ParseLength parses value, which must consist of decimal digits. It returns -1 if value has
+// another character, no digit, or more than 18 digits.
 func ParseLength[T string | []byte](value T) int64 {
 	if len(value) == 0 || len(value) > 18 {
 		return -1

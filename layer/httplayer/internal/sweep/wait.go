@@ -53,10 +53,10 @@ func (w *Wait) Sweep() time.Duration {
 	return w.age
 }
 
-// TooSlow reports whether the peer is too slow. This is so if the current wait is longer than idle,
-// or if fewer than rate bytes arrived per second of waiting. The rate is checked after all waits
-// together are longer than idle and longer than one second. A limit of 0 means unlimited. TooSlow
-// is called once per interval instead of Sweep.
+// TooSlow reports whether the peer is too slow, by one of two limits. The argument idle limits the
+// current wait. The argument rate is the minimum number of bytes per second of waiting. The rate is
+// checked after all waits together are longer than idle and longer than one second. A limit of 0
+// means unlimited. TooSlow is called once per interval instead of Sweep.
 func (w *Wait) TooSlow(idle time.Duration, rate int) bool {
 	pause := w.Sweep()
 	return idle > 0 && pause > idle || rate > 0 && w.total > max(idle, time.Second) &&
