@@ -106,8 +106,8 @@ type faultService[Req, Rsp any] struct {
 	rand   func() float64 // returns a number from 0 to below 1
 }
 
-// faultShare is a fault and the service that injects it. A request gets the fault if its
-// random number is below upTo, but not below upTo of the previous fault.
+// faultShare is a fault and the service that injects it. A request gets the fault if its random
+// number is below the field upTo, but not below that of the previous fault.
 type faultShare[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	Fault

@@ -286,8 +286,8 @@ type key struct {
 }
 
 // keyOf returns a key for a regular expression. Every path that matches the expression also matches
-// the key. The argument steps are the parts of the expression, which must begin with '^'. ended
-// reports whether the expression also ends with '$'.
+// the key. The argument steps are the parts of the expression, which must begin with '^'. The
+// argument ended reports whether the expression also ends with '$'.
 func keyOf(steps []*syntax.Regexp, ended bool) key {
 	k := key{parts: []string{""}}
 	hole := false // the remainder of the segment is arbitrary

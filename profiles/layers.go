@@ -155,9 +155,9 @@ func (a *routeStack[Req, Rsp]) options(classify layer.Classifier[Rsp]) []layer.O
 	}
 }
 
-// classified returns the inner layers of the route: its metrics, and the layers that addOnce and
-// addAttempts add. These layers classify responses as those of gRPC if grpc is true, and as those
-// of HTTP otherwise. A route therefore has two such stacks.
+// classified returns the inner layers of the route: its metrics, the layers that apply once to each
+// request, and the layers for its attempts. These layers classify responses as those of gRPC if
+// grpc is true, and as those of HTTP otherwise. A route therefore has two such stacks.
 func (a *routeStack[Req, Rsp]) classified(grpc bool) layer.Stack[Req, Rsp] {
 	st := layer.NewStack[Req](a.options(func(o layer.Outcome[Rsp]) layer.Class { return a.class(grpc, o) })...)
 	if a.metrics != nil {

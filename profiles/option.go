@@ -35,10 +35,10 @@ func WithInitialWait[Req, Rsp any](d time.Duration) Option[Req, Rsp] {
 }
 
 // WithPerRoute sends the requests of each route to the service that the function stack returns. The
-// argument next of stack sends them to the targets of the route. stack is called once for each
-// route, must return at once, and may return next. If the route and the RetryBudget are equal in
-// the next profile, the route keeps the service. See also [WithOnUpdate]. [WithDefaultRoute] does
-// the same for requests that match no route.
+// service next, which stack receives, sends them to the targets of the route. stack is called once
+// for each route, must return at once, and may return next. If the route and the RetryBudget are
+// equal in the next profile, the route keeps the service. See also [WithOnUpdate].
+// [WithDefaultRoute] does the same for requests that match no route.
 //
 // With [WithRouteLayers], next includes the layers of the route. Each Call of next chooses a
 // target from the profile that was current when the request arrived. next finds that profile in
@@ -48,8 +48,8 @@ func WithPerRoute[Req, Rsp any](stack func(route Route, next layer.Service[Req, 
 }
 
 // WithDefaultRoute sends the requests that match no route to the service that the function stack
-// returns. The argument next of stack sends them to their targets. stack is called once for each
-// profile and must return at once.
+// returns. The service next, which stack receives, sends them to their targets. stack is called
+// once for each profile and must return at once.
 func WithDefaultRoute[Req, Rsp any](stack func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]) Option[Req, Rsp] {
 	return func(o *options[Req, Rsp]) { o.defaultRoute = stack }
 }

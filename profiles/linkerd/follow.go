@@ -109,7 +109,7 @@ func (w *follower[M]) converted(message M) (*profiles.Profile, error) {
 }
 
 // failure returns the error to yield when a stream has ended with err. The error matches
-// ErrNoProfile if w.final has the status code of err.
+// ErrNoProfile if the status code of err means that the target has no profile: see w.final.
 func (w *follower[M]) failure(err error) error {
 	if errors.Is(err, io.EOF) {
 		err = stream.ErrEnded
