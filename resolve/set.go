@@ -87,9 +87,9 @@ func (s *Set) clear(d *Diff, now State) {
 	s.state = now
 }
 
-// put adds endpoints to the set, and replaces those with the same addresses. It adds the changes
-// to d. It returns a map from address to given endpoint, with which the caller finds the
-// addresses that are not in endpoints.
+// put adds endpoints to the set, and replaces those with the same addresses. It adds the changes to
+// d. It returns a map with the argument endpoints by address, in which the caller looks up the
+// addresses of the set.
 func (s *Set) put(endpoints []Endpoint, d *Diff) map[netip.AddrPort]*Endpoint {
 	named := make(map[netip.AddrPort]*Endpoint, len(endpoints))
 	for i := range endpoints {
