@@ -55,9 +55,9 @@ type Accessor[Req, Rsp any] interface {
 	TeeResponseBody(rsp Rsp, read func(offset int64, p []byte)) Rsp
 }
 
-// basicAccessor implements [Accessor] for a layer.Accessor that has none of the additional
-// methods. TeeRequestBody and TeeResponseBody return their first argument unchanged. The
-// other methods that it adds return zero values or do nothing.
+// basicAccessor implements [Accessor] for a layer.Accessor that has none of the additional methods.
+// TeeRequestBody returns the request unchanged, and TeeResponseBody the response. The other methods
+// that it adds return zero values or do nothing.
 type basicAccessor[Req, Rsp any] struct{ layer.Accessor[Req, Rsp] }
 
 func (basicAccessor[Req, Rsp]) DestinationAddr(context.Context, Req) netip.AddrPort {

@@ -52,9 +52,9 @@ func (b *buffer) offer(e Event) bool {
 // received from the channel events.
 func (b *buffer) releaseEvent(e Event) { b.release(e.weight()) }
 
-// hold counts a held request, reserves n bytes for it, and returns true. If the bytes do
-// not fit, hold returns false and changes nothing. It does the same if the number of held
-// requests has reached the capacity of the channel events.
+// hold counts a held request, reserves n bytes for it, and returns true. It returns false and
+// changes nothing if the bytes do not fit, or if the number of held requests has reached the
+// capacity of the channel events.
 func (b *buffer) hold(n int64) bool {
 	if b.held.Add(1) > int64(cap(b.events)) || !b.reserve(n) {
 		b.held.Add(-1)

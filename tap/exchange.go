@@ -217,9 +217,9 @@ func (x *exchange[Req, Rsp]) endWithoutResponse(err error) {
 	x.finish(end, nil)
 }
 
-// finish sends the event in the argument end to all recipients, after it has set the durations of
-// the event. Recipients that request fields also get the fields of trailer. finish also records the
-// end of the request in the rows of Top.
+// finish sets the durations of the event in the argument end and then sends the event to all
+// recipients. Recipients that request fields also get the fields of trailer. finish also records
+// the end of the request in the rows of Top.
 func (x *exchange[Req, Rsp]) finish(end ResponseEnd, trailer layer.Header) {
 	end.SinceRequestInit = time.Since(x.start) // faster than time.Now
 	for _, r := range x.rows {

@@ -196,8 +196,8 @@ type mergedKey struct {
 	direction                                pb.TapEvent_ProxyDirection
 }
 
-// add adds the rows of the process with the given name to the merged rows. It does not
-// change its argument rows.
+// add adds the rows of the process with the given name to the merged rows. It does not change the
+// argument rows.
 func (m *rowMerger) add(process string, rows *tappb.TopResponse) {
 	m.span = max(m.span, rows.GetSpan().AsDuration())
 	m.omitted += rows.GetOmitted()

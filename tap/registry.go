@@ -138,8 +138,8 @@ func (r *Registry) close(w *watcher) {
 	r.publish()
 }
 
-// publish makes a new audience the one that requests use. It has all counters, and the watchers
-// that are not full. The caller holds mu.
+// publish makes a new audience and stores it for later requests. The audience has all counters, and
+// the watchers that are not full. The caller holds mu.
 func (r *Registry) publish() {
 	a := audience{counters: slices.Clone(r.counters)}
 	for _, w := range r.watchers {

@@ -84,8 +84,8 @@ func compile(ctx context.Context, path, name string) (*pluginpb.CodeGeneratorReq
 }
 
 // closure returns f and all files that f imports, directly or indirectly. A file comes after its
-// imports. The keys of seen are the paths of the files that were returned before. closure does
-// not return them again, and adds the others.
+// imports. The keys of seen are the paths of files that were returned before. closure does not
+// return these files again. It adds the paths of the files that it returns to seen.
 func closure(f protoreflect.FileDescriptor, seen map[string]bool) []*descriptorpb.FileDescriptorProto {
 	if seen[f.Path()] {
 		return nil

@@ -109,8 +109,8 @@ func isFailover(stmt ast.Stmt) bool {
 }
 
 // decides reports whether the result of a call in stmt may determine whether the next statements
-// are executed. It returns false for an if statement that does not end with return, because such a
-// statement does not skip them. For all other statements it returns true.
+// are executed. It returns false for an if statement that does not end with return, because the
+// next statements are then executed in any case. For all other statements it returns true.
 func decides(stmt ast.Stmt) bool {
 	last, isIf := lastOfIf(stmt)
 	_, returns := last.(*ast.ReturnStmt)
@@ -125,9 +125,9 @@ func lastOfIf(stmt ast.Stmt) (last ast.Stmt, isIf bool) {
 	return s.Body.List[len(s.Body.List)-1], true
 }
 
-// serviceCall returns the service and the name of the method that the expression call calls on
-// it. For layer.Poll(s), it returns s and "Poll". If call is not a call of a service, svc is
-// nil.
+// serviceCall examines the expression call. If it calls a method of a service, the results are the
+// service and the name of the method. For layer.Poll(s), they are s and "Poll". For any other call,
+// svc is nil.
 func serviceCall(info *types.Info, call *ast.CallExpr) (svc ast.Expr, method string) {
 	callee := typeutil.Callee(info, call)
 	if callee == nil {
