@@ -106,8 +106,8 @@ func (c *choices) pickPlain(r *readySet, now uint32) found {
 	return c.cheapestPlain(s, w, k, now, chanceOf(random))
 }
 
-// walk returns two values for a pick in an aperture of n endpoints. k is the number of
-// endpoints to examine, and w is the order in which to visit them.
+// walk returns the number k of endpoints to examine in an aperture of n endpoints, and the order w
+// in which a pick visits them.
 func (c *choices) walk(n int, random uint64) (k int, w walk) {
 	k, w = min(c.k, n), newWalk(random, n)
 	if n <= c.k {
@@ -136,9 +136,9 @@ func (c *choices) pickAmong(r *readySet, q query) (best *endpoint, cost float32)
 	return best, cost
 }
 
-// cheapest returns the cheapest of k endpoints that the request has not tried, and its cost per
-// weight. It visits at most maxExamined endpoints in the order of the walk w. Therefore it may find
-// fewer than k. It returns nil if it finds none. The argument chance is a random number: see
+// cheapest returns the cheapest of k endpoints in s that the request has not tried, and its cost
+// per weight. It visits at most maxExamined endpoints in the order of the walk w. Therefore it may
+// find fewer than k. It returns nil if it finds none. The argument chance is a random number: see
 // nextChance.
 func (g *group) cheapest(s *slots, w walk, k int, q query, chance uint32) (best *endpoint, cost float32) {
 	t := comparison{group: g, query: q, median: g.median.read(), weighted: g.weighted.Load(), chance: chance}
@@ -232,8 +232,8 @@ type found struct {
 	chance uint32    // the random number for the next comparison
 }
 
-// cheapestPlain returns the cheapest of the next k endpoints in the order w. It may be
-// called only if isEven returns true.
+// cheapestPlain returns the cheapest of the next k endpoints in s, in the order of the walk w. It
+// may be called only if isEven returns true.
 func (g *group) cheapestPlain(s *slots, w walk, k int, now, chance uint32) found {
 	var room [maxExamined]*endpoint
 	endpoints := room[:0]

@@ -192,8 +192,8 @@ func (s bodyAccessor[T]) body(message T) io.ReadCloser {
 }
 
 // observed returns the wrapper that [ObserveBody] put around the body of rsp, or nil if the body
-// has no wrapper. Before a layer returns rsp, it may replace the field ReadCloser of the wrapper. A
-// time limit does this to add its text to the errors of Read.
+// has no wrapper. A layer may replace the field ReadCloser of the wrapper before it returns rsp.
+// For example, a time limit thereby adds its text to the errors of Read.
 func (s bodyAccessor[T]) observed(rsp T) *observedBody {
 	switch b := s.body(rsp).(type) {
 	case *observedBody:

@@ -170,9 +170,9 @@ func (l *adaptiveLimit[Req, Rsp]) watchProbe() {
 	time.AfterFunc(after, look)
 }
 
-// changed must be called after each change of the limit. It prepares the error that later
-// rejections return, because that error has the limit in its text. It also wakes the
-// callers of Ready and sets the gauge.
+// changed updates everything that depends on the limit, and must be called after each change of the
+// limit. It prepares the error that later rejections return, because that error has the limit in
+// its text. It also wakes the callers of Ready and sets the gauge.
 func (l *adaptiveLimit[Req, Rsp]) changed() {
 	n := l.gate.limit.Load()
 	l.full.Store(&Error{

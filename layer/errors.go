@@ -159,8 +159,8 @@ func RetryAfter(err error) (time.Duration, bool) {
 	return after, after > 0
 }
 
-// rejectDone returns the rejection of a request because its context ctx has ended. layer
-// and target are fields of the returned [Error].
+// rejectDone returns the rejection of a request because its context ctx has ended. The arguments
+// layer and target become the fields Layer and Target of the returned [Error].
 func rejectDone(ctx context.Context, layer, target string) error {
 	return &Error{Layer: layer, Target: target, Kind: ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx)}
 }

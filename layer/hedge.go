@@ -195,9 +195,10 @@ func (h *hedge[Req, Rsp]) classifyHeaders(ctx context.Context, rsp Rsp, err erro
 	return h.classOf(ctx, Outcome[Rsp]{Response: rsp, Err: err, Ended: err == nil && h.whole})
 }
 
-// record is called when a first attempt has returned. The argument err is its error, or nil. If the
-// argument sample is true, record adds the latency to the quantile. It also deposits into the
-// budget, unless the attempt was rejected, or a [Retry] above deposits into the same budget.
+// record updates the quantile and the budget after a first attempt has returned. The argument err
+// is its error, or nil. If the argument sample is true, record adds the latency to the quantile. It
+// also deposits into the budget, unless the attempt was rejected, or a [Retry] above deposits into
+// the same budget.
 func (h *hedge[Req, Rsp]) record(ctx context.Context, start time.Duration, sample bool, err error) {
 	if sample && !h.policy.fixed() {
 		now := h.now()

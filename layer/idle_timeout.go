@@ -112,8 +112,8 @@ func (r *idling) finishRead() {
 	r.reading = false
 }
 
-// expire is called by the timer. It cancels the request, unless the Read for which the
-// timer was set has returned.
+// expire cancels the request, unless the Read for which the timer was set has returned. The timer
+// calls expire.
 func (r *idling) expire() {
 	r.reads.Lock()
 	if r.late > 0 {

@@ -196,8 +196,8 @@ func (r *reconnect[Req, Rsp]) ensure() int64 {
 
 var errReconnectNil = errors.New("connect returned no service")
 
-// attempt waits for the given time and then connects once. It runs on a goroutine of its
-// own.
+// attempt calls the function connect once, after the time in the argument wait. It runs on a
+// goroutine of its own.
 func (r *reconnect[Req, Rsp]) attempt(wait time.Duration) {
 	var svc Service[Req, Rsp]
 	err := panics.ErrExited

@@ -33,9 +33,9 @@ type state[S any] struct {
 	over   chan struct{} // closed when a newer state replaces this one
 }
 
-// NewPoller returns a Poller that calls the function look when the first user starts, and then once
-// in each interval of the length every. The function must return the same pointer while nothing has
-// changed. Its calls are not concurrent.
+// NewPoller returns a Poller that calls the function look when the first user starts, and then
+// repeatedly. The argument every is the interval. The function look must return the same pointer
+// while nothing has changed. Its calls are not concurrent.
 func NewPoller[S any](every time.Duration, look func() *S) *Poller[S] {
 	return &Poller[S]{every: every, look: look}
 }

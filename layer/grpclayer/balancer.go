@@ -213,7 +213,7 @@ func (t *towerBalancer) connect(p addressed) *member {
 	return m
 }
 
-// layered returns c with the layer of [WithEndpointLayer]. If the layer panics or returns
+// layered returns c wrapped in the layer of [WithEndpointLayer]. If the layer panics or returns
 // nil, layered returns c itself. c then rejects all picks with layer.ErrClosed.
 func (t *towerBalancer) layered(c *conn) layer.Service[balancer.PickInfo, *Pick] {
 	var service layer.Service[balancer.PickInfo, *Pick]
@@ -225,7 +225,7 @@ func (t *towerBalancer) layered(c *conn) layer.Service[balancer.PickInfo, *Pick]
 	return service
 }
 
-// observe is called by gRPC when the SubConn of c has the new state s. If the state of c
+// observe applies s, the new state that gRPC reports for the SubConn of c. If the state of c
 // changes, observe publishes a new picker. If c is then connecting or failing, observe also
 // requests another resolution of the target.
 func (t *towerBalancer) observe(c *conn, s balancer.SubConnState) {

@@ -61,9 +61,9 @@ type stream struct {
 	resultOpts []grpc.CallOption // options with OnFinish, to call when gRPC finishes the stream
 }
 
-// finished is called when gRPC has finished the stream with the error err. It calls the OnFinish
-// options of the caller. It also ends s if the ClientConn was closed, because a caller that neither
-// reads nor writes would not notice it.
+// finished calls the OnFinish options of the caller, after gRPC has finished the stream with the
+// error err. It also ends s if the ClientConn was closed, because a caller that neither reads nor
+// writes would not notice it.
 func (s *stream) finished(err error) {
 	s.mu.Lock()
 	s.closed, s.closeErr = true, err
@@ -150,9 +150,8 @@ func (s *stream) Header() (metadata.MD, error) {
 	return md, err
 }
 
-// begin is called when the header has arrived. The first call notifies the observers that
-// [Accessor.OnDeferredResponse] has added. Later calls, and calls after the end of the stream, do
-// nothing.
+// begin notifies the observers that [Accessor.OnDeferredResponse] has added, after the header has
+// arrived. Only the first call does so. After the end of the stream, begin does nothing.
 func (s *stream) begin() {
 	if s.started.Load() {
 		return
@@ -180,8 +179,8 @@ func (s *stream) SendMsg(m any) error {
 	return err
 }
 
-// release is deferred by the methods that call gRPC. *returned is false if the method
-// panicked. Then release ends the stream and its pick, because gRPC leaves both open.
+// release ends the stream and its pick if *returned is false. The methods that call gRPC defer it.
+// If gRPC panics, *returned stays false, and gRPC leaves both open.
 func (s *stream) release(returned *bool) {
 	if *returned {
 		return

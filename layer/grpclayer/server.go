@@ -196,9 +196,9 @@ func (l *limitedStream) abort() {
 	}
 }
 
-// stop must be called when the handler has returned. If a layer has ended the stream
-// before, stop returns the status that the client got, as an error. Otherwise it returns
-// nil. l may be nil.
+// stop ends the observation of the context, and must be called when the handler has returned. If a
+// layer has ended the stream before, stop returns the status that the client got, as an error.
+// Otherwise it returns nil. l may be nil.
 func (l *limitedStream) stop() error {
 	if l == nil || l.release == nil {
 		return nil
@@ -243,9 +243,9 @@ func (l *limitedStream) open() error {
 	return nil
 }
 
-// orStatus is called with err, the result of a method of gRPC. If err is an error other than io.EOF
-// and a layer has ended the stream, it returns the status that the client got. Otherwise it returns
-// err.
+// orStatus returns the error for the handler after a method of gRPC returned err. If err is an
+// error other than io.EOF and a layer has ended the stream, this is the status that the client got.
+// Otherwise it is err.
 func (l *limitedStream) orStatus(err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return err

@@ -43,9 +43,9 @@ func stacks() []byte {
 }
 
 // checkLeaks returns an error if a goroutine runs that is missing in the argument before, an
-// earlier result of goroutines. The error has the stack of one such goroutine. If background is
-// true, the layer or service under test has goroutines that end with its context. The context has
-// just ended, so checkLeaks waits for a second before it checks.
+// earlier result of the function goroutines. The error has the stack of one such goroutine. If
+// background is true, the layer or service under test has goroutines that end with its context. The
+// context has just ended, so checkLeaks waits for a second before it checks.
 func checkLeaks(before map[string]string, background bool) error {
 	if background {
 		time.Sleep(time.Second)
@@ -58,7 +58,7 @@ func checkLeaks(before map[string]string, background bool) error {
 }
 
 // startedSince returns the stacks of the goroutines in this bubble that are missing in the argument
-// before, an earlier result of goroutines.
+// before, an earlier result of the function goroutines.
 func startedSince(before map[string]string) (stacks []string) {
 	for number, stack := range goroutines() {
 		if _, old := before[number]; !old {

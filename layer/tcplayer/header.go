@@ -110,9 +110,9 @@ func (h TransportHeader) AppendTo(b []byte) []byte {
 	return b
 }
 
-// appendSession appends the message SessionProtocol as the field protocolField.
-// SessionProtocol contains one empty message, whose field number kind specifies the
-// protocol.
+// appendSession appends the message SessionProtocol as the field protocolField. SessionProtocol
+// contains one empty message. The argument kind is the field number of that message, which
+// specifies the protocol.
 func appendSession(b []byte, kind protowire.Number) []byte {
 	b = protowire.AppendTag(b, protocolField, protowire.BytesType)
 	b = protowire.AppendVarint(b, 2)

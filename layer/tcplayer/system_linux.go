@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peek waits for the first bytes of conn and reads them with MSG_PEEK, which leaves them in
-// the kernel. The result ok is false if conn is not a TCP connection.
+// peek waits for the first bytes of conn, as g specifies, and reads them with MSG_PEEK, which
+// leaves them in the kernel. The result ok is false if conn is not a TCP connection.
 func peek(conn net.Conn, g peekSpec) (ok bool, seen []byte, err error) {
 	// A type that embeds TCPConn may buffer bytes.
 	tcp, ok := conn.(*net.TCPConn)

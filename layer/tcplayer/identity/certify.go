@@ -172,8 +172,9 @@ func (i *Identity) verifyOwn(chain []*x509.Certificate) (expires time.Time, err 
 	return expires, err
 }
 
-// verify verifies the first certificate of chain for one key usage. It returns the time at which
-// the last path to a root expires. A path expires as soon as one of its certificates expires.
+// verify verifies the first certificate of chain for the key usage in the argument use. It returns
+// the time at which the last path to a root expires. A path expires as soon as one of its
+// certificates expires.
 func verify(chain []*x509.Certificate, roots *x509.CertPool, use x509.ExtKeyUsage) (expires time.Time, err error) {
 	others := x509.NewCertPool()
 	for _, c := range chain[1:] {
