@@ -191,15 +191,12 @@ func (a *routeStack[Req, Rsp]) retryPolicy(p *Retry) layer.RetryPolicy[Req, Rsp]
 		Backoff: pause, MaxRetryAfter: maxErrorWait, MaxBodyBytes: keep,
 		CanRetry: func(Req) bool { return true },
 		RetryIf: func(o layer.Outcome[Rsp]) bool {
-			switch {
-			case o.Err == nil:
-				status := a.access.Status(o.Response)
-				return p.retries(response{status: status, header: a.access.ResponseHeader(o.Response)}) ||
-					o.Ended && p.retries(response{status: status, trailer: a.access.ResponseTrailer(o.Response)})
-			case errors.Is(o.Err, layer.ErrNotReady):
-				return false
+			if o.Err != nil {
+				return a.retryableError(o)
 			}
-			return errors.Is(o.Err, layer.ErrAttemptTimeout) || a.layers.classify(o) == layer.Retryable
+			status := a.access.Status(o.Response)
+			return p.retries(response{status: status, header: a.access.ResponseHeader(o.Response)}) ||
+				o.Ended && p.retries(response{status: status, trailer: a.access.ResponseTrailer(o.Response)})
 		},
 	}
 }

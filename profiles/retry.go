@@ -48,7 +48,9 @@ func (a *routeStack[Req, Rsp]) addAttempts(st layer.Stack[Req, Rsp], grpc bool) 
 		st = st.Retry(layer.RetryPolicy[Req, Rsp]{
 			Budget: budget, MaxAttempts: retries + 1, AttemptTimeout: route.AttemptTimeout,
 			Backoff: noBackoff(), MaxRetryAfter: maxErrorWait, MaxBodyBytes: keptBody, CanRetry: canRetry,
-			RetryIf: func(o layer.Outcome[Rsp]) bool { return a.retryable(grpc, o) },
+			RetryIf: func(o layer.Outcome[Rsp]) bool {
+				return o.Err == nil && a.class(grpc, o).IsFailure() || a.retryableError(o)
+			},
 		})
 	case route.AttemptTimeout > 0:
 		st = st.ResponseHeaderTimeout(route.AttemptTimeout)
@@ -64,17 +66,12 @@ func (a *routeStack[Req, Rsp]) addAttempts(st layer.Stack[Req, Rsp], grpc bool) 
 	return a.changeRequests(a.addAttemptTimeouts(st))
 }
 
-// retryable reports whether an attempt with the outcome o may be retried. It returns true if the
-// attempt exceeded its time limit, its error has the class Retryable, or its response is a failure.
+// retryableError reports whether an attempt with the outcome o may be retried because of its error.
+// It returns true if the attempt exceeded its time limit, or if its error has the class Retryable.
 // It returns false for a rejection (ErrNotReady).
-func (a *routeStack[Req, Rsp]) retryable(grpc bool, o layer.Outcome[Rsp]) bool {
-	switch {
-	case o.Err == nil:
-		return a.class(grpc, o).IsFailure()
-	case errors.Is(o.Err, layer.ErrNotReady):
-		return false
-	}
-	return errors.Is(o.Err, layer.ErrAttemptTimeout) || a.layers.classify(o) == layer.Retryable
+func (a *routeStack[Req, Rsp]) retryableError(o layer.Outcome[Rsp]) bool {
+	return o.Err != nil && !errors.Is(o.Err, layer.ErrNotReady) &&
+		(errors.Is(o.Err, layer.ErrAttemptTimeout) || a.layers.classify(o) == layer.Retryable)
 }
 
 // routeReplayer is the Replayer of the layers of a route. Its RetryAfter ignores a Retry-After in a
