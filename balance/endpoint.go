@@ -171,7 +171,7 @@ func (e *endpoint) probeOverdue(now uint32, median float32) bool {
 
 // setFailed records the result of a response. The argument failed is true for a failure with a
 // penalty. The second failure in a row makes the endpoint failing, and the next success ends this
-// state. The result is true for the second failure in a row.
+// state. The result second is true for the second failure in a row.
 func (e *endpoint) setFailed(failed bool) (second bool) {
 	if failed {
 		fails := e.fails.Add(1)

@@ -116,9 +116,9 @@ func (c *choices) walk(n int, random uint64) (k int, w walk) {
 	return k, w
 }
 
-// pickAmong returns the cheapest examined endpoint of the ready set r, and its cost. It
-// prefers endpoints that the request has not tried. If it finds only tried ones, it returns
-// the cheapest of these. The result best is nil if the set is empty.
+// pickAmong returns the cheapest examined endpoint of the ready set r, and its cost. It prefers
+// endpoints that the request has not tried. If the request has tried all examined endpoints, the
+// result is the cheapest of them. The result best is nil if the set is empty.
 func (c *choices) pickAmong(r *readySet, q query) (best *endpoint, cost float32) {
 	if q.examined == nil && c.isEven() {
 		if f := c.pickPlain(r, q.now); !q.attempts.Has(f.best) {

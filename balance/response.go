@@ -154,9 +154,9 @@ func (b *Balancer[Req, Rsp]) observeResponse(ctx context.Context, n *node[Req, R
 	b.report(n, r)
 }
 
-// missed returns the result of a request that ended because its context ended. This is a
-// failure if the rules for missed deadlines in [OutlierDetection] apply. Otherwise it is the
-// zero result, which is neither recorded as a failure nor as a success.
+// missed returns the result of a request that ended because its context ended. The result is a
+// failure if the rules for missed deadlines in [OutlierDetection] apply. Otherwise it is the zero
+// result, which is neither recorded as a failure nor as a success.
 func (b *Balancer[Req, Rsp]) missed(ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp]) result {
 	if time.Since(b.start)-start <= time.Duration(b.group.median.read()) {
 		return result{}
@@ -269,8 +269,8 @@ func (b *Balancer[Req, Rsp]) notReady(reason string, cause error) *layer.Error {
 	return &layer.Error{Layer: "balance", Target: b.target, Kind: layer.ErrNotReady, Reason: reason, Err: cause}
 }
 
-// noneReady returns the reason why no endpoint is ready. This is an error if the balancer
-// has ended or has no endpoints. Otherwise it is an unready node, which the caller polls to
+// noneReady returns the reason why no endpoint is ready. If the balancer has ended or has no
+// endpoints, the reason is an error. Otherwise it is an unready node, which the caller polls to
 // find the error. If an endpoint is ready, both results are nil.
 func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
 	b.mu.Lock()

@@ -112,8 +112,8 @@ func WithStickySession(cookie string) Option {
 	return func(o *options) { o.sticky = cookie }
 }
 
-// Metrics provides instruments for each target. A Client records its measurements in those of its
-// target. Packages promtower and oteltower have implementations.
+// Metrics provides instruments for each target. A Client records its measurements in the
+// instruments of its target. Packages promtower and oteltower have implementations.
 type Metrics interface {
 	Layer(target string) layer.Instruments
 	Balance(target string) balance.Instruments

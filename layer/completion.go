@@ -251,9 +251,10 @@ func callUntil[Req, Rsp any](
 	return rsp, nil
 }
 
-// dropUnless is deferred by the method Call of a layer. It does nothing if *returned is true.
-// Otherwise Call returned an error or ended by a panic or Goexit. If *err is nil, dropUnless then
-// discards the response *rsp. After that it calls to.End if to is not nil.
+// dropUnless cleans up when a Call ends without a response for its caller. The method Call of a
+// layer defers it. It does nothing if *returned is true. Otherwise Call returned an error or ended
+// by a panic or Goexit. If *err is nil, dropUnless then discards the response *rsp. After that it
+// calls to.End if to is not nil.
 func (o *options[Rsp]) dropUnless(returned *bool, rsp *Rsp, err *error, to Observer) {
 	if !*returned {
 		o.dropThenEnd(*rsp, *err, to)

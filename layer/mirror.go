@@ -222,8 +222,8 @@ type mirrored[Req, Rsp any] struct {
 	met    atomic.Int32 // number of conditions that hold
 }
 
-// bodyRead is called by [Editor.TeeRequest] when the request body was read or closed. If ok is
-// true, it stores the copy of the request and calls conditionMet. Otherwise it calls skip.
+// bodyRead records the end of the request body, which [Editor.TeeRequest] reports. If ok is true,
+// it stores the copy of the request and calls conditionMet. Otherwise it calls skip.
 func (c *mirrored[Req, Rsp]) bodyRead(copied Req, ok bool) {
 	if !ok {
 		c.skip(nil)
@@ -233,9 +233,9 @@ func (c *mirrored[Req, Rsp]) bodyRead(copied Req, ok bool) {
 	c.conditionMet()
 }
 
-// conditionMet is called when inner has returned without a rejection, and when the request body was
-// read to its end. The second of these calls starts the goroutine that sends the copy, unless
-// MaxInFlight copies are in flight.
+// conditionMet counts one of the two conditions for the copy: inner has returned without a
+// rejection, and the request body was read to its end. The second call starts the goroutine that
+// sends the copy, unless MaxInFlight copies are in flight.
 func (c *mirrored[Req, Rsp]) conditionMet() {
 	if c.met.Add(1) != 2 || c.life.Err() != nil {
 		return

@@ -87,9 +87,9 @@ func Shed[Req, Rsp any](p ShedPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	}
 }
 
-// capacityOf returns a function that returns how many requests svc admits at a time. This is the
-// limit of its first [Limit] or [AdaptiveLimit], plus the capacity of the Queues above that.
-// Without such a limit it returns nil.
+// capacityOf returns a function that returns the number of requests that svc admits at a time. This
+// number is the limit of the first [Limit] or [AdaptiveLimit] in svc, plus the capacity of the
+// Queues above it. Without a Limit or AdaptiveLimit, capacityOf returns nil.
 func capacityOf[Req, Rsp any](svc Service[Req, Rsp]) func() int64 {
 	switch s := svc.(type) {
 	case *limit[Req, Rsp]:

@@ -119,8 +119,8 @@ func (p *Poller[S]) poll(idle <-chan struct{}) {
 	}
 }
 
-// wanted reports whether poll must continue, because the Poller has users. If not, it sets the
-// field polling to false in the same critical section, so that the next user starts another
+// wanted reports whether poll must continue, because the Poller has users. Without users, it sets
+// the field polling to false in the same critical section, so that the next user starts another
 // goroutine.
 func (p *Poller[S]) wanted() bool {
 	p.mu.Lock()

@@ -220,8 +220,8 @@ func (v Value) Items() []Value {
 	return items
 }
 
-// Members returns the members of the list v, as Items does, except those that are null. For
-// each null it adds a mistake with the given reason.
+// Members returns the members of the list v that are not null. For each null it adds a mistake with
+// the text in the argument reason. For a v that is not a list, it does the same as Items.
 func (v Value) Members(reason string) []Value {
 	return slices.DeleteFunc(v.Items(), func(item Value) bool {
 		if item.IsNull() {

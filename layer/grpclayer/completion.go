@@ -189,8 +189,8 @@ func (s *stream) release(returned *bool) {
 	s.end(errNotReturned)
 }
 
-// broken ends the stream after gRPC returned err, and returns the error for the caller.
-// header and trailer are those of the response, or nil.
+// broken ends the stream after gRPC returned err, and returns the error for the caller. The
+// arguments header and trailer come from the response, or are nil.
 func (s *stream) broken(err error, header, trailer metadata.MD) error {
 	ended := s.attempt.withDetails(err, header, trailer)
 	s.end(ended)

@@ -127,8 +127,8 @@ func serveNext(ctx context.Context, at string, svc Server, conn, next net.Conn) 
 	return t, err
 }
 
-// consumed reports whether next, a wrapper of conn, has read bytes from conn. Then only a Read of
-// next returns these bytes. If next is conn itself, the result is false.
+// consumed reports whether next, a wrapper of conn, has read bytes from conn, so that only a Read
+// of next returns them. If next is conn itself, the result is false.
 func consumed(conn, next net.Conn) bool {
 	holders, _ := conn.(*bufferedConn)
 	for {

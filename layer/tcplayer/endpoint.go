@@ -236,9 +236,9 @@ func WithConnectTimeout(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.connectTimeout = d })
 }
 
-// WithBackoff sets the backoff after a failed attempt. Without this option, or if b is zero, it is
-// 100 ms to 1 s with a jitter of 10 %. In any other b, a Min or Max of 0 means that of
-// [layer.DefaultBackoff]. Invalid values panic.
+// WithBackoff sets the backoff after a failed attempt. Without this option, or if b is zero, the
+// backoff is 100 ms to 1 s with a jitter of 10 %. In any other b, a Min or Max of 0 means the value
+// in [layer.DefaultBackoff]. Invalid values panic.
 func WithBackoff(b layer.Backoff) EndpointOption {
 	if err := backoff.Check(b); err != nil {
 		panic("tcplayer: WithBackoff: " + err.Error())
