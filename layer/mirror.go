@@ -82,7 +82,7 @@ func (p MirrorPolicy[Req]) filled() MirrorPolicy[Req] {
 	return p
 }
 
-// Mirror sends copies of requests to another service (the argument named to) and discards their
+// Mirror sends copies of requests to a second service, the argument to, and discards their
 // responses. Requests never wait for their copies and never fail because of them. Place Mirror
 // above a [Retry] or [Hedge] for one copy per request, and below for one per attempt.
 //

@@ -12,8 +12,8 @@ import (
 )
 
 // RateLimitBy is a [RateLimit] for each key. The function key returns the key of a request, for
-// example a tenant, a client or a route. The layer admits perSecond requests of each key per
-// second, and bursts of up to burst requests.
+// example a tenant, a client or a route. The arguments perSecond and burst are the limits of each
+// key: the requests per second and the largest burst.
 //
 // Admission: a request takes a token from the bucket of its key. Ready is forwarded, because the
 // key of the next request is unknown. The layer has at most as many buckets as the number in the

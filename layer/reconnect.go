@@ -17,11 +17,11 @@ import (
 // service that the function connect returned. After a connection returned [ErrClosed], Reconnect
 // calls connect again. A connection must release its resources when it closes.
 //
-// Admission: the first Ready or Call starts connect. Only one connect runs at a time. After a
-// failure, connect runs again when the backoff b has passed and a caller needs a connection.
-// Without a connection, Call starts connect and rejects the request at once. Ready waits for the
-// connection, then for its Ready. A connection that returns [ErrClosed] is dropped. It counts as a
-// failed connect if it served no request and lasted for less than b.Max.
+// Admission: the first Ready or Call starts a call of connect. Only one such call runs at a time.
+// After a failure, connect is called again when the backoff b has passed and a caller needs a
+// connection. Without a connection, Call starts connect and rejects the request at once. Ready
+// waits for the connection, then for its Ready. A connection that returns [ErrClosed] is dropped.
+// It counts as a failed connect if it served no request and lasted for less than b.Max.
 //
 // Cancellation: a request is rejected if its context has ended. Canceled callers do not cancel
 // connect. After the end of ctx, Ready and Call return [ErrClosed].
