@@ -244,9 +244,9 @@ func (Accessor) OnResponseStart(ctx context.Context, r *http.Request, o layer.Re
 	x.observers = append(x.observers, o)
 }
 
-// OnDeferredResponse reports whether the headers of a response arrive only after Call has returned.
-// It returns false, because the headers of an HTTP response have always arrived by then. Package
-// tap calls this method.
+// OnDeferredResponse always returns false, because the headers of an HTTP response have arrived
+// when Call returns. Package tap calls this method, because another protocol may deliver them
+// later.
 func (Accessor) OnDeferredResponse(*http.Response, layer.ResponseObserver[*http.Response]) bool {
 	return false
 }

@@ -83,7 +83,7 @@ func grpcStatus(rsp *http.Response, ended bool) (uint32, bool) {
 	return uint32(code), true
 }
 
-// first returns the first value of the header field name, or "". The name must be in
+// first returns the first value of the header field with the given name, or "". The name must be in
 // canonical form. first is faster than [http.Header.Get].
 func first(h http.Header, name string) string {
 	if values := h[name]; len(values) > 0 {

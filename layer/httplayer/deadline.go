@@ -27,10 +27,10 @@ func SetGRPCTimeout(req *http.Request, left time.Duration) *http.Request {
 	return out
 }
 
-// DeadlineFromHeader returns a function for [layer.DeadlineFromRequest]. That function
-// returns the remaining time in the first value of the header field name. The format is that
-// of [time.ParseDuration], such as "1.5s". The function returns false if the field is
-// missing or malformed.
+// DeadlineFromHeader returns a function for [layer.DeadlineFromRequest]. That function returns the
+// remaining time in the first value of the header field with the given name. The format is that of
+// [time.ParseDuration], such as "1.5s". The function returns false if the field is missing or
+// malformed.
 func DeadlineFromHeader(name string) func(*http.Request) (time.Duration, bool) {
 	name = http.CanonicalHeaderKey(name)
 	return func(req *http.Request) (time.Duration, bool) {

@@ -133,9 +133,9 @@ func (p *pool) release(c *h1Conn, reusable bool) {
 // the number of connections.
 func (p *pool) drop(c *h1Conn) { p.release(c, false) }
 
-// dial makes a connection on a new goroutine. It waits until the connection is made or has
-// failed, or until ctx ends. After ctx has ended, the goroutine continues and adds the
-// connection to the idle ones for other requests.
+// dial makes a connection on a new goroutine. It waits until the connection is made or has failed,
+// or until ctx ends. After ctx has ended, the goroutine continues and adds the connection to the
+// idle connections for other requests.
 func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 	e := p.endpoint
 	if err := p.reserve(); err != nil {

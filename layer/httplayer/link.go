@@ -72,8 +72,8 @@ func (l *link) claim() (mine attempt, wait time.Duration) {
 	return l.allow(now), l.timeout
 }
 
-// allow returns a new attempt, and forbids others for the maximum duration of an attempt.
-// After that time another attempt is allowed, even if report was not called. The caller
+// allow returns a new permission to connect, and forbids other attempts for the maximum duration of
+// an attempt. After that time another attempt is allowed, even if report was not called. The caller
 // holds mu.
 func (l *link) allow(now time.Time) attempt {
 	l.trying, l.next = true, now.Add(l.timeout)

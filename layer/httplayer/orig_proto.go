@@ -150,8 +150,8 @@ func untagged(ctx context.Context, req *http.Request, next Service, tagged bool)
 	return rsp, err
 }
 
-// isUpgraded reports whether r is an HTTP/1 request that a proxy sent over HTTP/2. Requests
-// of other clients share the connection of such a request.
+// isUpgraded reports whether r is an HTTP/1 request that a proxy sent over HTTP/2. The connection
+// of such a request also has requests of other clients.
 func isUpgraded(r *http.Request) bool {
 	return r.ProtoMajor == 2 && len(r.Header[origProtoField]) > 0
 }

@@ -79,8 +79,8 @@ func (c *ClientConn) ContextDone(cause error) {
 	}
 }
 
-// release calls c.released, if a request is in progress.
-// After that, no request is in progress.
+// release ends the request in progress by a call of c.released. It does nothing if no request is in
+// progress.
 func (c *ClientConn) release(reusable bool) {
 	if c.busy.CompareAndSwap(true, false) {
 		c.released(c, reusable)
@@ -192,10 +192,10 @@ func (c *ClientConn) exchange(req *http.Request, length int64) error {
 	return out.err
 }
 
-// sent returns the error for RoundTrip after send has sent req, or has failed with err. If
-// the connection failed before it sent a byte of req, and the request body is unread, the
-// error matches [message.ErrNotSent]. In any other case, sent closes the request body and
-// returns err.
+// sent returns the error for RoundTrip after a call of send. The argument err is the error of send,
+// or nil if req was sent. If the connection failed before it sent a byte of req, and the request
+// body is unread, the error matches [message.ErrNotSent]. In any other case, sent closes the
+// request body and returns err.
 func (c *ClientConn) sent(req *http.Request, err error) error {
 	out := &c.out
 	out.end()

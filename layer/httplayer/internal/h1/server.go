@@ -157,8 +157,8 @@ func (c *ServerConn) passOn() error {
 	return &PrefaceError{conn}
 }
 
-// noRequest returns the error of Serve for a connection whose reading failed with err
-// before the first request.
+// noRequest returns the error of Serve if reading has failed with err before the first request was
+// complete.
 func (c *ServerConn) noRequest(err error) error {
 	e := &layer.Error{Layer: "server", Reason: "no first byte", Err: err}
 	silent := c.buffered() == 0

@@ -230,8 +230,8 @@ func (st *stream) consume(n int) (give int64) {
 }
 
 // grow allows the flow-control window of the stream to grow by n bytes, and returns true. It
-// returns false if the windows of all streams of the connection would have grown by more
-// than maxGrown bytes.
+// returns false if the sum of the growth of all windows of the connection would then be more than
+// maxGrown bytes.
 func (st *stream) grow(n int64) bool {
 	if st.c.grown.Add(n) > maxGrown {
 		st.c.grown.Add(-n)

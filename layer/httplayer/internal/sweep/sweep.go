@@ -37,8 +37,9 @@ type Slot struct {
 	state   atomic.Uint64 // phase in the upper 32 bits, tick of its start in the lower 32
 }
 
-// Add registers the connection c for checks. phase is the current phase of c. The caller
-// records later phases by Enter of the returned Slot.
+// Add registers the connection c for checks. The argument phase is the current phase of c, a number
+// that the checks pass to the method Sweep of c. The caller records later phases by Enter of the
+// returned Slot.
 func (s *Sweeper) Add(c Conn, phase uint32) *Slot {
 	slot := &Slot{sweeper: s, conn: c}
 	slot.Enter(phase)
