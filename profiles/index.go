@@ -159,8 +159,8 @@ type search[Req, Rsp any] struct {
 }
 
 // candidate is a route and a condition that selects it. Usually this is the whole condition of the
-// route. With MostSpecific, a route with an Any as its condition has one candidate for each member
-// of the Any.
+// route. With the precedence MostSpecific, a route with an Any as its condition has one candidate
+// for each member of the Any.
 type candidate[Req, Rsp any] struct {
 	match matcher
 	needs needs

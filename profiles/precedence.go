@@ -53,8 +53,8 @@ func alternatives(m matcher) []matcher {
 	return []matcher{m}
 }
 
-// rank is the specificity of a condition. An earlier field takes precedence over a later
-// one. A higher value is more specific.
+// rank is the specificity of a condition. Ranks are compared field by field, in the order of the
+// fields. A higher value is more specific.
 type rank struct {
 	host, path, headers, queries, method int
 }

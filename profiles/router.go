@@ -142,8 +142,8 @@ func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 }
 
 // await waits until the first profile arrives or the wait of WithInitialWait ends. It returns the
-// snapshot that is then current, or a rejection if ctx ends first. s is the snapshot before the
-// wait.
+// snapshot that is then current, which is a compiled profile, or a rejection if ctx ends first. s
+// is the snapshot before the wait.
 func (r *Router[Req, Rsp]) await(ctx context.Context, s *snapshot[Req, Rsp]) (*snapshot[Req, Rsp], error) {
 	start := time.Now()
 	for s.provisional {

@@ -170,8 +170,8 @@ func (r *Router[Req, Rsp]) swap(p *Profile) {
 	close(old.replaced)
 }
 
-// errReplaced is returned by the method ready of a snapshot if another snapshot has become
-// current.
+// errReplaced is returned by the method ready of a snapshot if another profile, with its own
+// snapshot, has become current.
 var errReplaced = errors.New("profile replaced")
 
 // poll returns nil if a target of the split is ready. If all targets return an error that matches
