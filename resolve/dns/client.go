@@ -52,8 +52,8 @@ func (c *client) ask(ctx context.Context, conf config, name string, kind dnsmess
 // kindName returns the name of a record type, such as "AAAA".
 func kindName(kind dnsmessage.Type) string { return strings.TrimPrefix(kind.String(), "Type") }
 
-// message sends one question to one server over UDP, and again over TCP if the answer is
-// truncated. Each message uses its own connection and thus its own port.
+// message sends one question to one server and returns the answer. It uses UDP, and then TCP if the
+// answer is truncated. Each message uses its own connection and thus its own port.
 func (c *client) message(
 	ctx context.Context, timeout time.Duration, server netip.AddrPort, name string, kind dnsmessage.Type,
 ) (answer, error) {

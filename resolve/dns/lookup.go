@@ -130,9 +130,9 @@ func (l lookup) addresses(ctx context.Context, name string) (hosts, error) {
 // maxConcurrent is the number of hosts of SRV records that are looked up concurrently.
 const maxConcurrent = 8
 
-// services asks for the SRV records of name. It also asks for those addresses of their hosts
-// that are not in the additional section. If name has SRV records, the field final is set even
-// without addresses, so that no further name is tried.
+// services asks for the SRV records of name. It also asks for those addresses of their hosts that
+// are not in the additional section. If name has SRV records, the result is final even without
+// addresses, so that no further name is tried.
 func (l lookup) services(ctx context.Context, name string) (found, error) {
 	a, err := l.ask(ctx, name, dnsmessage.TypeSRV)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 // listTimeout is the time limit for listing the objects of one Service.
 const listTimeout = 30 * time.Second
 
-// tooShort is a limit of client-go. If a watch ends earlier and without events, the Reflector waits
-// for a backoff and lists again.
+// tooShort is a limit of client-go. If a watch ends in less time and without events, the Reflector
+// waits for a backoff and lists again.
 const tooShort = time.Second
 
 var errTooShort = errors.New("it ended at once without an event")
@@ -74,8 +74,8 @@ func (s *source) settle() {
 }
 
 // WatchWithContext watches the objects that scope selects. A returned error has the text of the
-// original error, but not its type. Otherwise, after some types, the Reflector would repeat the
-// watch itself, with a backoff that it resets only after two minutes.
+// original error, but not its type. Otherwise, after errors of some types, the Reflector would
+// repeat the watch itself, with a backoff that it resets only after two minutes.
 func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	s.note()
 	w, err := s.open(ctx, s.scoped(o))

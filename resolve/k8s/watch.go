@@ -125,9 +125,9 @@ func (w *watcher) sliceStore() cache.ReflectorStore {
 	})
 }
 
-// store receives objects from a Reflector. It keeps the converted form of each object, and calls
-// put with all of them after each change. A list replaces all objects. Only the goroutine of the
-// Reflector uses the store.
+// store receives objects from a Reflector. It keeps the converted form of each object. After each
+// change, it calls the function in the field put with all of them. A list replaces all objects.
+// Only the goroutine of the Reflector uses the store.
 type store[T any] struct {
 	// converts an object; item is nil if the object is not used
 	read  func(obj any) (name string, item *T)

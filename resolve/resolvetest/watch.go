@@ -135,9 +135,9 @@ func (a action) run() {
 	}
 }
 
-// next lets the consumer continue after the last item and waits for the next item. ok is false
-// if the sequence ended. next returns an error after the timeout, and for an item that is not
-// exactly one of an update and an error.
+// next lets the consumer continue after the last item and waits for the next item. ok is false if
+// the sequence ended. next returns an error after the timeout, and for an item that has both an
+// update and an error, or neither.
 func (w *watch) next() (it item, ok bool, err error) {
 	w.answer(continues)
 	timer := time.NewTimer(w.g.Timeout)
