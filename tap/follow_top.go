@@ -74,8 +74,8 @@ type topFollower struct {
 	rows  []*tappb.TopResponse // by index of the process; nil while it cannot be reached
 }
 
-// topUpdate is an input of topFollower. It has new rows of a process, reports that a
-// process is not called again, or is a tick of the clock.
+// topUpdate is an input of topFollower. It is one of three things: new rows of a process, the
+// information that a process is not called again, or a tick of the clock.
 type topUpdate struct {
 	process int // index in names and rows
 	rows    *tappb.TopResponse
@@ -131,9 +131,9 @@ func (f *topFollower) clock(ctx context.Context) iter.Seq2[topUpdate, error] {
 	}
 }
 
-// followProcess yields the updates of process p, which has the index i in names and rows.
-// It calls the process again after errors. In the last update, the field gone is true: the
-// process is not called again.
+// followProcess yields the updates of process p, which has the index i in f.names and f.rows. It
+// calls the process again after errors. In the last update, the field gone is true: the process is
+// not called again.
 func (f *topFollower) followProcess(ctx context.Context, i int, p Process) iter.Seq2[topUpdate, error] {
 	open := func(ctx context.Context) iter.Seq2[*tappb.TopResponse, error] {
 		return containPanics(f.topRows(ctx, p))

@@ -87,8 +87,8 @@ func observer(
 	}
 }
 
-// all yields the events of windows, one window after the other. It ends after an error,
-// when ctx ends, or when remaining is 0.
+// all yields the events of windows, one window after the other. It ends after an error, when ctx
+// ends, or when w.remaining, the number of requests that may still be shown, is 0.
 func (w *windows) all(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for w.remaining > 0 && ctx.Err() == nil {

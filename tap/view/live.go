@@ -24,8 +24,8 @@ type live struct {
 	runs share.Group[struct{}, *run] // the current run, if a page is open
 }
 
-// serveLive sends one hello and then frames, until the client or the server ends the
-// stream.
+// serveLive sends a message hello with the data that does not change, and then frames, until the
+// client or the server ends the stream.
 func (h *Handler) serveLive(s *stream, r *http.Request) {
 	current, leave := h.live.join()
 	defer leave()
