@@ -172,10 +172,10 @@ func (Accessor) TeeRequestBody(r *http.Request, read func(at int64, p []byte)) *
 	return &out
 }
 
-// TeeResponseBody replaces the body of r by one that passes its bytes to the function read,
-// as [Accessor.TeeRequestBody] does, and returns r. The body of an upgraded connection (101)
-// stays an [io.ReadWriteCloser], and keeps its CloseWrite. Bytes that are written to such a
-// body are not passed to read.
+// TeeResponseBody replaces the body of r by one that passes its bytes to the function in the
+// argument read, as [Accessor.TeeRequestBody] does, and returns r. The body of an upgraded
+// connection (101) stays an [io.ReadWriteCloser], and keeps its CloseWrite. Bytes that are written
+// to such a body are not passed to this function.
 func (Accessor) TeeResponseBody(r *http.Response, read func(at int64, p []byte)) *http.Response {
 	if r == nil || ended(r) {
 		return r

@@ -72,9 +72,9 @@ func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, err
 	}
 }
 
-// get returns a connection for one request: an idle connection that is not too old, or a new
-// one. If own is true, it makes a new connection, which serves only this request. The result
-// fresh reports whether the connection is new.
+// get returns a connection for one request: an idle connection that is not too old, or a new one.
+// If the argument own is true, get makes a new connection, which serves only this request. The
+// result fresh reports whether the connection is new.
 func (p *pool) get(ctx context.Context, own bool) (c *h1Conn, fresh bool, err error) {
 	for !own {
 		if c = p.takeIdle(); c == nil {

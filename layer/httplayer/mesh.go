@@ -24,9 +24,9 @@ const (
 	proxyConnectionField = "L5d-Proxy-Connection"
 )
 
-// edits returns a layer that calls the function edit for each request and forwards the
-// request that edit returns. edit must not change its argument. name and state describe the
-// layer.
+// edits returns a layer that calls the function edit for each request and forwards the request that
+// edit returns. edit must not change its argument. Describe of the layer shows the arguments name
+// and state.
 func edits(name string, state layer.State, edit func(*http.Request) *http.Request) Layer {
 	return newLayer(name, state, func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 		return next.Call(ctx, edit(req))

@@ -35,8 +35,8 @@ func NewStack(opts ...layer.Option[*http.Response]) layer.Stack[*http.Request, *
 // callFunc handles a request in a layer. It usually passes the request on to next.
 type callFunc func(ctx context.Context, req *http.Request, next Service) (*http.Response, error)
 
-// newLayer returns a layer that calls f for each request and forwards Ready. Describe of the
-// layer returns name and state.
+// newLayer returns a layer that calls f for each request and forwards Ready. Describe of the layer
+// shows the arguments name and state.
 func newLayer(name string, state layer.State, f callFunc) Layer {
 	return func(next Service) Service { return &around{next, name, state, f} }
 }

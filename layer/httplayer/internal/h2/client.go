@@ -159,9 +159,9 @@ func (c *ClientConn) Close() error {
 	return nil
 }
 
-// goAway handles a GOAWAY of the server. Streams with an ID above last end with
-// REFUSED_STREAM, because the server has not processed them. The connection closes after
-// its other streams have ended.
+// goAway handles a GOAWAY of the server. A stream with an ID above the argument last ends with
+// REFUSED_STREAM, because the server has not processed it. The connection closes after all other
+// streams have ended.
 func (c *ClientConn) goAway(last, code uint32, debug []byte) error {
 	if err := c.glitch(glitchControl); err != nil {
 		return err

@@ -384,8 +384,8 @@ type keepalive struct {
 
 // keepAlive starts the timer for PINGs, unless interval is 0. If the peer sends nothing during an
 // interval, it receives a PING. The PING follows at most two intervals after the last input. If the
-// peer then sends nothing for timeout, the connection ends. A client without open streams sends no
-// PING.
+// peer then sends nothing for the duration timeout, the connection ends. A client without open
+// streams sends no PING.
 func (c *conn) keepAlive(interval, timeout time.Duration) {
 	if interval <= 0 {
 		return

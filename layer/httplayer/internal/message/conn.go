@@ -25,10 +25,10 @@ func CloseWrite(conn any) error {
 // output.
 const LingerTime = 500 * time.Millisecond
 
-// Linger closes the sending half of conn. It then drops received bytes until the peer
-// closes the connection, limit bytes have arrived, or LingerTime has passed. The caller
-// then closes conn. Without Linger, closing conn with unread input would send a reset, and
-// the peer could lose the last output.
+// Linger closes the sending half of conn. It then drops received bytes until the peer closes the
+// connection, as many bytes as limit have arrived, or LingerTime has passed. The caller then closes
+// conn. Without Linger, closing conn with unread input would send a reset, and the peer could lose
+// the last output.
 func Linger(conn net.Conn, limit int64) {
 	if CloseWrite(conn) == nil {
 		_ = conn.SetReadDeadline(time.Now().Add(LingerTime))
@@ -69,8 +69,8 @@ type CopyBuffer [CopySize]byte
 // CopyPool has values of the type *CopyBuffer.
 var CopyPool = sync.Pool{New: func() any { return new(CopyBuffer) }}
 
-// Copy copies src to dst until io.EOF and returns the number of copied bytes. If flush is
-// not nil, Copy calls it before each Read that may wait. Unlike [io.Copy] it uses a pooled
+// Copy copies src to dst until io.EOF and returns the number of copied bytes. If the function flush
+// is not nil, Copy calls it before each Read that may wait. Unlike [io.Copy] it uses a pooled
 // buffer, and only the methods Read and Write.
 func Copy(dst io.Writer, src io.Reader, flush func()) (total int64, err error) {
 	b := CopyPool.Get().(*CopyBuffer) //nolint:errcheck,forcetypeassert // the pool has nothing else

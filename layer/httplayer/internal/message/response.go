@@ -260,9 +260,9 @@ func (w *ResponseWriter) start(next []byte, whole bool) error {
 	return w.err
 }
 
-// detect sets Content-Type from the first bytes of the body. These are the bytes in first,
-// followed by those in next. It does not change a header that has Content-Type or
-// Content-Encoding.
+// detect sets Content-Type from the first bytes of the body. These are the bytes in the argument
+// first, followed by those in the argument next. It does not change a header that has Content-Type
+// or Content-Encoding.
 func detect(header http.Header, first, next []byte) {
 	if _, ok := header["Content-Type"]; ok || len(first)+len(next) == 0 || header.Get("Content-Encoding") != "" {
 		return
