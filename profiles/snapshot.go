@@ -36,10 +36,10 @@ type liveRoute[Req, Rsp any] struct {
 	split *split[Req, Rsp]        // over the backends of a RoutePolicy; nil means the split of the snapshot
 }
 
-// compile compiles p. If a route of p is equal to a route of old, compile uses the liveRoute of
-// old, with the state of its stack. It makes all routes again if the retry budget or the labels of
-// the Policy changed. With WithOnUpdate, it also does so if the Name changed. The caller must hold
-// mu.
+// compile converts p to a snapshot. The argument old is the current snapshot. If it has an equal
+// route, compile uses the liveRoute of old, with the state of its stack. It makes all routes again
+// if the retry budget or the labels of the Policy changed. With WithOnUpdate, it also does so if
+// the Name changed. The caller must hold mu.
 func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapshot[Req, Rsp] {
 	drop := r.invalid.Add
 	defer r.invalid.End()

@@ -111,8 +111,8 @@ func (c *policyConverter) routes(r rule, hosts []profiles.Match, metadata *meta.
 	return []profiles.Route{route}
 }
 
-// atHosts returns a condition that holds if an element of hosts and an element of matches hold. If
-// hosts is empty, an element of matches is sufficient.
+// atHosts returns a condition that holds if at least one element of hosts and at least one element
+// of matches hold. If hosts is empty, an element of matches is sufficient.
 func atHosts(hosts []profiles.Match, matches []profiles.All) profiles.Match {
 	var all profiles.Any
 	if len(hosts) == 0 {
@@ -189,7 +189,7 @@ func (c *policyConverter) tlsRoutes(all []*outbound.TlsRoute) []profiles.Route {
 }
 
 // routesOf converts linkerd's routes (type R) with their rules (type U). The function hosts
-// converts the hosts of a route, and convert converts a rule. If one of them returns false, the
+// converts the hosts of a route, and the function convert a rule. If one of them returns false, the
 // route or the rule is left out. routesOf stores the position of the current rule in c.at, for
 // errors.
 func routesOf[U any, R interface {
