@@ -62,9 +62,9 @@ func interpret(msg []byte, q dnsmessage.Question) (answer, error) {
 	return a, nil
 }
 
-// canonical follows the CNAME records from name to the last name, end. The records may be
-// in any order. ttl is the smallest TTL of the followed records, or maxTTL. canonical
-// returns an error if the records form a circle.
+// canonical follows the CNAME records from name to the last name, which is the result end. The
+// records may be in any order. ttl is the smallest TTL of the followed records, or maxTTL.
+// canonical returns an error if the records form a circle.
 func canonical(name dnsmessage.Name, records []dnsmessage.Resource) (end dnsmessage.Name, ttl time.Duration, err error) {
 	aliases := make(map[string]dnsmessage.Resource)
 	for _, r := range records {

@@ -102,10 +102,10 @@ func WithAttempts(n int) Option {
 	return func(o *options) { o.attempts = n }
 }
 
-// WithRefresh limits the time between two lookups of a target to the range from least to most. Up
-// to a tenth is added at random. If least is 0, it becomes 5 s, or most if that is shorter. If most
-// is 0, it becomes 5 min, or least if that is longer. WithRefresh panics if an argument is
-// negative, or if most is less than least but not 0.
+// WithRefresh sets the minimum and the maximum of the time between two lookups of a target. Up to a
+// tenth is added at random. A least of 0 means 5 s, or most if that is shorter. A most of 0 means 5
+// min, or least if that is longer. WithRefresh panics if an argument is negative, or if most is
+// less than least but not 0.
 func WithRefresh(least, most time.Duration) Option {
 	atLeastZero("WithRefresh: least", least)
 	atLeastZero("WithRefresh: most", most)
