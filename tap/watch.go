@@ -147,11 +147,11 @@ func receive[M any](
 
 // watcher is one call of Observe or Watch.
 //
-// The method enter counts the start of a matching request, and leave counts its end. For a
-// request that is held until its outcome is known, both are called when its events are sent. A
-// watcher is full when it has seen limit requests, or when its duration is over. A full watcher
-// sees no new request. The channel done is closed when a full watcher has no request in flight
-// any more.
+// The method enter counts the start of a matching request, and leave counts its end. For a request
+// that is held until its outcome is known, both are called when its events are sent. A watcher is
+// full when it has seen as many requests as its limit, or when its duration is over. A full watcher
+// sees no new request. The channel done is closed when a full watcher has no request in flight any
+// more.
 type watcher struct {
 	terms
 	reg  *Registry
