@@ -149,8 +149,8 @@ func (g *gateway) isLoaded() bool {
 
 // target returns the service for authority, a name in the profile. For the name of the
 // profile itself, the constant target, this service sends each request to the backends of
-// its route. Any other authority is the name of a configured service, which receives
-// mirrored requests.
+// its route. Any other authority is the name of a configured service with the port 80. That
+// service receives mirrored requests.
 func (g *gateway) target(authority string) httplayer.Service {
 	if authority == target {
 		return routeBackends{}

@@ -57,7 +57,7 @@ func main() {
 
 // read returns the settings from the environment and from the file of the flag --config.
 // The environment overrides the file. If args request help, read prints the settings to
-// the writer help and returns flag.ErrHelp.
+// the writer help and returns an error that wraps flag.ErrHelp.
 func read(args []string, lookup func(string) (string, bool), help io.Writer) (settings.Settings, error) {
 	flags := flag.NewFlagSet("proxy", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)

@@ -306,8 +306,7 @@ func (n node) decodeFile(f *File) {
 }
 
 // MarshalJSON returns the path of v and a digest of its content. A change of the file
-// therefore changes the JSON of each route that refers to the file, and its
-// [Route.Version].
+// therefore changes the version of each listener and service that refers to the file.
 func (v File) MarshalJSON() ([]byte, error) {
 	sum := sha256.Sum256(v.Data)
 	return json.Marshal([]string{v.Path, hex.EncodeToString(sum[:])})

@@ -167,9 +167,9 @@ func addressFrom(text string) Address {
 
 // listener sets the conditions of l, the kinds of routes that l supports, and l.serves.
 // l.serves is false if the gateway cannot serve l. It is also false if l conflicts with a
-// listener of the same or of an older Gateway. Listeners with the same address conflict if
-// their protocols differ or their host names are equal. The argument own has all listeners
-// of the Gateway of l.
+// listener of the same Gateway, or with a served listener of an older Gateway. Listeners
+// with the same address conflict if their protocols differ or their host names are equal.
+// The argument own has all listeners of the Gateway of l.
 func (t *translation) listener(l *listener, own []*listener) {
 	if problem := t.unsupported(l); problem != nil {
 		l.accepted = *problem

@@ -75,8 +75,8 @@ func (t *translation) route(r *Route) {
 }
 
 // attach attaches the route r to listeners of the Gateway to which the argument ref
-// refers. These are the listeners that allow r and share a host name with it. attach adds
-// these listeners to the argument listeners. If the gateway can serve a listener, attach
+// refers. These are the listeners that ref selects by name or port, that allow r, and that
+// share a host name with r. attach adds these listeners to the argument listeners. If the gateway can serve a listener, attach
 // also adds an [attachment] to the argument attached for each shared host name. It returns
 // the condition Accepted of r for this Gateway.
 func (t *translation) attach(

@@ -53,7 +53,7 @@ type ruleName struct {
 }
 
 // Translate returns the configuration for the objects o and the settings s, and the status
-// of the objects. It leaves out the addresses and rules in u, and rules that package config
+// of the objects. It leaves out the addresses in u, and the rules that package config
 // rejects. If package config rejects anything except a rule, Translate returns an error.
 func Translate(o *Objects, s *config.KubernetesRoutes, u Unusable) (*Result, error) {
 	u.rules = make(map[ruleName]string)

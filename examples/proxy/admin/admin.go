@@ -71,8 +71,8 @@ func New(c Config) *Handler {
 const writeTimeout = 30 * time.Second
 
 // ServeHTTP serves a request by its path. If w supports write deadlines, the handler
-// aborts a response that the client has not read within 30 s. The streams of the page have
-// no such limit.
+// aborts a response that the client has not read within 30 s. The page has no such
+// limit.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // unsupported by some writers
 	w.Header().Set("X-Content-Type-Options", "nosniff")

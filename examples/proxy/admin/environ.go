@@ -82,7 +82,7 @@ var named = regexp.MustCompile(
 // withoutSecrets returns value with secrets replaced by [redacted]. The regular expression
 // [named] finds each pair of a name and a value. The value is a secret if isSecret returns
 // true for the name. If only a space separates name and value, as in "--token abc", the
-// name must also begin with "-".
+// name must also begin with "-", and the value must not.
 func withoutSecrets(value string) string {
 	var b strings.Builder
 	for {

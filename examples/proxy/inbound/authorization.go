@@ -15,9 +15,9 @@ import (
 	"github.com/gotower/gotower/internal/wire"
 )
 
-// authorization is a rule of a policy. It permits a client that meets two conditions. One
-// of the networks of the rule contains the address of the client. The client also has the
-// TLS and the identity that the rule requires.
+// authorization is a rule of a policy. It permits a client if one of the networks of the
+// rule contains the address of the client. The client must also have the TLS and the
+// identity that the rule requires.
 type authorization struct {
 	resource meters.Resource
 	networks []network

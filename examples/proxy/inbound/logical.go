@@ -31,7 +31,7 @@ const canonicalHeader = "L5d-Dst-Canonical"
 
 // logicalKey returns the key of req. It does not set the field permit, which the caller
 // adds. The name in the key is the value of canonicalHeader, or else the authority or Host.
-// An IP address is not used as a name.
+// An IP address is not used as a name. The name is "" if [Inbound.counts] returns false.
 func (in *Inbound) logicalKey(req *http.Request) (logicalKey, error) {
 	dst, ok := tcplayer.OriginalDst(httplayer.ConnFromContext(req.Context()))
 	if !ok {
@@ -52,7 +52,7 @@ func (in *Inbound) logicalKey(req *http.Request) (logicalKey, error) {
 
 // counts reports whether requests to name are counted separately from requests to other
 // names. If AuthorityLabels is set, the result is true for every name. Otherwise it is true
-// if the host in name ends with one of ProfileSuffixes.
+// if ProfileSuffixes contains the host in name.
 func (in *Inbound) counts(name string) bool {
 	host, _, _ := net.SplitHostPort(name)
 	return in.AuthorityLabels || in.Control.ProfileSuffixes.Contains(host)

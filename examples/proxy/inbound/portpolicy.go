@@ -256,7 +256,7 @@ func (p *portPolicy) watch(ctx context.Context) {
 }
 
 // answered makes all current and later calls of [portPolicy.await] return. It is called
-// after each policy of the controller, and after each failure of the watch.
+// after each new policy of the controller, and after each failure of the watch.
 func (p *portPolicy) answered() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -134,9 +134,9 @@ func (f *family[V]) bind(l labelSet) *series[V] {
 }
 
 // sweep removes the series that have expired. Names beyond a limit share a series. If a
-// shared series has changed since the last sweep, each name looks up its series again at
-// its next write, unless it is a gauge. The name then gets a separate series if removed
-// names have made room for it.
+// shared series, except a gauge, has changed since the last sweep, each name looks up its
+// series again at its next write. The name then gets a separate series if removed names
+// have made room for it.
 func (f *family[V]) sweep(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

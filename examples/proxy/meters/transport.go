@@ -56,7 +56,8 @@ func (m *Meters) Transport(d Direction, peer Peer, labels Labels) Transport {
 // have separate series. Beyond this limit, outbound connections with an authority share
 // the series of the authority, without the labels target_* and dst_pod. The number of
 // these authorities is also limited. All further connections share series with only the
-// labels tls and no_tls_reason.
+// labels tls and no_tls_reason. Labels with neither authority nor target_addr are not
+// limited.
 func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	authority := labels["authority"]
 	switch {

@@ -48,9 +48,9 @@ func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, named
 	}
 }
 
-// profileDispatch is a server for the connections to one address. The profile of the
-// address determines which of three servers gets a connection: the field opaque, the field
-// named, or the embedded Service.
+// profileDispatch is a server for the connections to one address. The settings and the
+// profile of the address determine which of three servers gets a connection: the field
+// opaque, the field named, or the embedded Service.
 type profileDispatch struct {
 	layer.Service[net.Conn, tcplayer.ByteCount] // serves connections that are detected
 

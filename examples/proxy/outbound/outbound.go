@@ -166,8 +166,9 @@ func (o *Outbound) single(ctx context.Context, t discover.Target) httplayer.Serv
 }
 
 // endpointStack returns the layers of the requests to one endpoint, without the HTTP
-// client. The argument only is true if the target has a single endpoint. An error from the
-// proxy of the endpoint then also closes the connection of the client.
+// client. The argument only is true if the target has a single endpoint. If the endpoint
+// is reached by TLS, a response with l5d-proxy-connection: close then also closes the
+// connection of the client.
 func (o *Outbound) endpointStack(
 	ctx context.Context, p peer, only bool,
 ) layer.Stack[*http.Request, *http.Response] {

@@ -18,7 +18,7 @@ import (
 const canonicalHeader = "L5d-Dst-Canonical"
 
 // router is the service of the requests to one target. It sets the header l5d-dst-canonical
-// to the name that the profile gives the target. It sets the header in the received
+// to the result of [canonicalName], unless that is "". It sets the header in the received
 // request. A copy is not necessary, because outer layers do not send this request again.
 type router struct {
 	*profiles.Router[*http.Request, *http.Response]

@@ -35,8 +35,8 @@ func (p *Proxy) serveAdmin(c admin.Config, id *identity.Identity) string {
 }
 
 // serveTap adds the tap server to p.operators and returns its address, or "" if tap is not
-// configured. With an identity, only the client with the configured name may watch
-// requests. Without an identity, only clients on this machine may watch them.
+// configured. With an identity, a TLS client needs the configured name to watch requests. A
+// cleartext client may watch them only from this machine.
 func (p *Proxy) serveTap(taps *tap.Registry, describe func() layer.Node, id *identity.Identity) string {
 	if !p.config.TapServed() {
 		return ""
