@@ -19,11 +19,11 @@ type clientCounts struct {
 }
 
 // sendDuringReloads is the [role] of a child process with clients that send requests while a
-// gateway reloads. args are the address of the gateway and the number of its routes. Each client
-// reuses its connections and sends a request every 4 ms. The method is DELETE, because net/http
-// does not repeat a DELETE request if the connection closes after the request was written. The
-// [command] of this role stops the clients, waits for open requests, and returns a
-// [clientCounts].
+// gateway reloads. args are the address of the gateway and the number of its routes. The clients
+// share and reuse connections. Each client sends a request every 4 ms. The method is DELETE,
+// because net/http does not repeat a DELETE request if the connection closes after the request
+// was written. The [command] of this role stops the clients, waits for open requests, and returns
+// a [clientCounts].
 func sendDuringReloads(_ context.Context, args []string, ready func(string, command)) error {
 	const many, pause = 16, 4 * time.Millisecond
 	routes, err := strconv.Atoi(args[1])

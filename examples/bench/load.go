@@ -290,8 +290,9 @@ func (c *client) grpcResponses() error {
 	return nil
 }
 
-// finish records the latency of the request on the given HTTP/2 stream. In a closed loop, it
-// then adds the next request, unless the run has ended. The caller holds mu.
+// finish records the latency of the request on the given HTTP/2 stream. For HTTP/1.1, stream is
+// 0. In a closed loop, finish then adds the next request, unless the run has ended. The caller
+// holds mu.
 func (c *client) finish(stream uint32) {
 	now := time.Now()
 	c.took = append(c.took, now.Sub(c.calls[stream].due))

@@ -145,7 +145,7 @@ func compare(ctx context.Context, args []string, stdout, stderr io.Writer) error
 
 // run starts the backend, which all proxies use, and measures the proxies. If b.gateways is
 // true, it calls runGateways. Otherwise it also starts the controller, and measures each proxy
-// once in each round.
+// once with each load in each round.
 func (b *bench) run(ctx context.Context) (err error) {
 	if b.proxyCPUs, b.otherCPUs, err = split(); err != nil {
 		return err

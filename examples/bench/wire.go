@@ -147,8 +147,8 @@ func (w *wire) frame(kind, flags byte, stream uint32, payload string) {
 }
 
 // next removes the next complete frame from the unprocessed input and returns it. ok is false if
-// no complete frame has arrived. next responds to SETTINGS, PING and WINDOW_UPDATE frames itself
-// and does not return them.
+// no complete frame has arrived. next handles SETTINGS, PING and WINDOW_UPDATE frames itself and
+// does not return them.
 func (w *wire) next() (f frame, ok bool) {
 	for len(w.in) >= frameHeader {
 		end := frameHeader + (int(w.in[0])<<16 | int(w.in[1])<<8 | int(w.in[2]))

@@ -16,7 +16,7 @@ func (r *running) runAsApp(ctx context.Context, p pod, argv ...string) (string, 
 }
 
 // The numbers of requests that checks send. checkClientID uses the constant forged, and
-// checkPodAddress uses the constant direct. Most other checks use the constant requests.
+// checkPodAddress uses the constant direct. Several other checks use the constant requests.
 const (
 	requests = 200
 	forged   = 20

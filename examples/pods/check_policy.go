@@ -12,8 +12,9 @@ import (
 )
 
 // checkDeniedRequest sends a request from a pod without a proxy to a port that permits only
-// the client. It verifies that the status is 403. It also verifies that the proxy shows the
-// denial in its metrics, in tap, and in the explanation of the request.
+// the client. It verifies that the status is 403, and that the metrics of the proxy include the
+// denial. Unless a flag sets another proxy, tap and the explanation of the request must also
+// show the denial.
 func (r *running) checkDeniedRequest(ctx context.Context) (string, error) {
 	url := "http://" + netip.AddrPortFrom(r.web1.addr, r.api.addr.Port()).String() + "/"
 	out, err := r.runAsApp(ctx, r.unmeshedClient, "curl", "-sS", "--max-time", "30", "-o", "/dev/null", "-w", "%{http_code}", url)

@@ -26,7 +26,8 @@ func (a *advised) Unwrap() error { return a.err }
 
 // advise returns err with advice for the user and a shorter text, if err is an error of gRPC.
 // The text has no prefixes of gRPC, and the message of the server is reduced to one printable
-// line. advise returns any other error unchanged.
+// line. Without advice for err, advise only reduces its text to one printable line. It returns
+// any other error unchanged.
 func advise(err error) error {
 	var s interface{ GRPCStatus() *status.Status }
 	if !errors.As(err, &s) {

@@ -152,7 +152,7 @@ func newStatusWriter(c *cluster, client dynamic.Interface) *statusWriter {
 }
 
 // changed adds routes to w after a change of the object o, because their status may depend
-// on o. If o is a route, changed adds o and the routes that share a parent with o. If o is
+// on o. If o is a route, changed adds o and the routes that refer to a parent of o. If o is
 // a Service or a Server, it adds the routes that refer to o.
 func (w *statusWriter) changed(o any) {
 	var related []string

@@ -89,9 +89,9 @@ func (c *checker) proxies() category {
 	}}
 }
 
-// uninjected returns an error that names pods without a proxy. It checks the namespaces
-// that have an annotation which requests a proxy. It ignores pods that disable injection
-// or use the network of the host.
+// uninjected returns an error that names pods without a proxy. It checks only namespaces with
+// an annotation that requests a proxy. It ignores pods that disable injection or use the
+// network of the host.
 func (c *checker) uninjected(ctx context.Context, pods []corev1.Pod) error {
 	enabled := map[string]bool{}
 	namespaces, err := c.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
@@ -113,8 +113,8 @@ func (c *checker) uninjected(ctx context.Context, pods []corev1.Pod) error {
 // maxNamed is the maximum number of pods that an error names.
 const maxNamed = 10
 
-// each calls problem for each pod. It returns an error that lists each pod with a problem,
-// and the text that problem returned. It returns nil if all texts are empty.
+// each calls problem for each pod. It returns an error that lists at most maxNamed pods with a
+// problem, each with the text that problem returned. It returns nil if all texts are empty.
 func each(pods []corev1.Pod, problem func(*corev1.Pod) string) error {
 	var all []string
 	for i := range pods {

@@ -48,7 +48,7 @@ func (s *Source) Name(p Pod) string {
 }
 
 // Watch implements [top.Source]. If the client or the endpoint of an event is a pod in the
-// watched namespace, it also gets the labels of that pod.
+// watched namespace, the event also gets the labels of that pod.
 func (s *Source) Watch(ctx context.Context, req *tappb.WatchRequest, maxRPS int) iter.Seq2[tap.ProcessEvent, error] {
 	var until time.Time
 	if d := req.GetDuration(); d != nil {
@@ -257,7 +257,7 @@ func (m *members[T]) update(ctx context.Context, pods *Pods) {
 
 // one follows a single pod, p, and sends its items to the consumer. ctx is the context of all
 // pods, and the argument within is the context of this pod. The function returns when within
-// ends.
+// or the sequence of p ends.
 func (m *members[T]) one(ctx, within context.Context, p Pod, share int) {
 	defer m.send(ctx, item[T]{pod: &p, ended: true})
 	conn, err := m.Dial(within, p)

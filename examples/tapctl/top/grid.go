@@ -35,9 +35,9 @@ func (c gridColumn) head() string {
 }
 
 // widths returns the width of each column. If the grid does not fit the argument width, it makes
-// columns narrower, the widest first. It does not make a column narrower than the field least of
-// the column. If least is 0, the column keeps its width. If the argument width is 0, the width
-// of the grid is not limited.
+// columns narrower, the widest first. A column does not become narrower than its fields least
+// and width. If least is 0, the column keeps its width. If the argument width is 0, the width of
+// the grid is not limited.
 func (g *grid) widths(width int) []int {
 	widths := make([]int, len(g.columns))
 	total := max(0, len(widths)-1)

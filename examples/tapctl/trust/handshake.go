@@ -59,8 +59,8 @@ func (h *handshake) complete(ctx context.Context, conn net.Conn, cfg *tls.Config
 }
 
 // secured is a TLS connection of the client after its handshake. Until the client has received
-// data, the server may still reject the client certificate. Until then, errors of Read and Write
-// become an [Error] with advice.
+// data, the server may still reject the client certificate. Until then, an error of Read or Write
+// becomes an [Error] with advice, unless this process closed the connection or a timeout expired.
 type secured struct {
 	*tls.Conn
 
