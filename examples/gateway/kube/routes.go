@@ -76,9 +76,9 @@ func (t *translation) route(r *Route) {
 
 // attach attaches the route r to listeners of the Gateway to which the argument ref
 // refers. These are the listeners that ref selects by name or port, that allow r, and that
-// share a host name with r. attach adds these listeners to the argument listeners. If the gateway can serve a listener, attach
-// also adds an [attachment] to the argument attached for each shared host name. It returns
-// the condition Accepted of r for this Gateway.
+// share a host name with r. attach adds these listeners to the argument listeners. If the
+// gateway can serve a listener, attach also adds an [attachment] to the argument attached
+// for each shared host name. It returns the condition Accepted of r for this Gateway.
 func (t *translation) attach(
 	r *Route, ref ParentReference, gateway ObjectName, attached map[attachment][]string, listeners map[*listener]bool,
 ) Condition {
