@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/linkerd/linkerd2-proxy-api/go/inbound"
@@ -24,6 +25,8 @@ type Controller struct {
 	log     *slog.Logger
 	stopped chan struct{}
 	senders sync.WaitGroup
+
+	stopTimeout time.Duration // defaultStopTimeout, or less in tests
 
 	mu       sync.Mutex
 	loaded   bool
@@ -49,14 +52,15 @@ func New(logger *slog.Logger) *Controller {
 		logger = slog.New(slog.DiscardHandler)
 	}
 	return &Controller{
-		log:      logger,
-		stopped:  make(chan struct{}),
-		updates:  hub[target, *pb.Update]{},
-		profiles: hub[target, *pb.DestinationProfile]{},
-		policies: hub[target, *outbound.OutboundPolicy]{},
-		servers:  hub[serverKey, *inbound.Server]{},
-		watched:  make(map[any]*requested),
-		users:    make(map[Object]map[any]struct{}),
+		log:         logger,
+		stopTimeout: defaultStopTimeout,
+		stopped:     make(chan struct{}),
+		updates:     hub[target, *pb.Update]{},
+		profiles:    hub[target, *pb.DestinationProfile]{},
+		policies:    hub[target, *outbound.OutboundPolicy]{},
+		servers:     hub[serverKey, *inbound.Server]{},
+		watched:     make(map[any]*requested),
+		users:       make(map[Object]map[any]struct{}),
 	}
 }
 

@@ -91,7 +91,6 @@ func describe(labels map[string]string, ep *pb.WeightedAddr) string {
 
 // A stream that begins at any time has the configured state after each message.
 func TestStreamState(t *testing.T) {
-	t.Parallel()
 	label := rapid.MapOfN(rapid.SampledFrom([]string{"a", "b"}), rapid.SampledFrom([]string{"x", "y"}), 0, 2)
 	endpoint := rapid.Custom(func(t *rapid.T) Endpoint {
 		return Endpoint{

@@ -23,7 +23,6 @@ import (
 
 // Any configuration, written as a person would, is read back as it is.
 func TestWriteParseRoundTrip(t *testing.T) {
-	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawConfig(t)
 		data, err := yaml.Marshal(written(want))

@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// stopTimeout is how long [Controller.Serve] waits for clients to close their connections.
+// defaultStopTimeout is how long [Controller.Serve] waits for clients to close their connections.
 // It then closes them.
-const stopTimeout = 2 * time.Second
+const defaultStopTimeout = 2 * time.Second
 
 // minPing is the minimum interval between keep-alive PINGs of a client. The server closes
 // the connection of a client with a shorter interval. The default of gRPC is five minutes,
@@ -35,7 +35,7 @@ func (c *Controller) Serve(ctx context.Context, lis net.Listener) error {
 	cancel := context.AfterFunc(ctx, func() {
 		defer close(ended)
 		c.Stop()
-		hard := time.AfterFunc(stopTimeout, server.Stop)
+		hard := time.AfterFunc(c.stopTimeout, server.Stop)
 		defer hard.Stop()
 		server.GracefulStop()
 	})

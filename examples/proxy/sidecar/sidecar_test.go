@@ -34,7 +34,7 @@ import (
 func TestMain(m *testing.M) {
 	// Most parallel tests wait for a time limit, so more of them than CPUs may run.
 	flag.Parse()
-	if err := flag.Set("test.parallel", "16"); err != nil {
+	if err := flag.Set("test.parallel", "32"); err != nil {
 		panic(err)
 	}
 	debug.SetGCPercent(800) // the heap is small
