@@ -483,8 +483,8 @@ func (e *ExternalAuth) check(n node) {
 	}
 }
 
-// RetryBudget limits the retries and hedges of all routes together. The limit is the field
-// MinRetryRate, in retries per second, plus the field Percent, in percent of the requests.
+// RetryBudget limits the retries and hedges of all routes together. The limit is
+// minRetryRate retries per second plus percent of the requests.
 type RetryBudget struct {
 	// The number of retries that are allowed for each hundred requests.
 	Percent float64 `yaml:"percent" default:"20" min:"0" max:"1000"`
