@@ -169,7 +169,7 @@ type reading struct {
 }
 
 // read returns the cost, the requests in flight and the weight of e at the tick now, and whether e
-// is at its probe limit. A picker that does not compute costs calls it to explain a pick.
+// is at its probe limit. It is called only to explain a pick.
 func (g *group) read(e *endpoint, now uint32) reading {
 	cost := g.costOf(e, now, g.median.read(), 1)
 	return reading{cost, e.inFlight(), g.weight(e, now), cost >= excludedCost}

@@ -21,14 +21,13 @@ import (
 // all endpoints would soon have the lowest E, and would get all requests.
 //
 // In tower's load::PeakEwma a longer latency replaces the average, so that one expensive request
-// hides an endpoint for seconds. With logarithms, one outlier has little weight.
+// hides an endpoint for seconds. With logarithms, one outlier has little weight. The bits of a
+// float32 approximate its logarithm, to 0.09 of a power of two.
 //
 // Value and time are in one word, so that no concurrent sample is lost:
 //
 //	bits 63..32  T, in ticks of 2^20 ns since the balancer began, modulo 52 days
 //	bits 31..0   E, in ns, as a float32; 0 without a sample
-//
-// The bits of a float32 approximate its logarithm, to 0.09 of a power of two.
 type estimate struct{ word atomic.Uint64 }
 
 const (

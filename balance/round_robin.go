@@ -30,9 +30,9 @@ func (rotation) joined(*endpoint) {}
 func (rotation) left(*endpoint)   {}
 
 // pick returns the endpoint at the position r.place. If the request has tried that endpoint,
-// it returns the first of the next endpoints that the request has not tried. After 16 tried
-// endpoints in a row, it returns the one at the position. It returns an endpoint of another
-// zone only if no endpoint of the balancer's zone is ready.
+// it returns the first of the next endpoints that the request has not tried. After maxExamined
+// tried endpoints in a row, it returns the one at the position. It returns an endpoint of
+// another zone only if no endpoint of the balancer's zone is ready.
 func (r rotation) pick(q query) *endpoint {
 	set := &r.sets[near]
 	if set.len() == 0 {

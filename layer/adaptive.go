@@ -330,8 +330,8 @@ func (g *adaptiveGate) probe() (began, after time.Duration) {
 	return time.Duration(g.began.Load()), time.Duration(g.control.patience())
 }
 
-// adaptiveLooks is the number of times that the method giveUp checks one probe. The last check ends
-// the probe.
+// adaptiveLooks is the largest number of times that the method giveUp checks one probe. The last
+// check ends the probe.
 const adaptiveLooks = 8
 
 // giveUp checks the probe that started at the time began. It ends the probe if no request has

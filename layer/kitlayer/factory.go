@@ -24,8 +24,8 @@ import (
 //
 // If f returns an error or no endpoint, the service rejects all requests with [layer.ErrClosed],
 // and the rejections wrap the error of f. f is called again when the instance returns after a
-// removal, as in go-kit. While f blocks, it delays neither the calls nor the other instances of a
-// balancer.
+// removal, as in go-kit. The returned function calls f, and must return at once in a
+// discover.MakeService. An f that blocks delays later changes of the instances, but no calls.
 func Factory[Req, Rsp any](f sd.Factory) func(ctx context.Context, instance string) layer.Service[Req, Rsp] {
 	if f == nil {
 		panic("kitlayer: nil factory")

@@ -35,9 +35,9 @@ func (i *Identity) Server(alpn ...string) *tls.Config {
 }
 
 // Client returns a TLS 1.3 config for connections to a server that must prove the identity peer, a
-// DNS-like name or a URI. The client sends serverName as SNI. If serverName is empty and the
-// identity peer is DNS-like, the client sends that as SNI. The client sends the certificate of this
-// identity if the server requests it.
+// DNS-like name or a URI. The client sends serverName as SNI. An empty serverName is replaced by
+// the argument peer if that is DNS-like. The client sends the certificate of this identity if the
+// server requests it.
 //
 // If the server does not prove the identity peer, the handshake fails with a [layer.Error]. It
 // matches [ErrPeerIdentity] and has the expected and the actual identity. The handshake also fails
