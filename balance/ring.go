@@ -67,7 +67,8 @@ func (h *hashing) left(e *endpoint)   { h.ring.remove(e) }
 // pick returns the endpoint for a request. Without affinity, h.other picks it. With affinity, it is
 // the first endpoint with room on the ring, from the place of the key. If all endpoints there are
 // full, it is a random endpoint with room. If both searches fail, pick counts the requests in
-// flight again and repeats them. If they fail again, it returns the endpoint of the key.
+// flight again and repeats them. If they fail again, it returns the endpoint of the key. With at
+// most h.draws endpoints, the random search takes place only after the count.
 func (h *hashing) pick(q query) *endpoint {
 	if !q.hasAffinity {
 		return h.other.pick(q)

@@ -16,9 +16,9 @@ import (
 // key: the requests per second and the largest burst.
 //
 // Admission: a request takes a token from the bucket of its key. Ready is forwarded, because the
-// key of the next request is unknown. The layer has at most as many buckets as the number in the
-// argument keys; 0 means 65536. For a new key the layer examines eight buckets and removes those
-// that are full. If no bucket can be removed, the request is rejected.
+// key of the next request is unknown. The argument keys is the approximate limit of the number of
+// buckets; 0 means 65536. For a new key the layer examines up to eight buckets and removes those
+// that are full. If the limit is reached and no bucket can be removed, the request is rejected.
 //
 // Cancellation: a request is rejected, and takes no token, if its context has ended.
 //

@@ -47,9 +47,10 @@ var (
 // the BodyReplay stores up to limit bytes. If limit is 0 or less, the body can be sent again until
 // its first byte was read.
 //
-// The source is closed once, when End was called and no reader is open. An attempt that is rejected
-// does not close its reader. If the last attempt is rejected, the source therefore stays open until
-// the caller closes it.
+// If get is not nil, the first attempt gets the source itself and closes it. Otherwise the source
+// is closed once, when End was called and no reader is open. An attempt that is rejected does not
+// close its reader. If the last attempt is rejected, the source therefore stays open until the
+// caller closes it.
 func ReplayBody(body io.ReadCloser, get func() (io.ReadCloser, error), limit int64) *BodyReplay {
 	b := &BodyReplay{}
 	b.init(body, get, limit)

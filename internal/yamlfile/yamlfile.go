@@ -56,8 +56,8 @@ const maxBisect = 1 << 20
 // SyntaxError returns the line and the reason of err, the error that decode returned for data. The
 // reason is the text of err without the line. The line in this text is often wrong or missing.
 // Therefore SyntaxError searches for the shortest prefix of data for which decode returns the same
-// error. It returns the number of the last line of this prefix. If data is larger than maxBisect, it
-// does not search, and returns the line in the text.
+// error. It returns the number of the last line of this prefix. If data is larger than maxBisect,
+// it does not search, and returns the line in the text.
 func SyntaxError(data []byte, err error, decode func([]byte) error) (line int, reason string) {
 	line, reason = CutLine(strings.TrimPrefix(err.Error(), "yaml: "))
 	if len(data) <= maxBisect {
