@@ -237,8 +237,8 @@ func orDash(s string) string {
 }
 
 // uri appends the request target of r to b. If the target is a path, uri puts the scheme and the
-// host before it. It appends both texts by the function in the argument as, which escapes them for
-// the log format.
+// host before it. It appends the host and the target by the function in the argument as, which
+// escapes them for the log format.
 func uri(b []byte, r *http.Request, as func([]byte, string) []byte) []byte {
 	if strings.HasPrefix(r.RequestURI, "/") {
 		b = append(b, Accessor{}.Scheme(r)+"://"...)

@@ -51,8 +51,8 @@ func DeadlineToHeader(name string) func(*http.Request, time.Duration) *http.Requ
 	}
 }
 
-// formatGRPCTimeout formats d for the header grpc-timeout, such as "1500m" for 1.5 s. It
-// uses the smallest unit in which d has at most 8 digits, and rounds down.
+// formatGRPCTimeout formats d for the header grpc-timeout, such as "1500000u" for 1.5 s. It uses
+// the smallest unit in which d has at most 8 digits, and rounds down.
 func formatGRPCTimeout(d time.Duration) string {
 	unit, name := time.Nanosecond, "n"
 	for _, larger := range [...]struct {

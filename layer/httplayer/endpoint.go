@@ -64,8 +64,8 @@ func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endp
 	return e
 }
 
-// Call sends req on a connection of the Endpoint and returns its response. It rejects req
-// without sending it in the cases that [Endpoint] lists under Admission and Errors.
+// Call sends req on a connection of the Endpoint and returns its response. It rejects req in the
+// cases that [Endpoint] lists under Admission and Errors.
 func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	if e.life.Err() != nil {
 		return nil, e.closedError()

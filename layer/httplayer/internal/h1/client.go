@@ -38,7 +38,7 @@ type ClientConn struct {
 
 // NewClientConn returns a client connection on conn. It starts no goroutine. The function released
 // is called once for each RoundTrip, when its exchange ends. This may happen before RoundTrip
-// returns. If its argument reusable is false, the ClientConn has closed the connection.
+// returns. If its argument reusable is false, the ClientConn closes the connection.
 func NewClientConn(conn net.Conn, released func(c *ClientConn, reusable bool)) *ClientConn {
 	c := &ClientConn{released: released}
 	c.conn, c.failed = conn, c.readError

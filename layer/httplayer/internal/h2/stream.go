@@ -208,10 +208,10 @@ const (
 	fastGrant       = 2 * time.Millisecond
 )
 
-// consume records that n more bytes of the body were read. It returns the number of bytes to add to
-// the flow-control window of the peer. This number is 0 until half of the window was read. If that
-// took less than two round trips, the window slows the peer down, and consume also doubles the
-// window. The caller holds st.mu.
+// consume records that n more bytes of the body were read. It returns the number of bytes to add
+// to the flow-control window of the peer. This number is 0 until half of the window was read. If
+// that took less than two round trips or fastGrant, the window slows the peer down. consume then
+// also doubles a window below maxStreamWindow, if grow permits it. The caller holds st.mu.
 func (st *stream) consume(n int) (give int64) {
 	st.consumed += int64(n)
 	if st.eof || st.receiveErr != nil || st.consumed < st.windowSize/2 {
