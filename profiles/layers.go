@@ -126,9 +126,9 @@ func (a *routeStack[Req, Rsp]) admitted(below layer.Service[Req, Rsp]) layer.Ser
 	}
 }
 
-// withoutEdits returns r without header changes, redirects, mirrors and faults with a
-// response, because these require an Editor. The second result is false if r, or a backend
-// of r, has one of them.
+// withoutEdits returns r without header changes, redirects, mirrors and faults with a response,
+// because these require an Editor. The second result is false if r has one of them, or if a
+// backend of r changes headers or redirects.
 func withoutEdits(r Route) (Route, bool) {
 	ok := r.RequestHeader.Empty() && r.ResponseHeader.Empty() && r.Redirect == nil && len(r.Mirrors) == 0
 	if r.Policy != nil && r.Policy.hasEdits() {

@@ -346,10 +346,10 @@ func (b *Backend) label() string {
 	return cmp.Or(b.Authority, "missing")
 }
 
-// releaseBackends forgets the services of backends that no route of s uses. If the profile of s has
-// RoutesOnly and a backend is in use, it also sets s.split to all backends in use. Ready of the
-// Router then waits for one of them. Requests do not use s.split then, because a request without a
-// route is rejected. The caller must hold mu.
+// releaseBackends forgets the services of backends that no route of s uses. If the profile of s
+// has RoutesOnly and a backend is in use, it also sets s.split to all backends in use. Ready of
+// the Router then waits for one of them. A request without a route does not use s.split then,
+// because it is rejected. The caller must hold mu.
 func (r *Router[Req, Rsp]) releaseBackends(s *snapshot[Req, Rsp]) {
 	used := make(map[string]layer.Service[Req, Rsp], len(r.backendServices))
 	var all split[Req, Rsp]

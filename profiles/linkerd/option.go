@@ -91,8 +91,9 @@ func WithContextToken(token string) Option {
 
 // WithBackoff sets the waits between the end of a stream and the start of the next one. The wait
 // grows from Min to Max while streams fail. A stream that received a message and lasted 10 s sets
-// the wait to Min again. If Max is less than 10 s, such a stream need only last Max. The default is
-// [layer.DefaultBackoff], as in linkerd. A field that is 0 has its default. Invalid values panic.
+// the wait to Min again. If Max is less than 10 s, such a stream need only last Max. The default
+// is [layer.DefaultBackoff], as in linkerd. A Min or Max of 0 has its default. If one of the
+// fields is set, a Jitter of 0 means no jitter. Invalid values panic.
 func WithBackoff(b layer.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("linkerd: " + err.Error())

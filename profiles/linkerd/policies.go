@@ -67,9 +67,10 @@ func (s *policies) Watch(ctx context.Context, target string) iter.Seq2[*profiles
 	})
 }
 
-// Prefer returns a Source that combines the profile and the policy of a target. The profile is used
-// if it has a name and at least one route or target. Otherwise the policy is used, with the name
-// and the OpaqueProtocol of the profile. This is the precedence in linkerd's proxy.
+// Prefer returns a Source that combines the profile and the policy of a target. The profile is
+// used if it has a name and at least one route or target. Otherwise the policy is used, with the
+// name of the profile. Its OpaqueProtocol is true if the profile or the policy has it. This is the
+// precedence in linkerd's proxy.
 //
 // The profile is also used if the target has no policy, or if the policy does not arrive within the
 // duration wait. After such a timeout, new watches use the profile at once. After the next answer

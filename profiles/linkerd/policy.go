@@ -87,9 +87,10 @@ type rule struct {
 	policy   profiles.RoutePolicy
 }
 
-// routes converts the rule r to routes of a profile for the given hosts. Usually, the result is one
-// route. If r is a redirect that replaces a path prefix, the result has one route for each prefix.
-// The argument metadata is the metadata of linkerd's route.
+// routes converts the rule r to routes of a profile for the given hosts. Usually, the result is
+// one route. If r is a redirect that replaces a path prefix, the result has one route for each
+// match, because each match has its own prefix. The argument metadata is the metadata of linkerd's
+// route.
 func (c *policyConverter) routes(r rule, hosts []profiles.Match, metadata *meta.Metadata) []profiles.Route {
 	route := r.route
 	route.Name, route.Labels = metaName(metadata), metaLabels("route", metadata)
