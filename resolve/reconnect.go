@@ -26,8 +26,9 @@ type Backoff = backoff.Backoff
 // Remove or an Add without endpoints before it is dropped. Until the first update, the last set
 // stays.
 //
-// The context of a call of r ends when the stream of that call has ended. A field of b that is 0
-// has its default. Reconnect panics if b is invalid.
+// The context of a call of r ends when the stream of that call has ended. A Min or Max of 0 in b
+// has its default. If one of the fields is set, a Jitter of 0 means no jitter. Reconnect panics if
+// b is invalid.
 func Reconnect(r Resolver, b Backoff) Resolver {
 	requireResolvers(r)
 	filled := b.OrDefault()

@@ -42,7 +42,7 @@ type StaleResolver struct {
 // last set. A lost stream that [Reconnect] opens again is such an error.
 //
 // The delay ends with the next update that has an endpoint, or after the time Grace. Then one
-// Replace has the whole set that r has sent. Another error drops the delayed answer. The next empty
+// update has the whole set that r has sent. Another error drops the delayed answer. The next empty
 // answer then starts a new delay.
 //
 // The age of a set is 0 until an error follows, because silence means that nothing has changed.

@@ -115,8 +115,9 @@ func WithRefresh(least, most time.Duration) Option {
 	return func(o *options) { o.least, o.most = least, most }
 }
 
-// WithBackoff sets the wait after a failed lookup. The default is 100 ms to 60 s with a jitter
-// of 0.1. A field that is 0 has its default. It panics if a field is out of range.
+// WithBackoff sets the wait after a failed lookup. The default is 100 ms to 60 s with a jitter of
+// 0.1. A Min or Max of 0 has its default. If one of the fields is set, a Jitter of 0 means no
+// jitter. It panics if a field is out of range.
 func WithBackoff(b resolve.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("dns: " + err.Error())

@@ -119,10 +119,10 @@ func WithZone(own string) Option {
 	return func(o *options) { o.zone = own }
 }
 
-// WithBackoff sets the wait before a failed list or watch is repeated. The default is that
-// of client-go: 800 ms, doubled up to 30 s, plus a random part of up to the same length.
-// The zero value means this default. If b is not zero, a field that is 0 has the default of
-// [resolve.Backoff]. It panics if a field is out of range.
+// WithBackoff sets the wait before a failed list or watch is repeated. The default is that of
+// client-go: 800 ms, doubled up to 30 s, plus a random part of up to the same length. The zero
+// value means this default. If b is not zero, a Min or Max of 0 has the default of
+// [resolve.Backoff], and a Jitter of 0 means no jitter. It panics if a field is out of range.
 func WithBackoff(b resolve.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("k8s: " + err.Error())

@@ -61,7 +61,8 @@ type choice struct {
 }
 
 // choose converts the argument want, a port of the Service, to the matching port of the
-// EndpointSlices. If the Service does not have the port, choose returns a text that says so.
+// EndpointSlices. If the Service does not have the port, choose returns a text that says so. A
+// headless Service accepts every port number.
 func (s *service) choose(want portRef) (choice, string) {
 	for _, p := range s.ports {
 		if p.other == "" && (want.number != 0 && p.number == want.number || want.number == 0 && p.name == want.name) {

@@ -36,8 +36,8 @@ func WithContextToken(token string) Option {
 }
 
 // WithBackoff sets the wait before Get is called again after a stream has ended. The default is
-// 100 ms to 60 s with a jitter of 0.1. A field that is 0 has its default. Invalid values
-// panic.
+// 100 ms to 60 s with a jitter of 0.1. A Min or Max of 0 has its default. If one of the fields is
+// set, a Jitter of 0 means no jitter. Invalid values panic.
 func WithBackoff(b resolve.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("linkerd: " + err.Error())

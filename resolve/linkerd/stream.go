@@ -197,12 +197,14 @@ func (r *reader) receiveFirst() {
 	}
 }
 
-// checkHealth sends a gRPC health check after the time healthCheckAfter, and further ones with a
-// backoff. If the address in the argument server answers, checkHealth sends true to the channel
-// answers and returns. At the first answer from another address, it sends false and continues.
+// checkHealth sends a gRPC health check after the time healthCheckAfter, or after half of the
+// limit Initial if that is shorter. Further ones follow with a backoff. If the address in the
+// argument server answers, checkHealth sends true to the channel answers and returns. At the first
+// answer from another address, it sends false and continues.
 //
-// Any status counts as an answer, because any answer proves that the controller runs. A gRPC
-// keep-alive would not prove that, because the proxy of the controller answers PINGs.
+// A status counts as an answer unless it is Unavailable, DeadlineExceeded or Canceled. An answer
+// proves that the controller runs. A gRPC keep-alive would not prove that, because the proxy of
+// the controller answers PINGs.
 func (w *watch) checkHealth(ctx context.Context, server string, answers chan<- bool) {
 	pause := backoff.Backoff{Min: healthCheckAfter, Max: time.Minute}
 	if w.limits.Initial > 0 {
