@@ -122,8 +122,8 @@ func (b bound) Histogram(name, help string) metrics.Histogram {
 }
 
 // counter is an instrument with or without a label, such as "op". If it has a label without a
-// value, the embedded Counter is nil and does not count. A function, in the field named with, then
-// returns the counter for a value of the label.
+// value, the embedded Counter is nil, and Add does nothing. A function, in the field named with,
+// then returns the counter for a value of the label.
 type counter struct {
 	prometheus.Counter
 	with func(value string) prometheus.Counter

@@ -141,7 +141,8 @@ func (x *excerpt) end() {
 	x.data, x.over = nil, true
 }
 
-// body ends the excerpt and returns the kept bytes. It returns nil if the body was empty.
+// body ends the excerpt and returns the kept bytes. It returns nil if no byte was kept and none
+// was cut off.
 func (x *excerpt) body() *Body {
 	x.mu.Lock()
 	defer x.mu.Unlock()

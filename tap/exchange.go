@@ -60,9 +60,9 @@ func newExchange[Req, Rsp any](access Accessor[Req, Rsp], ctx context.Context, r
 	return x
 }
 
-// show makes w a recipient of the events of the request. It sends the RequestInit, or holds it
-// if w has a condition on the outcome. If the RequestInit does not fit into the buffer of w,
-// show does not add w, and w gets no event of the request.
+// show makes w a recipient of the events of the request. It sends the RequestInit, or holds it if
+// w has a condition on the outcome. If the RequestInit does not fit into the buffer of w, or w has
+// reached its limit or rate, show does not add w. w then gets no event of the request.
 func (x *exchange[Req, Rsp]) show(w *watcher) {
 	if w.fields && x.init.withFields == nil {
 		x.init.withFields = new(*x.init.withoutFields)

@@ -12,9 +12,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// outcome is a condition on the end of a request or connection. A request or connection must
-// match all fields. A field with its zero value, or with a negative duration, matches
-// everything.
+// outcome is a condition on the end of a request or connection. A request or connection must match
+// all fields. A zero value of a field other than slower matches everything.
 type outcome struct {
 	lo, hi   int      // range of HTTP statuses; 0 means any
 	statuses []uint32 // gRPC statuses; empty means any
