@@ -21,7 +21,7 @@ import (
 // idle connection, or makes a new one, up to [WithMaxConns]. HTTP/2 uses one connection, with as
 // many requests as the server allows. Above these limits, Call rejects requests at once. After a
 // failed connection attempt, all requests are rejected until a new attempt succeeds. The new
-// attempt follows after a backoff of at most 1 s, at the next Call or while Ready waits.
+// attempt follows after the backoff of [WithBackoff], at the next Call or while Ready waits.
 //
 // Cancellation: if the context of a request ends before its response body is closed, the
 // HTTP/1.1 connection is closed or the HTTP/2 stream is reset.

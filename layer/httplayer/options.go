@@ -121,9 +121,9 @@ func WithConnectTimeout(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.connectTimeout = d })
 }
 
-// WithBackoff sets the backoff between attempts to connect to an address that cannot be
-// reached. The default is 100 ms to 1 s with a jitter of 10 %. Zero fields of b have the
-// values of [layer.DefaultBackoff]. Invalid values panic.
+// WithBackoff sets the backoff between attempts to connect to an address that cannot be reached.
+// The default is 100 ms to 1 s with a jitter of 10 %. If b is not zero, a Min or Max of 0 has the
+// value of [layer.DefaultBackoff], and a Jitter of 0 means no jitter. Invalid values panic.
 func WithBackoff(b layer.Backoff) EndpointOption {
 	if err := backoff.Check(b); err != nil {
 		panic("httplayer: WithBackoff: " + err.Error())
