@@ -27,9 +27,9 @@ type link struct {
 	err      error     // error of the last attempt; nil after a success
 }
 
-// attempt is a permission to connect to an address while the link is down. At most one
-// attempt is in progress at a time. The goroutine that has the attempt must call report or
-// release at its end. The attempt 0 means that connecting needs no permission, because the
+// attempt is a permission to connect to an address while the link is down. Another attempt
+// is allowed only after the end of this one or after its maximum duration. The goroutine
+// that has the attempt must call report or release at its end. The attempt 0 means that connecting needs no permission, because the
 // link is not down.
 type attempt uint64
 

@@ -224,8 +224,8 @@ func hasHeader(conn net.Conn) bool {
 // LocalAddr of the wrapper has the port of h instead of that of conn.
 func withPort(conn net.Conn, h TransportHeader) net.Conn {
 	f := &bufferedConn{Conn: conn, took: true}
-	if isOwnAddress := addrPort(conn.LocalAddr()); isOwnAddress.IsValid() && h.Name == "" {
-		f.server = net.TCPAddrFromAddrPort(netip.AddrPortFrom(isOwnAddress.Addr(), h.Port))
+	if local := addrPort(conn.LocalAddr()); local.IsValid() && h.Name == "" {
+		f.server = net.TCPAddrFromAddrPort(netip.AddrPortFrom(local.Addr(), h.Port))
 	}
 	return f
 }
