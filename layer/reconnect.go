@@ -256,7 +256,7 @@ func (r *reconnect[Req, Rsp]) drop(link *reconnectLink[Req, Rsp], cause error) {
 // reject returns the error of Call or Ready if no connection exists. If the context of Ready has
 // ended, the argument cause is the cause of this context. For Call, it is nil.
 func (r *reconnect[Req, Rsp]) reject(cause error) error {
-	if cause == ErrNotReady { //nolint:errorlint // the cause of the context of Poll
+	if errors.Is(cause, ErrNotReady) { // by Poll; the reason below says more
 		cause = nil
 	}
 	r.mu.Lock()
