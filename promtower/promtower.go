@@ -121,9 +121,9 @@ func (b bound) Histogram(name, help string) metrics.Histogram {
 	return histogram{vec.WithLabelValues(b.values...)}
 }
 
-// counter is an instrument with or without a label, such as "op". If it has a label without a
-// value, the embedded Counter is nil, and Add does nothing. A function, in the field named with,
-// then returns the counter for a value of the label.
+// counter is a metrics.Counter that adds to a Prometheus counter. While its label, such as "op",
+// has no value, the embedded Counter is nil, and Add does nothing. The method With chooses a value:
+// it calls the function field, which returns the Counter for that value.
 type counter struct {
 	prometheus.Counter
 	with func(value string) prometheus.Counter

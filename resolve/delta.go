@@ -36,9 +36,9 @@ func delta(known *Set, u Update) (Update, bool) {
 
 // confirm decides whether to yield the update u. u and changed are the results of delta. *lost
 // reports whether an error was yielded since the last update. If *lost is true and changed is
-// false, confirm returns the whole set and true, because the update ends the error. A pending set
-// is an exception. Otherwise confirm returns u and changed. If the second result is true, it sets
-// *lost to false.
+// false, confirm returns the whole set and true, because the update ends the error. It does not do
+// so for a pending set, because such a set has no answer yet. In all other cases it returns u and
+// changed. If the second result is true, it sets *lost to false.
 func confirm(known *Set, lost *bool, u Update, changed bool) (Update, bool) {
 	if *lost && !changed && known.State() != StatePending {
 		u, changed = whole(known), true

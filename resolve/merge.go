@@ -106,8 +106,8 @@ func (all *union) update(from int, u Update) {
 	}
 }
 
-// final returns the error that ends the stream. It matches ErrUnresolvable if the errors of
-// all resolvers match it.
+// final returns the error that ends the stream: the joined errors of all resolvers. It matches
+// ErrUnresolvable if all of them do. Otherwise it has only their text and matches nothing.
 func (all *union) final() error {
 	err := errors.Join(all.ended...)
 	if slices.ContainsFunc(all.ended, func(err error) bool { return !errors.Is(err, ErrUnresolvable) }) {

@@ -88,8 +88,8 @@ func (s *Set) clear(d *Diff, now State) {
 }
 
 // put adds endpoints to the set, and replaces those with the same addresses. It adds the changes to
-// d. It returns a map with the argument endpoints by address, in which the caller looks up the
-// addresses of the set.
+// d. It returns a map of the argument endpoints by address. For a Replace, the caller removes the
+// endpoints that are not in this map.
 func (s *Set) put(endpoints []Endpoint, d *Diff) map[netip.AddrPort]*Endpoint {
 	named := make(map[netip.AddrPort]*Endpoint, len(endpoints))
 	for i := range endpoints {

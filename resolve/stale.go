@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// StalePolicy configures [ServeStale]. The zero value delays an empty answer by 30 s
-// and has no maximum age.
+// StalePolicy sets for how long [ServeStale] delays an empty answer and keeps a set, and where it
+// logs. The zero value means a delay of 30 s, no maximum age and no log.
 type StalePolicy struct {
 	// Grace is the time for which an empty answer after an error is delayed. 0 means 30
 	// s: three periods of a Kubernetes probe, in which a restarted controller has
@@ -160,9 +160,9 @@ type staleStream struct {
 	err        error     // the last error since lostAt
 }
 
-// step applies the message m. A zero m has neither an update nor an error: step then checks whether
-// the deadline has passed. If ok is true, the caller must yield u. The caller must call log, unless
-// it is nil, to write a log line.
+// step changes the state of the stream by m, a message of the source. With a zero m, which has
+// neither an update nor an error, it checks whether the deadline has passed. If ok is true, the
+// caller must yield u. If log is not nil, the caller must call it to write a log line.
 func (s *staleStream) step(m message) (u Update, ok bool, log func()) {
 	switch {
 	case m.err != nil:

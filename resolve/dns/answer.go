@@ -106,8 +106,9 @@ func (a *answer) take(name string, kind dnsmessage.Type, records []dnsmessage.Re
 	return ttl
 }
 
-// keep stores the addresses of records in a.additional. records is the additional section of the
-// answer. If the answer has no SRV records, keep does nothing.
+// keep stores in a.additional the addresses in records, the additional section of the answer. The
+// hosts of the SRV records are first looked up there. If the answer has no SRV records, keep does
+// nothing.
 func (a *answer) keep(records []dnsmessage.Resource) {
 	if len(a.srv) == 0 {
 		return

@@ -60,9 +60,9 @@ func (l lookup) target(ctx context.Context, t target) (found, error) {
 	return result, nil
 }
 
-// tryNames looks up each name of the search list by the function look: name itself, and name
-// followed by each domain. It returns at the first result that is marked as final. Without such a
-// result, it combines the results of all names. If complete is true, it looks up only name itself.
+// tryNames looks up name by the function look: unchanged, and with each domain of the search list
+// appended. It returns the first result that is marked as final, or else the combined results of
+// all names. If the argument complete is true, the search list does not apply.
 func (l lookup) tryNames(
 	ctx context.Context, name string, complete bool, look func(context.Context, string) (found, error),
 ) (found, error) {
@@ -130,9 +130,9 @@ func (l lookup) addresses(ctx context.Context, name string) (hosts, error) {
 // maxConcurrent is the number of hosts of SRV records that are looked up concurrently.
 const maxConcurrent = 8
 
-// services asks for the SRV records of name. It also asks for those addresses of their hosts that
-// are not in the additional section. If name has SRV records, the result is final even without
-// addresses, so that no further name is tried.
+// services asks for the SRV records of name, and for the addresses of the hosts in these records.
+// It asks only for addresses that are not in the additional section of the answer. If name has SRV
+// records, the result is final even without addresses, so that no further name is tried.
 func (l lookup) services(ctx context.Context, name string) (found, error) {
 	a, err := l.ask(ctx, name, dnsmessage.TypeSRV)
 	if err != nil {

@@ -102,10 +102,10 @@ func WithAttempts(n int) Option {
 	return func(o *options) { o.attempts = n }
 }
 
-// WithRefresh sets the minimum and the maximum of the time between two lookups of a target. Up to a
-// tenth is added at random. A least of 0 means 5 s, or most if that is shorter. A most of 0 means 5
-// min, or least if that is longer. WithRefresh panics if an argument is negative, or if most is
-// less than least but not 0.
+// WithRefresh sets the time between two lookups of a target: at least the argument least, and at
+// most the argument most. Up to a tenth is added at random. If least is 0, it is 5 s, or most if
+// that is shorter. If most is 0, it is 5 min, or least if that is longer. WithRefresh panics if an
+// argument is negative, or if most is less than least but not 0.
 func WithRefresh(least, most time.Duration) Option {
 	atLeastZero("WithRefresh: least", least)
 	atLeastZero("WithRefresh: most", most)
@@ -179,7 +179,7 @@ func (o *options) refresh(ttl time.Duration) time.Duration {
 //
 //	record_type  SRV, A/AAAA
 //	result       ok         the lookup found endpoints
-//	             not_found  it found none, or it failed
+//	             not_found  every other counted lookup, including a failed one
 //
 // It panics if c is nil.
 func WithMetrics(c metrics.Counter) Option {

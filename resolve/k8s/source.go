@@ -15,8 +15,8 @@ import (
 // listTimeout is the time limit for listing the objects of one Service.
 const listTimeout = 30 * time.Second
 
-// tooShort is a limit of client-go. If a watch ends in less time and without events, the Reflector
-// waits for a backoff and lists again.
+// tooShort is the duration of a watch below which client-go treats an end without events as a
+// failure. The Reflector then waits for a backoff and lists again.
 const tooShort = time.Second
 
 var errTooShort = errors.New("it ended at once without an event")
@@ -91,7 +91,7 @@ func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 }
 
 // note records the end of the current watch. If that watch lasted at least s.lasting, note sets
-// s.long to true.
+// s.long to true, so that the next call of lasted returns true.
 func (s *source) note() {
 	if !s.opened.IsZero() && time.Since(s.opened) >= s.lasting {
 		s.long = true

@@ -284,8 +284,9 @@ func (b *state) fail(k kind, err error) {
 	b.wake()
 }
 
-// works records that a watch of the kind k was opened. It clears the error of that kind. If the
-// other kind has no error either, it counts a recovery and wakes the streams.
+// works records that a watch of the kind k was opened. It clears the error of that kind. If this
+// was the last error, works counts a recovery and wakes the streams. They then yield the known
+// endpoints again, because an update ends the error.
 func (b *state) works(k kind) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -124,8 +124,9 @@ func (w *watch) read(dog *stream.Watchdog, yield func(resolve.Update) bool) erro
 }
 
 // reader converts the events of one stream to updates. An event is a message, an answer to a health
-// check, or a timeout of emptyAfter without a message. Another goroutine receives the first
-// message, because the reader waits for all three events at once.
+// check, or a timeout. The timeout yields Empty, because a controller that works has then sent no
+// message. Another goroutine receives the first message, because the reader waits for all three
+// events at once.
 type reader struct {
 	*watch
 	dog        *stream.Watchdog
@@ -197,14 +198,15 @@ func (r *reader) receiveFirst() {
 	}
 }
 
-// checkHealth sends a gRPC health check after the time healthCheckAfter, or after half of the
-// limit Initial if that is shorter. Further ones follow with a backoff. If the address in the
-// argument server answers, checkHealth sends true to the channel answers and returns. At the first
-// answer from another address, it sends false and continues.
+// checkHealth sends gRPC health checks, and reports on the channel answers whether the server of
+// the stream answered. The argument server is its address. If this server answers, checkHealth
+// sends true and returns. At the first answer from another address, it sends false and continues.
+// The first check is sent after healthCheckAfter, or after half of the limit Initial if that is
+// shorter. Further checks follow with a backoff.
 //
 // A status counts as an answer unless it is Unavailable, DeadlineExceeded or Canceled. An answer
-// proves that the controller runs. A gRPC keep-alive would not prove that, because the proxy of
-// the controller answers PINGs.
+// proves that the controller runs. A gRPC keep-alive would not prove that, because the proxy of the
+// controller answers PINGs.
 func (w *watch) checkHealth(ctx context.Context, server string, answers chan<- bool) {
 	pause := backoff.Backoff{Min: healthCheckAfter, Max: time.Minute}
 	if w.limits.Initial > 0 {

@@ -69,9 +69,9 @@ func ends() []Check {
 	}
 }
 
-// inTime checks that a stream ends within the time limit, the constant soon. The function leave
-// ends a stream and returns it. inTime calls this function until a stream has ended in time. After
-// as many calls as the constant many, it records a violation.
+// inTime checks that a stream ends within the time limit, the constant soon. It calls the function
+// leave, which ends a stream and returns it, until a stream has ended in time. The constant many
+// limits the number of calls. If all streams take longer, inTime records a violation.
 func (g *rig) inTime(leave func() *watch) {
 	quickest := time.Duration(math.MaxInt64)
 	for i := 0; i < many && g.err == nil; i++ {
@@ -91,8 +91,8 @@ func leaveByForce(g *rig) {
 	}
 }
 
-// endUnanswered ends the context of a stream before its first answer: for a target without
-// an answer, and during an outage.
+// endUnanswered checks that a stream ends in time if its context ends before the first answer. It
+// does so for a target without an answer, and during an outage.
 func endUnanswered(g *rig) {
 	g.inTime(g.endEarly)
 	if g.Interrupt == nil {

@@ -121,8 +121,8 @@ func interruptionIsOver(g *rig) {
 	}
 }
 
-// endInOutage ends the context of a stream during an outage, while the resolver waits for
-// its backoff or tries again.
+// endInOutage checks that a stream ends in time, and leaks no goroutine, if its context ends during
+// an outage. The resolver then waits for its backoff or tries again.
 func endInOutage(g *rig) {
 	g.leaveNothing(func(w *watch) {
 		g.Interrupt(g.target(), func() {

@@ -122,9 +122,8 @@ func (w *watch) consume() {
 	})
 }
 
-// run performs the actions that end the goroutine: for the constant panics, a panic with
-// errConsumer, and for the constant exits, runtime.Goexit. It does nothing for other actions, which
-// the caller handles.
+// run ends the goroutine if a is panics or exits: by a panic with errConsumer, or by
+// runtime.Goexit. It does nothing for other actions, which the caller handles.
 func (a action) run() {
 	switch a {
 	case panics:
