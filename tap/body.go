@@ -71,8 +71,8 @@ func (r *Registry) redacted(b *Body, limit int) (out *Body) {
 	return out
 }
 
-// excerpt is the beginning of one body, kept for one watcher. Its bytes take room in the buffer
-// of the watcher, which limits text to maxText bytes.
+// excerpt is the beginning of one body, kept for one watcher. Its bytes take room in the buffer of
+// the watcher, which has room for maxText bytes of bodies and events.
 type excerpt struct {
 	w           *watcher
 	room        *buffer

@@ -23,8 +23,8 @@ type condition struct {
 	reads  reads               // values that the whole condition compares; set at the root only
 }
 
-// reads is a set of bits, one for each group of values of a request, such as its header fields.
-// The values in a view are read group by group.
+// reads is a set of groups of request values, with one bit for each group, such as the header
+// fields. A group is read into a view when a condition or an event first needs it.
 type reads uint8
 
 const (

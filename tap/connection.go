@@ -229,8 +229,8 @@ func (x *connection) close(sent, received uint64, reason string) {
 	}
 }
 
-// holdsForConnection reports whether o holds for a connection. The argument end is the Close event
-// of the connection. holdsForConnection returns false if o has a condition on an HTTP or gRPC
+// holdsForConnection reports whether a connection matches the condition o. The argument end is the
+// Close event of the connection. The result is false if o has a condition on an HTTP or gRPC
 // status.
 func (o *outcome) holdsForConnection(end *ConnectionClose) bool {
 	return o.hi == 0 && len(o.statuses) == 0 && (!o.failures || end.Err != "") && end.SinceOpen > o.slower

@@ -12,8 +12,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// outcome is a condition on the end of a request or connection. A request or connection must match
-// all fields. A zero value of a field other than slower matches everything.
+// outcome is a condition on the end of a request or connection, which must match all fields. A
+// field with the zero value matches everything. For slower, a negative value does so instead.
 type outcome struct {
 	lo, hi   int      // range of HTTP statuses; 0 means any
 	statuses []uint32 // gRPC statuses; empty means any
@@ -56,8 +56,8 @@ const (
 	maxStatuses = 100 // limit of gRPC statuses in one condition
 )
 
-// holds reports whether o holds for a request. The argument end is the last event of the request.
-// status is the HTTP status, or 0 without a response.
+// holds reports whether a request matches the condition o. The argument end is the last event of
+// the request. status is the HTTP status, or 0 without a response.
 func (o *outcome) holds(status int, end *ResponseEnd) bool {
 	switch {
 	case o.hi > 0 && (status < o.lo || status > o.hi):
@@ -70,14 +70,14 @@ func (o *outcome) holds(status int, end *ResponseEnd) bool {
 	return false
 }
 
-// Failed reports whether a request that ended with r has failed, as linkerd's top defines
-// it. status is the HTTP status of the response, or 0 without one. A request has failed if
-// ResetCode is not nil, or if status is 500 or more. It has also failed with the gRPC
-// status Unknown, DeadlineExceeded, Internal, Unavailable or DataLoss.
+// Failed reports whether a request that ended with r has failed, as linkerd's top defines it.
+// status is the HTTP status of the response, or 0 without one. A request has failed if ResetCode is
+// not nil, or if status is 500 or more. It has also failed with the gRPC status Unknown,
+// DeadlineExceeded, Internal, Unavailable or DataLoss.
 //
-// A request that the caller canceled, such as the losing request of a hedge, has the
-// ResetCode 8 (CANCEL) and has failed. Failed returns false for a request without a
-// response and without a ResetCode. SinceResponseInit is nil in this case.
+// A request that the caller canceled, such as the losing request of a hedge, has the ResetCode 8
+// (CANCEL) and has failed. Failed returns false for a request without a response and without a
+// ResetCode. To find such requests, check whether SinceResponseInit is nil.
 func (r *ResponseEnd) Failed(status int) bool {
 	switch {
 	case r.ResetCode != nil, status >= 500:

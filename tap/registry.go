@@ -117,8 +117,8 @@ func (r *Registry) admit() error {
 	return nil
 }
 
-// refresh publishes an audience without the watchers that have become full. They see no new
-// requests, but still get the events of earlier requests.
+// refresh publishes an audience without the watchers that have reached their limit or duration.
+// They see no new requests, but still get the events of earlier requests.
 func (r *Registry) refresh() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,7 +139,7 @@ func (r *Registry) close(w *watcher) {
 }
 
 // publish makes a new audience and stores it for later requests. The audience has all counters, and
-// the watchers that are not full. The caller holds mu.
+// the watchers that have not reached their limit or duration. The caller holds mu.
 func (r *Registry) publish() {
 	a := audience{counters: slices.Clone(r.counters)}
 	for _, w := range r.watchers {

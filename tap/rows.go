@@ -220,8 +220,8 @@ func (t *table) answer(limit uint32) *tappb.TopResponse {
 	return m
 }
 
-// proto converts the row to a message. age is the time since the table was created. The
-// rate depends on age, because a new table has counted for less than rateDecay.
+// proto converts the row to a message. age is the time since the table was created. It corrects the
+// rate of a new table, which has counted for less than the averaging time rateDecay.
 func (r *row) proto(age time.Duration) *tappb.Row {
 	m := &tappb.Row{
 		Source: nameText(r.key.source, r.key.from), Destination: nameText(r.key.destination, r.key.to),

@@ -324,7 +324,8 @@ func WithEventRate(n int) ServerOption {
 }
 
 // eventBurst determines the burst: the number of events that a Server may send at once. The burst
-// is the number of events per second of WithEventRate, divided by eventBurst, but at least 1.
+// is the number of events per second of WithEventRate, divided by eventBurst, but at least 1. The
+// division gives the number of events in 10 ms.
 const eventBurst = 100
 
 // rejection is the error of a rejected watcher or a rejected call of Top. [status.Code] returns the

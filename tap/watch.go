@@ -255,8 +255,8 @@ func (w *watcher) enter() (stream uint64, ok bool) {
 }
 
 // leave counts the end of a request that enter has counted. It closes done if the watcher is full
-// and no counted request is in flight. It reads inFlight a second time after it has checked that
-// the watcher is full, because another request may have entered before.
+// and no counted request is in flight. It reads inFlight again after it has checked that the
+// watcher is full, because another request may have entered since the decrement.
 func (w *watcher) leave() {
 	if w.inFlight.Add(-1) == 0 && w.full() && w.inFlight.Load() == 0 {
 		w.doneOnce.Do(func() { close(w.done) })

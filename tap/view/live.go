@@ -48,9 +48,9 @@ func (h *Handler) serveLive(s *stream, r *http.Request) {
 	}
 }
 
-// join returns the current run, which the first page starts. Each page must call its
-// function leave. When the last page calls leave, the goroutines of the run are stopped,
-// and leave waits for them.
+// join returns the run, with the data that all open pages share. The first page starts it. Each
+// page must call the function leave when it closes. The last call stops the goroutines of the run
+// and waits for them.
 func (l *live) join() (current *run, leave func()) {
 	return l.runs.Use(struct{}{}, func() (*run, func()) {
 		ctx, cancel := context.WithCancel(context.Background())

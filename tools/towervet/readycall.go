@@ -22,9 +22,9 @@ func runReadyCall(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// checkFunc calls checkBlock for each block in body, and checkFunc for each function literal. If
-// body calls a function named Accept, it skips the blocks. An accept loop may call Ready before
-// Call, because it must not accept a connection that it cannot serve.
+// checkFunc checks body and its function literals for calls of Ready before Call, block by block.
+// If body calls a function named Accept, it checks only the function literals. An accept loop may
+// call Ready before Call, because it must not accept a connection that it cannot serve.
 func checkFunc(pass *analysis.Pass, body *ast.BlockStmt) {
 	var blocks [][]ast.Stmt
 	accepts := false
@@ -71,9 +71,9 @@ func checkBlock(pass *analysis.Pass, block []ast.Stmt) {
 	}
 }
 
-// reportAsked handles a Call of the service svc. The argument asked has the earlier calls of
-// Ready and Poll. reportAsked reports those of svc as mistakes, and returns those of other
-// services.
+// reportAsked reports the calls of Ready and Poll of the service svc as mistakes, because a Call of
+// svc follows. The argument asked has the earlier calls of Ready and Poll of all services. The
+// result has those of other services.
 func reportAsked(pass *analysis.Pass, asked []*ast.CallExpr, svc ast.Expr) (others []*ast.CallExpr) {
 	for _, call := range asked {
 		if of, _ := serviceCall(pass.TypesInfo, call); !isSame(pass.TypesInfo, of, svc) {
