@@ -31,8 +31,8 @@ type plan struct {
 	each func(attempt int) plan // returns the plan of the given attempt, counted from 1; wait and keep are not used
 }
 
-// attempt is one call of the inner service, which the layer makes for the call of a
-// probe.
+// attempt is one call of the inner service that the layer makes. A call of a check, which is a
+// probe, can have several attempts.
 type attempt struct {
 	returned bool
 	body     *responseBody // nil if the attempt returned no body

@@ -48,8 +48,9 @@ func (c *rejected[Req, Rsp]) add(r *rig[Req, Rsp], p *probe[Req, Rsp]) {
 	c.calls = append(c.calls, rejectedCall[Req, Rsp]{r, p})
 }
 
-// checkAgain adds capacity and waits for a second. It then returns an error if the inner service
-// has served a rejected call, or if the request of a rejected call was changed.
+// checkAgain returns an error if the inner service has served a rejected call, or if the request
+// of a rejected call was changed. It first gives the inner service of a layer unlimited capacity
+// and waits for a second. A rejected call that is wrongly still queued is then served.
 func (c *rejected[Req, Rsp]) checkAgain() error {
 	if len(c.calls) == 0 {
 		return nil
@@ -193,9 +194,8 @@ func (r *rig[Req, Rsp]) checkServes() error {
 	return r.callToEnd(r.ctx, plan{}).checkSuccess(r.bodies && r.isLayer())
 }
 
-// callToEnd makes a call with the plan pl. If the subject is a service, callToEnd waits up to a
-// minute until the call has returned. If the subject is a layer, it waits only until the call has
-// returned or is blocked.
+// callToEnd makes a call with the plan pl, and waits until the call has returned or is blocked. If
+// the subject is a service, a blocked call has up to a minute to return.
 func (r *rig[Req, Rsp]) callToEnd(ctx context.Context, pl plan) *probe[Req, Rsp] {
 	p := r.call(ctx, pl)
 	if r.isLayer() {
@@ -209,8 +209,8 @@ func (r *rig[Req, Rsp]) callToEnd(ctx context.Context, pl plan) *probe[Req, Rsp]
 	return p
 }
 
-// awaitRetries reports whether the call p has returned. If p has not returned yet,
-// awaitRetries first waits for retryTime, the longest time of all pauses between retries.
+// awaitRetries reports whether the call p has returned, if necessary after the time for its
+// retries. This time is retryTime, the sum of the longest pauses between the attempts.
 func (r *rig[Req, Rsp]) awaitRetries(p *probe[Req, Rsp]) bool {
 	if !p.returned() && r.MaxAttempts > 1 {
 		time.Sleep(r.retryTime())
