@@ -111,10 +111,10 @@ func canceledError(ctx context.Context, at string) error {
 	return &layer.Error{Layer: at, Kind: layer.ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx)}
 }
 
-// serveNext calls svc with the argument next. This connection is conn, or a wrapper of conn that
-// first returns the bytes that a peek has read. serveNext resets the connection if svc is nil, or
-// if svc rejects it after bytes were read. The error is then not a rejection. The argument at is
-// the name of the layer for errors.
+// serveNext passes the connection next to the server svc. The connection next is conn, or a
+// wrapper of conn that first returns the bytes of a peek. If svc is nil, serveNext resets the
+// connection. If svc rejects it after bytes were read, serveNext also resets it, and the error
+// does not match [layer.ErrNotReady]. The argument at is the name of the layer in errors.
 func serveNext(ctx context.Context, at string, svc Server, conn, next net.Conn) (ByteCount, error) {
 	if svc == nil {
 		reset(next)
@@ -151,8 +151,8 @@ func consumedError(at string, conn net.Conn, err error) error {
 	return &layer.Error{Layer: at, Reason: "rejected after the first bytes were read", Err: &lateError{err}}
 }
 
-// lateError has the text of a rejection but does not match [layer.ErrNotReady]. [ErrorKind]
-// classifies it as the rejection.
+// lateError wraps a rejection so that it does not match [layer.ErrNotReady], because bytes were
+// read before the rejection. [ErrorKind] still returns the label value of the rejection.
 type lateError struct{ rejection error }
 
 func (e *lateError) Error() string { return e.rejection.Error() }

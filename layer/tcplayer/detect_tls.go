@@ -76,9 +76,9 @@ type detectTLS struct {
 	cfg   *tls.Config
 }
 
-// peekHello waits until a client has sent its ClientHello or other bytes. The argument within is
-// the longest wait. It returns the bytes, and a connection that returns them again. It returns the
-// same errors as peekFirst.
+// peekHello waits until a client has sent its ClientHello or other bytes, at most for the duration
+// within. It returns the bytes, and a connection that returns them again. It returns the same
+// errors as peekFirst.
 func peekHello(ctx context.Context, conn net.Conn, within time.Duration) (first []byte, next net.Conn, err error) {
 	enough := func(seen []byte) bool {
 		_, err := parseServerName(seen)

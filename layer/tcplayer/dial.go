@@ -152,9 +152,9 @@ func (p *plan) dial(ctx context.Context, network string) (net.Conn, error) {
 	return secure, nil
 }
 
-// connect makes a TCP connection and sets the socket options. It calls Deny with an IP
-// address before it dials. For a host name it calls Deny with the remote address
-// afterwards.
+// connect makes a TCP connection and sets the socket options. It returns an error if Deny rejects
+// the address. Deny checks an IP address before the dial. For a host name it checks the remote
+// address after the dial, because the address is unknown before.
 func (p *plan) connect(ctx context.Context, network string) (net.Conn, error) {
 	known, err := netip.ParseAddrPort(p.addr)
 	named := err != nil

@@ -230,8 +230,8 @@ type endpointOption func(*endpointOptions)
 
 func (f endpointOption) apply(o *endpointOptions) { f(o) }
 
-// WithConnectTimeout limits a connection attempt, TLS included. The default is 1 s, as in
-// linkerd's proxy. A d of 0 or less selects the default.
+// WithConnectTimeout limits the duration of a connection attempt, including the TLS handshake. The
+// default is 1 s, as in linkerd's proxy. A d of 0 or less selects the default.
 func WithConnectTimeout(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.connectTimeout = d })
 }

@@ -189,8 +189,8 @@ func (u *eofConn) Read(p []byte) (int, error) {
 
 func (u *eofConn) NetConn() net.Conn { return u.Conn }
 
-// truncation returns io.ErrUnexpectedEOF if conn is a TLS connection that ended without
-// close_notify. It finds only TLS connections of this package.
+// truncation returns io.ErrUnexpectedEOF if conn is a TLS connection of this package that ended
+// without close_notify. For any other connection it returns nil.
 func truncation(conn net.Conn) error {
 	for ; conn != nil; conn = unwrap(conn) {
 		if u, ok := conn.(*eofConn); ok && u.ended.Load() {

@@ -38,15 +38,17 @@ type ByteCount struct {
 	Received int64 // bytes from the server to the client
 }
 
-// NewStack returns an empty stack for a [Service]. Its layers use [UntilClosed] as
-// completion and [Replayer]. The options opts are applied afterwards and may replace them.
+// NewStack returns an empty stack for a [Service]. Its layers observe connections by
+// [UntilClosed], and repeat requests by [Replayer]. The options opts are applied afterwards and
+// may replace both.
 func NewStack(opts ...layer.Option[net.Conn]) layer.Stack[Request, net.Conn] {
 	protocol := []layer.Option[net.Conn]{layer.WithCompletion(UntilClosed), layer.WithReplayer[Request, net.Conn](Replayer{})}
 	return layer.NewStack[Request](slices.Concat(protocol, opts)...)
 }
 
-// Replayer is the [layer.Replayer] for connections. A Request can always be repeated.
-// Drain closes the connection of an attempt whose result is not used.
+// Replayer implements [layer.Replayer] for connections, so that retries and hedges can repeat a
+// Request. Each Request can be repeated. Drain closes the connection of an attempt whose result is
+// not used.
 type Replayer struct{}
 
 var _ layer.Replayer[Request, net.Conn] = Replayer{}
@@ -92,8 +94,8 @@ func addrPort(addr net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// Accessor is the [layer.Accessor] for connections. A Request has only a source and an
-// authority. The status of a connection is 0.
+// Accessor implements [layer.Accessor], by which other packages read requests and responses. A
+// Request has only a source and an authority. The status of a connection is 0.
 type Accessor struct{}
 
 var _ layer.Accessor[Request, net.Conn] = Accessor{}

@@ -132,8 +132,8 @@ func errnoOf(err error) string {
 // unknownErrno is the text of linkerd's proxy for a system error without a name.
 const unknownErrno = "UNKNOWN_ERRNO"
 
-// originalDst is the socket option for IPv4 and for IPv6, because IP6T_SO_ORIGINAL_DST has
-// the same value.
+// originalDst is the socket option that returns the destination that a connection had before a
+// redirection. It is also the option for IPv6, because IP6T_SO_ORIGINAL_DST has the same value.
 const originalDst = unix.SO_ORIGINAL_DST
 
 // originalDstOf returns the destination that conn had before a redirection by the kernel.

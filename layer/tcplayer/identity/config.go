@@ -76,8 +76,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// check returns an error that joins all problems of c, except those of Roots. The caller must set
-// the defaults of c first.
+// check returns an error that joins all problems of c. It does not check Roots, because parseRoots
+// does. The caller must set the defaults of c first.
 func (c Config) check() error {
 	errs := []error{caller.Check(c.Name), c.checkServerName(), c.checkRequest()}
 	if c.Token == nil {
@@ -102,8 +102,8 @@ func (c Config) checkServerName() error {
 	return nil
 }
 
-// checkRequest returns an error if the CA would reject CSR, or if CSR is not for Key and
-// Name.
+// checkRequest returns an error if CSR is malformed, has an invalid signature, or is not for Key
+// and Name.
 func (c Config) checkRequest() error {
 	if c.Key == nil {
 		return errors.New("no Key")
