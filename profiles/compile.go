@@ -45,8 +45,8 @@ type compiledRoute struct {
 	classes classifier
 }
 
-// compileRoute compiles r, which is the route at position i of a profile. It calls drop with
-// an error for each part that is left out.
+// compileRoute compiles r, which is the route at position i of a profile. It leaves out invalid
+// members of conditions and invalid classes, and calls drop with an error for each.
 func compileRoute(i int, r Route, drop func(error)) (compiledRoute, error) {
 	inRoute := func(err error) { drop(routeError(i, r, err)) }
 	match, err := compileMatch(r.Match, inRoute)
@@ -107,7 +107,8 @@ func compileMembers(members []Match, drop func(error)) []matcher {
 
 // maxExpression is the largest length of a regular expression in bytes. It is also the largest
 // number of instructions of the compiled expression with all repeats written out. For example,
-// "(a?){1000}" has 4000 instructions. Each byte of a path may visit all of them.
+// "(a?){1000}" has 4000 instructions. The number is limited, because each byte of a path may visit
+// all instructions.
 const maxExpression = 10_000
 
 var errTooLarge = errors.New("regular expression is too large")

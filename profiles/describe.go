@@ -55,8 +55,8 @@ func (r *Router[Req, Rsp]) Describe() layer.Node {
 const maxExplained = 16
 
 // explain adds the route chosen for req to the explanation. The argument chosen is nil for the
-// default route. For each candidate before that route, up to maxExplained, explain adds the part of
-// the candidate's condition that did not hold.
+// default route. For each condition that was tried before, up to maxExplained, explain adds the
+// route and the part of the condition that did not hold.
 func (r *Router[Req, Rsp]) explain(to *layer.Explanation, s *snapshot[Req, Rsp], chosen *liveRoute[Req, Rsp], req Req) {
 	q := search[Req, Rsp]{access: r.access, req: req}
 	q.facts.method, q.facts.path = r.access.Method(req), r.access.Path(req)

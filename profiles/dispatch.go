@@ -24,8 +24,8 @@ type Dispatch struct {
 	Endpoint  *Endpoint // for ToEndpoint; must not be changed
 }
 
-// Destination determines whether a connection or a request goes to its target, an apex, a [Router]
-// or an endpoint.
+// Destination specifies where a connection or request goes: to its target, to the profile's apex
+// (see [Profile].Name), to a [Router] or to an endpoint.
 type Destination uint8
 
 // The kinds of Destination.

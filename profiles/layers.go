@@ -51,8 +51,8 @@ func WithMetrics[Req, Rsp any](instruments func(route Route) (requests, attempts
 	return func(o *options[Req, Rsp]) { o.metrics = instruments }
 }
 
-// routeLayers has the arguments of WithRouteLayers, by which the layers of a route repeat requests,
-// change and create messages, and classify errors.
+// routeLayers has the arguments of WithRouteLayers: replayer repeats requests, edit changes and
+// creates messages, and classify classifies errors.
 type routeLayers[Req, Rsp any] struct {
 	replayer layer.Replayer[Req, Rsp]
 	edit     layer.Editor[Req, Rsp]
@@ -127,8 +127,8 @@ func (a *routeStack[Req, Rsp]) admitted(below layer.Service[Req, Rsp]) layer.Ser
 }
 
 // withoutEdits returns r without header changes, redirects, mirrors and faults with a response,
-// because these require an Editor. The second result is false if r has one of them, or if a
-// backend of r changes headers or redirects.
+// for a Router without an Editor. The second result is true if neither r nor its backends have
+// edits. It is false if an edit was removed, or if a backend changes headers or redirects.
 func withoutEdits(r Route) (Route, bool) {
 	ok := r.RequestHeader.Empty() && r.ResponseHeader.Empty() && r.Redirect == nil && len(r.Mirrors) == 0
 	if r.Policy != nil && r.Policy.hasEdits() {

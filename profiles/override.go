@@ -112,11 +112,11 @@ func (o *overriddenRetry[Req, Rsp]) Next() layer.Service[Req, Rsp] { return o.Se
 
 func (o *overriddenRetry[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "retry"} }
 
-// overrideRetry returns the Retry for a request with the given header. The argument named of is the
-// Retry of the policy, and may be nil. The result has the values of the valid override fields. Its
-// other values are those of the policy, or linkerd's defaults if the policy has no Retry. If no
-// override field is valid, the result is the Retry of the policy. If the limit of retries is 0, the
-// result is nil.
+// overrideRetry returns the Retry for a request with the given header. It is a copy of the
+// policy's Retry (the argument of), in which valid override fields replace values. If the policy
+// has no Retry, linkerd's defaults are used instead. Without a valid override field, the result is
+// the policy's Retry itself, which may be nil. If the limit of retries is 0 after the overrides,
+// the result is nil.
 func overrideRetry(header layer.Header, of *Retry) *Retry {
 	statuses, byStatus := overrideStatuses(header.Get(overrideHTTP))
 	codes, byCode := overrideCodes(header.Get(overrideGRPC))
@@ -148,9 +148,8 @@ func overrideRetry(header layer.Header, of *Retry) *Retry {
 	return &r
 }
 
-// overrideStatuses returns the HTTP statuses of a list such as
-// "5xx,gateway-error,429,500-504". It ignores invalid members, and returns false if the
-// list is empty.
+// overrideStatuses returns the HTTP statuses of a list such as "5xx,gateway-error,429,500-504". It
+// ignores invalid members. The result ok is false only if list is "".
 func overrideStatuses(list string) (statuses []Status, ok bool) {
 	if list == "" {
 		return nil, false
@@ -179,8 +178,8 @@ func overrideStatuses(list string) (statuses []Status, ok bool) {
 	return statuses, true
 }
 
-// overrideCodes returns the gRPC statuses of a list such as "unavailable,internal". It
-// ignores unknown names, and returns false if the list is empty.
+// overrideCodes returns the gRPC statuses of a list such as "unavailable,internal". It ignores
+// unknown names. The result ok is false only if list is "".
 func overrideCodes(list string) (codes []GRPCStatus, ok bool) {
 	if list == "" {
 		return nil, false

@@ -348,8 +348,8 @@ func (b *Backend) label() string {
 
 // releaseBackends forgets the services of backends that no route of s uses. If the profile of s
 // has RoutesOnly and a backend is in use, it also sets s.split to all backends in use. Ready of
-// the Router then waits for one of them. A request without a route does not use s.split then,
-// because it is rejected. The caller must hold mu.
+// the Router then waits for one of them. Requests without a route are not sent there, because
+// RoutesOnly rejects them. The caller must hold mu.
 func (r *Router[Req, Rsp]) releaseBackends(s *snapshot[Req, Rsp]) {
 	used := make(map[string]layer.Service[Req, Rsp], len(r.backendServices))
 	var all split[Req, Rsp]

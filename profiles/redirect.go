@@ -138,8 +138,8 @@ type location struct {
 	path, query string
 }
 
-// locationOf returns the location of a request. It returns false if the authority has no
-// valid host. A scheme other than https becomes http.
+// locationOf returns the URI of a request as a location. It returns false if the authority has no
+// valid host. Any scheme other than "https" counts as "http".
 func locationOf(scheme, authority, path, query string) (location, bool) {
 	if scheme != "https" {
 		scheme = "http"

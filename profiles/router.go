@@ -54,10 +54,10 @@ type Router[Req, Rsp any] struct {
 // profile arrives.
 //
 // mk returns the service for an authority of the profile's targets, usually a balancer with a
-// queue. mk is called once for each authority during the life of the Router. mk must release
-// services that are not used any more, as layer.Cache does. If mk returns nil, the requests for the
-// authority go to other targets. If there are no other targets, the requests are rejected with an
-// error that matches [layer.ErrNoRoute].
+// queue. mk is called once for each authority during the life of the Router. The Router does not
+// release services. mk must release those that are not used any more, for example by a
+// [layer.Cache]. If mk returns nil, the requests for the authority go to other targets. If there
+// are no other targets, the requests are rejected with an error that matches [layer.ErrNoRoute].
 //
 // A nil source, access or mk panics.
 func New[Req, Rsp any](

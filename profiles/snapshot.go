@@ -151,8 +151,8 @@ func routeSetOf[Req, Rsp any](routes []*liveRoute[Req, Rsp]) routeSet[Req, Rsp] 
 	return s
 }
 
-// routeKey returns a text by which equal routes are found: the name of r, or else its condition.
-// Different routes may have the same text.
+// routeKey returns the key of r in a [routeSet]: the name of r, or else its condition as a text.
+// Equal routes have the same key. Different routes may also have the same key.
 func routeKey(r Route) string {
 	if r.Name != "" {
 		return r.Name

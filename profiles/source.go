@@ -174,8 +174,8 @@ func (r *Router[Req, Rsp]) swap(p *Profile) {
 // snapshot, has become current.
 var errReplaced = errors.New("profile replaced")
 
-// poll returns nil if a target of the split is ready. If all targets return an error that matches
-// ErrClosed, poll returns such an error. Otherwise it returns another error.
+// poll returns nil if a target of the split is ready now. Otherwise it returns an error without
+// waiting. The error matches ErrClosed only if the errors of all targets match it.
 func (s *snapshot[Req, Rsp]) poll() error {
 	result := layer.ErrNotReady // without targets, while the first profile has not arrived
 	for i := range s.split.parts {

@@ -62,8 +62,8 @@ func linkerdResponses() conditions {
 }
 
 // readCondition reads a condition. If a mapping has several fields, all of them must hold. Invalid
-// fields are left out. If a mapping has only invalid fields, the result is nil. But if it has
-// several fields and c.allowEmpty is true, the result is an empty All, which always holds.
+// fields are left out. If a mapping has only invalid fields, the result is nil. With several
+// fields and c.allowEmpty, it is an empty All, which always holds, as in a Router.
 func readCondition(v value, c conditions) profiles.Match {
 	if v.TooDeep() {
 		return nil
@@ -105,7 +105,8 @@ func readCondition(v value, c conditions) profiles.Match {
 }
 
 // readMembers reads the members of a field "all" or "any". The function join combines the valid
-// members to an All or Any. Without a valid member, the result is nil, unless c.allowEmpty is true.
+// members to an All or Any. If no member is valid, the result is an empty All or Any if
+// c.allowEmpty is true, and nil otherwise.
 func readMembers(v value, c conditions, join func([]profiles.Match) profiles.Match) profiles.Match {
 	var members []profiles.Match
 	for _, item := range v.Members("an empty condition: take it out") {
@@ -246,8 +247,8 @@ func readAnyOf(v value, read func(value) profiles.Match) profiles.Match {
 }
 
 // named returns a function that reads a mapping such as {x-version: v1, x-user: {prefix: a}}. For
-// each name and value, the returned function calls leaf, which returns a condition, and passes this
-// condition to add. All conditions of the mapping must hold.
+// each name and value it makes a condition by the function leaf, and passes the condition to the
+// function add. All conditions of the mapping must hold.
 func named(add func(profiles.Match), leaf func(value, string, profiles.StringMatch) profiles.Match) func(value) {
 	return func(v value) {
 		v.Each(func(key, item value) {

@@ -13,11 +13,10 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// checkRoute validates a field of a route that was read from v. r is a route with only this field.
-// If the field is invalid, checkRoute reports a mistake at v. The argument prefix is the name of
-// the field in errors of package profiles, and is removed from the text. The argument wrongBefore
-// is the number of mistakes before the field was read. If reading it added one, checkRoute does
-// nothing.
+// checkRoute validates a field that was read from v, and reports a mistake at v if it is invalid.
+// r is a route with only this field. The argument prefix, the name of the field in errors of
+// package profiles, is removed from the text. If the number of mistakes exceeds wrongBefore,
+// reading the field has failed, and checkRoute does nothing.
 func checkRoute(v value, wrongBefore int, r profiles.Route, prefix string) {
 	if len(v.Mistakes) > wrongBefore {
 		return
@@ -29,9 +28,9 @@ func checkRoute(v value, wrongBefore int, r profiles.Route, prefix string) {
 	}
 }
 
-// headerChanges returns a function that reads a HeaderMutation into field and validates it by
-// checkRoute. For checkRoute, the argument named in is a function that returns a route with only
-// this HeaderMutation. The argument header is the name of the field in errors of package profiles.
+// headerChanges returns a function that reads a HeaderMutation into field and validates it. To
+// validate it, the returned function calls checkRoute with the route that the function in returns
+// for the HeaderMutation. The argument header is the name of the field in errors.
 func headerChanges(field *layer.HeaderMutation, header string, in func(layer.HeaderMutation) profiles.Route) func(value) {
 	return func(v value) {
 		wrong := len(v.Mistakes)

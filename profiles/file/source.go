@@ -126,10 +126,10 @@ func (v *view) next(st *state) (*profiles.Profile, error) {
 	return nil, err
 }
 
-// update stores the profile to yield in v.profile and returns true. If nothing must be yielded, it
-// returns false. The argument now is the current profile of the target, or nil if the target is not
-// in the file. The argument read is true once the file was valid. The argument healthy is true if
-// the target has no error now. If an error has ended, an unchanged profile is yielded again.
+// update stores the profile to yield in v.profile and returns true. It returns false if nothing
+// must be yielded. An unchanged profile is yielded only if an error has ended. The argument now is
+// the profile in the file, or nil if the file has none for the target. The argument read reports
+// whether the file was ever valid. The argument healthy is true if the target has no error.
 func (v *view) update(now *profiles.Profile, read, healthy bool) bool {
 	switch {
 	case now != nil:

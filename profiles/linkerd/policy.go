@@ -190,9 +190,9 @@ func (c *policyConverter) tlsRoutes(all []*outbound.TlsRoute) []profiles.Route {
 }
 
 // routesOf converts linkerd's routes (type R) with their rules (type U). The function hosts
-// converts the hosts of a route, and the function convert a rule. If one of them returns false, the
-// route or the rule is left out. routesOf stores the position of the current rule in c.at, for
-// errors.
+// converts the hosts of a route, and the function convert converts a rule. If one of them returns
+// false, the route or the rule is left out. For errors, routesOf sets c.at to the position of the
+// route and the rule.
 func routesOf[U any, R interface {
 	GetMetadata() *meta.Metadata
 	GetRules() []U
@@ -251,8 +251,8 @@ func convertMatches[M any](c *policyConverter, to *rule, all []M, convert func(M
 	return len(to.matches) > 0 || len(all) == 0
 }
 
-// valid returns an error if m is invalid. It must be called for each member of an All. A
-// Router would leave an invalid member out, and the All would then hold for more requests.
+// valid returns an error if m is invalid. It must be called for each member of an All. A Router
+// leaves an invalid member out, and the All would then hold for too many requests.
 func valid(m profiles.Match) error { return profiles.Route{Match: m}.Validate() }
 
 // httpMatch converts a condition on HTTP requests. If the condition has a path prefix,
@@ -373,9 +373,10 @@ func metaName(m *meta.Metadata) string {
 	return fmt.Sprintf("%s.%s.%s:%d", r.GetKind(), r.GetNamespace(), r.GetName(), r.GetPort())
 }
 
-// metaLabels returns the labels for the resource m, as linkerd's proxy names them. The name
-// of a label is prefix, '_' and a part of the name of the resource, such as "route_kind".
-// If prefix is "route", the labels have no port and section.
+// metaLabels returns the labels for the resource m, as linkerd's proxy names them. For the prefix
+// "route", they are route_group, route_kind, route_namespace and route_name. For another prefix,
+// there are also labels for the port and the section, such as backend_port and
+// backend_section_name.
 func metaLabels(prefix string, m *meta.Metadata) map[string]string {
 	r := m.GetResource()
 	labels := map[string]string{

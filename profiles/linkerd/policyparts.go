@@ -249,11 +249,11 @@ type weightedBackend[B any] interface {
 	GetWeight() uint32
 }
 
-// backendsOf returns the backends of a rule. If the result failover is true, a backend is used only
-// while the previous backends are unavailable. Without backends, the list is empty but not nil. The
-// argument first has the backends if the rule uses the first available one. The argument random has
-// the backends with weights if the rule selects one at random. If the rule specifies neither, the
-// argument given is false. The function convert converts the filters of a backend.
+// backendsOf returns the backends of a rule, with their filters converted by the function convert.
+// The rule uses the first available backend of the list first, or one of the list random, selected
+// by weight. The argument given is false if the rule specifies neither. Without backends, the
+// result is empty but not nil. If the result failover is true, a backend is used only while the
+// previous ones are unavailable.
 func backendsOf[F any, B routeBackend[F], W weightedBackend[B]](
 	c *policyConverter, given bool, first []B, random []W, convert func([]F) filters,
 ) (backends []profiles.Backend, failover bool) {
@@ -310,10 +310,9 @@ type connectionFilter interface {
 	GetInvalid() *opaque_route.Invalid
 }
 
-// connectionRule converts a rule of a TLS or opaque route. The argument ofRule has the filters of
-// the rule. If it is not empty, all connections of the rule are rejected. If a backend has filters,
-// its connections are rejected. The arguments given, first and random describe the backends: see
-// backendsOf.
+// connectionRule converts a rule of a TLS or opaque route. If the rule has filters (the argument
+// ofRule), all of its connections are rejected. If a backend has filters, only the connections to
+// that backend are rejected. The other arguments are those of backendsOf.
 func connectionRule[F connectionFilter, B routeBackend[F], W weightedBackend[B]](
 	c *policyConverter, ofRule []F, given bool, first []B, random []W,
 ) rule {
