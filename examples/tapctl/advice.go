@@ -24,10 +24,10 @@ func (a *advised) Error() string { return fmt.Sprintf("%v. %s", a.err, a.advice)
 
 func (a *advised) Unwrap() error { return a.err }
 
-// advise returns err with advice for the user and a shorter text, if err is an error of gRPC.
-// The text has no prefixes of gRPC, and the message of the server is reduced to one printable
-// line. Without advice for err, advise only reduces its text to one printable line. It returns
-// any other error unchanged.
+// advise prepares err, the error of a command, for the user. If err is an error of gRPC, the result
+// has its message without the prefixes of gRPC, in one printable line, and advice. Without advice,
+// the result has the complete text of err in one printable line. Any other error is returned
+// unchanged.
 func advise(err error) error {
 	var s interface{ GRPCStatus() *status.Status }
 	if !errors.As(err, &s) {

@@ -110,9 +110,10 @@ func anchorsValid(ctx context.Context, p *pods) finding {
 	return f
 }
 
-// failing returns a finding about the pods in all. Its text is the argument what, a condition on
-// pods. The function bad returns true for a pod that does not meet the condition. If there are
-// such pods, the finding has an error with their names, and the argument advice.
+// failing checks a condition on each pod in the argument all, and returns a finding. Its text is
+// the argument what, which describes the condition. The function bad returns true for a pod that
+// does not meet it. If there are such pods, the finding has an error with their names, and the
+// given advice.
 func failing(p *pods, what, advice string, all []cluster.Pod, bad func(one cluster.Pod) bool) finding {
 	f := finding{what: what, warn: true}
 	var names []string
@@ -147,8 +148,9 @@ func allReady(p *pods, all []cluster.Pod) finding {
 }
 
 // ofEach calls the function find for each pod, for up to 20 pods at a time, and returns one
-// finding. If calls fail, the finding has the names of the pods and the first error. Its advice
-// is the text that find returned with this error, or the argument advice if the text is empty.
+// finding. The function find returns an error, and with it a text with advice or "". If calls fail,
+// the finding has the names of these pods, the first error, and its advice. If this advice is "",
+// the argument advice replaces it.
 func ofEach(ctx context.Context, p *pods, what, advice string, all []cluster.Pod, find func(one cluster.Pod) (string, error)) finding {
 	const atOnce = 20
 	slots := semaphore.NewWeighted(atOnce)

@@ -9,10 +9,11 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// follow watches all processes until ctx ends or all streams have ended. It calls the parameter
-// each with every event. If such a call fails, follow returns its error. It passes an error of a
-// process to the parameter warn, and continues. If all processes have rejected the request,
-// follow returns their errors. Each process gets an equal part of the rate maxRPS.
+// follow watches all processes, and calls the function in the argument each for every event. It
+// returns when ctx ends, all streams have ended, or this function returns an error, which becomes
+// the result. It passes the error of a single process to the function warn, and continues. If all
+// processes have rejected req, follow returns their errors. Each process gets an equal part of the
+// rate maxRPS.
 func follow(
 	ctx context.Context, all source, req *tappb.WatchRequest, maxRPS int, warn func(error), each func(tap.ProcessEvent) error,
 ) error {

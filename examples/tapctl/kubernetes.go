@@ -39,10 +39,10 @@ func (c *clusterFlags) flags(f *flag.FlagSet) {
 // given reports whether at least one of the flags is set.
 func (c *clusterFlags) given() bool { return c.Options != cluster.Options{} }
 
-// targets returns the pods that the command-line arguments in written select. If written is
-// empty or has addresses, the result depends on the cluster flags. Without such a flag, targets
-// returns nil. With such a flag, an empty slice selects all pods that match the flags, and
-// addresses are an error.
+// targets returns the pods that the command line selects. The slice written has its arguments,
+// which are either resources, such as deploy/web, or addresses. targets returns nil for addresses
+// or without arguments if no cluster flag is set. If a cluster flag is set, an empty slice selects
+// all pods that match the flags, and addresses are an error.
 func (c *clusterFlags) targets(written []string, secure *security, warn func(error)) (*pods, error) {
 	named := len(written) > 0 && cluster.Is(written[0])
 	switch {

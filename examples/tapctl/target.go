@@ -75,9 +75,9 @@ type fixed struct{ top.Processes }
 
 func (f fixed) size() int { return len(f.Processes) }
 
-// source returns the processes to watch. It returns an error if none of them serves tap, or if a
-// resource of a cluster does not exist. closeAll closes the connections. The argument own names
-// a feature that only gotower's tap has, or is "" if linkerd's tap suffices.
+// source returns the processes to watch. In a cluster, it returns an error if a resource does not
+// exist. Elsewhere it returns an error if no process serves the tap that own requires (see
+// reachable). closeAll closes the connections.
 func (t terminal) source(ctx context.Context, own string, warn func(error)) (s source, closeAll func(), err error) {
 	if t.pods != nil {
 		return t.pods, func() {}, t.pods.exist(ctx, warn)
@@ -94,9 +94,8 @@ func (t terminal) source(ctx context.Context, own string, warn func(error)) (s s
 }
 
 // reachable checks concurrently whether the processes serve tap. It calls warn for each process
-// that does not serve tap. It returns an error if no process serves tap, or if ctx ends. The
-// argument own names a feature that only gotower's tap has. If own is "", linkerd's tap
-// suffices.
+// that does not serve tap. It returns an error if no process serves tap, or if ctx ends. If own is
+// not "", it names a feature that only gotower's tap has, and linkerd's tap does not suffice.
 func reachable(ctx context.Context, all []tap.Process, own string, warn func(error)) error {
 	errs := make([]error, len(all))
 	var asked sync.WaitGroup
@@ -121,9 +120,9 @@ func reachable(ctx context.Context, all []tap.Process, own string, warn func(err
 	return nil
 }
 
-// ask returns nil if the process serves gotower's tap. If own is "", it also returns nil if the
-// process serves linkerd's tap. Otherwise own names a feature that linkerd's tap does not have.
-// The error then contains own if the process serves only linkerd's tap.
+// ask asks the process whether it serves gotower's tap or linkerd's tap, and returns nil if that
+// suffices. Linkerd's tap suffices if own is "". Otherwise own names a feature that only gotower's
+// tap has. If the process serves only linkerd's tap, the error contains this name.
 func ask(ctx context.Context, conn grpc.ClientConnInterface, own string) error {
 	err := servesOwn(ctx, conn)
 	if status.Code(err) != codes.Unimplemented {

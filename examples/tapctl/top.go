@@ -72,9 +72,9 @@ func (c *topCommand) run(ctx context.Context, on terminal) error {
 
 func (c *topCommand) useCluster(p *pods) error { return c.filter.useCluster(p) }
 
-// watched sets the processes in config to the targets of the terminal. If the targets cannot
-// change, it sets the field Processes, and otherwise the field Source. closeAll closes the
-// connections. The argument own names a feature that only gotower's tap has, or is "".
+// watched stores the targets of the terminal in config, as the processes to watch. It gets them
+// from the method source, with the argument own. It sets the field Processes if the targets cannot
+// change, and otherwise the field Source. closeAll closes the connections.
 func watched(ctx context.Context, on terminal, config *top.Config, own string) (closeAll func(), err error) {
 	all, closeAll, err := on.source(ctx, own, config.Warn)
 	if err != nil {
@@ -150,9 +150,9 @@ func bounded(ctx context.Context, d time.Duration) (context.Context, context.Can
 	return context.WithCancel(ctx)
 }
 
-// spent returns the time for which a command has run. The result is the argument given, which is
-// the duration that the user requested. If given is 0 or ctx was canceled, the result is the
-// time from began to now.
+// spent returns the time for which a command has run, for a message to the user. The argument given
+// is the duration that the user requested, or 0. The result is this duration, unless it is 0 or the
+// user canceled the command. The result is then the time since began.
 func spent(ctx context.Context, began time.Time, given time.Duration) time.Duration {
 	if given > 0 && !errors.Is(ctx.Err(), context.Canceled) {
 		return given

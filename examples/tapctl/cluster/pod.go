@@ -84,8 +84,8 @@ func newPod(o *corev1.Pod) *Pod {
 }
 
 // portOf returns the port of the container c that has the given name. Without such a port, it
-// returns the port of the address in an environment variable, which the argument variable names.
-// Without that, it returns the argument standard.
+// returns the port of the address in an environment variable of c. The argument variable is the
+// name of the environment variable. If that has no port, portOf returns the argument standard.
 func portOf(c *corev1.Container, name, variable, standard string) string {
 	for _, port := range c.Ports {
 		if port.Name == name {

@@ -47,8 +47,9 @@ func (s *Source) Name(p Pod) string {
 	return p.Name
 }
 
-// Watch implements [top.Source]. If the client or the endpoint of an event is a pod in the
-// watched namespace, the event also gets the labels of that pod.
+// Watch yields the events of the requests that match req, and errors, as [top.Source] requires. If
+// the client or the endpoint of an event is a pod in the watched namespace, the event also gets the
+// labels of that pod.
 func (s *Source) Watch(ctx context.Context, req *tappb.WatchRequest, maxRPS int) iter.Seq2[tap.ProcessEvent, error] {
 	var until time.Time
 	if d := req.GetDuration(); d != nil {
@@ -82,8 +83,9 @@ func (s *Source) Watch(ctx context.Context, req *tappb.WatchRequest, maxRPS int)
 	}
 }
 
-// Top implements [top.Source]. Clients and endpoints get the names of their pods, if these
-// pods are in the watched namespace. When a pod has ended, its rows are removed.
+// Top yields the rows of all pods, added up, and errors, as [top.Source] requires. Clients and
+// endpoints get the names of their pods, if these pods are in the watched namespace. When a pod has
+// ended, its rows are removed.
 func (s *Source) Top(ctx context.Context, req *tappb.TopRequest, maxRPS int) iter.Seq2[*tappb.TopResponse, error] {
 	follow := func(ctx context.Context, p tap.Process, _ int) iter.Seq2[*tappb.TopResponse, error] {
 		return tap.FollowTop(ctx, []tap.Process{p}, req)

@@ -168,9 +168,10 @@ func readMetrics(ctx context.Context, client *http.Client, addr string, names []
 	return s, lines.Err()
 }
 
-// add adds the traffic of one proxy between the scrapes before and after, and its open
-// connections in after. If to is not nil, only traffic to this resource counts. If a counter
-// is smaller in after, it has started again at 0, and its value in after is added.
+// add adds the traffic of one proxy in the period, and its open connections at the end, to t. The
+// arguments before and after have the metrics of the proxy at the start and at the end. If to is
+// not nil, only traffic to this resource counts. If a counter is smaller at the end, it has started
+// again at 0, and its value at the end is added.
 func (t *Traffic) add(before, after series, to *Resource) {
 	for key, value := range after {
 		name, text, _ := strings.Cut(key, "{")

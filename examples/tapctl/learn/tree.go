@@ -11,9 +11,9 @@ import (
 // host is the tree of the observed paths of one service.
 type host struct{ root node }
 
-// node is a segment in the tree of paths. Each following segment that is a name, such as books,
-// has its own child in the map names. All following segments that are ids share one child, which
-// is the field any. If there are too many names, they also share this child.
+// node is a segment in the tree of paths. Each following segment that is a name, such as books, has
+// its own child in the map names. All following segments that are ids share one child, which is the
+// field any. If there are too many names, all names also share this child.
 type node struct {
 	names map[string]*node
 	any   *node

@@ -31,7 +31,7 @@ func marshal(v any) ([]byte, error) {
 }
 
 // decode converts v to a tree of maps, lists and values with the JSON names of fields, because
-// templates use these names. Its values have the types that the function typed returns.
+// templates use these names. Strings become cleanString, and objects become fields (see typed).
 func decode(v any) (any, error) {
 	data, err := json.Marshal(v)
 	if err != nil {

@@ -167,10 +167,10 @@ func (s shape) union(node *jsonpath.UnionNode) (shape, error) {
 	return found, nil
 }
 
-// follow returns the shape of the value that list selects from a value of the shape s. list
-// is a chain of nodes, such as .a[0].b, and each node selects from the result of the one
-// before. If a node is a literal, such as a text, a number or a bool, the shape after it is
-// empty.
+// follow returns the shape of the value that list selects from a value of the shape s. list is a
+// chain of nodes, such as .a[0].b, and each node selects from the result of the one before. If a
+// node is a literal, such as a text, a number or a bool, the shape after it is empty, which means
+// any type.
 func (s shape) follow(list *jsonpath.ListNode) (shape, error) {
 	for _, node := range list.Nodes {
 		switch node := node.(type) {

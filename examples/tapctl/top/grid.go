@@ -34,10 +34,10 @@ func (c gridColumn) head() string {
 	return c.title
 }
 
-// widths returns the width of each column. If the grid does not fit the argument width, it makes
-// columns narrower, the widest first. A column does not become narrower than its fields least
-// and width. If least is 0, the column keeps its width. If the argument width is 0, the width of
-// the grid is not limited.
+// widths returns the width of each column. If the grid is wider than the argument width, it makes
+// columns narrower, the widest first. A column keeps at least the larger of its fields least and
+// width. If least is 0, the column is not made narrower. If the argument width is 0, the grid may
+// have any width.
 func (g *grid) widths(width int) []int {
 	widths := make([]int, len(g.columns))
 	total := max(0, len(widths)-1)

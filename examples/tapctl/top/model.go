@@ -9,9 +9,9 @@ import (
 )
 
 // watching is the part of follower that the model uses. Its method watch sends the requests that
-// match req to the model, until stop is called. The argument number identifies the list of
-// requests. It is in each message, because the model ignores messages for a closed list. Tests
-// of the model use another implementation.
+// match req to the model as messages, until the model calls the result stop. The argument number
+// identifies a list of requests. Each message contains it, so that the model can ignore messages
+// for a closed list. Tests of the model use another implementation.
 type watching interface {
 	watch(number int, req *tappb.WatchRequest) (stop func())
 }

@@ -36,9 +36,9 @@ func (r rowOf) onePath() bool {
 	return r.row.GetPath() != "" && !r.other() && len(r.row.GetPath()) < maxName
 }
 
-// match returns a condition for the requests of the row that also match base. A process
-// cannot check all conditions of the row, and match leaves those out. A process may
-// therefore send other requests too, which [rowOf.has] removes.
+// match returns a condition for the requests of the row that also match base. The condition leaves
+// out the parts of the row that a process cannot check. Therefore a process may send requests of
+// other rows too, which [rowOf.has] removes.
 func (r rowOf) match(base *pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	var all []*pb.ObserveRequest_Match
 	if base.GetMatch() != nil {
@@ -97,9 +97,9 @@ func (r rowOf) has(from string, e tap.Event) bool {
 }
 
 // name returns the name that a row has for a client or endpoint: the value of its label pod, or
-// else its address. If both are missing and own is true, the client or endpoint is the watched
-// process. The result is then the argument from, the name of this process. If both are missing
-// and own is false, the result is "".
+// else its address. If both are missing, the result is the argument from if own is true, and ""
+// otherwise. from is the name of the watched process. own reports whether the client or endpoint is
+// this process.
 func name(labels map[string]string, addr netip.AddrPort, from string, own bool) string {
 	switch {
 	case labels["pod"] != "":

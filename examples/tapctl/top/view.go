@@ -111,8 +111,8 @@ func (m *model) newsLines() []string {
 	return lines
 }
 
-// fresh reports whether the last error that is not a rejection must still be shown, because
-// it occurred within newsLast.
+// fresh reports whether the last error must still be shown, because it occurred within newsLast.
+// Rejections do not count, because they are shown without a time limit.
 func (m *model) fresh() bool { return m.news != nil && m.now().Sub(m.newsAt) <= newsLast }
 
 // nothing returns the lines that explain to the user why the table is empty.
