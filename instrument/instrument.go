@@ -10,9 +10,9 @@ import (
 )
 
 // Provider makes the instruments of one target in a metrics system. An instrument has at most one
-// variable label. The argument label of the methods below is the name of this label. The method
-// With of the instrument selects a value for it. The values of all other labels are fixed. Calls
-// with equal arguments may return the same instrument.
+// label with values that vary. The argument label of the methods below is the name of this label,
+// or "" for an instrument without one. The method With of the instrument selects a value. All other
+// labels have fixed values. Calls with equal arguments may return the same instrument.
 type Provider interface {
 	// Counter returns a counter. If label is not "", the caller calls the method With of
 	// the counter once for each value of that label.

@@ -200,9 +200,10 @@ func (l *adaptiveLimit[Req, Rsp]) Describe() Node {
 	}}
 }
 
-// adaptiveGate counts the requests in flight and collects the measurements of the current window.
-// Its methods take points in time as durations since the creation of the service. A request locks
-// the mutex only if it ends a window.
+// adaptiveGate counts the requests in flight, and collects the measurements of the current window.
+// A window is a period at the end of which the limit is computed again. The methods take points in
+// time as durations since the creation of the service. A request locks the mutex only if it ends a
+// window.
 type adaptiveGate struct {
 	limit atomic.Int64
 	began atomic.Int64 // the start of the window, in nanoseconds

@@ -159,9 +159,9 @@ func (c *adaptiveControl) giveUp() int64 {
 // probed processes the window of a probe. The probe ends if no latency was measured, the limit was
 // not used up, or the limit is at its minimum. Otherwise it continues with half the limit in two
 // cases. In the first case the latency fell in proportion to the limit, which means that inner
-// still has a queue. In the second case the latency of the first window is much longer than base,
-// and the measurement may be wrong. When the probe ends, probed updates base if a latency was
-// measured.
+// still has a queue. In the second case the latency of the first window of the probe is much longer
+// than base. The next window then measures it again, because it may be wrong. When the probe ends,
+// probed updates base if a latency was measured.
 func (c *adaptiveControl) probed(w adaptiveWindow) {
 	c.set(c.limit * max(1-w.droppedShare(), adaptiveShrink))
 	if w.samples == 0 {

@@ -359,8 +359,8 @@ func (b *breaker[Req, Rsp]) watch(ctx context.Context, rsp Rsp, p *breakerPeriod
 	return rsp
 }
 
-// observer returns an observer for one response. It reuses the spare observer of b if that is set.
-// Otherwise it allocates one.
+// observer returns an observer for one response. It reuses the observer in b.spare, which an
+// earlier response no longer needs. If b.spare is empty, it allocates an observer.
 func (b *breaker[Req, Rsp]) observer() *breakerObserver[Req, Rsp] {
 	if b.spare.Load() != nil {
 		if a := b.spare.Swap(nil); a != nil {

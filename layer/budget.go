@@ -131,8 +131,8 @@ func (g *budgetGauge) show() {
 	g.drawn.Store(drawn)
 }
 
-// follow must be called for every request. If a withdrawal was granted in the last ttl, every
-// eighth call updates the gauge. Otherwise follow does nothing.
+// follow updates the gauge at every eighth call if a withdrawal was granted in the last ttl.
+// Otherwise it does nothing. It must be called for every request.
 func (g *budgetGauge) follow() {
 	if g.drawn.Load() && g.requests.Add(1)%budgetGroup == 0 {
 		g.show()

@@ -252,17 +252,18 @@ func callUntil[Req, Rsp any](
 }
 
 // dropUnless cleans up when a Call ends without a response for its caller. The method Call of a
-// layer defers it. It does nothing if *returned is true. Otherwise Call returned an error or ended
-// by a panic or Goexit. If *err is nil, dropUnless then discards the response *rsp. After that it
-// calls to.End if to is not nil.
+// layer defers it. It does nothing if *returned is true. Otherwise Call returned an error, panicked
+// or called Goexit. dropUnless then discards the response *rsp if *err is nil. Last, it calls End
+// of the Observer in the argument to, unless that is nil.
 func (o *options[Rsp]) dropUnless(returned *bool, rsp *Rsp, err *error, to Observer) {
 	if !*returned {
 		o.dropThenEnd(*rsp, *err, to)
 	}
 }
 
-// dropThenEnd discards the response. It then calls End of the Observer in the argument to, which
-// may be nil. It is a separate function, so that dropUnless is small enough to be inlined.
+// dropThenEnd discards the response if err is nil. It then calls End of the Observer in the
+// argument to, which may be nil. It is a separate function, so that dropUnless is small enough to
+// be inlined.
 func (o *options[Rsp]) dropThenEnd(rsp Rsp, err error, to Observer) {
 	if to != nil {
 		defer to.End(nil)

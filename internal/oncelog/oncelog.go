@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// maxTexts is the largest number of error texts that a [Logger] logs in one round. maxBytes
-// is the length in bytes to which a text is cut. The limits exist because a peer must not
-// fill the log.
+// maxTexts is the largest number of error texts that a [Logger] logs in one round, which ends with
+// a call of End. maxBytes is the length in bytes to which a text is cut. The limits exist because a
+// peer must not fill the log.
 const (
 	maxTexts = 10
 	maxBytes = 500

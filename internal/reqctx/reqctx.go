@@ -158,10 +158,10 @@ func (c *Context) Release() {
 	c.endLocked(canceled, context.Canceled, false)
 }
 
-// Lift removes the time limit. It returns false if the limit has already ended the context. The
-// limit has a timer only after a call of Done, AfterFunc or Watch. Without a timer, only Err,
-// Cause, Expired and Cancel check the limit. If none of them was called after the limit passed,
-// Lift returns true, and the context continues.
+// Lift removes the time limit and returns true. If the limit has already ended the context, Lift
+// returns false. A limit that has passed ends the context only when it is checked. Err, Cause,
+// Expired and Cancel check it, and so does a timer, which Done, AfterFunc and Watch start. If it
+// has passed without a check, Lift returns true, and the context continues.
 func (c *Context) Lift() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -213,9 +213,9 @@ func Cause(ctx context.Context) error {
 	return own.Cause()
 }
 
-// linked is implemented by [Context], by [Wrapper], and by contexts that embed one of them. For a
-// Context, the method link returns the Context and the parent of the Context. For a Wrapper, it
-// returns nil and the parent of the Wrapper.
+// linked is implemented by [Context], by [Wrapper], and by contexts that embed one of them. With
+// the method link, find and Ended go from a context to its parent. For a Context, link returns the
+// Context and its parent. For a Wrapper, it returns nil and the parent.
 type linked interface {
 	link() (own *Context, parent context.Context)
 }

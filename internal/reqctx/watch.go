@@ -82,8 +82,8 @@ type watchers struct {
 	more  map[Watcher]struct{}
 }
 
-// doneChan is the channel that [Context.Done] returns. It is a [Watcher]. In a set of type
-// watchers, a doneChan is always the element first[0].
+// doneChan is the channel that [Context.Done] returns. It is a [Watcher]. The type watchers always
+// stores it in the element first[0], so that the method done finds it without a search.
 type doneChan chan struct{}
 
 func (d doneChan) ContextDone(error) { close(d) }
