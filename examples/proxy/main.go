@@ -146,8 +146,8 @@ func usage(w io.Writer) error {
 	return errors.Join(err, settings.Help(w))
 }
 
-// run serves until the process receives SIGINT or SIGTERM, or the admin server receives
-// POST /shutdown.
+// run runs a proxy with the settings s until the process receives SIGINT or SIGTERM, or the
+// admin server receives POST /shutdown.
 func run(s settings.Settings) error {
 	level, err := logs.NewLevel(s.Log.Filter)
 	if err != nil {

@@ -49,8 +49,9 @@ func (f Flow) ServerName() (name string) {
 	return name
 }
 
-// hello is a connection that replays the recorded bytes of a client to a TLS server. The server
-// parses the ClientHello in them. hello discards the bytes that the server writes.
+// hello is a connection from which a TLS server reads the recorded bytes of a client. The
+// server parses the ClientHello for [Flow.ServerName]. hello discards the bytes that the
+// server writes.
 type hello struct {
 	net.Conn
 

@@ -24,8 +24,8 @@ type Config struct {
 	Hosts    []string          // host names, without a port, that are allowed besides localhost
 }
 
-// Page serves the paths below /view/. The handler of package tap/view implements it.
-// Shutdown ends the streams of open pages.
+// Page serves the web page that shows live requests, at the paths below /view/. The handler
+// of package tap/view implements it. The method Shutdown ends the streams of open pages.
 type Page interface {
 	http.Handler
 	Shutdown()

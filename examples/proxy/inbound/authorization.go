@@ -72,8 +72,8 @@ func (a *authorization) identifies(id string) bool {
 	return false
 }
 
-// isAudit reports whether the rule is the default policy audit, which permits all clients
-// and logs them.
+// isAudit reports whether the rule comes from the default policy audit, which permits all
+// clients and logs the decisions.
 func (a *authorization) isAudit() bool { return a.resource == meters.DefaultResource("audit") }
 
 // allNetworks returns networks that contain every address.
@@ -154,9 +154,10 @@ func authorizationOf(msg *pb.Authz) (a authorization, err error) {
 	return a, errors.New("no authentication")
 }
 
-// resourceOf returns the resource that m identifies. The metadata of old controllers does
-// not identify a resource. The resource then comes from the labels "group", "kind" and
-// "name". If the label "kind" is missing, the argument kind is used instead.
+// resourceOf returns the resource, such as a server or a route, that a message of the
+// controller describes. The metadata m identifies the resource. Messages without such
+// metadata have the labels "group", "kind" and "name" instead. The argument kind replaces a
+// missing label "kind".
 func resourceOf(m *meta.Metadata, labels map[string]string, kind string) (meters.Resource, error) {
 	switch m := m.GetKind().(type) {
 	case *meta.Metadata_Default:

@@ -8,10 +8,10 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// cache has one service per key. The cache main has up to cacheSize services, and closes a
-// service after the idle timeout without a request. The cache overflow has all other
-// services, and closes a service after overflowIdle without a request. Otherwise clients
-// could fill the memory, because they choose the keys.
+// cache has one service per key. The field main has up to cacheSize services, and closes a
+// service after the idle timeout without a request. The field overflow has all other
+// services. It closes them after only overflowIdle without a request, because clients
+// choose the keys and could otherwise fill the memory.
 type cache[K comparable, Req, Rsp any] struct{ main, overflow *layer.Cache[K, Req, Rsp] }
 
 // cacheSize is the number of services that a cache keeps for the full idle timeout.

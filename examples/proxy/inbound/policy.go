@@ -75,11 +75,11 @@ func (w *withPolicy) Next() tcplayer.Server { return w.Server }
 // Describe shows the name of the policy of each port.
 func (w *withPolicy) Describe() layer.Node { return w.in.policies.describe() }
 
-// byProtocol passes a connection to a server that depends on the policy of its port. The
-// field http is the server if the policy specifies HTTP. The field opaque is the server if
-// the policy forwards the bytes in TLS. Otherwise the embedded Server detects the
-// protocol. If the policy specifies a different detection timeout, the field within makes
-// the server that detects it.
+// byProtocol passes a connection to the server that the policy of its port requires. If the
+// policy specifies HTTP, this is the field http. If the policy forwards the bytes in TLS,
+// it is the field opaque. Otherwise it is a server that detects the protocol: the embedded
+// Server, or the result of the function within if the policy has a different detection
+// timeout.
 type byProtocol struct {
 	tcplayer.Server // detects the protocol
 	within          func(timeout time.Duration) tcplayer.Server
@@ -107,8 +107,8 @@ func (b *byProtocol) Next() tcplayer.Server { return b.Server }
 func (b *byProtocol) Describe() layer.Node { return layer.Node{Name: "protocol of the policy"} }
 
 // protocolOf returns how the policy of a connection handles TLS and the protocol. ctx is
-// the context of the connection. If ctx has no policy, protocolOf returns the constant
-// [detected].
+// the context of the connection. If ctx has no policy, both TLS and the protocol are
+// detected.
 func protocolOf(ctx context.Context) handling {
 	if p, ok := ctx.Value(policyKey{}).(*portPolicy); ok {
 		return p.current.Load().protocol
@@ -199,9 +199,9 @@ func loopError(dst netip.AddrPort, err error) error {
 	}}
 }
 
-// count makes a [meters.Decision] and passes it to the function counts. The other arguments
-// describe the decision: c is the client, and permit identifies the rules that led to the
-// outcome.
+// count reports a decision of a policy to the callback counts, which adds it to the
+// metrics. The other arguments describe the decision: c is the client, and permit
+// identifies the rules that led to the outcome.
 func (in *Inbound) count(counts func(meters.Decision), dst netip.AddrPort, c *client, permit *meters.Permit, outcome meters.Outcome) {
 	counts(meters.Decision{Target: dst, Client: in.metricsClient(*c), Permit: permit, Outcome: outcome})
 }
@@ -228,8 +228,8 @@ type requestPolicy struct {
 
 func (requestPolicy) Describe() layer.Node { return layer.Node{Name: "policy"} }
 
-// applyPolicy applies the policy of the port to a request. It uses the current policy at
-// the time of the request.
+// applyPolicy sends a request to the application or rejects it, as the policy of the port
+// requires at the time of the request.
 func (in *Inbound) applyPolicy(ctx context.Context, req *http.Request) (*http.Response, error) {
 	c := clientFromContext(ctx)
 	dst, _ := tcplayer.OriginalDst(httplayer.ConnFromContext(ctx))
@@ -280,9 +280,9 @@ type routeAuthorizer struct {
 	route  *routePolicy
 }
 
-// permitted is a context that stores the index of the rule that permits a request. A
-// request has this context while the filters of its route are applied. permittedRequests
-// then finds the *permitted by the context key permittedKey.
+// permitted is the context of a request while the filters of its route are applied. It
+// stores the index of the rule that permits the request. After the filters,
+// [permittedRequests] finds the *permitted by the context key permittedKey.
 type permitted struct {
 	reqctx.Wrapper
 	by    *routeAuthorizer

@@ -220,7 +220,8 @@ func (p *portPolicy) set(next *serverPolicy) {
 }
 
 // watch applies each policy that the controller sends, until ctx ends. After an error, the
-// last policy stays active.
+// last policy stays active, and watch starts another stream. The codes InvalidArgument and
+// FailedPrecondition end watch.
 func (p *portPolicy) watch(ctx context.Context) {
 	defer p.answered()
 	final := func(err error) bool {

@@ -385,8 +385,8 @@ func redirectOf(m *http_route.RequestRedirect) *profiles.Redirect {
 	return r
 }
 
-// complete adds to p the services that receive requests, and the labels of metrics for
-// each rule. It returns p. If p needs a router, the router ends when ctx ends.
+// complete adds to p the services that receive the requests to the port, and the labels of
+// metrics for each rule. It returns p. If p needs a router, the router ends when ctx ends.
 func (in *Inbound) complete(ctx context.Context, p *serverPolicy) *serverPolicy {
 	p.refused = &meters.Permit{Server: p.resource}
 	for i := range p.authorizations {

@@ -69,16 +69,17 @@ func (p Parent) labels() Labels {
 	})
 }
 
-// outboundBalancers is the name of the limit on pairs of a target and a parent. Pairs
-// beyond this limit share series. [Meters.limited] receives the name as its argument kind.
+// outboundBalancers is the kind of name with which [Meters.limited] limits the series of
+// balancers. Such a name consists of the target of a balancer and its parent. Names beyond
+// the limit share series.
 const outboundBalancers = "outbound balancers"
 
 // Balancer returns the instruments of the balancer of target, and of the queue in front of
-// it. The balancer is for profiles with the given parent. For a protocol other than "http"
-// and "tcp", the instruments are zero. The label dst is target. The labels backend_*
-// describe the Service of target, and parent_* describe parent. Only the first 200 pairs of
-// target and parent have separate series. Other pairs share series, in which backend_kind
-// and parent_kind are "default" and the other labels are empty.
+// it. The argument parent is the resource of the profiles that use this balancer. For a
+// protocol other than "http" and "tcp", the instruments are zero. The label dst is target.
+// The labels backend_* describe the Service of target, and parent_* describe parent. Only
+// the first 200 pairs of target and parent have separate series. Other pairs share series,
+// in which backend_kind and parent_kind are "default" and the other labels are empty.
 //
 // If target is a name, the balancer also counts in stack_create_total, and in
 // stack_drop_total when ctx ends.

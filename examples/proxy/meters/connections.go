@@ -130,9 +130,9 @@ func (f *forwarded) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
 // Detect returns the instruments of tcplayer.Detect for the connections to the destination
 // of r. They count in outbound_tcp_detect_http_*. The labels parent_* describe the
-// destination. Its name comes from the last call of OnProfile. Before the first call, it is
-// the target that [Meters.Routes] received. If r is for inbound connections, the
-// instruments count nothing.
+// destination by its name. [Routes.OnProfile] sets this name. Before the first call of
+// OnProfile, the name is the target that [Meters.Routes] received. If r is for inbound
+// connections, the instruments count nothing.
 func (r *Routes) Detect() tcplayer.DetectInstruments {
 	return tcplayer.DetectInstruments{Latency: detectLatency{r}, Results: detectResults{r, nil}}
 }

@@ -71,10 +71,10 @@ func (m *Meters) TCPErrors(d Direction) func(target netip.AddrPort, err error) {
 	return m.errorsOf(m.failures[d].tcp, string(d)+" errors", tcplayer.ErrorKind)
 }
 
-// errorsOf returns a function that counts errors in f. The argument kind returns the value
-// of the label error. The label target_addr is the original destination, if it is valid.
-// After a thousand pairs of these labels, further pairs have no target_addr. The argument
-// limit is the name of this limit, for [Meters.limited].
+// errorsOf returns a function that counts errors in f by two labels. The label error is the
+// result of the callback kind. The label target_addr is the original destination, if it is
+// valid. After a thousand pairs of these labels, further pairs have no target_addr.
+// [Meters.limited] applies this limit, under the name in the argument limit.
 func (m *Meters) errorsOf(f *family[*counterValue], limit string, kind func(error) string) func(netip.AddrPort, error) {
 	type key struct {
 		target netip.AddrPort

@@ -55,8 +55,8 @@ func newClock() clock { return clock{time.Now()} }
 // now returns the time since c was made.
 func (c clock) now() time.Duration { return time.Since(c.origin) }
 
-// bindable is a go-kit counter that still needs the value of one label. With returns the
-// counter for a value. Add has no effect without With.
+// bindable is a go-kit counter for series that differ in one label, such as the cause. With
+// returns the counter for one value of this label. Add has no effect without With.
 type bindable struct {
 	family *family[*counterValue]
 	labels labelSet

@@ -154,10 +154,10 @@ func labelsOf(key string) Labels {
 	return l
 }
 
-// meta returns the labels that identify a resource, with the names of linkerd's proxy. If
-// the resource is the requested destination, prefix is "parent". If it is the target that
-// serves the request, prefix is "backend". The names of the labels begin with prefix.
-// authority is the name and port of the resource.
+// meta returns the labels that identify the resource with the given authority, which is its
+// name and port. The names of the labels are those of linkerd's proxy, and begin with
+// prefix. prefix is "parent" for the requested destination, and "backend" for the target
+// that serves the request.
 //
 // A name of the form name.namespace.svc is a Service, and so is name.namespace followed by
 // one of Config.ServiceSuffixes. Any other authority has the kind "default" and its host as

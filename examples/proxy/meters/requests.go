@@ -41,10 +41,10 @@ func (m *Meters) requestFamilies(prefix string) requestFamilies {
 //
 // labels contain authority, [Target], one of [ServerTLS], [ClientTLS] and [NoTLS], and
 // [Prefixed] labels of discovery. Responses also have status_code, classification,
-// grpc_status and error. At most 200 outbound endpoints have separate series. Further
-// outbound endpoints share the series of their authority, without target_* and dst_pod. At
-// most 200 authorities and a thousand inbound endpoints have separate series. Endpoints
-// beyond these limits share series with only tls and no_tls_reason of the argument labels.
+// grpc_status and error. At most 200 outbound and a thousand inbound endpoints have
+// separate series. Further outbound endpoints share the series of their authority, without
+// target_* and dst_pod, for at most 200 authorities. All others share series with only tls
+// and no_tls_reason of the argument labels.
 //
 // Admission: Ready is forwarded. A rejection counts in rejection_total only.
 //

@@ -75,9 +75,8 @@ func (m *Meters) Route(d Direction, dst, route string, labels map[string]string)
 	return requests, attempts
 }
 
-// routeParents returns the name of the limit on destinations in the direction d.
-// Destinations beyond this limit share series. [Meters.limited] receives the name as its
-// argument kind.
+// routeParents returns the kind of name with which [Meters.limited] limits the series of
+// the destinations in the direction d. Destinations beyond the limit share series.
 func routeParents(d Direction) string { return string(d) + " parents" }
 
 // skipReasons counts failures that are not retried, by reason. If the retry budget is
@@ -108,8 +107,9 @@ func (c classes) With(label ...string) metrics.Counter {
 func (classes) Add(float64) {} // each series has a class
 
 // timeoutFailures counts failed requests in two counters. The counter timeouts is for
-// requests with an expired timeout, and the counter failures is for all others. Each
-// request timeout that expires adds 1 to pending. While pending is above 0, each failure
+// requests with an expired timeout, and the counter failures is for all others. Add does
+// not receive the reason of a failure, and therefore uses pending. [limits] adds 1 to
+// pending for each request timeout that expires. While pending is above 0, each failure
 // subtracts 1 and counts in timeouts. With concurrent failures, two requests may exchange
 // their counters, but the totals are correct.
 type timeoutFailures struct {
@@ -129,9 +129,9 @@ func (t timeoutFailures) Add(delta float64) {
 	}
 }
 
-// ignored counts requests that their callers canceled. For each, it subtracts 1 from
-// pending unless pending is 0, because the timeout of the request may have added 1.
-// Otherwise [timeoutFailures] would count a later failure as a timeout.
+// ignored counts requests that their callers canceled. Each also subtracts 1 from pending,
+// if pending is above 0, because the timeout of the request may have expired too. Without
+// this, [timeoutFailures] would count a later failure as a timeout.
 type ignored struct {
 	metrics.Counter
 	pending *atomic.Int64

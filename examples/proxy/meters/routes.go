@@ -158,11 +158,11 @@ func (r *Routes) route(route profiles.Route) *routeSeries {
 // name.
 func hostname() Labels { return Labels{"hostname": ""} }
 
-// labels returns the labels of a series of the destination d: the labels parent_* of d,
-// and the labels in the arguments route and more. Destinations beyond the limit of
+// labels returns the labels of a series of the destination d: the labels parent_* of d, and
+// the labels in the arguments route and more. Destinations beyond the limit of
 // [Meters.Routes] share series. A shared series has an empty parent_name and the labels of
-// the default route. In place of the labels in more, it has the labels that the argument
-// rest returns.
+// the default route. The function rest returns the labels that replace those of the
+// argument more.
 func (r *Routes) labels(d *destination, route, more Labels, rest func() Labels) labelSet {
 	parent := d.parent
 	if parent == nil {

@@ -106,9 +106,10 @@ func (f *family[V]) now(l labelSet) *handle[V] {
 	return h
 }
 
-// bind returns the series with the labels l, and makes it if it does not exist. If the
-// limit of names is reached and the name in l is new, bind returns the series that all
-// such names share.
+// bind returns the series with the labels l, and makes it if it does not exist. l may
+// contain a name, such as that of a destination, of which only a limited number have
+// separate series. If the limit is reached and the name is new, bind returns the series
+// that all such names share.
 func (f *family[V]) bind(l labelSet) *series[V] {
 	f.meters.sweepIfDue()
 	overflow := false
@@ -133,10 +134,10 @@ func (f *family[V]) bind(l labelSet) *series[V] {
 	return s
 }
 
-// sweep removes the series that have expired. Names beyond a limit share a series. If a
-// shared series, except a gauge, has changed since the last sweep, each name looks up its
-// series again at its next write. The name then gets a separate series if removed names
-// have made room for it.
+// sweep removes the series that have expired. It also replaces each changed series, except
+// a gauge, that names beyond a limit share. Each of these names then looks up its series
+// again at its next write. The name gets a separate series if removed names have made room
+// for it.
 func (f *family[V]) sweep(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -350,8 +351,8 @@ type byLabel[K comparable, V any] struct {
 	all  sync.Map // K → *labelledSeries[K, V]
 }
 
-// labelledSeries is one series in the cache [byLabel]. Its key has the values of its
-// labels.
+// labelledSeries is an entry of the cache [byLabel]: one series, and the values of its
+// labels as key.
 type labelledSeries[K comparable, V any] struct {
 	key    K
 	series V

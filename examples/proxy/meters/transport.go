@@ -72,9 +72,9 @@ func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	})
 }
 
-// peers returns the name of the limit on connections in the direction d with the given
-// peer. Connections beyond this limit share series. [Meters.limited] receives the name as
-// its argument kind.
+// peers returns the kind of name with which [Meters.limited] limits the series of
+// connections in the direction d with the given peer. Connections beyond the limit share
+// series.
 func peers(d Direction, peer Peer) string { return string(d) + " " + string(peer) }
 
 // onlyTLS removes all labels except tls and no_tls_reason from the argument own, and

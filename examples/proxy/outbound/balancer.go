@@ -65,10 +65,10 @@ func (b balancerKey) hasBreaker() bool { return b.Breaker != layer.BreakerPolicy
 
 // classifier returns the function by which the balancer classifies responses. It is
 // [httplayer.Classify] if the policy has a penalty, or has no circuit breaker. Otherwise
-// every response is a success, as in linkerd's proxy, and [httplayer.Classify] is used
-// only for errors without a response. If the balancer also used it for responses, it would
-// avoid an endpoint before the circuit breaker has seen enough failures. It would still
-// avoid the endpoint for up to a minute after its recovery.
+// every response is a success, as in linkerd's proxy, and [httplayer.Classify] is used only
+// for errors without a response. Only the circuit breaker then counts failed responses. The
+// balancer does not, because it would avoid the endpoint too early, and for up to a minute
+// after its recovery.
 func (b balancerKey) classifier() layer.Classifier[*http.Response] {
 	if !b.hasBreaker() || b.Penalty != 0 {
 		return httplayer.Classify
@@ -96,9 +96,9 @@ func (b balancerKey) withBreaker(
 }
 
 // policyBackends returns a function that makes the service of a backend of a policy. The
-// service counts the requests and passes them to an inner service. If the backend
-// specifies an endpoint, the argument forward makes the inner service. Otherwise the inner
-// service is a balancer. Another function (the argument to) makes this balancer.
+// service counts the requests and passes them to an inner service. If the backend specifies
+// an endpoint, the argument forward makes the inner service. Otherwise the inner service is
+// a balancer, which the first argument makes.
 func (r *router) policyBackends(
 	to layer.MakeService[balancerKey, *http.Request, *http.Response],
 	forward layer.MakeService[forwardTarget, *http.Request, *http.Response],

@@ -32,12 +32,13 @@ func (o *Outbound) detect(http, opaque tcplayer.Server, i tcplayer.DetectInstrum
 		tcplayer.WithDetectTimeout(o.DetectTimeout), tcplayer.WithDetectMetrics(i))
 }
 
-// byProfile returns a server that passes each connection to dst to one of three arguments.
-// A connection goes to the argument opaque if [settings.Outbound.OpaquePorts] or the
-// profile of dst marks its port as opaque. Otherwise it goes to the argument named if the
-// profile routes by TLS server name. All other connections, and every connection in
-// ingress mode, go to the argument detected. The router requests gets the HTTP requests on
-// these connections.
+// byProfile returns a server that passes each connection to dst to one of three arguments:
+//
+//   - opaque, if [settings.Outbound.OpaquePorts] or the profile of dst marks its port as opaque
+//   - named, if the profile routes by TLS server name
+//   - detected, for all other connections, and for every connection in ingress mode
+//
+// The router requests gets the HTTP requests on the connections that go to detected.
 func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, named, detected tcplayer.Server) tcplayer.Server {
 	return &profileDispatch{
 		Service: requests.counts.Handled(meters.Detected, detected), opaque: requests.counts.Handled(meters.Opaque, opaque),

@@ -166,9 +166,9 @@ func (o *Outbound) single(ctx context.Context, t discover.Target) httplayer.Serv
 }
 
 // endpointStack returns the layers of the requests to one endpoint, without the HTTP
-// client. The argument only is true if the target has a single endpoint. If the endpoint
-// is reached by TLS, a response with l5d-proxy-connection: close then also closes the
-// connection of the client.
+// client. For a target with a single endpoint, only is true. If this endpoint is reached by
+// TLS, a response with l5d-proxy-connection: close also closes the connection of the
+// client.
 func (o *Outbound) endpointStack(
 	ctx context.Context, p peer, only bool,
 ) layer.Stack[*http.Request, *http.Response] {
@@ -183,11 +183,11 @@ func (o *Outbound) endpointStack(
 		With("proxy-errors", httplayer.ProxyErrors(o.Log, only && p.tls != nil))
 }
 
-// client returns a service that sends requests to one endpoint by HTTP clients. A function
-// (the argument as) converts each client to a service. If the transport header contains
-// the protocol, one client sends HTTP/1 and another sends HTTP/2. Otherwise a single
-// client sends all requests. If the endpoint is behind a proxy or accepts HTTP/2, this
-// client keeps the HTTP version of the request. Otherwise it sends HTTP/1.
+// client returns a service that sends requests to the endpoint p. The callback as converts
+// each HTTP client to a service. If the transport header contains the protocol, one client
+// sends HTTP/1 and another sends HTTP/2. Otherwise a single client sends all requests. If
+// the endpoint is behind a proxy or accepts HTTP/2, this client keeps the HTTP version of
+// the request. Otherwise it sends HTTP/1.
 func (o *Outbound) client(ctx context.Context, p peer, as func(*httplayer.Endpoint) httplayer.Service) httplayer.Service {
 	newClient := func(p peer, version ...httplayer.EndpointOption) httplayer.Service {
 		opts := append(o.Connect.Requests(o.dial(p), o.Pool), version...)

@@ -112,8 +112,7 @@ func (r *router) metrics() profiles.Option[*http.Request, *http.Response] {
 }
 
 // backends returns a function that makes the service of one target of the split. The
-// service counts the requests, and sends them to a balancer. A function (the argument to)
-// makes this balancer.
+// service counts the requests, and sends them to a balancer, which the argument makes.
 func (r *router) backends(
 	to layer.MakeService[balancerKey, *http.Request, *http.Response],
 ) layer.MakeService[string, *http.Request, *http.Response] {
@@ -123,8 +122,8 @@ func (r *router) backends(
 }
 
 // forwards returns a function that makes the service of the endpoint that the profile
-// specifies. The service counts the requests and passes them to an inner service. A
-// function (the argument to) makes this inner service.
+// specifies. The service counts the requests and passes them to an inner service, which the
+// argument makes.
 func (r *router) forwards(
 	to layer.MakeService[forwardTarget, *http.Request, *http.Response],
 ) layer.MakeService[*profiles.Endpoint, *http.Request, *http.Response] {

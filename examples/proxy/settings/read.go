@@ -107,10 +107,10 @@ func (r *reader) find(v *variable) (text, where string, ok bool) {
 	return "", "", false
 }
 
-// isOverridden reports whether a value of v in the file is ignored. The result is true if
-// the environment sets v.overrides, a more general variable, because the environment takes
-// precedence over the file. If the environment also sets v.with, the result is false,
-// because v and v.with form a pair, such as server ID and name.
+// isOverridden reports whether the environment overrides a value of v in the file. The
+// result is true if the environment sets v.overrides, a more general variable. If the
+// environment also sets v.with, the result is false, because v then completes a pair with
+// v.with, such as server ID and name.
 func (r *reader) isOverridden(v *variable) bool {
 	return r.isSet(v, v.overrides) && !r.isSet(v, v.with)
 }

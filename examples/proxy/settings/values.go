@@ -64,9 +64,10 @@ type Origin struct {
 // applies to a port until the policy controller sends a policy of the port.
 type DefaultPolicy string
 
-// The default policies. "Authenticated" requires that the client has an identity. "Cluster"
-// requires that its address is in POLICY_CLUSTER_NETWORKS. Audit permits all clients, but
-// POLICY_CLUSTER_NETWORKS must be set too, as in linkerd's proxy.
+// The default policies. Deny rejects all clients. All in a name means clients at any
+// address, and Cluster means only clients in POLICY_CLUSTER_NETWORKS. Authenticated
+// requires that the client also has an identity. Audit permits all clients and logs the
+// decisions. POLICY_CLUSTER_NETWORKS must be set for Audit too, as in linkerd's proxy.
 const (
 	Deny                   DefaultPolicy = "deny"
 	AllAuthenticated       DefaultPolicy = "all-authenticated"
@@ -95,9 +96,8 @@ type Cores struct {
 }
 
 // Count returns how many of the available processors the proxy uses. A zero c means all of
-// them. Otherwise the number is Max. If Max is 0, the number is the share MaxRatio of the
-// available processors, rounded. If both are 0, the number is 1. At the end, the number is
-// raised to Min, and limited to available.
+// them. Otherwise the number is Max, or else the share MaxRatio of the available
+// processors, rounded, or else 1. It is then raised to Min, and limited to available.
 func (c Cores) Count(available int) int {
 	n := 1
 	switch {

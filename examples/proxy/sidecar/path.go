@@ -28,9 +28,9 @@ type path struct {
 	accept settings.Socket
 }
 
-// listen opens a listener for each valid address, as a part of the path with the given
-// name. The argument svc serves the connections, and accept has the settings of their
-// sockets.
+// listen opens a listener of the outbound or inbound path for each valid address, and adds
+// it to p.paths. name is the name of the path. The argument svc serves the connections, and
+// accept has the settings of their sockets.
 func (p *Proxy) listen(name string, addrs []netip.AddrPort, accept settings.Socket, svc tcplayer.Server) error {
 	for _, addr := range addrs {
 		if !addr.IsValid() {

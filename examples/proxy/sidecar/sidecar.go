@@ -96,9 +96,9 @@ func New(c Config, log *slog.Logger) (*Proxy, error) {
 	return p, nil
 }
 
-// assemble builds the parts of the proxy and opens its listeners. The background work of
-// all parts ends with the context background. HTTP connections start to drain at the end
-// of the context ending.
+// assemble builds the parts of the proxy and opens its listeners. When the argument
+// background is done, the background work of all parts ends. When the argument ending is
+// done, HTTP connections start to drain.
 func (p *Proxy) assemble(background, ending context.Context) error {
 	c, taps := p.config, new(tap.Registry)
 	m := meters.New(meters.Config{RetainIdle: max(c.Metrics.RetainIdle, 1), ServiceSuffixes: c.Control.ServiceSuffixes()})
