@@ -69,9 +69,10 @@ func (e *endpoint) begin(now uint32) bool {
 	return e.status.word.Load()&mask == trusted || e.beginSlowPath(now)
 }
 
-// beginSlowPath is the part of begin that few requests need. If the endpoint is not ready,
-// it undoes the count of the request and returns false. Otherwise it returns true. If the
-// endpoint is being probed, it records now as the time of the last probe.
+// beginSlowPath completes begin for an endpoint that is not ready or has fewer than allSamples
+// samples. If the endpoint is not ready, it undoes the count of the request and returns false.
+// Otherwise it returns true. If the endpoint is being probed, it records now as the time of the
+// last probe.
 func (e *endpoint) beginSlowPath(now uint32) bool {
 	word := e.status.word.Load()
 	if word&stateMask != ready {
@@ -135,13 +136,14 @@ func inUnits(w uint32) float32 {
 
 func (e *endpoint) plainWeight() float64 { return float64(math.Float32frombits(e.weight.Load())) }
 
-// These constants are numbers of samples of an endpoint. The count of a new endpoint starts at 0,
-// or at initialSet if no endpoint of the balancer has a sample yet. The endpoint is probed for its
-// first probeSamples samples: only a few requests may wait for it at a time.
+// These constants are numbers of samples of an endpoint. A new endpoint starts with 0 samples. If
+// no endpoint of the balancer has a sample yet, it starts with initialSet samples and is trusted at
+// once. An endpoint is probed for its first probeSamples samples: only a few requests may wait for
+// it at a time.
 //
-// An endpoint that started at 0 is trusted when it has trustedSamples samples. Its count then
-// changes to allSamples, the largest count. Until then its latency ages faster, because a new
-// endpoint may be slow only at first.
+// An endpoint that started at 0 is trusted after trustedSamples samples. The count then changes to
+// allSamples, the largest count. Before that, the latency of the endpoint ages faster, because a
+// new endpoint may be slow only at first.
 const (
 	probeSamples   = 4
 	trustedSamples = 10
@@ -159,10 +161,10 @@ func (e *endpoint) atLimit(waiting int32) bool {
 
 func isProbing(samples uint32) bool { return samples%initialSet < probeSamples }
 
-// probeOverdue reports whether e gets one more request although it is at its probe limit. This is
-// so if its last probe was longer ago than twenty median latencies, or 5 s if that is less. It must
-// also be longer ago than 100 ms and than two median latencies. Without this rule, slow responses,
-// or requests from before an ejection, could stop the probes for hours.
+// probeOverdue reports whether the last probe of e was so long ago that e gets one more request in
+// spite of its probe limit. The required time is twenty median latencies, but at most 5 s. It is at
+// least 100 ms and at least two median latencies, even if that exceeds 5 s. Without this rule, slow
+// responses, or requests from before an ejection, could stop the probes for hours.
 func (e *endpoint) probeOverdue(now uint32, median float32) bool {
 	const atLeast = float32(100 * time.Millisecond) // a new endpoint has to connect
 	tooLong := max(min(median*penaltyFactor, float32(maxPenalty)), 2*median, atLeast)
@@ -186,8 +188,8 @@ func (e *endpoint) setFailed(failed bool) (second bool) {
 	return false
 }
 
-// maxMissed is the position in a row of missed deadlines from which each missed deadline counts as
-// a failure. The first two of a row do not count.
+// maxMissed is the least number of missed deadlines in a row at which the last of them counts as a
+// failure. The first two of a row do not count.
 const maxMissed = 3
 
 // missDeadline counts a missed deadline of e. It returns true if e has now missed at least
@@ -198,9 +200,9 @@ func (e *endpoint) missDeadline() bool {
 	return row >= maxMissed
 }
 
-// penalize records that the latency estimate of e includes a penalty from now on. It sets
-// e.unpenalized, the average of the latencies without penalties, to the argument latency. If e
-// already has a penalty, penalize does nothing. The caller adds the penalty to the estimate.
+// penalize marks the latency estimate of e as increased by a penalty, which the caller adds to the
+// estimate. It sets e.unpenalized, the average of the latencies without penalties, to the argument
+// latency. If e already has this mark, penalize does nothing.
 func (e *endpoint) penalize(latency time.Duration) {
 	if e.unpenalized.CompareAndSwap(0, math.Float32bits(float32(max(latency, 1)))) {
 		e.status.mark()

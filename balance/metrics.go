@@ -8,14 +8,14 @@ import (
 // Instruments has the metrics of a balancer. The caller binds the labels that identify the target.
 // [New] binds the remaining labels, which are listed at the fields. A nil metric is not recorded.
 //
-// The field Updates has the label "op". An update with the whole set counts once, with the value
-// Reset, if it changes anything. Any other update counts with Add for each added or changed
-// endpoint, and with Remove for each removed one. If an endpoint is replaced by one with another ID
-// at the same address, that counts with Add and with Remove.
+// The field Updates has the label "op". An update with the whole set counts as one Reset, or not at
+// all if it changes nothing. Any other update counts one Add for each added or changed endpoint,
+// and one Remove for each removed endpoint. An endpoint with a new ID at the same address counts as
+// an Add and a Remove.
 //
-// New adds 0 to each metric, so that all series exist from the start. Therefore New panics
-// if a metric lacks its label. After that, a metric must not panic or block, because it is
-// written with a lock held.
+// New adds 0 to each metric, so that all series exist from the start. Therefore New panics if a
+// metric lacks its label. After that, a metric must not panic or block, because it is written with
+// a lock held.
 type Instruments struct {
 	Endpoints        metrics.Gauge   // number of endpoints; label "endpoint_state": ready, pending
 	Updates          metrics.Counter // changes of the set; label "op": Reset, Add, Remove

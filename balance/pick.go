@@ -178,10 +178,10 @@ type comparison struct {
 // flight count as equal. The estimates of equally fast endpoints differ by up to this ratio.
 const similar = 1.5
 
-// add compares e with the best endpoint so far. Without weights, the cheaper of the two becomes the
-// best one. With weights, it is the one with the lower cost per weight. With weights, endpoints
-// with similar costs and equal requests in flight count as equal. Each of them becomes the best one
-// with a probability in proportion to its weight.
+// add makes e the best endpoint if its cost per weight is lower than that of the best endpoint so
+// far. Without weights, each weight is 1. With weights, endpoints with similar costs and equal
+// requests in flight are tied. Each of them becomes the best one with a probability in proportion
+// to its weight.
 func (t *comparison) add(e *endpoint) {
 	t.chance = nextChance(t.chance)
 	own := ownShare(t.chance)
@@ -207,9 +207,9 @@ func (t *comparison) add(e *endpoint) {
 	t.best, t.cost, t.weight, t.inFlight, t.tied = e, its, share, busy, share
 }
 
-// chanceOf returns the first random number for the comparisons of a pick. The argument random is
-// the number from which newWalk makes the order of the endpoints. The result is independent of this
-// order.
+// chanceOf returns the seed from which nextChance makes the random numbers of a pick. The argument
+// random is the number from which newWalk makes the order of the endpoints. The seed is independent
+// of this order.
 func chanceOf(random uint64) uint32 { return uint32(random>>32) ^ uint32(random) }
 
 // nextChance returns the random number that follows c in a linear congruential generator.
@@ -310,9 +310,9 @@ func (g *group) cheapestKnown(endpoints []*endpoint, now uint32, f found) (found
 	return f, len(endpoints)
 }
 
-// isIdleInitial reports whether e has the same cost as a trusted endpoint although it is still
-// probed. Three conditions must hold: its sample count began at initialSet, it is not failing, and
-// it has no waiting requests. status is the value of e.status.word.
+// isIdleInitial reports whether e has had fewer than probeSamples samples since its count began at
+// initialSet, is not failing, and has no waiting requests. Such an endpoint has the same cost as a
+// trusted endpoint although it is still probed. status is the value of e.status.word.
 func (e *endpoint) isIdleInitial(status uint32) bool {
 	return status&trustedMask-initialSet<<samplesShift < probeSamples<<samplesShift && int32(e.inFlight()) == streamsOf(status)
 }

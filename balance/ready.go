@@ -82,8 +82,9 @@ func (r *readySet) remove(e *endpoint) {
 	s.updateFront(min(e.slot, int(last)))
 }
 
-// updateFront updates the slice front, which is a copy of the first slots. Slots with an index
-// below i have not changed. A pick scans front instead of the slots, because that is faster.
+// updateFront replaces the slice front with a copy of the first endpoints, at most maxExamined. A
+// pick scans this copy instead of the slots, because that is faster. The argument i is the lowest
+// index of a changed slot. If i is at least maxExamined, front stays the same.
 func (s *slots) updateFront(i int) {
 	if i >= maxExamined {
 		return

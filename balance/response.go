@@ -121,8 +121,8 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	x.balancer.report(x.node, r)
 }
 
-// observe records a request to n that ended before its latency was recorded. After a cancellation
-// or a missed deadline, only the elapsed time is known, not the latency. The elapsed time is
+// observe records the latency and the result of a request to n that ended without a recorded
+// latency. After a cancellation or a missed deadline, only the elapsed time is known. It is
 // recorded as the latency if it is longer than expected, or if the response headers were a failure
 // with a penalty. An error of the body that matches layer.ErrNotReady is not recorded. The argument
 // headers is the classification of the response headers, or zero without a response.
@@ -270,8 +270,8 @@ func (b *Balancer[Req, Rsp]) notReady(reason string, cause error) *layer.Error {
 }
 
 // noneReady returns the reason why no endpoint is ready. If the balancer has ended or has no
-// endpoints, the reason is an error. Otherwise it is an unready node, which the caller polls to
-// find the error. If an endpoint is ready, both results are nil.
+// endpoints, the reason is the second result. Otherwise the first result is an unready node. The
+// caller polls this node to find the reason. If an endpoint is ready, both results are nil.
 func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

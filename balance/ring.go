@@ -64,11 +64,11 @@ type hashing struct {
 func (h *hashing) joined(e *endpoint) { h.ring.add(e) }
 func (h *hashing) left(e *endpoint)   { h.ring.remove(e) }
 
-// pick returns the endpoint for a request. Without affinity, h.other picks it. With affinity, it is
-// the first endpoint with room on the ring, from the place of the key. If all endpoints there are
-// full, it is a random endpoint with room. If both searches fail, pick counts the requests in
-// flight again and repeats them. If they fail again, it returns the endpoint of the key. With at
-// most h.draws endpoints, the random search takes place only after the count.
+// pick returns the endpoint for a request. Without affinity, h.other picks it. With affinity, pick
+// searches for an endpoint with room, first on the ring from the place of the key, and then among
+// random endpoints. If neither search finds one, pick counts the requests in flight again and
+// repeats both searches. If both fail again, it returns the endpoint of the key. With at most
+// h.draws endpoints, pick counts before the first random search, because the count is then faster.
 func (h *hashing) pick(q query) *endpoint {
 	if !q.hasAffinity {
 		return h.other.pick(q)
@@ -304,8 +304,9 @@ func (t *table) slotOf(at uint64) int {
 	return int(i)
 }
 
-// find returns the index of the first slot that is empty, or has a point with a place of at least
-// the argument at. It searches from the slot that slotOf returns for this place.
+// find returns the index of the slot with the first point at or after a place on the ring, which is
+// the argument at. If an empty slot comes before this point, find returns the index of the empty
+// slot. It searches from the slot that slotOf returns for the place.
 func (t *table) find(at uint64) int {
 	i := t.slotOf(at)
 	for i < len(t.slots) && t.slots[i].e.Load() != nil && t.slots[i].at.Load() < at {

@@ -114,9 +114,9 @@ func (w *watch[Req, Rsp]) fail(err error) {
 	}
 }
 
-// apply adds, changes and removes members as the argument diff specifies. It collects the changes
-// in w.next, for the method emit to yield. The argument reset reports whether the update listed all
-// endpoints of the target.
+// apply applies the differences in diff to w.members, the current endpoints. It also collects them
+// as changes in w.next, for the method emit to yield. The argument reset reports whether the update
+// listed all endpoints of the target.
 func (w *watch[Req, Rsp]) apply(diff resolve.Diff, reset bool) {
 	w.changed = w.next.Err != nil || diff.Before != diff.After
 	w.next.Err, w.next.Reset, w.next.State = nil, reset, diff.After

@@ -105,8 +105,8 @@ func (c *checked[Req, Rsp]) setReason(err error) {
 }
 
 // run checks the endpoint every Interval until ctx ends. After that, run makes the endpoint
-// unhealthy. It then calls the function leave, which ends the use of the healthGroup by the
-// endpoint.
+// unhealthy. It then calls the function leave, which releases the healthGroup that all endpoints of
+// the target share.
 func (c *checked[Req, Rsp]) run(ctx context.Context, check HealthCheck[Req, Rsp], t Target, leave func()) {
 	defer leave()
 	defer c.become(nil, false)

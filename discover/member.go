@@ -95,8 +95,8 @@ func (m *member[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 	return rsp, nil
 }
 
-// Data implements [layer.Observer]. A member is the observer of all its responses, so that
-// a response allocates no observer. Data does nothing.
+// Data does nothing. It is part of [layer.Observer]. A member is the observer of all its responses,
+// because a separate observer for each response would be an allocation.
 func (m *member[Req, Rsp]) Data(int) {}
 
 // End implements [layer.Observer]. It counts the response as ended.

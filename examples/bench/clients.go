@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// clientCounts is the result of the process with the role named clients. Requests is the number
-// of all requests, and Failed is the number of failed requests. Generations is the highest
-// number of a configuration that a response had in [generationHeader].
+// clientCounts is the result of the process with the role named clients. Requests is the number of
+// all requests, and Failed is the number of failed requests. Generations is the highest
+// configuration number in the [generationHeader] of a response.
 type clientCounts struct {
 	Requests, Failed, Generations int
 	First                         string // error of the first failed request; "" if none failed

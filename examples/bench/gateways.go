@@ -24,7 +24,7 @@ const (
 )
 
 // gatewayLoops returns the kinds of load for gateways, in the order in which their tables are
-// printed. Gateways are measured with two numbers of routes: fewRoutes, and the value of many.
+// printed. Gateways are measured with two numbers of routes: fewRoutes, and the argument many.
 func gatewayLoops(many int) []loop {
 	few, most := fmt.Sprintf(routesProtocol, fewRoutes), fmt.Sprintf(routesProtocol, many)
 	return []loop{{few, 0}, {few, gatewayRate}, {most, 0}, {most, gatewayRate}}

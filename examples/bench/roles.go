@@ -42,8 +42,8 @@ func roles() map[string]role {
 	}
 }
 
-// memory is the [command] of the roles that only accept connections. It ignores its argument,
-// and returns the number of allocations of this process since its start.
+// memory returns the number of allocations of this process since its start. It is the [command] of
+// the roles that only accept connections, and ignores its argument.
 func memory(string) (any, error) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

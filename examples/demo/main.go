@@ -125,8 +125,8 @@ type demo struct {
 	proxies []*sidecar.Proxy
 }
 
-// start starts the controller, the application and the proxies. Their goroutines belong to
-// running, a group, and end when ctx ends.
+// start starts the controller, the application and the proxies. It adds their goroutines to the
+// group in the argument running. The goroutines end when ctx ends.
 func start(ctx context.Context, running *errgroup.Group, o options, log *slog.Logger) (*demo, error) {
 	ctl := controller.New(log)
 	var g serve.Group

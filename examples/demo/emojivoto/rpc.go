@@ -15,16 +15,15 @@ const (
 
 func fullMethod(service, method string) string { return "/" + service + "/" + method }
 
-// register registers a service with a gRPC server, as generated code does. The handlers of
-// methods are closures, so that gRPC need not pass a server value to them.
+// register registers a service with the given name and methods. Unlike generated code, it passes no
+// server value to gRPC, because the handlers of the methods are closures.
 func register(r grpc.ServiceRegistrar, service string, methods []grpc.MethodDesc) {
 	r.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Methods: methods}, nil)
 }
 
-// unary returns the gRPC method with the given name. The method counts each request in r, waits
-// for the latency of r, and returns the result of the parameter call for the request. The
-// parameter message is a function that returns an empty message, into which the request is
-// decoded.
+// unary returns the gRPC method with the given name. For each request, the method increments its
+// counter in r, waits for the latency of r, and returns the result of the parameter call. The
+// parameter message is a function that returns an empty message, into which the request is decoded.
 func unary[Req, Rsp proto.Message](
 	r *replica, service, method string, message func() Req, call func(context.Context, Req) (Rsp, error),
 ) grpc.MethodDesc {

@@ -117,8 +117,9 @@ func (r *reader) endpoint(y endpointYAML) Endpoint {
 }
 
 // labels converts a mapping of labels to a map from name to value. A YAML merge key can add the
-// labels of an anchor to the mapping. If both have the same label, the value in the mapping
-// itself applies. It has the higher line number, because an anchor comes before its use.
+// labels of an anchor to the mapping. If both have the same label, the value in the mapping itself
+// applies. It is converted last, because byLine orders the keys by line and an anchor comes before
+// its use.
 func (r *reader) labels(m map[text]text) map[string]string {
 	labels := make(map[string]string, len(m))
 	for _, key := range byLine(m) {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// The default retry budget of linkerd's control plane. A field that is missing in a budget
-// of the file has the value here.
+// The default retry budget of linkerd's control plane. A budget in the file has these values for
+// the fields that it lacks.
 const (
 	defaultRatio        = 0.2
 	defaultMinPerSecond = 10

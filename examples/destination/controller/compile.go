@@ -167,9 +167,8 @@ func checkShape(t target, d Destination) error {
 	return checkExact(t, d.Profile)
 }
 
-// checkExact returns an error if the profile has a field Endpoint that clients would
-// ignore. Clients use this field only for an IP address, and only if the profile has no
-// name.
+// checkExact returns an error if p has an Endpoint, the single endpoint at an IP address, that
+// clients would ignore. Clients use this field only if t is an IP address and p has no name.
 func checkExact(t target, p *Profile) error {
 	if p != nil && p.Endpoint != nil && (!t.ip || p.Name != "") {
 		return errNamed

@@ -63,9 +63,9 @@ func (c *Controller) endpointUpdates(now, before *entry) []*pb.Update {
 	return now.difference(before)
 }
 
-// changes returns the message that streams receive after a profile or policy may have changed.
-// The message is the parameter now, the new value. If it equals the parameter before, the old
-// value, the result is empty. At the first Set or Use, the result always contains the message.
+// changes returns the message for streams when a profile or policy may have changed from before to
+// now. The message is the value now. If both values are equal, the result is empty, except at the
+// first Set or Use.
 func changes[M any, P interface {
 	*M
 	proto.Message

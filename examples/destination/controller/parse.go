@@ -56,9 +56,8 @@ func Parse(name string, data []byte) (Config, error) {
 	return cfg, nil
 }
 
-// decode decodes the YAML document of the file, and adds the errors in the document to r. The
-// result given is true if the file has the field destinations. If r has errors, given has no
-// meaning.
+// decode decodes the YAML document of the file, and adds the errors in the document to r. If r has
+// no errors, the result given reports whether the file has the field destinations.
 func (r *reader) decode(data []byte) (file fileYAML, given bool) {
 	all, err := documents(data)
 	if err != nil {

@@ -95,9 +95,9 @@ func (r *reader) policy(t target, y *policyYAML, opaque bool) *outbound.Outbound
 	return policyMessage(t, protocol, routes, own, accrual)
 }
 
-// policyRoute checks a route. It adds an error if the route lacks a name or rules, or has the
-// name of a previous route. The argument at is the line of the route, and rules is the number of
-// its rules. first maps each previous name to its line.
+// policyRoute checks a route with the given name and number of rules. It adds an error if the route
+// lacks a name or rules, or has the name of a previous route. The argument at is the line of the
+// route. The map first has the line of each previous name.
 func (r *reader) policyRoute(at line, name text, rules int, first map[string]int) {
 	r.named("route", at, name, first)
 	if rules == 0 {
@@ -135,10 +135,11 @@ func (r *reader) oneKind(y *policyYAML, protocol string) {
 	}
 }
 
-// policyMessage returns the outbound policy of t as a message of the API. The parameters
-// protocol and routes determine the kinds of routes in the message, such as HTTP routes. If the
-// parameter routes lacks such a kind, the message has a default route of this kind. The default
-// route sends all traffic to the parameter own, the backend with the endpoints of t.
+// policyMessage returns the outbound policy of t as a message of the API. For each kind of route
+// that the protocol uses, the message has the routes in the argument routes, or else a default
+// route. The default route sends all traffic to own, the backend with the endpoints of t. TLS
+// routes change the protocol from unknown to TLS. gRPC routes change it from unknown or HTTP/2 to
+// gRPC.
 func policyMessage(
 	t target, protocol string, routes outboundRoutes, own *outbound.Backend, accrual *outbound.FailureAccrual,
 ) *outbound.OutboundPolicy {
@@ -480,8 +481,8 @@ func (r *reader) biaser(y *biaserYAML) *outbound.Backend_BalanceP2C_PenaltyPeakE
 	}}
 }
 
-// ratio parses t, the value of the field with the given name. The value must be a number from 0
-// to most. If the field is missing or invalid, ratio returns the argument otherwise.
+// ratio parses t, the value of the field with the given name. The value must be a number from 0 to
+// the argument most. If the field is missing or invalid, ratio returns the argument otherwise.
 func (r *reader) ratio(name string, t text, otherwise, most float64) float64 {
 	if !t.given() {
 		return otherwise

@@ -34,10 +34,10 @@ func resourceMetadata(group, kind, name string) *meta.Metadata {
 	return &meta.Metadata{Kind: &meta.Metadata_Resource{Resource: &meta.Resource{Group: group, Kind: kind, Name: name}}}
 }
 
-// named checks the name of an item in a list. It adds an error if the name is missing or equals
-// the name of a previous item. The argument kind describes the item in the error, such as
-// "route", and at is its line. first maps each previous name to its line. named adds a new name
-// to first.
+// named checks the name of an item in a list, and adds it to first, the map from each previous name
+// to its line. If the name is missing or already in the map, named adds an error instead. The
+// argument kind describes the item in the error, such as "route". The argument at is the line of
+// the item.
 func (r *reader) named(kind string, at line, name text, first map[string]int) {
 	if name.value == "" {
 		r.missing(max(name.line, at.n), fmt.Sprintf("the %s has no name", kind))
@@ -288,8 +288,8 @@ func (r *reader) headerNames(list []text) []string {
 	return names
 }
 
-// headerName checks name, the name of a header, and returns it. It adds an error if the name is
-// missing or invalid. If the name is missing, the line of the error is the argument at.
+// headerName checks the name of a header and returns it. It adds an error if the name is missing or
+// invalid. The argument at is the line of the header, which an error about a missing name reports.
 func (r *reader) headerName(at line, name text) string {
 	switch {
 	case name.value == "":

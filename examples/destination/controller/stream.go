@@ -24,8 +24,9 @@ func (c *Controller) Get(req *pb.GetDestination, stream grpc.ServerStreamingServ
 	return serve(stream.Context(), c, c.updates, "Get", t, first, stream.Send)
 }
 
-// GetProfile streams the profile of the name or IP address in req, again after each change.
-// The package documentation specifies the messages and when a stream ends.
+// GetProfile streams the profile of the name or IP address in req: first the current profile, and
+// then the new profile after each change. The package documentation specifies the messages and when
+// a stream ends.
 func (c *Controller) GetProfile(req *pb.GetDestination, stream grpc.ServerStreamingServer[pb.DestinationProfile]) error {
 	t, err := parseTarget(req.GetPath())
 	if err != nil {
@@ -35,10 +36,10 @@ func (c *Controller) GetProfile(req *pb.GetDestination, stream grpc.ServerStream
 	return serve(stream.Context(), c, c.profiles, "GetProfile", t, first, stream.Send)
 }
 
-// serve handles a stream that sends the state of name, and then each change of name. It calls
-// the parameter first for the state, and receives the changes from the hub f. The parameter send
-// is a function that sends a message to the client. serve returns when the client cancels the
-// stream or is too slow, when send fails, or when the controller stops.
+// serve handles a stream that sends the state of name, and then each change of name. It gets the
+// state from the function first, and the changes from the hub f. The function send sends a message
+// to the client. serve returns when the client cancels the stream or is too slow, when send fails,
+// or when the controller stops.
 func serve[K comparable, M any](
 	ctx context.Context, c *Controller, f hub[K, M], method string, name K,
 	first func() M, send func(M) error,
@@ -89,9 +90,9 @@ func sendLoop[M any](queue <-chan M, send func(M) error, over <-chan struct{}) e
 	}
 }
 
-// begin runs loop, the send loop of a stream, in a new goroutine. After Stop, it does nothing.
-// The handler of the stream must not wait for loop. If the client does not read, loop ends
-// only after the handler has returned.
+// begin runs loop, the send loop of a stream, in a new goroutine. After Stop, it does nothing. The
+// handler of the stream must not wait for loop, because a send to a client that does not read may
+// block until the handler has returned.
 func (c *Controller) begin(loop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,9 +101,9 @@ func (c *Controller) begin(loop func()) {
 	}
 }
 
-// follow subscribes to the changes of name. If a configuration is loaded, it also calls the
-// function first and queues the result, which is the message for the current entry. It does both
-// under one lock, so that no change is lost or sent twice.
+// follow subscribes to the changes of name. If a configuration is loaded, it also queues the
+// message for the current entry, which it gets from the function first. It does both under one
+// lock, so that no change is lost or sent twice.
 func follow[K comparable, M any](c *Controller, f hub[K, M], name K, first func() M) *subscription[M] {
 	c.mu.Lock()
 	defer c.mu.Unlock()

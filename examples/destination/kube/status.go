@@ -56,9 +56,11 @@ type rejection struct{ reason, message string }
 func (r *rejection) Error() string { return r.message }
 
 // acceptOutbound returns nil if the Service with the given name accepts the route r, and
-// otherwise a [rejection]. The Service must be in the namespace of r and have the port. A nil
-// port means all ports. The route r must be valid. The port must not have routes of a kind that
-// is before the kind of r in [policyFields], because these routes take precedence.
+// otherwise a [rejection]. A nil port means all ports of the Service. The Service accepts r if:
+//   - the Service is in the namespace of r and has the port
+//   - r is valid
+//   - the port has only routes of kinds that are not before the kind of r in
+//     [policyFields], because these would take precedence
 func (l *lookup) acceptOutbound(r *resource[route], name kubeobject.Name, port *int) error {
 	s := l.service(name)
 	switch {
@@ -195,9 +197,8 @@ func (w *statusWriter) notify() {
 	}
 }
 
-// statusDelay is the time between two rounds of writes. The routes that change during this
-// time are written in the next round. After a round with an error, the time is
-// statusBackoff.
+// statusDelay is the time between two rounds of writes. After a round with an error, statusBackoff
+// is used instead. The routes that change during this time are written in the next round.
 const (
 	statusDelay   = 50 * time.Millisecond
 	statusBackoff = 5 * time.Second

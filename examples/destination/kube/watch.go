@@ -195,9 +195,9 @@ func references(o any, backends bool) (all []string) {
 	return all
 }
 
-// informer adds handlers to shared, the informer of a kind, and returns the result. The informer
-// converts each object before it stores the object, and passes each change to [Watcher.changed].
-// It also counts how often the API server answers that the kind does not exist.
+// informer configures shared, the informer of the given kind, and returns it. The informer converts
+// each object before it stores the object, and passes each relevant change to [Watcher.changed]. It
+// also counts how often the API server answers that the kind does not exist.
 func (w *Watcher) informer(kind string, shared cache.SharedIndexInformer) (*informer, error) {
 	i := &informer{SharedIndexInformer: shared}
 	if err := i.SetTransform(transform(kind)); err != nil {
