@@ -86,7 +86,7 @@ func (r *run) measure(ctx context.Context) error {
 const pointsKept = 120
 
 // addPoint adds a point to the charts, for the interval from the previous point to the time in the
-// argument at. The argument now has the totals at that time.
+// argument at. The argument now has the totals of all rows at that time.
 func (r *run) addPoint(now sum, at time.Time) {
 	var ended, failed uint64
 	if !r.when.IsZero() && now.Count >= r.last.Count {

@@ -40,9 +40,9 @@ func runErrCompare(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// checkCompared checks a comparison of err with the expression other, by an operator or in a
-// switch statement. If other is an error of package layer, the comparison is a mistake, because
-// such an error may be wrapped. The exception is a field Kind, see isKind.
+// checkCompared reports a comparison of err with the expression other as a mistake if other is an
+// error of package layer, because such an error may be wrapped. The comparison is by an operator or
+// in a switch statement. The exception is a field Kind, see isKind.
 func checkCompared(pass *analysis.Pass, err, other ast.Expr) {
 	other = ast.Unparen(other)
 	id, ok := other.(*ast.Ident)
@@ -55,8 +55,9 @@ func checkCompared(pass *analysis.Pass, err, other ast.Expr) {
 }
 
 // isKind reports whether err is a field Kind that may be compared by == with the layer error of the
-// given name. The Kind of a layer.Error must not be compared with ErrNotReady or ErrTimeout,
-// because it may wrap these errors. Any other field Kind, and any other error, is allowed.
+// given name. The Kind of a layer.Error may be compared with all names except ErrNotReady and
+// ErrTimeout, because it may wrap these errors. A field Kind of another type may be compared with
+// all names.
 func isKind(pass *analysis.Pass, err ast.Expr, name string) bool {
 	s, ok := ast.Unparen(err).(*ast.SelectorExpr)
 	if !ok || s.Sel.Name != "Kind" {
