@@ -21,9 +21,9 @@ const (
 	streamsOfConn = 4
 )
 
-// The parts of requests. The constant name is the authority, and the constant fields has the
-// header fields of an HTTP/1.1 request. requestHeaders is the header block of a gRPC call,
-// encoded by hand like responseHeaders.
+// The parts of requests: the authority in the constant name, the header fields of an HTTP/1.1
+// request in fields, and the header block of a gRPC call in requestHeaders. This block is encoded
+// by hand like responseHeaders.
 const (
 	name           = "bench.default.svc.cluster.local"
 	routesProtocol = "%d routes" // HTTP/1.1 by a gateway with this number of routes

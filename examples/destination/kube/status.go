@@ -59,8 +59,8 @@ func (r *rejection) Error() string { return r.message }
 // otherwise a [rejection]. A nil port means all ports of the Service. The Service accepts r if:
 //   - the Service is in the namespace of r and has the port
 //   - r is valid
-//   - the port has only routes of kinds that are not before the kind of r in
-//     [policyFields], because these would take precedence
+//   - the port has no route of a kind before that of r in [policyFields], because such a route
+//     takes precedence
 func (l *lookup) acceptOutbound(r *resource[route], name kubeobject.Name, port *int) error {
 	s := l.service(name)
 	switch {
