@@ -193,9 +193,9 @@ type detectMeters struct {
 	late, failed metrics.Counter            // results read_timeout and error
 }
 
-// record counts the result of a detection and records its duration since start. If err is nil, the
-// result is the argument spoken, the protocol of the connection. Otherwise it is a timeout or
-// another error. If m is nil, or err occurred after the end of ctx, record does nothing.
+// record counts the result of a detection and records its duration since start. The result is the
+// protocol spoken if err is nil, and otherwise a timeout or another error. If m is nil, or err
+// occurred after the end of ctx, record does nothing.
 func (m *detectMeters) record(ctx context.Context, start time.Time, spoken Protocol, err error) {
 	switch {
 	case m == nil, err != nil && ctx.Err() != nil:

@@ -110,9 +110,9 @@ func (h TransportHeader) AppendTo(b []byte) []byte {
 	return b
 }
 
-// appendSession appends the message SessionProtocol as the field protocolField. SessionProtocol
-// contains one empty message. The argument kind is the field number of that message, which
-// specifies the protocol.
+// appendSession appends the protocol of a connection to b, as the message SessionProtocol in the
+// field protocolField. SessionProtocol has one field, an empty message. The number of that field,
+// the argument kind, specifies the protocol.
 func appendSession(b []byte, kind protowire.Number) []byte {
 	b = protowire.AppendTag(b, protocolField, protowire.BytesType)
 	b = protowire.AppendVarint(b, 2)

@@ -164,9 +164,9 @@ func (h *observedConn) endDirection(which *bool) {
 	}
 }
 
-// failed handles the error err of a Read or Write. If the context has ended, it returns an error
-// with the cause of the context. Otherwise it returns err, and ends the observation with err unless
-// a deadline or an earlier Close caused err.
+// failed returns the error that a Read or Write returns after it failed with err. If the context
+// has ended, this is an error with the cause of the context. Otherwise it is err, and failed ends
+// the observation with err unless a deadline or an earlier Close caused err.
 func (h *observedConn) failed(err error) error {
 	switch {
 	case h.broken.Load() != nil:
