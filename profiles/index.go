@@ -62,7 +62,7 @@ func (x *index) add(position int32, m matcher) {
 }
 
 // tree returns the tree for the host h, and creates it if it does not exist. The argument position
-// is the number of the candidate that is being added. It is the smallest number in a new tree,
+// is the number of the candidate that is being added. A new tree stores it as its smallest number,
 // because later candidates have larger numbers.
 func (x *index) tree(h hostKey, position int32) *branch {
 	trees := &x.exact
@@ -100,8 +100,8 @@ func (b *branch) addPath(position int32, k key) {
 }
 
 // reach returns the branch below b to which text leads. It creates missing branches. The argument
-// position is the number of the candidate that is being added. It is the smallest number in a new
-// branch, because later candidates have larger numbers.
+// position is the number of the candidate that is being added. A new branch stores it as its
+// smallest number, because later candidates have larger numbers.
 func (b *branch) reach(text string, position int32) *branch {
 	for text != "" {
 		i := strings.IndexByte(b.initials, text[0])

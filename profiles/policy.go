@@ -203,7 +203,7 @@ func (a *routeStack[Req, Rsp]) retryPolicy(p *Retry) layer.RetryPolicy[Req, Rsp]
 
 // routeSplit returns the split among the backends of route. If route has no Policy or no list of
 // Backends, routeSplit returns nil, and the split of the profile applies. The argument parent has
-// the labels of the profile's Policy. The caller must hold mu.
+// the labels of the profile's Policy, for the context of requests. The caller must hold mu.
 func (r *Router[Req, Rsp]) routeSplit(route *liveRoute[Req, Rsp], parent map[string]string, drop func(error)) *split[Req, Rsp] {
 	p := route.def.Policy
 	if p == nil || p.Backends == nil {

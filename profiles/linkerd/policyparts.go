@@ -58,9 +58,9 @@ func (c *policyConverter) grpcFilters(all []*outbound.GrpcRoute_Filter) (f filte
 	return f
 }
 
-// addFault adds a fault. The argument r is the share of the requests that get this fault, among
-// those that get no earlier fault. The Fraction of the fault is the corresponding share of all
-// requests.
+// addFault adds a fault for the share r of the requests that get no earlier fault. It sets the
+// Fraction of the fault to the corresponding share of all requests. A missing r means all of the
+// remaining requests.
 func (f *filters) addFault(fault profiles.Fault, r *http_route.Ratio) {
 	if len(f.faults) == 0 {
 		f.passing = 1
