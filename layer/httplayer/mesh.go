@@ -153,8 +153,8 @@ func without(req *http.Request, name string) *http.Request {
 // layer does not forward the header.
 //
 // If they differ or the argument identity is "", Call returns an [IdentityError]. This is not a
-// rejection, because the client requires this endpoint. A request without the header costs one
-// look-up.
+// rejection, because the client requires this endpoint. A request without the header is forwarded,
+// at the cost of one look-up.
 func RequireID(identity string) layer.Layer[*http.Request, *http.Response] {
 	call := func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 		asked, ok := req.Header[requireIDField]
@@ -186,14 +186,14 @@ func (e *IdentityError) Error() string {
 	return "identity required: " + strconv.Quote(e.Required) + ", but the endpoint is " + strconv.Quote(e.Found)
 }
 
-// ProxyErrors returns a layer that removes l5d-proxy-error and l5d-proxy-connection from
-// responses. It logs l5d-proxy-error to log, at level Warn, with the limits of
-// [WithLogger]. If log is nil, the header is not logged. Place it above an endpoint. A
-// response without these headers costs two look-ups.
+// ProxyErrors returns a layer that removes l5d-proxy-error and l5d-proxy-connection from responses.
+// It logs l5d-proxy-error to log, at level Warn, with the limits of [WithLogger]. If log is nil,
+// the header is not logged. Place it above an endpoint. A response without these headers costs two
+// look-ups.
 //
-// If meshPeer is true, a response with l5d-proxy-connection: close also closes the
-// connection of the client. Use true if the endpoint is a proxy of the mesh and the only
-// endpoint for the request.
+// If meshPeer is true, a response with l5d-proxy-connection: close also closes the connection of
+// the client. Use true if the endpoint is a proxy of the mesh and the only endpoint for the
+// request. Otherwise the next request on the connection may be sent to another endpoint.
 func ProxyErrors(log *slog.Logger, meshPeer bool) layer.Layer[*http.Request, *http.Response] {
 	log = limitedLog(log)
 	call := func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
@@ -244,12 +244,11 @@ func withoutTrailers(req *http.Request, drops func(name string) bool) {
 }
 
 // trailerFilter wraps the body of a received request. At the end of the body, it copies the
-// trailers from the map of the received request to that of the forwarded request. The fields from
-// and to have these maps. It leaves out a trailer if the function in the field drops returns true
-// for its name.
+// trailers of the received request to the forwarded request. It leaves out a trailer if the
+// function in the field drops returns true for its name.
 type trailerFilter struct {
 	wrappedBody
-	from, to http.Header
+	from, to http.Header            // trailers of the received and of the forwarded request
 	drops    func(name string) bool // nil drops none
 }
 

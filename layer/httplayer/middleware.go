@@ -137,10 +137,9 @@ func (h handled) Call(ctx context.Context, r *http.Request) (*http.Response, err
 	return x.response(), nil
 }
 
-// handBack copies the field MultipartForm and the field Pattern from own to received, if
-// they are set. The argument own is the copy of the request that the handler received, and
-// received is the request of the server. net/http removes the files of a form only from
-// received.
+// handBack copies MultipartForm and Pattern, if they are set, to the request received of the
+// server. The argument own is the copy of this request that the handler received. Without the
+// copied form, net/http would not remove the temporary files of the form.
 func handBack(received, own *http.Request) {
 	if own.MultipartForm != nil {
 		received.MultipartForm = own.MultipartForm
@@ -175,7 +174,7 @@ func (x *served) Value(key any) any {
 	return x.Context.Value(key)
 }
 
-// serving returns the state of the request r. The handler gets the state as its ResponseWriter,
+// serving returns a new state for the request r. The handler gets the state as its ResponseWriter,
 // which passes the response to w. Like the writer of a [Server], the state has the methods of all
 // optional interfaces, such as [http.Hijacker]. If w lacks such a method, the call fails with an
 // error that matches [http.ErrNotSupported].

@@ -100,10 +100,10 @@ type downgradedError struct{ err error }
 func (e *downgradedError) Error() string { return e.err.Error() }
 func (e *downgradedError) Unwrap() error { return e.err }
 
-// DowngradeOrigProto returns a layer that restores the HTTP/1 requests that
-// [UpgradeOrigProto] sent over HTTP/2. It restores the version and the form of the target,
-// removes l5d-orig-proto, and adds the version to the response. Place it outermost behind a
-// [Handler]. From any other request and its response it only removes l5d-orig-proto.
+// DowngradeOrigProto returns a layer that restores the HTTP/1 requests that [UpgradeOrigProto] sent
+// over HTTP/2. It restores the version and the form of the target, removes l5d-orig-proto, and adds
+// the version to the response. For any other request, it only removes l5d-orig-proto from the
+// request and the response. Make it the first layer behind a [Handler].
 func DowngradeOrigProto() layer.Layer[*http.Request, *http.Response] {
 	return newLayer("downgrade_orig_proto", nil, downgradeOrigProto)
 }
@@ -136,8 +136,8 @@ func downgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*
 	return rsp, err
 }
 
-// untagged forwards req to next and removes the header l5d-orig-proto from both messages. The
-// argument tagged reports whether req has this header. untagged always removes it from the
+// untagged forwards req to next and removes the header l5d-orig-proto from req and the response.
+// The argument tagged reports whether req has this header. untagged always removes it from the
 // response, because an application may have set it and the peer would trust it.
 func untagged(ctx context.Context, req *http.Request, next Service, tagged bool) (*http.Response, error) {
 	if tagged {

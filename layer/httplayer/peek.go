@@ -19,13 +19,14 @@ const (
 	peekWait   = time.Millisecond      // longest wait after the first bytes
 )
 
-// Peek is part of [layer.Replayer]. For a gRPC response, it waits for the first bytes of the body,
-// and then at most a millisecond for the end of the body. The result ahead is a response from which
-// all bytes of the body can still be read. The result whole is true if the body has ended without
-// an error. Peek returns other responses unchanged, because they report failures in the status.
+// Peek reads ahead in the body of a gRPC response, because the trailers at its end may report a
+// failure. It waits for the first bytes, and then at most a millisecond for the end of the body.
+// The result ahead is a response from which all bytes of the body can still be read. The result
+// whole is true if the body has ended without an error. Peek returns other responses unchanged,
+// because they report failures in the status. It is part of [layer.Replayer].
 //
-// Peek costs a goroutine, and some KiB of memory until the first bytes were read. The
-// goroutine may wait for the next bytes after Peek has returned.
+// Peek costs a goroutine, and some KiB of memory until the first bytes were read. The goroutine may
+// wait for the next bytes after Peek has returned.
 func (Replayer) Peek(ctx context.Context, rsp *http.Response) (ahead *http.Response, whole bool) {
 	switch {
 	case rsp == nil || ended(rsp):

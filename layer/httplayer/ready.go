@@ -11,9 +11,9 @@ import (
 // recheck is the longest time between two checks in Ready.
 const recheck = time.Second
 
-// Ready waits until a request would probably be admitted, because an existing connection
-// has room or a new one may be made. Ready connects only while the address cannot be
-// reached; see [Endpoint].
+// Ready waits until a request would probably be admitted, because an existing connection has room
+// or a new one may be made. If connecting has failed, Ready connects in the background to find out
+// when the address can be reached again. Otherwise it makes no connection; see [Endpoint].
 func (e *Endpoint) Ready(ctx context.Context) error { return e.ready(ctx, true) }
 
 // ready waits until a request would probably be admitted. The argument probes specifies the
@@ -76,15 +76,15 @@ func (e *Endpoint) room() bool {
 
 func (e *Endpoint) canProbe() bool { return e.probesH2() || e.h1.mayDial() }
 
-// probesH2 reports whether the next connection that Ready makes uses HTTP/2. The result is
-// e.lastH2, with one exception: if requests have used HTTP/1.1 and an HTTP/2 connection is usable,
-// it is false.
+// probesH2 reports whether the next connection that Ready makes uses HTTP/2. The result is the
+// field lastH2, with one exception. If requests have used HTTP/1.1 and an HTTP/2 connection is
+// usable, it is false, because HTTP/2 then needs no other connection.
 func (e *Endpoint) probesH2() bool {
 	return e.lastH2.Load() && (!e.used[0].Load() || !e.h2.serves())
 }
 
-// probe makes a connection in the background and keeps it for requests. The method probesH2
-// selects the protocol.
+// probe makes a connection in the background and keeps it for requests. The method probesH2 selects
+// the protocol. The argument mine is the permission of the link for this attempt.
 func (e *Endpoint) probe(mine attempt) {
 	if e.probesH2() {
 		e.h2.probe(mine)
@@ -93,10 +93,10 @@ func (e *Endpoint) probe(mine attempt) {
 	}
 }
 
-// tried records the result err of an attempt to connect by the protocol p. If the server supports
-// only the other protocol, tried records a success, because the address is reachable. After any
-// other failure, Ready makes its next connection by the other protocol, which may still work. It
-// does so only if requests have used both protocols.
+// tried records the result err of the attempt mine to connect by the protocol p. If the server
+// supports only the other protocol, tried records a success, because the address is reachable.
+// After any other failure, if requests have used both protocols, Ready makes its next connection by
+// the other protocol, which may still work.
 func (e *Endpoint) tried(p protocol, mine attempt, err error) {
 	other := e.speaksOther(err)
 	if err == nil && p == http2 || err != nil && p == http1 {
@@ -115,8 +115,9 @@ func (e *Endpoint) tried(p protocol, mine attempt, err error) {
 	e.wake.Wake()
 }
 
-// speaksOther reports whether connecting failed with err because the server supports only
-// the other protocol. It returns false if the Endpoint uses a fixed protocol.
+// speaksOther reports whether connecting failed with err because the attempt used HTTP/1.1 and the
+// server supports only HTTP/2, or the reverse. It returns false if the Endpoint uses a fixed
+// protocol.
 func (e *Endpoint) speaksOther(err error) bool {
 	return !e.opts.protocol.isFixed() && (errors.Is(err, errNotH1) || errors.Is(err, errNotH2))
 }

@@ -61,15 +61,15 @@ func isTunnel(req *http.Request) bool {
 	return req.Method == http.MethodConnect || len(req.Header["Upgrade"]) > 0
 }
 
-// RetryAfter is part of [layer.Replayer]. It returns the time after which a request may be
-// retried, or false if the response has no such time. For an error it returns the result of
-// [layer.RetryAfter].
+// RetryAfter returns the time after which a request may be retried, or false if the response has no
+// such time. For an error it returns the result of [layer.RetryAfter]. It is part of
+// [layer.Replayer].
 //
 // A 429 or 503 response has the time in Retry-After, as a number of seconds or a date. A date in
 // the past means 0. A gRPC response has it in grpc-retry-pushback-ms, in the headers or the
-// received trailers. A negative, malformed or repeated value of that field forbids a retry (gRFC
-// A6). If a response has both fields, the longer time applies, unless grpc-retry-pushback-ms
-// forbids a retry.
+// received trailers. If that value is negative, malformed or repeated, the result is negative,
+// which forbids a retry (gRFC A6). Otherwise, if a response has both fields, the longer time
+// applies.
 func (Replayer) RetryAfter(rsp *http.Response, err error) (time.Duration, bool) {
 	if err != nil || rsp == nil {
 		return layer.RetryAfter(err)

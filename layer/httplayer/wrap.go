@@ -55,9 +55,9 @@ func RoundTripperLayer(wrap func(next http.RoundTripper) http.RoundTripper) Laye
 	}
 }
 
-// lend sends req by rt. If rt rejects req, the body of req stays open, because lend ignores a Close
-// by rt. If rt rejects req after it has read the body, lend returns an error that is not a
-// rejection.
+// lend sends req by rt, which may return a rejection by the service below. In this case the body of
+// req stays open, because lend ignores a Close by rt. If rt has read the body before the rejection,
+// lend returns an error that is not a rejection.
 func lend(ctx context.Context, req *http.Request, rt http.RoundTripper) (*http.Response, error) {
 	var body *requestBody
 	if ctx != req.Context() || hasBody(req) {

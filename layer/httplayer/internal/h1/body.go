@@ -85,8 +85,8 @@ func (b *body) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// endLocked records err as the end of the body and calls bodyEnded. It does nothing if err
-// is nil or the body has ended already. The caller holds b.mu.
+// endLocked ends the body with err, which later reads return, and notifies the connection by
+// bodyEnded. It does nothing if err is nil or the body has ended already. The caller holds b.mu.
 func (b *body) endLocked(err error) {
 	if err == nil || b.err != nil {
 		return
@@ -292,10 +292,10 @@ func (b *body) fetch(p []byte) (n int, err error) {
 	}
 }
 
-// retried returns the error that the reader of the body gets after a read of the connection failed
-// with err. If another goroutine interrupted the read in order to close the body, the result is
-// http.ErrBodyReadAfterClose. Otherwise the result is err. If the result is errInterrupted, the
-// caller must repeat the read, because it was interrupted for another reason.
+// retried returns the error of the body after a read of the connection has failed with err. If
+// Close of the body interrupted the read, this is http.ErrBodyReadAfterClose. Otherwise it is err.
+// If the result is errInterrupted, the caller must repeat the read, because it was interrupted for
+// another reason.
 func (b *body) retried(err error) error {
 	if err == errInterrupted && b.closed.Load() && !b.rest { //nolint:errorlint // set by this package
 		return http.ErrBodyReadAfterClose

@@ -340,9 +340,10 @@ func (*ClientConn) proceed() error { return nil }
 // interrupt closes the connection, which ends a Read in progress. It is part of bodyOwner.
 func (c *ClientConn) interrupt() { c.fail(http.ErrBodyReadAfterClose) }
 
-// bodyEnded is part of bodyOwner. It makes the connection ready for the next request, or closes it.
-// A connection can be reused if the request was sent completely and the response was read
-// completely. In addition, both messages must permit reuse, and no further bytes may have arrived.
+// bodyEnded makes the connection ready for the next request, or closes it. It is part of bodyOwner.
+// The argument whole reports whether the response was read completely. The connection is reused if
+// whole is true and the request was sent completely. In addition, both messages must permit reuse,
+// and no further bytes may have arrived.
 func (c *ClientConn) bodyEnded(whole bool) {
 	reusable := whole && c.keep && c.buffered() == 0 && c.finished()
 	if !c.watch.IsZero() && !c.watch.Stop() {

@@ -263,9 +263,10 @@ func trim(b []byte, from, to int) span {
 	return span{int32(from), int32(to)}
 }
 
-// interpret records in h the meaning of the fields that affect the body, the connection or
-// the host, such as Content-Length and Connection. It ignores other fields. It returns an
-// error if the value is invalid or not supported.
+// interpret handles a field that affects the body, the connection or the host, such as
+// Content-Length or Connection. It records the meaning of the value in h. It sets f.drop if the
+// field must not be in the header map. It ignores other fields. It returns an error if the value is
+// invalid or not supported.
 func (h *head) interpret(f *field, name, value []byte) error {
 	switch string(name) {
 	case "Host":

@@ -138,10 +138,10 @@ func (s *stream) Respond(rsp *http.Response) error {
 	return c.out.finish(rsp.Trailer)
 }
 
-// lengthOf returns the length of the body of rsp, or -1 if it is unknown. The length is
-// rsp.ContentLength, if that is set. A ContentLength of 0 is set only if rsp has no body or a
-// Content-Length of 0 in its header. If it is not set and the whole rest of the body is buffered,
-// the length is the number of buffered bytes.
+// lengthOf returns the length of the body of rsp, or -1 if it is unknown. Normally this is
+// rsp.ContentLength. A ContentLength of 0 counts as not set, unless rsp has no body or a
+// Content-Length of 0 in its header. If it is not set, the result is the number of buffered bytes,
+// or -1 if the rest of the body is not completely buffered.
 func lengthOf(rsp *http.Response, body io.Reader) int64 {
 	if rsp.ContentLength != 0 || body == http.NoBody || message.ContentLength(rsp.Header["Content-Length"]) == 0 {
 		return rsp.ContentLength
@@ -175,8 +175,8 @@ func (s *stream) Inform(status int, header http.Header) error {
 	return err
 }
 
-// WriteHeader is part of [message.Stream]. It writes the status and the headers into the
-// buffer.
+// WriteHeader writes the status and the headers into the buffer. It is part of [message.Stream],
+// which describes the arguments.
 func (s *stream) WriteHeader(status int, header http.Header, length int64, end bool) error {
 	if err := s.conn.start(s.request, status, header, length, message.Announced(header["Trailer"])); err != nil {
 		return err

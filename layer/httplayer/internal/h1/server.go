@@ -158,7 +158,8 @@ func (c *ServerConn) passOn() error {
 }
 
 // noRequest returns the error of Serve if reading has failed with err before the first request was
-// complete.
+// complete. This is a [layer.Error] if no byte has arrived or the headers took too long, and
+// otherwise err.
 func (c *ServerConn) noRequest(err error) error {
 	e := &layer.Error{Layer: "server", Reason: "no first byte", Err: err}
 	silent := c.buffered() == 0
@@ -456,9 +457,9 @@ func (c *ServerConn) bodyEnded(whole bool) {
 	}
 }
 
-// reject is called when reading a request failed with err. It answers a [SyntaxError] with
-// its status. It returns the error for Serve, which is nil if the connection ended between
-// requests.
+// reject handles the error err of reading a request. If err is a [SyntaxError], it sends a response
+// with the status of err. It returns the error for Serve, which is nil if the connection ended
+// between requests.
 func (c *ServerConn) reject(err error) error {
 	syntax, ok := errors.AsType[*SyntaxError](err)
 	switch {
@@ -476,9 +477,9 @@ func (c *ServerConn) reject(err error) error {
 	return err
 }
 
-// linger closes the sending half of the connection and waits a short time, so that the
-// client can read the last response: see [message.Linger]. It does nothing after stopReading
-// or abort, unless the cause was a slow request body.
+// linger closes the sending half of the connection and waits a short time, so that the client can
+// read the last response: see [message.Linger]. It does nothing after stopReading or abort. A slow
+// request body is an exception, because the client must still be able to read the response.
 func (c *ServerConn) linger() {
 	if cause := c.stop.Load(); cause == nil || *cause == message.ErrSlowBody { //nolint:errorlint // set by Sweep
 		message.Linger(c.conn, math.MaxInt64)

@@ -79,12 +79,12 @@ func (s *socket) readable() bool {
 // receives the same bytes as the connection. With TLS it returns false, because the bytes differ.
 func (s *socket) canExchange() bool { return s.raw != nil && s.plain }
 
-// exchange writes the bytes of out and then reads once into the buffer of in, as soon as the socket
-// is readable. This needs fewer system calls than a Write and a Read. Before it waits, exchange
-// puts the buffer of the writer out back into the pool. After that it takes a buffer for the source
-// in. If check is true and the server has already sent bytes or closed the connection, exchange
-// writes nothing and returns errStale. After a short write it does not read. The caller then writes
-// the rest.
+// exchange writes the bytes of the writer out. As soon as the socket is readable, it reads once
+// into the buffer of the source in. This needs fewer system calls than a Write and a Read. Before
+// it waits, exchange puts the buffer of out back into the pool. After that it takes a buffer for
+// the source in. If check is true and the server has already sent bytes or closed the connection,
+// exchange writes nothing and returns errStale. After a short write it does not read. The caller
+// then writes the rest.
 func (s *socket) exchange(out *writer, in *source, check bool) error {
 	s.out, s.in, s.check, s.written, s.read, s.err = out, in, check, 0, 0, nil
 	err := s.raw.Read(s.stepFD)

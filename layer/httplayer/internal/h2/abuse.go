@@ -22,10 +22,10 @@ const (
 	youngTicks  = uint32(youngStream / sweep.Interval)
 )
 
-// bucket counts events of one kind that the peer causes: resets, or the useless frames that glitch
-// counts. The count decreases with time and with each response. The count of useless frames also
-// decreases with transferred bytes. The decrease is computed only when the count exceeds limit. If
-// the count is then still above limit, the connection ends.
+// bucket counts events of one kind that the peer causes: resets, or frames that contribute nothing
+// to a request (see countReset and glitch). The count decreases with time and with each response.
+// The count of useless frames also decreases with transferred bytes. The decrease is computed only
+// when the count exceeds limit. If the count is then still above limit, the connection ends.
 type bucket struct {
 	used, limit int
 	at          time.Time // time of the last decrease

@@ -210,9 +210,9 @@ func (c *conn) makeRoom() {
 	c.r, c.w = 0, copy(c.in, rest)
 }
 
-// endBatch is called after the frames of one Read were handled. It wakes the streams that
-// received something and starts the new streams. It sends a WINDOW_UPDATE for the received
-// bytes when they amount to a quarter of the window of the connection.
+// endBatch completes the handling of the frames of one Read. It wakes the streams that received
+// something and starts the new streams. It sends a WINDOW_UPDATE for the received bytes when they
+// amount to a quarter of the window of the connection.
 func (c *conn) endBatch() {
 	for i, st := range c.touched {
 		c.touched[i] = nil

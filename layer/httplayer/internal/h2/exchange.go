@@ -88,10 +88,10 @@ func (s *serverStream) Respond(rsp *http.Response) error {
 	return out.run()
 }
 
-// start queues the headers of a response. If the argument out is not nil, it is the sender of the
-// body, and start also queues the part of the body that out has already read. If out is nil, the
-// body is sent later or is absent. The argument end is then true if neither a body nor trailers
-// follow.
+// start queues the headers of a response. The argument out is the sender of the body, or nil if the
+// body is sent later or is absent. If out is not nil, start also queues the part of the body that
+// out has already read, and ignores the argument end. If out is nil, end specifies that neither a
+// body nor trailers follow.
 func (s *serverStream) start(status int, header http.Header, length int64, end bool, out *sender) error {
 	c := s.c
 	header = validPart(header)
@@ -118,9 +118,9 @@ func (s *serverStream) start(status int, header http.Header, length int64, end b
 	return nil
 }
 
-// queueHeader queues the HEADERS of the final response. It adds content-length unless
-// length is -1, and announces the given trailers. The caller holds the mutex of the
-// connection.
+// queueHeader queues the HEADERS of the final response. It adds content-length unless length is -1.
+// It adds a field Trailer with the valid names in the argument announced, if there are any. If end
+// is true, it sets END_STREAM. The caller holds the mutex of the connection.
 func (s *serverStream) queueHeader(status int, header http.Header, length int64, announced http.Header, end bool) {
 	c := s.c
 	s.begun = true

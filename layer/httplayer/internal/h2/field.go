@@ -27,7 +27,7 @@ const (
 	invalidName // an invalid name, or the name of a field with an invalid value
 )
 
-// field is a decoded header field. If its value is invalid, its name has the kind
+// field is a decoded header field. A field with an invalid name or value has a name of the kind
 // invalidName.
 type field struct {
 	name  *fieldName
@@ -56,8 +56,8 @@ var (
 	nameDate      = knownNames["date"]
 )
 
-// makeStaticTable returns the static table of RFC 7541, appendix A. It also registers the
-// names in the table and other common names in knownNames and byCanonical.
+// makeStaticTable returns the static table of RFC 7541, appendix A. It also stores the names in the
+// table, and other common names, in the maps knownNames and byCanonical.
 func makeStaticTable() (table [staticEntries + 1]field) {
 	const entries = `:authority| :method|GET :method|POST :path|/ :path|/index.html :scheme|http :scheme|https
  :status|200 :status|204 :status|206 :status|304 :status|400 :status|404 :status|500 accept-charset|

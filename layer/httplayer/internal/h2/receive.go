@@ -78,10 +78,9 @@ func (c *conn) partHeaders() bool {
 	return b[3] == frameHeaders || b[3] == frameContinuation
 }
 
-// failStream handles the error err of a received frame. An error that failStream returns ends the
-// connection. If err is not a streamError, failStream returns err. Otherwise it resets the stream
-// and returns nil, unless the peer has caused too many errors, resets or unread replies. It then
-// returns an error.
+// failStream resets a stream if err, the error of a received frame, is a streamError. It returns
+// any other err. It also returns an error if the peer has caused too many errors, resets or unread
+// replies. An error that failStream returns ends the connection.
 func (c *conn) failStream(err error) error {
 	failed, ok := errors.AsType[*streamError](err)
 	if !ok {

@@ -7,8 +7,9 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// headers handles a header block from the server. The block has the headers of a 1xx or
-// final response, or the trailers.
+// headers handles a header block from the server. The block has the headers of a 1xx or final
+// response, or the trailers. The argument end reports END_STREAM. The argument tooLarge reports
+// that the block exceeds the size limit.
 func (c *ClientConn) headers(id uint32, fields []field, end, tooLarge bool) error {
 	st := c.find(id)
 	switch {

@@ -162,9 +162,8 @@ func (s *clientStream) send() {
 	}
 }
 
-// abortRequestBody is called when the stream has ended. If the request body is still being
-// sent, abortRequestBody closes it. It does this on a new goroutine, because Close may
-// block.
+// abortRequestBody ends the sending of the request body, because the stream has ended. If the body
+// is still being sent, abortRequestBody closes it on a new goroutine, because Close may block.
 func (s *clientStream) abortRequestBody() {
 	if s.upload.CompareAndSwap(uploadRuns, uploadClosed) {
 		go s.req.Body.Close()

@@ -59,8 +59,9 @@ func (s *sender) fill(wait bool) error {
 	return nil
 }
 
-// count is called with the result n and err of a Read of the body. It subtracts n from
-// s.left. It returns an error if the body failed or its length differs from content-length.
+// count records the result n and err of a Read of the body. It subtracts n from s.left, and sets
+// s.eof if err is io.EOF. It returns an error if the body failed or its length differs from
+// content-length.
 func (s *sender) count(n int, err error) error {
 	if s.left >= 0 {
 		if s.left -= int64(n); s.left < 0 {

@@ -160,8 +160,9 @@ func (s *serverStream) cancel(err error) {
 	s.ctx.Cancel(nil)
 }
 
-// headers handles a header block from the client. A block with a new stream ID opens a
-// stream. Any other block has the trailers of an open stream.
+// headers handles a header block from the client. A block with a new stream ID opens a stream. Any
+// other block has the trailers of an open stream. The argument end reports END_STREAM. The argument
+// tooLarge reports that the block exceeds the size limit.
 func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) error {
 	if id%2 == 0 {
 		return protocolError("stream with an even number")

@@ -208,10 +208,11 @@ const (
 	fastGrant       = 2 * time.Millisecond
 )
 
-// consume records that n more bytes of the body were read. It returns the number of bytes to add
-// to the flow-control window of the peer. This number is 0 until half of the window was read. If
-// that took less than two round trips or fastGrant, the window slows the peer down. consume then
-// also doubles a window below maxStreamWindow, if grow permits it. The caller holds st.mu.
+// consume records that n more bytes of the body were read. It returns the number of bytes to add to
+// the flow-control window of the peer. This number is 0 until half of the window was read. If that
+// took less than two round trips, or less than fastGrant, the window limits the rate of the peer.
+// consume then also doubles a window below maxStreamWindow, if grow permits it. The caller holds
+// st.mu.
 func (st *stream) consume(n int) (give int64) {
 	st.consumed += int64(n)
 	if st.eof || st.receiveErr != nil || st.consumed < st.windowSize/2 {
@@ -244,8 +245,8 @@ func (st *stream) grow(n int64) bool {
 	return true
 }
 
-// shrink is called when the stream has ended. It subtracts the growth of the stream's window from
-// c.grown, which is the sum of the growth of all windows.
+// shrink subtracts the growth of the stream's window from c.grown, the sum of the growth of all
+// windows, because the stream has ended.
 func (st *stream) shrink() { st.c.grown.Add(-st.grown.Swap(0)) }
 
 // pending returns the number of bytes that can be read without waiting. If eof is true, the

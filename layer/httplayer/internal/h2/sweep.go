@@ -41,8 +41,8 @@ func (c *ServerConn) phaseLocked() {
 }
 
 // inBlock records the argument open, which reports whether the read buffer ends within a header
-// block or a frame header. While open is true, the phase of the connection is phaseBlock. The
-// reader calls inBlock.
+// block or a frame header. While open is true, the connection is in phaseBlock, which the sweeper
+// limits to HeaderTimeout. The reader calls inBlock.
 func (c *ServerConn) inBlock(open bool) {
 	if open == c.blockOpen {
 		return

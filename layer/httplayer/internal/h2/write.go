@@ -88,10 +88,10 @@ func (c *conn) halfClose() {
 	_ = c.nc.SetReadDeadline(time.Now().Add(message.LingerTime))
 }
 
-// wakeBlocked wakes the stream that has waited longest in c.blocked. It does this only if the
-// connection has ended, or if the output and the window of the connection have room. It wakes only
-// one stream, because most others would find no room. That stream later wakes the next one. The
-// caller holds mu.
+// wakeBlocked wakes the first stream in c.blocked, the list of streams that wait for room in the
+// output and in the window of the connection. It does this only if both have room or the connection
+// has ended. It wakes only one stream, because most others would find no room. The woken stream
+// later wakes the next one. The caller holds mu.
 func (c *conn) wakeBlocked() {
 	full := c.sendWindow <= 0 || c.out != nil && len(c.out.b) > maxQueuedData
 	if len(c.blocked) == 0 || full && c.err == nil {

@@ -120,8 +120,8 @@ func (w *ResponseWriter) Header() http.Header {
 	return w.header
 }
 
-// WriteHeader is part of [http.ResponseWriter]. A 1xx status other than 101 sends an
-// informational response and leaves the final status open.
+// WriteHeader sets the status of the response. A 1xx status other than 101 sends an informational
+// response and leaves the final status open. It is part of [http.ResponseWriter].
 func (w *ResponseWriter) WriteHeader(status int) {
 	if status < 100 || status > 999 {
 		panic("invalid status code " + strconv.Itoa(status))

@@ -20,8 +20,9 @@ type Conn interface {
 	Sweep(phase uint32, age time.Duration)
 }
 
-// Sweeper checks all registered connections on one goroutine. The goroutine runs while
-// connections are registered. The zero value is ready to use.
+// Sweeper calls Sweep of every registered connection once per [Interval], so that the connection
+// can enforce its time limits. It uses one goroutine, which runs while connections are registered.
+// The zero value is ready to use.
 type Sweeper struct {
 	tick atomic.Uint32
 

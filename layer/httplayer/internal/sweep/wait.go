@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Wait measures how long one goroutine waits for the peer. The goroutine calls Begin and
-// End for each wait. The sweeper calls Sweep or TooSlow at each interval. Begin, End and
-// Add on a nil Wait do nothing.
+// Wait measures how long one goroutine waits for the peer. The goroutine calls Begin and End for
+// each wait. At each interval, the sweeper calls Sweep, which returns the duration of the wait, or
+// TooSlow, which compares it with limits. Begin, End and Add on a nil Wait do nothing.
 type Wait struct {
 	count atomic.Uint32 // number of starts and ends; odd during a wait
 	bytes atomic.Int64  // bytes that were received
@@ -39,8 +39,8 @@ func (w *Wait) Add(n int) {
 	}
 }
 
-// Sweep is called once per interval. It updates the durations and returns the duration of
-// the current wait, or 0 between two waits.
+// Sweep returns the duration of the current wait, or 0 between two waits. The sweeper must call it
+// once per interval, because each call during a wait counts as one interval.
 func (w *Wait) Sweep() time.Duration {
 	count := w.count.Load()
 	if count&1 != 0 {
