@@ -44,8 +44,8 @@ func stacks() []byte {
 
 // checkLeaks returns an error if a goroutine runs that is missing in the argument before, an
 // earlier result of the function goroutines. The error has the stack of one such goroutine. If
-// background is true, the layer or service under test has goroutines that end with its context.
-// That context may have just ended, so checkLeaks waits for a second before it checks.
+// background is true, checkLeaks first waits for a second. The goroutines of the layer or service
+// under test then have time to end, because their context may have just ended.
 func checkLeaks(before map[string]string, background bool) error {
 	if background {
 		time.Sleep(time.Second)

@@ -183,10 +183,10 @@ func endsBy[Req, Rsp any](e env[Req, Rsp], end bodyEnd) {
 	must(r.checkCapacity())
 }
 
-// checkOpen checks the calls in the argument open, whose response bodies have not ended. If the
-// spec declares AtReturn, their responses must be counted as ended. Otherwise they must not be
-// counted, and the calls must still occupy their slots. The argument before is the number of
-// earlier responses that were counted as ended.
+// checkOpen checks the calls in the argument open. Their response bodies have not ended. If the
+// spec declares AtReturn, the layer must have counted these responses as ended. Otherwise it must
+// not have counted them, and the calls must still occupy their slots. The argument before is the
+// number of responses that the layer had counted as ended before these calls.
 func (r *rig[Req, Rsp]) checkOpen(open []*probe[Req, Rsp], before int) {
 	want := 0
 	if r.AtReturn {

@@ -12,7 +12,8 @@ import (
 
 // checkRejected returns an error unless the call p returned a rejection that matches cause. If
 // cause is nil, every rejection except ErrClosed is accepted. It also checks that the request is
-// unchanged. When the whole check ends, rejected.checkAgain repeats this comparison.
+// unchanged. It adds the call to r.rejected, which compares the request again at the end of the
+// check.
 func (r *rig[Req, Rsp]) checkRejected(p *probe[Req, Rsp], cause error) error {
 	switch {
 	case !r.awaitRetries(p):

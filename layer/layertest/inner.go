@@ -26,9 +26,9 @@ func newInner[Req, Rsp any](s *subject[Req, Rsp], done <-chan struct{}) *innerSe
 	return in
 }
 
-// serve serves one attempt, as the plan of its probe specifies. The call counts as live until its
-// response body or its context ends. If the spec declares AtReturn, or the response has no body,
-// the call counts as live until serve returns.
+// serve serves one attempt, as the plan of its probe specifies. The field live counts the call
+// until its response body or its context ends. If the spec declares AtReturn, or the response has
+// no body, the field counts the call until serve returns.
 func (in *innerService[Req, Rsp]) serve(ctx context.Context, req Req) (rsp Rsp, err error) {
 	p, ok := ctx.Value(probeKey{}).(*probe[Req, Rsp])
 	in.enter(ok)
