@@ -72,10 +72,9 @@ func (s *corsService) preflight(req *http.Request, origin string) *http.Response
 	return rsp
 }
 
-// allowed returns the value of a CORS response header. The argument list is the configured
-// value, and requested is the value that the browser sent. The result is requested if list
-// is "*", because browsers do not support "*" for requests with credentials. Otherwise it
-// is list.
+// allowed returns the value of a CORS response header. This is the argument list, the configured
+// value. If list is "*", allowed returns the value that the browser requested, because browsers
+// do not support "*" for requests with credentials.
 func allowed(list, requested string) string {
 	if list == "*" {
 		return requested

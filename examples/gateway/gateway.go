@@ -57,9 +57,9 @@ type generation struct {
 	release context.CancelFunc // lets a service close a minute after its last request
 }
 
-// target is the name of the only profile of the gateway. The profile has all routes. The
-// router passes this name to the method [gateway.target], which returns the service that
-// sends requests to the backends of their routes.
+// target is the authority of the only profile of the gateway, which has all routes. For this
+// authority, the method [gateway.target] returns the service that sends each request to the
+// backends of its route.
 const target = "gateway:80"
 
 // newGateway returns a gateway with the configuration c. The background work of the gateway
@@ -147,10 +147,10 @@ func (g *gateway) isLoaded() bool {
 	return p != nil && g.router.Profile() == p
 }
 
-// target returns the service for authority, a name in the profile. For the name of the
-// profile itself, the constant target, this service sends each request to the backends of
-// its route. Any other authority is the name of a configured service with the port 80. That
-// service receives mirrored requests.
+// target returns the service that the router calls for authority. If authority is the constant
+// target, this service sends each request to the backends of its route. Otherwise authority is
+// the name of a configured service with the port 80, and requests go to that service. The router
+// uses such an authority for mirrored requests.
 func (g *gateway) target(authority string) httplayer.Service {
 	if authority == target {
 		return routeBackends{}

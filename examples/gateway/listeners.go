@@ -52,10 +52,9 @@ type listenerServer struct {
 	drain   context.CancelFunc // closes each connection when its open requests have ended
 }
 
-// load opens, changes and closes listeners so that they match c. It returns an error if a
-// listener cannot be opened. The open listeners that are also in c are then unchanged. An
-// open listener that is not in c may then be closed, because a listener in c needed its
-// port.
+// load opens, changes and closes listeners so that they match c. If a listener cannot be opened,
+// load returns an error and does not change the open listeners that c also has. It may already
+// have closed a listener that c does not have, because a listener in c needed its port.
 func (l *listeners) load(c *config.Config) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,8 +143,9 @@ func socketKey(l *config.Listener) string {
 	return string(l.Address)
 }
 
-// serve sets open.close, and accepts connections in the background until open.close is
-// called. Requests in progress may then take up to the duration grace to end.
+// serve accepts connections in the background on a listener, the argument open. It sets the
+// function open.close, which ends this. Requests in progress may then take up to the duration
+// grace to end.
 func (l *listeners) serve(open *listener, grace time.Duration) {
 	ctx, cancel := context.WithCancel(context.Background())
 	open.close = func() {

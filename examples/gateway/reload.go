@@ -12,8 +12,8 @@ import (
 	"github.com/gotower/gotower/examples/gateway/config"
 )
 
-// reloader loads the configuration again when its file or a file to which it refers
-// changes, such as a certificate.
+// reloader loads the configuration again when the configuration file changes. It does the same
+// for a file to which the configuration refers, such as a certificate.
 type reloader struct {
 	path  string
 	log   *slog.Logger

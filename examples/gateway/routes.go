@@ -58,10 +58,10 @@ func (g *gateway) routeService(
 		Service(&withBackends{Service: next, backends: g.backends(def.Name, r, services)})
 }
 
-// routeMetrics returns the instruments of the layers of the route def, which count retries
-// and expired timeouts, for example. In the result requests, the instruments of the layer
-// Metrics are nil, because routeService adds that layer itself. The result attempts is
-// zero, because the services of a split measure the attempts.
+// routeMetrics returns the instruments with which package profiles measures the route def, such
+// as the counter of retries. The result named requests omits the instruments of the layer
+// Metrics, because routeService adds that layer itself. The result named attempts is empty,
+// because the services of a split measure the attempts.
 func (g *gateway) routeMetrics(def profiles.Route) (requests, attempts layer.Instruments) {
 	requests = g.metrics.Route(def.Name, "")
 	requests.Requests, requests.Rejections, requests.Responses = nil, nil, nil
@@ -198,9 +198,9 @@ func direct(d *config.DirectResponse) httplayer.Service {
 	})
 }
 
-// redirectHere returns a service that redirects each request to the URL of the request
-// itself, with the status of the argument to. Package profiles does not redirect a request
-// to its own URL, but the Gateway API requires it.
+// redirectHere returns a service that redirects each request to the URL of the request itself.
+// The argument to specifies the status of the response. Package profiles does not redirect a
+// request to its own URL, but the Gateway API requires it.
 func redirectHere(to *config.RequestRedirect) httplayer.Service {
 	return layer.Func[*http.Request, *http.Response](func(_ context.Context, req *http.Request) (*http.Response, error) {
 		here := *req.URL

@@ -133,9 +133,9 @@ func (g *gateway) newEndpoint(s *config.Service) discover.MakeService[*http.Requ
 	}
 }
 
-// withHealthCheck adds the active health check that the argument h specifies to each
-// endpoint. The argument mk makes the service of an endpoint, and the result replaces mk.
-// If h is nil, the result is mk itself.
+// withHealthCheck returns a function that makes the service of an endpoint as mk does, and also
+// checks the endpoint in the background. The argument h specifies the check. If h is nil,
+// withHealthCheck returns mk.
 func withHealthCheck(
 	h *config.HealthCheck, mk discover.MakeService[*http.Request, *http.Response],
 ) discover.MakeService[*http.Request, *http.Response] {
@@ -164,8 +164,8 @@ func session(p *config.SessionPersistence) httplayer.Layer {
 }
 
 // labelsOf returns the labels that package tap shows for the endpoint e of s. These are the
-// labels of e, and a label with the key "service" and the name of s. If e has a label with
-// this key, its value is used.
+// labels of e, and the label "service" with the name of s. A label "service" of e takes
+// precedence.
 func labelsOf(s *config.Service, e resolve.Endpoint) map[string]string {
 	labels := map[string]string{"service": string(s.Name)}
 	maps.Copy(labels, e.Labels)

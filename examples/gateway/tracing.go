@@ -83,8 +83,8 @@ const (
 )
 
 // parseTrace returns the span that the headers traceparent and tracestate of h specify. The
-// result ok is false if traceparent is missing or invalid. A version of traceparent after
-// 00 may have more fields.
+// result ok is false if traceparent is missing or invalid. It ignores the fields of traceparent
+// after the fourth. In the version 00, such fields are invalid.
 func parseTrace(h http.Header) (c traceContext, ok bool) {
 	values := h[traceparent]
 	if len(values) != 1 {

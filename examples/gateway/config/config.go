@@ -83,8 +83,9 @@ func Parse(path string, data []byte) (*Config, error) {
 	return s.parse(path, data)
 }
 
-// ParseGenerated returns the configuration in data, which a program has made. files has the
-// content of each file to which data refers.
+// ParseGenerated returns the configuration in data, which a program has generated. It does not
+// read files. The argument files has the content of each file to which data refers, by its path
+// in data.
 func ParseGenerated(data []byte, files map[string][]byte) (*Config, error) {
 	const path = "generated"
 	s := &source{File: yamlfile.NewFile(path, data), read: func(name string) ([]byte, error) {

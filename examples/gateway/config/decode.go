@@ -24,9 +24,9 @@ import (
 //
 // A struct that is not a pointer has the defaults of its fields if it is absent.
 
-// scalar is implemented by types with their own syntax for a value. parse sets the value
-// from text. An error of parse contains only the allowed values, such as "an HTTP method in
-// upper case". The reported message is "want", followed by the text of the error.
+// scalar is implemented by types with their own syntax for a value. parse sets the value from
+// text. An error of parse contains only the allowed values, such as "an HTTP method in upper
+// case", because decodeScalar puts "want" before it.
 type scalar interface {
 	parse(text string) error
 }
@@ -153,9 +153,9 @@ func (n node) decodeScalar(parse func(string) error) {
 	}
 }
 
-// parsePlain sets v, which is a string, a bool or a number, from text. tag has the allowed
-// values of v. An error contains only the allowed values, such as "a number from 0 to 1".
-// The reported message is "want" and the text of the error.
+// parsePlain parses text and stores the result in v, a string, a bool or a number. The argument
+// tag has the allowed values. An error contains only the allowed values, such as "a number from 0
+// to 1", because decodeScalar puts "want" before it.
 func parsePlain(v reflect.Value, tag reflect.StructTag, text string) error {
 	switch v.Kind() {
 	case reflect.Bool:

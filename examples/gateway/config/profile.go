@@ -147,9 +147,9 @@ func (r *Route) match() profiles.Match {
 	return appendAny(all, r.Matches, func(m Match) profiles.Match { return m.match(r.CORS != nil) })
 }
 
-// appendAny returns the conditions in the argument all, followed by one more. This
-// condition holds if match(v) holds for at least one item v of list. If list is empty,
-// appendAny returns all unchanged.
+// appendAny appends one condition to the list in the argument all, and returns the new list. This
+// condition holds if match(v) holds for at least one item v of list. If list is empty, appendAny
+// appends nothing.
 func appendAny[T any](all profiles.All, list []T, match func(T) profiles.Match) profiles.All {
 	if len(list) == 0 {
 		return all
@@ -211,8 +211,8 @@ func (m *Match) match(cors bool) profiles.Match {
 	return append(all, profiles.Any{others, preflight})
 }
 
-// match returns v as a condition of package profiles. A function (the argument with)
-// converts a condition on a value to a condition on one header field or query parameter.
+// match returns v as a condition of package profiles on one header field or query parameter. The
+// argument with is a function that makes this condition from a condition on the value alone.
 func (v *ValueMatch) match(with func(profiles.StringMatch) profiles.Match) profiles.Match {
 	switch {
 	case v.Exact != nil:

@@ -201,8 +201,8 @@ func (v *Pattern) parse(text string) error {
 	return nil
 }
 
-// Regexp returns a regular expression for the paths that v matches. A placeholder matches
-// one segment that is not empty.
+// Regexp returns a regular expression for the paths that v matches. A placeholder in v, such as
+// {id}, matches one segment that is not empty.
 func (v Pattern) Regexp() string {
 	var b strings.Builder
 	for segment := range strings.SplitSeq(string(v)[1:], "/") {
@@ -305,8 +305,8 @@ func (n node) decodeFile(f *File) {
 	f.Data = data
 }
 
-// MarshalJSON returns the path of v and a digest of its content. A change of the file
-// therefore changes the version of each listener and service that refers to the file.
+// MarshalJSON returns the path of v and a digest of its content. The version of a listener or
+// service is a digest of its JSON, so that a change of the file also changes the version.
 func (v File) MarshalJSON() ([]byte, error) {
 	sum := sha256.Sum256(v.Data)
 	return json.Marshal([]string{v.Path, hex.EncodeToString(sum[:])})

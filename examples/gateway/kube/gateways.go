@@ -165,11 +165,11 @@ func addressFrom(text string) Address {
 	return Address{Type: "IPAddress", Value: text}
 }
 
-// listener sets the conditions of l, the kinds of routes that l supports, and l.serves.
-// l.serves is false if the gateway cannot serve l. It is also false if l conflicts with a
-// listener of the same Gateway, or with a served listener of an older Gateway. Listeners
-// with the same address conflict if their protocols differ or their host names are equal.
-// The argument own has all listeners of the Gateway of l.
+// listener sets l.serves, which reports whether the gateway serves l. It also sets the conditions
+// of l and the kinds of routes that l supports. l.serves is false if the gateway cannot serve l,
+// or if l conflicts with another listener. Listeners with the same address conflict if their
+// protocols differ or their host names are equal. Only the listeners of the same Gateway (the
+// argument own) and the served listeners of older Gateways count.
 func (t *translation) listener(l *listener, own []*listener) {
 	if problem := t.unsupported(l); problem != nil {
 		l.accepted = *problem

@@ -19,10 +19,10 @@ import (
 // with an invalid reference. The service responds with the status 500.
 const invalidBackend = "invalid-backend"
 
-// attachment is the place where a route serves one of its host names. The field listener
-// is the host name of the listener of a Gateway. The field host is the host name that the
-// route serves at this listener. A map named attached has, for each attachment of a route,
-// the names of the listeners in the configuration.
+// attachment has the host names of one copy of a route in the configuration. The field listener
+// is the host name of the listener of a Gateway. The field host is the host name that the route
+// serves at this listener. This is the narrower of the field listener and a host name of the
+// route.
 type attachment struct {
 	listener, host string
 }
@@ -74,11 +74,11 @@ func (t *translation) route(r *Route) {
 	t.statuses = append(t.statuses, Status{Kind: r.Kind, Object: nameOf(r), Parents: parents})
 }
 
-// attach attaches the route r to listeners of the Gateway to which the argument ref
-// refers. These are the listeners that ref selects by name or port, that allow r, and that
-// share a host name with r. attach adds these listeners to the argument listeners. If the
-// gateway can serve a listener, attach also adds an [attachment] to the argument attached
-// for each shared host name. It returns the condition Accepted of r for this Gateway.
+// attach finds the listeners of the given Gateway that accept the route r, and returns the
+// condition Accepted of r for this Gateway. A listener accepts r if it has the name and the port
+// that ref may specify, allows r, and shares a host name with r. attach adds these listeners to
+// the map listeners. If the gateway serves a listener, attach also adds its name in the
+// configuration to the map attached, for each [attachment].
 func (t *translation) attach(
 	r *Route, ref ParentReference, gateway ObjectName, attached map[attachment][]string, listeners map[*listener]bool,
 ) Condition {
@@ -121,11 +121,11 @@ func (t *translation) attach(
 	return problem
 }
 
-// rules adds the rules of r to the routes of the configuration. It leaves out a rule that
-// [translation.rule] or package config rejects. The result resolved is the condition
-// ResolvedRefs of r. The result partial is the condition PartiallyInvalid if some rules are
-// left out. If all rules are left out, partial is the condition Accepted with the status
-// False. Otherwise partial is zero.
+// rules adds the rules of r to the routes of the configuration, with a copy for each attachment
+// in the map attached. It leaves out a rule that [translation.rule] or package config rejects.
+// The result resolved is the condition ResolvedRefs of r. The result partial is the condition for
+// the rules that were left out: PartiallyInvalid for some rules, Accepted with the status False
+// for all. It is zero if no rule was left out.
 func (t *translation) rules(r *Route, attached map[attachment][]string) (resolved, partial Condition) {
 	resolved = is("ResolvedRefs", "")
 	var dropped []string
@@ -167,10 +167,10 @@ func (t *translation) rules(r *Route, attached map[attachment][]string) (resolve
 	return resolved, partial
 }
 
-// add adds a copy of route to the configuration for each attachment in attached. The
-// argument source is the rule from which the route comes. The argument r determines the
-// precedence of the copies. For each copy, add sets the two host names in r to those of the
-// attachment.
+// add adds a copy of route to the configuration for each [attachment] in the map attached. The
+// values of the map are the names of the listeners that serve the copy. The argument source is
+// the rule from which the route comes. The precedence of a copy depends on the argument r and on
+// the host names of the attachment.
 func (t *translation) add(source ruleName, r rank, route object, attached map[attachment][]string) {
 	for at, ports := range attached {
 		r.listener, r.host = rankHost(at.listener), rankHost(at.host)
@@ -409,8 +409,9 @@ const (
 	rankExact
 )
 
-// httpMatch translates m, a match of an HTTPRoute, to a match in the configuration. In the
-// returned [rank], the precedence of the route, it sets the fields that depend on m.
+// httpMatch translates m, a match of an HTTPRoute, to a match in the configuration. It also
+// returns a [rank], which determines the precedence of the route. The caller sets the fields of
+// the rank that do not depend on m.
 func httpMatch(m RouteMatch) (object, rank) {
 	path := encodedPath("/")
 	kind := "PathPrefix"
@@ -451,8 +452,9 @@ func valueMatches(list []ValueMatch) []object {
 	return matches
 }
 
-// grpcMatch translates m, a match of a GRPCRoute, to a match in the configuration. In the
-// returned [rank], the precedence of the route, it sets the fields that depend on m.
+// grpcMatch translates m, a match of a GRPCRoute, to a match in the configuration. It also
+// returns a [rank], which determines the precedence of the route. The caller sets the fields of
+// the rank that do not depend on m.
 func grpcMatch(m RouteMatch) (object, rank) {
 	service, method := m.Method.Service, m.Method.Method
 	r := rank{grpc: true, path: len(service), method: len(method), headers: len(m.Headers)}

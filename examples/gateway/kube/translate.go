@@ -178,9 +178,9 @@ func (t *translation) exclude(err error) bool {
 	return true
 }
 
-// isolate adds a 404 route to each listener that shares its address with a listener of a
-// wider host name. This route gets the requests that match no other route of the narrower
-// listener. Otherwise a route of the wider listener could get these requests.
+// isolate keeps requests for a listener, such as "a.example.com", away from a listener with a
+// wider host name at the same address, such as "*.example.com". It adds a 404 route to the
+// listener with the narrower name, after its other routes.
 func (t *translation) isolate() {
 	for _, l := range t.listeners {
 		wider := func(o *listener) bool {
