@@ -36,8 +36,8 @@ func main() {
 	os.Exit(cli.Status(os.Stderr, err))
 }
 
-// run writes the files of a proxy if the first argument is "init". Otherwise it runs the
-// authority.
+// run writes the private key and the certificate signing request of a proxy if the first argument
+// is "init". Otherwise it runs the certificate authority.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == "init" {
 		return initialize(args[1:], stdout, stderr)
@@ -192,9 +192,9 @@ func (o *options) serveCluster(ctx context.Context, stdout io.Writer, log *slog.
 	return group.Wait()
 }
 
-// checkTokens returns an error if file is a directory or dir is a file. If the given path
-// does not exist, checkTokens only logs a warning, because the authority reads the tokens
-// at each request.
+// checkTokens checks the path of the flag -token-file (the argument file) or -tokens (the
+// argument dir). It returns an error if file is a directory or dir is a file. If the path does
+// not exist, it only logs a warning, because the authority reads the tokens at each request.
 func checkTokens(file, dir string, log *slog.Logger) error {
 	info, err := os.Stat(cmp.Or(file, dir))
 	switch {

@@ -34,8 +34,8 @@ func main() {
 	os.Exit(cli.Status(os.Stderr, err))
 }
 
-// run parses the flags and applies the rules. It writes the commands of --simulate to out,
-// and its log to errs.
+// run parses the flags, and sets the iptables rules that redirect connections to the proxy. It
+// writes the commands of --simulate to out, and its log to errs.
 func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	s, err := parse(args, errs)
 	if err != nil {

@@ -21,12 +21,13 @@ import (
 // request.
 type Check func(ctx context.Context, name string, token []byte) error
 
-// Register adds the identity API of the authority to server. check validates the tokens of
-// clients. A request fails with InvalidArgument if it is invalid. It fails with
-// FailedPrecondition if its name is not allowed, or if its certificate signing request is for
-// another name. It also does if check returns an error without a gRPC status. An IP address may
-// cause 100 such failures at once, and ten per second after that. Its further requests fail with
-// ResourceExhausted.
+// Register adds the identity API of the authority to server. The argument check validates the
+// tokens of clients. An invalid request fails with InvalidArgument. A request fails with
+// FailedPrecondition if its name is not allowed or differs from the name in its certificate
+// signing request. An error of check without a gRPC status gets the same code.
+//
+// An IP address may cause 100 failures with these two codes at once, and ten per second after
+// that. Further requests from the address fail with ResourceExhausted.
 func Register(server grpc.ServiceRegistrar, a *Authority, check Check) {
 	pb.RegisterIdentityServer(server, &service{authority: a, check: check})
 }

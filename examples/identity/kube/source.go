@@ -132,8 +132,9 @@ func readFile(path string) ([]byte, error) {
 	return data, err
 }
 
-// watch sends the trust anchors to changed, at first and after each change, until ctx ends.
-// It continues while the API server cannot be reached, and logs the error.
+// watch watches the ConfigMap until ctx ends. It sends the trust anchors to the channel named
+// changed, at first and after each change. If the API server cannot be reached, watch logs the
+// error and tries again.
 func (s *Source) watch(ctx context.Context, changed chan<- []byte) {
 	ctx = klog.NewContext(ctx, klog.Logger{}) // errors are logged by s.Log
 	maps := s.Client.CoreV1().ConfigMaps(s.Namespace)

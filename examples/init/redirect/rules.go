@@ -121,8 +121,8 @@ func ignorePorts(add func(tag string, args ...string), chain string, entries []s
 	}
 }
 
-// jump returns the command for a rule that jumps from one chain to another. from and to are
-// the names of the chains. verb is the flag of iptables that adds or deletes a rule. tag is
+// jump returns the command that adds or deletes the rule for a jump from one chain to another.
+// The argument verb is the flag of iptables, such as "-D" to delete the rule. The argument tag is
 // the end of the comment of the rule.
 func jump(verb, from, to, tag string) Rule {
 	return Rule{verb, from, "-j", to, "-m", "comment", "--comment", "proxy-init/install-proxy-init-" + tag}

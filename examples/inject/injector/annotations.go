@@ -139,8 +139,8 @@ func text(to *string) func(string) error {
 	}
 }
 
-// tag returns a function that replaces the tag in *image, the name of an image. If *image
-// has no tag, the function appends one.
+// tag returns a function that sets the tag of *image, the name of an image, to its argument. The
+// function replaces the tag in *image, or appends the new one if *image has no tag.
 func tag(image *string) func(string) error {
 	return func(s string) error {
 		name := *image

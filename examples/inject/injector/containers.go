@@ -125,8 +125,9 @@ func (o *options) proxyContainer(c Config, env []corev1.EnvVar) corev1.Container
 	return p
 }
 
-// lifecycle returns the lifecycle hooks of the proxy, or nil if it has none. The postStart
-// hook of an ordinary container delays the following containers until the proxy is ready.
+// lifecycle returns the lifecycle hooks of the proxy, or nil if it has none. The postStart hook
+// delays the following containers until the proxy is ready. A native sidecar does not have this
+// hook, because its startup probe has the same effect.
 func (o *options) lifecycle() *corev1.Lifecycle {
 	l := new(corev1.Lifecycle)
 	if o.await && !o.native {

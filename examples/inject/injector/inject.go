@@ -244,8 +244,8 @@ func texts(annotations map[string]any) (map[string]string, error) {
 	return all, nil
 }
 
-// convert encodes from, a value, as JSON, and decodes the JSON into to, a pointer. A number in
-// an untyped value becomes a [json.Number], so that it does not lose digits.
+// convert encodes the first argument as JSON, and decodes the JSON into the second argument, a
+// pointer. A number in an untyped value becomes a [json.Number], so that it does not lose digits.
 func convert(from, to any) error {
 	text, err := json.Marshal(from)
 	if err != nil {

@@ -35,10 +35,10 @@ func hasWorkloads(group string) bool {
 // maxDepth is the maximum number of nested Lists.
 const maxDepth = 10
 
-// each calls do for the pod template of object, a workload. If object is a List, each calls do
-// for each workload in the List. It ignores objects of other kinds. If object lacks the field
-// kind, each uses the argument kind, because the items of a typed list such as PodList lack the
-// field. depth is the number of Lists around object.
+// each calls do for the pod template of object, if object is a workload. If object is a List,
+// each calls do for each workload in the List. It ignores objects of other kinds. The argument
+// kind replaces a missing field kind, because the items of a typed list such as PodList lack this
+// field. The argument depth is the number of Lists around object, which maxDepth limits.
 func each(object map[string]any, kind string, depth int, do func(kind, name string, pod map[string]any) error) error {
 	if s, ok := object["kind"].(string); ok {
 		kind = s

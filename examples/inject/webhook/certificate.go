@@ -141,9 +141,9 @@ func (c *Certificate) write(ctx context.Context, secret *corev1.Secret) (err err
 	return err
 }
 
-// publish sets the caBundle of each webhook in the configuration to bundle. The API server
-// trusts bundle from the time c.trusted. publish sets this time to now if it changes a caBundle,
-// or if the last call had another bundle.
+// publish sets the caBundle of each webhook in the configuration to bundle. It stores in
+// c.trusted the time from which the API server trusts bundle. This is the argument now if a
+// caBundle changes, or if the last call had another bundle. Otherwise c.trusted does not change.
 func (c *Certificate) publish(ctx context.Context, bundle []byte, now time.Time) error {
 	configurations := c.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	config, err := configurations.Get(ctx, c.Configuration, metav1.GetOptions{})

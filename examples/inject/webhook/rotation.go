@@ -83,11 +83,11 @@ func (s state) bundle() []byte {
 	return slices.Concat(s.current.cert, s.next.cert, s.previous)
 }
 
-// step returns the next state of the rotation, or s if nothing must change. It replaces a
-// current certificate that is not usable. In the last third of lifetime, it generates the next
-// certificate. The argument trusted is the time from which the API server trusts the bundle of
-// s. When the duration overlap has passed since this time, the next certificate becomes current.
-// If s has no next certificate, the previous certificate is then removed.
+// step returns the next state of the rotation, or s if nothing must change. A new certificate
+// replaces a current one that is not usable. When less than a third of lifetime remains, step
+// generates the next certificate. After the duration overlap, the next certificate becomes
+// current. After the same duration again, the previous certificate is removed. Each wait starts
+// at the time trusted, when the API server began to trust the certificates of s.
 func (s state) step(names []string, now, trusted time.Time, lifetime, overlap time.Duration) (state, error) {
 	current := s.usable(names, now)
 	if current == nil {

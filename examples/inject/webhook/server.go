@@ -118,8 +118,8 @@ func (s *Server) admin() http.Handler {
 	return mux
 }
 
-// maxReview is the maximum size of an AdmissionReview. The API server accepts objects of at
-// most 3 MiB.
+// maxReview is the maximum size of an AdmissionReview. A review can contain the old and the new
+// version of an object, and the API server accepts objects of at most 3 MiB.
 const maxReview = 8 << 20
 
 // admit answers an AdmissionReview. After a failure it responds with an HTTP error, so that
