@@ -119,10 +119,10 @@ func (r *running) checkUnmeshed(ctx context.Context) (string, error) {
 
 func lines(text string) []string { return strings.Split(strings.TrimSpace(text), "\n") }
 
-// balanced returns an error unless the number of lines in answers is want, each line is valid,
-// and each pod served at least a tenth of the requests. The function good returns the pod of a
-// line, and whether the line is valid. The result is a text with the number of requests of each
-// pod.
+// balanced returns a text with the number of requests that each pod served. It counts the lines
+// in answers. The function good returns the pod of a line, and whether the line is valid.
+// balanced returns an error if a line is not valid, or if the number of lines is not want. It
+// also returns an error if a pod served less than a tenth of the requests.
 func balanced(answers []string, want int, pods []pod, good func(line string) (pod string, ok bool)) (string, error) {
 	count := map[string]int{}
 	for _, line := range answers {

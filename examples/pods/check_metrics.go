@@ -24,10 +24,10 @@ func (r *running) checkMetricsIn(ctx context.Context) (string, error) {
 	return counted(ctx, `direction="inbound"`, fmt.Sprintf("client_id=%q", r.client.identity()), r.web1, r.web2)
 }
 
-// counted adds up the counter response_total of the proxies of the pods. It includes only series
-// with the label tls="true" and the two given labels, such as direction="inbound". It waits
-// until the sum is equal to [answered], because a proxy may count a response late. It returns an
-// error if the sum is larger, or if a response counts as a failure.
+// counted returns a text with the sum of the counter response_total of the pods' proxies. It
+// includes only series with tls="true" and the labels in direction and peer, such as
+// direction="inbound". It waits until the sum reaches [answered], because a proxy may count a
+// response late. It returns an error if the sum is larger, or if a response counts as a failure.
 func counted(ctx context.Context, direction, peer string, pods ...pod) (string, error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	good, bad := 0, 0
@@ -55,8 +55,8 @@ func counted(ctx context.Context, direction, peer string, pods ...pod) (string, 
 	return fmt.Sprintf("response_total: %d, with %s; none failed", good, peer), nil
 }
 
-// series reads the metrics at url. For each series that begins with prefix, it calls the
-// function each with the labels and the value of the series.
+// series reads the metrics at url, and calls a function for each series that begins with prefix.
+// This function, the argument each, gets the labels and the value of the series.
 func series(ctx context.Context, client *http.Client, url, prefix string, each func(labels string, value int)) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {

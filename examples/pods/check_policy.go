@@ -11,10 +11,10 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// checkDeniedRequest sends a request from a pod without a proxy to a port that permits only
-// the client. It verifies that the status is 403, and that the metrics of the proxy include the
-// denial. Unless a flag sets another proxy, tap and the explanation of the request must also
-// show the denial.
+// checkDeniedRequest sends a request from a pod without a proxy to the service api, which permits
+// only the service account client. It verifies that the status is 403, and that the metrics of
+// the proxy include the denial. Tap and the explanation of the request must also show it, unless
+// the flag -proxy sets another program as the proxy.
 func (r *running) checkDeniedRequest(ctx context.Context) (string, error) {
 	url := "http://" + netip.AddrPortFrom(r.web1.addr, r.api.addr.Port()).String() + "/"
 	out, err := r.runAsApp(ctx, r.unmeshedClient, "curl", "-sS", "--max-time", "30", "-o", "/dev/null", "-w", "%{http_code}", url)
@@ -40,9 +40,10 @@ func (r *running) checkDeniedRequest(ctx context.Context) (string, error) {
 		contains("the explanation", why, "server="+server, "permitted_by=none"))
 }
 
-// checkDeniedConnection connects from a pod without a proxy to a port that permits only the
-// client. It verifies that the connection is closed without a response, and that metrics,
-// tap and an explanation of the proxy show the denial.
+// checkDeniedConnection connects from a pod without a proxy to redis, which permits only the
+// service account client. It verifies that the connection is closed without a response, and that
+// the metrics of the proxy include the denial. Tap and the explanation of the connection must
+// also show it, unless the flag -proxy sets another program as the proxy.
 func (r *running) checkDeniedConnection(ctx context.Context) (string, error) {
 	out, err := r.runAsApp(ctx, r.unmeshedClient, "redis-cli", "-h", r.data.addr.String(), "-p", r.redis.port(), "GET", "key")
 	if err == nil && !strings.Contains(out, "closed") {

@@ -94,10 +94,10 @@ func (r *running) writeDestinations(file string, policy object) error {
 	return os.Rename(file+".new", file)
 }
 
-// credentials writes the files with which a client requests certificates from the CA. The user
-// uid owns the files. dir is the directory of a key and a certificate signing request for the
-// service account. token is the path of a token of the account. The argument name makes the
-// directory unique, because several clients may use one account.
+// credentials writes the files with which a client requests certificates of a service account
+// from the CA. The user uid owns the files. The result dir is the directory of a key and a
+// certificate signing request. The result token is the path of a token. The name of the directory
+// contains the argument name, because several clients may use one account.
 func (r *running) credentials(ctx context.Context, account, name string, uid int) (dir, token string, err error) {
 	dir = r.path("run", "identity-"+name)
 	if err := makePrivateDir(dir, uid); err != nil {

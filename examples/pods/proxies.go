@@ -56,8 +56,9 @@ func answers(ctx context.Context, client *http.Client, url string) bool {
 	return rsp.StatusCode == http.StatusOK
 }
 
-// environment returns the environment variables of the proxy of the pod p. They have the names
-// of the variables that linkerd's injector sets, and the addresses of this cluster.
+// environment returns the environment variables of the proxy of the pod p. linkerd's injector
+// sets variables with the same names. The values are those of this cluster, such as the address
+// of its controller.
 func (r *running) environment(ctx context.Context, p pod) ([]string, error) {
 	dir, token, err := r.credentials(ctx, p.account, p.name, proxy)
 	if err != nil {

@@ -101,8 +101,8 @@ func (r *running) redirect(ctx context.Context) error {
 	return nil
 }
 
-// start starts a program in the given pod, as the user uid. The program runs until it ends,
-// until it is stopped, or until the sandbox ends.
+// start starts a program in the given pod, as the user uid. If the program still runs at the end
+// of the sandbox, the kernel kills it.
 func (r *running) start(in pod, uid int, name string, env []string, argv ...string) (*process, error) {
 	// The program needs no context, because the end of the sandbox kills it.
 	p, err := launch(filepath.Join(r.dir, "logs"), name, command(context.Background(), in, uid, env, argv...))
@@ -138,7 +138,7 @@ func (r *running) tails() {
 }
 
 // until calls done repeatedly until done returns true or an error. If ctx ends first, until
-// returns an error. This error contains what, a description of the condition.
+// returns an error. The argument what describes the condition in the text of this error.
 func until(ctx context.Context, what string, done func() (bool, error)) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

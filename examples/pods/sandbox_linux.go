@@ -44,8 +44,8 @@ func sandboxed(ctx context.Context, args ...string) error {
 // keyboard then reaches only this program, which stops the other processes in order.
 func setProcessGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// mountSandbox mounts /proc, /run and /etc/hosts, which only the processes of the sandbox
-// see. hosts is the content of /etc/hosts.
+// mountSandbox mounts /proc, /run and /etc/hosts, which only the processes of the sandbox see.
+// The argument hosts is the content of /etc/hosts, which mountSandbox stores in a file in dir.
 func mountSandbox(dir, hosts string) error {
 	file := filepath.Join(dir, "hosts")
 	if err := os.WriteFile(file, []byte(hosts), 0o644); err != nil { //nolint:gosec // readable by all users, like /etc/hosts

@@ -113,8 +113,9 @@ func (c *checker) uninjected(ctx context.Context, pods []corev1.Pod) error {
 // maxNamed is the maximum number of pods that an error names.
 const maxNamed = 10
 
-// each calls problem for each pod. It returns an error that lists at most maxNamed pods with a
-// problem, each with the text that problem returned. It returns nil if all texts are empty.
+// each returns an error that lists at most maxNamed pods with a problem, and the problem of each.
+// The argument problem is a function that describes the problem of a pod, or returns "" for none.
+// each returns nil if all pods are without a problem.
 func each(pods []corev1.Pod, problem func(*corev1.Pod) string) error {
 	var all []string
 	for i := range pods {

@@ -72,12 +72,11 @@ func IsNot(name, reason, message string) Condition {
 	return Condition{Type: name, Status: "False", Reason: reason, Message: message}
 }
 
-// Merge returns the status of the object u after a controller has written s, or nil if the
-// status does not change. The argument controller is the name of this controller. The result
-// keeps the parents in u that belong to other controllers. It keeps the conditions in u that s
-// does not set, except PartiallyInvalid. A condition with an unchanged status keeps its
-// transition time. For any other condition, the transition time is now, in the format of RFC
-// 3339.
+// Merge returns the status of the object u after the given controller has written s, or nil if
+// the status does not change. The result keeps the parents in u that belong to other controllers.
+// It keeps the conditions in u that s does not set. Only PartiallyInvalid is then removed,
+// because it was about earlier rules. A condition with an unchanged status keeps its transition
+// time. A new or changed condition gets the time now, in the format of RFC 3339.
 func (s *Status) Merge(u *unstructured.Unstructured, controller, now string) (map[string]any, error) {
 	current, _, err := unstructured.NestedMap(u.Object, "status")
 	if err != nil {

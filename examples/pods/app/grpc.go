@@ -203,8 +203,9 @@ func duplex(ctx context.Context, c grpc_testing.TestServiceClient, marker string
 	return answer, nil
 }
 
-// checkResponse checks that p, the payload of a response, contains the marker. It returns the
-// line to print: shape, which is the kind of the call, and the name of the pod in p.
+// checkResponse returns the line to print for a call: its kind (the argument shape) and the name
+// of the pod in p. It returns an error unless the marker follows the name in p, the payload of a
+// response.
 func checkResponse(shape, marker string, p *grpc_testing.Payload) (string, error) {
 	pod, rest, _ := strings.Cut(string(p.GetBody()), " ")
 	if rest != marker {
