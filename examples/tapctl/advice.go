@@ -44,9 +44,9 @@ func advise(err error) error {
 	return &advised{why, &short{named(err, reason(st.Message())), err}}
 }
 
-// named returns message with the name of a process and ": " before it. err is the error of this
-// process, and its text begins with the name and ": ". If err does not contain ": ", the result
-// is message without a name.
+// named returns message with the name of a process and ": " before it. It takes the name from the
+// text of err, the error of the process, which begins with the name and ": ". If err does not
+// contain ": ", the result is message without a name.
 func named(err error, message string) string {
 	if name, _, ok := strings.Cut(err.Error(), ": "); ok {
 		return name + ": " + message
@@ -76,8 +76,8 @@ func reason(message string) string {
 	return text.Clean(strings.TrimPrefix(message, "tap: "))
 }
 
-// adviceIdentity returns advice for the case that the tap does not let this client watch.
-// The argument message is the error message of the server.
+// adviceIdentity returns advice for the case that the tap does not let this client watch. The
+// advice depends on the reason in message, the error message of the server.
 func adviceIdentity(message string) string {
 	switch {
 	case strings.Contains(message, "may not watch"), strings.Contains(message, "Unauthorized peer"):

@@ -73,7 +73,7 @@ func mayIdentify(ctx context.Context, p *pods, meshed []cluster.Pod) finding {
 	return f
 }
 
-// allowed returns a finding about the given rights of the user. The text of the finding is the
+// allowed checks whether the user has the given rights, and returns a finding with the text in the
 // argument what. If the user lacks rights, the finding has an error that lists them.
 func allowed(ctx context.Context, p *pods, what string, rights []cluster.Right) finding {
 	f := finding{what: what}

@@ -13,8 +13,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// endpoint is one endpoint of a balancer. The data come from the description of the layers
-// of the process.
+// endpoint is one endpoint of a balancer. The data come from the tree of nodes with which the
+// process describes its layers.
 type endpoint struct {
 	From   string            `json:"from"` // name of the process
 	Target string            `json:"target"`

@@ -100,7 +100,7 @@ func (p *pods) Close() {
 	p.Cluster.Close()
 }
 
-// identify returns the client identity that the tap of one, a pod, accepts. If the identity
+// identify returns the client identity that the tap of the given pod accepts. If the identity
 // cannot be obtained, identify prints a warning once and returns nil.
 func (p *pods) identify(ctx context.Context, one cluster.Pod) *cluster.Identity {
 	p.mu.Lock()

@@ -160,8 +160,8 @@ func spent(ctx context.Context, began time.Time, given time.Duration) time.Durat
 	return time.Since(began).Round(100 * time.Millisecond)
 }
 
-// noRequest prints that no request matched in the time waited, and that tapctl check may
-// find the reason.
+// noRequest prints that no request matched, and that tapctl check may find the reason. The argument
+// waited is the duration that it prints.
 func noRequest(on terminal, waited time.Duration) {
 	fmt.Fprintf(on.err, "tapctl: no such request in %v; tapctl check may find the reason\n", waited)
 }

@@ -140,8 +140,8 @@ const tick = 100 * time.Millisecond
 // errNoProxy is the error of a pod that cannot be watched.
 var errNoProxy = errors.New("the pod has no proxy: inject it")
 
-// members has the pods that [each] follows at present. For each pod, a goroutine sends the
-// items of the pod to the field items.
+// members has the pods that [each] follows at present. For each pod, a goroutine sends the items of
+// the pod to the channel items.
 type members[T any] struct {
 	*Source
 
@@ -215,7 +215,7 @@ func (m *members[T]) send(ctx context.Context, i item[T]) bool {
 	}
 }
 
-// watch sends the pods of the resources to the field items after each change. It also sends an
+// watch sends the pods of the resources to the channel items after each change. It also sends an
 // error for each pod without a proxy, and the errors of the API server.
 func (m *members[T]) watch(ctx context.Context) {
 	for pods, err := range m.Cluster.Watch(ctx, m.Resources) {

@@ -134,8 +134,8 @@ func often(ctx context.Context, maximum time.Duration) time.Duration {
 	return maximum
 }
 
-// printed prints the table to out once per c.Every. It updates the rows more often, so that
-// each printed table is recent.
+// printed prints the table to out once per c.Every, and returns the last rows. It updates the rows
+// more often than it prints them, so that each printed table is recent.
 func printed(ctx context.Context, out io.Writer, c Config) ([]*tappb.Row, error) {
 	every := cmp.Or(c.Every, Interval)
 	next := time.Now().Add(every)

@@ -17,10 +17,9 @@ type rowOf struct {
 	anySource bool // the row is a sum over sources
 }
 
-// A process has a maximum number of rows, see tap.Registry.Top. At the maximum, it adds one
-// more row, with the path or route otherRows, for all other requests. defaultRoute is the
-// route in the row of requests without a route. maxName is the maximum length in bytes of a
-// text in a row.
+// otherRows is the path or route of the row for all requests without another row, which a process
+// adds at its maximum number of rows (see tap.Registry.Top). defaultRoute is the route in the row
+// of requests without a route. maxName is the maximum length in bytes of a text in a row.
 const (
 	otherRows    = "(other)"
 	defaultRoute = "[DEFAULT]"
