@@ -133,8 +133,8 @@ func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, e
 }
 
 // learn passes the outcome of a request to l.gate, which computes the limit. For a success it
-// passes the latency. If the request overloaded inner (see [AdaptiveLimit]), it passes a drop.
-// Other outcomes are ignored. The argument began is the time from l.born to the start of the
+// passes the latency. If the request overloaded inner (see [AdaptiveLimit]), it calls the method
+// drop. Other outcomes are ignored. The argument began is the time from l.born to the start of the
 // request.
 func (l *adaptiveLimit[Req, Rsp]) learn(ctx context.Context, began time.Duration, out Outcome[Rsp]) {
 	var ended bool

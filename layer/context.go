@@ -8,9 +8,10 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// PickInfo has the values of a context for the choice of an endpoint, such as the endpoints to
-// avoid, and for its records. Balancers and other layers read them. All are in one context value,
-// so that reading them costs one look-up.
+// PickInfo has the values of a context that concern the choice of an endpoint, such as the
+// endpoints to avoid. It also has the receivers of records about the choice and the request.
+// Balancers and other layers read them. All are in one context value, so that reading them costs
+// one look-up.
 type PickInfo struct {
 	Attempts     *Attempts    // endpoints to which the request was sent; nil if it is sent at most once
 	Explanation  *Explanation // receives the reasons of the choice; nil if they are not recorded
