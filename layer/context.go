@@ -163,8 +163,8 @@ type attemptsContext struct {
 	hints PickInfo
 }
 
-// follow makes c a child of ctx, the context with which the layer was called. If ctx has no
-// Attempts, c provides its field tries as the Attempts.
+// follow makes c a child of ctx, the context with which the layer was called. If ctx has Attempts,
+// c has the same ones. Otherwise c has the Attempts in its field tries.
 func (c *attemptsContext) follow(ctx context.Context) {
 	c.Context, c.hints = ctx, PickInfoFromContext(ctx)
 	if c.hints.Attempts == nil {

@@ -93,9 +93,9 @@ func (s *failover[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return rsp, err
 }
 
-// callFallback sends req to fallback after primary has rejected it with the error in the argument
-// rejection. It does so if primary has been unready for the time s.after, or if that error matches
-// ErrClosed. Otherwise, or if ctx has ended, it returns the error.
+// callFallback sends req to fallback, because primary has rejected it with the error in the
+// argument rejection. It returns this error instead if ctx has ended. It also does so if primary
+// has been unready for less than the time s.after, unless the error matches ErrClosed.
 func (s *failover[Req, Rsp]) callFallback(ctx context.Context, req Req, rejection error) (Rsp, error) {
 	var zero Rsp
 	if ctx.Err() != nil {
@@ -123,8 +123,8 @@ func (s *failover[Req, Rsp]) callFallback(ctx context.Context, req Req, rejectio
 // 0 in the field since means that primary is ready.
 func (s *failover[Req, Rsp]) now() int64 { return int64(time.Since(s.begin)) + 1 }
 
-// unready records that primary is not ready now. It returns the time after which requests
-// may go to fallback. The result is 0 or negative if they may go there now.
+// unready records that primary is not ready now. It returns the time to wait until requests may go
+// to fallback. The result is 0 or negative if they may go there now.
 func (s *failover[Req, Rsp]) unready() time.Duration {
 	now := s.now()
 	s.since.CompareAndSwap(0, now)

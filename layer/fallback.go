@@ -20,7 +20,8 @@ type FallbackPolicy[Req, Rsp any] struct {
 	FallbackIf func(c Class, o Outcome[Rsp]) bool
 }
 
-// Fallback returns a substitute if inner fails or rejects a request.
+// Fallback returns the result of p.Handle, such as a cached response, in place of a failure or
+// rejection by inner.
 //
 // Admission: every request is admitted. Ready is forwarded to inner.
 //

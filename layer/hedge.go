@@ -195,10 +195,9 @@ func (h *hedge[Req, Rsp]) classifyHeaders(ctx context.Context, rsp Rsp, err erro
 	return h.classOf(ctx, Outcome[Rsp]{Response: rsp, Err: err, Ended: err == nil && h.whole})
 }
 
-// record updates the quantile and the budget after a first attempt has returned. The argument err
-// is its error, or nil. If the argument sample is true, record adds the latency to the quantile. It
-// also deposits into the budget, unless the attempt was rejected, or a [Retry] above deposits into
-// the same budget.
+// record adds the latency of a first attempt to the quantile, if the argument sample is true and
+// the delay is not fixed. It also deposits into the budget, with two exceptions: err, the error of
+// the attempt, is a rejection, or a [Retry] above deposits into the same budget.
 func (h *hedge[Req, Rsp]) record(ctx context.Context, start time.Duration, sample bool, err error) {
 	if sample && !h.policy.fixed() {
 		now := h.now()
@@ -320,8 +319,9 @@ func (r *hedgeRace[Req, Rsp]) finish(a *hedgeAttempt[Req, Rsp]) (Rsp, error) {
 	return rsp, nil
 }
 
-// discard releases an attempt that has returned but has not won. If the attempt has failed,
-// discard also closes its request body, because the failure may precede the read of the body.
+// discard cancels the context of an attempt that has returned but has not won, and discards its
+// response. If the attempt has failed, discard also closes its request body, because the failure
+// may precede the read of the body.
 func (r *hedgeRace[Req, Rsp]) discard(a *hedgeAttempt[Req, Rsp]) {
 	defer a.End(nil)
 	if a.err != nil && r.replay != nil {

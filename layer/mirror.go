@@ -154,9 +154,9 @@ type mirrorShared[Req, Rsp any] struct {
 	last                                      atomic.Pointer[string] // the last error, or nil
 }
 
-// fork returns the request to send to inner in place of req. It arranges that c.bodyRead is
-// called when the request body was read. If the Editor panics, fork recovers the panic and
-// returns false. The caller must then send req itself.
+// fork returns the request that is sent to inner instead of req, so that the Editor can store the
+// body while inner reads it. At the end of the body, the Editor calls c.bodyRead. If the Editor
+// panics, fork recovers the panic and returns false. The caller must then send req itself.
 func (m *mirrorShared[Req, Rsp]) fork(req Req, c *mirrored[Req, Rsp]) (forked Req, ok bool) {
 	defer func() {
 		if !ok {

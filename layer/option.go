@@ -78,8 +78,8 @@ func checkPolicy(p interface{ Validate() error }) {
 	}
 }
 
-// checkAtLeast panics if n is below the argument least or is NaN. The message of the panic contains
-// the argument name, which is the name of the checked argument.
+// checkAtLeast panics if n, the value of the argument with the given name, is below least or is
+// NaN. The message of the panic has the name, n and least.
 func checkAtLeast[N int | int64 | float64 | time.Duration](name string, n, least N) {
 	if n >= least {
 		return

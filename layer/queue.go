@@ -154,8 +154,8 @@ func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 //
 // The result late is true in two cases: w has waited for maxWait, or inner was not ready for
 // maxWait while requests waited. The caller then sends the request once more, to get a rejection
-// with the current reason. The other waiting requests need no timer, because they arrived after the
-// request at the front and time out later.
+// with the current reason. Only the request at the front needs a timer, because the others arrived
+// later and time out later.
 func (q *queue[Req, Rsp]) awaitReady(ctx context.Context, w *waiter) (late bool, err error) {
 	defer q.waiters.leave(w)
 	select {
@@ -186,9 +186,10 @@ func (q *queue[Req, Rsp]) awaitReady(ctx context.Context, w *waiter) (late bool,
 	return false, err
 }
 
-// timeout returns the error of the request w after awaitReady returned true for late. The argument
-// cause is the rejection by inner. If inner was not ready for maxWait, timeout starts fail-fast.
-// Then each other waiting request times out when it gets to the front of the queue.
+// timeout returns the error of the request w when awaitReady has reported, by the result late, that
+// its time is over. The argument cause is the rejection by inner. If inner was not ready for
+// maxWait, timeout starts fail-fast. Then each other waiting request times out when it gets to the
+// front of the queue.
 func (q *queue[Req, Rsp]) timeout(w *waiter, cause error) error {
 	if time.Since(q.waiters.unreadySince()) >= q.maxWait {
 		q.waiters.setRejection(cause)
@@ -315,8 +316,9 @@ func (l *waiters) leave(w *waiter) {
 	l.update()
 }
 
-// update must be called with mu held after each change of the list. If the list has no
-// head, update makes the first waiter the head. It also publishes the length of the list.
+// update makes the first waiter the head if the list has no head. It also stores the length of the
+// list in the field length, and updates the gauge. It must be called with mu held after each change
+// of the list.
 func (l *waiters) update() {
 	n := int64(l.list.Len())
 	old := l.length.Swap(n)

@@ -101,8 +101,9 @@ func (r *reconnect[Req, Rsp]) Ready(ctx context.Context) error {
 	}
 }
 
-// wait starts the function connect if necessary. It returns nil when a connection exists, when
-// connect has returned, or when r.ctx has ended. If ctx ends first, it returns a rejection.
+// wait starts the function connect if necessary, and waits until a connection exists, connect has
+// returned, or r.ctx has ended. It then returns nil, and the caller checks the state again. If ctx
+// ends first, it returns a rejection.
 func (r *reconnect[Req, Rsp]) wait(ctx context.Context) error {
 	before := r.ensure()
 	// connect may not observe r.ctx.

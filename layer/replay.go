@@ -42,13 +42,13 @@ var (
 	errReplayBroken = errors.New("reading the request body panicked")
 )
 
-// ReplayBody returns a BodyReplay with the argument body as its source. ReplayBody itself does not
-// read the source. If get is not nil, each further attempt sends a body that get returns. Otherwise
-// the BodyReplay stores up to limit bytes. If limit is 0 or less, the body can be sent again until
-// its first byte was read.
+// ReplayBody returns a BodyReplay with the argument body as its source, which it does not read yet.
+// If the function get is not nil, it returns another copy of the body for each attempt after the
+// first. If get is nil, the BodyReplay stores up to limit bytes of the source. If limit is then 0
+// or less, the body can be sent again until its first byte was read.
 //
-// If get is not nil, the first attempt gets the source itself and closes it. Otherwise the source
-// is closed once, when End was called and no reader is open. An attempt that is rejected does not
+// If get is not nil, the first attempt gets the source itself and closes it. If get is nil, the
+// source is closed when End was called and all readers are closed. A rejected attempt does not
 // close its reader. If the last attempt is rejected, the source therefore stays open until the
 // caller closes it.
 func ReplayBody(body io.ReadCloser, get func() (io.ReadCloser, error), limit int64) *BodyReplay {

@@ -251,11 +251,11 @@ func (s *retrying[Req, Rsp]) run(got attemptResult[Rsp], rsp *Rsp, err *error) {
 	}
 }
 
-// decide determines whether another attempt follows. The argument got is the result of the last
-// attempt. If another attempt follows, again is true, the next request is prepared, and pause is
-// the time to wait before it is sent. Otherwise again is false, and why is the reason. The reason
-// is noSkip if RetryIf excludes got, if got is a rejection that is returned at once (see [Retry]),
-// or if the context has ended.
+// decide determines whether another attempt follows the attempt with the result got. If the result
+// again is true, the next request is prepared, and the result pause is the time to wait before it
+// is sent. If again is false, the result why is the reason. It is noSkip, which is not counted, if
+// RetryIf excludes got, if got is a rejection that is returned at once (see [Retry]), or if the
+// context has ended.
 func (s *retrying[Req, Rsp]) decide(got attemptResult[Rsp]) (pause time.Duration, why skip, again bool) {
 	final := got.rejected() && (isFinal(got.Err) || errors.Is(got.Err, errShed))
 	if s.ctx.Err() != nil || final || !s.policy.RetryIf(got.Outcome) {

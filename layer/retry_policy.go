@@ -99,9 +99,9 @@ func retryBackoff(b Backoff) Backoff {
 	return b
 }
 
-// bodyLimit returns the largest size of a body that a layer stores. The argument limit is
-// the field of the policy. If it is 0, the result is def, the default. If it is negative,
-// the result is 0. The result fits in an int32.
+// bodyLimit returns the largest size of a body that a layer stores, for the limit that its policy
+// sets. A limit of 0 means the default def, and a negative limit means 0. The result fits in an
+// int32.
 func bodyLimit(limit, def int64) int64 {
 	return min(max(cmp.Or(limit, def), 0), math.MaxInt32)
 }

@@ -82,9 +82,9 @@ var polled = func() context.Context {
 }()
 
 // ReadyWhile calls svc.Ready with a new context that ends when the context ctx or the context life
-// ends, and returns the result. The caller must check afterwards whether life has ended. When life
-// ends, the cause of the new context is [context.Canceled], not the cause of life. Otherwise svc
-// could return a cause that matches [ErrClosed] although svc is not closed.
+// ends, and returns the result. For svc the end of life is a cancellation, so the caller must check
+// afterwards whether life has ended. The new context does not have the cause of life, because an
+// [ErrClosed] in it would mean that svc is closed.
 func ReadyWhile[Req, Rsp any](ctx, life context.Context, svc Service[Req, Rsp]) error {
 	if ctx.Err() != nil {
 		return svc.Ready(ctx)

@@ -9,9 +9,9 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// ShedPolicy configures a [Shed]. Each field is the share of the capacity up to which requests of
-// one priority are admitted. All requests in flight count, whatever their priority. The share of
-// critical requests is 1. A zero field has its default.
+// ShedPolicy configures a [Shed]. Each field is for one priority. Requests of this priority are
+// rejected while the requests in flight, of all priorities, use this share of the capacity.
+// Critical requests may use the whole capacity. A zero field has its default.
 type ShedPolicy struct {
 	Normal float64 // above 0, at most 1; default 0.9
 	Low    float64 // at most Normal; default 0.75, or Normal if that is less

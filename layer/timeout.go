@@ -168,8 +168,8 @@ func (r *timed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// End cancels the context when the response has ended. If the time limit ended the body,
-// End counts the request as expired.
+// End cancels the context when the response has ended. If reading the body failed and the time
+// limit has expired, End counts the request as expired.
 func (r *timed) End(err error) {
 	defer r.requestContext.End(err)
 	if err != nil && !errors.Is(err, ErrBodyClosedEarly) && r.Expired() {
@@ -178,8 +178,9 @@ func (r *timed) End(err error) {
 }
 
 // callWithLimit sends req to the service next with the context in r, and cancels this context when
-// the response has ended. If the argument hidden is true, the time limit ends with the response
-// headers. The caller has then set the limit by InitHidden of [reqctx.Context].
+// the response has ended. If the argument hidden is true, the time limit applies only until the
+// response headers arrive. The caller must then have initialized r by InitHidden of
+// [reqctx.Context].
 func callWithLimit[Req, Rsp any](
 	next Service[Req, Rsp], req Req, r *timed, opts *options[Rsp], bodies bodyAccessor[Rsp], hidden bool,
 ) (rsp Rsp, err error) {
