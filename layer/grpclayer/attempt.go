@@ -70,8 +70,8 @@ func (a *attempt) endPick(err error) {
 }
 
 // explain adds the reason for a failure to err, an error of gRPC. If the last pick was rejected and
-// nothing was sent, it adds that rejection. Otherwise it adds the header, the trailer and the time
-// limit of a layer, as withDetails does.
+// the call was not sent, the reason is that rejection. Otherwise explain returns the result of
+// withDetails, which adds the metadata of the response and the time limit of a layer.
 func (a *attempt) explain(err error, header, trailer metadata.MD) error {
 	if r := a.rejection.Load(); r != nil && !a.sent.Load() {
 		return &callError{err: err, rejection: r.err}

@@ -85,9 +85,9 @@ func endpointsOf(s resolver.State) (found []addressed, invalid []string) {
 	return found, invalid
 }
 
-// targetState returns the resolve.State that the resolver of this package stored in s. If
-// another resolver made s, the result is StateEmpty if n is 0, and otherwise StateExists.
-// The argument n is the number of endpoints in s.
+// targetState returns the resolve.State that the resolver of this package stored in s. If another
+// resolver made s, the result depends on n, the number of endpoints in s. It is StateEmpty if n is
+// 0, and otherwise StateExists.
 func targetState(s resolver.State, n int) resolve.State {
 	if state, ok := s.Attributes.Value(stateKey{}).(resolve.State); ok {
 		return state

@@ -214,7 +214,8 @@ func (t *towerBalancer) connect(p addressed) *member {
 }
 
 // layered returns c wrapped in the layer of [WithEndpointLayer]. If the layer panics or returns
-// nil, layered returns c itself. c then rejects all picks with layer.ErrClosed.
+// nil, layered returns c itself and sets the state of c to removed. In this state c rejects all
+// picks with layer.ErrClosed.
 func (t *towerBalancer) layered(c *conn) layer.Service[balancer.PickInfo, *Pick] {
 	var service layer.Service[balancer.PickInfo, *Pick]
 	err := panics.Contain(func() { service = t.settings.endpoint(c) })

@@ -40,10 +40,10 @@ func (c *Client) DialOptions() []grpc.DialOption {
 // Describe returns the layers of c and their state.
 func (c *Client) Describe() layer.Node { return layer.Describe(c.svc) }
 
-// Unary is a [grpc.UnaryClientInterceptor]. The layers may make several attempts. The
-// caller gets the message, the metadata and the peer of the successful attempt. If every
-// attempt fails, the caller gets the metadata and the peer of the last one. An error has
-// the status code that [Code] returns, and the errors in its chain still match.
+// Unary is a [grpc.UnaryClientInterceptor] that sends each call through the layers, which may make
+// several attempts. The caller gets the message, the metadata and the peer of the successful
+// attempt. If every attempt fails, the caller gets the metadata and the peer of the last one. An
+// error has the status code that [Code] returns, and the errors in its chain still match.
 func (c *Client) Unary(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
@@ -57,9 +57,9 @@ func (c *Client) Unary(
 	return err
 }
 
-// Stream is a [grpc.StreamClientInterceptor]. A slot that a layer takes for a stream is
-// free again when the stream ends (see [Completion]). If the limit of a layer ends the
-// stream, RecvMsg and SendMsg fail with DEADLINE_EXCEEDED and the reason.
+// Stream is a [grpc.StreamClientInterceptor] that opens each stream through the layers. A slot that
+// a layer takes for a stream is free again when the stream ends (see [Completion]). If the limit of
+// a layer ends the stream, RecvMsg and SendMsg fail with DEADLINE_EXCEEDED and the reason.
 //
 // A Retry opens a stream again if opening it failed. It repeats an open stream only if the stream
 // has one request and many responses, and fails before its header arrives. As for a unary call, the
@@ -435,10 +435,10 @@ func (u *clientUnary) begin() bool {
 	return !u.ended
 }
 
-// deliver returns the error for the caller. The arguments rsp and err are the result of the
-// layers. It first waits for all concurrent attempts, because they may use the messages of
-// the caller. Then it copies the message of rsp into the caller's message, unless both are
-// the same message.
+// deliver ends the call with rsp and err, the result of the layers, and returns the error for the
+// caller. It first waits for all concurrent attempts, because they may use the messages of the
+// caller. If err is nil, it then copies the message of rsp into the message of the caller, unless
+// both are the same.
 func (u *clientUnary) deliver(rsp *Reply, err error) error {
 	u.mu.Lock()
 	u.ended = true

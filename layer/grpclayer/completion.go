@@ -150,7 +150,7 @@ func (s *stream) Header() (metadata.MD, error) {
 	return md, err
 }
 
-// begin notifies the observers that [Accessor.OnDeferredResponse] has added, after the header has
+// begin notifies the observers of [Accessor.OnDeferredResponse] when the header of the response has
 // arrived. Only the first call does so. After the end of the stream, begin does nothing.
 func (s *stream) begin() {
 	if s.started.Load() {
@@ -179,8 +179,9 @@ func (s *stream) SendMsg(m any) error {
 	return err
 }
 
-// release ends the stream and its pick if *returned is false. The methods that call gRPC defer it.
-// If gRPC panics, *returned stays false, and gRPC leaves both open.
+// release ends the stream and its pick after a panic of gRPC, which leaves them open. The methods
+// that call gRPC defer release, and set *returned to true after gRPC has returned. If *returned is
+// true, release does nothing.
 func (s *stream) release(returned *bool) {
 	if *returned {
 		return

@@ -132,9 +132,9 @@ func (c *conn) Describe() layer.Node {
 	return n
 }
 
-// opaque has the text of another error but does not match it. Two cases need this: a
-// timeout while connecting must not match the caller's deadline, and the status of another
-// call must not become the status of a pick.
+// opaque has the text of another error, but errors.Is and errors.As do not find that error in it.
+// Otherwise a timeout while connecting would look like the end of the caller's deadline. Also, a
+// status of another call in the error would become the status of this call.
 type opaque struct{ error }
 
 func withoutChain(err error) error {

@@ -295,10 +295,10 @@ func streamOnLink(
 	return s, err
 }
 
-// rejectIfLost handles err, the error of a call. If the connection is lost and nothing was sent, it
-// records in the attempt of the call that the call was rejected. A controlLink connects only once,
-// so a connection in any other state than Ready is lost. In the state Ready, err has another cause,
-// such as missing credentials.
+// rejectIfLost records in the attempt of a call that the call was rejected. It does so if err, the
+// error of the call, is UNAVAILABLE, nothing was sent, and the connection is lost. Any state except
+// Ready means that it is lost, because a controlLink connects only once. In the state Ready, err
+// has another cause, such as missing credentials.
 func (l *controlLink) rejectIfLost(ctx context.Context, err error) {
 	if a := attemptOf(ctx); a != nil && status.Code(err) == codes.Unavailable && !a.sent.Load() &&
 		l.cc.GetState() != connectivity.Ready {

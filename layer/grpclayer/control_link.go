@@ -86,9 +86,9 @@ func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, e
 	return layer.Drain[*Call](d, layer.WithCompletion(Completion), layer.WithTarget[*Reply](addr))(l), nil
 }
 
-// awaitReady calls Connect of the gRPC connection and waits until the connection is established. It
-// returns an error if connecting fails or the context limit ends. If the state is Idle after
-// Connect, the connection was established and then lost. In this case awaitReady returns errLost.
+// awaitReady starts to connect and waits until the connection is established. It returns an error
+// if connecting fails, or if the context in the argument limit ends. It returns errLost if the
+// connection is Idle, because the connection was then established and lost again.
 func (l *controlLink) awaitReady(limit context.Context) error {
 	l.cc.Connect()
 	for {

@@ -42,7 +42,8 @@ func (b *balancers) remove(t *towerBalancer) {
 }
 
 // only returns the balancer in b if b has exactly one, and all calls were made through the same
-// ClientConn. Otherwise it returns nil, because the next call may use a ClientConn that is idle.
+// ClientConn. Otherwise it returns nil, because the next call may use another balancer or need a
+// new one.
 func (b *balancers) only() *towerBalancer {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -39,9 +39,9 @@ func (s *Server) ServerOptions() []grpc.ServerOption {
 // Describe returns the layers of s and their state.
 func (s *Server) Describe() layer.Node { return layer.Describe(s.svc) }
 
-// Unary is a [grpc.UnaryServerInterceptor]. The client gets the text of an error, with the
-// status code of [Code]. If the error has a RetryAfter, the client gets it in the trailer
-// field grpc-retry-pushback-ms.
+// Unary is a [grpc.UnaryServerInterceptor] that runs the handler below the layers. If the call
+// fails, the client gets the text of the error, with the status code of [Code]. If the error has a
+// RetryAfter, the client gets it in the trailer field grpc-retry-pushback-ms.
 func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	u := &serverUnary{handler: handler}
 	u.Call = Call{Method: info.FullMethod, Message: req, incoming: true, ctx: ctx, rpc: u}
@@ -58,9 +58,9 @@ func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	return rsp.Message, nil
 }
 
-// Stream is a [grpc.StreamServerInterceptor]. For the layers a stream ends when its handler
-// returns. Do not use a Retry or Hedge here, because a handler must not be called twice for
-// one stream.
+// Stream is a [grpc.StreamServerInterceptor] that runs the handler of a stream below the layers.
+// For the layers the stream ends when the handler returns. Do not use a Retry or Hedge here,
+// because a handler must not be called twice for one stream.
 //
 // If a time limit of a layer ends the handler's context, the client gets the status at
 // once. After that, RecvMsg and SendMsg of the handler fail with the status.
@@ -161,9 +161,9 @@ type statusWriter interface {
 // ended the stream.
 var handlerReturned = status.New(codes.OK, "") //nolint:gochecknoglobals // never modified
 
-// limit returns ss with ctx, the context of the layers, in place of its own context. It finds out
-// whether a layer has set a time limit by comparing the Done channels of both contexts. If a layer
-// has set one, the stream also ends when ctx ends.
+// limit returns ss with ctx, the context of the layers, in place of its own context. If a layer has
+// set a time limit, the stream also ends when ctx ends. limit recognizes this case by the Done
+// channels of the two contexts, which then differ.
 func limit(ctx context.Context, ss grpc.ServerStream) *limitedStream {
 	l := &limitedStream{ServerStream: ss, ctx: ctx}
 	wire, ok := grpc.ServerTransportStreamFromContext(ctx).(statusWriter)
@@ -243,9 +243,9 @@ func (l *limitedStream) open() error {
 	return nil
 }
 
-// orStatus returns the error for the handler after a method of gRPC returned err. If err is an
-// error other than io.EOF and a layer has ended the stream, this is the status that the client got.
-// Otherwise it is err.
+// orStatus returns the error for the handler after a method of gRPC returned err. If a layer has
+// ended the stream, and err is an error other than io.EOF, orStatus returns the status that the
+// client got. Otherwise it returns err.
 func (l *limitedStream) orStatus(err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return err

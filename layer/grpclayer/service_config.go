@@ -28,9 +28,9 @@ func WithServiceConfig(config string) Option {
 	return func(s *settings) { s.config = config }
 }
 
-// serviceConfig returns the service config for gRPC, in JSON. The argument given is the config of
-// [WithServiceConfig]. The result has its fields, but selects the balancer with the name in the
-// argument balancer. An invalid config is returned unchanged, because gRPC reports the error.
+// serviceConfig returns a service config for gRPC, in JSON, that selects the balancer with the name
+// balancer. The other fields are those of the argument given, the config of [WithServiceConfig]. An
+// invalid config is returned unchanged, because gRPC reports the error.
 func serviceConfig(given, balancer string) string {
 	fields := make(map[string]json.RawMessage)
 	if given != "" && json.Unmarshal([]byte(given), &fields) != nil {

@@ -152,8 +152,8 @@ func (f fields) All() iter.Seq2[string, string] {
 // the argument read. Each Read of the body calls this function with the received bytes p and the
 // offset of p in the body, before it returns. The function must not keep p. The bodies that GetBody
 // of the copy returns do the same, from offset 0. A request without a body is returned unchanged.
-// net/http sends the headers of the copy before the first bytes of its body. Without the tee, it
-// sends both together for in-memory bodies of certain types, such as bytes.Reader.
+// net/http sends the headers of the copy separately, even for an in-memory body such as
+// bytes.Reader, because the copy hides the type of the body.
 func (Accessor) TeeRequestBody(r *http.Request, read func(at int64, p []byte)) *http.Request {
 	if !hasBody(r) {
 		return r

@@ -146,12 +146,12 @@ func replyText(rsp *http.Response, text string) {
 	}
 }
 
-// TeeRequest is part of [layer.Editor]. It returns a request to send in place of req. When the body
-// of that request has been read to its end, the function in the argument whole receives a copy of
-// the request. Without a body, TeeRequest calls the function at once. The copy has the headers,
-// trailers, Host and body of req, but not Expect and Connection: close. CONNECT and upgrade
-// requests, and bodies longer than limit bytes, are not copied. For them, the function receives nil
-// and false. A body that a retry reads from GetBody is not copied either.
+// TeeRequest returns a request to send instead of req. The function whole receives a copy of this
+// request when its body has been read to the end, or at once without a body. The copy has the
+// headers, trailers, Host and body of req, but not Expect and Connection: close. For CONNECT,
+// upgrades, bodies longer than limit bytes, and bodies that fail or are closed early, whole
+// receives nil and false. A body that a retry reads from GetBody is not copied. TeeRequest is part
+// of [layer.Editor].
 func (Editor) TeeRequest(req *http.Request, limit int64, whole func(copied *http.Request, ok bool)) *http.Request {
 	empty := !hasBody(req)
 	if isTunnel(req) || !empty && (limit <= 0 || req.ContentLength > limit) {

@@ -105,10 +105,9 @@ func (e *Endpoint) callH1(ctx context.Context, req *http.Request) (*http.Respons
 	return rsp, err
 }
 
-// byH2 reports whether req is sent over HTTP/2. For a CONNECT or an upgrade, the result is false.
-// For other requests it is the result of wantsH2. byH2 stores the result in e.lastH2 and e.used, so
-// that Ready later connects by the protocols in use. It stores nothing if the result is false only
-// because req is a CONNECT or an upgrade.
+// byH2 reports whether req is sent over HTTP/2: the result of wantsH2, but false for a CONNECT or
+// an upgrade. byH2 stores the result in e.lastH2 and e.used, so that Ready later connects by the
+// protocols in use. It stores nothing if wantsH2 returns true for a CONNECT or an upgrade.
 func (e *Endpoint) byH2(req *http.Request) bool {
 	h2 := e.wantsH2(req)
 	if h2 && (req.Method == http.MethodConnect || len(req.Header["Upgrade"]) > 0) {

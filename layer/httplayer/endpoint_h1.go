@@ -174,8 +174,8 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 }
 
 // probe makes a connection in the background, without a request, and adds it to the idle
-// connections. The argument mine is a permission to connect, which the link of the Endpoint
-// returned. The link records whether connecting succeeded.
+// connections. The argument mine is the permission to connect that link.claim returned. The link,
+// which records whether the address can be reached, gets the result.
 func (p *pool) probe(mine attempt) {
 	if p.reserve() != nil {
 		p.endpoint.link.release(mine)

@@ -108,15 +108,15 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 	}
 }
 
-// probe makes a connection in the background, without a request. The argument mine is a permission
-// to connect, which the link of the Endpoint returned. The link records whether connecting
-// succeeded.
+// probe makes a connection in the background, without a request. The argument mine is the
+// permission to connect that link.claim returned. The link, which records whether the address can
+// be reached, gets the result.
 func (s *single) probe(mine attempt) { s.connectOnce(mine) }
 
 // connectOnce makes a connection on a new goroutine and sends it to the returned channel. If
 // another call is already making a connection, the channel receives that connection. The argument
-// mine is a permission to connect. If connectOnce does not use it, it releases it, so that others
-// can connect.
+// mine is the permission to connect, or 0 if none is needed. A permission that was not used is
+// released, so that others can connect.
 func (s *single) connectOnce(mine attempt) <-chan singleflight.Result {
 	made := s.flight.DoChan("", func() (any, error) { return s.make(mine) })
 	if mine == 0 {
@@ -274,8 +274,8 @@ func (s *single) usage() (conns, idle, inFlight int) {
 	return len(s.open), idle, inFlight
 }
 
-// age is the time limit of a connection. After the time end the connection is too old, and
-// is replaced. The zero value has no limit.
+// age is the time limit of a connection. After the time in the field end, the connection is too old
+// and is replaced. The zero value has no limit.
 type age struct{ end time.Time }
 
 // ageJitter is the fraction by which the age limit of a connection varies at random, as for

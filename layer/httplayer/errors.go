@@ -96,9 +96,9 @@ func isBadGateway(err error) bool {
 	return isPeer(err) || errors.As(err, &reset) || errors.As(err, &identity)
 }
 
-// peerCode returns the gRPC code for a failure of the endpoint. For a stream reset, this is the
-// result of resetCode, unless an HTTP/1 request that was sent over HTTP/2 was reset. In this case,
-// and for any other failure, the code is UNAVAILABLE.
+// peerCode returns the gRPC code for a failure of the endpoint: the result of resetCode for a
+// stream reset, and otherwise UNAVAILABLE. The code is also UNAVAILABLE for a reset of an HTTP/1
+// request that was sent over HTTP/2.
 func peerCode(err error) uint32 {
 	if _, downgraded := errors.AsType[*downgradedError](err); downgraded {
 		return grpcUnavailable

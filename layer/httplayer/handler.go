@@ -125,8 +125,8 @@ func (h *handler) serve(r *http.Request, resets bool) (*http.Response, error) {
 // setConnection prepares the connection headers of rsp for the client. If rsp has the header
 // Connection and is not a 101 response, it removes the hop-by-hop headers. For an HTTP/1 client, it
 // adds Connection: close in two cases. The first is a rejected CONNECT, because the client may have
-// sent bytes for the tunnel. The second is a response in which a layer has set the header that the
-// constant closesClient names.
+// sent bytes for the tunnel. The second is a response that a layer has marked with the header
+// closesClient. The mark is always removed.
 func setConnection(r *http.Request, rsp *http.Response) {
 	_, closes := rsp.Header[closesClient] //nolint:staticcheck // not canonical on purpose
 	delete(rsp.Header, closesClient)

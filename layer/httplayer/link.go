@@ -27,10 +27,10 @@ type link struct {
 	err      error     // error of the last attempt; nil after a success
 }
 
-// attempt is a permission to connect to an address while the link is down. Another attempt
-// is allowed only after the end of this one or after its maximum duration. The goroutine
-// that has the attempt must call report or release at its end. The attempt 0 means that connecting needs no permission, because the
-// link is not down.
+// attempt is the permission for one attempt to connect, which is needed while the link is down.
+// Another attempt is allowed only after the end of this one or after its maximum duration. The
+// goroutine with the permission must call report after connecting, or release without connecting.
+// In these calls, 0 means that no permission was needed, because the link was not down.
 type attempt uint64
 
 type linkState int
@@ -81,9 +81,9 @@ func (l *link) allow(now time.Time) attempt {
 	return l.allowed
 }
 
-// release gives back the permission to connect in the argument mine, which was not used. Another
-// attempt is then allowed after the backoff of the last failure. If mine is 0 or this attempt has
-// ended, release does nothing.
+// release ends the permission to connect in the argument mine, if it was not used. Another attempt
+// is then allowed after the backoff of the last failure. If mine is 0 or this attempt has ended,
+// release does nothing.
 func (l *link) release(mine attempt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,9 +95,9 @@ func (l *link) release(mine attempt) {
 }
 
 // report records the result err of an attempt to connect. A success sets the link to up. A failure
-// sets it to down and starts a backoff. While the link is down, report ignores the failure of an
-// attempt that was allowed before the link went down. The failure of a later attempt increases the
-// backoff.
+// sets it to down and starts a backoff. Failures of attempts that were allowed before the link went
+// down are then ignored, because simultaneous failures count once. The failure of a later attempt
+// increases the backoff.
 func (l *link) report(mine attempt, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
