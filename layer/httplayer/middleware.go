@@ -137,8 +137,8 @@ func (h handled) Call(ctx context.Context, r *http.Request) (*http.Response, err
 	return x.response(), nil
 }
 
-// handBack copies MultipartForm and Pattern, if they are set, to the request received of the
-// server. The argument own is the copy of this request that the handler received. Without the
+// handBack copies MultipartForm and Pattern, if they are set, from own to received. The argument
+// received is the request of the server, and own is the copy that the handler has used. Without the
 // copied form, net/http would not remove the temporary files of the form.
 func handBack(received, own *http.Request) {
 	if own.MultipartForm != nil {
