@@ -75,8 +75,8 @@ func (s *drained[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 	return callUntil(ctx, s.Service, req, &s.options, s)
 }
 
-// Data does nothing. The service has the methods of an [Observer] and observes each response
-// itself, because a separate Observer would be an allocation.
+// Data does nothing, because the layer needs only the end of a response. Data is part of
+// [Observer], which the service itself implements to save an allocation.
 func (s *drained[Req, Rsp]) Data(int) {}
 
 func (s *drained[Req, Rsp]) End(error) { s.by.leave() }

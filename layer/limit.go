@@ -72,8 +72,8 @@ func (l *limit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error
 
 func (l *limit[Req, Rsp]) hasRoom() bool { return l.inFlight.Load() < l.max }
 
-// Data does nothing. The service has the methods of an [Observer] and observes each response
-// itself, because a separate Observer would be an allocation.
+// Data does nothing, because the layer needs only the end of a response. Data is part of
+// [Observer], which the service itself implements to save an allocation.
 func (l *limit[Req, Rsp]) Data(int) {}
 
 func (l *limit[Req, Rsp]) End(error) {

@@ -142,8 +142,8 @@ func (s *shed[Req, Rsp]) enter(rank int) bool {
 	return acquire(&s.inFlight, max(int64(float64(s.capacity())*s.shares[rank]), 1))
 }
 
-// Data does nothing. The service has the methods of an [Observer] and observes each response
-// itself, because a separate Observer would be an allocation.
+// Data does nothing, because the layer needs only the end of a response. Data is part of
+// [Observer], which the service itself implements to save an allocation.
 func (s *shed[Req, Rsp]) Data(int) {}
 
 func (s *shed[Req, Rsp]) End(error) { s.inFlight.Add(-1) }

@@ -42,10 +42,9 @@ func attemptOf(ctx context.Context) *attempt {
 	return a
 }
 
-// attemptFor returns the attempt of the call that info describes, or nil if the call has
-// none. A call may make another call, for example to get its credentials. The other call
-// inherits the context of the first one, but has another method. attemptFor returns nil
-// for the other call.
+// attemptFor returns the attempt of the call that info describes, or nil if the call has none. A
+// call may make another call with its context, for example to get its credentials. For the other
+// call, attemptFor returns nil, because that call has another method.
 func attemptFor(info balancer.PickInfo) *attempt {
 	if a := attemptOf(info.Ctx); a != nil && a.method == info.FullMethodName {
 		return a
