@@ -33,15 +33,15 @@ func (Replayer) Idempotent(req *http.Request) bool {
 	return key || private
 }
 
-// Replay is part of [layer.Replayer]. It returns a [layer.Replay], which makes a request for each
-// attempt to send req. It returns nil if req has no body, because every attempt can then send req
-// itself. Otherwise the attempts read their body from GetBody, or from a buffer of up to limit
-// bytes if GetBody is nil.
+// Replay returns a [layer.Replay], which makes a request for each attempt to send req. It returns
+// nil if req has no body, because every attempt can then send req itself. Otherwise the attempts
+// read their body from GetBody, or from a buffer of up to limit bytes if GetBody is nil. Replay is
+// part of [layer.Replayer].
 //
-// Some requests are sent only once: CONNECT, an upgrade, and a request with a body and an
-// Expect header. A request without GetBody is also sent only once if its Content-Length is
-// above limit. Each attempt gets a shallow copy without GetBody, so that an [http.Transport]
-// below does not repeat it.
+// Some requests are sent only once: CONNECT, an upgrade, and a request with a body and an Expect
+// header. A request without GetBody is also sent only once if its Content-Length is above limit.
+// Each attempt gets a shallow copy without GetBody, so that an [http.Transport] below does not
+// repeat it.
 func (Replayer) Replay(req *http.Request, limit int64) layer.Replay[*http.Request] {
 	switch {
 	case isTunnel(req):

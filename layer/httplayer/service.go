@@ -22,9 +22,8 @@ type (
 	FaultPolicy    = layer.FaultPolicy[*http.Request]
 )
 
-// NewStack returns an empty stack for the messages of net/http. Its layers use
-// [Completion], [Classify] and [Replayer]. The options opts are applied afterwards and may
-// replace them.
+// NewStack returns an empty stack for the messages of net/http. Its layers use [Completion],
+// [Classify] and [Replayer], unless opts replace them.
 func NewStack(opts ...layer.Option[*http.Response]) layer.Stack[*http.Request, *http.Response] {
 	protocol := []layer.Option[*http.Response]{
 		layer.WithCompletion(Completion), layer.WithClassifier(Classify), layer.WithReplayer[*http.Request, *http.Response](Replayer{}),

@@ -216,9 +216,8 @@ func isOld(req *http.Request) bool {
 	return req.ProtoMajor == 1 && req.ProtoMinor == 0 && req.RequestURI != ""
 }
 
-// appendOptions appends the field Connection of a request, and the fields Upgrade and TE, if
-// req needs them. These two fields are written here, because Connection must list their
-// names.
+// appendOptions appends the field Connection of a request, and the fields Upgrade and TE, if req
+// needs them. All three are written here, because Connection must list the names of the other two.
 func appendOptions(b []byte, req *http.Request) ([]byte, error) {
 	separator := "Connection: "
 	option := func(name string) {
