@@ -98,10 +98,9 @@ func cancelHarmless[Req, Rsp any](e env[Req, Rsp]) {
 	cancelQueued(e, 1)
 }
 
-// cancelQueued fills a queue and cancels the calls in it, except some at the front and
-// the last one. The argument kept is the number of calls at the front that are not
-// canceled. The other calls must be served, and the canceled calls must free their places
-// in the queue.
+// cancelQueued fills a queue and cancels the calls in it, except some at the front and the last
+// one. The argument kept is the number of calls at the front that are not canceled. The calls that
+// are not canceled must be served, and the canceled calls must free their places in the queue.
 func cancelQueued[Req, Rsp any](e env[Req, Rsp], kept int) {
 	r := e.rig()
 	r.inner.Deny()

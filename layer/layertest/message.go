@@ -98,8 +98,8 @@ func changed[T any](got, want, again T) string {
 	})
 }
 
-// firstPart calls the function differs for each part of a message, with the values of the part in
-// all messages. It returns the name of the first part for which differs returns true, or "". The
+// firstPart returns the name of the first part of a message for which the function differs returns
+// true, or "". It calls differs for each part, with the values of the part in all messages. The
 // parts of a pointer to a struct are its exported fields except Body. Any other message is one
 // part.
 func firstPart[T any](messages []T, differs func([]reflect.Value) bool) string {
