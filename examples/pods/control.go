@@ -66,9 +66,9 @@ func (r *running) fileSources(context.Context) (destination, ca []string, err er
 	return []string{"-config", file}, []string{"-tokens", r.tokens()}, err
 }
 
-// kubernetesSources starts an API server with the objects of the cluster. It returns the
-// command-line flags of the controller and the CA. With these flags, both use the API server
-// with the rights of linkerd's service accounts.
+// kubernetesSources starts an API server with the objects of the cluster. The results destination
+// and ca are the command-line flags of the controller and of the CA program. With these flags, both
+// programs use the API server with the rights of linkerd's service accounts.
 func (r *running) kubernetesSources(ctx context.Context) (destination, ca []string, err error) {
 	if err := r.startAPIServer(ctx); err != nil {
 		return nil, nil, err

@@ -80,8 +80,8 @@ func (l lookup) tryNames(
 	return result, nil
 }
 
-// or combines the results f and o of two names that have no endpoints. The combined result
-// is Empty if either name exists, and has the smaller TTL.
+// or combines the results f and o of two names without endpoints. The combined result is Empty if
+// either name exists in DNS, and otherwise DoesNotExist. It has the smaller TTL.
 func (f found) or(o found) found {
 	if o.kind == resolve.Empty {
 		f.kind = resolve.Empty

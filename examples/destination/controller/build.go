@@ -118,8 +118,7 @@ func (r *reader) endpoint(y endpointYAML) Endpoint {
 
 // labels converts a mapping of labels to a map from name to value. A YAML merge key can add the
 // labels of an anchor to the mapping. If both have the same label, the value in the mapping itself
-// applies. It is converted last, because byLine orders the keys by line and an anchor comes before
-// its use.
+// applies, because it is on a later line than the anchor and labels converts the lines in order.
 func (r *reader) labels(m map[text]text) map[string]string {
 	labels := make(map[string]string, len(m))
 	for _, key := range byLine(m) {

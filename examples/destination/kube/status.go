@@ -177,8 +177,8 @@ func (w *statusWriter) changed(o any) {
 	}
 }
 
-// add adds the route o to the routes that run writes next, and wakes run. It ignores an
-// object that is not a route, and a route that could not be decoded.
+// add marks the status of the route o as outdated, and wakes the method run, which writes it. It
+// ignores an object that is not a route, and a route that could not be decoded.
 func (w *statusWriter) add(o any) {
 	r, ok := o.(*resource[route])
 	if !ok || r.spec == nil {

@@ -19,14 +19,14 @@ type Wait struct {
 	total time.Duration // duration of all waits
 }
 
-// Begin begins a wait.
+// Begin records that a goroutine begins to wait for bytes of the peer.
 func (w *Wait) Begin() {
 	if w != nil {
 		w.count.Add(1)
 	}
 }
 
-// End ends a wait in which n bytes were received.
+// End records that the wait has ended, and that n bytes were received in it.
 func (w *Wait) End(n int) {
 	w.Begin() // makes the count even
 	w.Add(n)
