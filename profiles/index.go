@@ -218,7 +218,7 @@ func appendLower(b []byte, s string) []byte {
 }
 
 // walk compares the request with the routes at b and at the branches below b that match path, which
-// is the rest of the path after the text of b. The number of the first route that matches is in q.best.
+// is the rest of the path after the text of b. The number of the first matching route is in q.best.
 // Branches for longer paths come first, because they have few routes and one of these often matches.
 func (q *search[Req, Rsp]) walk(b *branch, path string) {
 	if b.first >= q.best {
