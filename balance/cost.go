@@ -8,8 +8,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Cost determines the cost of one more request at an endpoint. The cheapest endpoint gets
-// the request.
+// Cost determines the cost of a request at an endpoint. The cheapest endpoint gets the request.
 type Cost uint8
 
 // The values of Cost.
@@ -175,8 +174,7 @@ func (g *group) read(e *endpoint, now uint32) reading {
 	return reading{cost, e.inFlight(), g.weight(e, now), cost >= excludedCost}
 }
 
-// minStartShare is the share of its full weight that an endpoint has at the beginning of
-// its slow start.
+// minStartShare is the share of its weight that an endpoint has when its slow start begins.
 const minStartShare = 0.1
 
 // weight returns the weight of e at the time now, in ticks. A slow start reduces it.

@@ -12,8 +12,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// exchange is the [layer.Observer] of one response. It records the latency and the result
-// of the response.
+// exchange is the [layer.Observer] of one response. It records its latency and its result.
 type exchange[Req, Rsp any] struct {
 	balancer *Balancer[Req, Rsp]
 	node     *node[Req, Rsp]
