@@ -19,7 +19,7 @@ type cacheShard[K comparable, Req, Rsp any] struct {
 	made atomic.Pointer[map[K]*cacheEntry[K, Req, Rsp]]
 
 	mu     sync.Mutex
-	making map[K]chan struct{} // keys whose entries are being made; build closes the channel
+	making map[K]chan struct{} // keys of entries that are being made; build closes the channel
 }
 
 func (s *cacheShard[K, Req, Rsp]) init() {

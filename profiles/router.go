@@ -56,8 +56,8 @@ type Router[Req, Rsp any] struct {
 // mk returns the service for an authority of the profile's targets, usually a balancer with a
 // queue. mk is called once for each authority during the life of the Router. The Router does not
 // release services. mk must release those that are not used any more, for example by a
-// [layer.Cache]. If mk returns nil, the requests for the authority go to other targets. If there
-// are no other targets, the requests are rejected with an error that matches [layer.ErrNoRoute].
+// [layer.Cache]. If mk returns nil, the requests for the authority go to other targets. Without
+// other targets, the requests are rejected with an error that matches [layer.ErrNoRoute].
 //
 // A nil source, access or mk panics.
 func New[Req, Rsp any](
@@ -168,7 +168,7 @@ func (u notClosed) Is(target error) bool {
 
 func (u notClosed) As(target any) bool { return errors.As(u.error, target) }
 
-// reject returns the rejection of a request whose context has ended. The argument waited is the
+// reject returns the rejection of a request after the end of its context. The argument waited is the
 // time that the request waited for the first profile. It is 0 if the context had ended before the
 // wait.
 func (r *Router[Req, Rsp]) reject(ctx context.Context, waited time.Duration) error {

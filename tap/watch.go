@@ -30,8 +30,8 @@ import (
 // dropped event.
 //
 // tap.proto documents the fields of req. Each attempt counts as a request. With a condition
-// on the response, the events of a request are held until the request ends. A request whose
-// events do not fit into the buffer is dropped. The limit counts only requests that match
+// on the response, the events of a request are held until the request ends. A request is
+// dropped if its events do not fit into the buffer. The limit counts only requests that match
 // all conditions. Secret values cannot be matched.
 //
 // An Explanation requires the layer [Explain] above the [Layer]. Bodies require

@@ -15,7 +15,7 @@ import (
 // The user IDs of the programs in the pods.
 const (
 	root  = 0
-	proxy = 2102  // user of the proxies, whose connections are not redirected
+	proxy = 2102  // user of the proxies; its connections are not redirected
 	app   = 65534 // user of the applications, without privileges
 )
 

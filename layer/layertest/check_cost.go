@@ -10,7 +10,7 @@ import (
 )
 
 // transparencyKept checks the properties that the fields Transparent and NoAllocs of the
-// spec declare. It skips a property whose field is false.
+// spec declare. It skips a property if its field is false.
 func transparencyKept[Req, Rsp any](e env[Req, Rsp]) {
 	if e.Transparent {
 		e.rig().checkUnchanged()

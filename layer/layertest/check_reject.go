@@ -47,7 +47,7 @@ func (r *rig[Req, Rsp]) checkUntouched(p *probe[Req, Rsp]) error {
 	return nil
 }
 
-// doneRejects checks that a call whose context has ended is rejected with the cause of
+// doneRejects checks that a call with an ended context is rejected with the cause of
 // the context, even if there is capacity (compare golang/go#63615). The inner service
 // must not be called.
 func doneRejects[Req, Rsp any](e env[Req, Rsp]) {

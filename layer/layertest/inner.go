@@ -12,7 +12,7 @@ import (
 type innerService[Req, Rsp any] struct {
 	*Mock[Req, Rsp]
 	subject *subject[Req, Rsp]
-	done    <-chan struct{} // closed at the end of the check; ends calls whose plan has hold
+	done    <-chan struct{} // closed at the end of the check; ends calls with hold in their plan
 
 	mu          sync.Mutex
 	live, peak  int // number of calls that have not reached their declared end, and its maximum

@@ -47,8 +47,8 @@ func NewStack(opts ...layer.Option[net.Conn]) layer.Stack[Request, net.Conn] {
 }
 
 // Replayer implements [layer.Replayer] for connections, so that retries and hedges can repeat a
-// Request. Each Request can be repeated. Drain closes the connection of an attempt whose result is
-// not used.
+// Request. Each Request can be repeated. Drain closes the connection of an attempt with an
+// unused result.
 type Replayer struct{}
 
 var _ layer.Replayer[Request, net.Conn] = Replayer{}

@@ -72,7 +72,7 @@ type Inbound struct {
 	DiscoveryIdle time.Duration // INBOUND_DISCOVERY_IDLE_TIMEOUT: idle timeout of targets
 
 	DefaultPolicy   DefaultPolicy // INBOUND_DEFAULT_POLICY
-	Ports           Ports         // INBOUND_PORTS: ports whose policies are watched from the start
+	Ports           Ports         // INBOUND_PORTS: ports with policies that are watched from the start
 	OpaquePorts     Ports         // INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION: the server may speak first
 	RequireIdentity Ports         // INBOUND_PORTS_REQUIRE_IDENTITY: only for clients with an identity
 	RequireTLS      Ports         // INBOUND_PORTS_REQUIRE_TLS: only for clients that speak TLS to this proxy

@@ -36,7 +36,7 @@ func Linger(conn net.Conn, limit int64) {
 	}
 }
 
-// AheadConn is a connection whose Read returns the bytes of Ahead before those of Conn. One
+// AheadConn is a connection. Its Read returns the bytes of Ahead before those of Conn. One
 // goroutine at a time calls Read.
 type AheadConn struct {
 	net.Conn

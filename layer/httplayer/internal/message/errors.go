@@ -37,7 +37,7 @@ type RequestError struct{ Reason string }
 // Error is part of the error interface.
 func (e *RequestError) Error() string { return "invalid request: " + e.Reason }
 
-// The errors of a request whose body differs in length from its Content-Length.
+// The errors of a request with a body that differs in length from its Content-Length.
 var (
 	ErrLongBody  error = &RequestError{Reason: "body is longer than its Content-Length"}
 	ErrShortBody error = &RequestError{Reason: "body is shorter than its Content-Length"}
