@@ -17,7 +17,7 @@ func FuzzParse(f *testing.F) {
 	require.NoError(f, err)
 	f.Add(example)
 	for _, seed := range []string{
-		"", "destinations:", "destinations: {}\n---\n", "destinations: &a {x: *a}", "destinations:\n  a:\n  b\n c: d",
+		"", "a\n---", "destinations:", "destinations: {}\n---\n", "destinations: &a {x: *a}", "destinations:\n  a:\n  b\n c: d",
 		"destinations: {a.b: {exists: false}, \"\\x7f\": {}, ~: , ? [a] : b}",
 		`{"destinations":{"w":{"endpoints":[{"addr":"10.0.0.1:80","labels":{"a\/b":"\ud83d\ude00` + "\x7f" + `\\"}}]}}}`,
 		in("endpoints: [{addr: '[::1]:80', identity: spiffe://x/y, server_name: z, authority: 'q:1', weight: 3}]"),

@@ -61,7 +61,7 @@ func document(f *yamlfile.File, data []byte) *yaml.Node {
 			return err
 		})
 	case len(documents) > 1:
-		mistake.Line, mistake.Reason = documents[1].Line, "another document: a file is one"
+		mistake = value{File: f, Node: documents[1]}.Note("another document: a file is one")
 	case len(documents) == 1 && !yamlfile.IsNull(documents[0]):
 		return documents[0]
 	}

@@ -139,7 +139,7 @@ func TestParseMistakes(t *testing.T) {
 		{"half a character in JSON", `{"destinations":` + "\n" + `{"\ud83d": {}}}`, `f:2: found invalid Unicode character escape code`},
 		{"not UTF-8", "destinations:\n  web\xff: {}\n", `f:2: invalid leading UTF-8 octet`},
 		{"control character", "destinations: {}\n\n#\x07\n", `f:3: control characters are not allowed`},
-		{"second document", "destinations: {}\n---\ndestinations: {}\n", `f:3: another document: a file is one`},
+		{"second document", "destinations: {}\n---\ndestinations: {}\n", `f:3:1: another document: a file is one`},
 		{"a mistake in a second document", "destinations: {}\n---\n\n}", `f:4: did not find expected node content`},
 
 		{"not a mapping", "- web\n", `f:1:1: want a mapping, not a list`},

@@ -35,7 +35,7 @@ type ServerConn struct {
 	inPart      bool // a header block or a frame header is not complete
 	idleWorkers []*worker
 	handlers    int           // number of handlers that run
-	returned    chan struct{} // closed when handlers becomes 0; nil unless Serve waits
+	ended       chan struct{} // closed by signalEnd; nil unless Serve waits
 	draining    bool          // Drain was called
 }
 
@@ -55,8 +55,8 @@ func NewServerConn(ctx context.Context, nc net.Conn, cfg *message.ServerConfig) 
 	return c
 }
 
-// Serve serves the connection until it ends. It waits for the handlers to return, and then
-// returns the reason of the end.
+// Serve serves the connection until it ends. It waits for the handlers and the writer to end, and
+// then returns the reason of the end.
 func (c *ServerConn) Serve() error {
 	c.slot = c.cfg.Sweeper.Add(c, phasePreface)
 	defer c.slot.Remove()
@@ -68,13 +68,12 @@ func (c *ServerConn) Serve() error {
 	c.mu.Unlock()
 	err := c.readLoop()
 	c.mu.Lock()
-	returned := make(chan struct{})
-	if c.returned = returned; c.handlers == 0 {
-		close(returned)
-	}
+	ended := make(chan struct{})
+	c.ended = ended
+	c.signalEnd()
 	c.retireWorkers()
 	c.mu.Unlock()
-	<-returned
+	<-ended
 	return err
 }
 
@@ -295,13 +294,20 @@ func (c *ServerConn) work(w *worker) {
 // handlerReturned decrements the number of running handlers. The caller holds mu.
 func (c *ServerConn) handlerReturned() {
 	if c.handlers--; c.handlers == 0 {
-		if c.returned != nil {
-			close(c.returned)
-		}
+		c.signalEnd()
 		c.phaseLocked()
 		if c.closing {
 			c.kick()
 		}
+	}
+}
+
+// signalEnd makes Serve return if it waits, and if no handler and no writer run. The caller
+// holds mu.
+func (c *ServerConn) signalEnd() {
+	if c.ended != nil && c.handlers == 0 && !c.writing {
+		close(c.ended)
+		c.ended = nil
 	}
 }
 

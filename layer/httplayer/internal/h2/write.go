@@ -52,6 +52,9 @@ func (c *conn) writeQueued() {
 		c.wakeBlocked()
 	}
 	c.writing = false
+	if c.server != nil {
+		c.server.signalEnd()
+	}
 	done := c.err == nil && c.closing && c.quiet()
 	c.mu.Unlock()
 	switch {
