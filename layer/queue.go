@@ -186,10 +186,9 @@ func (q *queue[Req, Rsp]) awaitReady(ctx context.Context, w *waiter) (late bool,
 	return false, err
 }
 
-// timeout returns the error of the request w when awaitReady has reported, by the result late, that
-// its time is over. The argument cause is the rejection by inner. If inner was not ready for
-// maxWait, timeout starts fail-fast. Then each other waiting request times out when it gets to the
-// front of the queue.
+// timeout returns the error of the request w after awaitReady has returned true as the result late.
+// The argument cause is the rejection by inner. If inner was not ready for maxWait, timeout starts
+// fail-fast. Then each other waiting request times out when it gets to the front of the queue.
 func (q *queue[Req, Rsp]) timeout(w *waiter, cause error) error {
 	if time.Since(q.waiters.unreadySince()) >= q.maxWait {
 		q.waiters.setRejection(cause)

@@ -253,9 +253,9 @@ func (s *retrying[Req, Rsp]) run(got attemptResult[Rsp], rsp *Rsp, err *error) {
 
 // decide determines whether another attempt follows the attempt with the result got. If the result
 // again is true, the next request is prepared, and the result pause is the time to wait before it
-// is sent. If again is false, the result why is the reason. It is noSkip, which is not counted, if
-// RetryIf excludes got, if got is a rejection that is returned at once (see [Retry]), or if the
-// context has ended.
+// is sent. If again is false, the result why is the reason. The reason noSkip is not counted. It
+// means that the context has ended, that RetryIf excludes got, or that got is a rejection that is
+// returned at once (see [Retry]).
 func (s *retrying[Req, Rsp]) decide(got attemptResult[Rsp]) (pause time.Duration, why skip, again bool) {
 	final := got.rejected() && (isFinal(got.Err) || errors.Is(got.Err, errShed))
 	if s.ctx.Err() != nil || final || !s.policy.RetryIf(got.Outcome) {

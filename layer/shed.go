@@ -10,8 +10,9 @@ import (
 )
 
 // ShedPolicy configures a [Shed]. Each field is for one priority. Requests of this priority are
-// rejected while the requests in flight, of all priorities, use this share of the capacity.
-// Critical requests may use the whole capacity. A zero field has its default.
+// rejected while the requests in flight, of all priorities, use this share of the capacity or more.
+// Critical requests have the share 1, with which no request is rejected. A zero field has its
+// default.
 type ShedPolicy struct {
 	Normal float64 // above 0, at most 1; default 0.9
 	Low    float64 // at most Normal; default 0.75, or Normal if that is less

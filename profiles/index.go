@@ -217,9 +217,10 @@ func appendLower(b []byte, s string) []byte {
 	return b
 }
 
-// walk compares the request with the routes at b and at the branches below b that match path, which
-// is the rest of the path after the text of b. The number of the first matching route is in q.best.
-// Branches for longer paths come first, because they have few routes and one of these often matches.
+// walk compares the request with the candidates at b, and at the branches below b that match path.
+// The argument path is the rest of the path after the text of b. walk lowers q.best to the smallest
+// number of a candidate that matches. Branches for longer paths come first, because they have few
+// candidates, and one of these often matches.
 func (q *search[Req, Rsp]) walk(b *branch, path string) {
 	if b.first >= q.best {
 		return

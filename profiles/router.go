@@ -168,9 +168,9 @@ func (u notClosed) Is(target error) bool {
 
 func (u notClosed) As(target any) bool { return errors.As(u.error, target) }
 
-// reject returns the rejection of a request after the end of its context. The argument waited is the
-// time that the request waited for the first profile. It is 0 if the context had ended before the
-// wait.
+// reject returns the rejection of a request after the end of its context. The argument waited is
+// the time that the request waited for the first profile. It is 0 if the context had ended before
+// the wait.
 func (r *Router[Req, Rsp]) reject(ctx context.Context, waited time.Duration) error {
 	reason := ctxreason.Text(ctx)
 	if waited > 0 {

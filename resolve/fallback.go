@@ -82,8 +82,8 @@ func (f *fallback) apply(ctx context.Context, m message) bool {
 	return f.applyFirst(ctx, m.update)
 }
 
-// repeat yields the set of the resolver that is in use once more, because that ends an error. It
-// yields nothing if that resolver has not answered yet. It returns false if the consumer broke.
+// repeat yields again the set of the resolver in use, because an update ends an error. It yields
+// nothing if that resolver has not answered yet. It returns false if the consumer broke.
 func (f *fallback) repeat() bool {
 	known := &f.primary
 	if f.standIn != nil {

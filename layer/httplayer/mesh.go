@@ -193,7 +193,8 @@ func (e *IdentityError) Error() string {
 //
 // If meshPeer is true, a response with l5d-proxy-connection: close also closes the connection of
 // the client. Use true if the endpoint is a proxy of the mesh and the only endpoint for the
-// request. Otherwise the next request on the connection may be sent to another endpoint.
+// request. Otherwise use false, because the next request on the connection may be sent to another
+// endpoint.
 func ProxyErrors(log *slog.Logger, meshPeer bool) layer.Layer[*http.Request, *http.Response] {
 	log = limitedLog(log)
 	call := func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {

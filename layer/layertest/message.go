@@ -70,9 +70,9 @@ func setBody[T any](message T, body io.ReadCloser) {
 }
 
 // mismatch compares the message got with factory(i). It returns the name of the first part that
-// differs, or "". It compares only the parts that identify a message, because factory(i) and
-// factory(i+1) differ in them. A layer may change the other parts. But a map or slice that is nil
-// only in got always counts as different.
+// differs, or "". It compares only the parts in which factory(i) and factory(i+1) differ, because
+// these parts identify a message. A layer may change the other parts. But a map or slice that is
+// nil only in got always counts as different.
 func mismatch[T any](got T, factory func(int) T, i int) string {
 	if reflect.TypeFor[T]().Kind() == reflect.Interface {
 		return "" // the layer may have wrapped it

@@ -40,9 +40,9 @@ func runErrCompare(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// checkCompared reports a comparison of err with the expression other as a mistake if other is an
-// error of package layer, because such an error may be wrapped. The comparison is by an operator or
-// in a switch statement. The exception is a field Kind, see isKind.
+// checkCompared checks a comparison of err with the expression other, by an operator or in a switch
+// statement. It reports a mistake if other is an error of package layer, because such an error may
+// be wrapped. The exception is a field Kind, see isKind.
 func checkCompared(pass *analysis.Pass, err, other ast.Expr) {
 	other = ast.Unparen(other)
 	id, ok := other.(*ast.Ident)

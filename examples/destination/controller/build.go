@@ -118,7 +118,7 @@ func (r *reader) endpoint(y endpointYAML) Endpoint {
 
 // labels converts a mapping of labels to a map from name to value. A YAML merge key can add the
 // labels of an anchor to the mapping. If both have the same label, the value in the mapping itself
-// applies, because it is on a later line than the anchor and labels converts the lines in order.
+// applies. labels converts the lines in order, and the mapping is on a later line than the anchor.
 func (r *reader) labels(m map[text]text) map[string]string {
 	labels := make(map[string]string, len(m))
 	for _, key := range byLine(m) {

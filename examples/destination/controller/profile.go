@@ -14,10 +14,10 @@ import (
 // routeLabel is the metric label that contains the name of a route.
 const routeLabel = "route"
 
-// compileProfile checks the profile of d and returns it as a message of the API. Without a name in
-// the profile, the message has the host of t as the name, or no name for an IP address or an absent
-// destination. If d has no profile, the message has only this name. Clients then balance requests
-// over the endpoints, as with linkerd's controller.
+// compileProfile checks the profile of d and returns it as a message of the API. If the profile has
+// no name, the name in the message is the host of t. For an IP address or an absent destination, it
+// is empty. If d has no profile, the message has only this name. Clients then balance requests over
+// the endpoints, as with linkerd's controller.
 func compileProfile(t target, d Destination) (*pb.DestinationProfile, []error) {
 	msg := &pb.DestinationProfile{}
 	if !t.ip && !d.Absent {

@@ -91,8 +91,8 @@ func sendLoop[M any](queue <-chan M, send func(M) error, over <-chan struct{}) e
 }
 
 // begin runs loop, the send loop of a stream, in a new goroutine. After Stop, it does nothing. The
-// handler of the stream must not wait for loop, because a send to a client that does not read may
-// block until the handler has returned.
+// handler of the stream must not wait for loop. If the client does not read, a send may block until
+// the handler has returned.
 func (c *Controller) begin(loop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

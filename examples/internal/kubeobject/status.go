@@ -74,8 +74,8 @@ func IsNot(name, reason, message string) Condition {
 
 // Merge returns the status of the object u after the given controller has written s, or nil if
 // the status does not change. The result keeps the parents in u that belong to other controllers.
-// It keeps the conditions in u that s does not set. Only PartiallyInvalid is then removed,
-// because it was about earlier rules. A condition with an unchanged status keeps its transition
+// It keeps the conditions in u that s does not set, except PartiallyInvalid, because that was
+// about earlier rules. A condition with an unchanged status keeps its transition
 // time. A new or changed condition gets the time now, in the format of RFC 3339.
 func (s *Status) Merge(u *unstructured.Unstructured, controller, now string) (map[string]any, error) {
 	current, _, err := unstructured.NestedMap(u.Object, "status")

@@ -219,9 +219,10 @@ func (p *portPolicy) set(next *serverPolicy) {
 	}
 }
 
-// watch applies each policy that the controller sends, until ctx ends. After an error, the
-// last policy stays active, and watch starts another stream. The codes InvalidArgument and
-// FailedPrecondition end watch.
+// watch applies each policy that the controller sends, until ctx ends. After an invalid
+// policy or an error of the stream, the last policy stays active. After an error of the
+// stream, watch starts another stream. It returns instead if the code of the error is
+// InvalidArgument or FailedPrecondition.
 func (p *portPolicy) watch(ctx context.Context) {
 	defer p.answered()
 	final := func(err error) bool {

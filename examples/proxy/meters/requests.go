@@ -34,17 +34,16 @@ func (m *Meters) requestFamilies(prefix string) requestFamilies {
 	}
 }
 
-// Endpoint returns a layer that counts the requests to an endpoint in request_total,
-// response_total and response_latency_ms. A request counts in request_total when its
-// response begins or fails. It counts in requests_in_flight until its response ends. An
-// outbound endpoint counts in stack_create_total, and in stack_drop_total when ctx ends.
+// Endpoint returns a layer that counts the requests to an endpoint in request_total, response_total
+// and response_latency_ms. A request counts in request_total when its response begins or fails. It
+// counts in requests_in_flight until its response ends. An outbound endpoint counts in
+// stack_create_total, and in stack_drop_total when ctx ends.
 //
-// labels contain authority, [Target], one of [ServerTLS], [ClientTLS] and [NoTLS], and
-// [Prefixed] labels of discovery. Responses also have status_code, classification,
-// grpc_status and error. At most 200 outbound and a thousand inbound endpoints have
-// separate series. Further outbound endpoints share the series of their authority, without
-// target_* and dst_pod, for at most 200 authorities. All others share series with only tls
-// and no_tls_reason of the argument labels.
+// labels contain authority, [Target], one of [ServerTLS], [ClientTLS] and [NoTLS], and [Prefixed]
+// labels of discovery. Responses also have status_code, classification, grpc_status and error. At
+// most 200 outbound and a thousand inbound endpoints have separate series. Further outbound
+// endpoints share the series of their authority, without target_* and dst_pod, for at most 200
+// authorities. All others share series with only tls and no_tls_reason of the argument labels.
 //
 // Admission: Ready is forwarded. A rejection counts in rejection_total only.
 //

@@ -95,8 +95,8 @@ func (f *file) addLeaf(l *leaf) {
 // find returns the text of the given variable, a name without a prefix. The result where is
 // the file, line and key of the value. The result ok is false if the file does not set the
 // variable. It is also false if an earlier call has found the variable, so that
-// [file.finish] checks each value once. For a value of an invalid form, find adds a
-// problem, and ok is false.
+// [file.finish] checks only the values that were not read before. For a value of an invalid
+// form, find adds a problem, and ok is false.
 func (f *file) find(variable string) (text, where string, ok bool) {
 	key := strings.ToLower(variable)
 	i := slices.IndexFunc(f.leaves, func(l *leaf) bool { return l.key == key && !l.read })

@@ -17,9 +17,9 @@ type rowOf struct {
 	anySource bool // the row is a sum over sources
 }
 
-// otherRows is the path or route of the row for all requests without another row, which a process
-// adds at its maximum number of rows (see tap.Registry.Top). defaultRoute is the route in the row
-// of requests without a route. maxName is the maximum length in bytes of a text in a row.
+// otherRows is the path or route of the row for all requests without another row. A process adds
+// this row at its maximum number of rows (see tap.Registry.Top). defaultRoute is the route in the
+// row of requests without a route. maxName is the maximum length in bytes of a text in a row.
 const (
 	otherRows    = "(other)"
 	defaultRoute = "[DEFAULT]"
