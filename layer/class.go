@@ -147,18 +147,17 @@ func ClassifierOf[Req, Rsp any](svc Service[Req, Rsp]) Classifier[Rsp] {
 		if c, ok := svc.(Classified[Rsp]); ok {
 			return c.Classifier()
 		}
-		if w, ok := svc.(interface{ Next() Service[Req, Rsp] }); ok {
-			svc = w.Next()
-			continue
-		}
-		svc = embedded(svc)
+		svc = wrappedBy(svc)
 	}
 	return nil
 }
 
-// embedded returns the service that svc embeds in a field named Service, or nil if svc has
-// no such field. svc may be a struct or a pointer to a struct.
-func embedded[Req, Rsp any](svc Service[Req, Rsp]) Service[Req, Rsp] {
+// wrappedBy returns the service that svc wraps: the result of its method Next, or else its embedded
+// field Service. It returns nil if svc has neither. svc may be a struct or a pointer to a struct.
+func wrappedBy[Req, Rsp any](svc Service[Req, Rsp]) Service[Req, Rsp] {
+	if w, ok := svc.(interface{ Next() Service[Req, Rsp] }); ok {
+		return w.Next()
+	}
 	v := reflect.ValueOf(svc)
 	if v.Kind() == reflect.Pointer {
 		v = v.Elem()

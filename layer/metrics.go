@@ -175,6 +175,7 @@ type sample[Req, Rsp any] struct {
 	ctx   context.Context //nolint:containedctx // the request's; distinguishes a canceled caller from a failed service
 	rsp   Rsp
 	start time.Time
+	over  atomic.Bool // done was called
 }
 
 func (s *sample[Req, Rsp]) Data(int) {}
@@ -186,7 +187,12 @@ func (s *sample[Req, Rsp]) End(err error) {
 	class = s.classOf(s.ctx, Outcome[Rsp]{Response: s.rsp, Err: err, Ended: err == nil})
 }
 
+// done records the end of the request. Only the first call has an effect, because a response may
+// end before a panic ends the Call.
 func (s *sample[Req, Rsp]) done(c Class) {
+	if s.over.Swap(true) {
+		return
+	}
 	defer s.to.InFlight.Add(-1) // last, because the request must not end before it is counted
 	defer s.ended[c].Add(1)
 	s.to.Latency.Observe(milliseconds(time.Since(s.start)))

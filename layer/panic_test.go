@@ -430,3 +430,28 @@ func (mirrorWhole) TeeRequest(req int, _ int64, whole func(int, bool)) int {
 	whole(req, true)
 	return req
 }
+
+// A response without a body ends before Call returns. If the classifier panics then, the request
+// ends once.
+func TestPanicWithoutBody(t *testing.T) {
+	classify := layer.WithClassifier(func(layer.Outcome[int]) layer.Class { panic(errBoom) })
+	leaf := layer.Func[int, int](func(context.Context, int) (int, error) { return 1, nil })
+	var flight gauge
+	responses := byLabel{}
+	ends := 0
+	start := func(ctx context.Context, _ int) (context.Context, layer.Span[int]) { return ctx, countedSpan{&ends} }
+	for _, svc := range []layer.Service[int, int]{
+		layer.Metrics[int](layer.Instruments{InFlight: &flight, Responses: responses}, classify)(leaf),
+		layer.Trace(start, classify)(leaf),
+	} {
+		require.PanicsWithValue(t, errBoom, func() { _, _ = svc.Call(t.Context(), 1) })
+	}
+	require.Zero(t, flight)
+	require.EqualValues(t, 1, *responses["failure"])
+	require.Equal(t, 1, ends)
+}
+
+type countedSpan struct{ ends *int }
+
+func (countedSpan) Head(int)                 {}
+func (s countedSpan) End(layer.Class, error) { *s.ends++ }

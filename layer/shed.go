@@ -103,8 +103,9 @@ func capacityOf[Req, Rsp any](svc Service[Req, Rsp]) func() int64 {
 			return nil
 		}
 		return func() int64 { return s.waiters.capacity + below() }
-	case interface{ Next() Service[Req, Rsp] }:
-		return capacityOf(s.Next())
+	}
+	if inner := wrappedBy(svc); inner != nil {
+		return capacityOf(inner)
 	}
 	return nil
 }

@@ -91,6 +91,13 @@ func TestShedCapacity(t *testing.T) {
 		"others between": {func(st s) s { return st.Drain(layer.NewDrainer()).Limit(3) }, int64(3)},
 		"queue alone":    {func(st s) s { return st.Queue(10, 0) }, nil},
 		"none":           {func(st s) s { return st }, nil},
+		"nested stack":   {func(st s) s { return st.With("inner", s{}.Queue(2, 0).Limit(7).Layer()) }, int64(9)},
+		"own layer": {func(st s) s {
+			own := func(next layer.Service[int, *response]) layer.Service[int, *response] {
+				return struct{ layer.Service[int, *response] }{next}
+			}
+			return st.With("own", own).Limit(7)
+		}, int64(7)},
 	} {
 		svc := tt.below(layer.NewStack[int, *response]().Shed(layer.ShedPolicy{})).Service(leaf)
 		require.Equal(t, tt.want, layer.Describe(svc).State.Get("capacity"), name)

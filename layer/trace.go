@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 )
 
 // Span records one request for a [Trace]. Its methods are called in order and never
@@ -66,10 +67,11 @@ func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 	if span == nil {
 		return t.Service.Call(inner, req)
 	}
+	e := &traceEnd[Rsp]{options: &t.options, ctx: ctx, span: span}
 	returned := false
 	defer func() {
 		if !returned {
-			defer span.End(Failure, errNotReturned)
+			defer e.end(Failure, errNotReturned)
 			t.drop(rsp, err)
 		}
 	}()
@@ -81,7 +83,8 @@ func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 		return rsp, err
 	}
 	span.Head(rsp)
-	rsp = t.complete(inner, rsp, &traceEnd[Rsp]{options: &t.options, ctx: ctx, span: span, rsp: rsp})
+	e.rsp = rsp
+	rsp = t.complete(inner, rsp, e)
 	returned = true
 	return rsp, nil
 }
@@ -91,9 +94,10 @@ func (t *traced[Req, Rsp]) Describe() Node { return Node{Name: "trace"} }
 // traceEnd is the [Observer] of one response. It ends the span when the response ends.
 type traceEnd[Rsp any] struct {
 	*options[Rsp]
-	ctx  context.Context //nolint:containedctx // the request's; distinguishes a canceled caller from a failed service
-	span Span[Rsp]
-	rsp  Rsp
+	ctx   context.Context //nolint:containedctx // the request's; distinguishes a canceled caller from a failed service
+	span  Span[Rsp]
+	rsp   Rsp
+	ended atomic.Bool // the span has ended
 }
 
 func (e *traceEnd[Rsp]) Data(int) {}
@@ -101,6 +105,14 @@ func (e *traceEnd[Rsp]) Data(int) {}
 func (e *traceEnd[Rsp]) End(err error) {
 	class := Failure
 	// A panic of the classifier must not keep the span.
-	defer func() { e.span.End(class, err) }()
+	defer func() { e.end(class, err) }()
 	class = e.classOf(e.ctx, Outcome[Rsp]{Response: e.rsp, Err: err, Ended: err == nil})
+}
+
+// end ends the span. Only the first call has an effect, because a response may end before a panic
+// ends the Call.
+func (e *traceEnd[Rsp]) end(c Class, err error) {
+	if !e.ended.Swap(true) {
+		e.span.End(c, err)
+	}
 }
