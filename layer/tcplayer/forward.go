@@ -30,7 +30,8 @@ func WithServerName(within time.Duration) ForwardOption {
 // closes the sending half to the other side. It closes both connections when both directions
 // have ended. Without half-close it closes them when one direction has ended.
 //
-// Admission: the service decides. A rejected connection stays open and unread.
+// Admission: the service decides. A rejected connection stays open and unread. It is reset instead
+// if WithServerName has read bytes from it, as in [Detect].
 // Cancellation: ctx is passed to the service. When ctx ends, both sides are reset.
 //
 // Body: an admitted connection is closed when Call returns. After an error both sides are
@@ -61,11 +62,11 @@ type forward struct {
 func (f *forward) Ready(ctx context.Context) error { return f.to.Ready(ctx) }
 
 // Call forwards one accepted connection until it ends.
-func (f *forward) Call(ctx context.Context, client net.Conn) (ByteCount, error) {
+func (f *forward) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	if ctx.Err() != nil {
 		return ByteCount{}, canceledError(ctx, "forward")
 	}
-	req := requestOf(client)
+	client, req := conn, requestOf(conn)
 	if f.hello > 0 {
 		var first []byte
 		first, client, _ = peekHello(ctx, client, f.hello)
@@ -73,6 +74,8 @@ func (f *forward) Call(ctx context.Context, client net.Conn) (ByteCount, error) 
 	}
 	server, err := f.to.Call(ctx, req)
 	switch {
+	case errors.Is(err, layer.ErrNotReady) && consumed(conn, client):
+		return ByteCount{}, consumedError("forward", client, err)
 	case errors.Is(err, layer.ErrNotReady):
 		return ByteCount{}, err
 	case err != nil:

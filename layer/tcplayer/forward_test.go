@@ -251,6 +251,19 @@ func TestForwardAdmission(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ECONNRESET, "it was admitted, and is closed")
 }
 
+// A connection other than TCP loses the bytes of the ClientHello that were read before a rejection.
+func TestForwardRejectsAfterHello(t *testing.T) {
+	away := layer.Func[Request, net.Conn](func(context.Context, Request) (net.Conn, error) { return nil, layer.ErrNotReady })
+	client, accepted := net.Pipe()
+	defer client.Close()
+	go io.WriteString(client, "not TLS")
+	_, err := Forward(away, WithServerName(time.Minute)).Call(t.Context(), accepted)
+	require.NotErrorIs(t, err, layer.ErrNotReady)
+	require.EqualError(t, err, "forward: rejected after the first bytes were read: not ready")
+	_, err = client.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+}
+
 func addrOf(a net.Addr) netip.AddrPort { return a.(*net.TCPAddr).AddrPort() }
 
 func TestRequestOf(t *testing.T) {
