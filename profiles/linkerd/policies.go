@@ -3,6 +3,7 @@ package linkerd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"net/netip"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/stream"
 	"github.com/gotower/gotower/internal/wire"
 	"github.com/gotower/gotower/profiles"
@@ -107,13 +109,17 @@ func (s *preferred) Watch(ctx context.Context, target string) iter.Seq2[*profile
 		defer cancel()
 		items := make(chan item)
 		watch := func(from profiles.Source, policy bool) {
+			send := func(p *profiles.Profile, err error) bool {
+				select {
+				case items <- item{p, err, policy}:
+					return true
+				case <-ctx.Done():
+					return false
+				}
+			}
 			group.Go(func() {
-				for p, err := range from.Watch(ctx, target) {
-					select {
-					case items <- item{p, err, policy}:
-					case <-ctx.Done():
-						return
-					}
+				if err := panics.Contain(func() { from.Watch(ctx, target)(send) }); err != nil {
+					send(nil, fmt.Errorf("linkerd: watch %q: %w", target, err))
 				}
 			})
 		}

@@ -318,6 +318,22 @@ func TestPreferProfileOutage(t *testing.T) {
 	}
 }
 
+// A panic of a source is an outage of that source.
+func TestPreferPanic(t *testing.T) {
+	profile := &profiles.Profile{Name: "web.test"}
+	assert.Same(t, profile, firstOf(t, Prefer(profileOf(profile), panickingSource{}, time.Minute, nil), "a:80"))
+	for _, err := range Prefer(panickingSource{}, silentSource{}, time.Minute, nil).Watch(t.Context(), "a:80") {
+		require.ErrorContains(t, err, "boom")
+		break
+	}
+}
+
+type panickingSource struct{}
+
+func (panickingSource) Watch(context.Context, string) iter.Seq2[*profiles.Profile, error] {
+	return func(func(*profiles.Profile, error) bool) { panic("boom") }
+}
+
 // brokenSource has an outage.
 type brokenSource struct{}
 
