@@ -204,7 +204,7 @@ func (e *entry) endpoint(v value) {
 	v.Read(fields{
 		"addr": into(&to.Addr, "an IP address and a port: 10.0.0.1:80", func(s string) (netip.AddrPort, bool) {
 			addr, err := netip.ParseAddrPort(s)
-			return addr, err == nil && addr.Port() != 0
+			return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()), err == nil && addr.Port() != 0
 		}),
 		"labels":     yamlfile.Labels(&to.Labels),
 		"weight":     count(&to.Weight, math.MaxUint32),

@@ -33,13 +33,14 @@ func parseTarget(s string) (target, error) {
 
 func parse(s string) (target, error) {
 	if addr, err := netip.ParseAddrPort(s); err == nil {
+		ip := addr.Addr().Unmap()
 		switch {
 		case addr.Port() == 0:
 			return target{}, errPort
-		case addr.Addr().Unmap().WithZone("").IsUnspecified():
+		case ip.WithZone("").IsUnspecified():
 			return target{}, errUnspecified
 		}
-		return target{literal: addr}, nil
+		return target{literal: netip.AddrPortFrom(ip, addr.Port())}, nil
 	}
 	s, service, withPort := authority.CutPort(s)
 	if _, err := netip.ParseAddr(strings.Trim(s, "[]")); err == nil || strings.ContainsAny(s, ":[]") {

@@ -15,6 +15,7 @@ func TestParseTarget(t *testing.T) {
 	for in, want := range map[string]target{
 		"10.0.0.1:80":          {literal: netip.MustParseAddrPort("10.0.0.1:80")},
 		"[fd00::1]:80":         {literal: netip.MustParseAddrPort("[fd00::1]:80")},
+		"[::ffff:10.0.0.1]:80": {literal: netip.MustParseAddrPort("10.0.0.1:80")},
 		"web:80":               {host: "web", port: 80},
 		"Web.Test:65535":       {host: "web.test", port: 65535},
 		"web.test.:1":          {host: "web.test", port: 1, complete: true},

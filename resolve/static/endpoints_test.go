@@ -8,7 +8,7 @@ import (
 )
 
 func TestEndpoints(t *testing.T) {
-	got, err := Endpoints("10.0.0.1:80", "[fd00::1]:8080", "[fe80::1%eth0]:1", "127.0.0.1:65535")
+	got, err := Endpoints("10.0.0.1:80", "[fd00::1]:8080", "[fe80::1%eth0]:1", "[::ffff:127.0.0.1]:65535")
 	require.NoError(t, err)
 	var addrs []string
 	for _, e := range got {

@@ -89,8 +89,8 @@ func (r *Resolver) get(target string) *resolve.Update {
 	return r.targets[target]
 }
 
-// Endpoints parses addresses of the form "10.0.0.1:80" or "[fd00::1]:80". The other fields
-// of the endpoints are zero. The error names each invalid address and the reason, such as a
+// Endpoints parses addresses of the form "10.0.0.1:80" or "[fd00::1]:80". It converts IPv4-mapped
+// IPv6 addresses to IPv4. The other fields of the endpoints are zero. The error names each invalid address and the reason, such as a
 // host name, a missing port, port 0, or the unspecified address.
 func Endpoints(addrs ...string) ([]resolve.Endpoint, error) {
 	var errs []error
@@ -111,10 +111,11 @@ func Endpoints(addrs ...string) ([]resolve.Endpoint, error) {
 
 func parse(s string) (netip.AddrPort, error) {
 	addr, err := netip.ParseAddrPort(s)
+	addr = netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
 	switch {
 	case err == nil && addr.Port() == 0:
 		return addr, errors.New("port 0 cannot be connected to")
-	case err == nil && addr.Addr().Unmap().WithZone("").IsUnspecified():
+	case err == nil && addr.Addr().WithZone("").IsUnspecified():
 		return addr, errors.New("the unspecified address is for listening: write the address to connect to")
 	case err == nil:
 		return addr, nil
