@@ -199,7 +199,7 @@ func (b *body) read(p []byte) (n int, err error) {
 		if n == len(p) || n > 0 && b.src.buffered() == 0 {
 			return n, nil
 		}
-		more, err := b.fetch(p[n:min(int64(len(p)), int64(n)+b.left)])
+		more, err := b.fetch(p[n:][:min(int64(len(p)-n), b.left)])
 		n += more
 		b.left -= int64(more)
 		if err != nil {

@@ -53,6 +53,7 @@ var (
 	errManyInforms   = errors.New("too many 1xx responses")
 	errServerClosed  = errors.New("the server has closed the connection without a response")
 	errUnasked       = errors.New("switching protocols without an upgrade")
+	errEarlySwitch   = errors.New("switching protocols before the end of the request body")
 	errNotAsked      = errors.New("the server has not asked for the request body")
 	errInformedLarge = fmt.Errorf("response: %w", errTooLarge)
 )
@@ -108,9 +109,11 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, context.Cause(ctx)
 	}
 	length := lengthOfRequest(req)
-	peeks := length == 0 && c.sock.canExchange() // exchange finds a stale connection
-	if c.used && (c.cause.Load() != nil || !peeks && c.sock.readable()) {
-		return nil, c.failRoundTrip(fmt.Errorf("%w: %w", message.ErrNotSent, errStale))
+	plain := c.sock.canExchange() // then bytes before the first request do not come from a TLS handshake
+	peeks := plain && length == 0 // exchange finds a stale connection
+	if c.cause.Load() != nil || !peeks && (plain || c.used) && c.sock.readable() {
+		_ = c.failRoundTrip(errStale)
+		return nil, fmt.Errorf("%w: %w", message.ErrNotSent, errStale)
 	}
 	c.out.begin()
 	b, err := appendRequest(c.out.b, req, length)
@@ -181,7 +184,7 @@ func (c *ClientConn) exchange(req *http.Request, length int64) error {
 	if err := out.complete(req.Trailer); err != nil {
 		return err
 	}
-	switch err := c.sock.exchange(out, &c.source, c.used && length == 0); {
+	switch err := c.sock.exchange(out, &c.source, length == 0); {
 	case out.buf == nil: // everything was written
 		c.err = err
 	case err == nil: // a short write
@@ -226,8 +229,14 @@ func (c *ClientConn) receive(req *http.Request) (int, error) {
 			}
 		}
 		if status >= http.StatusOK || status == http.StatusSwitchingProtocols {
-			if status == http.StatusSwitchingProtocols && message.Upgrade(req.Header) == "" {
+			if status != http.StatusSwitchingProtocols {
+				return n, nil
+			}
+			switch {
+			case message.Upgrade(req.Header) == "":
 				return 0, errUnasked
+			case !c.finished():
+				return 0, errEarlySwitch
 			}
 			return n, nil
 		}

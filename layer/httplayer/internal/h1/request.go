@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 
 	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
@@ -24,8 +25,9 @@ type request struct {
 	connect bool
 	keep    bool // the connection stays open after the response
 
-	started bool // the response has started; guarded by conn.mu
-	expects bool // the client waits for 100 Continue; guarded by conn.mu
+	informing sync.Mutex // guards the fields below; locked while a 1xx response is written
+	started   bool       // the response has started, or the connection is hijacked
+	expects   bool       // the client waits for 100 Continue
 }
 
 // requestBody is a body together with the measurement of its reads, for the limits on slow bodies.

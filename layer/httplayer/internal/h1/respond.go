@@ -25,12 +25,12 @@ func (c *ServerConn) start(r *request, status int, header http.Header, length in
 	if status < 101 || status > 999 {
 		return errors.New("invalid status " + strconv.Itoa(status))
 	}
-	c.mu.Lock()
+	r.informing.Lock()
 	r.started = true
 	if r.expects {
 		r.keep = false // whether the client will send the body is unknown
 	}
-	c.mu.Unlock()
+	r.informing.Unlock()
 	out := &c.out
 	out.begin()
 	b := appendStatus(out.b, status)
@@ -156,9 +156,9 @@ func lengthOf(rsp *http.Response, body io.Reader) int64 {
 // and only to a client that expects it. HTTP/1.0 clients receive no 1xx responses.
 func (s *stream) Inform(status int, header http.Header) error {
 	r, c := s.request, s.conn
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if r.started || r.old || c.detached != nil || status == http.StatusContinue && !r.expects {
+	r.informing.Lock()
+	defer r.informing.Unlock()
+	if r.started || r.old || status == http.StatusContinue && !r.expects {
 		return nil
 	}
 	if status == http.StatusContinue {
@@ -222,6 +222,9 @@ func (s *stream) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		_ = s.body.Close()
 	}
 	c.stopReadAhead()
+	s.informing.Lock()
+	s.started = true
+	s.informing.Unlock()
 	h, err := c.detach()
 	if err != nil {
 		return nil, nil, err

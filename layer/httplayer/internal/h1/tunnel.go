@@ -21,6 +21,9 @@ func (c *ServerConn) tunnel(r *request, rsp *http.Response) error {
 	if !ok || rsp.StatusCode == http.StatusSwitchingProtocols && message.Upgrade(rsp.Header) == "" {
 		return errNoTunnel
 	}
+	if !c.endBody(r, false) {
+		return errEarlySwitch
+	}
 	if err := c.start(r, rsp.StatusCode, rsp.Header, -1, nil); err != nil {
 		return err
 	}

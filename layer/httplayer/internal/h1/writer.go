@@ -31,6 +31,7 @@ const (
 	chunkTail = len("\r\n")
 	spare     = chunkTail + len("0\r\n\r\n") // space to end a chunk and the body
 	minSpace  = 512
+	maxWrite  = 64 << 10 // largest size of one write, so that the sweeper can observe progress
 )
 
 func (w *writer) begin() {
@@ -133,16 +134,17 @@ func (w *writer) Write(p []byte) (n int, err error) {
 		w.enlarge()
 	}
 	for len(p) > 0 && w.err == nil {
-		if !w.chunked && len(w.b) == 0 && len(p) >= cap(w.b) && (w.left < 0 || int64(len(p)) <= w.left) {
+		k := min(len(p), maxWrite)
+		if !w.chunked && len(w.b) == 0 && k >= cap(w.b) && (w.left < 0 || int64(k) <= w.left) {
 			if w.left >= 0 {
-				w.left -= int64(len(p))
+				w.left -= int64(k)
 			}
-			w.send(p)
-			return n + len(p), w.err
-		}
-		k := copy(w.space(), p)
-		if err := w.add(k); err != nil {
-			return n, err
+			w.send(p[:k])
+		} else {
+			k = copy(w.space(), p)
+			if err := w.add(k); err != nil {
+				return n, err
+			}
 		}
 		p = p[k:]
 		n += k
