@@ -139,26 +139,29 @@ func withoutQuery(uri string) string {
 	return withoutUserInfo(uri)
 }
 
-// withoutCredentials returns uri without its user information, and with the values of
-// secret query parameters replaced. Text may precede the URI, as in a Refresh field.
+// withoutCredentials returns uri without its user information, and with the values of secret
+// parameters of the query and the fragment replaced. OAuth 2.0 sends an access token in the
+// fragment. Text may precede the URI, as in a Refresh field.
 func (r *Registry) withoutCredentials(uri string) string {
 	uri = withoutUserInfo(uri)
-	start := strings.IndexByte(uri, '?') + 1
-	if start == 0 {
+	start := strings.IndexAny(uri, "?#")
+	if start < 0 {
 		return uri
 	}
-	query, fragment, fragmented := strings.Cut(uri[start:], "#")
-	params := strings.Split(query, "&")
-	for i, param := range params {
-		if name, _, valued := strings.Cut(param, "="); valued && r.secretParam(name) {
-			params[i] = name + "=" + redacted
+	shown, rest := uri[:start], uri[start:]
+	for rest != "" {
+		param := rest[1:] // after a separator
+		end := strings.IndexAny(param, "?#&")
+		if end < 0 {
+			end = len(param)
 		}
+		param, shown = param[:end], shown+rest[:1]
+		if name, _, valued := strings.Cut(param, "="); valued && r.secretParam(name) {
+			param = name + "=" + redacted
+		}
+		shown, rest = shown+param, rest[1+end:]
 	}
-	uri = uri[:start] + strings.Join(params, "&")
-	if fragmented {
-		uri += "#" + fragment
-	}
-	return uri
+	return shown
 }
 
 // secretParam reports whether the value of the query parameter with the given name is

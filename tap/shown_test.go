@@ -35,6 +35,8 @@ func TestShownFields(t *testing.T) {
 		"of a proxy":              {nil, "X-Original-URL", "/a?s3cret", "/a?" + redacted},
 		"revealed queries":        {[]RegistryOption{WithRevealed("query")}, "location", "https://me:s3cret@app/a?b#c", "https://app/a?b#c"},
 		"revealed parameters":     {[]RegistryOption{WithRevealed("query")}, "location", "/a?b=c&Api%5FKey=s3cret&d#e", "/a?b=c&Api%5FKey=" + redacted + "&d#e"},
+		"revealed fragment":       {[]RegistryOption{WithRevealed("query")}, "location", "/a#b=c&access_token=s3cret", "/a#b=c&access_token=" + redacted},
+		"revealed both":           {[]RegistryOption{WithRevealed("query")}, "location", "/a?token=s3cret#token=s3cret", "/a?token=" + redacted + "#token=" + redacted},
 		"revealed parameter":      {[]RegistryOption{WithRevealed("query", "page_token")}, "location", "/a?page_token=2", "/a?page_token=2"},
 		"api key":                 {nil, "X-Api-Key", "s3cret", redacted},
 		"token":                   {nil, "X-Auth-Token", "s3cret", redacted},
