@@ -58,12 +58,12 @@ func isGRPC(protocol string) bool { return strings.HasPrefix(protocol, grpcProto
 
 func main() {
 	if name := os.Getenv(roleVariable); name != "" {
-		os.Exit(cli.Status(os.Stderr, playRole(roles()[name], os.Args[1:], os.Stdin, os.Stdout)))
+		os.Exit(cli.Status(os.Stderr, name, playRole(roles()[name], os.Args[1:], os.Stdin, os.Stdout)))
 	}
 	ctx, stop := cli.Interrupted()
 	err := compare(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
-	os.Exit(cli.Status(os.Stderr, err))
+	os.Exit(cli.Status(os.Stderr, "bench", err))
 }
 
 // bench is one comparison of proxies: its settings, its processes, and the proxies with their
@@ -110,34 +110,36 @@ func compare(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	b := &bench{log: stderr, loops: loops(), routes: manyRoutes}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.IntVar(&b.rounds, "rounds", 5, "how often each proxy is measured")
-	flags.DurationVar(&b.duration, "duration", 2*time.Second, "of each load of a proxy in a round")
-	flags.IntVar(&b.reloads, "reloads", 5, "of each gateway under load, with -gateways")
+	flags.DurationVar(&b.duration, "duration", 2*time.Second, "`time` of each load of a proxy in a round")
+	flags.IntVar(&b.reloads, "reloads", 5, "with -gateways: reloads of each gateway under load")
 	only := flags.String("only", "", "measure only the loads of this protocol, such as \"grpc upload\"")
 	flags.BoolVar(&b.gateways, "gateways", false, "compare examples/gateway with nginx, Caddy and Traefik")
 	short := flags.Bool("short", false, "one round of 30ms, to see that the command works")
+	cli.Describe(flags, "bench measures the proxies of gotower, and nginx and haproxy if they are installed, on this machine.")
 	switch err := cli.Parse(flags, args, stderr); {
-	case errors.Is(err, flag.ErrHelp):
-		return nil
 	case err != nil:
-		return fmt.Errorf("bench: %w", err)
+		return err
 	case b.rounds < 1 || b.rounds > 100:
-		return cli.Misuse(fmt.Errorf("bench: -rounds is %d; it must be in [1, 100]", b.rounds))
+		return cli.Misuse(fmt.Errorf("-rounds is %d; it must be in [1, 100]", b.rounds))
 	case b.reloads < 0 || b.reloads > 100:
-		return cli.Misuse(fmt.Errorf("bench: -reloads is %d; it must be in [0, 100]", b.reloads))
+		return cli.Misuse(fmt.Errorf("-reloads is %d; it must be in [0, 100]", b.reloads))
 	case b.duration < time.Millisecond || b.duration > time.Minute:
-		return cli.Misuse(fmt.Errorf("bench: -duration is %v; it must be in [1ms, 1m]", b.duration))
+		return cli.Misuse(fmt.Errorf("-duration is %v; it must be in [1ms, 1m]", b.duration))
 	case *short:
 		b.rounds, b.duration, b.reloads, b.routes = 1, 30*time.Millisecond, 2, 2*fewRoutes
 	}
 	if *only != "" {
 		b.loops = slices.DeleteFunc(b.loops, func(l loop) bool { return l.protocol != *only })
+		if len(b.loops) == 0 {
+			return cli.Misuse(fmt.Errorf("-only %q: must be the name of a table, such as http1 or \"grpc upload\"", *only))
+		}
 	}
 	show := b.print
 	if b.gateways {
 		b.loops, show = gatewayLoops(b.routes), b.printGateways
 	}
 	if err := b.run(ctx); err != nil {
-		return fmt.Errorf("bench: %w", err)
+		return err
 	}
 	show(stdout, strings.Join(args, " "))
 	return nil

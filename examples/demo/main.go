@@ -48,10 +48,7 @@ func main() {
 		err = run(ctx, o, os.Stdout)
 	}
 	stop()
-	if err != nil {
-		err = fmt.Errorf("demo: %w", err)
-	}
-	os.Exit(cli.Status(os.Stderr, err))
+	os.Exit(cli.Status(os.Stderr, "demo", err))
 }
 
 type options struct {
@@ -65,14 +62,9 @@ const minRate, maxRate = 0.001, 1e6
 
 func parse(args []string, help io.Writer) (o options, err error) {
 	f := flag.NewFlagSet("demo", flag.ContinueOnError)
-	f.Usage = func() {
-		fmt.Fprint(f.Output(), `demo runs an emoji-voting application behind gotower's proxy, in one process and on loopback, and shows a
+	cli.Describe(f, `demo runs an emoji-voting application behind gotower's proxy, in one process and on loopback, and shows a
 live table of its requests. One replica is slow, one stops and starts repeatedly, and one method always
-fails: the table shows which. After q or an interrupt, the final table is printed.
-
-`)
-		f.PrintDefaults()
-	}
+fails: the table shows which. After q or an interrupt, the final table is printed.`)
 	f.DurationVar(&o.duration, "for", 0, "stop after this time (0: when interrupted)")
 	f.StringVar(&o.output, "o", "", "json: print only the final table, as JSON")
 	f.Float64Var(&o.rate, "rate", 40, "requests per second of the bot")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gotower/gotower/examples/destination/controller"
 	"github.com/gotower/gotower/examples/destination/kube"
+	"github.com/gotower/gotower/examples/internal/cli"
 	"github.com/gotower/gotower/examples/internal/kubeobject"
 )
 
@@ -32,15 +33,15 @@ func (k *kubernetes) flags(f *flag.FlagSet) {
 	k.settings = kube.DefaultSettings()
 	s := &k.settings
 	f.BoolVar(&k.on, "kubernetes", false, "read the objects of a Kubernetes cluster instead of a file")
-	f.StringVar(&k.kubeconfig, "kubeconfig", "", "`file` with the API server; default: that of the cluster in which the program runs")
-	f.StringVar(&s.ClusterDomain, "cluster-domain", s.ClusterDomain, "`domain` of the names of Services")
-	f.StringVar(&s.TrustDomain, "identity-trust-domain", s.TrustDomain, "`domain` of the identities of pods")
-	f.StringVar(&s.ControlPlane, "controller-namespace", s.ControlPlane, "`namespace` of the control plane")
-	f.StringVar(&s.OpaquePorts, "default-opaque-ports", s.OpaquePorts, "`ports` that are opaque without an annotation")
-	f.StringVar(&k.inbound, "default-inbound-policy", string(s.DefaultInbound), "access `policy` of ports without a Server")
-	f.StringVar(&k.networks, "cluster-networks", "", "comma-separated `networks` of the cluster; default: those of linkerd's chart")
-	f.StringVar(&s.ControllerName, "controller-name", s.ControllerName, "`name` of this controller in the status of routes")
-	f.StringVar(&k.lease, "lease", "linkerd-destination", "`name` of the Lease of the leader election; empty: no status is written")
+	f.StringVar(&k.kubeconfig, "kubeconfig", "", "with -kubernetes: `file` with the API server; default: that of the cluster in which the program runs")
+	f.StringVar(&s.ClusterDomain, "cluster-domain", s.ClusterDomain, "with -kubernetes: `domain` of the names of Services")
+	f.StringVar(&s.TrustDomain, "identity-trust-domain", s.TrustDomain, "with -kubernetes: `domain` of the identities of pods")
+	f.StringVar(&s.ControlPlane, "controller-namespace", s.ControlPlane, "with -kubernetes: `namespace` of the control plane")
+	f.StringVar(&s.OpaquePorts, "default-opaque-ports", s.OpaquePorts, "with -kubernetes: `ports` that are opaque without an annotation")
+	f.StringVar(&k.inbound, "default-inbound-policy", string(s.DefaultInbound), "with -kubernetes: access `policy` of ports without a Server")
+	f.StringVar(&k.networks, "cluster-networks", "", "with -kubernetes: comma-separated `networks` of the cluster; default: those of linkerd's chart")
+	f.StringVar(&s.ControllerName, "controller-name", s.ControllerName, "with -kubernetes: `name` of this controller in the status of routes")
+	f.StringVar(&k.lease, "lease", "linkerd-destination", "with -kubernetes: `name` of the Lease of the leader election; empty: no status is written")
 }
 
 // serve watches the objects of the cluster and serves them to the clients of c until ctx ends.
@@ -54,28 +55,24 @@ func (k *kubernetes) serve(ctx context.Context, c *controller.Controller, listen
 		}
 		n, err := netip.ParsePrefix(strings.TrimSpace(text))
 		if err != nil {
-			return fmt.Errorf("destination: -cluster-networks: %w", err)
+			return fmt.Errorf("-cluster-networks: %w", err)
 		}
 		k.settings.ClusterNetworks = append(k.settings.ClusterNetworks, n)
 	}
-	var kubeconfig []byte
-	if k.kubeconfig != "" {
-		var err error
-		if kubeconfig, err = os.ReadFile(k.kubeconfig); err != nil {
-			return fmt.Errorf("destination: -kubeconfig: %w", err)
-		}
+	if err := k.settings.Validate(); err != nil {
+		return cli.Misuse(err)
 	}
-	cfg, err := kubeobject.ClientConfig(kubeconfig)
+	cfg, err := kubeobject.ClientConfig(k.kubeconfig)
 	if err != nil {
-		return fmt.Errorf("destination: %w", err)
+		return err
 	}
 	host, err := os.Hostname() // in a cluster, it is the name of the pod
 	if err != nil {
-		return fmt.Errorf("destination: %w", err)
+		return err
 	}
 	w, err := kube.New(cfg, k.settings, c, log)
 	if err != nil {
-		return fmt.Errorf("destination: %w", err)
+		return err
 	}
 	ready := make(chan struct{})
 	group, ctx := errgroup.WithContext(ctx)
@@ -91,7 +88,7 @@ func (k *kubernetes) serve(ctx context.Context, c *controller.Controller, listen
 		}
 		lis, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
 		if err != nil {
-			return fmt.Errorf("destination: %w", err)
+			return err
 		}
 		fmt.Fprintf(stdout, "serving the cluster %s on %s\n", cfg.Host, lis.Addr())
 		return c.Serve(ctx, lis)

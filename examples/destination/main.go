@@ -26,7 +26,7 @@ func main() {
 	ctx, stop := cli.Interrupted()
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
-	os.Exit(cli.Status(os.Stderr, err))
+	os.Exit(cli.Status(os.Stderr, "destination", err))
 }
 
 // run reads the configuration and serves until ctx ends. It prints one line to stdout when
@@ -38,13 +38,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	verbose := flags.Bool("v", false, "log every stream")
 	var cluster kubernetes
 	cluster.flags(flags)
+	cli.Describe(flags, "destination serves linkerd's destination and policy APIs from a YAML file or a Kubernetes cluster.")
 	switch err := cli.Parse(flags, args, stderr); {
-	case errors.Is(err, flag.ErrHelp):
-		return nil
 	case err != nil:
-		return fmt.Errorf("destination: %w", err)
+		return err
 	case (*config == "") != cluster.on:
-		return cli.Misuse(errors.New("destination: either -config or -kubernetes is required"))
+		return cli.Misuse(errors.New("either -config or -kubernetes is required"))
 	}
 	level := slog.LevelInfo
 	if *verbose {
@@ -62,7 +61,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", *listen)
 	if err != nil {
-		return fmt.Errorf("destination: %w", err)
+		return err
 	}
 	fmt.Fprintf(stdout, "serving %d destinations of %s on %s\n", len(cfg.Destinations), *config, lis.Addr())
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -70,18 +71,22 @@ func TestInvalidArguments(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "bad.yaml")
 	require.NoError(t, os.WriteFile(bad, []byte("destinations:\n  a..b: {}\n  c: {exists: x}\n"), 0o600))
 	for _, c := range []struct{ args, want string }{
-		{"", "destination: either -config or -kubernetes is required; see -help"},
-		{"-nonsense", "destination: flag provided but not defined: -nonsense; see -help"},
-		{"-config destination.yaml -listen 127.0.0.1:none extra", `destination: "extra": arguments must be flags; see -help`},
+		{"", "either -config or -kubernetes is required; see -help"},
+		{"-nonsense", "flag provided but not defined: -nonsense; see -help"},
+		{"-config destination.yaml -listen 127.0.0.1:none extra", `"extra": arguments must be flags; see -help`},
+		{"-config destination.yaml -lease x", "-lease requires -kubernetes; see -help"},
+		{"-kubernetes -default-inbound-policy x", `default inbound policy "x": must be deny, all-unauthenticated, `},
+		{"-kubernetes -default-opaque-ports 25,x", `opaque ports "25,x": must be ports and ranges such as 25,4000-4100; see -help`},
+		{"-kubernetes -cluster-networks x", "-cluster-networks: "},
 		{"-config none.yaml", "none.yaml"},
 		{"-config " + bad, bad + `:3: exists "x" is neither true nor false`},
-		{"-config destination.yaml -listen 127.0.0.1:none", "destination: listen tcp"},
+		{"-config destination.yaml -listen 127.0.0.1:none", "listen tcp"},
 	} {
 		err := run(t.Context(), strings.Fields(c.args), io.Discard, io.Discard)
 		require.ErrorContains(t, err, c.want, c.args)
 	}
 	var help bytes.Buffer
-	require.NoError(t, run(t.Context(), []string{"-help"}, io.Discard, &help))
+	require.ErrorIs(t, run(t.Context(), []string{"-help"}, io.Discard, &help), flag.ErrHelp)
 	require.Contains(t, help.String(), "-config file")
 }
 

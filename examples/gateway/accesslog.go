@@ -9,45 +9,47 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// accessLog is the writer of the access log. It writes to a file or to stdout. reopen
-// switches it to another file while the gateway serves.
+// accessLog is the writer of the access log. It writes to a file or to stdout. open and use
+// switch it to another file while the gateway serves.
 type accessLog struct {
 	format httplayer.AccessLogFormat
 	stdout io.Writer
 
-	mu   sync.Mutex
-	to   io.Writer // destination of the lines; nil means that the log is off
-	file *os.File  // open file; nil if the lines go to stdout
+	mu sync.Mutex
+	to io.WriteCloser // destination of the lines; nil means that the log is off
 }
 
-func newAccessLog(c config.AccessLog, stdout io.Writer) (*accessLog, error) {
-	l := &accessLog{format: httplayer.AccessLogFormat(c.Format), stdout: stdout}
-	return l, l.reopen(c)
+func newAccessLog(c config.AccessLog, stdout io.Writer) (l *accessLog, err error) {
+	l = &accessLog{format: httplayer.AccessLogFormat(c.Format), stdout: stdout}
+	l.to, err = l.open(c)
+	return l, err
 }
 
-// reopen opens the file that c specifies, and closes the previous file. It does not change
-// the format of the lines, because the gateway reads the format only at start.
-func (l *accessLog) reopen(c config.AccessLog) error {
-	var to io.Writer
-	var file *os.File
+// open opens the file that c specifies. It does not use the format in c, because the gateway
+// reads the format only at start.
+func (l *accessLog) open(c config.AccessLog) (io.WriteCloser, error) {
 	switch {
 	case c.Format == "off":
+		return nil, nil //nolint:nilnil // no log
 	case c.Path == "stdout":
-		to = l.stdout
-	default:
-		var err error
-		if file, err = os.OpenFile(c.Path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
-			return err
-		}
-		to = file
+		return unclosed{l.stdout}, nil
 	}
+	return os.OpenFile(c.Path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+}
+
+// unclosed is a writer that stays open.
+type unclosed struct{ io.Writer }
+
+func (unclosed) Close() error { return nil }
+
+// use makes the result of open the destination of later lines, and closes the previous file.
+func (l *accessLog) use(to io.WriteCloser) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.file != nil {
-		_ = l.file.Close()
+	if l.to != nil {
+		_ = l.to.Close()
 	}
-	l.to, l.file = to, file
-	return nil
+	l.to = to
 }
 
 // Write writes one line of the log. It does nothing if the log is off.
@@ -61,11 +63,4 @@ func (l *accessLog) Write(line []byte) (int, error) {
 }
 
 // Close closes the file, if there is one. Later lines are discarded.
-func (l *accessLog) Close() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.file != nil {
-		_ = l.file.Close()
-	}
-	l.to, l.file = nil, nil
-}
+func (l *accessLog) Close() { l.use(nil) }

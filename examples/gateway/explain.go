@@ -52,7 +52,7 @@ func explain(ctx context.Context, args []string, stdout io.Writer) error {
 		}
 	}
 	u, err := url.Parse(plain[2])
-	if err != nil || u.Host == "" {
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return cli.Misuse(fmt.Errorf("%q: want a URL such as http://books.example/books", plain[2]))
 	}
 	req := &http.Request{Method: plain[1], URL: u, Host: u.Host, Header: header, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}

@@ -19,6 +19,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -36,7 +37,7 @@ func main() {
 	ctx, stop := cli.Interrupted()
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
-	os.Exit(cli.Status(os.Stderr, err))
+	os.Exit(cli.Status(os.Stderr, "gateway", err))
 }
 
 const usage = `gateway is an HTTP gateway that is configured by one YAML file. It routes requests by host, path, method,
@@ -52,14 +53,14 @@ examples/gateway/complete.yaml has every field with its default.
 // run runs the command that args specify. It prints results to stdout and logs to stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("gateway", flag.ContinueOnError)
-	flags.Usage = func() { fmt.Fprint(stderr, usage) }
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil
-		}
-		return fmt.Errorf("gateway: %w", cli.Misuse(err))
+	flags.Usage = func() { fmt.Fprint(flags.Output(), usage) }
+	if len(args) > 1 && strings.HasPrefix(args[1], "-") && args[1] != "-H" { // after the name of a command
+		args = args[1:]
 	}
-	err := cli.Misuse(errors.New("want a command: run, check or explain"))
+	if err := cli.ParseFlags(flags, args, stderr); err != nil {
+		return err
+	}
+	err := cli.Misuse(errors.New("want run FILE, check FILE, or explain FILE METHOD URL"))
 	switch args := flags.Args(); {
 	case len(args) == 2 && args[0] == "run":
 		err = serveFile(ctx, args[1], stdout, slog.New(slog.NewTextHandler(stderr, nil)))
@@ -70,10 +71,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	case len(args) > 0 && args[0] == "explain":
 		err = explain(ctx, args[1:], stdout)
 	}
-	if err != nil {
-		return fmt.Errorf("gateway: %w", err)
-	}
-	return nil
+	return err
 }
 
 // serveFile implements the command "run". It serves the configuration at path until ctx
@@ -108,10 +106,18 @@ func serveFile(ctx context.Context, path string, stdout io.Writer, log *slog.Log
 	}
 	var operators serve.Group
 	both := &merger{file: c, load: func(c *config.Config) error {
-		if err := clients.load(c); err != nil {
+		to, err := accessLog.open(c.AccessLog)
+		if err != nil {
 			return err
 		}
-		return errors.Join(accessLog.reopen(c.AccessLog), g.load(background, c))
+		if err := clients.load(c); err != nil {
+			if to != nil {
+				_ = to.Close()
+			}
+			return err
+		}
+		accessLog.use(to)
+		return g.load(background, c)
 	}}
 	admin := newAdmin(g, texts(c.Admin.Hosts), func() bool { return g.isLoaded() && both.isComplete() })
 	page := operators.HTTP("admin", string(c.Admin.Address), admin)

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -211,6 +212,28 @@ func TestReloadListenerAddress(t *testing.T) {
 	assert.NotContains(t, p.log.String(), "not loaded")
 }
 
+// If the access log cannot be opened, the last configuration stays in use.
+func TestReloadAccessLogError(t *testing.T) {
+	t.Parallel()
+	text := func(body, path string) string {
+		return strings.Replace(head, `format: "off"`, "path: "+path, 1) + "routes: [{name: all, directResponse: {status: 200, body: " + body + "}}]\n"
+	}
+	dir := t.TempDir()
+	p := start(t, text("one", filepath.Join(dir, "log")))
+	assert.Equal(t, "one", p.get(t, "GET", "/").body)
+	p.replace(t, text("two", filepath.Join(dir, "none", "log")))
+	until(t, func() bool { return strings.Contains(p.log.String(), "not loaded") })
+	assert.Equal(t, "one", p.get(t, "GET", "/").body)
+	p.replace(t, text("three", filepath.Join(dir, "other")))
+	until(t, func() bool { return p.get(t, "GET", "/").body == "three" })
+	for name, lines := range map[string]int{"log": 2, "other": 1} {
+		until(t, func() bool {
+			got, err := os.ReadFile(filepath.Join(dir, name))
+			return err == nil && bytes.Count(got, []byte("\n")) >= lines
+		})
+	}
+}
+
 // The PROXY protocol sets the address of the client.
 func TestListenerProxyProtocol(t *testing.T) {
 	p := start(t, strings.Replace(head, `"127.0.0.1:0"}]`, `"127.0.0.1:0", proxyProtocol: true}]`, 1)+
@@ -337,7 +360,7 @@ routes:
 	assert.Contains(t, text, "a: static [10.0.0.1:80], protocol Auto, EWMA")
 	assert.Contains(t, out("explain", file, "GET", "http://x.example/books/1"), "none: status 404")
 	assert.Contains(t, out("explain", file, "GET", "http://x.example/old"), "action   redirect 302\n")
-	for _, args := range [][]string{{}, {"serve", file}, {"run"}, {"explain", file}, {"explain", file, "GET", "/books"}, {"explain", file, "GET", "http://a/", "-H"}} {
+	for _, args := range [][]string{{}, {"serve", file}, {"run"}, {"explain", file}, {"explain", file, "GET", "/books"}, {"explain", file, "GET", "ftp://a/"}, {"explain", file, "GET", "http://a/", "-H"}} {
 		require.ErrorContains(t, run(t.Context(), args, io.Discard, io.Discard), "want", args)
 	}
 	require.NoError(t, os.WriteFile(file, []byte(`
@@ -349,18 +372,19 @@ routes: [{name: two, listeners: [two], directResponse: {status: 200}}]
 		out("explain", file, "GET", "http://x.example:8001/"))
 	assert.Contains(t, out("explain", file, "GET", "http://x.example:8002/"), "listener two:\n  route    two\n")
 	assert.Equal(t, 2, strings.Count(out("explain", file, "GET", "http://x.example/"), "listener "))
-	require.EqualError(t, run(t.Context(), []string{"explain", file, "GET", "https://x.example/"}, io.Discard, io.Discard), "gateway: no listener serves https")
+	require.EqualError(t, run(t.Context(), []string{"explain", file, "GET", "https://x.example/"}, io.Discard, io.Discard), "no listener serves https")
 	require.NoError(t, os.WriteFile(file, []byte("routes: 1\n"), 0o600))
 	require.ErrorContains(t, run(t.Context(), []string{"check", file}, io.Discard, io.Discard), "gateway.yaml:1:9: routes")
 }
 
 func TestHelp(t *testing.T) {
 	var b bytes.Buffer
-	require.NoError(t, run(t.Context(), []string{"--help"}, io.Discard, &b))
+	require.ErrorIs(t, run(t.Context(), []string{"--help"}, io.Discard, &b), flag.ErrHelp)
 	for line := range strings.Lines(b.String()) {
 		assert.LessOrEqual(t, len(line), 121, line)
 	}
 	assert.Contains(t, b.String(), "gateway explain FILE METHOD URL")
+	require.ErrorIs(t, run(t.Context(), []string{"run", "-h"}, io.Discard, io.Discard), flag.ErrHelp)
 }
 
 func TestExampleIsValid(t *testing.T) {

@@ -33,7 +33,7 @@ func main() {
 	ctx, stop := cli.Interrupted()
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
-	os.Exit(cli.Status(os.Stderr, err))
+	os.Exit(cli.Status(os.Stderr, "identity", err))
 }
 
 // run writes the private key and the certificate signing request of a proxy if the first argument
@@ -51,14 +51,15 @@ func initialize(args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("identity init", flag.ContinueOnError)
 	dir := flags.String("dir", "", "`directory` for key.p8 and csr.der, created if missing (required)")
 	name := flags.String("name", "", "`identity` of the proxy: DNS-like, or spiffe:// (required)")
-	if err := parse(flags, args, stderr); err != nil {
+	cli.Describe(flags, "identity init writes the key and the certificate signing request of a proxy.")
+	if err := cli.Parse(flags, args, stderr); err != nil {
 		return err
 	}
 	if *dir == "" || *name == "" {
-		return cli.Misuse(errors.New("identity init: -dir and -name are required"))
+		return cli.Misuse(errors.New("-dir and -name are required"))
 	}
 	if err := os.MkdirAll(*dir, 0o700); err != nil {
-		return fmt.Errorf("identity init: %w", err)
+		return err
 	}
 	if err := identity.Generate(*dir, *name); err != nil {
 		return err
@@ -92,22 +93,20 @@ func (o *options) register(flags *flag.FlagSet) {
 	flags.StringVar(&o.tokenFile, "token-file", "", "`file` with the token for all names")
 	flags.StringVar(&o.tokens, "tokens", "", "`directory` with one token file per name")
 	flags.BoolVar(&o.kubernetes, "kubernetes", false, "validate tokens of ServiceAccounts by the API server of the cluster")
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that specifies the API server; default: the one of this pod")
-	flags.StringVar(&o.namespace, "namespace", kube.Namespace, "`namespace` of the control plane, a part of all names (with -kubernetes)")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "with -kubernetes: `file` that specifies the API server; default: the one of this pod")
+	flags.StringVar(&o.namespace, "namespace", kube.Namespace, "with -kubernetes: `namespace` of the control plane, a part of all names")
 }
 
 func (o *options) check() error {
 	switch {
 	case o.dir == "":
-		return errors.New("identity: -dir is required")
+		return errors.New("-dir is required")
 	case o.kubernetes && (o.tokenFile != "" || o.tokens != ""):
-		return errors.New("identity: -kubernetes does not use -token-file and -tokens")
-	case !o.kubernetes && o.kubeconfig != "":
-		return errors.New("identity: -kubeconfig requires -kubernetes")
+		return errors.New("-kubernetes does not use -token-file and -tokens")
 	case !o.kubernetes && (o.tokenFile == "") == (o.tokens == ""):
-		return errors.New("identity: -token-file or -tokens is required, but not both")
+		return errors.New("-token-file or -tokens is required, but not both")
 	case o.lifetime < minLifetime:
-		return fmt.Errorf("identity: -lifetime %v: must be at least %v, because proxies renew at most every 10s", o.lifetime, minLifetime)
+		return fmt.Errorf("-lifetime %v: must be at least %v, because proxies renew at most every 10s", o.lifetime, minLifetime)
 	}
 	return nil
 }
@@ -117,12 +116,9 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	flags := flag.NewFlagSet("identity", flag.ContinueOnError)
 	var o options
 	o.register(flags)
-	flags.Usage = func() {
-		fmt.Fprintln(flags.Output(), "\"identity init\" writes the files that a proxy needs, see identity init -help.")
-		fmt.Fprintln(flags.Output(), "Usage of identity:")
-		flags.PrintDefaults()
-	}
-	if err := parse(flags, args, stderr); err != nil {
+	cli.Describe(flags, "usage: identity [flags]        serves linkerd's identity API\n"+
+		"       identity init [flags]   writes the files that a proxy needs")
+	if err := cli.Parse(flags, args, stderr); err != nil {
 		return err
 	}
 	if err := o.check(); err != nil {
@@ -133,7 +129,7 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		return o.serveCluster(ctx, stdout, log)
 	}
 	if err := checkTokens(o.tokenFile, o.tokens, log); err != nil {
-		return cli.Misuse(fmt.Errorf("identity: %w", err))
+		return cli.Misuse(err)
 	}
 	authority, err := ca.Open(o.dir, o.domain)
 	if err != nil {
@@ -153,9 +149,14 @@ func (o *options) serve(
 ) error {
 	authority.Lifetime = o.lifetime
 	authority.Log = log
+	if o.name != "" {
+		if err := authority.CheckServerName(o.name); err != nil {
+			return err
+		}
+	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.listen)
 	if err != nil {
-		return fmt.Errorf("identity: %w", err)
+		return err
 	}
 	fmt.Fprintf(stdout, "certifying names of %s on %s; trust anchors are %s\n", o.domain, l.Addr(), anchors)
 	return ca.Serve(ctx, l, authority, check, o.name)
@@ -166,7 +167,7 @@ func (o *options) serve(
 func (o *options) serveCluster(ctx context.Context, stdout io.Writer, log *slog.Logger) error {
 	client, err := kube.Client(o.kubeconfig)
 	if err != nil {
-		return fmt.Errorf("identity: %w", err)
+		return err
 	}
 	authority := ca.Empty(o.domain)
 	loaded := make(chan struct{})
@@ -204,14 +205,6 @@ func checkTokens(file, dir string, log *slog.Logger) error {
 		return fmt.Errorf("-token-file %s is a directory: must be a file; use -tokens for a directory", file)
 	case dir != "" && !info.IsDir():
 		return fmt.Errorf("-tokens %s: must be a directory; use -token-file for a file", dir)
-	}
-	return nil
-}
-
-// parse parses args into flags. The text of an error begins with the name of the flag set.
-func parse(flags *flag.FlagSet, args []string, help io.Writer) error {
-	if err := cli.Parse(flags, args, help); err != nil {
-		return fmt.Errorf("%s: %w", flags.Name(), err)
 	}
 	return nil
 }

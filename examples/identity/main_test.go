@@ -127,15 +127,15 @@ func TestInvalidArguments(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "half"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "half", "issuer.key"), nil, 0o600))
 	for _, c := range []struct{ args, want string }{
-		{"", "identity: -dir is required; see -help"},
-		{"-nonsense", "identity: flag provided but not defined: -nonsense; see -help"},
-		{"-dir x y", `identity: "y": arguments must be flags; see -help`},
+		{"", "-dir is required; see -help"},
+		{"-nonsense", "flag provided but not defined: -nonsense; see -help"},
+		{"-dir x y", `"y": arguments must be flags; see -help`},
 		{"-dir " + dir, "-token-file or -tokens is required, but not both"},
 		{"-dir " + dir + " -token-file a -tokens b", "-token-file or -tokens is required, but not both"},
 		{"-dir " + dir + " -token-file a -lifetime -1s", "-lifetime -1s: must be at least 20s, because proxies"},
 		{
 			"-dir " + dir + " -token-file a -lifetime 19s",
-			"identity: -lifetime 19s: must be at least 20s, because proxies renew at most every 10s; see -help",
+			"-lifetime 19s: must be at least 20s, because proxies renew at most every 10s; see -help",
 		},
 		{"-dir " + dir + " -kubernetes -tokens a", "-kubernetes does not use -token-file and -tokens"},
 		{"-dir " + dir + " -token-file a -kubeconfig b", "-kubeconfig requires -kubernetes"},
@@ -145,18 +145,20 @@ func TestInvalidArguments(t *testing.T) {
 		{"-dir " + dir + " -tokens " + file, "must be a directory; use -token-file for a file; see -help"},
 		{"-dir " + dir + "/half -token-file a", "restore the missing files"},
 		{"-dir " + file + "/x -token-file a", "not a directory"},
-		{"-dir " + dir + "/ca -tokens a -listen 127.0.0.1:none", "identity: listen tcp"},
+		{"-dir " + dir + "/ca -tokens a -listen 127.0.0.1:none", "listen tcp"},
 		{"-dir " + dir + "/ca -tokens a -listen 127.0.0.1:0 -name *", "must be DNS-like"},
 		{"-dir " + dir + "/ca -tokens a -listen 127.0.0.1:0 -name ca.identity.example.org", "does not belong to the trust domain cluster.local"},
-		{"init", "identity init: -dir and -name are required; see -help"},
+		{"init", "-dir and -name are required; see -help"},
 		{"init -dir " + dir + " -name a..b", "must be DNS-like"},
 		{"init -dir " + file + "/x -name web", "not a directory"},
-		{"init -nonsense", "identity init: flag provided but not defined: -nonsense; see -help"},
+		{"init -nonsense", "flag provided but not defined: -nonsense; see -help"},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a program that starts nevertheless is ended
-		err := run(ctx, strings.Fields(c.args), io.Discard, io.Discard)
+		var out bytes.Buffer
+		err := run(ctx, strings.Fields(c.args), &out, io.Discard)
 		cancel()
 		require.ErrorContains(t, err, c.want, c.args)
+		require.Empty(t, out.String(), c.args) // it does not serve
 	}
 	for _, args := range [][]string{{"-help"}, {"init", "-help"}} {
 		var help bytes.Buffer

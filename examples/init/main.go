@@ -28,10 +28,7 @@ func main() {
 	ctx, stop := cli.Interrupted()
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
-	if err != nil {
-		err = fmt.Errorf("init: %w", err)
-	}
-	os.Exit(cli.Status(os.Stderr, err))
+	os.Exit(cli.Status(os.Stderr, "init", err))
 }
 
 // run parses the flags, and sets the iptables rules that redirect connections to the proxy. It
@@ -135,6 +132,7 @@ func parse(args []string, errs io.Writer) (settings, error) {
 	f.StringVar(&s.save, "firewall-save-bin-path", "", "ignored; the mode determines the binary")
 	f.StringVar(&s.format, "log-format", "plain", "plain or json")
 	f.StringVar(&s.level, "log-level", "info", "debug, info, warn or error")
+	cli.Describe(f, "init redirects the connections of a network namespace to a proxy in it, by iptables.")
 	return s, cli.Parse(f, args, errs)
 }
 

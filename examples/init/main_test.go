@@ -96,7 +96,7 @@ func TestErrors(t *testing.T) {
 		{"-h", flag.ErrHelp.Error()},
 	} {
 		out, errs, err := ran(t, strings.Fields(tt.args)...)
-		assert.Equal(t, tt.args == "-h", strings.Contains(errs, "Usage of init"), errs)
+		assert.Equal(t, tt.args == "-h", strings.Contains(errs, "init redirects"), errs)
 		assert.ErrorContains(t, err, tt.want)
 		assert.NotContains(t, err.Error(), "\n", "one mistake is one line")
 		assert.Empty(t, out)

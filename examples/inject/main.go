@@ -17,21 +17,18 @@ import (
 	"time"
 
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/gotower/gotower/examples/inject/injector"
 	"github.com/gotower/gotower/examples/inject/webhook"
 	"github.com/gotower/gotower/examples/internal/cli"
+	"github.com/gotower/gotower/examples/internal/kubeobject"
 )
 
 func main() {
 	ctx, stop := cli.Interrupted()
 	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()
-	if err != nil {
-		err = fmt.Errorf("inject: %w", err)
-	}
-	os.Exit(cli.Status(os.Stderr, err))
+	os.Exit(cli.Status(os.Stderr, "inject", err))
 }
 
 // command has the flags of the program.
@@ -55,28 +52,21 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	f.StringVar(&c.anchors, "trust-anchors", "", "`file` with the trust anchors in PEM; required for an identity")
 	f.BoolVar(&c.disableIdentity, "disable-identity", false, "proxies without an identity and without TLS")
 	f.BoolVar(&c.uninject, "uninject", false, "remove the proxy instead")
-	f.BoolVar(&c.webhook, "webhook", false, "serve as an admission webhook; the flags below are for it")
-	f.StringVar(&c.listen, "listen", ":8443", "`address` for the API server")
-	f.StringVar(&c.admin, "admin", ":9995", "`address` of /healthz, /readyz and /metrics")
-	f.StringVar(&c.kubeconfig, "kubeconfig", "", "`file` with the API server; default: the cluster of the pod")
-	f.StringVar(&c.service, "service", "linkerd-proxy-injector", "`name` of the Service of the webhook")
-	f.StringVar(&c.secret, "secret", "linkerd-proxy-injector-k8s-tls", "`name` of the Secret with the certificate")
-	f.StringVar(&c.hook, "configuration", "linkerd-proxy-injector-webhook-config", "`name` of the MutatingWebhookConfiguration")
-	f.DurationVar(&c.lifetime, "cert-lifetime", 30*24*time.Hour, "validity of the certificate, which is renewed after 2/3 of it")
-	f.DurationVar(&c.overlap, "cert-overlap", 2*time.Minute, "how long a new and an old certificate are trusted together")
-	f.DurationVar(&c.interval, "cert-interval", 10*time.Second, "time between two reads of the certificate")
-	f.Usage = func() {
-		fmt.Fprintln(f.Output(), "usage: inject [flags] [file ...]\n\nWithout a file, or with -, it reads standard input.")
-		f.PrintDefaults()
-	}
-	f.SetOutput(io.Discard)
-	switch err := f.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		f.SetOutput(stdout)
-		f.Usage()
-		return err
+	f.BoolVar(&c.webhook, "webhook", false, "serve as an admission webhook")
+	f.StringVar(&c.listen, "listen", ":8443", "with -webhook: `address` for the API server")
+	f.StringVar(&c.admin, "admin", ":9995", "with -webhook: `address` of /healthz, /readyz and /metrics")
+	f.StringVar(&c.kubeconfig, "kubeconfig", "", "with -webhook: `file` with the API server; default: the cluster of the pod")
+	f.StringVar(&c.service, "service", "linkerd-proxy-injector", "with -webhook: `name` of its Service")
+	f.StringVar(&c.secret, "secret", "linkerd-proxy-injector-k8s-tls", "with -webhook: `name` of the Secret with the certificate")
+	f.StringVar(&c.hook, "configuration", "linkerd-proxy-injector-webhook-config", "with -webhook: `name` of the MutatingWebhookConfiguration")
+	f.DurationVar(&c.lifetime, "cert-lifetime", 30*24*time.Hour, "with -webhook: validity of the certificate, which is renewed after 2/3 of it")
+	f.DurationVar(&c.overlap, "cert-overlap", 2*time.Minute, "with -webhook: how long a new and an old certificate are trusted together")
+	f.DurationVar(&c.interval, "cert-interval", 10*time.Second, "with -webhook: time between two reads of the certificate")
+	cli.Describe(f, "usage: inject [flags] [file ...]\n\ninject adds the proxy to the workloads in manifests. "+
+		"Without a file, or with -, it reads standard input.")
+	switch err := cli.ParseFlags(f, args, stdout); {
 	case err != nil:
-		return cli.Misuse(err)
+		return err
 	case c.webhook && (c.uninject || f.NArg() > 0):
 		return cli.Misuse(errors.New("-webhook: must be without -uninject and files"))
 	case c.webhook && c.overlap < 2*c.interval:
@@ -185,11 +175,10 @@ func readFile(name string, stdin io.Reader) ([]byte, error) {
 
 // serve runs the admission webhook until ctx ends.
 func (c *command) serve(ctx context.Context, log *slog.Logger) error {
-	config, err := clientcmd.BuildConfigFromFlags("", c.kubeconfig)
+	config, err := kubeobject.ClientConfig(c.kubeconfig)
 	if err != nil {
 		return err
 	}
-	config.QPS = -1 // one request for each pod
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err

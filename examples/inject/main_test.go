@@ -70,16 +70,18 @@ func TestInvalidCommandLine(t *testing.T) {
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	for want, args := range map[string][]string{
 		"-trust-anchors or -disable-identity is required": nil,
-		"but not both":                                 {"-trust-anchors", file, "-disable-identity"},
-		"is empty":                                     {"-trust-anchors", empty},
-		"no such file":                                 {"-trust-anchors", "/nonexistent"},
-		"the proxy image must not be empty":            {"-trust-anchors", file, "-image", ""},
-		"INBOUND_DEFAULT_POLICY":                       {"-trust-anchors", file, "-default-inbound-policy", "x"},
-		"must be without -uninject and files":          {"-webhook", "-uninject"},
-		"-cert-overlap 1s: must be at least twice":     {"-webhook", "-cert-overlap", "1s"},
-		"-cert-lifetime 1m0s: must be at least 12":     {"-webhook", "-cert-lifetime", "1m"},
-		"flag provided but not defined":                {"-nonsense"},
-		"/nonexistent/file: no such file or directory": {"-trust-anchors", file, "/nonexistent/file"},
+		"but not both":                      {"-trust-anchors", file, "-disable-identity"},
+		"is empty":                          {"-trust-anchors", empty},
+		"no such file":                      {"-trust-anchors", "/nonexistent"},
+		"the proxy image must not be empty": {"-trust-anchors", file, "-image", ""},
+		`the pull policy "x" must be Always, IfNotPresent`: {"-trust-anchors", file, "-image-pull-policy", "x"},
+		"-listen requires -webhook":                        {"-trust-anchors", file, "-listen", ":1"},
+		"INBOUND_DEFAULT_POLICY":                           {"-trust-anchors", file, "-default-inbound-policy", "x"},
+		"must be without -uninject and files":              {"-webhook", "-uninject"},
+		"-cert-overlap 1s: must be at least twice":         {"-webhook", "-cert-overlap", "1s"},
+		"-cert-lifetime 1m0s: must be at least 12":         {"-webhook", "-cert-lifetime", "1m"},
+		"flag provided but not defined":                    {"-nonsense"},
+		"/nonexistent/file: no such file or directory":     {"-trust-anchors", file, "/nonexistent/file"},
 	} {
 		var out bytes.Buffer
 		require.ErrorContains(t, run(t.Context(), args, strings.NewReader(""), &out, &out), want)

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/gotower/gotower/examples/install/check"
 	"github.com/gotower/gotower/examples/internal/cli"
+	"github.com/gotower/gotower/examples/internal/kubeobject"
 )
 
 // errChecks is the error of a run in which a check has failed. The printed report has the
@@ -29,22 +29,19 @@ func runCheck(ctx context.Context, args []string, stdout, _ io.Writer) error {
 	f.StringVar(&o.Namespace, "namespace", "linkerd", "`namespace` of the control plane")
 	f.BoolVar(&o.Pre, "pre", false, "check whether the control plane can be installed")
 	f.BoolVar(&o.Proxy, "proxy", false, "also check the proxies")
-	f.StringVar(&o.ProxyNamespace, "n", "", "`namespace` of the proxies; default: all")
+	f.StringVar(&o.ProxyNamespace, "n", "", "with -proxy: `namespace` of the proxies; default: all")
 	f.DurationVar(&o.Wait, "wait", 0, "how long to wait for pods of the control plane that are not ready")
 	f.StringVar(&output, "o", "text", "`format`: text or json")
+	cli.Describe(f, "install check verifies a cluster before the installation (-pre) and after it.")
 	switch err := cli.Parse(f, args, stdout); {
 	case err != nil:
 		return err
 	case output != "text" && output != "json":
 		return cli.Misuse(fmt.Errorf("-o %q: must be text or json", output))
-	case o.ProxyNamespace != "" && !o.Proxy:
-		return cli.Misuse(errors.New("-n: requires -proxy"))
 	case o.Pre && o.Proxy:
 		return cli.Misuse(errors.New("-pre: must be without -proxy"))
 	}
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = kubeconfig
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	config, _, err := kubeobject.UserConfig(kubeconfig, "")
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"os"
 
@@ -22,10 +21,7 @@ func main() {
 	ctx, stop := cli.Interrupted()
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
-	if err != nil {
-		err = fmt.Errorf("install: %w", err)
-	}
-	os.Exit(cli.Status(os.Stderr, err))
+	os.Exit(cli.Status(os.Stderr, "install", err))
 }
 
 // run prints the objects, or checks the cluster if the first argument is "check".
@@ -44,11 +40,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	f.StringVar(&anchors, "trust-anchors", "", "`file` with the trust anchors in PEM; default: a generated root")
 	f.StringVar(&issuer, "issuer", "", "`file` with the certificate of the issuer in PEM")
 	f.StringVar(&key, "issuer-key", "", "`file` with the key of the issuer in PEM")
-	f.Usage = func() {
-		fmt.Fprintln(f.Output(), "usage: install [flags]\n       install check [flags]\n\n"+
-			"It prints the Kubernetes objects of the control plane.")
-		f.PrintDefaults()
-	}
+	cli.Describe(f, "usage: install [flags]         prints the Kubernetes objects of the control plane\n"+
+		"       install check [flags]   verifies a cluster")
 	if err := cli.Parse(f, args, stdout); err != nil {
 		return err
 	}

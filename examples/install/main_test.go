@@ -157,7 +157,7 @@ func TestInstallIdentity(t *testing.T) {
 		"--iptables-mode: \"x\" must be":                    {"-iptables-mode", "x"},
 		"arguments must be flags":                           {"chek"},
 		"-o \"xml\": must be text or json":                  {"check", "-o", "xml"},
-		"-n: requires -proxy":                               {"check", "-n", "x"},
+		"-n requires -proxy":                                {"check", "-n", "x"},
 		"-pre: must be without -proxy":                      {"check", "-pre", "-proxy"},
 		"/nonexistent":                                      {"check", "-kubeconfig", "/nonexistent"},
 		"open /nonexistent/file: no such file or directory": {"-issuer", "/nonexistent/file"},

@@ -16,8 +16,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/gotower/gotower/examples/internal/cli"
@@ -40,7 +38,7 @@ var (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := cli.Interrupted()
 	err := start(ctx, os.Args[1:])
 	stop()
 	switch {
@@ -51,7 +49,7 @@ func main() {
 	case err == errFailed: //nolint:errorlint // printed already
 		os.Exit(exitFailed)
 	default:
-		os.Exit(cli.Status(os.Stderr, fmt.Errorf("pods: %w", err)))
+		os.Exit(cli.Status(os.Stderr, "pods", err))
 	}
 }
 
@@ -76,6 +74,7 @@ func (o *options) parse(args []string) error {
 	f.StringVar(&o.keep, "keep", "", "new `directory` for logs, configuration and capture; default: a temporary one")
 	f.BoolVar(&o.wire, "wire", false, "list the captured connections")
 	f.BoolVar(&o.kubernetes, "kubernetes", false, "read objects of a kube-apiserver, which .ci/kube.sh builds, instead of files")
+	cli.Describe(f, "pods runs six pods in network namespaces of this machine, and verifies their traffic through proxies.")
 	if err := cli.Parse(f, args, os.Stderr); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/signal"
 	"runtime"
@@ -93,10 +94,13 @@ func await(args []string) error {
 	if len(args) > 0 {
 		addr = args[0]
 	}
+	if _, err := netip.ParseAddrPort(addr); err != nil {
+		return fmt.Errorf("address %q: must be ip:port", addr)
+	}
 	if len(args) > 1 {
 		var err error
 		if timeout, err = time.ParseDuration(args[1]); err != nil {
-			return err
+			return fmt.Errorf("timeout %q: must be a duration such as 30s", args[1])
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)

@@ -143,6 +143,8 @@ func TestAwait(t *testing.T) {
 	require.True(t, ready.Load())
 	ready.Store(false)
 	require.ErrorContains(t, await([]string{addr, "10ms"}), "is not ready after 10ms: ")
+	require.EqualError(t, await([]string{"localhost"}), `address "localhost": must be ip:port`)
+	require.EqualError(t, await([]string{addr, "10"}), `timeout "10": must be a duration such as 30s`)
 	exit, _, stderr := proxy(t, nil, "await", addr, "soon")
 	require.Equal(t, 1, exit)
 	require.Contains(t, stderr, "soon")

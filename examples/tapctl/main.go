@@ -242,6 +242,7 @@ func usage(w io.Writer) {
 		fmt.Fprintf(w, "  tapctl %-9s  %s\n", c.name, c.does)
 	}
 	fmt.Fprint(w, "\nUsage: tapctl COMMAND [flags] [host:port ...]\n"+
-		"Targets are tap ports of processes; the default is 127.0.0.1:4190. tapctl COMMAND --help lists the flags.\n"+
-		"Other machines need TLS: --cacert, --cert and --key.\n")
+		"       tapctl COMMAND [flags] [-n NAMESPACE] KIND/NAME ...\n"+
+		"Targets are tap ports of processes, by default 127.0.0.1:4190, or resources of a Kubernetes cluster such as deploy/web.\n"+
+		"tapctl COMMAND --help lists the flags. Processes on other machines need TLS: --cacert, --cert and --key.\n")
 }

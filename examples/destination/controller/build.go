@@ -14,7 +14,7 @@ import (
 func (r *reader) config(file fileYAML) Config {
 	cfg := Config{Destinations: make(map[string]Destination, len(file.Destinations))}
 	if file.DefaultPolicy.given() {
-		cfg.DefaultInboundPolicy = AccessPolicy(r.oneOf("defaultInboundPolicy", file.DefaultPolicy, accessPolicies()...))
+		cfg.DefaultInboundPolicy = AccessPolicy(r.oneOf("defaultInboundPolicy", file.DefaultPolicy, AccessPolicies()...))
 	}
 	for _, t := range file.ClusterNetworks {
 		cfg.ClusterNetworks = append(cfg.ClusterNetworks, r.prefix(t))

@@ -41,9 +41,9 @@ const (
 	Audit                  AccessPolicy = "audit"
 )
 
-// accessPolicies returns all access policies. Deny is the first, because it is the default
+// AccessPolicies returns all access policies. Deny is the first, because it is the default
 // of a server.
-func accessPolicies() []string {
+func AccessPolicies() []string {
 	return []string{
 		string(Deny), string(AllUnauthenticated), string(AllAuthenticated), string(AllTLSUnauthenticated),
 		string(ClusterUnauthenticated), string(ClusterAuthenticated), string(Audit),
@@ -83,8 +83,8 @@ func compileInbound(cfg Config) (inboundState, error) {
 		p = AllUnauthenticated
 	}
 	var errs []error
-	if !slices.Contains(accessPolicies(), string(p)) {
-		errs = append(errs, fmt.Errorf("default inbound policy %q must be one of %s", p, strings.Join(accessPolicies(), ", ")))
+	if !slices.Contains(AccessPolicies(), string(p)) {
+		errs = append(errs, fmt.Errorf("default inbound policy %q must be one of %s", p, strings.Join(AccessPolicies(), ", ")))
 	}
 	s := inboundState{
 		servers:   make(map[serverKey]*inbound.Server, len(cfg.Servers)),
@@ -251,7 +251,7 @@ func (r *reader) servers(list []serverYAML, cluster []netip.Prefix) []Server {
 // not allow.
 func (r *reader) server(y serverYAML, cluster []netip.Prefix) *inbound.Server {
 	labels := map[string]string{"group": policyGroup, "kind": "server", "name": y.Name.value}
-	access := AccessPolicy(r.oneOf("accessPolicy", y.AccessPolicy, accessPolicies()...))
+	access := AccessPolicy(r.oneOf("accessPolicy", y.AccessPolicy, AccessPolicies()...))
 	msg := &inbound.Server{
 		Labels:         labels,
 		Authorizations: append(r.authorizations(y.Authorizations), accessAuthorization(access, cluster)...),

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"cmp"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -35,6 +36,17 @@ func DefaultSettings() Settings {
 		OpaquePorts: "25,587,3306,4444,5432,6379,9300,11211", DefaultInbound: controller.AllUnauthenticated,
 		ControllerName: "github.com/gotower/destination",
 	}
+}
+
+// Validate returns an error that names the invalid field, or nil.
+func (s Settings) Validate() error {
+	switch {
+	case !slices.Contains(controller.AccessPolicies(), string(s.DefaultInbound)):
+		return fmt.Errorf("default inbound policy %q: must be %s", s.DefaultInbound, strings.Join(controller.AccessPolicies(), ", "))
+	case s.OpaquePorts != "" && len(parsePorts(s.OpaquePorts)) <= strings.Count(s.OpaquePorts, ","):
+		return fmt.Errorf("opaque ports %q: must be ports and ranges such as 25,4000-4100", s.OpaquePorts)
+	}
+	return nil
 }
 
 // The names of the indexes of the local copies of objects. Each comment states the kinds

@@ -42,12 +42,8 @@ func (c *cluster) Server(workload string, port uint16) (*inbound.Server, []contr
 // of the annotation default-inbound-policy of p. If the annotation is missing or invalid,
 // it is DefaultInbound of the settings.
 func (c *cluster) access(p *pod) controller.AccessPolicy {
-	access := controller.AccessPolicy(p.Annotations[defaultInbound])
-	if slices.Contains([]controller.AccessPolicy{
-		controller.Deny, controller.AllUnauthenticated, controller.AllAuthenticated, controller.AllTLSUnauthenticated,
-		controller.ClusterUnauthenticated, controller.ClusterAuthenticated, controller.Audit,
-	}, access) {
-		return access
+	if access := p.Annotations[defaultInbound]; slices.Contains(controller.AccessPolicies(), access) {
+		return controller.AccessPolicy(access)
 	}
 	return c.settings.DefaultInbound
 }

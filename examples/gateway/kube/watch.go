@@ -28,9 +28,9 @@ import (
 // the process runs.
 func ClientConfig(kubeconfig *config.File) (*rest.Config, error) {
 	if kubeconfig == nil {
-		return kubeobject.ClientConfig(nil)
+		return kubeobject.ClientConfig("")
 	}
-	return kubeobject.ClientConfig(kubeconfig.Data)
+	return kubeobject.ClientConfig(kubeconfig.Path)
 }
 
 // Watcher watches the objects of a cluster and translates them to configurations of the

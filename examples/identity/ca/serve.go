@@ -93,15 +93,24 @@ type own struct {
 	renew  time.Time // time after which cert is renewed
 }
 
+// CheckServerName returns an error if name cannot be the name in [Serve]: it is not DNS-like, or
+// not in the trust domain.
+func (a *Authority) CheckServerName(name string) error {
+	if isURI(name) {
+		return fmt.Errorf("ca: the name of the TLS server %q must be DNS-like", name)
+	}
+	if err := errors.Join(caller.Check(name), a.owns(name)); err != nil {
+		return fmt.Errorf("ca: %w", err)
+	}
+	return nil
+}
+
 // own returns the source of the certificates of a TLS server with the given name. The first
 // certificate is issued when the server needs it. own returns an error if name is not DNS-like
 // or not in the trust domain.
 func (a *Authority) own(name string) (*own, error) {
-	if isURI(name) {
-		return nil, fmt.Errorf("ca: the name of the TLS server %q must be DNS-like", name)
-	}
-	if err := errors.Join(caller.Check(name), a.owns(name)); err != nil {
-		return nil, fmt.Errorf("ca: %w", err)
+	if err := a.CheckServerName(name); err != nil {
+		return nil, err
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

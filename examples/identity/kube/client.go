@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/gotower/gotower/examples/internal/kubeobject"
 )
 
 // Namespace is the default namespace of the control plane.
@@ -26,14 +26,10 @@ func RBAC(namespace string) string {
 // kubeconfig is empty, the client uses the API server of the cluster in which the process
 // runs.
 func Client(kubeconfig string) (kubernetes.Interface, error) {
-	cfg, err := rest.InClusterConfig()
-	if kubeconfig != "" {
-		cfg, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
-	}
+	cfg, err := kubeobject.ClientConfig(kubeconfig) // a Reviewer has its own limits
 	if err != nil {
 		return nil, fmt.Errorf("kube: %w", err)
 	}
-	cfg.QPS = -1 // a Reviewer has its own limits
 	cfg.UserAgent = "gotower-identity"
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {

@@ -56,7 +56,7 @@ func (o *options) setters() map[string]func(string) error {
 	return map[string]func(string) error{
 		"proxy-image": text(&o.proxyImage), "init-image": text(&o.initImage),
 		"proxy-version": tag(&o.proxyImage), "init-image-version": tag(&o.initImage),
-		"image-pull-policy": oneOf(&o.pullPolicy, "Always", "IfNotPresent", "Never"),
+		"image-pull-policy": oneOf(&o.pullPolicy, pullPolicies()...),
 
 		"inbound-port": number(&o.inbound, 1, 65535), "outbound-port": number(&o.outbound, 1, 65535),
 		"control-port": number(&o.control, 1, 65535), "admin-port": number(&o.admin, 1, 65535),

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"flag"
+	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gotower/gotower/examples/init/redirect"
@@ -78,12 +80,17 @@ func (c Config) Validate() error {
 			return errors.New("injector: the " + name + " must not be empty")
 		}
 	}
+	if !slices.Contains(pullPolicies(), c.PullPolicy) {
+		return fmt.Errorf("injector: the pull policy %q must be %s", c.PullPolicy, strings.Join(pullPolicies(), ", "))
+	}
 	if _, err := redirect.ParseMode(c.IptablesMode, ""); err != nil {
 		return err
 	}
 	_, err := c.Inject(map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "a"}}}}, nil)
 	return err
 }
+
+func pullPolicies() []string { return []string{"Always", "IfNotPresent", "Never"} }
 
 // AnchorsConfigMap is the name of the ConfigMap with the trust anchors. AnchorsKey is the
 // key of the trust anchors in this ConfigMap.

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -10,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 )
 
@@ -37,32 +39,60 @@ func (m misuse) Unwrap() error { return m.error }
 // Misuse marks err as an error of the command line. [Status] returns 2 for it.
 func Misuse(err error) error { return misuse{err} }
 
+// Describe sets the help text of f: the argument text, which describes the program, and then
+// the flags.
+func Describe(f *flag.FlagSet, text string) {
+	f.Usage = func() {
+		fmt.Fprintf(f.Output(), "%s\n\n", text)
+		f.PrintDefaults()
+	}
+}
+
 // Parse parses args, the command line, into the flags of f. Arguments that are not flags
 // are an error. For -help, Parse writes the help text to help and returns [flag.ErrHelp].
 // It marks any other error by [Misuse], and does not print it.
+//
+// If the usage of a flag begins with "with -NAME: ", the flag is an error without the flag NAME.
 func Parse(f *flag.FlagSet, args []string, help io.Writer) error {
-	f.SetOutput(io.Discard) // Status prints the error
-	switch err := f.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		f.SetOutput(help)
-		f.Usage()
+	if err := ParseFlags(f, args, help); err != nil {
 		return err
-	case err != nil:
-		return Misuse(err)
-	case f.NArg() > 0:
+	}
+	if f.NArg() > 0 {
 		return Misuse(fmt.Errorf("%q: arguments must be flags", f.Arg(0)))
 	}
 	return nil
 }
 
-// Status prints err to stderr and returns the exit status of the program: 2 if err is
-// marked by [Misuse] and 1 otherwise. For nil and [flag.ErrHelp] it prints nothing and
-// returns 0.
-func Status(stderr io.Writer, err error) int {
+// ParseFlags does the same as [Parse], but allows arguments after the flags.
+func ParseFlags(f *flag.FlagSet, args []string, help io.Writer) error {
+	f.SetOutput(io.Discard) // Status prints the error
+	err := f.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		f.SetOutput(help)
+		f.Usage()
+		return err
+	}
+	f.Visit(func(set *flag.Flag) {
+		condition, _, _ := strings.Cut(set.Usage, ": ")
+		other, ok := strings.CutPrefix(condition, "with -")
+		if ok && f.Lookup(other).Value.String() == "false" {
+			err = cmp.Or(err, fmt.Errorf("-%s requires -%s", set.Name, other))
+		}
+	})
+	if err != nil {
+		return Misuse(err)
+	}
+	return nil
+}
+
+// Status prints err to stderr, after the name of the program, and returns the exit status of the
+// program: 2 if err is marked by [Misuse] and 1 otherwise. For nil and [flag.ErrHelp] it prints
+// nothing and returns 0.
+func Status(stderr io.Writer, name string, err error) int {
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return 0
 	}
-	fmt.Fprintln(stderr, err)
+	fmt.Fprintf(stderr, "%s: %v\n", name, err)
 	if errors.As(err, new(misuse)) {
 		return exitUsage
 	}

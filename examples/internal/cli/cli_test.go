@@ -4,7 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"flag"
-	"fmt"
+	"io"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -28,11 +29,7 @@ func TestParseErrorOutput(t *testing.T) {
 		var output bytes.Buffer
 		f := flag.NewFlagSet("it", flag.ContinueOnError)
 		f.Int("n", 7, "a `number`")
-		err := Parse(f, c.args, &output)
-		if err != nil {
-			err = fmt.Errorf("it: %w", err)
-		}
-		assert.Equal(t, c.exit, Status(&output, err), c.name)
+		assert.Equal(t, c.exit, Status(&output, "it", Parse(f, c.args, &output)), c.name)
 		assert.Equal(t, c.output, output.String(), c.name)
 	}
 }
@@ -40,7 +37,38 @@ func TestParseErrorOutput(t *testing.T) {
 func TestStatus(t *testing.T) {
 	var output bytes.Buffer
 	cause := errors.New("no luck")
-	require.Equal(t, 1, Status(&output, cause))
-	require.Equal(t, "no luck\n", output.String())
+	require.Equal(t, 1, Status(&output, "it", cause))
+	require.Equal(t, "it: no luck\n", output.String())
 	require.ErrorIs(t, Misuse(cause), cause)
+}
+
+// A flag that has an effect only with another flag is an error without it.
+func TestParseRequiredFlag(t *testing.T) {
+	for args, want := range map[string]string{
+		"-lease x":                     "-lease requires -cluster; see -help",
+		"-cluster=false -lease x":      "-lease requires -cluster; see -help",
+		"-lease x -cluster":            "",
+		"-cluster":                     "",
+		"-cluster -lease x -nonsense":  "flag provided but not defined: -nonsense; see -help",
+		"-lease x -nonsense -cluster ": "flag provided but not defined: -nonsense; see -help",
+	} {
+		f := flag.NewFlagSet("it", flag.ContinueOnError)
+		f.Bool("cluster", false, "with a cluster")
+		f.String("lease", "a", "with -cluster: `name` of a Lease")
+		err := Parse(f, strings.Fields(args), io.Discard)
+		if want == "" {
+			require.NoError(t, err, args)
+		} else {
+			require.EqualError(t, err, want, args)
+		}
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	var output bytes.Buffer
+	f := flag.NewFlagSet("it", flag.ContinueOnError)
+	f.Int("n", 7, "a `number`")
+	Describe(f, "it does something.")
+	require.ErrorIs(t, Parse(f, []string{"-h"}, &output), flag.ErrHelp)
+	require.Equal(t, "it does something.\n\n  -n number\n    \ta number (default 7)\n", output.String())
 }

@@ -4,6 +4,7 @@ package kubeobject
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -89,18 +90,36 @@ func Decode[T any](u *unstructured.Unstructured) (*T, error) {
 	return v, nil
 }
 
-// ClientConfig returns the configuration of a client of an API server. The argument kubeconfig
-// is the content of a file that specifies the API server. If kubeconfig is nil, the client
-// uses the API server of the cluster in which the process runs.
-func ClientConfig(kubeconfig []byte) (cfg *rest.Config, err error) {
-	if kubeconfig != nil {
-		cfg, err = clientcmd.RESTConfigFromKubeConfig(kubeconfig)
-	} else {
+// ClientConfig returns the configuration of a client of the API server that the file kubeconfig
+// specifies. If kubeconfig is empty, the client uses the API server of the cluster in which the
+// process runs. The client has no limit of requests per second.
+func ClientConfig(kubeconfig string) (cfg *rest.Config, err error) {
+	if kubeconfig == "" {
 		cfg, err = rest.InClusterConfig()
+	} else {
+		cfg, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
 	}
 	if err != nil {
 		return nil, err
 	}
 	cfg.QPS = -1
 	return cfg, nil
+}
+
+// UserConfig returns a configuration as kubectl finds it: that of the file kubeconfig, or by
+// default that of KUBECONFIG, of ~/.kube/config, or of the pod. The argument context is the name of
+// a context of the file. The default is its current context.
+func UserConfig(kubeconfig, context string) (cfg *rest.Config, namespace string, err error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: context})
+	cfg, err = loader.ClientConfig()
+	switch {
+	case clientcmd.IsEmptyConfig(err):
+		return nil, "", errors.New("no cluster: --kubeconfig is not set, and neither KUBECONFIG nor ~/.kube/config is a configuration")
+	case err != nil:
+		return nil, "", err
+	}
+	namespace, _, err = loader.Namespace()
+	return cfg, namespace, err
 }

@@ -60,11 +60,11 @@ func listeners(s *Settings) []variable {
 		},
 		{
 			name: "OUTBOUND_ORIGIN", prefix: OwnPrefix, overrides: "ORIGIN", set: to(&s.Outbound.Origin, parseOrigin),
-			help: "origin of outbound connections; overrides ORIGIN",
+			help: "origin of outbound connections; overrides GOTOWER_ORIGIN",
 		},
 		{
 			name: "INBOUND_ORIGIN", prefix: OwnPrefix, overrides: "ORIGIN", set: to(&s.Inbound.Origin, parseOrigin),
-			help: "origin of inbound connections; overrides ORIGIN",
+			help: "origin of inbound connections; overrides GOTOWER_ORIGIN",
 		},
 		{
 			name: "REUSE_PORT", prefix: OwnPrefix, def: "false", set: to(&s.ReusePort, parseBool),

@@ -13,7 +13,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/gotower/gotower/examples/internal/kubeobject"
 )
 
 // Options selects a cluster and a namespace. The zero value selects those that kubectl would
@@ -43,14 +44,7 @@ type Cluster struct {
 
 // Open returns a client of the cluster that o selects. It does not connect.
 func Open(o Options) (*Cluster, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = o.Kubeconfig
-	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.Context})
-	cfg, err := loader.ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("kubeconfig: %w", err)
-	}
-	namespace, _, err := loader.Namespace()
+	cfg, namespace, err := kubeobject.UserConfig(o.Kubeconfig, o.Context)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
