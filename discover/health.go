@@ -52,7 +52,8 @@ func (p HealthPolicy) Validate() error {
 // While no endpoint of a target is healthy, all endpoints of the target admit requests,
 // because the check may be wrong and requests may succeed.
 //
-// The checks of an endpoint run on a goroutine that ends with the context of the endpoint.
+// The checks of an endpoint run on a goroutine that ends when the endpoint is removed, also if it
+// still has open responses.
 // WithHealthCheck panics if mk or check is nil or p is invalid.
 func WithHealthCheck[Req, Rsp any](mk MakeService[Req, Rsp], check HealthCheck[Req, Rsp], p HealthPolicy) MakeService[Req, Rsp] {
 	switch {
@@ -75,7 +76,11 @@ func WithHealthCheck[Req, Rsp any](mk MakeService[Req, Rsp], check HealthCheck[R
 		group, leave := groups.Use(t.Name, func() (*healthGroup, func()) { return new(healthGroup), func() {} })
 		c := &checked[Req, Rsp]{Service: inner, policy: p, group: group, endpoint: t.Endpoint.Addr.String()}
 		c.setReason(errNotChecked)
-		go c.run(ctx, check, t, leave)
+		wanted, ok := ctx.Value(wantedKey{}).(context.Context)
+		if !ok { // the caller is not Endpoints
+			wanted = ctx
+		}
+		go c.run(wanted, check, t, leave)
 		return c
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/layertest"
 	"github.com/gotower/gotower/resolve"
+	"github.com/gotower/gotower/resolve/static"
 )
 
 func TestHealthCheckConforms(t *testing.T) {
@@ -149,6 +150,42 @@ func TestHealthCheckFailures(t *testing.T) {
 		}
 		cancel()
 		synctest.Wait()
+	})
+}
+
+// A removed endpoint with an open response is not a healthy endpoint of the target. Otherwise the
+// other endpoints would reject requests while all of their checks fail.
+func TestHealthCheckOfRemovedEndpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		resolver := static.New(map[string][]resolve.Endpoint{"web": {at(1), at(2)}})
+		leaf := layer.Func[string, *response](func(context.Context, string) (*response, error) { return body("long"), nil })
+		check := func(_ context.Context, t discover.Target, _ service) error {
+			if t.Endpoint.Addr == addr(2) {
+				return errors.New("down")
+			}
+			return nil
+		}
+		mk := discover.WithHealthCheck(func(context.Context, discover.Target) service { return leaf }, check, discover.HealthPolicy{})
+		services := make(map[netip.AddrPort]service)
+		go func() {
+			for c := range discover.Endpoints(t.Context(), resolver, "web", mk) {
+				for _, e := range c.Added {
+					services[e.Addr] = e.Service
+				}
+			}
+		}()
+		synctest.Wait()
+		rsp, err := services[addr(1)].Call(t.Context(), "")
+		require.NoError(t, err)
+		defer rsp.Body.Close()
+		_, err = services[addr(2)].Call(t.Context(), "")
+		require.ErrorIs(t, err, layer.ErrNotReady)
+
+		resolver.Set("web", at(2))
+		synctest.Wait()
+		other, err := services[addr(2)].Call(t.Context(), "")
+		require.NoError(t, err, "no endpoint is healthy")
+		require.NoError(t, other.Body.Close())
 	})
 }
 

@@ -26,13 +26,16 @@ type member[Req, Rsp any] struct {
 	current *Endpoint[Req, Rsp] // used only by the goroutine of the watch
 }
 
+// wantedKey is the key under which the context of a MakeService has the field wanted of its member.
+type wantedKey struct{}
+
 // newMember returns the member for e. It makes the inner service by calling MakeService.
 func (w *watch[Req, Rsp]) newMember(e resolve.Endpoint) *member[Req, Rsp] {
 	m := &member[Req, Rsp]{complete: w.complete, id: e.ID, target: w.target}
 	m.current = &Endpoint[Req, Rsp]{Endpoint: e, Target: w.target, Service: m}
 	m.wanted, m.cancel = context.WithCancel(w.ctx) //nolint:gosec // see member.cancel
 	var ctx context.Context
-	ctx, m.Ended = context.WithCancel(w.ctx) //nolint:gosec // the Count cancels it
+	ctx, m.Ended = context.WithCancel(context.WithValue(w.ctx, wantedKey{}, m.wanted)) //nolint:gosec // the Count cancels it
 	err := panics.Do("MakeService", func() error {
 		m.inner = w.mk(ctx, Target{Name: w.target, Endpoint: e})
 		return nil
