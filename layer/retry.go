@@ -19,8 +19,8 @@ import (
 //
 // Admission: every request is admitted. If all attempts were rejected, so is the request.
 //
-// Cancellation: the end of the context ends the pause and all attempts. All attempts share one
-// [Attempts], so that a balancer below chooses another endpoint.
+// Cancellation: the end of the context ends the pause and all attempts, and is the cause of the error.
+// All attempts share one [Attempts], so that a balancer below chooses another endpoint.
 //
 // Body: the request body is stored while it is read, see [RetryPolicy]. If trailers may report
 // a failure, Call waits for the first bytes of the response body, see [Replayer].
@@ -334,16 +334,22 @@ func (s *retrying[Req, Rsp]) wait(pause time.Duration, after error) error {
 	if cause == nil {
 		return nil
 	}
+	return s.canceled(cause, after)
+}
+
+// canceled returns the error of the request after its context has ended with the given cause. The
+// argument after is the error of the last attempt, or nil.
+func (s *retrying[Req, Rsp]) canceled(cause, after error) error {
 	reason := ctxreason.Text(s.ctx) + " after " + s.count()
-	canceled := &Error{Layer: "retry", Target: s.target, Reason: reason, Waited: s.waited, Err: cause}
+	e := &Error{Layer: "retry", Target: s.target, Reason: reason, Waited: s.waited, Err: cause}
 	if after != nil {
-		canceled.Reason += ": " + after.Error()
+		e.Reason += ": " + after.Error()
 	}
 	if !s.sent {
-		canceled.Kind = ErrNotReady
+		e.Kind = ErrNotReady
 	}
 	s.closeBody()
-	return canceled
+	return e
 }
 
 // last returns the error that the Retry returns for the request, or nil if the result is a
@@ -353,6 +359,8 @@ func (s *retrying[Req, Rsp]) last(got attemptResult[Rsp], why skip) error {
 	switch {
 	case got.Err == nil:
 		return nil
+	case got.rejected() && s.sent && s.ctx.Err() != nil:
+		return s.canceled(context.Cause(s.ctx), got.Err)
 	case got.rejected() && s.sent:
 		// The request was sent, so this must not match ErrNotReady.
 		after, _ := RetryAfter(got.Err)

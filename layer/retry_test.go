@@ -421,6 +421,26 @@ func TestRetryCanceledInPause(t *testing.T) {
 	})
 }
 
+// A retry that waits in a queue when the context ends returns the cause of the context.
+func TestRetryCanceledInQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := sourceOf("hello")
+		sent := 0
+		once := layer.RateLimit[*retryRequest, *response](1e-4, 1)(layer.Func[*retryRequest, *response](
+			func(context.Context, *retryRequest) (*response, error) { sent++; return nil, errServer }))
+		queue := layer.Queue[*retryRequest, *response](10, time.Hour)(once)
+		svc := layer.Retry(retryPolicy{}, layer.WithClassifier(failuresAgain[*response]))(queue)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := svc.Call(ctx, &retryRequest{Body: source})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NotErrorIs(t, err, layer.ErrNotReady)
+		require.ErrorContains(t, err, "deadline exceeded after 2 attempts: queue: not ready")
+		require.Equal(t, 1, sent)
+		require.EqualValues(t, 1, source.closes.Load())
+	})
+}
+
 func TestRetryPolicyValidate(t *testing.T) {
 	for want, p := range map[string]retryPolicy{
 		"":                                 {},
