@@ -1,7 +1,8 @@
-// Package authority parses the authority of a request.
+// Package authority parses the authority of a request and the address of an endpoint.
 package authority
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"strconv"
@@ -37,6 +38,25 @@ func CutPort(s string) (host, port string, found bool) {
 		return s, "", false
 	}
 	return s[:i], s[i+1:], true
+}
+
+// AddrPort parses the address of an endpoint, such as "10.0.0.1:80". It converts an IPv4-mapped IPv6
+// address to IPv4.
+func AddrPort(s string) (netip.AddrPort, error) {
+	addr, err := netip.ParseAddrPort(s)
+	_, bare := netip.ParseAddr(s)
+	ip := addr.Addr().Unmap()
+	switch {
+	case bare == nil:
+		return netip.AddrPort{}, errors.New("no port: write 10.0.0.1:80 or [fd00::1]:80")
+	case err != nil:
+		return netip.AddrPort{}, errors.New("not an IP address with a port: write 10.0.0.1:80 or [fd00::1]:80")
+	case addr.Port() == 0:
+		return netip.AddrPort{}, errors.New("port 0 cannot be connected to: write 1 to 65535")
+	case ip.WithZone("").IsUnspecified():
+		return netip.AddrPort{}, errors.New("the unspecified address is for listening: write the address to connect to")
+	}
+	return netip.AddrPortFrom(ip, addr.Port()), nil
 }
 
 // isNameChar reports whether c may be part of a registered name (RFC 3986, section 3.2.2).

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/internal/yamlfile"
 	"github.com/gotower/gotower/resolve"
 )
@@ -40,7 +41,7 @@ func readEndpoints(v value) []resolve.Endpoint {
 // e.Addr is the zero value.
 func readEndpoint(v value) (e resolve.Endpoint) {
 	v.Read(fields{
-		"addr":          yamlfile.Into(&e.Addr, parseAddr),
+		"addr":          yamlfile.Into(&e.Addr, authority.AddrPort),
 		"weight":        yamlfile.Into(&e.Weight, parseWeight),
 		"labels":        yamlfile.Labels(&e.Labels),
 		"protocol":      yamlfile.Into(&e.Protocol, parseProtocol),
@@ -82,23 +83,6 @@ func union(outer, inner map[string]string) map[string]string {
 	both := maps.Clone(outer)
 	maps.Copy(both, inner)
 	return both
-}
-
-// parseAddr parses an address with a port. It converts IPv4-mapped IPv6 addresses to IPv4.
-func parseAddr(text string) (netip.AddrPort, error) {
-	addr, err := netip.ParseAddrPort(text)
-	_, bare := netip.ParseAddr(text)
-	switch {
-	case bare == nil:
-		return netip.AddrPort{}, errors.New("no port: write 10.0.0.1:80 or [fd00::1]:80")
-	case err != nil:
-		return netip.AddrPort{}, errors.New("not an IP address with a port: write 10.0.0.1:80 or [fd00::1]:80")
-	case addr.Port() == 0:
-		return netip.AddrPort{}, errors.New("port 0 cannot be connected to: write 1 to 65535")
-	case addr.Addr().Unmap().WithZone("").IsUnspecified():
-		return netip.AddrPort{}, errors.New("the unspecified address is for listening: write the address to connect to")
-	}
-	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()), nil
 }
 
 func parseWeight(text string) (uint32, error) {

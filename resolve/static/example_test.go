@@ -47,5 +47,5 @@ func ExampleEndpoints() {
 	fmt.Println(err)
 	// Output:
 	// static: address "10.0.0.2": no port: write 10.0.0.1:80 or [fd00::1]:80
-	// static: address "localhost:80": not an IP address with a port: ParseAddr("localhost"): unable to parse IP
+	// static: address "localhost:80": not an IP address with a port: write 10.0.0.1:80 or [fd00::1]:80
 }

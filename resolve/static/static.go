@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"net/netip"
 	"slices"
 	"sync"
 
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/resolve"
 )
@@ -96,7 +96,7 @@ func Endpoints(addrs ...string) ([]resolve.Endpoint, error) {
 	var errs []error
 	endpoints := make([]resolve.Endpoint, 0, len(addrs))
 	for _, s := range addrs {
-		addr, err := parse(s)
+		addr, err := authority.AddrPort(s)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("static: address %q: %w", s, err))
 			continue
@@ -107,21 +107,4 @@ func Endpoints(addrs ...string) ([]resolve.Endpoint, error) {
 		return nil, errors.Join(errs...)
 	}
 	return endpoints, nil
-}
-
-func parse(s string) (netip.AddrPort, error) {
-	addr, err := netip.ParseAddrPort(s)
-	addr = netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
-	switch {
-	case err == nil && addr.Port() == 0:
-		return addr, errors.New("port 0 cannot be connected to")
-	case err == nil && addr.Addr().WithZone("").IsUnspecified():
-		return addr, errors.New("the unspecified address is for listening: write the address to connect to")
-	case err == nil:
-		return addr, nil
-	}
-	if _, bare := netip.ParseAddr(s); bare == nil {
-		return addr, errors.New("no port: write 10.0.0.1:80 or [fd00::1]:80")
-	}
-	return addr, fmt.Errorf("not an IP address with a port: %w", err)
 }
