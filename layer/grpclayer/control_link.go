@@ -137,6 +137,10 @@ func (l *controlLink) failed(err error) {
 
 var errLost = errors.New("the connection was lost")
 
+// controlWindow is the flow-control window of a stream and of a connection, in bytes. It is fixed,
+// because gRPC otherwise measures the bandwidth by a PING for each message of a quiet stream.
+const controlWindow = 1 << 20
+
 func (c *ControlPlaneConn) dialOptions(until time.Time, l *controlLink) []grpc.DialOption {
 	secure := insecure.NewCredentials()
 	if c.cfg.TLS != nil {
@@ -150,6 +154,7 @@ func (c *ControlPlaneConn) dialOptions(until time.Time, l *controlLink) []grpc.D
 		grpc.WithIdleTimeout(0), // never idle
 		grpc.WithDisableServiceConfig(),
 		grpc.WithStatsHandler(sentRecorder{}),
+		grpc.WithStaticStreamWindowSize(controlWindow), grpc.WithStaticConnWindowSize(controlWindow),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: c.cfg.ConnectTimeout}),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 			if l.dialled.Swap(true) {

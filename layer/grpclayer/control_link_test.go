@@ -158,3 +158,26 @@ func TestDialOptionsCopy(t *testing.T) {
 	_ = DialOptions(name, newSource(), shared...)
 	assert.NotNil(t, newSettings(one).calls)
 }
+
+// The client sends no PING to measure the bandwidth.
+func TestControlSendsNoPings(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var requests, pings atomic.Int64
+	serveConns(t, l, func(conn net.Conn) {
+		serveWildConn(&wild{Conn: conn, Framer: http2.NewFramer(conn, conn)}, func(p *wild, id uint32) {
+			requests.Add(1)
+			pings.Store(int64(p.pings))
+			p.answer(id)
+			_ = p.WriteData(id, false, make([]byte, frameHeader))
+			p.head(id, true, "grpc-status", "0")
+		})
+	})
+	c := control(t, ControlPlaneConfig{Addr: l.Addr().String()})
+	for range 3 { // gRPC would send a PING before the next request
+		_, err := call(t.Context(), c)
+		require.NoError(t, err)
+	}
+	assert.Equal(t, int64(3), requests.Load())
+	assert.Zero(t, pings.Load())
+}

@@ -29,6 +29,8 @@ import (
 type wild struct {
 	net.Conn
 	*http2.Framer
+
+	pings int // received, without acknowledgements
 }
 
 // head sends a header block for a stream, and ends the stream if it is the
@@ -76,7 +78,7 @@ func serveWild(t *testing.T, n *layertest.Network, addr string, answer func(p *w
 	t.Helper()
 	l, err := n.Listen("tcp", addr)
 	require.NoError(t, err)
-	serveConns(t, l, func(conn net.Conn) { serveWildConn(&wild{conn, http2.NewFramer(conn, conn)}, answer) })
+	serveConns(t, l, func(conn net.Conn) { serveWildConn(&wild{Conn: conn, Framer: http2.NewFramer(conn, conn)}, answer) })
 }
 
 func serveWildConn(p *wild, answer func(p *wild, id uint32)) {
@@ -96,6 +98,7 @@ func serveWildConn(p *wild, answer func(p *wild, id uint32)) {
 			}
 		case *http2.PingFrame:
 			if !frame.IsAck() {
+				p.pings++
 				_ = p.WritePing(true, frame.Data)
 			}
 		case *http2.HeadersFrame:
