@@ -101,14 +101,17 @@ func (p *pods) Close() {
 }
 
 // identify returns the client identity that the tap of the given pod accepts. If the identity
-// cannot be obtained, identify prints a warning once and returns nil.
+// cannot be obtained, identify prints a warning once and returns nil. It does not remember a
+// failure that is due to the end of ctx, because ctx may end with the pod.
 func (p *pods) identify(ctx context.Context, one cluster.Pod) *cluster.Identity {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	id, ok := p.identities[one.TapClient]
 	if !ok {
 		var err error
-		if id, err = p.Cluster.Identify(ctx, one); err != nil {
+		if id, err = p.Cluster.Identify(ctx, one); err != nil && ctx.Err() != nil {
+			return nil
+		} else if err != nil {
 			p.warn(fmt.Errorf("no certificate of %s, without which proxies serve only their own machine: %w", one.TapClient, err))
 		}
 		p.identities[one.TapClient] = id

@@ -31,15 +31,22 @@ const identityTimeout = 10 * time.Second
 // Identify returns the client identity that the tap of the pod p allows to watch. The
 // identity belongs to a ServiceAccount. Identify requests a token of this account from the
 // API server, so the user needs the right to create it. With the token, Identify gets a
-// certificate from linkerd-identity. The certificate is renewed until [Identity.Close].
-func (c *Cluster) Identify(ctx context.Context, p Pod) (*Identity, error) {
+// certificate from linkerd-identity. The certificate is renewed until [Identity.Close], also after
+// the end of ctx, because other pods may allow the same identity.
+func (c *Cluster) Identify(ctx context.Context, p Pod) (_ *Identity, err error) {
 	account, domain, ok := strings.Cut(p.TapClient, ".serviceaccount.identity.")
 	name, namespace, named := strings.Cut(account, ".")
 	controlPlane, _, _ := strings.Cut(domain, ".")
 	if !ok || !named {
 		return nil, fmt.Errorf("%q is not the name of a ServiceAccount", p.TapClient)
 	}
-	token := func() ([]byte, error) {
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer func() {
+		if err != nil {
+			cancel()
+		}
+	}()
+	token := func(ctx context.Context) ([]byte, error) {
 		const audience = "identity.l5d.io"
 		r, err := c.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name,
 			&authn.TokenRequest{Spec: authn.TokenRequestSpec{Audiences: []string{audience}}}, metav1.CreateOptions{})
@@ -48,7 +55,7 @@ func (c *Cluster) Identify(ctx context.Context, p Pod) (*Identity, error) {
 		}
 		return []byte(r.Status.Token), nil
 	}
-	if _, err := token(); err != nil {
+	if _, err := token(ctx); err != nil {
 		return nil, err
 	}
 	anchors, err := c.anchors(ctx, controlPlane)
@@ -59,7 +66,9 @@ func (c *Cluster) Identify(ctx context.Context, p Pod) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	id, err := identity.New(identity.Config{Name: p.TapClient, Roots: anchors, Key: key, CSR: csr, Token: token})
+	id, err := identity.New(identity.Config{
+		Name: p.TapClient, Roots: anchors, Key: key, CSR: csr, Token: func() ([]byte, error) { return token(running) },
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +81,6 @@ func (c *Cluster) Identify(ctx context.Context, p Pod) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	all := &Identity{Identity: id, conn: conn, cancel: cancel, ended: make(chan struct{})}
 	go func() {
 		defer close(all.ended)
