@@ -71,11 +71,8 @@ func Load(path string) (*Config, error) {
 // Relative paths in data start at the folder of that file. If data has mistakes, the error
 // joins an [*Error] for each of them.
 func Parse(path string, data []byte) (*Config, error) {
-	s := &source{File: yamlfile.NewFile(path, data), contents: []Content{{path, data}}}
+	s := &source{File: yamlfile.NewFile(path, data), dir: filepath.Dir(path), contents: []Content{{path, data}}}
 	s.read = func(name string) ([]byte, error) {
-		if !filepath.IsAbs(name) {
-			name = filepath.Join(filepath.Dir(path), name)
-		}
 		data, err := os.ReadFile(name)
 		s.contents = append(s.contents, Content{name, data})
 		return data, err
@@ -115,7 +112,7 @@ func (s *source) parse(path string, data []byte) (*Config, error) {
 	}
 	node{s, roots[0], ""}.decode(reflect.ValueOf(&c).Elem(), "")
 	c.contents = s.contents
-	c.resolvePaths(filepath.Dir(path))
+	c.resolvePaths(s)
 	if err := yamlfile.Join(s.Mistakes); err != nil {
 		return nil, err
 	}
@@ -123,22 +120,25 @@ func (s *source) parse(path string, data []byte) (*Config, error) {
 	return &c, nil
 }
 
-// resolvePaths replaces the relative paths of the access log and of the ACME cache by
-// absolute paths. A relative path starts at dir, the folder of the configuration.
-func (c *Config) resolvePaths(dir string) {
-	absolute := func(path *string) {
-		if !filepath.IsAbs(*path) {
-			*path = filepath.Join(dir, *path)
-		}
-	}
+// resolvePaths resolves the paths of the access log and of the ACME cache.
+func (c *Config) resolvePaths(s *source) {
 	if c.AccessLog.Path != "stdout" {
-		absolute(&c.AccessLog.Path)
+		c.AccessLog.Path = s.resolve(c.AccessLog.Path)
 	}
 	for i := range c.Listeners {
 		if t := c.Listeners[i].TLS; t != nil && t.ACME != nil {
-			absolute(&t.ACME.CacheDirectory)
+			t.ACME.CacheDirectory = s.resolve(t.ACME.CacheDirectory)
 		}
 	}
+}
+
+// resolve returns the path of the file with the given path in the configuration. A relative path
+// starts at the folder of the configuration.
+func (s *source) resolve(path string) string {
+	if s.dir == "" || filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(s.dir, path)
 }
 
 // check reports missing listeners and routes, names and addresses that are used twice, and

@@ -31,6 +31,10 @@ func TestConfigCompleteExample(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, c.Routes, 6)
 	require.Len(t, c.Contents(), 10)
+	// Relative paths start at the folder of the file.
+	dir := filepath.Dir(c.Contents()[0].Path)
+	require.Equal(t, filepath.Join(dir, "kubeconfig.yaml"), c.Kubernetes.Kubeconfig.Path)
+	require.Equal(t, filepath.Join(dir, "acme"), c.Listeners[2].TLS.ACME.CacheDirectory)
 
 	data, err := os.ReadFile("../complete.yaml")
 	require.NoError(t, err)

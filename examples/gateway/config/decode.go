@@ -51,6 +51,7 @@ type Error = yamlfile.Error
 // source is the file that is decoded, with the mistakes that have been found so far.
 type source struct {
 	*yamlfile.File
+	dir      string // folder of the file; "" if a program has generated the file
 	read     func(path string) ([]byte, error)
 	contents []Content // the files that were read
 }

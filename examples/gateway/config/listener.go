@@ -3,6 +3,8 @@ package config
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"net"
+	"net/netip"
 	"strings"
 )
 
@@ -177,7 +179,9 @@ type Admin struct {
 
 func (a *Admin) check(n node) {
 	var address Address
-	if err := address.parse(a.Tap); err != nil && a.Tap != "off" {
+	host, _, _ := net.SplitHostPort(a.Tap)
+	ip, _ := netip.ParseAddr(host)
+	if err := address.parse(a.Tap); a.Tap != "off" && (err != nil || host != "localhost" && !ip.IsLoopback()) {
 		n.at("tap").failf(`want a loopback address with a port, such as 127.0.0.1:4190, or "off"`)
 	}
 }

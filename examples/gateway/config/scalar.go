@@ -297,6 +297,7 @@ func (n node) decodeFile(f *File) {
 	if len(n.Mistakes) > before {
 		return
 	}
+	f.Path = n.resolve(f.Path)
 	data, err := n.read(f.Path)
 	if err != nil {
 		n.failf("want a file that can be read: %v", err)
