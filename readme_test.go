@@ -123,8 +123,8 @@ func main() {
 	}
 }
 
-// namedServer starts a server whose responses are its name and the path. It returns the
-// address.
+// namedServer starts a server and returns its address. The server responds with its name and the
+// path of the request.
 func namedServer(t *testing.T, name string) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, name+" "+r.URL.Path) }))

@@ -356,7 +356,7 @@ func TestChurn(t *testing.T) {
 		c.look(t)
 		require.Zero(t, c.failed.Load(), "requests that failed")
 		require.Zero(t, c.late.Load(), "requests to removed endpoints")
-		require.Zero(t, c.cut.Load(), "responses whose server was given up")
+		require.Zero(t, c.cut.Load(), "responses of endpoints with an ended context")
 		require.EqualValues(t, duration/step, c.drained.Load())
 		require.Less(t, peak, 60, "40 requests a second, of 5 ms and one in ten of 3 s, are 12 at a time")
 		require.LessOrEqual(t, runtime.NumGoroutine(), idle+2, "but for the runtime's own")

@@ -166,9 +166,9 @@ func (c *Cache[K, Req, Rsp]) open(ctx context.Context, key K) (*cacheEntry[K, Re
 	}
 }
 
-// build makes the entry of key in the shard s and returns it. The argument making is the channel
-// that claim returned together with true. build closes it, which wakes the callers that wait for
-// the entry. If err is nil, the caller must call Done of the entry.
+// build makes the entry of key in the shard s and returns it. The caller must have claimed the key
+// by cacheShard.claim, which returns the channel making. Other callers wait until build closes this
+// channel. If err is nil, the caller must call Done of the entry.
 func (c *Cache[K, Req, Rsp]) build(
 	s *cacheShard[K, Req, Rsp], key K, making chan struct{},
 ) (e *cacheEntry[K, Req, Rsp], err error) {

@@ -55,8 +55,8 @@ func routerFor() *Router[*probe, int] {
 
 func snapshotOf(p *Profile) *snapshot[*probe, int] { return routerFor().compile(p, nil) }
 
-// first is what a snapshot's match is to find: the first route in the list
-// whose condition holds, by its definition.
+// first returns the name of the route that the method match of a snapshot must find: the first
+// route with a condition that holds by its definition.
 func first(p *Profile, f facts) string {
 	for _, r := range p.Routes {
 		if holds, valid := naive(r.Match, f); holds && valid {

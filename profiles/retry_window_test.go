@@ -19,8 +19,8 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// C7 of the integration tests of linkerd's proxy: responses that a retry gives
-// up, and those whose reader does, give the connection's window back.
+// C7 of the integration tests of linkerd's proxy: the flow-control window of the connection
+// grows again after a retry or the caller closes a response early.
 func TestRetryReturnsConnectionWindow(t *testing.T) {
 	const size, requests = 48 << 10, 60
 	p := &profiles.Profile{

@@ -49,7 +49,7 @@ func say(t testing.TB, svc layer.Service[*bodied, *reply], s string) {
 	require.NoError(t, err)
 	got, err := io.ReadAll(rsp.Body)
 	require.NoError(t, err)
-	require.Equal(t, s, string(got), "whoever watches, what is sent is sent")
+	require.Equal(t, s, string(got), "watchers do not change the body")
 	require.NoError(t, rsp.Body.Close())
 }
 

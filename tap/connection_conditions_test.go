@@ -141,7 +141,7 @@ func TestConnectionSample(t *testing.T) {
 	connect(t, svc)
 	connect(t, svc)
 	require.Len(t, readAll(first), 1)
-	require.Len(t, readAll(second), 1, "who watches half of them watches the same half")
+	require.Len(t, readAll(second), 1, "both watchers sample the same half")
 }
 
 // gotower's own service sends connections completely. linkerd's service sends none.

@@ -104,7 +104,7 @@ func TestConnectionType(t *testing.T) {
 	require.Empty(t, events(w))
 
 	none := watchOn(t, reg, &tappb.WatchRequest{Match: match.Path("/")})
-	require.IsType(t, new(net.TCPConn), connect(t, svc), "nor does who wants requests")
+	require.IsType(t, new(net.TCPConn), connect(t, svc), "a watcher with a condition on requests ignores connections")
 	require.Empty(t, readAll(none))
 
 	watchOn(t, reg, &tappb.WatchRequest{})
@@ -129,7 +129,7 @@ func TestConnectionFailedDial(t *testing.T) {
 		require.EqualError(t, err, "no route to host")
 	}
 	all := readAll(w)
-	require.Len(t, all, 2, "and nothing of who had gone")
+	require.Len(t, all, 2, "a canceled call has no event")
 	for i, e := range all {
 		require.Nil(t, e.Open)
 		require.Equal(t, "no route to host", e.Close.Err)

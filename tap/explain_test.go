@@ -37,7 +37,7 @@ func TestExplain(t *testing.T) {
 	send(t, svc, get("/"))
 	plain := watchOn(t, p.reg, &tappb.WatchRequest{})
 	send(t, svc, get("/"))
-	require.Zero(t, asked, "one who watches and does not ask makes nobody explain")
+	require.Zero(t, asked, "a watcher without Explain records no choices")
 	require.Nil(t, readAll(plain)[2].ResponseEnd.Explanation)
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -54,7 +54,7 @@ func TestExplain(t *testing.T) {
 	cancel()
 	<-p.ended
 	send(t, svc, get("/"))
-	require.Equal(t, 1, asked, "nobody asks any more")
+	require.Equal(t, 1, asked, "the watcher with Explain has ended")
 }
 
 func TestExplainEndsAtTheLimit(t *testing.T) {

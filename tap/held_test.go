@@ -122,7 +122,7 @@ func TestHeldRequestsBounded(t *testing.T) {
 		require.Equal(t, "qreqre", kinds(events(w)), "the buffer has room for six events")
 		require.EqualValues(t, 4+4, w.dropped.Load(), "once for each request that is not shown")
 		require.EqualValues(t, 6, w.seen.Load())
-		require.Zero(t, w.inFlight.Load(), "who does not fit at the end has left")
+		require.Zero(t, w.inFlight.Load(), "a request that does not fit at its end has left")
 		require.Zero(t, w.buf.Load().held.Load())
 	})
 	t.Run("bytes of the request", func(t *testing.T) {

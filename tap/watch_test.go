@@ -117,7 +117,7 @@ func TestSampleSharedByWatchers(t *testing.T) {
 	}
 	require.Equal(t, 5, draws)
 	require.Equal(t, "/0/4", paths(tenth))
-	require.Equal(t, "/0/1/3/4", paths(most), "those who draw more see what those who draw fewer see")
+	require.Equal(t, "/0/1/3/4", paths(most), "a larger sample includes a smaller one")
 	require.Equal(t, "/0/1/2/3/4", paths(all))
 	require.Equal(t, "/0/1/2/3/4", paths(every))
 	require.Empty(t, paths(none))

@@ -27,7 +27,7 @@ func mute(t *testing.T, taken func()) string {
 			if err != nil {
 				return
 			}
-			defer conn.Close() // until nobody listens any more
+			defer conn.Close() // when the listener is closed
 			taken()
 		}
 	}()
@@ -57,7 +57,7 @@ func TestInterruptedBeforeResponse(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var asked atomic.Int64
 		addr := mute(t, func() {
-			if name != "check" || asked.Add(1) == 2 { // it only looks whether there is somebody, before it asks
+			if name != "check" || asked.Add(1) == 2 { // check first only tests whether it can connect
 				cancel()
 			}
 		})
@@ -74,7 +74,7 @@ func TestInterruptedWithoutRequests(t *testing.T) {
 		var streams atomic.Int64
 		p := newTapped(t, ours, grpc.StreamInterceptor(
 			func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, serve grpc.StreamHandler) error {
-				if streams.Add(1) == 2 { // the first is to see who is there
+				if streams.Add(1) == 2 { // the first checks which service the process has
 					cancel()
 				}
 				return serve(srv, s)

@@ -127,7 +127,8 @@ func (w *Watchdog) Wait() error {
 	return nil
 }
 
-// Pause stops the timer after the caller has received a message.
+// Pause stops the timer. The caller calls Pause when it has received a message. The time until the
+// next Wait does not count for the Idle limit.
 func (w *Watchdog) Pause() {
 	if w.timer != nil {
 		w.timer.Stop()

@@ -162,7 +162,8 @@ func TestTransparencyCancellation(t *testing.T) {
 	})
 }
 
-// 8 MiB each way at once, neither of which fits into what anybody buffers.
+// The request body and the response body have 8 MiB each, more than all buffers on the way, and are
+// sent at the same time.
 func TestTransparencyLargeBodies(t *testing.T) {
 	oneAndTwo(t, func(t *testing.T, through func(testing.TB, string, ...EndpointOption) string) {
 		up := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

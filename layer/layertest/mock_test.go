@@ -83,7 +83,7 @@ func TestMockReady(t *testing.T) {
 		require.Empty(t, ready)
 		m.Allow(1)
 		synctest.Wait()
-		require.Len(t, ready, 10, "one admission wakes everybody and is there for all")
+		require.Len(t, ready, 10, "one admission wakes all waiting calls of Ready")
 		for range 10 {
 			require.NoError(t, <-ready)
 		}

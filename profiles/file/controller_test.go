@@ -22,7 +22,7 @@ import (
 	"github.com/gotower/gotower/profiles/linkerd"
 )
 
-// controller serves one profile to everybody.
+// controller serves the same profile for every request.
 type controller struct {
 	destination.UnimplementedDestinationServer
 	profile atomic.Pointer[destination.DestinationProfile]

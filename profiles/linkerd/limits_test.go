@@ -15,8 +15,8 @@ import (
 	"github.com/gotower/gotower/internal/stream"
 )
 
-// holding is a connection whose streams bring a message every so often, and end
-// when they are given up.
+// holding is a connection with streams that receive a message at each interval. A stream ends when
+// its context ends.
 type holding struct {
 	grpc.ClientConnInterface
 	every time.Duration // 0: never

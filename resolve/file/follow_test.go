@@ -64,8 +64,8 @@ func (f *follower) expect(t *testing.T, d time.Duration, want ...string) {
 // poll is long enough for one look, and short enough for no second one.
 const poll = 500 * time.Millisecond
 
-// longAgo is the time of files of one size whose identity alone tells them
-// apart; it is long ago in a bubble as well, where it is the year 2000.
+// longAgo is the modification time of files of equal size, so that they differ only in their
+// identity. It is in the past in a synctest bubble too, where the year is 2000.
 var longAgo = time.Unix(9e8, 0)
 
 func web(addr string) string {

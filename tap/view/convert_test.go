@@ -109,5 +109,5 @@ func TestPointsOfIdleProcess(t *testing.T) {
 	require.InDelta(t, 5, r.points[0].Rate, 1e-9)
 	require.InDelta(t, 0.5, r.points[0].Failures, 1e-9)
 	r.addPoint(sum{}, at.Add(time.Hour))
-	require.Zero(t, r.points[pointsKept-1].Rate, "who counts anew has not gone back")
+	require.Zero(t, r.points[pointsKept-1].Rate, "a counter that restarts at 0 has no negative rate")
 }

@@ -67,9 +67,8 @@ func readFilter(query string) (filter, error) {
 	return f, nil
 }
 
-// condition returns the match for the parameter of a page with the given name and value. It
-// returns nil for a parameter that is a condition on the response, and for an unknown
-// parameter.
+// condition converts one parameter of the query of a page to a condition on requests. It returns
+// nil for a parameter that is a condition on the response, and for an unknown parameter.
 func condition(name, value string) *pb.ObserveRequest_Match {
 	switch name {
 	case "method":

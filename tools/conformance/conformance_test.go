@@ -57,7 +57,7 @@ var supported = []features.FeatureName{
 	features.SupportHTTPRouteRetry,
 }
 
-// notHere are features of the gateway whose tests cannot run here, with the reason.
+// notHere has the features of the gateway that cannot be tested here, with the reason.
 var notHere = map[features.FeatureName]string{
 	features.SupportHTTPRouteRequestMirror:           "the tests read the logs of pods from a kubelet",
 	features.SupportHTTPRouteRequestMultipleMirrors:  "the tests read the logs of pods from a kubelet",

@@ -30,7 +30,7 @@
 //     InvalidArgument. The default port is 80. Names are compared
 //     case-insensitively and without a trailing dot. The scheme and the context token are
 //     ignored.
-//   - A stream whose client is more than a hundred messages behind ends with
+//   - If a client is more than a hundred messages behind, its stream ends with
 //     ResourceExhausted. The client reconnects and starts from the whole set.
 //   - A Watch of a target without a policy ends with NotFound: at once, or when the policy
 //     is removed. A WatchPort always has a policy. Both get the whole policy at the start

@@ -108,7 +108,7 @@ func (r *Route) check(n node) {
 // route has exactly one match, with a path prefix. The field replaces that prefix.
 func (r *Route) needPrefix(n node) {
 	if r.Prefix() == "" {
-		n.failf("want exactly one match with path: {prefix: ...}, whose prefix is replaced")
+		n.failf("want exactly one match with path: {prefix: ...}, because its prefix is replaced")
 	}
 }
 

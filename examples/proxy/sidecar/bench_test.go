@@ -33,7 +33,7 @@ import (
 func BenchmarkTap(b *testing.B) {
 	const (
 		round  = 1000
-		warmup = 3000 // until what is shown at once was, and nothing goes to who never reads
+		warmup = 3000 // until the buffers of watchers that do not read are full
 	)
 	cases := []*tapCase{{name: "none"}, {name: "ten", watchers: 10, rps: 10}, {name: "each_event", watchers: 10}}
 	ctl, _ := serveController(b, "127.0.0.1:0", at(webName, backend(b, "a"), backend(b, "b"), backend(b, "c")))

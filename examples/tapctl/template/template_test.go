@@ -92,7 +92,7 @@ func TestTemplate(t *testing.T) {
 		{"{source.ip}", "10.0.0.1\n10.0.0.2\n"},
 		{"request.headers[0].name", "host\n"},
 
-		// Who has nothing of it prints nothing.
+		// An object without the field prints nothing.
 		{"path={.request.path}", `path=/a<b>\x1b[2J\n` + "\n"},
 		{`{.request.path}{"\n"}`, `/a<b>\x1b[2J\n` + "\n"},
 		{"{.request.path} {.end.bytes}", `/a<b>\x1b[2J\n ` + "\n 1099511627776\n"},

@@ -53,7 +53,7 @@ func TestRejectionsStay(t *testing.T) {
 	require.NotContains(t, screen(), "not these")
 	require.Contains(t, screen(), "a secret")
 	m.Update(newsMsg{1, errRefused})
-	require.NotContains(t, screen(), "connection refused", "of what nobody looks at any more")
+	require.NotContains(t, screen(), "connection refused", "an error of a closed list")
 }
 
 // If no process is left, the program ends.

@@ -48,8 +48,8 @@ func TestFiles(t *testing.T) {
 		}},
 		{"the certificate is none", Files{ca.File, at("text"), at("key.pem")}, web, []string{at("text"), "failed to find any PEM data in certificate input"}},
 		{"the certificate expired", Files{ca.File, at("old.pem"), ""}, web, []string{at("old.pem") + ": it expired at 20", "Renew the client certificate (--cert)"}},
-		{"a name that nobody has", Files{Anchors: ca.File}, Server{Identity: "web default"}, []string{`"web default"`, "--server-identity"}},
-		{"an identity and nobody to vouch for it", Files{}, web, []string{"needs trust anchors", "--cacert"}},
+		{"an invalid identity", Files{Anchors: ca.File}, Server{Identity: "web default"}, []string{`"web default"`, "--server-identity"}},
+		{"an identity without trust anchors", Files{}, web, []string{"needs trust anchors", "--cacert"}},
 		{"a key alone", Files{Key: at("key.pem")}, Server{Name: "web"}, []string{"a key without a certificate", "--cert"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -128,7 +128,7 @@ func TestHandshake(t *testing.T) {
 		addr   string
 		files  Files
 		server Server
-		who    string // that the server says we are; else:
+		who    string // the identity of the client, as the server reports it
 		says   []string
 	}{
 		{"an identity", optional, Files{ca.File, mine, ""}, Server{Identity: web}, "me.default", nil},

@@ -9,8 +9,8 @@ import { Tap } from './tap.js';
 import { Top } from './top.js';
 import { Layers } from './tree.js';
 
-// After so long the streams of a page that nobody sees are closed. A browser has
-// six for all pages of a server; but the counts end with the last one.
+// The times in ms after which the streams of a hidden page are closed. A browser has six
+// connections for all pages of a server. The counts end with the last live stream.
 const hiddenFor = { tap: 3000, live: 30_000 };
 const silence = 6000; // a stream that should speak each second is lost after so long
 
