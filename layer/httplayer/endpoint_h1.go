@@ -129,6 +129,12 @@ func (p *pool) release(c *h1Conn, reusable bool) {
 	p.endpoint.wake.Wake()
 }
 
+// rest adds c, a connection that was not used, to the idle connections.
+func (p *pool) rest(c *h1Conn) {
+	c.Rest()
+	p.release(c, true)
+}
+
 // drop closes c, a connection that takeIdle has removed from the pool, and subtracts it from
 // the number of connections.
 func (p *pool) drop(c *h1Conn) { p.release(c, false) }
@@ -158,7 +164,7 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 		case out <- result{c, err}:
 		case <-ctx.Done():
 			if err == nil {
-				p.release(c, true)
+				p.rest(c)
 			}
 		}
 	}()
@@ -185,7 +191,7 @@ func (p *pool) probe(mine attempt) {
 	go func() {
 		c, err := p.connect()
 		if err == nil {
-			p.release(c, true)
+			p.rest(c)
 		}
 		p.endpoint.tried(http1, mine, err)
 	}()

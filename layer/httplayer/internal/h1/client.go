@@ -24,7 +24,7 @@ type ClientConn struct {
 	source
 	head head
 	out  writer
-	used bool        // at least one request was sent on the connection
+	used bool        // the connection was idle, so the server may have closed it
 	busy atomic.Bool // an exchange is in progress
 
 	released func(c *ClientConn, reusable bool)
@@ -57,6 +57,11 @@ var (
 	errNotAsked      = errors.New("the server has not asked for the request body")
 	errInformedLarge = fmt.Errorf("response: %w", errTooLarge)
 )
+
+// Rest records that the connection becomes idle before its first request. The first request then
+// also finds out that the server has closed the connection. Rest has no effect with TLS, because
+// unread bytes may belong to the handshake.
+func (c *ClientConn) Rest() { c.used = c.sock.canExchange() }
 
 // Close closes the connection and ends the exchange in progress with an error.
 func (c *ClientConn) Close() error {
@@ -109,9 +114,8 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, context.Cause(ctx)
 	}
 	length := lengthOfRequest(req)
-	plain := c.sock.canExchange() // then bytes before the first request do not come from a TLS handshake
-	peeks := plain && length == 0 // exchange finds a stale connection
-	if c.cause.Load() != nil || !peeks && (plain || c.used) && c.sock.readable() {
+	peeks := length == 0 && c.sock.canExchange() // exchange finds a stale connection
+	if c.cause.Load() != nil || c.used && !peeks && c.sock.readable() {
 		_ = c.failRoundTrip(errStale)
 		return nil, fmt.Errorf("%w: %w", message.ErrNotSent, errStale)
 	}
@@ -184,7 +188,7 @@ func (c *ClientConn) exchange(req *http.Request, length int64) error {
 	if err := out.complete(req.Trailer); err != nil {
 		return err
 	}
-	switch err := c.sock.exchange(out, &c.source, length == 0); {
+	switch err := c.sock.exchange(out, &c.source, c.used && length == 0); {
 	case out.buf == nil: // everything was written
 		c.err = err
 	case err == nil: // a short write

@@ -163,6 +163,7 @@ func TestClientStaleBeforeFirstUse(t *testing.T) {
 		if !c.sock.canExchange() {
 			t.Skip("no socket")
 		}
+		c.Rest()
 		require.Eventually(t, c.sock.readable, patience, time.Millisecond)
 		req, err := http.NewRequest("POST", "http://a/", strings.NewReader(body))
 		require.NoError(t, err)

@@ -107,7 +107,8 @@ func (c *ClientConn) Active() int {
 	return c.slots
 }
 
-// Limit returns the number of streams that the server allows at the same time.
+// Limit returns the number of streams that the server allows at the same time. It returns 0 while
+// the server does not read the frames of earlier streams.
 func (c *ClientConn) Limit() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,6 +116,9 @@ func (c *ClientConn) Limit() int {
 }
 
 func (c *ClientConn) limit() int {
+	if c.queuedBytes() > maxQueuedOutput {
+		return 0 // the server does not read
+	}
 	if c.greeted {
 		return c.peerStreams
 	}

@@ -66,7 +66,8 @@ type conn struct {
 	out         *buffer // queued frames; may be nil
 	lastData    int     // offset in out of the last DATA frame, if lastDataID is not 0
 	lastDataID  uint32
-	writing     bool // the writer goroutine runs
+	writing     bool      // the writer goroutine runs
+	written     sync.Cond // signals the end of the writer
 	writer      func()
 	sendWindow  int64 // bytes that this side may still send
 	peerWindow  int64 // initial send window of streams, set by the peer
@@ -106,6 +107,7 @@ func newLimits(maxStreams, maxFrame, maxHeader, streamWindow, connWindow int) li
 func (c *conn) init(nc net.Conn, l limits) {
 	c.nc, c.limits = nc, l
 	c.in = c.small[:]
+	c.written.L = &c.mu
 	c.writer = c.writeQueued // once, because a go statement with arguments allocates
 	c.dec, c.enc = newDecoder(), newEncoder()
 	c.recvLeft = l.connWindow
@@ -263,8 +265,11 @@ func (c *conn) end(err error) error {
 		c.output().goAway(c.lastID, goAway.Code, goAway.Reason)
 		out := c.out
 		c.out, c.err = nil, err
-		c.mu.Unlock()
 		_ = c.nc.SetWriteDeadline(time.Now().Add(lastWrite))
+		for c.writing { // else the GOAWAY could be written into the middle of a frame
+			c.written.Wait()
+		}
+		c.mu.Unlock()
 		_ = c.write(out.b)
 		out.release()
 		message.Linger(c.nc, lingerBytes)

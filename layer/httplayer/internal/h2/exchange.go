@@ -15,12 +15,12 @@ import (
 // serve serves a stream by the Exchange or the Handler of the configuration. It runs on a
 // worker.
 func (c *ServerConn) serve(s *serverStream) {
+	defer s.release()
 	if s.tooLarge {
 		_ = s.start(http.StatusRequestHeaderFieldsTooLarge, nil, -1, true, nil)
 	} else if _, err := message.Serve(c.cfg, s, &s.req); err != nil {
 		s.abort(err)
 	}
-	s.release()
 }
 
 // abort resets the stream with the error code for err.

@@ -42,7 +42,7 @@ const staticEntries = 61
 
 var (
 	knownNames  = make(map[string]*fieldName) // keys are in lower case
-	byCanonical = make(map[string]*fieldName)
+	byCanonical = make(map[string]*fieldName) // also has the keys of knownNames
 	staticTable = makeStaticTable()
 
 	nameMethod    = knownNames[":method"]
@@ -84,7 +84,7 @@ func know(lower string, index uint8) *fieldName {
 	if n == nil {
 		n = newName(lower)
 		n.index = index
-		knownNames[lower], byCanonical[n.canonical] = n, n
+		knownNames[lower], byCanonical[n.canonical], byCanonical[lower] = n, n, n
 	}
 	return n
 }

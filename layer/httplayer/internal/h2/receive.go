@@ -92,8 +92,7 @@ func (c *conn) failStream(err error) error {
 	st := c.find(failed.id)
 	if st == nil {
 		c.mu.Lock()
-		c.output().rstStream(failed.id, failed.code)
-		c.kick()
+		c.queueReset(failed.id, failed.code)
 		c.mu.Unlock()
 		return c.queued()
 	}
@@ -110,10 +109,18 @@ func (c *conn) failStream(err error) error {
 func (c *conn) queued() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.out != nil && len(c.out.b) > maxQueuedOutput {
+	if c.queuedBytes() > maxQueuedOutput {
 		return calmError("the peer does not read")
 	}
 	return nil
+}
+
+// queuedBytes returns the number of bytes in the output. The caller holds mu.
+func (c *conn) queuedBytes() int {
+	if c.out == nil {
+		return 0
+	}
+	return len(c.out.b)
 }
 
 // frameSizes has the payload sizes of frames that have a fixed size, by frame type.
@@ -338,7 +345,7 @@ func (c *conn) windowUpdate(id uint32, n int64) error {
 		if err := c.glitch(glitchControl); err != nil {
 			return err
 		}
-	} else if n >= glitchesPerByte {
+	} else if n >= glitchesPerByte && (id == 0 || c.find(id) != nil) {
 		c.moved += glitchesPerByte
 	}
 	if id == 0 {

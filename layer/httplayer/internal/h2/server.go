@@ -187,7 +187,7 @@ func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 		return nil
 	}
 	c.lastStream = id
-	full := c.slots >= c.maxStreams || c.handlers >= 2*c.maxStreams
+	full := c.slots >= c.maxStreams || c.handlers >= 2*c.maxStreams || c.queuedBytes() > maxQueuedOutput/2
 	switch {
 	case full:
 		c.queueReset(id, message.CodeRefusedStream)
@@ -220,7 +220,7 @@ func (c *ServerConn) trailers(id uint32, fields []field, end, tooLarge bool) err
 	st := c.find(id)
 	switch {
 	case st == nil && c.wasReset(id):
-		return nil
+		return c.glitch(glitchControl)
 	case st == nil:
 		return &ConnError{Code: message.CodeStreamClosed, Reason: "HEADERS on a closed stream"}
 	case st.gotEnd:
@@ -277,18 +277,26 @@ func (c *ServerConn) dispatch(streams []*serverStream) {
 
 func (c *ServerConn) work(w *worker) {
 	for s := range w.jobs {
-		c.serve(s)
-		c.mu.Lock()
-		keep := c.err == nil && len(c.idleWorkers) < maxIdleWorkers
-		if keep {
-			c.idleWorkers = append(c.idleWorkers, w)
-		}
-		c.handlerReturned()
-		c.mu.Unlock()
-		if !keep {
+		if !c.workOn(w, s) {
 			return
 		}
 	}
+}
+
+// workOn serves s on the worker w, and reports whether w serves further streams.
+func (c *ServerConn) workOn(w *worker, s *serverStream) (keep bool) {
+	returned := false // false if the handler ends the goroutine
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if keep = returned && c.err == nil && len(c.idleWorkers) < maxIdleWorkers; keep {
+			c.idleWorkers = append(c.idleWorkers, w)
+		}
+		c.handlerReturned()
+	}()
+	c.serve(s)
+	returned = true
+	return
 }
 
 // handlerReturned decrements the number of running handlers. The caller holds mu.

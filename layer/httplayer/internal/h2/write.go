@@ -42,7 +42,8 @@ func (c *conn) writeQueued() {
 	for c.out != nil && c.err == nil {
 		out := c.out
 		c.out, c.lastDataID = nil, 0
-		c.mu.Unlock()
+		c.changed = c.changed || len(out.b) > maxQueuedOutput // see Limit
+		c.unlock()
 		failed = c.write(out.b)
 		out.release()
 		c.mu.Lock()
@@ -52,6 +53,7 @@ func (c *conn) writeQueued() {
 		c.wakeBlocked()
 	}
 	c.writing = false
+	c.written.Signal()
 	if c.server != nil {
 		c.server.signalEnd()
 	}

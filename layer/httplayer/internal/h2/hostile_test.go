@@ -1,0 +1,232 @@
+package h2
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
+	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
+)
+
+// pausing is a connection on which another goroutine may write between two Writes.
+type pausing struct{ net.Conn }
+
+func (c pausing) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	time.Sleep(time.Millisecond)
+	return n, err
+}
+
+// servePipe serves one side of a pipe and returns the other one. A pipe has no buffer, so the
+// server waits in Write while the test does not read.
+func servePipe(t *testing.T, cfg message.ServerConfig) (net.Conn, *ServerConn) {
+	nc, end := net.Pipe()
+	there := pausing{end}
+	cfg.Sweeper, cfg.Log = new(sweep.Sweeper), slog.New(slog.DiscardHandler)
+	c := NewServerConn(t.Context(), there, &cfg)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = c.Serve()
+	}()
+	t.Cleanup(func() {
+		nc.Close()
+		<-ended
+	})
+	return nc, c
+}
+
+// A client that reads no responses cannot queue any number of them.
+func TestServerQueuesFewUnreadResponses(t *testing.T) {
+	nc, c := servePipe(t, message.ServerConfig{Exchange: func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: 204, Header: http.Header{"X-Large": {strings.Repeat("x", 4<<10)}}}, nil
+	}})
+	p := rawClientOn(t, nc)
+	most := 0
+	for id := uint32(1); id < 4000; id += 2 {
+		if p.WriteHeaders(http2.HeadersFrameParam{
+			StreamID: id, BlockFragment: block(get...), EndHeaders: true, EndStream: true,
+		}) != nil {
+			break // the server has closed the connection
+		}
+		for ended := false; !ended; runtime.Gosched() { // one stream at a time
+			c.mu.Lock()
+			ended = c.handlers == 0 || c.err != nil
+			most = max(most, c.queuedBytes())
+			c.mu.Unlock()
+		}
+	}
+	assert.Less(t, most, maxQueuedOutput)
+	assert.Greater(t, most, maxQueuedOutput/2)
+}
+
+// A server that reads no requests cannot make the client queue any number of them.
+func TestClientQueuesFewUnreadRequests(t *testing.T) {
+	nc, there := net.Pipe()
+	changed := make(chan struct{}, 100)
+	c := NewClientConn(nc, &ClientConfig{Changed: func(*ClientConn) {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}})
+	t.Cleanup(func() {
+		c.Close()
+		<-c.Done()
+	})
+	p := newPeer(t, there)
+	require.NoError(t, p.WriteSettings())
+	<-c.Settled()
+	sent := 0
+	for ; sent < 1000 && c.Reserve(); sent++ {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		req := request(t, "GET", "a", "/", nil).WithContext(ctx)
+		req.Header["X-Large"] = []string{strings.Repeat("x", 16<<10)}
+		_, err := c.RoundTrip(req)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		cancel()
+	}
+	assert.Less(t, sent, 100)
+	assert.True(t, c.Usable())
+	assert.Zero(t, c.Limit())
+	for len(changed) > 0 {
+		<-changed
+	}
+	go io.Copy(io.Discard, there)
+	for !c.Reserve() {
+		<-changed
+	}
+	c.Release()
+}
+
+// A handler that ends its goroutine ends its stream, and nothing else is left.
+func TestServerGoexit(t *testing.T) {
+	s := serve(t, message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/exit" {
+			runtime.Goexit()
+		}
+	})})
+	p := rawClient(t, s.addr)
+	p.headers(1, true, with(get[:2], ":path: /exit", ":authority: h")...)
+	assert.Equal(t, http2.ErrCodeInternal, next[*http2.RSTStreamFrame](p).ErrCode)
+	p.headers(3, true, get...)
+	assert.EqualValues(t, 3, next[*http2.MetaHeadersFrame](p).StreamID)
+	p.nc.Close()
+	eventually(t, func() bool { return len(s.open()) == 0 }, "the connection has ended")
+}
+
+// The rest of a malformed request does not end the connection, because the client may not
+// yet know that the stream was reset.
+func TestServerRestOfMalformedRequest(t *testing.T) {
+	s := serve(t, message.ServerConfig{Handler: handler()})
+	p := rawClient(t, s.addr)
+	p.headers(1, false, with(get, "connection: close")...)
+	require.NoError(t, p.WriteData(1, false, []byte("body")))
+	p.headers(1, true, "a: trailer")
+	p.headers(3, true, with(get[:2], ":path: /length", ":authority: h")...)
+	resets := 0
+	for {
+		f, err := p.ReadFrame()
+		require.NoError(t, err)
+		switch f := f.(type) {
+		case *http2.RSTStreamFrame:
+			assert.EqualValues(t, 1, f.StreamID)
+			resets++
+		case *http2.MetaHeadersFrame:
+			assert.EqualValues(t, 3, f.StreamID)
+			assert.Equal(t, 1, resets)
+			return
+		}
+	}
+}
+
+// WINDOW_UPDATE of closed streams does not pay for PINGs.
+func TestServerPingsWithUselessUpdates(t *testing.T) {
+	s := serve(t, message.ServerConfig{Handler: handler()})
+	p := rawClient(t, s.addr)
+	p.headers(1, true, with(get[:2], ":path: /length", ":authority: h")...)
+	next[*http2.MetaHeadersFrame](p)
+	go func() {
+		for range 20_000 {
+			if p.WritePing(false, [8]byte{}) != nil || p.WriteWindowUpdate(1, 1024) != nil {
+				return
+			}
+		}
+		p.nc.(interface{ CloseWrite() error }).CloseWrite()
+	}()
+	last, _ := p.ended()
+	require.NotNil(t, last)
+	assert.Equal(t, http2.ErrCodeEnhanceYourCalm, last.ErrCode)
+}
+
+// HEADERS of a stream that the server has reset are not free, because each block is decoded.
+func TestServerHeadersAfterReset(t *testing.T) {
+	s := serve(t, message.ServerConfig{Handler: handler()})
+	p := rawClient(t, s.addr)
+	p.headers(1, false, get...)
+	require.NoError(t, p.WriteWindowUpdate(1, 0))
+	next[*http2.RSTStreamFrame](p)
+	go func() {
+		for range 20_000 {
+			if p.WriteHeaders(http2.HeadersFrameParam{
+				StreamID: 1, BlockFragment: block("a: b"), EndHeaders: true, EndStream: true,
+			}) != nil {
+				return
+			}
+		}
+		p.nc.(interface{ CloseWrite() error }).CloseWrite()
+	}()
+	last, _ := p.ended()
+	require.NotNil(t, last)
+	assert.Equal(t, http2.ErrCodeEnhanceYourCalm, last.ErrCode)
+}
+
+// The final GOAWAY is not written into the middle of another frame.
+func TestServerGoAwayBetweenFrames(t *testing.T) {
+	body := strings.Repeat("x", 500<<10)
+	for skip := 0; skip < 200<<10; skip += 20 << 10 { // bytes that are read before the error
+		t.Run(strconv.Itoa(skip), func(t *testing.T) {
+			t.Parallel()
+			nc, c := servePipe(t, message.ServerConfig{Exchange: func(*http.Request) (*http.Response, error) {
+				return &http.Response{StatusCode: 200, ContentLength: -1, Body: io.NopCloser(strings.NewReader(body))}, nil
+			}})
+			p := rawClientOn(t, nc)
+			require.NoError(t, p.WriteSettings(
+				http2.Setting{ID: http2.SettingMaxFrameSize, Val: 1 << 20}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20},
+			))
+			require.NoError(t, p.WriteWindowUpdate(0, 1<<20))
+			p.headers(1, true, get...)
+			var received bytes.Buffer
+			_, err := io.CopyN(&received, nc, int64(skip))
+			require.NoError(t, err)
+			require.NoError(t, p.WriteRawFrame(http2.FramePushPromise, 0, 1, nil))
+			require.Eventually(t, func() bool {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				return c.err != nil
+			}, testTimeout, time.Millisecond)
+			time.Sleep(10 * time.Millisecond) // the server waits for the end of a Write
+			_, _ = io.Copy(&received, nc)
+			for b := received.Bytes(); len(b) >= frameHead; {
+				payload := b[frameHead:min(frameHead+frameLength(b), len(b))]
+				if b[3] == frameData {
+					assert.True(t, strings.Trim(string(payload), "x") == "", "a DATA frame has other bytes than the body")
+				}
+				b = b[frameHead+len(payload):]
+			}
+		})
+	}
+}
