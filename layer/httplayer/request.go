@@ -53,14 +53,17 @@ type requestBody struct {
 	awaited atomic.Bool           // a Read was in progress when the body was closed
 	broken  atomic.Pointer[error] // first error of Read, unless Close caused it
 
-	mu       sync.Mutex
-	admitted bool // the body was read, or the request can no longer be rejected
-	closed   bool // the connection has called Close
+	mu        sync.Mutex
+	admitted  bool // the body was read, or the request can no longer be rejected
+	withdrawn bool // the request was rejected, and the body belongs to the caller again
+	closed    bool // the connection has called Close
 }
 
 func (b *requestBody) Read(p []byte) (n int, err error) {
 	defer panics.Recover(&err)
-	b.admit()
+	if !b.admit() {
+		return 0, http.ErrBodyReadAfterClose
+	}
 	b.waits.Store(true)
 	n, err = b.ReadCloser.Read(p)
 	b.waits.Store(false)
@@ -95,18 +98,20 @@ func (b *requestBody) isClosed() bool {
 }
 
 // admit records that the request can no longer be rejected. If Close was called before and
-// had no effect, admit closes the body.
-func (b *requestBody) admit() {
+// had no effect, admit closes the body. It returns false if the request was withdrawn.
+func (b *requestBody) admit() bool {
 	if b == nil {
-		return
+		return true
 	}
 	b.mu.Lock()
-	late := b.closed && !b.admitted
-	b.admitted = true
+	late := b.closed && !b.admitted && !b.withdrawn
+	ok := !b.withdrawn
+	b.admitted = ok
 	b.mu.Unlock()
 	if late {
 		_ = b.close()
 	}
+	return ok
 }
 
 // fail closes the body after a failure of the request that is not a rejection.
@@ -118,16 +123,18 @@ func (b *requestBody) fail() {
 	_ = b.Close()
 }
 
-// withdraw reports whether the request can still be rejected, and changes nothing. It returns true
-// until the first call of Read or admit, because the body is then unread. For a nil body it always
-// returns true.
+// withdraw reports whether the request can still be rejected. It returns true until the first call
+// of Read or admit, because the body is then unread. After that, Read fails and Close has no
+// effect, because another endpoint may get the request while a goroutine of the connection still
+// runs. For a nil body withdraw always returns true.
 func (b *requestBody) withdraw() bool {
 	if b == nil {
 		return true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return !b.admitted
+	b.withdrawn = !b.admitted
+	return b.withdrawn
 }
 
 // attributeError returns the error to report for a request that was sent and failed with

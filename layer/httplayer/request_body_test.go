@@ -58,3 +58,21 @@ func TestEndpointServerClosesInRequestBody(t *testing.T) {
 	require.Equal(t, layer.Retryable, Classify(layer.Outcome[*http.Response]{Err: err}))
 	<-wrote
 }
+
+// A connection that has rejected a request does not touch its body any more, because another
+// endpoint sends it.
+func TestRequestBodyWithdrawn(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		inner := &asked{Reader: strings.NewReader("hello")}
+		body := &requestBody{wrappedBody: wrappedBody{inner}}
+		if closed {
+			require.NoError(t, body.Close())
+		}
+		require.True(t, body.withdraw())
+		_, err := body.Read(make([]byte, 1)) // of a goroutine that began before
+		require.Equal(t, http.ErrBodyReadAfterClose, err)
+		require.NoError(t, body.Close())
+		require.Zero(t, inner.reads.Load())
+		require.Zero(t, inner.closes.Load())
+	}
+}
