@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/internal/notify"
+	"github.com/gotower/gotower/internal/rawio"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer/internal/h1"
 	"github.com/gotower/gotower/layer/httplayer/internal/h2"
@@ -88,7 +90,7 @@ func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, e
 	}
 	s.conns.Add(1)
 	defer s.leave()
-	c := &accepted{AheadConn: message.AheadConn{Conn: conn}}
+	c := &accepted{AheadConn: message.AheadConn{Conn: conn}, io: rawio.New(conn)}
 	err := s.serve(context.WithValue(ctx, connKey{}, conn), c)
 	if cause := context.Cause(ctx); cause != nil {
 		err = &layer.Error{Layer: "server", Reason: "broken off", Err: cause}
@@ -164,17 +166,18 @@ func (s *Server) Describe() layer.Node {
 // accepted is a connection of a Server. It counts the bytes of both directions.
 type accepted struct {
 	message.AheadConn
+	io             io.ReadWriter // reads and writes Conn
 	sent, received atomic.Int64
 }
 
 func (c *accepted) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
+	n, err := c.io.Read(p)
 	c.sent.Add(int64(n))
 	return n, err
 }
 
 func (c *accepted) Write(p []byte) (int, error) {
-	n, err := c.Conn.Write(p)
+	n, err := c.io.Write(p)
 	c.received.Add(int64(n))
 	return n, err
 }

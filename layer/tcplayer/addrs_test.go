@@ -54,7 +54,7 @@ func TestBufferedConnUnread(t *testing.T) {
 			io.WriteString(b, text)
 			b.Close()
 		}()
-		f := &bufferedConn{Conn: a}
+		f := newBufferedConn(a)
 		want := rapid.IntRange(0, 3000).Draw(rt, "enough")
 		first, err := f.fill(peekSpec{max: 2000, enough: func(seen []byte) bool { return len(seen) >= want }})
 		if len(first) < min(want, 2000, len(text)) || !strings.HasPrefix(text, string(first)) {
@@ -78,7 +78,7 @@ func TestBufferedConnUnread(t *testing.T) {
 func TestBufferedConnUnused(t *testing.T) {
 	near, _ := tcpPair(t)
 	for _, w := range []io.Writer{shortWriter{}, closedWriter{}} {
-		f := &bufferedConn{Conn: near}
+		f := newBufferedConn(near)
 		f.keep([]byte("hello"))
 		n, err := io.Copy(w, f)
 		require.Error(t, err)
@@ -99,7 +99,7 @@ func (closedWriter) Write([]byte) (int, error) { return 0, net.ErrClosed }
 func TestBufferedConnSplice(t *testing.T) {
 	near, far := tcpPair(t)
 	log := &fast{TCPConn: near}
-	f := &bufferedConn{Conn: log}
+	f := newBufferedConn(log)
 	other, source := tcpPair(t)
 	io.WriteString(source, "hello")
 	source.Close()

@@ -12,13 +12,15 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/internal/rawio"
 )
 
 // bufferedConn wraps the connection Conn. It can have other addresses than Conn. It can
 // also hold bytes that were already read from Conn; its Read returns these bytes first.
 type bufferedConn struct {
 	net.Conn
-	client, server net.Addr // result of RemoteAddr and LocalAddr; nil means that of Conn
+	io             io.ReadWriter // reads and writes Conn
+	client, server net.Addr      // result of RemoteAddr and LocalAddr; nil means that of Conn
 
 	// took is true after bytes were read from Conn. Those bytes can only be read from this
 	// bufferedConn.
@@ -29,6 +31,10 @@ type bufferedConn struct {
 	head     []byte // bytes that Read returns first; guarded by mu
 }
 
+func newBufferedConn(conn net.Conn) *bufferedConn {
+	return &bufferedConn{Conn: conn, io: rawio.New(conn)}
+}
+
 // OverrideAddrs returns a connection that wraps conn and has other addresses. RemoteAddr returns
 // client, or the address of conn if client is invalid. LocalAddr returns server, or the address of
 // conn if server is invalid.
@@ -36,7 +42,7 @@ type bufferedConn struct {
 // The result has ReadFrom, WriteTo and CloseWrite, so that the kernel can still copy
 // between two TCP connections. NetConn returns conn.
 func OverrideAddrs(conn net.Conn, client, server netip.AddrPort) net.Conn {
-	f := &bufferedConn{Conn: conn}
+	f := newBufferedConn(conn)
 	if client.IsValid() {
 		f.client = net.TCPAddrFromAddrPort(client)
 	}
@@ -96,8 +102,10 @@ func (f *bufferedConn) Read(p []byte) (int, error) {
 			return n, nil
 		}
 	}
-	return f.Conn.Read(p)
+	return f.io.Read(p)
 }
+
+func (f *bufferedConn) Write(p []byte) (int, error) { return f.io.Write(p) }
 
 func (f *bufferedConn) readBuffered(p []byte) int {
 	f.mu.Lock()
@@ -190,7 +198,7 @@ func peekNow(conn net.Conn, g peekSpec) (seen []byte, next net.Conn, err error) 
 		return seen, conn, err
 	}
 	if next = conn; target == nil {
-		target = &bufferedConn{Conn: conn}
+		target = newBufferedConn(conn)
 		next = target
 	}
 	seen, err = target.fill(g)
@@ -210,7 +218,7 @@ func (f *bufferedConn) fill(g peekSpec) (seen []byte, err error) {
 		n := copy(buf, seen)
 		var more int
 		for n < len(buf) {
-			more, err = f.Conn.Read(buf[n:])
+			more, err = f.io.Read(buf[n:])
 			n += more
 			f.took = f.took || more > 0
 			if err != nil || n > 0 && g.enough(buf[:n]) {

@@ -129,7 +129,7 @@ func (d *detectTLS) terminate(ctx context.Context, conn net.Conn) (ByteCount, er
 	if d.to.Terminate == nil {
 		return serveNext(ctx, "tls", nil, conn, conn)
 	}
-	secure := tls.Server(&eofConn{Conn: conn}, d.cfg)
+	secure := tls.Server(newEOFConn(conn), d.cfg)
 	within, cancel := context.WithTimeout(ctx, d.timeout)
 	err := secure.HandshakeContext(within)
 	late := within.Err() != nil && ctx.Err() == nil

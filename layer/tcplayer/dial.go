@@ -134,7 +134,7 @@ func (p *plan) dial(ctx context.Context, network string) (net.Conn, error) {
 	if p.tls == nil {
 		return conn, nil
 	}
-	secure, done := tls.Client(&eofConn{Conn: conn}, p.tls), false
+	secure, done := tls.Client(newEOFConn(conn), p.tls), false
 	defer func() {
 		if !done { // a callback of TLS may have panicked
 			_ = conn.Close()

@@ -156,7 +156,7 @@ func (e *Endpoint) dial(ctx context.Context) (_ net.Conn, err error) {
 	if e.opts.tls == nil {
 		return conn, nil
 	}
-	secure := tls.Client(&eofConn{Conn: conn}, e.opts.tls)
+	secure := tls.Client(newEOFConn(conn), e.opts.tls)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		return nil, err
 	}

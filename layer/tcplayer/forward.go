@@ -11,6 +11,7 @@ import (
 
 	"github.com/gotower/gotower/internal/option"
 	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/internal/rawio"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -177,11 +178,14 @@ func (p *pair) finish() {
 // difference matters, because an attacker can forge a TCP EOF, but not close_notify.
 type eofConn struct {
 	net.Conn
+	io    io.ReadWriter // reads and writes Conn
 	ended atomic.Bool
 }
 
+func newEOFConn(conn net.Conn) *eofConn { return &eofConn{Conn: conn, io: rawio.New(conn)} }
+
 func (u *eofConn) Read(p []byte) (int, error) {
-	n, err := u.Conn.Read(p)
+	n, err := u.io.Read(p)
 	// After close_notify crypto/tls reads no more. Bytes that come with EOF may
 	// contain close_notify, so only an EOF alone counts.
 	if n == 0 && errors.Is(err, io.EOF) {
@@ -189,6 +193,8 @@ func (u *eofConn) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
+
+func (u *eofConn) Write(p []byte) (int, error) { return u.io.Write(p) }
 
 func (u *eofConn) NetConn() net.Conn { return u.Conn }
 

@@ -169,7 +169,7 @@ func TestForwardTLSEndInOneRead(t *testing.T) {
 			defer far.Close()
 			server := tls.Server(far, theirs)
 			whole := &inOne{Conn: near}
-			client := tls.Client(&eofConn{Conn: whole}, &tls.Config{RootCAs: roots, ServerName: "web.default"})
+			client := tls.Client(newEOFConn(whole), &tls.Config{RootCAs: roots, ServerName: "web.default"})
 			shaken := make(chan error, 1)
 			go func() { shaken <- server.Handshake() }()
 			require.NoError(t, client.Handshake())

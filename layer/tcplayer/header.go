@@ -223,7 +223,8 @@ func hasHeader(conn net.Conn) bool {
 // withPort wraps conn. The wrapper records that the header h was read from conn. If h has no name,
 // LocalAddr of the wrapper has the port of h instead of that of conn.
 func withPort(conn net.Conn, h TransportHeader) net.Conn {
-	f := &bufferedConn{Conn: conn, took: true}
+	f := newBufferedConn(conn)
+	f.took = true
 	if local := addrPort(conn.LocalAddr()); local.IsValid() && h.Name == "" {
 		f.server = net.TCPAddrFromAddrPort(netip.AddrPortFrom(local.Addr(), h.Port))
 	}

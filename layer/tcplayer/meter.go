@@ -12,6 +12,7 @@ import (
 	"github.com/go-kit/kit/metrics"
 	"github.com/go-kit/kit/metrics/discard"
 
+	"github.com/gotower/gotower/internal/rawio"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -66,7 +67,7 @@ func (m *Meter) Conn(conn net.Conn) net.Conn { return m.open(conn) }
 func (m *Meter) open(conn net.Conn) *meteredConn {
 	count(m.to.Opened, 1)
 	count(m.to.Open, 1)
-	return &meteredConn{Conn: conn, meter: m}
+	return &meteredConn{Conn: conn, io: rawio.New(conn), meter: m}
 }
 
 func (m *Meter) closed(errno string) {
@@ -143,6 +144,7 @@ func (m *Meter) WrapDial(
 // meteredConn wraps a connection for a Meter and counts its bytes and its end. It buffers no bytes.
 type meteredConn struct {
 	net.Conn
+	io    io.ReadWriter // reads and writes Conn
 	meter *Meter
 	ended atomic.Bool // the connection was counted as closed
 }
@@ -158,13 +160,13 @@ func withoutMeter(conn net.Conn) net.Conn {
 }
 
 func (m *meteredConn) Read(p []byte) (int, error) {
-	n, err := m.Conn.Read(p)
+	n, err := m.io.Read(p)
 	m.Transferred(n, 0, err)
 	return n, err
 }
 
 func (m *meteredConn) Write(p []byte) (int, error) {
-	n, err := m.Conn.Write(p)
+	n, err := m.io.Write(p)
 	m.Transferred(0, n, err)
 	return n, err
 }

@@ -46,7 +46,8 @@ func ProxyProtocol(opts ...DetectOption) Origin {
 		if err != nil {
 			return nil, fmt.Errorf("PROXY protocol: %w", err)
 		}
-		f := &bufferedConn{Conn: next, took: true}
+		f := newBufferedConn(next)
+		f.took = true
 		if h.client.IsValid() {
 			f.client, f.server = net.TCPAddrFromAddrPort(h.client), net.TCPAddrFromAddrPort(h.server)
 		}

@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"syscall"
+
+	"github.com/gotower/gotower/internal/rawio"
 )
 
 // socket gives access to the file descriptor below a client connection. One goroutine at a
@@ -65,8 +67,8 @@ func (s *socket) init(conn net.Conn) {
 // peek sets s.quiet, which is true if nothing has arrived on the socket. It does not
 // consume bytes.
 func (s *socket) peek(fd uintptr) {
-	_, _, err := syscall.Recvfrom(int(fd), s.b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-	s.quiet = err == syscall.EAGAIN || err == syscall.EINTR
+	_, err := rawio.Peek(fd, s.b[:])
+	s.quiet = err == syscall.EAGAIN //nolint:errorlint // an error number
 }
 
 // readable reports whether bytes, the end of the stream or an error have arrived on the
@@ -111,11 +113,11 @@ func (s *socket) step(fd uintptr) bool {
 		return !s.write(fd)
 	}
 	s.in.reserve()
-	s.read, s.err = retry(syscall.Read, fd, s.in.buf.b[s.in.w:])
+	s.read, s.err = rawio.Read(fd, s.in.buf.b[s.in.w:])
 	s.in.w += s.read
 	s.in.release() // without a byte
 	switch {
-	case s.err == syscall.EAGAIN: //nolint:errorlint // set by retry
+	case s.err == syscall.EAGAIN: //nolint:errorlint // an error number
 		s.err = nil
 		return false
 	case s.err != nil:
@@ -129,28 +131,17 @@ func (s *socket) step(fd uintptr) bool {
 // write writes the bytes of s.out once, and reports whether these were all bytes.
 func (s *socket) write(fd uintptr) bool {
 	out := s.out
-	s.written, s.err = retry(syscall.Write, fd, out.b)
+	s.written, s.err = rawio.Write(fd, out.b)
 	out.sent = s.written > 0
 	switch {
 	case s.written == len(out.b):
 		out.end()
 		return true
-	case s.err == syscall.EAGAIN: //nolint:errorlint // set by retry
+	case s.err == syscall.EAGAIN: //nolint:errorlint // an error number
 		s.err = nil
 	case s.err != nil:
 		s.err = os.NewSyscallError("write", s.err)
 	}
 	out.b = append(out.b[:0], out.b[s.written:]...)
 	return false
-}
-
-// retry makes a system call on fd, and repeats it while a signal interrupts it. The result
-// n is never negative.
-func retry(call func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
-	for {
-		n, err = call(int(fd), p)
-		if err != syscall.EINTR { //nolint:errorlint // an error number
-			return max(n, 0), err
-		}
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gotower/gotower/internal/rawio"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
@@ -26,8 +27,9 @@ const (
 // guarded by mu.
 type conn struct {
 	nc     net.Conn
-	server *ServerConn // nil on a client
-	client *ClientConn // nil on a server
+	io     io.ReadWriter // reads and writes nc
+	server *ServerConn   // nil on a client
+	client *ClientConn   // nil on a server
 	limits
 
 	// The fields up to started are used by the reader only.
@@ -105,7 +107,7 @@ func newLimits(maxStreams, maxFrame, maxHeader, streamWindow, connWindow int) li
 }
 
 func (c *conn) init(nc net.Conn, l limits) {
-	c.nc, c.limits = nc, l
+	c.nc, c.io, c.limits = nc, rawio.New(nc), l
 	c.in = c.small[:]
 	c.written.L = &c.mu
 	c.writer = c.writeQueued // once, because a go statement with arguments allocates
@@ -175,7 +177,7 @@ func (c *conn) interrupt(err error) {
 // end.
 func (c *conn) readLoop() error {
 	for {
-		n, err := c.nc.Read(c.in[c.w:])
+		n, err := c.io.Read(c.in[c.w:])
 		c.w += n
 		c.reads.Add(1)
 		failed := c.process()

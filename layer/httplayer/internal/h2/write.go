@@ -72,7 +72,7 @@ func (c *conn) write(b []byte) error {
 	for len(b) > 0 {
 		n := min(len(b), writeChunk)
 		c.writes.Begin()
-		_, err := c.nc.Write(b[:n])
+		_, err := c.io.Write(b[:n])
 		c.writes.End(n)
 		if err != nil {
 			return err
