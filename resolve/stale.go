@@ -101,19 +101,14 @@ func (r *StaleResolver) Resolve(ctx context.Context, target string) iter.Seq2[Up
 		s := &staleStream{StalePolicy: r.policy, target: target}
 		r.locked(func() { r.streams[s] = struct{}{} })
 		defer r.locked(func() { delete(r.streams, s) })
-		messages := make(chan message)
-		defer startFeed(ctx, r.source, target, 0, messages).close()
-		timer := time.NewTimer(0)
-		defer timer.Stop()
+		source := newPuller(ctx, r.source, target)
+		defer source.close()
 		for {
-			var m message
-			select {
-			case <-ctx.Done():
+			m := source.next(s.deadline())
+			switch {
+			case ctx.Err() != nil:
 				return
-			case <-timer.C:
-			case m = <-messages:
-			}
-			if m.ended {
+			case m.ended:
 				if errors.Is(m.err, ErrUnresolvable) {
 					yield(Update{}, m.err)
 				}
@@ -126,12 +121,8 @@ func (r *StaleResolver) Resolve(ctx context.Context, target string) iter.Seq2[Up
 			if log != nil {
 				log() // without the lock, because a handler may block or call Status
 			}
-			if ok && !yield(u, nil) || m.err != nil && !yield(Update{}, m.err) || ctx.Err() != nil {
+			if ok && !yield(u, nil) || m.err != nil && !yield(Update{}, m.err) {
 				return
-			}
-			timer.Stop()
-			if at := s.deadline(); !at.IsZero() {
-				timer.Reset(time.Until(at))
 			}
 		}
 	}
