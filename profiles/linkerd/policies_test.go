@@ -224,7 +224,11 @@ func TestPreferWithoutPolicies(t *testing.T) {
 		t.Run(tt.what, func(t *testing.T) {
 			var log logged
 			profile := &profiles.Profile{Name: "web"}
-			s := Prefer(profileOf(profile), policySource(t, tt.serve), 200*time.Millisecond, log.logger())
+			wait := time.Minute
+			if tt.what == "silent" {
+				wait = 200 * time.Millisecond
+			}
+			s := Prefer(profileOf(profile), policySource(t, tt.serve), wait, log.logger())
 			start := time.Now()
 			for _, target := range []string{"a:80", "b:80", "c:80"} {
 				assert.Same(t, profile, firstOf(t, s, target))

@@ -7,12 +7,12 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -94,36 +94,41 @@ func TestReviewer(t *testing.T) {
 	}
 }
 
+// apiServer answers each request when it is closed.
+type apiServer chan struct{}
+
+func (s apiServer) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case <-s:
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	return &http.Response{
+		StatusCode: http.StatusOK, Request: r, Header: http.Header{"Content-Type": {"application/json"}},
+		Body: io.NopCloser(strings.NewReader(`{"kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1"}`)),
+	}, nil
+}
+
 // The number of concurrent requests to the API server is limited.
 func TestReviewerLimit(t *testing.T) {
-	end := make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case <-end:
-		case <-r.Context().Done():
+	synctest.Test(t, func(t *testing.T) {
+		server := make(apiServer)
+		client, err := kubernetes.NewForConfigAndClient(&rest.Config{QPS: -1}, &http.Client{Transport: server})
+		require.NoError(t, err)
+		r := kube.NewReviewer(client, "linkerd", "cluster.local", slog.New(slog.DiscardHandler))
+		check := func() codes.Code { return status.Code(r.Check(t.Context(), web, []byte(token))) }
+		var running sync.WaitGroup
+		for range 32 {
+			running.Go(func() { assert.Equal(t, codes.FailedPrecondition, check()) })
 		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, `{"kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1"}`)
-	}))
-	defer server.Close()
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	client, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: server.URL, QPS: -1}, &http.Client{Transport: transport})
-	require.NoError(t, err)
-	r := kube.NewReviewer(client, "linkerd", "cluster.local", slog.New(slog.DiscardHandler))
-	check := func(ctx context.Context) codes.Code { return status.Code(r.Check(ctx, web, []byte(token))) }
-	var running sync.WaitGroup
-	for range 32 {
-		running.Go(func() { assert.Equal(t, codes.FailedPrecondition, check(t.Context())) })
-	}
-	require.Eventually(t, func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		defer cancel()
-		return check(ctx) == codes.ResourceExhausted
-	}, 4*time.Second, time.Millisecond)
-	close(end)
-	running.Wait()
-	require.Equal(t, codes.FailedPrecondition, check(t.Context()), "there is room again")
+		synctest.Wait()
+		start := time.Now()
+		require.Equal(t, codes.ResourceExhausted, check())
+		require.Equal(t, 2*time.Second, time.Since(start))
+		close(server)
+		running.Wait()
+		require.Equal(t, codes.FailedPrecondition, check(), "there is room again")
+	})
 }
 
 // A Source provides the first content and each change. Invalid content is logged once.
