@@ -44,23 +44,26 @@ func TestE2EHedge(t *testing.T) {
 func TestE2EHedgeBody(t *testing.T) {
 	body := strings.Repeat("hello", 1000)
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
-		letGo, heard, got := make(chan struct{}), make(chan struct{}), make(chan int, 1)
-		slow := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			b, _ := io.ReadAll(r.Body)
-			got <- len(b)
-			close(heard)
-			<-letGo
-		}))
-		svc := NewStack().Hedge(HedgePolicy{MinDelay: 20 * time.Millisecond, MaxDelay: 20 * time.Millisecond}).
-			Service(spread{endpoint(t, slow, protocol), endpoint(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				<-heard
-				echoes(w, r)
-			})), protocol)})
-		rsp, err := svc.Call(t.Context(), request(t, http.MethodPut, "http://web/", body))
-		require.NoError(t, err)
-		assert.Equal(t, body, read(t, rsp))
-		assert.Equal(t, len(body), <-got)
-		close(letGo)
+		bubble(t, func(t *testing.T, ctx context.Context) { // otherwise the delay may end before the body was read
+			slow, fast := newHost(ctx, 0), newHost(ctx, 0)
+			letGo, got := make(chan struct{}), make(chan int, 1)
+			slow.srv.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				b, _ := io.ReadAll(r.Body)
+				got <- len(b)
+				<-letGo
+			})
+			fast.srv.Handler = http.HandlerFunc(echoes)
+			to := func(h *host) *Endpoint {
+				return NewEndpoint(ctx, "10.0.0.1:80", WithDialContext(h.network.DialContext), protocol)
+			}
+			svc := NewStack().Hedge(HedgePolicy{MinDelay: 20 * time.Millisecond, MaxDelay: 20 * time.Millisecond}).
+				Service(spread{to(slow), to(fast)})
+			rsp, err := svc.Call(ctx, request(t, http.MethodPut, "http://web/", body))
+			require.NoError(t, err)
+			assert.Equal(t, body, read(t, rsp))
+			assert.Equal(t, len(body), <-got)
+			close(letGo)
+		})
 	})
 }
 
