@@ -42,9 +42,9 @@ type load struct {
 	streams int // concurrent requests of one connection
 
 	// The following fields change only while no request is open.
-	end  time.Time
-	free chan *client // a connection for each request that can be sent now; nil in a closed loop
-	open sync.WaitGroup
+	begin, end time.Time
+	free       chan *client // a connection for each request that can be sent now; nil in a closed loop
+	open       sync.WaitGroup
 }
 
 // client is one connection of the load generator, with its open requests.
@@ -129,8 +129,8 @@ func (l *load) run(line string) (any, error) {
 	if _, err := fmt.Sscan(line, &rate, &seconds); err != nil {
 		return nil, err
 	}
-	begin := time.Now()
-	l.end = begin.Add(time.Duration(seconds * float64(time.Second)))
+	l.begin = time.Now()
+	l.end = l.begin.Add(time.Duration(seconds * float64(time.Second)))
 	loop := l.closedLoop
 	if rate > 0 {
 		loop = l.openLoop
@@ -139,7 +139,7 @@ func (l *load) run(line string) (any, error) {
 		return nil, err
 	}
 	l.open.Wait()
-	s := summary{Seconds: time.Since(begin).Seconds()}
+	s := summary{Seconds: time.Since(l.begin).Seconds()}
 	var took []time.Duration
 	for _, c := range l.clients {
 		took = append(took, c.took...)
@@ -180,7 +180,7 @@ func (l *load) openLoop(rate float64) error {
 		return err
 	}
 	defer alarm.close()
-	for due := time.Now(); due.Before(l.end); due = due.Add(time.Duration(rand.ExpFloat64() / rate * float64(time.Second))) {
+	for due := l.begin; due.Before(l.end); due = due.Add(time.Duration(rand.ExpFloat64() / rate * float64(time.Second))) {
 		if err := alarm.sleep(time.Until(due)); err != nil {
 			return err
 		}

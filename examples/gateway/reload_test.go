@@ -412,7 +412,7 @@ func TestMetrics(t *testing.T) {
 	answer := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }
 	p := start(t, head+"services:\n"+service("books", serverAt(t, answer))+service("next", serverAt(t, answer))+
 		"routes: [{name: all, backendRefs: [{name: books, weight: 3}, {name: next}]}]\n")
-	const n = 50
+	const n = 200
 	for range n {
 		require.Equal(t, "ok", p.get(t, "GET", "/").body)
 	}

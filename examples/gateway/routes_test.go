@@ -128,7 +128,7 @@ routes:
 	for range 400 {
 		count[p.get(t, "GET", "/").Header.Get("X-Backend")]++
 	}
-	assert.InDelta(t, 40, count["b"], 30, "five standard deviations")
+	assert.InDelta(t, 40, count["b"], 36, "six standard deviations")
 	assert.Equal(t, 400, count["a"]+count["b"])
 }
 

@@ -169,6 +169,9 @@ func prints(what string) func(result) bool {
 	return func(r result) bool { return r.out != "" && strings.Contains(r.out, what) }
 }
 
+// succeeds reports whether a command had the time to connect.
+func succeeds(r result) bool { return r.err == nil }
+
 // safe is a buffer for several goroutines.
 type safe struct {
 	mu sync.Mutex
