@@ -246,7 +246,9 @@ func TestRouteRejectionMetrics(t *testing.T) {
 	tn.shows(t,
 		statuses+`error="FAIL_FAST",hostname="",http_status="",`+of("web"),
 		statuses+`error="FAIL_FAST",hostname="",http_status="",`+of("dead"))
-	require.Contains(t, tn.scraped(t), statuses+`error="",hostname="",http_status="502",parent_group="",parent_kind="default",parent_name="127.0.0.91"`)
+	tn.metrics(t, func(t require.TestingT, text string) {
+		require.Contains(t, text, statuses+`error="",hostname="",http_status="502",parent_group="",parent_kind="default",parent_name="127.0.0.91"`)
+	})
 }
 
 // lookedIn returns the metrics of the protocol detection of inbound connections.
