@@ -17,6 +17,7 @@ import (
 	"github.com/gotower/gotower/examples/demo/emojivoto"
 	"github.com/gotower/gotower/examples/destination/controller"
 	"github.com/gotower/gotower/examples/internal/serve"
+	"github.com/gotower/gotower/internal/backoff"
 )
 
 // The authorities by which requests address the services.
@@ -95,7 +96,7 @@ func (a *application) leave(service, pod string) error {
 	delete(a.where[service], pod)
 	err := a.publish()
 	a.mu.Unlock()
-	wait(context.Background(), drainTime)
+	time.Sleep(drainTime)
 	return err
 }
 
@@ -171,22 +172,13 @@ func (a *application) restartRepeatedly(ctx context.Context, pod string, registe
 		present, leave := context.WithCancel(ctx)
 		err := a.replica(present, votingName, pod, register)
 		if err == nil {
-			wait(ctx, upTime)
+			_ = backoff.Sleep(ctx, upTime)
 		}
 		leave()
 		if err != nil {
 			return err
 		}
-		wait(ctx, drainTime+downTime)
+		_ = backoff.Sleep(ctx, drainTime+downTime)
 	}
 	return nil
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }

@@ -45,6 +45,17 @@ func TestAddr(t *testing.T) {
 	}
 }
 
+// An IPv6 address is two integers, and an IPv4-mapped one becomes IPv4.
+func TestTCP(t *testing.T) {
+	for from, want := range map[string]*net.TcpAddress{
+		"192.168.1.2:65535":         ipv4(0xc0a80102, 65535),
+		"[::ffff:192.168.1.2]:80":   ipv4(0xc0a80102, 80),
+		"[2001:db8:1:2:3:4:5:6]:80": ipv6(0x20010db800010002, 0x0003000400050006, 80),
+	} {
+		require.Equal(t, want.String(), TCP(netip.MustParseAddrPort(from)).String())
+	}
+}
+
 func FuzzAddr(f *testing.F) {
 	f.Add(uint32(0x7f000001), uint64(0), uint64(1), uint32(80))
 	f.Add(uint32(0xffffffff), uint64(0xfd00<<48), uint64(1<<63), uint32(70000))

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/internal/backoff"
 )
 
 // replica has the latency and the request counters of one gRPC server. All counters are
@@ -33,14 +35,10 @@ func (r *replica) pause(ctx context.Context) error {
 	if d <= 0 {
 		return nil
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
+	if err := backoff.Sleep(ctx, d); err != nil {
 		return status.FromContextError(ctx.Err()).Err()
 	}
+	return nil
 }
 
 // Requests returns the number of requests that this replica has received. It includes failed

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
-	apinet "github.com/linkerd/linkerd2-proxy-api/go/net"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -69,16 +68,6 @@ func TestCheckBoundaries(t *testing.T) {
 			assert.Error(t, c.err, name)
 		}
 	}
-}
-
-// Addresses are integers in network order; an IPv6 address is two of them.
-func TestAddressesOnTheWire(t *testing.T) {
-	same(t, &apinet.TcpAddress{
-		Ip: &apinet.IPAddress{Ip: &apinet.IPAddress_Ipv4{Ipv4: 0xc0a80102}}, Port: 65535,
-	}, addrMessage(addr("192.168.1.2:65535")))
-	same(t, &apinet.TcpAddress{
-		Ip: &apinet.IPAddress{Ip: &apinet.IPAddress_Ipv6{Ipv6: &apinet.IPv6{First: 0x20010db800010002, Last: 0x0003000400050006}}}, Port: 80,
-	}, addrMessage(addr("[2001:db8:1:2:3:4:5:6]:80")))
 }
 
 // A gRPC server of one's own stops in good order once the controller has.

@@ -1,12 +1,11 @@
 package controller
 
 import (
-	"encoding/binary"
 	"maps"
-	"net/netip"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
-	apinet "github.com/linkerd/linkerd2-proxy-api/go/net"
+
+	"github.com/gotower/gotower/internal/wire"
 )
 
 // unit is the number by which the API represents a weight of 1. An endpoint without a
@@ -16,7 +15,7 @@ const unit = 10000
 // endpointMessage returns ep as a message of the API. ep must be valid.
 func endpointMessage(ep Endpoint) *pb.WeightedAddr {
 	msg := &pb.WeightedAddr{
-		Addr:         addrMessage(ep.Addr),
+		Addr:         wire.TCP(ep.Addr),
 		Weight:       ep.Weight,
 		MetricLabels: maps.Clone(ep.Labels),
 		TlsIdentity:  identityMessage(ep),
@@ -59,21 +58,4 @@ func identityMessage(ep Endpoint) *pb.TlsIdentity {
 		msg.ServerName = &pb.TlsIdentity_DnsLikeIdentity{Name: ep.ServerName}
 	}
 	return msg
-}
-
-// addrMessage returns addr as a message of the API, which has IP addresses as big-endian
-// integers.
-func addrMessage(addr netip.AddrPort) *apinet.TcpAddress {
-	ip := &apinet.IPAddress{}
-	if addr.Addr().Is4() {
-		b := addr.Addr().As4()
-		ip.Ip = &apinet.IPAddress_Ipv4{Ipv4: binary.BigEndian.Uint32(b[:])}
-	} else {
-		b := addr.Addr().As16()
-		ip.Ip = &apinet.IPAddress_Ipv6{Ipv6: &apinet.IPv6{
-			First: binary.BigEndian.Uint64(b[:8]),
-			Last:  binary.BigEndian.Uint64(b[8:]),
-		}}
-	}
-	return &apinet.TcpAddress{Ip: ip, Port: uint32(addr.Port())}
 }

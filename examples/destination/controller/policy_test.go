@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/gotower/gotower/internal/wire"
 )
 
 // policyClients are clients of a controller with a configuration.
@@ -54,7 +56,7 @@ func named(authority string) *outbound.TrafficSpec {
 }
 
 func byAddr(s string) *outbound.TrafficSpec {
-	a := addrMessage(netip.MustParseAddrPort(s))
+	a := wire.TCP(netip.MustParseAddrPort(s))
 	return &outbound.TrafficSpec{Target: &outbound.TrafficSpec_Addr{Addr: a}}
 }
 
@@ -480,6 +482,8 @@ func TestParsePolicyErrors(t *testing.T) {
 		{"rule of a server", server("httpRoutes: [{name: r, rules: [{backendRefs: [{name: a}]}]}]\n"), `f.yaml:5: a rule of a server has no backendRefs, timeouts and retry`},
 		{"filter of a server", server("httpRoutes: [{name: r, rules: [{filters: [{type: ResponseHeaderModifier}]}]}]\n"), `f.yaml:5: filter type "ResponseHeaderModifier" must be one of RequestHeaderModifier, RequestRedirect`},
 		{"authorization without clients", server("authorizationPolicies: [{name: a}]\n"), `f.yaml:5: the authorization policy has no networks, identities, serviceAccounts, unauthenticated or unauthenticatedTLS`},
+		{"authorization without identities", server("authorizationPolicies: [{name: a, identities: [], networks: [{cidr: 10.0.0.0/8}]}]\n"), `f.yaml:5: the authorization policy has an empty list of networks, identities or serviceAccounts`},
+		{"authorization without networks", server("authorizationPolicies: [{name: a, unauthenticated: true, networks: []}]\n"), `f.yaml:5: the authorization policy has an empty list of networks, identities or serviceAccounts`},
 		{"authorization of two kinds", server("authorizationPolicies: [{name: a, unauthenticated: true, identities: ['*']}]\n"), `f.yaml:5: unauthenticated, unauthenticatedTLS and identities exclude each other`},
 		{"authorization network", server("authorizationPolicies: [{name: a, networks: [{cidr: 10.0.0.0/33}]}]\n"), `f.yaml:5: "10.0.0.0/33" is not a network such as 10.0.0.0/8`},
 		{"authorization without network", server("authorizationPolicies: [{name: a, networks: [{}]}]\n"), `f.yaml:5: the network has no cidr`},

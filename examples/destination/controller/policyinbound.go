@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,6 +12,8 @@ import (
 	apinet "github.com/linkerd/linkerd2-proxy-api/go/net"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/internal/wire"
 )
 
 // Server configures the inbound policy of one port of a workload. Workload is the text by
@@ -204,20 +205,7 @@ func identified(identities []*inbound.Identity, suffixes []*inbound.IdentitySuff
 // networkMessage returns p as a message of the API.
 func networkMessage(p netip.Prefix) *apinet.IPNetwork {
 	p = p.Masked()
-	return &apinet.IPNetwork{Ip: ipMessage(p.Addr()), PrefixLen: uint32(p.Bits())}
-}
-
-// ipMessage returns ip as a message of the API, which has IP addresses as big-endian
-// integers.
-func ipMessage(ip netip.Addr) *apinet.IPAddress {
-	if ip.Is4() {
-		b := ip.As4()
-		return &apinet.IPAddress{Ip: &apinet.IPAddress_Ipv4{Ipv4: binary.BigEndian.Uint32(b[:])}}
-	}
-	b := ip.As16()
-	return &apinet.IPAddress{Ip: &apinet.IPAddress_Ipv6{Ipv6: &apinet.IPv6{
-		First: binary.BigEndian.Uint64(b[:8]), Last: binary.BigEndian.Uint64(b[8:]),
-	}}}
+	return &apinet.IPNetwork{Ip: wire.FromIP(p.Addr()), PrefixLen: uint32(p.Bits())}
 }
 
 // servers converts the servers of the file. The argument cluster has the networks of the
@@ -398,6 +386,8 @@ func (r *reader) authentication(y authorizationYAML) *inbound.Authn {
 	switch {
 	case open && tls, open && named, tls && named:
 		r.failf(y.At.n, "unauthenticated, unauthenticatedTLS and identities exclude each other")
+	case isEmpty(y.Networks) || isEmpty(y.Identities) || isEmpty(y.ServiceAccounts):
+		r.missing(y.At.n, "the authorization policy has an empty list of networks, identities or serviceAccounts")
 	case !open && !tls && !named && len(y.Networks) == 0:
 		r.missing(y.At.n, "the authorization policy has no networks, identities, serviceAccounts, unauthenticated or unauthenticatedTLS")
 	}
@@ -424,6 +414,10 @@ func (r *reader) authentication(y authorizationYAML) *inbound.Authn {
 	}
 	return identified(append(identities, r.serviceAccounts(y.ServiceAccounts)...), suffixes)
 }
+
+// isEmpty returns whether the file has list and list is empty. Such a list permits no client, but
+// without it a policy permits all networks or all clients in its networks.
+func isEmpty[T any](list []T) bool { return list != nil && len(list) == 0 }
 
 // serviceAccounts returns the identities that linkerd gives to the service accounts in
 // list.
