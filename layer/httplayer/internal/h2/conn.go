@@ -49,7 +49,7 @@ type conn struct {
 	starting []*serverStream // new streams that endBatch starts
 	received int64           // bytes for the next WINDOW_UPDATE of the connection
 	recvLeft int64           // bytes that the peer may still send on the connection
-	moved    int64           // bytes transferred since glitch last decreased its count
+	moved    int64           // bytes of DATA received since glitch last decreased its count
 	glitches bucket
 	resets   bucket
 	started  time.Time
@@ -71,6 +71,7 @@ type conn struct {
 	writing     bool      // the writer goroutine runs
 	written     sync.Cond // signals the end of the writer
 	writer      func()
+	sent        int64 // bytes of DATA queued since glitch last decreased its count
 	sendWindow  int64 // bytes that this side may still send
 	peerWindow  int64 // initial send window of streams, set by the peer
 	peerFrame   int

@@ -345,8 +345,6 @@ func (c *conn) windowUpdate(id uint32, n int64) error {
 		if err := c.glitch(glitchControl); err != nil {
 			return err
 		}
-	} else if n >= glitchesPerByte && (id == 0 || c.find(id) != nil) {
-		c.moved += glitchesPerByte
 	}
 	if id == 0 {
 		if n == 0 {
