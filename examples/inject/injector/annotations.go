@@ -140,10 +140,10 @@ func text(to *string) func(string) error {
 }
 
 // tag returns a function that sets the tag of *image, the name of an image, to its argument. The
-// function replaces the tag in *image, or appends the new one if *image has no tag.
+// new tag replaces the tag and the digest of *image.
 func tag(image *string) func(string) error {
 	return func(s string) error {
-		name := *image
+		name, _, _ := strings.Cut(*image, "@")
 		if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
 			name = name[:i]
 		}

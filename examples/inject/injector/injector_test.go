@@ -116,6 +116,17 @@ func TestInjectNamespaceAnnotations(t *testing.T) {
 	require.NotContains(t, pod.annotations, "other")
 }
 
+// A version replaces the tag and the digest of an image.
+func TestInjectVersion(t *testing.T) {
+	for image, want := range map[string]string{
+		"proxy": "proxy:v2", "host:5000/proxy": "host:5000/proxy:v2", "host:5000/proxy:v1": "host:5000/proxy:v2",
+		"proxy@sha256:0123": "proxy:v2", "host:5000/proxy:v1@sha256:0123": "host:5000/proxy:v2",
+	} {
+		require.NoError(t, tag(&image)("v2"))
+		require.Equal(t, want, image)
+	}
+}
+
 // The proxy of the controller connects to it on localhost, and has no copy of the trust
 // anchors.
 func TestInjectController(t *testing.T) {

@@ -75,7 +75,7 @@ func (c *checker) identity() category {
 
 // webhook returns the checks of the webhook configuration and of the webhook's certificate.
 func (c *checker) webhook() category {
-	const logs = "read the log of the injector: kubectl -n linkerd logs deploy/linkerd-proxy-injector"
+	logs := "read the log of the injector: kubectl -n " + c.Namespace + " logs deploy/linkerd-proxy-injector"
 	var config *admissionregistrationv1.MutatingWebhookConfiguration
 	var bundle, serving []*x509.Certificate
 	name := "linkerd-proxy-injector." + c.Namespace + ".svc"
