@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -224,17 +223,12 @@ func tunnelError(rsp *http.Response) error {
 }
 
 // complete sets the scheme and the host in the URL of a received request, because layers
-// and endpoints expect them. It removes the header field Host. It also removes an upgrade
-// to h2c, because the endpoint chooses its protocol itself.
+// and endpoints expect them. It removes the header fields Host and HTTP2-Settings.
 func complete(r *http.Request) {
 	if r.URL.Scheme == "" && r.TLS == nil {
 		r.URL.Scheme = "http"
 	}
 	r.URL.Host = (Accessor{}).Authority(r)
-	if upgrade := r.Header["Upgrade"]; len(upgrade) > 0 && strings.EqualFold(upgrade[0], "h2c") {
-		delete(r.Header, "Upgrade")
-		delete(r.Header, "Connection")
-	}
 	delete(r.Header, "Http2-Settings")
 	onlyHost(r)
 }

@@ -242,6 +242,10 @@ func TestHandlerRequestHeaders(t *testing.T) {
 			"GET /a HTTP/1.1\nHost: web\nConnection: Upgrade, HTTP2-Settings\nUpgrade: h2c\nHTTP2-Settings: AAMAAABkAAQAAP__\n\n",
 			"GET /a HTTP/1.1", []string{"Host: web"},
 		},
+		"h2c in a list is not offered on": {
+			"GET /a HTTP/1.1\nHost: web\nConnection: Upgrade\nUpgrade: chat, h2c\n\n",
+			"GET /a HTTP/1.1", []string{"Host: web"},
+		},
 		"other upgrades are": {
 			"GET /a HTTP/1.1\nHost: web\nConnection: Upgrade\nUpgrade: chat\n\n",
 			"GET /a HTTP/1.1", []string{"Connection: Upgrade", "Host: web", "Upgrade: chat"},

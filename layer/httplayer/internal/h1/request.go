@@ -120,8 +120,7 @@ func (r *request) removeHop(req *http.Request) {
 	if r.conn.cfg.Exchange == nil {
 		return
 	}
-	// HTTP/1.0 has no upgrades, and an upgrade to HTTP/2 would bypass this proxy.
-	if r.old || message.Listed(req.Header["Upgrade"], "h2c") {
+	if r.old { // HTTP/1.0 has no upgrades
 		delete(req.Header, "Upgrade")
 	}
 	message.RemoveHopByHop(req.Header)

@@ -173,7 +173,9 @@ func TestServerEndsUselessFrames(t *testing.T) {
 			p.headers(1, true, with(get[:2], ":path: /hang", ":authority: h")...)
 			p.headers(3, false, with(get[:2], ":path: /hang", ":authority: h")...)
 			require.NoError(t, p.WriteWindowUpdate(3, 0)) // the server resets the stream
-			for i := 0; i < 20_000 && send(p) == nil; i++ {
+			var err error
+			for i := 0; i < 20_000 && err == nil; i++ {
+				err = send(p)
 			}
 			nc.Close()
 			eventually(t, func() bool {

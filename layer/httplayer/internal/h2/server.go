@@ -296,7 +296,7 @@ func (c *ServerConn) workOn(w *worker, s *serverStream) (keep bool) {
 	}()
 	c.serve(s)
 	returned = true
-	return
+	return keep // set by the deferred function
 }
 
 // handlerReturned decrements the number of running handlers. The caller holds mu.

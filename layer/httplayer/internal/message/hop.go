@@ -19,9 +19,10 @@ func IsHopByHop(name string) bool {
 // RemoveHopByHop removes the hop-by-hop fields other than Trailer from h, which is the
 // header of a received message. It also removes the fields that Connection names. It keeps
 // Connection and Upgrade if they request an upgrade, and the field TE with the value
-// trailers.
+// trailers. An upgrade to h2c is removed, because HTTP/2 would bypass the layers.
 func RemoveHopByHop(h http.Header) {
-	upgrades, upgrade := Upgrade(h) != "", h["Upgrade"]
+	upgrade := h["Upgrade"]
+	upgrades := Upgrade(h) != "" && !Listed(upgrade, "h2c")
 	trailers := Listed(h["Te"], "trailers")
 	for _, value := range h["Connection"] {
 		for name := range strings.SplitSeq(value, ",") {
