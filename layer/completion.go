@@ -41,7 +41,8 @@ type ResponseObserver[Rsp any] interface {
 // ends when ctx, the context of the request, ends.
 //
 // A layer calls a Completion once for each response, before the body is read, unless Call returned
-// an error. If the Completion panics, the layer discards the response and calls o.End.
+// an error. If the Completion panics, the layer discards the response and calls o.End. Therefore, a
+// Completion must not panic after it has called o.End or passed o to [ObserveBody].
 type Completion[Rsp any] func(ctx context.Context, rsp Rsp, o Observer) Rsp
 
 // AtReturn is the [Completion] for responses that end when Call returns.
