@@ -83,7 +83,7 @@ func (p *pool) get(ctx context.Context, own bool) (c *h1Conn, fresh bool, err er
 		if !c.age.over() {
 			return c, false, nil
 		}
-		p.drop(c)
+		p.release(c, false)
 	}
 	if c, err = p.dial(ctx); err == nil {
 		c.once = own
@@ -134,10 +134,6 @@ func (p *pool) rest(c *h1Conn) {
 	c.Rest()
 	p.release(c, true)
 }
-
-// drop closes c, a connection that takeIdle has removed from the pool, and subtracts it from
-// the number of connections.
-func (p *pool) drop(c *h1Conn) { p.release(c, false) }
 
 // dial makes a connection on a new goroutine. It waits until the connection is made or has failed,
 // or until ctx ends. After ctx has ended, the goroutine continues and adds the connection to the

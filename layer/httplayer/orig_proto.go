@@ -54,16 +54,14 @@ const (
 // origProto returns the value of l5d-orig-proto for req. This is the version, followed by
 // absoluteSuffix if the target was in absolute form.
 func origProto(req *http.Request) string {
-	ten, absolute := isHTTP10(req), cameAbsolute(req)
-	switch {
-	case ten && absolute:
-		return proto10 + absoluteSuffix
-	case ten:
-		return proto10
-	case absolute:
-		return proto11 + absoluteSuffix
+	version, suffix := proto11, ""
+	if isHTTP10(req) {
+		version = proto10
 	}
-	return proto11
+	if cameAbsolute(req) {
+		suffix = absoluteSuffix
+	}
+	return version + suffix // allocates only with a suffix
 }
 
 func isHTTP10(req *http.Request) bool { return req.ProtoMajor == 1 && req.ProtoMinor == 0 }
