@@ -215,20 +215,22 @@ func TestEndpointAgeReachesNewBackends(t *testing.T) {
 }
 
 func TestAgeJitter(t *testing.T) {
-	const n, d = 10000, time.Hour
-	limits := make([]float64, n)
-	sum := 0.0
-	for i := range limits {
-		limits[i] = float64(time.Until(newAge(d).end)) / float64(d)
-		sum += limits[i]
-	}
-	slices.Sort(limits)
-	assert.GreaterOrEqual(t, limits[0], 0.9)
-	assert.LessOrEqual(t, limits[n-1], 1.1)
-	assert.InDelta(t, 1, sum/n, 0.005)
-	for tenth := range 10 { // each holds as many as the others
-		assert.InDelta(t, 0.9+0.02*float64(tenth), limits[tenth*n/10], 0.01)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		const n, d = 10000, time.Hour
+		limits := make([]float64, n)
+		sum := 0.0
+		for i := range limits {
+			limits[i] = float64(time.Until(newAge(d).end)) / float64(d)
+			sum += limits[i]
+		}
+		slices.Sort(limits)
+		assert.GreaterOrEqual(t, limits[0], 0.9)
+		assert.LessOrEqual(t, limits[n-1], 1.1)
+		assert.InDelta(t, 1, sum/n, 0.005)
+		for tenth := range 10 { // each holds as many as the others
+			assert.InDelta(t, 0.9+0.02*float64(tenth), limits[tenth*n/10], 0.01)
+		}
+	})
 }
 
 func TestAgeLimits(t *testing.T) {

@@ -790,7 +790,11 @@ func TestPolicyControllerFails(t *testing.T) {
 			ctl := newScript(t)
 			ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.shop.svc.cluster.local"})
 			log := new(warnings)
-			tn := newLoggedTown(t, log, ctl.addr, toService, withPolicies(addr), func(c *sidecar.Config) { c.Control.ProfileInitial = 5 * time.Second })
+			wait := soon
+			if what == "silent" || what == "frozen" || what == "not served" { // until then there is no policy
+				wait = 12 * time.Second
+			}
+			tn := newLoggedTown(t, log, ctl.addr, toService, withPolicies(addr), func(c *sidecar.Config) { c.Control.ProfileInitial = wait })
 			answerQueries(t, ctl, map[string][]string{serviceName("web"): {backend(t, "web")}})
 			c := tn.client(t)
 			for range 3 {
@@ -901,7 +905,7 @@ destinations:
 		n[servedBy(t, c, url+"/split")]++
 		require.Less(t, time.Since(start), soon, "the split has no effect")
 	}
-	for range 500 {
+	for range 1000 {
 		n[servedBy(t, c, url+"/split")]++
 	}
 	assert.Greater(t, n["v1"], 5*n["v2"])
