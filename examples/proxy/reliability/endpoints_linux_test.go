@@ -3,6 +3,7 @@ package reliability
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -97,12 +99,76 @@ func measureEndpoints(t *testing.T, n int) (f endpointFigures) {
 	return f
 }
 
+// The memory of an endpoint that has served a request: its service, its metrics and one idle
+// connection with buffers and goroutines.
+func TestUsedEndpoints(t *testing.T) {
+	whole(t)
+	if !full {
+		t.Skip("the memory of few endpoints is not exact")
+	}
+	t.Run("HTTP1", func(t *testing.T) { measureUsedEndpoints(t, controller.Unknown) })
+	t.Run("HTTP2", func(t *testing.T) { measureUsedEndpoints(t, controller.H2) })
+}
+
+func measureUsedEndpoints(t *testing.T, protocol controller.Protocol) {
+	t.Helper()
+	const targets, each = 40, 24 // a balancer considers all of 24 endpoints for a request
+	var mu sync.Mutex
+	used := make(map[string]bool)
+	port := serveLoopback(t, func(_ http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		used[r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr).String()] = true
+	})
+	set := func(each int) controller.Config {
+		all := controller.Config{Destinations: make(map[string]controller.Destination)}
+		for i := range targets {
+			var addrs []string
+			for j := range each {
+				addrs = append(addrs, fmt.Sprintf("127.1.%d.%d:%d", i+1, j+1, port))
+			}
+			maps.Copy(all.Destinations, served(fmt.Sprintf("web-%d.test:80", i), protocol, addrs...).Destinations)
+		}
+		return all
+	}
+	pl := newPlane(t)
+	require.NoError(t, pl.Set(set(1)))
+	p := startProxy(t, pl.addr, "GOGC=1", // almost no garbage
+		"LINKERD2_PROXY_OUTBOUND_DISCOVERY_IDLE_TIMEOUT=10m", "LINKERD2_PROXY_OUTBOUND_HTTP1_CONNECTION_POOL_IDLE_TIMEOUT=10m")
+	client := through(t, p.addr, protocol == controller.H2)
+	request := func() {
+		for i := range targets {
+			require.NoError(t, get(t.Context(), client, fmt.Sprintf("http://web-%d.test/", i)))
+		}
+	}
+	count := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(used)
+	}
+	request()
+	before, first := p.steady(t), count()
+	require.NoError(t, pl.Set(set(each)))
+	p.knows(t, targets*each)
+	for i := 0; i < 50*each && count() < targets*each; i++ {
+		request()
+	}
+	now, n := p.steady(t), count()-first
+	require.Greater(t, n, targets*each/2)
+	kib := (now.heap - before.heap) * 1024 / float64(n)
+	t.Logf("%d endpoints in use: %.1f KiB, %.1f files and %.1f goroutines each", n, kib,
+		float64(now.fds-before.fds)/float64(n), float64(now.goroutines-before.goroutines)/float64(n))
+	assert.LessOrEqual(t, kib, 25.0)
+}
+
 // serveLoopback serves h at all loopback addresses and returns its port.
 func serveLoopback(t *testing.T, h http.HandlerFunc) (port int) {
 	t.Helper()
 	l, err := net.Listen("tcp4", "0.0.0.0:0")
 	require.NoError(t, err)
-	srv := &http.Server{ReadHeaderTimeout: patience, Handler: h}
+	srv := &http.Server{ReadHeaderTimeout: patience, Handler: h, Protocols: new(http.Protocols)}
+	srv.Protocols.SetHTTP1(true)
+	srv.Protocols.SetUnencryptedHTTP2(true)
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()
 	t.Cleanup(func() {
