@@ -2,6 +2,7 @@ package httplayer
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -16,8 +17,8 @@ import (
 // Forwarded (RFC 7239). It sets X-Forwarded-Proto and X-Forwarded-Host if they are absent.
 //
 // If no prefix in the argument trusted contains the peer, the layer first removes Forwarded,
-// X-Real-IP and the X-Forwarded- headers, also with underscores in the name. It keeps these headers
-// of a trusted peer. Without prefixes no peer is trusted.
+// X-Real-IP and the X-Forwarded- headers and trailers, also with underscores in the name. It keeps
+// those of a trusted peer. Without prefixes no peer is trusted.
 //
 // The address of the client is the last address in the new X-Forwarded-For that is not trusted, or
 // else the first address. [ClientFromContext] returns it in the layers below.
@@ -26,7 +27,7 @@ import (
 //
 // Cancellation: not changed.
 //
-// Body: not touched.
+// Body: not touched. The trailers of an untrusted peer are removed at its end.
 //
 // Errors: passed unchanged.
 //
@@ -55,12 +56,9 @@ func (t trustedPeers) forward(ctx context.Context, req *http.Request, next Servi
 	if h == nil {
 		h = make(http.Header)
 	}
-	if !t.contains(peer) {
-		for name := range h {
-			if isForwarded(name) {
-				delete(h, name)
-			}
-		}
+	untrusted := !t.contains(peer)
+	if untrusted {
+		maps.DeleteFunc(h, func(name string, _ []string) bool { return isForwarded(name) })
 	}
 	client := t.client(h, peer)
 	addForwarded(h, peer, Accessor{}.Scheme(req), Accessor{}.Authority(req))
@@ -68,6 +66,9 @@ func (t trustedPeers) forward(ctx context.Context, req *http.Request, next Servi
 	ctx = reqctx.WithValue(ctx, clientKey{}, client)
 	out := req.WithContext(ctx)
 	out.Header = h
+	if untrusted && req.Trailer != nil {
+		withoutTrailers(out, isForwarded)
+	}
 	return next.Call(ctx, out)
 }
 

@@ -2,9 +2,11 @@ package httplayer
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -171,4 +173,27 @@ func TestStickySession(t *testing.T) {
 		assert.NotEqual(t, first[0].Value, again[0].Value)
 	}
 	assert.Panics(t, func() { StickySession("a b") })
+}
+
+// A server that merges trailers into headers must not see those of an untrusted peer.
+func TestForwardedTrailers(t *testing.T) {
+	l := Forwarded(netip.MustParsePrefix("10.0.0.0/8"))
+	for peer, want := range map[string]http.Header{
+		"192.0.2.1:5000": {"X-Sum": {"1"}},
+		"10.0.0.1:5000":  {"X-Sum": {"1"}, "X-Forwarded-For": {"1.1.1.1"}},
+	} {
+		req, err := http.NewRequest(http.MethodPost, "http://web/", strings.NewReader("hello"))
+		require.NoError(t, err)
+		came := make(http.Header)
+		req.RemoteAddr, req.Trailer = peer, came
+		req.Body = &trailing{req.Body, func() { came["X-Sum"], came["X-Forwarded-For"] = []string{"1"}, []string{"1.1.1.1"} }}
+		_, err = l(serviceFunc(func(_ context.Context, out *http.Request) (*http.Response, error) {
+			body, err := io.ReadAll(out.Body)
+			require.NoError(t, err)
+			assert.Equal(t, "hello", string(body))
+			assert.Equal(t, want, out.Trailer)
+			return &http.Response{StatusCode: http.StatusOK}, out.Body.Close()
+		})).Call(t.Context(), req)
+		require.NoError(t, err)
+	}
 }
