@@ -96,7 +96,7 @@ func (a *application) leave(service, pod string) error {
 	delete(a.where[service], pod)
 	err := a.publish()
 	a.mu.Unlock()
-	time.Sleep(drainTime)
+	_ = backoff.Sleep(context.Background(), drainTime)
 	return err
 }
 

@@ -58,8 +58,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "with -webhook: `file` with the API server; default: the cluster of the pod")
 	f.StringVar(&c.service, "service", "linkerd-proxy-injector", "with -webhook: `name` of its Service")
 	f.StringVar(&c.secret, "secret", "linkerd-proxy-injector-k8s-tls", "with -webhook: `name` of the Secret with the certificate")
-	f.StringVar(&c.hook, "configuration", "linkerd-proxy-injector-webhook-config", "with -webhook: `name` of the MutatingWebhookConfiguration")
-	f.DurationVar(&c.lifetime, "cert-lifetime", 30*24*time.Hour, "with -webhook: validity of the certificate, which is renewed after 2/3 of it")
+	f.StringVar(&c.hook, "configuration", "linkerd-proxy-injector-webhook-config",
+		"with -webhook: `name` of the MutatingWebhookConfiguration")
+	f.DurationVar(&c.lifetime, "cert-lifetime", 30*24*time.Hour, "with -webhook: validity of a certificate; it is renewed after 2/3 of it")
 	f.DurationVar(&c.overlap, "cert-overlap", 2*time.Minute, "with -webhook: how long a new and an old certificate are trusted together")
 	f.DurationVar(&c.interval, "cert-interval", 10*time.Second, "with -webhook: time between two reads of the certificate")
 	cli.Describe(f, "usage: inject [flags] [file ...]\n\ninject adds the proxy to the workloads in manifests. "+
