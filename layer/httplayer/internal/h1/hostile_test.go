@@ -172,3 +172,30 @@ func TestClientStaleBeforeFirstUse(t *testing.T) {
 		c.Close()
 	}
 }
+
+// wrapped has the methods of a TCP connection, but sends other bytes.
+type wrapped struct {
+	*net.TCPConn
+	written int
+}
+
+func (c *wrapped) Write(p []byte) (int, error) {
+	c.written += len(p)
+	return c.TCPConn.Write(p)
+}
+
+// A connection that embeds a TCP connection may encrypt, so its methods must not be bypassed.
+func TestClientUsesWrapper(t *testing.T) {
+	addr := upstream(t, func(http.ResponseWriter, *http.Request) {})
+	nc, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	conn := &wrapped{TCPConn: nc.(*net.TCPConn)}
+	c := NewClientConn(conn, func(*ClientConn, bool) {})
+	defer c.Close()
+	req, err := http.NewRequest("GET", "http://"+addr+"/", nil)
+	require.NoError(t, err)
+	rsp, err := c.RoundTrip(req)
+	require.NoError(t, err)
+	require.NoError(t, rsp.Body.Close())
+	assert.NotZero(t, conn.written)
+}

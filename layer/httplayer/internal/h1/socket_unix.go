@@ -53,6 +53,11 @@ func (s *socket) init(conn net.Conn) {
 		s.meter = m
 		conn = outer.NetConn()
 	}
+	switch conn.(type) {
+	case *net.TCPConn, *net.UnixConn:
+	default: // a type that embeds one of them may encrypt
+		s.plain = false
+	}
 	inner, ok := conn.(syscall.Conn)
 	if !ok {
 		return
