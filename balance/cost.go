@@ -126,15 +126,10 @@ func (g *group) costOf(e *endpoint, now uint32, median, own float32) float32 {
 // requests for long. Its latency would then not be measured again.
 const untrustedFactor = 10
 
-// expected returns the expected latency of e in ns: the estimate of e after it has aged
-// towards the median until now.
-func (g *group) expected(e *endpoint, now uint32, median float32) float32 {
-	latency, _ := g.expects(e, now, median)
-	return latency
-}
-
-// expects returns the expected latency of e in ns, and its failingLoad. If e is failing,
-// failingLoad is a number of requests by which the cost of e is increased. Otherwise it is 0.
+// expects returns the expected latency of e in ns: the estimate of e after it has aged towards the
+// median until now. If e is failing, failingLoad is a number of requests by which the cost of e is
+// increased. Otherwise it is 0. failingLoad is proportional to left³, where left is the share of the
+// estimate that has not yet aged. It soon becomes small, so that the endpoint is tried again.
 func (g *group) expects(e *endpoint, now uint32, median float32) (latency, failingLoad float32) {
 	value, age := e.latency.load(now)
 	if value == 0 {
@@ -146,17 +141,9 @@ func (g *group) expects(e *endpoint, now uint32, median float32) (latency, faili
 	}
 	latency, left := g.decayCurve.after(ticks, value, median)
 	if e.status.fails() {
-		failingLoad = g.failingLoad(left)
+		failingLoad = left * left * left * math.Float32frombits(g.median.failingLoad.Load())
 	}
 	return latency, failingLoad
-}
-
-// failingLoad returns the number of requests by which the cost of a failing endpoint is increased.
-// The argument left is the share of the latency estimate that has not yet aged towards the median.
-// It falls from 1 to 0 with time. The result is proportional to left³. It therefore soon becomes
-// small, and the endpoint is tried again.
-func (g *group) failingLoad(left float32) float32 {
-	return left * left * left * math.Float32frombits(g.median.failingLoad.Load())
 }
 
 // reading is the state of an endpoint at the time at which a pick examined it.

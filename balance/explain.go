@@ -51,9 +51,7 @@ func (b *Balancer[Req, Rsp]) explain(to *layer.Explanation, q query, chosen *nod
 	if chosen != nil {
 		d.State = append(d.State, layer.Attr{Key: "chosen", Value: chosen.id.Addr})
 	}
-	if q.hasAffinity {
-		d.State = append(d.State, layer.Attr{Key: "affinity", Value: fmt.Sprintf("%016x", q.affinity)})
-	}
+	d.State = addIf(q.hasAffinity, d.State, "affinity", fmt.Sprintf("%016x", q.affinity))
 	b.mu.Lock()
 	for _, x := range q.examined.endpoints {
 		d.Children = append(d.Children, b.explainExamined(x, q, chosen != nil && x.endpoint == &chosen.endpoint))

@@ -185,7 +185,8 @@ func (b *Balancer[Req, Rsp]) isLong(n *node[Req, Rsp], start time.Duration) bool
 }
 
 func (b *Balancer[Req, Rsp]) expected(e *endpoint, now uint32) time.Duration {
-	return time.Duration(b.group.expected(e, now, b.group.median.read()))
+	latency, _ := b.group.expects(e, now, b.group.median.read())
+	return time.Duration(latency)
 }
 
 // record adds a sample to the latency estimate of n: the time since start. If penalty is not
