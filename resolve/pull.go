@@ -25,7 +25,12 @@ type puller struct {
 func newPuller(ctx context.Context, r Resolver, target string) *puller {
 	ctx, cancel := context.WithCancel(ctx)
 	p := &puller{target: target, cancel: cancel}
-	p.pull, p.stop = iter.Pull2(func(yield func(Update, error) bool) { r.Resolve(ctx, target)(yield) })
+	p.pull, p.stop = iter.Pull2(func(yield func(Update, error) bool) {
+		// Pull2 panics again in the consumer. The error has the position of the first panic.
+		if err := panics.Contain(func() { r.Resolve(ctx, target)(yield) }); err != nil {
+			panic(err)
+		}
+	})
 	return p
 }
 
