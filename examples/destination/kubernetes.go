@@ -33,15 +33,21 @@ func (k *kubernetes) flags(f *flag.FlagSet) {
 	k.settings = kube.DefaultSettings()
 	s := &k.settings
 	f.BoolVar(&k.on, "kubernetes", false, "read the objects of a Kubernetes cluster instead of a file")
-	f.StringVar(&k.kubeconfig, "kubeconfig", "", "with -kubernetes: `file` with the API server; default: that of the cluster in which the program runs")
+	f.StringVar(&k.kubeconfig, "kubeconfig", "",
+		"with -kubernetes: `file` with the API server; default: that of the cluster in which the program runs")
 	f.StringVar(&s.ClusterDomain, "cluster-domain", s.ClusterDomain, "with -kubernetes: `domain` of the names of Services")
 	f.StringVar(&s.TrustDomain, "identity-trust-domain", s.TrustDomain, "with -kubernetes: `domain` of the identities of pods")
 	f.StringVar(&s.ControlPlane, "controller-namespace", s.ControlPlane, "with -kubernetes: `namespace` of the control plane")
-	f.StringVar(&s.OpaquePorts, "default-opaque-ports", s.OpaquePorts, "with -kubernetes: `ports` that are opaque without an annotation")
-	f.StringVar(&k.inbound, "default-inbound-policy", string(s.DefaultInbound), "with -kubernetes: access `policy` of ports without a Server")
-	f.StringVar(&k.networks, "cluster-networks", "", "with -kubernetes: comma-separated `networks` of the cluster; default: those of linkerd's chart")
-	f.StringVar(&s.ControllerName, "controller-name", s.ControllerName, "with -kubernetes: `name` of this controller in the status of routes")
-	f.StringVar(&k.lease, "lease", "linkerd-destination", "with -kubernetes: `name` of the Lease of the leader election; empty: no status is written")
+	f.StringVar(&s.OpaquePorts, "default-opaque-ports", s.OpaquePorts,
+		"with -kubernetes: `ports` that are opaque without an annotation")
+	f.StringVar(&k.inbound, "default-inbound-policy", string(s.DefaultInbound),
+		"with -kubernetes: access `policy` of ports without a Server")
+	f.StringVar(&k.networks, "cluster-networks", "",
+		"with -kubernetes: comma-separated `networks` of the cluster; default: those of linkerd's chart")
+	f.StringVar(&s.ControllerName, "controller-name", s.ControllerName,
+		"with -kubernetes: `name` of this controller in the status of routes")
+	f.StringVar(&k.lease, "lease", "linkerd-destination",
+		"with -kubernetes: `name` of the Lease of the leader election; empty: no status is written")
 }
 
 // serve watches the objects of the cluster and serves them to the clients of c until ctx ends.
