@@ -4,10 +4,12 @@
 // scheduler. The calls of package net wake the monitor thread of the runtime if the process was
 // idle before. At 5 000 requests per second, this took a fourth of the CPU time of the sidecar.
 //
-// The calls do not block, because the sockets of package net are non-blocking, and because
-// [syscall.RawConn] waits for them. The scheduler learns of a busy goroutine at the next timer or
-// other system call. Until then it does not preempt the goroutine. With open server connections
-// this takes at most the interval of package sweep.
+// The calls do not block. [syscall.RawConn] waits for the socket between them. The scheduler learns
+// of a busy goroutine at the next timer or other system call. Until then it does not preempt the
+// goroutine. With open server connections this takes at most the interval of package sweep.
+//
+// The build constraints of call.go and call_raw.go are the switch. Linux on amd64 and arm64 makes
+// such calls. The race detector and other systems use package syscall.
 package rawio
 
 import (

@@ -14,7 +14,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/gotower/gotower/internal/rawio"
 )
@@ -123,20 +122,6 @@ func TestEmptyRead(t *testing.T) {
 func TestOtherConnIsReturned(t *testing.T) {
 	a, _ := net.Pipe()
 	assert.Equal(t, io.ReadWriter(a), rawio.New(a))
-}
-
-// The raw calls would block the scheduler if package net used blocking sockets.
-func TestSocketsDoNotBlock(t *testing.T) {
-	a, b := pair(t)
-	for _, c := range []*net.TCPConn{a, b} {
-		raw, err := c.SyscallConn()
-		require.NoError(t, err)
-		require.NoError(t, raw.Control(func(fd uintptr) {
-			flags, err := unix.FcntlInt(fd, unix.F_GETFL, 0)
-			assert.NoError(t, err)
-			assert.NotZero(t, flags&unix.O_NONBLOCK)
-		}))
-	}
 }
 
 func TestNoAllocations(t *testing.T) {

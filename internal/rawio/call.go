@@ -1,13 +1,13 @@
-//go:build unix && (!linux || race)
+//go:build unix && (race || !linux || (!amd64 && !arm64))
 
 package rawio
 
 import "syscall"
 
-// Read reads once from the non-blocking socket fd.
+// Read reads once from the socket fd.
 func Read(fd uintptr, p []byte) (int, error) { return retry(syscall.Read, fd, p) }
 
-// Write writes once to the non-blocking socket fd.
+// Write writes once to the socket fd.
 func Write(fd uintptr, p []byte) (int, error) { return retry(syscall.Write, fd, p) }
 
 // Peek reads once from the socket fd without removing the bytes.
