@@ -24,8 +24,8 @@ func Peek(fd uintptr, p []byte) (int, error) {
 // a signal interrupts it.
 func call(trap, fd uintptr, p []byte, flags uintptr) (int, error) {
 	for {
-		n, _, err := syscall.RawSyscall6(trap, fd,
-			uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags|syscall.MSG_DONTWAIT, 0, 0) //nolint:gosec // see the import
+		n, _, err := syscall.RawSyscall6(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), //nolint:gosec // see the import
+			uintptr(len(p)), flags|syscall.MSG_DONTWAIT, 0, 0)
 		switch err {
 		case 0:
 			return int(n), nil

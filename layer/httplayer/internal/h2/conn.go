@@ -17,7 +17,7 @@ import (
 
 const (
 	lingerBytes = 256 << 10   // received bytes that are dropped before the connection is closed
-	smallRead   = 512         // size of the read buffer of an idle connection
+	smallRead   = 480         // size of the read buffer of an idle connection; keeps a ServerConn below 1536 bytes
 	lastWrite   = time.Second // time limit for writing the final GOAWAY
 	resetMemory = 64          // number of streams in ownResets
 )
@@ -68,8 +68,8 @@ type conn struct {
 	out         *buffer // queued frames; may be nil
 	lastData    int     // offset in out of the last DATA frame, if lastDataID is not 0
 	lastDataID  uint32
-	writing     bool      // the writer goroutine runs
-	written     sync.Cond // signals the end of the writer
+	writing     bool          // the writer goroutine runs
+	written     chan struct{} // closed at the end of the writer; nil unless end waits for it
 	writer      func()
 	sent        int64 // bytes of DATA queued since glitch last decreased its count
 	sendWindow  int64 // bytes that this side may still send
@@ -110,7 +110,6 @@ func newLimits(maxStreams, maxFrame, maxHeader, streamWindow, connWindow int) li
 func (c *conn) init(nc net.Conn, l limits) {
 	c.nc, c.io, c.limits = nc, rawio.New(nc), l
 	c.in = c.small[:]
-	c.written.L = &c.mu
 	c.writer = c.writeQueued // once, because a go statement with arguments allocates
 	c.dec, c.enc = newDecoder(), newEncoder()
 	c.recvLeft = l.connWindow
@@ -269,10 +268,12 @@ func (c *conn) end(err error) error {
 		out := c.out
 		c.out, c.err = nil, err
 		_ = c.nc.SetWriteDeadline(time.Now().Add(lastWrite))
-		for c.writing { // else the GOAWAY could be written into the middle of a frame
-			c.written.Wait()
+		written := make(chan struct{})
+		if c.written = written; !c.writing {
+			close(written)
 		}
 		c.mu.Unlock()
+		<-written // else the GOAWAY could be written into the middle of a frame
 		_ = c.write(out.b)
 		out.release()
 		message.Linger(c.nc, lingerBytes)

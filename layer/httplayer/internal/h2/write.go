@@ -53,7 +53,9 @@ func (c *conn) writeQueued() {
 		c.wakeBlocked()
 	}
 	c.writing = false
-	c.written.Signal()
+	if c.written != nil {
+		close(c.written)
+	}
 	if c.server != nil {
 		c.server.signalEnd()
 	}
