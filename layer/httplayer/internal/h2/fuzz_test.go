@@ -204,7 +204,7 @@ func FuzzClient(f *testing.F) {
 // net/http uses. A request that this one accepts is accepted there, and equal.
 func FuzzRequest(f *testing.F) {
 	for _, fields := range [][]string{
-		get, with(get, "host: host.test"), with(get, "cookie: a", "cookie: b"), with(get[:2], ":path: /a%20?x", ":authority: h:1"),
+		get, with(get, "host: host.test"), with(get, "host: HOST.test"), with(get, "cookie: a", "cookie: b"), with(get[:2], ":path: /a%20?x", ":authority: h:1"),
 		with(get, "te: trailers", "x: y", "x: z"), {":method: CONNECT", ":authority: h:1"}, with(get, "content-length: 0"),
 		{":method: OPTIONS", ":scheme: https", ":path: *", ":authority: [::1]:2"}, with(get, "expect: 100-continue", "trailer: x"),
 	} {

@@ -108,7 +108,7 @@ func (c *ServerConn) request(s *serverStream, fields []field, end bool) string {
 			}
 		case hostName:
 			if host != "" || !message.ValidHost(f.value) || f.value == "" ||
-				h.authority != "" && !strings.EqualFold(f.value, h.authority) {
+				h.authority != "" && f.value != h.authority {
 				return "invalid host, or another one than :authority"
 			}
 			host = f.value
