@@ -26,7 +26,8 @@ type member[Req, Rsp any] struct {
 	current *Endpoint[Req, Rsp] // used only by the goroutine of the watch
 }
 
-// wantedKey is the key under which the context of a MakeService has the field wanted of its member.
+// wantedKey is the context key of the context that ends when the endpoint is removed. The context of
+// a MakeService has it as a value, and ends later, with the last response.
 type wantedKey struct{}
 
 // newMember returns the member for e. It makes the inner service by calling MakeService.
