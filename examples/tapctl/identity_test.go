@@ -63,7 +63,7 @@ contexts: [{name: a, context: {cluster: a, user: a}}]
 clusters: [{name: a, cluster: {server: "%s"}}]
 users: [{name: a}]
 `, api.URL), 0o600))
-	c, err := cluster.Open(cluster.Options{Kubeconfig: config})
+	c, err := cluster.Open(cluster.Options{Kubeconfig: config, MinRefresh: 10 * time.Millisecond})
 	require.NoError(t, err)
 	p := &pods{
 		Source: cluster.Source{Cluster: c}, identities: map[string]*cluster.Identity{},

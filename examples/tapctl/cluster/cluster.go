@@ -25,6 +25,8 @@ type Options struct {
 	Namespace     string // default: the namespace of the context
 	AllNamespaces bool
 	Selector      string // label selector of pods
+
+	MinRefresh time.Duration // least time between renewals of a certificate; default: that of identity.Config
 }
 
 // Cluster is a client of an API server. Close it after use.
@@ -33,6 +35,7 @@ type Cluster struct {
 	Namespace string // namespace of the options; "" means all namespaces
 
 	selector labels.Selector
+	refresh  time.Duration
 	client   kubernetes.Interface
 	dynamic  dynamic.Interface
 	close    func()
@@ -74,7 +77,7 @@ func Open(o Options) (*Cluster, error) {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
 	return &Cluster{
-		Server: cfg.Host, Namespace: namespace, selector: selector, close: transport.CloseIdleConnections,
+		Server: cfg.Host, Namespace: namespace, selector: selector, refresh: o.MinRefresh, close: transport.CloseIdleConnections,
 		client: client, dynamic: objects, owners: map[types.UID]owner{}, settle: defaultSettle,
 	}, nil
 }

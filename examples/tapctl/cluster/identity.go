@@ -68,6 +68,7 @@ func (c *Cluster) Identify(ctx context.Context, p Pod) (_ *Identity, err error) 
 	}
 	id, err := identity.New(identity.Config{
 		Name: p.TapClient, Roots: anchors, Key: key, CSR: csr, Token: func() ([]byte, error) { return token(running) },
+		MinRefresh: c.refresh,
 	})
 	if err != nil {
 		return nil, err
