@@ -37,7 +37,8 @@ type decoder struct {
 }
 
 // cachedValue is an entry of the cache of received values. The cache saves the allocation
-// of a repeated value. It stores a value when the value is received for the second time.
+// of a repeated value. The hash of a value selects a set of cacheWays entries that may have it.
+// A full set stores a value when the value is received for the second time.
 type cachedValue struct {
 	raw, value string
 	seen       uint64 // hash of the last value that was looked up and not found
@@ -47,6 +48,7 @@ const (
 	maxCachedValue = 96
 	maxCachedName  = 64
 	cachedValues   = 32
+	cacheWays      = 4
 	maxNames       = 64
 )
 
@@ -189,7 +191,7 @@ func (d *decoder) value(s rawString, indexed bool) (value string, valid, ok bool
 
 // cached looks up s in the cache of values. If the cache has s, cached returns its entry and true.
 // Otherwise it returns false and the entry in which the caller should store the value. This entry
-// is nil at the first look-up of s, because only a repeated value is stored.
+// may be nil at the first look-up of s, because only a repeated value replaces another one.
 func (d *decoder) cached(s rawString) (at *cachedValue, found bool) {
 	values := d.values.Load()
 	if values == nil {
@@ -200,17 +202,18 @@ func (d *decoder) cached(s rawString) (at *cachedValue, found bool) {
 	if s.huffman {
 		hash++
 	}
-	first, second := &values[hash%cachedValues], &values[hash%cachedValues^1]
-	for _, at := range [...]*cachedValue{first, second} {
-		if at.raw == string(s.b) && s.huffman == (len(at.raw) != len(at.value)) {
-			return at, true
+	set := values[hash%cachedValues&^(cacheWays-1):][:cacheWays]
+	at = &set[hash%cacheWays]
+	for i := range set {
+		v := &set[i]
+		if v.raw == string(s.b) && s.huffman == (len(v.raw) != len(v.value)) {
+			return v, true
+		}
+		if v.raw == "" {
+			at = v
 		}
 	}
-	at = first
-	if first.raw != "" && second.raw == "" {
-		at = second
-	}
-	if at.seen != hash {
+	if at.raw != "" && at.seen != hash {
 		at.seen = hash
 		return nil, false
 	}

@@ -117,8 +117,8 @@ func (e *encoder) field(b []byte, n *fieldName, key, value string) []byte {
 }
 
 // slot returns the slot that has the field with the given key and value. The hash of a field
-// selects two slots that may have it. If neither of them has it, slot returns one of the two, and
-// the caller stores the field there. It prefers a slot with a field that is not in the dynamic
+// selects a set of slots that may have it. If none of them has it, slot returns the one in which the
+// caller stores the field. It prefers an empty slot, then one with a field that is not in the dynamic
 // table.
 func (e *encoder) slot(key, value string) *slot {
 	if e.slots == nil {
@@ -128,14 +128,18 @@ func (e *encoder) slot(key, value string) *slot {
 	if key != "" {
 		hash += uint64(key[len(key)-1]) * 31
 	}
-	first, second := &e.slots[hash%encoderSlots], &e.slots[hash%encoderSlots^1]
-	switch {
-	case second.value == value && second.name == key:
-		return second
-	case first.value == value && first.name == key, first.number <= e.oldest, second.number > e.oldest:
-		return first
+	set := e.slots[hash%encoderSlots&^(cacheWays-1):][:cacheWays]
+	at := &set[hash%cacheWays]
+	for i := range set {
+		s := &set[i]
+		if s.value == value && s.name == key {
+			return s
+		}
+		if s.name == "" || s.number <= e.oldest && at.number > e.oldest {
+			at = s
+		}
 	}
-	return second
+	return at
 }
 
 func appendLower(b []byte, s string) []byte {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -139,5 +140,30 @@ func TestDecoderInvalidNamesAndValues(t *testing.T) {
 			assert.Equal(t, invalidName, fields[0].name.kind, "%q", f)
 			w.Reset()
 		}
+	}
+}
+
+// Repeated fields are indexed, and decoding repeated literals does not allocate, for all values of
+// the hash.
+func TestRepeatedFieldsAreCached(t *testing.T) {
+	fields := make([]field, cacheWays)
+	for i := range 200 {
+		enc, literals, dec := newEncoder(), encoder{}, newDecoder()
+		var block []byte
+		var out []field
+		for j := range fields {
+			fields[j] = field{nameTrailer, strings.Repeat("v", j) + strconv.Itoa(i)}
+			block = literals.field(block, nameTrailer, "", fields[j].value)
+		}
+		var indexed []byte
+		for range 3 {
+			indexed = indexed[:0]
+			for _, f := range fields {
+				indexed = enc.field(indexed, f.name, "", f.value)
+			}
+		}
+		require.Len(t, indexed, len(fields))
+		require.Zero(t, testing.AllocsPerRun(3, func() { out, _ = dec.decode(block, out[:0], 1<<20) }))
+		require.Equal(t, fields, out)
 	}
 }
