@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,13 +36,14 @@ import (
 type gateway struct {
 	log      *slog.Logger
 	tap      *tap.Registry
-	registry *prometheus.Registry
+	registry *registry
 	metrics  *promtower.Metrics // metrics in registry
 	tracing  *tracing           // nil if requests are not traced
 	services *layer.Cache[*config.Service, *http.Request, *http.Response]
 	source   profiles.Static
 	router   *profiles.Router[*http.Request, *http.Response]
 
+	loading sync.Mutex // held by load
 	current atomic.Pointer[generation]
 }
 
@@ -65,7 +67,7 @@ const target = "gateway:80"
 // newGateway returns a gateway with the configuration c. The background work of the gateway
 // ends when ctx ends.
 func newGateway(ctx context.Context, c *config.Config, log *slog.Logger) (*gateway, error) {
-	g := &gateway{log: log, tap: tap.NewRegistry(), registry: prometheus.NewRegistry()}
+	g := &gateway{log: log, tap: tap.NewRegistry(), registry: &registry{Registry: prometheus.NewRegistry()}}
 	g.metrics, g.tracing = promtower.New(g.registry), newTracing(c.Tracing, g.registry, log)
 	g.services = layer.NewCache(ctx, g.newService, layer.CachePolicy{IdleTimeout: time.Minute}, layer.WithCompletion(httplayer.Completion))
 	g.current.Store(&generation{Config: &config.Config{}, release: func() {}})
@@ -76,6 +78,7 @@ func newGateway(ctx context.Context, c *config.Config, log *slog.Logger) (*gatew
 		profiles.WithInitialWait[*http.Request, *http.Response](time.Minute), // the first profile is there already
 		profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
 		profiles.WithMetrics[*http.Request, *http.Response](g.routeMetrics),
+		profiles.WithOnUpdate[*http.Request, *http.Response](g.deleteSeries),
 		profiles.WithPerRoute(g.newRoute),
 		profiles.WithDefaultRoute(noRoute),
 		profiles.WithLogger[*http.Request, *http.Response](log))
@@ -108,6 +111,8 @@ func (g *gateway) handler(c *config.Listener) http.Handler {
 // load makes c the configuration of new requests. A service that is not in c is closed a
 // minute after its last request.
 func (g *gateway) load(ctx context.Context, c *config.Config) error {
+	g.loading.Lock()
+	defer g.loading.Unlock()
 	before := g.current.Load()
 	next := &generation{
 		Config: c, profile: c.Profile(),

@@ -74,3 +74,37 @@ routes:
 	close(end)
 	waiting.Wait()
 }
+
+// A reload deletes the series of the routes and services that it removes. It keeps the others.
+func TestMetricsOfRemovedRoutes(t *testing.T) {
+	t.Parallel()
+	to := backend(t, "a")
+	text := func(name string) string {
+		return head + "services:\n" + service("kept", to) + service(name, to) + `
+routes:
+- {name: kept, matches: [{path: {exact: /kept}}], backendRefs: [{name: kept}]}
+- {name: ` + name + `, backendRefs: [{name: ` + name + `}], responseHeaderModifier: {set: [{name: X-Route, value: ` + name + `}]}}
+`
+	}
+	p := start(t, text("first"))
+	metrics := func() string {
+		page, err := p.send(t.Context(), "GET", "http://"+p.addresses["admin"]+"/metrics", "")
+		require.NoError(t, err)
+		return page.body
+	}
+	p.get(t, "GET", "/kept")
+	p.get(t, "GET", "/")
+	for _, series := range []string{`gotower_requests_total{route="first",target=""} 1`, `gotower_requests_total{route="first",target="first"} 1`,
+		`gotower_endpoints{endpoint_state="ready",route="",target="first"} 1`} {
+		require.Contains(t, metrics(), series)
+	}
+	p.replace(t, text("second"))
+	until(t, func() bool { return p.get(t, "GET", "/").Header.Get("X-Route") == "second" })
+	p.get(t, "GET", "/kept")
+	page := metrics()
+	for _, series := range []string{`gotower_requests_total{route="kept",target=""} 2`, `gotower_requests_total{route="second",target="second"} 1`,
+		`gotower_endpoints{endpoint_state="ready",route="",target="second"} 1`, `gotower_endpoints{endpoint_state="ready",route="",target="kept"} 1`} {
+		require.Contains(t, page, series)
+	}
+	require.NotContains(t, page, `"first"`)
+}
