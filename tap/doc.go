@@ -46,10 +46,10 @@
 // # Secrets
 //
 // Header values are sent only to watchers that request them. The values of secret fields
-// are replaced and cannot be matched. A field is secret if its last word is Authorization
-// or Cookie, or if its name contains key, token, secret, password or credential.
-// [WithRevealed] shows such a field, as WithRevealed("Idempotency-Key") does.
-// [WithRedacted] hides more fields.
+// are replaced and cannot be matched. A field is secret if its last word is Authorization,
+// Cookie or sig, or if its name contains key, token, secret, password, passwd, credential,
+// session, signature or jwt. [WithRevealed] shows such a field, as
+// WithRevealed("Idempotency-Key") does. [WithRedacted] hides more fields.
 //
 // User information in a URI is never shown. Queries and fragments are replaced in :path,
 // Location, Content-Location, Referer, Refresh and the headers in which proxies pass a URI.

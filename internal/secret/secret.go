@@ -7,16 +7,16 @@ import "strings"
 const Withheld = "[redacted]"
 
 // Field reports whether the value of a header field or query parameter may be a credential.
-// name must be in lower case. Field returns true if the last word of name is authorization
-// or cookie, as in set-cookie. It also returns true if name contains key, token, secret,
-// password or credential, as in x-api-key.
+// name must be in lower case. Field returns true if the last word of name is authorization,
+// cookie or sig, as in set-cookie. It also returns true if name contains key, token, secret,
+// password, passwd, credential, session, signature or jwt, as in x-api-key.
 func Field(name string) bool {
-	for _, word := range [...]string{"key", "token", "secret", "password", "credential"} {
+	for _, word := range [...]string{"key", "token", "secret", "password", "passwd", "credential", "session", "signature", "jwt"} {
 		if strings.Contains(name, word) {
 			return true
 		}
 	}
 	name = strings.TrimSuffix(name, "-bin") // gRPC's suffix of binary values
 	name = name[strings.LastIndexAny(name, "-:")+1:]
-	return name == "authorization" || name == "cookie"
+	return name == "authorization" || name == "cookie" || name == "sig"
 }
