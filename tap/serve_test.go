@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -78,11 +79,11 @@ func TestServeRejects(t *testing.T) {
 	require.NoError(t, err)
 	defer taken.Close()
 	creds := WithCredentials(credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13}))
-	orphan := filepath.Join(t.TempDir(), "tap")
-	killed, err := net.ListenUnix("unix", &net.UnixAddr{Name: orphan})
+	file, live := filepath.Join(t.TempDir(), "file"), filepath.Join(t.TempDir(), "tap")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	other, err := net.Listen("unix", live)
 	require.NoError(t, err)
-	killed.SetUnlinkOnClose(false)
-	require.NoError(t, killed.Close())
+	defer other.Close()
 	for name, tt := range map[string]struct {
 		addr string
 		opts []ServerOption
@@ -98,7 +99,8 @@ func TestServeRejects(t *testing.T) {
 		"credentials alone":   {"0.0.0.0:0", []ServerOption{creds}, "WithCredentials needs WithAllowedIdentities"},
 		"a socket, no path":   {"unix:", nil, "tap: serve on unix:: the path of the socket is missing: unix:/run/web/tap.sock"},
 		"not an address":      {"4190", nil, "the address must be host:port, such as 127.0.0.1:4190"},
-		"a socket, orphaned":  {"unix:" + orphan, nil, "address already in use"},
+		"a file, no socket":   {"unix:" + file, nil, "address already in use"},
+		"a socket, taken":     {"unix:" + live, nil, "address already in use"},
 		"taken":               {taken.Addr().String(), nil, "address already in use"},
 		"not on this machine": {"192.0.2.1:0", []ServerOption{WithAllowRemote()}, "cannot assign requested address"},
 	} {
@@ -106,6 +108,17 @@ func TestServeRejects(t *testing.T) {
 			require.ErrorContains(t, Serve(t.Context(), tt.addr, nil, tt.opts...), tt.want)
 		})
 	}
+}
+
+// Serve replaces the socket of a process that has crashed.
+func TestServeStaleSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tap")
+	crashed, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	require.NoError(t, err)
+	crashed.SetUnlinkOnClose(false)
+	require.NoError(t, crashed.Close())
+	_, stop := serveOn(t, "unix:"+path, nil)
+	require.NoError(t, stop())
 }
 
 func TestServeRemoteClients(t *testing.T) {

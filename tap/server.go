@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
@@ -140,10 +143,10 @@ const shutdownTimeout = 2 * time.Second
 //
 //	go func() { log.Println(tap.Serve(ctx, "", registry)) }()
 //
-// An empty addr means [DefaultAddress]. "unix:" followed by a path is a Unix socket. An
-// address that other machines can reach is an error, except in two cases. It is allowed if
-// [WithCredentials] and [WithAllowedIdentities] restrict the clients. It is also allowed
-// with [WithAllowRemote].
+// An empty addr means [DefaultAddress]. "unix:" followed by a path is a Unix socket. It
+// replaces the socket of a process that has crashed. An address that other machines can
+// reach is an error, except in two cases. It is allowed if [WithCredentials] and
+// [WithAllowedIdentities] restrict the clients. It is also allowed with [WithAllowRemote].
 //
 // When ctx ends, streams end with Unavailable, and Serve returns nil within two seconds.
 func Serve(ctx context.Context, addr string, reg *Registry, opts ...ServerOption) error {
@@ -221,12 +224,26 @@ func (s *Server) listen(ctx context.Context, addr string) (net.Listener, error) 
 		if path == "" { // Linux would choose an abstract name
 			return nil, errors.New("the path of the socket is missing: unix:/run/web/tap.sock")
 		}
+		removeStale(ctx, path)
 		return new(net.ListenConfig).Listen(ctx, "unix", path)
 	}
 	if err := s.checkListenAddress(addr); err != nil {
 		return nil, err
 	}
 	return new(net.ListenConfig).Listen(ctx, "tcp", addr)
+}
+
+// removeStale removes the socket at path if no process listens on it, as after a crash.
+func removeStale(ctx context.Context, path string) {
+	if info, err := os.Lstat(path); err != nil || info.Mode().Type() != fs.ModeSocket {
+		return
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err == nil {
+		_ = conn.Close()
+	} else if errors.Is(err, syscall.ECONNREFUSED) {
+		_ = os.Remove(path) // Listen returns an error if the file remains
+	}
 }
 
 // checkListenAddress returns an error if Serve must not listen on addr, because other
