@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -38,6 +39,19 @@ func CutPort(s string) (host, port string, found bool) {
 		return s, "", false
 	}
 	return s[:i], s[i+1:], true
+}
+
+// IsOwn reports whether s, the value of a Host header, is localhost, an IP address or one of
+// names, with or without a port. A server that rejects other names prevents DNS rebinding,
+// by which a page makes its own name resolve to the address of the server.
+func IsOwn(s string, names []string) bool {
+	if host, _, err := net.SplitHostPort(s); err == nil {
+		s = host
+	}
+	s = strings.ToLower(strings.TrimSuffix(strings.Trim(s, "[]"), "."))
+	_, err := netip.ParseAddr(s)
+	return err == nil || s == "localhost" || strings.HasSuffix(s, ".localhost") ||
+		slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, s) })
 }
 
 // AddrPort parses the address of an endpoint, such as "10.0.0.1:80". It converts an IPv4-mapped IPv6

@@ -22,6 +22,16 @@ func TestValid(t *testing.T) {
 	}
 }
 
+func TestIsOwn(t *testing.T) {
+	for s, want := range map[string]bool{
+		"localhost": true, "LOCALHOST.:80": true, "a.localhost": true, "127.0.0.1": true, "10.1.2.3:80": true, "[::1]": true, "[::1]:80": true,
+		"Admin.Example:80": true, "admin.example.": true,
+		"": false, ":80": false, "notlocalhost": false, "localhost.evil.example": false, "127.0.0.1.evil.example": false, "evil.example:80": false,
+	} {
+		require.Equal(t, want, IsOwn(s, []string{"admin.example"}), "%q", s)
+	}
+}
+
 // FuzzValid: a valid authority is one host to package net/url, and net/http sends it
 // unchanged.
 func FuzzValid(f *testing.F) {

@@ -3,12 +3,12 @@ package view
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
-	"slices"
 	"strings"
+
+	"github.com/gotower/gotower/internal/authority"
 )
 
 // Loopback is the default of Config.Authorize. It returns an error unless the client is on
@@ -35,7 +35,7 @@ func (h *Handler) permit(r *http.Request) error {
 	if err := h.config.Authorize(r); err != nil {
 		return err
 	}
-	if !h.isAllowedHost(r.Host) {
+	if !authority.IsOwn(r.Host, h.config.Hosts) {
 		return fmt.Errorf("the host %q is not allowed; use localhost or an address", r.Host)
 	}
 	// A page of another origin could keep streams open. A link there is allowed.
@@ -56,24 +56,6 @@ func (h *Handler) permit(r *http.Request) error {
 func isOf(origin, host string) bool {
 	u, err := url.Parse(origin)
 	return err == nil && strings.EqualFold(u.Host, host)
-}
-
-// isAllowedHost reports whether host, the value of a Host header, is localhost, an IP
-// address or one of Config.Hosts. The check prevents DNS rebinding: another site could make
-// its host name resolve to the address of this server.
-func (h *Handler) isAllowedHost(host string) bool {
-	name := host
-	if n, _, err := net.SplitHostPort(host); err == nil {
-		name = n
-	}
-	name = strings.ToLower(strings.TrimSuffix(name, "."))
-	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
-		return true
-	}
-	if _, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil {
-		return true
-	}
-	return slices.ContainsFunc(h.config.Hosts, func(h string) bool { return strings.EqualFold(h, name) })
 }
 
 // setSecurityHeaders sets headers that make a browser run only the scripts and style of

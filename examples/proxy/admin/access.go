@@ -2,13 +2,12 @@ package admin
 
 import (
 	"fmt"
-	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
 
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/tap/view"
 )
 
@@ -57,7 +56,7 @@ func (h *Handler) guarded(next http.Handler) http.Handler {
 // permit returns an error if a browser page from another origin sent r, or if the Host of r
 // is not allowed.
 func (h *Handler) permit(r *http.Request) error {
-	if !h.isAllowedHost(r.Host) {
+	if r.Host != "" && !authority.IsOwn(r.Host, h.config.Hosts) { // browsers send a Host
 		return fmt.Errorf("host %q is not allowed: use localhost or an address", r.Host)
 	}
 	site := r.Header.Get("Sec-Fetch-Site")
@@ -70,20 +69,4 @@ func (h *Handler) permit(r *http.Request) error {
 		}
 	}
 	return nil
-}
-
-// isAllowedHost reports whether host is localhost, an IP address or one of Config.Hosts,
-// with or without a port. Other names are rejected, because by DNS rebinding a page can
-// make its own name resolve to this machine. An empty host is allowed, because it cannot
-// come from a browser.
-func (h *Handler) isAllowedHost(host string) bool {
-	name := host
-	if n, _, err := net.SplitHostPort(host); err == nil {
-		name = n
-	}
-	name = strings.ToLower(strings.TrimSuffix(strings.Trim(name, "[]"), "."))
-	if _, err := netip.ParseAddr(name); err == nil || name == "" || name == "localhost" {
-		return true
-	}
-	return slices.ContainsFunc(h.config.Hosts, func(ours string) bool { return strings.EqualFold(ours, name) })
 }
