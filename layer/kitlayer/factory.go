@@ -5,6 +5,7 @@ import (
 
 	"github.com/go-kit/kit/sd"
 
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -33,10 +34,7 @@ func Factory[Req, Rsp any](f sd.Factory) func(ctx context.Context, instance stri
 	return func(ctx context.Context, instance string) layer.Service[Req, Rsp] {
 		e, closer, err := f(instance)
 		if closer != nil {
-			context.AfterFunc(ctx, func() {
-				defer func() { _ = recover() }() // a panic has no caller
-				_ = closer.Close()
-			})
+			context.AfterFunc(ctx, func() { _ = panics.Contain(func() { _ = closer.Close() }) }) // a panic has no caller
 		}
 		if err != nil || e == nil {
 			return failedInstance[Req, Rsp]{&layer.Error{
