@@ -40,10 +40,15 @@ type command struct {
 	uninject        bool
 	webhook         bool
 
-	listen, admin, kubeconfig   string
-	service, secret, hook       string
-	lifetime, overlap, interval time.Duration
+	listen, admin, kubeconfig string
+	service, secret, hook     string
+	lifetime                  time.Duration
 }
+
+const (
+	certOverlap  = 2 * time.Minute  // how long a new and an old certificate of the webhook are trusted together
+	certInterval = 10 * time.Second // time between two reads of the certificate
+)
 
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	c := command{Config: injector.Default()}
@@ -61,8 +66,6 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	f.StringVar(&c.hook, "configuration", "linkerd-proxy-injector-webhook-config",
 		"with -webhook: `name` of the MutatingWebhookConfiguration")
 	f.DurationVar(&c.lifetime, "cert-lifetime", 30*24*time.Hour, "with -webhook: validity of a certificate; it is renewed after 2/3 of it")
-	f.DurationVar(&c.overlap, "cert-overlap", 2*time.Minute, "with -webhook: how long a new and an old certificate are trusted together")
-	f.DurationVar(&c.interval, "cert-interval", 10*time.Second, "with -webhook: time between two reads of the certificate")
 	cli.Describe(f, "usage: inject [flags] [file ...]\n\ninject adds the proxy to the workloads in manifests. "+
 		"Without a file, or with -, it reads standard input.")
 	switch err := cli.ParseFlags(f, args, stdout); {
@@ -70,10 +73,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return err
 	case c.webhook && (c.uninject || f.NArg() > 0):
 		return cli.Misuse(errors.New("-webhook: must be without -uninject and files"))
-	case c.webhook && c.overlap < 2*c.interval:
-		return cli.Misuse(fmt.Errorf("-cert-overlap %v: must be at least twice -cert-interval, %v", c.overlap, c.interval))
-	case c.webhook && c.lifetime < 12*c.overlap:
-		return cli.Misuse(fmt.Errorf("-cert-lifetime %v: must be at least 12 times -cert-overlap, %v", c.lifetime, c.overlap))
+	case c.webhook && c.lifetime < 12*certOverlap:
+		return cli.Misuse(fmt.Errorf("-cert-lifetime %v: must be at least %v", c.lifetime, 12*certOverlap))
 	}
 	if !c.uninject {
 		if err := c.check(); err != nil {
@@ -189,7 +190,7 @@ func (c *command) serve(ctx context.Context, log *slog.Logger) error {
 		Certificate: &webhook.Certificate{
 			Client: client, Namespace: c.Namespace, Secret: c.secret, Configuration: c.hook,
 			Names:    []string{fmt.Sprintf("%s.%s.svc", c.service, c.Namespace)},
-			Lifetime: c.lifetime, Overlap: c.overlap, Interval: c.interval, Log: log,
+			Lifetime: c.lifetime, Overlap: certOverlap, Interval: certInterval, Log: log,
 		},
 	}
 	return server.Run(ctx)

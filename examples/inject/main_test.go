@@ -78,8 +78,7 @@ func TestInvalidCommandLine(t *testing.T) {
 		"-listen requires -webhook":                        {"-trust-anchors", file, "-listen", ":1"},
 		"INBOUND_DEFAULT_POLICY":                           {"-trust-anchors", file, "-default-inbound-policy", "x"},
 		"must be without -uninject and files":              {"-webhook", "-uninject"},
-		"-cert-overlap 1s: must be at least twice":         {"-webhook", "-cert-overlap", "1s"},
-		"-cert-lifetime 1m0s: must be at least 12":         {"-webhook", "-cert-lifetime", "1m"},
+		"-cert-lifetime 1m0s: must be at least 24m0s":      {"-webhook", "-cert-lifetime", "1m"},
 		"flag provided but not defined":                    {"-nonsense"},
 		"/nonexistent/file: no such file or directory":     {"-trust-anchors", file, "/nonexistent/file"},
 	} {

@@ -163,7 +163,7 @@ func TestRealAPIServerInjector(t *testing.T) {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "anchors"), []byte(o.Data[injector.AnchorsKey]), 0o600))
 		case o.Kind == "Deployment" && o.Metadata.Name == "linkerd-proxy-injector":
 			args := append(o.Spec.Template.Spec.Containers[0].Args, "-listen="+listen, "-admin=127.0.0.1:0", "-trust-anchors="+filepath.Join(dir, "anchors"),
-				"-cert-interval=50ms", "-kubeconfig="+c.kubeconfig(t, c.token(t, "linkerd", "linkerd-proxy-injector")))
+				"-kubeconfig="+c.kubeconfig(t, c.token(t, "linkerd", "linkerd-proxy-injector")))
 			start(t, filepath.Join(dir, "inject"), nil, args...)
 		}
 	}
