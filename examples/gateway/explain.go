@@ -21,28 +21,20 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
+// addField adds the field to header. A field is a name and a value, such as "X-User: 7".
+func addField(header http.Header, field string) error {
+	name, value, ok := strings.Cut(field, ":")
+	if !ok {
+		return errors.New("want a header field such as 'X-User: 7'")
+	}
+	header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+	return nil
+}
+
 // explain implements the command "explain". It prints the route and the services that a
-// request would use, without sending it. args are FILE, METHOD and URL, and optional header
-// fields, each after "-H".
-func explain(ctx context.Context, args []string, stdout io.Writer) error {
-	var plain []string
-	header := make(http.Header)
-	for i := 0; i < len(args); i++ {
-		if args[i] != "-H" {
-			plain = append(plain, args[i])
-			continue
-		}
-		i++
-		if i == len(args) || !strings.Contains(args[i], ":") {
-			return cli.Misuse(errors.New("want a header field after -H, such as -H 'X-User: 7'"))
-		}
-		name, value, _ := strings.Cut(args[i], ":")
-		header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
-	}
-	if len(plain) != 3 {
-		return cli.Misuse(errors.New("want explain FILE METHOD URL [-H 'Name: value']"))
-	}
-	c, err := config.Load(plain[0])
+// request would use, without sending it.
+func explain(ctx context.Context, file, method, address string, header http.Header, stdout io.Writer) error {
+	c, err := config.Load(file)
 	if err != nil {
 		return err
 	}
@@ -51,11 +43,11 @@ func explain(ctx context.Context, args []string, stdout io.Writer) error {
 			return err
 		}
 	}
-	u, err := url.Parse(plain[2])
+	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return cli.Misuse(fmt.Errorf("%q: want a URL such as http://books.example/books", plain[2]))
+		return cli.Misuse(fmt.Errorf("%q: want a URL such as http://books.example/books", address))
 	}
-	req := &http.Request{Method: plain[1], URL: u, Host: u.Host, Header: header, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+	req := &http.Request{Method: method, URL: u, Host: u.Host, Header: header, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 	listeners := listenersOf(c, u)
 	if len(listeners) == 0 {
 		return fmt.Errorf("no listener serves %s", u.Scheme)

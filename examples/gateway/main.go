@@ -16,10 +16,10 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net/http"
 	"os"
 	"os/signal"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -54,22 +54,28 @@ examples/gateway/complete.yaml has every field with its default.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("gateway", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(flags.Output(), usage) }
-	if len(args) > 1 && strings.HasPrefix(args[1], "-") && args[1] != "-H" { // after the name of a command
-		args = args[1:]
-	}
-	if err := cli.ParseFlags(flags, args, stderr); err != nil {
-		return err
-	}
-	err := cli.Misuse(errors.New("want run FILE, check FILE, or explain FILE METHOD URL"))
-	switch args := flags.Args(); {
-	case len(args) == 2 && args[0] == "run":
-		err = serveFile(ctx, args[1], stdout, slog.New(slog.NewTextHandler(stderr, nil)))
-	case len(args) == 2 && args[0] == "check":
-		if _, err = config.Load(args[1]); err == nil {
-			fmt.Fprintf(stdout, "%s is valid\n", args[1])
+	header := make(http.Header)
+	flags.Func("H", "", func(field string) error { return addField(header, field) })
+	var words []string // without flags, which may be before, after and between them
+	for rest := args; ; rest = flags.Args()[1:] {
+		if err := cli.ParseFlags(flags, rest, stderr); err != nil {
+			return err
 		}
-	case len(args) > 0 && args[0] == "explain":
-		err = explain(ctx, args[1:], stdout)
+		if flags.NArg() == 0 {
+			break
+		}
+		words = append(words, flags.Arg(0))
+	}
+	err := cli.Misuse(errors.New("want run FILE, check FILE, or explain FILE METHOD URL [-H 'Name: value']"))
+	switch {
+	case len(words) == 2 && words[0] == "run":
+		err = serveFile(ctx, words[1], stdout, slog.New(slog.NewTextHandler(stderr, nil)))
+	case len(words) == 2 && words[0] == "check":
+		if _, err = config.Load(words[1]); err == nil {
+			fmt.Fprintf(stdout, "%s is valid\n", words[1])
+		}
+	case len(words) == 4 && words[0] == "explain":
+		err = explain(ctx, words[1], words[2], words[3], header, stdout)
 	}
 	return err
 }

@@ -360,9 +360,10 @@ routes:
 	assert.Contains(t, text, "a: static [10.0.0.1:80], protocol Auto, EWMA")
 	assert.Contains(t, out("explain", file, "GET", "http://x.example/books/1"), "none: status 404")
 	assert.Contains(t, out("explain", file, "GET", "http://x.example/old"), "action   redirect 302\n")
-	for _, args := range [][]string{{}, {"serve", file}, {"run"}, {"explain", file}, {"explain", file, "GET", "/books"}, {"explain", file, "GET", "ftp://a/"}, {"explain", file, "GET", "http://a/", "-H"}} {
+	for _, args := range [][]string{{}, {"serve", file}, {"run"}, {"explain", file}, {"explain", file, "GET", "/books"}, {"explain", file, "GET", "ftp://a/"}, {"explain", file, "GET", "http://a/", "-H", "A"}} {
 		require.ErrorContains(t, run(t.Context(), args, io.Discard, io.Discard), "want", args)
 	}
+	require.ErrorContains(t, run(t.Context(), []string{"explain", file, "GET", "http://a/", "-H"}, io.Discard, io.Discard), "flag needs an argument: -H")
 	require.NoError(t, os.WriteFile(file, []byte(`
 listeners: [{name: one, address: ":8001"}, {name: two, address: "127.0.0.1:8002"}]
 routes: [{name: two, listeners: [two], directResponse: {status: 200}}]
@@ -384,7 +385,9 @@ func TestHelp(t *testing.T) {
 		assert.LessOrEqual(t, len(line), 121, line)
 	}
 	assert.Contains(t, b.String(), "gateway explain FILE METHOD URL")
-	require.ErrorIs(t, run(t.Context(), []string{"run", "-h"}, io.Discard, io.Discard), flag.ErrHelp)
+	for _, args := range [][]string{{"run", "-h"}, {"run", "gateway.yaml", "-h"}, {"explain", "-H", "A: b", "-help"}} {
+		require.ErrorIs(t, run(t.Context(), args, io.Discard, io.Discard), flag.ErrHelp)
+	}
 }
 
 func TestExampleIsValid(t *testing.T) {
