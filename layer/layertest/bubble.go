@@ -34,7 +34,7 @@ func goroutines() map[string]string {
 
 // stacks returns the stacks of all goroutines. That of the caller comes first.
 func stacks() []byte {
-	for size := 64 << 10; ; size *= 4 {
+	for size := 4096 * (runtime.NumGoroutine() + 1); ; size *= 2 {
 		buf := make([]byte, size)
 		if n := runtime.Stack(buf, true); n < size {
 			return buf[:n]

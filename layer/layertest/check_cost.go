@@ -41,7 +41,7 @@ func (r *rig[Req, Rsp]) checkUnchanged() {
 		failf("the inner service got another request")
 	case !same(rsp, p.gave):
 		failf("the caller got another response")
-	case body != nil && bodyOf(rsp) != body:
+	case body != nil && r.responses.bodyOf(rsp) != body:
 		failf("the response got another body")
 	}
 }
@@ -59,7 +59,7 @@ func same[T any](a, b T) (equal bool) {
 func checkAllocs[Req, Rsp any](e env[Req, Rsp]) {
 	req, rsp := e.Request(0), e.Response(0)
 	if !e.Transparent {
-		setBody[Rsp](rsp, nil)
+		e.responses.setBody(rsp, nil)
 	}
 	inner := layer.Func[Req, Rsp](func(context.Context, Req) (Rsp, error) { return rsp, nil })
 	svc := e.New(e.ctx, inner)

@@ -34,12 +34,12 @@ func (r *rig[Req, Rsp]) checkRejected(p *probe[Req, Rsp], cause error) error {
 }
 
 func (r *rig[Req, Rsp]) checkUntouched(p *probe[Req, Rsp]) error {
-	switch part := changed(p.req, r.Request(p.id), r.Request(p.id)); {
+	switch part := r.requests.changed(p.req, p.id); {
 	case p.sent.reads.Load() > 0:
 		return errors.New("the request was rejected, but its body was read")
 	case p.sent.closes.Load() > 0:
 		return errors.New("the request was rejected, but its body was closed")
-	case layer.HasBody[Req]() && bodyOf(p.req) != p.sent:
+	case r.requests.hasBody() && r.requests.bodyOf(p.req) != p.sent:
 		return errors.New("the request was rejected, but its body was replaced")
 	case part != "":
 		return fmt.Errorf("the request was rejected, but its %s was changed", part)

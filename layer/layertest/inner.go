@@ -52,14 +52,14 @@ func (in *innerService[Req, Rsp]) serve(ctx context.Context, req Req) (rsp Rsp, 
 		return rsp, err
 	}
 	rsp = in.subject.Response(p.id)
-	setBody[Rsp](rsp, nil)
+	in.subject.responses.setBody(rsp, nil)
 	if pl.retryable && in.subject.Retryable != nil {
 		in.subject.Retryable(rsp)
 	}
 	var body *responseBody
 	if in.subject.bodies && !pl.noBody {
 		body = &responseBody{ctx: ctx, data: responseData(p.id), err: pl.bodyErr, onEnd: end}
-		setBody[Rsp](rsp, body)
+		in.subject.responses.setBody(rsp, body)
 		if open = !in.subject.AtReturn; open {
 			context.AfterFunc(ctx, end)
 		}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -89,13 +90,15 @@ func TestMessageBody(t *testing.T) {
 	assert.False(t, layer.HasBody[*struct{ Body string }]())
 
 	rsp, body := &http.Response{}, newRequestBody(1)
-	assert.Nil(t, bodyOf(rsp))
-	setBody(rsp, body)
-	assert.Same(t, body, bodyOf(rsp))
-	setBody(rsp, nil)
+	responses := messagesOf[*http.Response](nil)
+	assert.Nil(t, responses.bodyOf(rsp))
+	responses.setBody(rsp, body)
+	assert.Same(t, body, responses.bodyOf(rsp))
+	responses.setBody(rsp, nil)
 	assert.Nil(t, rsp.Body)
-	assert.Nil(t, bodyOf[*Response](nil))
-	assert.Nil(t, bodyOf("text"))
+	assert.Nil(t, responses.bodyOf(rsp))
+	assert.Nil(t, responses.bodyOf(nil))
+	assert.Nil(t, messagesOf[string](nil).bodyOf("text"))
 }
 
 func TestMessageChanged(t *testing.T) {
@@ -112,11 +115,14 @@ func TestMessageChanged(t *testing.T) {
 	} {
 		req := fresh()
 		change(req)
-		assert.Equal(t, want, changed(req, fresh(), fresh()))
+		assert.Equal(t, want, messagesOf(func(int) *http.Request { return fresh() }).changed(req, 0))
 	}
-	assert.Equal(t, "string", changed("a", "b", "b"))
-	assert.Empty(t, changed("a", "a", "a"))
-	assert.Empty(t, changed("a", "b", "c"), "equal calls of the factory differ")
+	constant := messagesOf(func(int) string { return "b" })
+	assert.Equal(t, "string", constant.changed("a", 0))
+	assert.Empty(t, constant.changed("b", 0))
+	calls := 0
+	counted := messagesOf(func(int) string { calls++; return strconv.Itoa(calls) })
+	assert.Empty(t, counted.changed("a", 0), "equal calls of the factory differ")
 }
 
 func TestGoroutines(t *testing.T) {

@@ -2,6 +2,7 @@ package layertest
 
 import (
 	"io"
+	"maps"
 	"reflect"
 
 	"github.com/gotower/gotower/layer"
@@ -37,51 +38,72 @@ func isStructPointer[T any]() bool {
 	return t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct
 }
 
-// bodyField returns the index of the field Body of the type T. It returns false if T has no
-// body, see layer.HasBody.
-func bodyField[T any]() (index int, ok bool) {
-	if !layer.HasBody[T]() {
-		return 0, false
-	}
-	f, _ := reflect.TypeFor[T]().Elem().FieldByName("Body")
-	return f.Index[0], true
+// messages makes, reads and compares the messages of the type T, which are the requests or the
+// responses of a subject.
+type messages[T any] struct {
+	factory func(i int) T
+	body    int   // the index of the field Body; -1 if T has no body, see layer.HasBody
+	parts   []int // if T is a pointer to a struct, the indices of its exported fields except Body
 }
 
-func bodyOf[T any](message T) io.ReadCloser {
-	index, ok := bodyField[T]()
-	v := reflect.ValueOf(message)
-	if !ok || v.IsNil() {
+func messagesOf[T any](factory func(i int) T) messages[T] {
+	m := messages[T]{factory: factory, body: -1}
+	if !isStructPointer[T]() {
+		return m
+	}
+	t := reflect.TypeFor[T]().Elem()
+	for i := range t.NumField() {
+		switch f := t.Field(i); {
+		case f.Name == "Body" && layer.HasBody[T]():
+			m.body = i
+		case f.IsExported() && f.Name != "Body":
+			m.parts = append(m.parts, i)
+		}
+	}
+	return m
+}
+
+func (m messages[T]) hasBody() bool { return m.body >= 0 }
+
+// bodyOf returns the body of message, or nil if it has none.
+func (m messages[T]) bodyOf(message T) io.ReadCloser {
+	if !m.hasBody() {
 		return nil
 	}
-	body, _ := reflect.TypeAssert[io.ReadCloser](v.Elem().Field(index))
+	v := reflect.ValueOf(message)
+	if v.IsNil() {
+		return nil
+	}
+	body, _ := reflect.TypeAssert[io.ReadCloser](v.Elem().Field(m.body))
 	return body
 }
 
 // setBody replaces the body of message. It does nothing if the type T has no body.
-func setBody[T any](message T, body io.ReadCloser) {
-	if index, ok := bodyField[T](); ok {
-		field := reflect.ValueOf(message).Elem().Field(index)
-		if body == nil {
-			field.SetZero()
-			return
-		}
-		field.Set(reflect.ValueOf(body))
+func (m messages[T]) setBody(message T, body io.ReadCloser) {
+	if !m.hasBody() {
+		return
 	}
+	field := reflect.ValueOf(message).Elem().Field(m.body)
+	if body == nil {
+		field.SetZero()
+		return
+	}
+	field.Set(reflect.ValueOf(body))
 }
 
-// mismatch compares the message got with factory(i). It returns the name of the first part that
+// mismatch compares the message got with the i-th message. It returns the name of the first part that
 // differs, or "". It compares only the parts in which factory(i) and factory(i+1) differ, because
 // these parts identify a message. A layer may change the other parts. But a map or slice that is
 // nil only in got always counts as different.
-func mismatch[T any](got T, factory func(int) T, i int) string {
+func (m messages[T]) mismatch(got T, i int) string {
 	if reflect.TypeFor[T]().Kind() == reflect.Interface {
 		return "" // the layer may have wrapped it
 	}
-	want := factory(i)
-	if firstPart([]T{got, want}, func(v []reflect.Value) bool { return !equal(v[0], v[1]) }) == "" {
-		return "" // the usual case, without two more messages
+	want := m.factory(i)
+	if m.equal(got, want) {
+		return ""
 	}
-	return firstPart([]T{got, want, factory(i), factory(i + 1)}, func(v []reflect.Value) bool {
+	return m.firstPart([]T{got, want, m.factory(i), m.factory(i + 1)}, func(v [maxMessages]reflect.Value) bool {
 		isNil := func(v reflect.Value) bool {
 			return (v.Kind() == reflect.Map || v.Kind() == reflect.Slice) && v.IsNil()
 		}
@@ -89,50 +111,69 @@ func mismatch[T any](got T, factory func(int) T, i int) string {
 	})
 }
 
-// changed returns the name of the first part of got that differs from want, or "". The arguments
-// want and again are results of the same factory call, made twice. Parts that differ between them
-// are ignored, such as functions and times.
-func changed[T any](got, want, again T) string {
-	return firstPart([]T{got, want, again}, func(v []reflect.Value) bool {
+// changed compares the message got with factory(i). It returns the name of the first part that
+// differs, or "". It ignores parts that differ between two messages factory(i), such as functions
+// and times.
+func (m messages[T]) changed(got T, i int) string {
+	want := m.factory(i)
+	if m.equal(got, want) {
+		return ""
+	}
+	return m.firstPart([]T{got, want, m.factory(i)}, func(v [maxMessages]reflect.Value) bool {
 		return !equal(v[0], v[1]) && equal(v[1], v[2])
 	})
 }
+
+// equal reports whether all parts of the messages a and b are equal, see firstPart.
+func (m messages[T]) equal(a, b T) bool {
+	return m.firstPart([]T{a, b}, func(v [maxMessages]reflect.Value) bool { return !equal(v[0], v[1]) }) == ""
+}
+
+// maxMessages is the largest number of messages that firstPart compares.
+const maxMessages = 4
 
 // firstPart returns the name of the first part of a message for which the function differs returns
 // true, or "". It calls differs for each part, with the values of the part in all messages. The
 // parts of a pointer to a struct are its exported fields except Body. Any other message is one
 // part.
-func firstPart[T any](messages []T, differs func([]reflect.Value) bool) string {
-	values := make([]reflect.Value, len(messages))
-	for i, m := range messages {
-		values[i] = reflect.ValueOf(&m).Elem()
-	}
+func (m messages[T]) firstPart(all []T, differs func([maxMessages]reflect.Value) bool) string {
 	t := reflect.TypeFor[T]()
+	var structs, fields [maxMessages]reflect.Value
 	if !isStructPointer[T]() {
-		if differs(values) {
+		for i, message := range all {
+			fields[i] = reflect.ValueOf(&message).Elem()
+		}
+		if differs(fields) {
 			return t.String()
 		}
 		return ""
 	}
-	if values[0].IsNil() {
+	for i, message := range all {
+		structs[i] = reflect.ValueOf(message).Elem()
+	}
+	if !structs[0].IsValid() { // a nil pointer
 		return t.String()
 	}
-	fields := make([]reflect.Value, len(messages))
-	for i := range t.Elem().NumField() {
-		f := t.Elem().Field(i)
-		if !f.IsExported() || f.Name == "Body" {
-			continue
-		}
-		for j, v := range values {
-			fields[j] = v.Elem().Field(i)
+	for _, part := range m.parts {
+		for i := range all {
+			fields[i] = structs[i].Field(part)
 		}
 		if differs(fields) {
-			return f.Name
+			return t.Elem().Field(part).Name
 		}
 	}
 	return ""
 }
 
 func equal(a, b reflect.Value) bool {
+	if a.Kind() == reflect.Map && a.Len() == b.Len() && a.IsNil() == b.IsNil() {
+		if a.Len() == 0 {
+			return true
+		}
+		if x, ok := reflect.TypeAssert[map[string]string](a); ok { // as in Request, without the cost of DeepEqual
+			y, _ := reflect.TypeAssert[map[string]string](b)
+			return maps.Equal(x, y)
+		}
+	}
 	return a.Comparable() && b.Comparable() && a.Equal(b) || reflect.DeepEqual(a.Interface(), b.Interface())
 }

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"testing/synctest"
 	"time"
-
-	"github.com/gotower/gotower/layer"
 )
 
 // plan specifies one call that a check makes, and how the inner service serves it.
@@ -90,7 +88,7 @@ func (r *rig[Req, Rsp]) probe(pl plan) *probe[Req, Rsp] {
 		released: make(chan struct{}), done: make(chan struct{}),
 	}
 	p.release = sync.OnceFunc(func() { close(p.released) })
-	setBody[Req](p.req, p.sent)
+	r.requests.setBody(p.req, p.sent)
 	return p
 }
 
@@ -118,7 +116,7 @@ func (p *probe[Req, Rsp]) drain() {
 }
 
 func (p *probe[Req, Rsp]) readAll() {
-	if body := bodyOf(p.rsp); body != nil {
+	if body := p.subject.responses.bodyOf(p.rsp); body != nil {
 		data, err := io.ReadAll(body)
 		p.read, p.readErr = p.read+string(data), err
 	}
@@ -126,7 +124,7 @@ func (p *probe[Req, Rsp]) readAll() {
 
 // readSome reads up to four bytes of the response body.
 func (p *probe[Req, Rsp]) readSome() {
-	if body := bodyOf(p.rsp); body != nil {
+	if body := p.subject.responses.bodyOf(p.rsp); body != nil {
 		var piece [4]byte
 		n, err := body.Read(piece[:])
 		p.read, p.readErr = p.read+string(piece[:n]), err
@@ -134,7 +132,7 @@ func (p *probe[Req, Rsp]) readSome() {
 }
 
 func (p *probe[Req, Rsp]) close() {
-	if body := bodyOf(p.rsp); body != nil {
+	if body := p.subject.responses.bodyOf(p.rsp); body != nil {
 		body.Close()
 	}
 }
@@ -191,7 +189,7 @@ func (p *probe[Req, Rsp]) checkSuccess(bodies bool) error {
 		return fmt.Errorf("call %d read %q from the body, want %q", p.id, p.read, responseData(p.id))
 	}
 	if p.subject.isLayer() && !p.subject.RewritesMessages {
-		if part := mismatch(p.rsp, p.subject.Response, p.id); part != "" {
+		if part := p.subject.responses.mismatch(p.rsp, p.id); part != "" {
 			return fmt.Errorf("call %d got the response to another call: its %s differs", p.id, part)
 		}
 	}
@@ -221,13 +219,13 @@ func (p *probe[Req, Rsp]) inspect(ctx context.Context, req Req) {
 }
 
 func (p *probe[Req, Rsp]) compare(req Req) error {
-	if part := mismatch(req, p.subject.Request, p.id); part != "" {
+	if part := p.subject.requests.mismatch(req, p.id); part != "" {
 		return fmt.Errorf("its %s is not that of request %d", part, p.id)
 	}
-	if !layer.HasBody[Req]() {
+	if !p.subject.requests.hasBody() {
 		return nil
 	}
-	body := bodyOf(req)
+	body := p.subject.requests.bodyOf(req)
 	if body == nil {
 		return errors.New("it has no body")
 	}

@@ -119,7 +119,9 @@ type ServiceOf[Req, Rsp any] struct {
 // only the fields Request, MaxAttempts and callers of the embedded LayerOf are set.
 type subject[Req, Rsp any] struct {
 	LayerOf[Req, Rsp]
-	service *ServiceOf[Req, Rsp] // nil for a layer
+	service   *ServiceOf[Req, Rsp] // nil for a layer
+	requests  messages[Req]
+	responses messages[Rsp] // without a factory for a service
 
 	background bool // the subject has a context, and its goroutines may run until that ends
 	bodies     bool // responses have bodies
@@ -149,7 +151,8 @@ func (s LayerOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 	s.callers, s.Pause = cmp.Or(s.callers, maxCallers), cmp.Or(s.Pause, time.Second)
 	s.MaxAttempts = max(s.MaxAttempts, 1)
 	return &subject[Req, Rsp]{
-		LayerOf: s, background: background, bodies: layer.HasBody[Rsp](), fills: true, closes: !s.OutlivesInner,
+		LayerOf: s, requests: messagesOf(s.Request), responses: messagesOf(s.Response),
+		background: background, bodies: layer.HasBody[Rsp](), fills: true, closes: !s.OutlivesInner,
 	}, nil
 }
 
@@ -166,7 +169,8 @@ func (s ServiceOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 	}
 	return &subject[Req, Rsp]{
 		LayerOf: LayerOf[Req, Rsp]{Request: s.Request, MaxAttempts: 1, callers: maxCallers},
-		service: &s, background: true, bodies: layer.HasBody[Rsp](), fills: s.Fill != nil, closes: s.Close != nil,
+		service: &s, requests: messagesOf(s.Request), responses: messagesOf[Rsp](nil),
+		background: true, bodies: layer.HasBody[Rsp](), fills: s.Fill != nil, closes: s.Close != nil,
 	}, nil
 }
 
