@@ -71,21 +71,22 @@ func (in *innerService[Req, Rsp]) serve(ctx context.Context, req Req) (rsp Rsp, 
 }
 
 // arrive records a new attempt of the call p, and returns the plan for it.
-func (p *probe[Req, Rsp]) arrive(ctx context.Context, req Req) (plan, *attempt) {
+func (p *probe[Req, Rsp]) arrive(ctx context.Context, req Req) (*plan, *attempt) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ctx, p.got = ctx, req
 	a := &attempt{}
 	p.all = append(p.all, a)
 	if p.each != nil {
-		return p.each(len(p.all)), a
+		pl := p.each(len(p.all))
+		return &pl, a
 	}
-	return p.plan, a
+	return &p.plan, a
 }
 
 // work performs the plan pl up to the response: it waits, reads the request, and may
 // panic. It returns the error of the plan, or the cause of ctx if ctx has ended.
-func (p *probe[Req, Rsp]) work(ctx context.Context, done <-chan struct{}, pl plan, req Req) error {
+func (p *probe[Req, Rsp]) work(ctx context.Context, done <-chan struct{}, pl *plan, req Req) error {
 	// Sleep is used because timers that fire while others are stopped crash
 	// the race detector in a bubble (golang/go#78156).
 	time.Sleep(pl.delay)

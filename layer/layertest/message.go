@@ -103,7 +103,7 @@ func (m messages[T]) mismatch(got T, i int) string {
 	if m.equal(got, want) {
 		return ""
 	}
-	return m.firstPart([]T{got, want, m.factory(i), m.factory(i + 1)}, func(v [maxMessages]reflect.Value) bool {
+	return firstPart([]T{got, want, m.factory(i), m.factory(i + 1)}, func(v []reflect.Value) bool {
 		isNil := func(v reflect.Value) bool {
 			return (v.Kind() == reflect.Map || v.Kind() == reflect.Slice) && v.IsNil()
 		}
@@ -119,47 +119,58 @@ func (m messages[T]) changed(got T, i int) string {
 	if m.equal(got, want) {
 		return ""
 	}
-	return m.firstPart([]T{got, want, m.factory(i)}, func(v [maxMessages]reflect.Value) bool {
+	return firstPart([]T{got, want, m.factory(i)}, func(v []reflect.Value) bool {
 		return !equal(v[0], v[1]) && equal(v[1], v[2])
 	})
 }
 
-// equal reports whether all parts of the messages a and b are equal, see firstPart.
-func (m messages[T]) equal(a, b T) bool {
-	return m.firstPart([]T{a, b}, func(v [maxMessages]reflect.Value) bool { return !equal(v[0], v[1]) }) == ""
+// equal reports whether all parts of got and want are equal.
+func (m messages[T]) equal(got, want T) bool {
+	if !isStructPointer[T]() {
+		return firstPart([]T{got, want}, func(v []reflect.Value) bool { return !equal(v[0], v[1]) }) == ""
+	}
+	v, w := reflect.ValueOf(got).Elem(), reflect.ValueOf(want).Elem()
+	if !v.IsValid() { // got is nil
+		return false
+	}
+	for _, part := range m.parts {
+		if !equal(v.Field(part), w.Field(part)) {
+			return false
+		}
+	}
+	return true
 }
-
-// maxMessages is the largest number of messages that firstPart compares.
-const maxMessages = 4
 
 // firstPart returns the name of the first part of a message for which the function differs returns
 // true, or "". It calls differs for each part, with the values of the part in all messages. The
 // parts of a pointer to a struct are its exported fields except Body. Any other message is one
 // part.
-func (m messages[T]) firstPart(all []T, differs func([maxMessages]reflect.Value) bool) string {
+func firstPart[T any](messages []T, differs func([]reflect.Value) bool) string {
+	values := make([]reflect.Value, len(messages))
+	for i, m := range messages {
+		values[i] = reflect.ValueOf(&m).Elem()
+	}
 	t := reflect.TypeFor[T]()
-	var structs, fields [maxMessages]reflect.Value
 	if !isStructPointer[T]() {
-		for i, message := range all {
-			fields[i] = reflect.ValueOf(&message).Elem()
-		}
-		if differs(fields) {
+		if differs(values) {
 			return t.String()
 		}
 		return ""
 	}
-	for i, message := range all {
-		structs[i] = reflect.ValueOf(message).Elem()
-	}
-	if !structs[0].IsValid() { // a nil pointer
+	if values[0].IsNil() {
 		return t.String()
 	}
-	for _, part := range m.parts {
-		for i := range all {
-			fields[i] = structs[i].Field(part)
+	fields := make([]reflect.Value, len(messages))
+	for i := range t.Elem().NumField() {
+		f := t.Elem().Field(i)
+		if !f.IsExported() || f.Name == "Body" {
+			continue
+		}
+		for j, v := range values {
+			fields[j] = v.Elem().Field(i)
 		}
 		if differs(fields) {
-			return t.Elem().Field(part).Name
+			return f.Name
 		}
 	}
 	return ""
