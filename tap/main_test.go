@@ -6,10 +6,13 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/gotower/gotower/internal/conformance"
 )
 
 // Tests wait more than they work, so more of them run at once than there are processors.
 func TestMain(m *testing.M) {
+	conformance.Shorten()
 	flag.Parse()
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)

@@ -6,9 +6,12 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/gotower/gotower/internal/conformance"
 )
 
 func TestMain(m *testing.M) {
+	conformance.Shorten()
 	// Most parallel tests wait for a time limit, so more of them than CPUs may run.
 	flag.Parse()
 	if err := flag.Set("test.parallel", "16"); err != nil {

@@ -7,10 +7,25 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gotower/gotower/internal/conformance"
 	"github.com/gotower/gotower/layer"
 )
 
-const maxCallers = 1000 // concurrent callers
+// maxCallers and shortCallers are the numbers of concurrent callers in the full and in the short
+// form of the checks.
+const (
+	maxCallers   = 1000
+	shortCallers = 120
+)
+
+// defaultCallers returns the number of concurrent callers. It is maxCallers under the race
+// detector, because rare races need many callers.
+func defaultCallers() int {
+	if conformance.Short() && !raceEnabled {
+		return shortCallers
+	}
+	return maxCallers
+}
 
 // storm makes calls of Ready and Call from many goroutines at once, and cancels some. It
 // checks that every call is served at most once, and gets the response to its own

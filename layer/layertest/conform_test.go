@@ -61,7 +61,7 @@ func TestRunCorrectLayers(t *testing.T) {
 			return pass{next}
 		}},
 	} {
-		t.Run(name, func(t *testing.T) { Run(t, spec) })
+		t.Run(name, func(t *testing.T) { Run(t, short(spec)) })
 	}
 }
 

@@ -92,8 +92,19 @@ func traced(ctx context.Context, _ *Request) (context.Context, layer.Span[*Respo
 
 func TestShippedLayers(t *testing.T) {
 	for name, spec := range shipped() {
-		t.Run(name, func(t *testing.T) { Run(t, spec) })
+		t.Run(name, func(t *testing.T) { Run(t, short(spec)) })
 	}
+}
+
+func full() bool { return os.Getenv("GOTOWER_TESTS") == "full" }
+
+// short returns spec with fewer concurrent callers, unless GOTOWER_TESTS is "full" or the
+// race detector is on.
+func short(spec Layer) Layer {
+	if !full() && !raceEnabled {
+		spec.callers = shortCallers
+	}
+	return spec
 }
 
 // Every ordered pair of layers keeps the contract. Unless GOTOWER_TESTS is "full",
@@ -102,7 +113,7 @@ func TestMatrix(t *testing.T) {
 	layers := shipped()
 	names := slices.Sorted(maps.Keys(layers))
 	step := len(names)
-	if os.Getenv("GOTOWER_TESTS") == "full" {
+	if full() {
 		step = 1
 	}
 	for i, outerName := range names {

@@ -97,7 +97,7 @@ func wrongs() []wrong {
 
 		{8, "admits one more", limiting(admitsOneMore), "5 in flight, the limit is 4"},
 		{8, "admits one more of many", many(admitsOneMore), "one more call is admitted"},
-		{8, "admits one less of many", many(admitsOneLess), "call 1500 was not admitted"},
+		{8, "admits one less of many", many(admitsOneLess), "call 150 was not admitted"},
 		{8, "admits one less", limiting(admitsOneLess), "call 4 was not admitted"},
 		{8, "frees at return", limiting(freesEarly), "in flight, the limit is 4"},
 		{8, "frees twice", limiting(freesTwice), "in flight, the limit is 4"},
@@ -185,7 +185,7 @@ func (l LayerOf[Req, Rsp]) unlimited() LayerOf[Req, Rsp] {
 
 // many has a limit that the concurrent callers do not reach.
 func many(wrong fault) Layer {
-	return Layer{Layer: limits(1500, layer.AtEnd[*Response](), wrong), Limit: 1500}
+	return Layer{Layer: limits(150, layer.AtEnd[*Response](), wrong), Limit: 150, callers: 100}
 }
 
 // long has a queue that is long enough for check 11.

@@ -39,7 +39,7 @@ func TestRunShipped(t *testing.T) {
 			Limit: 4, Queue: 16, MaxWait: 3 * time.Second,
 		},
 	} {
-		t.Run(name, func(t *testing.T) { Run(t, spec) })
+		t.Run(name, func(t *testing.T) { Run(t, short(spec)) })
 	}
 }
 

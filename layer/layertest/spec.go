@@ -86,7 +86,7 @@ type LayerOf[Req, Rsp any] struct {
 	// a body. It is ignored under the race detector, because sync.Pool drops items there.
 	NoAllocs bool
 
-	callers    int  // number of concurrent callers; 0 means maxCallers
+	callers    int  // number of concurrent callers; 0 means defaultCallers
 	queueBelow bool // requests that Limit admits may wait in a queue below the limit
 }
 
@@ -148,7 +148,7 @@ func (s LayerOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 	if err := cmp.Or(s.validate(), checkFactory("Request", s.Request), checkFactory("Response", s.Response)); err != nil {
 		return nil, err
 	}
-	s.callers, s.Pause = cmp.Or(s.callers, maxCallers), cmp.Or(s.Pause, time.Second)
+	s.callers, s.Pause = cmp.Or(s.callers, defaultCallers()), cmp.Or(s.Pause, time.Second)
 	s.MaxAttempts = max(s.MaxAttempts, 1)
 	return &subject[Req, Rsp]{
 		LayerOf: s, requests: messagesOf(s.Request), responses: messagesOf(s.Response),
@@ -168,7 +168,7 @@ func (s ServiceOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 		return nil, err
 	}
 	return &subject[Req, Rsp]{
-		LayerOf: LayerOf[Req, Rsp]{Request: s.Request, MaxAttempts: 1, callers: maxCallers},
+		LayerOf: LayerOf[Req, Rsp]{Request: s.Request, MaxAttempts: 1, callers: defaultCallers()},
 		service: &s, requests: messagesOf(s.Request), responses: messagesOf[Rsp](nil),
 		background: true, bodies: layer.HasBody[Rsp](), fills: s.Fill != nil, closes: s.Close != nil,
 	}, nil

@@ -227,6 +227,6 @@ func TestRunUnusual(t *testing.T) {
 		"spread":   {New: spread},
 		"learns":   {New: learns, OutlivesInner: true},
 	} {
-		t.Run(name, func(t *testing.T) { Run(t, spec) })
+		t.Run(name, func(t *testing.T) { Run(t, short(spec)) })
 	}
 }

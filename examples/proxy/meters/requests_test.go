@@ -22,12 +22,14 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gotower/gotower/examples/proxy/meters"
+	"github.com/gotower/gotower/internal/conformance"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/layertest"
 )
 
 func TestMain(m *testing.M) {
+	conformance.Shorten()
 	debug.SetGCPercent(800) // the heap is small
 	goleak.VerifyTestMain(m)
 }

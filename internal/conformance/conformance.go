@@ -1,0 +1,13 @@
+// Package conformance selects the size of the checks of layertest for the tests of this module.
+package conformance
+
+import "os"
+
+var shortened bool
+
+// Shorten selects the short form, in which the checks make fewer calls, unless the environment
+// variable GOTOWER_TESTS is "full". Only TestMain calls it. Other modules always run the full form.
+func Shorten() { shortened = os.Getenv("GOTOWER_TESTS") != "full" }
+
+// Short reports whether the checks run in their short form.
+func Short() bool { return shortened }
