@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/gotower/gotower/layer"
 )
 
 func TestPowerOfTwoChoices(t *testing.T) {
@@ -138,6 +140,29 @@ func TestPickZones(t *testing.T) {
 	g.sets[near].remove(ns[0])
 	require.InDeltaSlice(t, []float64{0, 0, 1}, shares(g, ns, Picker{}), 0.001)
 	require.InDeltaSlice(t, []float64{0, .5, .5}, shares(g, ns, Random()), 0.02)
+}
+
+// A retry goes to an endpoint that the request has not tried, first in the balancer's zone. After
+// all were tried, it may go to any.
+func TestPickUntried(t *testing.T) {
+	ns := nodes(time.Millisecond, time.Millisecond, time.Millisecond, time.Millisecond)
+	g := groupOf(ns[:2]...)
+	g.spillover = 1000
+	g.sets[far].add(ns[2], noDraw)
+	g.sets[far].add(ns[3], noDraw)
+	for _, p := range []Picker{{}, RoundRobin(), Random()} {
+		pick := p.on(g)
+		for range 20 {
+			q := query{attempts: new(layer.Attempts)}
+			for i := range ns {
+				e := pick.pick(q)
+				require.False(t, q.attempts.Has(e), "%v: attempt %d", p, i)
+				require.Equal(t, i < 2, slices.Contains(ns[:2], e), "%v: attempt %d", p, i)
+				q.attempts.Add(e)
+			}
+			require.Contains(t, ns, pick.pick(q))
+		}
+	}
 }
 
 // An endpoint without samples gets one request, then two, four and eight at a time. If

@@ -29,28 +29,29 @@ type rotation struct {
 func (rotation) joined(*endpoint) {}
 func (rotation) left(*endpoint)   {}
 
-// pick returns the endpoint at the position r.place. If the request has tried that endpoint,
-// it returns the first of the next endpoints that the request has not tried. After maxExamined
-// tried endpoints in a row, it returns the one at the position. It returns an endpoint of
-// another zone only if no endpoint of the balancer's zone is ready.
+// pick returns the endpoint at the position r.place in the balancer's zone. If the request has tried
+// that endpoint, pick returns the next one that the request has not tried. The endpoints of other
+// zones follow those of the balancer's zone. pick examines maxExamined endpoints of each. If the
+// request has tried all of them, pick returns the first.
 func (r rotation) pick(q query) *endpoint {
-	set := &r.sets[near]
-	if set.len() == 0 {
-		set = &r.sets[far]
-	}
-	s := set.slots.Load()
-	n := int(s.n.Load())
-	if n == 0 {
-		return nil
-	}
-	place := r.place(n)
-	first := s.at[place].Load()
-	for i := range min(n, maxExamined) {
-		e := s.at[(place+i)%n].Load()
-		q.examined.read(r.group, e, q.now)
-		if e != nil && !q.attempts.Has(e) {
-			return e
+	var tried *endpoint
+	for zone := range r.sets { // near, far
+		s := r.sets[zone].slots.Load()
+		n := int(s.n.Load())
+		if n == 0 {
+			continue
+		}
+		place := r.place(n)
+		for i := range min(n, maxExamined) {
+			e := s.at[(place+i)%n].Load()
+			q.examined.read(r.group, e, q.now)
+			if e != nil && !q.attempts.Has(e) {
+				return e
+			}
+			if tried == nil {
+				tried = e
+			}
 		}
 	}
-	return first
+	return tried
 }
