@@ -75,17 +75,12 @@ func WithHealthCheck[Req, Rsp any](mk MakeService[Req, Rsp], check HealthCheck[R
 		}
 		group, leave := groups.Use(t.Name, func() (*healthGroup, func()) { return new(healthGroup), func() {} })
 		c := &checked[Req, Rsp]{Service: inner, policy: p, group: group, endpoint: t.Endpoint.Addr.String()}
-		c.setReason(errNotChecked)
-		wanted, ok := ctx.Value(wantedKey{}).(context.Context)
-		if !ok { // the caller is not Endpoints
-			wanted = ctx
-		}
-		go c.run(wanted, check, t, leave)
+		c.setReason(errors.New("not checked yet"))
+		wanted, _ := ctx.Value(wantedKey{}).(context.Context) // nil if the caller is not Endpoints
+		go c.run(cmp.Or(wanted, ctx), check, t, leave)
 		return c
 	}
 }
-
-var errNotChecked = errors.New("not checked yet")
 
 // healthGroup counts the healthy endpoints of one target, and wakes goroutines after changes.
 type healthGroup struct {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -235,7 +234,7 @@ func (s *Server) listen(ctx context.Context, addr string) (net.Listener, error) 
 
 // removeStale removes the socket at path if no process listens on it, as after a crash.
 func removeStale(ctx context.Context, path string) {
-	if info, err := os.Lstat(path); err != nil || info.Mode().Type() != fs.ModeSocket {
+	if info, err := os.Lstat(path); err != nil || info.Mode().Type() != os.ModeSocket {
 		return
 	}
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
