@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
@@ -229,14 +231,17 @@ func (c *ServerConn) trailers(id uint32, fields []field, end, tooLarge bool) err
 	return st.receiveTrailers(fields, end, tooLarge)
 }
 
-// receiveTrailers stores the trailers of a received body and ends the body.
+// receiveTrailers stores the trailers of a received body and ends the body. Like net/http, a server
+// refuses trailers that only make sense in headers, such as Authorization.
 func (st *stream) receiveTrailers(fields []field, end, tooLarge bool) error {
 	if !end || tooLarge {
 		return malformed(st.id, "trailers without END_STREAM or too large")
 	}
 	for i := range fields {
-		if kind := fields[i].name.kind; kind != plainName && kind != teName && kind != trailerName {
-			return malformed(st.id, "invalid trailer")
+		n := fields[i].name
+		allowed := n.kind == plainName || n.kind == teName || n.kind == trailerName
+		if !allowed || st.server != nil && !httpguts.ValidTrailerHeader(n.canonical) {
+			return malformed(st.id, "invalid trailer "+quoted(n.lower))
 		}
 	}
 	if err := st.count(0, true); err != nil {
