@@ -15,10 +15,11 @@ import (
 type request struct {
 	reqctx.Context
 	conn   *ServerConn
+	http   http.Request
 	url    url.URL
 	body   *requestBody // nil without a body
 	stream stream
-	values [12]string
+	values [8]string
 
 	old     bool // the version is HTTP/1.0
 	head    bool // the method is HEAD
@@ -62,7 +63,8 @@ func (c *ServerConn) newRequest(n int) (*request, *http.Request, error) {
 	r.Init(c.base, 0, nil)
 	r.stream.request = r
 
-	req := new(http.Request).WithContext(r)
+	req := &r.http
+	*req = *new(http.Request).WithContext(r)
 	req.Method = methodOf(h.method.of(text))
 	req.RequestURI = h.target.of(text)
 	req.Proto, req.ProtoMajor, req.ProtoMinor = "HTTP/1.1", 1, 1
