@@ -34,7 +34,7 @@
 //
 // An Endpoint has a pool of HTTP/1.1 connections and one HTTP/2 connection.
 //
-// Protocol: without [WithHTTP1], [WithHTTP2] or [KeepVersion], gRPC uses HTTP/2, and
+// Protocol: without [WithHTTP1], [WithHTTP2] or [WithKeepVersion], gRPC uses HTTP/2, and
 // CONNECT and upgrades use HTTP/1.1. A request that was received over HTTP/2 uses HTTP/2 if
 // the connection uses TLS or the request is of the Connect protocol. All other requests use
 // HTTP/1.1. If the server does not support HTTP/2, requests other than gRPC use HTTP/1.1

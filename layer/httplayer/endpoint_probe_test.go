@@ -19,7 +19,7 @@ import (
 func TestEndpointProbeReplacesIdleConnection(t *testing.T) {
 	var bad atomic.Bool
 	once := errors.New("once")
-	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), WithMaxConns(1), KeepVersion(),
+	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), WithMaxConns(1), WithKeepVersion(),
 		WithDialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if bad.Load() {
 				return nil, once
@@ -48,7 +48,7 @@ func TestEndpointProbeReplacesIdleConnection(t *testing.T) {
 func TestEndpointProbesFailedProtocol(t *testing.T) {
 	var bad atomic.Bool
 	once := errors.New("once")
-	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), KeepVersion(), WithDialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
+	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), WithKeepVersion(), WithDialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if bad.Load() {
 			return nil, once
 		}
@@ -97,7 +97,7 @@ func TestEndpointProbesDuringGoAway(t *testing.T) {
 	next := serve(t, http.HandlerFunc(shapes))
 	var gone, back atomic.Bool
 	once := errors.New("once")
-	e := endpoint(t, l.Addr().String(), KeepVersion(), WithConnectTimeout(time.Hour), WithDialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
+	e := endpoint(t, l.Addr().String(), WithKeepVersion(), WithConnectTimeout(time.Hour), WithDialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
 		switch {
 		case back.Load():
 			addr = next

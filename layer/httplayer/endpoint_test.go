@@ -189,7 +189,7 @@ func TestEndpointProtocolByRequest(t *testing.T) {
 		one, two, upgrade string
 	}{
 		"auto":        {nil, "HTTP/1.1", "HTTP/1.1", "HTTP/1.1"},
-		"as received": {[]EndpointOption{KeepVersion()}, "HTTP/1.1", "HTTP/2.0", "HTTP/1.1"},
+		"as received": {[]EndpointOption{WithKeepVersion()}, "HTTP/1.1", "HTTP/2.0", "HTTP/1.1"},
 		"h1":          {[]EndpointOption{WithHTTP1()}, "HTTP/1.1", "HTTP/1.1", "HTTP/1.1"},
 		"h2":          {[]EndpointOption{WithHTTP2()}, "HTTP/2.0", "HTTP/2.0", "HTTP/1.1"},
 	} {

@@ -92,7 +92,7 @@ func TestEndpointConnectionEndsBeforeSettings(t *testing.T) {
 	t.Parallel()
 	for name, h1 := range map[string]bool{"h2 only": false, "both": true} {
 		t.Run(name, func(t *testing.T) {
-			e := endpoint(t, serveAfter(t, http.HandlerFunc(shapes), h1, hangUpOn), KeepVersion(), WithConnectTimeout(patience))
+			e := endpoint(t, serveAfter(t, http.HandlerFunc(shapes), h1, hangUpOn), WithKeepVersion(), WithConnectTimeout(patience))
 			req, body := byTwo(t, false)
 			_, err := e.Call(t.Context(), req)
 			require.ErrorIs(t, err, layer.ErrNotReady)
@@ -131,7 +131,7 @@ func TestEndpointGRPCConnectionEndsEarly(t *testing.T) {
 // What a server was found to speak is forgotten when there are signs of another.
 func TestEndpointForgetsProtocol(t *testing.T) {
 	const no, yes = "HTTP/1.1 505 No\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-	e := endpoint(t, serveAfter(t, http.HandlerFunc(shapes), false, answering(no), answering(yes), hangUpOn), KeepVersion(), WithConnectTimeout(patience))
+	e := endpoint(t, serveAfter(t, http.HandlerFunc(shapes), false, answering(no), answering(yes), hangUpOn), WithKeepVersion(), WithConnectTimeout(patience))
 	call := func() (*http.Response, error) {
 		req, _ := byTwo(t, false)
 		return e.Call(t.Context(), req)
@@ -165,7 +165,7 @@ func TestEndpointReadyForOtherProtocol(t *testing.T) {
 			say(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
 		}
 	})
-	e := endpoint(t, addr, KeepVersion(), WithConnectTimeout(patience))
+	e := endpoint(t, addr, WithKeepVersion(), WithConnectTimeout(patience))
 	require.NoError(t, get(t.Context(), e, "/"))
 	req, _ := byTwo(t, false)
 	_, err := e.Call(t.Context(), req)

@@ -48,10 +48,10 @@ func (p protocol) String() string {
 // isFixed reports whether all requests use the same version of HTTP.
 func (p protocol) isFixed() bool { return p == http1 || p == http2 }
 
-// KeepVersion makes an Endpoint send a request over HTTP/2 if it was received over HTTP/2
+// WithKeepVersion makes an Endpoint send a request over HTTP/2 if it was received over HTTP/2
 // (ProtoMajor is 2 or more), even in cleartext. It sends all other requests over HTTP/1.1.
 // Use it in a proxy if clients choose a version that the server supports.
-func KeepVersion() EndpointOption {
+func WithKeepVersion() EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.protocol = asReceived })
 }
 

@@ -13,7 +13,7 @@ import (
 // UpgradeOrigProto returns a layer that sends HTTP/1 requests to another proxy over HTTP/2.
 // The header l5d-orig-proto has the HTTP/1 version, and whether the target was in absolute
 // form. [DowngradeOrigProto] in the other proxy restores the request. Place the layer above
-// an [Endpoint] with [WithHTTP2] or [KeepVersion]. HTTP/2 requests pass unchanged. CONNECT
+// an [Endpoint] with [WithHTTP2] or [WithKeepVersion]. HTTP/2 requests pass unchanged. CONNECT
 // and upgrade requests pass unchanged and use HTTP/1.1.
 //
 // The layer converts the response back to HTTP/1. If the stream is reset before the

@@ -41,7 +41,7 @@ func TestUpgradeOrigProto(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, tt.want, got.Header.Values("L5d-Orig-Proto"))
 			assert.Equal(t, tt.h2, got.ProtoMajor == 2)
-			assert.Equal(t, tt.h2, endpoint(t, "a:1", KeepVersion()).byH2(got))
+			assert.Equal(t, tt.h2, endpoint(t, "a:1", WithKeepVersion()).byH2(got))
 			assert.Equal(t, tt.h2, endpoint(t, "a:1", WithHTTP2()).byH2(got))
 			if tt.h2 && tt.want != nil {
 				assert.Empty(t, got.TransferEncoding)

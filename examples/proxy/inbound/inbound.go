@@ -157,7 +157,7 @@ func (in *Inbound) logical(ctx context.Context, l logicalKey) httplayer.Service 
 // request waits in the queue of the service while the application accepts no further HTTP/2
 // stream. If the application refuses a connection, requests fail and do not wait.
 func (in *Inbound) endpoint(ctx context.Context, dst netip.AddrPort) httplayer.Service {
-	opts := append(in.Connect.Requests(in.dial(dst), in.Pool), httplayer.KeepVersion())
+	opts := append(in.Connect.Requests(in.dial(dst), in.Pool), httplayer.WithKeepVersion())
 	return httplayer.NewStack(layer.WithTarget[*http.Response](dst.String())).
 		Queue(in.HTTPQueue.Capacity, in.HTTPQueue.MaxWait()).
 		Service(httplayer.SingleEndpoint(httplayer.NewEndpoint(ctx, dst.String(), opts...)))

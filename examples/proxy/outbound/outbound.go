@@ -201,7 +201,7 @@ func (o *Outbound) client(ctx context.Context, p peer, as func(*httplayer.Endpoi
 			h2: version{svc: newClient(p.withProtocol(tcplayer.HTTP2), httplayer.WithHTTP2())},
 		}
 	case p.tls != nil || p.h2:
-		return newClient(p, httplayer.KeepVersion())
+		return newClient(p, httplayer.WithKeepVersion())
 	}
 	return newClient(p)
 }
