@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gotower/gotower/internal/yamlfile"
 )
 
 // FileError is an error at one line of a configuration file.
@@ -59,7 +62,7 @@ func Parse(name string, data []byte) (Config, error) {
 // decode decodes the YAML document of the file, and adds the errors in the document to r. If r has
 // no errors, the result given reports whether the file has the field destinations.
 func (r *reader) decode(data []byte) (file fileYAML, given bool) {
-	all, err := documents(data)
+	all, err := yamlfile.Documents(data, math.MaxInt)
 	if err != nil {
 		r.errs = append(r.errs, syntaxError(err, data))
 		return file, false
@@ -70,7 +73,7 @@ func (r *reader) decode(data []byte) (file fileYAML, given bool) {
 	for _, extra := range all[1:] {
 		r.failf(extra.Line, "a second document is not allowed")
 	}
-	bad := inspect(&all[0], map[*yaml.Node]bool{})
+	bad := inspect(all[0], map[*yaml.Node]bool{})
 	r.errs = append(r.errs, bad...)
 	if len(bad) > 0 {
 		return file, true // the decoder would skip parts of it

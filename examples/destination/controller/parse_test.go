@@ -119,7 +119,7 @@ func TestParseErrors(t *testing.T) {
 		{"anchor", "destinations:\n  web.test:80: *base\n", `f.yaml:2: unknown anchor 'base' referenced`},
 		{"not UTF-8", "destinations:\n  web\xff: {}\n", `f.yaml:2: byte 0xff is not UTF-8`},
 		{"control character", "destinations: {}\n\n#\x07\n", `f.yaml:3: control character U+0007`},
-		{"second document", "destinations: {}\n---\ndestinations: {}\n", `f.yaml:2: a second document is not allowed`},
+		{"second document", "destinations: {}\n---\ndestinations: {}\n", `f.yaml:3: a second document is not allowed`},
 		{"empty second document", "destinations: {}\n---", `f.yaml:2: a second document is not allowed`},
 		{"empty item at the end", "destinations:\n  web.test:80:\n    endpoints:\n      -", `f.yaml:4: an empty item in a list`},
 		{"not a mapping", "- web.test:80\n", `f.yaml:1: want a mapping, not a list`},

@@ -2,9 +2,10 @@ package controller
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
-	"io"
+	"math"
 	"regexp"
 	"strings"
 	"unicode/utf8"
@@ -63,51 +64,24 @@ func rephrase(reason string) string {
 		return fmt.Sprintf("%s is given twice, first in line %s", m[1], m[2])
 	}
 	if m := regexp.MustCompile(`(?s)^cannot unmarshal !!(\w+).* into (\S+)$`).FindStringSubmatch(reason); m != nil {
-		want := "a mapping"
+		kinds := map[string]string{"map": "a mapping", "seq": "a list"} // other tags are those of scalars
+		want := kinds["map"]
 		if strings.HasPrefix(m[2], "[]") {
-			want = "a list"
+			want = kinds["seq"]
 		}
-		return fmt.Sprintf("want %s, not %s", want, kindOf(m[1]))
+		return fmt.Sprintf("want %s, not %s", want, cmp.Or(kinds[m[1]], "a single value"))
 	}
 	return reason
-}
-
-// kindOf returns words that describe the kind of a YAML node with the given tag. The tag is
-// written without exclamation marks, for example map or str.
-func kindOf(tag string) string {
-	switch tag {
-	case "map":
-		return "a mapping"
-	case "seq":
-		return "a list"
-	}
-	return "a single value"
 }
 
 // syntaxError converts err, a syntax error of the YAML package, to an error with its line
 // in data.
 func syntaxError(err error, data []byte) *FileError {
 	line, reason := yamlfile.SyntaxError(data, err, func(data []byte) error {
-		_, err := documents(data)
+		_, err := yamlfile.Documents(data, math.MaxInt)
 		return err
 	})
 	return &FileError{Line: line, Reason: reason}
-}
-
-// documents returns the YAML documents in data. If there is a syntax error, it returns the
-// documents before the error, and the error.
-func documents(data []byte) ([]yaml.Node, error) {
-	var all []yaml.Node
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	for {
-		var n yaml.Node
-		if err := decoder.Decode(&n); errors.Is(err, io.EOF) {
-			return all, nil
-		} else if err != nil {
-			return all, err
-		}
-		all = append(all, n)
-	}
 }
 
 // inspect returns the errors in n that the decoder does not report, or reports without a

@@ -3,12 +3,13 @@ package settings
 import (
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gotower/gotower/internal/yamlfile"
 )
 
 // file is a parsed settings file. Its leaves are the values with their keys. Each call of
@@ -32,23 +33,17 @@ type leaf struct {
 // parseFile parses the content of a settings file. Its errors are in the field problems.
 func parseFile(name string, content []byte) *file {
 	f := &file{name: name, labels: map[string]bool{"tap_labels": true}}
-	decoder := yaml.NewDecoder(strings.NewReader(string(content)))
-	var doc yaml.Node
-	switch err := decoder.Decode(&doc); {
-	case errors.Is(err, io.EOF):
-		return f
+	roots, err := yamlfile.Documents(content, 2)
+	switch {
 	case err != nil:
 		f.problems = append(f.problems, &InvalidError{Where: name, Err: err})
 		return f
-	}
-	switch err := decoder.Decode(new(yaml.Node)); {
-	case errors.Is(err, io.EOF):
-	case err == nil:
+	case len(roots) == 0:
+		return f
+	case len(roots) > 1:
 		f.problems = append(f.problems, &InvalidError{Where: name, Err: errors.New("must be one document")})
-	default:
-		f.problems = append(f.problems, &InvalidError{Where: name, Err: err})
 	}
-	root := doc.Content[0]
+	root := roots[0]
 	if root.Kind != yaml.MappingNode {
 		f.addProblem(root, "", "must be a mapping")
 		return f
@@ -117,7 +112,7 @@ func (f *file) find(variable string) (text, where string, ok bool) {
 // list with commas, and a mapping becomes key=value,key=value.
 func textOf(n *yaml.Node) (string, error) {
 	switch {
-	case isNull(n):
+	case yamlfile.IsNull(n):
 		return "", errors.New("has no value")
 	case n.Kind == yaml.ScalarNode:
 		return n.Value, nil
@@ -178,7 +173,7 @@ func (f *file) finish() []error {
 		}
 	}
 	for _, l := range f.leaves {
-		if !l.read && (!isNull(l.node) || !sections[l.key]) { // an empty section is allowed
+		if !l.read && (!yamlfile.IsNull(l.node) || !sections[l.key]) { // an empty section is allowed
 			f.addProblem(l.node, l.path, "is unknown")
 		}
 	}
@@ -194,6 +189,3 @@ func addSections(sections map[string]bool, key string) {
 		}
 	}
 }
-
-// isNull reports whether n is null or has no value.
-func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
