@@ -38,12 +38,12 @@ func TestErrorMatches(t *testing.T) {
 		},
 		{
 			err: &layer.Error{
-				Layer: "queue", Kind: layer.ErrFailFast, Reason: "nothing was ready in time", Waited: 3 * time.Second,
+				Layer: "queue", Kind: layer.ErrFailFast, Reason: "not ready within 3s", Waited: 3 * time.Second,
 				Err: &layer.Error{Layer: "balance", Kind: layer.ErrNotReady, Reason: "no endpoints"},
 			},
 			is:    []error{layer.ErrFailFast, layer.ErrNotReady},
 			isNot: []error{layer.ErrClosed},
-			text:  "queue: fail-fast: nothing was ready in time (waited 3s): balance: not ready: no endpoints",
+			text:  "queue: fail-fast: not ready within 3s (waited 3s): balance: not ready: no endpoints",
 			again: true,
 		},
 		{

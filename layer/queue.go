@@ -197,7 +197,7 @@ func (q *queue[Req, Rsp]) timeout(w *waiter, cause error) error {
 	q.rejected.inc()
 	return &Error{
 		Layer: "queue", Target: q.target, Kind: ErrFailFast,
-		Reason: "nothing was ready in time", Waited: time.Since(w.since), Err: cause,
+		Reason: fmt.Sprintf("not ready within %v", q.maxWait), Waited: time.Since(w.since), Err: cause,
 	}
 }
 

@@ -9,11 +9,14 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/grpclayer"
 	"github.com/gotower/gotower/resolve"
 )
@@ -80,4 +83,49 @@ func ExampleClient_Unary() {
 	_, err = healthpb.NewHealthClient(cc).Check(context.Background(), new(healthpb.HealthCheckRequest))
 	fmt.Println(status.Code(err), "-", err)
 	// Output: Unavailable - limit: not ready: 0 of 0 in flight
+}
+
+// The resolver of gotower with a balancer of grpc-go.
+func ExampleNewResolver() {
+	addr, stop := serveHealth()
+	defer stop()
+	cc, err := grpc.NewClient("gotower:///web.default:80",
+		grpc.WithResolvers(grpclayer.NewResolver("gotower", only(addr))),
+		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"round_robin": {}}]}`),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer cc.Close()
+
+	rsp, err := healthpb.NewHealthClient(cc).Check(context.Background(), new(healthpb.HealthCheckRequest))
+	fmt.Println(rsp.GetStatus(), err)
+	// Output: SERVING <nil>
+}
+
+// The balancer of gotower with a resolver of grpc-go. The endpoints get calls in turn.
+func ExampleNewBalancer() {
+	var picks layer.Describer
+	balancer.Register(grpclayer.NewBalancer("in_turn", // once, at the start of the program
+		grpclayer.WithBalance(balance.WithPolicy[*grpclayer.Pick](balance.Policy{Picker: balance.RoundRobin()})),
+		grpclayer.WithOnBalancer(func(b layer.Describer) { picks = b })))
+
+	addr, stop := serveHealth()
+	defer stop()
+	cc, err := grpc.NewClient("passthrough:///"+addr.String(),
+		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"in_turn": {}}]}`),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer cc.Close()
+
+	rsp, err := healthpb.NewHealthClient(cc).Check(context.Background(), new(healthpb.HealthCheckRequest))
+	fmt.Println(rsp.GetStatus(), err)
+	fmt.Println(picks.Describe().Name)
+	// Output:
+	// SERVING <nil>
+	// balance
 }
