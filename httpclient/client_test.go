@@ -290,3 +290,21 @@ func TestClientRoundTripperLayer(t *testing.T) {
 type tripper func(*http.Request) (*http.Response, error)
 
 func (t tripper) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
+
+// Each call of WithEndpointOptions adds options.
+func TestClientEndpointOptions(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Proto) }))
+	s.Config.Protocols = new(http.Protocols)
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
+	s.Start()
+	t.Cleanup(s.Close)
+	var dials atomic.Int64
+	c := client(t, httpclient.New(t.Context(), "web", httpclient.WithAddrs(s.Listener.Addr().String()),
+		httpclient.WithEndpointOptions(httplayer.WithHTTP2()),
+		httpclient.WithEndpointOptions(httplayer.WithDialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
+			dials.Add(1)
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		}))))
+	assert.Equal(t, "HTTP/2.0", body(t, c, "http://web/"))
+	assert.Equal(t, int64(1), dials.Load())
+}
