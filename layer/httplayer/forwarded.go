@@ -136,6 +136,8 @@ func quoted(s string) string {
 // identified by the address of the peer. An IPv6 client is identified by its /64 prefix,
 // because a host can use every address in it. At most 65536 clients are distinguished at a
 // time.
+//
+// Admission, Cancellation, Body, Errors and Cost: as in [layer.RateLimitBy].
 func RateLimitByClient(perSecond float64, burst int, opts ...Option) Layer {
 	return layer.RateLimitBy[netip.Prefix, *http.Request, *http.Response](clientPrefix, perSecond, burst, 0, opts...)
 }

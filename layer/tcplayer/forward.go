@@ -28,25 +28,22 @@ func WithServerName(within time.Duration) ForwardOption {
 
 // Forward returns a [Server] that copies bytes between an accepted connection and a connection
 // from the given service, in both directions. When one side closes its sending half, Forward
-// closes the sending half to the other side. It closes both connections when both directions
-// have ended. Without half-close it closes them when one direction has ended.
+// closes the sending half to the other side. It closes both connections when both directions have
+// ended, or without half-close when one has. It has no idle timeout: [WithUserTimeout] and
+// [WithKeepAlive] end connections to a lost peer. A nil service panics.
 //
 // Admission: the service decides. A rejected connection stays open and unread. It is reset instead
 // if WithServerName has read bytes from it, as in [Detect].
+//
 // Cancellation: ctx is passed to the service. When ctx ends, both sides are reset.
 //
-// Body: an admitted connection is closed when Call returns. After an error both sides are
-// reset. TLS that ends without close_notify is such an error.
+// Body: an admitted connection is closed when Call returns. After an error both sides are reset.
+// TLS that ends without close_notify is such an error.
 //
-// Errors: errors of the service are returned unchanged. Other errors are a [layer.Error]
-// with the address of the server and the direction that failed. The ByteCount is valid even
-// with an error.
+// Errors: errors of the service are returned unchanged. Other errors are a [layer.Error] with the
+// address of the server and the direction that failed. The ByteCount is valid even with an error.
 //
-// Cost: one more goroutine. On Linux the kernel copies between two TCP connections
-// (splice). A nil service panics.
-//
-// Forward has no idle timeout. [WithUserTimeout] and [WithKeepAlive] end connections to a lost
-// peer, and a [layer.Timeout] in the [NewStack] of the service limits the total time.
+// Cost: one more goroutine. On Linux the kernel copies between two TCP connections (splice).
 func Forward(to Service, opts ...ForwardOption) Server {
 	notNil(to)
 	f := &forward{to: to}
