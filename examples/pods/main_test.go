@@ -21,10 +21,6 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// podsEnv is set where the pods are wanted: they take half a minute and both
-// cores, which other tests would feel.
-const podsEnv = "GOTOWER_PODS"
-
 func TestPods(t *testing.T) { runPods(t) }
 
 // The controller and the CA know only the objects of a kube-apiserver.
@@ -32,8 +28,8 @@ func TestPodsKubernetes(t *testing.T) { runPods(t, "-kubernetes") }
 
 func runPods(t *testing.T, args ...string) {
 	t.Helper()
-	if os.Getenv(podsEnv) == "" {
-		t.Skipf("NOT RUN: set %s=1, or go run ./examples/pods", podsEnv)
+	if os.Getenv("GOTOWER_TESTS") != "full" {
+		t.Skip("it takes half a minute and both processors: set GOTOWER_TESTS=full, or go run ./examples/pods")
 	}
 	err := outside(t.Context(), args)
 	if errors.Is(err, errSkip) {
