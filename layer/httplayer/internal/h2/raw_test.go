@@ -680,3 +680,12 @@ func TestServerIdleMemory(t *testing.T) {
 	p.headers(101, true, with(get[:2], ":path: /length", ":authority: h")...)
 	assert.Equal(t, "200", next[*http2.MetaHeadersFrame](p).PseudoValue("status"))
 }
+
+func TestServerSettings(t *testing.T) {
+	p := rawClient(t, serve(t, message.ServerConfig{Handler: handler()}).addr)
+	f := next[*http2.SettingsFrame](p)
+	_, ok := f.Value(http2.SettingMaxConcurrentStreams)
+	assert.True(t, ok)
+	_, ok = f.Value(http2.SettingEnableConnectProtocol)
+	assert.False(t, ok, "a client uses HTTP/1.1 for WebSocket")
+}

@@ -53,7 +53,7 @@ func NewServerConn(ctx context.Context, nc net.Conn, cfg *message.ServerConfig) 
 	c := &ServerConn{cfg: cfg, life: ctx, ctx: reqctx.Detach(ctx), remote: nc.RemoteAddr().String()}
 	c.init(nc, newLimits(cfg.MaxStreams, cfg.MaxFrameSize, cfg.MaxHeaderBytes, cfg.StreamWindow, cfg.ConnWindow))
 	c.server, c.resets.limit = c, cfg.MaxStreamResets
-	c.hello(setting{settingMaxConcurrentStreams, uint32(c.maxStreams)}, setting{settingEnableConnectProtocol, 1})
+	c.hello(setting{settingMaxConcurrentStreams, uint32(c.maxStreams)})
 	return c
 }
 
