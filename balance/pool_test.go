@@ -221,23 +221,35 @@ func (s *server) hang() *server {
 	return s
 }
 
-// load sends n requests at a rate, each on its own goroutine, and returns the share of
-// each server.
+// load sends n requests at a rate and returns the share of each server. A request does not wait
+// for others. Goroutines are used again, because the growth of their stacks takes long.
 func (p *pool) load(t *testing.T, n int, every time.Duration, ss []*server, ctx func(i int) (context.Context, context.CancelFunc)) []float64 {
 	t.Helper()
 	before := make([]int64, len(ss))
 	for i, s := range ss {
 		before[i] = s.calls.Load()
 	}
+	send := func(i int) {
+		ctx, cancel := ctx(i)
+		defer cancel()
+		_ = p.send(ctx)
+	}
 	var all sync.WaitGroup
+	next := make(chan int)
 	for i := range n {
-		all.Go(func() {
-			ctx, cancel := ctx(i)
-			defer cancel()
-			_ = p.send(ctx)
-		})
+		select {
+		case next <- i:
+		default: // all goroutines wait for responses
+			all.Go(func() {
+				send(i)
+				for i := range next {
+					send(i)
+				}
+			})
+		}
 		time.Sleep(every)
 	}
+	close(next)
 	all.Wait()
 	shares := make([]float64, len(ss))
 	for i, s := range ss {

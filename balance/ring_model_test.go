@@ -23,7 +23,10 @@ func (s *sorted) add(e *endpoint) {
 		*s = append(*s, placed{place(seed(e.id.Addr), i), e})
 	}
 	slices.SortFunc(*s, func(a, b placed) int {
-		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(fmt.Sprint(a.e.id), fmt.Sprint(b.e.id)))
+		if a.at != b.at {
+			return cmp.Compare(a.at, b.at)
+		}
+		return cmp.Compare(fmt.Sprint(a.e.id), fmt.Sprint(b.e.id))
 	})
 }
 
