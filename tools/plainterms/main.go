@@ -5,8 +5,9 @@
 //	plainterms -lower DIR       writes counts that are below their limits
 //	plainterms -list NAME DIR   prints each place of one count
 //
-// Limits only go down: -lower never raises one. Generated files, testdata,
-// test files and CHANGELOG.md are not read.
+// Limits only go down: -lower never raises one. Generated files, testdata and
+// CHANGELOG.md are not read. Of test files it reads the comments without the
+// output of examples.
 package main
 
 import (

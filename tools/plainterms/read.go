@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -38,7 +39,7 @@ func read(dir string) (texts []text, err error) {
 		}
 		var more []text
 		switch {
-		case strings.HasSuffix(name, "_test.go"), name == "CHANGELOG.md":
+		case name == "CHANGELOG.md":
 		case strings.HasSuffix(name, ".go"):
 			more, err = readGo(path, rel)
 		case strings.HasSuffix(name, ".md"):
@@ -63,7 +64,14 @@ func readGo(path, rel string) (texts []text, err error) {
 				lines = append(lines, commentLine(line))
 			}
 		}
+		// The output of an example is not prose.
+		if i := slices.IndexFunc(lines, func(s string) bool { return strings.HasPrefix(strings.ToLower(s), "output:") }); i >= 0 {
+			lines = lines[:i]
+		}
 		texts = append(texts, text{rel, fset.Position(group.Pos()).Line, strings.Join(lines, "\n")})
+	}
+	if strings.HasSuffix(rel, "_test.go") {
+		return texts, nil // most strings are input and expected output
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
 		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
