@@ -17,9 +17,8 @@ import (
 
 const module = "github.com/gotower/gotower"
 
-// TestLayering holds the arrows between the packages, and the places where
-// some imports may be named, on each system that files are written for. Test
-// files may import anything.
+// TestLayering checks the allowed imports between the packages, and the folders that may import
+// certain packages, for each operating system with own files. Test files may import anything.
 func TestLayering(t *testing.T) {
 	for _, system := range []string{"linux", "darwin", "windows"} {
 		for _, packages := range imports(t, system) {
@@ -43,7 +42,7 @@ func imports(t *testing.T, system string) (list [][]string) {
 		}
 		name := entry.Name()
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); dir != "." && (err == nil || name == "testdata" || strings.ContainsAny(name[:1], "._")) {
-			return fs.SkipDir // no package of this module
+			return fs.SkipDir // not a package of this module
 		}
 		pkg, err := on.ImportDir(dir, 0)
 		if _, none := errors.AsType[*build.NoGoError](err); none {
@@ -57,7 +56,7 @@ func imports(t *testing.T, system string) (list [][]string) {
 	return list
 }
 
-// Files of another system than this one are looked at.
+// The check reads files of other operating systems.
 func TestLayeringSeesOtherSystems(t *testing.T) {
 	seen := make(map[string]string)
 	for _, system := range []string{"linux", "windows"} {
@@ -70,7 +69,7 @@ func TestLayeringSeesOtherSystems(t *testing.T) {
 
 // breach returns the rule that pkg breaks by importing imported, or "".
 func breach(pkg, imported string) string {
-	arrows := map[string][]string{ // a folder, and the folders it may import from
+	allowedImports := map[string][]string{ // a folder, and the folders that it may import
 		"layer":    {"layer", "internal"},
 		"resolve":  {"resolve", "internal"},
 		"discover": {"discover", "layer", "resolve", "internal"},
@@ -83,14 +82,14 @@ func breach(pkg, imported string) string {
 		"instrument": {"layer", "balance"},
 		"promtower":  {"instrument", "layer", "balance"},
 
-		// It carries discovery and balancing into gRPC, which are above layer.
-		// Nothing of ours imports it, so that no arrow comes back from there.
+		// It connects discovery and balancing, which are above layer, to gRPC. Only programs
+		// import it, because an import from layer would be a cycle.
 		"layer/grpclayer": {"layer", "resolve", "discover", "balance", "internal"},
 	}
-	confined := map[string][]string{ // an import, and the folders that may name it; the longest that there is for it
+	confined := map[string][]string{ // an import, and the folders that may use it; the longest matching import applies
 		"net/http":                                 {"layer/httplayer", "httpclient", "tap/view", "examples"},
-		module + "/layer/httplayer":                {"layer", "httpclient", "tap/view", "examples"}, // brings net/http along
-		module + "/layer/grpclayer":                {"examples"},                                    // see its arrows
+		module + "/layer/httplayer":                {"layer", "httpclient", "tap/view", "examples"}, // imports net/http
+		module + "/layer/grpclayer":                {"examples"},                                    // see allowedImports
 		"github.com/stretchr/testify":              {"*test"},
 		"github.com/go-kit/kit/metrics/prometheus": {"examples"},
 		"github.com/prometheus/client_golang":      {"promtower", "examples"},
@@ -101,14 +100,14 @@ func breach(pkg, imported string) string {
 	from, _, _ := strings.Cut(folder, "/")
 	if rest, ours := strings.CutPrefix(imported, module+"/"); ours && from != "examples" {
 		to, _, _ := strings.Cut(rest, "/")
-		if arrows[folder] != nil {
+		if allowedImports[folder] != nil {
 			from = folder
 		}
-		if arrows[from] == nil {
-			return "a folder without arrows imports nothing of ours"
+		if allowedImports[from] == nil {
+			return "a folder without an entry must not import packages of this module"
 		}
-		if !slices.Contains(arrows[from], to) {
-			return from + " imports nothing of ours but " + strings.Join(arrows[from], ", ")
+		if !slices.Contains(allowedImports[from], to) {
+			return from + " may import only " + strings.Join(allowedImports[from], ", ")
 		}
 	}
 	what := ""
@@ -122,7 +121,7 @@ func breach(pkg, imported string) string {
 		return kit || within(folder, place)
 	}
 	if where := confined[what]; what != "" && !slices.ContainsFunc(where, allowed) {
-		return what + " is named only in " + strings.Join(where, ", ")
+		return what + " may be imported only in " + strings.Join(where, ", ")
 	}
 	return ""
 }
@@ -166,8 +165,8 @@ func TestLayeringRejects(t *testing.T) {
 		{"profiles", "balance", "profiles imports nothing of ours but profiles, layer, internal"},
 		{"internal/notify", "layer", "internal imports nothing of ours but internal"},
 		{"balance", "examples/demo", "balance imports nothing of ours but balance, layer, resolve, discover, internal"},
-		{"", "layer", "a folder without arrows imports nothing of ours"},
-		{"newcomer", "layer", "a folder without arrows imports nothing of ours"},
+		{"", "layer", "a folder without an entry must not import packages of this module"},
+		{"newcomer", "layer", "a folder without an entry must not import packages of this module"},
 		{"layer", "net/http", "net/http is named only in layer/httplayer, httpclient, tap/view, examples"},
 		{"layer/httplayerx", "net/http", "net/http is named only in layer/httplayer, httpclient, tap/view, examples"},
 		{"tap", "net/http/httptest", "net/http is named only in layer/httplayer, httpclient, tap/view, examples"},

@@ -33,7 +33,7 @@ type getStream = grpc.ServerStreamingServer[destination.Update]
 
 // mood is the behaviour of a control plane. The zero mood is healthy.
 type mood struct {
-	lost    bool           // what is sent to it does not arrive
+	lost    bool           // packets to it are lost
 	refuses bool           // no listener
 	frozen  bool           // health checks are not answered
 	accept  func(net.Conn) // instead of speaking gRPC

@@ -180,7 +180,7 @@ func (s *simulation) watchProbe() {
 type simRow struct {
 	goodput  float64 // of what could be served
 	p50, p99 time.Duration
-	rejected float64 // of what was offered
+	rejected float64 // share of the requests
 	least    int64   // limits
 	most     int64
 }

@@ -56,7 +56,7 @@ type breakerModel struct {
 	svc  layer.Service[int, int]
 	held []*breakerCaller
 
-	era     int // of what is counted; the answers of an earlier one are late
+	era     int // number of the counting period; results of earlier periods are ignored
 	closed  bool
 	row     int
 	began   time.Time // the era

@@ -112,7 +112,7 @@ func TestBudgetConcurrentWithdrawals(t *testing.T) {
 					if b.Withdraw() {
 						granted.Add(1)
 					}
-					now := granted.Load() // before what was paid in
+					now := granted.Load() // read before the deposits
 					if most := ratio*float64(paid.Load()) + 10; float64(now) > most {
 						t.Errorf("%d granted of %v", now, most)
 					}

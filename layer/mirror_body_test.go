@@ -56,7 +56,7 @@ func TestTeeBodyEndsOnce(t *testing.T) {
 	}
 }
 
-// The results of a faulty reader are passed unchanged, and there is no copy.
+// The results of a faulty reader are passed unchanged, and no copy is made.
 func TestTeeBodyFaultyReader(t *testing.T) {
 	odd := errors.New("odd")
 	for _, n := range []int{-1, 9} {

@@ -89,8 +89,7 @@ func TestMetrics(t *testing.T) {
 	assert.EqualValues(t, 1, of(c.tries.Responses, "success"))
 }
 
-// route_retryable_total is about routes that are retryable, and there are none
-// without a budget.
+// route_retryable_total has only retryable routes. Without a budget a route is not retryable.
 func TestAttemptTimeoutWithoutRetry(t *testing.T) {
 	for _, retries := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

@@ -35,8 +35,8 @@ func TestRouterNoMatch(t *testing.T) {
 	assert.Equal(t, target, rsp.from)
 }
 
-// A route without name and labels tells the layers below nothing; a route of
-// an outer router is then still theirs.
+// A route without a name and labels is not added to the context. The layers below then see the route
+// of an outer router.
 func TestRouteWithoutNameAndLabels(t *testing.T) {
 	var bs backends
 	r := routerOf(t, &profiles.Profile{Routes: []profiles.Route{{Match: profiles.All{}}}}, &bs)

@@ -240,8 +240,8 @@ func TestSplitStopsAfterCancellation(t *testing.T) {
 	assert.Equal(t, 1, asked)
 }
 
-// A target that has closed tells nothing of those that were not asked, also
-// where no other profile will come.
+// A closed target of a split does not close the split, because other targets may admit requests. The
+// same holds after the last profile.
 func TestSplitOneTargetClosed(t *testing.T) {
 	var bs backends
 	src := newScript()

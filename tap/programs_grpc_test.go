@@ -25,7 +25,7 @@ import (
 // interop is gRPC's test service.
 type interop struct {
 	testpb.UnimplementedTestServiceServer
-	half chan struct{} // a stream goes on when it is closed
+	half chan struct{} // a stream continues when it is closed
 }
 
 func (s interop) code(ctx context.Context) error {

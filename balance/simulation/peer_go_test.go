@@ -117,10 +117,10 @@ func (e *kratosState) predict(now time.Duration) float64 {
 	return 0
 }
 
-// goZero is the balancer p2c_ewma of go-zero: an average of latency over 10 s,
-// the load √(latency + 1) · (in flight + 1), up to three draws until both of a
-// pair have a success above one half, and a loser that was not picked for 1 s
-// taken in place of the winner. A change of the set resets everything.
+// goZero is the balancer p2c_ewma of go-zero. Latency is an average over 10 s, and the load is
+// √(latency + 1) · (in flight + 1). Up to three pairs are drawn, until both of a pair have a success
+// above one half. A loser that was not picked for 1 s replaces the winner. A change of the set
+// resets everything.
 type goZero struct {
 	fleet[goZeroState]
 	random *rand.Rand

@@ -150,7 +150,7 @@ func full(t *testing.T) {
 	}
 }
 
-// The API server accepts the manifests, and the checks find what is missing.
+// The API server accepts the manifests, and the checks find missing objects.
 func TestRealAPIServerInstall(t *testing.T) {
 	full(t)
 	c := newCluster(t)

@@ -147,7 +147,7 @@ func TestNewStackCompletion(t *testing.T) {
 		rec.WriteHeader(http.StatusNoContent)
 		return rec.Result(), nil
 	}))
-	for range 3 { // there is no body to close
+	for range 3 { // the response has no body to close
 		_, err := svc.Call(t.Context(), request(t, "GET", "http://web/", ""))
 		require.NoError(t, err)
 	}

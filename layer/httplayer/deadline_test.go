@@ -122,7 +122,7 @@ func TestSetGRPCTimeoutCopies(t *testing.T) {
 	assert.Equal(t, http.Header{"Grpc-Timeout": {"1000000u"}}, got.Header)
 }
 
-// A client, a proxy and a server: each knows of no more time than the one
+// A client, a proxy and a server: each has at most as much time as the one
 // before it.
 func TestDeadlineOverHTTP(t *testing.T) {
 	type service = layer.Service[*http.Request, *http.Response]
@@ -198,8 +198,8 @@ func TestDeadlineFromHeaderExtendsNothing(t *testing.T) {
 	}
 }
 
-// What is read is never negative in gRPC's format, and what was written is
-// read as no more than it was, to within the unit.
+// A received timeout in gRPC's format is never negative. A timeout that is written and read again is
+// shorter by less than one unit.
 func FuzzDeadlineGRPC(f *testing.F) {
 	for _, s := range []string{"1S", "99999999H", "0n", "-1S", "100000000n", "1", "", "1\u0660S"} {
 		f.Add(s, int64(time.Second))

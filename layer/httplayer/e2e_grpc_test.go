@@ -50,7 +50,7 @@ func TestE2EMiddlewareGRPC(t *testing.T) {
 	assert.Equal(t, layer.Success, Classify(<-outcomes))
 }
 
-// A rate limit tells a gRPC client when to come back.
+// A rejection by a rate limit has the time of the next attempt for a gRPC client.
 func TestE2EMiddlewareRejectsGRPC(t *testing.T) {
 	srv := grpc.NewServer()
 	pb.RegisterTestServiceServer(srv, &greeter{})

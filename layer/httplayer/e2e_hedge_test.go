@@ -24,7 +24,7 @@ func TestE2EHedge(t *testing.T) {
 			close(gone)
 		}))
 		fast := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			<-came // otherwise there is no request to cancel
+			<-came // the request that is canceled later
 			say(w, whole)
 		}))
 		svc := NewStack().Hedge(HedgePolicy{MinDelay: 5 * time.Millisecond, MaxDelay: 5 * time.Millisecond}).

@@ -114,7 +114,7 @@ func TestE2ERetrySentRequest(t *testing.T) {
 		require.Error(t, err)
 		assert.NotErrorIs(t, err, layer.ErrNotReady)
 		assert.Equal(t, [2]int32{1, 0}, [2]int32{a.n.Load(), b.n.Load()})
-		// What is idempotent is.
+		// Idempotent requests are retried.
 		rsp, err := svc.Call(t.Context(), request(t, http.MethodPut, "http://web/", "hello"))
 		require.NoError(t, err)
 		assert.Equal(t, "hello", read(t, rsp))

@@ -76,8 +76,8 @@ func TestE2EBalancerOpensOneConnection(t *testing.T) {
 	})
 }
 
-// Dead endpoints that swallow what is sent there, however many, are tried a few at
-// a time, and the good one among them is found.
+// The balancer dials only a few endpoints at a time. It finds the working endpoint among many that
+// drop all packets.
 func TestE2EBalancerFewDialsAtATime(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		const n = 200

@@ -142,7 +142,7 @@ func TestNewResponse(t *testing.T) {
 	}
 }
 
-// closeTold tells whether it was closed.
+// closeTold records whether it was closed.
 type closeTold struct {
 	io.Reader
 	closed bool
@@ -229,7 +229,7 @@ func TestE2ENewResponse(t *testing.T) {
 	}
 }
 
-// A client that still sends does not keep the answer from coming.
+// The response is sent while the client still sends its request body.
 func TestE2ENewResponseBeforeRequestBody(t *testing.T) {
 	answer := layer.DirectResponse{Status: 503, Message: "no"}
 	for name, h := range map[string]http.Handler{
@@ -267,8 +267,7 @@ func TestE2ENewResponseBeforeRequestBody(t *testing.T) {
 	}
 }
 
-// To a gRPC client it is a status, in nothing but a header, and what was added
-// to the header is metadata.
+// A gRPC client receives a trailers-only response with the status. Added header fields are metadata.
 func TestE2ENewResponseGRPC(t *testing.T) {
 	answer := layer.DirectResponse{Status: 302, GRPC: 5, Message: "over ünder", Header: pairs("Location", "http://x/")}
 	c := grpcClient(t, serve(t, Handler(replying(answer))))
@@ -280,7 +279,7 @@ func TestE2ENewResponseGRPC(t *testing.T) {
 	assert.NotContains(t, trailer, "content-length")
 }
 
-// What is valid can be written, and is read as the one field that it is.
+// A valid field can be written, and is read as one field.
 func FuzzEditRequest(f *testing.F) {
 	f.Add("X-Team", "web")
 	f.Add("x-a\r\nb", "c")

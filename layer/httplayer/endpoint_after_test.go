@@ -19,7 +19,7 @@ func TestEndpointRetryAfter(t *testing.T) {
 		e := endpoint(t, addr, WithBackoff(layer.Backoff{Min: time.Hour, Max: time.Hour}))
 		req := request(t, http.MethodGet, "http://web/", "")
 		req.ProtoMajor = major
-		for range 2 { // what found it out, and what is refused because of that
+		for range 2 { // the request that fails to connect, and one that is rejected because of that
 			_, err := e.Call(t.Context(), req)
 			after, ok := layer.RetryAfter(err)
 			require.True(t, ok, "%v", err)

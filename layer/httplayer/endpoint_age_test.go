@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// roads is a dialler that takes its time, and counts what is open.
-type roads struct {
+// slowDialer is a dial function with a delay, which counts open connections.
+type slowDialer struct {
 	by    func(context.Context, string, string) (net.Conn, error)
 	takes time.Duration
 
@@ -26,7 +26,7 @@ type roads struct {
 	dials, open, most int
 }
 
-func (r *roads) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+func (r *slowDialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	r.mu.Lock()
 	r.dials++
 	r.mu.Unlock()
@@ -39,14 +39,14 @@ func (r *roads) DialContext(ctx context.Context, network, addr string) (net.Conn
 	return &counting{Conn: conn, over: sync.OnceFunc(func() { r.count(-1) })}, nil
 }
 
-func (r *roads) count(n int) {
+func (r *slowDialer) count(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.open += n
 	r.most = max(r.most, r.open)
 }
 
-func (r *roads) state() (dials, open, most int) {
+func (r *slowDialer) state() (dials, open, most int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.dials, r.open, r.most

@@ -385,7 +385,7 @@ func TestEndpointLeaksNothing(t *testing.T) {
 	})
 }
 
-// closing is a connection that tells when it was closed.
+// closing is a connection that reports its Close.
 type closing struct {
 	net.Conn
 	closed chan struct{}

@@ -207,7 +207,7 @@ func (m *poolModel) finish(i int, cancelled bool) string {
 	return ""
 }
 
-// cut breaks off every connection.
+// cut closes every connection of the server.
 func (m *poolModel) cut() string {
 	m.srv.cut()
 	synctest.Wait()

@@ -220,7 +220,7 @@ func TestEndpoint1xx(t *testing.T) {
 	})
 }
 
-// asked is a body that tells when it was asked for.
+// asked is a body that counts calls of Read and Close.
 type asked struct {
 	io.Reader
 	reads, closes atomic.Int32

@@ -115,7 +115,7 @@ func Example_gateway() {
 		Limit(10_000).
 		Service(routes.Router(hostOf))
 
-	// Strangers learn a status, and not what is inside and at which address.
+	// Clients receive a status, and no addresses of endpoints.
 	handler := httplayer.Handler(gateway)
 	for _, asked := range []string{"http://shop.example/greeting", "http://Shop.example:80/greeting", "http://169.254.169.254/"} {
 		rec := httptest.NewRecorder()

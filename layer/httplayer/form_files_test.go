@@ -35,7 +35,7 @@ func relabelled(r *http.Request) *http.Request {
 	return out
 }
 
-// The files that net/http keeps of a form on disk it removes by the request that
+// net/http stores files of a form on disk, and removes them by the request that
 // it made, of which a handler may see a copy (golang/go#58809).
 func TestFormFilesAreRemoved(t *testing.T) {
 	logged := AccessLog(io.Discard, JSONLog, nil)
@@ -111,8 +111,7 @@ func TestFormFilesRemovedAfterPanic(t *testing.T) {
 	}
 }
 
-// What was kept with the request that was received stays there, if a layer hands
-// on one without it.
+// The parsed form of a received request remains, if a layer forwards a request without the form.
 func TestFormOfReceivedRequestStays(t *testing.T) {
 	received := formRequest(t, "/")
 	formFile(t, received)

@@ -108,7 +108,7 @@ func TestInformationalAbandonedAttempt(t *testing.T) {
 	})
 }
 
-// counted counts what is written.
+// countedWriter counts the headers that are written.
 type countedWriter struct {
 	http.ResponseWriter
 	heads int
@@ -119,7 +119,7 @@ func (w *countedWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Nor when the handler has panicked.
+// A 103 after a panic of the handler is not sent.
 func TestInformationalAfterPanic(t *testing.T) {
 	var late context.Context
 	h := Handler(serviceFunc(func(ctx context.Context, _ *http.Request) (*http.Response, error) {

@@ -55,8 +55,7 @@ func served(t *testing.T, h http.Handler, opts ...httplayer.ServerOption) (addr 
 	return l.Addr().String()
 }
 
-// exchanged sends text on a connection of its own, and returns what was
-// answered until the server closed it.
+// exchanged sends text on a new connection, and returns the responses until the server closes it.
 func exchanged(t *testing.T, h http.Handler, text string, opts ...httplayer.ServerOption) (answers []string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", served(t, h, opts...))
@@ -94,8 +93,7 @@ var shortIdle = httplayer.WithMinBodyRate(time.Second, 0)
 
 const last = "GET /next HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n"
 
-// What is left of a body is never taken for a request, and a whole response
-// always arrives.
+// The rest of an unread body is never parsed as a request, and the whole response arrives.
 func TestHandlerUnreadBodyRest(t *testing.T) {
 	t.Parallel()
 	post := func(version, fields, body string) string {
@@ -147,7 +145,7 @@ func TestMiddlewareUnreadBodyRest(t *testing.T) {
 	require.Equal(t, []string{"/first"}, exchanged(t, h, text))
 }
 
-// torn is a response body that breaks off.
+// torn is a response body that ends with an error.
 type torn struct{ io.Reader }
 
 func (torn) Close() error { return nil }
@@ -160,8 +158,7 @@ func (b torn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A response that breaks off is aborted at once, also where the client does
-// not go on with its body before it knows.
+// A response whose body fails is aborted at once, even if the client pauses its request body.
 func TestHandlerResponseAbortedDuringRequest(t *testing.T) {
 	t.Parallel()
 	for _, reads := range []bool{false, true} {

@@ -27,8 +27,8 @@ func answeringBy(rsp func(r *http.Request) *http.Response) layer.Layer[*http.Req
 	}
 }
 
-// What the options say of errors holds for an answer of layers that cannot be
-// sent, or breaks off, too.
+// The options for error responses also apply to a response of a layer that is invalid or whose body
+// fails.
 func TestMiddlewareHidesLayerErrors(t *testing.T) {
 	layers := answeringBy(func(r *http.Request) *http.Response {
 		rsp := Editor{}.NewResponse(r, layer.DirectResponse{Status: http.StatusOK})
@@ -68,7 +68,7 @@ func TestMiddlewareHidesLayerErrors(t *testing.T) {
 	}
 }
 
-// readFails is a body that breaks off.
+// readFails is a body that ends with an error.
 type readFails struct{ err error }
 
 func (b readFails) Read([]byte) (int, error) { return 0, b.err }

@@ -130,7 +130,7 @@ func grpcResponse(body io.ReadCloser) *http.Response {
 	}
 }
 
-// say gives pieces after a time, or the end if there are none.
+// writeLine makes the pieces readable after the given time. Without pieces the body ends.
 func (s *slowBody) writeLine(after time.Duration, pieces ...string) {
 	go func() {
 		time.Sleep(after)
@@ -218,7 +218,7 @@ func TestPeekedBodyCloseDuringRead(t *testing.T) {
 	})
 }
 
-// What breaks off, breaks off where it did.
+// A body that ends with an error has the same bytes and the same error.
 func TestPeekBrokenBody(t *testing.T) {
 	for name, fail := range map[string]func(*slowBody){
 		"an error": func(b *slowBody) {

@@ -15,7 +15,7 @@ import (
 func TestEndpointRequestBodyLength(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if _, err := io.Copy(io.Discard, r.Body); err == nil {
-			<-r.Context().Done() // an answer could be faster than what is wrong with the request
+			<-r.Context().Done() // a response could arrive before the error of the request
 		}
 	}))
 	for name, opts := range map[string][]EndpointOption{"HTTP/1.1": nil, "HTTP/2": {WithHTTP2()}} {

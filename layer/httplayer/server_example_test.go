@@ -13,8 +13,7 @@ import (
 )
 
 // A server that ends in good order: one ctx closes the listener and begins the
-// drain, and Serve returns when the last connection is over, or broken off after
-// the grace.
+// drain. Serve returns when the last connection has ended, or after the drain timeout.
 func ExampleServer() {
 	hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprintf(w, "hello by %s to %v", r.Proto, httplayer.ConnFromContext(r.Context()).LocalAddr() != nil)

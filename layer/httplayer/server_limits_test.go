@@ -340,8 +340,7 @@ func (c *framerClient) headOf(stream uint32) bool {
 	}
 }
 
-// Streams that were taken back after an answer began are none of that, nor are
-// some without.
+// A reset after the start of the response does not count. A few resets before it are allowed.
 func TestServerAllowsCancellation(t *testing.T) {
 	s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/length" {

@@ -43,7 +43,7 @@ func servingBy(t testing.TB, h http.Handler, opts ...ServerOption) *front {
 	return servingOn(t, l, h, 0, opts...)
 }
 
-// servingOn cuts what is left when the test ends, or grace after the drain.
+// servingOn serves h on l. It closes connections when the test ends, or grace after the drain.
 func servingOn(t testing.TB, l net.Listener, h http.Handler, grace time.Duration, opts ...ServerOption) *front {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -371,7 +371,7 @@ func TestServerWithoutTimeouts(t *testing.T) {
 	require.NoError(t, (<-done).err)
 }
 
-// pipes accepts pipes: what is written to one has been read by the other side.
+// pipes accepts pipes. A Write to a pipe returns after the other side has read the bytes.
 type pipes chan net.Conn
 
 func (l pipes) Accept() (net.Conn, error) {

@@ -14,7 +14,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// That the only address cannot be reached is answered at once.
+// A failed connection to the only address is answered at once.
 func TestSingleEndpointFailsAtOnce(t *testing.T) {
 	svc := SingleEndpoint(endpoint(t, refusedAddr(t)))
 	for range 3 { // the first tries, the others hear of it
@@ -47,8 +47,8 @@ func TestSingleEndpointReadyAfterLoss(t *testing.T) {
 	})
 }
 
-// What was on its way when the server went away was not processed: that is a
-// refusal as ever, and a queue sends it again.
+// A request that the server did not process before it closed the connection is rejected, and a queue
+// sends it again.
 func TestSingleEndpointRejectsUnprocessed(t *testing.T) {
 	addr := rawServer(t, func(n int, conn net.Conn) {
 		c := newRawH2(conn)

@@ -12,7 +12,7 @@ import (
 
 const okAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-// What arrives at the application of what is sent, by the row of tests.md.
+// The requests that the application receives, by the row of tests.md.
 func TestTransparencyA1ToA18Requests(t *testing.T) {
 	for name, tt := range map[string]struct {
 		sent, first string
@@ -85,7 +85,7 @@ func TestTransparencyA1ToA18Requests(t *testing.T) {
 	}
 }
 
-// What arrives at the client of what the application answers.
+// The responses that the client receives.
 func TestTransparencyA8ToA21Responses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		method, answer string

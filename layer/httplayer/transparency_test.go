@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The rows of tests.md A: what a client and an application say to each other
+// The rows of tests.md A: the messages between a client and an application
 // through one proxy, and through two that have HTTP/2 between them.
 
 // oneProxy is a proxy in front of up.

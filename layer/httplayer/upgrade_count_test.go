@@ -22,9 +22,9 @@ func upgradeRequest(t testing.TB) *http.Request {
 	return req
 }
 
-// However many want one, there are no more connections than there may be.
+// Upgrades do not exceed the maximum number of connections.
 func TestUpgradeMaxConns(t *testing.T) {
-	r := &roads{by: func(ctx context.Context, network, addr string) (net.Conn, error) {
+	r := &slowDialer{by: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	}}
 	addr := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -71,8 +71,8 @@ func (r *registry) set(target string, endpoints ...resolve.Endpoint) {
 	r.say(target, sd.Event{Instances: instances})
 }
 
-// interrupt lets Instancers tell an error, and what happens meanwhile only
-// after that.
+// interrupt makes Instancers send an error. They send the changes of the function meanwhile after
+// the error.
 func (r *registry) interrupt(target string, meanwhile func()) {
 	r.mu.Lock()
 	before := r.targets[target]

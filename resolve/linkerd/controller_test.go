@@ -150,7 +150,7 @@ func (c *counted) since(start time.Time) (calls []time.Duration) {
 type controller struct {
 	mu      sync.Mutex
 	targets map[string]*served
-	garble  func(*destination.Update) []*destination.Update // what tell sends instead of a message
+	garble  func(*destination.Update) []*destination.Update // replaces the message that tell sends
 }
 
 type served struct {

@@ -30,8 +30,8 @@ type play struct {
 	end      error
 }
 
-// plays is a controller that plays one script a Get, and then reports that the
-// target is no service.
+// plays is a controller that plays one script for each Get. After the last script it reports that
+// the target is not a service.
 func plays(scripts ...play) func(*destination.GetDestination, getStream) error {
 	n := 0
 	return func(_ *destination.GetDestination, to getStream) error {

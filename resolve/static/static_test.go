@@ -55,7 +55,7 @@ func TestResolve(t *testing.T) {
 	expect(resolve.Update{Kind: resolve.DoesNotExist})
 	r.Set("web", ab...)
 	r.Set("web", c...)
-	expect(resolve.Update{Kind: resolve.Replace, Endpoints: c}) // what was over before it was seen is skipped
+	expect(resolve.Update{Kind: resolve.Replace, Endpoints: c}) // an update that was replaced before it was read is skipped
 }
 
 func TestResolveUnknownTarget(t *testing.T) {

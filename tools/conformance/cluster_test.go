@@ -131,7 +131,7 @@ func (n *node) start(ctx context.Context, t *testing.T, d *appsv1.Deployment) er
 		p := pod{labels: d.Spec.Template.Labels, address: fmt.Sprintf(podAddress, n.started)}
 		env := append(os.Environ(), "POD_NAME="+name, "NAMESPACE="+d.Namespace)
 		for _, v := range d.Spec.Template.Spec.Containers[0].Env {
-			if v.ValueFrom == nil && v.Name != "TLS_SERVER_CERT" && v.Name != "TLS_SERVER_PRIVKEY" { // there are no volumes
+			if v.ValueFrom == nil && v.Name != "TLS_SERVER_CERT" && v.Name != "TLS_SERVER_PRIVKEY" { // these name files of volumes
 				env = append(env, v.Name+"="+v.Value)
 			}
 		}

@@ -103,11 +103,11 @@ func TestHandlersMatchGeneratedCode(t *testing.T) {
 	require.NoError(t, conn.Invoke(t.Context(), "/emojivoto.v1.EmojiService/ListAll", &emptypb.Empty{}, &structpb.ListValue{}))
 	require.Equal(t, []string{"/emojivoto.v1.EmojiService/ListAll"}, seen)
 
-	// Bytes are length-delimited in field 1, as the string is; they are no
-	// UTF-8.
+	// Bytes are length-delimited in field 1, as the string is. They are
+	// not valid UTF-8.
 	err := conn.Invoke(t.Context(), "/emojivoto.v1.EmojiService/FindByShortcode", wrapperspb.Bytes([]byte{0xff}), &emptypb.Empty{})
 	require.Equal(t, codes.Internal, status.Code(err))
-	require.EqualValues(t, 1, s.Requests(), "what cannot be decoded is no request")
+	require.EqualValues(t, 1, s.Requests(), "a call that cannot be decoded does not count as a request")
 }
 
 func TestSlowReplica(t *testing.T) {

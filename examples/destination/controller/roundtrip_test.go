@@ -21,7 +21,7 @@ import (
 	"github.com/gotower/gotower/profiles/linkerd"
 )
 
-// Any configuration, written as a person would, is read back as it is.
+// Any configuration that is written in the usual form is read back unchanged.
 func TestWriteParseRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawConfig(t)

@@ -143,7 +143,7 @@ func TestCertifyRejects(t *testing.T) {
 		`common name of the certificate`:                                  {codes.FailedPrecondition, web, "t", request(t, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "x"}, DNSNames: []string{web}})},
 		"must not contain addresses":                                      {codes.FailedPrecondition, web, "t", request(t, &x509.CertificateRequest{DNSNames: []string{web}, IPAddresses: []net.IP{{10, 0, 0, 1}}})},
 		`"*.cluster.local" must be DNS-like`:                              {codes.FailedPrecondition, "*.cluster.local", "t", dns("*.cluster.local")},
-		"not certified: the token does not match":                         {codes.FailedPrecondition, web, "u", forged}, // nothing is computed for a stranger
+		"not certified: the token does not match":                         {codes.FailedPrecondition, web, "u", forged}, // nothing is computed before the token is valid
 		`"web.elsewhere" does not belong to the trust domain`:             {codes.FailedPrecondition, "web.elsewhere", "t", dns("web.elsewhere")},
 		`"spiffe://elsewhere/web" does not belong to the`:                 {codes.FailedPrecondition, "spiffe://elsewhere/web", "t", uri("spiffe://elsewhere/web")},
 		`"https://cluster.local/web" does not belong to the`:              {codes.FailedPrecondition, "https://cluster.local/web", "t", uri("https://cluster.local/web")},

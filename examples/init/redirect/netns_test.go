@@ -109,7 +109,7 @@ func checkTraffic(t *testing.T, netns, outside string) {
 		// A port without a listener rejects at once. The timeout is for a slow machine.
 		return in(t, from, append(argv, "timeout", "30", "bash", "-c", "exec 3<>/dev/tcp/"+to)...).Run()
 	}
-	// There is no server at the other end of the link, so a connection that is not
+	// No server listens at the other end of the link, so a connection that is not
 	// redirected is refused.
 	assert.Error(t, connect(netns, "10.9.0.2/4567"), "a port that is ignored")
 	assert.Error(t, connect(netns, "10.9.0.2/80", "--setuid", "2102"), "the proxy itself")

@@ -56,7 +56,7 @@ func TestSecondSignal(t *testing.T) {
 			defer close(ended)
 			_ = cmd.Wait()
 		}()
-		again := time.NewTicker(10 * time.Millisecond) // the first is let go of a moment after it is heard
+		again := time.NewTicker(10 * time.Millisecond) // the handler of the first signal ends shortly after the signal
 		late := time.After(time.Minute)
 		for over := false; !over; {
 			select {

@@ -35,7 +35,7 @@ func TestIdleFloor(t *testing.T) {
 	for _, with := range []string{goroutines, netHTTP} {
 		s := startFloor(t, with)
 		const n = 5000
-		s.tide(t, n/10) // what is made once
+		s.tide(t, n/10) // allocations that occur once
 		before := s.rss(t)
 		s.tide(t, n)
 		first := s.rss(t)

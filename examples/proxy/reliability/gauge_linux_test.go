@@ -17,7 +17,7 @@ import (
 
 // gauge is the resource usage of a process, from the system and from its metrics.
 type gauge struct {
-	rss, heap       float64 // MiB; heap includes the stacks, and is what is in use
+	rss, heap       float64 // MiB; heap is the memory in use, with the stacks
 	fds, goroutines int
 }
 

@@ -63,7 +63,7 @@ func TestHPACKBomb(t *testing.T) {
 		}
 		return grown(t, before)
 	}
-	bomb() // what is made once
+	bomb() // allocations that occur once
 	before := heap()
 	var most float64
 	for range bombs {

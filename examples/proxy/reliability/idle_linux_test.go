@@ -29,7 +29,7 @@ func TestIdleConnections(t *testing.T) {
 		t.Run(kind.name, func(t *testing.T) {
 			start := func(environ ...string) (p *process, before gauge) {
 				p = startProxy(t, pl.addr, environ...)
-				kind.open(t, p.addr)() // what is made once
+				kind.open(t, p.addr)() // allocations that occur once
 				return p, p.steady(t)
 			}
 			p, before := start("GOGC=1") // almost no garbage, which the memory in use includes
@@ -104,7 +104,7 @@ func TestStalledReaders(t *testing.T) {
 		open func(t *testing.T, addr string) (end func())
 	}{{"HTTP/1.1", stalledH1}, {"HTTP/2", stalledH2}} {
 		p := startProxy(t, pl.addr)
-		idleH1(t, p.addr)() // what is made once
+		idleH1(t, p.addr)() // allocations that occur once
 		n, came := size(50, 500), up.requests.Load()
 		before := p.steady(t)
 		var ends []func()

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/net/http2" //nolint:depguard // its Framer, to attack with
 )
 
-// Rapid reset (CVE-2023-44487): streams that are opened and taken back at once.
+// Rapid reset (CVE-2023-44487): streams that are opened and reset at once.
 func TestRapidReset(t *testing.T) {
 	resetAttack(t, takenBack)
 }

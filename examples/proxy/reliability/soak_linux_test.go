@@ -40,7 +40,7 @@ func TestSoak(t *testing.T) {
 	fresh := through(t, p.addr, false)
 	fresh.Transport.(*http.Transport).DisableKeepAlives = true
 	clients := []*http.Client{h1, h2, fresh}
-	for _, c := range clients { // what is made once
+	for _, c := range clients { // allocations that occur once
 		require.NoError(t, get(t.Context(), c, "http://web.test/"))
 		c.CloseIdleConnections()
 	}

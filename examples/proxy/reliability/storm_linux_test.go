@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Row 7: many short connections, of which every other one is broken off without
-// a word, and then more requests at once than may be in flight.
+// Row 7: many short connections, of which every other one is reset before its response. After
+// that, more concurrent requests than may be in flight.
 func TestConnectionStorm(t *testing.T) {
 	whole(t)
 	const most = 500
@@ -96,8 +96,8 @@ func storm(t *testing.T, addr string, n int) {
 	require.Empty(t, failed)
 }
 
-// short is a connection with one request, which it waits for or not. It is reset
-// at the end, lest this machine runs out of ports.
+// short opens a connection and sends one request. If wait is true, it reads the response. It resets
+// the connection at the end, because closed connections would occupy all local ports.
 func short(addr string, wait bool) error {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {

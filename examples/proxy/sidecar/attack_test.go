@@ -278,7 +278,7 @@ func TestForgedNameLimit(t *testing.T) {
 	tn := newTown(t, ctl.addr, func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = fixed(app.Listener.Addr().String())
 		c.Control.ProfileSuffixes = settings.Suffixes{"svc.cluster.local"}
-		c.Control.ProfileInitial = 1 // there are no profiles
+		c.Control.ProfileInitial = 1 // the controller has no profiles
 		c.Settings.Inbound.AuthorityLabels = true
 	})
 	w := dialWire(t, tn.Inbound)

@@ -22,7 +22,7 @@ import (
 )
 
 // BenchmarkTap measures the cost of watchers for requests through a whole proxy with eight
-// clients. The cases are no watcher, ten with the filter of tapctl (100 requests per second
+// clients. The cases have no watcher, ten with the filter of tapctl (100 requests per second
 // in total), and ten that request all events. The last watcher never reads. Clients,
 // applications and watchers are in the process of the proxy, so their CPU time and garbage
 // collection count.

@@ -13,7 +13,7 @@ import (
 )
 
 // BenchmarkPages measures the cost of open pages for requests through a whole proxy with
-// eight clients. The cases are no page, and pages that are read.
+// eight clients. The cases have 0, 1 and 5 pages that are read.
 func BenchmarkPages(b *testing.B) {
 	for _, pages := range []int{0, 1, 5} {
 		b.Run(fmt.Sprint(pages), func(b *testing.B) {

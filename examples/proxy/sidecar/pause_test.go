@@ -31,7 +31,8 @@ func pausing(t testing.TB, app string, hints ...func(*destination.WeightedAddr))
 	return m.a.Addr, b.Inbound
 }
 
-// late returns when a stranger's upload, begun now, has paused for too long.
+// late starts an upload of a client without an identity, and returns when the proxy has rejected it
+// because of a pause.
 func late(t testing.TB, inbound string) {
 	t.Helper()
 	first, _, _ := dialWire(t, inbound).ask(t, "POST / HTTP/1.1\nHost: web\nContent-Length: 10\n\nhello")

@@ -791,7 +791,7 @@ func TestPolicyControllerFails(t *testing.T) {
 			ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.shop.svc.cluster.local"})
 			log := new(warnings)
 			wait := soon
-			if what == "silent" || what == "frozen" || what == "not served" { // until then there is no policy
+			if what == "silent" || what == "frozen" || what == "not served" { // the time without a policy
 				wait = 12 * time.Second
 			}
 			tn := newLoggedTown(t, log, ctl.addr, toService, withPolicies(addr), func(c *sidecar.Config) { c.Control.ProfileInitial = wait })

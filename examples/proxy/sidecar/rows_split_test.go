@@ -41,7 +41,7 @@ func TestD1ToD4Splits(t *testing.T) {
 		<-answering
 	})
 	c := tn.client(t)
-	seen := func(t asking) map[string]bool { // by whom
+	seen := func(t asking) map[string]bool { // the backends of 40 responses
 		all := map[string]bool{}
 		for range 40 {
 			status, body := get(t, c, "http://web.example/")

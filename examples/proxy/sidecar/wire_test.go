@@ -103,7 +103,7 @@ func say(w io.Writer, s string) { _, _ = io.WriteString(w, s) }
 type wire struct {
 	net.Conn
 	in  *bufio.Reader
-	raw bytes.Buffer // what was heard
+	raw bytes.Buffer // all bytes that were received
 }
 
 func dialWire(t testing.TB, addr string) *wire {

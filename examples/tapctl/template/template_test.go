@@ -112,7 +112,7 @@ func TestTemplate(t *testing.T) {
 		{"{..valueStr}", "web 7\n"},
 		{"{.*.port}", "4190\n80\n"},
 
-		// What is not one value is JSON.
+		// Objects and lists are printed as JSON.
 		{"{.source}", `{"ip":"10.0.0.1","port":4190}` + "\n" + `{"ip":"10.0.0.2","port":80}` + "\n"},
 		{"{.request.headers[1:]}", `{"name":"x-id","valueStr":"7"} {"name":"bin"}` + "\n"},
 		{"{.request.headers}", `[{"name":"host","valueStr":"web"},{"name":"x-id","valueStr":"7"},{"name":"bin"}]` + "\n"},

@@ -119,7 +119,7 @@ func TestHandshake(t *testing.T) {
 	older := serve(t, old)
 	plain := listen(t, func(c net.Conn) {
 		_, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n")
-		_, _ = io.Copy(io.Discard, c) // or what was written may be lost
+		_, _ = io.Copy(io.Discard, c) // a close with unread input could discard the response
 	})
 	mute := listen(t, func(c net.Conn) { c.Close() })
 

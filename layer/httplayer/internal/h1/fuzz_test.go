@@ -24,8 +24,8 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
-// fixedConn receives the bytes of in, at most step at once, and keeps what is
-// written.
+// fixedConn receives the bytes of in, at most step at once, and keeps the
+// written bytes.
 type fixedConn struct {
 	net.Conn
 	step int
