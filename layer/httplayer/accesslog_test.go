@@ -99,7 +99,7 @@ func TestAccessLogApache(t *testing.T) {
 		log.next(t))
 }
 
-// A tunnel's line comes at its end; a handler that panics has one, too.
+// A tunnel is logged at its end. A handler that panics is logged.
 func TestAccessLogTunnelAndPanic(t *testing.T) {
 	log := newPages()
 	h := AccessLog(log, ApacheLog, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -149,7 +149,7 @@ func TestAccessLogTraces(t *testing.T) {
 	}
 }
 
-// The text of a client adds neither a line nor a field.
+// Text from a client cannot add a line or a field.
 func FuzzAccessLog(f *testing.F) {
 	f.Add("GET", "/a\nb", "c\"d", "e\\", "\x80\xff", "[::1]:1")
 	f.Add("GET", "/\u2028\u0085", "\r\n", "\x00", "\x7f", "127.0.0.1:80 - -")

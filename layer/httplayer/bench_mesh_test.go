@@ -33,8 +33,8 @@ func BenchmarkMeshLayers(b *testing.B) {
 	}
 }
 
-// BenchmarkMeshHop is one request of HTTP/1.1 through two proxies, all parties
-// together: by HTTP/1.1 between them, and by HTTP/2.
+// BenchmarkMeshHop measures one HTTP/1.1 request through two proxies, with HTTP/1.1 and with HTTP/2
+// between them. Client, proxies and server are in one process.
 func BenchmarkMeshHop(b *testing.B) {
 	up := serve(b, http.HandlerFunc(small))
 	for name, proxy := range map[string]string{
@@ -55,7 +55,7 @@ func BenchmarkMeshHop(b *testing.B) {
 	}
 }
 
-// BenchmarkTunnel is a word through a CONNECT tunnel and its echo.
+// BenchmarkTunnel measures a short message through a CONNECT tunnel and its echo.
 func BenchmarkTunnel(b *testing.B) {
 	up, _ := tunnelled(b, established)
 	c := wireTo(b, oneProxy(b, up))

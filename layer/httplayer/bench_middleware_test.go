@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// BenchmarkMiddleware is a request to a handler that does nothing: by itself,
-// behind no layers, and behind a limit, with a time limit too.
+// BenchmarkMiddleware measures a request to a handler that does nothing: without a middleware,
+// without layers, with a limit, and with a limit and a timeout.
 func BenchmarkMiddleware(b *testing.B) {
 	bare := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	for name, h := range map[string]http.Handler{
@@ -35,8 +35,7 @@ func (silent) Write(p []byte) (int, error) { return len(p), nil }
 func (silent) WriteHeader(int)             {}
 func (silent) Flush()                      {}
 
-// BenchmarkReplay is what it costs to make a request with a body ready to be
-// sent again, and to send it once.
+// BenchmarkReplay measures the preparation of a request body for further attempts, and one attempt.
 func BenchmarkReplay(b *testing.B) {
 	r := httptest.NewRequest(http.MethodPut, "/", http.NoBody)
 	for name, body := range map[string]func(){

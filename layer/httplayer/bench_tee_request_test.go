@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What a copied request costs, beside its way.
+// BenchmarkTeeRequest measures the copy of a request without its transport.
 func BenchmarkTeeRequest(b *testing.B) {
 	head := http.Header{"Accept": {"*/*"}, "User-Agent": {"bench"}, "Cookie": {"a=b"}, "Content-Type": {"text/plain"}}
 	url := &url.URL{Scheme: "http", Host: "web", Path: "/"}

@@ -118,7 +118,7 @@ func BenchmarkHop(b *testing.B) {
 	}
 }
 
-// BenchmarkHandler is what Handler itself costs, without any network.
+// BenchmarkHandler measures Handler without a network.
 func BenchmarkHandler(b *testing.B) {
 	svc := layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody}, nil
@@ -131,7 +131,7 @@ func BenchmarkHandler(b *testing.B) {
 	}
 }
 
-// BenchmarkRejection is a call that finds no room.
+// BenchmarkRejection measures a call that is rejected at capacity.
 func BenchmarkRejection(b *testing.B) {
 	addr := h2Server(b, 0, func(int, *rawH2) {})
 	e := endpoint(b, addr, WithHTTP2())

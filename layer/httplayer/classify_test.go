@@ -104,7 +104,7 @@ func TestClassifyErrors(t *testing.T) {
 	}
 }
 
-// Over a real connection trailers-only and trailers look as they should.
+// Trailers-only responses and trailers are classified when they arrive over a connection.
 func TestClassifyReceivedResponses(t *testing.T) {
 	e := endpoint(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/grpc")

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The slow one loses, hears of it, and the winner's body is read whole long
-// after the race (hedgedhttp#7: 3 965 bytes of 512 KiB).
+// The slower attempt is canceled. The body of the faster one can be read completely long after that
+// (hedgedhttp#7: 3 965 bytes of 512 KiB).
 func TestE2EHedge(t *testing.T) {
 	whole := strings.Repeat("x", 512<<10)
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
@@ -40,7 +40,7 @@ func TestE2EHedge(t *testing.T) {
 	})
 }
 
-// Both get the whole of a body.
+// Both attempts send the whole body.
 func TestE2EHedgeBody(t *testing.T) {
 	body := strings.Repeat("hello", 1000)
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
@@ -67,7 +67,7 @@ func TestE2EHedgeBody(t *testing.T) {
 	})
 }
 
-// A POST is not sent twice because it takes long.
+// A slow POST is not hedged.
 func TestE2EHedgeExcludesPost(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		slow, b := newHost(ctx, 0), newHost(ctx, 0)

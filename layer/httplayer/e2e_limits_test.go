@@ -106,7 +106,7 @@ func TestE2EBreaker(t *testing.T) {
 	})
 }
 
-// A gRPC status in the trailers trips it too; the head was a 200.
+// A gRPC status in trailers opens the breaker, although the response has the status 200.
 func TestE2EBreakerTrailers(t *testing.T) {
 	svc := NewStack().Breaker(layer.BreakerPolicy{ConsecutiveFailures: 2, Backoff: layer.Backoff{Min: time.Hour, Max: time.Hour}}).
 		Service(endpoint(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -153,7 +153,7 @@ func isH2(opt EndpointOption) bool {
 	return newEndpointOptions("", []EndpointOption{opt}).protocol == http2
 }
 
-// A slot that is bound to a body is free when that was abandoned.
+// The slot of a response is released when its body is closed unread.
 func TestE2ELimitAbandonedBodies(t *testing.T) {
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		e := endpoint(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -53,7 +53,7 @@ func mirrored(t *testing.T, protocol EndpointOption, primary, shadow http.Handle
 		Service(endpoint(t, serve(t, primary), protocol))
 }
 
-// The copy that arrives is the request that arrived.
+// The mirror receives the same request as the primary.
 func TestE2EMirrorCopies(t *testing.T) {
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		for name, change := range map[string]func(*http.Request){

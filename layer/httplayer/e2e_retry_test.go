@@ -143,8 +143,8 @@ func TestE2ERetryLargeBody(t *testing.T) {
 	})
 }
 
-// The response comes before the request body ended, and the rest of it comes
-// by then to the other server alone (linkerd2-proxy#3216).
+// The response arrives before the end of the request body. The rest of the body is then sent only to
+// the other server (linkerd2-proxy#3216).
 func TestE2ERetryEarlyResponse(t *testing.T) {
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		answered := make(chan struct{})
@@ -225,8 +225,7 @@ func TestE2ERetryPushback(t *testing.T) {
 	})
 }
 
-// One that asks to be answered before it sends its body is sent once, and its
-// body only when it was asked for.
+// A request that expects 100 Continue is sent once, and its body only after the 100.
 func TestE2ERetryExpectContinue(t *testing.T) {
 	a := &visited{HandlerFunc: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }}
 	b := &visited{HandlerFunc: echoes}
@@ -265,7 +264,7 @@ func TestE2ERetryUpgrade(t *testing.T) {
 	assert.NoError(t, both.Close())
 }
 
-// A body that can be had again is not kept, so it may be of any length.
+// A body with GetBody is not buffered, so it may have any length.
 func TestE2ERetryGetBody(t *testing.T) {
 	large := strings.Repeat("x", 1<<20)
 	protocols(t, func(t *testing.T, protocol EndpointOption) {

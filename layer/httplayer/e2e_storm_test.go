@@ -109,7 +109,7 @@ func TestE2EBalancerFewDialsAtATime(t *testing.T) {
 }
 
 // A server that was down for 40 s gets requests within 5 s of its return, whether
-// it refused connections or swallowed them, with and without a queue.
+// it refused connections or dropped their packets, with and without a queue.
 func TestE2EBalancerServerRecovers(t *testing.T) {
 	for name, off := range map[string]error{"refused": syscall.ECONNREFUSED, "silent": errSilence} {
 		t.Run(name, func(t *testing.T) {

@@ -43,8 +43,7 @@ func TestEndpointProbeReplacesIdleConnection(t *testing.T) {
 	require.NoError(t, get(t.Context(), e, "/"))
 }
 
-// Where HTTP/1.1 could not connect once, it is HTTP/1.1 that is tried again, also
-// while there is an HTTP/2 connection that works.
+// After a failed connection for HTTP/1.1, the probe uses HTTP/1.1, even if an HTTP/2 connection works.
 func TestEndpointProbesFailedProtocol(t *testing.T) {
 	var bad atomic.Bool
 	once := errors.New("once")

@@ -111,8 +111,8 @@ func TestEndpointConnectionEndsBeforeSettings(t *testing.T) {
 	}
 }
 
-// To gRPC a load balancer without a server is an address that cannot be reached,
-// whether or not HTTP/2 was asked for.
+// A load balancer that closes each connection at once is an address that cannot be reached for gRPC,
+// with and without WithHTTP2.
 func TestEndpointGRPCConnectionEndsEarly(t *testing.T) {
 	addr := rawServer(t, func(int, net.Conn) {})
 	for name, opts := range map[string][]EndpointOption{"auto": nil, "h2": {WithHTTP2()}} {
@@ -128,7 +128,7 @@ func TestEndpointGRPCConnectionEndsEarly(t *testing.T) {
 	}
 }
 
-// What a server was found to speak is forgotten when there are signs of another.
+// The detected protocol of a server is forgotten after a sign of another server.
 func TestEndpointForgetsProtocol(t *testing.T) {
 	const no, yes = "HTTP/1.1 505 No\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 	e := endpoint(t, serveAfter(t, http.HandlerFunc(shapes), false, answering(no), answering(yes), hangUpOn), WithKeepVersion(), WithConnectTimeout(patience))
@@ -180,7 +180,7 @@ func TestEndpointReadyForOtherProtocol(t *testing.T) {
 	assert.True(t, e.lastH2.Load())
 }
 
-// By TLS it is the handshake that shows what a server speaks.
+// With TLS the handshake selects the protocol.
 func TestEndpointTLSServerWithoutH2(t *testing.T) {
 	srv := tlsServer(t, false)
 	trusting := srv.Client().Transport.(*http.Transport).TLSClientConfig
@@ -271,8 +271,8 @@ func TestEndpointTLSServerOnlyH2(t *testing.T) {
 	assert.Equal(t, "down", e.Describe().State.Get("link"))
 }
 
-// A cleartext server that speaks HTTP/1.1 alone is never sent a preface of HTTP/2,
-// unless the request is an RPC that came by HTTP/2 or is one of gRPC.
+// A cleartext server never receives a preface of HTTP/2, unless the request is an RPC that was
+// received over HTTP/2, or a gRPC request.
 func TestEndpointCleartextStartsWithHTTP1(t *testing.T) {
 	for name, tt := range map[string]struct {
 		major       int

@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// Two proxies: what goes by HTTP/1.1 at either end goes by HTTP/2 between them.
+// Two proxies use HTTP/2 between them for HTTP/1.1 requests.
 func ExampleUpgradeOrigProto() {
 	application := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprintln(w, r.Proto, r.Host, r.RequestURI, r.Header["L5d-Orig-Proto"])

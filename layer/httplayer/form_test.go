@@ -39,7 +39,7 @@ func TestTargetForm(t *testing.T) {
 	}
 }
 
-// What passes for an authority is a host and a port, and nothing else.
+// A valid authority has only a host and a port.
 func FuzzAuthorityForm(f *testing.F) {
 	for _, s := range []string{"web:443", "[::1]:80", "web", "/", "http://web/", "a:b:1", "web:0", "web:+1", "me@web:80", ":80", ""} {
 		f.Add(s)

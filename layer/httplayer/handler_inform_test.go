@@ -57,8 +57,8 @@ func TestInformationalKeepsHeader(t *testing.T) {
 	})
 }
 
-// While a server drains its answers say so, also behind a 103; HTTP/1.0 knows
-// none.
+// While a server drains, its responses have Connection: close, also after a 103. HTTP/1.0 clients
+// receive no 103.
 func TestInformationalHTTP1Clients(t *testing.T) {
 	up := endpoint(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Link", "</a>")

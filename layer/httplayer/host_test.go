@@ -75,7 +75,7 @@ func TestHandlerHostBesideAuthority(t *testing.T) {
 	}
 }
 
-// Neither a handler behind layers nor the layers see a second name.
+// A Host field beside :authority is visible neither to layers nor to the handler.
 func TestMiddlewareHostBesideAuthority(t *testing.T) {
 	saw := make(chan string, 2)
 	layers := func(next Service) Service {
@@ -115,8 +115,8 @@ func directed(h http.Handler) http.Handler {
 	})
 }
 
-// A path of HTTP/2 that is a URL would be routed by its authority, and sent with
-// the other one.
+// An HTTP/2 path that is a URL is rejected, because it would be routed by one authority and sent with
+// the other.
 func TestHTTP2PathRejectsURL(t *testing.T) {
 	called := make(chan string, 10)
 	svc := serviceFunc(func(_ context.Context, r *http.Request) (*http.Response, error) {

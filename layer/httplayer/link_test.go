@@ -107,8 +107,8 @@ func TestLinkState(t *testing.T) {
 	})
 }
 
-// Requests that were connecting when the address was found not to be reached count
-// once, however late they hear of it, and let no second attempt begin.
+// Failed connections that were in progress at the same time count once. Late failures do not start a
+// second attempt.
 func TestEndpointOneAttemptAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const stragglers = 9

@@ -95,8 +95,7 @@ func TestMiddlewareNested(t *testing.T) {
 	}
 }
 
-// CONNECT by HTTP/2 that gets no tunnel does not end the connection, which is
-// that of other requests.
+// A rejected CONNECT over HTTP/2 does not end the connection, because other requests share it.
 func TestMiddlewareHTTP2Connect(t *testing.T) {
 	near, far := net.Pipe()
 	defer near.Close()

@@ -346,7 +346,7 @@ func TestMiddlewareErrorAfterHijack(t *testing.T) {
 	assert.Equal(t, 101, (<-outcomes).Response.StatusCode)
 }
 
-// What layers answer to CONNECT in the place of a handler is sent, too.
+// A response of a layer to CONNECT, instead of the handler, is sent.
 func TestMiddlewareConnect(t *testing.T) {
 	closed := make(chan bool, 1)
 	for status, want := range map[int]int{403: 403, 407: 407, 200: http.StatusBadGateway} { // a 200 without a tunnel is invalid

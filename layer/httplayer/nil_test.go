@@ -69,7 +69,7 @@ func TestAccessLogNilArguments(t *testing.T) {
 	require.Contains(t, line.String(), `"client.id":"-"`)
 }
 
-// A nil logger is silence.
+// A nil logger disables logging.
 func TestNilLoggers(t *testing.T) {
 	refused := serviceFunc(func(context.Context, *http.Request) (*http.Response, error) { return nil, layer.ErrNoRoute })
 	rec := httptest.NewRecorder()
@@ -84,7 +84,7 @@ func TestNilLoggers(t *testing.T) {
 	require.Empty(t, rsp.Header)
 }
 
-// Without a function that names the client, the client cannot name itself.
+// Without a function for the identity, identity headers of the client are dropped.
 func TestClientIDWithoutIdentity(t *testing.T) {
 	req := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
 	req.Header.Set(clientIDField, "forged.id")
@@ -93,8 +93,7 @@ func TestClientIDWithoutIdentity(t *testing.T) {
 	require.NotContains(t, got.Header, clientIDField)
 }
 
-// No spelling by which an application may read an identity passes, in the header
-// or in trailers.
+// All spellings by which an application may read an identity are dropped from headers and trailers.
 func TestClientIDDropsForgedFields(t *testing.T) {
 	for _, name := range []string{
 		"l5d-client-id", "L5D-CLIENT-ID", "l5d_client_id", "l5d-client_id", "L5d_Client-Id", "l5d-remote-ip", "l5d_remote_ip", "l5d-server-id", "l5d_server_id",

@@ -81,7 +81,7 @@ func TestDowngradeOrigProto(t *testing.T) {
 	}
 }
 
-// In HTTP/1 the field means nothing, but may not pass either.
+// In HTTP/1 the field has no effect, and is not forwarded.
 func TestDowngradeOrigProtoIgnoresHTTP1(t *testing.T) {
 	req := httptest.NewRequest("GET", "/", nil)
 	req.Header.Set("L5d-Orig-Proto", "HTTP/1.0")
@@ -92,7 +92,7 @@ func TestDowngradeOrigProtoIgnoresHTTP1(t *testing.T) {
 	assert.NotContains(t, rsp.Header, "L5d-Orig-Proto")
 }
 
-// A stream that was refused is untouched: the request may go elsewhere.
+// A refused stream is a rejection, so the request may be sent to another endpoint.
 func TestUpgradeOrigProtoRejections(t *testing.T) {
 	refusal := &layer.Error{Layer: "endpoint", Kind: layer.ErrNotReady, Err: &peerError{&message.ResetError{Code: message.CodeRefusedStream}}}
 	svc := UpgradeOrigProto()(serviceFunc(func(context.Context, *http.Request) (*http.Response, error) { return nil, refusal }))
@@ -114,8 +114,8 @@ func TestOrigProtoHiddenFromHTTP1(t *testing.T) {
 	assert.Equal(t, "ok", body)
 }
 
-// The inbound proxy's error closes the application's connection, not the one
-// that the proxies share.
+// An error of the inbound proxy closes the connection of the application, and not the connection
+// between the proxies.
 func TestOrigProtoErrorClosesOneClient(t *testing.T) {
 	var inbounds counted
 	inbound := serve(t, Handler(DowngradeOrigProto()(endpoint(t, refusedAddr(t))), WithErrorHeaders(true)))

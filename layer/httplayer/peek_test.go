@@ -147,8 +147,7 @@ func (s *slowBody) writeLine(after time.Duration, pieces ...string) {
 	}()
 }
 
-// A stream waits for its first piece as long as it takes, and for the second a
-// millisecond.
+// A stream waits for its first piece without a limit, and for the second one millisecond.
 func TestPeekStreamDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		body, began := newSlowBody(), time.Now()

@@ -100,7 +100,7 @@ func serviceFunc(f func(context.Context, *http.Request) (*http.Response, error))
 	return layer.Func[*http.Request, *http.Response](f)
 }
 
-// What these send may not arrive; the other end will notice.
+// These functions ignore errors of Write, because the other side detects missing bytes.
 
 func say(w io.Writer, s string) { _, _ = io.WriteString(w, s) }
 

@@ -141,7 +141,7 @@ func TestReplayerDrain(t *testing.T) {
 	}
 }
 
-// A body that stays silent does not hold the retry up.
+// A response body without data does not delay the retry.
 func TestReplayerDrainSilentBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()
@@ -153,7 +153,7 @@ func TestReplayerDrainSilentBody(t *testing.T) {
 	})
 }
 
-// The connection of a response that was given up is used again.
+// The connection of a discarded response is reused.
 func TestReplayerDrainKeepsConnection(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)

@@ -32,7 +32,7 @@ func TestEndpointBrokenRequestBody(t *testing.T) {
 	}
 }
 
-// What a server does to a body that it did not want is the endpoint's.
+// A server that closes the connection during the request body is a failure of the endpoint.
 func TestEndpointServerClosesInRequestBody(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// A Server keeps the contract, with connections that say one request.
+// A Server keeps the contract, with connections of one request.
 func TestServerConforms(t *testing.T) {
 	var network layertest.Network
 	client := func(int) net.Conn {

@@ -88,7 +88,7 @@ func TestServerSlowHeaders(t *testing.T) {
 	<-done
 }
 
-// What may be the beginning of HTTP/2 has no more time than anything else.
+// The header timeout applies to an incomplete HTTP/2 preface.
 func TestServerIncompletePreface(t *testing.T) {
 	for _, said := range []string{"P", "PRI * HTTP/2.", "GET / HTTP/1.1\r\nHost: a\r\n"} {
 		t.Run(said, func(t *testing.T) {
@@ -197,8 +197,7 @@ func (c *framerClient) openLarge(stream uint32, fields []string) {
 	}
 }
 
-// CONTINUATION frames without end are read for some time, kept nowhere, and then
-// the connection ends.
+// Endless CONTINUATION frames are read up to a limit and discarded. Then the connection ends.
 func TestServerContinuationFlood(t *testing.T) {
 	t.Parallel()
 	conn, done := callOn(t, t.Context(), NewServer(http.HandlerFunc(shapes)))
@@ -218,9 +217,8 @@ func TestServerContinuationFlood(t *testing.T) {
 	assert.Less(t, got.Sent, int64(4<<20))
 }
 
-// A client that opens streams and takes them back has few of them handled, and
-// fewer sent upstream (CVE-2023-44487), also where it has the server do the taking
-// back (CVE-2025-8671).
+// Of a client that opens and resets streams, the server handles few streams and sends fewer upstream
+// (CVE-2023-44487). The same holds if the client causes the server to reset them (CVE-2025-8671).
 func TestServerRapidReset(t *testing.T) {
 	t.Parallel()
 	for name, takeBack := range map[string]func(c *framerClient, stream uint32) error{
@@ -393,7 +391,7 @@ func TestServerStalledReaders(t *testing.T) {
 	}
 }
 
-// A body that stands still, or trickles, is answered with 408, through a proxy.
+// A paused or slow body is answered with 408, through a proxy.
 func TestServerSlowBodies(t *testing.T) {
 	t.Parallel()
 	up := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
@@ -437,7 +435,7 @@ func TestServerSlowBodies(t *testing.T) {
 	}
 }
 
-// A handler sees why.
+// The handler receives the error with the reason.
 func TestServerSlowBodyStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told := make(chan error, 1)

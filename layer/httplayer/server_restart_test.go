@@ -129,8 +129,7 @@ func byGRPC(t *testing.T, addr string) (unary, stream func() error) {
 	return unary, stream
 }
 
-// TestServerRestarts replaces a proxy under load by its successor, and again: no
-// request fails.
+// TestServerRestarts replaces a proxy under load by its successor several times. No request fails.
 func TestServerRestarts(t *testing.T) {
 	t.Parallel()
 	const restarts, each = 5, 300

@@ -29,8 +29,7 @@ func piped(ctx context.Context, s *Server) (client net.Conn, done <-chan error) 
 	return client, over
 }
 
-// A drain does not wait for clients that say nothing for longer than for those
-// that are idle.
+// A drain waits for connections without a first byte no longer than for idle connections.
 func TestServerDrainSilentClients(t *testing.T) {
 	for name, tt := range map[string]struct {
 		opts []ServerOption
@@ -62,7 +61,7 @@ func TestServerDrainSilentClients(t *testing.T) {
 	}
 }
 
-// A client that has begun has the time that it has without a drain, whenever it began.
+// A drain does not shorten the header timeout of a request that has begun.
 func TestServerDrainWaitsForStartedRequest(t *testing.T) {
 	for name, early := range map[string]bool{"before the drain": true, "after it": false} {
 		for _, first := range []string{"P", "G", "PRI * HTTP/2."} {

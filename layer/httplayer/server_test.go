@@ -114,7 +114,7 @@ func TestServerBothProtocols(t *testing.T) {
 
 type callKey struct{}
 
-// A request knows the connection that it came by, through TLS and all.
+// ConnFromContext returns the connection of a request, also below TLS.
 func TestServerConnFromContext(t *testing.T) {
 	web := httptest.NewUnstartedServer(nil)
 	web.StartTLS() // for its certificate
@@ -191,8 +191,8 @@ func TestServerRejectsCanceledContext(t *testing.T) {
 	require.NoError(t, NewServer(http.NotFoundHandler()).Ready(ctx))
 }
 
-// When the ctx of Call ends, everything does: a handler that reads, one that
-// waits, one that writes, and one that has hijacked.
+// The end of the ctx of Call ends all handlers: those that read, wait, write or have hijacked the
+// connection.
 func TestServerContextEnds(t *testing.T) {
 	enough := errors.New("the grace is over")
 	for name, do := range map[string]http.HandlerFunc{

@@ -125,8 +125,7 @@ func TestServerSlowReaderWithUnreadBody(t *testing.T) {
 	})
 }
 
-// A body that net/http reads by itself while the handler runs, and that comes in
-// time, costs neither the rest of the answer nor the connection.
+// An unread body that arrives in time affects neither the response nor the connection.
 func TestServerReadsUnreadBodyInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -172,8 +172,7 @@ func TestTeeBodyTransparency(t *testing.T) {
 	})
 }
 
-// A message of a stream goes through when it is there, in both directions, and
-// trailers come behind it.
+// Each message of a stream is forwarded when it arrives, in both directions. Trailers follow.
 func TestTeeBodyStream(t *testing.T) {
 	for _, h2 := range []bool{false, true} {
 		t.Run(map[bool]string{false: "HTTP/1", true: "HTTP/2"}[h2], func(t *testing.T) {

@@ -127,8 +127,7 @@ func TestTransparencyA27WithoutAuthority(t *testing.T) {
 	assert.Equal(t, "bar", header.Load())
 }
 
-// The reset comes before a response: an HTTP/1 client gets a 502 and keeps
-// nothing of it.
+// After a reset before the response, an HTTP/1 client gets a 502 and the end of its connection.
 func TestTransparencyA29ResetOfUpgraded(t *testing.T) {
 	inbound := h2Server(t, 100, func(_ int, c *rawH2) {
 		for stream := c.request(); stream != 0; stream = c.request() {
@@ -145,7 +144,7 @@ func TestTransparencyA29ResetOfUpgraded(t *testing.T) {
 	}
 }
 
-// A client that goes away takes its request along, through both proxies.
+// The request of a client that disconnects is canceled through both proxies.
 func TestTransparencyCancellation(t *testing.T) {
 	oneAndTwo(t, func(t *testing.T, through func(testing.TB, string, ...EndpointOption) string) {
 		began, over := make(chan struct{}), make(chan struct{})

@@ -175,7 +175,7 @@ func TestConnectFails(t *testing.T) {
 	}
 }
 
-// A tunnel is a request that is in flight until it is over.
+// A tunnel is a request in flight until it ends.
 func TestDrainWaitsForTunnels(t *testing.T) {
 	for name, tt := range map[string]struct{ head, answer string }{
 		"connect": {connectHead, established}, "upgrade": {upgradeHead, switching},
@@ -200,7 +200,7 @@ func TestDrainWaitsForTunnels(t *testing.T) {
 	}
 }
 
-// The end of a request's context is the end of its tunnel, both ways.
+// The end of the context of a request closes both sides of its tunnel.
 func TestTunnelContextEnds(t *testing.T) {
 	up, _ := tunnelled(t, established)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -82,8 +82,7 @@ func TestAccessorDestinationAddr(t *testing.T) {
 	}
 }
 
-// A handler that asks for another service before it answers, by the context of
-// its own request, and one that is over.
+// Observers of another request, of another context, and after the response are not called.
 func TestAccessorOnResponseStart(t *testing.T) {
 	var a Accessor
 	heard := 0

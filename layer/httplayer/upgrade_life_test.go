@@ -70,8 +70,7 @@ func dialUpgrade(t *testing.T, ctx context.Context, h *host, addr string) (net.C
 	}{in, conn}
 }
 
-// Through a whole proxy an upgraded connection lives for as long as both its
-// ends do, unless a Timeout is over.
+// Through a whole proxy an upgraded connection ends when one side ends, or with a Timeout.
 func TestUpgradeLifetime(t *testing.T) {
 	const long = time.Hour // more than all time limits that are set by default
 	for name, stack := range map[string]layer.Stack[*http.Request, *http.Response]{

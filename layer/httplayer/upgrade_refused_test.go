@@ -106,7 +106,7 @@ func TestUpgradeUntaken101Closed(t *testing.T) {
 	}
 }
 
-// An upgrade to what has no name is the client's fault.
+// An upgrade to an unprintable protocol is an error of the client.
 func TestUpgradeUnprintable(t *testing.T) {
 	answers := Middleware(func(Service) Service {
 		return serviceFunc(func(_ context.Context, r *http.Request) (*http.Response, error) {
