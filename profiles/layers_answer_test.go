@@ -46,7 +46,7 @@ func TestRedirectSameLocation(t *testing.T) {
 	assert.EqualValues(t, 1, bs.calls()[target])
 }
 
-// Of a request that never reaches a target nothing below is asked.
+// A redirected request reaches no layer below the redirect.
 func TestRedirectOrder(t *testing.T) {
 	route := profiles.Route{
 		Redirect: &profiles.Redirect{Host: "b"}, Faults: []profiles.Fault{abort(1, 503)}, Rate: profiles.Rate{PerSecond: 1e-9},

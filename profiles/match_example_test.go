@@ -10,7 +10,7 @@ import (
 )
 
 // The first route with a condition that holds is the route of the request. A request for an
-// explanation hears why those before it were not.
+// explanation lists why the routes before it do not match.
 func ExampleMatch() {
 	var source profiles.Static
 	source.Set("books:80", &profiles.Profile{Routes: []profiles.Route{

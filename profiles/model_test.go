@@ -12,8 +12,8 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// TestRouterModel lets profiles, requests and changes of readiness come in any
-// order, and compares the Router with a model of a few lines.
+// TestRouterModel runs profiles, requests and changes of readiness in random order, and compares the
+// Router with a small model.
 func TestRouterModel(t *testing.T) {
 	authorities := []string{"a:80", "b:80", "c:80"}
 	paths := []string{"/", "/a", "/b"}

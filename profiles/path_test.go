@@ -35,7 +35,7 @@ func TestPath(t *testing.T) {
 		{`/a\$`, []string{"/a$", "/a$b"}, []string{"/a", "x/a$"}},
 		{`/a\\$`, []string{`/a\`}, []string{`/a\b`}},
 		{`\Q/a$`, []string{"/a$", "/a$b"}, []string{"/a"}},
-		// So is a caret: this one begins in the middle of nothing.
+		// A caret in a group is at the start of the path.
 		{"(^/a)", []string{"/a"}, []string{"/b"}},
 
 		{"^*/a", []string{"/a", "x/a"}, []string{"/ab"}},

@@ -115,7 +115,7 @@ func TestClassesFirstDecides(t *testing.T) {
 		if _, ok := trailer["grpc-status"]; !ok {
 			return
 		}
-		// All of it in the header: a response of nothing but trailers.
+		// A trailers-only response has the status in its header.
 		only := classes.head(grpc, status, trailer)
 		if only.open || only.undecided != nil || len(classes) > 0 && only.class != v.end(trailer) {
 			t.Fatalf("%v in the header, %v in the trailers", only.class, v.end(trailer))

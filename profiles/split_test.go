@@ -110,8 +110,7 @@ func TestSplitPollsOneOfReadyTargets(t *testing.T) {
 	assert.EqualValues(t, 100, polled)
 }
 
-// With no target ready the draw is over all of them, and the one drawn
-// decides: here, by waiting.
+// If no target is ready, the split draws from all targets. The request then waits for the drawn one.
 func TestSplitWithoutReadyTargets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := make(map[string]int)
@@ -209,7 +208,7 @@ func TestSplitWithClosedTargets(t *testing.T) {
 		require.NotErrorIs(t, err, layer.ErrClosed)
 	}
 	b.closed.Store(true)
-	require.Eventually(t, func() bool { // the Router hears that no more profiles will come
+	require.Eventually(t, func() bool { // until the Router has received the end of the profiles
 		_, err := r.Call(t.Context(), request{})
 		return errors.Is(err, layer.ErrClosed)
 	}, time.Minute, time.Millisecond)
@@ -251,7 +250,7 @@ func TestSplitOneTargetClosed(t *testing.T) {
 	a, b := bs.get(t, "a:80"), bs.get(t, "b:80")
 	a.closed.Store(true)
 	b.closed.Store(true)
-	require.Eventually(t, func() bool { // the Router hears that no more profiles will come
+	require.Eventually(t, func() bool { // until the Router has received the end of the profiles
 		_, err := r.Call(t.Context(), request{})
 		return errors.Is(err, layer.ErrClosed)
 	}, time.Minute, time.Millisecond)

@@ -107,8 +107,8 @@ func versionOf(authority string) string {
 	return v
 }
 
-// An unchanged route keeps its stack, and what the stack knows; a changed one
-// gets a new one. Where in the list it stands does not matter.
+// An unchanged route keeps its stack with its state, also at another position in the list. A changed
+// route gets a new stack.
 func TestSwapUnchangedRoutes(t *testing.T) {
 	var bs backends
 	src := newScript()

@@ -119,8 +119,8 @@ func TestLogOutage(t *testing.T) {
 	}, log.lines())
 }
 
-// Streams that end cleanly and brought nothing are an outage as well, unless we
-// ended them.
+// Streams that end without an error and without an update are an outage too, unless the Router ended
+// them.
 func TestLogEmptyStreams(t *testing.T) {
 	log := newLog()
 	src := newScript()

@@ -62,8 +62,8 @@ func wireAuthority(exact, prefix string) *wireMatch {
 	return wireHTTP(&pb.ObserveRequest_Match_Http{Match: &pb.ObserveRequest_Match_Http_Authority{Authority: wireText(exact, prefix)}})
 }
 
-// wireSees reports whether a watcher with m sees a request. It sees one that
-// comes after in any case, so that nothing has to be waited for.
+// wireSees reports whether a watcher with m sees a request. It sends another request, which the
+// watcher always sees, instead of waiting for the absence of an event.
 func wireSees(ctx context.Context, t *testing.T, p *process, svc service, m *wireMatch, c *call) bool {
 	t.Helper()
 	const last = "/wire/last"

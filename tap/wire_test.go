@@ -14,9 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The wire_*_test.go files go through spec/tap.md, a row at a time, with a
-// client that knows nothing but linkerd's proto: it makes its requests and
-// reads its events by hand. The name of each subtest is that of the row.
+// The wire_*_test.go files test the rows of spec/tap.md with a client that uses only linkerd's
+// protobuf messages. The name of each subtest is that of the row.
 
 type (
 	wireMatch  = pb.ObserveRequest_Match

@@ -216,7 +216,7 @@ func TestControlDNSOutage(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Some of several addresses are dead: refused, and silent.
+// One of several addresses refuses connections, and another one does not respond.
 func TestControlDeadAddresses(t *testing.T) {
 	t.Parallel()
 	l, silent := listenAlike(t, "127.0.0.81", "127.0.0.82")

@@ -33,7 +33,7 @@ func echo() net.Listener {
 	return l
 }
 
-// ask sends a word to addr and returns the response.
+// ask sends a message to addr and returns the response.
 func ask(addr, word string) string {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {

@@ -53,7 +53,7 @@ func (p *place) dial(t *testing.T) net.Conn {
 	return conn
 }
 
-// say sends a word and expects it back.
+// say sends a message and expects it back.
 func say(conn net.Conn) error {
 	if _, err := io.WriteString(conn, "hello"); err != nil {
 		return err

@@ -16,8 +16,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// tenth garbles every tenth answer: it is lost, comes twice, or comes after an
-// older one to the same question.
+// tenth changes every tenth response. The response is lost, sent twice, or sent after an older
+// response to the same question.
 func tenth(how string) func(string, dnsmessage.Question) *reply {
 	n := 0
 	var last []byte // packed, because the sender keeps a copy

@@ -19,7 +19,7 @@ import (
 	"github.com/gotower/gotower/resolve/dns"
 )
 
-// noServer is a DNS server that nothing is served at.
+// noServer is an address without a DNS server.
 func noServer() dns.Option { return dns.WithServers(netip.MustParseAddrPort("127.0.0.1:1")) }
 
 func client(ctx context.Context, r *dns.Resolver, target string) *http.Client {

@@ -326,7 +326,7 @@ func (c *controller) interrupt(name string, meanwhile func()) {
 		}
 		f.signal()
 	}
-	clear(t.feeds) // they hear of nothing that comes after
+	clear(t.feeds) // they receive no later updates
 	c.mu.Unlock()
 	meanwhile()
 	c.mu.Lock()

@@ -16,7 +16,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// ends is what a consumer hears of the ends of streams, and when.
+// ends has the errors that a consumer receives at the ends of streams, and their times.
 type ends struct {
 	at   []time.Duration
 	errs []error

@@ -88,7 +88,7 @@ func TestEndpointChurn(t *testing.T) {
 	assert.LessOrEqual(t, after.goroutines, goroutines)
 }
 
-// without are the addresses of those that have not gone, and are not i.
+// without returns the addresses of the endpoints that are listed, without i.
 func without(all []*upstream, gone []atomic.Int64, i int) (list []string) {
 	for j, u := range all {
 		if j != i && gone[j].Load() == 0 {

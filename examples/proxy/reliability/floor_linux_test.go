@@ -42,7 +42,7 @@ func TestIdleFloor(t *testing.T) {
 		s.tide(t, n)
 		t.Logf("%d connections to %s: RSS %.1f MiB before, %.1f after (%+.1f), and %.1f after as many again",
 			n, with, before, first, first-before, s.rss(t))
-		// Should Go keep less one day, the criterion of row 6 can be met.
+		// If a later version of Go keeps less, the criterion of row 6 can be met.
 		assert.Greater(t, first-before, 2.4, "more than a tenth of what the proxy takes by itself")
 	}
 }
@@ -93,7 +93,7 @@ func (f *floor) tide(t *testing.T, n int) {
 	}
 }
 
-// rss is in MiB, after all have gone and their memory was given back.
+// rss returns the RSS in MiB after all connections are closed and free memory is returned.
 func (f *floor) rss(t *testing.T) float64 {
 	t.Helper()
 	_, err := fmt.Fprintln(f.give, "give back")

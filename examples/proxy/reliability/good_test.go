@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// good is honest traffic beside an attack: a request every pace, over HTTP/1.1
+// good is regular traffic during an attack: a request every pace, over HTTP/1.1
 // and HTTP/2 in turn.
 type good struct {
 	stop chan struct{}

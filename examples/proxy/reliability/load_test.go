@@ -142,7 +142,7 @@ func (l *load) String() string {
 }
 
 // through returns a client that connects to addr for all requests, by HTTP/1.1 or HTTP/2.
-// It retries only as net/http does by itself.
+// It has only the retries of net/http.
 func through(t testing.TB, addr string, h2 bool) *http.Client {
 	t.Helper()
 	tr := &http.Transport{

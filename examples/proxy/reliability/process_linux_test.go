@@ -32,7 +32,7 @@ type process struct {
 	cmd     *exec.Cmd
 	journal *journal
 	asked   time.Time     // to end
-	ended   chan struct{} // closed when it is over; what follows is valid then
+	ended   chan struct{} // closed when the process has ended; the following fields are valid after that
 	exit    int
 	took    time.Duration // since it was asked
 }

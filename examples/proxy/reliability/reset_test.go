@@ -9,7 +9,7 @@ import (
 	"golang.org/x/net/http2" //nolint:depguard // its Framer, to attack with
 )
 
-// Rapid reset (CVE-2023-44487): streams that are opened and reset at once.
+// Rapid reset (CVE-2023-44487): the client opens streams and resets them at once.
 func TestRapidReset(t *testing.T) {
 	resetAttack(t, takenBack)
 }
@@ -31,7 +31,7 @@ func TestMadeYouReset(t *testing.T) {
 	})
 }
 
-// resetAttack has honest traffic beside it.
+// resetAttack runs an attack during regular traffic.
 func resetAttack(t *testing.T, open func(c *raw, stream uint32) error) {
 	tn := newTown(t)
 	before, streams := heap(), size(20_000, 200_000)
@@ -69,7 +69,7 @@ func cutOff(t testing.TB, addr string, streams int, open func(c *raw, stream uin
 			}
 		}
 		sent += n
-		if n > 2*maxStreams { // what one connection may take back, and more
+		if n > 2*maxStreams { // more streams than one connection may reset
 			<-c.over
 			longest = max(longest, time.Since(start))
 		}

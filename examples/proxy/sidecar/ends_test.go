@@ -50,7 +50,7 @@ func TestShutdownBeforeRun(t *testing.T) {
 	}
 }
 
-// A ctx that is done lets a proxy go that never served.
+// A proxy whose ctx has ended before it serves returns at once.
 func TestRunWithoutGrace(t *testing.T) {
 	c := sidecar.Config{Settings: settingsFor(t, "127.0.0.1:1")}
 	anyPort := netip.MustParseAddrPort(ownHost)

@@ -122,7 +122,7 @@ func TestC1C3C4Retries(t *testing.T) {
 	}
 }
 
-// Without a budget, and with one that makes no sense, nothing is sent again.
+// Without a valid budget, requests are not retried.
 func TestC5RetryWithoutBudget(t *testing.T) {
 	for name, budget := range map[string]*destination.RetryBudget{
 		"none":           nil,

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// heard is a request as an application received it.
+// heard is a request that an application received.
 type heard struct {
 	conn   int // which connection it came by
 	first  string
