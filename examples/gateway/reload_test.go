@@ -85,7 +85,9 @@ func TestReloadKeepsLastValid(t *testing.T) {
 	p.replace(t, strings.Replace(text, "one", "two", 1))
 	until(t, func() bool { return p.get(t, "GET", "/").body == "two" })
 	until(t, func() bool { return strings.Count(p.log.String(), "configuration loaded") == 1 })
-	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGHUP))
+	self, err := os.FindProcess(os.Getpid())
+	require.NoError(t, err)
+	require.NoError(t, self.Signal(syscall.SIGHUP))
 	until(t, func() bool { return strings.Count(p.log.String(), "configuration loaded") == 2 })
 }
 

@@ -28,6 +28,12 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
+// waits is how long a test waits for an event.
+const waits = 30 * time.Second
+
+// program is the variable with which the test binary runs main.
+const program = "GOTOWER_TEST_TAPCTL"
+
 // Tests wait more than they work, so more of them run at once than there are processors.
 func TestMain(m *testing.M) {
 	if os.Getenv(program) != "" {

@@ -1,4 +1,4 @@
-//go:build unix && (race || !linux || (!amd64 && !arm64))
+//go:build unix && !portable && (race || !linux || (!amd64 && !arm64))
 
 package rawio
 

@@ -1,4 +1,4 @@
-//go:build unix
+//go:build unix && !portable
 
 // Package rawio reads and writes TCP connections by raw system calls, which do not notify the Go
 // scheduler. The calls of package net wake the monitor thread of the runtime if the process was

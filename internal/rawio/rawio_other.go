@@ -1,4 +1,4 @@
-//go:build !unix
+//go:build !unix || portable
 
 // Package rawio exists for Unix. On other systems it changes nothing.
 package rawio

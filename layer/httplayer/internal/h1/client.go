@@ -36,9 +36,9 @@ type ClientConn struct {
 	sender *sender
 }
 
-// NewClientConn returns a client connection on conn. It starts no goroutine. The function released
-// is called once for each RoundTrip, when its exchange ends. This may happen before RoundTrip
-// returns. If its argument reusable is false, the ClientConn closes the connection.
+// NewClientConn returns a client connection on conn. The function released is called once for each
+// RoundTrip, when its exchange ends. This may happen before RoundTrip returns. If its argument
+// reusable is false, the ClientConn closes the connection.
 func NewClientConn(conn net.Conn, released func(c *ClientConn, reusable bool)) *ClientConn {
 	c := &ClientConn{released: released}
 	c.conn, c.failed = conn, c.readError
@@ -61,7 +61,21 @@ var (
 // Rest records that the connection becomes idle before its first request. The first request then
 // also finds out that the server has closed the connection. Rest has no effect with TLS, because
 // unread bytes may belong to the handshake.
-func (c *ClientConn) Rest() { c.used = c.sock.canExchange() }
+func (c *ClientConn) Rest() {
+	c.used = c.sock.canExchange() || !c.sock.exists()
+	c.rest()
+}
+
+// rest starts to watch the idle connection, if there is no access to its socket.
+func (c *ClientConn) rest() {
+	if c.used && c.idle == nil && !c.sock.exists() {
+		c.idle = startIdleRead(c.conn)
+	}
+}
+
+// readable reports whether bytes, the end of the stream or an error have arrived on the idle
+// connection.
+func (c *ClientConn) readable() bool { return c.idle.ended() || c.sock.readable() }
 
 // Close closes the connection and ends the exchange in progress with an error.
 func (c *ClientConn) Close() error {
@@ -89,6 +103,9 @@ func (c *ClientConn) ContextDone(cause error) {
 // progress.
 func (c *ClientConn) release(reusable bool) {
 	if c.busy.CompareAndSwap(true, false) {
+		if reusable {
+			c.rest()
+		}
 		c.released(c, reusable)
 	}
 }
@@ -115,7 +132,7 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	length := lengthOfRequest(req)
 	peeks := length == 0 && c.sock.canExchange() // exchange finds a stale connection
-	if c.cause.Load() != nil || c.used && !peeks && c.sock.readable() {
+	if c.cause.Load() != nil || c.used && !peeks && c.readable() {
 		_ = c.failRoundTrip(errStale)
 		return nil, fmt.Errorf("%w: %w", message.ErrNotSent, errStale)
 	}

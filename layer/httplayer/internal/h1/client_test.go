@@ -231,9 +231,17 @@ func TestClientStale(t *testing.T) {
 		closed <- struct{}{}
 		io.Copy(io.Discard, conn)
 	}))
-	for i := range 4 {
-		extra = ""
-		if i < 2 {
+	dial, hidden := p.dial, false
+	p.dial = func(ctx context.Context) (net.Conn, error) {
+		conn, err := dial(ctx)
+		if hidden {
+			conn = struct{ net.Conn }{conn} // without access to its socket
+		}
+		return conn, err
+	}
+	for i := range 8 {
+		hidden, extra = i >= 4, ""
+		if i%4 < 2 {
 			extra = "HTTP/1.1 408 Timeout\r\n\r\n"
 		}
 		_, err := get(t, t.Context(), p)
@@ -255,7 +263,7 @@ func TestClientStale(t *testing.T) {
 		assert.False(t, body.closed())
 	}
 	_, released, idle := p.counts()
-	assert.Equal(t, []int{8, 0}, []int{released, idle})
+	assert.Equal(t, []int{16, 0}, []int{released, idle})
 }
 
 // The headers of a request do not fit into the buffer of the socket.

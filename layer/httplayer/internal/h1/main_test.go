@@ -261,4 +261,4 @@ func echo(w http.ResponseWriter, r *http.Request) {
 
 // Stale reports whether RoundTrip would reject the next request, because either side has
 // closed the connection or the server has sent bytes.
-func (c *ClientConn) Stale() bool { return c.cause.Load() != nil || c.sock.readable() }
+func (c *ClientConn) Stale() bool { return c.cause.Load() != nil || c.readable() }

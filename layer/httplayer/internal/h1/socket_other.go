@@ -1,14 +1,15 @@
-//go:build !unix
+//go:build !unix || portable
 
 package h1
 
 import "net"
 
-// socket has no access to the received bytes of a connection on this system. Therefore a connection
-// that the server has closed is noticed only when the next request on it fails.
+// socket has no access to the received bytes of a connection on this system. An idleRead replaces
+// it.
 type socket struct{}
 
 func (*socket) init(net.Conn)     {}
+func (*socket) exists() bool      { return false }
 func (*socket) readable() bool    { return false }
 func (*socket) canExchange() bool { return false }
 

@@ -1,4 +1,4 @@
-//go:build unix
+//go:build unix && !portable
 
 package h1
 
@@ -75,6 +75,9 @@ func (s *socket) peek(fd uintptr) {
 	_, err := rawio.Peek(fd, s.b[:])
 	s.quiet = err == syscall.EAGAIN //nolint:errorlint // an error number
 }
+
+// exists reports whether there is a file descriptor.
+func (s *socket) exists() bool { return s.raw != nil }
 
 // readable reports whether bytes, the end of the stream or an error have arrived on the
 // socket. It returns false without a socket.

@@ -48,7 +48,8 @@ type source struct {
 	buf  *buffer
 	r, w int // buf.b[r:w] is unread
 
-	err error // error of an exchange, which the next read returns
+	err  error     // error of an exchange, which the next read returns
+	idle *idleRead // Read in progress, whose result the next read returns; may be nil
 }
 
 func (s *source) buffered() int { return s.w - s.r }
@@ -96,10 +97,14 @@ func (s *source) fill(limit int) (int, error) {
 // it reads once from the connection. It returns either bytes or an error, not both.
 func (s *source) read(p []byte) (int, error) {
 	n, err := 0, s.err
-	if err == nil {
+	switch {
+	case err != nil:
+	case s.idle != nil:
+		n, err = s.idle.result(p)
+	default:
 		n, err = s.conn.Read(p)
 	}
-	s.err = nil
+	s.err, s.idle = nil, nil
 	switch {
 	case n > 0:
 		return n, nil // the error comes again

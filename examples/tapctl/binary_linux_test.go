@@ -17,12 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// waits is how long a test waits for an event.
-const waits = 30 * time.Second
-
-// program is the variable with which the test binary runs main.
-const program = "GOTOWER_TEST_TAPCTL"
-
 // tapctl runs the program as a user does.
 func tapctl(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)

@@ -1,0 +1,41 @@
+package h1
+
+import "net"
+
+// idleRead is a Read of an idle connection to a server, on its own goroutine. It replaces looking
+// at the socket if there is no access to it. If the server sends bytes or closes the connection,
+// the Read ends. Otherwise its result is the first byte of the next response.
+type idleRead struct {
+	done chan struct{}
+	b    [1]byte
+	n    int
+	err  error
+}
+
+func startIdleRead(conn net.Conn) *idleRead {
+	r := &idleRead{done: make(chan struct{})}
+	go func() {
+		defer close(r.done)
+		r.n, r.err = conn.Read(r.b[:])
+	}()
+	return r
+}
+
+// ended reports whether the Read has ended. It returns false if r is nil.
+func (r *idleRead) ended() bool {
+	if r == nil {
+		return false
+	}
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// result waits for the end of the Read, and returns its result.
+func (r *idleRead) result(p []byte) (int, error) {
+	<-r.done
+	return copy(p, r.b[:r.n]), r.err
+}
