@@ -4,6 +4,8 @@ package rawio_test
 
 import (
 	"os"
+	"runtime"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -26,4 +28,41 @@ func TestBlockingSocket(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	_, err = s.Write(make([]byte, 64<<20))
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+}
+
+// The runtime schedules other goroutines while one makes raw calls without a pause, on one processor:
+// a busy goroutine is preempted, a timer fires, and the garbage collector completes.
+func TestScheduling(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	a, b := pair(t)
+	var calls atomic.Int64
+	var stop atomic.Bool
+	done := make(chan struct{}, 2)
+	go func() { // raw calls
+		defer func() { done <- struct{}{} }()
+		from, to, p := rawio.New(a), rawio.New(b), make([]byte, 1)
+		for !stop.Load() {
+			_, err := from.Write(p)
+			assert.NoError(t, err)
+			_, err = to.Read(p)
+			assert.NoError(t, err)
+			calls.Add(1)
+		}
+	}()
+	go func() { // a loop without calls
+		defer func() { done <- struct{}{} }()
+		for !stop.Load() {
+		}
+	}()
+	for range 5 {
+		before := calls.Load()
+		<-time.After(time.Millisecond)
+		runtime.GC()
+		for calls.Load() == before {
+			runtime.Gosched()
+		}
+	}
+	stop.Store(true)
+	<-done
+	<-done
 }
