@@ -2,6 +2,7 @@ package httplayer
 
 import (
 	"flag"
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 func TestMain(m *testing.M) {
 	conformance.Shorten()
+	debug.SetGCPercent(800) // the heap is small
 	// Most parallel tests wait for a time limit, so more of them than CPUs may run.
 	flag.Parse()
 	if err := flag.Set("test.parallel", "16"); err != nil {
