@@ -51,7 +51,8 @@ func TestScheduling(t *testing.T) {
 	}()
 	go func() { // a loop without calls
 		defer func() { done <- struct{}{} }()
-		for !stop.Load() {
+		for spins := 0; !stop.Load(); {
+			spins++
 		}
 	}()
 	for range 5 {
