@@ -26,7 +26,8 @@ import (
 // svc receives the authority, path, query and headers of the client unchanged.
 // X-Forwarded-For and Via are not added, and those of the client are kept; see [Forwarded].
 // CONNECT is answered with 501, unless [WithConnect] is set. A malformed target or upgrade
-// is answered with 400. A 101 response without a requested upgrade becomes 502.
+// is answered with 400. A 101 response without a requested upgrade becomes 502. A WebSocket
+// over HTTP/2 is an HTTP/1.1 upgrade for svc; see [Server].
 //
 // The response to an error of svc has the status of [StatusFromError] and the body of
 // [Problem]; see [WithErrorHandler]. It does not have the text of the error, because that
@@ -139,7 +140,7 @@ func setConnection(r *http.Request, rsp *http.Response) {
 }
 
 func (h *handler) respond(r *http.Request, resets bool) (*http.Response, error) {
-	if r.Method == http.MethodConnect && !h.tunnels {
+	if r.Method == http.MethodConnect && (!h.tunnels || len(r.Header[":protocol"]) > 0) {
 		return h.reject(r, http.StatusNotImplemented), nil
 	}
 	if err := misdirected(r); err != nil {

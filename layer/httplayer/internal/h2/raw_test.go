@@ -177,7 +177,11 @@ func TestServerRequestHeaders(t *testing.T) {
 		}},
 		"connect with path": {fields: []string{":method: CONNECT", ":authority: h:80", ":path: /"}, reset: true},
 		"extended connect": {fields: []string{":method: CONNECT", ":authority: h", ":path: /x", ":scheme: http", ":protocol: websocket"}, host: "h", uri: "/x", check: func(t *testing.T, req *http.Request) {
-			assert.Equal(t, []string{"websocket"}, req.Header[":protocol"])
+			assert.Equal(t, http.MethodGet, req.Method)
+			assert.Equal(t, []string{"websocket"}, req.Header["Upgrade"])
+		}},
+		"other protocol": {fields: []string{":method: CONNECT", ":authority: h", ":path: /x", ":scheme: http", ":protocol: other"}, host: "h", uri: "/x", check: func(t *testing.T, req *http.Request) {
+			assert.Equal(t, []string{"other"}, req.Header[":protocol"])
 		}},
 		"protocol of GET": {fields: with(get, ":protocol: websocket"), reset: true},
 	} {
@@ -189,8 +193,12 @@ func TestServerRequestHeaders(t *testing.T) {
 				assert.Empty(t, reqs)
 				return
 			}
+			want := "204"
+			if name == "extended connect" {
+				want = "502" // the client would take a 2xx as a WebSocket
+			}
 			f := next[*http2.MetaHeadersFrame](p)
-			assert.Equal(t, "204", f.PseudoValue("status"))
+			assert.Equal(t, want, f.PseudoValue("status"))
 			req := <-reqs
 			assert.Equal(t, tt.host, req.Host)
 			assert.Equal(t, tt.uri, req.RequestURI)
@@ -614,7 +622,7 @@ func TestTunnel(t *testing.T) {
 		peers <- peer.(*net.TCPConn)
 		return &http.Response{StatusCode: 200, Body: to}, nil
 	}}).addr
-	for name, more := range map[string][]string{"connect": nil, "extended": {":path: /", ":scheme: http", ":protocol: websocket"}} {
+	for name, more := range map[string][]string{"connect": nil, "extended": {":path: /", ":scheme: http", ":protocol: other"}} {
 		t.Run(name, func(t *testing.T) {
 			p := rawClient(t, addr)
 			fields := with([]string{":method: CONNECT", ":authority: target.test:80"}, more...)
@@ -686,6 +694,6 @@ func TestServerSettings(t *testing.T) {
 	f := next[*http2.SettingsFrame](p)
 	_, ok := f.Value(http2.SettingMaxConcurrentStreams)
 	assert.True(t, ok)
-	_, ok = f.Value(http2.SettingEnableConnectProtocol)
-	assert.False(t, ok, "a client uses HTTP/1.1 for WebSocket")
+	extended, _ := f.Value(http2.SettingEnableConnectProtocol)
+	assert.Equal(t, uint32(1), extended)
 }

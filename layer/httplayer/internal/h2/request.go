@@ -133,8 +133,8 @@ func (c *ServerConn) request(s *serverStream, fields []field, end bool) string {
 }
 
 // finishRequest completes the request after its header fields were stored. It uses the argument
-// host as the Host if :authority is missing, joins the Cookie fields to one, stores :protocol as a
-// header, and sets the body. If end is true, the request has no body.
+// host as the Host if :authority is missing, joins the Cookie fields to one, converts a WebSocket to an
+// upgrade, and sets the body. If end is true, the request has no body.
 func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string, end bool) {
 	r := &s.req
 	if host != "" && h.authority == "" {
@@ -147,11 +147,15 @@ func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string,
 	if r.Method == http.MethodConnect && h.protocol == "" {
 		r.RequestURI = h.authority
 	}
-	if h.protocol != "" {
+	switch h.protocol {
+	case "":
+	case "websocket":
+		s.upgrade()
+	default:
 		r.Header[":protocol"] = []string{h.protocol}
 	}
 	s.body.st = &s.stream
-	if end {
+	if end || s.socket != nil {
 		r.Body, r.ContentLength = http.NoBody, 0
 		return
 	}
