@@ -38,6 +38,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	debug.SetGCPercent(800) // the heap is small
+	setInteropLogger()
 	goleak.VerifyTestMain(m)
 }
 
