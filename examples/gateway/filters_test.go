@@ -4,9 +4,6 @@ import (
 	"bufio"
 	"compress/gzip"
 	"context"
-	"crypto/sha1"
-	"crypto/tls"
-	"encoding/base64"
 	"fmt"
 	"io"
 	"net"
@@ -19,7 +16,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/net/http2" //nolint:depguard // a client of extended CONNECT
+	"golang.org/x/net/http2" //nolint:depguard // its Framer is the raw client
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -190,51 +187,25 @@ func TestWebSocket(t *testing.T) {
 	})
 }
 
-// A browser with an HTTP/2 connection opens a WebSocket by an extended CONNECT.
-func TestWebSocketOverHTTP2(t *testing.T) {
+// The gateway does not announce extended CONNECT, so a browser opens a WebSocket over HTTP/1.1.
+func TestWebSocketNotAnnounced(t *testing.T) {
 	both(t, func(t *testing.T, head string) {
 		t.Helper()
-		echo := serverAt(t, func(w http.ResponseWriter, r *http.Request) {
-			assert.Equal(t, "websocket", r.Header.Get("Upgrade"))
-			conn, buffer, err := http.NewResponseController(w).Hijack()
-			if !assert.NoError(t, err) {
-				return
-			}
-			defer conn.Close()
-			sum := sha1.Sum([]byte(r.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
-			_, _ = fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
-				"Sec-WebSocket-Accept: %s\r\n\r\n", base64.StdEncoding.EncodeToString(sum[:]))
-			_, _ = io.Copy(conn, buffer)
-		})
-		p := start(t, head+"services:\n"+service("a", echo)+"routes: [{name: all, backendRefs: [{name: a}], timeouts: {request: 1s}}]\n")
-		tr := &http2.Transport{AllowHTTP: true, DialTLSContext: func(ctx context.Context, _, _ string, _ *tls.Config) (net.Conn, error) { //nolint:staticcheck // http.Transport has no extended CONNECT
-			return new(net.Dialer).DialContext(ctx, "tcp", p.addresses["http"])
-		}}
-		c := &http.Client{Transport: tr}
-		defer c.CloseIdleConnections()
-		body, in := io.Pipe()
-		defer in.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		r, err := http.NewRequestWithContext(ctx, http.MethodConnect, "http://a/", body)
+		p := start(t, head+"services:\n"+service("a", backend(t, "a"))+"routes: [{name: all, backendRefs: [{name: a}]}]\n")
+		conn, err := net.Dial("tcp", p.addresses["http"])
 		require.NoError(t, err)
-		r.Header[":protocol"] = []string{"websocket"}
-		rsp, err := c.Do(r)
+		defer conn.Close()
+		require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+		_, err = io.WriteString(conn, http2.ClientPreface)
 		require.NoError(t, err)
-		defer rsp.Body.Close()
-		require.Equal(t, http.StatusOK, rsp.StatusCode)
-		out := bufio.NewReader(rsp.Body)
-		for _, message := range []string{"one\n", "two\n"} {
-			_, err = io.WriteString(in, message)
-			require.NoError(t, err)
-			got, err := out.ReadString('\n')
-			require.NoError(t, err)
-			require.Equal(t, message, got)
-		}
-		in.Close() // END_STREAM passes in both directions
-		rest, err := io.ReadAll(out)
+		framer := http2.NewFramer(conn, conn)
+		require.NoError(t, framer.WriteSettings())
+		frame, err := framer.ReadFrame()
 		require.NoError(t, err)
-		require.Empty(t, rest)
+		settings, ok := frame.(*http2.SettingsFrame)
+		require.True(t, ok)
+		extended, _ := settings.Value(http2.SettingEnableConnectProtocol)
+		require.Zero(t, extended)
 	})
 }
 

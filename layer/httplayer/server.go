@@ -32,10 +32,10 @@ import (
 // violates RFC 9112 or RFC 9113 does not reach the handler; see "Strictness" in the package
 // documentation.
 //
-// WebSocket over HTTP/2 (RFC 8441): the extended CONNECT reaches the handler as a GET with the
-// headers of an HTTP/1.1 upgrade and a new Sec-WebSocket-Key. An [Endpoint] sends it over HTTP/1.1.
-// A 101 response becomes 200. A wrong Sec-WebSocket-Accept, and any 2xx, becomes 502. A handler may
-// hijack such a stream. A [Handler] answers any other protocol of extended CONNECT with 501.
+// WebSocket over HTTP/2 (RFC 8441) needs a [Handler] without a wrapper. Its svc receives a GET with
+// the headers of an HTTP/1.1 upgrade, which an [Endpoint] sends over HTTP/1.1. A wrong
+// Sec-WebSocket-Accept, and any 2xx, becomes 502. Other protocols of extended CONNECT become 501.
+// With any other handler, the Server does not announce extended CONNECT, and clients use HTTP/1.1.
 //
 // Limits: each is a [ServerOption]. The defaults are 100 streams per HTTP/2 connection,
 // headers of 32 KiB within 5 s, and 100 stream resets per second. A request body may pause

@@ -6,13 +6,9 @@ import (
 	"crypto/sha1"
 	"crypto/tls"
 	"encoding/base64"
-	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -77,22 +73,6 @@ func webSocketServer(t *testing.T) (addr string, ended <-chan error) {
 var webSocketPaths = map[string]func(t testing.TB, up string) (addr string){
 	"proxy":   func(t testing.TB, up string) string { t.Helper(); return oneProxy(t, up) },
 	"proxies": func(t testing.TB, up string) string { t.Helper(); return twoProxies(t, up) },
-	"handler": func(t testing.TB, up string) string {
-		t.Helper()
-		h := Middleware(nil)(AccessLog(io.Discard, JSONLog, nil)(Handler(endpoint(t, up))))
-		return serverOf(t, h)
-	},
-	"mux": func(t testing.TB, up string) string {
-		t.Helper()
-		mux := http.NewServeMux()
-		discarded := slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
-		proxy := &httputil.ReverseProxy{ErrorLog: discarded, Transport: client(t, false).Transport, Rewrite: func(r *httputil.ProxyRequest) {
-			r.SetURL(&url.URL{Scheme: "http", Host: up})
-			r.Out.Host = r.In.Host
-		}}
-		mux.Handle("/", proxy)
-		return serverOf(t, mux)
-	},
 }
 
 // serverOf serves h by a Server.
@@ -106,10 +86,19 @@ func serverOf(t testing.TB, h http.Handler) (addr string) {
 // webSocketTo opens a WebSocket over HTTP/2. What the test writes to the pipe is sent.
 func webSocketTo(t *testing.T, addr, path string) (rsp *http.Response, in *io.PipeWriter) {
 	t.Helper()
+	c, r, in := webSocketRequest(t, addr, path)
+	rsp, err := c.Do(r)
+	require.NoError(t, err)
+	t.Cleanup(func() { rsp.Body.Close() })
+	return rsp, in
+}
+
+func webSocketRequest(t *testing.T, addr, path string) (c *http.Client, r *http.Request, in *io.PipeWriter) {
+	t.Helper()
 	tr := &xhttp2.Transport{AllowHTTP: true, DialTLSContext: func(ctx context.Context, _, _ string, _ *tls.Config) (net.Conn, error) { //nolint:staticcheck // http.Transport has no extended CONNECT
 		return new(net.Dialer).DialContext(ctx, "tcp", addr)
 	}}
-	c := &http.Client{Transport: tr}
+	c = &http.Client{Transport: tr}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	body, in := io.Pipe()
 	t.Cleanup(func() {
@@ -121,10 +110,7 @@ func webSocketTo(t *testing.T, addr, path string) (rsp *http.Response, in *io.Pi
 	require.NoError(t, err)
 	r.Header[":protocol"] = []string{"websocket"}
 	r.Header.Set("Sec-WebSocket-Protocol", "chat")
-	rsp, err = c.Do(r)
-	require.NoError(t, err)
-	t.Cleanup(func() { rsp.Body.Close() })
-	return rsp, in
+	return c, r, in
 }
 
 func TestWebSocketOverHTTP2(t *testing.T) {
@@ -156,7 +142,7 @@ func TestWebSocketOverHTTP2(t *testing.T) {
 			rsp, in = webSocketTo(t, addr, "/echo")
 			go say(in, "abort")
 			_, err = io.ReadAll(rsp.Body)
-			if name == "proxy" || name == "handler" { // HTTP/1.1 proxies close the connection without an error
+			if name == "proxy" { // HTTP/1.1 proxies close the connection without an error
 				var reset xhttp2.StreamError
 				require.ErrorAs(t, err, &reset)
 			}
@@ -178,29 +164,16 @@ func withoutDate(h http.Header) http.Header {
 	return h
 }
 
-// A handler may also send 101 before it hijacks the connection.
-func TestWebSocketHijack(t *testing.T) {
-	addr := serverOf(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Upgrade", "websocket")
-		w.Header().Set("Connection", "Upgrade")
-		w.Header().Set("Sec-WebSocket-Accept", acceptOf(r))
-		w.WriteHeader(http.StatusSwitchingProtocols)
-		conn, buffer, err := http.NewResponseController(w).Hijack()
-		if !assert.NoError(t, err) {
-			return
-		}
-		go func() { // after the handler has returned
-			defer conn.Close()
-			line, err := buffer.ReadString('\n')
-			assert.NoError(t, err)
-			_, _ = fmt.Fprint(conn, line)
-			assert.NoError(t, conn.(halfCloser).CloseWrite())
-		}()
-	}))
-	rsp, in := webSocketTo(t, addr, "/")
-	require.Equal(t, http.StatusOK, rsp.StatusCode)
-	go say(in, "hello\n")
-	assert.Equal(t, "hello\n", read(t, rsp))
+// A handler with a wrapper serves no WebSocket over HTTP/2, and the client learns it.
+func TestWebSocketNotAnnounced(t *testing.T) {
+	up, _ := webSocketServer(t)
+	addr := serverOf(t, AccessLog(io.Discard, JSONLog, nil)(Handler(endpoint(t, up))))
+	c, r, _ := webSocketRequest(t, addr, "/echo")
+	rsp, err := c.Do(r)
+	if err == nil {
+		rsp.Body.Close()
+	}
+	require.ErrorContains(t, err, "extended connect not supported by peer")
 }
 
 func TestExtendedConnectOtherProtocol(t *testing.T) {

@@ -18,10 +18,8 @@ func (c *ServerConn) serve(s *serverStream) {
 	defer s.release()
 	if s.tooLarge {
 		_ = s.start(http.StatusRequestHeaderFieldsTooLarge, nil, -1, true, nil)
-	} else if hijacked, err := message.Serve(c.cfg, s, &s.req); err != nil {
+	} else if _, err := message.Serve(c.cfg, s, &s.req); err != nil {
 		s.abort(err)
-	} else if hijacked {
-		s.socket.wait()
 	}
 }
 
@@ -53,20 +51,14 @@ func (s *serverStream) release() {
 // trailers, and closes its body. A 2xx response to CONNECT with a writable body starts a
 // tunnel, which ends before Respond returns. So does a 101 response to a WebSocket.
 func (s *serverStream) Respond(rsp *http.Response) error {
-	if s.socket != nil {
-		own := *rsp
-		rsp = &own
-		rsp.StatusCode, rsp.Header = s.socket.translate(rsp.StatusCode, rsp.Header)
-		if rsp.StatusCode == http.StatusBadGateway && rsp.Header == nil {
-			_ = rsp.Body.Close()
-			rsp.Body, rsp.Trailer, rsp.ContentLength = http.NoBody, nil, 0
-		}
+	if s.accept != "" {
+		rsp = s.upgraded(rsp)
 	}
 	if rsp.StatusCode < 200 || rsp.StatusCode > 999 {
 		_ = rsp.Body.Close()
 		return &message.ResetError{Code: message.CodeInternal, Reason: "invalid status " + strconv.Itoa(rsp.StatusCode)}
 	}
-	if (s.req.Method == http.MethodConnect || s.socket != nil) && rsp.StatusCode < 300 {
+	if (s.req.Method == http.MethodConnect || s.accept != "") && rsp.StatusCode < 300 {
 		if upstream, ok := rsp.Body.(io.ReadWriteCloser); ok {
 			if err := s.start(rsp.StatusCode, rsp.Header, -1, false, nil); err != nil {
 				_ = upstream.Close()
@@ -183,11 +175,6 @@ func (s *serverStream) sendContinue() {
 
 // WriteHeader is part of [message.Stream]. It queues the status and the headers.
 func (s *serverStream) WriteHeader(status int, header http.Header, length int64, end bool) error {
-	if s.socket != nil {
-		status, header = s.socket.translate(status, header)
-		s.socket.begun = status == http.StatusOK
-		end = end && !s.socket.begun
-	}
 	header = validPart(header)
 	s.c.mu.Lock()
 	defer s.c.unlock()
@@ -226,14 +213,10 @@ func (s *serverStream) Flush() error {
 	return s.failure()
 }
 
-// Hijack is part of [message.Stream]. It returns the stream of a WebSocket. For any other request
-// it returns http.ErrNotSupported, because other streams share the connection.
-func (s *serverStream) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	w := s.socket
-	if w == nil {
-		return nil, nil, http.ErrNotSupported
-	}
-	return w, bufio.NewReadWriter(bufio.NewReader(w), bufio.NewWriter(w)), nil
+// Hijack is part of [message.Stream]. It always returns http.ErrNotSupported, because other
+// streams share the connection.
+func (*serverStream) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return nil, nil, http.ErrNotSupported
 }
 
 func (s *serverStream) readExpired() { s.failBody(os.ErrDeadlineExceeded) }

@@ -690,10 +690,10 @@ func TestServerIdleMemory(t *testing.T) {
 }
 
 func TestServerSettings(t *testing.T) {
-	p := rawClient(t, serve(t, message.ServerConfig{Handler: handler()}).addr)
-	f := next[*http2.SettingsFrame](p)
-	_, ok := f.Value(http2.SettingMaxConcurrentStreams)
-	assert.True(t, ok)
-	extended, _ := f.Value(http2.SettingEnableConnectProtocol)
-	assert.Equal(t, uint32(1), extended)
+	exchange := func(*http.Request) (*http.Response, error) { return &http.Response{StatusCode: 204}, nil }
+	for want, cfg := range []message.ServerConfig{{Handler: handler()}, {Exchange: exchange}} {
+		p := rawClient(t, serve(t, cfg).addr)
+		extended, _ := next[*http2.SettingsFrame](p).Value(http2.SettingEnableConnectProtocol)
+		assert.Equal(t, uint32(want), extended)
+	}
 }

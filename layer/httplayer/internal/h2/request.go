@@ -147,15 +147,15 @@ func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string,
 	if r.Method == http.MethodConnect && h.protocol == "" {
 		r.RequestURI = h.authority
 	}
-	switch h.protocol {
-	case "":
-	case "websocket":
+	switch {
+	case h.protocol == "":
+	case h.protocol == "websocket" && c.cfg.Exchange != nil:
 		s.upgrade()
 	default:
 		r.Header[":protocol"] = []string{h.protocol}
 	}
 	s.body.st = &s.stream
-	if end || s.socket != nil {
+	if end || s.accept != "" {
 		r.Body, r.ContentLength = http.NoBody, 0
 		return
 	}

@@ -53,7 +53,11 @@ func NewServerConn(ctx context.Context, nc net.Conn, cfg *message.ServerConfig) 
 	c := &ServerConn{cfg: cfg, life: ctx, ctx: reqctx.Detach(ctx), remote: nc.RemoteAddr().String()}
 	c.init(nc, newLimits(cfg.MaxStreams, cfg.MaxFrameSize, cfg.MaxHeaderBytes, cfg.StreamWindow, cfg.ConnWindow))
 	c.server, c.resets.limit = c, cfg.MaxStreamResets
-	c.hello(setting{settingMaxConcurrentStreams, uint32(c.maxStreams)}, setting{settingEnableConnectProtocol, 1})
+	extended := uint32(0)
+	if cfg.Exchange != nil { // a Handler cannot hijack the stream of a WebSocket
+		extended = 1
+	}
+	c.hello(setting{settingMaxConcurrentStreams, uint32(c.maxStreams)}, setting{settingEnableConnectProtocol, extended})
 	return c
 }
 
@@ -125,7 +129,7 @@ type serverStream struct {
 	tooLarge bool // the header list is larger than the limit
 	slab     [8]string
 	waits    sweep.Wait
-	socket   *webSocket // nil unless the request is a WebSocket
+	accept   string // expected Sec-WebSocket-Accept; "" unless the request is a WebSocket
 
 	// The next two fields are guarded by the mu of the connection.
 

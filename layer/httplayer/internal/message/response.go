@@ -335,8 +335,8 @@ func (w *ResponseWriter) FlushError() error {
 	return w.err
 }
 
-// Hijack returns the connection, which the caller must close. In HTTP/2 it
-// succeeds only for a WebSocket. It is part of [http.Hijacker].
+// Hijack returns the connection, which the caller must close. It fails in HTTP/2. It is part
+// of [http.Hijacker].
 func (w *ResponseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if w.hijacked {
 		return nil, nil, http.ErrHijacked

@@ -33,7 +33,7 @@ type Stream interface {
 	// Flush sends the buffered headers and bytes of the body.
 	Flush() error
 
-	// Hijack passes the connection to the caller. HTTP/2 supports it only for a WebSocket.
+	// Hijack passes the connection to the caller. Only HTTP/1.1 supports it.
 	Hijack() (net.Conn, *bufio.ReadWriter, error)
 
 	// SetReadDeadline sets the deadline for reading the request body. SetWriteDeadline sets
