@@ -24,8 +24,8 @@ const (
 	LeastRequest
 )
 
-// String returns "ewma" or "pending".
-func (c Cost) String() string { return [...]string{"ewma", "pending"}[min(c, LeastRequest)] }
+// String returns "ewma" or "least_request".
+func (c Cost) String() string { return [...]string{"ewma", "least_request"}[min(c, LeastRequest)] }
 
 // group has the input of a picker: the ready endpoints of a balancer, the aperture, the median
 // latency, and the parameters of the policy.

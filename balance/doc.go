@@ -13,8 +13,8 @@
 //	                          than others ejected ┘
 //
 // The cost of an endpoint is its expected latency times the number of requests that it would have
-// in flight, divided by its weight. A weight that is proportional to the speed of an endpoint
-// counts the speed twice, because the latency depends on the speed too. The expected latency is a
+// in flight, divided by its weight. A weight is the capacity of an endpoint, such as its number of
+// workers, and not its speed. The latency already has the speed. The expected latency is a
 // moving average of logarithms. It ages towards the median of all endpoints, so that a slow
 // endpoint is tried again. A pick does not change an expected latency. An endpoint without samples
 // has the median as its expected latency. Such an endpoint gets one request, then two, four and

@@ -43,5 +43,5 @@ func Example_explain() {
 	// balance    target=web:80 pick=cheapest of up to 24 in an aperture cost=ewma chosen=10.0.0.1:80
 	//   endpoint   addr=10.0.0.1:80 result=chosen cost=33.564ms latency=30ms in_flight=0
 	//   endpoint   addr=10.0.0.2:80 result=higher cost cost=39.621ms latency=30ms in_flight=0
-	//   endpoint   addr=10.0.0.3:80 result=higher cost cost=33.564ms latency=30ms in_flight=0 other_zone=true
+	//   endpoint   addr=10.0.0.3:80 result=other zone, below spillover cost=33.564ms latency=30ms in_flight=0 other_zone=true
 }

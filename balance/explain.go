@@ -54,7 +54,7 @@ func (b *Balancer[Req, Rsp]) explain(to *layer.Explanation, q query, chosen *nod
 	d.State = addIf(q.hasAffinity, d.State, "affinity", fmt.Sprintf("%016x", q.affinity))
 	b.mu.Lock()
 	for _, x := range q.examined.endpoints {
-		d.Children = append(d.Children, b.explainExamined(x, q, chosen != nil && x.endpoint == &chosen.endpoint))
+		d.Children = append(d.Children, b.explainExamined(x, q, chosen))
 	}
 	d.Children = append(d.Children, b.explainUnready()...)
 	b.mu.Unlock()
@@ -62,11 +62,11 @@ func (b *Balancer[Req, Rsp]) explain(to *layer.Explanation, q query, chosen *nod
 }
 
 // explainExamined returns the description of one endpoint that a pick examined. The
-// argument chosen reports whether the pick chose it. The caller must hold mu.
-func (b *Balancer[Req, Rsp]) explainExamined(x examinedEndpoint, q query, chosen bool) layer.Node {
+// argument chosen is the one that the pick chose, or nil. The caller must hold mu.
+func (b *Balancer[Req, Rsp]) explainExamined(x examinedEndpoint, q query, chosen *node[Req, Rsp]) layer.Node {
 	result := "higher cost"
 	switch {
-	case chosen:
+	case chosen != nil && x.endpoint == &chosen.endpoint:
 		result = "chosen"
 	case x.reading.atLimit:
 		result = "probing, at its limit of requests"
@@ -74,6 +74,8 @@ func (b *Balancer[Req, Rsp]) explainExamined(x examinedEndpoint, q query, chosen
 		result = "previous attempt"
 	case x.status.fails():
 		result = "consecutive failures"
+	case chosen != nil && x.far && !chosen.far:
+		result = "other zone, below spillover"
 	}
 	state := layer.State{
 		{Key: "addr", Value: x.id.Addr}, {Key: "result", Value: result}, {Key: "cost", Value: b.showCost(x.reading.cost)},

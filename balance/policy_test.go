@@ -44,7 +44,7 @@ func TestPolicyStrings(t *testing.T) {
 		assert.Equal(t, want, p.String())
 	}
 	for want, c := range map[string]balance.Cost{
-		"ewma": balance.EWMA, "pending": balance.LeastRequest,
+		"ewma": balance.EWMA, "least_request": balance.LeastRequest,
 	} {
 		assert.Equal(t, want, c.String())
 	}
@@ -82,7 +82,7 @@ func TestWeightsAndZonesChange(t *testing.T) {
 
 func TestPickers(t *testing.T) {
 	for name, p := range map[string]balance.Policy{
-		"round robin": {Picker: balance.RoundRobin()}, "random": {Picker: balance.Random()}, "pending": {Cost: balance.LeastRequest},
+		"round robin": {Picker: balance.RoundRobin()}, "random": {Picker: balance.Random()}, "least request": {Cost: balance.LeastRequest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

@@ -67,9 +67,6 @@ func (o *outcome) bestOf(k kind) result {
 // claims returns all claims of a scenario.
 func (o *outcome) claims() []claim {
 	all := o.sc.claims
-	if o.sc.apart {
-		return all
-	}
 	against := func(what string, best result, slack float64) {
 		all = append(slices.Clip(all),
 			claim{"p99 against " + what, fmt.Sprintf("%.1f ms", best.P99), func(r *result) (float64, bool) {

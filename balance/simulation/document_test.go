@@ -30,8 +30,8 @@ In every scenario:
 - p99 is within 10 %% and the good share within %.2f points of the best peer that uses reports of the backends.
 
 %.1f ms are added to each bound of p99. The best peer may differ between the two figures. Where an endpoint has to be tried
-(cold join, rolling restart), the requests that this costs are deducted. Zones with much load are not compared, because ours trades
-latency for less traffic between zones. Some scenarios have further claims.
+(cold join, rolling restart), the requests that this costs are deducted. Some scenarios have further claims. In zones over their
+capacity, ours trades latency for less traffic between zones.
 `
 
 // fidelity compares the rules with the code of two peers, in another simulation with nine seeds. It

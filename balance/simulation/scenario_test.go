@@ -36,8 +36,6 @@ type scenario struct { //nolint:recvcheck // with returns a changed copy
 	extra  func(s *simulation) []figure
 	claims []claim
 
-	// apart is set if the aim is not latency, so that the peers are not compared.
-	apart bool
 	// price is the share of good responses, in points, that a balancer may lose because it tries
 	// an endpoint. A peer that never tries it loses none.
 	price float64

@@ -95,7 +95,6 @@ func zones() []scenario {
 	}
 	quiet, busy, over := zoned(5, 2*ms), zoned(85, 2*ms), zoned(140, 2*ms)
 	quiet.claims = []claim{badBelow(2)}
-	busy.apart, over.apart = true, true
 	busy.claims = []claim{p99AtMost(30), goodAtLeast(99.9), badBelow(30)}
 	over.claims = []claim{p99AtMost(30), goodAtLeast(99.9)}
 
