@@ -103,7 +103,7 @@ func (m messages[T]) mismatch(got T, i int) string {
 	if m.equal(got, want) {
 		return ""
 	}
-	return firstPart([]T{got, want, m.factory(i), m.factory(i + 1)}, func(v []reflect.Value) bool {
+	return m.firstPart([]T{got, want, m.factory(i), m.factory(i + 1)}, func(v []reflect.Value) bool {
 		isNil := func(v reflect.Value) bool {
 			return (v.Kind() == reflect.Map || v.Kind() == reflect.Slice) && v.IsNil()
 		}
@@ -119,38 +119,24 @@ func (m messages[T]) changed(got T, i int) string {
 	if m.equal(got, want) {
 		return ""
 	}
-	return firstPart([]T{got, want, m.factory(i)}, func(v []reflect.Value) bool {
+	return m.firstPart([]T{got, want, m.factory(i)}, func(v []reflect.Value) bool {
 		return !equal(v[0], v[1]) && equal(v[1], v[2])
 	})
 }
 
 // equal reports whether all parts of got and want are equal.
 func (m messages[T]) equal(got, want T) bool {
-	if !isStructPointer[T]() {
-		return firstPart([]T{got, want}, func(v []reflect.Value) bool { return !equal(v[0], v[1]) }) == ""
-	}
-	v, w := reflect.ValueOf(got).Elem(), reflect.ValueOf(want).Elem()
-	if !v.IsValid() { // got is nil
-		return false
-	}
-	for _, part := range m.parts {
-		if !equal(v.Field(part), w.Field(part)) {
-			return false
-		}
-	}
-	return true
+	return m.firstPart([]T{got, want}, func(v []reflect.Value) bool { return !equal(v[0], v[1]) }) == ""
 }
 
 // firstPart returns the name of the first part of a message for which the function differs returns
-// true, or "". It calls differs for each part, with the values of the part in all messages. The
-// parts of a pointer to a struct are its exported fields except Body. Any other message is one
-// part.
-func firstPart[T any](messages []T, differs func([]reflect.Value) bool) string {
-	values := make([]reflect.Value, len(messages))
-	for i, m := range messages {
-		values[i] = reflect.ValueOf(&m).Elem()
+// true, or "". It calls differs for each part, with the values of the part in all messages. A
+// message that is not a pointer to a struct is one part.
+func (m messages[T]) firstPart(messages []T, differs func([]reflect.Value) bool) string {
+	t, values := reflect.TypeFor[T](), make([]reflect.Value, len(messages))
+	for i := range messages {
+		values[i] = reflect.ValueOf(&messages[i]).Elem()
 	}
-	t := reflect.TypeFor[T]()
 	if !isStructPointer[T]() {
 		if differs(values) {
 			return t.String()
@@ -161,16 +147,12 @@ func firstPart[T any](messages []T, differs func([]reflect.Value) bool) string {
 		return t.String()
 	}
 	fields := make([]reflect.Value, len(messages))
-	for i := range t.Elem().NumField() {
-		f := t.Elem().Field(i)
-		if !f.IsExported() || f.Name == "Body" {
-			continue
-		}
+	for _, part := range m.parts {
 		for j, v := range values {
-			fields[j] = v.Elem().Field(i)
+			fields[j] = v.Elem().Field(part)
 		}
 		if differs(fields) {
-			return f.Name
+			return t.Elem().Field(part).Name
 		}
 	}
 	return ""

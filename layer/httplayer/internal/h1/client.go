@@ -66,7 +66,7 @@ func (c *ClientConn) Rest() {
 	c.rest()
 }
 
-// rest starts to watch the idle connection, if there is no access to its socket.
+// rest starts to watch the idle connection if its socket is inaccessible.
 func (c *ClientConn) rest() {
 	if c.used && c.idle == nil && !c.sock.exists() {
 		c.idle = startIdleRead(c.conn)

@@ -3,7 +3,7 @@ package h1
 import "net"
 
 // idleRead is a Read of an idle connection to a server, on its own goroutine. It replaces looking
-// at the socket if there is no access to it. If the server sends bytes or closes the connection,
+// at a socket that is inaccessible. If the server sends bytes or closes the connection,
 // the Read ends. Otherwise its result is the first byte of the next response.
 type idleRead struct {
 	done chan struct{}
