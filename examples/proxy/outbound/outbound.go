@@ -185,25 +185,21 @@ func (o *Outbound) endpointStack(
 
 // client returns a service that sends requests to the endpoint p. The callback as converts
 // each HTTP client to a service. If the transport header contains the protocol, one client
-// sends HTTP/1 and another sends HTTP/2. Otherwise a single client sends all requests. If
-// the endpoint is behind a proxy or accepts HTTP/2, this client keeps the HTTP version of
-// the request. Otherwise it sends HTTP/1.
+// sends HTTP/1 and another sends HTTP/2. Otherwise a single client sends all requests, and keeps
+// the HTTP version of each.
 func (o *Outbound) client(ctx context.Context, p peer, as func(*httplayer.Endpoint) httplayer.Service) httplayer.Service {
 	newClient := func(p peer, version ...httplayer.EndpointOption) httplayer.Service {
 		opts := append(o.Connect.Requests(o.dial(p), o.Pool), version...)
 		opts = append(opts, httplayer.WithPing(p.Endpoint.PingInterval, p.Endpoint.PingTimeout))
 		return as(httplayer.NewEndpoint(ctx, p.Endpoint.Addr.String(), opts...))
 	}
-	switch {
-	case p.announcesProtocol():
+	if p.announcesProtocol() {
 		return &byVersion{
 			h1: version{svc: newClient(p.withProtocol(tcplayer.HTTP1), httplayer.WithHTTP1())},
 			h2: version{svc: newClient(p.withProtocol(tcplayer.HTTP2), httplayer.WithHTTP2())},
 		}
-	case p.tls != nil || p.h2:
-		return newClient(p, httplayer.WithKeepVersion())
 	}
-	return newClient(p)
+	return newClient(p, httplayer.WithKeepVersion())
 }
 
 // opaque returns the service of the connections to target that are forwarded as bytes.

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"net/url"
 	"syscall"
@@ -297,4 +298,19 @@ func TestB10WaitForEndpoint(t *testing.T) {
 		q.add(t, endpointAt(backend(t, "second")))
 		require.Equal(t, "OK second web.example / ", <-answer)
 	})
+}
+
+// An HTTP/2 request goes over HTTP/2 to an endpoint without a hint. The application may speak
+// HTTP/2 only.
+func TestHTTP2WithoutHint(t *testing.T) {
+	t.Parallel()
+	app := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) }))
+	app.Config.Protocols = new(http.Protocols)
+	app.Config.Protocols.SetUnencryptedHTTP2(true)
+	app.Start()
+	t.Cleanup(app.Close)
+	addr := ways(t, app.Listener.Addr().String())["outbound"]
+	status, body := get(t, h2Client(t, addr), "http://web.example/")
+	require.Equal(t, http.StatusOK, status)
+	require.Equal(t, "HTTP/2.0", body)
 }
