@@ -1,0 +1,149 @@
+// Package h2spectest runs h2spec, the conformance test of HTTP/2 servers, in tests.
+package h2spectest
+
+import (
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// cases is the number of cases, which all must pass.
+const cases = 145
+
+// Run runs all cases against the servers, which have names, in parallel. It is skipped
+// without GOTOWER_TESTS=full, and without the program that .ci/h2spec.sh builds.
+func Run(t *testing.T, servers map[string]Server) {
+	t.Helper()
+	program := h2spec(t)
+	for name, s := range servers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			report := runH2Spec(t, program, s.Addr, s.args()...)
+			passed, total, missed := report.count()
+			for _, m := range missed {
+				if assert.True(t, passesAgain(t, program, s.Addr, m, s.args()), "failed: %s: %s", m.name, m.text) {
+					passed++
+				}
+			}
+			t.Logf("h2spec %s: %d of %d", name, passed, total)
+			assert.Equal(t, cases, total)
+		})
+	}
+}
+
+// Server is the address of a server, which uses TLS or cleartext.
+type Server struct {
+	Addr string
+	TLS  bool
+}
+
+func (s Server) args() []string {
+	if s.TLS {
+		return []string{"--tls", "--insecure"}
+	}
+	return nil
+}
+
+// passesAgain runs a case alone, up to three times. If a connection is closed with unread
+// input, the TCP reset may arrive before the last frames, and h2spec reports an error.
+func passesAgain(t *testing.T, program, addr string, m h2specMiss, args []string) bool {
+	t.Helper()
+	which := "http2/" + strings.Replace(m.name, "#", "/", 1)
+	for range 3 {
+		report := runH2Spec(t, program, addr, slices.Concat(args, []string{which})...)
+		if passed, _, missed := report.count(); passed == 1 && len(missed) == 0 {
+			t.Logf("passed when it was tried again: %s: %s", m.name, m.text)
+			return true
+		}
+	}
+	return false
+}
+
+// h2spec returns where .ci/h2spec.sh left the program, or skips the test.
+func h2spec(t *testing.T) string {
+	t.Helper()
+	if os.Getenv("GOTOWER_TESTS") != "full" {
+		t.Skip("it runs another program: set GOTOWER_TESTS=full")
+	}
+	dir := os.Getenv("GOTOWER_H2SPEC")
+	if dir == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			t.Skip("there is no directory for caches: set GOTOWER_H2SPEC to where .ci/h2spec.sh left its program")
+		}
+		dir = filepath.Join(cache, "gotower-h2spec")
+	}
+	program := filepath.Join(dir, "h2spec")
+	if _, err := os.Stat(program); errors.Is(err, fs.ErrNotExist) { //nolint:gosec // the user chooses the directory
+		t.Skipf("no h2spec in %s: run .ci/h2spec.sh, which builds it", dir)
+	}
+	return program
+}
+
+// h2specReport is the report of h2spec in the format of JUnit.
+type h2specReport struct {
+	Suites []struct {
+		ID    string `xml:"id,attr"`
+		Cases []struct {
+			Package string    `xml:"package,attr"`
+			What    string    `xml:"classname,attr"`
+			Failure *string   `xml:"failure"`
+			Error   *string   `xml:"error"`
+			Skipped *struct{} `xml:"skipped"`
+		} `xml:"testcase"`
+	} `xml:"testsuite"`
+}
+
+func runH2Spec(t *testing.T, program, addr string, args ...string) (report h2specReport) {
+	t.Helper()
+	host, port, err := net.SplitHostPort(addr)
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "report.xml")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	args = slices.Concat([]string{"--host", host, "--port", port, "--timeout", "3", "--junit-report", file}, args)
+	out, err := exec.CommandContext(ctx, program, args...).CombinedOutput() //nolint:gosec // it is h2spec
+	if exit := new(exec.ExitError); !errors.As(err, &exit) {
+		require.NoError(t, err, "%s", out)
+	}
+	text, err := os.ReadFile(file)
+	require.NoError(t, err, "%s", out)
+	require.NoError(t, xml.Unmarshal(text, &report))
+	return report
+}
+
+// h2specMiss is a case that failed: its section with its number, and the message of h2spec.
+type h2specMiss struct{ name, text string }
+
+func (r h2specReport) count() (passed, total int, missed []h2specMiss) {
+	for _, s := range r.Suites {
+		for i, c := range s.Cases {
+			total++
+			if c.Failure == nil && c.Error == nil && c.Skipped == nil {
+				passed++
+				continue
+			}
+			m := h2specMiss{name: fmt.Sprintf("%s#%d", strings.TrimPrefix(c.Package, "http2/"), i+1), text: c.What}
+			for _, text := range []*string{c.Failure, c.Error} {
+				if text != nil {
+					m.text += ": " + *text
+				}
+			}
+			missed = append(missed, m)
+		}
+	}
+	return passed, total, missed
+}
