@@ -24,7 +24,7 @@ func TestWithBalance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for want, opts := range map[string][]Option{
 			"ewma":    {WithBalance()},
-			"pending": {WithBalance(balance.WithPolicy[*Pick](balance.Policy{Cost: balance.LeastRequest})), WithBalance()},
+			"least_request": {WithBalance(balance.WithPolicy[*Pick](balance.Policy{Cost: balance.LeastRequest})), WithBalance()},
 		} {
 			var seen layer.Describer
 			var n layertest.Network
