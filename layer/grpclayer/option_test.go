@@ -23,7 +23,7 @@ import (
 func TestWithBalance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for want, opts := range map[string][]Option{
-			"ewma":    {WithBalance()},
+			"ewma":          {WithBalance()},
 			"least_request": {WithBalance(balance.WithPolicy[*Pick](balance.Policy{Cost: balance.LeastRequest})), WithBalance()},
 		} {
 			var seen layer.Describer
