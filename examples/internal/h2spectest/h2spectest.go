@@ -82,7 +82,7 @@ func h2spec(t *testing.T) string {
 	if dir == "" {
 		cache, err := os.UserCacheDir()
 		if err != nil {
-			t.Skip("there is no directory for caches: set GOTOWER_H2SPEC to where .ci/h2spec.sh left its program")
+			t.Skip("the directory for caches is unknown: set GOTOWER_H2SPEC to where .ci/h2spec.sh left its program")
 		}
 		dir = filepath.Join(cache, "gotower-h2spec")
 	}
