@@ -24,6 +24,7 @@ import (
 	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -114,9 +115,12 @@ func populate(t *testing.T, s *apiServer) {
 		put("endpointslices", slice, discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"))
 	}
 	flush()
-	pods, err := s.Client(t, kubetest.Admin).CoreV1().Pods("shop").List(t.Context(), metav1.ListOptions{Limit: 1})
-	require.NoError(t, err)
-	require.EqualValues(t, *scaleServices*perService-1, *pods.RemainingItemCount)
+	require.EventuallyWithT(t, func(c *assert.CollectT) { // the API server reads etcd with a delay
+		pods, err := s.Client(t, kubetest.Admin).CoreV1().Pods("shop").List(t.Context(), metav1.ListOptions{Limit: 1})
+		require.NoError(c, err)
+		require.NotNil(c, pods.RemainingItemCount)
+		require.EqualValues(c, *scaleServices*perService-1, *pods.RemainingItemCount)
+	}, time.Minute, 100*time.Millisecond)
 }
 
 // scalePod returns a pod such as a Deployment and linkerd's injector make it.
