@@ -14,7 +14,7 @@
 //
 // The cost of an endpoint is its expected latency times the number of requests that it would have
 // in flight, divided by its weight. A weight is the capacity of an endpoint, such as its number of
-// workers, and not its speed. The latency already has the speed. The expected latency is a
+// workers. It is not its speed, because the latency already includes it. The expected latency is a
 // moving average of logarithms. It ages towards the median of all endpoints, so that a slow
 // endpoint is tried again. A pick does not change an expected latency. An endpoint without samples
 // has the median as its expected latency. Such an endpoint gets one request, then two, four and

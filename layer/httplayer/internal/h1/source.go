@@ -49,7 +49,7 @@ type source struct {
 	r, w int // buf.b[r:w] is unread
 
 	err  error     // error of an exchange, which the next read returns
-	idle *idleRead // Read in progress, whose result the next read returns; may be nil
+	idle *idleRead // Read that the next read completes; may be nil
 }
 
 func (s *source) buffered() int { return s.w - s.r }
