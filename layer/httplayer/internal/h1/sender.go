@@ -2,6 +2,7 @@ package h1
 
 import (
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/gotower/gotower/internal/panics"
@@ -15,6 +16,7 @@ type sender struct {
 	conn    *ClientConn
 	req     *http.Request
 	expects message.Expectation
+	closed  atomic.Bool   // the body is closed or being closed
 	done    chan struct{} // closed when the sender has ended
 	err     error         // result; set before done is closed
 }
@@ -33,7 +35,7 @@ func (c *ClientConn) startSender(req *http.Request) {
 func (s *sender) run(out writer) {
 	defer close(s.done)
 	defer out.end()
-	defer message.CloseBody(s.req)
+	defer s.closeBody()
 	if !s.expects.Await() {
 		s.err = errNotAsked
 		return
@@ -80,9 +82,12 @@ func (c *ClientConn) stopSender() {
 	}
 	c.sender = nil
 	s.expects.Decide(false)
-	select {
-	case <-s.done:
-	default:
-		message.CloseBody(s.req) // ends a Read in progress
+	s.closeBody() // ends a Read in progress
+}
+
+// closeBody closes the request body, unless it was called before.
+func (s *sender) closeBody() {
+	if !s.closed.Swap(true) {
+		message.CloseBody(s.req)
 	}
 }
