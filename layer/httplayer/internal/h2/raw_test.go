@@ -209,6 +209,21 @@ func TestServerRequestHeaders(t *testing.T) {
 	}
 }
 
+// A server that has not announced extended CONNECT resets its stream (RFC 8441, section 4). The
+// connection serves further requests.
+func TestExtendedConnectNotAnnounced(t *testing.T) {
+	p := rawClient(t, serve(t, message.ServerConfig{Handler: handler()}).addr)
+	value, ok := next[*http2.SettingsFrame](p).Value(http2.SettingEnableConnectProtocol)
+	assert.True(t, ok)
+	assert.Zero(t, value)
+	for i, protocol := range []string{"websocket", "other"} {
+		p.headers(uint32(2*i+1), false, ":method: CONNECT", ":authority: h", ":path: /short", ":scheme: http", ":protocol: "+protocol)
+		assert.Equal(t, http2.ErrCodeProtocol, next[*http2.RSTStreamFrame](p).ErrCode)
+	}
+	p.headers(5, true, with(get[:2], ":path: /short", ":authority: h")...)
+	assert.Equal(t, "200", next[*http2.MetaHeadersFrame](p).PseudoValue("status"))
+}
+
 func TestServerLargeHeaders(t *testing.T) {
 	addr := serve(t, message.ServerConfig{Handler: handler(), MaxHeaderBytes: 4 << 10}).addr
 	p := rawClient(t, addr)

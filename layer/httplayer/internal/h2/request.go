@@ -87,6 +87,9 @@ func (c *ServerConn) request(s *serverStream, fields []field, end bool) string {
 	if reason := h.check(); reason != "" {
 		return reason
 	}
+	if h.protocol != "" && c.cfg.Exchange == nil { // not announced, see NewServerConn
+		return "extended CONNECT is not supported"
+	}
 	fields = fields[i:]
 	host := ""
 	length := int64(-1)
@@ -149,7 +152,7 @@ func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string,
 	}
 	switch {
 	case h.protocol == "":
-	case h.protocol == "websocket" && c.cfg.Exchange != nil:
+	case h.protocol == "websocket":
 		s.upgrade()
 	default:
 		r.Header[":protocol"] = []string{h.protocol}
