@@ -195,10 +195,12 @@ func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
 		resource += "/" + parts[2]
 	}
 	request := verb + " " + group + "/" + resource
+	r.mu.Lock()
+	r.seen[request] = true // before the response, because the test may see the effect first
+	r.mu.Unlock()
 	rsp, err := r.next.RoundTrip(req)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.seen[request] = true
 	if err == nil && rsp.StatusCode == http.StatusForbidden {
 		r.forbidden = append(r.forbidden, request)
 	}
