@@ -116,7 +116,7 @@ func (s *Server) Start(t *testing.T) {
 		defer cancel()
 		answer, err := admin.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
 		return err == nil && string(answer) == "ok"
-	}, time.Minute, 50*time.Millisecond, "kube-apiserver is not ready")
+	}, 5*time.Minute, 50*time.Millisecond, "kube-apiserver is not ready")
 }
 
 // Kill kills the kube-apiserver without a shutdown. etcd and its data remain.
