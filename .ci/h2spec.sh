@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Builds h2spec for TestH2Spec of examples/proxy/reliability and sidecar, which is
-# skipped without it. It needs Go and half a minute. A second run uses the existing
-# program. The last line of the output is the directory of the program:
+# Builds h2spec for TestH2Spec of examples/proxy/reliability, examples/proxy/sidecar
+# and examples/gateway, which is skipped without it. It needs Go and half a minute. A
+# second run uses the existing program. The last line of the output is the directory of
+# the program:
 #
 #   bash .ci/h2spec.sh
-#   GOTOWER_TESTS=full go test -run TestH2Spec -v ./examples/proxy/reliability/ ./examples/proxy/sidecar/
+#   GOTOWER_TESTS=full go test -run TestH2Spec -v ./examples/proxy/reliability/ ./examples/proxy/sidecar/ ./examples/gateway/
 #
 # GOTOWER_H2SPEC names another directory than gotower-h2spec in the user's cache;
 # the test reads it too. The version is the newest one of the Go module proxy. The

@@ -26,11 +26,11 @@ import (
 // Its handler is a [Handler] or any other [http.Handler], such as a mux. The writer of the
 // handler supports all methods of [http.ResponseController].
 //
-// HTTP/2 needs prior knowledge, because TLS is terminated before the Server.
-// [ConnFromContext] returns the connection of a request. The context of a request has the
-// values of the ctx given to Call, and ends with the connection or earlier. A request that
-// violates RFC 9112 or RFC 9113 does not reach the handler; see "Strictness" in the package
-// documentation.
+// TLS is terminated before the Server. If ALPN selected "h2", the Server speaks only HTTP/2.
+// Any other connection uses HTTP/2 if it begins with the preface. [ConnFromContext] returns the
+// connection of a request. The context of a request has the values of the ctx given to Call, and
+// ends with the connection or earlier. A request that violates RFC 9112 or RFC 9113 does not
+// reach the handler; see "Strictness" in the package documentation.
 //
 // WebSocket over HTTP/2 (RFC 8441) needs a [Handler] without a wrapper. Its svc receives a GET with
 // the headers of an HTTP/1.1 upgrade, which an [Endpoint] sends over HTTP/1.1. A wrong
@@ -84,9 +84,9 @@ func (s *Server) Ready(context.Context) error { return nil }
 //
 // Errors: a rejection ([layer.ErrNotReady]) if ctx has already ended. A [layer.Error] with
 // the cause of ctx if ctx ended while the connection was open. A [layer.Error] with
-// [io.ErrUnexpectedEOF], or the error of Read, if the connection ended before the first
-// byte. A [layer.Error] with [layer.ErrTimeout] if the first byte or the first headers did
-// not arrive in time. Any other end is not an error.
+// [io.ErrUnexpectedEOF], or another reason, if the connection ended before the first byte or
+// without a complete preface of HTTP/2. A [layer.Error] with [layer.ErrTimeout] if the first
+// byte or the first headers did not arrive in time. Any other end is not an error.
 func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	if ctx.Err() != nil {
 		return tcplayer.ByteCount{}, &layer.Error{
@@ -103,15 +103,20 @@ func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, e
 	return tcplayer.ByteCount{Sent: c.sent.Load(), Received: c.received.Load()}, err
 }
 
-// serve serves c by the HTTP/1.1 engine. If the client sends the preface of HTTP/2, the
-// HTTP/2 engine then serves the connection.
-func (s *Server) serve(ctx context.Context, c *accepted) error {
-	var preface *h1.PrefaceError
+// serve serves c by the HTTP/2 engine if ALPN selected "h2". Otherwise the HTTP/1.1 engine serves
+// it, until the client sends the preface of HTTP/2.
+func (s *Server) serve(ctx context.Context, c *accepted) (err error) {
+	if state, _ := tcplayer.TLSState(c.Conn); state.NegotiatedProtocol == http2.String() {
+		err = h2.NewServerConn(ctx, c, &s.ServerConfig).Serve()
+	} else {
+		err = h1.NewServerConn(ctx, c, &s.ServerConfig).Serve()
+	}
+	if preface, ok := errors.AsType[*h1.PrefaceError](err); ok {
+		err = h2.NewServerConn(ctx, preface.Conn, &s.ServerConfig).Serve()
+	}
 	var malformed *h1.SyntaxError
 	var early *layer.Error
-	switch err := h1.NewServerConn(ctx, c, &s.ServerConfig).Serve(); {
-	case errors.As(err, &preface):
-		_ = h2.NewServerConn(ctx, preface.Conn, &s.ServerConfig).Serve() // the requests were served, so the error is not needed
+	switch {
 	case errors.As(err, &malformed):
 		s.Log.Debug("malformed request", "client", c.RemoteAddr(), "error", malformed)
 	case errors.As(err, &early) && early.Layer == "server":

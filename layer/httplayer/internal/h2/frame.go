@@ -101,6 +101,8 @@ func malformed(id uint32, reason string) error {
 }
 
 var (
+	errHeaderTimeout = calmError("header timeout")
+
 	errConnClosed   = errors.New("HTTP/2 connection closed")
 	errPeerClosed   = fmt.Errorf("HTTP/2 connection closed by the peer: %w", io.ErrUnexpectedEOF)
 	errDraining     = errors.New("HTTP/2 connection is draining")

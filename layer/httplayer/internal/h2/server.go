@@ -13,6 +13,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/gotower/gotower/internal/reqctx"
+	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
@@ -62,7 +63,7 @@ func NewServerConn(ctx context.Context, nc net.Conn, cfg *message.ServerConfig) 
 }
 
 // Serve serves the connection until it ends. It waits for the handlers and the writer to end, and
-// then returns the reason of the end.
+// then returns the reason of the end. The reason is a [layer.Error] if the client sent no preface.
 func (c *ServerConn) Serve() error {
 	c.slot = c.cfg.Sweeper.Add(c, phasePreface)
 	defer c.slot.Remove()
@@ -80,7 +81,19 @@ func (c *ServerConn) Serve() error {
 	c.retireWorkers()
 	c.mu.Unlock()
 	<-ended
+	if !c.prefaced {
+		return noPreface(err)
+	}
 	return err
+}
+
+// noPreface returns the error of a connection that ended with err before its preface was complete.
+func noPreface(err error) error {
+	e := &layer.Error{Layer: "server", Reason: "no preface of HTTP/2", Err: err}
+	if err == errHeaderTimeout { //nolint:errorlint // set by Sweep
+		e.Kind = layer.ErrTimeout
+	}
+	return e
 }
 
 // ContextDone is part of [reqctx.Watcher]. It closes the connection when its context ends.

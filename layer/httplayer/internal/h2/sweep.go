@@ -64,7 +64,7 @@ type sweepState struct {
 func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
 	c.ticks.Add(1)
 	if (phase == phasePreface || phase == phaseBlock) && over(age, c.cfg.HeaderTimeout) {
-		go c.interrupt(calmError("header timeout"))
+		go c.interrupt(errHeaderTimeout)
 	}
 	if phase == phaseIdle && over(age, c.cfg.IdleTimeout) || c.cfg.Draining != nil && c.cfg.Draining.Load() {
 		c.Drain()
