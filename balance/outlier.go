@@ -24,7 +24,7 @@ import (
 //
 // Rejections and canceled requests do not count. See [WithClassifier] for other failures. A
 // missed deadline is a failure if three conditions hold: it is at least the third in a row
-// of its endpoint, the request waited for longer than the median latency, and the
+// of its endpoint, the request waited for longer than twice the median latency, and the
 // classifier returns a failure.
 //
 // An ejected endpoint gets no new requests for the ejection time. After that, it gets one

@@ -83,15 +83,16 @@ func TestOutlierShortDeadlines(t *testing.T) {
 	}
 }
 
-// Canceled requests and deadlines below the median latency do not count.
+// Canceled requests and deadlines below twice the median latency do not count.
 func TestOutlierCanceled(t *testing.T) {
 	const usual = 10 * time.Millisecond
 	for name, tt := range map[string]struct {
 		slow   time.Duration // latency of one endpoint
 		caller func(int) (context.Context, context.CancelFunc)
 	}{
-		"deadline below the median": {usual, allowing(usual / 2)},
-		"canceled":                  {time.Minute, leaving(time.Second)},
+		"deadline below the median":       {usual, allowing(usual / 2)},
+		"deadline below twice the median": {time.Minute, allowing(usual * 3 / 2)},
+		"canceled":                        {time.Minute, leaving(time.Second)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

@@ -157,7 +157,7 @@ func (b *Balancer[Req, Rsp]) observeResponse(ctx context.Context, n *node[Req, R
 // failure if the rules for missed deadlines in [OutlierDetection] apply. Otherwise it is the zero
 // result, which is neither recorded as a failure nor as a success.
 func (b *Balancer[Req, Rsp]) missed(ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp]) result {
-	if time.Since(b.start)-start <= time.Duration(b.group.median.read()) {
+	if time.Since(b.start)-start <= 2*time.Duration(b.group.median.read()) {
 		return result{}
 	}
 	r := b.failures.classify(ctx, out)
