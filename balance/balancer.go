@@ -68,6 +68,7 @@ type Balancer[Req, Rsp any] struct {
 	rates              []successRate // the success rates at the last comparison
 	ejected            int           // nodes that are ejected
 	ejections, skipped uint64
+	panicEnd           time.Duration // circuit breakers are ignored until this time after start
 }
 
 // New returns a balancer. The sequence in the argument changes adds, updates and removes its
@@ -161,7 +162,7 @@ func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error {
 }
 
 // confirm polls the cheapest ready endpoint and reports whether that endpoint is still
-// ready. If the poll fails, staysAfter decides whether the endpoint stays in its ready set.
+// ready. If the poll fails, rejectedBy decides whether the endpoint stays in its ready set.
 // confirm does not use the picker, because that would advance a round robin.
 func (b *Balancer[Req, Rsp]) confirm() bool {
 	e := (&choices{b.group, maxExamined}).pick(query{now: b.now()})
@@ -170,7 +171,7 @@ func (b *Balancer[Req, Rsp]) confirm() bool {
 	}
 	n := nodeOf[Req, Rsp](e)
 	err := n.poll()
-	return err == nil || b.staysAfter(n, err)
+	return err == nil || b.rejectedBy(n, err, false)
 }
 
 // maxRejections is the largest number of picks of one Call. If each endpoint rejects half of
@@ -185,7 +186,7 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		return zero, b.notReady(ctxreason.Text(ctx), context.Cause(ctx))
 	}
 	var last error
-	for range maxRejections {
+	for i := range maxRejections {
 		start := time.Since(b.start)
 		n, record := b.pick(tick(start), layer.PickInfoFromContext(ctx))
 		if n == nil {
@@ -203,12 +204,12 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		if ctx.Err() != nil {
 			return rsp, b.notReady(ctxreason.Text(ctx), endpointError{err})
 		}
-		if b.staysAfter(n, err) && n.begin(tick(start)) {
+		if b.rejectedBy(n, err, i == maxRejections-1) && n.begin(tick(start)) {
 			if rsp, admitted, err = b.send(layer.PastBreakers(ctx), n, req, start); admitted {
 				record.AddAttempt(b.target, n.id.Addr)
 				return rsp, err
 			}
-			b.rejectedBy(n, err)
+			b.rejectedBy(n, err, false)
 		}
 		last = endpointError{err}
 	}

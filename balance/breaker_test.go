@@ -71,6 +71,28 @@ func TestBreakersMinReady(t *testing.T) {
 	}
 }
 
+// While all endpoints fail, their breakers are ignored, so that each gets its share of the requests.
+// No request is rejected.
+func TestBreakersPanic(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		began := time.Now()
+		failed := func(int) float64 {
+			if d := time.Since(began); d < 5*time.Second || d >= 30*time.Second {
+				return 0
+			}
+			return 1
+		}
+		good, shares := through(t, layer.BreakerPolicy{}, failed, roundRobin(balance.OutlierDetection{})...)
+		assert.InDelta(t, 35.0/60, good, 0.01)
+		sent := 0.0
+		for _, share := range shares {
+			assert.InDelta(t, 0.1, share, 0.03)
+			sent += share
+		}
+		assert.InDelta(t, 1, sent, 1e-6)
+	})
+}
+
 // An endpoint that is not ready for another reason leaves the ready set.
 func TestMinReadyOtherRejections(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -117,38 +117,48 @@ func (b *Balancer[Req, Rsp]) count() {
 	b.meters.pending.Set(float64(len(b.nodes) - ready))
 }
 
-// rejectedBy removes n from its ready set after n has rejected a request with the error
-// reason. It does nothing if n is not ready any more.
-func (b *Balancer[Req, Rsp]) rejectedBy(n *node[Req, Rsp], reason error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if n.status.state() == ready {
-		b.takeOut(n, reason)
-	}
-}
-
-// staysAfter reports whether n stays ready after it rejected a request with the error
-// reason. It removes n from its ready set if the result is false. The result is true if
-// three conditions hold: a circuit breaker rejected the request, the balancer has other
-// nodes, and MinReady does not allow fewer ready nodes.
-func (b *Balancer[Req, Rsp]) staysAfter(n *node[Req, Rsp], reason error) bool {
-	e, ok := errors.AsType[*layer.Error](reason)
-	byBreaker := ok && e.Layer == "breaker"
+// rejectedBy removes a ready node n from its ready set, because n rejected a request with the error
+// reason. If n is not the only node, n stays ready after a rejection by a circuit breaker that the
+// balancer ignores. It ignores breakers also at the last pick of a request.
+func (b *Balancer[Req, Rsp]) rejectedBy(n *node[Req, Rsp], reason error, isLast bool) (stays bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if n.status.state() != ready {
 		return false
 	}
-	if total := len(b.nodes); byBreaker && total > 1 && b.group.len() <= b.detection.minReady(total) {
-		return true
+	stays = isByBreaker(reason) && len(b.nodes) > 1 && (isLast || b.ignoresBreakers())
+	if !stays {
+		b.takeOut(n, reason)
 	}
-	b.takeOut(n, reason)
-	return false
+	return stays
 }
 
-// takeOut makes the ready node n unready, or closed if reason matches layer.ErrClosed. The
-// argument reason is the error that n returned. If no ready node remains, takeOut ends all
-// ejections. The caller must hold mu.
+func isByBreaker(reason error) bool {
+	e, ok := errors.AsType[*layer.Error](reason)
+	return ok && e.Layer == "breaker"
+}
+
+// ignoresBreakers reports whether the balancer ignores circuit breakers. If MinReady does not
+// allow fewer ready nodes, the balancer ignores them for a second, and all nodes that breakers
+// have made unready become ready. The caller must hold mu.
+func (b *Balancer[Req, Rsp]) ignoresBreakers() bool {
+	now := time.Since(b.start)
+	if now < b.panicEnd || b.group.len() > b.detection.minReady(len(b.nodes)) {
+		return now < b.panicEnd
+	}
+	b.panicEnd = now + time.Second
+	nodes, _ := b.states() // in a fixed order
+	for _, n := range nodes {
+		if n.status.state() == unready && isByBreaker(n.reason) {
+			n.endTurn()
+			b.endWait(n, nil)
+		}
+	}
+	return true
+}
+
+// takeOut makes the ready node n unready, or closed if reason matches layer.ErrClosed. If no
+// ready node remains, takeOut ends all ejections. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) takeOut(n *node[Req, Rsp], reason error) {
 	b.leave(n)
 	b.markUnready(n, reason)

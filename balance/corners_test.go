@@ -49,6 +49,7 @@ func TestRetryOtherZone(t *testing.T) {
 			require.Equal(t, 2, tries.Len())
 		}
 		require.EqualValues(t, 20, ss[0].calls.Load(), "the first try, and the third")
+		require.EqualValues(t, 10, p.Describe().State.Get("other_zone_picks"))
 	})
 }
 

@@ -127,12 +127,8 @@ func (b *Balancer[Req, Rsp]) Describe() layer.Node {
 	b.mu.Lock()
 	nodes, states := b.states()
 	state := layer.State{
-		{Key: "target", Value: b.target},
-		{Key: "state", Value: b.state},
-		{Key: "pick", Value: b.pickName},
-		{Key: "cost", Value: b.group.cost.String()},
-		{Key: "endpoints", Value: len(nodes)},
-		{Key: "ready", Value: b.group.len()},
+		{Key: "target", Value: b.target}, {Key: "state", Value: b.state}, {Key: "pick", Value: b.pickName},
+		{Key: "cost", Value: b.group.cost.String()}, {Key: "endpoints", Value: len(nodes)}, {Key: "ready", Value: b.group.len()},
 	}
 	state = append(state, b.group.apertures()...)
 	if b.detection.enabled() {
@@ -142,22 +138,24 @@ func (b *Balancer[Req, Rsp]) Describe() layer.Node {
 	}
 	err := b.err
 	b.mu.Unlock()
-	var picks uint64
-	for _, s := range states {
-		picks += s.Picks
+	d := layer.Node{Name: "balance"}
+	var picks, farPicks uint64
+	for i, n := range nodes {
+		s, next := states[i], layer.Describe(n.service)
+		d.Children = append(d.Children, layer.Node{Name: "endpoint", State: s.attributes(), Next: &next})
+		if picks += s.Picks; s.OtherZone {
+			farPicks += s.Picks
+		}
 	}
 	state = append(state, layer.Attr{Key: "picks", Value: picks})
+	state = addIf(b.zone != "", state, "other_zone_picks", farPicks)
 	if err != nil {
 		state = append(state, layer.Attr{Key: "error", Value: err.Error()})
 	}
 	if ended := b.ended.Load(); ended != nil {
 		state = append(state, layer.Attr{Key: "closed", Value: ended.Error()})
 	}
-	d := layer.Node{Name: "balance", State: state}
-	for i, n := range nodes {
-		next := layer.Describe(n.service)
-		d.Children = append(d.Children, layer.Node{Name: "endpoint", State: states[i].attributes(), Next: &next})
-	}
+	d.State = state
 	return d
 }
 

@@ -64,10 +64,10 @@ type OutlierDetection struct { //nolint:recvcheck // record runs per response
 	// least one endpoint must stay ready. 0 means ½. With 1 no endpoint is ejected, but the metrics
 	// count the prevented ejections. If no endpoint is ready, all ejections end.
 	//
-	// MinReady also applies to circuit breakers, even if ConsecutiveFailures and Interval
-	// are 0. If the [layer.Breaker] of an endpoint rejects a request, and fewer endpoints
-	// than MinReady would be ready without that endpoint, the endpoint stays ready. It then
-	// gets the request with [layer.PastBreakers].
+	// MinReady also applies to circuit breakers, even if ConsecutiveFailures and Interval are 0.
+	// If a [layer.Breaker] rejects a request, and fewer endpoints would be ready without its
+	// endpoint, the balancer ignores all breakers for a second: it uses [layer.PastBreakers].
+	// Envoy calls this a panic.
 	MinReady float64
 }
 
@@ -320,9 +320,8 @@ func (b *Balancer[Req, Rsp]) clearEjection(n *node[Req, Rsp]) {
 	o.row.Store(0)
 }
 
-// readmitAll ends all ejections if no node is ready. The ejected nodes become ready without
-// a poll. A poll would have to run without mu, but mu must not be released while no node is
-// ready. The caller must hold mu.
+// readmitAll ends all ejections if no node is ready. The ejected nodes become ready without a
+// poll, because a poll must not run with mu held. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) readmitAll() {
 	if b.ejected == 0 || b.group.len() > 0 {
 		return
