@@ -55,10 +55,11 @@ const (
 
 // bestOf returns the best figures of the contenders of a kind.
 func (o *outcome) bestOf(k kind) result {
-	best := result{P99: math.Inf(1)}
+	best := result{P99: math.Inf(1), Bad: 100}
 	for i, c := range contenders() {
 		if c.kind == k {
 			best.P99, best.Good = min(best.P99, o.results[i].P99), max(best.Good, o.results[i].Good)
+			best.Bad = min(best.Bad, o.results[i].Bad)
 		}
 	}
 	return best

@@ -68,16 +68,24 @@ func contenders() []contender {
 func run(t *testing.T, sc *scenario, c contender, seed uint64) *simulation {
 	t.Helper()
 	s := &simulation{scenario: sc}
-	if c.kind != ours {
-		s.run(seed, func(t *tier, client int, seed uint64) policy {
-			return c.create(env{sc, t, seed, client, len(t.retries)})
-		})
+	create := func(t *tier, client int, seed uint64) policy {
+		if c.kind == ours {
+			return newReal(sc, c.policy, seed)
+		}
+		p := c.create(env{sc, t, seed, client, len(t.retries)})
+		if sc.breaker != nil && c.kind != perfect {
+			return newGuarded(sc, p)
+		}
+		return p
+	}
+	if c.kind != ours && sc.breaker == nil {
+		s.run(seed, create)
 		return s
 	}
 	synctest.Test(t, func(*testing.T) {
 		start := time.Now()
 		s.sleep = func(until time.Duration) { time.Sleep(until - time.Since(start)) }
-		s.run(seed, func(_ *tier, _ int, seed uint64) policy { return newReal(sc, c.policy, seed) })
+		s.run(seed, create)
 	})
 	return s
 }

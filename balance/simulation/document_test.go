@@ -92,13 +92,18 @@ func writeClaims(b *strings.Builder, outcomes []outcome) {
 }
 
 func writeSummary(b *strings.Builder, outcomes []outcome) {
-	b.WriteString("\n## Summary\n\np99 and good share. The column oracle has a mark where the default is within 5 % of it.\n\n" +
+	b.WriteString("\n## Summary\n\np99 and good share. In zones, the third figure is the share of the requests to the other zone; the lowest is best. " +
+		"The column\noracle has a mark where the default is within 5 % of it.\n\n" +
 		"| scenario | gotower | best peer | best peer with reports | oracle |\n|---|--:|--:|--:|--:|\n")
 	for i := range outcomes {
 		o := &outcomes[i]
 		fmt.Fprintf(b, "| %s ", o.sc.name)
 		for _, r := range []result{*o.of(ourDefault), o.bestOf(local), o.bestOf(feedback), o.bestOf(perfect)} {
-			fmt.Fprintf(b, "| %.1f, %.2f ", r.P99, r.Good)
+			fmt.Fprintf(b, "| %.1f, %.2f", r.P99, r.Good)
+			if o.sc.zone != nil {
+				fmt.Fprintf(b, ", %.1f %%", r.Bad)
+			}
+			b.WriteString(" ")
 		}
 		if o.nearOracle() {
 			b.WriteString("✓ ")

@@ -3,6 +3,7 @@ package simulation
 import (
 	"container/heap"
 	"context"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -199,11 +200,18 @@ func (s *simulation) work(b *backend, r *request) {
 		case a.err != nil || r.tier+1 == len(s.tiers):
 			s.complete(r, a.err)
 		default: // the worker waits for the next tier
-			next := &call{tier: r.tier + 1, client: r.to, size: s.random.NormFloat64(), kind: s.random.Float64(), luck: s.random.Float64()}
+			next := r.below()
 			next.done = func(err error) { s.complete(r, err) }
 			s.begin(next)
 		}
 	})
+}
+
+// below returns the call of the next tier for r. Its random numbers depend only on the call and the
+// attempts so far, so that they are the same for every policy.
+func (r *request) below() *call {
+	random := rand.New(rand.NewPCG(math.Float64bits(r.size), uint64(len(r.attempts))))
+	return &call{tier: r.tier + 1, client: r.to, size: random.NormFloat64(), kind: random.Float64(), luck: random.Float64()}
 }
 
 // complete ends a request that its backend has served.
@@ -288,11 +296,11 @@ func (s *simulation) finish(r *request, err error) {
 // reportIdle lets a backend with a free worker join the idle queue of a random client.
 func (s *simulation) reportIdle(t *tier, i int) {
 	b := t.backends[i]
-	p, ok := t.policies[0].(*joinIdleQueue)
+	p, ok := inner(t.policies[0]).(*joinIdleQueue)
 	if !ok || b.idle || b.busy >= b.workers || !slices.Contains(t.live, i) || s.unreachable(i, s.now) {
 		return
 	}
-	p, _ = t.policies[p.random.IntN(len(t.policies))].(*joinIdleQueue)
+	p, _ = inner(t.policies[p.random.IntN(len(t.policies))]).(*joinIdleQueue)
 	b.idle = true
 	p.queue = append(p.queue, i)
 }

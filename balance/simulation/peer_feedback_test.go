@@ -18,7 +18,7 @@ type prequal struct {
 	pool   []probed
 	recent [128]int // numbers of requests in flight of recent probes
 	probes int
-	limit  int  // the greatest number of requests in flight of a cold endpoint
+	most   int  // the greatest number of requests in flight of a cold endpoint
 	worst  bool // whether the last removal was of the worst probe, or of the oldest
 }
 
@@ -44,9 +44,14 @@ func (p *prequal) set(live []int, now time.Duration) {
 	p.pool = p.pool[:0]
 }
 
+func (p *prequal) limit(ids []int) {
+	p.fleet.limit(ids)
+	p.pool = p.pool[:0]
+}
+
 func (p *prequal) send(r *request, now time.Duration) {
 	p.pool = slices.DeleteFunc(p.pool, func(b probed) bool { return now-b.at > prequalAge })
-	p.limit = p.hot()
+	p.most = p.hot()
 	i := p.random.IntN(len(p.ids))
 	if len(p.pool) >= 2 {
 		best := p.best(p.better)
@@ -119,7 +124,7 @@ func (p *prequal) hot() int {
 
 // better reports whether a is a better choice than b.
 func (p *prequal) better(a, b probed) bool {
-	switch hotA, hotB := a.inFlight > p.limit, b.inFlight > p.limit; {
+	switch hotA, hotB := a.inFlight > p.most, b.inFlight > p.most; {
 	case hotA != hotB:
 		return hotB
 	case hotA:

@@ -8,24 +8,29 @@ import (
 
 // fleet has the state that a peer keeps for each backend.
 type fleet[S any] struct {
-	ids    []int
-	states []*S
+	ids    []int // the backends that may be picked
+	states []*S  // of ids
+	known  map[int]*S
 	create func(now time.Duration) *S
 	forget bool // the state is lost with every change of the set
 }
 
 func (f *fleet[S]) set(live []int, now time.Duration) {
 	known := make(map[int]*S)
-	for i, id := range f.ids {
-		if !f.forget {
-			known[id] = f.states[i]
+	for _, id := range live {
+		if known[id] = f.known[id]; f.forget || known[id] == nil {
+			known[id] = f.create(now)
 		}
 	}
-	f.ids, f.states = live, make([]*S, len(live))
-	for i, id := range live {
-		if f.states[i] = known[id]; f.states[i] == nil {
-			f.states[i] = f.create(now)
-		}
+	f.known = known
+	f.limit(live)
+}
+
+// limit lets the peer pick only some of the backends. It keeps the state of the others.
+func (f *fleet[S]) limit(ids []int) {
+	f.ids, f.states = ids, make([]*S, len(ids))
+	for i, id := range ids {
+		f.states[i] = f.known[id]
 	}
 }
 

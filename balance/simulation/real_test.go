@@ -87,7 +87,7 @@ func (o *realBalancer) stop() {
 
 func (o *realBalancer) newEndpoint(i int) *endpoint {
 	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 80)
-	e := &endpoint{Endpoint: resolve.Endpoint{ID: resolve.ID{Addr: addr}}, Service: leaf(i)}
+	e := &endpoint{Endpoint: resolve.Endpoint{ID: resolve.ID{Addr: addr}}, Service: o.scenario.service(i)}
 	if o.scenario.weight != nil {
 		e.Weight = o.scenario.weight(i)
 	}

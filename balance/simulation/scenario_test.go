@@ -3,6 +3,8 @@ package simulation
 import (
 	"math"
 	"time"
+
+	"github.com/gotower/gotower/layer"
 )
 
 // scenario is a set of backends with their troubles, and a load.
@@ -31,6 +33,8 @@ type scenario struct { //nolint:recvcheck // with returns a changed copy
 	retries   int           // of a failed call, with a budget of 20 %
 	hedge     time.Duration // a second attempt after this time, with the same budget
 	depth     int           // number of tiers; 0 means one
+
+	breaker *layer.BreakerPolicy // of each endpoint; nil for none
 
 	bad    func(backend int) bool // the backends with a column for their share; nil for none
 	extra  func(s *simulation) []figure

@@ -1,6 +1,10 @@
 package simulation
 
-import "time"
+import (
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
 
 // callers cancel, hedge and retry.
 func callers() []scenario {
@@ -18,6 +22,12 @@ func callers() []scenario {
 		with(below(10), between(5*sec, 15*sec), times(3))
 	together.hedge, together.bad, together.workers, together.rate = 20*ms, nil, 4, 1500
 
+	broken := usual("breakers, all slow",
+		"each endpoint has a breaker, which opens below 80 % of successes and is ignored while over half are open; all backends of 4 workers become ten times slower from 5 s to 15 s; callers give up after 60 ms").
+		with(below(10), between(5*sec, 15*sec), times(10))
+	broken.breaker = &layer.BreakerPolicy{MinSuccessRate: 0.8, Backoff: layer.Backoff{Min: sec, Max: time.Minute}}
+	broken.timeout, broken.bad, broken.workers, broken.rate, broken.length = 60*ms, nil, 4, 500, 40*sec
+
 	tiers := usual("three tiers with retries", "each request passes three tiers of ten; 30 % of the last tier fail from 5 s to 15 s; two retries with a budget of 20 % at each tier").
 		with(below(3), func(r *request, now time.Duration) bool { return r.tier == 2 && now >= 5*sec && now < 15*sec }, failing)
 	tiers.depth, tiers.retries, tiers.bad = 3, 2, nil
@@ -33,5 +43,5 @@ func callers() []scenario {
 	storm.serve = usual("", "").with(below(10), func(r *request, now time.Duration) bool {
 		return r.tier == 2 && now >= 5*sec && now < 15*sec && r.luck < 0.5
 	}, failing).serve
-	return []scenario{leaving, slow, hedged, together, tiers, storm}
+	return []scenario{leaving, slow, hedged, together, broken, tiers, storm}
 }
