@@ -160,8 +160,9 @@ type peekSpec struct {
 	enough func(seen []byte) bool // reports whether seen, never empty, is sufficient
 }
 
-// peekSize is the number of bytes in the first read of a peek.
-const peekSize = 1 << 10
+// peekSize is the number of bytes in the first read of a peek. A ClientHello with a post-quantum
+// key share has 1.5 KiB.
+const peekSize = 2 << 10
 
 // peekFirst waits for the first bytes of a client. It returns the bytes, and a connection
 // that returns them again. On Linux the returned connection is conn itself if conn is a

@@ -76,15 +76,33 @@ type detectTLS struct {
 	cfg   *tls.Config
 }
 
-// peekHello waits until a client has sent its ClientHello or other bytes, at most for the duration
-// within. It returns the bytes, and a connection that returns them again. It returns the same
-// errors as peekFirst.
-func peekHello(ctx context.Context, conn net.Conn, within time.Duration) (first []byte, next net.Conn, err error) {
-	enough := func(seen []byte) bool {
-		_, err := parseServerName(seen)
-		return !errors.Is(err, io.ErrUnexpectedEOF)
+// hello has the number of first bytes of a client, and the result of parseServerName for them.
+type hello struct {
+	size   int
+	name   string
+	failed error
+}
+
+// parse parses the first bytes of a client, unless it has already parsed as many.
+func (h *hello) parse(first []byte) {
+	if len(first) != h.size {
+		h.size = len(first)
+		h.name, h.failed = parseServerName(first)
 	}
-	return peekFirst(ctx, conn, peekSpec{max: maxHello, within: within, enough: enough})
+}
+
+// peekHello waits until a client has sent its ClientHello or other bytes, at most for the duration
+// within. It returns the parsed bytes, and a connection that returns them again. It returns the
+// same errors as peekFirst.
+func peekHello(ctx context.Context, conn net.Conn, within time.Duration) (h hello, next net.Conn, err error) {
+	h.failed = io.ErrUnexpectedEOF
+	enough := func(seen []byte) bool {
+		h.parse(seen)
+		return !errors.Is(h.failed, io.ErrUnexpectedEOF)
+	}
+	first, next, err := peekFirst(ctx, conn, peekSpec{max: maxHello, within: within, enough: enough})
+	h.parse(first)
+	return h, next, err
 }
 
 func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
@@ -94,18 +112,17 @@ func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (ByteCount, error) 
 	case d.skips(ctx, conn):
 		return serveNext(ctx, "tls", d.to.Cleartext, conn, conn)
 	}
-	first, next, err := peekHello(ctx, conn, d.timeout)
-	name, incomplete := parseServerName(first)
+	h, next, err := peekHello(ctx, conn, d.timeout)
 	switch {
-	case errors.Is(err, io.EOF) && len(first) > 0: // no more bytes can come
+	case errors.Is(err, io.EOF) && h.size > 0: // no more bytes can come
 		return serveNext(ctx, "tls", d.to.Cleartext, conn, next)
 	case err != nil:
 		return ByteCount{}, d.noBytesError(conn, "tls", "no ClientHello", err)
-	case errors.Is(incomplete, errNotTLS):
+	case errors.Is(h.failed, errNotTLS):
 		return serveNext(ctx, "tls", d.to.Cleartext, conn, next)
 	}
-	if incomplete != nil || !d.local(strings.ToLower(name)) {
-		return d.pass(ctx, conn, next, name)
+	if h.failed != nil || !d.local(strings.ToLower(h.name)) {
+		return d.pass(ctx, conn, next, h.name)
 	}
 	return d.terminate(ctx, next)
 }

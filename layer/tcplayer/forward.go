@@ -66,9 +66,9 @@ func (f *forward) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	}
 	client, req := conn, requestOf(conn)
 	if f.hello > 0 {
-		var first []byte
-		first, client, _ = peekHello(ctx, client, f.hello)
-		req.ServerName, _ = parseServerName(first)
+		var h hello
+		h, client, _ = peekHello(ctx, client, f.hello)
+		req.ServerName = h.name
 	}
 	server, err := f.to.Call(ctx, req)
 	switch {

@@ -91,7 +91,7 @@ func (i *Identity) verifyPeer(peer string, chain []*x509.Certificate) error {
 		return refused("none", errors.New("no certificate"))
 	}
 	names := caller.Names(chain[0].Extensions)
-	if _, err := verify(chain, i.roots, x509.ExtKeyUsageServerAuth); err != nil {
+	if err := i.servers.verify(chain, i.roots); err != nil {
 		return refused(list(names), err)
 	}
 	if !has(names, peer) {
