@@ -171,7 +171,7 @@ func (b *Balancer[Req, Rsp]) confirm() bool {
 	}
 	n := nodeOf[Req, Rsp](e)
 	err := n.poll()
-	return err == nil || b.rejectedBy(n, err, false)
+	return err == nil || b.rejectedBy(n, err, isByBreaker(err), false)
 }
 
 // maxRejections is the largest number of picks of one Call. If each endpoint rejects half of
@@ -204,12 +204,12 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		if ctx.Err() != nil {
 			return rsp, b.notReady(ctxreason.Text(ctx), endpointError{err})
 		}
-		if b.rejectedBy(n, err, i == maxRejections-1) && n.begin(tick(start)) {
+		if b.rejectedBy(n, err, isByBreaker(err), i == maxRejections-1) && n.begin(tick(start)) {
 			if rsp, admitted, err = b.send(layer.PastBreakers(ctx), n, req, start); admitted {
 				record.AddAttempt(b.target, n.id.Addr)
 				return rsp, err
 			}
-			b.rejectedBy(n, err, false)
+			b.rejectedBy(n, err, false, false)
 		}
 		last = endpointError{err}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/layer"
@@ -90,6 +91,32 @@ func TestBreakersPanic(t *testing.T) {
 			sent += share
 		}
 		assert.InDelta(t, 1, sent, 1e-6)
+	})
+}
+
+// refusing rejects all requests as a breaker, also those with PastBreakers.
+type refusing struct{ *server }
+
+func (refusing) Call(context.Context, string) (*response, error) {
+	return nil, &layer.Error{Layer: "breaker", Kind: layer.ErrNotReady}
+}
+
+func TestBreakersRejectPastBreakers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(4)
+		c := change{State: resolve.StateExists}
+		for _, s := range ss {
+			e := s.endpoint()
+			e.Service = refusing{s}
+			c.Added = append(c.Added, e)
+		}
+		p.apply(c)
+		for _, s := range ss {
+			s.open(false)
+		}
+		require.ErrorIs(t, p.send(t.Context()), layer.ErrNotReady)
+		require.ErrorContains(t, p.send(t.Context()), "0 of 4 endpoints ready")
+		require.Error(t, layer.Poll(p.balancer))
 	})
 }
 

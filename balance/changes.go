@@ -118,15 +118,15 @@ func (b *Balancer[Req, Rsp]) count() {
 }
 
 // rejectedBy removes a ready node n from its ready set, because n rejected a request with the error
-// reason. If n is not the only node, n stays ready after a rejection by a circuit breaker that the
-// balancer ignores. It ignores breakers also at the last pick of a request.
-func (b *Balancer[Req, Rsp]) rejectedBy(n *node[Req, Rsp], reason error, isLast bool) (stays bool) {
+// reason. If byBreaker is true, n stays ready if it is not the only node and the balancer ignores
+// circuit breakers. It ignores breakers also if isLast is true: at the last pick of a request.
+func (b *Balancer[Req, Rsp]) rejectedBy(n *node[Req, Rsp], reason error, byBreaker, isLast bool) (stays bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if n.status.state() != ready {
 		return false
 	}
-	stays = isByBreaker(reason) && len(b.nodes) > 1 && (isLast || b.ignoresBreakers())
+	stays = byBreaker && len(b.nodes) > 1 && (isLast || b.ignoresBreakers())
 	if !stays {
 		b.takeOut(n, reason)
 	}
