@@ -1,4 +1,5 @@
-// Package h2spectest runs h2spec, the conformance test of HTTP/2 servers, in tests.
+// Package h2spectest runs h2spec, the conformance test of HTTP/2 servers, in tests. It also
+// finds other programs that scripts in .ci build.
 package h2spectest
 
 import (
@@ -27,7 +28,7 @@ const cases = 145
 // without GOTOWER_TESTS=full, and without the program that .ci/h2spec.sh builds.
 func Run(t *testing.T, servers map[string]Server) {
 	t.Helper()
-	program := h2spec(t)
+	program := Program(t, "h2spec", "h2spec")
 	for name, s := range servers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -72,23 +73,26 @@ func passesAgain(t *testing.T, program, addr string, m h2specMiss, args []string
 	return false
 }
 
-// h2spec returns where .ci/h2spec.sh left the program, or skips the test.
-func h2spec(t *testing.T) string {
+// Program returns the path of a program that .ci/SCRIPT.sh built. It skips the test without
+// GOTOWER_TESTS=full, and without the program. The environment variable GOTOWER_SCRIPT names
+// another directory than gotower-SCRIPT in the user's cache.
+func Program(t *testing.T, script, name string) string {
 	t.Helper()
 	if os.Getenv("GOTOWER_TESTS") != "full" {
 		t.Skip("it runs another program: set GOTOWER_TESTS=full")
 	}
-	dir := os.Getenv("GOTOWER_H2SPEC")
+	variable := "GOTOWER_" + strings.ToUpper(script)
+	dir := os.Getenv(variable)
 	if dir == "" {
 		cache, err := os.UserCacheDir()
 		if err != nil {
-			t.Skip("the directory for caches is unknown: set GOTOWER_H2SPEC to where .ci/h2spec.sh left its program")
+			t.Skipf("the directory for caches is unknown: set %s to where .ci/%s.sh left its programs", variable, script)
 		}
-		dir = filepath.Join(cache, "gotower-h2spec")
+		dir = filepath.Join(cache, "gotower-"+script)
 	}
-	program := filepath.Join(dir, "h2spec")
+	program := filepath.Join(dir, name)
 	if _, err := os.Stat(program); errors.Is(err, fs.ErrNotExist) { //nolint:gosec // the user chooses the directory
-		t.Skipf("no h2spec in %s: run .ci/h2spec.sh, which builds it", dir)
+		t.Skipf("no %s in %s: run .ci/%s.sh, which builds it", name, dir, script)
 	}
 	return program
 }

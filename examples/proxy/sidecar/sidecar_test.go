@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
 	"os/exec"
 	"runtime/debug"
 	"slices"
@@ -32,6 +33,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if through := os.Getenv(connectThrough); through != "" {
+		if err := connectPeer(through, os.Args[1:]); err != nil {
+			os.Exit(1)
+		}
+		return
+	}
 	// Most parallel tests wait for a time limit, so more of them than CPUs may run.
 	flag.Parse()
 	if err := flag.Set("test.parallel", "32"); err != nil {
