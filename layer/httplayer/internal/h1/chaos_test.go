@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/internal/fdtest"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
@@ -175,7 +176,7 @@ func chaosClient(t *testing.T, addr string, faults []string, rng *rand.Rand, ids
 // TestChaos aborts on both sides at random. Each response belongs to its request,
 // each connection is released once, and nothing is left behind.
 func TestChaos(t *testing.T) {
-	t.Parallel()
+	fdtest.Check(t)
 	duration := 500 * time.Millisecond
 	if os.Getenv("GOTOWER_TESTS") == "full" {
 		duration = time.Minute

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/gotower/gotower/internal/fdtest"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
@@ -75,6 +76,7 @@ func (b *trackedBody) Close() error {
 // TestChaos cuts requests, responses and connections at random places on both
 // sides of a proxy. Nothing may leak, and an exchange that was not cut succeeds.
 func TestChaos(t *testing.T) {
+	fdtest.Check(t)
 	origin := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Query().Get("do") {
 		case "early":
