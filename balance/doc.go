@@ -25,8 +25,8 @@
 //
 // A [Balancer] rejects requests and never lets them wait: place a layer.Queue above it. An endpoint
 // that rejects a request leaves the ready set until its Ready returns. The request goes to another
-// endpoint and uses no retry budget. The same applies to a layer.Breaker in the endpoint's stack,
-// unless fewer endpoints than MinReady of [OutlierDetection] would be left.
+// endpoint and uses no retry budget. The same applies to a layer.Breaker in the endpoint's stack. If
+// fewer endpoints than MinReady of [OutlierDetection] would be left, breakers are ignored for a second.
 //
 // A retry or hedge goes to an endpoint that the request has not tried. For this, layer.Retry
 // and layer.Hedge record the tried endpoints in the context of the request. Requests with
