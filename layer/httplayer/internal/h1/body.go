@@ -64,6 +64,9 @@ func (b *body) addTrailer(header http.Header) {
 // Read is part of [io.Reader]. It returns io.EOF together with the last bytes if the end of
 // the body is already known.
 func (b *body) Read(p []byte) (n int, err error) {
+	if b.closed.Load() { // does not wait for discard
+		return 0, http.ErrBodyReadAfterClose
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
@@ -99,7 +102,9 @@ func (b *body) endLocked(err error) {
 // body with Content-Length is in the buffer, Close discards it, so that the connection can
 // be reused.
 func (b *body) Close() error {
-	b.closed.Store(true)
+	if b.closed.Swap(true) {
+		return nil
+	}
 	if !b.mu.TryLock() {
 		b.owner.interrupt()
 		b.mu.Lock()

@@ -150,9 +150,9 @@ func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string,
 	if r.Method == http.MethodConnect && h.protocol == "" {
 		r.RequestURI = h.authority
 	}
-	switch {
-	case h.protocol == "":
-	case h.protocol == "websocket":
+	switch h.protocol {
+	case "":
+	case "websocket":
 		s.upgrade()
 	default:
 		r.Header[":protocol"] = []string{h.protocol}

@@ -1,0 +1,195 @@
+package exchangetest
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+)
+
+// noise has the bytes of all bodies. Bodies with different seeds have different parts of it.
+var noise = func() []byte {
+	b := make([]byte, 2*large)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(b) // never fails
+	return b
+}()
+
+// body is a body that the model gives to an engine. A Read waits for bytes that the model allows.
+type body struct {
+	bytes []byte
+	size  int // length of bytes
+
+	mu      sync.Mutex
+	changed sync.Cond
+	allowed int   // bytes that may be read
+	at      int   // bytes that were read
+	end     error // result of Read after these bytes
+	closes  int
+	reading int
+	dead    bool // no Read may begin, because the body was closed earlier
+	late    bool // a Read began although dead was set
+}
+
+func newBody(seed, size int) *body {
+	from := seed * 997 % large
+	b := &body{bytes: noise[from : from+size], size: size}
+	b.changed.L = &b.mu
+	return b
+}
+
+func (b *body) Read(p []byte) (n int, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.late = b.late || b.dead
+	b.reading++
+	for b.at == b.allowed && b.end == nil && b.closes == 0 {
+		b.changed.Wait()
+	}
+	b.reading--
+	if b.closes > 0 {
+		return 0, net.ErrClosed
+	}
+	n = copy(p, b.bytes[b.at:b.allowed])
+	b.at += n
+	if b.at == b.allowed {
+		return n, b.end
+	}
+	return n, nil
+}
+
+func (b *body) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closes++
+	b.changed.Broadcast()
+	return nil
+}
+
+// allow permits n more bytes to be read, or fewer at the end of the body.
+func (b *body) allow(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.end == nil {
+		b.allowed = min(b.allowed+n, b.size)
+		b.changed.Broadcast()
+	}
+}
+
+// finish permits the rest of the body to be read.
+func (b *body) finish() {
+	b.allow(b.size)
+	b.fail(io.EOF)
+}
+
+// fail ends the body with err, unless it has ended. It reports whether it did this.
+func (b *body) fail(err error) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	first := b.end == nil
+	if first {
+		b.end = err
+		b.changed.Broadcast()
+	}
+	return first
+}
+
+func (b *body) closed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closes > 0
+}
+
+// ended reports whether the body has its end, which may be unread.
+func (b *body) ended() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.end != nil
+}
+
+// violation returns the rule that an engine has broken, or "". No goroutine runs meanwhile.
+func (b *body) violation() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch b.dead = b.closes > 0; {
+	case b.closes > 1:
+		return fmt.Sprintf("closed %d times", b.closes)
+	case b.late:
+		return "read after it was closed"
+	case b.dead && b.reading > 0:
+		return "read after Close has returned"
+	}
+	return ""
+}
+
+// pendingBody is a body that reports the bytes that can be read without waiting.
+type pendingBody struct{ *body }
+
+func (b pendingBody) Pending() (n int, eof bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.allowed - b.at, b.end == io.EOF //nolint:errorlint // the model sets exactly this value
+}
+
+// reader reads a body that an engine has received. It compares the body with the sent one.
+type reader struct {
+	mu     *sync.Mutex // guards the fields below; locked by the callers of all methods
+	from   io.ReadCloser
+	sent   *body
+	at     int
+	err    error
+	began  bool // Read was called
+	busy   bool // Read is in progress
+	closed bool
+	wrong  bool // a byte differs from the sent one
+}
+
+// read starts a Read of up to n bytes, unless one is in progress or the body has ended.
+func (r *reader) read(n int) {
+	if r == nil || r.busy || r.err != nil || r.closed {
+		return
+	}
+	r.began, r.busy = true, true
+	go func() {
+		p := make([]byte, n)
+		n, err := r.from.Read(p)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		rest := r.sent.bytes[r.at:]
+		r.wrong = r.wrong || !bytes.Equal(p[:n], rest[:min(n, len(rest))])
+		r.at += min(n, len(rest))
+		r.err, r.busy = err, false
+	}()
+}
+
+func (r *reader) close() {
+	r.closed = true
+	_ = r.from.Close()
+}
+
+// violation returns the rule that an engine has broken, or "". No goroutine runs meanwhile.
+func (r *reader) violation() string {
+	switch {
+	case r == nil:
+	case r.wrong:
+		return "has wrong bytes"
+	case r.eof() && !r.whole():
+		return fmt.Sprintf("ends after %d of %d bytes", r.at, r.sent.size)
+	}
+	return ""
+}
+
+// ended reports whether the body was read to its end, has failed or was closed.
+func (r *reader) ended() bool { return r != nil && (r.err != nil || r.closed) }
+
+// eof reports whether Read has returned the end of the body.
+func (r *reader) eof() bool {
+	return r != nil && r.err == io.EOF //nolint:errorlint // a Reader returns exactly this value
+}
+
+// whole reports whether all bytes and the end of the body were read.
+func (r *reader) whole() bool { return r.eof() && r.at == r.sent.size }
+
+// failed reports whether Read has failed before Close.
+func (r *reader) failed() bool { return r != nil && !r.closed && r.err != nil && !r.eof() }

@@ -1,0 +1,126 @@
+package h2
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+
+	"github.com/gotower/gotower/internal/exchangetest"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
+	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
+	"github.com/gotower/gotower/layer/layertest"
+)
+
+// modelConn is a client connection to a server of the same engine.
+type modelConn struct {
+	*ClientConn
+	server    *ServerConn
+	near, far net.Conn
+	cancel    context.CancelFunc // ends the server
+	served    chan struct{}
+}
+
+// connectModel returns a connection with the smallest windows.
+func connectModel(exchange func(*http.Request) (*http.Response, error)) exchangetest.Conn {
+	var network layertest.Network
+	l, err := network.Listen("tcp", "10.0.0.1:80")
+	if err != nil {
+		panic(err)
+	}
+	defer l.Close()
+	near, err := network.DialContext(context.Background(), "tcp", "10.0.0.1:80")
+	if err != nil {
+		panic(err)
+	}
+	far, err := l.Accept()
+	if err != nil {
+		panic(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cfg := &message.ServerConfig{
+		Exchange: exchange, Sweeper: new(sweep.Sweeper), Log: slog.New(slog.DiscardHandler),
+		MaxStreams: 3, StreamWindow: 1, ConnWindow: 1,
+	}
+	c := &modelConn{near: near, far: far, server: NewServerConn(ctx, far, cfg), cancel: cancel, served: make(chan struct{})}
+	go func() {
+		defer close(c.served)
+		_ = c.server.Serve()
+	}()
+	c.ClientConn = NewClientConn(near, &ClientConfig{StreamWindow: 1, ConnWindow: 1})
+	return c
+}
+
+func (c *modelConn) Acquire() bool { return c.Reserve() }
+
+func (c *modelConn) Ended() bool { return !c.Usable() }
+
+func (c *modelConn) Drain(server bool) {
+	if server {
+		c.server.Drain()
+	} else {
+		c.ClientConn.Drain()
+	}
+}
+
+func (c *modelConn) Break(server bool) {
+	if server {
+		_ = c.far.Close()
+	} else {
+		_ = c.near.Close()
+	}
+}
+
+func (c *modelConn) Close() {
+	_ = c.ClientConn.Close()
+	<-c.Done()
+	c.cancel()
+	<-c.served
+}
+
+// Open also compares the windows of the connection at both ends.
+func (c *modelConn) Open() string {
+	client, server := &c.ClientConn.conn, &c.server.conn
+	for name, ends := range map[string][2]*conn{"client": {client, server}, "server": {server, client}} {
+		c, peer := ends[0], ends[1]
+		c.mu.Lock()
+		window := c.sendWindow
+		use := fmt.Sprint(len(c.streams), c.slots, len(c.blocked), c.queuedBytes(), c.grown.Load())
+		c.mu.Unlock()
+		switch {
+		case use != "0 0 0 0 0":
+			return name + " has streams, slots, blocked streams, output or grown windows: " + use
+		case window != peer.recvLeft || window+peer.received != peer.connWindow:
+			return fmt.Sprintf("%s may send %d bytes, and the other end may receive %d and has received %d of %d",
+				name, window, peer.recvLeft, peer.received, peer.connWindow)
+		}
+	}
+	c.server.mu.Lock()
+	defer c.server.mu.Unlock()
+	if n := c.server.handlers; n > 0 {
+		return fmt.Sprintf("%d handlers run", n)
+	}
+	return ""
+}
+
+func TestExchangeModel(t *testing.T) {
+	exchangetest.Run(t, &exchangetest.Engine{
+		Connect: connectModel, NotSent: message.ErrNotSent,
+		Pools:  []*sync.Pool{&smallBuffers, &mediumBuffers, &largeBuffers},
+		Reset:  func(code uint32) error { return &message.ResetError{Code: code} },
+		Cancel: func(code uint32) error { return &message.CanceledError{Code: code} },
+		Code: func(err error) uint32 {
+			if reset, ok := errors.AsType[*message.ResetError](err); ok {
+				return reset.Code
+			}
+			if canceled, ok := errors.AsType[*message.CanceledError](err); ok {
+				return canceled.Code
+			}
+			return 0
+		},
+	})
+}
