@@ -161,8 +161,8 @@ type peekSpec struct {
 }
 
 // peekSize is the number of bytes in the first read of a peek. A ClientHello with a post-quantum
-// key share has 1.5 KiB.
-const peekSize = 2 << 10
+// key share and a session ticket has about 3 KiB.
+const peekSize = 4 << 10
 
 // peekFirst waits for the first bytes of a client. It returns the bytes, and a connection
 // that returns them again. On Linux the returned connection is conn itself if conn is a

@@ -8,14 +8,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkHandshake is a new connection of both, over loopback: by this
-// package, and by crypto/tls with the same certificates.
+// BenchmarkHandshake is a new connection of both sides over loopback, with one byte of the server:
+// by this package, with a full handshake and with a resumed session, and by crypto/tls with the
+// same certificates.
 func BenchmarkHandshake(b *testing.B) {
 	a := newAuthority(b)
 	web, other := a.static(web), a.static(other)
 	cert := func(i *Identity) []tls.Certificate { return []tls.Certificate{i.current.Load().Certificate} }
+	full := other.Client("", web.Name())
+	full.ClientSessionCache = nil
 	for name, ends := range map[string]struct{ server, client *tls.Config }{
-		"identity": {web.Server(), other.Client("", web.Name())},
+		"full":    {web.Server(), full},
+		"resumed": {web.Server(), other.Client("", web.Name())},
 		"crypto-tls": {
 			&tls.Config{Certificates: cert(web), ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: a.pool(), SessionTicketsDisabled: true},
 			&tls.Config{Certificates: cert(other), RootCAs: a.pool(), ServerName: web.Name()},
@@ -28,15 +32,22 @@ func BenchmarkHandshake(b *testing.B) {
 			go func() {
 				defer close(done)
 				for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
-					tls.Server(conn, ends.server).Handshake()
+					tls.Server(conn, ends.server).Write([]byte("x"))
 					conn.Close()
 				}
 			}()
-			b.ReportAllocs()
-			for b.Loop() {
+			connect := func() (resumed bool) {
 				conn, err := tls.Dial("tcp", l.Addr().String(), ends.client)
 				require.NoError(b, err)
-				conn.Close()
+				_, err = conn.Read(make([]byte, 1)) // and the ticket
+				require.NoError(b, err)
+				defer conn.Close()
+				return conn.ConnectionState().DidResume
+			}
+			require.False(b, connect())
+			b.ReportAllocs()
+			for b.Loop() {
+				require.Equal(b, name == "resumed", connect())
 			}
 			l.Close()
 			<-done

@@ -10,17 +10,19 @@ import (
 // maxChains is the maximum number of chains in a verifiedChains.
 const maxChains = 1024
 
-// verifiedChains has the certificate chains of servers that were verified. A new connection to
-// the same server then costs no verification of signatures.
+// verifiedChains has the certificate chains of peers that were verified. The next connection to
+// the same server, or the next resumed connection of the same client, then costs no verification
+// of signatures.
 type verifiedChains struct {
 	mu      sync.Mutex
-	expires map[[sha256.Size]byte]time.Time // by the hash of the chain
+	expires map[[sha256.Size]byte]time.Time // by the hash of the key usage and the chain
 }
 
-// verify returns an error unless chain is valid for a server, as [verify] does. All calls must
-// have the same roots.
-func (v *verifiedChains) verify(chain []*x509.Certificate, roots *x509.CertPool) error {
+// verify returns an error unless chain is valid for the key usage in the argument use, as [verify]
+// does. All calls must have the same roots.
+func (v *verifiedChains) verify(chain []*x509.Certificate, roots *x509.CertPool, use x509.ExtKeyUsage) error {
 	hash := sha256.New()
+	hash.Write([]byte{byte(use)})
 	for _, c := range chain {
 		hash.Write(c.Raw)
 	}
@@ -31,7 +33,7 @@ func (v *verifiedChains) verify(chain []*x509.Certificate, roots *x509.CertPool)
 	if known && time.Now().Before(expires) {
 		return nil
 	}
-	expires, err := verify(chain, roots, x509.ExtKeyUsageServerAuth)
+	expires, err := verify(chain, roots, use)
 	if err != nil {
 		return err
 	}

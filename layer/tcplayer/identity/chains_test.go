@@ -21,12 +21,12 @@ func TestVerifiedChainExpires(t *testing.T) {
 				chain := []*x509.Certificate{a.pair(web, life.leaf).Leaf, a.issuer}
 				var v verifiedChains
 				for range 3 {
-					require.NoError(t, v.verify(chain, a.pool()))
+					require.NoError(t, v.verify(chain, a.pool(), x509.ExtKeyUsageServerAuth))
 					time.Sleep(20*time.Minute - time.Second)
 				}
 				require.Len(t, v.expires, 1)
 				time.Sleep(4 * time.Second)
-				require.ErrorContains(t, v.verify(chain, a.pool()), "certificate has expired")
+				require.ErrorContains(t, v.verify(chain, a.pool(), x509.ExtKeyUsageServerAuth), "certificate has expired")
 			})
 		})
 	}
@@ -37,15 +37,15 @@ func TestVerifiedChainIsWhole(t *testing.T) {
 	a, stranger := newAuthority(t), newAuthority(t)
 	leaf := a.pair(web, time.Hour).Leaf
 	var v verifiedChains
-	require.NoError(t, v.verify([]*x509.Certificate{leaf, a.issuer}, a.pool()))
+	require.NoError(t, v.verify([]*x509.Certificate{leaf, a.issuer}, a.pool(), x509.ExtKeyUsageServerAuth))
 	for name, chain := range map[string][]*x509.Certificate{
-		"no issuer":        {leaf},
-		"another issuer":   {leaf, stranger.issuer},
-		"another leaf":     {stranger.pair(web, time.Hour).Leaf, a.issuer},
-		"not for a server": {a.pair(web, time.Hour, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }).Leaf, a.issuer},
+		"no issuer":       {leaf},
+		"another issuer":  {leaf, stranger.issuer},
+		"another leaf":    {stranger.pair(web, time.Hour).Leaf, a.issuer},
+		"for another use": {a.pair(web, time.Hour, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }).Leaf, a.issuer},
 	} {
 		for range 2 {
-			require.Error(t, v.verify(chain, a.pool()), name)
+			require.Error(t, v.verify(chain, a.pool(), x509.ExtKeyUsageServerAuth), name)
 		}
 	}
 	assert.Len(t, v.expires, 1)
@@ -56,7 +56,7 @@ func TestVerifiedChainsAreBounded(t *testing.T) {
 	var v verifiedChains
 	key := newKey(t)
 	for range maxChains + 2 {
-		require.NoError(t, v.verify([]*x509.Certificate{a.leaf(key.Public(), web, time.Hour), a.issuer}, a.pool()))
+		require.NoError(t, v.verify([]*x509.Certificate{a.leaf(key.Public(), web, time.Hour), a.issuer}, a.pool(), x509.ExtKeyUsageServerAuth))
 	}
 	assert.Len(t, v.expires, 2)
 }

@@ -25,8 +25,12 @@
 //
 // # Security
 //
-// A Client sends no application data before its peer has proved its name by TLS 1.3. It does not
-// resume sessions, because a session would outlive the certificate.
+// A Client sends no application data before its peer has proved its name by TLS 1.3.
+//
+// A Client resumes its last session, which halves the cost of a handshake. The key exchange remains
+// ephemeral. Both sides verify the certificates of the session again: expiration, trust anchors
+// and name. A new certificate of the client ends its sessions. The server must have a valid
+// certificate.
 //
 // A Server accepts clients without a certificate, as linkerd's proxy does. The application decides
 // about them by [PeerIdentity]. A client with an invalid certificate is rejected.

@@ -24,7 +24,7 @@ type Identity struct {
 	certifies atomic.Bool                 // Run is running
 	current   atomic.Pointer[certificate] // current certificate; nil before the first
 	certified chan struct{}               // closed after the first certificate
-	servers   verifiedChains              // chains of servers that were verified
+	chains    verifiedChains              // chains of peers that were verified
 
 	mu        sync.Mutex
 	refreshes int       // number of received certificates

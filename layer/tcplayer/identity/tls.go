@@ -19,19 +19,31 @@ var ErrPeerIdentity = errors.New("peer not verified")
 // Server returns a TLS 1.3 config for servers with this identity. A client may send a
 // certificate or none; a sent certificate is verified, see [PeerIdentity]. Handshakes
 // fail while this identity has no valid certificate. Any server name is accepted, because
-// tcplayer.DetectTLS checks it.
+// tcplayer.DetectTLS checks it. A client may resume a session while its certificate is valid.
 //
 // The arguments alpn are the accepted protocols. The handshake fails if the client offers
 // only other protocols. Without alpn, ALPN is ignored, as in linkerd's proxy.
 func (i *Identity) Server(alpn ...string) *tls.Config {
 	return &tls.Config{
-		MinVersion:             tls.VersionTLS13,
-		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return i.handshakeCertificate() },
-		ClientAuth:             tls.VerifyClientCertIfGiven,
-		ClientCAs:              i.roots,
-		NextProtos:             alpn,
-		SessionTicketsDisabled: true,
+		MinVersion:       tls.VersionTLS13,
+		GetCertificate:   func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return i.handshakeCertificate() },
+		ClientAuth:       tls.VerifyClientCertIfGiven,
+		ClientCAs:        i.roots,
+		NextProtos:       alpn,
+		VerifyConnection: i.verifyClient,
 	}
+}
+
+// verifyClient verifies a resumed connection of a client as a full handshake does. crypto/tls
+// verifies full handshakes itself.
+func (i *Identity) verifyClient(s tls.ConnectionState) error {
+	if !s.DidResume {
+		return nil
+	}
+	if _, err := i.handshakeCertificate(); err != nil || len(s.PeerCertificates) == 0 {
+		return err
+	}
+	return i.chains.verify(s.PeerCertificates, i.roots, x509.ExtKeyUsageClientAuth)
 }
 
 // Client returns a TLS 1.3 config for connections to a server that must prove the identity peer, a
@@ -43,9 +55,10 @@ func (i *Identity) Server(alpn ...string) *tls.Config {
 // matches [ErrPeerIdentity] and has the expected and the actual identity. The handshake also fails
 // if the server requests a certificate and this identity has no valid one.
 //
-// The arguments alpn are the offered protocols. The config may be cloned, but
-// VerifyConnection must stay, because it verifies the peer. [PeerIdentity] does not work
-// for these connections.
+// The arguments alpn are the offered protocols. The config and its clones share one session, which
+// the next connection resumes. The config may be cloned, but VerifyConnection must stay, because
+// it verifies the peer, also of a resumed connection. [PeerIdentity] does not work for these
+// connections.
 func (i *Identity) Client(serverName, peer string, alpn ...string) *tls.Config {
 	return i.client(serverName, peer, i.handshakeCertificate, alpn)
 }
@@ -71,6 +84,7 @@ func (i *Identity) client(serverName, peer string, own func() (*tls.Certificate,
 		ServerName:           serverName,
 		NextProtos:           alpn,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own() },
+		ClientSessionCache:   &lastSession{own: i.handshakeCertificate},
 		// VerifyConnection verifies the chain and the identity instead, because
 		// crypto/tls compares serverName and does not support URIs.
 		InsecureSkipVerify: true, //nolint:gosec // verified below
@@ -91,7 +105,7 @@ func (i *Identity) verifyPeer(peer string, chain []*x509.Certificate) error {
 		return refused("none", errors.New("no certificate"))
 	}
 	names := caller.Names(chain[0].Extensions)
-	if err := i.servers.verify(chain, i.roots); err != nil {
+	if err := i.chains.verify(chain, i.roots, x509.ExtKeyUsageServerAuth); err != nil {
 		return refused(list(names), err)
 	}
 	if !has(names, peer) {

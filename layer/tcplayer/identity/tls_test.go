@@ -175,23 +175,6 @@ func TestHandshakeWithoutCertificate(t *testing.T) {
 	check("the certificate expired at ")
 }
 
-// A session of before does not stand for a proof of now.
-func TestNoResumption(t *testing.T) {
-	a := newAuthority(t)
-	client, server := a.static(other), a.static(web)
-	addr := served(t, server.Server(), web)
-	cfg := client.Client("", web)
-	cfg.ClientSessionCache = tls.NewLRUClientSessionCache(10) // must have no effect
-	for range 3 {
-		conn, err := tls.Dial("tcp", addr, cfg)
-		require.NoError(t, err)
-		require.False(t, conn.ConnectionState().DidResume)
-		require.NoError(t, conn.CloseWrite())
-		io.ReadAll(conn)
-		conn.Close()
-	}
-}
-
 func TestStatic(t *testing.T) {
 	a, stranger := newAuthority(t), newAuthority(t)
 	good := a.pair(web, time.Hour)
