@@ -26,6 +26,7 @@ type body struct {
 	allowed int   // bytes that may be read
 	at      int   // bytes that were read
 	end     error // result of Read after these bytes
+	whole   bool  // Read has returned io.EOF
 	closes  int
 	reading int
 	dead    bool // no Read may begin, because the body was closed earlier
@@ -53,10 +54,11 @@ func (b *body) Read(p []byte) (n int, err error) {
 	}
 	n = copy(p, b.bytes[b.at:b.allowed])
 	b.at += n
-	if b.at == b.allowed {
-		return n, b.end
+	if b.at < b.allowed {
+		return n, nil
 	}
-	return n, nil
+	b.whole = b.end == io.EOF //nolint:errorlint // the model sets exactly this value
+	return n, b.end
 }
 
 func (b *body) Close() error {
@@ -93,6 +95,13 @@ func (b *body) fail(err error) bool {
 		b.changed.Broadcast()
 	}
 	return first
+}
+
+// complete reports whether the body was read to its end and closed.
+func (b *body) complete() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closes > 0 && (b.whole || b.size == 0)
 }
 
 func (b *body) closed() bool {

@@ -22,6 +22,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -34,6 +35,9 @@ type Engine struct {
 	// Serial is true if a connection serves one exchange at a time, and ends after an
 	// exchange that was not complete.
 	Serial bool
+
+	// Pause is the longest time for which a Read of a response waits for the request.
+	Pause time.Duration
 
 	NotSent error        // matched by the error of a RoundTrip that has not used its request
 	Pools   []*sync.Pool // pools of the engine
@@ -56,7 +60,10 @@ type Conn interface {
 	Break(server bool) // closes the network connection of one side
 	Close()            // closes both ends and waits for their goroutines
 
-	// Open returns what is still in use although all exchanges have ended, or "". The connection has
+	// Resets returns the number of streams that both sides have reset.
+	Resets() int
+
+	// Open returns the resources that are in use although all exchanges have ended, or "". The connection has
 	// not ended.
 	Open() string
 }

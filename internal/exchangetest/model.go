@@ -19,9 +19,13 @@ type link struct {
 	last   *exchange
 }
 
+// incomplete reports whether the last exchange may be incomplete.
+func (l *link) incomplete() bool { return l.last != nil && (l.last.fault || l.last.cut) }
+
 // exchange is one request with its response.
 type exchange struct {
 	link     *link
+	spoiled  bool    // the exchange before may have ended the connection
 	up, down *body   // bodies given to the client and the server
 	in, out  *reader // bodies received by the server and the client; nil before
 	expects  bool    // with Expect: 100-continue
@@ -69,15 +73,26 @@ func (m *model) run(steps []step) (failure string) {
 	if failure = m.finish(); failure != "" {
 		return failure
 	}
-	m.begin(step{Up: large, Down: large})
-	if failure = m.finish(); failure != "" {
+	for _, e := range m.all {
+		e.cancel(nil) // without an effect on the connection
+	}
+	m.settle()
+	if failure = m.begin(step{Up: large, Down: large}); failure != "" {
+		return failure
+	}
+	resets := m.conn.Resets()
+	switch failure = m.finish(); {
+	case failure != "":
 		return "last exchange: " + failure
+	case m.conn.Resets() > resets:
+		return "a stream was reset after a complete exchange"
 	}
 	return ""
 }
 
 // end closes everything, so that no goroutine remains after a failure.
 func (m *model) end() {
+	m.settle()
 	m.mu.Lock()
 	for _, e := range m.all {
 		e.cancel(nil)
@@ -96,6 +111,14 @@ func (m *model) end() {
 func (m *model) connect() {
 	m.conn = &link{Conn: m.engine.Connect(m.serve)}
 	m.links = append(m.links, m.conn)
+	synctest.Wait()
+}
+
+// settle waits until nothing happens without a further step. It also waits for a Read that may hold
+// a lock, because time does not pass in a bubble while a goroutine waits for a lock.
+func (m *model) settle() {
+	synctest.Wait()
+	time.Sleep(m.engine.Pause)
 	synctest.Wait()
 }
 
@@ -135,13 +158,14 @@ func (m *model) begin(s step) (failure string) {
 	if !m.conn.Acquire() {
 		return ""
 	}
-	if last := m.conn.last; m.engine.Serial && last != nil && !last.up.closed() {
-		return "the connection is reusable although a request body is in use"
+	if last := m.conn.last; m.engine.Serial && last != nil && (!last.up.complete() || !last.down.complete()) {
+		return "the connection is reusable although an exchange is not complete"
 	}
 	id := len(m.all)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	e := &exchange{link: m.conn, up: newBody(2*id, s.Up), down: newBody(2*id+1, s.Down), expects: s.Expects, cancel: cancel}
 	e.answer = make(chan answer, 1)
+	e.spoiled = m.engine.Serial && e.link.incomplete()
 	e.link.last = e
 	m.all = append(m.all, e)
 	var body io.ReadCloser = e.up
@@ -181,7 +205,7 @@ func (m *model) step(s step) (failure string) {
 	default:
 		m.event(s)
 	}
-	synctest.Wait()
+	m.settle()
 	if failure == "" {
 		failure = m.violation()
 	}
@@ -294,8 +318,7 @@ func (m *model) violation() string {
 		}
 	}
 	for i, l := range m.links {
-		incomplete := m.engine.Serial && l.last != nil && (l.last.fault || l.last.cut)
-		if l.Ended() && !l.mayEnd && !incomplete {
+		if l.Ended() && !l.mayEnd && !(m.engine.Serial && l.incomplete()) {
 			return fmt.Sprintf("connection %d has ended", i)
 		}
 	}
@@ -313,7 +336,10 @@ func (e *exchange) violation(engine *Engine) string {
 	}
 	if e.done && errors.Is(e.err, engine.NotSent) {
 		e.fault = true // another connection is possible
-		if e.up.closed() || e.up.at > 0 {
+		switch {
+		case !e.link.mayEnd && !e.spoiled:
+			return "the connection was not usable: " + e.err.Error()
+		case e.up.closed() || e.up.at > 0:
 			return "the request body was used, but the request was not sent"
 		}
 		return ""
@@ -414,7 +440,7 @@ func (m *model) repeat(goOn func(*exchange) bool) string {
 			}
 		}
 		m.mu.Unlock()
-		synctest.Wait()
+		m.settle()
 		if failure := m.violation(); failure != "" || open < 0 {
 			return failure
 		}

@@ -21,6 +21,7 @@ type modelConn struct {
 	server      *ServerConn
 	near, far   net.Conn
 	idle, ended atomic.Bool
+	busy        atomic.Bool
 	cancel      context.CancelFunc // ends the server
 	served      chan struct{}
 }
@@ -44,6 +45,9 @@ func connectModel(exchange func(*http.Request) (*http.Response, error)) exchange
 	cfg := &message.ServerConfig{Exchange: exchange, Sweeper: new(sweep.Sweeper), Log: slog.New(slog.DiscardHandler)}
 	c := &modelConn{near: near, far: far, server: NewServerConn(ctx, far, cfg), cancel: cancel, served: make(chan struct{})}
 	c.ClientConn = NewClientConn(near, func(_ *ClientConn, reusable bool) {
+		if !c.busy.Swap(false) {
+			panic("a connection was released twice")
+		}
 		c.idle.Store(reusable)
 		c.ended.Store(!reusable)
 	})
@@ -56,7 +60,13 @@ func connectModel(exchange func(*http.Request) (*http.Response, error)) exchange
 	return c
 }
 
-func (c *modelConn) Acquire() bool { return c.idle.Swap(false) }
+func (c *modelConn) Acquire() bool {
+	if !c.idle.Swap(false) {
+		return false
+	}
+	c.busy.Store(true)
+	return true
+}
 
 func (c *modelConn) Ended() bool { return c.ended.Load() }
 
@@ -80,9 +90,11 @@ func (c *modelConn) Close() {
 	<-c.served
 }
 
+func (*modelConn) Resets() int { return 0 }
+
 func (c *modelConn) Open() string {
 	switch {
-	case c.busy.Load() || c.sender != nil:
+	case c.busy.Load() || c.ClientConn.busy.Load() || c.sender != nil:
 		return "the client is busy"
 	case c.server.current.Load() != nil:
 		return "the server is busy"
@@ -95,7 +107,7 @@ func (c *modelConn) Open() string {
 func TestExchangeModel(t *testing.T) {
 	code := func(uint32) error { return context.Canceled }
 	exchangetest.Run(t, &exchangetest.Engine{
-		Connect: connectModel, Serial: true, NotSent: message.ErrNotSent, Pools: []*sync.Pool{&smallBuffers, &bigBuffers},
+		Connect: connectModel, Serial: true, Pause: finishTimeout + 1, NotSent: message.ErrNotSent, Pools: []*sync.Pool{&smallBuffers, &bigBuffers},
 		Reset: code, Cancel: code, Code: func(error) uint32 { return 0 },
 	})
 }

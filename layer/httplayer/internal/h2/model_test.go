@@ -25,7 +25,7 @@ type modelConn struct {
 	served    chan struct{}
 }
 
-// connectModel returns a connection with the smallest windows.
+// connectModel returns a connection with small windows. Two streams can exhaust that of the connection.
 func connectModel(exchange func(*http.Request) (*http.Response, error)) exchangetest.Conn {
 	var network layertest.Network
 	l, err := network.Listen("tcp", "10.0.0.1:80")
@@ -42,16 +42,17 @@ func connectModel(exchange func(*http.Request) (*http.Response, error)) exchange
 		panic(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	const window = 48 << 10
 	cfg := &message.ServerConfig{
 		Exchange: exchange, Sweeper: new(sweep.Sweeper), Log: slog.New(slog.DiscardHandler),
-		MaxStreams: 3, StreamWindow: 1, ConnWindow: 1,
+		MaxStreams: 4, StreamWindow: window, ConnWindow: 1,
 	}
 	c := &modelConn{near: near, far: far, server: NewServerConn(ctx, far, cfg), cancel: cancel, served: make(chan struct{})}
 	go func() {
 		defer close(c.served)
 		_ = c.server.Serve()
 	}()
-	c.ClientConn = NewClientConn(near, &ClientConfig{StreamWindow: 1, ConnWindow: 1})
+	c.ClientConn = NewClientConn(near, &ClientConfig{StreamWindow: window, ConnWindow: 1})
 	return c
 }
 
@@ -80,6 +81,15 @@ func (c *modelConn) Close() {
 	<-c.Done()
 	c.cancel()
 	<-c.served
+}
+
+func (c *modelConn) Resets() (n int) {
+	for _, c := range []*conn{&c.ClientConn.conn, &c.server.conn} {
+		c.mu.Lock()
+		n += len(c.ownResets) + c.resetNext
+		c.mu.Unlock()
+	}
+	return n
 }
 
 // Open also compares the windows of the connection at both ends.

@@ -311,11 +311,7 @@ func (c *conn) rstStream(id, code uint32) error {
 	if err := c.countReset(st); err != nil {
 		return err
 	}
-	if st.client != nil && code == message.CodeNo && st.complete() {
-		st.end(errStreamDone) // the response is complete, and the rest of the request is not needed
-		return nil
-	}
-	st.end(&message.ResetError{Code: code, Remote: true})
+	st.end(&message.ResetError{Code: code, Remote: true}) // without an effect on a complete response
 	return nil
 }
 

@@ -109,13 +109,6 @@ func (st *stream) endReceived() {
 	c.unlock()
 }
 
-// complete reports whether the whole body was received.
-func (st *stream) complete() bool {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.eof
-}
-
 // reset sends RST_STREAM with the given code and ends the stream with err.
 func (st *stream) reset(code uint32, err error) {
 	c := st.c
