@@ -318,7 +318,7 @@ func (m *model) violation() string {
 		}
 	}
 	for i, l := range m.links {
-		if l.Ended() && !l.mayEnd && !(m.engine.Serial && l.incomplete()) {
+		if l.Ended() && !l.mayEnd && (!m.engine.Serial || !l.incomplete()) {
 			return fmt.Sprintf("connection %d has ended", i)
 		}
 	}
