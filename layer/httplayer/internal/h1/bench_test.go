@@ -32,10 +32,16 @@ type memoryConn struct {
 	net.Conn
 	in, rest []byte
 	reads    int
+	written  chan struct{} // if it is not nil, in is received once for each Write
 }
 
 func (c *memoryConn) Read(p []byte) (int, error) {
 	if len(c.rest) == 0 {
+		if c.written != nil {
+			if _, ok := <-c.written; !ok {
+				return 0, io.EOF
+			}
+		}
 		if c.reads == 0 {
 			return 0, io.EOF
 		}
@@ -46,7 +52,13 @@ func (c *memoryConn) Read(p []byte) (int, error) {
 	c.rest = c.rest[n:]
 	return n, nil
 }
-func (*memoryConn) Write(p []byte) (int, error)     { return len(p), nil }
+
+func (c *memoryConn) Write(p []byte) (int, error) {
+	if c.written != nil {
+		c.written <- struct{}{}
+	}
+	return len(p), nil
+}
 func (*memoryConn) Close() error                    { return nil }
 func (*memoryConn) SetReadDeadline(time.Time) error { return nil }
 func (*memoryConn) SetDeadline(time.Time) error     { return nil }
@@ -57,10 +69,10 @@ func BenchmarkParse(b *testing.B) {
 	for name, text := range map[string]string{"small": smallRequest, "browser": browserRequest} {
 		b.Run(name, func(b *testing.B) {
 			c := NewServerConn(context.Background(), &memoryConn{}, &message.ServerConfig{Exchange: func(*http.Request) (*http.Response, error) { return nil, nil }})
-			c.buf = getBuffer(&smallBuffers)
 			out := make([]byte, 0, smallSize)
 			b.ReportAllocs()
 			for b.Loop() {
+				c.reserve() // newRequest has released the buffer
 				c.r, c.w = 0, copy(c.buf.b, text)
 				n := findEnd(c.unread(), 0)
 				if err := c.head.parseRequest(c.unread()[:n]); err != nil {
@@ -98,7 +110,9 @@ func BenchmarkParse(b *testing.B) {
 func BenchmarkExchange(b *testing.B) {
 	for name, text := range map[string]string{"small": smallRequest, "browser": browserRequest} {
 		b.Run(name, func(b *testing.B) {
-			up := NewClientConn(&memoryConn{in: []byte(smallResponse + strings.Repeat("x", 1024)), reads: 1 << 60},
+			written := make(chan struct{}, 1)
+			defer close(written)
+			up := NewClientConn(&memoryConn{in: []byte(smallResponse + strings.Repeat("x", 1024)), reads: 1 << 60, written: written},
 				func(*ClientConn, bool) {})
 			conn := &memoryConn{in: []byte(text), reads: b.N}
 			cfg := &message.ServerConfig{Exchange: up.RoundTrip, Sweeper: new(sweep.Sweeper), Log: slog.New(slog.DiscardHandler)}
