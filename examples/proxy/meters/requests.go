@@ -202,16 +202,19 @@ func grpcHeadOf(rsp *http.Response) grpcHead {
 }
 
 // status returns the gRPC status of rsp, or -1 if rsp has none. If ended is true, the body
-// ended without an error, and the status in the trailers takes precedence. An unknown code
-// becomes UNKNOWN, so that the number of series is limited.
+// ended without an error, and the status in the trailers takes precedence. Otherwise the
+// reader of the body may still write the trailers. An unknown code becomes UNKNOWN, so that
+// the number of series is limited.
 func (h grpcHead) status(rsp *http.Response, ended bool) int8 {
 	const unknown, maxCode = 2, 16
 	if !h.isGRPC {
 		return -1
 	}
 	text := h.text
-	if status := rsp.Trailer["Grpc-Status"]; ended && len(status) > 0 {
-		text = status[0]
+	if ended {
+		if status := rsp.Trailer["Grpc-Status"]; len(status) > 0 {
+			text = status[0]
+		}
 	}
 	if text == "" {
 		return -1

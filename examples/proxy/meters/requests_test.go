@@ -178,6 +178,24 @@ func TestEndpointInvalidStatuses(t *testing.T) {
 	}
 }
 
+// The reader of a body may write the trailers while the response ends with an error. The race
+// detector reports a read of them.
+func TestEndpointTrailersOfBrokenResponse(t *testing.T) {
+	m := meters.New(meters.Config{})
+	svc := m.Endpoint(t.Context(), meters.Inbound, nil)(answering{call: func(*http.Request) (*http.Response, error) {
+		rsp := response(http.StatusOK, "")
+		rsp.Header = http.Header{"Content-Type": {"application/grpc"}}
+		return rsp, nil
+	}})
+	rsp, err := svc.Call(t.Context(), httptest.NewRequest(http.MethodPost, "/", nil))
+	require.NoError(t, err)
+	closed := make(chan error, 1)
+	go func() { closed <- rsp.Body.Close() }()
+	rsp.Trailer = http.Header{"Grpc-Status": {"14"}}
+	require.NoError(t, <-closed)
+	require.NotContains(t, strings.Join(lines(t, m, "response_total"), "\n"), "grpc_status")
+}
+
 func TestEndpointPanic(t *testing.T) {
 	m := meters.New(meters.Config{})
 	svc := m.Endpoint(t.Context(), meters.Inbound, nil)(answering{call: func(*http.Request) (*http.Response, error) { panic("no") }})
