@@ -65,8 +65,8 @@ type OutlierDetection struct { //nolint:recvcheck // record runs per response
 	// count the prevented ejections. If no endpoint is ready, all ejections end.
 	//
 	// MinReady also applies to circuit breakers, even if ConsecutiveFailures and Interval are 0.
-	// If a [layer.Breaker] rejects a request, and fewer endpoints would be ready without its
-	// endpoint, the balancer ignores all breakers for a second: it uses [layer.PastBreakers].
+	// A request that a [layer.Breaker] rejects may leave fewer endpoints ready than MinReady. The
+	// balancer then ignores all breakers for a second, by [layer.PastBreakers].
 	// Envoy calls this a panic.
 	MinReady float64
 }

@@ -29,8 +29,8 @@
 //
 // A Client resumes its last session, which halves the cost of a handshake. The key exchange remains
 // ephemeral. Both sides verify the certificates of the session again: expiration, trust anchors
-// and name. A new certificate of the client ends its sessions. The server must have a valid
-// certificate.
+// and name. A new certificate of the client ends the sessions whose tickets the client has read.
+// The server must have a valid certificate.
 //
 // A Server accepts clients without a certificate, as linkerd's proxy does. The application decides
 // about them by [PeerIdentity]. A client with an invalid certificate is rejected.

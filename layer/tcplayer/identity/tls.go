@@ -60,12 +60,14 @@ func (i *Identity) verifyClient(s tls.ConnectionState) error {
 // it verifies the peer, also of a resumed connection. [PeerIdentity] does not work for these
 // connections.
 func (i *Identity) Client(serverName, peer string, alpn ...string) *tls.Config {
-	return i.client(serverName, peer, i.handshakeCertificate, alpn)
+	cfg := i.client(serverName, peer, i.handshakeCertificate, alpn)
+	cfg.ClientSessionCache = &lastSession{own: i.handshakeCertificate}
+	return cfg
 }
 
 // Bootstrap is like [Identity.Client], but it also works before this process has a valid
 // certificate. It is for the connection to the CA. Without a valid certificate, the
-// client sends none. The server must still prove its identity.
+// client sends none. The server must still prove its identity. Sessions are not resumed.
 func (i *Identity) Bootstrap(serverName, peer string, alpn ...string) *tls.Config {
 	return i.client(serverName, peer, func() (*tls.Certificate, error) {
 		if cert, err := i.handshakeCertificate(); err == nil {
@@ -84,7 +86,6 @@ func (i *Identity) client(serverName, peer string, own func() (*tls.Certificate,
 		ServerName:           serverName,
 		NextProtos:           alpn,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own() },
-		ClientSessionCache:   &lastSession{own: i.handshakeCertificate},
 		// VerifyConnection verifies the chain and the identity instead, because
 		// crypto/tls compares serverName and does not support URIs.
 		InsecureSkipVerify: true, //nolint:gosec // verified below
