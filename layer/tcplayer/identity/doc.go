@@ -29,7 +29,7 @@
 //
 // A Client resumes its last session, which halves the cost of a handshake. The key exchange remains
 // ephemeral. Both sides verify the certificates of the session again: expiration, trust anchors
-// and name. A new certificate of the client ends the sessions whose tickets the client has read.
+// and name. A new certificate of the client ends its sessions, except one with an unread ticket.
 // The server must have a valid certificate.
 //
 // A Server accepts clients without a certificate, as linkerd's proxy does. The application decides
