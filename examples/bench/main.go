@@ -58,7 +58,7 @@ func isGRPC(protocol string) bool { return strings.HasPrefix(protocol, grpcProto
 
 func main() {
 	if name := os.Getenv(roleVariable); name != "" {
-		os.Exit(cli.Status(os.Stderr, name, playRole(roles()[name], os.Args[1:], os.Stdin, os.Stdout)))
+		os.Exit(cli.Status(os.Stderr, name, playRole(roles()[name], os.Args[1:], pollable(os.Stdin), os.Stdout)))
 	}
 	ctx, stop := cli.Interrupted()
 	err := compare(ctx, os.Args[1:], os.Stdout, os.Stderr)

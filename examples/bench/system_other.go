@@ -3,6 +3,7 @@
 package main
 
 import (
+	"os"
 	"os/exec"
 	"time"
 )
@@ -18,6 +19,8 @@ func run(cmd *exec.Cmd, _ []int, started chan<- error) {
 }
 
 func cpuTime(int) (time.Duration, error) { return 0, nil }
+
+func pollable(f *os.File) *os.File { return f }
 
 func processor() string { return "" }
 
