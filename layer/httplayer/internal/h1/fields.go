@@ -35,14 +35,10 @@ func appendFields(b []byte, header http.Header) (_ []byte, invalid string) {
 			continue
 		}
 		for _, value := range values {
-			b = append(b, name...)
-			b = append(b, ": "...)
-			from := len(b)
-			b = append(b, value...)
-			if !message.ValidValueBytes(b[from:]) {
+			if !message.ValidValue(value) {
 				return b, name
 			}
-			b = append(b, '\r', '\n')
+			b = appendField(b, name, value)
 		}
 	}
 	return b, ""

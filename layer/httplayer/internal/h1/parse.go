@@ -340,7 +340,6 @@ func (h *head) header(text string, values []string) http.Header {
 	if len(h.fields) > cap(values) {
 		values = make([]string, 0, len(h.fields))
 	}
-	var seen uint64 // a filter, because most names occur once and need no look-up
 	for i := range h.fields {
 		f := &h.fields[i]
 		if f.drop {
@@ -349,15 +348,11 @@ func (h *head) header(text string, values []string) http.Header {
 		name := f.name.of(text)
 		n := len(values)
 		values = append(values, f.value.of(text))
-		bit := uint64(1) << ((len(name)*7 + int(name[0])*3 + int(name[len(name)-1])*5 + int(name[len(name)/2])) & 63)
-		if seen&bit != 0 {
-			if earlier, ok := header[name]; ok {
-				header[name] = append(earlier, values[n])
-				continue
-			}
+		if earlier, ok := header[name]; ok {
+			header[name] = append(earlier, values[n])
+		} else {
+			header[name] = values[n : n+1 : n+1]
 		}
-		seen |= bit
-		header[name] = values[n : n+1 : n+1]
 	}
 	return header
 }
