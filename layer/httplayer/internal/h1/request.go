@@ -11,14 +11,14 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
-// request is a request that the server is serving, and its context.
+// request is a request that the server is serving, its context, and the [message.Stream] of its
+// response.
 type request struct {
 	reqctx.Context
 	conn   *ServerConn
 	http   http.Request
 	url    url.URL
 	body   *requestBody // nil without a body
-	stream stream
 	values [8]string
 
 	old     bool // the version is HTTP/1.0
@@ -37,13 +37,12 @@ type requestBody struct {
 	reads sweep.Wait // the field wait of body, if the limits on slow bodies apply
 }
 
-// Value is part of [context.Context]. It returns the local address for
-// http.LocalAddrContextKey, and the stream for message.InformerKey. All other values come
-// from the context of the connection.
+// Value returns the local address for http.LocalAddrContextKey, and r for message.InformerKey. All
+// other values come from the context of the connection.
 func (r *request) Value(key any) any {
 	switch key {
 	case message.InformerKey:
-		return &r.stream
+		return r
 	case http.LocalAddrContextKey:
 		return r.conn.conn.LocalAddr()
 	}
@@ -61,7 +60,6 @@ func (c *ServerConn) newRequest(n int) (*request, *http.Request, error) {
 	c.release()
 	r := &request{conn: c, old: h.minor == 0, keep: h.persists()}
 	r.Init(c.base, 0, nil)
-	r.stream.request = r
 
 	req := &r.http
 	*req = *new(http.Request).WithContext(r)

@@ -98,16 +98,12 @@ func isTunnel(r *request, status int) bool {
 	return status == http.StatusSwitchingProtocols || r.connect && status/100 == 2
 }
 
-// stream is the [message.Stream] of a request.
-type stream struct{ *request }
+var _ message.Stream = (*request)(nil)
 
-var _ message.Stream = (*stream)(nil)
-
-// Respond is part of [message.Stream]. It sends the whole response rsp, including its
-// trailers, and closes its body. A response that starts a tunnel is sent by the method
-// tunnel.
-func (s *stream) Respond(rsp *http.Response) error {
-	r, c, body := s.request, s.conn, rsp.Body
+// Respond sends rsp with its body and its trailers. A response that starts a tunnel is sent by the
+// method tunnel.
+func (r *request) Respond(rsp *http.Response) error {
+	c, body := r.conn, rsp.Body
 	defer body.Close()
 	if isTunnel(r, rsp.StatusCode) {
 		return c.tunnel(r, rsp)
@@ -152,10 +148,9 @@ func lengthOf(rsp *http.Response, body io.Reader) int64 {
 	return -1
 }
 
-// Inform sends a 1xx response. It is part of [message.Stream]. It sends 100 Continue at most once,
-// and only to a client that expects it. HTTP/1.0 clients receive no 1xx responses.
-func (s *stream) Inform(status int, header http.Header) error {
-	r, c := s.request, s.conn
+// Inform sends 100 Continue at most once, and only to a client that expects it. HTTP/1.0 clients
+// receive no 1xx responses.
+func (r *request) Inform(status int, header http.Header) error {
 	r.informing.Lock()
 	defer r.informing.Unlock()
 	if r.started || r.old || status == http.StatusContinue && !r.expects {
@@ -169,42 +164,33 @@ func (s *stream) Inform(status int, header http.Header) error {
 		return errors.New("invalid response field " + strconv.Quote(invalid))
 	}
 	b = append(b, '\r', '\n')
-	c.writes.Begin()
-	defer c.writes.End(0)
-	_, err := c.conn.Write(b)
+	r.conn.writes.Begin()
+	defer r.conn.writes.End(0)
+	_, err := r.conn.conn.Write(b)
 	return err
 }
 
-// WriteHeader writes the status and the headers into the buffer. It is part of [message.Stream],
-// which describes the arguments.
-func (s *stream) WriteHeader(status int, header http.Header, length int64, end bool) error {
-	if err := s.conn.start(s.request, status, header, length, message.Announced(header["Trailer"])); err != nil {
+func (r *request) WriteHeader(status int, header http.Header, length int64, end bool) error {
+	if err := r.conn.start(r, status, header, length, message.Announced(header["Trailer"])); err != nil {
 		return err
 	}
 	if end {
-		s.conn.out.left = -1
-		s.conn.out.chunked = false
+		r.conn.out.left = -1
+		r.conn.out.chunked = false
 	}
 	return nil
 }
 
-// Write is part of [message.Stream]. It appends p to the body of the response.
-func (s *stream) Write(p []byte) (int, error) { return s.conn.out.Write(p) }
+func (r *request) Write(p []byte) (int, error) { return r.conn.out.Write(p) }
 
-// Finish is part of [message.Stream]. It ends the body with the trailers, and sends the
-// buffer.
-func (s *stream) Finish(trailer http.Header) error { return s.conn.out.finish(trailer) }
+func (r *request) Finish(trailer http.Header) error { return r.conn.out.finish(trailer) }
 
-// Flush is part of [message.Stream]. It sends the buffered bytes.
-func (s *stream) Flush() error { return s.conn.out.flush() }
+func (r *request) Flush() error { return r.conn.out.flush() }
 
-// SetReadDeadline is part of [message.Stream]. It limits the time for reading the request
-// body.
-func (s *stream) SetReadDeadline(t time.Time) error { return s.conn.setReadDeadline(t) }
+func (r *request) SetReadDeadline(t time.Time) error { return r.conn.setReadDeadline(t) }
 
-// SetWriteDeadline is part of [message.Stream]. It limits the time for writing the response.
-func (s *stream) SetWriteDeadline(t time.Time) error {
-	c := s.conn
+func (r *request) SetWriteDeadline(t time.Time) error {
+	c := r.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if cause := c.stop.Load(); cause != nil {
@@ -214,17 +200,17 @@ func (s *stream) SetWriteDeadline(t time.Time) error {
 	return c.conn.SetWriteDeadline(t)
 }
 
-// Hijack is part of [message.Stream]. It returns the connection, together with the received
-// bytes that were not read. The caller must close the connection.
-func (s *stream) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	c := s.conn
-	if s.body != nil {
-		_ = s.body.Close()
+// Hijack returns the connection, together with the received bytes that were not read. The
+// caller must close the connection.
+func (r *request) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c := r.conn
+	if r.body != nil {
+		_ = r.body.Close()
 	}
 	c.stopReadAhead()
-	s.informing.Lock()
-	s.started = true
-	s.informing.Unlock()
+	r.informing.Lock()
+	r.started = true
+	r.informing.Unlock()
 	h, err := c.detach()
 	if err != nil {
 		return nil, nil, err

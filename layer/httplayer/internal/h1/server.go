@@ -26,7 +26,7 @@ const (
 	phaseSilent uint32 = iota + 1 // waiting for the first byte
 	phaseHead                     // receiving headers
 	phaseIdle                     // waiting for the next request, with a buffer
-	phaseRest                     // waiting for the next request, without a buffer
+	phaseRest                     // waiting for the next request, with a buffer of one byte
 	phaseServe                    // the handler or the exchange runs
 )
 
@@ -68,7 +68,7 @@ type ServerConn struct {
 	head   head
 	out    writer
 	writes sweep.Wait // measures how long each write of a response waits
-	first  [1]byte    // first byte of the next request, read without a buffer
+	tiny   buffer     // one byte, the buffer in phaseRest
 
 	current   atomic.Pointer[request]
 	stop      atomic.Pointer[error] // reason for which reading ended; nil while it continues
@@ -89,7 +89,7 @@ type ServerConn struct {
 // NewServerConn returns a server connection on conn. The contexts of its requests have the
 // values of ctx. The connection ends when ctx ends. The sweeper of cfg must not be nil.
 func NewServerConn(ctx context.Context, conn net.Conn, cfg *message.ServerConfig) *ServerConn {
-	c := &ServerConn{cfg: cfg, ctx: ctx, base: reqctx.Detach(ctx)}
+	c := &ServerConn{cfg: cfg, ctx: ctx, base: reqctx.Detach(ctx), tiny: buffer{make([]byte, 1)}}
 	c.conn, c.failed = conn, c.readError
 	c.out.conn, c.out.wait = conn, &c.writes
 	if addr := conn.RemoteAddr(); addr != nil {
@@ -335,7 +335,9 @@ func (c *ServerConn) readHeaders() (int, error) {
 		if err == errInterrupted { //nolint:errorlint // set by this package
 			err = nil
 			if searched == 0 && c.rest.Swap(false) {
-				err = c.waitWithoutBuffer()
+				c.release()
+				c.buf, c.head.fields = &c.tiny, nil
+				c.slot.Enter(phaseRest)
 			}
 		}
 		if err != nil {
@@ -343,28 +345,6 @@ func (c *ServerConn) readHeaders() (int, error) {
 				err = noEOF(err)
 			}
 			return 0, err
-		}
-	}
-}
-
-// waitWithoutBuffer waits for the first byte of the next request. While it waits, the
-// buffer of the connection is in the pool. When the byte arrives, it takes a buffer that
-// starts with this byte.
-func (c *ServerConn) waitWithoutBuffer() error {
-	c.release()
-	c.head.fields = nil
-	c.slot.Enter(phaseRest)
-	for {
-		if c.closeIdle.Load() {
-			return errIdleClosed
-		}
-		_, err := c.read(c.first[:])
-		if err == nil {
-			c.buf = getBuffer(&smallBuffers)
-			c.r, c.w = 0, copy(c.buf.b, c.first[:])
-		}
-		if err != errInterrupted { //nolint:errorlint // set by this package
-			return err
 		}
 	}
 }
@@ -384,7 +364,7 @@ func (c *ServerConn) serve(n int) (keep bool, err error) {
 	if r.body == nil {
 		c.ahead.Store(aheadAllowed)
 	}
-	hijacked, err := message.Serve(c.cfg, &r.stream, req)
+	hijacked, err := message.Serve(c.cfg, r, req)
 	c.out.end()
 	if hijacked {
 		c.finish(r)
@@ -444,7 +424,7 @@ func (c *ServerConn) finish(r *request) {
 // proceed is part of bodyOwner. It sends 100 Continue.
 func (c *ServerConn) proceed() error {
 	if r := c.current.Load(); r != nil {
-		return r.stream.Inform(http.StatusContinue, nil)
+		return r.Inform(http.StatusContinue, nil)
 	}
 	return nil
 }

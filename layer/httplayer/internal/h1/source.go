@@ -83,7 +83,12 @@ func (s *source) fill(limit int) (int, error) {
 	case s.w >= limit:
 		return 0, errTooLarge
 	default:
-		larger := &buffer{make([]byte, min(2*s.w, max(limit, smallSize)))}
+		var larger *buffer
+		if s.w < smallSize { // the byte of a resting connection
+			larger = getBuffer(&smallBuffers)
+		} else {
+			larger = &buffer{make([]byte, min(2*s.w, max(limit, smallSize)))}
+		}
 		copy(larger.b, s.buf.b)
 		s.buf.put()
 		s.buf = larger
