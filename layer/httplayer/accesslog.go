@@ -1,6 +1,7 @@
 package httplayer
 
 import (
+	"cmp"
 	"io"
 	"net/http"
 	"strconv"
@@ -103,7 +104,7 @@ func (h *logged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.observers = append(x.observers, e)
 	own := r.WithContext(ctx) // the server keeps using its own request
 	if hasBody(r) {
-		own.Body = &countedBody{wrappedBody{r.Body}, &e.read}
+		own.Body = newTeeBody(r.Body, func(_ int64, p []byte) { e.read.Add(int64(len(p))) })
 	}
 	defer handBack(r, own)
 	defer func() {
@@ -131,20 +132,6 @@ func (e *accessEntry) ResponseStarted(*http.Response) { e.head = time.Now() }
 // [layer.ResponseObserver].
 func (e *accessEntry) ResponseData(n int, _ []byte) { e.written.Add(int64(n)) }
 
-func (e *accessEntry) status() int { return e.exchange.code() }
-
-// countedBody counts the bytes that are read from a request body.
-type countedBody struct {
-	wrappedBody
-	read *atomic.Int64
-}
-
-func (b *countedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	b.read.Add(int64(n))
-	return n, err
-}
-
 // peerID returns the name in the client certificate of the connection of r. It returns "" if
 // the client has no verified certificate.
 func peerID(r *http.Request) string {
@@ -157,14 +144,6 @@ func peerID(r *http.Request) string {
 	return caller.Client(state)
 }
 
-// hostOf returns the Host of r. If Host is empty, it returns the host of the URL.
-func hostOf(r *http.Request) string {
-	if r.Host != "" || r.URL == nil {
-		return r.Host
-	}
-	return r.URL.Host
-}
-
 // apache appends the entry to b in Apache's common log format.
 func (e *accessEntry) apache(b []byte) []byte {
 	r := e.request
@@ -174,11 +153,11 @@ func (e *accessEntry) apache(b []byte) []byte {
 	b = append(escaped(b, r.Method), ' ')
 	b = append(uri(b, r, escaped), ' ')
 	b = append(escaped(b, r.Proto), "\" "...)
-	b = append(strconv.AppendInt(b, int64(e.status()), 10), ' ')
+	b = append(number(b, int64(e.exchange.code())), ' ')
 	if e.exchange.hijacked {
 		return append(b, '-')
 	}
-	return strconv.AppendInt(b, e.written.Load(), 10)
+	return number(b, e.written.Load())
 }
 
 // json appends the entry to b as a JSON object with sorted keys.
@@ -197,14 +176,14 @@ func (e *accessEntry) json(b []byte) []byte {
 		b = append(number(append(b, `"attempts":`...), int64(facts.Attempts)), ',')
 	}
 	b = text(append(b, `"client.addr":`...), client)
-	b = text(append(b, `,"client.id":`...), orDash(e.id))
+	b = text(append(b, `,"client.id":`...), cmp.Or(e.id, "-"))
 	if facts.Endpoint.IsValid() {
 		b = text(append(b, `,"endpoint":`...), facts.Endpoint.String())
 	}
 	if facts.Err != nil {
 		b = text(append(b, `,"error":`...), facts.Err.Error())
 	}
-	b = text(append(b, `,"host":`...), hostOf(r))
+	b = text(append(b, `,"host":`...), Accessor{}.Authority(r))
 	b = text(append(b, `,"method":`...), r.Method)
 	b = number(append(b, `,"processing_ns":`...), int64(head.Sub(e.began)))
 	if !e.exchange.hijacked {
@@ -214,7 +193,7 @@ func (e *accessEntry) json(b []byte) []byte {
 	if facts.Route != "" {
 		b = text(append(b, `,"route":`...), facts.Route)
 	}
-	b = number(append(b, `,"status":`...), int64(e.status()))
+	b = number(append(b, `,"status":`...), int64(e.exchange.code()))
 	b = append(e.began.UTC().AppendFormat(append(b, `,"timestamp":"`...), time.RFC3339Nano), '"')
 	b = number(append(b, `,"total_ns":`...), int64(e.ended.Sub(e.began)))
 	b = text(append(b, `,"trace_id":`...), traceOf(r.Header))
@@ -229,20 +208,13 @@ func (e *accessEntry) json(b []byte) []byte {
 
 func number(b []byte, n int64) []byte { return strconv.AppendInt(b, n, 10) }
 
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
 // uri appends the request target of r to b. If the target is a path, uri puts the scheme and the
 // host before it. It appends the host and the target by the function in the argument as, which
 // escapes them for the log format.
 func uri(b []byte, r *http.Request, as func([]byte, string) []byte) []byte {
 	if strings.HasPrefix(r.RequestURI, "/") {
 		b = append(b, Accessor{}.Scheme(r)+"://"...)
-		b = as(b, hostOf(r))
+		b = as(b, Accessor{}.Authority(r))
 	}
 	return as(b, r.RequestURI)
 }
@@ -268,7 +240,7 @@ const hexDigits = "0123456789abcdef"
 // if s is empty.
 func plain(b []byte, s string) []byte {
 	at := len(b)
-	b = escaped(b, orDash(s))
+	b = escaped(b, cmp.Or(s, "-"))
 	for i := at; i < len(b); i++ {
 		if b[i] == ' ' {
 			b[i] = '_'

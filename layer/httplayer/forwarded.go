@@ -66,7 +66,7 @@ func (t trustedPeers) forward(ctx context.Context, req *http.Request, next Servi
 	ctx = reqctx.WithValue(ctx, clientKey{}, client)
 	out := req.WithContext(ctx)
 	out.Header = h
-	if untrusted && req.Trailer != nil {
+	if untrusted {
 		withoutTrailers(out, isForwarded)
 	}
 	return next.Call(ctx, out)

@@ -47,30 +47,19 @@ func ClientID(nameOf func(*http.Request) string) layer.Layer[*http.Request, *htt
 		nameOf = func(*http.Request) string { return "" }
 	}
 	edit := func(req *http.Request) *http.Request {
-		id, forged := nameOf(req), hasIdentity(req.Header)
+		id, forged := nameOf(req), fields(req.Header).HasName(isIdentity)
 		if id == "" && !forged && req.Trailer == nil {
 			return req
 		}
 		out := fork(req)
 		maps.DeleteFunc(out.Header, func(name string, _ []string) bool { return isIdentity(name) })
-		if req.Trailer != nil {
-			withoutTrailers(out, isIdentity)
-		}
+		withoutTrailers(out, isIdentity)
 		if id != "" {
 			out.Header[clientIDField] = []string{id}
 		}
 		return out
 	}
 	return edits("client_id", nil, edit)
-}
-
-func hasIdentity(h http.Header) bool {
-	for name := range h {
-		if isIdentity(name) {
-			return true
-		}
-	}
-	return false
 }
 
 // isIdentity reports whether name is a header that [ClientID] removes. An application may
@@ -123,9 +112,7 @@ func StripHeader(names ...string) layer.Layer[*http.Request, *http.Response] {
 		for _, name := range canonical {
 			delete(out.Header, name)
 		}
-		if req.Trailer != nil {
-			withoutTrailers(out, func(name string) bool { return slices.Contains(canonical, name) })
-		}
+		withoutTrailers(out, func(name string) bool { return slices.Contains(canonical, name) })
 		return out
 	}
 	return edits("strip_header", nil, edit)
@@ -233,12 +220,11 @@ const closesClient = "connection"
 // trailers are copied to the map.
 func withoutTrailers(req *http.Request, drops func(name string) bool) {
 	received := req.Trailer
-	req.Trailer = make(http.Header, len(received))
-	for name, values := range received {
-		if !drops(name) {
-			req.Trailer[name] = values
-		}
+	if received == nil {
+		return
 	}
+	req.Trailer = received.Clone()
+	maps.DeleteFunc(req.Trailer, func(name string, _ []string) bool { return drops(name) })
 	if hasBody(req) {
 		req.Body = &trailerFilter{wrappedBody{req.Body}, received, req.Trailer, drops}
 	}
