@@ -57,7 +57,7 @@ func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endp
 	}
 	e := &Endpoint{addr: addr, opts: newEndpointOptions(addr, opts), life: ctx}
 	e.link.backoff, e.link.timeout = e.opts.backoff, e.opts.connectTimeout
-	e.h1.init(e)
+	e.h1.endpoint = e
 	e.h2.init(e)
 	e.lastH2.Store(e.opts.protocol == http2)
 	e.full = &layer.Error{Layer: "endpoint", Endpoint: addr, Kind: layer.ErrNotReady, Reason: "at capacity"}
@@ -139,15 +139,6 @@ func (e *Endpoint) wantsH2(req *http.Request) bool {
 		return two || e.opts.protocol == auto && !isGRPCWeb(req)
 	}
 	return two && !e.onlyH1.Load() && (e.opts.protocol == asReceived || e.opts.tls != nil || isConnectRPC(req))
-}
-
-// forgetProtocol forgets that the server does not support HTTP/2, so that requests try
-// HTTP/2 again. It is called after a connection has failed, because another server may have
-// the address now.
-func (e *Endpoint) forgetProtocol() {
-	if e.onlyH1.Load() {
-		e.onlyH1.Store(false)
-	}
 }
 
 // isHTTPS reports whether the URL of req has the scheme https.

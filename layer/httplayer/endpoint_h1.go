@@ -21,8 +21,7 @@ type pool struct {
 	idle    []*h1Conn   // idle connections; the most recently used one is last
 	conns   int         // number of idle connections, of those in use and of those being dialed
 	dialing int         // number of connections being dialed
-	reaper  *time.Timer // timer of reap; nil before the first use
-	reaping bool        // the timer reaper is running
+	reaper  *time.Timer // calls reap; nil if it is not running
 	closed  bool
 }
 
@@ -34,8 +33,6 @@ type h1Conn struct {
 	since time.Time // time at which the connection became idle
 	once  bool      // the connection serves only one request
 }
-
-func (p *pool) init(e *Endpoint) { p.endpoint = e }
 
 // call sends req on an idle connection or on a new one. It tries another connection if the
 // server has closed the idle one before the request was sent.
@@ -58,14 +55,14 @@ func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, err
 			return rsp, nil
 		case !errors.Is(err, message.ErrNotSent):
 			if fresh {
-				e.forgetProtocol()
+				e.onlyH1.Store(false) // another server may have the address now
 			}
 			body.fail()
 			return nil, e.failed(attributeError(ctx, req, body, err))
 		case ctx.Err() != nil:
 			return nil, e.goneError(ctx)
 		case fresh:
-			e.forgetProtocol()
+			e.onlyH1.Store(false)
 			return nil, e.reject("the new connection was lost", &peerError{err})
 		}
 		// The server closed the connection while it was idle.
@@ -253,16 +250,9 @@ func (p *pool) belowMaxLocked() bool {
 	return p.endpoint.opts.maxConns <= 0 || p.conns < p.endpoint.opts.maxConns
 }
 
-// mayDial reports whether a connection may be dialed: the pool has fewer connections than
-// the maximum, or an idle one that can be closed.
-func (p *pool) mayDial() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.belowMaxLocked() || len(p.idle) > 0
-}
-
 // room reports whether a request could use an idle connection. If mayConnect is true, it
-// also returns true if the pool has fewer connections than the maximum.
+// also returns true if the pool has fewer connections than the maximum, so that a connection can be
+// dialed.
 func (p *pool) room(mayConnect bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -277,17 +267,10 @@ func (p *pool) usage() (conns, idle, inFlight int) {
 	return p.conns - p.dialing, len(p.idle), p.conns - p.dialing - len(p.idle)
 }
 
-// reapAfter starts the timer that calls reap after d, unless the timer is running. The
-// caller holds mu.
+// reapAfter starts the timer that calls reap after d, unless it is running. The caller holds mu.
 func (p *pool) reapAfter(d time.Duration) {
-	if p.reaping {
-		return
-	}
-	p.reaping = true
 	if p.reaper == nil {
 		p.reaper = time.AfterFunc(d, p.reap)
-	} else {
-		p.reaper.Reset(d)
 	}
 }
 
@@ -296,7 +279,7 @@ func (p *pool) reapAfter(d time.Duration) {
 func (p *pool) reap() {
 	now, limit := time.Now(), p.endpoint.opts.idleTimeout
 	p.mu.Lock()
-	p.reaping = false
+	p.reaper = nil
 	n := 0
 	for n < len(p.idle) && now.Sub(p.idle[n].since) >= limit {
 		n++

@@ -106,10 +106,6 @@ type handler struct {
 	onError ErrorHandler
 }
 
-// exchange serves the request r and returns the response. It is the [message.Exchange] of a
-// [Server]. A stream reset by the endpoint is returned as an error.
-func (h *handler) exchange(r *http.Request) (*http.Response, error) { return h.serve(r, true) }
-
 // serve returns the response of svc to r. It converts an error of svc to a response. There
 // is one exception: if resets is true, a stream reset by the endpoint is returned as an
 // error, so that the server resets the stream of the client. The caller has removed the
@@ -155,7 +151,10 @@ func (h *handler) respond(r *http.Request, resets bool) (*http.Response, error) 
 	if grpc && len(r.Header[grpcTimeoutField]) > 0 {
 		began = time.Now() // overdue compares it with grpc-timeout
 	}
-	rsp, err := h.call(r)
+	rsp, err := roundTripper{h.svc}.RoundTrip(r)
+	if err == nil {
+		err = checkResponse(r, rsp)
+	}
 	if err != nil {
 		err = overdue(r, began, err)
 		if resets && isPassedReset(r, err) {
@@ -188,15 +187,6 @@ func (h *handler) prepareGRPC(r *http.Request, rsp *http.Response, began time.Ti
 	rsp.Body = &grpcBody{wrappedBody{rsp.Body}, r, rsp, began, h.informs, resets}
 }
 
-// call calls svc and returns an error if the response cannot be sent to the client.
-func (h *handler) call(req *http.Request) (*http.Response, error) {
-	rsp, err := roundTripper{h.svc}.RoundTrip(req)
-	if err == nil {
-		err = checkResponse(req, rsp)
-	}
-	return rsp, err
-}
-
 // checkResponse returns an error if rsp cannot be sent to the client. In that case it
 // closes the body of rsp.
 func checkResponse(req *http.Request, rsp *http.Response) (err error) {
@@ -206,21 +196,14 @@ func checkResponse(req *http.Request, rsp *http.Response) (err error) {
 	case code < http.StatusOK || code > 999:
 		err = &peerError{fmt.Errorf("httplayer: invalid response status %d", code)}
 	case req.Method == http.MethodConnect && code/100 == 2:
-		err = tunnelError(rsp)
+		if _, ok := rsp.Body.(io.ReadWriteCloser); !ok {
+			err = &StatusError{Code: http.StatusBadGateway, Reason: "CONNECT got a response without a tunnel", Close: true}
+		}
 	}
 	if err != nil {
 		_ = rsp.Body.Close()
 	}
 	return err
-}
-
-// tunnelError returns an error if rsp, a 2xx response to CONNECT, has a body that is not an
-// [io.ReadWriteCloser].
-func tunnelError(rsp *http.Response) error {
-	if _, ok := rsp.Body.(io.ReadWriteCloser); ok {
-		return nil
-	}
-	return &StatusError{Code: http.StatusBadGateway, Reason: "CONNECT got a response without a tunnel", Close: true}
 }
 
 // complete sets the scheme and the host in the URL of a received request, because layers

@@ -74,7 +74,7 @@ func (e *Endpoint) room() bool {
 	return (!h1 || e.h1.room(mayConnect)) && (!h2 || e.h2.room(mayConnect))
 }
 
-func (e *Endpoint) canProbe() bool { return e.probesH2() || e.h1.mayDial() }
+func (e *Endpoint) canProbe() bool { return e.probesH2() || e.h1.room(true) }
 
 // probesH2 reports whether the next connection that Ready makes uses HTTP/2. The result is the
 // field lastH2, with one exception. If requests have used HTTP/1.1 and an HTTP/2 connection is

@@ -49,14 +49,14 @@ func hasBody(req *http.Request) bool { return req.Body != nil && req.Body != htt
 // request.
 type requestBody struct {
 	wrappedBody
-	waits   atomic.Bool           // a Read is in progress
-	awaited atomic.Bool           // a Read was in progress when the body was closed
-	broken  atomic.Pointer[error] // first error of Read, unless Close caused it
+	waits   atomic.Bool // a Read is in progress
+	awaited atomic.Bool // a Read was in progress when the body was closed
 
 	mu        sync.Mutex
-	admitted  bool // the body was read, or the request can no longer be rejected
-	withdrawn bool // the request was rejected, and the body belongs to the caller again
-	closed    bool // the connection has called Close
+	admitted  bool  // the body was read, or the request can no longer be rejected
+	withdrawn bool  // the request was rejected, and the body belongs to the caller again
+	closed    bool  // the connection has called Close
+	broken    error // first error of Read before Close
 }
 
 func (b *requestBody) Read(p []byte) (n int, err error) {
@@ -67,9 +67,12 @@ func (b *requestBody) Read(p []byte) (n int, err error) {
 	b.waits.Store(true)
 	n, err = b.ReadCloser.Read(p)
 	b.waits.Store(false)
-	if err != nil && err != io.EOF && !b.isClosed() {
-		cause := err // err itself would be allocated for each Read
-		b.broken.CompareAndSwap(nil, &cause)
+	if err != nil && err != io.EOF {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if !b.closed && b.broken == nil {
+			b.broken = err
+		}
 	}
 	return n, err
 }
@@ -91,10 +94,14 @@ func (b *requestBody) close() (err error) {
 	return b.ReadCloser.Close()
 }
 
-func (b *requestBody) isClosed() bool {
+// failure returns the first error of Read, or nil.
+func (b *requestBody) failure() error {
+	if b == nil {
+		return nil
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.closed
+	return b.broken
 }
 
 // admit records that the request can no longer be rejected. If Close was called before and
@@ -146,10 +153,7 @@ func (b *requestBody) withdraw() bool {
 //   - It returns a [message.RequestError] unchanged.
 //   - It returns any other err, wrapped in a peerError.
 func attributeError(ctx context.Context, req *http.Request, body *requestBody, err error) error {
-	var broken *error
-	if body != nil {
-		broken = body.broken.Load()
-	}
+	broken := body.failure()
 	invalid, isInvalid := errors.AsType[*message.RequestError](err)
 	switch {
 	case ctx.Err() != nil && body != nil && (body.awaited.Load() || body.waits.Load()) && !isStream(req):
@@ -157,7 +161,7 @@ func attributeError(ctx context.Context, req *http.Request, body *requestBody, e
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case broken != nil:
-		return &bodyError{"broke off", *broken}
+		return &bodyError{"broke off", broken}
 	case isInvalid:
 		return invalid
 	}

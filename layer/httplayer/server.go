@@ -64,7 +64,7 @@ func NewServer(h http.Handler, opts ...ServerOption) *Server {
 	s := &Server{serverOptions: newServerOptions(opts), handler: h}
 	s.Sweeper, s.ServerConfig.Draining = &s.sweeper, &s.draining
 	if proxy, ok := h.(*handler); ok {
-		s.Exchange = proxy.exchange
+		s.Exchange = func(r *http.Request) (*http.Response, error) { return proxy.serve(r, true) }
 	} else {
 		s.ServerConfig.Handler = h
 	}

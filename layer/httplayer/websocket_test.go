@@ -179,9 +179,9 @@ func TestWebSocketNotAnnounced(t *testing.T) {
 func TestExtendedConnectOtherProtocol(t *testing.T) {
 	for name, opts := range map[string][]HandlerOption{"": nil, "with CONNECT": {WithConnect()}} {
 		t.Run(name, func(t *testing.T) {
-			rsp, err := newHandler(endpoint(t, "127.0.0.1:1"), opts...).exchange(&http.Request{
+			rsp, err := newHandler(endpoint(t, "127.0.0.1:1"), opts...).serve(&http.Request{
 				Method: http.MethodConnect, ProtoMajor: 2, Header: http.Header{":protocol": {"connect-udp"}},
-			})
+			}, true)
 			require.NoError(t, err)
 			assert.Equal(t, http.StatusNotImplemented, rsp.StatusCode)
 		})
