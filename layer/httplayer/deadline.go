@@ -1,6 +1,7 @@
 package httplayer
 
 import (
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -51,20 +52,39 @@ func DeadlineToHeader(name string) func(*http.Request, time.Duration) *http.Requ
 	}
 }
 
+// grpcUnits has the units of grpc-timeout, from the smallest.
+var grpcUnits = [...]struct { //nolint:gochecknoglobals // a table
+	letter byte
+	unit   time.Duration
+}{
+	{'n', time.Nanosecond}, {'u', time.Microsecond}, {'m', time.Millisecond}, {'S', time.Second}, {'M', time.Minute}, {'H', time.Hour},
+}
+
 // formatGRPCTimeout formats d for the header grpc-timeout, such as "1500000u" for 1.5 s. It uses
 // the smallest unit in which d has at most 8 digits, and rounds down.
 func formatGRPCTimeout(d time.Duration) string {
-	unit, name := time.Nanosecond, "n"
-	for _, larger := range [...]struct {
-		unit time.Duration
-		name string
-	}{{time.Microsecond, "u"}, {time.Millisecond, "m"}, {time.Second, "S"}, {time.Minute, "M"}, {time.Hour, "H"}} {
-		if d/unit <= maxGRPCTimeout {
-			break
-		}
-		unit, name = larger.unit, larger.name
+	i := 0
+	for d/grpcUnits[i].unit > 99_999_999 {
+		i++
 	}
-	return strconv.FormatInt(int64(d/unit), 10) + name
+	return strconv.FormatInt(int64(d/grpcUnits[i].unit), 10) + string(grpcUnits[i].letter)
 }
 
-const maxGRPCTimeout = 99_999_999
+// parseGRPCTimeout parses a value of grpc-timeout: up to 8 digits and a unit. It returns false
+// if the value is malformed.
+func parseGRPCTimeout(s string) (time.Duration, bool) {
+	if len(s) < 2 || len(s) > 9 {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(s[:len(s)-1], 10, 63)
+	for _, u := range grpcUnits {
+		if err != nil || u.letter != s[len(s)-1] {
+			continue
+		}
+		if n > uint64(math.MaxInt64/u.unit) {
+			return math.MaxInt64, true
+		}
+		return time.Duration(n) * u.unit, true
+	}
+	return 0, false
+}

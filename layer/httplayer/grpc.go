@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -110,30 +109,4 @@ func overdue(req *http.Request, began time.Time, err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
-}
-
-// parseGRPCTimeout parses a value of grpc-timeout: up to 8 digits and a unit. It returns false
-// if the value is malformed.
-func parseGRPCTimeout(s string) (time.Duration, bool) {
-	if len(s) < 2 || len(s) > 9 {
-		return 0, false
-	}
-	unit := grpcUnit(s[len(s)-1])
-	n, err := strconv.ParseUint(s[:len(s)-1], 10, 63)
-	if unit == 0 || err != nil {
-		return 0, false
-	}
-	if n > uint64(math.MaxInt64/unit) {
-		return math.MaxInt64, true
-	}
-	return time.Duration(n) * unit, true
-}
-
-// grpcUnit returns the unit for a letter of grpc-timeout, or 0 for another letter.
-func grpcUnit(letter byte) time.Duration {
-	units := [...]time.Duration{time.Hour, time.Minute, time.Second, time.Millisecond, time.Microsecond, time.Nanosecond}
-	if i := strings.IndexByte("HMSmun", letter); i >= 0 {
-		return units[i]
-	}
-	return 0
 }
