@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/internal/lograte"
+	"github.com/gotower/gotower/internal/option"
 	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
@@ -45,21 +46,13 @@ func newHandler(svc Service, opts ...HandlerOption) *handler {
 		panic("httplayer: nil service")
 	}
 	h := &handler{svc: svc, log: slog.Default(), onError: Problem} //nolint:forbidigo // an error without a log would be lost
-	for _, opt := range opts {
-		if opt != nil {
-			opt.apply(h)
-		}
-	}
+	option.Apply(h, opts)
 	h.log = limitedLog(h.log)
 	return h
 }
 
 // HandlerOption is an option of [Handler] and [Middleware].
-type HandlerOption interface{ apply(h *handler) }
-
-type handlerOption func(*handler)
-
-func (f handlerOption) apply(h *handler) { f(h) }
+type HandlerOption func(*handler)
 
 // WithErrorHeaders sets whether an error response has the text of the error in
 // l5d-proxy-error and grpc-message, and also has l5d-proxy-connection. The default is
@@ -67,7 +60,7 @@ func (f handlerOption) apply(h *handler) { f(h) }
 // only for trusted clients, such as other proxies of a mesh. A server for both kinds of
 // clients needs two Handlers.
 func WithErrorHeaders(on bool) HandlerOption {
-	return handlerOption(func(h *handler) { h.informs = on })
+	return func(h *handler) { h.informs = on }
 }
 
 // WithConnect passes HTTP/1.1 CONNECT requests to svc. The connection becomes a tunnel if
@@ -79,14 +72,14 @@ func WithErrorHeaders(on bool) HandlerOption {
 // The default rejects CONNECT, because no layer sees the content of a tunnel. Also, many
 // servers that are not proxies answer CONNECT with 2xx and parse the content of the tunnel
 // as requests.
-func WithConnect() HandlerOption { return handlerOption(func(h *handler) { h.tunnels = true }) }
+func WithConnect() HandlerOption { return func(h *handler) { h.tunnels = true } }
 
 // WithLogger sets the logger for errors that a Handler answers: 5xx at level Warn, 4xx at level
 // Debug. An error after the client has disconnected is not logged. At most ten errors of level Warn
 // are logged in ten seconds. After this time, one message has the number of suppressed errors. The
 // default is [slog.Default] at construction. Nil means no log.
 func WithLogger(l *slog.Logger) HandlerOption {
-	return handlerOption(func(h *handler) { h.log = l })
+	return func(h *handler) { h.log = l }
 }
 
 // limitedLog returns a logger that writes to l. It writes each message of level Info or

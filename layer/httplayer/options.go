@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/option"
 	"github.com/gotower/gotower/layer"
 )
 
 // EndpointOption is an option of [NewEndpoint].
-type EndpointOption interface{ apply(o *endpointOptions) }
+type EndpointOption func(*endpointOptions)
 
 type endpointOptions struct {
 	protocol       protocol
@@ -27,10 +28,6 @@ type endpointOptions struct {
 	tls            *tls.Config
 	cleartextHTTPS bool
 }
-
-type endpointOption func(*endpointOptions)
-
-func (f endpointOption) apply(o *endpointOptions) { f(o) }
 
 type protocol int
 
@@ -52,19 +49,19 @@ func (p protocol) isFixed() bool { return p == http1 || p == http2 }
 // (ProtoMajor is 2 or more), even in cleartext. It sends all other requests over HTTP/1.1.
 // Use it in a proxy if clients choose a version that the server supports.
 func WithKeepVersion() EndpointOption {
-	return endpointOption(func(o *endpointOptions) { o.protocol = asReceived })
+	return func(o *endpointOptions) { o.protocol = asReceived }
 }
 
 // WithHTTP1 makes an Endpoint send every request over HTTP/1.1. For the default, see
 // "Connections" in the package documentation.
 func WithHTTP1() EndpointOption {
-	return endpointOption(func(o *endpointOptions) { o.protocol = http1 })
+	return func(o *endpointOptions) { o.protocol = http1 }
 }
 
 // WithHTTP2 makes an Endpoint send every request over HTTP/2 with prior knowledge. CONNECT
 // and upgrade requests still use HTTP/1.1.
 func WithHTTP2() EndpointOption {
-	return endpointOption(func(o *endpointOptions) { o.protocol = http2 })
+	return func(o *endpointOptions) { o.protocol = http2 }
 }
 
 // WithMaxConns limits the HTTP/1.1 connections of an Endpoint, including upgraded
@@ -72,20 +69,20 @@ func WithHTTP2() EndpointOption {
 // that needs another one. The default, and any n below 1, means unlimited. HTTP/2 uses one
 // connection with as many streams as the server allows.
 func WithMaxConns(n int) EndpointOption {
-	return endpointOption(func(o *endpointOptions) { o.maxConns = n })
+	return func(o *endpointOptions) { o.maxConns = n }
 }
 
 // WithMaxIdleConns limits the idle HTTP/1.1 connections of an Endpoint. With 0 each
 // connection serves one request. The default, and any n below 0, means unlimited.
 func WithMaxIdleConns(n int) EndpointOption {
-	return endpointOption(func(o *endpointOptions) { o.maxIdle = n })
+	return func(o *endpointOptions) { o.maxIdle = n }
 }
 
 // WithIdleTimeout sets how long an idle HTTP/1.1 connection is kept. The default is 3 s, as
 // in linkerd's proxy. A d of 0 or less selects the default. HTTP/2 connections are kept
 // until they end.
 func WithIdleTimeout(d time.Duration) EndpointOption {
-	return endpointOption(func(o *endpointOptions) { o.idleTimeout = d })
+	return func(o *endpointOptions) { o.idleTimeout = d }
 }
 
 // WithMaxConnAge sets the age at which a connection is replaced; see "Connections" in the
@@ -99,7 +96,7 @@ func WithIdleTimeout(d time.Duration) EndpointOption {
 // that started later. Start with 5 minutes: new processes then receive their share of
 // requests in about that time.
 func WithMaxConnAge(d time.Duration) EndpointOption {
-	return endpointOption(func(o *endpointOptions) { o.maxAge = d })
+	return func(o *endpointOptions) { o.maxAge = d }
 }
 
 // WithPing enables PING frames on HTTP/2 connections. The Endpoint sends a PING if requests are in
@@ -109,16 +106,16 @@ func WithMaxConnAge(d time.Duration) EndpointOption {
 // and an interval of 0 or less, disables PING frames. A timeout of 0 or less means 20 s. grpc-go
 // servers close connections with frequent PINGs.
 func WithPing(interval, timeout time.Duration) EndpointOption {
-	return endpointOption(func(o *endpointOptions) {
+	return func(o *endpointOptions) {
 		o.pingInterval, o.pingTimeout = max(interval, 0), max(timeout, 0)
-	})
+	}
 }
 
 // WithConnectTimeout limits the time to connect: TCP, TLS and, for HTTP/2, the SETTINGS of
 // the server. The default is 1 s, as in linkerd's proxy. A d of 0 or less selects the
 // default.
 func WithConnectTimeout(d time.Duration) EndpointOption {
-	return endpointOption(func(o *endpointOptions) { o.connectTimeout = d })
+	return func(o *endpointOptions) { o.connectTimeout = d }
 }
 
 // WithBackoff sets the backoff between attempts to connect to an address that cannot be reached.
@@ -128,7 +125,7 @@ func WithBackoff(b layer.Backoff) EndpointOption {
 	if err := backoff.Check(b); err != nil {
 		panic("httplayer: WithBackoff: " + err.Error())
 	}
-	return endpointOption(func(o *endpointOptions) { o.backoff = b })
+	return func(o *endpointOptions) { o.backoff = b }
 }
 
 // WithDialContext replaces the function that makes the TCP connection, for example by one
@@ -138,7 +135,7 @@ func WithDialContext(dial func(ctx context.Context, network, addr string) (net.C
 	if dial == nil {
 		panic("httplayer: nil dial function")
 	}
-	return endpointOption(func(o *endpointOptions) { o.dial = dial })
+	return func(o *endpointOptions) { o.dial = dial }
 }
 
 // WithTLS makes an Endpoint use TLS with a copy of cfg. A nil cfg means the default configuration
@@ -150,11 +147,11 @@ func WithDialContext(dial func(ctx context.Context, network, addr string) (net.C
 // Without this option connections are cleartext, and requests with an https URL fail; see
 // [WithCleartextHTTPS].
 func WithTLS(cfg *tls.Config) EndpointOption {
-	return endpointOption(func(o *endpointOptions) {
+	return func(o *endpointOptions) {
 		if o.tls = cfg.Clone(); cfg == nil {
 			o.tls = &tls.Config{MinVersion: tls.VersionTLS12}
 		}
-	})
+	}
 }
 
 // WithCleartextHTTPS makes an Endpoint without [WithTLS] send requests with an https URL.
@@ -162,26 +159,16 @@ func WithTLS(cfg *tls.Config) EndpointOption {
 // cleartext. Use it with a dial function that adds TLS (see [WithDialContext]), and in
 // proxies that forward absolute targets.
 func WithCleartextHTTPS() EndpointOption {
-	return endpointOption(func(o *endpointOptions) { o.cleartextHTTPS = true })
+	return func(o *endpointOptions) { o.cleartextHTTPS = true }
 }
-
-const (
-	defaultIdleTimeout    = 3 * time.Second
-	defaultConnectTimeout = time.Second
-	leastMaxAge           = time.Second
-)
 
 func newEndpointOptions(addr string, opts []EndpointOption) endpointOptions {
 	o := endpointOptions{dial: new(net.Dialer).DialContext, maxIdle: -1}
-	for _, opt := range opts {
-		if opt != nil {
-			opt.apply(&o)
-		}
-	}
-	orElse(&o.idleTimeout, defaultIdleTimeout)
-	orElse(&o.connectTimeout, defaultConnectTimeout)
+	option.Apply(&o, opts)
+	orElse(&o.idleTimeout, 3*time.Second)
+	orElse(&o.connectTimeout, time.Second)
 	if o.maxAge > 0 {
-		o.maxAge = max(o.maxAge, leastMaxAge)
+		o.maxAge = max(o.maxAge, time.Second)
 	}
 	if o.backoff == (layer.Backoff{}) {
 		o.backoff = backoff.Connect()

@@ -22,7 +22,7 @@ type ErrorHandler func(w http.ResponseWriter, r *http.Request, err error)
 // WithErrorHandler sets the function that writes error responses. The default is [Problem].
 // Nil means responses without a body.
 func WithErrorHandler(f ErrorHandler) HandlerOption {
-	return handlerOption(func(h *handler) { h.onError = f })
+	return func(h *handler) { h.onError = f }
 }
 
 // Problem is the default [ErrorHandler]. If err is a [StatusError] with a Body, it writes

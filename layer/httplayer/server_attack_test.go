@@ -149,7 +149,7 @@ func TestServerAttacks(t *testing.T) {
 			t.Logf("ended with %v after %d steps; the good client was served %d times", code, steps, n)
 			assert.Equal(t, xhttp2.ErrCodeEnhanceYourCalm, code)
 			assert.Positive(t, n)
-			assert.LessOrEqual(t, most.Swap(0), int64(2*defaultStreams))
+			assert.LessOrEqual(t, most.Swap(0), int64(2*newServerOptions(nil).MaxStreams))
 			require.Eventually(t, func() bool { return held.Load() == 0 }, patience, time.Millisecond)
 		})
 	}

@@ -6,15 +6,12 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/gotower/gotower/internal/option"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // ServerOption is an option of [NewServer].
-type ServerOption interface{ apply(o *serverOptions) }
-
-type serverOption func(*serverOptions)
-
-func (f serverOption) apply(o *serverOptions) { f(o) }
+type ServerOption func(*serverOptions)
 
 type serverOptions struct {
 	message.ServerConfig
@@ -24,7 +21,7 @@ type serverOptions struct {
 // WithDrainOnDone starts draining when ctx ends. Use the ctx of tcplayer.Serve. When that
 // ctx ends, Serve closes the listener and waits for the connections.
 func WithDrainOnDone(ctx context.Context) ServerOption {
-	return serverOption(func(o *serverOptions) { o.drainOn = ctx })
+	return func(o *serverOptions) { o.drainOn = ctx }
 }
 
 // WithDrainTimeout sets the duration of two steps of draining. An HTTP/2 client has the time d to
@@ -33,14 +30,14 @@ func WithDrainOnDone(ctx context.Context) ServerOption {
 // connections are closed at once, and requests in transit are lost. But a new connection on which
 // no byte has arrived stays open for at least 100 ms.
 func WithDrainTimeout(d time.Duration) ServerOption {
-	return serverOption(func(o *serverOptions) { o.DrainTimeout = max(d, 0) })
+	return func(o *serverOptions) { o.DrainTimeout = max(d, 0) }
 }
 
 // WithMaxHeaderBytes limits the size of the headers of a request. A request with larger
 // headers is answered with 431. In HTTP/2, 32 bytes are added for each field. The default
 // is 32 KiB. An n of 0 or less selects the default.
 func WithMaxHeaderBytes(n int) ServerOption {
-	return serverOption(func(o *serverOptions) { o.MaxHeaderBytes = n })
+	return func(o *serverOptions) { o.MaxHeaderBytes = n }
 }
 
 // WithHeaderTimeout limits the time from accept to the first byte, and from the first byte
@@ -48,13 +45,13 @@ func WithMaxHeaderBytes(n int) ServerOption {
 // default is 5 s. A d of 0 or less means no limit. While draining, the first byte must
 // arrive within [WithDrainTimeout].
 func WithHeaderTimeout(d time.Duration) ServerOption {
-	return serverOption(func(o *serverOptions) { o.HeaderTimeout = max(d, 0) })
+	return func(o *serverOptions) { o.HeaderTimeout = max(d, 0) }
 }
 
 // WithServerIdleTimeout limits the time that a connection may be idle between two requests.
 // The default, and a d of 0 or less, means no limit, as in linkerd's proxy.
 func WithServerIdleTimeout(d time.Duration) ServerOption {
-	return serverOption(func(o *serverOptions) { o.IdleTimeout = max(d, 0) })
+	return func(o *serverOptions) { o.IdleTimeout = max(d, 0) }
 }
 
 // WithMinBodyRate limits how slowly a request body may arrive. The argument idle is the longest
@@ -69,7 +66,7 @@ func WithServerIdleTimeout(d time.Duration) ServerOption {
 // pauses, and for least no limit on the rate. The limits do not apply to gRPC, to Connect and to
 // HTTP/2 bodies without a content-length, because pauses are normal in a stream.
 func WithMinBodyRate(idle time.Duration, least int) ServerOption {
-	return serverOption(func(o *serverOptions) { o.BodyIdle, o.MinBodyRate = max(idle, 0), max(least, 0) })
+	return func(o *serverOptions) { o.BodyIdle, o.MinBodyRate = max(idle, 0), max(least, 0) }
 }
 
 // WithWriteTimeout closes the connection of a client that accepts no byte for d. An HTTP/2
@@ -77,7 +74,7 @@ func WithMinBodyRate(idle time.Duration, least int) ServerOption {
 // apply to HTTP/1.1 tunnels. The default is 5 minutes, which allows paused downloads. A d
 // of 0 or less means no limit.
 func WithWriteTimeout(d time.Duration) ServerOption {
-	return serverOption(func(o *serverOptions) { o.WriteTimeout = max(d, 0) })
+	return func(o *serverOptions) { o.WriteTimeout = max(d, 0) }
 }
 
 // WithMaxStreamResets limits how many streams of an HTTP/2 connection may end by a reset of either
@@ -88,7 +85,7 @@ func WithWriteTimeout(d time.Duration) ServerOption {
 // (CVE-2023-44487, CVE-2025-8671). The default is the maximum number of concurrent streams. An n of
 // 0 or less selects the default.
 func WithMaxStreamResets(n int) ServerOption {
-	return serverOption(func(o *serverOptions) { o.MaxStreamResets = n })
+	return func(o *serverOptions) { o.MaxStreamResets = n }
 }
 
 // WithHTTP2Config sets the parameters of HTTP/2. A zero field selects the default, which is
@@ -101,50 +98,32 @@ func WithMaxStreamResets(n int) ServerOption {
 //	SendPingTimeout                0, which disables PING frames
 //	PingTimeout                    15 s
 func WithHTTP2Config(cfg http.HTTP2Config) ServerOption {
-	return serverOption(func(o *serverOptions) {
+	return func(o *serverOptions) {
 		o.MaxStreams, o.MaxFrameSize = cfg.MaxConcurrentStreams, cfg.MaxReadFrameSize
 		o.StreamWindow, o.ConnWindow = cfg.MaxReceiveBufferPerStream, cfg.MaxReceiveBufferPerConnection
 		o.PingInterval, o.PingTimeout = cfg.SendPingTimeout, cfg.PingTimeout
-	})
+	}
 }
 
 // WithServerLogger sets the logger for malformed requests, at level Debug, and for panics
 // of handlers, at level Error. The default is nil, which means no log.
 func WithServerLogger(l *slog.Logger) ServerOption {
-	return serverOption(func(o *serverOptions) { o.Log = l })
+	return func(o *serverOptions) { o.Log = l }
 }
-
-const (
-	defaultDrainTimeout  = time.Second
-	defaultMaxHeader     = 32 << 10
-	defaultHeaderTimeout = 5 * time.Second
-	defaultBodyIdle      = 10 * time.Second
-	defaultBodyRate      = 240
-	defaultWriteTimeout  = 5 * time.Minute
-	defaultStreams       = 100
-	defaultStreamWindow  = 1<<16 - 1
-	defaultConnWindow    = 1 << 20
-	defaultFrameSize     = 16 << 10
-	defaultPingTimeout   = 15 * time.Second
-)
 
 func newServerOptions(opts []ServerOption) serverOptions {
 	o := serverOptions{ServerConfig: message.ServerConfig{
-		DrainTimeout: defaultDrainTimeout, HeaderTimeout: defaultHeaderTimeout,
-		BodyIdle: defaultBodyIdle, MinBodyRate: defaultBodyRate, WriteTimeout: defaultWriteTimeout,
+		DrainTimeout: time.Second, HeaderTimeout: 5 * time.Second,
+		BodyIdle: 10 * time.Second, MinBodyRate: 240, WriteTimeout: 5 * time.Minute,
 	}}
-	for _, opt := range opts {
-		if opt != nil {
-			opt.apply(&o)
-		}
-	}
+	option.Apply(&o, opts)
 	o.Log = limitedLog(o.Log)
-	orElse(&o.MaxHeaderBytes, defaultMaxHeader)
-	orElse(&o.MaxStreams, defaultStreams)
-	orElse(&o.StreamWindow, defaultStreamWindow)
-	orElse(&o.ConnWindow, defaultConnWindow)
-	orElse(&o.MaxFrameSize, defaultFrameSize)
-	orElse(&o.PingTimeout, defaultPingTimeout)
+	orElse(&o.MaxHeaderBytes, 32<<10)
+	orElse(&o.MaxStreams, 100)
+	orElse(&o.StreamWindow, 1<<16-1)
+	orElse(&o.ConnWindow, 1<<20)
+	orElse(&o.MaxFrameSize, 16<<10)
+	orElse(&o.PingTimeout, 15*time.Second)
 	orElse(&o.MaxStreamResets, o.MaxStreams)
 	return o
 }

@@ -76,10 +76,10 @@ func TestServerDrainWaitsForStartedRequest(t *testing.T) {
 					synctest.Wait()
 					s.drain()
 					if !early {
-						time.Sleep(defaultDrainTimeout - time.Millisecond)
+						time.Sleep(s.DrainTimeout - time.Millisecond)
 						say(client, first)
 					}
-					time.Sleep(defaultHeaderTimeout - time.Millisecond)
+					time.Sleep(s.HeaderTimeout - time.Millisecond)
 					synctest.Wait()
 					require.Empty(t, over)
 					switch first {
