@@ -177,6 +177,9 @@ func chaosClient(t *testing.T, addr string, faults []string, rng *rand.Rand, ids
 // each connection is released once, and nothing is left behind.
 func TestChaos(t *testing.T) {
 	fdtest.Check(t)
+	t.Cleanup(func() {
+		assert.Eventually(t, func() bool { return message.BuffersInUse() == 0 }, patience, time.Millisecond, "buffers are in use")
+	})
 	duration := 500 * time.Millisecond
 	if os.Getenv("GOTOWER_TESTS") == "full" {
 		duration = time.Minute

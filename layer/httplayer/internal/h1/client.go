@@ -340,6 +340,7 @@ func (c *ClientConn) newResponse(req *http.Request, n int) *http.Response {
 		rsp.ContentLength = -1
 		delete(rsp.Header, "Content-Length")
 		rsp.Body = &tunnelBody{conn: c}
+		c.source.release()
 	case req.Method == http.MethodHead || !message.BodyAllowed(h.status):
 		if h.status == http.StatusNoContent {
 			rsp.ContentLength = 0

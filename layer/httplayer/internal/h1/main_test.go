@@ -3,7 +3,6 @@ package h1
 import (
 	"context"
 	"errors"
-	"flag"
 	"io"
 	"log/slog"
 	"net"
@@ -16,8 +15,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
+	"github.com/gotower/gotower/layer/httplayer/internal/maintest"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 	"github.com/gotower/gotower/layer/layertest"
@@ -26,14 +25,7 @@ import (
 // patience is the longest wait for what must happen, on a loaded machine.
 const patience = time.Minute
 
-func TestMain(m *testing.M) {
-	// Most parallel tests wait for a time limit, so more of them than CPUs may run.
-	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		panic(err)
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { maintest.Run(m) }
 
 // pool is a simple upstream: idle connections, and dialing.
 type pool struct {

@@ -5,6 +5,8 @@ import (
 	"io"
 	"net"
 	"sync"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 const (
@@ -21,12 +23,16 @@ var (
 )
 
 func getBuffer(pool *sync.Pool) *buffer {
+	message.CountBuffers(1)
 	return pool.Get().(*buffer) //nolint:errcheck,forcetypeassert // the pool has nothing else
 }
 
 // put returns b to the pool of its size. A buffer of another size is left to the garbage
 // collector.
 func (b *buffer) put() {
+	if len(b.b) >= smallSize { // not the byte of a resting connection
+		message.CountBuffers(-1)
+	}
 	switch len(b.b) {
 	case smallSize:
 		smallBuffers.Put(b)
@@ -87,6 +93,7 @@ func (s *source) fill(limit int) (int, error) {
 		if s.w < smallSize { // the byte of a resting connection
 			larger = getBuffer(&smallBuffers)
 		} else {
+			message.CountBuffers(1)
 			larger = &buffer{make([]byte, min(2*s.w, max(limit, smallSize)))}
 		}
 		copy(larger.b, s.buf.b)

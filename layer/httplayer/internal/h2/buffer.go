@@ -3,6 +3,8 @@ package h2
 import (
 	"encoding/binary"
 	"sync"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // buffer is a pooled byte slice. The first off bytes have been read.
@@ -27,6 +29,7 @@ var (
 // newBuffer returns an empty buffer from a pool. It has room for n bytes or more. If n is
 // above 64 KiB, it has room for 64 KiB.
 func newBuffer(n int) *buffer {
+	message.CountBuffers(1)
 	pool := &largeBuffers
 	switch {
 	case n <= smallBuffer:
@@ -42,6 +45,7 @@ func (b *buffer) release() {
 	if b == nil {
 		return
 	}
+	message.CountBuffers(-1)
 	b.b, b.off, b.next = b.b[:0], 0, nil
 	switch c := cap(b.b); {
 	case c > 2*largeBuffer || c < smallBuffer:

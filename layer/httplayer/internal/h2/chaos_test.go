@@ -77,6 +77,9 @@ func (b *trackedBody) Close() error {
 // sides of a proxy. Nothing may leak, and an exchange that was not cut succeeds.
 func TestChaos(t *testing.T) {
 	fdtest.Check(t)
+	t.Cleanup(func() {
+		assert.Eventually(t, func() bool { return message.BuffersInUse() == 0 }, testTimeout, time.Millisecond, "buffers are in use")
+	})
 	origin := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Query().Get("do") {
 		case "early":

@@ -3,7 +3,6 @@ package h2
 import (
 	"context"
 	"errors"
-	"flag"
 	"io"
 	"log/slog"
 	"net"
@@ -15,21 +14,14 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
+	"github.com/gotower/gotower/layer/httplayer/internal/maintest"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-func TestMain(m *testing.M) {
-	// Most parallel tests wait, so more of them than CPUs may run.
-	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		panic(err)
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { maintest.Run(m) }
 
 // testTimeout is the longest wait for what must happen, on a loaded machine.
 const testTimeout = time.Minute

@@ -74,7 +74,9 @@ var CopyPool = sync.Pool{New: func() any { return new(CopyBuffer) }}
 // buffer, and only the methods Read and Write.
 func Copy(dst io.Writer, src io.Reader, flush func()) (total int64, err error) {
 	b := CopyPool.Get().(*CopyBuffer) //nolint:errcheck,forcetypeassert // the pool has nothing else
+	CountBuffers(1)
 	defer CopyPool.Put(b)
+	defer CountBuffers(-1)
 	for {
 		if flush != nil {
 			if n, eof := Pending(src); n == 0 && !eof {

@@ -105,6 +105,7 @@ var firstPool = sync.Pool{New: func() any { return &firstBytes{make([]byte, 0, f
 
 func (w *ResponseWriter) release() {
 	if w.first != nil {
+		CountBuffers(-1)
 		w.first.b = w.first.b[:0]
 		firstPool.Put(w.first)
 		w.first = nil
@@ -182,6 +183,7 @@ func write[T string | []byte](w *ResponseWriter, p T) (int, error) {
 	}
 	if !w.started && w.length < 0 {
 		if w.first == nil {
+			CountBuffers(1)
 			w.first = firstPool.Get().(*firstBytes) //nolint:errcheck,forcetypeassert // the pool has nothing else
 		}
 		if len(w.first.b)+len(p) <= firstSize {
