@@ -333,7 +333,6 @@ func (c *ClientConn) newResponse(req *http.Request, n int) *http.Response {
 	rsp.Body = b
 	if h.hop {
 		defer message.RemoveHopByHop(rsp.Header)
-		defer delete(rsp.Header, "Trailer")
 	}
 	switch {
 	case h.status == http.StatusSwitchingProtocols, req.Method == http.MethodConnect && h.status/100 == 2:

@@ -60,22 +60,17 @@ func (c *AheadConn) CloseWrite() error { return CloseWrite(c.Conn) }
 // NetConn returns the underlying connection.
 func (c *AheadConn) NetConn() net.Conn { return c.Conn }
 
-// CopySize is the size of a [CopyBuffer] in bytes.
-const CopySize = 32 << 10
+type copyBuffer [32 << 10]byte
 
-// CopyBuffer is a buffer for copying. [CopyPool] has such buffers.
-type CopyBuffer [CopySize]byte
-
-// CopyPool has values of the type *CopyBuffer.
-var CopyPool = sync.Pool{New: func() any { return new(CopyBuffer) }}
+var copyBuffers = sync.Pool{New: func() any { return new(copyBuffer) }}
 
 // Copy copies src to dst until io.EOF and returns the number of copied bytes. If the function flush
 // is not nil, Copy calls it before each Read that may wait. Unlike [io.Copy] it uses a pooled
 // buffer, and only the methods Read and Write.
 func Copy(dst io.Writer, src io.Reader, flush func()) (total int64, err error) {
-	b := CopyPool.Get().(*CopyBuffer) //nolint:errcheck,forcetypeassert // the pool has nothing else
+	b := copyBuffers.Get().(*copyBuffer) //nolint:errcheck,forcetypeassert // the pool has nothing else
 	CountBuffers(1)
-	defer CopyPool.Put(b)
+	defer copyBuffers.Put(b)
 	defer CountBuffers(-1)
 	for {
 		if flush != nil {
@@ -125,4 +120,21 @@ func Tunnel(ctx context.Context, client, upstream io.ReadWriteCloser) error {
 	up := make(chan error, 1)
 	go func() { up <- carry(upstream, client) }()
 	return errors.Join(carry(client, upstream), <-up)
+}
+
+// pender is a body that reports how many bytes it has buffered.
+type pender interface {
+	// Pending returns the number of bytes that Read can return without waiting. If eof is
+	// true, the body ends after these bytes.
+	Pending() (n int, eof bool)
+}
+
+// Pending returns the number of bytes that can be read from body without waiting. If eof is
+// true, the body ends after these bytes. If body has no method Pending, n is 0, and eof is
+// true only for nil and for the empty body of package http.
+func Pending(body io.Reader) (n int, eof bool) {
+	if p, ok := body.(pender); ok {
+		return p.Pending()
+	}
+	return 0, body == nil || body == http.NoBody
 }

@@ -57,7 +57,7 @@ func Serve(cfg *ServerConfig, s Stream, req *http.Request) (hijacked bool, err e
 func serveHandler(h http.Handler, s Stream, req *http.Request) (hijacked bool, err error) {
 	w := &ResponseWriter{stream: s, head: req.Method == http.MethodHead, header: make(http.Header), length: -1}
 	defer w.release()
-	err = call(h, w, req)
+	err = panics.Contain(func() { h.ServeHTTP(w, req) })
 	if req.MultipartForm != nil {
 		_ = req.MultipartForm.RemoveAll() // the files of an upload
 	}
@@ -65,12 +65,6 @@ func serveHandler(h http.Handler, s Stream, req *http.Request) (hijacked bool, e
 		return w.hijacked, err
 	}
 	return false, w.finish()
-}
-
-func call(h http.Handler, w *ResponseWriter, req *http.Request) (err error) {
-	defer panics.Recover(&err)
-	h.ServeHTTP(w, req)
-	return nil
 }
 
 // ResponseWriter is the [http.ResponseWriter] of a handler. It writes the response to a

@@ -1,0 +1,100 @@
+package message
+
+import (
+	"maps"
+	"net/http"
+	"strings"
+)
+
+// IsHopByHop reports whether the field with the given canonical name is a hop-by-hop field.
+// The engines do not forward such a field. If the outgoing message needs the field, the
+// engine writes it itself.
+func IsHopByHop(name string) bool {
+	switch name {
+	case "Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade":
+		return true
+	}
+	return false
+}
+
+// RemoveHopByHop removes the hop-by-hop fields from h, which is the header of a received message.
+// It also removes the fields that Connection names. It keeps Connection and Upgrade if they request
+// an upgrade, and the field TE with the value trailers. An upgrade to h2c is removed, because
+// HTTP/2 would bypass the layers.
+func RemoveHopByHop(h http.Header) {
+	upgrade := h["Upgrade"]
+	upgrades := Upgrade(h) != "" && !Listed(upgrade, "h2c")
+	trailers := Listed(h["Te"], "trailers")
+	for _, value := range h["Connection"] {
+		for name := range strings.SplitSeq(value, ",") {
+			h.Del(strings.TrimSpace(name))
+		}
+	}
+	maps.DeleteFunc(h, func(name string, _ []string) bool { return IsHopByHop(name) })
+	if upgrades {
+		h["Connection"], h["Upgrade"] = []string{"Upgrade"}, upgrade
+	}
+	if trailers {
+		h["Te"] = []string{"trailers"}
+	}
+}
+
+// Listed reports whether one of the values contains the token. Each value is a
+// comma-separated list. Case is ignored.
+func Listed(values []string, token string) bool {
+	for _, value := range values {
+		for value != "" {
+			var item string
+			item, value, _ = strings.Cut(value, ",")
+			if strings.EqualFold(strings.Trim(item, " \t"), token) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Upgrade returns the protocols of an upgrade that h requests or accepts, or "" without an
+// upgrade.
+func Upgrade(h http.Header) string {
+	values := h["Upgrade"]
+	if len(values) == 0 || !Listed(h["Connection"], "Upgrade") {
+		return ""
+	}
+	return strings.Join(values, ", ")
+}
+
+// ValidTrailer reports whether the field with the given canonical name may be a trailer.
+// Hop-by-hop fields, Content-Length and Host may not.
+func ValidTrailer(name string) bool {
+	return ValidName(name) && name != "Content-Length" && name != "Host" && !IsHopByHop(name)
+}
+
+// Announced returns a header with an entry for each valid trailer name in values, which are
+// the values of a Trailer field. The entries are nil. Without values the result is nil.
+func Announced(values []string) http.Header {
+	if len(values) == 0 {
+		return nil
+	}
+	trailer := make(http.Header)
+	for _, value := range values {
+		for name := range strings.SplitSeq(value, ",") {
+			if name = http.CanonicalHeaderKey(strings.TrimSpace(name)); ValidTrailer(name) {
+				trailer[name] = nil
+			}
+		}
+	}
+	return trailer
+}
+
+// TrailerNames returns the value of the Trailer field that announces trailer. It leaves out
+// invalid names, and is "" without a valid name.
+func TrailerNames(trailer http.Header) string {
+	var names []string
+	for name := range trailer {
+		if ValidTrailer(http.CanonicalHeaderKey(name)) {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
