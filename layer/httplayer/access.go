@@ -278,14 +278,6 @@ func (x *served) data(n int64, p []byte) {
 	}
 }
 
-// dataString calls data with the first n bytes of s. It copies them only if there is an
-// observer.
-func (x *served) dataString(n int, s string) {
-	if len(x.observers) > 0 {
-		x.data(int64(n), []byte(s[:max(n, 0)]))
-	}
-}
-
 // DestinationAddr returns the address that r was or will be sent to. For a received request
 // this is the local address of the connection. For a request that this process makes it is
 // the address in the URL, or the zero value if the URL has a host name. Package tap calls

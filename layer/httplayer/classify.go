@@ -42,13 +42,11 @@ func Classify(o layer.Outcome[*http.Response]) layer.Class {
 }
 
 func classOfError(err error) layer.Class {
-	var chosen *StatusError
-	var body *bodyError
-	var invalid *message.RequestError
+	chosen, ok := errors.AsType[*StatusError](err)
 	switch {
-	case errors.As(err, &body), errors.As(err, &invalid):
+	case has[*bodyError](err), has[*message.RequestError](err):
 		return layer.Ignorable
-	case errors.As(err, &chosen):
+	case ok:
 		return classOfStatus(chosen.status())
 	case errors.Is(err, layer.ErrAttemptTimeout), isPeer(err):
 		return layer.Retryable

@@ -169,7 +169,7 @@ func (s *single) connect() (*h2Conn, error) {
 	case <-c.Settled():
 		select {
 		case <-c.Done():
-			if _, foreign := errors.AsType[*h2.ConnError](c.Err()); foreign {
+			if has[*h2.ConnError](c.Err()) {
 				return nil, &peerError{errNotH2}
 			}
 			return nil, &peerError{errNoSettings}

@@ -91,19 +91,20 @@ func closes(err error) bool {
 // isBadGateway reports whether err is a failure of the endpoint, a reset of the stream, or
 // an unexpected identity of the endpoint.
 func isBadGateway(err error) bool {
-	var reset *message.ResetError
-	var identity *IdentityError
-	return isPeer(err) || errors.As(err, &reset) || errors.As(err, &identity)
+	return isPeer(err) || has[*message.ResetError](err) || has[*IdentityError](err)
+}
+
+// has reports whether err or an error that it wraps is an E.
+func has[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }
 
 // peerCode returns the gRPC code for a failure of the endpoint: the result of resetCode for a
 // stream reset, and otherwise UNAVAILABLE. The code is also UNAVAILABLE for a reset of an HTTP/1
 // request that was sent over HTTP/2.
 func peerCode(err error) uint32 {
-	if _, downgraded := errors.AsType[*downgradedError](err); downgraded {
-		return grpcUnavailable
-	}
-	if reset, ok := errors.AsType[*message.ResetError](err); ok {
+	if reset, ok := errors.AsType[*message.ResetError](err); ok && !has[*downgradedError](err) {
 		return resetCode(reset)
 	}
 	return grpcUnavailable
@@ -112,35 +113,28 @@ func peerCode(err error) uint32 {
 // isRate reports whether err is a rejection by a rate limit. It returns false if an outer
 // layer has wrapped the rejection in its own [layer.Error].
 func isRate(err error) bool {
-	var refusal *layer.Error
-	return errors.Is(err, layer.ErrNotReady) && errors.As(err, &refusal) && (refusal.Layer == "rate" || refusal.Layer == "rate_by")
+	rejection, ok := errors.AsType[*layer.Error](err)
+	return ok && errors.Is(err, layer.ErrNotReady) && (rejection.Layer == "rate" || rejection.Layer == "rate_by")
 }
 
 // isShed reports whether err is a rejection that wraps a peerError and has an empty field Endpoint.
 // A layer above the endpoint returns such an error because of an earlier failure at the endpoint.
 // The rejected request did not reach the endpoint.
 func isShed(err error) bool {
-	var refusal *layer.Error
-	var peer *peerError
-	return errors.Is(err, layer.ErrNotReady) && errors.As(err, &refusal) && refusal.Endpoint == "" && errors.As(err, &peer)
+	rejection, ok := errors.AsType[*layer.Error](err)
+	return ok && errors.Is(err, layer.ErrNotReady) && rejection.Endpoint == "" && has[*peerError](err)
 }
 
 func timedOut(err error) bool {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return true
-	}
 	// The kernel may stop dialing before the connect timeout of the Endpoint.
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial" && op.Timeout()
+	op, ok := errors.AsType[*net.OpError](err)
+	return errors.Is(err, context.DeadlineExceeded) || ok && op.Op == "dial" && op.Timeout()
 }
 
 // isPeer reports whether err occurred outside this process, at the endpoint or on the
 // network.
 func isPeer(err error) bool {
-	var peer *peerError
-	var op *net.OpError
-	var errno syscall.Errno
-	return errors.As(err, &peer) || errors.As(err, &op) || errors.As(err, &errno) ||
+	return has[*peerError](err) || has[*net.OpError](err) || has[syscall.Errno](err) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 

@@ -6,10 +6,6 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// cameAbsolute reports whether req is an HTTP/1 request that was received with a target in
-// absolute form.
-func cameAbsolute(req *http.Request) bool { return req.ProtoMajor == 1 && cameAsURL(req) }
-
 // cameAsURL reports whether req was received with a target that is neither a path nor "*".
 // It returns false for CONNECT.
 func cameAsURL(req *http.Request) bool {

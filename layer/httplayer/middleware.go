@@ -204,7 +204,9 @@ func (x *served) Write(p []byte) (int, error) {
 func (x *served) WriteString(s string) (int, error) {
 	x.implicit()
 	n, err := io.WriteString(x.ResponseWriter, s)
-	x.dataString(n, s)
+	if len(x.observers) > 0 { // only then copy s
+		x.data(int64(n), []byte(s[:max(n, 0)]))
+	}
 	return n, err
 }
 

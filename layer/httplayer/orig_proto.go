@@ -58,7 +58,7 @@ func origProto(req *http.Request) string {
 	if isHTTP10(req) {
 		version = proto10
 	}
-	if cameAbsolute(req) {
+	if cameAsURL(req) {
 		suffix = absoluteSuffix
 	}
 	return version + suffix // allocates only with a suffix
@@ -165,7 +165,7 @@ func isPassedReset(r *http.Request, err error) bool {
 // asReset returns the ResetError in err. It returns false if err has none or is a rejection,
 // and for the reset of an HTTP/1 request that was sent over HTTP/2.
 func asReset(err error) (*message.ResetError, bool) {
-	if _, downgraded := errors.AsType[*downgradedError](err); downgraded || errors.Is(err, layer.ErrNotReady) {
+	if has[*downgradedError](err) || errors.Is(err, layer.ErrNotReady) {
 		return nil, false
 	}
 	return errors.AsType[*message.ResetError](err)
