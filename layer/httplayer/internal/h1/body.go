@@ -262,13 +262,24 @@ func (b *body) readTrailers() error {
 // maxTrailers is the maximum size of the trailers of a body, in bytes.
 const maxTrailers = 64 << 10
 
+// fill reads more bytes into the buffer.
 func (b *body) fill() error {
+	_, err := b.receive(func() (int, error) { return b.src.fill(maxTrailers) })
+	return err
+}
+
+// receive calls read, which reads from the connection, and measures how long it waits. It repeats a
+// read that was interrupted, unless Close has interrupted it.
+func (b *body) receive(read func() (int, error)) (int, error) {
 	for {
 		b.wait.Begin()
-		n, err := b.src.fill(maxTrailers)
+		n, err := read()
 		b.wait.End(n)
-		if err = b.retried(err); err != errInterrupted { //nolint:errorlint // set by this package
-			return err
+		switch {
+		case err != errInterrupted: //nolint:errorlint // set by this package
+			return n, err
+		case b.closed.Load() && !b.rest:
+			return 0, http.ErrBodyReadAfterClose
 		}
 	}
 }
@@ -287,23 +298,5 @@ func (b *body) fetch(p []byte) (n int, err error) {
 		b.src.r += n
 		return n, nil
 	}
-	for {
-		b.wait.Begin()
-		n, err = b.src.read(p)
-		b.wait.End(n)
-		if err = b.retried(err); err != errInterrupted { //nolint:errorlint // set by this package
-			return n, err
-		}
-	}
-}
-
-// retried returns the error of the body after a read of the connection has failed with err. If
-// Close of the body interrupted the read, this is http.ErrBodyReadAfterClose. Otherwise it is err.
-// If the result is errInterrupted, the caller must repeat the read, because it was interrupted for
-// another reason.
-func (b *body) retried(err error) error {
-	if err == errInterrupted && b.closed.Load() && !b.rest { //nolint:errorlint // set by this package
-		return http.ErrBodyReadAfterClose
-	}
-	return err
+	return b.receive(func() (int, error) { return b.src.read(p) })
 }

@@ -60,17 +60,11 @@ func (c *ClientConn) finished() bool {
 	}
 	select {
 	case <-s.done:
-	default:
-		timeout := time.NewTimer(finishTimeout)
-		defer timeout.Stop()
-		select {
-		case <-s.done:
-		case <-timeout.C:
-			return false
-		}
+		c.sender = nil
+		return s.err == nil
+	case <-time.After(finishTimeout):
+		return false
 	}
-	c.sender = nil
-	return s.err == nil
 }
 
 // stopSender ends the sender, if there is one, after the connection was closed. It closes

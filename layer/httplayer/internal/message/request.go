@@ -46,12 +46,10 @@ func (e Expectation) Await() bool {
 	if e == nil {
 		return true
 	}
-	timeout := time.NewTimer(ContinueTimeout)
-	defer timeout.Stop()
 	select {
 	case send := <-e:
 		return send
-	case <-timeout.C:
+	case <-time.After(ContinueTimeout):
 		return true
 	}
 }
