@@ -96,7 +96,7 @@ func (c *ClientConn) Usable() bool {
 }
 
 func (c *ClientConn) usable() bool {
-	return c.err == nil && !c.leaving && c.nextID <= maxStreamID-2*unlimitedStreams
+	return c.err == nil && !c.closing && c.nextID <= maxStreamID-2*unlimitedStreams
 }
 
 // Active returns the number of slots in use, which are those of open streams and those that
@@ -152,7 +152,7 @@ func (c *ClientConn) Drain() {
 	if c.closing || c.err != nil {
 		return
 	}
-	c.leaving, c.closing = true, true
+	c.closing = true
 	c.output().goAway(0, message.CodeNo, "")
 	c.kick()
 }
@@ -172,7 +172,7 @@ func (c *ClientConn) goAway(last, code uint32, debug []byte) error {
 	}
 	var refused []*stream
 	c.mu.Lock()
-	c.leaving, c.closing, c.changed = true, true, true
+	c.closing, c.changed = true, true
 	if code != message.CodeNo {
 		c.goAwayOf = &ConnError{Code: code, Remote: true, Reason: string(debug[:min(len(debug), 128)])}
 	}

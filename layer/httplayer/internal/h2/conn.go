@@ -83,8 +83,7 @@ type conn struct {
 	lastStream  uint32     // highest ID of a stream that a server accepted
 	slots       int        // open streams; on a client also reserved slots
 	greeted     bool       // SETTINGS of the peer were received
-	leaving     bool       // the connection opens or accepts no new streams
-	closing     bool       // the connection closes after its last stream
+	closing     bool       // no new streams are opened or accepted; closes after the last stream
 	changed     bool       // unlock must call the Changed function of the client
 	alive       *keepalive // nil if no PINGs are sent
 }
@@ -351,7 +350,7 @@ func (c *conn) queueReset(id, code uint32) {
 func (c *conn) wasReset(id uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.leaving && id > c.lastStream || slices.Contains(c.ownResets, id)
+	return c.closing && id > c.lastStream || slices.Contains(c.ownResets, id)
 }
 
 // remove removes a stream that has ended from c.streams and frees its slot. The caller
@@ -423,7 +422,7 @@ func (c *conn) checkAlive() {
 		return
 	default:
 		k.pinged = true
-		c.output().ping(0, keepalivePing)
+		c.output().ping(0, 0)
 		c.kick()
 		next = k.timeout
 	}

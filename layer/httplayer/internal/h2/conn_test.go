@@ -77,7 +77,7 @@ func TestVirtualTime(t *testing.T) {
 			a, b := net.Pipe()
 			cfg := message.ServerConfig{
 				Handler: handler(), Sweeper: new(sweep.Sweeper), Log: slog.New(slog.DiscardHandler),
-				IdleTimeout: 5 * time.Minute, PingInterval: 10 * time.Second,
+				IdleTimeout: 5 * time.Minute, PingInterval: 10 * time.Second, DrainTimeout: time.Second,
 			}
 			s := NewServerConn(t.Context(), a, &cfg)
 			served := make(chan error, 1)

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strconv"
 	"time"
 
@@ -217,21 +216,6 @@ func (s *serverStream) Flush() error {
 // streams share the connection.
 func (*serverStream) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return nil, nil, http.ErrNotSupported
-}
-
-func (s *serverStream) readExpired() { s.failBody(os.ErrDeadlineExceeded) }
-
-func (s *serverStream) writeExpired() { s.reset(message.CodeCancel, os.ErrDeadlineExceeded) }
-
-// failBody makes reads of the request body return err, unless the whole body has arrived.
-// The response can still be sent.
-func (s *serverStream) failBody(err error) {
-	s.mu.Lock()
-	if s.receiveErr == nil && !s.eof {
-		s.receiveErr = err
-	}
-	s.readable.Broadcast()
-	s.mu.Unlock()
 }
 
 // tunnelClient is the stream of the client in a tunnel.

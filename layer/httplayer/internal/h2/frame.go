@@ -46,8 +46,7 @@ const (
 )
 
 const (
-	frameHead       = 9                  // size of the header of a frame
-	keepalivePing   = 0x676f746f77657232 // payload of the PING of keepAlive
+	frameHead       = 9 // size of the header of a frame
 	minMaxFrame     = 16 << 10
 	maxMaxFrame     = 60 << 10 // largest frame of either side, so that it fits into a read buffer
 	maxWindow       = 1<<31 - 1

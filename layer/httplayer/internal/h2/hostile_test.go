@@ -3,6 +3,7 @@ package h2
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"log/slog"
@@ -160,6 +161,9 @@ func TestServerEndsUselessFrames(t *testing.T) {
 		// A client may enlarge windows by 1 GiB in all that it never uses.
 		"PING and WINDOW_UPDATE": func(p *peer) error {
 			return errors.Join(p.WritePing(false, [8]byte{}), p.WriteWindowUpdate(1, 1024))
+		},
+		"PING acknowledgments of a drain": func(p *peer) error {
+			return p.WritePing(true, [8]byte(binary.BigEndian.AppendUint64(nil, drainPing)))
 		},
 		"HEADERS after a reset": func(p *peer) error {
 			return p.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: block("a: b"), EndHeaders: true, EndStream: true})

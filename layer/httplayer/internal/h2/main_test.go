@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -64,6 +65,7 @@ func serveOn(t testing.TB, l net.Listener, cfg message.ServerConfig) *testServer
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	cfg.DrainTimeout = cmp.Or(cfg.DrainTimeout, testTimeout)
 	s := &testServer{cfg: cfg, addr: l.Addr().String(), conns: make(map[*ServerConn]struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.wg.Go(func() {

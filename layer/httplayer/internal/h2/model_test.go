@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/gotower/gotower/internal/exchangetest"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
@@ -45,7 +46,7 @@ func connectModel(exchange func(*http.Request) (*http.Response, error)) exchange
 	const window = 48 << 10
 	cfg := &message.ServerConfig{
 		Exchange: exchange, Sweeper: new(sweep.Sweeper), Log: slog.New(slog.DiscardHandler),
-		MaxStreams: 4, StreamWindow: window, ConnWindow: 1,
+		MaxStreams: 4, StreamWindow: window, ConnWindow: 1, DrainTimeout: 5 * time.Second,
 	}
 	c := &modelConn{near: near, far: far, server: NewServerConn(ctx, far, cfg), cancel: cancel, served: make(chan struct{})}
 	go func() {

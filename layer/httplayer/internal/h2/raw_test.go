@@ -618,6 +618,17 @@ func TestClientLimitAndChanged(t *testing.T) {
 	assert.False(t, c.Usable())
 }
 
+func TestServerDrainAtOnce(t *testing.T) {
+	nc, c := servePipe(t, message.ServerConfig{Handler: handler()})
+	p := rawClientOn(t, nc)
+	next[*http2.SettingsFrame](p)
+	c.Drain()
+	assert.EqualValues(t, maxStreamID, next[*http2.GoAwayFrame](p).LastStreamID)
+	assert.Zero(t, next[*http2.GoAwayFrame](p).LastStreamID)
+	last, _ := p.ended()
+	assert.Nil(t, last)
+}
+
 // TestTunnel uses CONNECT and extended CONNECT. The tunnel of the exchange is one
 // end of a TCP connection.
 func TestTunnel(t *testing.T) {

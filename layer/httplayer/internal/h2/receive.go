@@ -318,11 +318,7 @@ func (c *conn) rstStream(id, code uint32) error {
 func (c *conn) ping(flags byte, data uint64) error {
 	if flags&flagAck != 0 {
 		if c.server != nil && data == drainPing {
-			c.server.drainAcked()
-			return nil
-		}
-		if data == keepalivePing {
-			return nil
+			c.server.endDrain()
 		}
 		return c.glitch(glitchControl)
 	}

@@ -101,7 +101,7 @@ func (c *ClientConn) open(s *clientStream, head *requestHead, hasBody bool) erro
 	defer c.unlock()
 	err := c.err
 	switch {
-	case err == nil && c.leaving:
+	case err == nil && c.closing:
 		err = errDraining
 		fallthrough
 	case err != nil:

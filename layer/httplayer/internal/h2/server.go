@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -27,15 +28,12 @@ type ServerConn struct {
 	remote string
 	tls    *tls.ConnectionState
 
-	slot      *sweep.Slot
-	blockOpen bool // copy of inPart that the reader uses without mu
-	sweeps    sweepState
-	ticks     atomic.Uint32 // number of calls of Sweep
-	drains    atomic.Bool   // the second GOAWAY of a drain has to be sent
+	slot  *sweep.Slot
+	ticks atomic.Uint32 // number of calls of Sweep
 
 	// The fields below are guarded by mu.
 
-	inPart      bool // a header block or a frame header is not complete
+	inPart      bool // a header block or a frame header is not complete; only the reader writes it
 	idleWorkers []*worker
 	handlers    int           // number of handlers that run
 	ended       chan struct{} // closed by signalEnd; nil unless Serve waits
@@ -100,8 +98,8 @@ func noPreface(err error) error {
 func (c *ServerConn) ContextDone(cause error) { go c.fail(cause) }
 
 // Drain makes the client open no more streams. It sends a GOAWAY and a PING. When the
-// client acknowledges the PING, a second GOAWAY specifies the last accepted stream. The
-// connection closes after its last stream has ended.
+// client acknowledges the PING, or after DrainTimeout, a second GOAWAY specifies the last
+// accepted stream. The connection closes after its last stream has ended.
 func (c *ServerConn) Drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,22 +107,21 @@ func (c *ServerConn) Drain() {
 		return
 	}
 	c.draining = true
-	c.drains.Store(true)
 	out := c.output()
 	out.goAway(maxStreamID, message.CodeNo, "")
 	out.ping(0, drainPing)
 	c.kick()
+	time.AfterFunc(c.cfg.DrainTimeout, c.endDrain)
 }
 
-// drainAcked sends the second GOAWAY of a drain, once. The reader calls it when the client
-// acknowledges the PING, and the sweeper after DrainTimeout.
-func (c *ServerConn) drainAcked() {
+// endDrain sends the second GOAWAY of a drain, once.
+func (c *ServerConn) endDrain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.drains.Swap(false) || c.err != nil {
+	if !c.draining || c.closing || c.err != nil {
 		return
 	}
-	c.leaving, c.closing = true, true
+	c.closing = true
 	c.output().goAway(c.lastStream, message.CodeNo, "")
 	c.kick()
 }
@@ -202,7 +199,7 @@ func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 	s.ctx.s = s
 	s.eof, s.gotEnd = end, end
 	c.mu.Lock()
-	if c.leaving {
+	if c.closing {
 		c.mu.Unlock()
 		return nil
 	}
@@ -355,7 +352,7 @@ func (c *ServerConn) retireWorkers() {
 func (s *serverStream) SetReadDeadline(t time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	setTimer(&s.readTimer, t, s.readExpired)
+	setTimer(&s.readTimer, t, func() { s.failBody(os.ErrDeadlineExceeded) })
 	return nil
 }
 
@@ -363,7 +360,7 @@ func (s *serverStream) SetReadDeadline(t time.Time) error {
 func (s *serverStream) SetWriteDeadline(t time.Time) error {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
-	setTimer(&s.writeTimer, t, s.writeExpired)
+	setTimer(&s.writeTimer, t, func() { s.reset(message.CodeCancel, os.ErrDeadlineExceeded) })
 	return nil
 }
 

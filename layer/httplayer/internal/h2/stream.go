@@ -133,15 +133,21 @@ func (st *stream) end(err error) {
 	st.failReceive(err)
 }
 
-// failReceive ends receiving with err, unless the whole body was received. Bytes that have
-// already arrived can still be read. On a server, it cancels the context of the request.
-func (st *stream) failReceive(err error) {
+// failBody ends receiving with err, unless the whole body was received. Bytes that have
+// already arrived can still be read. It does not affect sending.
+func (st *stream) failBody(err error) {
 	st.mu.Lock()
+	defer st.mu.Unlock()
 	if st.receiveErr == nil && !st.eof {
 		st.receiveErr = err
 	}
 	st.readable.Broadcast()
-	st.mu.Unlock()
+}
+
+// failReceive ends receiving with err by failBody. On a server, it also cancels the context of
+// the request. On a client, it ends the sending of the request body.
+func (st *stream) failReceive(err error) {
+	st.failBody(err)
 	if st.server != nil {
 		st.server.cancel(err)
 	} else {

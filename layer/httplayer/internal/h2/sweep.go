@@ -15,10 +15,7 @@ const (
 	phaseActive         // with streams or handlers
 )
 
-const (
-	retireAfter  = time.Second // the idle workers of an idle connection end after this time
-	defaultDrain = 5 * time.Second
-)
+const retireAfter = time.Second // the idle workers of an idle connection end after this time
 
 // phaseLocked determines the phase of the connection, for example idle or within a header block. If
 // the phase has changed, phaseLocked records it for the sweeper, which measures the time in each
@@ -44,20 +41,13 @@ func (c *ServerConn) phaseLocked() {
 // block or a frame header. While open is true, the connection is in phaseBlock, which the sweeper
 // limits to HeaderTimeout. The reader calls inBlock.
 func (c *ServerConn) inBlock(open bool) {
-	if open == c.blockOpen {
+	if open == c.inPart {
 		return
 	}
-	c.blockOpen = open
 	c.mu.Lock()
 	c.inPart = open
 	c.phaseLocked()
 	c.mu.Unlock()
-}
-
-// sweepState has the age of a drain and a buffer, which the sweeper keeps between calls of Sweep.
-type sweepState struct {
-	drain  time.Duration   // time since the first GOAWAY of a drain
-	bodies []*serverStream // scratch of sweepStreams
 }
 
 // Sweep is part of [sweep.Conn]. It enforces the time limits of the configuration.
@@ -79,9 +69,6 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
 	if over(c.writes.Sweep(), c.cfg.WriteTimeout) {
 		go c.fail(errWriteTimeout)
 	}
-	if c.drains.Load() {
-		c.sweepDrain()
-	}
 	if phase == phaseActive || phase == phaseBlock {
 		c.sweepStreams()
 	}
@@ -89,43 +76,27 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
 
 func over(age, limit time.Duration) bool { return limit > 0 && age >= limit }
 
-// sweepDrain sends the second GOAWAY of a drain after DrainTimeout, unless the client has
-// already acknowledged the PING.
-func (c *ServerConn) sweepDrain() {
-	limit := c.cfg.DrainTimeout
-	if limit <= 0 {
-		limit = defaultDrain
-	}
-	if c.sweeps.drain += sweep.Interval; c.sweeps.drain >= limit {
-		c.drainAcked()
-	}
-}
-
 // sweepStreams enforces the limits on request bodies. It also resets each stream that could
 // not send for WriteTimeout because the flow-control window of the client was exhausted.
 func (c *ServerConn) sweepStreams() {
-	var failed []*stream
+	var stalled, slow []*stream
 	c.mu.Lock()
 	for _, st := range c.streams {
 		if st.waiting && min(st.sendWindow, c.sendWindow) <= 0 { // else it waits for the writer
 			st.stalled++
 			if over(time.Duration(st.stalled)*sweep.Interval, c.cfg.WriteTimeout) {
-				failed = append(failed, st)
+				stalled = append(stalled, st)
 			}
 		}
-		if st.reads != nil {
-			c.sweeps.bodies = append(c.sweeps.bodies, st.server)
+		if st.reads != nil && st.reads.TooSlow(c.cfg.BodyIdle, c.cfg.MinBodyRate) {
+			slow = append(slow, st)
 		}
 	}
 	c.mu.Unlock()
-	for _, st := range failed {
+	for _, st := range stalled {
 		st.reset(message.CodeCancel, errWriteTimeout)
 	}
-	for i, s := range c.sweeps.bodies {
-		if s.reads.TooSlow(c.cfg.BodyIdle, c.cfg.MinBodyRate) {
-			s.failBody(message.ErrSlowBody)
-		}
-		c.sweeps.bodies[i] = nil
+	for _, st := range slow {
+		st.failBody(message.ErrSlowBody)
 	}
-	c.sweeps.bodies = c.sweeps.bodies[:0]
 }

@@ -41,5 +41,5 @@ type ServerConfig struct {
 	MaxFrameSize    int
 	PingInterval    time.Duration
 	PingTimeout     time.Duration
-	DrainTimeout    time.Duration // longest time between the two GOAWAYs of a drain
+	DrainTimeout    time.Duration // longest time between the two GOAWAYs of a drain; 0 means none
 }
