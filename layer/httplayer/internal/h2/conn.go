@@ -68,12 +68,12 @@ type conn struct {
 	out         *buffer // queued frames; may be nil
 	lastData    int     // offset in out of the last DATA frame, if lastDataID is not 0
 	lastDataID  uint32
-	writing     bool          // the writer goroutine runs
-	written     chan struct{} // closed at the end of the writer; nil unless end waits for it
+	writing     bool // the writer goroutine runs
 	writer      func()
-	sent        int64 // bytes of DATA queued since glitch last decreased its count
-	sendWindow  int64 // bytes that this side may still send
-	peerWindow  int64 // initial send window of streams, set by the peer
+	written     sync.WaitGroup // has the writer goroutine
+	sent        int64          // bytes of DATA queued since glitch last decreased its count
+	sendWindow  int64          // bytes that this side may still send
+	peerWindow  int64          // initial send window of streams, set by the peer
 	peerFrame   int
 	peerStreams int
 	blocked     []*stream // streams that wait for room in out or for window in sendWindow
@@ -267,12 +267,8 @@ func (c *conn) end(err error) error {
 		out := c.out
 		c.out, c.err = nil, err
 		_ = c.nc.SetWriteDeadline(time.Now().Add(lastWrite))
-		written := make(chan struct{})
-		if c.written = written; !c.writing {
-			close(written)
-		}
 		c.mu.Unlock()
-		<-written // else the GOAWAY could be written into the middle of a frame
+		c.written.Wait() // else the GOAWAY could be written into the middle of a frame
 		_ = c.write(out.b)
 		out.release()
 		message.Linger(c.nc, lingerBytes)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,10 +35,11 @@ type ServerConn struct {
 	// The fields below are guarded by mu.
 
 	inPart      bool // a header block or a frame header is not complete; only the reader writes it
-	idleWorkers []*worker
-	handlers    int           // number of handlers that run
-	ended       chan struct{} // closed by signalEnd; nil unless Serve waits
-	draining    bool          // Drain was called
+	idleWorkers []worker
+	handlers    int  // number of handlers that run
+	draining    bool // Drain was called
+
+	workers sync.WaitGroup
 }
 
 // drainPing is the payload of the PING that Drain sends. Its acknowledgment triggers the
@@ -73,12 +75,10 @@ func (c *ServerConn) Serve() error {
 	c.mu.Unlock()
 	err := c.readLoop()
 	c.mu.Lock()
-	ended := make(chan struct{})
-	c.ended = ended
-	c.signalEnd()
 	c.retireWorkers()
 	c.mu.Unlock()
-	<-ended
+	c.workers.Wait()
+	c.written.Wait()
 	if !c.prefaced {
 		return noPreface(err)
 	}
@@ -271,9 +271,9 @@ func (st *stream) receiveTrailers(fields []field, end, tooLarge bool) error {
 	return nil
 }
 
-// worker is a goroutine that serves streams one after the other. The goroutine is reused,
-// because the stack of a new goroutine would have to grow first.
-type worker struct{ jobs chan *serverStream }
+// worker passes streams to a goroutine that serves them one after the other. The goroutine is
+// reused, because the stack of a new goroutine would have to grow first.
+type worker chan *serverStream
 
 const maxIdleWorkers = 128 // if as many workers are idle, a further worker ends
 
@@ -282,21 +282,20 @@ func (c *ServerConn) dispatch(streams []*serverStream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range streams {
-		var w *worker
+		var w worker
 		if n := len(c.idleWorkers); n > 0 {
 			w = c.idleWorkers[n-1]
-			c.idleWorkers[n-1] = nil
 			c.idleWorkers = c.idleWorkers[:n-1]
 		} else {
-			w = &worker{make(chan *serverStream, 1)}
-			go c.work(w)
+			w = make(worker, 1)
+			c.workers.Go(func() { c.work(w) })
 		}
-		w.jobs <- s
+		w <- s
 	}
 }
 
-func (c *ServerConn) work(w *worker) {
-	for s := range w.jobs {
+func (c *ServerConn) work(w worker) {
+	for s := range w {
 		if !c.workOn(w, s) {
 			return
 		}
@@ -304,45 +303,30 @@ func (c *ServerConn) work(w *worker) {
 }
 
 // workOn serves s on the worker w, and reports whether w serves further streams.
-func (c *ServerConn) workOn(w *worker, s *serverStream) (keep bool) {
+func (c *ServerConn) workOn(w worker, s *serverStream) (keep bool) {
 	returned := false // false if the handler ends the goroutine
 	defer func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		if c.handlers--; c.handlers == 0 {
+			c.phaseLocked()
+			if c.closing {
+				c.kick()
+			}
+		}
 		if keep = returned && c.err == nil && len(c.idleWorkers) < maxIdleWorkers; keep {
 			c.idleWorkers = append(c.idleWorkers, w)
 		}
-		c.handlerReturned()
 	}()
 	c.serve(s)
 	returned = true
 	return keep // set by the deferred function
 }
 
-// handlerReturned decrements the number of running handlers. The caller holds mu.
-func (c *ServerConn) handlerReturned() {
-	if c.handlers--; c.handlers == 0 {
-		c.signalEnd()
-		c.phaseLocked()
-		if c.closing {
-			c.kick()
-		}
-	}
-}
-
-// signalEnd makes Serve return if it waits, and if no handler and no writer run. The caller
-// holds mu.
-func (c *ServerConn) signalEnd() {
-	if c.ended != nil && c.handlers == 0 && !c.writing {
-		close(c.ended)
-		c.ended = nil
-	}
-}
-
 // retireWorkers ends the idle workers. The caller holds mu.
 func (c *ServerConn) retireWorkers() {
 	for _, w := range c.idleWorkers {
-		close(w.jobs)
+		close(w)
 	}
 	c.idleWorkers = nil
 }

@@ -28,6 +28,7 @@ func (c *conn) output() *buffer {
 func (c *conn) kick() {
 	if !c.writing && c.err == nil && (c.out != nil || c.closing) {
 		c.writing = true
+		c.written.Add(1)
 		go c.writer()
 	}
 }
@@ -36,6 +37,7 @@ func (c *conn) kick() {
 // queued. Then, if the connection is closing and all streams have ended, it closes the
 // connection.
 func (c *conn) writeQueued() {
+	defer c.written.Done()
 	runtime.Gosched() // goroutines that are ready add to the same Write
 	var failed error
 	c.mu.Lock()
@@ -53,12 +55,6 @@ func (c *conn) writeQueued() {
 		c.wakeBlocked()
 	}
 	c.writing = false
-	if c.written != nil {
-		close(c.written)
-	}
-	if c.server != nil {
-		c.server.signalEnd()
-	}
 	done := c.err == nil && c.closing && c.quiet()
 	c.mu.Unlock()
 	switch {
