@@ -16,7 +16,7 @@ import (
 func (c *ServerConn) serve(s *serverStream) {
 	defer s.release()
 	if s.tooLarge {
-		_ = s.start(http.StatusRequestHeaderFieldsTooLarge, nil, -1, true, nil)
+		_ = s.sendHeader(http.StatusRequestHeaderFieldsTooLarge, nil, -1, true)
 	} else if _, err := message.Serve(c.cfg, s, &s.req); err != nil {
 		s.abort(err)
 	}
@@ -59,7 +59,7 @@ func (s *serverStream) Respond(rsp *http.Response) error {
 	}
 	if (s.req.Method == http.MethodConnect || s.accept != "") && rsp.StatusCode < 300 {
 		if upstream, ok := rsp.Body.(io.ReadWriteCloser); ok {
-			if err := s.start(rsp.StatusCode, rsp.Header, -1, false, nil); err != nil {
+			if err := s.sendHeader(rsp.StatusCode, rsp.Header, -1, false); err != nil {
 				_ = upstream.Close()
 				return err
 			}
@@ -76,48 +76,49 @@ func (s *serverStream) Respond(rsp *http.Response) error {
 	switch {
 	case s.req.Method == http.MethodHead || !message.BodyAllowed(rsp.StatusCode),
 		rsp.Body == http.NoBody && len(rsp.Trailer) == 0:
-		return s.start(rsp.StatusCode, rsp.Header, length, true, nil)
+		return s.sendHeader(rsp.StatusCode, rsp.Header, length, true)
 	case rsp.Body != http.NoBody:
 		out.left = length
 	}
-	if err := out.fill(false); err != nil {
-		out.release()
-		return err
+	err := out.fill(false)
+	if err == nil {
+		err = s.start(rsp.StatusCode, rsp.Header, length)
 	}
-	if err := s.start(rsp.StatusCode, rsp.Header, length, false, out); err != nil || out.st.sentEnd && out.buf == nil {
+	if err != nil || out.sent() {
+		out.release()
 		return err
 	}
 	return out.run()
 }
 
-// start queues the headers of a response. The argument out is the sender of the body, or nil if the
-// body is sent later or is absent. If out is not nil, start also queues the part of the body that
-// out has already read, and ignores the argument end. If out is nil, end specifies that neither a
-// body nor trailers follow.
-func (s *serverStream) start(status int, header http.Header, length int64, end bool, out *sender) error {
-	c := s.c
+// start queues the headers of a response, and the part of the body that s.out has already read.
+func (s *serverStream) start(status int, header http.Header, length int64) error {
+	c, out := s.c, &s.out
 	header = validPart(header)
 	c.mu.Lock()
 	defer c.unlock()
 	if err := s.failure(); err != nil {
-		if out != nil {
-			out.release()
-		}
 		return err
 	}
+	end := out.empty()
 	var announced http.Header
-	if out != nil {
-		end = out.began() && out.empty()
-		if !end {
-			announced = out.announced(header)
-		}
+	if !end {
+		announced = out.announced(header)
 	}
 	s.queueHeader(status, header, length, announced, end)
-	if out != nil && !end && out.began() {
+	if !end && out.began() {
 		out.queue()
 	}
 	c.kick()
 	return nil
+}
+
+// sendHeader queues the headers of a response and starts to send them.
+func (s *serverStream) sendHeader(status int, header http.Header, length int64, end bool) error {
+	if err := s.WriteHeader(status, header, length, end); err != nil {
+		return err
+	}
+	return s.Flush()
 }
 
 // queueHeader queues the HEADERS of the final response. It adds content-length unless length is -1.

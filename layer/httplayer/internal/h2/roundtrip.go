@@ -22,19 +22,14 @@ type clientStream struct {
 	out  sender
 	slab [8]string
 
-	upload  atomic.Uint32 // uploadNone, uploadRuns or uploadClosed
+	sending atomic.Bool // a goroutine sends the request body, which was not closed
 	expects message.Expectation
 
 	informed int  // number of 1xx responses; used by the reader only
 	final    bool // the final response has arrived; used by the reader only
 
-	// The next two fields are guarded by stream.mu.
-
-	informs  []inform // 1xx responses that RoundTrip has to forward
-	canceled bool     // the context of the request ended
-
+	informs []inform // 1xx responses that RoundTrip has to forward; guarded by stream.mu
 	watch   reqctx.Registration
-	watched atomic.Bool // watch is set and active
 }
 
 var _ reqctx.Watcher = (*clientStream)(nil)
@@ -44,13 +39,6 @@ type inform struct {
 	status int
 	header http.Header
 }
-
-// States of sending a request body.
-const (
-	uploadNone = iota
-	uploadRuns // a goroutine sends the body
-	uploadClosed
-)
 
 const maxInforms = 5
 
@@ -84,8 +72,8 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	if hasBody && (!s.out.eof || s.out.buf != nil) {
-		s.upload.Store(uploadRuns)
+	if hasBody && !s.out.sent() {
+		s.sending.Store(true)
 		go s.send()
 	} else {
 		message.CloseBody(req)
@@ -121,7 +109,7 @@ func (c *ClientConn) open(s *clientStream, head *requestHead, hasBody bool) erro
 		out.b = c.enc.field(out.b, nameLength, "", strconv.FormatInt(head.length, 10))
 	}
 	out.b = c.enc.trailerNames(out.b, s.out.announced(s.req.Header))
-	end := !hasBody || s.out.began() && s.out.empty()
+	end := !hasBody || s.out.empty()
 	c.endBlock(&s.stream, from, end)
 	if !end && s.out.began() {
 		s.out.queue()
@@ -157,7 +145,7 @@ func (s *clientStream) send() {
 	if s.expects.Await() {
 		_ = s.out.run()
 	}
-	if s.upload.CompareAndSwap(uploadRuns, uploadClosed) {
+	if s.sending.Swap(false) {
 		_ = s.req.Body.Close()
 	}
 }
@@ -165,7 +153,7 @@ func (s *clientStream) send() {
 // abortRequestBody ends the sending of the request body, because the stream has ended. If the body
 // is still being sent, abortRequestBody closes it on a new goroutine, because Close may block.
 func (s *clientStream) abortRequestBody() {
-	if s.upload.CompareAndSwap(uploadRuns, uploadClosed) {
+	if s.sending.Swap(false) {
 		go s.req.Body.Close()
 	}
 	s.expects.Decide(false)
@@ -178,18 +166,7 @@ func (s *clientStream) ContextDone(cause error) {
 	if canceled, ok := errors.AsType[*message.CanceledError](cause); ok && canceled.Code != message.CodeNo {
 		code = canceled.Code
 	}
-	s.mu.Lock()
-	s.canceled = true
-	s.mu.Unlock()
 	s.reset(code, cause)
-}
-
-// unwatch ends the registration of the stream with the context of the request, so that
-// ContextDone is not called any more.
-func (s *clientStream) unwatch() {
-	if s.watched.Swap(false) {
-		s.watch.Stop()
-	}
 }
 
 // await waits for the final response and returns it when its headers have arrived.
@@ -197,7 +174,6 @@ func (s *clientStream) unwatch() {
 func (s *clientStream) await() (*http.Response, error) {
 	ctx := s.req.Context()
 	s.watch = reqctx.Watch(ctx, s)
-	s.watched.Store(true)
 	s.mu.Lock()
 	for {
 		for len(s.informs) > 0 {
@@ -214,13 +190,10 @@ func (s *clientStream) await() (*http.Response, error) {
 		}
 		s.readable.Wait()
 	}
-	err := s.receiveErr
-	if s.ready && !s.canceled {
-		err = nil
-	}
+	ready, err := s.ready, s.receiveErr
 	s.mu.Unlock()
-	if err != nil {
-		s.unwatch()
+	if !ready {
+		s.watch.Stop()
 		s.discard()
 		return nil, err
 	}

@@ -99,9 +99,12 @@ func (s *sender) release() {
 // to queue.
 func (s *sender) began() bool { return s.buf != nil || s.eof }
 
+// sent reports whether the end of the body was read and all its bytes are queued.
+func (s *sender) sent() bool { return s.eof && s.buf == nil }
+
 // empty reports whether nothing is left to send: the body has ended, all its bytes are
 // queued, and it has no trailers.
-func (s *sender) empty() bool { return s.eof && s.buf == nil && !hasTrailers(*s.trailer) }
+func (s *sender) empty() bool { return s.sent() && !hasTrailers(*s.trailer) }
 
 // queue queues the bytes that were read and, if the body has ended, the trailers and the
 // end of the stream. It reports whether the end was queued. The caller holds the mutex of

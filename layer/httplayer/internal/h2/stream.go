@@ -292,7 +292,7 @@ func (b *body) ended() {
 		return
 	}
 	s := b.st.client
-	s.unwatch()
+	s.watch.Stop()
 	if s.rsp.Trailer == nil {
 		s.rsp.Trailer = b.st.trailer // does not change after the end
 		return
@@ -306,7 +306,7 @@ func (b *body) Close() error {
 	st := b.st
 	st.discard()
 	if st.client != nil {
-		st.client.unwatch()
+		st.client.watch.Stop()
 		if !st.removed.Load() {
 			st.reset(message.CodeCancel, context.Canceled)
 		}
