@@ -28,7 +28,7 @@ const (
 // when the count exceeds limit. If the count is then still above limit, the connection ends.
 type bucket struct {
 	used, limit int
-	at          time.Time // time of the last decrease
+	at          time.Time // time of the last decrease; the start of the connection before
 	answered    uint32    // number of responses at the last decrease
 }
 
@@ -41,14 +41,8 @@ func (c *conn) glitch(n int) error {
 	if b.used += n; b.used <= b.limit {
 		return nil
 	}
-	answered := c.answered.Load()
-	c.mu.Lock()
-	moved := c.moved + c.sent
-	c.sent = 0
-	c.mu.Unlock()
-	paid := int(moved/bytesPerGlitch) + glitchesAnswered*int(answered-b.answered)
-	c.moved, b.answered = 0, answered
-	return c.pay(b, paid, glitchesDecay, "too many control frames or errors")
+	b.used -= int(c.moved.Swap(0) / bytesPerGlitch)
+	return c.pay(b, glitchesAnswered, glitchesDecay, "too many control frames or errors")
 }
 
 // countReset counts a reset of the stream st by the peer or because of an error of the peer. It
@@ -57,27 +51,22 @@ func (c *conn) glitch(n int) error {
 // countReset returns an error, which ends the connection.
 func (c *conn) countReset(st *stream) error {
 	b := &c.resets
-	if c.server == nil || b.limit <= 0 || c.server.ticks.Load()-st.born >= youngTicks {
+	if b.limit <= 0 || c.server.ticks.Load()-st.born >= youngTicks {
 		return nil
 	}
 	if b.used++; b.used <= b.limit {
 		return nil
 	}
-	answered := c.answered.Load()
-	paid := int(answered - b.answered)
-	b.answered = answered
-	return c.pay(b, paid, b.limit, "too many streams were reset")
+	return c.pay(b, 1, b.limit, "too many streams were reset")
 }
 
-func (c *conn) pay(b *bucket, paid, perSecond int, reason string) error {
-	now := time.Now()
-	since := now.Sub(b.at)
-	if b.at.IsZero() {
-		since = now.Sub(c.started)
-	}
-	b.at = now
-	b.used = max(0, b.used-paid-int(since.Seconds()*float64(perSecond)))
-	if b.used > b.limit {
+// pay decreases the count of b by perAnswer for each response and by perSecond for each second
+// since the last decrease.
+func (c *conn) pay(b *bucket, perAnswer, perSecond int, reason string) error {
+	now, answered := time.Now(), c.answered.Load()
+	paid := perAnswer*int(answered-b.answered) + int(now.Sub(b.at).Seconds()*float64(perSecond))
+	b.at, b.answered = now, answered
+	if b.used = max(0, b.used-paid); b.used > b.limit {
 		return calmError(reason)
 	}
 	return nil

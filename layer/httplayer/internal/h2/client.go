@@ -119,7 +119,7 @@ func (c *ClientConn) limit() int {
 	if c.queuedBytes() > maxQueuedOutput {
 		return 0 // the server does not read
 	}
-	if c.greeted {
+	if c.settled {
 		return c.peerStreams
 	}
 	return unsettledStreams

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -42,27 +43,25 @@ type conn struct {
 	fields   []field
 	block    headerBlock
 	prefaced bool            // the preface of the client was read
-	settled  bool            // the first SETTINGS of the peer were read
 	lastID   uint32          // highest stream ID that a client has used
 	found    *stream         // stream that find returned last, or that was opened last
 	touched  []*stream       // streams that endBatch wakes
 	starting []*serverStream // new streams that endBatch starts
 	received int64           // bytes for the next WINDOW_UPDATE of the connection
 	recvLeft int64           // bytes that the peer may still send on the connection
-	moved    int64           // bytes of DATA received since glitch last decreased its count
 	glitches bucket
 	resets   bucket
 	started  time.Time
 
 	reads    atomic.Uint32 // number of calls of Read
 	answered atomic.Uint32 // number of final responses that have begun
+	moved    atomic.Int64  // bytes of DATA received and queued since glitch last decreased its count
 	grown    atomic.Int64  // bytes by which all stream windows exceed their initial size
 	rtt      atomic.Int64  // round-trip time of the first SETTINGS, in ns; 0 before
 	writes   sweep.Wait    // measures how long each Write waits
 
 	mu          sync.Mutex
 	err         error // reason for which the connection ended; nil before
-	stop        error // reason for which interrupt ends the connection; nil before
 	streams     map[uint32]*stream
 	enc         encoder
 	out         *buffer // queued frames; may be nil
@@ -71,7 +70,6 @@ type conn struct {
 	writing     bool // the writer goroutine runs
 	writer      func()
 	written     sync.WaitGroup // has the writer goroutine
-	sent        int64          // bytes of DATA queued since glitch last decreased its count
 	sendWindow  int64          // bytes that this side may still send
 	peerWindow  int64          // initial send window of streams, set by the peer
 	peerFrame   int
@@ -82,7 +80,7 @@ type conn struct {
 	nextID      uint32
 	lastStream  uint32     // highest ID of a stream that a server accepted
 	slots       int        // open streams; on a client also reserved slots
-	greeted     bool       // SETTINGS of the peer were received
+	settled     bool       // SETTINGS of the peer were received; only the reader writes it
 	closing     bool       // no new streams are opened or accepted; closes after the last stream
 	changed     bool       // unlock must call the Changed function of the client
 	alive       *keepalive // nil if no PINGs are sent
@@ -115,7 +113,7 @@ func (c *conn) init(nc net.Conn, l limits) {
 	c.started = time.Now()
 	c.streams = make(map[uint32]*stream)
 	c.sendWindow, c.peerWindow, c.peerFrame = defaultWindow, defaultWindow, minMaxFrame
-	c.glitches.limit = maxGlitches
+	c.glitches, c.resets = bucket{limit: maxGlitches, at: c.started}, bucket{at: c.started}
 }
 
 // hello queues the first SETTINGS, with the given settings and those of c.limits. It also
@@ -159,17 +157,6 @@ func (c *conn) fail(err error) {
 	}
 	c.mu.Unlock()
 	_ = c.nc.Close()
-}
-
-// interrupt makes the reader end the connection with err. Unlike fail, it lets the reader
-// send a GOAWAY first.
-func (c *conn) interrupt(err error) {
-	c.mu.Lock()
-	if c.stop == nil {
-		c.stop = err
-	}
-	c.mu.Unlock()
-	_ = c.nc.SetReadDeadline(time.Unix(1, 0))
 }
 
 // readLoop reads and handles frames until the connection ends. It returns the reason of the
@@ -255,8 +242,8 @@ func (c *conn) end(err error) error {
 	switch {
 	case c.err != nil:
 		err = c.err
-	case c.stop != nil:
-		err = c.stop
+	case !c.closing && errors.Is(err, os.ErrDeadlineExceeded):
+		err = errHeaderTimeout // of Sweep, because only halfClose also sets a deadline
 	case c.client != nil && c.client.goAwayOf != nil:
 		err = c.client.goAwayOf
 	case err == io.EOF: //nolint:errorlint // Read returns exactly this value

@@ -50,6 +50,7 @@ const (
 	cachedValues   = 32
 	cacheWays      = 4
 	maxNames       = 64
+	maxUpdates     = 2 // of the size of the table, in one header block
 )
 
 func newDecoder() decoder { return decoder{max: tableSize} }
@@ -224,7 +225,7 @@ func (d *decoder) cached(s rawString) (at *cachedValue, found bool) {
 // than limit bytes, it returns a part of them and errLongList. It still decodes the whole
 // block, because the dynamic table must stay up to date.
 func (d *decoder) decode(p []byte, out []field, limit int) (_ []field, err error) {
-	for start := true; len(p) > 0; start = false {
+	for updates := 0; len(p) > 0; {
 		b := p[0]
 		var f field
 		var i uint64
@@ -238,18 +239,12 @@ func (d *decoder) decode(p []byte, out []field, limit int) (_ []field, err error
 				return out, errHPACK
 			}
 		case b&0xe0 == 0x20:
-			if i, p, ok = readInt(p, 5); !ok || i > tableSize || !start {
+			if i, p, ok = readInt(p, 5); !ok || i > tableSize || updates == maxUpdates {
 				return out, errHPACK
 			}
+			updates++
 			d.max = int(i)
 			d.evict()
-			if len(p) > 0 && p[0]&0xe0 == 0x20 { // a second update may follow
-				if i, p, ok = readInt(p, 5); !ok || i > tableSize {
-					return out, errHPACK
-				}
-				d.max = int(i)
-				d.evict()
-			}
 			continue
 		default:
 			if f, p, ok = d.literal(p); !ok {
@@ -259,6 +254,7 @@ func (d *decoder) decode(p []byte, out []field, limit int) (_ []field, err error
 				d.add(f)
 			}
 		}
+		updates = maxUpdates // none may follow a field
 		if limit -= f.size(); limit < 0 {
 			err = errLongList
 			continue

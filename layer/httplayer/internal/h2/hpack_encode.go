@@ -12,7 +12,6 @@ import (
 // not use the Huffman code, which would save little: repeated fields are sent as an index.
 type encoder struct {
 	max, size      int
-	lowest         int    // lowest value of max since the last size update was sent
 	update         bool   // a size update of the table has to be sent
 	newest, oldest uint64 // numbers of the newest entry and of the entry evicted last
 	sizes          []int  // sizes of the entries oldest+1 to newest
@@ -34,15 +33,12 @@ const (
 
 func newEncoder() encoder { return encoder{max: tableSize} }
 
-// setMax applies SETTINGS_HEADER_TABLE_SIZE of the peer. The table never becomes larger
-// than tableSize.
+// setMax applies SETTINGS_HEADER_TABLE_SIZE of the peer, and empties the table. The table never
+// becomes larger than tableSize.
 func (e *encoder) setMax(n uint32) {
 	e.max = int(min(n, tableSize))
-	if !e.update {
-		e.update, e.lowest = true, e.max
-	}
-	e.lowest = min(e.lowest, e.max)
-	e.evict(0)
+	e.update = true
+	e.evict(e.max)
 }
 
 func (e *encoder) evict(need int) {
@@ -65,16 +61,12 @@ func appendInt(b []byte, first byte, bits uint, v uint64) []byte {
 	return append(b, byte(v))
 }
 
-// start begins a header block. If setMax was called since the last block, start appends a
-// size update of the table.
+// start begins a header block. If setMax was called since the last block, start appends two size
+// updates. The first one empties the table of the peer.
 func (e *encoder) start(b []byte) []byte {
 	if e.update {
 		e.update = false
-		if e.lowest < e.max {
-			// Decoders of net/http accept a second update only for an empty table.
-			b = appendInt(b, 0x20, 5, 0)
-			e.evict(e.max)
-		}
+		b = append(b, 0x20)
 		b = appendInt(b, 0x20, 5, uint64(e.max))
 	}
 	return b

@@ -292,7 +292,7 @@ func (c *conn) data(flags byte, id uint32, p []byte) error {
 	if err := st.receive(p, flow, end); err != nil {
 		return err
 	}
-	c.moved += int64(len(p))
+	c.moved.Add(int64(len(p)))
 	c.touch(st)
 	if end {
 		st.endReceived()
@@ -388,14 +388,13 @@ func (c *conn) settings(flags byte, p []byte) error {
 		return err
 	}
 	first := !c.settled
-	c.settled = true
 	c.mu.Lock()
 	err := c.applySettings(p)
 	if err == nil {
 		c.output().frame(0, frameSettings, flagAck, 0)
 		c.kick()
 	}
-	c.greeted = true
+	c.settled = true
 	if first && c.server != nil {
 		c.server.phaseLocked()
 	}

@@ -29,7 +29,7 @@ func (c *ServerConn) phaseLocked() {
 		phase = phaseBlock
 	case len(c.streams) > 0 || c.handlers > 0:
 		phase = phaseActive
-	case !c.greeted:
+	case !c.settled:
 		phase = phasePreface
 	}
 	if phase != c.slot.Phase() {
@@ -54,7 +54,7 @@ func (c *ServerConn) inBlock(open bool) {
 func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
 	c.ticks.Add(1)
 	if (phase == phasePreface || phase == phaseBlock) && over(age, c.cfg.HeaderTimeout) {
-		go c.interrupt(errHeaderTimeout)
+		_ = c.nc.SetReadDeadline(time.Unix(1, 0)) // makes the reader end the connection
 	}
 	if phase == phaseIdle && over(age, c.cfg.IdleTimeout) || c.cfg.Draining != nil && c.cfg.Draining.Load() {
 		c.Drain()

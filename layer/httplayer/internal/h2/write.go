@@ -182,7 +182,7 @@ func (c *conn) queueData(st *stream, p []byte, end bool) (n int) {
 			return n
 		}
 		c.appendData(st, p[n:n+k])
-		c.sent += int64(k)
+		c.moved.Add(int64(k))
 		c.sendWindow -= int64(k)
 		st.sendWindow -= int64(k)
 		st.stalled = 0
