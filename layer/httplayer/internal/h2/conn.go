@@ -76,7 +76,7 @@ type conn struct {
 	peerStreams int
 	blocked     []*stream // streams that wait for room in out or for window in sendWindow
 	ownResets   []uint32  // ring of the last streams that this side reset
-	resetNext   int
+	resetCount  int       // number of streams that this side reset
 	nextID      uint32
 	lastStream  uint32     // highest ID of a stream that a server accepted
 	slots       int        // open streams; on a client also reserved slots
@@ -319,12 +319,11 @@ func (c *conn) unopened(id uint32) bool {
 // frames of the stream until it has read the RST_STREAM. The caller holds mu.
 func (c *conn) queueReset(id, code uint32) {
 	c.output().rstStream(id, code)
-	if len(c.ownResets) < resetMemory {
-		c.ownResets = append(c.ownResets, id)
-	} else {
-		c.ownResets[c.resetNext%resetMemory] = id
-		c.resetNext++
+	if c.ownResets == nil {
+		c.ownResets = make([]uint32, resetMemory)
 	}
+	c.ownResets[c.resetCount%resetMemory] = id
+	c.resetCount++
 	c.kick()
 }
 

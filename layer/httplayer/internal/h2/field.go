@@ -123,6 +123,27 @@ func (f *field) invalidValue() field {
 	return field{&name, f.value}
 }
 
+// checkFields returns the content-length in the fields of a message, which is -1 without that field.
+// If HTTP/2 does not allow one of the fields, checkFields returns the reason.
+func checkFields(fields []field) (length int64, reason string) {
+	length = -1
+	for i := range fields {
+		f := &fields[i]
+		switch f.name.kind {
+		case pseudoName, connectionName, invalidName:
+			return 0, "field that is not allowed: " + quoted(f.name.lower)
+		case lengthName:
+			if length >= 0 {
+				return 0, "two content-length fields"
+			}
+			if length = message.ParseLength(f.value); length < 0 {
+				return 0, "invalid content-length"
+			}
+		}
+	}
+	return length, ""
+}
+
 // makeHeader returns a header with the given fields. The value slices of the header use the
 // memory of slab. When slab is used up, makeHeader allocates each slice.
 func makeHeader(fields []field, slab []string) http.Header {

@@ -87,7 +87,7 @@ func (c *modelConn) Close() {
 func (c *modelConn) Resets() (n int) {
 	for _, c := range []*conn{&c.ClientConn.conn, &c.server.conn} {
 		c.mu.Lock()
-		n += len(c.ownResets) + c.resetNext
+		n += c.resetCount
 		c.mu.Unlock()
 	}
 	return n

@@ -499,6 +499,10 @@ func TestServerEndsWithContext(t *testing.T) {
 	<-client.Done()
 }
 
+type panicking struct{}
+
+func (panicking) Read([]byte) (int, error) { panic("odd") }
+
 func TestClientErrors(t *testing.T) {
 	send := func(c *ClientConn) chan error {
 		errs := make(chan error, 1)
@@ -536,6 +540,15 @@ func TestClientErrors(t *testing.T) {
 		up.headers(1, true, ":status: 200")
 		require.NoError(t, <-first)
 		<-c.Done()
+	})
+	t.Run("panic of the body", func(t *testing.T) {
+		c, up := rawServer(t, &ClientConfig{})
+		require.True(t, c.Reserve())
+		_, err := c.RoundTrip(request(t, "POST", "h", "/", panicking{}))
+		require.ErrorContains(t, err, "odd")
+		assert.Equal(t, http2.ErrCodeInternal, next[*http2.RSTStreamFrame](up).ErrCode)
+		assert.Zero(t, c.Active())
+		assert.True(t, c.Usable())
 	})
 	t.Run("calm", func(t *testing.T) {
 		c, up := rawServer(t, &ClientConfig{})

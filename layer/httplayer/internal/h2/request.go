@@ -91,23 +91,17 @@ func (c *ServerConn) request(s *serverStream, fields []field, end bool) string {
 		return "extended CONNECT is not supported"
 	}
 	fields = fields[i:]
+	length, reason := checkFields(fields)
+	if reason != "" {
+		return reason
+	}
 	host := ""
-	length := int64(-1)
 	for i := range fields {
 		f := &fields[i]
 		switch f.name.kind {
-		case pseudoName, connectionName, invalidName:
-			return "field that is not allowed: " + quoted(f.name.lower)
 		case teName:
 			if f.value != "trailers" {
 				return "TE other than trailers"
-			}
-		case lengthName:
-			if length >= 0 {
-				return "two content-length fields"
-			}
-			if length = message.ParseLength(f.value); length < 0 {
-				return "invalid content-length"
 			}
 		case hostName:
 			if host != "" || !message.ValidHost(f.value) || f.value == "" ||

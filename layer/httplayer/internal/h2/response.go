@@ -66,22 +66,8 @@ func responseHead(fields []field) (status int, length int64, reason string) {
 	if err != nil || status < 100 || status == http.StatusSwitchingProtocols {
 		return 0, 0, "invalid :status " + quoted(fields[0].value)
 	}
-	length = -1
-	for i := range fields[1:] {
-		f := &fields[i+1]
-		switch f.name.kind {
-		case pseudoName, connectionName, invalidName:
-			return 0, 0, "field that is not allowed: " + quoted(f.name.lower)
-		case lengthName:
-			if length >= 0 {
-				return 0, 0, "two content-length fields"
-			}
-			if length = message.ParseLength(f.value); length < 0 {
-				return 0, 0, "invalid content-length"
-			}
-		}
-	}
-	return status, length, ""
+	length, reason = checkFields(fields[1:])
+	return status, length, reason
 }
 
 // makeResponse fills s.rsp with the status, the length, and the fields as the header. If end

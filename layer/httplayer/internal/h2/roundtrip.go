@@ -143,7 +143,9 @@ func (e *encoder) request(b []byte, h *requestHead) []byte {
 // send sends the request body and closes it. It runs on its own goroutine.
 func (s *clientStream) send() {
 	if s.expects.Await() {
-		_ = s.out.run()
+		if err := s.out.run(); err != nil {
+			s.reset(message.ResetCode(err), err)
+		}
 	}
 	if s.sending.Swap(false) {
 		_ = s.req.Body.Close()

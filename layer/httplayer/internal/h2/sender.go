@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
@@ -22,8 +23,9 @@ type sender struct {
 }
 
 // fill reads the next part of the body into s.buf. If wait is false, it reads only bytes
-// that are available without waiting.
-func (s *sender) fill(wait bool) error {
+// that are available without waiting. A panic of the body becomes an error.
+func (s *sender) fill(wait bool) (err error) {
+	defer panics.Recover(&err)
 	n, eof := message.Pending(s.body)
 	if !wait && n == 0 && !eof {
 		return nil
@@ -126,8 +128,8 @@ func (s *sender) queue() (done bool) {
 	return s.eof
 }
 
-// run sends the rest of the body. It blocks until all of it is queued. If reading the body
-// fails, run resets the stream.
+// run sends the rest of the body. It blocks until all of it is queued. After an error, the caller
+// must reset the stream.
 func (s *sender) run() error {
 	c := s.st.c
 	defer s.release()
@@ -151,7 +153,6 @@ func (s *sender) run() error {
 		}
 		c.unlock()
 		if err := s.fill(true); err != nil {
-			s.st.reset(message.ResetCode(err), err)
 			return err
 		}
 	}
