@@ -158,7 +158,10 @@ func (s *Server) Drain(ctx context.Context) error {
 // Draining reports whether draining has started.
 func (s *Server) Draining() bool { return s.draining.Load() }
 
-func (s *Server) drain() { s.draining.Store(true) }
+func (s *Server) drain() {
+	s.draining.Store(true)
+	s.sweeper.Wake()
+}
 
 // Describe shows the number of connections, whether the Server is draining, and the maximum
 // number of streams.

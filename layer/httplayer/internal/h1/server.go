@@ -266,9 +266,10 @@ func (c *ServerConn) readError(err error) error {
 }
 
 // Sweep is part of [sweep.Conn]. It enforces the time limits of the current phase.
-func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
+func (c *ServerConn) Sweep(phase uint32, age time.Duration) (rest time.Duration) {
 	over := func(age, limit time.Duration) bool { return limit > 0 && age > limit }
-	if c.drains() {
+	drains := c.drains()
+	if drains {
 		limit := c.cfg.DrainTimeout
 		if phase == phaseSilent {
 			limit = max(limit, LeastDrain)
@@ -292,11 +293,13 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
 	case phaseRest:
 		if over(age+restAfter, c.cfg.IdleTimeout) {
 			c.CloseIdle()
+		} else if !drains {
+			return sweep.Left(c.cfg.IdleTimeout, age+restAfter)
 		}
 	case phaseServe:
 		r := c.current.Load()
 		if r == nil {
-			return
+			return 0
 		}
 		if b := r.body; b != nil && b.wait != nil && b.wait.TooSlow(c.cfg.BodyIdle, c.cfg.MinBodyRate) {
 			c.stopReading(message.ErrSlowBody)
@@ -308,6 +311,7 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
 			c.startReadAhead()
 		}
 	}
+	return 0
 }
 
 // readHeaders reads until the buffer has the complete headers of the next request. It

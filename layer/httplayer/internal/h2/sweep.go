@@ -51,7 +51,7 @@ func (c *ServerConn) inBlock(open bool) {
 }
 
 // Sweep is part of [sweep.Conn]. It enforces the time limits of the configuration.
-func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
+func (c *ServerConn) Sweep(phase uint32, age time.Duration) (rest time.Duration) {
 	c.ticks.Add(1)
 	if (phase == phasePreface || phase == phaseBlock) && over(age, c.cfg.HeaderTimeout) {
 		_ = c.nc.SetReadDeadline(time.Unix(1, 0)) // makes the reader end the connection
@@ -72,6 +72,10 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
 	if phase == phaseActive || phase == phaseBlock {
 		c.sweepStreams()
 	}
+	if phase != phaseIdle || age <= retireAfter || c.drains.Load() || c.writes.Waits() {
+		return 0
+	}
+	return sweep.Left(c.cfg.IdleTimeout, age)
 }
 
 func over(age, limit time.Duration) bool { return limit > 0 && age >= limit }

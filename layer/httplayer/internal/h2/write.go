@@ -70,6 +70,9 @@ func (c *conn) write(b []byte) error {
 	for len(b) > 0 {
 		n := min(len(b), writeChunk)
 		c.writes.Begin()
+		if c.server != nil {
+			c.server.cfg.Sweeper.Wake() // an idle connection sends control frames
+		}
 		_, err := c.io.Write(b[:n])
 		c.writes.End(n)
 		if err != nil {

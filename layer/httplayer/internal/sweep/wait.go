@@ -39,6 +39,9 @@ func (w *Wait) Add(n int) {
 	}
 }
 
+// Waits reports whether a goroutine waits.
+func (w *Wait) Waits() bool { return w.count.Load()&1 != 0 }
+
 // Sweep returns the duration of the current wait, or 0 between two waits. The sweeper must call it
 // once per interval, because each call during a wait counts as one interval.
 func (w *Wait) Sweep() time.Duration {
