@@ -13,7 +13,7 @@ import (
 // endpoints. The random aperture of Finagle does the same. With fewer endpoints per client, each
 // endpoint has more samples and more requests in flight, so that the estimate of its cost is more
 // exact. When an endpoint joins or leaves the ready set, at most one endpoint of the aperture
-// changes. A failing endpoint leaves the aperture.
+// changes. A failing endpoint leaves the aperture, and one slower than slowFactor median latencies.
 //
 // The width is the number of endpoints in the aperture of a ready set. It grows by one at
 // each pick of an endpoint with at least busyEndpoint requests in flight. Therefore it
@@ -28,6 +28,7 @@ const (
 	minAperture  = 8 // the smallest width
 	busyEndpoint = 2
 	narrowFactor = 64
+	slowFactor   = 10
 	idleFactor   = 3 // the aperture is idle with less than one request for this number of endpoints
 )
 
@@ -61,15 +62,15 @@ func (a *aperture) narrow(known []knownLatency, n int) {
 	}
 }
 
-// leaveAperture moves the failing endpoint e out of the aperture, in exchange for a random
-// endpoint outside. It does nothing if e is already outside, or if the aperture has all
-// endpoints of the set. The caller must hold the balancer's mutex.
-func (g *group) leaveAperture(e *endpoint) {
-	s := g.set(e).slots.Load()
+// leaveAperture exchanges the failing or slow endpoint e for a random endpoint outside the aperture.
+// It does nothing if e is not ready or already outside, or if the aperture has all endpoints.
+func (b *Balancer[Req, Rsp]) leaveAperture(e *endpoint) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.group.set(e).slots.Load()
 	n := int(s.n.Load())
-	if width := g.aperture.limit(n); e.slot < width && width < n {
-		i := e.slot
-		s.swap(i, width+int(g.draw()%uint64(n-width)))
+	if i, width := e.slot, b.group.aperture.limit(n); e.status.state() == ready && i < width && width < n {
+		s.swap(i, width+int(b.group.draw()%uint64(n-width)))
 		s.updateFront(i)
 	}
 }

@@ -109,13 +109,14 @@ func TestApertureChurn(t *testing.T) {
 
 func TestApertureFailing(t *testing.T) {
 	g, p, ns := wideGroup(100)
+	b := &Balancer[int, int]{group: g}
 	for e := range used(p) {
-		g.leaveAperture(e)
+		b.leaveAperture(e)
 		require.False(t, used(p)[e])
 	}
 	require.Len(t, used(p), minAperture)
-	g.leaveAperture(ns[0])
-	few, p, ns := wideGroup(10)
-	few.leaveAperture(ns[0])
+	b.leaveAperture(ns[0])
+	b.group, p, ns = wideGroup(10)
+	b.leaveAperture(ns[0])
 	require.Len(t, used(p), 10)
 }

@@ -161,9 +161,7 @@ func (b *Balancer[Req, Rsp]) Describe() layer.Node {
 
 func (s EndpointState) attributes() layer.State {
 	state := layer.State{
-		{Key: "addr", Value: s.ID.Addr},
-		{Key: "state", Value: s.State},
-		{Key: "ewma", Value: s.Latency.Round(time.Microsecond)},
+		{Key: "addr", Value: s.ID.Addr}, {Key: "state", Value: s.State}, {Key: "ewma", Value: s.Latency.Round(time.Microsecond)},
 	}
 	state = addIf(!s.Known, state, "known", false)
 	state = append(state, layer.Attr{Key: "in_flight", Value: s.InFlight}, layer.Attr{Key: "picks", Value: s.Picks})

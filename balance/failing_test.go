@@ -140,3 +140,26 @@ func TestAllFailing(t *testing.T) {
 		assert.Less(t, slices.Max(shares), 0.4)
 	})
 }
+
+// An endpoint that is ten times as slow as the others leaves the aperture.
+func TestSlowEndpointLeavesAperture(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(40)
+		takes := make([]time.Duration, len(ss))
+		for i, s := range ss {
+			takes[i] = 5 * time.Millisecond
+			s.after(func() time.Duration { return takes[i] })
+		}
+		p.add(ss...)
+		isOutside := func(s *server) bool { return p.of(s).Get("outside_aperture") != nil }
+		slow := slices.IndexFunc(ss, func(s *server) bool { return !isOutside(s) })
+		takes[slow] = 49 * time.Millisecond
+		p.load(t, 5000, 10*time.Millisecond, ss, patient)
+		require.False(t, isOutside(ss[slow]), "nine times as slow")
+		takes[slow] = time.Second
+		for range 20 {
+			p.load(t, 500, 10*time.Millisecond, ss, patient)
+		}
+		require.True(t, isOutside(ss[slow]))
+	})
+}

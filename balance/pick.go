@@ -11,10 +11,8 @@ import (
 // flight. The aperture shrinks slowly while its endpoints have few requests. If it has more than 24
 // endpoints, the zero value picks the cheapest of 24 random ones.
 //
-// Many balancers compare two random endpoints. The k slowest of n endpoints then get at
-// least C(k,2)/C(n,2) of the requests. If many clients use thousands of endpoints, most
-// endpoints have no request of a given client. Then 24 endpoints give a lower p99 than
-// five. SIMULATION.md has the figures.
+// Many balancers compare two random endpoints. The k slowest of n endpoints then get at least
+// C(k,2)/C(n,2) of the requests. SIMULATION.md has the figures.
 type Picker struct {
 	name  string
 	start func(g *group) picker
@@ -74,17 +72,20 @@ func (c *choices) pick(q query) *endpoint {
 }
 
 // cheapestOfZones returns the cheapest endpoint of the balancer's zone. It returns the cheapest
-// endpoint of the other zones instead, if the cost of that endpoint times ZoneSpillover is lower.
-// An endpoint that the request has not tried always precedes one that it has tried.
+// endpoint of the other zones instead, if that one would still be cheaper with ZoneSpillover − 1
+// more requests. An endpoint that the request has not tried always precedes one that it has tried.
 func (c *choices) cheapestOfZones(q query) *endpoint {
 	here, cost := c.pickAmong(&c.sets[near], q)
 	if c.sets[far].len() == 0 {
 		return here
 	}
 	there, farCost := c.pickAmong(&c.sets[far], q)
+	if there == nil {
+		return here
+	}
+	farCost *= 1 + (c.spillover-1)/float32(there.inFlight()+1)
 	tried, farTried := q.attempts.Has(here), q.attempts.Has(there)
-	isBetter := here == nil || tried && !farTried || tried == farTried && farCost*c.spillover < cost
-	if there != nil && isBetter {
+	if here == nil || tried && !farTried || tried == farTried && farCost < cost {
 		return there
 	}
 	return here

@@ -47,9 +47,9 @@ type Policy struct {
 	Zone string
 
 	// ZoneSpillover determines when requests leave the zone. The cheapest endpoint of another zone
-	// is picked if its cost times ZoneSpillover is below the cost of the cheapest endpoint of the
-	// same zone. 0 means 4, and another value is at least 1. With 4, an endpoint has three requests
-	// in flight before equal endpoints of other zones are picked.
+	// is picked if it would be the cheapest of all with ZoneSpillover − 1 more requests in flight.
+	// 0 means 4, and another value is at least 1. With 4, equal endpoints of other zones are picked
+	// if they have at least three requests in flight less.
 	ZoneSpillover float64
 
 	// OutlierDetection configures the ejection of endpoints that fail more often than others.

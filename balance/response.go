@@ -210,6 +210,10 @@ func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start, penalty time.Durat
 		n.status.addSample()
 	}
 	b.group.refresh(&n.endpoint, tick(now), first)
+	slow := time.Duration(max(b.group.median.read(), minLatency)) * slowFactor
+	if penalty == 0 && took > slow && b.expected(&n.endpoint, tick(now)) > slow {
+		b.leaveAperture(&n.endpoint)
+	}
 }
 
 // report records whether a response of n was a success or a failure, and may eject n. It
@@ -230,11 +234,7 @@ func (b *Balancer[Req, Rsp]) report(n *node[Req, Rsp], r result) {
 // moves n out of the aperture. Failures in a row may also eject n: see [OutlierDetection].
 func (b *Balancer[Req, Rsp]) updateRecord(n *node[Req, Rsp], r result) {
 	if n.setFailed(r.penalty > 0) {
-		b.mu.Lock()
-		if n.status.state() == ready {
-			b.group.leaveAperture(&n.endpoint)
-		}
-		b.mu.Unlock()
+		b.leaveAperture(&n.endpoint)
 	}
 	if b.detection.record(&n.endpoint, r) {
 		b.ejectFailing(n)
