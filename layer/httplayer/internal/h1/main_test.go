@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gotower/gotower/layer/httplayer/internal/maintest"
+	"github.com/gotower/gotower/layer/httplayer/internal/enginetest"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 	"github.com/gotower/gotower/layer/layertest"
@@ -25,7 +25,7 @@ import (
 // patience is the longest wait for what must happen, on a loaded machine.
 const patience = time.Minute
 
-func TestMain(m *testing.M) { maintest.Run(m) }
+func TestMain(m *testing.M) { enginetest.Main(m) }
 
 // pool is a simple upstream: idle connections, and dialing.
 type pool struct {

@@ -3,23 +3,22 @@ package h1
 import (
 	"context"
 	"log/slog"
-	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/gotower/gotower/internal/exchangetest"
+	"github.com/gotower/gotower/layer/httplayer/internal/enginetest"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
-	"github.com/gotower/gotower/layer/layertest"
 )
 
 // modelConn is a client connection to a server of the same engine.
 type modelConn struct {
 	*ClientConn
+	enginetest.Pipe
 	server      *ServerConn
-	near, far   net.Conn
 	idle, ended atomic.Bool
 	busy        atomic.Bool
 	cancel      context.CancelFunc // ends the server
@@ -27,24 +26,11 @@ type modelConn struct {
 }
 
 func connectModel(exchange func(*http.Request) (*http.Response, error)) exchangetest.Conn {
-	var network layertest.Network
-	l, err := network.Listen("tcp", "10.0.0.1:80")
-	if err != nil {
-		panic(err)
-	}
-	defer l.Close()
-	near, err := network.DialContext(context.Background(), "tcp", "10.0.0.1:80")
-	if err != nil {
-		panic(err)
-	}
-	far, err := l.Accept()
-	if err != nil {
-		panic(err)
-	}
+	p := enginetest.NewPipe()
 	ctx, cancel := context.WithCancel(context.Background())
 	cfg := &message.ServerConfig{Exchange: exchange, Sweeper: new(sweep.Sweeper), Log: slog.New(slog.DiscardHandler)}
-	c := &modelConn{near: near, far: far, server: NewServerConn(ctx, far, cfg), cancel: cancel, served: make(chan struct{})}
-	c.ClientConn = NewClientConn(near, func(_ *ClientConn, reusable bool) {
+	c := &modelConn{Pipe: p, server: NewServerConn(ctx, p.Server, cfg), cancel: cancel, served: make(chan struct{})}
+	c.ClientConn = NewClientConn(p.Client, func(_ *ClientConn, reusable bool) {
 		if !c.busy.Swap(false) {
 			panic("a connection was released twice")
 		}
@@ -73,14 +59,6 @@ func (c *modelConn) Ended() bool { return c.ended.Load() }
 func (c *modelConn) Drain(server bool) {
 	if server {
 		c.server.CloseIdle()
-	}
-}
-
-func (c *modelConn) Break(server bool) {
-	if server {
-		_ = c.far.Close()
-	} else {
-		_ = c.near.Close()
 	}
 }
 

@@ -16,13 +16,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gotower/gotower/layer/httplayer/internal/maintest"
+	"github.com/gotower/gotower/layer/httplayer/internal/enginetest"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-func TestMain(m *testing.M) { maintest.Run(m) }
+func TestMain(m *testing.M) { enginetest.Main(m) }
 
 // testTimeout is the longest wait for what must happen, on a loaded machine.
 const testTimeout = time.Minute

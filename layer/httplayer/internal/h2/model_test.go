@@ -5,55 +5,41 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/gotower/gotower/internal/exchangetest"
+	"github.com/gotower/gotower/layer/httplayer/internal/enginetest"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
-	"github.com/gotower/gotower/layer/layertest"
 )
 
 // modelConn is a client connection to a server of the same engine.
 type modelConn struct {
 	*ClientConn
-	server    *ServerConn
-	near, far net.Conn
-	cancel    context.CancelFunc // ends the server
-	served    chan struct{}
+	enginetest.Pipe
+	server *ServerConn
+	cancel context.CancelFunc // ends the server
+	served chan struct{}
 }
 
 // connectModel returns a connection with small windows. Two streams can exhaust that of the connection.
 func connectModel(exchange func(*http.Request) (*http.Response, error)) exchangetest.Conn {
-	var network layertest.Network
-	l, err := network.Listen("tcp", "10.0.0.1:80")
-	if err != nil {
-		panic(err)
-	}
-	defer l.Close()
-	near, err := network.DialContext(context.Background(), "tcp", "10.0.0.1:80")
-	if err != nil {
-		panic(err)
-	}
-	far, err := l.Accept()
-	if err != nil {
-		panic(err)
-	}
+	p := enginetest.NewPipe()
 	ctx, cancel := context.WithCancel(context.Background())
 	const window = 48 << 10
 	cfg := &message.ServerConfig{
 		Exchange: exchange, Sweeper: new(sweep.Sweeper), Log: slog.New(slog.DiscardHandler),
 		MaxStreams: 4, StreamWindow: window, ConnWindow: 1, DrainTimeout: 5 * time.Second,
 	}
-	c := &modelConn{near: near, far: far, server: NewServerConn(ctx, far, cfg), cancel: cancel, served: make(chan struct{})}
+	c := &modelConn{Pipe: p, server: NewServerConn(ctx, p.Server, cfg), cancel: cancel, served: make(chan struct{})}
 	go func() {
 		defer close(c.served)
 		_ = c.server.Serve()
 	}()
-	c.ClientConn = NewClientConn(near, &ClientConfig{StreamWindow: window, ConnWindow: 1})
+	c.ClientConn = NewClientConn(p.Client, &ClientConfig{StreamWindow: window, ConnWindow: 1})
 	return c
 }
 
@@ -66,14 +52,6 @@ func (c *modelConn) Drain(server bool) {
 		c.server.Drain()
 	} else {
 		c.ClientConn.Drain()
-	}
-}
-
-func (c *modelConn) Break(server bool) {
-	if server {
-		_ = c.far.Close()
-	} else {
-		_ = c.near.Close()
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package maintest runs the tests of an HTTP engine.
-package maintest
+// Package enginetest has code that the tests of both HTTP engines share.
+package enginetest
 
 import (
 	"flag"
@@ -12,10 +12,10 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// Run runs the tests and exits. It fails if a goroutine remains after them, or under the race
+// Main runs the tests and exits. It fails if a goroutine remains after them, or under the race
 // detector a pooled buffer. Eight parallel tests may run on fewer CPUs, because most of them wait
 // for a time limit.
-func Run(m *testing.M) {
+func Main(m *testing.M) {
 	flag.Parse() //nolint:revive // called by TestMain
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
