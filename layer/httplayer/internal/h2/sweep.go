@@ -72,7 +72,7 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) (rest time.Duration)
 	if phase == phaseActive || phase == phaseBlock {
 		c.sweepStreams()
 	}
-	if phase != phaseIdle || age <= retireAfter || c.drains.Load() || c.writes.Waits() {
+	if phase != phaseIdle || age <= retireAfter || c.writes.Waits() {
 		return 0
 	}
 	return sweep.Left(c.cfg.IdleTimeout, age)
