@@ -151,31 +151,16 @@ func makeHeader(fields []field, slab []string) http.Header {
 	for i := range fields {
 		f := &fields[i]
 		key := f.name.canonical
-		if i > 0 && named(fields[:i], f.name) {
-			h[key] = append(h[key], f.value)
-			continue
-		}
-		if len(slab) == 0 {
+		values := h[key]
+		switch {
+		case values != nil:
+			h[key] = append(values, f.value)
+		case len(slab) == 0:
 			h[key] = []string{f.value}
-			continue
+		default:
+			slab[0] = f.value
+			h[key], slab = slab[:1:1], slab[1:]
 		}
-		slab[0] = f.value
-		h[key], slab = slab[:1:1], slab[1:]
 	}
 	return h
-}
-
-// named reports whether a field in fields may have the given name. It compares names as text,
-// because two fieldName values may have the same name. For more than 32 fields it returns true
-// without a comparison. The caller then looks up the name in the header map, which is faster.
-func named(fields []field, name *fieldName) bool {
-	if len(fields) > 32 { // looking it up in the map is faster
-		return true
-	}
-	for i := range fields {
-		if n := fields[i].name; n == name || len(n.lower) == len(name.lower) && n.lower == name.lower {
-			return true
-		}
-	}
-	return false
 }
