@@ -40,13 +40,12 @@ func (m *Meters) failureFamilies(d Direction) failureFamilies {
 // Cost: an indirect call for a request without an error.
 func (m *Meters) HTTPErrors(d Direction) Layer {
 	count := m.errorsOf(m.failures[d].http, string(d)+" errors", ErrorKind)
-	return func(next httplayer.Service) httplayer.Service { return &failing{next, count} }
+	return func(next httplayer.Service) httplayer.Service { return &failing{measured{next}, count} }
 }
 
-// failing is a service that passes each request to the embedded Service and counts its
-// error, if there is one.
+// failing is a service that counts the errors of requests.
 type failing struct {
-	httplayer.Service
+	measured
 	count func(netip.AddrPort, error)
 }
 
@@ -57,10 +56,6 @@ func (f *failing) Call(ctx context.Context, req *http.Request) (*http.Response, 
 	}
 	return rsp, err
 }
-
-func (f *failing) Next() httplayer.Service { return f.Service }
-
-func (f *failing) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
 // TCPErrors returns a function that counts errors that end connections. The labels are
 // error, from tcplayer.ErrorKind, and target_addr, the original destination. After a

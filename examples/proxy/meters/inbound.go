@@ -176,7 +176,7 @@ func (m *Meters) InboundRoute(p Permit, target netip.AddrPort) Layer {
 			return f.statuses.lazy(l.with(Labels{"status": statusLabel(status)}))
 		}),
 	}
-	return func(next httplayer.Service) httplayer.Service { return &inboundRouteMeter{next, s} }
+	return func(next httplayer.Service) httplayer.Service { return &inboundRouteMeter{measured{next}, s} }
 }
 
 // inboundRoute has the series of the requests to one port of the application. All these
@@ -188,10 +188,9 @@ type inboundRoute struct {
 	statuses *byLabel[int, *handle[*counterValue]] // by status; 0: there was no response
 }
 
-// inboundRouteMeter is a service that counts permitted requests, and passes them to the
-// embedded Service.
+// inboundRouteMeter is a service that counts permitted requests.
 type inboundRouteMeter struct {
-	httplayer.Service
+	measured
 	*inboundRoute
 }
 
@@ -217,10 +216,6 @@ func (m *inboundRouteMeter) Call(ctx context.Context, req *http.Request) (*http.
 	e.code = httpStatus(rsp.StatusCode)
 	return httplayer.Completion(ctx, rsp, e), nil
 }
-
-func (m *inboundRouteMeter) Next() httplayer.Service { return m.Service }
-
-func (m *inboundRouteMeter) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
 // inboundExchange records the durations and the status of one request. It is the observer
 // of the response body.

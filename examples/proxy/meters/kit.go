@@ -74,23 +74,15 @@ func (bindable) Add(float64) {}
 // labelled is a counter for each value of one label. With returns the counter of a value
 // from a cache, so that it may be called for each request. The first call for a value
 // makes the counter, which is then exported with the value 0.
-type labelled struct {
-	bindable
-	bound *sync.Map // counter by value of the label
-}
+type labelled struct{ *lookup[string, counter] }
 
 func newLabelled(f *family[*counterValue], l labelSet, name string) labelled {
-	return labelled{bindable{f, l, name}, new(sync.Map)}
+	return labelled{newLookup(func(value string) counter { return counter{f.now(l.with(Labels{name: value}))} })}
 }
 
-// With returns the counter for a value of the label.
-func (l labelled) With(label ...string) metrics.Counter {
-	if c, ok := l.bound.Load(label[1]); ok {
-		return c.(counter) //nolint:errcheck,forcetypeassert // stored below
-	}
-	c, _ := l.bound.LoadOrStore(label[1], counter{l.family.now(l.labels.with(Labels{l.name: label[1]}))})
-	return c.(counter) //nolint:errcheck,forcetypeassert // stored above
-}
+func (l labelled) With(label ...string) metrics.Counter { return l.of(label[1]) }
+
+func (labelled) Add(float64) {}
 
 // share is the part of a gauge that one owner, such as a balancer, has added. Several
 // owners may use the same gauge at the same time. The gauge is the sum of their shares.

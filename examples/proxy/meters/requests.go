@@ -16,6 +16,13 @@ import (
 // Layer is a layer of HTTP requests.
 type Layer = layer.Layer[*http.Request, *http.Response]
 
+// measured is the part that all layers of HTTP requests have in common.
+type measured struct{ httplayer.Service }
+
+func (m measured) Next() httplayer.Service { return m.Service }
+
+func (measured) Describe() layer.Node { return layer.Node{Name: "metrics"} }
+
 // requestFamilies has the metrics of the requests to endpoints, or of those to controllers.
 type requestFamilies struct {
 	requests, responses, rejections *family[*counterValue]
@@ -59,13 +66,12 @@ func (m *Meters) Endpoint(ctx context.Context, d Direction, labels Labels) Layer
 		m.stack(ctx, d, "http", "endpoint")
 	}
 	s := newEndpointSeries(m.requests, m.peerLabels(d, Destination, labels).with(Labels{"direction": string(d)}))
-	return func(next httplayer.Service) httplayer.Service { return &endpoint{next, s} }
+	return func(next httplayer.Service) httplayer.Service { return &endpoint{measured{next}, s} }
 }
 
-// endpoint is a service that counts the requests to one endpoint, and passes them to the
-// embedded Service.
+// endpoint is a service that counts the requests to one endpoint.
 type endpoint struct {
-	httplayer.Service
+	measured
 	*endpointSeries
 }
 
@@ -97,10 +103,6 @@ func (e *endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 	}
 	return rsp, err
 }
-
-func (e *endpoint) Next() httplayer.Service { return e.Service }
-
-func (e *endpoint) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
 // sample records one request, and is the observer of its response body. A sample comes
 // from the pool samples, and goes back to the pool when the response has ended.

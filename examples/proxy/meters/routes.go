@@ -121,7 +121,7 @@ func (r *Routes) PerRoute(route profiles.Route, next httplayer.Service) httplaye
 	if route.MayRetry() {
 		r.retries.Store(true)
 	}
-	return &routeMeter{next, r.route(route), route.MayRetry()}
+	return &routeMeter{measured{next}, r.route(route), route.MayRetry()}
 }
 
 // Unrouted returns next with a layer that counts the requests that match no route of the
@@ -174,10 +174,9 @@ func (r *Routes) labels(d *destination, route, more Labels, rest func() Labels) 
 		})
 }
 
-// routeMeter is a service that counts the requests of one route, and passes them to the
-// embedded Service.
+// routeMeter is a service that counts the requests of one route.
 type routeMeter struct {
-	httplayer.Service
+	measured
 	route     *routeSeries
 	retryable bool
 }
@@ -190,10 +189,6 @@ func (m *routeMeter) Call(ctx context.Context, req *http.Request) (*http.Respons
 	return m.route.streams.call(reqctx.WithValue(ctx, attemptsKey{}, a), m.Service, req, a)
 }
 
-func (m *routeMeter) Next() httplayer.Service { return m.Service }
-
-func (m *routeMeter) Describe() layer.Node { return layer.Node{Name: "metrics"} }
-
 // Backend returns next with a layer that counts the requests to one target of the profile,
 // by the route of each request. authority is the name and port of the target. The metrics
 // are outbound_http_route_backend_requests_total,
@@ -205,20 +200,19 @@ func (m *routeMeter) Describe() layer.Node { return layer.Node{Name: "metrics"} 
 // Cancellation, body and errors are those of [Routes.PerRoute]. A rejection counts as a
 // request.
 func (r *Routes) Backend(authority string, next httplayer.Service) httplayer.Service {
-	return &backend{Service: next, routes: r, authority: authority}
+	return &backend{measured: measured{next}, routes: r, authority: authority}
 }
 
 // PolicyBackend returns next with a layer that counts the requests to b, a backend of an
 // outbound policy. The layer is that of [Routes.Backend]. If b.Labels is not nil, the
 // labels backend_* come from b.Labels.
 func (r *Routes) PolicyBackend(b *profiles.Backend, next httplayer.Service) httplayer.Service {
-	return &backend{Service: next, routes: r, authority: b.Authority, labels: b.Labels}
+	return &backend{measured: measured{next}, routes: r, authority: b.Authority, labels: b.Labels}
 }
 
-// backend is a service that counts the requests to one target, by route, and passes them
-// to the embedded Service.
+// backend is a service that counts the requests to one target, by route.
 type backend struct {
-	httplayer.Service
+	measured
 	routes    *Routes
 	authority string
 	labels    Labels // labels backend_* of a policy; nil: they follow from authority
@@ -274,10 +268,6 @@ func (b *backend) newSeries(d *destination, route *layer.Route) backendSeries {
 	f := m.familiesOf(of)
 	return backendSeries{newStreams(f.responses, l), counter{f.sent.lazy(l)}}
 }
-
-func (b *backend) Next() httplayer.Service { return b.Service }
-
-func (b *backend) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
 // familiesOf returns the metrics of the route with the given labels. They are
 // outbound_grpc_route_* if the label route_kind is GRPCRoute, and outbound_http_route_*

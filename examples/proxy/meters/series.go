@@ -342,13 +342,11 @@ func (l *lookup[K, V]) of(key K) V {
 }
 
 // byLabel caches one series for each combination of values of some labels, such as the
-// status of a response. A key of type K is one such combination. The cache has no limit,
-// because the labels have few values. A look-up checks the last used series first, because
-// most requests need the same series.
+// status of a response. A key of type K is one such combination. A look-up checks the last used
+// series first, because most requests need the same series.
 type byLabel[K comparable, V any] struct {
-	make func(K) V
 	last atomic.Pointer[labelledSeries[K, V]]
-	all  sync.Map // K → *labelledSeries[K, V]
+	all  *lookup[K, *labelledSeries[K, V]]
 }
 
 // labelledSeries is an entry of the cache [byLabel]: one series, and the values of its
@@ -358,18 +356,16 @@ type labelledSeries[K comparable, V any] struct {
 	series V
 }
 
-func newByLabel[K comparable, V any](mk func(K) V) *byLabel[K, V] { return &byLabel[K, V]{make: mk} }
+func newByLabel[K comparable, V any](mk func(K) V) *byLabel[K, V] {
+	return &byLabel[K, V]{all: newLookup(func(key K) *labelledSeries[K, V] { return &labelledSeries[K, V]{key, mk(key)} })}
+}
 
 // of returns the series of key, and makes it if it does not exist.
 func (b *byLabel[K, V]) of(key K) V {
 	if s := b.last.Load(); s != nil && s.key == key {
 		return s.series
 	}
-	found, ok := b.all.Load(key)
-	if !ok {
-		found, _ = b.all.LoadOrStore(key, &labelledSeries[K, V]{key, b.make(key)})
-	}
-	s := found.(*labelledSeries[K, V]) //nolint:errcheck,forcetypeassert // stored above
+	s := b.all.of(key)
 	b.last.Store(s)
 	return s.series
 }

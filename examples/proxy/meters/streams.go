@@ -117,27 +117,20 @@ type outcome struct {
 	err    fault
 }
 
-// fault is the kind of an error. It is a value of the label error, as in linkerd's proxy.
-type fault uint8
+// fault is a value of the label error, as in linkerd's proxy.
+type fault string
 
 const (
-	noFault fault = iota
-	failFast
-	loadShed
-	requestTimeout
-	headersTimeout
-	idleTimeout
-	cancelled
-	broken
-	unknownFault
+	noFault        fault = ""
+	failFast       fault = "FAIL_FAST"
+	loadShed       fault = "LOAD_SHED"
+	requestTimeout fault = "REQUEST_TIMEOUT"
+	headersTimeout fault = "RESPONSE_HEADERS_TIMEOUT"
+	idleTimeout    fault = "IDLE_TIMEOUT"
+	cancelled      fault = "CANCEL"
+	broken         fault = "IO"
+	unknownFault   fault = "UNKNOWN"
 )
-
-// String returns the value of the label error.
-func (f fault) String() string {
-	return [...]string{
-		"", "FAIL_FAST", "LOAD_SHED", "REQUEST_TIMEOUT", "RESPONSE_HEADERS_TIMEOUT", "IDLE_TIMEOUT", "CANCEL", "IO", "UNKNOWN",
-	}[f]
-}
 
 func (o outcome) labels() Labels {
 	if o.grpc {
@@ -145,9 +138,9 @@ func (o outcome) labels() Labels {
 		if names := grpcNames(); o.status >= 0 && o.status < len(names) {
 			name = names[o.status]
 		}
-		return Labels{"grpc_status": name, "error": o.err.String()}
+		return Labels{"grpc_status": name, "error": string(o.err)}
 	}
-	return Labels{"http_status": statusLabel(o.status), "error": o.err.String()}
+	return Labels{"http_status": statusLabel(o.status), "error": string(o.err)}
 }
 
 // grpcNames returns the values of the label grpc_status, by gRPC status.
