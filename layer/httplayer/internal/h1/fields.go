@@ -215,34 +215,29 @@ func isOld(req *http.Request) bool {
 // appendOptions appends the field Connection of a request, and the fields Upgrade and TE, if req
 // needs them. All three are written here, because Connection must list the names of the other two.
 func appendOptions(b []byte, req *http.Request) ([]byte, error) {
-	separator := "Connection: "
-	option := func(name string) {
-		b = append(b, separator...)
-		b = append(b, name...)
-		separator = ", "
-	}
 	upgrade := message.Upgrade(req.Header)
-	if upgrade != "" {
-		if !message.ValidValue(upgrade) {
-			return b, invalidRequest(`invalid field "Upgrade"`)
-		}
-		option("Upgrade")
-	}
 	trailers := message.Listed(req.Header["Te"], "trailers")
+	options := make([]string, 0, 3)
+	if upgrade != "" {
+		options = append(options, "Upgrade")
+	}
 	if trailers {
-		option("TE")
+		options = append(options, "TE")
 	}
 	if closesAfter(req) {
-		option("close")
+		options = append(options, "close")
 	}
-	if separator == ", " {
-		b = append(b, '\r', '\n')
+	if len(options) > 0 {
+		b = appendField(b, "Connection", strings.Join(options, ", "))
+	}
+	if !message.ValidValue(upgrade) {
+		return b, invalidRequest(`invalid field "Upgrade"`)
 	}
 	if upgrade != "" {
 		b = appendField(b, "Upgrade", upgrade)
 	}
 	if trailers {
-		b = append(b, "Te: trailers\r\n"...)
+		b = appendField(b, "Te", "trailers")
 	}
 	return b, nil
 }

@@ -43,9 +43,7 @@ func RemoveHopByHop(h http.Header) {
 // comma-separated list. Case is ignored.
 func Listed(values []string, token string) bool {
 	for _, value := range values {
-		for value != "" {
-			var item string
-			item, value, _ = strings.Cut(value, ",")
+		for item := range strings.SplitSeq(value, ",") {
 			if strings.EqualFold(strings.Trim(item, " \t"), token) {
 				return true
 			}
