@@ -285,10 +285,7 @@ func (x *served) data(n int64, p []byte) {
 func (a Accessor) DestinationAddr(ctx context.Context, r *http.Request) netip.AddrPort {
 	if r.RequestURI != "" {
 		local, _ := ctx.Value(http.LocalAddrContextKey).(net.Addr)
-		if local == nil {
-			return netip.AddrPort{}
-		}
-		return addrPortOf(local.String())
+		return caller.Addr(local)
 	}
 	if r.URL == nil {
 		return netip.AddrPort{}
@@ -310,10 +307,7 @@ func (a Accessor) DestinationAddr(ctx context.Context, r *http.Request) netip.Ad
 // addrPortOf parses an IP address with a port. The result is the zero value if s is
 // anything else.
 func addrPortOf(s string) netip.AddrPort {
-	ap, err := netip.ParseAddrPort(s)
-	if err != nil {
-		return netip.AddrPort{}
-	}
+	ap, _ := netip.ParseAddrPort(s) // the zero value with an error
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 

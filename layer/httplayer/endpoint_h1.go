@@ -43,7 +43,7 @@ func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, err
 		if err != nil {
 			return nil, err
 		}
-		out, body := e.outgoing(ctx, req)
+		out, body := outgoing(ctx, req, e.addr)
 		if _, ok := req.Header[origProtoField]; ok { // it is of HTTP/2 connections
 			out = without(out, origProtoField)
 		}

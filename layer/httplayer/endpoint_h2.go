@@ -66,7 +66,7 @@ func (s *single) call(ctx context.Context, req *http.Request) (*http.Response, e
 		if c.age.over() {
 			s.renew(c)
 		}
-		out, body := e.outgoing(ctx, req)
+		out, body := outgoing(ctx, req, e.addr)
 		rsp, err := c.RoundTrip(out)
 		switch {
 		case err == nil:

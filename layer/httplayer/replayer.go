@@ -1,12 +1,12 @@
 package httplayer
 
 import (
+	"errors"
 	"maps"
 	"math"
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gotower/gotower/layer"
@@ -144,11 +144,11 @@ func (k keptBody) Next() (*http.Request, bool) {
 // large for a Duration becomes the largest Duration. It returns false if the value is
 // malformed.
 func retryAfter(value string, now time.Time) (time.Duration, bool) {
-	if isDigits(value) {
-		seconds, err := strconv.ParseInt(value, 10, 64)
-		if err != nil || seconds > int64(math.MaxInt64/time.Second) {
-			return math.MaxInt64, true
-		}
+	seconds, err := strconv.ParseUint(value, 10, 63)
+	switch {
+	case errors.Is(err, strconv.ErrRange), seconds > uint64(math.MaxInt64/time.Second):
+		return math.MaxInt64, true
+	case err == nil:
 		return time.Duration(seconds) * time.Second, true
 	}
 	date, err := http.ParseTime(value)
@@ -157,10 +157,6 @@ func retryAfter(value string, now time.Time) (time.Duration, bool) {
 	}
 	return max(date.Sub(now), 0), true
 }
-
-// isDigits reports whether s consists of decimal digits only. strconv would also accept a
-// sign.
-func isDigits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
 // pushback parses the values of grpc-retry-pushback-ms (gRFC A6). It returns false without
 // a value. It returns a negative duration, which forbids a retry, if there are several

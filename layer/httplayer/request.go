@@ -12,18 +12,17 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// outgoing returns the request that a connection sends for req, and the body of that
-// request. The request is a shallow copy of req with the context ctx, and with a Host if req
-// has none. The body is nil if req has no body. If nothing must change, outgoing returns req
-// itself.
-func (e *Endpoint) outgoing(ctx context.Context, req *http.Request) (*http.Request, *requestBody) {
+// outgoing returns the request to send for req, and the body of that request. The request is a
+// shallow copy of req with the context ctx, and with the Host in the argument host if req has none.
+// The body is nil if req has no body. If nothing must change, outgoing returns req itself.
+func outgoing(ctx context.Context, req *http.Request, host string) (*http.Request, *requestBody) {
 	hasHost := req.Host != "" || req.URL != nil && req.URL.Host != "" || req.RequestURI != "" // a received request is not changed
 	if ctx == req.Context() && !hasBody(req) && hasHost {
 		return req, nil
 	}
 	out := req.WithContext(ctx)
 	if !hasHost {
-		out.Host = e.addr
+		out.Host = host
 	}
 	if !hasBody(req) {
 		return out, nil

@@ -59,14 +59,7 @@ func RoundTripperLayer(wrap func(next http.RoundTripper) http.RoundTripper) Laye
 // req stays open, because lend ignores a Close by rt. If rt has read the body before the rejection,
 // lend returns an error that is not a rejection.
 func lend(ctx context.Context, req *http.Request, rt http.RoundTripper) (*http.Response, error) {
-	var body *requestBody
-	if ctx != req.Context() || hasBody(req) {
-		req = req.WithContext(ctx)
-	}
-	if hasBody(req) {
-		body = &requestBody{wrappedBody: wrappedBody{req.Body}}
-		req.Body = body
-	}
+	req, body := outgoing(ctx, req, req.Host)
 	rejected := false
 	defer func() {
 		if !rejected { // also after a panic

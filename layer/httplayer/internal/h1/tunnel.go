@@ -73,8 +73,8 @@ func (t tunnelClient) Close() error {
 // hijackedConn is a connection that a handler has hijacked.
 type hijackedConn struct {
 	message.AheadConn
-	once   sync.Once
 	closed chan struct{}
+	end    func() // closes closed, so that Serve returns
 }
 
 // detach returns the connection for use by other code. Its Read first returns the unread
@@ -85,6 +85,7 @@ func (c *ServerConn) detach() (*hijackedConn, error) {
 		return nil, *cause
 	}
 	h := &hijackedConn{AheadConn: message.AheadConn{Conn: c.conn, Ahead: bytes.Clone(c.unread())}, closed: make(chan struct{})}
+	h.end = sync.OnceFunc(func() { close(h.closed) })
 	c.drop()
 	c.out.end()
 	c.mu.Lock()
@@ -93,9 +94,6 @@ func (c *ServerConn) detach() (*hijackedConn, error) {
 	_ = c.conn.SetDeadline(time.Time{})
 	return h, nil
 }
-
-// end makes Serve return.
-func (c *hijackedConn) end() { c.once.Do(func() { close(c.closed) }) }
 
 // Close closes the connection, and makes Serve return. It is part of [net.Conn].
 func (c *hijackedConn) Close() error {
