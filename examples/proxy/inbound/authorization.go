@@ -78,14 +78,14 @@ func (a *authorization) isAudit() bool { return a.resource == meters.DefaultReso
 
 // allNetworks returns networks that contain every address.
 func allNetworks() []network {
-	return []network{{net: netip.PrefixFrom(netip.IPv4Unspecified(), 0)}, {net: netip.PrefixFrom(netip.IPv6Unspecified(), 0)}}
+	return []network{{net: netip.MustParsePrefix("0.0.0.0/0")}, {net: netip.MustParsePrefix("::/0")}}
 }
 
 // localhost returns a rule that permits clients at the addresses 127.0.0.1 and ::1. As in
 // linkerd's proxy, the rule is added to every policy that a controller sends.
 func localhost() authorization {
 	return authorization{resource: meters.DefaultResource("localhost"), networks: []network{
-		{net: netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 32)}, {net: netip.PrefixFrom(netip.IPv6Loopback(), 128)},
+		{net: netip.MustParsePrefix("127.0.0.1/32")}, {net: netip.MustParsePrefix("::1/128")},
 	}}
 }
 

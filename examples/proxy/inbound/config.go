@@ -69,6 +69,10 @@ type Inbound struct {
 	ports     cache[netip.AddrPort, tcplayer.Request, net.Conn]
 }
 
+// decisions has two functions that count decisions of policies: http for requests, and tcp
+// for connections.
+type decisions struct{ http, tcp func(meters.Decision) }
+
 // Describe shows the layers of connections and the layers of HTTP requests.
 func (in *Inbound) Describe() layer.Node {
 	return layer.Node{Name: "inbound", Children: []layer.Node{
@@ -85,7 +89,7 @@ func newInbound(c Config) *Inbound {
 	if c.Refuse == nil {
 		c.Refuse = func(netip.AddrPort) error { return nil }
 	}
-	in := &Inbound{Config: c, profiles: c.Control.Profiles(c.Controller, c.Log), decided: newDecisions(c.Meters)}
+	in := &Inbound{Config: c, profiles: c.Control.Profiles(c.Controller, c.Log), decided: decisions{http: c.Meters.Authz("http"), tcp: c.Meters.Authz("tcp")}}
 	in.clients = c.Meters.Clients(meters.Inbound)
 	countTCP := c.Meters.TCPErrors(meters.Inbound)
 	in.countTCP = func(_ context.Context, conn net.Conn, err error) {

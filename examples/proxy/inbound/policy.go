@@ -137,7 +137,7 @@ func (a *admission) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount
 	ctx, c := withClient(ctx, conn)
 	if err := a.in.Refuse(dst); err != nil {
 		a.in.count(a.in.decided.tcp, dst, c, &meters.Permit{}, meters.Denied)
-		return tcplayer.ByteCount{}, loopError(dst, err)
+		return tcplayer.ByteCount{}, forbidden(dst, err.Error())
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -186,17 +186,12 @@ func (in *Inbound) admit(ctx context.Context, policy *portPolicy, open *openConn
 // unauthorized returns the error of a connection to dst that a policy denies. The argument
 // server identifies the resource that specifies this policy.
 func unauthorized(dst netip.AddrPort, server meters.Resource) error {
-	return &layer.Error{Layer: "policy", Endpoint: dst.String(), Err: &httplayer.StatusError{
-		Code: http.StatusForbidden, Reason: fmt.Sprintf("unauthorized connection on %s/%s", server.Kind, server.Name),
-	}}
+	return forbidden(dst, fmt.Sprintf("unauthorized connection on %s/%s", server.Kind, server.Name))
 }
 
-// loopError returns the error of a connection or request to an address of this proxy
-// itself. err is the cause.
-func loopError(dst netip.AddrPort, err error) error {
-	return &layer.Error{Layer: "policy", Endpoint: dst.String(), Err: &httplayer.StatusError{
-		Code: http.StatusForbidden, Reason: err.Error(),
-	}}
+// forbidden returns the error of a connection or request to dst that is denied for the given reason.
+func forbidden(dst netip.AddrPort, reason string) error {
+	return &layer.Error{Layer: "policy", Endpoint: dst.String(), Err: &httplayer.StatusError{Code: http.StatusForbidden, Reason: reason}}
 }
 
 // count reports a decision of a policy to the callback counts, which adds it to the
@@ -235,7 +230,7 @@ func (in *Inbound) applyPolicy(ctx context.Context, req *http.Request) (*http.Re
 	dst, _ := tcplayer.OriginalDst(httplayer.ConnFromContext(ctx))
 	if err := in.Refuse(dst); err != nil {
 		in.count(in.decided.http, dst, c, &meters.Permit{}, meters.Denied)
-		return nil, loopError(dst, err)
+		return nil, forbidden(dst, err.Error())
 	}
 	if c.policy == nil { // the connection did not pass withPolicy
 		return nil, errUnauthorized
@@ -419,8 +414,8 @@ func serverPort(req tcplayer.Request) (netip.AddrPort, error) { return req.Serve
 // It rejects a connection if the header has a host name, because this proxy is not a
 // gateway to other hosts.
 func (in *Inbound) byHeader() tcplayer.Server {
-	opaque := connections().With("policy", in.withPolicy).With("metrics", in.clientMetrics(false)).Service(in.opaque)
-	http := connections().With("policy", in.withPolicy).With("metrics", in.clientMetrics(false)).Service(in.http)
+	accepted := connections().With("policy", in.withPolicy).With("metrics", in.clientMetrics(false))
+	opaque, http := accepted.Service(in.opaque), accepted.Service(in.http)
 	return layer.Func[net.Conn, tcplayer.ByteCount](func(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 		h, _ := tcplayer.TransportHeaderFromContext(ctx)
 		if h.Name != "" {
@@ -436,12 +431,4 @@ func (in *Inbound) byHeader() tcplayer.Server {
 		}
 		return http.Call(ctx, conn)
 	})
-}
-
-// decisions has two functions that count decisions of policies: http for requests, and tcp
-// for connections.
-type decisions struct{ http, tcp func(meters.Decision) }
-
-func newDecisions(m *meters.Meters) decisions {
-	return decisions{http: m.Authz("http"), tcp: m.Authz("tcp")}
 }

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,11 +76,12 @@ func (p *policies) acquire(port uint16) *portPolicy {
 	policy := p.ports[port]
 	if policy == nil {
 		policy = &portPolicy{policies: p, port: port, first: make(chan struct{}), open: make(map[*openConn]struct{})}
+		policy.answered = sync.OnceFunc(func() { close(policy.first) })
 		policy.ctx, policy.cancel = context.WithCancel(p.ctx)
 		policy.current.Store(p.in.complete(policy.ctx, p.in.defaultPolicy(port)))
 		p.ports[port] = policy
 		if p.client == nil {
-			close(policy.first)
+			policy.answered()
 		} else {
 			policy.started = time.Now()
 			go policy.watch(policy.ctx)
@@ -129,12 +131,7 @@ func (p *policies) describe() layer.Node {
 			Key: fmt.Sprintf("port_%d", port), Value: current.resource.Kind + "/" + current.resource.Name,
 		})
 	}
-	slices.SortFunc(n.State, func(a, b layer.Attr) int {
-		if a.Key < b.Key {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(n.State, func(a, b layer.Attr) int { return strings.Compare(a.Key, b.Key) })
 	return n
 }
 
@@ -148,6 +145,9 @@ type portPolicy struct {
 	started time.Time // start of the watch
 	current atomic.Pointer[serverPolicy]
 	first   chan struct{} // closed after the first policy or error, or at once without a controller
+
+	// answered closes first, which makes all current and later calls of await return.
+	answered func()
 
 	users int         // guarded by policies.mu
 	timer *time.Timer // guarded by policies.mu
@@ -255,18 +255,6 @@ func (p *portPolicy) watch(ctx context.Context) {
 		p.answered()
 	}
 	retire()
-}
-
-// answered makes all current and later calls of [portPolicy.await] return. It is called
-// after each new policy of the controller, and after each failure of the watch.
-func (p *portPolicy) answered() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	select {
-	case <-p.first:
-	default:
-		close(p.first)
-	}
 }
 
 // failed logs err, an error of a watch. The first error after a message of the controller

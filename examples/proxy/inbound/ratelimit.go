@@ -14,7 +14,7 @@ import (
 )
 
 // rateLimit limits the requests per second to one port. A limit of n requests per second
-// permits a burst of n requests. A nil *rateLimit has no limit.
+// permits a burst of n requests.
 type rateLimit struct {
 	resource  meters.Resource
 	total     *rate.Limiter            // of all requests; nil: no limit
@@ -68,9 +68,6 @@ func limiterOf(msg *pb.HttpLocalRateLimit_Limit) *rate.Limiter {
 // take counts a request of the client with the identity id. If a limit rejects it, take
 // returns the scope of the limit, "total" or "identity", and an error.
 func (l *rateLimit) take(id string) (scope string, err error) {
-	if l == nil {
-		return "", nil
-	}
 	if l.total != nil && !l.total.Allow() {
 		return "total", rateError("total", l.total.Limit())
 	}

@@ -88,7 +88,7 @@ func (in *Inbound) defaultPolicy(port uint16) *serverPolicy {
 	if in.DefaultPolicy != settings.Deny {
 		p.authorizations = []authorization{a}
 	}
-	p.addRoute("default", meters.DefaultResource("default"), p.authorizations, profiles.Route{Match: profiles.All{}})
+	p.addDefaultRoute()
 	return p
 }
 
@@ -135,6 +135,11 @@ func policyOf(msg *pb.Server) (*serverPolicy, error) {
 	return p, nil
 }
 
+// addDefaultRoute adds a route for all requests. It has the authorizations of the port.
+func (p *serverPolicy) addDefaultRoute() {
+	p.addRoute("default", meters.DefaultResource("default"), p.authorizations, profiles.Route{Match: profiles.All{}})
+}
+
 // addRoute adds a route with the given name to p. The argument routes contains the route
 // once for each of its conditions. A client may send a request of the route if at least
 // one rule in the argument authorizations permits the client.
@@ -161,7 +166,7 @@ func (p *serverPolicy) addHTTP(routes []*pb.HttpRoute, limit *pb.HttpLocalRateLi
 		return err
 	}
 	if len(routes) == 0 {
-		p.addRoute("default", meters.DefaultResource("default"), p.authorizations, profiles.Route{Match: profiles.All{}})
+		p.addDefaultRoute()
 	}
 	for i, msg := range routes {
 		resource, authorizations, err := p.routeOf(msg.GetMetadata(), msg.GetAuthorizations())
@@ -196,7 +201,7 @@ func (p *serverPolicy) addHTTP(routes []*pb.HttpRoute, limit *pb.HttpLocalRateLi
 // route for all requests.
 func (p *serverPolicy) addGRPC(routes []*pb.GrpcRoute) error {
 	if len(routes) == 0 {
-		p.addRoute("default", meters.DefaultResource("default"), p.authorizations, profiles.Route{Match: profiles.All{}})
+		p.addDefaultRoute()
 	}
 	for i, msg := range routes {
 		resource, authorizations, err := p.routeOf(msg.GetMetadata(), msg.GetAuthorizations())
@@ -263,7 +268,7 @@ func onHosts(r profiles.Route, condition profiles.All, hosts []*http_route.HostM
 func httpMatch(m *http_route.HttpRouteMatch) (condition profiles.All, prefix string) {
 	switch path := m.GetPath().GetKind().(type) {
 	case *http_route.PathMatch_Exact:
-		condition = append(condition, exactPath(path.Exact))
+		condition = append(condition, profiles.Path(regexp.QuoteMeta(path.Exact)))
 	case *http_route.PathMatch_Regex:
 		condition = append(condition, profiles.Path("(?:"+path.Regex+")"))
 	case *http_route.PathMatch_Prefix:
@@ -288,9 +293,6 @@ func httpMatch(m *http_route.HttpRouteMatch) (condition profiles.All, prefix str
 	}
 	return condition, prefix
 }
-
-// exactPath returns a condition that only the given path meets.
-func exactPath(path string) profiles.Match { return profiles.Path(regexp.QuoteMeta(path)) }
 
 // headerMatches converts the conditions on the headers of a request.
 func headerMatches(msgs []*http_route.HeaderMatch) []profiles.Match {
