@@ -89,7 +89,8 @@ func newInbound(c Config) *Inbound {
 	if c.Refuse == nil {
 		c.Refuse = func(netip.AddrPort) error { return nil }
 	}
-	in := &Inbound{Config: c, profiles: c.Control.Profiles(c.Controller, c.Log), decided: decisions{http: c.Meters.Authz("http"), tcp: c.Meters.Authz("tcp")}}
+	in := &Inbound{Config: c, profiles: c.Control.Profiles(c.Controller, c.Log)}
+	in.decided = decisions{http: c.Meters.Authz("http"), tcp: c.Meters.Authz("tcp")}
 	in.clients = c.Meters.Clients(meters.Inbound)
 	countTCP := c.Meters.TCPErrors(meters.Inbound)
 	in.countTCP = func(_ context.Context, conn net.Conn, err error) {
