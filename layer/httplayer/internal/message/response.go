@@ -263,12 +263,8 @@ func detect(header http.Header, first, next []byte) {
 	if _, ok := header["Content-Type"]; ok || len(first)+len(next) == 0 || header.Get("Content-Encoding") != "" {
 		return
 	}
-	const sniffed = 512
-	if n := min(sniffed-len(first), len(next)); n > 0 && len(first) > 0 {
-		first = append(slices.Clip(first), next[:n]...)
-	} else if len(first) == 0 {
-		first = next
-	}
+	const sniffed = 512 // bytes that DetectContentType reads
+	first = append(slices.Clip(first), next[:min(sniffed, len(next))]...)
 	header["Content-Type"] = []string{http.DetectContentType(first)}
 }
 
