@@ -40,6 +40,7 @@ func byTLS(t *testing.T, cfg *tls.Config) map[string]*http.Client {
 
 // The admin server accepts TLS of scrapers in the mesh, and cleartext.
 func TestAdminTLS(t *testing.T) {
+	t.Parallel()
 	m := newAuthority(t, anyClient)
 	b := certified(t, newTown(t, newScript(t).addr, m.identified(t, serverName)))
 	for how, c := range byTLS(t, m.of(t, clientName).Client(serverName, serverName)) {

@@ -228,6 +228,7 @@ func TestForgedClientID(t *testing.T) {
 
 // The requirements of a port do not permit what the default policy denies.
 func TestPortRequirements(t *testing.T) {
+	t.Parallel()
 	m := newAuthority(t, anyClient)
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
 	t.Cleanup(app.Close)

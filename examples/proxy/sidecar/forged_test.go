@@ -72,6 +72,7 @@ func (r *recorder) take() string {
 // A client cannot set the headers by which the proxy reports an identity, with any request
 // line.
 func TestForgedIdentityHeader(t *testing.T) {
+	t.Parallel()
 	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = settings.Origin{Kind: settings.ProxyProtocol}
 	})

@@ -14,6 +14,7 @@ import (
 
 // The largest value is equal to no limit.
 func TestMaxHeaderListSize(t *testing.T) {
+	t.Parallel()
 	for name, most := range map[string]uint32{
 		"most": math.MaxUint32, "nearly most": math.MaxUint32 - 319, "enough": 20000, "unset": 0,
 	} {

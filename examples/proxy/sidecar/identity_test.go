@@ -139,6 +139,7 @@ func TestCertificateRenewalDuringShutdown(t *testing.T) {
 
 // The endpoint must have the identity in l5d-require-id.
 func TestG4RequiredIdentity(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		secure  bool
 		profile func(e *destination.WeightedAddr) *destination.DestinationProfile

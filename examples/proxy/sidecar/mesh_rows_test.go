@@ -154,6 +154,7 @@ func events(t testing.TB, stream pb.Tap_ObserveClient) []*pb.TapEvent {
 
 // Both proxies show a request in tap, with the peer.
 func TestE3TapOfBothSides(t *testing.T) {
+	t.Parallel()
 	up, _ := application(t, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
 	m := newMesh(t, up, speaksH2)
 	out, err := m.watch(t, m.a, clientName, tapName, 1)
@@ -198,6 +199,7 @@ func TestE1TapConfigured(t *testing.T) {
 }
 
 func TestE2TapOtherIdentities(t *testing.T) {
+	t.Parallel()
 	m := meshOf(t, freeAddr(t))
 	_, err := m.watch(t, m.b, serverName, clientName, 1)
 	require.Equal(t, codes.Unauthenticated, status.Code(err))

@@ -324,6 +324,7 @@ func TestI2PolicyRoutes(t *testing.T) {
 // A split 90/10 takes effect after its update. It is in the metrics, which have the
 // labels of the resources, and in the tree of layers.
 func TestI2PolicySplit(t *testing.T) {
+	t.Parallel()
 	tn := newPolicyTown(t, map[string][]string{serviceName("v1"): {backend(t, "v1")}, serviceName("v2"): {backend(t, "v2")}})
 	split := func(v1, v2 uint32) *outbound.OutboundPolicy {
 		return shopPolicy(nil, &outbound.HttpRoute_Rule{Backends: shared(map[string]uint32{"v1": v1, "v2": v2})})
@@ -856,6 +857,7 @@ func newLoggedTown(t *testing.T, log io.Writer, controllerAddr string, change ..
 // The controller of examples/destination as the policy controller: its file has a split, which an
 // update changes within a second.
 func TestPolicyDestinationController(t *testing.T) {
+	t.Parallel()
 	v1, v2 := backend(t, "v1"), backend(t, "v2")
 	config := func(weight1, weight2 int) controller.Config {
 		cfg, err := controller.Parse("test.yaml", fmt.Appendf(nil, `

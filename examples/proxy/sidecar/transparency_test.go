@@ -22,6 +22,7 @@ func hinted(t *testing.T, test func(t *testing.T, hints ...func(*destination.Wei
 
 // The requests that arrive at the application, by mutual TLS between two proxies.
 func TestA1ToA18RequestsMesh(t *testing.T) {
+	t.Parallel()
 	hinted(t, func(t *testing.T, hints ...func(*destination.WeightedAddr)) {
 		up, got := application(t, okAnswer)
 		m := newMesh(t, up, hints...)
@@ -166,6 +167,7 @@ func TestA22ConnectionRefusedMesh(t *testing.T) {
 }
 
 func TestA24ConnectionReuseMesh(t *testing.T) {
+	t.Parallel()
 	hinted(t, func(t *testing.T, hints ...func(*destination.WeightedAddr)) {
 		up, got := application(t, okAnswer)
 		m := newMesh(t, up, hints...)
@@ -178,6 +180,7 @@ func TestA24ConnectionReuseMesh(t *testing.T) {
 }
 
 func TestA25RequestsWithoutHostMesh(t *testing.T) {
+	t.Parallel()
 	hinted(t, func(t *testing.T, hints ...func(*destination.WeightedAddr)) {
 		up, got := application(t, okAnswer)
 		m := newMesh(t, up, hints...)
