@@ -72,7 +72,7 @@ func dialUpgrade(t *testing.T, ctx context.Context, h *host, addr string) (net.C
 
 // Through a whole proxy an upgraded connection ends when one side ends, or with a Timeout.
 func TestUpgradeLifetime(t *testing.T) {
-	const long = time.Hour // more than all time limits that are set by default
+	const long = 10 * time.Minute // more than all time limits that are set by default
 	for name, stack := range map[string]layer.Stack[*http.Request, *http.Response]{
 		"Endpoint": NewStack(),
 		"layers":   NewStack().ResponseHeaderTimeout(time.Second).Retry(RetryPolicy{AttemptTimeout: time.Second}).Limit(1),
