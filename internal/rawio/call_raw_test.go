@@ -13,12 +13,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/internal/conntest"
 	"github.com/gotower/gotower/internal/rawio"
 )
 
 // The calls do not block on a blocking socket. A call that blocks would stop the scheduler.
 func TestBlockingSocket(t *testing.T) {
-	a, _ := pair(t)
+	a, _ := conntest.Pair(t)
 	raw, err := a.SyscallConn()
 	require.NoError(t, err)
 	require.NoError(t, raw.Control(func(fd uintptr) { assert.NoError(t, syscall.SetNonblock(int(fd), false)) }))
@@ -34,7 +35,7 @@ func TestBlockingSocket(t *testing.T) {
 // a busy goroutine is preempted, a timer fires, and the garbage collector completes.
 func TestScheduling(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	a, b := pair(t)
+	a, b := conntest.Pair(t)
 	var calls atomic.Int64
 	var stop atomic.Bool
 	done := make(chan struct{}, 2)

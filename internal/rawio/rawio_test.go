@@ -15,24 +15,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/internal/conntest"
 	"github.com/gotower/gotower/internal/rawio"
 )
 
-func pair(t *testing.T) (a, b *net.TCPConn) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	dialed, err := net.Dial("tcp", l.Addr().String())
-	require.NoError(t, err)
-	accepted, err := l.Accept()
-	require.NoError(t, err)
-	t.Cleanup(func() { dialed.Close(); accepted.Close() })
-	return dialed.(*net.TCPConn), accepted.(*net.TCPConn)
-}
-
 func TestLargeTransferInBothDirections(t *testing.T) {
-	a, b := pair(t)
+	a, b := conntest.Pair(t)
 	want := bytes.Repeat([]byte("0123456789abcdef"), 1<<18) // more than the buffers of the kernel
 	var wg sync.WaitGroup
 	for _, c := range []*net.TCPConn{a, b} {
@@ -66,7 +54,7 @@ func TestErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			results := func(wrap func(net.Conn) io.ReadWriter) (texts [2]string, errs [2]error) {
-				a, b := pair(t)
+				a, b := conntest.Pair(t)
 				s := wrap(a)
 				spoil(a, b)
 				p := make([]byte, 1)
@@ -95,7 +83,7 @@ func TestErrors(t *testing.T) {
 // A Read and a Write that wait for the socket end when the connection is closed, also if a second
 // call waits for the first.
 func TestCloseEndsWaitingCalls(t *testing.T) {
-	a, _ := pair(t)
+	a, _ := conntest.Pair(t)
 	s := rawio.New(a)
 	var wg sync.WaitGroup
 	for range 2 {
@@ -113,7 +101,7 @@ func TestCloseEndsWaitingCalls(t *testing.T) {
 }
 
 func TestEmptyRead(t *testing.T) {
-	a, _ := pair(t)
+	a, _ := conntest.Pair(t)
 	n, err := rawio.New(a).Read(nil)
 	assert.Zero(t, n)
 	assert.NoError(t, err)
@@ -125,7 +113,7 @@ func TestOtherConnIsReturned(t *testing.T) {
 }
 
 func TestNoAllocations(t *testing.T) {
-	a, b := pair(t)
+	a, b := conntest.Pair(t)
 	from, to := rawio.New(a), rawio.New(b)
 	p := make([]byte, 8)
 	assert.Zero(t, testing.AllocsPerRun(100, func() {

@@ -7,11 +7,12 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/conntest"
 )
 
 // The rows of tests.md A: the messages between a client and an application
@@ -51,7 +52,7 @@ type heard struct {
 func application(t testing.TB, answer string) (addr string, got <-chan heard) {
 	t.Helper()
 	out := make(chan heard, 100)
-	addr = concurrently(t, func(n int, conn net.Conn) {
+	addr = conntest.Serve(t, func(n int, conn net.Conn) {
 		var bytes bytes.Buffer
 		in := bufio.NewReader(io.TeeReader(conn, &bytes))
 		for {
@@ -73,42 +74,6 @@ func application(t testing.TB, answer string) (addr string, got <-chan heard) {
 		}
 	})
 	return addr, out
-}
-
-// concurrently gives every connection to handle on a goroutine, and closes it
-// after that, or when the test ends.
-func concurrently(t testing.TB, handle func(n int, conn net.Conn)) (addr string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	var conns []net.Conn
-	wg.Go(func() {
-		for n := 0; ; n++ {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			conns = append(conns, conn)
-			mu.Unlock()
-			wg.Go(func() {
-				defer conn.Close()
-				handle(n, conn)
-			})
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		mu.Lock()
-		for _, conn := range conns {
-			conn.Close()
-		}
-		mu.Unlock()
-		wg.Wait()
-	})
-	return l.Addr().String()
 }
 
 // wireClient is a client that sends arbitrary bytes.

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/internal/conntest"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -20,7 +21,7 @@ import (
 func tunnelled(t testing.TB, answer string) (addr string, heads <-chan string) {
 	t.Helper()
 	out := make(chan string, 10)
-	return concurrently(t, func(_ int, conn net.Conn) {
+	return conntest.Serve(t, func(_ int, conn net.Conn) {
 		var text []byte
 		for one := make([]byte, 1); !strings.HasSuffix(string(text), "\r\n\r\n"); text = append(text, one...) {
 			if _, err := io.ReadFull(conn, one); err != nil {
@@ -147,12 +148,12 @@ func TestTransparencyA15InvalidConnect(t *testing.T) {
 }
 
 func TestConnectFails(t *testing.T) {
-	silent := concurrently(t, func(_ int, conn net.Conn) { pipe(io.Discard, conn) })
-	endless := concurrently(t, func(_ int, conn net.Conn) {
+	silent := conntest.Serve(t, func(_ int, conn net.Conn) { pipe(io.Discard, conn) })
+	endless := conntest.Serve(t, func(_ int, conn net.Conn) {
 		say(conn, "HTTP/1.1 200 OK\r\nX: ")
 		pipe(conn, zeroBytes{})
 	})
-	gone := concurrently(t, func(int, net.Conn) {})
+	gone := conntest.Serve(t, func(int, net.Conn) {})
 	noTunnel := serviceFunc(func(context.Context, *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: 200}, nil
 	})

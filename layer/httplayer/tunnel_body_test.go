@@ -11,13 +11,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/internal/conntest"
 	"github.com/gotower/gotower/layer"
 )
 
 // CONNECT has no body. If it has one, the service that admits the request closes it.
 func TestConnectClosesRequestBody(t *testing.T) {
 	yes, _ := tunnelled(t, established)
-	hangsUp := concurrently(t, func(int, net.Conn) {})
+	hangsUp := conntest.Serve(t, func(int, net.Conn) {})
 	for name, addr := range map[string]string{"tunnel": yes, "failure": hangsUp} {
 		t.Run(name, func(t *testing.T) {
 			body := &asked{Reader: strings.NewReader("hello")}

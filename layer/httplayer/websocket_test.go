@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	xhttp2 "golang.org/x/net/http2" //nolint:depguard // a client of extended CONNECT
+
+	"github.com/gotower/gotower/internal/conntest"
 )
 
 // acceptOf returns the Sec-WebSocket-Accept for the key of r.
@@ -28,7 +30,7 @@ func acceptOf(r *http.Request) string {
 func webSocketServer(t *testing.T) (addr string, ended <-chan error) {
 	t.Helper()
 	ends := make(chan error, 10)
-	return concurrently(t, func(_ int, conn net.Conn) {
+	return conntest.Serve(t, func(_ int, conn net.Conn) {
 		in := bufio.NewReader(conn)
 		r, err := http.ReadRequest(in)
 		if err != nil {

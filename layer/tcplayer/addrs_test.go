@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/gotower/gotower/internal/conntest"
 )
 
 var (
@@ -20,7 +22,7 @@ var (
 )
 
 func TestOverrideAddrs(t *testing.T) {
-	near, far := tcpPair(t)
+	near, far := conntest.Pair(t)
 	_, known := OriginalDst(near)
 	assert.False(t, known)
 	assert.Equal(t, near.RemoteAddr(), OverrideAddrs(near, netip.AddrPort{}, ofServer).RemoteAddr())
@@ -76,7 +78,7 @@ func TestBufferedConnUnread(t *testing.T) {
 }
 
 func TestBufferedConnUnused(t *testing.T) {
-	near, _ := tcpPair(t)
+	near, _ := conntest.Pair(t)
 	for _, w := range []io.Writer{shortWriter{}, closedWriter{}} {
 		f := newBufferedConn(near)
 		f.keep([]byte("hello"))
@@ -97,10 +99,10 @@ func (closedWriter) Write([]byte) (int, error) { return 0, net.ErrClosed }
 // Splice needs the *net.TCPConn of both sides, after the bytes read before have
 // been written.
 func TestBufferedConnSplice(t *testing.T) {
-	near, far := tcpPair(t)
+	near, far := conntest.Pair(t)
 	log := &fast{TCPConn: near}
 	f := newBufferedConn(log)
-	other, source := tcpPair(t)
+	other, source := conntest.Pair(t)
 	io.WriteString(source, "hello")
 	source.Close()
 	n, err := io.Copy(f, other)
@@ -117,7 +119,7 @@ func TestBufferedConnSplice(t *testing.T) {
 	far.Close()
 	_, err = f.fill(peekSpec{max: 4, enough: func([]byte) bool { return true }})
 	require.NoError(t, err)
-	to, end := tcpPair(t)
+	to, end := conntest.Pair(t)
 	n, err = io.Copy(to, f)
 	require.NoError(t, err)
 	assert.EqualValues(t, 8, n)

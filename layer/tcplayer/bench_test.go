@@ -5,6 +5,8 @@ import (
 	"io"
 	"net"
 	"testing"
+
+	"github.com/gotower/gotower/internal/conntest"
 )
 
 const megabyte = 1 << 20
@@ -23,8 +25,8 @@ func BenchmarkForward(b *testing.B) {
 	}
 	plain := func(b *testing.B, hide func(io.Reader) io.Reader) {
 		b.Helper()
-		client, accepted := tcpPair(b)
-		made, server := tcpPair(b)
+		client, accepted := conntest.Pair(b)
+		made, server := conntest.Pair(b)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -86,14 +88,14 @@ func BenchmarkEndpoint(b *testing.B) {
 // BenchmarkUntilClosed measures the cost of an observer for a read.
 func BenchmarkUntilClosed(b *testing.B) {
 	b.Run("connection", func(b *testing.B) {
-		near, _ := tcpPair(b)
+		near, _ := conntest.Pair(b)
 		b.ReportAllocs()
 		for b.Loop() {
 			UntilClosed(b.Context(), near, nothing{}).(*observedConn).end(nil)
 		}
 	})
 	b.Run("read", func(b *testing.B) {
-		near, _ := tcpPair(b)
+		near, _ := conntest.Pair(b)
 		conn := UntilClosed(b.Context(), endless{near}, nothing{})
 		p := make([]byte, 8)
 		b.ReportAllocs()
@@ -114,7 +116,7 @@ func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
 // BenchmarkDetect measures the cost of detection after the first bytes have arrived.
 func BenchmarkDetect(b *testing.B) {
-	near, far := tcpPair(b)
+	near, far := conntest.Pair(b)
 	if _, err := io.WriteString(far, "GET / HTTP/1.1\r\nHost: web.default\r\n\r\n"); err != nil {
 		b.Fatal(err)
 	}
@@ -138,8 +140,8 @@ func BenchmarkForwardDetected(b *testing.B) {
 		"in process":  func(s Server) Server { return s },
 	} {
 		b.Run(name, func(b *testing.B) {
-			client, accepted := tcpPair(b)
-			made, server := tcpPair(b)
+			client, accepted := conntest.Pair(b)
+			made, server := conntest.Pair(b)
 			var opts []ForwardOption
 			if name == "in process" {
 				opts = append(opts, inProcess())

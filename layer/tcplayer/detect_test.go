@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/internal/conntest"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/layertest"
 )
@@ -98,7 +99,7 @@ func TestDetectRequestLineInPieces(t *testing.T) {
 
 // A TCP connection is passed to the server without a wrapper.
 func TestDetectUnwrapped(t *testing.T) {
-	client, accepted := tcpPair(t)
+	client, accepted := conntest.Pair(t)
 	io.WriteString(client, "GET / HTTP/1.1\r\n\r\n")
 	var got net.Conn
 	keep := serverFunc(func(_ context.Context, conn net.Conn) (ByteCount, error) { got = conn; return ByteCount{Sent: 1}, nil })
@@ -146,7 +147,7 @@ func TestDetectSilence(t *testing.T) {
 }
 
 func TestDetectTimeoutWithPeek(t *testing.T) {
-	client, accepted := tcpPair(t)
+	client, accepted := conntest.Pair(t)
 	go Detect(all3(), WithDetectTimeout(10*time.Millisecond)).Call(t.Context(), accepted)
 	got := make([]byte, len("opaque: "))
 	_, err := io.ReadFull(client, got)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/internal/conntest"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/layertest"
 )
@@ -86,7 +87,7 @@ func TestNames(t *testing.T) {
 	assert.False(t, ours("other.default"))
 
 	cfg, _ := identity(t, "web.default")
-	client, accepted := tcpPair(t)
+	client, accepted := conntest.Pair(t)
 	client.Write(helloOf(t, &tls.Config{InsecureSkipVerify: true}))
 	require.NoError(t, client.CloseWrite())
 	took := ""
@@ -201,14 +202,14 @@ func TestDetectTLSIncompleteHello(t *testing.T) {
 
 func TestDetectTLSRejects(t *testing.T) {
 	ours, roots := identity(t, "web.default")
-	client, accepted := tcpPair(t)
+	client, accepted := conntest.Pair(t)
 	to := TLSServers{Terminate: rejecting(), Passthrough: rejecting(), Cleartext: rejecting()}
 	_, err := client.Write(made(sni("other")))
 	require.NoError(t, err)
 	_, err = DetectTLS(ours, MatchServerName("web.default"), to).Call(t.Context(), accepted)
 	require.ErrorIs(t, err, layer.ErrNotReady)
 
-	client, accepted = tcpPair(t)
+	client, accepted = conntest.Pair(t)
 	hands := make(chan error, 1)
 	go func() {
 		hands <- tls.Client(client, &tls.Config{ServerName: "web.default", RootCAs: roots}).Handshake()
@@ -218,7 +219,7 @@ func TestDetectTLSRejects(t *testing.T) {
 	assert.NotErrorIs(t, err, layer.ErrNotReady)
 	<-hands
 
-	client, accepted = tcpPair(t)
+	client, accepted = conntest.Pair(t)
 	go func() { hands <- tls.Client(client, &tls.Config{ServerName: "web.default"}).Handshake() }()
 	_, err = DetectTLS(ours, MatchServerName("web.default"), to).Call(t.Context(), accepted)
 	require.ErrorContains(t, err, "tls: handshake: remote error: tls: ")
@@ -256,7 +257,7 @@ func TestDetectTLSStalledClient(t *testing.T) {
 }
 
 func TestDetectTLSSkips(t *testing.T) {
-	client, accepted := tcpPair(t)
+	client, accepted := conntest.Pair(t)
 	toMail := func(_ context.Context, conn net.Conn) bool {
 		dst, _ := OriginalDst(conn)
 		return dst.Port() == 25

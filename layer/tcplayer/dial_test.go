@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/internal/conntest"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -53,7 +54,7 @@ func newPeer(t *testing.T, cfg *tls.Config) (*peer, func(ctx context.Context, ne
 	t.Helper()
 	p := &peer{heard: make(chan string, 1)}
 	return p, func(_ context.Context, _, addr string) (net.Conn, error) {
-		near, far := tcpPair(t)
+		near, far := conntest.Pair(t)
 		p.addr, p.made = addr, &recorder{Conn: near}
 		go func() {
 			defer far.Close()
@@ -190,7 +191,7 @@ func (a *answering) Read(p []byte) (int, error) {
 }
 
 func TestDialerTimeout(t *testing.T) {
-	near, far := tcpPair(t) // far sends nothing
+	near, far := conntest.Pair(t) // far sends nothing
 	d := Dialer{TLS: &tls.Config{RootCAs: x509.NewCertPool()}, Timeout: 10 * time.Millisecond}
 	d.Dial = func(context.Context, string, string) (net.Conn, error) { return near, nil }
 	_, err := d.DialContext(t.Context(), "tcp", "web.default:80")
@@ -200,7 +201,7 @@ func TestDialerTimeout(t *testing.T) {
 	require.NoError(t, err, "it is closed")
 
 	ctx, cancel := context.WithCancelCause(t.Context())
-	near, far = tcpPair(t)
+	near, far = conntest.Pair(t)
 	go func() {
 		io.ReadFull(far, make([]byte, 1)) // the ClientHello
 		cancel(errors.New("enough"))
@@ -227,7 +228,7 @@ func TestDialerDenies(t *testing.T) {
 	dialled := 0
 	d := Dialer{Deny: DenyLoopback, TLS: &tls.Config{}, Port: 4143, Dial: func(context.Context, string, string) (net.Conn, error) {
 		dialled++
-		near, _ := tcpPair(t)
+		near, _ := conntest.Pair(t)
 		return near, nil
 	}}
 	for _, addr := range []string{"127.0.0.1:80", "127.9.9.9:80", "[::1]:80", "[::ffff:127.0.0.1]:80", "0.0.0.0:80", "[::]:80"} {
@@ -257,7 +258,7 @@ func TestDialerErrors(t *testing.T) {
 	d.Header = &TransportHeader{Name: "-"}
 	_, err = d.DialContext(t.Context(), "tcp", "10.0.0.1:80")
 	require.ErrorContains(t, err, `transport header name "-" must be a DNS name`)
-	closed, _ := tcpPair(t)
+	closed, _ := conntest.Pair(t)
 	closed.Close()
 	d = Dialer{Sockets: []SocketOption{nil, WithUserTimeout(time.Second)}, Dial: func(context.Context, string, string) (net.Conn, error) { return closed, nil }}
 	_, err = d.DialContext(t.Context(), "tcp", "10.0.0.1:80")

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/internal/conntest"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -33,8 +34,8 @@ type joined struct {
 
 func join(t testing.TB, ctx context.Context, opts ...ForwardOption) *joined {
 	t.Helper()
-	client, accepted := tcpPair(t)
-	made, server := tcpPair(t)
+	client, accepted := conntest.Pair(t)
+	made, server := conntest.Pair(t)
 	j := &joined{client: client, server: server, holds: &seen{}, done: make(chan error, 1)}
 	f := Forward(to(UntilClosed(ctx, made, j.holds)), opts...)
 	go func() {
@@ -230,7 +231,7 @@ func TestForwardAdmission(t *testing.T) {
 	f := Forward(svc)
 	require.NoError(t, f.Ready(t.Context()))
 
-	client, accepted := tcpPair(t)
+	client, accepted := conntest.Pair(t)
 	_, err := f.Call(t.Context(), accepted)
 	require.Same(t, refusal, err)
 	assert.Equal(t, Request{Client: addrOf(client.LocalAddr()), Server: addrOf(accepted.LocalAddr())}, asked)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/internal/conntest"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -55,8 +56,8 @@ func securedServer(t *testing.T, holds *seen, opts []ForwardOption,
 ) *secured {
 	t.Helper()
 	theirs, roots := identity(t, "web.default")
-	client, accepted := tcpPair(t)
-	made, raw := tcpPair(t)
+	client, accepted := conntest.Pair(t)
+	made, raw := conntest.Pair(t)
 	s := &secured{near: client, raw: raw, far: tls.Server(raw, theirs), held: true, done: make(chan error, 1)}
 	to := connect(&tls.Config{RootCAs: roots, ServerName: "web.default"},
 		func(context.Context, string, string) (net.Conn, error) { return made, nil })
@@ -80,8 +81,8 @@ func securedServer(t *testing.T, holds *seen, opts []ForwardOption,
 func securedClient(t *testing.T, opts []ForwardOption, between func(Server) Server) *secured {
 	t.Helper()
 	ours, roots := identity(t, "web.default")
-	raw, accepted := tcpPair(t)
-	made, server := tcpPair(t)
+	raw, accepted := conntest.Pair(t)
+	made, server := conntest.Pair(t)
 	far := tls.Client(raw, &tls.Config{RootCAs: roots, ServerName: "web.default"})
 	s := &secured{near: server, raw: raw, far: far, done: make(chan error, 1)}
 	svc := DetectTLS(ours, MatchServerName("web.default"), TLSServers{Terminate: between(Forward(to(made), opts...))},
@@ -164,7 +165,7 @@ func TestForwardTLSEndInOneRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			theirs, roots := identity(t, "web.default")
 			theirs.SessionTicketsDisabled = true // so that all fits into one Read
-			near, far := tcpPair(t)
+			near, far := conntest.Pair(t)
 			defer near.Close()
 			defer far.Close()
 			server := tls.Server(far, theirs)

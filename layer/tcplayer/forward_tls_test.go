@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/conntest"
 )
 
 // A server may end before the TLS handshake of the client. The client receives
@@ -25,8 +27,8 @@ func TestForwardEndBeforeHandshake(t *testing.T) {
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	require.NoError(t, err)
 
-	raw, accepted := tcpPair(t)
-	made, server := tcpPair(t)
+	raw, accepted := conntest.Pair(t)
+	made, server := conntest.Pair(t)
 	require.NoError(t, server.CloseWrite())
 	front := tls.Server(accepted, &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
 	done := make(chan error, 1)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/internal/conntest"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/layertest"
 )
@@ -24,7 +25,7 @@ func agreement(t *testing.T, protocols ...string) (client *tls.Conn, raw *net.TC
 	t.Helper()
 	cfg, roots := identity(t, "web.default")
 	cfg.NextProtos = []string{TransportProtocol}
-	raw, far := tcpPair(t)
+	raw, far := conntest.Pair(t)
 	client = tls.Client(raw, &tls.Config{ServerName: "web.default", RootCAs: roots, NextProtos: protocols})
 	accepted = tls.Server(far, cfg)
 	hands := make(chan error, 1)
@@ -264,7 +265,7 @@ func BenchmarkDetectTransport(b *testing.B) {
 		}
 	})
 	b.Run("serve", func(b *testing.B) {
-		near, _ := tcpPair(b)
+		near, _ := conntest.Pair(b)
 		d := DetectTransport(TransportServers{Header: serverFunc(func(context.Context, net.Conn) (ByteCount, error) { return ByteCount{}, nil })})
 		b.ReportAllocs()
 		for b.Loop() {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/conntest"
 )
 
 // hidden is a connection that hides all methods but those of net.Conn.
@@ -20,7 +22,7 @@ func TestUntilClosedFirstByteOfCopy(t *testing.T) {
 	for name, hide := range map[string]bool{"TCP": false, "any": true} {
 		t.Run(name, func(t *testing.T) {
 			var s seen
-			near, far := tcpPair(t)
+			near, far := conntest.Pair(t)
 			var of net.Conn = near
 			if hide {
 				of = hidden{near}
@@ -58,7 +60,7 @@ func TestUntilClosedCopyFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var s seen
-			near, far := tcpPair(t)
+			near, far := conntest.Pair(t)
 			reset(far)
 			_, err := io.Copy(io.Discard, UntilClosed(t.Context(), hide(near), &s))
 			require.ErrorIs(t, err, syscall.ECONNRESET)
@@ -72,7 +74,7 @@ func TestUntilClosedEmptyCopy(t *testing.T) {
 	t.Run("nothing comes", func(t *testing.T) {
 		for _, hide := range []bool{false, true} {
 			var s seen
-			near, far := tcpPair(t)
+			near, far := conntest.Pair(t)
 			var of net.Conn = near
 			if hide {
 				of = hidden{near}
@@ -90,10 +92,10 @@ func TestUntilClosedEmptyCopy(t *testing.T) {
 	})
 	t.Run("failed write", func(t *testing.T) {
 		var s seen
-		near, far := tcpPair(t)
+		near, far := conntest.Pair(t)
 		conn := UntilClosed(t.Context(), near, &s)
 		io.WriteString(far, "hello")
-		closed, _ := tcpPair(t)
+		closed, _ := conntest.Pair(t)
 		closed.Close()
 		_, err := io.Copy(closed, conn)
 		require.ErrorIs(t, err, net.ErrClosed)
@@ -104,10 +106,10 @@ func TestUntilClosedEmptyCopy(t *testing.T) {
 // Splice needs the *net.TCPConn of both sides.
 func TestUntilClosedSplice(t *testing.T) {
 	var s seen
-	near, far := tcpPair(t)
+	near, far := conntest.Pair(t)
 	log := &fast{TCPConn: near}
 	conn := UntilClosed(t.Context(), log, &s)
-	other, source := tcpPair(t)
+	other, source := conntest.Pair(t)
 	io.WriteString(source, "hello")
 	source.Close()
 	n, err := io.Copy(conn, other)
@@ -120,7 +122,7 @@ func TestUntilClosedSplice(t *testing.T) {
 	log.did = nil
 	io.WriteString(far, "hello")
 	far.Close()
-	to, _ := tcpPair(t)
+	to, _ := conntest.Pair(t)
 	n, err = io.Copy(UntilClosed(t.Context(), to, &seen{}), conn)
 	require.NoError(t, err)
 	assert.EqualValues(t, 5, n)

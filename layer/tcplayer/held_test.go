@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/internal/conntest"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -50,23 +51,6 @@ func (s *seen) heard() (bytes, calls int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.bytes, s.calls
-}
-
-// tcpPair is both ends of a connection over the loopback.
-func tcpPair(t testing.TB) (near, far *net.TCPConn) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	a, err := net.Dial("tcp", l.Addr().String())
-	require.NoError(t, err)
-	b, err := l.Accept()
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		a.Close()
-		b.Close()
-	})
-	return a.(*net.TCPConn), b.(*net.TCPConn)
 }
 
 func TestUntilClosedEnds(t *testing.T) {
@@ -115,7 +99,7 @@ func TestUntilClosedEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var s seen
-			near, far := tcpPair(t)
+			near, far := conntest.Pair(t)
 			tt.do(UntilClosed(t.Context(), near, &s), far)
 			require.Len(t, s.ended(), len(tt.ends))
 			for i, want := range tt.ends {
@@ -135,7 +119,7 @@ func (timedOut) Read([]byte) (int, error) {
 
 func TestUntilClosedPeerTimeout(t *testing.T) {
 	var s seen
-	near, _ := tcpPair(t)
+	near, _ := conntest.Pair(t)
 	_, err := UntilClosed(t.Context(), timedOut{near}, &s).Read(nil)
 	require.ErrorIs(t, err, syscall.ETIMEDOUT)
 	require.Len(t, s.ended(), 1)
@@ -158,7 +142,7 @@ func TestUntilClosedContext(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			var s seen
-			near, far := tcpPair(t)
+			near, far := conntest.Pair(t)
 			conn := UntilClosed(ctx, near, &s)
 			failed := make(chan error)
 			go func() { failed <- read(conn) }()
@@ -184,7 +168,7 @@ func (forever) Read(p []byte) (int, error) { return len(p), nil }
 func TestUntilClosedDoneContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	near, _ := tcpPair(t)
+	near, _ := conntest.Pair(t)
 	first, second := make(endObserver, 1), make(endObserver, 1)
 	conn := UntilClosed(ctx, near, first)
 	assert.Same(t, conn, UntilClosed(ctx, conn, second))
@@ -213,7 +197,7 @@ func (o *order) End(err error) {
 func TestUntilClosedTwice(t *testing.T) {
 	var all []int
 	observers := make([]*order, 5)
-	near, far := tcpPair(t)
+	near, far := conntest.Pair(t)
 	conn := UntilClosed(t.Context(), near, &seen{})
 	for i := range observers {
 		observers[i] = &order{n: i, all: &all}

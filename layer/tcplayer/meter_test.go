@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/internal/conntest"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/layertest"
 )
@@ -120,7 +121,7 @@ func TestMeterCounts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGauges()
-			near, far := tcpPair(t)
+			near, far := conntest.Pair(t)
 			tt.do(g.meter().Conn(near), far)
 			assert.Equal(t, tt.want, g.all())
 		})
@@ -132,11 +133,11 @@ func TestMeterBindsErrorsOnce(t *testing.T) {
 	g := newGauges()
 	m := g.meter()
 	for range 3 {
-		near, far := tcpPair(t)
+		near, far := conntest.Pair(t)
 		conn := m.Conn(near)
 		reset(far)
 		conn.Read(make([]byte, 1))
-		near, _ = tcpPair(t)
+		near, _ = conntest.Pair(t)
 		m.Conn(near).Close()
 	}
 	assert.Equal(t, map[string]int{"opened": 6, "closed[errno ]": 3, "closed[errno ECONNRESET]": 3}, g.all())
@@ -166,8 +167,8 @@ func TestMeterCountsForwarded(t *testing.T) {
 		for _, opts := range [][]ForwardOption{nil, {inProcess()}} {
 			t.Run(fmt.Sprint(name, len(opts)), func(t *testing.T) {
 				src, dst := newGauges(), newGauges()
-				client, accepted := tcpPair(t)
-				made, server := tcpPair(t)
+				client, accepted := conntest.Pair(t)
+				made, server := conntest.Pair(t)
 				done := make(chan error, 1)
 				go func() {
 					traffic, err := Forward(to(layings(t, dst)[name](made)), opts...).Call(t.Context(), layings(t, src)[name](accepted))
@@ -199,8 +200,8 @@ func TestMeterCountsForwarded(t *testing.T) {
 // The bytes of an open connection are counted before its end.
 func TestMeterCountsOpenConnections(t *testing.T) {
 	src, dst := newGauges(), newGauges()
-	client, accepted := tcpPair(t)
-	made, server := tcpPair(t)
+	client, accepted := conntest.Pair(t)
+	made, server := conntest.Pair(t)
 	done := make(chan error, 1)
 	go func() {
 		_, err := Forward(to(dst.meter().Conn(made))).Call(t.Context(), src.meter().Conn(accepted))
@@ -227,8 +228,8 @@ func TestMeterErrorSide(t *testing.T) {
 	for _, broken := range []string{"client", "server"} {
 		t.Run(broken, func(t *testing.T) {
 			src, dst := newGauges(), newGauges()
-			client, accepted := tcpPair(t)
-			made, server := tcpPair(t)
+			client, accepted := conntest.Pair(t)
+			made, server := conntest.Pair(t)
 			done := make(chan error, 1)
 			go func() {
 				_, err := Forward(to(dst.meter().Conn(made))).Call(t.Context(), src.meter().Conn(accepted))
@@ -260,8 +261,8 @@ func exists(name string) bool {
 // The limit of a reader applies across pieces.
 func TestMeterReaderLimit(t *testing.T) {
 	for _, limit := range []int64{0, 1, maxPiece, maxPiece + 1, 3 * maxPiece, math.MaxInt64} {
-		src, dst := tcpPair(t)
-		far, near := tcpPair(t)
+		src, dst := conntest.Pair(t)
+		far, near := conntest.Pair(t)
 		const size = 2*maxPiece + 3
 		go func() {
 			src.Write(make([]byte, size))
@@ -281,7 +282,7 @@ func TestMeterReaderLimit(t *testing.T) {
 func TestMeterLayers(t *testing.T) {
 	g := newGauges()
 	m := g.meter()
-	_, accepted := tcpPair(t)
+	_, accepted := conntest.Pair(t)
 	_, err := m.WrapServer(rejecting()).Call(t.Context(), accepted)
 	require.ErrorIs(t, err, layer.ErrNotReady)
 	assert.Equal(t, map[string]int{"opened": 1, "closed[errno ]": 1}, g.all(), "it was here, and is gone")
@@ -336,7 +337,7 @@ func TestMeterDetect(t *testing.T) {
 	state, ok := TLSState(conn)
 	assert.True(t, ok)
 	assert.Equal(t, TransportProtocol, state.NegotiatedProtocol)
-	near, _ := tcpPair(t)
+	near, _ := conntest.Pair(t)
 	require.True(t, isTCP(withoutMeter(g.meter().Conn(g.meter().Conn(near)))))
 	dst, ok := OriginalDst(g.meter().Conn(OverrideAddrs(near, ofClient, ofServer)))
 	assert.True(t, ok)
@@ -356,7 +357,7 @@ func TestErrnoOf(t *testing.T) {
 	a, b := net.Pipe()
 	assert.False(t, isClosed(a))
 	b.Close()
-	closed, _ := tcpPair(t)
+	closed, _ := conntest.Pair(t)
 	closed.Close()
 	assert.False(t, isClosed(closed))
 }
@@ -389,8 +390,8 @@ func BenchmarkMeter(b *testing.B) {
 		"bare": func(c net.Conn) net.Conn { return c }, "metered": NewMeter(Instruments{}).Conn,
 	} {
 		b.Run(name, func(b *testing.B) {
-			client, accepted := tcpPair(b)
-			made, server := tcpPair(b)
+			client, accepted := conntest.Pair(b)
+			made, server := conntest.Pair(b)
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -423,7 +424,7 @@ func BenchmarkMeter(b *testing.B) {
 func TestErrorKind(t *testing.T) {
 	refusal := &layer.Error{Layer: "endpoint", Kind: layer.ErrNotReady, Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}
 	limit := &layer.Error{Layer: "limit", Kind: layer.ErrNotReady}
-	near, _ := tcpPair(t)
+	near, _ := conntest.Pair(t)
 	for want, errs := range map[string][]error{
 		"":         {nil},
 		"failfast": {&layer.Error{Layer: "queue", Kind: layer.ErrFailFast, Err: refusal}, consumedError("tls", near, &layer.Error{Layer: "queue", Kind: layer.ErrFailFast})},
@@ -454,7 +455,7 @@ func TestOnError(t *testing.T) {
 		dst, _ := OriginalDst(conn)
 		got = append(got, dst.String()+" "+ErrorKind(err))
 	})
-	_, accepted := tcpPair(t)
+	_, accepted := conntest.Pair(t)
 	_, err := Transparent(FixedDst(ofServer), f(rejecting()), nil).Call(t.Context(), accepted)
 	require.ErrorIs(t, err, layer.ErrNotReady)
 	quiet := serverFunc(func(context.Context, net.Conn) (ByteCount, error) { return ByteCount{Sent: 1}, nil })

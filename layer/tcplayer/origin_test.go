@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/internal/conntest"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -27,7 +28,7 @@ func asking() Server {
 }
 
 func TestTransparentFixed(t *testing.T) {
-	client, accepted := tcpPair(t)
+	client, accepted := conntest.Pair(t)
 	_, err := Transparent(FixedDst(ofServer), asking(), nil).Call(t.Context(), accepted)
 	require.NoError(t, err)
 	got, err := io.ReadAll(client)
@@ -38,8 +39,8 @@ func TestTransparentFixed(t *testing.T) {
 // Forward connects to the original destination.
 func TestTransparentForward(t *testing.T) {
 	var asked Request
-	client, accepted := tcpPair(t)
-	made, server := tcpPair(t)
+	client, accepted := conntest.Pair(t)
+	made, server := conntest.Pair(t)
 	connect := layer.Func[Request, net.Conn](func(_ context.Context, r Request) (net.Conn, error) {
 		asked = r
 		return made, nil
@@ -148,7 +149,7 @@ func TestRedirectedWithoutRules(t *testing.T) {
 }
 
 func TestTransparentRejects(t *testing.T) {
-	_, accepted := tcpPair(t)
+	_, accepted := conntest.Pair(t)
 	svc := Transparent(FixedDst(ofServer), rejecting(), nil)
 	_, err := svc.Call(t.Context(), accepted)
 	require.ErrorIs(t, err, layer.ErrNotReady)

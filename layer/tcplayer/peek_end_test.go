@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/conntest"
 )
 
 // atOnce is a connection that returns its first bytes together with an error. An io.Reader
@@ -44,7 +46,7 @@ func TestDetectBytesWithEnd(t *testing.T) {
 	} {
 		for _, end := range []error{io.EOF, errors.New("broken")} {
 			t.Run(name+" "+end.Error(), func(t *testing.T) {
-				client, accepted := tcpPair(t)
+				client, accepted := conntest.Pair(t)
 				go tt.svc.Call(t.Context(), &atOnce{accepted, tt.first, end})
 				got, err := io.ReadAll(client)
 				require.NoError(t, err)
@@ -57,7 +59,7 @@ func TestDetectBytesWithEnd(t *testing.T) {
 // TLS 1.2 reads close_notify together with the bytes before it.
 func TestDetectTLSBytesWithEnd(t *testing.T) {
 	cfg, roots := identity(t, "web.default")
-	client, accepted := tcpPair(t)
+	client, accepted := conntest.Pair(t)
 	inside := tls.Client(client, &tls.Config{ServerName: "web.default", RootCAs: roots, MaxVersion: tls.VersionTLS12})
 	hands := make(chan error, 1)
 	go func() { hands <- inside.Handshake() }()
@@ -76,7 +78,7 @@ func TestDetectTLSBytesWithEnd(t *testing.T) {
 // TLS continues after a pause of the client.
 func TestDetectSilenceInTLS(t *testing.T) {
 	cfg, roots := identity(t, "web.default")
-	client, accepted := tcpPair(t)
+	client, accepted := conntest.Pair(t)
 	svc := DetectTLS(cfg, MatchServerName("web.default"), TLSServers{Terminate: Detect(all3(), WithDetectTimeout(10*time.Millisecond))})
 	done := make(chan error, 1)
 	go func() {
@@ -95,7 +97,7 @@ func TestDetectSilenceInTLS(t *testing.T) {
 
 // Without a certificate each client is rejected, and the process continues.
 func TestDetectTLSWithoutConfig(t *testing.T) {
-	client, accepted := tcpPair(t)
+	client, accepted := conntest.Pair(t)
 	_, err := client.Write(helloOf(t, &tls.Config{ServerName: "web.default"}))
 	require.NoError(t, err)
 	_, err = DetectTLS(nil, MatchServerName("web.default"), TLSServers{Terminate: named("local")}).Call(t.Context(), accepted)
@@ -112,7 +114,7 @@ func TestDetectPeekLimit(t *testing.T) {
 	}
 	for name, wrap := range pieces {
 		t.Run(name, func(t *testing.T) {
-			client, accepted := tcpPair(t)
+			client, accepted := conntest.Pair(t)
 			_, err := io.WriteString(client, header+request)
 			require.NoError(t, err)
 			require.NoError(t, client.CloseWrite())

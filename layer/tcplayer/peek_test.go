@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/conntest"
 )
 
 // ways are the kinds of connections: one that the kernel can peek, with and
@@ -26,7 +28,7 @@ func ways(t *testing.T, test func(t *testing.T, pair func() (client *net.TCPConn
 	} {
 		t.Run(name, func(t *testing.T) {
 			test(t, func() (*net.TCPConn, net.Conn) {
-				client, accepted := tcpPair(t)
+				client, accepted := conntest.Pair(t)
 				require.NoError(t, client.SetDeadline(time.Now().Add(30*time.Second)))
 				return client, wrap(accepted)
 			})

@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/conntest"
 )
 
 func v2(command, family byte, body string) string {
@@ -173,7 +175,7 @@ func TestProxyProtocolWithoutAddresses(t *testing.T) {
 		"skipped": {"", WithSkipDetect(func(context.Context, net.Conn) bool { return true })},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client, accepted := tcpPair(t)
+			client, accepted := conntest.Pair(t)
 			var asked Request
 			direct := serverFunc(func(_ context.Context, conn net.Conn) (ByteCount, error) {
 				asked = requestOf(conn)

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/gotower/gotower/internal/conntest"
 )
 
 // sockOption returns the value of an option in the kernel.
@@ -49,7 +51,7 @@ func TestSocketOptions(t *testing.T) {
 	}
 	made.Close()
 	close(release)
-	plain, _ := tcpPair(t)
+	plain, _ := conntest.Pair(t)
 	none := sockets{}
 	require.NoError(t, none.set(plain))
 	WithUserTimeout(-1).apply(&endpointOptions{sockets: none})
@@ -60,7 +62,7 @@ func TestSocketOptions(t *testing.T) {
 }
 
 func TestSocketOptionsFail(t *testing.T) {
-	closed, _ := tcpPair(t)
+	closed, _ := conntest.Pair(t)
 	closed.Close()
 	for _, opt := range []SocketOption{WithKeepAlive(net.KeepAliveConfig{Enable: true}), WithUserTimeout(time.Second)} {
 		dial := func(context.Context, string, string) (net.Conn, error) { return closed, nil }

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/gotower/gotower/examples/internal/h2spectest"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/tcplayer"
 )
@@ -56,7 +57,7 @@ func newTownBehind(t testing.TB, front func(tcplayer.Server) tcplayer.Server, op
 		Limit(100_000).
 		Service(httplayer.NewEndpoint(ctx, tn.serveUpstream(t)))
 	server := front(httplayer.NewServer(httplayer.Handler(svc), append([]httplayer.ServerOption{httplayer.WithDrainOnDone(ctx)}, opts...)...))
-	detect := tcplayer.Detect(tcplayer.Protocols{HTTP1: server, HTTP2: server, Opaque: closes{}})
+	detect := tcplayer.Detect(tcplayer.Protocols{HTTP1: server, HTTP2: server, Opaque: h2spectest.Opaque{}})
 
 	var ended []chan error
 	serve := func(l net.Listener) {
@@ -77,18 +78,6 @@ func newTownBehind(t testing.TB, front func(tcplayer.Server) tcplayer.Server, op
 		}
 	})
 	return tn
-}
-
-// closes ends connections of other protocols, also one with an invalid preface of
-// HTTP/2, without a response in HTTP/1.1 that its client cannot read. It reads the
-// first bytes, because a close with unread input is a reset.
-type closes struct{}
-
-func (closes) Ready(context.Context) error { return nil }
-
-func (closes) Call(_ context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
-	_, _ = conn.Read(make([]byte, 1<<10))
-	return tcplayer.ByteCount{}, conn.Close()
 }
 
 func listen(t testing.TB) net.Listener {

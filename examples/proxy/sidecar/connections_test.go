@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/internal/conntest"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/tcplayer"
 )
@@ -35,7 +36,7 @@ func TestConnectionReuse(t *testing.T) {
 				}))})
 			var hinted []*destination.WeightedAddr
 			for range endpoints {
-				hinted = append(hinted, endpointAt(accepting(t, func(_ int, conn net.Conn) {
+				hinted = append(hinted, endpointAt(conntest.Serve(t, func(_ int, conn net.Conn) {
 					accepted.Add(1)
 					_, _ = proxy.Call(t.Context(), conn)
 				}), proves(serverName), speaksH2))

@@ -14,17 +14,6 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// closes ends a connection with an invalid preface. It reads the first bytes, because a close
-// with unread input is a reset.
-type closes struct{}
-
-func (closes) Ready(context.Context) error { return nil }
-
-func (closes) Call(_ context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
-	_, _ = conn.Read(make([]byte, 1<<10))
-	return tcplayer.ByteCount{}, conn.Close()
-}
-
 // TestH2Spec needs GOTOWER_TESTS=full, and the program that .ci/h2spec.sh builds. The
 // application receives the bytes of an invalid preface unchanged, and closes the connection.
 func TestH2Spec(t *testing.T) {
@@ -37,7 +26,7 @@ func TestH2Spec(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() {
-		served <- tcplayer.Serve(ctx, l, tcplayer.Detect(tcplayer.Protocols{HTTP1: app, HTTP2: app, Opaque: closes{}}), tcplayer.WithShutdownTimeout(0))
+		served <- tcplayer.Serve(ctx, l, tcplayer.Detect(tcplayer.Protocols{HTTP1: app, HTTP2: app, Opaque: h2spectest.Opaque{}}), tcplayer.WithShutdownTimeout(0))
 	}()
 	t.Cleanup(func() { cancel(); <-served }) // h2spec leaves connections open, which is an error
 	servers := make(map[string]h2spectest.Server)

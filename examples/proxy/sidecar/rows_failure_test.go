@@ -12,6 +12,7 @@ import (
 	"golang.org/x/net/http2" //nolint:depguard // its Framer: net/http exports none
 
 	"github.com/gotower/gotower/examples/proxy/sidecar"
+	"github.com/gotower/gotower/internal/conntest"
 )
 
 // A request waits while connections are refused, and succeeds.
@@ -47,7 +48,7 @@ func TestA26EndpointListensLate(t *testing.T) {
 // resetting is an application that resets every request of HTTP/2.
 func resetting(t testing.TB, code http2.ErrCode) (addr string) {
 	t.Helper()
-	return accepting(t, func(_ int, conn net.Conn) {
+	return conntest.Serve(t, func(_ int, conn net.Conn) {
 		in := bufio.NewReader(conn)
 		if _, err := io.ReadFull(in, make([]byte, len(http2.ClientPreface))); err != nil {
 			return

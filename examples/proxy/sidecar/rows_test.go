@@ -13,6 +13,7 @@ import (
 
 	"github.com/gotower/gotower/examples/proxy/settings"
 	"github.com/gotower/gotower/examples/proxy/sidecar"
+	"github.com/gotower/gotower/internal/conntest"
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
@@ -63,7 +64,7 @@ func TestA4AndA5ServerSpeaksFirst(t *testing.T) {
 func TestA4ApplicationTLS(t *testing.T) {
 	a := newAuthority(t, anyClient)
 	const app = "app.cluster.local"
-	up := accepting(t, func(_ int, conn net.Conn) {
+	up := conntest.Serve(t, func(_ int, conn net.Conn) {
 		secure := tls.Server(conn, a.of(t, app).Server())
 		say(secure, "220 hello")
 		_, _ = io.Copy(io.Discard, secure)
@@ -82,7 +83,7 @@ func TestA4ApplicationTLS(t *testing.T) {
 // The server's connection is closed with the client's, also while it is idle.
 func TestA6ServerCloseAfterClient(t *testing.T) {
 	ended := make(chan struct{}, 2)
-	up := accepting(t, func(_ int, conn net.Conn) {
+	up := conntest.Serve(t, func(_ int, conn net.Conn) {
 		_, _ = io.Copy(conn, conn)
 		ended <- struct{}{}
 	})

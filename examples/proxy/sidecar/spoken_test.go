@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/internal/conntest"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/tcplayer"
@@ -47,7 +48,7 @@ func believing(t testing.TB, m *mesh, app http.Handler) (addr string, announced 
 	})
 	proxy := tcplayer.DetectTLS(m.of(t, serverName).Server(tcplayer.TransportProtocol), tcplayer.MatchServerName(serverName),
 		tcplayer.TLSServers{Terminate: tcplayer.DetectTransport(tcplayer.TransportServers{Header: headed})})
-	return accepting(t, func(_ int, conn net.Conn) { _, _ = proxy.Call(t.Context(), conn) }), out
+	return conntest.Serve(t, func(_ int, conn net.Conn) { _, _ = proxy.Call(t.Context(), conn) }), out
 }
 
 // upgrading echoes in upper case after an upgrade and in a tunnel, and responds to other

@@ -10,6 +10,8 @@ import (
 	"github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/conntest"
 )
 
 const okAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -134,7 +136,7 @@ func TestA14ConnectMesh(t *testing.T) {
 }
 
 func TestA15InvalidConnectMesh(t *testing.T) {
-	m := newMesh(t, accepting(t, func(int, net.Conn) { t.Error("it went through") }), speaksH2)
+	m := newMesh(t, conntest.Serve(t, func(int, net.Conn) { t.Error("it went through") }), speaksH2)
 	for _, sent := range []string{
 		"CONNECT / HTTP/1.1\nHost: web\n\n", "CONNECT http://web/ HTTP/1.1\nHost: web\n\n",
 		"CONNECT web:80 HTTP/1.0\n\n", "GET web:80 HTTP/1.1\nHost: web:80\n\n",

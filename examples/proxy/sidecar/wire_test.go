@@ -8,11 +8,12 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/conntest"
 )
 
 // heard is a request that an application received.
@@ -28,7 +29,7 @@ type heard struct {
 func application(t testing.TB, answer string) (addr string, got <-chan heard) {
 	t.Helper()
 	out := make(chan heard, 100)
-	return accepting(t, func(n int, conn net.Conn) {
+	return conntest.Serve(t, func(n int, conn net.Conn) {
 		var raw bytes.Buffer
 		in := bufio.NewReader(io.TeeReader(conn, &raw))
 		for {
@@ -58,42 +59,6 @@ func headOf(text string) (first string, fields []string) {
 	fields = slices.DeleteFunc(lines[1:], func(s string) bool { return strings.HasPrefix(s, "Date: ") })
 	slices.Sort(fields)
 	return lines[0], fields
-}
-
-// accepting gives every connection to handle on a goroutine, and closes it
-// after that, or when the test ends.
-func accepting(t testing.TB, handle func(n int, conn net.Conn)) (addr string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	var conns []net.Conn
-	wg.Go(func() {
-		for n := 0; ; n++ {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			conns = append(conns, conn)
-			mu.Unlock()
-			wg.Go(func() {
-				defer conn.Close()
-				handle(n, conn)
-			})
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		mu.Lock()
-		for _, conn := range conns {
-			conn.Close()
-		}
-		mu.Unlock()
-		wg.Wait()
-	})
-	return l.Addr().String()
 }
 
 // say writes s and ignores errors, because the other end detects missing bytes.
@@ -169,7 +134,7 @@ func (w *wire) closeWrite(t testing.TB) {
 // of input.
 func shouting(t testing.TB, greeting string) (addr string) {
 	t.Helper()
-	return accepting(t, func(_ int, conn net.Conn) {
+	return conntest.Serve(t, func(_ int, conn net.Conn) {
 		say(conn, greeting)
 		shout(conn)
 	})
@@ -191,7 +156,7 @@ func shout(conn net.Conn) {
 func tunnelled(t testing.TB, answer string) (addr string, heads <-chan string) {
 	t.Helper()
 	out := make(chan string, 10)
-	return accepting(t, func(_ int, conn net.Conn) {
+	return conntest.Serve(t, func(_ int, conn net.Conn) {
 		var text []byte
 		for one := make([]byte, 1); !strings.HasSuffix(string(text), "\r\n\r\n"); text = append(text, one...) {
 			if _, err := io.ReadFull(conn, one); err != nil {
