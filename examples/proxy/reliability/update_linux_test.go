@@ -147,7 +147,9 @@ func TestAsReceiver(t *testing.T) {
 	if !ok {
 		t.Skip("it is for another test")
 	}
-	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	const window = 1 << 20 // as the proxy, because gRPC otherwise sends a PING for each message
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window))
 	require.NoError(t, err)
 	updates, err := pb.NewDestinationClient(conn).Get(t.Context(), &pb.GetDestination{Path: webName})
 	require.NoError(t, err)
