@@ -108,25 +108,15 @@ func (m *Meters) transport(d Direction, peer Peer, l labelSet) Transport {
 		Open:    gauge{f.open.lazy(l)},
 		Read:    counter{f.read.lazy(l)},
 		Written: counter{f.written.lazy(l)},
-		Closed:  closedConnections{counter{f.closed.lazy(l.with(Labels{"errno": ""}))}, newLabelled(f.closed, l, "errno")},
+		Closed:  closedConnections{newLabelled(f.closed, l, "errno")},
 	}
 }
 
 // closedConnections counts closed connections. Add counts a connection that ended without
 // an error. With("errno", e).Add counts one that ended with the error e.
-type closedConnections struct {
-	clean  metrics.Counter
-	failed labelled
-}
+type closedConnections struct{ labelled }
 
-func (c closedConnections) Add(delta float64) { c.clean.Add(delta) }
-
-func (c closedConnections) With(label ...string) metrics.Counter {
-	if label[1] == "" {
-		return c.clean
-	}
-	return c.failed.With(label...)
-}
+func (c closedConnections) Add(delta float64) { c.of("").Add(delta) }
 
 // Client describes the client of an inbound connection, for the labels of metrics.
 type Client struct {
