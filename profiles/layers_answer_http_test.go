@@ -30,7 +30,7 @@ func pairs(nameAndValue ...string) []layer.HeaderField {
 // Forwarded requests are changed, equally in each attempt. The request of the caller is
 // unchanged.
 func TestRequestHeader(t *testing.T) {
-	r, came := webTown(t, retryable(func(r *profiles.Route) {
+	r, came := newWebRouter(t, retryable(func(r *profiles.Route) {
 		r.Match = profiles.Header{Name: "X-Team", Value: profiles.Exact("web")}
 		r.RequestHeader = layer.HeaderMutation{
 			Add: pairs("x-team", "gateway"), Set: pairs("X-Added", "1", "user-agent", "gotower"), Remove: []string{"Cookie"},
@@ -63,7 +63,7 @@ func TestResponseHeader(t *testing.T) {
 		route.ResponseHeader = change
 		p := one(route)
 		p.RetryBudget = budget()
-		r, _ := webTown(t, p)
+		r, _ := newWebRouter(t, p)
 		rsp, err := r.Call(t.Context(), streamed(t, "/", nil, 0))
 		require.NoError(t, err)
 		require.NoError(t, rsp.Body.Close())
@@ -78,7 +78,7 @@ func TestResponseHeader(t *testing.T) {
 func TestResponseHeaderOfStream(t *testing.T) {
 	c := newCounters()
 	p := retryable(func(r *profiles.Route) { r.ResponseHeader.Set = pairs("X-Frame-Options", "DENY") })
-	r, _ := grpcTown(t, p, func(w http.ResponseWriter, r *http.Request, _ int64) {
+	r, _ := newGRPCRouter(t, p, func(w http.ResponseWriter, r *http.Request, _ int64) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		message(w, "hello")
 		select {

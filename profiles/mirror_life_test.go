@@ -18,7 +18,7 @@ import (
 )
 
 func TestMirrorOfCopies(t *testing.T) {
-	inTown(t, nil, func(t *testing.T, w *town) {
+	withRouter(t, nil, func(t *testing.T, w *testRouter) {
 		w.post(t, "a copy", profiles.MirrorHeader, "elsewhere:80")
 		require.Equal(t, "elsewhere:80", w.at(target)[0].header.Get(profiles.MirrorHeader))
 		require.Empty(t, w.at(shadow), "or two that mirror each other would do so without end")
@@ -32,7 +32,7 @@ func TestMirrorSeveral(t *testing.T) {
 		p.Routes = append([]profiles.Route{{Name: "other", Match: profiles.Method("PUT"), Mirrors: p.Routes[0].Mirrors[:1]}}, p.Routes...)
 	}
 	log := newLog()
-	inTown(t, change, func(t *testing.T, w *town) {
+	withRouter(t, change, func(t *testing.T, w *testRouter) {
 		w.post(t, "order")
 		require.Len(t, w.at(shadow), 1)
 		primary := append(w.at("a:80"), w.at("b:80")...)
@@ -46,7 +46,7 @@ func TestMirrorSeveral(t *testing.T) {
 
 func TestMirrorShare(t *testing.T) {
 	const n = 2000
-	inTown(t, func(p *profiles.Profile) { p.Routes[0].Mirrors[0].Fraction = 0.25 }, func(t *testing.T, w *town) {
+	withRouter(t, func(p *profiles.Profile) { p.Routes[0].Mirrors[0].Fraction = 0.25 }, func(t *testing.T, w *testRouter) {
 		for range n {
 			w.post(t, "")
 			synctest.Wait()
@@ -61,7 +61,7 @@ func TestMirrorInFlight(t *testing.T) {
 		p.Routes[0].Mirrors[0].MaxInFlight = 2
 		p.Routes[0].AttemptTimeout = time.Second
 	}
-	inTown(t, change, func(t *testing.T, w *town) {
+	withRouter(t, change, func(t *testing.T, w *testRouter) {
 		w.serve[shadow] = hanging
 		for range 3 {
 			w.post(t, "order", "Content-Type", "application/grpc")
@@ -85,7 +85,7 @@ func hanging(ctx context.Context) (webResponse, error) {
 
 func TestMirrorKeptAcrossProfiles(t *testing.T) {
 	one := func(p *profiles.Profile) { p.Routes[0].Mirrors[0].MaxInFlight = 1 }
-	inTown(t, one, func(t *testing.T, w *town) {
+	withRouter(t, one, func(t *testing.T, w *testRouter) {
 		w.serve[shadow] = hanging
 		w.post(t, "order")
 		require.Len(t, w.at(shadow), 1)
@@ -110,7 +110,7 @@ func TestMirrorKeptAcrossProfiles(t *testing.T) {
 }
 
 func TestMirrorRouterEnds(t *testing.T) {
-	inTown(t, nil, func(t *testing.T, w *town) {
+	withRouter(t, nil, func(t *testing.T, w *testRouter) {
 		ended := 0
 		w.serve[shadow] = func(ctx context.Context) (webResponse, error) {
 			defer func() { ended++ }()
@@ -131,7 +131,7 @@ func TestMirrorMetrics(t *testing.T) {
 	c := newCounters()
 	c.requests.Mirrored = labelled{}
 	measured := profiles.WithMetrics[webRequest, webResponse](func(profiles.Route) (requests, tries layer.Instruments) { return c.requests, c.tries })
-	inTown(t, nil, func(t *testing.T, w *town) {
+	withRouter(t, nil, func(t *testing.T, w *testRouter) {
 		w.serve[shadow] = func(context.Context) (webResponse, error) { return answer(500), nil }
 		w.post(t, "order")
 		w.post(t, strings.Repeat("x", 64<<10))
@@ -150,7 +150,7 @@ func TestMirrorMetrics(t *testing.T) {
 
 // The copy knows its route, for tap and metrics, and nothing else of its caller.
 func TestMirrorRoute(t *testing.T) {
-	inTown(t, nil, func(t *testing.T, w *town) {
+	withRouter(t, nil, func(t *testing.T, w *testRouter) {
 		routes := make(chan *layer.Route, 1)
 		w.serve[shadow] = func(ctx context.Context) (webResponse, error) {
 			routes <- layer.RouteFromContext(ctx)
@@ -166,7 +166,7 @@ func TestMirrorRoute(t *testing.T) {
 
 // A request that the route refuses, or answers itself, is not copied.
 func TestMirrorUnsentRequests(t *testing.T) {
-	inTown(t, func(p *profiles.Profile) { p.Routes[0].Limit = 1 }, func(t *testing.T, w *town) {
+	withRouter(t, func(p *profiles.Profile) { p.Routes[0].Limit = 1 }, func(t *testing.T, w *testRouter) {
 		rsp, err := w.Call(t.Context(), post(t, "order"))
 		require.NoError(t, err)
 		_, err = w.Call(t.Context(), post(t, "order"))
@@ -174,9 +174,9 @@ func TestMirrorUnsentRequests(t *testing.T) {
 		require.Len(t, w.at(shadow), 1)
 		require.NoError(t, rsp.Body.Close())
 	})
-	inTown(t, func(p *profiles.Profile) {
+	withRouter(t, func(p *profiles.Profile) {
 		p.Routes[0].Redirect = &profiles.Redirect{Host: "elsewhere"}
-	}, func(t *testing.T, w *town) {
+	}, func(t *testing.T, w *testRouter) {
 		rsp, err := w.Call(t.Context(), post(t, "order"))
 		require.NoError(t, err)
 		require.Equal(t, http.StatusFound, rsp.StatusCode)
@@ -187,7 +187,7 @@ func TestMirrorUnsentRequests(t *testing.T) {
 // Concurrent requests while profiles change: responses are correct, and every copy
 // belongs to a request.
 func TestMirrorUnderLoad(t *testing.T) {
-	inTown(t, nil, func(t *testing.T, w *town) {
+	withRouter(t, nil, func(t *testing.T, w *testRouter) {
 		w.serve[shadow] = func(ctx context.Context) (webResponse, error) {
 			switch rand.IntN(4) {
 			case 0:

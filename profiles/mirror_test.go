@@ -36,8 +36,8 @@ type arrived struct {
 	host   string
 }
 
-// town is a router over functions, in a bubble.
-type town struct {
+// testRouter is a router over functions, in a bubble.
+type testRouter struct {
 	*webRouter
 	source profiles.Static
 	end    context.CancelFunc
@@ -49,11 +49,11 @@ type town struct {
 	serve map[string]func(ctx context.Context) (webResponse, error)
 }
 
-// inTown runs a test with a town. Its profile has one route with one mirror.
-func inTown(t *testing.T, change func(*profiles.Profile), f func(t *testing.T, w *town), opts ...webOption) {
+// withRouter runs a test with a router. Its profile has one route with one mirror.
+func withRouter(t *testing.T, change func(*profiles.Profile), f func(t *testing.T, w *testRouter), opts ...webOption) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &town{
+		w := &testRouter{
 			came: map[string][]arrived{}, made: map[string]int{}, serve: map[string]func(context.Context) (webResponse, error){},
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -81,7 +81,7 @@ func mirroring(change ...func(*profiles.Profile)) *profiles.Profile {
 	return p
 }
 
-func (w *town) mk(authority string) httplayer.Service {
+func (w *testRouter) mk(authority string) httplayer.Service {
 	w.made[authority]++
 	return layer.Func[webRequest, webResponse](func(ctx context.Context, r webRequest) (webResponse, error) {
 		seen := arrived{header: r.Header.Clone(), host: r.Host}
@@ -113,7 +113,7 @@ func answer(status int) webResponse {
 }
 
 // at returns the requests that have arrived at a target.
-func (w *town) at(authority string) []arrived {
+func (w *testRouter) at(authority string) []arrived {
 	synctest.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -131,7 +131,7 @@ func post(t *testing.T, body string, fields ...string) webRequest {
 	return r
 }
 
-func (w *town) post(t *testing.T, body string, fields ...string) {
+func (w *testRouter) post(t *testing.T, body string, fields ...string) {
 	t.Helper()
 	rsp, err := w.Call(t.Context(), post(t, body, fields...))
 	if !assert.NoError(t, err) {
@@ -147,7 +147,7 @@ func TestMirrorRequest(t *testing.T) {
 	change := func(p *profiles.Profile) {
 		p.Routes[0].RequestHeader = layer.HeaderMutation{Set: []layer.HeaderField{{Name: "Via", Value: "us"}}, Remove: []string{"Authorization"}}
 	}
-	inTown(t, change, func(t *testing.T, w *town) {
+	withRouter(t, change, func(t *testing.T, w *testRouter) {
 		w.post(t, "order", "Authorization", "secret", "A", "b")
 		require.Equal(t, []arrived{{http.Header{"A": {"b"}, "Via": {"us"}}, "order", "web"}}, w.at(target))
 		require.Equal(t, []arrived{{
@@ -161,7 +161,7 @@ func TestMirrorCopiesOncePerRequest(t *testing.T) {
 		p.Routes[0].Retryable, p.Routes[0].MaxRetries, p.RetryBudget = true, 2, budget()
 		p.Routes[0].Hedge, p.Routes[0].RetryNonIdempotent = time.Millisecond, true
 	}
-	inTown(t, change, func(t *testing.T, w *town) {
+	withRouter(t, change, func(t *testing.T, w *testRouter) {
 		w.serve[target] = func(ctx context.Context) (webResponse, error) {
 			select {
 			case <-time.After(time.Second):
@@ -194,10 +194,10 @@ func TestMirrorFailures(t *testing.T) {
 			"with retries": func(r *profiles.Route) { r.Retryable, r.Timeout, r.AttemptTimeout = true, time.Minute, time.Second },
 		} {
 			t.Run(name+" "+what, func(t *testing.T) {
-				inTown(t, func(p *profiles.Profile) {
+				withRouter(t, func(p *profiles.Profile) {
 					p.RetryBudget = budget()
 					change(&p.Routes[0])
-				}, func(t *testing.T, w *town) {
+				}, func(t *testing.T, w *testRouter) {
 					w.serve[shadow] = serve
 					w.post(t, "the first, so that the profile is there")
 					began := time.Now()
@@ -214,7 +214,7 @@ func TestMirrorFailures(t *testing.T) {
 }
 
 func TestMirrorPrimaryFails(t *testing.T) {
-	inTown(t, nil, func(t *testing.T, w *town) {
+	withRouter(t, nil, func(t *testing.T, w *testRouter) {
 		down := errors.New("down")
 		w.serve[target] = func(context.Context) (webResponse, error) { return nil, down }
 		_, err := w.Call(t.Context(), post(t, "order"))

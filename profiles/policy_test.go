@@ -134,7 +134,7 @@ func TestPolicyRetry(t *testing.T) {
 		{"a pause", profiles.Retry{Max: 1, Statuses: []profiles.Status{{500, 500}}, Backoff: layer.Backoff{Min: 50 * time.Millisecond, Max: time.Second}}, "/?fails=1", "", 2, 200},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
-			r, came := webTown(t, ofPolicy(profiles.RoutePolicy{Retry: &tt.retry}))
+			r, came := newWebRouter(t, ofPolicy(profiles.RoutePolicy{Retry: &tt.retry}))
 			start := time.Now()
 			rsp, err := r.Call(t.Context(), streamed(t, tt.url, strings.NewReader(tt.body), int64(len(tt.body))))
 			require.NoError(t, err)
@@ -154,7 +154,7 @@ func TestPolicyRetry(t *testing.T) {
 func TestPolicyOverrides(t *testing.T) {
 	call := func(overrides bool, url string, header http.Header) (status int, came []received) {
 		t.Helper()
-		r, requests := webTown(t, ofPolicy(profiles.RoutePolicy{Overrides: overrides}))
+		r, requests := newWebRouter(t, ofPolicy(profiles.RoutePolicy{Overrides: overrides}))
 		req := streamed(t, url, nil, 0)
 		req.Header = header
 		rsp, err := r.Call(t.Context(), req)
@@ -240,7 +240,7 @@ func TestPolicyOverriddenTimeouts(t *testing.T) {
 
 // Faults of a policy have no end.
 func TestPolicyFault(t *testing.T) {
-	r, came := webTown(t, ofPolicy(profiles.RoutePolicy{}, func(r *profiles.Route) {
+	r, came := newWebRouter(t, ofPolicy(profiles.RoutePolicy{}, func(r *profiles.Route) {
 		r.Faults = []profiles.Fault{{Fraction: 1, Status: 418, TTL: math.MaxInt64, Message: "short and stout"}}
 	}))
 	rsp, err := r.Call(t.Context(), streamed(t, "/", nil, 0))
@@ -253,7 +253,7 @@ func TestPolicyFault(t *testing.T) {
 func TestPolicyBackendFilters(t *testing.T) {
 	b := weighted("a:80", 1)
 	b.RequestHeader.Set, b.ResponseHeader.Set = pairs("X-Backend", "a"), pairs("X-From", "a")
-	r, came := webTown(t, ofPolicy(profiles.RoutePolicy{Backends: []profiles.Backend{b}}))
+	r, came := newWebRouter(t, ofPolicy(profiles.RoutePolicy{Backends: []profiles.Backend{b}}))
 	rsp, err := r.Call(t.Context(), streamed(t, "/", nil, 0))
 	require.NoError(t, err)
 	require.NoError(t, rsp.Body.Close())

@@ -30,9 +30,9 @@ type received struct {
 	trailer http.Header
 }
 
-// webTown is a router over a real server, which answers with the status that
+// newWebRouter returns a router over a real server, which answers with the status that
 // the path specifies, until it was called as often as the query specifies.
-func webTown(t *testing.T, p *profiles.Profile) (*profiles.Router[*http.Request, *http.Response], func() []received) {
+func newWebRouter(t *testing.T, p *profiles.Profile) (*profiles.Router[*http.Request, *http.Response], func() []received) {
 	t.Helper()
 	var mu sync.Mutex
 	var came []received
@@ -98,7 +98,7 @@ func TestRetryBody(t *testing.T) {
 		{"a byte more in chunks", long + "x", -1, false},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
-			r, came := webTown(t, retryable())
+			r, came := newWebRouter(t, retryable())
 			rsp, err := r.Call(t.Context(), streamed(t, "/?fails=1", strings.NewReader(tt.body), tt.length))
 			require.NoError(t, err)
 			answer, err := io.ReadAll(rsp.Body)
@@ -121,7 +121,7 @@ func TestRetryBody(t *testing.T) {
 }
 
 func TestRetryTrailers(t *testing.T) {
-	r, came := webTown(t, retryable())
+	r, came := newWebRouter(t, retryable())
 	req := streamed(t, "/?fails=1", strings.NewReader("hello"), -1)
 	req.Trailer = http.Header{"X-Sum": {"42"}}
 	rsp, err := r.Call(t.Context(), req)
@@ -135,7 +135,7 @@ func TestRetryTrailers(t *testing.T) {
 
 // A failed connection is a 502 in linkerd, and so a failure.
 func TestRetryOfResetConnection(t *testing.T) {
-	r, came := webTown(t, retryable())
+	r, came := newWebRouter(t, retryable())
 	rsp, err := r.Call(t.Context(), streamed(t, "/reset?fails=2", strings.NewReader("hello"), 5))
 	require.NoError(t, err)
 	require.NoError(t, rsp.Body.Close())
@@ -164,7 +164,7 @@ func TestRetryRejected(t *testing.T) {
 
 // A URL without a path is sent with the path "/".
 func TestRouteEmptyPath(t *testing.T) {
-	r, came := webTown(t, retryable(func(r *profiles.Route) { r.Match = profiles.PathPrefix("/") }))
+	r, came := newWebRouter(t, retryable(func(r *profiles.Route) { r.Match = profiles.PathPrefix("/") }))
 	rsp, err := r.Call(t.Context(), streamed(t, "?fails=1", strings.NewReader("hello"), 5))
 	require.NoError(t, err)
 	require.NoError(t, rsp.Body.Close())

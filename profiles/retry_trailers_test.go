@@ -26,18 +26,18 @@ type (
 	httpOption = profiles.Option[*http.Request, *http.Response]
 )
 
-// httpTown is a router right over the endpoint at addr.
-func httpTown(t *testing.T, p *profiles.Profile, addr string, opts ...httpOption) *httpRouter {
+// newHTTPRouter returns a router right over the endpoint at addr.
+func newHTTPRouter(t *testing.T, p *profiles.Profile, addr string, opts ...httpOption) *httpRouter {
 	t.Helper()
-	return townOver(t, p, func(ctx context.Context) httplayer.Service { return httplayer.NewEndpoint(ctx, addr, briefly()) }, opts...)
+	return newRouterOver(t, p, func(ctx context.Context) httplayer.Service { return httplayer.NewEndpoint(ctx, addr, briefly()) }, opts...)
 }
 
 func briefly() httplayer.EndpointOption {
 	return httplayer.WithBackoff(layer.Backoff{Min: 20 * time.Millisecond, Max: 40 * time.Millisecond})
 }
 
-// townOver is a router right over an endpoint.
-func townOver(t *testing.T, p *profiles.Profile, endpoint func(context.Context) httplayer.Service, opts ...httpOption) *httpRouter {
+// newRouterOver is a router right over an endpoint.
+func newRouterOver(t *testing.T, p *profiles.Profile, endpoint func(context.Context) httplayer.Service, opts ...httpOption) *httpRouter {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
@@ -50,9 +50,9 @@ func townOver(t *testing.T, p *profiles.Profile, endpoint func(context.Context) 
 	return profiles.New(ctx, target, &source, httplayer.Accessor{}, func(string) httplayer.Service { return endpoint(ctx) }, opts...)
 }
 
-// grpcTown is a town over a server that answers with serve, which gets the number of
+// newGRPCRouter returns a router over a server that answers with serve, which gets the number of
 // the call.
-func grpcTown(t *testing.T, p *profiles.Profile, serve func(w http.ResponseWriter, r *http.Request, n int64), opts ...httpOption) (*httpRouter, *atomic.Int64) {
+func newGRPCRouter(t *testing.T, p *profiles.Profile, serve func(w http.ResponseWriter, r *http.Request, n int64), opts ...httpOption) (*httpRouter, *atomic.Int64) {
 	t.Helper()
 	came := new(atomic.Int64)
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -63,10 +63,10 @@ func grpcTown(t *testing.T, p *profiles.Profile, serve func(w http.ResponseWrite
 	srv.Config.Protocols.SetUnencryptedHTTP2(true)
 	srv.Start()
 	t.Cleanup(srv.Close)
-	return httpTown(t, p, srv.Listener.Addr().String(), opts...), came
+	return newHTTPRouter(t, p, srv.Listener.Addr().String(), opts...), came
 }
 
-// bubbledGRPC is grpcTown in a bubble.
+// bubbledGRPC is newGRPCRouter in a bubble.
 func bubbledGRPC(
 	t *testing.T, p *profiles.Profile, serve func(w http.ResponseWriter, r *http.Request, n int64), opts ...httpOption,
 ) (*httpRouter, *atomic.Int64) {
@@ -81,7 +81,7 @@ func bubbledGRPC(
 	srv.Protocols.SetUnencryptedHTTP2(true)
 	go func() { _ = srv.Serve(l) }()
 	t.Cleanup(func() { srv.Close() })
-	return townOver(t, p, func(ctx context.Context) httplayer.Service {
+	return newRouterOver(t, p, func(ctx context.Context) httplayer.Service {
 		return httplayer.NewEndpoint(ctx, "10.0.0.1:80", httplayer.WithDialContext(network.DialContext), httplayer.WithHTTP2())
 	}, opts...), came
 }
@@ -164,7 +164,7 @@ func TestRetryByCustomTrailer(t *testing.T) {
 // counted.
 func TestRetryOfStream(t *testing.T) {
 	c, seen := newCounters(), make(chan struct{})
-	r, came := grpcTown(t, retryable(), func(w http.ResponseWriter, r *http.Request, _ int64) {
+	r, came := newGRPCRouter(t, retryable(), func(w http.ResponseWriter, r *http.Request, _ int64) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		message(w, "one")
 		<-seen
@@ -189,7 +189,7 @@ func TestRetryOfStream(t *testing.T) {
 // A bidirectional call must not be delayed: its client may wait for the headers before
 // it continues, and the server for the client.
 func TestRetryWhileRequestIsSent(t *testing.T) {
-	r, came := grpcTown(t, retryable(), func(w http.ResponseWriter, r *http.Request, _ int64) {
+	r, came := newGRPCRouter(t, retryable(), func(w http.ResponseWriter, r *http.Request, _ int64) {
 		message(w, "")
 		word := make([]byte, 5)
 		_, _ = io.ReadFull(r.Body, word)
@@ -233,7 +233,7 @@ func TestRetryOfSingleEndpoint(t *testing.T) {
 			return httplayer.SingleEndpoint(httplayer.NewEndpoint(ctx, addr, httplayer.WithDialContext(network.DialContext), briefly()))
 		}
 		c := newCounters()
-		r := townOver(t, retryable(func(r *profiles.Route) { r.MaxRetries = 2 }), endpoint, c.forHTTP())
+		r := newRouterOver(t, retryable(func(r *profiles.Route) { r.MaxRetries = 2 }), endpoint, c.forHTTP())
 		_, err := r.Call(t.Context(), streamed(t, "/", strings.NewReader("hello"), 5))
 		require.Error(t, err)
 		require.NotErrorIs(t, err, layer.ErrNotReady)
@@ -244,7 +244,7 @@ func TestRetryOfSingleEndpoint(t *testing.T) {
 		assert.EqualValues(t, 3, count(c.tries.Requests))
 		assert.EqualValues(t, 1, count(c.requests.Requests))
 
-		r = townOver(t, retryable(), func(ctx context.Context) httplayer.Service {
+		r = newRouterOver(t, retryable(), func(ctx context.Context) httplayer.Service {
 			return &dormant{Service: endpoint(ctx), wake: func() {
 				l, err := network.Listen("tcp", addr)
 				if !assert.NoError(t, err) {

@@ -43,8 +43,8 @@ const (
 	ownerText = "%s.emojivoto.serviceaccount.identity.linkerd.cluster.local"
 )
 
-// town is a namespace of a real API server. Its pods are proxies on loopback addresses.
-type town struct {
+// testNamespace is a namespace of a real API server. Its pods are proxies on loopback addresses.
+type testNamespace struct {
 	kubernetes.Interface
 	*kubetest.Server
 
@@ -57,10 +57,10 @@ type town struct {
 	kubeconfig string
 }
 
-func newKubernetesTown(t *testing.T) *town {
+func newTestNamespace(t *testing.T) *testNamespace {
 	t.Helper()
 	s := kubetest.New(t)
-	w := &town{Server: s, Interface: s.Client(t, kubetest.Admin), files: t.TempDir(), kubeconfig: s.Kubeconfig(t, kubetest.Admin, "emojivoto")}
+	w := &testNamespace{Server: s, Interface: s.Client(t, kubetest.Admin), files: t.TempDir(), kubeconfig: s.Kubeconfig(t, kubetest.Admin, "emojivoto")}
 	var err error
 	w.authority, err = ca.New("cluster.local")
 	require.NoError(t, err)
@@ -106,13 +106,13 @@ func newKubernetesTown(t *testing.T) *town {
 }
 
 // args returns the flags for the cluster and for TLS.
-func (w *town) args(args ...string) []string {
+func (w *testNamespace) args(args ...string) []string {
 	return append(args, "--kubeconfig", w.kubeconfig, "--cacert", filepath.Join(w.files, "ca.pem"),
 		"--cert", filepath.Join(w.files, "tap.pem"), "--key", filepath.Join(w.files, "tap.key"))
 }
 
 // pod creates a running pod with a proxy at ip. The object has the ports of the proxy.
-func (w *town) pod(t *testing.T, name, account, ownerKind, owner, ip string, proxy *sidecar.Proxy) {
+func (w *testNamespace) pod(t *testing.T, name, account, ownerKind, owner, ip string, proxy *sidecar.Proxy) {
 	t.Helper()
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "emojivoto", Labels: map[string]string{"app": owner}},
@@ -161,7 +161,7 @@ func runningAt(ip string) corev1.PodStatus {
 }
 
 // proxy starts the proxy of a pod with the given service account at ip.
-func (w *town) proxy(t *testing.T, account, ip string, change func(*settings.Settings)) (p *sidecar.Proxy, stop func()) {
+func (w *testNamespace) proxy(t *testing.T, account, ip string, change func(*settings.Settings)) (p *sidecar.Proxy, stop func()) {
 	t.Helper()
 	dir := t.TempDir()
 	name := fmt.Sprintf(ownerText, account)
@@ -252,7 +252,7 @@ spec:
     spec: {containers: [{name: app, image: example.org/app}]}`
 
 // replicaSet creates the ReplicaSet of a Deployment, because no controller does it here.
-func (w *town) replicaSet(t *testing.T, deployment, name string) {
+func (w *testNamespace) replicaSet(t *testing.T, deployment, name string) {
 	t.Helper()
 	d, err := w.AppsV1().Deployments("emojivoto").Get(t.Context(), deployment, metav1.GetOptions{})
 	require.NoError(t, err)
@@ -279,7 +279,7 @@ type following struct {
 	done   chan error
 }
 
-func (w *town) follow(t *testing.T, args ...string) *following {
+func (w *testNamespace) follow(t *testing.T, args ...string) *following {
 	t.Helper()
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
 	require.NoError(t, err)
@@ -336,7 +336,7 @@ func TestRealAPIServer(t *testing.T) {
 	if os.Getenv("GOTOWER_TESTS") != "full" {
 		t.Skip("it takes a minute: GOTOWER_TESTS=full")
 	}
-	w := newKubernetesTown(t)
+	w := newTestNamespace(t)
 	w.Apply(t, workloads)
 	_, err := w.CoreV1().ConfigMaps("linkerd").Create(t.Context(), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "linkerd-identity-trust-roots"},

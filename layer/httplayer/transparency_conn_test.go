@@ -48,7 +48,7 @@ func TestTransparencyA23HTTP10WithoutHost(t *testing.T) {
 	for i := range 3 {
 		first, _, body := wireTo(t, proxy).ask("GET /a HTTP/1.0\n\n")
 		r := <-got
-		assert.Equal(t, heard{i, "GET /a HTTP/1.0", []string{}, ""}, r, "one connection each")
+		assert.Equal(t, receivedRequest{i, "GET /a HTTP/1.0", []string{}, ""}, r, "one connection each")
 		assert.Equal(t, "HTTP/1.0 200 OK", first)
 		assert.Equal(t, "ok", body)
 	}

@@ -39,8 +39,8 @@ func oneAndTwo(t *testing.T, test func(t *testing.T, through func(t testing.TB, 
 	t.Run("two", func(t *testing.T) { test(t, twoProxies) })
 }
 
-// heard is a request as an application received it.
-type heard struct {
+// receivedRequest is a request as an application received it.
+type receivedRequest struct {
 	conn   int // which connection it came by
 	first  string
 	fields []string
@@ -49,9 +49,9 @@ type heard struct {
 
 // application answers every request with the bytes of answer and reports the received
 // requests. It closes a connection after a response with Connection: close.
-func application(t testing.TB, answer string) (addr string, got <-chan heard) {
+func application(t testing.TB, answer string) (addr string, got <-chan receivedRequest) {
 	t.Helper()
-	out := make(chan heard, 100)
+	out := make(chan receivedRequest, 100)
 	addr = conntest.Serve(t, func(n int, conn net.Conn) {
 		var bytes bytes.Buffer
 		in := bufio.NewReader(io.TeeReader(conn, &bytes))
@@ -66,7 +66,7 @@ func application(t testing.TB, answer string) (addr string, got <-chan heard) {
 				return
 			}
 			first, fields := head(strings.ReplaceAll(bytes.String(), "\r\n", "\n"))
-			out <- heard{n, first, fields, string(body)}
+			out <- receivedRequest{n, first, fields, string(body)}
 			say(conn, answer)
 			if strings.Contains(answer, "Connection: close") || req.ProtoMinor == 0 {
 				return

@@ -172,7 +172,7 @@ func newHost(t *testing.T, c Config) *host {
 	return h
 }
 
-func (tn *town) config() Config {
+func (tn *testProxy) config() Config {
 	return Config{Registry: tn.reg, Describe: tn.describe, Title: "web-0"}
 }
 

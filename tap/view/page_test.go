@@ -20,7 +20,7 @@ const rowsOf = `(id, column) => [...document.querySelectorAll('#' + id + ' tbody
 
 func TestBrowser(t *testing.T) {
 	b := newBrowser(t)
-	tn := newTown(t)
+	tn := newTestProxy(t)
 	h := newHost(t, tn.config())
 	tn.traffic(t, 4)
 	b.open(h)

@@ -22,7 +22,7 @@ func TestScreenshots(t *testing.T) {
 		t.Skip("set " + screenshotsVariable + " to a folder for the pictures")
 	}
 	require.NoError(t, os.MkdirAll(folder, 0o755))
-	tn := newTown(t)
+	tn := newTestProxy(t)
 	b := newBrowser(t)
 	h := newHost(t, tn.config())
 	tn.traffic(t, 6)

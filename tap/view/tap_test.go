@@ -34,7 +34,7 @@ func (l *listener) until(ok func(r record) bool) record {
 }
 
 func TestTapRequests(t *testing.T) {
-	tn := newTown(t)
+	tn := newTestProxy(t)
 	_, at := serve(t, tn.config())
 	l := listen(t, at+"/tap?path=/books&method=get")
 	require.Eventually(t, func() bool { return watching(tn.reg) == 1 }, 20*time.Second, time.Millisecond)
@@ -66,7 +66,7 @@ func TestTapRequests(t *testing.T) {
 
 func TestTapFailures(t *testing.T) {
 	t.Parallel()
-	tn := newTown(t)
+	tn := newTestProxy(t)
 	_, at := serve(t, tn.config())
 	tn.traffic(t, 3)
 	l := listen(t, at+"/tap?failures=1")
@@ -79,7 +79,7 @@ func TestTapFailures(t *testing.T) {
 
 func TestTapSlow(t *testing.T) {
 	t.Parallel()
-	tn := newTown(t)
+	tn := newTestProxy(t)
 	_, at := serve(t, tn.config())
 	tn.traffic(t, 3)
 	r := listen(t, at+"/tap?slower=20ms").until(func(record) bool { return true })

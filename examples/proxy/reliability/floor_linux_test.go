@@ -35,11 +35,11 @@ func TestIdleFloor(t *testing.T) {
 	for _, with := range []string{goroutines, netHTTP} {
 		s := startFloor(t, with)
 		const n = 5000
-		s.tide(t, n/10) // allocations that occur once
+		s.openAndClose(t, n/10) // allocations that occur once
 		before := s.rss(t)
-		s.tide(t, n)
+		s.openAndClose(t, n)
 		first := s.rss(t)
-		s.tide(t, n)
+		s.openAndClose(t, n)
 		t.Logf("%d connections to %s: RSS %.1f MiB before, %.1f after (%+.1f), and %.1f after as many again",
 			n, with, before, first, first-before, s.rss(t))
 		// If a later version of Go keeps less, the criterion of row 6 can be met.
@@ -81,8 +81,8 @@ func (f *floor) readLine(t *testing.T) string {
 	return f.given.Text()
 }
 
-// tide opens n connections, each for one request, and closes them.
-func (f *floor) tide(t *testing.T, n int) {
+// openAndClose opens n connections, each for one request, and closes them.
+func (f *floor) openAndClose(t *testing.T, n int) {
 	t.Helper()
 	ends := make([]func(), 0, n)
 	for range n {

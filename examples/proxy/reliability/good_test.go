@@ -24,7 +24,7 @@ type good struct {
 
 var pace = time.Duration(size(2, 5)) * time.Millisecond
 
-func (tn *town) traffic(t testing.TB) *good {
+func (tn *testProxy) traffic(t testing.TB) *good {
 	t.Helper()
 	g := &good{stop: make(chan struct{})}
 	for _, protocol := range []func(*http.Protocols){
@@ -108,7 +108,7 @@ func (g *good) p99(from, to int) time.Duration {
 
 // under runs attack while good clients send requests. It verifies that none of these fails,
 // and logs their latency.
-func (tn *town) under(t *testing.T, attack func()) {
+func (tn *testProxy) under(t *testing.T, attack func()) {
 	t.Helper()
 	g := tn.traffic(t)
 	g.more(t, 100)

@@ -7,6 +7,6 @@ import (
 )
 
 func TestH2Spec(t *testing.T) {
-	tn := newTown(t)
+	tn := newTestProxy(t)
 	h2spectest.Run(t, map[string]h2spectest.Server{"in clear": {Addr: tn.addr}, "by TLS": {Addr: tn.tls, TLS: true}})
 }

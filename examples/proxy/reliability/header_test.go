@@ -20,7 +20,7 @@ import (
 
 // A header block that never ends (CVE-2023-45288).
 func TestContinuationFlood(t *testing.T) {
-	tn := newTown(t)
+	tn := newTestProxy(t)
 	before, attackers := heap(), size(4, 64)
 	var most int64
 	// A field of 16 bytes that is not indexed, repeated.
@@ -45,7 +45,7 @@ func TestContinuationFlood(t *testing.T) {
 // A header that is small on the wire and large when it is decoded: one field of
 // the table, named thousands of times.
 func TestHPACKBomb(t *testing.T) {
-	tn := newTown(t)
+	tn := newTestProxy(t)
 	bombs := size(20, 1000)
 	fields := make([]hpack.HeaderField, 14_000) // a byte each, but for the first
 	field := hpack.HeaderField{Name: "x-bomb", Value: strings.Repeat("b", 4000)}
@@ -80,7 +80,7 @@ func TestHPACKBomb(t *testing.T) {
 // of all fields is too large. A single HTTP/2 field that is too large, or a block that
 // continues after that, closes the connection.
 func TestHeadersTooLarge(t *testing.T) {
-	tn := newTown(t)
+	tn := newTestProxy(t)
 	large := func(n int) []hpack.HeaderField {
 		return []hpack.HeaderField{{Name: "x-large", Value: strings.Repeat("x", n)}}
 	}
@@ -112,7 +112,7 @@ func TestHeadersTooLarge(t *testing.T) {
 	}
 }
 
-func overH2(t *testing.T, tn *town, fields []hpack.HeaderField) string {
+func overH2(t *testing.T, tn *testProxy, fields []hpack.HeaderField) string {
 	t.Helper()
 	c := dialRaw(t, tn.addr)
 	defer c.close()
@@ -124,7 +124,7 @@ func overH2(t *testing.T, tn *town, fields []hpack.HeaderField) string {
 	return "closed"
 }
 
-func overH1(t *testing.T, tn *town, fields []hpack.HeaderField) string {
+func overH1(t *testing.T, tn *testProxy, fields []hpack.HeaderField) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", tn.addr)
 	require.NoError(t, err)

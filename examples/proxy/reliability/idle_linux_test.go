@@ -33,16 +33,16 @@ func TestIdleConnections(t *testing.T) {
 				return p, p.steady(t)
 			}
 			p, before := start("GOGC=1") // almost no garbage, which the memory in use includes
-			each := tide(t, p, before, kind.n, kind.open)
+			each := openAndClose(t, p, before, kind.n, kind.open)
 			t.Logf("%d idle connections: %.1f KiB each", kind.n, each)
 			if !full { // of few, what the heap has for reserve is too much
 				return
 			}
 			assert.LessOrEqual(t, each, kind.kib)
 			p, before = start()
-			tide(t, p, before, kind.n, kind.open)
+			openAndClose(t, p, before, kind.n, kind.open)
 			first := p.minute(t)
-			tide(t, p, before, kind.n, kind.open)
+			openAndClose(t, p, before, kind.n, kind.open)
 			second := p.minute(t)
 			t.Logf("RSS %.1f MiB before, %.1f a minute after they were closed (%+.0f %%), and %.1f after as many again (%+.0f %%)",
 				before.rss, first, 100*(first/before.rss-1), second, 100*(second/first-1))
@@ -51,9 +51,9 @@ func TestIdleConnections(t *testing.T) {
 	}
 }
 
-// tide opens n connections, closes them, and returns the memory per connection: heap and
+// openAndClose opens n connections, closes them, and returns the memory per connection: heap and
 // stacks. It logs the RSS, which includes the reserve of the heap.
-func tide(t *testing.T, p *process, before gauge, n int, open func(t *testing.T, addr string) (end func())) (kib float64) {
+func openAndClose(t *testing.T, p *process, before gauge, n int, open func(t *testing.T, addr string) (end func())) (kib float64) {
 	t.Helper()
 	var ends []func()
 	for range n {

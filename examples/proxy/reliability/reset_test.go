@@ -33,7 +33,7 @@ func TestMadeYouReset(t *testing.T) {
 
 // resetAttack runs an attack during regular traffic.
 func resetAttack(t *testing.T, open func(c *raw, stream uint32) error) {
-	tn := newTown(t)
+	tn := newTestProxy(t)
 	before, streams := heap(), size(20_000, 200_000)
 	var conns, calmed int
 	var longest time.Duration

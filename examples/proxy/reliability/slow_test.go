@@ -22,7 +22,7 @@ func TestSlowClients(t *testing.T) {
 	if full {
 		headers, bodies = 5*time.Second, 10*time.Second
 	}
-	tn := newTown(t, httplayer.WithHeaderTimeout(headers), httplayer.WithMinBodyRate(bodies, 240))
+	tn := newTestProxy(t, httplayer.WithHeaderTimeout(headers), httplayer.WithMinBodyRate(bodies, 240))
 	kinds := []struct {
 		name, begin string
 		limit       time.Duration

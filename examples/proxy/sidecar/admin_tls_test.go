@@ -42,7 +42,7 @@ func byTLS(t *testing.T, cfg *tls.Config) map[string]*http.Client {
 func TestAdminTLS(t *testing.T) {
 	t.Parallel()
 	m := newAuthority(t, anyClient)
-	b := certified(t, newTown(t, newScript(t).addr, m.identified(t, serverName)))
+	b := certified(t, newTestProxy(t, newScript(t).addr, m.identified(t, serverName)))
 	for how, c := range byTLS(t, m.of(t, clientName).Client(serverName, serverName)) {
 		scheme := "https://"
 		if c.Transport.(*http.Transport).Protocols.UnencryptedHTTP2() {
@@ -66,7 +66,7 @@ func TestAdminTLS(t *testing.T) {
 // A client certificate must be of the mesh, and the server name that of the proxy.
 func TestAdminTLSOtherClients(t *testing.T) {
 	m, other := newAuthority(t, anyClient), newAuthority(t, anyClient)
-	b := certified(t, newTown(t, newScript(t).addr, m.identified(t, serverName)))
+	b := certified(t, newTestProxy(t, newScript(t).addr, m.identified(t, serverName)))
 	forged := m.of(t, clientName).Client(serverName, serverName)
 	forged.GetClientCertificate = other.of(t, clientName).Client("", clientName).GetClientCertificate
 	for _, cfg := range []*tls.Config{forged, m.of(t, clientName).Client("other", "other.cluster.local")} {

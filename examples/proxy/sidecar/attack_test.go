@@ -30,7 +30,7 @@ import (
 
 // A proxy without an identity rejects direct inbound connections.
 func TestInboundPortWithoutIdentity(t *testing.T) {
-	tn := newTown(t, newScript(t).addr)
+	tn := newTestProxy(t, newScript(t).addr)
 	conn, err := net.Dial("tcp", tn.Inbound)
 	if err == nil { // it may be reset before that is seen
 		defer conn.Close()
@@ -41,7 +41,7 @@ func TestInboundPortWithoutIdentity(t *testing.T) {
 	require.Equal(t, http.StatusOK, adminStatus(t, tn, "/live"), "the proxy lives")
 }
 
-func adminStatus(t asking, tn *town, path string) int {
+func adminStatus(t asking, tn *testProxy, path string) int {
 	t.Helper()
 	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	status, _ := get(t, c, "http://"+tn.Admin+path)
@@ -71,7 +71,7 @@ func TestInboundOwnPorts(t *testing.T) {
 	m := newAuthority(t, anyClient)
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
 	t.Cleanup(app.Close)
-	b := newTown(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) { c.Shutdown.EndpointEnabled = true })
+	b := newTestProxy(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) { c.Shutdown.EndpointEnabled = true })
 	id := m.of(t, clientName)
 
 	answer, err := headed(t, id, b.Inbound, netip.MustParseAddrPort(app.Listener.Addr().String()).Port(), "/")
@@ -97,7 +97,7 @@ func proxied(t *testing.T, inbound, dst string) *wire {
 
 // A PROXY header must not name a port of the proxy itself.
 func TestForwardOwnPorts(t *testing.T) {
-	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
+	tn := newTestProxy(t, newScript(t).addr, func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = settings.Origin{Kind: settings.ProxyProtocol}
 		c.Shutdown.EndpointEnabled = true
 	})
@@ -112,7 +112,7 @@ func TestForwardOwnPorts(t *testing.T) {
 
 // Outbound requests to the ports of the proxy are rejected.
 func TestOutboundOwnPorts(t *testing.T) {
-	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) { c.Shutdown.EndpointEnabled = true })
+	tn := newTestProxy(t, newScript(t).addr, func(c *sidecar.Config) { c.Shutdown.EndpointEnabled = true })
 	for name, addr := range map[string]string{"admin": tn.Admin, "tap": tn.Tap, "inbound": tn.Inbound} {
 		port := addr[strings.LastIndex(addr, ":"):]
 		for how, head := range map[string]string{
@@ -134,7 +134,7 @@ func TestOutboundOwnPorts(t *testing.T) {
 
 // In ingress mode, requests to loopback addresses are rejected.
 func TestIngressRejectsLoopback(t *testing.T) {
-	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
+	tn := newTestProxy(t, newScript(t).addr, func(c *sidecar.Config) {
 		c.Outbound.Ingress, c.Outbound.Origin, c.Shutdown.EndpointEnabled = true, fixed("192.0.2.9:80"), true
 	})
 	for name, addr := range map[string]string{
@@ -164,7 +164,7 @@ func TestInboundIPsDirectConnections(t *testing.T) {
 	m := newAuthority(t, anyClient)
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
 	t.Cleanup(app.Close)
-	b := newTown(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) {
+	b := newTestProxy(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) {
 		c.Settings.Inbound.IPs = []netip.Addr{netip.MustParseAddr("10.1.2.3")}
 	})
 	answer, _ := headed(t, m.of(t, clientName), b.Inbound, netip.MustParseAddrPort(app.Listener.Addr().String()).Port(), "/")
@@ -177,7 +177,7 @@ func TestOpaquePortsExcludeTheProxy(t *testing.T) {
 	m := newAuthority(t, anyClient)
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
 	t.Cleanup(app.Close)
-	b := newTown(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) {
+	b := newTestProxy(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) {
 		c.Settings.Inbound.OpaquePorts = settings.Ports{{First: 1, Last: 65535}}
 		c.Settings.Inbound.Origin = settings.Origin{Kind: settings.ProxyProtocol}
 	})
@@ -192,7 +192,7 @@ func TestForgedClientID(t *testing.T) {
 	m := newAuthority(t, anyClient)
 	app, got := application(t, okAnswer)
 	to := netip.MustParseAddrPort(app)
-	b := newTown(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) {
+	b := newTestProxy(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = settings.Origin{Kind: settings.ProxyProtocol}
 	})
 	id := m.of(t, clientName)
@@ -242,7 +242,7 @@ func TestPortRequirements(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newTown(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) {
+			b := newTestProxy(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) {
 				c.Settings.Inbound.Origin = fixed(app.Listener.Addr().String())
 				restrict(&c.Settings.Inbound)
 			})
@@ -259,13 +259,13 @@ func TestPortRequirements(t *testing.T) {
 }
 
 // series returns the number of metric lines that contain what.
-func series(t *testing.T, tn *town, what string) int {
+func series(t *testing.T, tn *testProxy, what string) int {
 	t.Helper()
 	return strings.Count(tn.scraped(t), what)
 }
 
 // hasSeries waits until the metrics have n series that begin with what.
-func hasSeries(t *testing.T, tn *town, n int, what string) {
+func hasSeries(t *testing.T, tn *testProxy, n int, what string) {
 	t.Helper()
 	tn.metrics(t, func(t require.TestingT, metrics string) { require.Equal(t, n, strings.Count(metrics, what), what) })
 }
@@ -276,7 +276,7 @@ func TestForgedNameLimit(t *testing.T) {
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
 	t.Cleanup(app.Close)
 	ctl := newScript(t)
-	tn := newTown(t, ctl.addr, func(c *sidecar.Config) {
+	tn := newTestProxy(t, ctl.addr, func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = fixed(app.Listener.Addr().String())
 		c.Control.ProfileSuffixes = settings.Suffixes{"svc.cluster.local"}
 		c.Control.ProfileInitial = 1 // the controller has no profiles
@@ -298,7 +298,7 @@ func TestForgedNameLimit(t *testing.T) {
 func TestNamesWithoutProfile(t *testing.T) {
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
 	t.Cleanup(app.Close)
-	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
+	tn := newTestProxy(t, newScript(t).addr, func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = fixed(app.Listener.Addr().String())
 		c.Control.ProfileSuffixes = settings.Suffixes{"svc.cluster.local"}
 	})
@@ -321,7 +321,7 @@ func TestScannedPortLimit(t *testing.T) {
 	t.Parallel()
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
 	t.Cleanup(app.Close)
-	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
+	tn := newTestProxy(t, newScript(t).addr, func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = settings.Origin{Kind: settings.ProxyProtocol}
 	})
 	for i := range 1050 { // 127.1.x.y:1, without a listener

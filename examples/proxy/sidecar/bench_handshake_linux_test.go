@@ -18,7 +18,7 @@ import (
 // is that of a handshake, of both sides together.
 func BenchmarkHandshake(b *testing.B) {
 	defer debug.SetGCPercent(debug.SetGCPercent(100)) // as in a proxy
-	for name, a := range map[string]*town{"clear": clearMesh(b, served(b)), "tls": secureMesh(b, served(b))} {
+	for name, a := range map[string]*testProxy{"clear": clearMesh(b, served(b)), "tls": secureMesh(b, served(b))} {
 		b.Run(name, func(b *testing.B) {
 			conn, err := net.Dial("tcp", a.Addr)
 			require.NoError(b, err)

@@ -18,7 +18,7 @@ func BenchmarkProxy(b *testing.B) {
 	for _, bb := range []struct {
 		name  string
 		hints []func(*destination.WeightedAddr)
-		mesh  func(b *testing.B, app string, hints ...func(*destination.WeightedAddr)) *town
+		mesh  func(b *testing.B, app string, hints ...func(*destination.WeightedAddr)) *testProxy
 		h2    bool
 	}{
 		{"clear/http1", nil, clearMesh, false},
@@ -37,7 +37,7 @@ func BenchmarkProxy(b *testing.B) {
 		})
 	}
 	b.Run("direct/http1", func(b *testing.B) {
-		a := &town{Proxy: &sidecar.Proxy{Addr: served(b)}}
+		a := &testProxy{Proxy: &sidecar.Proxy{Addr: served(b)}}
 		benchmarkGet(b, a.client(b))
 	})
 }
@@ -64,17 +64,17 @@ func served(b *testing.B) (addr string) {
 	return l.Addr().String()
 }
 
-func secureMesh(b *testing.B, app string, hints ...func(*destination.WeightedAddr)) *town {
+func secureMesh(b *testing.B, app string, hints ...func(*destination.WeightedAddr)) *testProxy {
 	b.Helper()
 	return newMesh(b, app, hints...).a
 }
 
-func clearMesh(b *testing.B, app string, hints ...func(*destination.WeightedAddr)) *town {
+func clearMesh(b *testing.B, app string, hints ...func(*destination.WeightedAddr)) *testProxy {
 	b.Helper()
 	m := &mesh{ctl: newScript(b)}
 	m.ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.example"})
-	m.b = newTown(b, m.ctl.addr, func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(app) })
-	m.a = newTown(b, m.ctl.addr, toService)
+	m.b = newTestProxy(b, m.ctl.addr, func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(app) })
+	m.a = newTestProxy(b, m.ctl.addr, toService)
 	m.answer(b, endpointAt(m.b.Inbound, hints...))
 	return m.a
 }

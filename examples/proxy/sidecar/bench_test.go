@@ -37,7 +37,7 @@ func BenchmarkTap(b *testing.B) {
 	)
 	cases := []*tapCase{{name: "none"}, {name: "ten", watchers: 10, rps: 10}, {name: "each_event", watchers: 10}}
 	ctl, _ := serveController(b, "127.0.0.1:0", at(webName, backend(b, "a"), backend(b, "b"), backend(b, "c")))
-	tn := newTown(b, ctl)
+	tn := newTestProxy(b, ctl)
 	l := tn.loader(b, 8)
 	b.ResetTimer()
 	for range max(b.N/round, 1) {
@@ -148,7 +148,7 @@ func scheduled() (ran, waited time.Duration) {
 }
 
 // load sends n requests from some clients, and returns how long each took.
-func (tn *town) load(b *testing.B, clients, n int) []time.Duration {
+func (tn *testProxy) load(b *testing.B, clients, n int) []time.Duration {
 	b.Helper()
 	return tn.loader(b, clients).load(b, n)
 }
@@ -156,7 +156,7 @@ func (tn *town) load(b *testing.B, clients, n int) []time.Duration {
 // loader is clients that keep their connections.
 type loader []*http.Client
 
-func (tn *town) loader(b *testing.B, clients int) loader {
+func (tn *testProxy) loader(b *testing.B, clients int) loader {
 	b.Helper()
 	var l loader
 	for range clients {

@@ -134,7 +134,7 @@ func TestConversations(t *testing.T) {
 		require.NoError(t, <-served)
 	})
 	addr := l.Addr().String()
-	tn := newTown(t, addr, toService, withPolicies(addr), func(c *sidecar.Config) {
+	tn := newTestProxy(t, addr, toService, withPolicies(addr), func(c *sidecar.Config) {
 		c.Inbound.Origin = fixed(app)
 		p := netip.MustParseAddrPort(app).Port()
 		c.Inbound.Ports = settings.Ports{{First: p, Last: p}}

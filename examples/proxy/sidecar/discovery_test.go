@@ -53,7 +53,7 @@ func spoken(t *testing.T, test func(t *testing.T, ask func(t asking, proxy strin
 
 func h1Client(t testing.TB, addr string) *http.Client {
 	t.Helper()
-	return (&town{Proxy: &sidecar.Proxy{Addr: addr}}).client(t)
+	return (&testProxy{Proxy: &sidecar.Proxy{Addr: addr}}).client(t)
 }
 
 // absoluteClient sends the absolute URL, as clients of a forward proxy do.
@@ -72,11 +72,11 @@ func impatient(c *sidecar.Config) {
 
 // balanced returns a controller with web.example as the service, and a proxy with all
 // connections to service.
-func balanced(t testing.TB, change ...func(*sidecar.Config)) (*script, *town) {
+func balanced(t testing.TB, change ...func(*sidecar.Config)) (*script, *testProxy) {
 	t.Helper()
 	ctl := newScript(t)
 	ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.example"})
-	return ctl, newTown(t, ctl.addr, append([]func(*sidecar.Config){toService}, change...)...)
+	return ctl, newTestProxy(t, ctl.addr, append([]func(*sidecar.Config){toService}, change...)...)
 }
 
 // later sends a request in the background.
@@ -185,7 +185,7 @@ func TestB5UpdatesAfterReconnect(t *testing.T) {
 func TestB6NamesOutsideSuffixes(t *testing.T) {
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl := newScript(t)
-		tn := newTown(t, ctl.addr, func(c *sidecar.Config) {
+		tn := newTestProxy(t, ctl.addr, func(c *sidecar.Config) {
 			services(c)
 			c.Outbound.Origin = fixed(backend(t, "outside"))
 		})
@@ -202,7 +202,7 @@ func TestB7UnknownTargets(t *testing.T) {
 		ctl := newScript(t)
 		addr := backend(t, "original")
 		ctl.refuse(addr, errInvalid)
-		tn := newTown(t, ctl.addr, func(c *sidecar.Config) {
+		tn := newTestProxy(t, ctl.addr, func(c *sidecar.Config) {
 			c.Control.ProfileNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 			c.Outbound.Origin = fixed(addr)
 		})
@@ -242,7 +242,7 @@ func TestZeroFailFast(t *testing.T) {
 func TestB9LateController(t *testing.T) {
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		addr := freeAddr(t)
-		tn := newTown(t, addr, func(c *sidecar.Config) {
+		tn := newTestProxy(t, addr, func(c *sidecar.Config) {
 			c.Outbound.HTTPQueue.FailFast = soon
 			c.Control.ProfileInitial = soon
 			c.Control.ProfileNetworks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}

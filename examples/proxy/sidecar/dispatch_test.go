@@ -79,7 +79,7 @@ func podAt(addr, name string) *destination.DestinationProfile {
 // is sent to it without a balancer, with its labels.
 func TestProfileWithEndpointForwards(t *testing.T) {
 	ctl := &pods{updates: make(chan *destination.DestinationProfile, 1)}
-	tn := newTown(t, ctl.serve(t), func(c *sidecar.Config) {
+	tn := newTestProxy(t, ctl.serve(t), func(c *sidecar.Config) {
 		c.Control.ProfileNetworks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	})
 	one, two := backend(t, "one"), backend(t, "two")

@@ -18,7 +18,7 @@ var silent = slog.New(slog.DiscardHandler)
 
 // Direct inbound connections are rejected without an identity.
 func TestDirectConnectionWithoutIdentity(t *testing.T) {
-	tn := newTown(t, "127.0.0.1:1")
+	tn := newTestProxy(t, "127.0.0.1:1")
 	for range 2 {
 		conn, err := net.Dial("tcp", tn.Inbound)
 		if err != nil {

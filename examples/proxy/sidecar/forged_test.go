@@ -73,7 +73,7 @@ func (r *recorder) take() string {
 // line.
 func TestForgedIdentityHeader(t *testing.T) {
 	t.Parallel()
-	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
+	tn := newTestProxy(t, newScript(t).addr, func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = settings.Origin{Kind: settings.ProxyProtocol}
 	})
 	app := newRecorder(t)

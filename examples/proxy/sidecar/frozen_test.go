@@ -66,7 +66,7 @@ func TestKeepAliveDetectsFrozenEndpoint(t *testing.T) {
 
 	m := &mesh{ctl: newScript(t)}
 	m.ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.example"})
-	tn := newTown(t, m.ctl.addr, toService)
+	tn := newTestProxy(t, m.ctl.addr, toService)
 	m.answer(t, endpointAt(addr, speaksH2, func(e *destination.WeightedAddr) {
 		e.Http2 = &destination.Http2ClientParams{KeepAlive: &destination.Http2ClientParams_KeepAlive{
 			Interval: durationpb.New(time.Second), Timeout: durationpb.New(time.Second), WhileIdle: true,

@@ -122,7 +122,7 @@ func grpcTown(t *testing.T, routes ...controller.Route) (*echo, *grpc.ClientConn
 	d.Profile = &controller.Profile{Routes: routes, Budget: &controller.RetryBudget{MinPerSecond: 1, TTL: 10 * time.Second}}
 	cfg.Destinations["echo.example:8080"] = d
 	ctl, _ := serveController(t, "127.0.0.1:0", cfg)
-	tn := newTown(t, ctl)
+	tn := newTestProxy(t, ctl)
 	conn, err := grpc.NewClient("passthrough:///"+tn.Addr,
 		grpc.WithAuthority("echo.example:8080"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)

@@ -37,7 +37,7 @@ func TestMaxHeaderListSizeOfHTTP1(t *testing.T) {
 func headersOf(t *testing.T, most uint32) string {
 	t.Helper()
 	addr := backend(t, "app")
-	return newTown(t, newScript(t).addr, func(c *sidecar.Config) {
+	return newTestProxy(t, newScript(t).addr, func(c *sidecar.Config) {
 		c.Outbound.Origin, c.Outbound.Server.MaxHeaderListSize = fixed(addr), most
 	}).Addr
 }

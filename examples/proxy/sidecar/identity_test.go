@@ -56,7 +56,7 @@ func newSlowAuthority(t testing.TB) (a *authority, asked, certify func()) {
 func TestG1AndG2ReadyAfterCertificate(t *testing.T) {
 	a, asked, certify := newSlowAuthority(t)
 	up, _ := application(t, okAnswer)
-	tn := newTown(t, newScript(t).addr, a.identified(t, serverName), func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(up) })
+	tn := newTestProxy(t, newScript(t).addr, a.identified(t, serverName), func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(up) })
 	asked()
 	raw, err := net.Dial("tcp", tn.Inbound)
 	require.NoError(t, err)
@@ -95,7 +95,7 @@ func testCertificatesAreRenewed(t *testing.T, least time.Duration) {
 		}
 		return nil
 	})
-	tn := newTown(t, newScript(t).addr, a.identified(t, serverName), func(c *sidecar.Config) {
+	tn := newTestProxy(t, newScript(t).addr, a.identified(t, serverName), func(c *sidecar.Config) {
 		c.Settings.Identity.MinRefresh, c.Settings.Identity.MaxRefresh = least, 5*tick
 	})
 	for range 4 {
@@ -192,7 +192,7 @@ func TestG4OtherServer(t *testing.T) {
 	m.ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.example"})
 	m.answer(t, e)
 	patiently(t, func(failFast func(*sidecar.Config)) (string, bool) {
-		a := newTown(t, m.ctl.addr, m.identified(t, clientName), toService, failFast)
+		a := newTestProxy(t, m.ctl.addr, m.identified(t, clientName), toService, failFast)
 		first, fields, _ := dialWire(t, a.Addr).ask(t, "GET / HTTP/1.1\nHost: web\n\n")
 		all := strings.Join(append(fields, first), "\n")
 		return all, first == "HTTP/1.1 504 Gateway Timeout" && strings.Contains(all, "expected other.cluster.local, seen "+serverName)

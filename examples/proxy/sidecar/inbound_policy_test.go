@@ -30,9 +30,9 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// inboundTown is a proxy in front of an application, with a policy controller.
-type inboundTown struct {
-	*town
+// inboundProxy is a proxy in front of an application, with a policy controller.
+type inboundProxy struct {
+	*testProxy
 	*authority
 	app  string
 	ctl  *controller.Controller
@@ -57,10 +57,10 @@ func (s *safeBuffer) String() string {
 	return s.b.String()
 }
 
-// newInboundTown serves app, of which PORT in file is the port. The proxy has an identity.
-func newInboundTown(t testing.TB, app, file string, change ...func(*sidecar.Config)) *inboundTown {
+// newInboundProxy serves app, of which PORT in file is the port. The proxy has an identity.
+func newInboundProxy(t testing.TB, app, file string, change ...func(*sidecar.Config)) *inboundProxy {
 	t.Helper()
-	p := &inboundTown{authority: newAuthority(t, anyClient), app: app, ctl: controller.New(nil), logs: new(safeBuffer)}
+	p := &inboundProxy{authority: newAuthority(t, anyClient), app: app, ctl: controller.New(nil), logs: new(safeBuffer)}
 	p.load(t, file)
 	at := serveGRPC(t, func(s *grpc.Server) { p.ctl.Register(s) }, p.ctl.Stop)
 	c := sidecar.Config{Settings: settingsFor(t, at)}
@@ -71,12 +71,12 @@ func newInboundTown(t testing.TB, app, file string, change ...func(*sidecar.Conf
 	for _, f := range append(change, p.identified(t, serverName)) {
 		f(&c)
 	}
-	p.town = runLogged(t, c, p.logs)
+	p.testProxy = runLogged(t, c, p.logs)
 	return p
 }
 
 // load replaces the policies.
-func (p *inboundTown) load(t testing.TB, file string) {
+func (p *inboundProxy) load(t testing.TB, file string) {
 	t.Helper()
 	_, port, err := net.SplitHostPort(p.app)
 	require.NoError(t, err)
@@ -86,7 +86,7 @@ func (p *inboundTown) load(t testing.TB, file string) {
 }
 
 // loadAndWait replaces the policies, and waits for the server name of the port.
-func (p *inboundTown) loadAndWait(t testing.TB, file, name string) {
+func (p *inboundProxy) loadAndWait(t testing.TB, file, name string) {
 	t.Helper()
 	p.load(t, file)
 	require.Eventually(t, func() bool {
@@ -113,7 +113,7 @@ func serveGRPC(t testing.TB, register func(*grpc.Server), stop func()) string {
 }
 
 // runLogged runs a proxy that logs warnings to logs.
-func runLogged(t testing.TB, c sidecar.Config, logs io.Writer) *town {
+func runLogged(t testing.TB, c sidecar.Config, logs io.Writer) *testProxy {
 	t.Helper()
 	p, err := sidecar.New(c, slog.New(slog.NewTextHandler(logs, nil)))
 	require.NoError(t, err)
@@ -124,7 +124,7 @@ func runLogged(t testing.TB, c sidecar.Config, logs io.Writer) *town {
 		cancel()
 		require.NoError(t, <-done)
 	})
-	return &town{Proxy: p}
+	return &testProxy{Proxy: p}
 }
 
 // dialFrom connects from an address of this machine. Only 127.0.0.1 is always permitted.
@@ -139,7 +139,7 @@ func dialFrom(t testing.TB, from, to string) net.Conn {
 const elsewhere = "127.0.0.2"
 
 // meshed connects with an identity; "" is TLS without one.
-func (p *inboundTown) meshed(t testing.TB, from, id string) net.Conn {
+func (p *inboundProxy) meshed(t testing.TB, from, id string) net.Conn {
 	t.Helper()
 	cfg := p.of(t, clientName).Client(serverName, serverName)
 	if id != "" {
@@ -169,7 +169,7 @@ const ask = "GET /api HTTP/1.1\nHost: web\nX-Debug: 1\n\n"
 func TestInboundPolicyAuthorizations(t *testing.T) {
 	t.Parallel()
 	const allowed, denied = "HTTP/1.1 200 OK", "HTTP/1.1 403 Forbidden"
-	p := newInboundTown(t, echoing(t), "servers: [{name: start, port: PORT}]")
+	p := newInboundProxy(t, echoing(t), "servers: [{name: start, port: PORT}]")
 	clients := []struct {
 		name string
 		dial func() net.Conn
@@ -211,7 +211,7 @@ func TestInboundPolicyAuthorizations(t *testing.T) {
 // the reason.
 func TestInboundPolicyChange(t *testing.T) {
 	t.Parallel()
-	p := newInboundTown(t, echoing(t), "servers: [{name: first, port: PORT, accessPolicy: all-unauthenticated}]")
+	p := newInboundProxy(t, echoing(t), "servers: [{name: first, port: PORT, accessPolicy: all-unauthenticated}]")
 	plain, meshed := newWire(t, dialFrom(t, elsewhere, p.Inbound)), newWire(t, p.meshed(t, elsewhere, clientName))
 	for _, w := range []*wire{plain, meshed} {
 		first, _, _ := w.ask(t, ask)
@@ -233,8 +233,8 @@ func TestInboundPolicyChange(t *testing.T) {
 	logs := p.logs.String()
 	require.Contains(t, logs, `msg="request denied" server=policy.linkerd.io/server/second route=/default/default`)
 	require.Contains(t, logs, `msg="request allowed" server=policy.linkerd.io/server/third route=/default/default authz=/default/audit client_ip=127.0.0.2`)
-	hasSeries(t, p.town, 1, `inbound_http_authz_deny_total{client_id="client.cluster.local",route_group="",route_kind="default",route_name="default",srv_group="policy.linkerd.io",srv_kind="server",srv_name="second"`)
-	hasSeries(t, p.town, 1, `inbound_http_authz_allow_total{authz_group="",authz_kind="default",authz_name="audit",client_id="client.cluster.local"`)
+	hasSeries(t, p.testProxy, 1, `inbound_http_authz_deny_total{client_id="client.cluster.local",route_group="",route_kind="default",route_name="default",srv_group="policy.linkerd.io",srv_kind="server",srv_name="second"`)
+	hasSeries(t, p.testProxy, 1, `inbound_http_authz_allow_total{authz_group="",authz_kind="default",authz_name="audit",client_id="client.cluster.local"`)
 }
 
 // A connection that is not HTTP is closed, also when its policy changes later.
@@ -243,7 +243,7 @@ func TestInboundPolicyConnections(t *testing.T) {
 	for _, protocol := range []string{"opaque", "unknown", "TLS"} {
 		t.Run(protocol, func(t *testing.T) {
 			t.Parallel()
-			p := newInboundTown(t, shouting(t, ""), "servers: [{name: db, port: PORT, proxyProtocol: "+protocol+", authorizationPolicies: [{name: a, networks: [{cidr: 127.0.0.2/32}]}]}]")
+			p := newInboundProxy(t, shouting(t, ""), "servers: [{name: db, port: PORT, proxyProtocol: "+protocol+", authorizationPolicies: [{name: a, networks: [{cidr: 127.0.0.2/32}]}]}]")
 			stranger := newWire(t, dialFrom(t, "127.0.0.3", p.Inbound))
 			say(stranger, "hello\x00\n")
 			_, err := io.ReadAll(stranger.in)
@@ -260,9 +260,9 @@ func TestInboundPolicyConnections(t *testing.T) {
 			require.Error(t, err, "a reset")
 			say(local, "again\n")
 			local.hear(t, "AGAIN\n")
-			hasSeries(t, p.town, 1, `inbound_tcp_authz_terminate_total{`)
-			hasSeries(t, p.town, 1, `inbound_tcp_authz_deny_total{`)
-			require.Equal(t, 1, series(t, p.town, `authz_name="a"`)-series(t, p.town, `tcp_open_total{authz_name="a"`))
+			hasSeries(t, p.testProxy, 1, `inbound_tcp_authz_terminate_total{`)
+			hasSeries(t, p.testProxy, 1, `inbound_tcp_authz_deny_total{`)
+			require.Equal(t, 1, series(t, p.testProxy, `authz_name="a"`)-series(t, p.testProxy, `tcp_open_total{authz_name="a"`))
 		})
 	}
 }
@@ -270,7 +270,7 @@ func TestInboundPolicyConnections(t *testing.T) {
 // TLS is terminated for the policy TLS, and is not for opaque.
 func TestInboundPolicyTLS(t *testing.T) {
 	t.Parallel()
-	p := newInboundTown(t, shouting(t, ""), "servers: [{name: db, port: PORT, proxyProtocol: TLS, authorizationPolicies: [{name: a, identities: ['*']}]}]")
+	p := newInboundProxy(t, shouting(t, ""), "servers: [{name: db, port: PORT, proxyProtocol: TLS, authorizationPolicies: [{name: a, identities: ['*']}]}]")
 	w := newWire(t, p.meshed(t, elsewhere, clientName))
 	say(w, "GET / HTTP/1.1\r\n")
 	w.hear(t, "GET / HTTP/1.1\r\n")
@@ -283,7 +283,7 @@ func TestInboundPolicyTLS(t *testing.T) {
 // Bytes that are not HTTP are not forwarded to a port with HTTP.
 func TestInboundPolicyHTTPOnly(t *testing.T) {
 	t.Parallel()
-	p := newInboundTown(t, shouting(t, ""), "servers: [{name: web, port: PORT, proxyProtocol: HTTP/1, accessPolicy: all-unauthenticated}]")
+	p := newInboundProxy(t, shouting(t, ""), "servers: [{name: web, port: PORT, proxyProtocol: HTTP/1, accessPolicy: all-unauthenticated}]")
 	w := newWire(t, dialFrom(t, elsewhere, p.Inbound))
 	say(w, "hello\r\n\r\n")
 	_, _ = io.ReadAll(w.in)
@@ -293,7 +293,7 @@ func TestInboundPolicyHTTPOnly(t *testing.T) {
 // The most specific route of a request has its own authorizations and filters.
 func TestInboundPolicyRoutes(t *testing.T) {
 	t.Parallel()
-	p := newInboundTown(t, echoing(t), `
+	p := newInboundProxy(t, echoing(t), `
 servers:
   - name: web
     port: PORT
@@ -337,17 +337,17 @@ servers:
 		require.Equal(t, c.first, first, c.name)
 		require.Contains(t, strings.Join(fields, "\n")+"\n"+body, c.rest, c.name)
 	}
-	hasSeries(t, p.town, 1, `inbound_http_route_not_found_total{no_tls_reason="no_tls_from_remote",srv_group="policy.linkerd.io",srv_kind="server",srv_name="web"`)
-	hasSeries(t, p.town, 1, `inbound_http_authz_allow_total{authz_group="policy.linkerd.io",authz_kind="authorizationpolicy",authz_name="anyone",no_tls_reason="no_tls_from_remote",route_group="gateway.networking.k8s.io",route_kind="HTTPRoute",route_name="health"`)
-	hasSeries(t, p.town, 1, `inbound_http_requests_total{parent_group="policy.linkerd.io",parent_kind="server",parent_name="web",parent_port="`+p.app[strings.LastIndex(p.app, ":")+1:]+`",route_group="gateway.networking.k8s.io",route_kind="HTTPRoute",route_name="admin"`)
-	require.Zero(t, series(t, p.town, `inbound_http_errors_total{error=`), "policy does not count as an error of the proxy")
+	hasSeries(t, p.testProxy, 1, `inbound_http_route_not_found_total{no_tls_reason="no_tls_from_remote",srv_group="policy.linkerd.io",srv_kind="server",srv_name="web"`)
+	hasSeries(t, p.testProxy, 1, `inbound_http_authz_allow_total{authz_group="policy.linkerd.io",authz_kind="authorizationpolicy",authz_name="anyone",no_tls_reason="no_tls_from_remote",route_group="gateway.networking.k8s.io",route_kind="HTTPRoute",route_name="health"`)
+	hasSeries(t, p.testProxy, 1, `inbound_http_requests_total{parent_group="policy.linkerd.io",parent_kind="server",parent_name="web",parent_port="`+p.app[strings.LastIndex(p.app, ":")+1:]+`",route_group="gateway.networking.k8s.io",route_kind="HTTPRoute",route_name="admin"`)
+	require.Zero(t, series(t, p.testProxy, `inbound_http_errors_total{error=`), "policy does not count as an error of the proxy")
 }
 
 // gRPC clients get the status of gRPC.
 func TestInboundPolicyGRPC(t *testing.T) {
 	t.Parallel()
 	app := serveGRPC(t, func(s *grpc.Server) { healthpb.RegisterHealthServer(s, health{}) }, func() {})
-	p := newInboundTown(t, app, `
+	p := newInboundProxy(t, app, `
 servers:
   - name: grpc
     port: PORT
@@ -376,7 +376,7 @@ servers:
 func TestInboundPolicyRateLimitGRPC(t *testing.T) {
 	t.Parallel()
 	app := serveGRPC(t, func(s *grpc.Server) { healthpb.RegisterHealthServer(s, health{}) }, func() {})
-	p := newInboundTown(t, app, `
+	p := newInboundProxy(t, app, `
 servers:
   - name: grpc
     port: PORT
@@ -410,7 +410,7 @@ func (health) Check(context.Context, *healthpb.HealthCheckRequest) (*healthpb.He
 // The local rate limit rejects with 429, by client and in total.
 func TestInboundPolicyRateLimit(t *testing.T) {
 	t.Parallel()
-	p := newInboundTown(t, echoing(t), `
+	p := newInboundProxy(t, echoing(t), `
 servers:
   - name: web
     port: PORT
@@ -433,7 +433,7 @@ servers:
 		return ok, limited
 	}
 	of := func(scope string) int {
-		return series(t, p.town, `inbound_http_local_ratelimit_total{no_tls_reason="no_tls_from_remote",ratelimit_group="policy.linkerd.io",ratelimit_kind="HTTPLocalRateLimitPolicy",ratelimit_name="limit",ratelimit_scope="`+scope+`"`)
+		return series(t, p.testProxy, `inbound_http_local_ratelimit_total{no_tls_reason="no_tls_from_remote",ratelimit_group="policy.linkerd.io",ratelimit_kind="HTTPLocalRateLimitPolicy",ratelimit_name="limit",ratelimit_scope="`+scope+`"`)
 	}
 	client := dialFrom(t, elsewhere, p.Inbound)
 	require.Eventually(t, func() bool { // a loaded machine may be slower than the total limit
@@ -451,7 +451,7 @@ servers:
 // The policy of a direct connection is that of the port in its transport header.
 func TestInboundPolicyDirect(t *testing.T) {
 	t.Parallel()
-	p := newInboundTown(t, echoing(t), "defaultInboundPolicy: all-unauthenticated\nservers: [{name: web, port: PORT, authorizationPolicies: [{name: a, identities: [other.test]}]}]",
+	p := newInboundProxy(t, echoing(t), "defaultInboundPolicy: all-unauthenticated\nservers: [{name: web, port: PORT, authorizationPolicies: [{name: a, identities: [other.test]}]}]",
 		func(c *sidecar.Config) { c.Settings.Inbound.Origin = settings.Origin{} })
 	port := netip.MustParseAddrPort(p.app).Port()
 	for id, want := range map[string]string{"other.test": "HTTP/1.1 200 OK", clientName: "HTTP/1.1 403 Forbidden"} {
@@ -466,8 +466,8 @@ func TestInboundPolicyDirect(t *testing.T) {
 		first, _, _ := newWire(t, conn).ask(t, ask)
 		require.Equal(t, want, first, id)
 	}
-	hasSeries(t, p.town, 1, `inbound_http_authz_allow_total{authz_group="policy.linkerd.io",authz_kind="authorizationpolicy",authz_name="a",client_id="other.test"`)
-	hasSeries(t, p.town, 1, `inbound_http_authz_allow_total{authz_group="",authz_kind="default",authz_name="localhost",client_id="client.cluster.local"`)
+	hasSeries(t, p.testProxy, 1, `inbound_http_authz_allow_total{authz_group="policy.linkerd.io",authz_kind="authorizationpolicy",authz_name="a",client_id="other.test"`)
+	hasSeries(t, p.testProxy, 1, `inbound_http_authz_allow_total{authz_group="",authz_kind="default",authz_name="localhost",client_id="client.cluster.local"`)
 }
 
 // policyFunc is a policy controller with one function.
@@ -607,7 +607,7 @@ func TestInboundPolicyDetectTimeout(t *testing.T) {
 // HTTP/2 needs no detection on a port with HTTP.
 func TestInboundPolicyHTTP2(t *testing.T) {
 	t.Parallel()
-	p := newInboundTown(t, backend(t, "a"), "servers: [{name: web, port: PORT, proxyProtocol: HTTP/2, accessPolicy: all-unauthenticated}]")
+	p := newInboundProxy(t, backend(t, "a"), "servers: [{name: web, port: PORT, proxyProtocol: HTTP/2, accessPolicy: all-unauthenticated}]")
 	tr := &http.Transport{Protocols: new(http.Protocols), DialContext: func(context.Context, string, string) (net.Conn, error) {
 		return dialFrom(t, elsewhere, p.Inbound), nil
 	}}

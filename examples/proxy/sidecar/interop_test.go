@@ -26,9 +26,9 @@ func ways(t testing.TB, app string) map[string]string {
 	out := &mesh{ctl: newScript(t)}
 	out.ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.example"})
 	out.answer(t, endpointAt(app))
-	in := newTown(t, newScript(t).addr, func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(app) })
+	in := newTestProxy(t, newScript(t).addr, func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(app) })
 	return map[string]string{
-		"outbound": newTown(t, out.ctl.addr, toService).Addr,
+		"outbound": newTestProxy(t, out.ctl.addr, toService).Addr,
 		"inbound":  in.Inbound,
 		"mesh":     newMesh(t, app, speaksH2).a.Addr,
 	}

@@ -61,7 +61,7 @@ func TestControllerConnBeforeCertificate(t *testing.T) {
 	up, _ := application(t, okAnswer)
 	g := newGuarded(t, a)
 	g.profile(service, &destination.DestinationProfile{Endpoint: endpointAt(up)})
-	tn := newTown(t, g.addr, a.identified(t, clientName), toService, waitForProfile, g.named)
+	tn := newTestProxy(t, g.addr, a.identified(t, clientName), toService, waitForProfile, g.named)
 	asked()
 	admin := h1Client(t, tn.Admin)
 	_, tree := get(t, admin, "http://"+tn.Admin+"/stack")
@@ -85,7 +85,7 @@ func TestControllerConnBeforeCertificate(t *testing.T) {
 func TestShutdownWithoutCertificate(t *testing.T) {
 	a := newAuthority(t, func(context.Context, string, []byte) error { return assert.AnError })
 	g := newGuarded(t, a)
-	tn := newTown(t, g.addr, a.identified(t, clientName), toService, g.named)
+	tn := newTestProxy(t, g.addr, a.identified(t, clientName), toService, g.named)
 	require.Equal(t, http.StatusServiceUnavailable, operatorSays(t, tn.Proxy, "/ready"))
 	tn.Shutdown()
 }

@@ -120,7 +120,7 @@ func TestGRPCMesh(t *testing.T) {
 }
 
 // watch watches a proxy as name, until limit requests were seen.
-func (m *mesh) watch(t testing.TB, proxy *town, proxyName, name string, limit uint32) (pb.Tap_ObserveClient, error) {
+func (m *mesh) watch(t testing.TB, proxy *testProxy, proxyName, name string, limit uint32) (pb.Tap_ObserveClient, error) {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		assert.Equal(c, http.StatusOK, operatorSays(c, proxy.Proxy, "/ready"))
@@ -193,9 +193,9 @@ func TestE3TapOfBothSides(t *testing.T) {
 func TestE1TapConfigured(t *testing.T) {
 	a := newAuthority(t, anyClient)
 	ctl := newScript(t)
-	withoutName := newTown(t, ctl.addr, a.identified(t, serverName), func(c *sidecar.Config) { c.Settings.Tap.Name = "" })
+	withoutName := newTestProxy(t, ctl.addr, a.identified(t, serverName), func(c *sidecar.Config) { c.Settings.Tap.Name = "" })
 	require.Empty(t, withoutName.Tap)
-	require.NotEmpty(t, newTown(t, ctl.addr, a.identified(t, serverName)).Tap)
+	require.NotEmpty(t, newTestProxy(t, ctl.addr, a.identified(t, serverName)).Tap)
 }
 
 func TestE2TapOtherIdentities(t *testing.T) {

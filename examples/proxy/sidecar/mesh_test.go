@@ -140,7 +140,7 @@ func toService(c *sidecar.Config) {
 type mesh struct {
 	*authority
 	ctl  *script
-	a, b *town
+	a, b *testProxy
 }
 
 // newMesh forwards the connections of a client to service to the application at app,
@@ -156,12 +156,12 @@ func newMesh(t testing.TB, app string, hints ...func(*destination.WeightedAddr))
 func meshOf(t testing.TB, app string) *mesh {
 	t.Helper()
 	m := &mesh{authority: newAuthority(t, anyClient), ctl: newScript(t)}
-	m.b = newTown(t, m.ctl.addr, m.identified(t, serverName), func(c *sidecar.Config) {
+	m.b = newTestProxy(t, m.ctl.addr, m.identified(t, serverName), func(c *sidecar.Config) {
 		if app != "" {
 			c.Settings.Inbound.Origin = fixed(app)
 		}
 	})
-	m.a = newTown(t, m.ctl.addr, m.identified(t, clientName), toService)
+	m.a = newTestProxy(t, m.ctl.addr, m.identified(t, clientName), toService)
 	return m
 }
 

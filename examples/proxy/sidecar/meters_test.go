@@ -30,7 +30,7 @@ type asking interface {
 }
 
 // scraped returns the metrics that Prometheus scrapes from a proxy.
-func (tn *town) scraped(t asking) string {
+func (tn *testProxy) scraped(t asking) string {
 	t.Helper()
 	direct := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	rsp, err := direct.Get("http://" + tn.Admin + "/metrics")
@@ -43,13 +43,13 @@ func (tn *town) scraped(t asking) string {
 
 // metrics calls test with the metrics until it succeeds. A request is counted when its
 // response has ended, which its client may see first.
-func (tn *town) metrics(t testing.TB, test func(t require.TestingT, metrics string)) {
+func (tn *testProxy) metrics(t testing.TB, test func(t require.TestingT, metrics string)) {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) { test(c, tn.scraped(c)) }, soon, 10*tick) // a scrape costs some milliseconds
 }
 
 // shows waits until all of the lines are there, and nothing with what follows a "!".
-func (tn *town) shows(t testing.TB, lines ...string) {
+func (tn *testProxy) shows(t testing.TB, lines ...string) {
 	t.Helper()
 	tn.metrics(t, func(t require.TestingT, text string) {
 		for _, line := range lines {
@@ -105,16 +105,16 @@ func shop(routes ...*destination.Route) *destination.DestinationProfile {
 // waitForProfile waits for the profile as long as it takes.
 func waitForProfile(c *sidecar.Config) { c.Control.ProfileInitial = soon }
 
-// routedTown is a proxy with a service of three routes and one endpoint.
-type routedTown struct {
-	*town
+// routedProxy is a proxy with a service of three routes and one endpoint.
+type routedProxy struct {
+	*testProxy
 	ctl  *script
 	app  string
 	q    *query                   // of the endpoints
 	send func(path string, n int) // over one connection
 }
 
-func newRoutedTown(t *testing.T, change ...func(*sidecar.Config)) *routedTown {
+func newRoutedProxy(t *testing.T, change ...func(*sidecar.Config)) *routedProxy {
 	t.Helper()
 	var came atomic.Int64
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -125,7 +125,7 @@ func newRoutedTown(t *testing.T, change ...func(*sidecar.Config)) *routedTown {
 	t.Cleanup(app.Close)
 	ctl := newScript(t)
 	ctl.profile(service, shop(shopRoute("plain", false), shopRoute("flaky", true), shopRoute("never", true)))
-	r := &routedTown{town: newTown(t, ctl.addr, append(change, toService, waitForProfile)...), ctl: ctl, app: app.Listener.Addr().String()}
+	r := &routedProxy{testProxy: newTestProxy(t, ctl.addr, append(change, toService, waitForProfile)...), ctl: ctl, app: app.Listener.Addr().String()}
 	w := dialWire(t, r.Addr)
 	r.send = func(path string, n int) {
 		for range n {
@@ -158,7 +158,7 @@ func answered(code string) string { return `error="",hostname="",http_status="` 
 // Requests and attempts count by route.
 func TestRouteMetrics(t *testing.T) {
 	t.Parallel()
-	tn := newRoutedTown(t)
+	tn := newRoutedProxy(t)
 	tn.shows(t,
 		routeMetric+"request_statuses_total{"+answered("200")+ofShop+","+plainRoute+"} 3",
 		routeMetric+"request_statuses_total{"+answered("200")+ofShop+","+flakyRoute+"} 2",
@@ -194,10 +194,10 @@ func TestRouteMetrics(t *testing.T) {
 // Series of removed routes and endpoints expire.
 func TestRouteMetricsExpire(t *testing.T) {
 	t.Parallel()
-	var tn *routedTown
+	var tn *routedProxy
 	var addr string
 	kept := func(retain time.Duration) bool {
-		tn = newRoutedTown(t, func(c *sidecar.Config) { c.Metrics.RetainIdle = retain })
+		tn = newRoutedProxy(t, func(c *sidecar.Config) { c.Metrics.RetainIdle = retain })
 		addr = `target_addr="` + tn.app + `"`
 		tn.ctl.profile(service, shop(shopRoute("plain", false)))
 		tn.shows(t, `!route_name="flaky"`, `!route_name="never"`, `!rt_route="flaky"`)
@@ -231,7 +231,7 @@ func TestRouteRejectionMetrics(t *testing.T) {
 	cfg := at("web.shop.svc:80")
 	cfg.Destinations["dead.shop.svc:80"] = at("x", freeAddr(t)).Destinations["x"]
 	ctl, _ := serveController(t, "127.0.0.1:0", cfg)
-	tn := newTown(t, ctl, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = 100 * time.Millisecond })
+	tn := newTestProxy(t, ctl, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = 100 * time.Millisecond })
 	c := tn.client(t)
 	for _, host := range []string{"web.shop.svc", "dead.shop.svc"} {
 		status, _ := get(t, c, "http://"+host+"/")
@@ -283,7 +283,7 @@ func TestDetectMetrics(t *testing.T) {
 	toApp := func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin, c.Outbound.Origin = fixed(app), fixed(app)
 	}
-	tn := newTown(t, ctl.addr, toApp)
+	tn := newTestProxy(t, ctl.addr, toApp)
 	for _, addr := range []string{tn.Inbound, tn.Addr} {
 		for _, sent := range []string{
 			"GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.0\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x00 no HTTP, and more than 14 bytes", "short", "",
@@ -302,7 +302,7 @@ func TestDetectMetrics(t *testing.T) {
 		require.Regexp(t, `outbound_tcp_detect_http_duration_seconds_bucket{parent_[^}]*,le="`+le+`"} `, tn.scraped(t))
 	}
 
-	quick := newTown(t, ctl.addr, toApp, func(c *sidecar.Config) {
+	quick := newTestProxy(t, ctl.addr, toApp, func(c *sidecar.Config) {
 		c.Settings.Inbound.DetectTimeout = time.Millisecond
 		c.Settings.Inbound.OpaquePorts = nil
 	})
@@ -317,7 +317,7 @@ func TestOpaqueConnectionMetrics(t *testing.T) {
 	opaque := shop()
 	opaque.OpaqueProtocol = true
 	ctl.profile(service, opaque)
-	tn := newTown(t, ctl.addr, toService, waitForProfile)
+	tn := newTestProxy(t, ctl.addr, toService, waitForProfile)
 	app := shouting(t, "220 hello")
 	go func() {
 		q := <-ctl.asked
@@ -343,7 +343,7 @@ func TestOpaqueConnectionMetrics(t *testing.T) {
 
 // Names that are addresses are not looked up.
 func TestAddressWithoutLookup(t *testing.T) {
-	tn := newTown(t, newScript(t).addr)
+	tn := newTestProxy(t, newScript(t).addr)
 	for _, kind := range []string{"SRV", "A/AAAA"} {
 		for _, result := range []string{"ok", "not_found"} {
 			tn.shows(t, fmt.Sprintf(`control_dns_resolutions_total{client="destination",record_type=%q,result=%q} 0`, kind, result))
@@ -379,9 +379,9 @@ func grpcAndMore(t *testing.T) (addr string) {
 func TestEveryMetric(t *testing.T) {
 	t.Parallel()
 	m := &mesh{authority: newAuthority(t, anyClient), ctl: newScript(t)}
-	m.a = newTown(t, m.ctl.addr, m.identified(t, clientName), toService, waitForProfile)
+	m.a = newTestProxy(t, m.ctl.addr, m.identified(t, clientName), toService, waitForProfile)
 	app := grpcAndMore(t)
-	m.b = newTown(t, m.ctl.addr, m.identified(t, serverName), func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(app) })
+	m.b = newTestProxy(t, m.ctl.addr, m.identified(t, serverName), func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(app) })
 	m.ctl.profile(service, &destination.DestinationProfile{
 		FullyQualifiedName: "web.example", Routes: []*destination.Route{shopRoute("flaky", true)}, RetryBudget: shop().GetRetryBudget(),
 	})
@@ -407,10 +407,10 @@ func TestEveryMetric(t *testing.T) {
 	}
 
 	away := freeAddr(t)
-	lost := newTown(t, m.ctl.addr, impatient, func(c *sidecar.Config) {
+	lost := newTestProxy(t, m.ctl.addr, impatient, func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin, c.Outbound.Origin = fixed(away), fixed(away)
 	})
-	closed := newTown(t, m.ctl.addr, func(c *sidecar.Config) {
+	closed := newTestProxy(t, m.ctl.addr, func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin, c.Settings.Inbound.DefaultPolicy = fixed(away), settings.Deny
 	})
 	for _, addr := range []string{lost.Addr, lost.Inbound, closed.Inbound} {
@@ -448,7 +448,7 @@ func TestEveryMetric(t *testing.T) {
 	}
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		missing := slices.Clone(want)
-		for _, tn := range []*town{m.a, m.b, lost, closed} {
+		for _, tn := range []*testProxy{m.a, m.b, lost, closed} {
 			for line := range strings.Lines(tn.scraped(c)) {
 				name, _, _ := strings.Cut(line, " ")
 				name, _, _ = strings.Cut(name, "{")

@@ -27,7 +27,7 @@ func TestCanonicalNameFirstRequest(t *testing.T) {
 	addr, names := canonicals(t)
 	ctl := newScript(t)
 	ctl.profile("short.example:80", &destination.DestinationProfile{FullyQualifiedName: "web.example"})
-	tn := newTown(t, ctl.addr, func(c *sidecar.Config) { c.Control.ProfileInitial = soon })
+	tn := newTestProxy(t, ctl.addr, func(c *sidecar.Config) { c.Control.ProfileInitial = soon })
 	(&mesh{ctl: ctl}).answer(t, endpointAt(addr))
 	c := tn.client(t)
 	for range 2 {

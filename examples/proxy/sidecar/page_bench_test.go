@@ -18,7 +18,7 @@ func BenchmarkPages(b *testing.B) {
 	for _, pages := range []int{0, 1, 5} {
 		b.Run(fmt.Sprint(pages), func(b *testing.B) {
 			ctl, _ := serveController(b, "127.0.0.1:0", at(webName, backend(b, "a"), backend(b, "b"), backend(b, "c")))
-			tn := newTown(b, ctl)
+			tn := newTestProxy(b, ctl)
 			for range pages {
 				openStream(b, "http://"+tn.Admin+"/view/live")
 				openStream(b, "http://"+tn.Admin+"/view/tap")

@@ -15,10 +15,10 @@ import (
 )
 
 // The page is open while the proxy stops: its streams end with it, as the
-// cleanup of the town and goleak see.
+// cleanup of the proxy and goleak see.
 func TestPageShutdown(t *testing.T) {
 	ctl, _ := serveController(t, "127.0.0.1:0", at(webName, backend(t, "a")))
-	tn := newTown(t, ctl)
+	tn := newTestProxy(t, ctl)
 	status, page := get(t, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, "http://"+tn.Admin+"/")
 	require.Equal(t, http.StatusOK, status)
 	require.Contains(t, page, "<!doctype html>")
@@ -36,7 +36,7 @@ func TestPageShutdown(t *testing.T) {
 
 func TestTapExplainsRequests(t *testing.T) {
 	ctl, _ := serveController(t, "127.0.0.1:0", at(webName, backend(t, "a"), backend(t, "b")))
-	tn := newTown(t, ctl)
+	tn := newTestProxy(t, ctl)
 	conn, err := grpc.NewClient("passthrough:///"+tn.Tap, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	defer conn.Close()

@@ -22,7 +22,7 @@ import (
 func pausing(t testing.TB, app string, hints ...func(*destination.WeightedAddr)) (outbound, inbound string) {
 	t.Helper()
 	m := meshOf(t, "")
-	b := newTown(t, m.ctl.addr, m.identified(t, serverName), func(c *sidecar.Config) {
+	b := newTestProxy(t, m.ctl.addr, m.identified(t, serverName), func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = fixed(app)
 		c.Settings.Inbound.BodyIdle = 20 * time.Millisecond
 	})

@@ -110,19 +110,19 @@ func withPolicies(addr string) func(*sidecar.Config) {
 	}
 }
 
-// policyTown is a proxy with both controllers. The application's connections are for service.
-type policyTown struct {
-	*town
+// policyProxy is a proxy with both controllers. The application's connections are for service.
+type policyProxy struct {
+	*testProxy
 	*policyScript
 	ctl *script
 }
 
-// newPolicyTown starts a proxy that knows the endpoints of the names.
-func newPolicyTown(t *testing.T, ends map[string][]string, change ...func(*sidecar.Config)) *policyTown {
+// newPolicyProxy starts a proxy that knows the endpoints of the names.
+func newPolicyProxy(t *testing.T, ends map[string][]string, change ...func(*sidecar.Config)) *policyProxy {
 	t.Helper()
-	p := &policyTown{policyScript: newPolicyScript(t), ctl: newScript(t)}
+	p := &policyProxy{policyScript: newPolicyScript(t), ctl: newScript(t)}
 	p.ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.shop.svc.cluster.local"})
-	p.town = newTown(t, p.ctl.addr, append([]func(*sidecar.Config){toService, withPolicies(p.policyScript.addr)}, change...)...)
+	p.testProxy = newTestProxy(t, p.ctl.addr, append([]func(*sidecar.Config){toService, withPolicies(p.policyScript.addr)}, change...)...)
 	answerQueries(t, p.ctl, ends)
 	return p
 }
@@ -266,7 +266,7 @@ func TestI2PolicyRoutes(t *testing.T) {
 	for _, name := range []string{"header", "path", "exact", "query", "method", "host", "rest"} {
 		ends[serviceName(name)] = []string{backend(t, name)}
 	}
-	tn := newPolicyTown(t, ends)
+	tn := newPolicyProxy(t, ends)
 	p := shopPolicy(nil,
 		ruleTo("rest", onPrefix("/rest"), onPrefix("/v1")),
 		ruleTo("path", onPrefix("/v1/books")),
@@ -325,7 +325,7 @@ func TestI2PolicyRoutes(t *testing.T) {
 // labels of the resources, and in the tree of layers.
 func TestI2PolicySplit(t *testing.T) {
 	t.Parallel()
-	tn := newPolicyTown(t, map[string][]string{serviceName("v1"): {backend(t, "v1")}, serviceName("v2"): {backend(t, "v2")}})
+	tn := newPolicyProxy(t, map[string][]string{serviceName("v1"): {backend(t, "v1")}, serviceName("v2"): {backend(t, "v2")}})
 	split := func(v1, v2 uint32) *outbound.OutboundPolicy {
 		return shopPolicy(nil, &outbound.HttpRoute_Rule{Backends: shared(map[string]uint32{"v1": v1, "v2": v2})})
 	}
@@ -396,7 +396,7 @@ func TestPolicyFailureAccrual(t *testing.T) {
 		_, _ = io.WriteString(w, "bad ")
 	}))
 	t.Cleanup(srv.Close)
-	tn := newPolicyTown(t, map[string][]string{serviceName("web"): {backend(t, "good"), srv.Listener.Addr().String()}})
+	tn := newPolicyProxy(t, map[string][]string{serviceName("web"): {backend(t, "good"), srv.Listener.Addr().String()}})
 	accrual := &outbound.FailureAccrual{Kind: &outbound.FailureAccrual_ConsecutiveFailures_{ConsecutiveFailures: &outbound.FailureAccrual_ConsecutiveFailures{
 		MaxFailures: 2, Backoff: &outbound.ExponentialBackoff{
 			MinBackoff: durationpb.New(time.Second), MaxBackoff: durationpb.New(2 * time.Second), JitterRatio: 0,
@@ -430,7 +430,7 @@ func TestPolicyFailureAccrual(t *testing.T) {
 // Retries and timeouts of a route, and those that a request asks for.
 func TestPolicyRetriesAndTimeouts(t *testing.T) {
 	addr, came := flaky(t)
-	tn := newPolicyTown(t, map[string][]string{serviceName("web"): {addr}})
+	tn := newPolicyProxy(t, map[string][]string{serviceName("web"): {addr}})
 	limits := func(set func(*http_route.Timeouts)) func(*outbound.HttpRoute_Rule) {
 		return func(r *outbound.HttpRoute_Rule) {
 			r.Timeouts = &http_route.Timeouts{}
@@ -519,7 +519,7 @@ func TestPolicyGRPC(t *testing.T) {
 	srv.RegisterService(e.desc(), e)
 	go func() { _ = srv.Serve(l) }()
 	t.Cleanup(srv.Stop)
-	tn := newPolicyTown(t, map[string][]string{serviceName("echo"): {l.Addr().String()}})
+	tn := newPolicyProxy(t, map[string][]string{serviceName("echo"): {l.Addr().String()}})
 	to := &outbound.GrpcRoute_Distribution{Kind: &outbound.GrpcRoute_Distribution_FirstAvailable_{
 		FirstAvailable: &outbound.GrpcRoute_Distribution_FirstAvailable{Backends: []*outbound.GrpcRoute_RouteBackend{{Backend: shopService("echo")}}},
 	}}
@@ -572,7 +572,7 @@ func TestPolicyFilters(t *testing.T) {
 		w.Header().Set("X-Origin", "web")
 	}))
 	t.Cleanup(srv.Close)
-	tn := newPolicyTown(t, map[string][]string{serviceName("web"): {srv.Listener.Addr().String()}})
+	tn := newPolicyProxy(t, map[string][]string{serviceName("web"): {srv.Listener.Addr().String()}})
 	headers := func(name, value string) *http_types.Headers {
 		return &http_types.Headers{Headers: []*http_types.Headers_Header{{Name: name, Value: []byte(value)}}}
 	}
@@ -673,7 +673,7 @@ func TestPolicyOpaque(t *testing.T) {
 		"forbidden": {opaqueTo("v1", &outbound.OpaqueRoute_Filter{Kind: &outbound.OpaqueRoute_Filter_Forbidden{Forbidden: &opaque_route.Forbidden{}}}), ""},
 	} {
 		t.Run(what, func(t *testing.T) {
-			tn := newPolicyTown(t, ends)
+			tn := newPolicyProxy(t, ends)
 			tn.set(&outbound.OutboundPolicy{
 				Metadata: shopResource("Service", "web", 80),
 				Protocol: &outbound.ProxyProtocol{Kind: &outbound.ProxyProtocol_Opaque_{Opaque: tt.opaque}},
@@ -703,7 +703,7 @@ func TestPolicyTLSServerName(t *testing.T) {
 		t.Cleanup(srv.Close)
 		return srv.Listener.Addr().String()
 	}
-	tn := newPolicyTown(t, map[string][]string{serviceName("v1"): {named("v1")}, serviceName("v2"): {named("v2")}})
+	tn := newPolicyProxy(t, map[string][]string{serviceName("v1"): {named("v1")}, serviceName("v2"): {named("v2")}})
 	route := func(backend string, sni *tls_route.SniMatch) *outbound.TlsRoute {
 		return &outbound.TlsRoute{Snis: []*tls_route.SniMatch{sni}, Rules: []*outbound.TlsRoute_Rule{{Backends: &outbound.TlsRoute_Distribution{
 			Kind: &outbound.TlsRoute_Distribution_FirstAvailable_{FirstAvailable: &outbound.TlsRoute_Distribution_FirstAvailable{
@@ -729,7 +729,7 @@ func TestPolicyTLSServerName(t *testing.T) {
 
 // A profile with routes or a split has precedence.
 func TestPolicyPrecedence(t *testing.T) {
-	tn := newPolicyTown(t, map[string][]string{serviceName("v1"): {backend(t, "profile")}, serviceName("v2"): {backend(t, "policy")}})
+	tn := newPolicyProxy(t, map[string][]string{serviceName("v1"): {backend(t, "profile")}, serviceName("v2"): {backend(t, "policy")}})
 	tn.set(shopPolicy(nil, ruleTo("v2")))
 	c := tn.client(t)
 	require.Equal(t, "policy", servedBy(t, c, "http://web.example/"))
@@ -795,7 +795,7 @@ func TestPolicyControllerFails(t *testing.T) {
 			if what == "silent" || what == "frozen" || what == "not served" { // the time without a policy
 				wait = 12 * time.Second
 			}
-			tn := newLoggedTown(t, log, ctl.addr, toService, withPolicies(addr), func(c *sidecar.Config) { c.Control.ProfileInitial = wait })
+			tn := newLoggedProxy(t, log, ctl.addr, toService, withPolicies(addr), func(c *sidecar.Config) { c.Control.ProfileInitial = wait })
 			answerQueries(t, ctl, map[string][]string{serviceName("web"): {backend(t, "web")}})
 			c := tn.client(t)
 			for range 3 {
@@ -835,8 +835,8 @@ func (w *warnings) count(text string) (n int) {
 	return n
 }
 
-// newLoggedTown is newTown with a log.
-func newLoggedTown(t *testing.T, log io.Writer, controllerAddr string, change ...func(*sidecar.Config)) *town {
+// newLoggedProxy is newTestProxy with a log.
+func newLoggedProxy(t *testing.T, log io.Writer, controllerAddr string, change ...func(*sidecar.Config)) *testProxy {
 	t.Helper()
 	c := sidecar.Config{Settings: settingsFor(t, controllerAddr)}
 	for _, f := range change {
@@ -851,7 +851,7 @@ func newLoggedTown(t *testing.T, log io.Writer, controllerAddr string, change ..
 		cancel()
 		require.NoError(t, <-done)
 	})
-	return &town{Proxy: p, controllerAddr: controllerAddr}
+	return &testProxy{Proxy: p, controllerAddr: controllerAddr}
 }
 
 // The controller of examples/destination as the policy controller: its file has a split, which an
@@ -894,7 +894,7 @@ destinations:
 		require.NoError(t, <-done)
 	})
 	log := new(warnings)
-	tn := newLoggedTown(t, log, l.Addr().String(), withPolicies(l.Addr().String()))
+	tn := newLoggedProxy(t, log, l.Addr().String(), withPolicies(l.Addr().String()))
 	c := tn.client(t)
 	const url = "http://web.shop.svc.cluster.local"
 	for range 20 {

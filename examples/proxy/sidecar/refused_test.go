@@ -18,7 +18,7 @@ import (
 // Requests that no endpoint was there for are a route's requests, and failures.
 func TestRejectionsOfRoute(t *testing.T) {
 	ctl, _ := serveController(t, "127.0.0.1:0", routed(t, freeAddr(t)))
-	tn := newTown(t, ctl, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = 50 * time.Millisecond })
+	tn := newTestProxy(t, ctl, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = 50 * time.Millisecond })
 	status, _ := get(t, tn.client(t), "http://web.example/again")
 	require.Equal(t, http.StatusGatewayTimeout, status)
 
@@ -36,7 +36,7 @@ func TestRejectionsOfRoute(t *testing.T) {
 func TestTapRoute(t *testing.T) {
 	addr, _ := flaky(t)
 	ctl, _ := serveController(t, "127.0.0.1:0", routed(t, addr))
-	tn := newTown(t, ctl)
+	tn := newTestProxy(t, ctl)
 
 	conn, err := grpc.NewClient("passthrough:///"+tn.Tap, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
@@ -68,7 +68,7 @@ func TestTapRoute(t *testing.T) {
 // Tap shows the resources of an outbound policy that a request used: the parent, the route and
 // the backend. The labels are those of the metrics.
 func TestTapPolicy(t *testing.T) {
-	tn := newPolicyTown(t, map[string][]string{serviceName("v1"): {backend(t, "v1")}, serviceName("v2"): {backend(t, "v2")}})
+	tn := newPolicyProxy(t, map[string][]string{serviceName("v1"): {backend(t, "v1")}, serviceName("v2"): {backend(t, "v2")}})
 	tn.set(shopPolicy(nil, &outbound.HttpRoute_Rule{Backends: shared(map[string]uint32{"v1": 50, "v2": 50})}))
 
 	conn, err := grpc.NewClient("passthrough:///"+tn.Tap, grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -57,7 +57,7 @@ destinations:
 func TestRouteLayers(t *testing.T) {
 	addr, came := flaky(t)
 	ctl, _ := serveController(t, "127.0.0.1:0", routed(t, addr))
-	tn := newTown(t, ctl)
+	tn := newTestProxy(t, ctl)
 	c := tn.client(t)
 
 	status, _ := get(t, c, "http://web.example/again")

@@ -85,7 +85,7 @@ func resetting(t testing.TB, code http2.ErrCode) (addr string) {
 func TestA28ResetCode(t *testing.T) {
 	up := resetting(t, http2.ErrCodeEnhanceYourCalm)
 	two := newMesh(t, up, speaksH2)
-	one := newTown(t, two.ctl.addr, func(c *sidecar.Config) { c.Outbound.Origin = fixed(up) })
+	one := newTestProxy(t, two.ctl.addr, func(c *sidecar.Config) { c.Outbound.Origin = fixed(up) })
 	for name, proxy := range map[string]string{"one": one.Addr, "two": two.a.Addr} {
 		t.Run(name, func(t *testing.T) {
 			_, err := h2Client(t, proxy).Get("http://web.example/")

@@ -37,7 +37,7 @@ func TestH1AndH6MetricsOfBothSides(t *testing.T) {
 		route = `route_group="",route_kind="default",route_name="default",`
 	)
 	srv := `srv_group="",srv_kind="default",srv_name="all-unauthenticated",srv_port="` + port + `",`
-	for p, want := range map[*town][]string{
+	for p, want := range map[*testProxy][]string{
 		m.a: {
 			`request_total{authority="web.example:80",direction="outbound",`, `server_id="` + serverName + `"`,
 			`response_total{authority="web.example:80",classification="success",direction="outbound",`,
@@ -84,7 +84,7 @@ func TestH1AndH6MetricsOfBothSides(t *testing.T) {
 
 // counted waits until a line of the proxy's metrics of that name, with all of
 // labels, has the value.
-func counted(t *testing.T, p *town, name string, value float64, labels ...string) {
+func counted(t *testing.T, p *testProxy, name string, value float64, labels ...string) {
 	t.Helper()
 	p.metrics(t, func(t require.TestingT, text string) {
 		got, ok := valueOf(text, name, labels...)
@@ -127,7 +127,7 @@ func TestH2LatencyOfSlowResponses(t *testing.T) {
 	first, _, body := dialWire(t, m.a.Addr).ask(t, "GET / HTTP/1.1\nHost: web.example\n\n")
 	require.Equal(t, "HTTP/1.1 200 OK", first)
 	require.Equal(t, "late", body)
-	for p, direction := range map[*town]string{m.a: "outbound", m.b: "inbound"} {
+	for p, direction := range map[*testProxy]string{m.a: "outbound", m.b: "inbound"} {
 		which := `direction="` + direction + `"`
 		counted(t, p, "response_latency_ms_count", 1, which)
 		took := time.Since(began) // the client may have the response before the proxy sees its end
@@ -155,7 +155,7 @@ func TestH2LatencyOfSlowResponses(t *testing.T) {
 // Connections to an address that does not belong to the pod are rejected, and each is
 // counted with that address.
 func TestH8ForeignAddressError(t *testing.T) {
-	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
+	tn := newTestProxy(t, newScript(t).addr, func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = fixed(service)
 		c.Settings.Inbound.IPs = []netip.Addr{netip.MustParseAddr("10.0.0.1")}
 	})
@@ -187,7 +187,7 @@ func TestH8SilentAndCleartextErrors(t *testing.T) {
 		"without TLS, to the proxy": {func(*sidecar.Config) {}, "GET / HTTP/1.1\r\nHost: web\r\n\r\n", "unexpected", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newTown(t, newScript(t).addr, m.identified(t, serverName), tt.change)
+			b := newTestProxy(t, newScript(t).addr, m.identified(t, serverName), tt.change)
 			for n := range 2 {
 				w := dialWire(t, b.Inbound)
 				say(w, tt.sends)
@@ -208,7 +208,7 @@ func TestH6OpaquePortMetrics(t *testing.T) {
 	n, err := strconv.ParseUint(port, 10, 16)
 	require.NoError(t, err)
 	for skipped, reason := range map[bool]string{true: "port_skipped", false: "no_tls_from_remote"} {
-		tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
+		tn := newTestProxy(t, newScript(t).addr, func(c *sidecar.Config) {
 			c.Settings.Inbound.Origin = fixed(app)
 			if skipped {
 				c.Settings.Inbound.OpaquePorts = settings.Ports{{First: uint16(n), Last: uint16(n)}}

@@ -58,12 +58,12 @@ func retryable(classes ...*destination.ResponseClass) *destination.DestinationPr
 }
 
 // profiled returns a proxy. Its controller has the profile p for the application.
-func profiled(t testing.TB, app string, p *destination.DestinationProfile) *town {
+func profiled(t testing.TB, app string, p *destination.DestinationProfile) *testProxy {
 	t.Helper()
 	m := &mesh{ctl: newScript(t)}
 	m.ctl.profile(service, p)
 	m.answer(t, endpointAt(app))
-	return newTown(t, m.ctl.addr, func(c *sidecar.Config) { c.Control.ProfileInitial = soon }, toService)
+	return newTestProxy(t, m.ctl.addr, func(c *sidecar.Config) { c.Control.ProfileInitial = soon }, toService)
 }
 
 func coded(least, most uint32, failure bool) *destination.ResponseClass {

@@ -13,7 +13,7 @@ import (
 // A split is added, shared, weighed and removed while requests are sent.
 func TestD1ToD4Splits(t *testing.T) {
 	ctl := newScript(t)
-	tn := newTown(t, ctl.addr, toService)
+	tn := newTestProxy(t, ctl.addr, toService)
 	over := func(weights map[string]uint32) {
 		p := &destination.DestinationProfile{FullyQualifiedName: "apex.example"}
 		for name, weight := range weights {

@@ -21,7 +21,7 @@ import (
 // another. All connections of each are for addr.
 func bothWays(t *testing.T, addr string, test func(t *testing.T, proxy string), change ...func(*sidecar.Config)) {
 	t.Helper()
-	tn := newTown(t, newScript(t).addr, append([]func(*sidecar.Config){func(c *sidecar.Config) {
+	tn := newTestProxy(t, newScript(t).addr, append([]func(*sidecar.Config){func(c *sidecar.Config) {
 		c.Outbound.Origin, c.Settings.Inbound.Origin = fixed(addr), fixed(addr)
 	}}, change...)...)
 	t.Run("outbound", func(t *testing.T) { test(t, tn.Addr) })
@@ -69,7 +69,7 @@ func TestA4ApplicationTLS(t *testing.T) {
 		say(secure, "220 hello")
 		_, _ = io.Copy(io.Discard, secure)
 	})
-	tn := newTown(t, newScript(t).addr, a.identified(t, serverName), func(c *sidecar.Config) {
+	tn := newTestProxy(t, newScript(t).addr, a.identified(t, serverName), func(c *sidecar.Config) {
 		c.Outbound.Origin, c.Settings.Inbound.Origin = fixed(up), fixed(up)
 	})
 	for _, proxy := range []string{tn.Addr, tn.Inbound} {
@@ -101,7 +101,7 @@ func TestA6ServerCloseAfterClient(t *testing.T) {
 }
 
 func TestA7OutboundLoop(t *testing.T) {
-	tn := newTown(t, newScript(t).addr)
+	tn := newTestProxy(t, newScript(t).addr)
 	_, port, err := net.SplitHostPort(tn.Addr)
 	require.NoError(t, err)
 	for _, host := range []string{tn.Addr, "0.0.0.0:" + port, "[::]:" + port} {
@@ -114,7 +114,7 @@ func TestA7OutboundLoop(t *testing.T) {
 // Inbound requests to the ports of the proxy get 403.
 func TestA7InboundLoop(t *testing.T) {
 	m := newAuthority(t, anyClient)
-	b := newTown(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) {
+	b := newTestProxy(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = settings.Origin{Kind: settings.ProxyProtocol}
 	})
 	header := tcplayer.TransportHeader{Port: netip.MustParseAddrPort(b.Inbound).Port(), Protocol: tcplayer.HTTP1}

@@ -15,7 +15,7 @@ import (
 func TestScaleOfKnownEndpoints(t *testing.T) {
 	const endpoints = 5000
 	ctl := newScript(t)
-	tn := newTown(t, ctl.addr)
+	tn := newTestProxy(t, ctl.addr)
 	app := netip.MustParseAddrPort(backend(t, "a"))
 	set := &destination.WeightedAddrSet{MetricLabels: map[string]string{"service": "web"}}
 	for i := range endpoints {

@@ -51,8 +51,8 @@ func TestMain(m *testing.M) {
 
 const webName = "web.example:80"
 
-// town is a controller, and a proxy that uses it.
-type town struct {
+// testProxy is a controller, and a proxy that uses it.
+type testProxy struct {
 	*sidecar.Proxy
 	controllerAddr string
 }
@@ -123,7 +123,7 @@ func settingsFor(t testing.TB, controllerAddr string) settings.Settings {
 	return s
 }
 
-func newTown(t testing.TB, controllerAddr string, change ...func(*sidecar.Config)) *town {
+func newTestProxy(t testing.TB, controllerAddr string, change ...func(*sidecar.Config)) *testProxy {
 	t.Helper()
 	c := sidecar.Config{Settings: settingsFor(t, controllerAddr)}
 	for _, f := range change {
@@ -138,7 +138,7 @@ func newTown(t testing.TB, controllerAddr string, change ...func(*sidecar.Config
 		cancel()
 		require.NoError(t, <-done)
 	})
-	return &town{Proxy: p, controllerAddr: controllerAddr}
+	return &testProxy{Proxy: p, controllerAddr: controllerAddr}
 }
 
 // at is a configuration with name served at the addresses.
@@ -167,7 +167,7 @@ func backend(t testing.TB, name string) (addr string) {
 }
 
 // client is a standard client that sends everything to the proxy.
-func (tn *town) client(t testing.TB) *http.Client {
+func (tn *testProxy) client(t testing.TB) *http.Client {
 	t.Helper()
 	tr := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, tn.Addr)
@@ -189,7 +189,7 @@ func get(t asking, c *http.Client, url string) (int, string) {
 
 func TestHTTPClient(t *testing.T) {
 	ctl, _ := serveController(t, "127.0.0.1:0", at(webName, backend(t, "a")))
-	c := newTown(t, ctl).client(t)
+	c := newTestProxy(t, ctl).client(t)
 
 	rsp, err := c.Post("http://web.example/path?q=1", "text/plain", strings.NewReader("hello"))
 	require.NoError(t, err)
@@ -217,7 +217,7 @@ func TestCurl(t *testing.T) {
 		t.Skip("no curl on this machine")
 	}
 	ctl, _ := serveController(t, "127.0.0.1:0", at(webName, backend(t, "a")))
-	tn := newTown(t, ctl)
+	tn := newTestProxy(t, ctl)
 	for _, version := range []string{"--http1.1", "--http2-prior-knowledge"} {
 		t.Run(version, func(t *testing.T) {
 			out, err := exec.CommandContext(t.Context(), curl, "-sS", version, "--noproxy", "*",
@@ -230,7 +230,7 @@ func TestCurl(t *testing.T) {
 
 func TestTrafficWithoutController(t *testing.T) {
 	ctl, stop := serveController(t, freeAddr(t), at(webName, backend(t, "old-a"), backend(t, "old-b")))
-	c := newTown(t, ctl).client(t)
+	c := newTestProxy(t, ctl).client(t)
 	for range 10 {
 		status, body := get(t, c, "http://web.example/")
 		require.Equal(t, http.StatusOK, status, body)
@@ -269,7 +269,7 @@ func TestSplitUpdate(t *testing.T) {
 	}
 	cfg.Destinations[webName] = d
 	ctl, _ := serveController(t, "127.0.0.1:0", cfg)
-	c := newTown(t, ctl).client(t)
+	c := newTestProxy(t, ctl).client(t)
 	for range 20 {
 		status, body := get(t, c, "http://web.example/")
 		require.Equal(t, http.StatusOK, status, body)
@@ -296,7 +296,7 @@ func TestErrorReasons(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.url, func(t *testing.T) {
 			patiently(t, func(failFast func(*sidecar.Config)) (string, bool) {
-				rsp, err := newTown(t, ctl, failFast).client(t).Get(tt.url)
+				rsp, err := newTestProxy(t, ctl, failFast).client(t).Get(tt.url)
 				require.NoError(t, err)
 				require.NoError(t, rsp.Body.Close())
 				header := rsp.Header.Get("L5d-Proxy-Error")
@@ -322,7 +322,7 @@ func patiently(t *testing.T, test func(failFast func(*sidecar.Config)) (got stri
 
 func TestAdmin(t *testing.T) {
 	ctl, _ := serveController(t, "127.0.0.1:0", at(webName, backend(t, "a")))
-	tn := newTown(t, ctl)
+	tn := newTestProxy(t, ctl)
 	_, _ = get(t, tn.client(t), "http://web.example/")
 
 	admin := "http://" + tn.Admin
@@ -356,7 +356,7 @@ func TestAdmin(t *testing.T) {
 func TestTapEndpoint(t *testing.T) {
 	addr := backend(t, "a")
 	ctl, _ := serveController(t, "127.0.0.1:0", at(webName, addr))
-	tn := newTown(t, ctl, func(c *sidecar.Config) { c.Settings.Tap.Labels = map[string]string{"pod": "me"} })
+	tn := newTestProxy(t, ctl, func(c *sidecar.Config) { c.Settings.Tap.Labels = map[string]string{"pod": "me"} })
 
 	conn, err := grpc.NewClient("passthrough:///"+tn.Tap, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)

@@ -31,7 +31,7 @@ func sums(t testing.TB) (addr string, got <-chan http.Header) {
 func TestG5ForgedTrailer(t *testing.T) {
 	up, got := sums(t)
 	m := newMesh(t, up, speaksH2)
-	alone := newTown(t, m.ctl.addr, func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(up) })
+	alone := newTestProxy(t, m.ctl.addr, func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(up) })
 	for name, proxy := range map[string]string{"in clear": alone.Inbound, "with an identity": m.a.Addr} {
 		for announced, trailers := range map[string]string{
 			"X-Sum":                                "X-Sum: 1\n",

@@ -20,7 +20,7 @@ import (
 )
 
 // certified waits until a proxy has its certificate.
-func certified(t *testing.T, tn *town) *town {
+func certified(t *testing.T, tn *testProxy) *testProxy {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		assert.Equal(c, http.StatusOK, adminStatus(c, tn, "/ready"))
@@ -50,7 +50,7 @@ func watch(t *testing.T, addr string, creds credentials.TransportCredentials, m 
 // names, and certificates of another authority, are rejected.
 func TestTapAuthorization(t *testing.T) {
 	m, other := newAuthority(t, anyClient), newAuthority(t, anyClient)
-	b := certified(t, newTown(t, newScript(t).addr, m.identified(t, serverName)))
+	b := certified(t, newTestProxy(t, newScript(t).addr, m.identified(t, serverName)))
 	anonymous := m.of(t, tapName).Client(serverName, serverName, "h2")
 	anonymous.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &tls.Certificate{}, nil }
 	stolen := m.of(t, tapName).Client(serverName, serverName, "h2")
@@ -66,7 +66,7 @@ func TestTapAuthorization(t *testing.T) {
 // The size of a tap request is limited before the client is authorized.
 func TestTapRequestLimit(t *testing.T) {
 	m := newAuthority(t, anyClient)
-	b := certified(t, newTown(t, newScript(t).addr, m.identified(t, serverName)))
+	b := certified(t, newTestProxy(t, newScript(t).addr, m.identified(t, serverName)))
 	long := match.PathPrefix("/" + strings.Repeat("x", 1<<20))
 	require.Equal(t, codes.ResourceExhausted,
 		watch(t, b.Tap, credentials.NewTLS(m.of(t, clientName).Client(serverName, serverName, "h2")), long))

@@ -16,8 +16,8 @@ import (
 	"github.com/gotower/gotower/internal/conntest"
 )
 
-// heard is a request that an application received.
-type heard struct {
+// receivedRequest is a request that an application received.
+type receivedRequest struct {
 	conn   int // which connection it came by
 	first  string
 	fields []string // sorted
@@ -26,9 +26,9 @@ type heard struct {
 
 // application responds to every request with the bytes of answer, and reports the request.
 // It closes a connection after an answer with Connection: close.
-func application(t testing.TB, answer string) (addr string, got <-chan heard) {
+func application(t testing.TB, answer string) (addr string, got <-chan receivedRequest) {
 	t.Helper()
-	out := make(chan heard, 100)
+	out := make(chan receivedRequest, 100)
 	return conntest.Serve(t, func(n int, conn net.Conn) {
 		var raw bytes.Buffer
 		in := bufio.NewReader(io.TeeReader(conn, &raw))
@@ -43,7 +43,7 @@ func application(t testing.TB, answer string) (addr string, got <-chan heard) {
 				return
 			}
 			first, fields := headOf(raw.String())
-			out <- heard{n, first, fields, string(body)}
+			out <- receivedRequest{n, first, fields, string(body)}
 			say(conn, answer)
 			if strings.Contains(answer, "Connection: close") || req.ProtoMinor == 0 {
 				return

@@ -24,6 +24,6 @@ func Main(m *testing.M) {
 		if n := message.BuffersInUse(); code == 0 && n != 0 {
 			panic(fmt.Sprintf("%d pooled buffers are in use after all tests", n))
 		}
-		os.Exit(code) //nolint:revive // called by TestMain
+		os.Exit(code) //nolint:revive,forbidigo // called by TestMain
 	}))
 }

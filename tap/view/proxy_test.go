@@ -26,18 +26,18 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// secret is in every request and response of a town, in fields that must be withheld.
+// secret is in every request and response of a proxy, in fields that must be withheld.
 const secret = "s3cret-that-must-not-show"
 
-// town is a proxy with profiles, balancers and a tap, and its upstreams: the
+// testProxy is a proxy with profiles, balancers and a tap, and its upstreams: the
 // shop, which has a canary and an endpoint that is down, and reviews.
-type town struct {
+type testProxy struct {
 	reg *tap.Registry
 	svc httplayer.Service
 	url string
 }
 
-func newTown(t *testing.T) *town {
+func newTestProxy(t *testing.T) *testProxy {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
@@ -46,7 +46,7 @@ func newTown(t *testing.T) *town {
 		"shop-canary.example:80": {backend(t, "shop-canary-0", 2.5)},
 		"reviews.example:80":     {backend(t, "reviews-0", 1), backend(t, "reviews-1", 4)},
 	})
-	tn := &town{reg: new(tap.Registry)}
+	tn := &testProxy{reg: new(tap.Registry)}
 	source := new(profiles.Static)
 	source.Set("shop.example:80", shopProfile())
 	endpoint := func(ctx context.Context, to discover.Target) httplayer.Service {
@@ -132,13 +132,13 @@ func place(t *testing.T, addr, pod string) resolve.Endpoint {
 	return es[0]
 }
 
-func (tn *town) describe() layer.Node { return layer.Describe(tn.svc) }
+func (tn *testProxy) describe() layer.Node { return layer.Describe(tn.svc) }
 
 // evil is a path that would run a script if it were used as markup.
 const evil = `/%3Cimg%20src=x%20onerror=alert(1)%3E`
 
 // traffic sends requests until the test ends, each client one at a time.
-func (tn *town) traffic(t *testing.T, clients int) {
+func (tn *testProxy) traffic(t *testing.T, clients int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	transport := &http.Transport{MaxIdleConnsPerHost: clients}
@@ -170,7 +170,7 @@ func anything() string {
 	return choices[rand.IntN(len(choices))]
 }
 
-func (tn *town) send(ctx context.Context, client *http.Client, what string) (int, error) {
+func (tn *testProxy) send(ctx context.Context, client *http.Client, what string) (int, error) {
 	part := strings.Fields(what)
 	r, err := http.NewRequestWithContext(ctx, part[0], tn.url+part[2], strings.NewReader("hello"))
 	if err != nil {

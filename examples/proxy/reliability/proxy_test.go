@@ -29,25 +29,25 @@ const patience = time.Minute
 // maxStreams is how many streams a connection may have.
 const maxStreams = 100
 
-// town is a proxy on real sockets, in cleartext and with TLS, with one upstream.
-type town struct {
+// testProxy is a proxy on real sockets, in cleartext and with TLS, with one upstream.
+type testProxy struct {
 	addr, tls string
 
 	requests            atomic.Int64 // that reached the upstream
 	started, open, peak atomic.Int64 // of those, the ones for /hold
 }
 
-// newTown is the proxy under attack.
-func newTown(t testing.TB, opts ...httplayer.ServerOption) *town {
+// newTestProxy is the proxy under attack.
+func newTestProxy(t testing.TB, opts ...httplayer.ServerOption) *testProxy {
 	t.Helper()
-	return newTownBehind(t, func(s tcplayer.Server) tcplayer.Server { return s }, opts...)
+	return newTestProxyBehind(t, func(s tcplayer.Server) tcplayer.Server { return s }, opts...)
 }
 
-// newTownBehind is newTown with a further layer of connections. Only this function makes
+// newTestProxyBehind is newTestProxy with a further layer of connections. Only this function makes
 // the proxy.
-func newTownBehind(t testing.TB, front func(tcplayer.Server) tcplayer.Server, opts ...httplayer.ServerOption) *town {
+func newTestProxyBehind(t testing.TB, front func(tcplayer.Server) tcplayer.Server, opts ...httplayer.ServerOption) *testProxy {
 	t.Helper()
-	tn := &town{}
+	tn := &testProxy{}
 	there := goleak.IgnoreCurrent()
 	t.Cleanup(func() { // net/http stays with a connection of HTTP/2 that it cut for up to a second
 		require.Eventually(t, func() bool { return goleak.Find(there) == nil }, patience, time.Millisecond)
@@ -88,7 +88,7 @@ func listen(t testing.TB) net.Listener {
 }
 
 // serveUpstream responds at once. A request for /hold is delayed until it is canceled.
-func (tn *town) serveUpstream(t testing.TB) (addr string) {
+func (tn *testProxy) serveUpstream(t testing.TB) (addr string) {
 	t.Helper()
 	l := listen(t)
 	srv := &http.Server{ReadHeaderTimeout: patience, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -116,7 +116,7 @@ func (tn *town) serveUpstream(t testing.TB) (addr string) {
 	return l.Addr().String()
 }
 
-func (tn *town) see(open int64) {
+func (tn *testProxy) see(open int64) {
 	for peak := tn.peak.Load(); open > peak && !tn.peak.CompareAndSwap(peak, open); {
 		peak = tn.peak.Load()
 	}
