@@ -6,7 +6,7 @@
 //
 // The calls do not block. [syscall.RawConn] waits for the socket between them. The scheduler learns
 // of a busy goroutine at the next timer or other system call. Until then it does not preempt the
-// goroutine. With open server connections this takes at most the interval of package sweep.
+// goroutine. While a server connection is active, this takes at most the interval of package sweep.
 //
 // The build constraints of call.go and call_raw.go are the switch. Linux on amd64 and arm64 makes
 // such calls. The race detector and other systems use package syscall.
