@@ -59,12 +59,16 @@ func (c *ClientConn) finished() bool {
 		return true
 	}
 	select {
-	case <-s.done:
-		c.sender = nil
-		return s.err == nil
-	case <-time.After(finishTimeout):
-		return false
+	case <-s.done: // usually without a timer
+	default:
+		select {
+		case <-s.done:
+		case <-time.After(finishTimeout):
+			return false
+		}
 	}
+	c.sender = nil
+	return s.err == nil
 }
 
 // stopSender ends the sender, if there is one, after the connection was closed. It closes
