@@ -29,8 +29,9 @@
 //
 // A Client resumes its last session, which halves the cost of a handshake. The key exchange remains
 // ephemeral. Both sides verify the certificates of the session again: expiration, trust anchors
-// and name. A new certificate of the client ends its sessions, except one with an unread ticket.
-// The server must have a valid certificate.
+// and name. A new certificate of the client ends its sessions. If the client reads the ticket of an
+// earlier connection after that, it can still resume that session. The server must have a valid
+// certificate.
 //
 // A Server accepts clients without a certificate, as linkerd's proxy does. The application decides
 // about them by [PeerIdentity]. A client with an invalid certificate is rejected.
