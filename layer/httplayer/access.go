@@ -194,18 +194,11 @@ func newTeeBody(body io.ReadCloser, read func(at int64, p []byte)) io.ReadCloser
 	half, halves := body.(halfCloser)
 	switch {
 	case writes && halves:
-		return tunnel{teeStream{tee, w}, half}
+		return teeTunnel{teeStream{tee, w}, half}
 	case writes:
 		return teeStream{tee, w}
 	}
 	return tee
-}
-
-// tunnel is the body of an upgraded connection. It embeds a halfCloser for the method CloseWrite,
-// which the interface io.ReadWriteCloser does not have.
-type tunnel struct {
-	io.ReadWriteCloser
-	halfCloser
 }
 
 // teeBody is a body that passes the bytes of each Read to the function in the field read.
@@ -228,6 +221,11 @@ func (b *teeBody) Read(p []byte) (int, error) {
 type teeStream struct {
 	*teeBody
 	io.Writer
+}
+
+type teeTunnel struct {
+	teeStream
+	halfCloser
 }
 
 // OnResponseStart registers o as an observer of the response to r, which the handler of a
@@ -256,14 +254,6 @@ func (Accessor) OnDeferredResponse(*http.Response, layer.ResponseObserver[*http.
 // Package tap calls this method, because an error of another protocol may contain one.
 func (Accessor) ErrorResponse(context.Context, *http.Request, error) (*http.Response, bool) {
 	return nil, false
-}
-
-// begin calls ResponseStarted of all observers in x.observers. It is called when the status
-// of the response is set.
-func (x *served) begin() {
-	for _, h := range x.observers {
-		h.ResponseStarted(x.response())
-	}
 }
 
 // data calls ResponseData of all observers in x.observers for n bytes of the body. The

@@ -69,7 +69,7 @@ func StatusFromError(err error) (httpStatus int, grpcCode uint32) {
 		return http.StatusNotFound, grpcNotFound
 	case errors.Is(err, context.Canceled):
 		return http.StatusBadGateway, grpcCanceled
-	case isBadGateway(err):
+	case isPeer(err), has[*message.ResetError](err), has[*IdentityError](err):
 		return http.StatusBadGateway, peerCode(err)
 	case errors.Is(err, layer.ErrNotReady):
 		return http.StatusServiceUnavailable, grpcUnavailable
@@ -86,12 +86,6 @@ func closes(err error) bool {
 		return chosen.Close && !errors.Is(err, layer.ErrInjected)
 	}
 	return !errors.Is(err, layer.ErrNoRoute) && !errors.Is(err, layer.ErrInjected) && !isRate(err)
-}
-
-// isBadGateway reports whether err is a failure of the endpoint, a reset of the stream, or
-// an unexpected identity of the endpoint.
-func isBadGateway(err error) bool {
-	return isPeer(err) || has[*message.ResetError](err) || has[*IdentityError](err)
 }
 
 // has reports whether err or an error that it wraps is an E.

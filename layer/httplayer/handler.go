@@ -1,6 +1,7 @@
 package httplayer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -132,23 +134,29 @@ func (h *handler) respond(r *http.Request, resets bool) (*http.Response, error) 
 	if r.Method == http.MethodConnect && (!h.tunnels || len(r.Header[":protocol"]) > 0) {
 		return h.reject(r, http.StatusNotImplemented), nil
 	}
-	if err := misdirected(r); err != nil {
-		return h.failure(r, err), nil
-	}
-	if err := upgradeError(r); err != nil {
+	if err := cmp.Or(misdirected(r), upgradeError(r)); err != nil {
 		return h.failure(r, err), nil
 	}
 	complete(r)
 	began := time.Time{}
-	grpc := isGRPC(r)
-	if grpc && len(r.Header[grpcTimeoutField]) > 0 {
+	if len(r.Header[grpcTimeoutField]) > 0 {
 		began = time.Now() // overdue compares it with grpc-timeout
 	}
 	rsp, err := roundTripper{h.svc}.RoundTrip(r)
+	return h.finish(r, rsp, err, began, resets)
+}
+
+// finish returns the response to r. This is rsp, or the response to err, or to an invalid
+// rsp. The argument began is the time at which a request with grpc-timeout began. For
+// resets, see serve.
+func (h *handler) finish(r *http.Request, rsp *http.Response, err error, began time.Time, resets bool) (*http.Response, error) {
 	if err == nil {
 		err = checkResponse(r, rsp)
 	}
 	if err != nil {
+		if rsp != nil {
+			_ = rsp.Body.Close()
+		}
 		err = overdue(r, began, err)
 		if resets && isPassedReset(r, err) {
 			h.logFailure(r, http.StatusBadGateway, err)
@@ -156,7 +164,7 @@ func (h *handler) respond(r *http.Request, resets bool) (*http.Response, error) 
 		}
 		return h.failure(r, err), nil
 	}
-	if grpc {
+	if isGRPC(r) {
 		h.prepareGRPC(r, rsp, began, resets)
 	}
 	if len(rsp.Trailer) > 0 && r.ProtoMajor == 1 {
@@ -180,23 +188,24 @@ func (h *handler) prepareGRPC(r *http.Request, rsp *http.Response, began time.Ti
 	rsp.Body = &grpcBody{wrappedBody{rsp.Body}, r, rsp, began, h.informs, resets}
 }
 
-// checkResponse returns an error if rsp cannot be sent to the client. In that case it
-// closes the body of rsp.
-func checkResponse(req *http.Request, rsp *http.Response) (err error) {
+// checkResponse returns an error if rsp cannot be sent to the client.
+func checkResponse(req *http.Request, rsp *http.Response) error {
+	_, tunnel := rsp.Body.(io.ReadWriteCloser)
 	switch code := rsp.StatusCode; {
 	case code == http.StatusSwitchingProtocols:
-		err = switchError(req, rsp)
-	case code < http.StatusOK || code > 999:
-		err = &peerError{fmt.Errorf("httplayer: invalid response status %d", code)}
-	case req.Method == http.MethodConnect && code/100 == 2:
-		if _, ok := rsp.Body.(io.ReadWriteCloser); !ok {
-			err = &StatusError{Code: http.StatusBadGateway, Reason: "CONNECT got a response without a tunnel", Close: true}
+		asked, got := message.Upgrade(req.Header), message.Upgrade(rsp.Header)
+		if got == "" || !strings.EqualFold(asked, got) {
+			return &peerError{fmt.Errorf("httplayer: the endpoint switched to %q where %q was asked for", got, asked)}
 		}
+		if !tunnel {
+			return &peerError{errors.New("httplayer: the endpoint switched protocols and has no connection")}
+		}
+	case code < http.StatusOK || code > 999:
+		return &peerError{fmt.Errorf("httplayer: invalid response status %d", code)}
+	case req.Method == http.MethodConnect && code/100 == 2 && !tunnel:
+		return &StatusError{Code: http.StatusBadGateway, Reason: "CONNECT got a response without a tunnel", Close: true}
 	}
-	if err != nil {
-		_ = rsp.Body.Close()
-	}
-	return err
+	return nil
 }
 
 // complete sets the scheme and the host in the URL of a received request, because layers
@@ -294,8 +303,9 @@ func printable(s string) string {
 	return string(out)
 }
 
-func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
-	rsp := h.failure(r, err)
+// answer sends rsp, or the response to err or to an invalid rsp.
+func (h *handler) answer(w http.ResponseWriter, r *http.Request, rsp *http.Response, err error) {
+	rsp, _ = h.finish(r, rsp, err, time.Now(), false) // without resets, finish returns no error
 	setConnection(r, rsp)
 	send(w, r, rsp)
 }
@@ -312,9 +322,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.ContentLength == 0:
 		out.Body = http.NoBody // the layers would take 0 with a body for an unknown length
 	case r.ProtoMajor == 1:
-		body := &receivedBody{Reader: r.Body, control: http.NewResponseController(w)}
-		defer body.wait()
-		out.Body = body
+		out.Body = &receivedBody{Reader: r.Body, control: http.NewResponseController(w)}
+		defer out.Body.Close()
 	}
 	defer x.stop()
 	rsp, _ := h.serve(out, false) // without resets, serve returns no error
@@ -349,14 +358,6 @@ func (b *receivedBody) Close() error {
 		return nil
 	}
 	return b.control.SetReadDeadline(time.Now())
-}
-
-// wait interrupts a Read in progress and waits until it returns. net/http does not permit a
-// Read after the handler has returned.
-func (b *receivedBody) wait() {
-	_ = b.Close()
-	b.reads.Lock()
-	b.reads.Unlock() //nolint:staticcheck,gocritic // waits for a Read in progress
 }
 
 // informer sends 1xx responses to the client. After a call of stop, Inform sends nothing,

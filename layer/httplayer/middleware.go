@@ -2,6 +2,7 @@ package httplayer
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -9,7 +10,6 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/layer"
@@ -55,57 +55,32 @@ type middleware struct {
 
 func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if twoAuthorities(r) {
-		m.answer.fail(w, r, misdirected(r))
+		m.answer.answer(w, r, nil, misdirected(r))
 		return
 	}
 	onlyHost(r)
 	x := serving(w, r)
 	rsp, err := m.svc.Call(x, r)
 	switch {
-	case err == nil && rsp != nil && !x.begun.Load():
-		m.sendInstead(w, r, rsp)
-		return
-	case err == nil && rsp == nil:
+	case rsp == nil && err == nil:
 		err = errNoResponse
+	case rsp != nil && rsp.Body == nil:
+		rsp.Body = http.NoBody
 	}
-	if rsp != nil && rsp.Body != nil {
+	if !x.begun.Load() || err != nil && x.status == 0 && !x.hijacked {
+		m.answer.answer(w, r, rsp, cmp.Or(err, upgradeError(r)))
+		return
+	}
+	if rsp != nil {
 		_ = rsp.Body.Close()
 	}
-	switch {
-	case err == nil || x.hijacked:
-	case x.status == 0:
-		m.answer.fail(x.ResponseWriter, r, err)
-	default:
+	if err != nil && !x.hijacked {
 		panic(http.ErrAbortHandler)
 	}
 }
 
 // Describe shows the layers.
 func (m *middleware) Describe() layer.Node { return layer.Describe(m.svc) }
-
-// sendInstead sends rsp, a response that a layer returned without calling the handler. If
-// rsp is invalid for r, such as a 101 response without a requested upgrade, it sends an
-// error.
-func (m *middleware) sendInstead(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
-	if rsp.Body == nil {
-		rsp.Body = http.NoBody
-	}
-	err := upgradeError(r)
-	if err == nil {
-		err = checkResponse(r, rsp)
-	} else {
-		_ = rsp.Body.Close()
-	}
-	if err != nil {
-		m.answer.fail(w, r, err)
-		return
-	}
-	if isGRPC(r) {
-		m.answer.prepareGRPC(r, rsp, time.Now(), false)
-	}
-	setConnection(r, rsp)
-	send(w, r, rsp)
-}
 
 // handled is the Service below the layers. It calls the handler.
 type handled struct{ http.Handler }
@@ -186,15 +161,26 @@ func serving(w http.ResponseWriter, r *http.Request) *served {
 func (x *served) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
 func (x *served) WriteHeader(status int) {
-	if x.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
-		x.status = status
-		x.begin()
+	if status >= 200 || status == http.StatusSwitchingProtocols {
+		x.start(status)
 	}
 	x.ResponseWriter.WriteHeader(status)
 }
 
+// start records the status of the response and notifies the observers, unless the response
+// has started.
+func (x *served) start(status int) {
+	if x.status != 0 {
+		return
+	}
+	x.status = status
+	for _, o := range x.observers {
+		o.ResponseStarted(x.response())
+	}
+}
+
 func (x *served) Write(p []byte) (int, error) {
-	x.implicit()
+	x.start(http.StatusOK)
 	n, err := x.ResponseWriter.Write(p)
 	x.data(int64(n), p[:max(n, 0)])
 	return n, err
@@ -202,7 +188,7 @@ func (x *served) Write(p []byte) (int, error) {
 
 // WriteString is part of [io.StringWriter]. It avoids a copy of s in net/http.
 func (x *served) WriteString(s string) (int, error) {
-	x.implicit()
+	x.start(http.StatusOK)
 	n, err := io.WriteString(x.ResponseWriter, s)
 	if len(x.observers) > 0 { // only then copy s
 		x.data(int64(n), []byte(s[:max(n, 0)]))
@@ -210,17 +196,9 @@ func (x *served) WriteString(s string) (int, error) {
 	return n, err
 }
 
-// implicit records the status 200 if the handler has not called WriteHeader.
-func (x *served) implicit() {
-	if x.status == 0 {
-		x.status = http.StatusOK
-		x.begin()
-	}
-}
-
 // FlushError flushes the writer of the server. http.ResponseController calls it.
 func (x *served) FlushError() error {
-	x.implicit()
+	x.start(http.StatusOK)
 	return http.NewResponseController(x.ResponseWriter).Flush()
 }
 
@@ -237,7 +215,7 @@ func (x *served) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 
 // ReadFrom is part of [io.ReaderFrom]. It lets the server send files without copying them.
 func (x *served) ReadFrom(src io.Reader) (int64, error) {
-	x.implicit()
+	x.start(http.StatusOK)
 	n, err := io.Copy(x.ResponseWriter, src)
 	x.data(n, nil)
 	return n, err

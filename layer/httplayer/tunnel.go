@@ -2,7 +2,6 @@ package httplayer
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -23,7 +22,7 @@ func serveTunnel(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	defer conn.Close()
 	endpoint, ok := rsp.Body.(io.ReadWriteCloser)
 	if !ok {
-		return
+		return // an ErrorHandler has set this status
 	}
 	if upgrade := rsp.Header["Upgrade"]; len(upgrade) > 0 {
 		rsp.Header["Connection"] = []string{"Upgrade"}
@@ -37,11 +36,7 @@ func serveTunnel(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 // writeHead writes the status line and the headers of rsp, which starts a tunnel. It omits
 // the headers about the length of the body, because a tunnel has no body.
 func writeHead(w *bufio.Writer, rsp *http.Response) error {
-	text := http.StatusText(rsp.StatusCode)
-	if _, reason, ok := strings.Cut(rsp.Status, " "); ok {
-		text = printable(reason)
-	}
-	_, _ = fmt.Fprintf(w, "HTTP/1.1 %03d %s\r\n", rsp.StatusCode, text)
+	_, _ = fmt.Fprintf(w, "HTTP/1.1 %s\r\n", message.StatusLines[rsp.StatusCode])
 	_ = rsp.Header.WriteSubset(w, map[string]bool{"Content-Length": true, "Transfer-Encoding": true})
 	_, _ = io.WriteString(w, "\r\n")
 	return w.Flush() // returns an earlier write error, too
@@ -51,19 +46,6 @@ func writeHead(w *bufio.Writer, rsp *http.Response) error {
 func upgradeError(r *http.Request) error {
 	if strings.ContainsFunc(message.Upgrade(r.Header), func(c rune) bool { return c < ' ' || c > '~' }) {
 		return &StatusError{Code: http.StatusBadRequest, Reason: "the Upgrade header must be printable ASCII", Close: r.ProtoMajor == 1}
-	}
-	return nil
-}
-
-// switchError returns an error if the 101 response rsp does not accept the upgrade that req
-// requests, or if its body is not a connection.
-func switchError(req *http.Request, rsp *http.Response) error {
-	asked, got := message.Upgrade(req.Header), message.Upgrade(rsp.Header)
-	if got == "" || !strings.EqualFold(asked, got) {
-		return &peerError{fmt.Errorf("httplayer: the endpoint switched to %q where %q was asked for", got, asked)}
-	}
-	if _, ok := rsp.Body.(io.ReadWriteCloser); !ok {
-		return &peerError{errors.New("httplayer: the endpoint switched protocols and has no connection")}
 	}
 	return nil
 }
