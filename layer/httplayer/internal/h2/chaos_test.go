@@ -9,14 +9,17 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"golang.org/x/net/http2"
 
 	"github.com/gotower/gotower/internal/fdtest"
+	"github.com/gotower/gotower/layer/httplayer/internal/enginetest"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
@@ -118,6 +121,11 @@ func TestChaos(t *testing.T) {
 		}
 	})
 	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range 60 {
+			cutHeaders(t, front.addr)
+		}
+	})
 	for range 16 {
 		wg.Go(func() {
 			for range 60 {
@@ -158,6 +166,37 @@ func TestChaos(t *testing.T) {
 			return true
 		}, "no stream is left")
 	}
+}
+
+// cutHeaders ends a connection to a server, and one to a client, somewhere in a header block of several
+// frames.
+func cutHeaders(t *testing.T, addr string) {
+	var fields bytes.Buffer
+	fr := http2.NewFramer(&fields, nil)
+	assert.NoError(t, fr.WriteSettings())
+	assert.NoError(t, fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block(":status: 200")}))
+	for range 1 + rand.IntN(3) {
+		assert.NoError(t, fr.WriteContinuation(1, false, block("a: "+strings.Repeat("x", rand.IntN(3000)))))
+	}
+	cut := fields.Bytes()[:rand.IntN(fields.Len()+1)]
+
+	nc, err := net.Dial("tcp", addr)
+	if !assert.NoError(t, err) {
+		return
+	}
+	_, err = nc.Write(append([]byte(preface), cut...))
+	assert.NoError(t, err)
+	assert.NoError(t, nc.Close())
+
+	ends := enginetest.NewPipe()
+	c := NewClientConn(ends.Client, &ClientConfig{})
+	go func() {
+		_, _ = io.Copy(io.Discard, ends.Server)
+	}()
+	_, err = ends.Server.Write(cut)
+	assert.NoError(t, err)
+	assert.NoError(t, ends.Server.Close())
+	<-c.Done()
 }
 
 // unexpected returns an error for which no fault is the reason.
