@@ -57,8 +57,7 @@ func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, err
 			if fresh {
 				e.onlyH1.Store(false) // another server may have the address now
 			}
-			body.fail()
-			return nil, e.failed(attributeError(ctx, req, body, err))
+			return nil, e.failed(body.fail(ctx, req, err))
 		case ctx.Err() != nil:
 			return nil, e.goneError(ctx)
 		case fresh:

@@ -81,8 +81,7 @@ func (s *single) call(ctx context.Context, req *http.Request) (*http.Response, e
 		case errors.Is(err, message.ErrNotProcessed) && ctx.Err() == nil && body.withdraw():
 			return nil, e.reject("not processed", &peerError{err})
 		}
-		body.fail()
-		return nil, e.failed(attributeError(ctx, req, body, err))
+		return nil, e.failed(body.fail(ctx, req, err))
 	}
 	return nil, e.reject("connections end before they can be used", nil)
 }

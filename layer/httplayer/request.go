@@ -48,8 +48,7 @@ func hasBody(req *http.Request) bool { return req.Body != nil && req.Body != htt
 // request.
 type requestBody struct {
 	wrappedBody
-	waits   atomic.Bool // a Read is in progress
-	awaited atomic.Bool // a Read was in progress when the body was closed
+	waits atomic.Bool // a Read is in progress, or was at the first Close
 
 	mu        sync.Mutex
 	admitted  bool  // the body was read, or the request can no longer be rejected
@@ -65,13 +64,14 @@ func (b *requestBody) Read(p []byte) (n int, err error) {
 	}
 	b.waits.Store(true)
 	n, err = b.ReadCloser.Read(p)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return n, err
+	}
 	b.waits.Store(false)
-	if err != nil && err != io.EOF {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if !b.closed && b.broken == nil {
-			b.broken = err
-		}
+	if err != nil && err != io.EOF && b.broken == nil {
+		b.broken = err
 	}
 	return n, err
 }
@@ -89,18 +89,7 @@ func (b *requestBody) Close() error {
 
 func (b *requestBody) close() (err error) {
 	defer panics.Recover(&err)
-	b.awaited.Store(b.waits.Load())
 	return b.ReadCloser.Close()
-}
-
-// failure returns the first error of Read, or nil.
-func (b *requestBody) failure() error {
-	if b == nil {
-		return nil
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.broken
 }
 
 // admit records that the request can no longer be rejected. If Close was called before and
@@ -120,15 +109,6 @@ func (b *requestBody) admit() bool {
 	return ok
 }
 
-// fail closes the body after a failure of the request that is not a rejection.
-func (b *requestBody) fail() {
-	if b == nil {
-		return
-	}
-	b.admit()
-	_ = b.Close()
-}
-
 // withdraw reports whether the request can still be rejected. It returns true until the first call
 // of Read or admit, because the body is then unread. After that, Read fails and Close has no
 // effect, because another endpoint may get the request while a goroutine of the connection still
@@ -143,19 +123,27 @@ func (b *requestBody) withdraw() bool {
 	return b.withdrawn
 }
 
-// attributeError returns the error to report for a request that was sent and failed with
-// err:
+// fail closes the body after a failure of req that is not a rejection. It returns the error to
+// report for err:
 //
 //   - If ctx has ended, it returns the cause of ctx. If a Read of the body was in progress and
 //     isStream returns false, a bodyError wraps the cause.
 //   - Otherwise, if reading the body failed, it returns that error, wrapped in a bodyError.
 //   - It returns a [message.RequestError] unchanged.
 //   - It returns any other err, wrapped in a peerError.
-func attributeError(ctx context.Context, req *http.Request, body *requestBody, err error) error {
-	broken := body.failure()
+func (b *requestBody) fail(ctx context.Context, req *http.Request, err error) error {
+	var broken error
+	waits := false
+	if b != nil {
+		b.admit()
+		_ = b.Close()
+		b.mu.Lock()
+		broken, waits = b.broken, b.waits.Load()
+		b.mu.Unlock()
+	}
 	invalid, isInvalid := errors.AsType[*message.RequestError](err)
 	switch {
-	case ctx.Err() != nil && body != nil && (body.awaited.Load() || body.waits.Load()) && !isStream(req):
+	case ctx.Err() != nil && waits && !isStream(req):
 		return &bodyError{"was awaited", context.Cause(ctx)}
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
