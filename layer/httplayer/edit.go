@@ -101,30 +101,27 @@ func (Editor) NewResponse(req *http.Request, direct layer.DirectResponse) *http.
 	for _, f := range direct.Header {
 		h.Add(f.Name, f.Value)
 	}
-	rsp := &http.Response{
-		StatusCode: direct.Status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: h, Body: http.NoBody, Request: req,
+	status := direct.Status
+	if status < 200 || status > 999 {
+		status = http.StatusInternalServerError
 	}
-	if req.ProtoMajor == 2 {
-		rsp.Proto, rsp.ProtoMajor, rsp.ProtoMinor = "HTTP/2.0", 2, 0
-	}
-	if direct.Status < 200 || direct.Status > 999 {
-		rsp.StatusCode = http.StatusInternalServerError
+	rsp := newResponse(req, status, h)
+	if req.ProtoMajor == 0 {
+		rsp.Proto, rsp.ProtoMajor, rsp.ProtoMinor = proto11, 1, 1
 	}
 	if isGRPC(req) || own && strings.HasPrefix(req.Header.Get("Content-Type"), "application/grpc") {
-		replyGRPC(rsp, direct)
+		chosen := StatusError{Code: status, GRPC: direct.GRPC}
+		replyGRPC(rsp, chosen.grpcCode(), direct.Message)
 	} else {
 		replyText(rsp, direct.Message)
 	}
-	rsp.Status = strings.TrimSpace(message.StatusLines[rsp.StatusCode])
 	return rsp
 }
 
-func replyGRPC(rsp *http.Response, direct layer.DirectResponse) {
-	chosen := StatusError{Code: rsp.StatusCode, GRPC: direct.GRPC}
-	setStatus(rsp.Header, chosen.grpcCode(), direct.Message)
-	rsp.Header.Set("Content-Type", "application/grpc")
-	rsp.StatusCode = http.StatusOK
+func replyGRPC(rsp *http.Response, code uint32, message string) {
+	setStatus(rsp.Header, code, message)
+	rsp.Header.Set("Content-Type", grpcType)
+	rsp.StatusCode, rsp.Status = http.StatusOK, "200 OK"
 	rsp.Proto, rsp.ProtoMajor, rsp.ProtoMinor = "HTTP/2.0", 2, 0
 }
 

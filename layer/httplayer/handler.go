@@ -132,7 +132,7 @@ func setConnection(r *http.Request, rsp *http.Response) {
 
 func (h *handler) respond(r *http.Request, resets bool) (*http.Response, error) {
 	if r.Method == http.MethodConnect && (!h.tunnels || len(r.Header[":protocol"]) > 0) {
-		return h.reject(r, http.StatusNotImplemented), nil
+		return newResponse(r, http.StatusNotImplemented, make(http.Header)), nil
 	}
 	if err := cmp.Or(misdirected(r), upgradeError(r)); err != nil {
 		return h.failure(r, err), nil
@@ -219,12 +219,12 @@ func complete(r *http.Request) {
 	onlyHost(r)
 }
 
-// reject returns a response to r with the given status, the version of r, no headers and no
-// body.
-func (h *handler) reject(r *http.Request, status int) *http.Response {
+// newResponse returns a response to r with the version of r and without a body.
+func newResponse(r *http.Request, status int, header http.Header) *http.Response {
 	return &http.Response{
-		StatusCode: status, Proto: r.Proto, ProtoMajor: r.ProtoMajor, ProtoMinor: r.ProtoMinor,
-		Header: make(http.Header), Body: http.NoBody, Request: r,
+		StatusCode: status, Status: strings.TrimSpace(message.StatusLines[status]),
+		Proto: r.Proto, ProtoMajor: r.ProtoMajor, ProtoMinor: r.ProtoMinor,
+		Header: header, Body: http.NoBody, Request: r,
 	}
 }
 
@@ -235,8 +235,8 @@ func (h *handler) failure(r *http.Request, err error) *http.Response {
 	if r.Context().Err() == nil {
 		h.logFailure(r, status, err)
 	}
-	rsp := h.reject(r, status)
-	header := rsp.Header
+	header := make(http.Header)
+	rsp := newResponse(r, status, header)
 	layer.RecordFromContext(r.Context()).SetErr(err)
 	if chosen, ok := errors.AsType[*StatusError](err); ok {
 		maps.Copy(header, chosen.Header.Clone())
@@ -263,9 +263,7 @@ func (h *handler) failure(r *http.Request, err error) *http.Response {
 	if h.informs {
 		message = err.Error()
 	}
-	setStatus(header, code, message)
-	header.Set("Content-Type", grpcType)
-	rsp.StatusCode, rsp.ContentLength = http.StatusOK, -1
+	replyGRPC(rsp, code, message)
 	return rsp
 }
 

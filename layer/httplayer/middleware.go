@@ -224,12 +224,8 @@ func (x *served) ReadFrom(src io.Reader) (int64, error) {
 // response returns the response that the layers receive. It has the status, the headers and
 // the trailers that the handler has written, and an empty body.
 func (x *served) response() *http.Response {
-	r, header := x.received, x.Header()
-	rsp := &http.Response{
-		StatusCode: x.code(), Proto: r.Proto, ProtoMajor: r.ProtoMajor, ProtoMinor: r.ProtoMinor,
-		Header: header, Body: http.NoBody, Request: r, Trailer: trailer(header),
-	}
-	rsp.Status = http.StatusText(rsp.StatusCode)
+	rsp := newResponse(x.received, x.code(), x.Header())
+	rsp.Trailer = trailer(rsp.Header)
 	return rsp
 }
 
