@@ -226,25 +226,28 @@ func withoutTrailers(req *http.Request, drops func(name string) bool) {
 	req.Trailer = received.Clone()
 	maps.DeleteFunc(req.Trailer, func(name string, _ []string) bool { return drops(name) })
 	if hasBody(req) {
-		req.Body = &trailerFilter{wrappedBody{req.Body}, received, req.Trailer, drops}
+		req.Body = &trailerFilter{wrappedBody{req.Body}, &received, &req.Trailer, drops}
 	}
 }
 
-// trailerFilter wraps the body of a received request. At the end of the body, it copies the
-// trailers of the received request to the forwarded request. It leaves out a trailer if the
+// trailerFilter wraps the body of a received message. At the end of the body, it copies the
+// trailers of the received message to the forwarded message. It leaves out a trailer if the
 // function in the field drops returns true for its name.
 type trailerFilter struct {
 	wrappedBody
-	from, to http.Header            // trailers of the received and of the forwarded request
+	from, to *http.Header           // trailers of the received and of the forwarded message
 	drops    func(name string) bool // nil drops none
 }
 
 func (b *trailerFilter) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) {
-		for name, values := range b.from {
+		if *b.to == nil && *b.from != nil {
+			*b.to = make(http.Header, len(*b.from))
+		}
+		for name, values := range *b.from {
 			if b.drops == nil || !b.drops(name) {
-				b.to[name] = values
+				(*b.to)[name] = values
 			}
 		}
 	}

@@ -3,7 +3,6 @@ package httplayer
 import (
 	"context"
 	"io"
-	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -38,9 +37,9 @@ func (Replayer) Peek(ctx context.Context, rsp *http.Response) (ahead *http.Respo
 	// out has its own maps, because the caller may change them while observers
 	// read rsp and the trailers arrive.
 	out.Header, out.Trailer = rsp.Header.Clone(), rsp.Trailer.Clone()
-	body := &peekedBody{from: rsp, to: &out, pieces: make(chan piece, peekPieces), closed: make(chan struct{})}
-	out.Body = body
-	go body.fetch(rsp.Body)
+	body := &peekedBody{from: rsp.Body, pieces: make(chan piece, peekPieces), closed: make(chan struct{})}
+	out.Body = &trailerFilter{wrappedBody: wrappedBody{body}, from: &rsp.Trailer, to: &out.Trailer}
+	go body.fetch()
 	var late <-chan time.Time
 	for body.held.err == nil {
 		select {
@@ -64,8 +63,7 @@ func (Replayer) Peek(ctx context.Context, rsp *http.Response) (ahead *http.Respo
 // peekedBody is a body that first returns the bytes that Peek has read, and then the rest
 // of the body.
 type peekedBody struct {
-	from, to *http.Response // from has the original body; the body of to is this peekedBody
-
+	from   io.ReadCloser // the original body
 	pieces chan piece    // pieces from fetch, which closes the channel after the last one
 	closed chan struct{} // closed by Close
 	once   sync.Once
@@ -83,10 +81,10 @@ func (b *peekedBody) hold(p piece) { b.held = piece{append(b.held.data, p.data..
 // fetch reads at most peekPieces pieces of body and sends them to b.pieces. It never blocks
 // on this channel, because the channel has room for all pieces. Peek starts it on a new
 // goroutine.
-func (b *peekedBody) fetch(body io.Reader) {
+func (b *peekedBody) fetch() {
 	defer close(b.pieces)
 	for range peekPieces {
-		p := readPiece(body)
+		p := readPiece(b.from)
 		b.pieces <- p
 		if p.err != nil {
 			return
@@ -119,7 +117,7 @@ func (b *peekedBody) Read(p []byte) (int, error) {
 		select {
 		case next, ok := <-b.pieces:
 			if !ok {
-				return b.end(b.from.Body.Read(p))
+				return b.from.Read(p)
 			}
 			b.held = next
 		case <-b.closed:
@@ -130,22 +128,10 @@ func (b *peekedBody) Read(p []byte) (int, error) {
 	if b.held.data = b.held.data[n:]; len(b.held.data) > 0 {
 		return n, nil
 	}
-	return b.end(n, b.held.err)
-}
-
-// end returns n and err, which are the result of a Read. If err is io.EOF, it first copies
-// the trailers of the original response to the response that Peek returned.
-func (b *peekedBody) end(n int, err error) (int, error) {
-	if err == io.EOF && b.from.Trailer != nil { //nolint:errorlint // a Reader returns exactly this value
-		if b.to.Trailer == nil {
-			b.to.Trailer = make(http.Header, len(b.from.Trailer))
-		}
-		maps.Copy(b.to.Trailer, b.from.Trailer)
-	}
-	return n, err
+	return n, b.held.err
 }
 
 func (b *peekedBody) Close() error {
 	b.once.Do(func() { close(b.closed) })
-	return b.from.Body.Close()
+	return b.from.Close()
 }

@@ -135,7 +135,7 @@ func (k keptBody) Next() (*http.Request, bool) {
 		for _, name := range k.announced {
 			out.Trailer[name] = nil
 		}
-		out.Body = &trailerFilter{wrappedBody: wrappedBody{body}, from: k.req.Trailer, to: out.Trailer}
+		out.Body = &trailerFilter{wrappedBody: wrappedBody{body}, from: &k.req.Trailer, to: &out.Trailer}
 	}
 	return out, true
 }
