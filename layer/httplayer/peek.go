@@ -92,27 +92,15 @@ func (b *peekedBody) fetch() {
 	}
 }
 
-// readPiece reads until Read returns bytes or an error. It returns a panic as an error.
+// readPiece returns the result of one Read. It returns a panic as an error.
 func readPiece(body io.Reader) (p piece) {
 	defer panics.Recover(&p.err)
 	buf := make([]byte, peekSize)
-	for {
-		n, err := body.Read(buf)
-		if n > 0 || err != nil {
-			return piece{buf[:n], err}
-		}
-	}
+	n, err := body.Read(buf)
+	return piece{buf[:n], err}
 }
 
 func (b *peekedBody) Read(p []byte) (int, error) {
-	select {
-	case <-b.closed:
-		return 0, http.ErrBodyReadAfterClose
-	default:
-	}
-	if len(p) == 0 {
-		return 0, nil
-	}
 	if len(b.held.data) == 0 && b.held.err == nil {
 		select {
 		case next, ok := <-b.pieces:
