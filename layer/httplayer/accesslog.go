@@ -66,7 +66,7 @@ func AccessLog(to io.Writer, format AccessLogFormat, clientName func(*http.Reque
 		if to == nil {
 			return h
 		}
-		return &logged{log: log, handler: h}
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { log.serve(h, w, r) })
 	}
 }
 
@@ -92,15 +92,11 @@ func (l *accessLog) writeLine(e *accessEntry) {
 // maxLine is the largest capacity, in bytes, of a line buffer that is kept for reuse.
 const maxLine = 16 << 10
 
-type logged struct {
-	log     *accessLog
-	handler http.Handler
-}
-
-func (h *logged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// serve serves r by h and writes the line.
+func (l *accessLog) serve(h http.Handler, w http.ResponseWriter, r *http.Request) {
 	x := serving(w, r)
 	ctx, record := layer.WithRecord(r.Context())
-	e := &accessEntry{request: r, exchange: x, record: record, began: time.Now(), id: h.log.id(r)}
+	e := &accessEntry{request: r, exchange: x, record: record, began: time.Now(), id: l.id(r)}
 	x.observers = append(x.observers, e)
 	own := r.WithContext(ctx) // the server keeps using its own request
 	if hasBody(r) {
@@ -109,9 +105,9 @@ func (h *logged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer handBack(r, own)
 	defer func() {
 		e.ended = time.Now()
-		h.log.writeLine(e)
+		l.writeLine(e)
 	}()
-	h.handler.ServeHTTP(x, own)
+	h.ServeHTTP(x, own)
 }
 
 // accessEntry has the data of the log line of one request.

@@ -37,7 +37,7 @@ func (e Editor) EditRequest(req *http.Request, c layer.HeaderMutation) *http.Req
 	}
 	// Drop a Host header that the client sent beside :authority, because the
 	// request has been routed by :authority.
-	onlyHost(out)
+	delete(out.Header, "Host")
 	change(out.Header, c)
 	if slices.ContainsFunc(c.Remove, func(name string) bool { return strings.EqualFold(name, "User-Agent") }) {
 		out.Header["User-Agent"] = nil // makes net/http send none

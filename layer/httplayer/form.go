@@ -58,7 +58,3 @@ func misdirected(r *http.Request) error {
 // authority in that URL may differ from the Host of r. Such a request is malformed (RFC
 // 9113, section 8.3.1), but net/http accepts it.
 func twoAuthorities(r *http.Request) bool { return r.ProtoMajor >= 2 && cameAsURL(r) }
-
-// onlyHost deletes the header field Host. An HTTP/2 server stores that field in addition to
-// r.Host.
-func onlyHost(r *http.Request) { delete(r.Header, "Host") }

@@ -216,7 +216,7 @@ func complete(r *http.Request) {
 	}
 	r.URL.Host = (Accessor{}).Authority(r)
 	delete(r.Header, "Http2-Settings")
-	onlyHost(r)
+	delete(r.Header, "Host") // an HTTP/2 server stores it in addition to r.Host
 }
 
 // newResponse returns a response to r with the version of r and without a body.
@@ -280,9 +280,6 @@ func (h *handler) logFailure(r *http.Request, status int, err error) {
 	ctx, level := r.Context(), slog.LevelWarn
 	if status < http.StatusInternalServerError {
 		level = slog.LevelDebug
-	}
-	if !h.log.Enabled(ctx, level) {
-		return
 	}
 	var a Accessor
 	h.log.LogAttrs(ctx, level, "request failed",

@@ -58,7 +58,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.answer.answer(w, r, nil, misdirected(r))
 		return
 	}
-	onlyHost(r)
+	delete(r.Header, "Host") // an HTTP/2 server stores it in addition to r.Host
 	x := serving(w, r)
 	rsp, err := m.svc.Call(x, r)
 	switch {
@@ -245,21 +245,16 @@ func (x *served) code() int {
 // the field Trailer announces, and the fields with the prefix [http.TrailerPrefix]. It
 // returns nil without trailers.
 func trailer(header http.Header) http.Header {
-	var found http.Header
-	add := func(name string, values []string) {
-		if found == nil {
-			found = make(http.Header)
-		}
-		found[http.CanonicalHeaderKey(name)] = values
-	}
-	for name := range message.Announced(header["Trailer"]) {
-		if values := header[name]; len(values) > 0 {
-			add(name, values)
-		}
+	found := message.Announced(header["Trailer"])
+	for name := range found {
+		found[name] = header[name]
 	}
 	for key, values := range header {
 		if name, ok := strings.CutPrefix(key, http.TrailerPrefix); ok {
-			add(name, values)
+			if found == nil {
+				found = make(http.Header)
+			}
+			found[http.CanonicalHeaderKey(name)] = values
 		}
 	}
 	return found
