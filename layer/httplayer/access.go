@@ -308,3 +308,6 @@ func addrPortOf(s string) netip.AddrPort {
 func (a Accessor) SourceLabels(r *http.Request) map[string]string {
 	return caller.Labels(a.Source(r), r.TLS)
 }
+
+// halfCloser is a connection that can close its sending half.
+type halfCloser interface{ CloseWrite() error }

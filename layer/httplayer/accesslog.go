@@ -84,13 +84,7 @@ func (l *accessLog) writeLine(e *accessEntry) {
 	defer l.mu.Unlock()
 	l.line = append(l.write(e, l.line[:0]), '\n')
 	_, _ = l.to.Write(l.line) // a failed write cannot be reported
-	if cap(l.line) > maxLine {
-		l.line = nil
-	}
 }
-
-// maxLine is the largest capacity, in bytes, of a line buffer that is kept for reuse.
-const maxLine = 16 << 10
 
 // serve serves r by h and writes the line.
 func (l *accessLog) serve(h http.Handler, w http.ResponseWriter, r *http.Request) {

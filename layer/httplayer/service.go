@@ -13,9 +13,12 @@ import (
 // [http.RoundTripper] does.
 type Service = layer.Service[*http.Request, *http.Response]
 
-// These policies of package layer configure retries, hedges, fallbacks and faults. They have the
-// message types of net/http.
+// These are generic types of package layer, for the messages of net/http.
 type (
+	Layer  = layer.Layer[*http.Request, *http.Response]
+	Stack  = layer.Stack[*http.Request, *http.Response]
+	Option = layer.Option[*http.Response]
+
 	RetryPolicy    = layer.RetryPolicy[*http.Request, *http.Response]
 	HedgePolicy    = layer.HedgePolicy[*http.Request]
 	FallbackPolicy = layer.FallbackPolicy[*http.Request, *http.Response]
@@ -24,11 +27,48 @@ type (
 
 // NewStack returns an empty stack for the messages of net/http. Its layers use [Completion],
 // [Classify] and [Replayer], unless opts replace them.
-func NewStack(opts ...layer.Option[*http.Response]) layer.Stack[*http.Request, *http.Response] {
-	protocol := []layer.Option[*http.Response]{
+func NewStack(opts ...Option) Stack {
+	protocol := []Option{
 		layer.WithCompletion(Completion), layer.WithClassifier(Classify), layer.WithReplayer[*http.Request, *http.Response](Replayer{}),
 	}
 	return layer.NewStack[*http.Request](slices.Concat(protocol, opts)...)
+}
+
+// Completion is the [layer.Completion] for HTTP. It returns rsp with a body that calls o.End
+// when the body was read to its end, has failed or is closed. At the call of End(nil), the
+// trailers can be read. For a response without a body (HEAD, 204, 304, a length of 0),
+// Completion calls o.End(nil) at once. The body of an upgraded connection (101) stays an
+// [io.ReadWriteCloser] and keeps its CloseWrite.
+//
+// Completion allocates once per body, for any number of observers.
+func Completion(ctx context.Context, rsp *http.Response, o layer.Observer) *http.Response {
+	if rsp == nil || ended(rsp) {
+		o.End(nil)
+		return rsp
+	}
+	rsp.Body = layer.ObserveBody(ctx, rsp.Body, o)
+	return rsp
+}
+
+// ended reports whether the headers of rsp show that neither a body nor trailers will
+// arrive. If the result is false, only reading the body shows its end.
+func ended(rsp *http.Response) bool {
+	switch {
+	case rsp.Body == nil || rsp.Body == http.NoBody:
+		return true
+	case rsp.StatusCode == http.StatusSwitchingProtocols:
+		return false // net/http reports length 0
+	case rsp.StatusCode == http.StatusNoContent || rsp.StatusCode == http.StatusNotModified:
+		return true
+	case rsp.Request != nil && rsp.Request.Method == http.MethodHead:
+		return true
+	case rsp.ContentLength != 0 || rsp.ProtoMajor == 0:
+		// The length of a response made by hand may be missing.
+		return false
+	}
+	// In HTTP/2 trailers may follow a body with Content-Length 0. Without that
+	// header net/http knows the end from END_STREAM.
+	return rsp.ProtoMajor == 1 || len(rsp.Header["Content-Length"]) == 0
 }
 
 // callFunc handles a request in a layer. It usually passes the request on to next.
@@ -56,13 +96,6 @@ func (a *around) Call(ctx context.Context, req *http.Request) (*http.Response, e
 func (a *around) Next() Service { return a.Service }
 
 func (a *around) Describe() layer.Node { return layer.Node{Name: a.name, State: a.state} }
-
-// Layer, Stack and Option are generic types of package layer, for the messages of net/http.
-type (
-	Layer  = layer.Layer[*http.Request, *http.Response]
-	Stack  = layer.Stack[*http.Request, *http.Response]
-	Option = layer.Option[*http.Response]
-)
 
 // WithTarget sets the name of the target of a stack, which layers show in errors and descriptions.
 // It calls [layer.WithTarget].
