@@ -2,7 +2,6 @@ package httplayer
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -101,16 +100,54 @@ type handler struct {
 	onError ErrorHandler
 }
 
-// serve returns the response of svc to r. It converts an error of svc to a response. There
-// is one exception: if resets is true, a stream reset by the endpoint is returned as an
-// error, so that the server resets the stream of the client. The caller has removed the
-// hop-by-hop headers of r.
-func (h *handler) serve(r *http.Request, resets bool) (*http.Response, error) {
-	rsp, err := h.respond(r, resets)
-	if rsp != nil {
-		setConnection(r, rsp)
+// serve returns the response of svc to r; see finish. The caller has removed the hop-by-hop
+// headers of r.
+func (h *handler) serve(r *http.Request, resets bool) (rsp *http.Response, err error) {
+	began := time.Time{}
+	if len(r.Header[grpcTimeoutField]) > 0 {
+		began = time.Now() // overdue compares it with grpc-timeout
 	}
-	return rsp, err
+	switch err = cmp.Or(misdirected(r), upgradeError(r)); {
+	case r.Method == http.MethodConnect && (!h.tunnels || len(r.Header[":protocol"]) > 0):
+		rsp, err = newResponse(r, http.StatusNotImplemented, make(http.Header)), nil
+	case err == nil:
+		complete(r)
+		rsp, err = roundTripper{h.svc}.RoundTrip(r)
+	}
+	return h.finish(r, rsp, err, began, resets)
+}
+
+// finish returns the response to r. This is rsp, or the response to err or to an invalid rsp.
+// There is one exception: if resets is true, a stream reset by the endpoint is returned as an
+// error, so that the server resets the stream of the client. The argument began is the time at
+// which a request with grpc-timeout began.
+func (h *handler) finish(
+	r *http.Request, rsp *http.Response, err error, began time.Time, resets bool,
+) (*http.Response, error) {
+	if err == nil {
+		err = checkResponse(r, rsp)
+	}
+	switch {
+	case err == nil && isGRPC(r):
+		h.prepareGRPC(r, rsp, began, resets)
+	case err == nil:
+		if len(rsp.Trailer) > 0 && r.ProtoMajor == 1 {
+			delete(rsp.Header, "Content-Length") // HTTP/1.1 sends trailers only with a chunked body
+			rsp.ContentLength = -1
+		}
+	default:
+		if rsp != nil {
+			_ = rsp.Body.Close()
+		}
+		err = overdue(r, began, err)
+		if resets && isPassedReset(r, err) {
+			h.logFailure(r, http.StatusBadGateway, err)
+			return nil, err
+		}
+		rsp = h.failure(r, err)
+	}
+	setConnection(r, rsp)
+	return rsp, nil
 }
 
 // setConnection prepares the connection headers of rsp for the client. If rsp has the header
@@ -128,50 +165,6 @@ func setConnection(r *http.Request, rsp *http.Response) {
 	if (closes || r.Method == http.MethodConnect && rsp.StatusCode/100 != 2) && r.ProtoMajor == 1 {
 		rsp.Header["Connection"] = []string{"close"}
 	}
-}
-
-func (h *handler) respond(r *http.Request, resets bool) (*http.Response, error) {
-	if r.Method == http.MethodConnect && (!h.tunnels || len(r.Header[":protocol"]) > 0) {
-		return newResponse(r, http.StatusNotImplemented, make(http.Header)), nil
-	}
-	if err := cmp.Or(misdirected(r), upgradeError(r)); err != nil {
-		return h.failure(r, err), nil
-	}
-	complete(r)
-	began := time.Time{}
-	if len(r.Header[grpcTimeoutField]) > 0 {
-		began = time.Now() // overdue compares it with grpc-timeout
-	}
-	rsp, err := roundTripper{h.svc}.RoundTrip(r)
-	return h.finish(r, rsp, err, began, resets)
-}
-
-// finish returns the response to r. This is rsp, or the response to err, or to an invalid
-// rsp. The argument began is the time at which a request with grpc-timeout began. For
-// resets, see serve.
-func (h *handler) finish(r *http.Request, rsp *http.Response, err error, began time.Time, resets bool) (*http.Response, error) {
-	if err == nil {
-		err = checkResponse(r, rsp)
-	}
-	if err != nil {
-		if rsp != nil {
-			_ = rsp.Body.Close()
-		}
-		err = overdue(r, began, err)
-		if resets && isPassedReset(r, err) {
-			h.logFailure(r, http.StatusBadGateway, err)
-			return nil, err
-		}
-		return h.failure(r, err), nil
-	}
-	if isGRPC(r) {
-		h.prepareGRPC(r, rsp, began, resets)
-	}
-	if len(rsp.Trailer) > 0 && r.ProtoMajor == 1 {
-		delete(rsp.Header, "Content-Length") // HTTP/1.1 sends trailers only with a chunked body
-		rsp.ContentLength = -1
-	}
-	return rsp, nil
 }
 
 // prepareGRPC prepares rsp for the client of the gRPC request r. If rsp has no body, it removes the
@@ -241,13 +234,13 @@ func (h *handler) failure(r *http.Request, err error) *http.Response {
 	if chosen, ok := errors.AsType[*StatusError](err); ok {
 		maps.Copy(header, chosen.Header.Clone())
 	}
-	if closes(err) && mayClose(r) {
+	if closes(err) {
 		header[closesClient] = []string{"close"}
-	}
-	if h.informs {
-		if closes(err) {
+		if h.informs {
 			header.Set("L5d-Proxy-Connection", "close")
 		}
+	}
+	if h.informs {
 		header.Set("L5d-Proxy-Error", printable(err.Error()))
 	}
 	grpc := isGRPC(r)
@@ -267,15 +260,6 @@ func (h *handler) failure(r *http.Request, err error) *http.Response {
 	return rsp
 }
 
-// mayClose reports whether an error response to r may close the connection of the client.
-// The result is false in two cases, because closing would end other streams. The first is a
-// canceled HTTP/2 stream. The second is an HTTP/1 request that another proxy sent over
-// HTTP/2 (orig-proto).
-func mayClose(r *http.Request) bool {
-	gone := r.ProtoMajor == 2 && errors.Is(r.Context().Err(), context.Canceled)
-	return !gone && !isUpgraded(r)
-}
-
 func (h *handler) logFailure(r *http.Request, status int, err error) {
 	ctx, level := r.Context(), slog.LevelWarn
 	if status < http.StatusInternalServerError {
@@ -289,19 +273,17 @@ func (h *handler) logFailure(r *http.Request, status int, err error) {
 
 // printable returns s with control characters replaced by spaces, as a valid header value.
 func printable(s string) string {
-	out := []byte(s)
-	for i, c := range out {
+	return strings.Map(func(c rune) rune {
 		if c < ' ' || c == 0x7f {
-			out[i] = ' '
+			return ' '
 		}
-	}
-	return string(out)
+		return c
+	}, s)
 }
 
 // answer sends rsp, or the response to err or to an invalid rsp.
 func (h *handler) answer(w http.ResponseWriter, r *http.Request, rsp *http.Response, err error) {
 	rsp, _ = h.finish(r, rsp, err, time.Now(), false) // without resets, finish returns no error
-	setConnection(r, rsp)
 	send(w, r, rsp)
 }
 
