@@ -141,7 +141,7 @@ func (e *accessEntry) apache(b []byte) []byte {
 	b = append(plain(b, e.id), " - ["...)
 	b = append(e.began.UTC().AppendFormat(b, time.RFC3339Nano), "] \""...)
 	b = append(escaped(b, r.Method), ' ')
-	b = append(uri(b, r, escaped), ' ')
+	b = append(escaped(b, uri(r)), ' ')
 	b = append(escaped(b, r.Proto), "\" "...)
 	b = append(number(b, int64(e.exchange.code())), ' ')
 	if e.exchange.hijacked {
@@ -190,7 +190,7 @@ func (e *accessEntry) json(b []byte) []byte {
 	if facts.Target != "" {
 		b = text(append(b, `,"upstream":`...), facts.Target)
 	}
-	b = append(uri(append(b, `,"uri":"`...), r, inText), '"')
+	b = text(append(b, `,"uri":`...), uri(r))
 	b = text(append(b, `,"user_agent":`...), r.Header.Get("User-Agent"))
 	b = text(append(b, `,"version":`...), r.Proto)
 	return append(b, '}')
@@ -198,15 +198,14 @@ func (e *accessEntry) json(b []byte) []byte {
 
 func number(b []byte, n int64) []byte { return strconv.AppendInt(b, n, 10) }
 
-// uri appends the request target of r to b. If the target is a path, uri puts the scheme and the
-// host before it. It appends the host and the target by the function in the argument as, which
-// escapes them for the log format.
-func uri(b []byte, r *http.Request, as func([]byte, string) []byte) []byte {
+// uri returns the request target of r. If the target is a path, uri puts the scheme and the
+// host before it.
+func uri(r *http.Request) string {
+	var a Accessor
 	if strings.HasPrefix(r.RequestURI, "/") {
-		b = append(b, Accessor{}.Scheme(r)+"://"...)
-		b = as(b, Accessor{}.Authority(r))
+		return a.Scheme(r) + "://" + a.Authority(r) + r.RequestURI
 	}
-	return as(b, r.RequestURI)
+	return r.RequestURI
 }
 
 // traceOf returns the trace ID in h, or "" without one. The first of these headers that has
@@ -229,14 +228,7 @@ const hexDigits = "0123456789abcdef"
 // plain appends s with Apache's escapes and with "_" instead of each space. It appends "-"
 // if s is empty.
 func plain(b []byte, s string) []byte {
-	at := len(b)
-	b = escaped(b, cmp.Or(s, "-"))
-	for i := at; i < len(b); i++ {
-		if b[i] == ' ' {
-			b[i] = '_'
-		}
-	}
-	return b
+	return escaped(b, strings.ReplaceAll(cmp.Or(s, "-"), " ", "_"))
 }
 
 // escaped appends s with Apache's escapes. The result has no unescaped quote and no line
@@ -255,12 +247,10 @@ func escaped(b []byte, s string) []byte {
 	return b
 }
 
-// text appends s as a JSON string, including the quotes.
-func text(b []byte, s string) []byte { return append(inText(append(b, '"'), s), '"') }
-
-// inText appends s as the content of a JSON string, without the quotes. It escapes all
-// control characters, and replaces invalid UTF-8.
-func inText(b []byte, s string) []byte {
+// text appends s as a JSON string. It escapes all control characters, and replaces invalid
+// UTF-8.
+func text(b []byte, s string) []byte {
+	b = append(b, '"')
 	for _, r := range s {
 		switch {
 		case r >= ' ' && r < 0x7f && r != '"' && r != '\\': // the usual case
@@ -273,5 +263,5 @@ func inText(b []byte, s string) []byte {
 			b = utf8.AppendRune(b, r)
 		}
 	}
-	return b
+	return append(b, '"')
 }

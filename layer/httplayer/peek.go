@@ -47,7 +47,7 @@ func (Replayer) Peek(ctx context.Context, rsp *http.Response) (ahead *http.Respo
 			if !ok {
 				return &out, false
 			}
-			body.hold(p)
+			body.held = piece{append(body.held.data, p.data...), p.err}
 			if late == nil {
 				late = time.After(peekWait)
 			}
@@ -75,8 +75,6 @@ type piece struct {
 	data []byte
 	err  error
 }
-
-func (b *peekedBody) hold(p piece) { b.held = piece{append(b.held.data, p.data...), p.err} }
 
 // fetch reads at most peekPieces pieces of body and sends them to b.pieces. It never blocks
 // on this channel, because the channel has room for all pieces. Peek starts it on a new

@@ -96,7 +96,11 @@ func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, e
 		}
 	}
 	s.conns.Add(1)
-	defer s.leave()
+	defer func() {
+		if s.conns.Add(-1) == 0 {
+			s.empty.Wake()
+		}
+	}()
 	c := &accepted{AheadConn: message.AheadConn{Conn: conn}, io: rawio.New(conn)}
 	err := s.serve(context.WithValue(ctx, connKey{}, conn), c)
 	if cause := context.Cause(ctx); cause != nil {
@@ -125,12 +129,6 @@ func (s *Server) serve(ctx context.Context, c *accepted) (err error) {
 		return early
 	}
 	return nil
-}
-
-func (s *Server) leave() {
-	if s.conns.Add(-1) == 0 {
-		s.empty.Wake()
-	}
 }
 
 // Drain starts draining, which cannot be undone, and waits until all connections have closed.
