@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -222,3 +223,11 @@ func misdirected(r *http.Request) error {
 // authority in that URL may differ from the Host of r. Such a request is malformed (RFC
 // 9113, section 8.3.1), but net/http accepts it.
 func twoAuthorities(r *http.Request) bool { return r.ProtoMajor >= 2 && cameAsURL(r) }
+
+// upgradeError returns an error if r requests an upgrade to an invalid protocol name.
+func upgradeError(r *http.Request) error {
+	if strings.ContainsFunc(message.Upgrade(r.Header), func(c rune) bool { return c < ' ' || c > '~' }) {
+		return &StatusError{Code: http.StatusBadRequest, Reason: "the Upgrade header must be printable ASCII", Close: r.ProtoMajor == 1}
+	}
+	return nil
+}
