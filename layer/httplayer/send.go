@@ -1,7 +1,6 @@
 package httplayer
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"maps"
@@ -100,6 +99,10 @@ func (x *informer) stop() {
 // response by a panic with [http.ErrAbortHandler].
 func send(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	defer rsp.Body.Close()
+	if rsp.StatusCode == http.StatusSwitchingProtocols || r.Method == http.MethodConnect && rsp.StatusCode/100 == 2 {
+		serveTunnel(w, r, rsp)
+		return
+	}
 	header := w.Header()
 	for name, values := range rsp.Header {
 		if !message.IsHopByHop(name) || name == "Connection" && message.Listed(values, "close") {
@@ -109,11 +112,7 @@ func send(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	if _, ok := header["Content-Type"]; !ok {
 		header["Content-Type"] = nil // prevents the server from guessing one
 	}
-	switch {
-	case rsp.StatusCode == http.StatusSwitchingProtocols, r.Method == http.MethodConnect && rsp.StatusCode/100 == 2:
-		serveTunnel(w, r, rsp)
-		return
-	case rsp.ContentLength < 0 || len(rsp.Trailer) > 0:
+	if rsp.ContentLength < 0 {
 		delete(header, "Content-Length")
 	}
 	announced := maps.Clone(rsp.Trailer)
@@ -142,9 +141,9 @@ func send(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	}
 }
 
-// serveTunnel hijacks the connection of the client and sends the headers of rsp. It then
-// copies bytes between the client and the body of rsp, which is the connection to the
-// endpoint.
+// serveTunnel hijacks the connection of the client and sends the headers of rsp, except those
+// about the length of a body. It then copies bytes between the client and the body of rsp,
+// which is the connection to the endpoint.
 func serveTunnel(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -159,17 +158,11 @@ func serveTunnel(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	if upgrade := rsp.Header["Upgrade"]; len(upgrade) > 0 {
 		rsp.Header["Connection"] = []string{"Upgrade"}
 	}
-	if writeHead(buffered.Writer, rsp) == nil {
+	_, _ = fmt.Fprintf(buffered, "HTTP/1.1 %s\r\n", message.StatusLines[rsp.StatusCode])
+	_ = rsp.Header.WriteSubset(buffered, map[string]bool{"Content-Length": true, "Transfer-Encoding": true})
+	_, _ = buffered.WriteString("\r\n")
+	if buffered.Flush() == nil { // returns an earlier write error, too
 		first, _ := buffered.Reader.Peek(buffered.Reader.Buffered())
 		_ = message.Tunnel(r.Context(), &message.AheadConn{Conn: conn, Ahead: first}, endpoint)
 	}
-}
-
-// writeHead writes the status line and the headers of rsp, which starts a tunnel. It omits
-// the headers about the length of the body, because a tunnel has no body.
-func writeHead(w *bufio.Writer, rsp *http.Response) error {
-	_, _ = fmt.Fprintf(w, "HTTP/1.1 %s\r\n", message.StatusLines[rsp.StatusCode])
-	_ = rsp.Header.WriteSubset(w, map[string]bool{"Content-Length": true, "Transfer-Encoding": true})
-	_, _ = io.WriteString(w, "\r\n")
-	return w.Flush() // returns an earlier write error, too
 }
