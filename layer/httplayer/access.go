@@ -1,6 +1,7 @@
 package httplayer
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"iter"
@@ -280,18 +281,11 @@ func (a Accessor) DestinationAddr(ctx context.Context, r *http.Request) netip.Ad
 	if r.URL == nil {
 		return netip.AddrPort{}
 	}
-	if r.URL.Port() != "" {
-		return addrPortOf(r.URL.Host)
-	}
-	addr, err := netip.ParseAddr(r.URL.Hostname())
-	if err != nil {
-		return netip.AddrPort{}
-	}
-	port := uint16(80)
+	port := "80"
 	if r.URL.Scheme == "https" {
-		port = 443
+		port = "443"
 	}
-	return netip.AddrPortFrom(addr.Unmap(), port)
+	return addrPortOf(net.JoinHostPort(r.URL.Hostname(), cmp.Or(r.URL.Port(), port)))
 }
 
 // addrPortOf parses an IP address with a port. The result is the zero value if s is

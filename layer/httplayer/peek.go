@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gotower/gotower/internal/panics"
@@ -37,7 +36,7 @@ func (Replayer) Peek(ctx context.Context, rsp *http.Response) (ahead *http.Respo
 	// out has its own maps, because the caller may change them while observers
 	// read rsp and the trailers arrive.
 	out.Header, out.Trailer = rsp.Header.Clone(), rsp.Trailer.Clone()
-	body := &peekedBody{from: rsp.Body, pieces: make(chan piece, peekPieces), closed: make(chan struct{})}
+	body := &peekedBody{ReadCloser: rsp.Body, pieces: make(chan piece, peekPieces)}
 	out.Body = &trailerFilter{wrappedBody: wrappedBody{body}, from: &rsp.Trailer, to: &out.Trailer}
 	go body.fetch()
 	var late <-chan time.Time
@@ -63,11 +62,9 @@ func (Replayer) Peek(ctx context.Context, rsp *http.Response) (ahead *http.Respo
 // peekedBody is a body that first returns the bytes that Peek has read, and then the rest
 // of the body.
 type peekedBody struct {
-	from   io.ReadCloser // the original body
-	pieces chan piece    // pieces from fetch, which closes the channel after the last one
-	closed chan struct{} // closed by Close
-	once   sync.Once
-	held   piece // bytes and error that Read returns next; used by the reader only
+	io.ReadCloser            // the original body
+	pieces        chan piece // pieces from fetch, which closes the channel after the last one
+	held          piece      // bytes and error that Read returns next; used by the reader only
 }
 
 // piece is the result of one Read of the body.
@@ -82,7 +79,7 @@ type piece struct {
 func (b *peekedBody) fetch() {
 	defer close(b.pieces)
 	for range peekPieces {
-		p := readPiece(b.from)
+		p := readPiece(b.ReadCloser)
 		b.pieces <- p
 		if p.err != nil {
 			return
@@ -100,24 +97,15 @@ func readPiece(body io.Reader) (p piece) {
 
 func (b *peekedBody) Read(p []byte) (int, error) {
 	if len(b.held.data) == 0 && b.held.err == nil {
-		select {
-		case next, ok := <-b.pieces:
-			if !ok {
-				return b.from.Read(p)
-			}
-			b.held = next
-		case <-b.closed:
-			return 0, http.ErrBodyReadAfterClose
+		next, ok := <-b.pieces
+		if !ok {
+			return b.ReadCloser.Read(p)
 		}
+		b.held = next
 	}
 	n := copy(p, b.held.data)
 	if b.held.data = b.held.data[n:]; len(b.held.data) > 0 {
 		return n, nil
 	}
 	return n, b.held.err
-}
-
-func (b *peekedBody) Close() error {
-	b.once.Do(func() { close(b.closed) })
-	return b.from.Close()
 }

@@ -107,7 +107,7 @@ func (s *slowBody) Read(p []byte) (int, error) {
 		}
 		return copy(p, piece), nil
 	case <-s.closed:
-		return 0, errors.New("closed")
+		return 0, http.ErrBodyReadAfterClose
 	}
 }
 
