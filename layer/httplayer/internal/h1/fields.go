@@ -23,15 +23,11 @@ func appendField(b []byte, name, value string) []byte {
 func appendFields(b []byte, header http.Header) (_ []byte, invalid string) {
 	options := header["Connection"]
 	for name, values := range header {
-		valid, canonical := checkName(name)
-		known := name
-		if !canonical {
-			known = http.CanonicalHeaderKey(name)
-		}
+		known := http.CanonicalHeaderKey(name)
 		switch {
-		case !valid:
+		case !message.ValidName(name):
 			return b, name
-		case known == "Host" || known == "Content-Length" || message.IsHopByHop(known) || options != nil && message.Listed(options, known):
+		case known == "Host", known == "Content-Length", message.IsHopByHop(known), message.Listed(options, known):
 			continue
 		}
 		for _, value := range values {
@@ -44,27 +40,15 @@ func appendFields(b []byte, header http.Header) (_ []byte, invalid string) {
 	return b, ""
 }
 
-// checkName reports whether name is a valid field name, and whether it is in canonical
-// form.
-func checkName(name string) (valid, canonical bool) {
-	word := true
-	canonical = true
-	for i := range len(name) {
-		class := message.Class[name[i]]
-		if class&message.TokenByte == 0 {
-			return false, false
-		}
-		if word && class&message.LowerByte != 0 || !word && class&message.UpperByte != 0 {
-			canonical = false
-		}
-		word = name[i] == '-'
+// appendLength appends the field that marks the end of a body. This is Content-Length, or
+// Transfer-Encoding if length is -1. A chunked message also announces its trailers.
+func appendLength(b []byte, length int64, trailer http.Header) []byte {
+	if length >= 0 {
+		b = append(b, "Content-Length: "...)
+		b = strconv.AppendInt(b, length, 10)
+		return append(b, '\r', '\n')
 	}
-	return name != "", canonical
-}
-
-// appendTrailerNames appends the field Trailer, which announces the trailers with a valid
-// name. Without such a trailer it appends nothing.
-func appendTrailerNames(b []byte, trailer http.Header) []byte {
+	b = append(b, "Transfer-Encoding: chunked\r\n"...)
 	if names := message.TrailerNames(trailer); names != "" {
 		b = appendField(b, "Trailer", names)
 	}
@@ -101,7 +85,7 @@ func appendTarget(b []byte, req *http.Request, host string) ([]byte, error) {
 			return b, invalidRequest("the target of CONNECT is not a host and a port: " + strconv.Quote(host))
 		}
 		return append(b, host...), nil
-	case u.Host != "" && isAbsolute(req.RequestURI):
+	case u.Host != "" && !strings.HasPrefix(req.RequestURI, "/") && strings.Contains(req.RequestURI, "://"):
 		b = append(b, u.Scheme...)
 		b = append(b, "://"...)
 		b = append(b, u.Host...)
@@ -115,10 +99,6 @@ func appendTarget(b []byte, req *http.Request, host string) ([]byte, error) {
 		return b, invalidRequest("invalid target " + strconv.Quote(string(b[from:])))
 	}
 	return b, nil
-}
-
-func isAbsolute(target string) bool {
-	return target != "" && target[0] != '/' && strings.Contains(target, "://")
 }
 
 func appendPath(b []byte, u *url.URL) []byte {
@@ -189,20 +169,10 @@ func appendRequest(b []byte, req *http.Request, length int64) ([]byte, error) {
 	if b, err = appendOptions(b, req); err != nil {
 		return b, err
 	}
-	switch {
-	case length == 0:
-		usual := method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch
-		if usual && req.RequestURI == "" || // a received request is not changed
-			req.Header["Content-Length"] != nil && method != http.MethodConnect {
-			b = append(b, "Content-Length: 0\r\n"...)
-		}
-	case length > 0:
-		b = append(b, "Content-Length: "...)
-		b = strconv.AppendInt(b, length, 10)
-		b = append(b, '\r', '\n')
-	default:
-		b = append(b, "Transfer-Encoding: chunked\r\n"...)
-		b = appendTrailerNames(b, req.Trailer)
+	posts := method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch
+	if length != 0 || posts && req.RequestURI == "" || // a received request is not changed
+		req.Header["Content-Length"] != nil && method != http.MethodConnect {
+		b = appendLength(b, length, req.Trailer)
 	}
 	return append(b, '\r', '\n'), nil
 }

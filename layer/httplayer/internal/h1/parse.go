@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
@@ -69,18 +70,19 @@ type head struct {
 
 	method, target span
 	host           span
-	hosts          int
 	status         int
 	minor          int   // minor version of HTTP/1
 	length         int64 // value of Content-Length; -1 without one
 	chunked        bool
 	closes, keeps  bool // Connection has the options close and keep-alive
-	request        bool
 	expects        bool // Expect: 100-continue is present
 	hop            bool // hop-by-hop fields are present
 }
 
 func (h *head) reset() { *h = head{fields: h.fields[:0], length: -1} }
+
+// isRequest reports whether parseRequest parsed h.
+func (h *head) isRequest() bool { return h.method.to > 0 }
 
 // persists reports whether another message may follow on the connection after this one.
 func (h *head) persists() bool { return !h.closes && (h.minor == 1 || h.keeps) }
@@ -103,7 +105,6 @@ func findEnd(b []byte, searched int) int {
 // line.
 func (h *head) parseRequest(b []byte) error {
 	h.reset()
-	h.request = true
 	i := 0
 	for message.Class[b[i]]&message.TokenByte != 0 {
 		i++
@@ -132,10 +133,7 @@ func (h *head) parseRequest(b []byte) error {
 	if err := h.parseFields(b, i); err != nil {
 		return err
 	}
-	switch {
-	case h.hosts > 1:
-		return errHosts
-	case h.hosts == 0 && h.minor == 1:
+	if h.host.to == 0 && h.minor == 1 {
 		return errNoHost
 	}
 	return h.checkFraming()
@@ -270,15 +268,15 @@ func trim(b []byte, from, to int) span {
 func (h *head) interpret(f *field, name, value []byte) error {
 	switch string(name) {
 	case "Host":
-		if !h.request {
+		switch {
+		case !h.isRequest():
 			return nil
-		}
-		f.drop = true
-		h.hosts++
-		h.host = f.value
-		if !message.All(value, message.HostByte) {
+		case h.host.to > 0:
+			return errHosts
+		case !message.All(value, message.HostByte):
 			return errHost
 		}
+		f.drop, h.host = true, f.value
 	case "Content-Length":
 		if h.length >= 0 {
 			return errLengths
@@ -304,7 +302,7 @@ func (h *head) interpret(f *field, name, value []byte) error {
 			h.keeps = h.keeps || equalFold(option, "keep-alive")
 		}
 	case "Expect":
-		if h.request && !equalFold(value, "100-continue") {
+		if h.isRequest() && !equalFold(value, "100-continue") {
 			return errExpectation
 		}
 		h.expects = true
@@ -314,21 +312,10 @@ func (h *head) interpret(f *field, name, value []byte) error {
 	return nil
 }
 
-// equalFold reports whether b equals lower, ignoring the case of ASCII letters in b. The
-// argument lower must be in lower case.
+// equalFold reports whether b equals lower, ignoring the case of ASCII letters. Other letters do not
+// match, because their encoding is longer.
 func equalFold(b []byte, lower string) bool {
-	if len(b) != len(lower) {
-		return false
-	}
-	for i, c := range b {
-		if message.Class[c]&message.UpperByte != 0 {
-			c += 'a' - 'A'
-		}
-		if c != lower[i] {
-			return false
-		}
-	}
-	return true
+	return len(b) == len(lower) && strings.EqualFold(string(b), lower)
 }
 
 // header returns the parsed fields as a map. The argument text has the bytes that were parsed. The

@@ -12,10 +12,15 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-func appendStatus(b []byte, status int) []byte {
+// appendHead appends the status line of a response and the fields of its header.
+func appendHead(b []byte, status int, header http.Header) ([]byte, error) {
 	b = append(b, "HTTP/1.1 "...)
 	b = append(b, message.StatusLines[status]...)
-	return append(b, '\r', '\n')
+	b, invalid := appendFields(append(b, '\r', '\n'), header)
+	if invalid != "" {
+		return b, errors.New("invalid response field " + strconv.Quote(invalid))
+	}
+	return b, nil
 }
 
 // start writes the headers of a response into the buffer. It decides which framing marks
@@ -33,13 +38,12 @@ func (c *ServerConn) start(r *request, status int, header http.Header, length in
 	r.informing.Unlock()
 	out := &c.out
 	out.begin()
-	b := appendStatus(out.b, status)
-	if r.old {
-		copy(b[len(out.b):], "HTTP/1.0")
+	b, err := appendHead(out.b, status, header)
+	if err != nil {
+		return err
 	}
-	b, invalid := appendFields(b, header)
-	if invalid != "" {
-		return errors.New("invalid response field " + strconv.Quote(invalid))
+	if r.old {
+		copy(b, "HTTP/1.0")
 	}
 	if _, ok := header["Date"]; !ok && !isTunnel(r, status) {
 		b = appendField(b, "Date", message.Date())
@@ -51,8 +55,7 @@ func (c *ServerConn) start(r *request, status int, header http.Header, length in
 	if !out.chunked {
 		out.left = length
 	}
-	b = append(b, '\r', '\n')
-	out.b = b
+	out.b = append(b, '\r', '\n')
 	return nil
 }
 
@@ -71,18 +74,12 @@ func (c *ServerConn) appendFraming(
 		return b
 	case isTunnel(r, status):
 		return b
-	case status == http.StatusNoContent:
-	case length >= 0:
-		b = append(b, "Content-Length: "...)
-		b = strconv.AppendInt(b, length, 10)
-		b = append(b, '\r', '\n')
-	case r.head || status == http.StatusNotModified:
-	case r.old:
+	case status == http.StatusNoContent, length < 0 && (r.head || status == http.StatusNotModified):
+	case length < 0 && r.old:
 		r.keep = false // the end of the connection ends the body
 	default:
-		b = append(b, "Transfer-Encoding: chunked\r\n"...)
-		b = appendTrailerNames(b, trailer)
-		c.out.chunked = true
+		b = appendLength(b, length, trailer)
+		c.out.chunked = length < 0
 	}
 	switch {
 	case !r.keep:
@@ -159,14 +156,13 @@ func (r *request) Inform(status int, header http.Header) error {
 	if status == http.StatusContinue {
 		r.expects = false
 	}
-	b, invalid := appendFields(appendStatus(nil, status), header)
-	if invalid != "" {
-		return errors.New("invalid response field " + strconv.Quote(invalid))
+	b, err := appendHead(nil, status, header)
+	if err != nil {
+		return err
 	}
-	b = append(b, '\r', '\n')
 	r.conn.writes.Begin()
 	defer r.conn.writes.End(0)
-	_, err := r.conn.conn.Write(b)
+	_, err = r.conn.conn.Write(append(b, '\r', '\n'))
 	return err
 }
 
