@@ -28,24 +28,22 @@ type body struct {
 	src     *source
 	owner   bodyOwner
 	trailer http.Header // receives the trailers; not nil if framing is byChunks
-	wait    *sweep.Wait // measures the time that Read waits for the peer; may be nil
+	wait    *sweep.Wait // &reads, if the limits on slow bodies apply; otherwise nil
+	reads   sweep.Wait  // measures the time that Read waits for the peer
 
 	closed atomic.Bool // Close was called
 
-	mu       sync.Mutex // guards the fields below; locked while Read waits
-	expected bool       // the sender waits for 100 Continue before it sends the body
-	began    bool       // the first chunk line has been read
-	last     bool       // the chunk line of size 0 has been read
-	left     int64      // unread bytes of the body or of the current chunk
-	err      error      // result of later reads; set when the body ends or fails
-	rest     bool       // discard is reading the rest of the closed body
+	mu      sync.Mutex   // guards the fields below; locked while Read waits
+	proceed func() error // sends 100 Continue before the first Read; nil if the sender does not wait for it
+	began   bool         // the first chunk line has been read
+	last    bool         // the chunk line of size 0 has been read
+	left    int64        // unread bytes of the body or of the current chunk
+	err     error        // result of later reads; set when the body ends or fails
+	rest    bool         // discard is reading the rest of the closed body
 }
 
 // bodyOwner is the connection that a body is received on.
 type bodyOwner interface {
-	// proceed is called by the first Read if the sender waits for 100 Continue. It sends
-	// that response.
-	proceed() error
 	// interrupt ends the Read in progress, because the body is being closed.
 	interrupt()
 	// bodyEnded is called once, when the body was read to its end, was closed, or failed.
@@ -53,11 +51,20 @@ type bodyOwner interface {
 	bodyEnded(whole bool)
 }
 
-// addTrailer sets b.trailer to a map that has the names in the field Trailer of header,
-// without values.
-func (b *body) addTrailer(header http.Header) {
-	if b.trailer = message.Announced(header["Trailer"]); b.trailer == nil {
-		b.trailer = make(http.Header)
+// init prepares b for a message with the parsed headers h, from which header was made. The trailer of
+// a chunked body gets the names in the field Trailer, without values.
+func (b *body) init(src *source, owner bodyOwner, h *head, header http.Header) {
+	b.src, b.owner = src, owner
+	switch {
+	case h.chunked:
+		b.framing = byChunks
+		if b.trailer = message.Announced(header["Trailer"]); b.trailer == nil {
+			b.trailer = make(http.Header)
+		}
+	case h.length >= 0:
+		b.left = h.length
+	default:
+		b.framing = byClose
 	}
 }
 
@@ -77,9 +84,9 @@ func (b *body) Read(p []byte) (n int, err error) {
 	case len(p) == 0:
 		return 0, nil
 	}
-	if b.expected {
-		b.expected = false
-		err = b.owner.proceed()
+	if b.proceed != nil {
+		err = b.proceed()
+		b.proceed = nil
 	}
 	if err == nil {
 		n, err = b.read(p)
@@ -110,7 +117,7 @@ func (b *body) Close() error {
 		b.mu.Lock()
 	}
 	defer b.mu.Unlock()
-	if b.err == nil && !b.expected && b.framing == byLength && int64(b.src.buffered()) >= b.left {
+	if b.err == nil && b.proceed == nil && b.framing == byLength && int64(b.src.buffered()) >= b.left {
 		b.src.r += int(b.left)
 		b.left = 0
 		b.endLocked(io.EOF)
@@ -125,7 +132,7 @@ func (b *body) Close() error {
 func (b *body) discard(limit int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.err != http.ErrBodyReadAfterClose || b.expected || b.framing == byLength && b.left > limit { //nolint:errorlint // set by Close
+	if b.err != http.ErrBodyReadAfterClose || b.proceed != nil || b.framing == byLength && b.left > limit { //nolint:errorlint // set by Close
 		return false
 	}
 	space := getBuffer(&smallBuffers)
@@ -159,7 +166,7 @@ func (b *body) Pending() (n int, eof bool) {
 	switch {
 	case b.err != nil:
 		return 0, b.err == io.EOF //nolint:errorlint // set by read itself
-	case b.closed.Load() || b.expected || b.framing == byClose:
+	case b.closed.Load() || b.proceed != nil || b.framing == byClose:
 		return 0, false
 	case b.framing == byLength:
 		n = int(min(b.left, int64(b.src.buffered())))

@@ -131,8 +131,7 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, context.Cause(ctx)
 	}
 	length := lengthOfRequest(req)
-	peeks := length == 0 && c.sock.canExchange() // exchange finds a stale connection
-	if c.cause.Load() != nil || c.used && !peeks && c.readable() {
+	if c.cause.Load() != nil || c.used && c.readable() {
 		_ = c.failRoundTrip(errStale)
 		return nil, fmt.Errorf("%w: %w", message.ErrNotSent, errStale)
 	}
@@ -186,7 +185,7 @@ func (c *ClientConn) send(req *http.Request, length int64) error {
 	}
 	switch {
 	case whole && c.sock.canExchange():
-		return c.sent(req, c.exchange(req, length))
+		return c.sent(req, c.exchange(req))
 	case whole:
 		return c.sent(req, out.finish(req.Trailer))
 	}
@@ -200,12 +199,12 @@ func (c *ClientConn) send(req *http.Request, length int64) error {
 // exchange sends req, which is completely in the buffer, and reads the first bytes of the
 // response. It returns an error if sending failed. An error of the read is not returned, but
 // is stored for the next read of the connection.
-func (c *ClientConn) exchange(req *http.Request, length int64) error {
+func (c *ClientConn) exchange(req *http.Request) error {
 	out := &c.out
 	if err := out.complete(req.Trailer); err != nil {
 		return err
 	}
-	switch err := c.sock.exchange(out, &c.source, c.used && length == 0); {
+	switch err := c.sock.exchange(out, &c.source); {
 	case out.buf == nil: // everything was written
 		c.err = err
 	case err == nil: // a short write
@@ -328,9 +327,6 @@ func (c *ClientConn) newResponse(req *http.Request, n int) *http.Response {
 	if c.sender != nil {
 		c.sender.expects.Decide(false) // unless it is decided
 	}
-	b := &r.body
-	b.src, b.owner = &c.source, c
-	rsp.Body = b
 	if h.hop {
 		defer message.RemoveHopByHop(rsp.Header)
 	}
@@ -340,32 +336,23 @@ func (c *ClientConn) newResponse(req *http.Request, n int) *http.Response {
 		delete(rsp.Header, "Content-Length")
 		rsp.Body = &tunnelBody{conn: c}
 		c.source.release()
-	case req.Method == http.MethodHead || !message.BodyAllowed(h.status):
+	case req.Method == http.MethodHead || !message.BodyAllowed(h.status) || h.length == 0:
 		if h.status == http.StatusNoContent {
 			rsp.ContentLength = 0
 		}
 		rsp.Body = http.NoBody
 		c.bodyEnded(true)
-	case h.chunked:
-		b.framing = byChunks
-		rsp.TransferEncoding = chunkedCoding
-		b.addTrailer(rsp.Header)
-		rsp.Trailer = b.trailer
-	case h.length == 0:
-		rsp.Body = http.NoBody
-		c.bodyEnded(true)
-	case h.length > 0:
-		b.left = h.length
 	default:
-		b.framing = byClose
-		c.keep = false
+		b := &r.body
+		b.init(&c.source, c, h, rsp.Header)
+		rsp.Body, rsp.Trailer = b, b.trailer
+		if h.chunked {
+			rsp.TransferEncoding = chunkedCoding
+		}
+		c.keep = c.keep && b.framing != byClose
 	}
 	return rsp
 }
-
-// proceed does nothing, because a client does not send 100 Continue. It is part of
-// bodyOwner.
-func (*ClientConn) proceed() error { return nil }
 
 // interrupt closes the connection, which ends a Read in progress. It is part of bodyOwner.
 func (c *ClientConn) interrupt() { c.fail(http.ErrBodyReadAfterClose) }

@@ -316,7 +316,6 @@ func FuzzResponse(f *testing.F) {
 
 type discardOwner struct{}
 
-func (discardOwner) proceed() error { return nil }
 func (discardOwner) interrupt()     {}
 func (discardOwner) bodyEnded(bool) {}
 

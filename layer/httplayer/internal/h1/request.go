@@ -8,7 +8,6 @@ import (
 
 	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
-	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
 // request is a request that the server is serving, its context, and the [message.Stream] of its
@@ -18,7 +17,7 @@ type request struct {
 	conn   *ServerConn
 	http   http.Request
 	url    url.URL
-	body   *requestBody // nil without a body
+	body   *body // nil without a body
 	values [8]string
 
 	old     bool // the version is HTTP/1.0
@@ -29,12 +28,6 @@ type request struct {
 	informing sync.Mutex // guards the fields below; locked while a 1xx response is written
 	started   bool       // the response has started, or the connection is hijacked
 	expects   bool       // the client waits for 100 Continue
-}
-
-// requestBody is a body together with the measurement of its reads, for the limits on slow bodies.
-type requestBody struct {
-	body
-	reads sweep.Wait // the field wait of body, if the limits on slow bodies apply
 }
 
 // Value returns the local address for http.LocalAddrContextKey, and r for message.InformerKey. All
@@ -94,22 +87,18 @@ func (c *ServerConn) newRequest(n int) (*request, *http.Request, error) {
 
 func (r *request) addBody(req *http.Request) {
 	h := &r.conn.head
-	b := new(requestBody)
-	r.body = b
-	b.src, b.owner = &r.conn.source, r.conn
-	b.expected = h.expects && !r.old
-	r.expects = b.expected
-	req.ContentLength, b.left = h.length, h.length
+	b := new(body)
+	b.init(&r.conn.source, r.conn, h, req.Header)
+	if r.expects = h.expects && !r.old; r.expects {
+		b.proceed = func() error { return r.Inform(http.StatusContinue, nil) }
+	}
 	if h.chunked {
-		b.framing, b.left = byChunks, 0
 		req.TransferEncoding = chunkedCoding
-		b.addTrailer(req.Header)
-		req.Trailer = b.trailer
 	}
 	if cfg := r.conn.cfg; (cfg.BodyIdle > 0 || cfg.MinBodyRate > 0) && !message.IsRPC(req.Header) {
 		b.wait = &b.reads
 	}
-	req.Body = b
+	r.body, req.Body, req.Trailer, req.ContentLength = b, b, b.trailer, h.length
 }
 
 // removeHop deletes the field Trailer from the header of req. If an Exchange serves the requests,

@@ -425,14 +425,6 @@ func (c *ServerConn) finish(r *request) {
 	}
 }
 
-// proceed is part of bodyOwner. It sends 100 Continue.
-func (c *ServerConn) proceed() error {
-	if r := c.current.Load(); r != nil {
-		return r.Inform(http.StatusContinue, nil)
-	}
-	return nil
-}
-
 // bodyEnded is part of bodyOwner. If whole is true, the body was read to its end. In this case
 // bodyEnded allows readAhead, which reads bytes of the next request.
 func (c *ServerConn) bodyEnded(whole bool) {

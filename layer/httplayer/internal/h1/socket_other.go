@@ -13,4 +13,4 @@ func (*socket) exists() bool      { return false }
 func (*socket) readable() bool    { return false }
 func (*socket) canExchange() bool { return false }
 
-func (*socket) exchange(*writer, *source, bool) error { return nil }
+func (*socket) exchange(*writer, *source) error { return nil }

@@ -27,7 +27,6 @@ type socket struct {
 
 	out           *writer
 	in            *source
-	check         bool // look for a stale connection before the write
 	written, read int
 	err           error
 }
@@ -92,11 +91,9 @@ func (s *socket) canExchange() bool { return s.raw != nil && s.plain }
 // exchange writes the bytes of the writer out. As soon as the socket is readable, it reads once
 // into the buffer of the source in. This needs fewer system calls than a Write and a Read. Before
 // it waits, exchange puts the buffer of out back into the pool. After that it takes a buffer for
-// the source in. If check is true and the server has already sent bytes or closed the connection,
-// exchange writes nothing and returns errStale. After a short write it does not read. The caller
-// then writes the rest.
-func (s *socket) exchange(out *writer, in *source, check bool) error {
-	s.out, s.in, s.check, s.written, s.read, s.err = out, in, check, 0, 0, nil
+// the source in. After a short write it does not read. The caller then writes the rest.
+func (s *socket) exchange(out *writer, in *source) error {
+	s.out, s.in, s.written, s.read, s.err = out, in, 0, 0, nil
 	err := s.raw.Read(s.stepFD)
 	if s.err != nil {
 		err = s.err
@@ -110,13 +107,6 @@ func (s *socket) exchange(out *writer, in *source, check bool) error {
 // step makes the next system call of an exchange. It returns true when the exchange is
 // complete, and false to be called again when fd is readable.
 func (s *socket) step(fd uintptr) bool {
-	if s.check {
-		s.check = false
-		if s.peek(fd); !s.quiet {
-			s.err = errStale
-			return true
-		}
-	}
 	if s.out.buf != nil {
 		return !s.write(fd)
 	}
