@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"sync"
 	"sync/atomic"
 
 	"github.com/gotower/gotower/internal/reqctx"
@@ -124,13 +123,7 @@ func (c *ClientConn) readError(err error) error {
 // body is an [io.ReadWriteCloser] with CloseWrite.
 func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	c.busy.Store(true)
-	ctx := req.Context()
-	if reqctx.Ended(ctx) {
-		message.CloseBody(req)
-		c.release(true)
-		return nil, context.Cause(ctx)
-	}
-	length := lengthOfRequest(req)
+	ctx, length := req.Context(), lengthOfRequest(req)
 	if c.cause.Load() != nil || c.used && c.readable() {
 		_ = c.failRoundTrip(errStale)
 		return nil, fmt.Errorf("%w: %w", message.ErrNotSent, errStale)
@@ -138,6 +131,9 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	c.out.begin()
 	b, err := appendRequest(c.out.b, req, length)
 	c.out.b = b
+	if reqctx.Ended(ctx) {
+		err = context.Cause(ctx)
+	}
 	if err != nil {
 		c.out.end()
 		message.CloseBody(req)
@@ -334,7 +330,7 @@ func (c *ClientConn) newResponse(req *http.Request, n int) *http.Response {
 	case h.status == http.StatusSwitchingProtocols, req.Method == http.MethodConnect && h.status/100 == 2:
 		rsp.ContentLength = -1
 		delete(rsp.Header, "Content-Length")
-		rsp.Body = &tunnelBody{conn: c}
+		rsp.Body = tunnelBody{c}
 		c.source.release()
 	case req.Method == http.MethodHead || !message.BodyAllowed(h.status) || h.length == 0:
 		if h.status == http.StatusNoContent {
@@ -377,14 +373,11 @@ func (c *ClientConn) bodyEnded(whole bool) {
 
 // tunnelBody is the body of a response that turned the connection into a tunnel. It reads
 // from and writes to the connection.
-type tunnelBody struct {
-	conn *ClientConn
-	once sync.Once
-}
+type tunnelBody struct{ conn *ClientConn }
 
-func (t *tunnelBody) Read(p []byte) (int, error) { return tunnelSource{&t.conn.source}.Read(p) }
+func (t tunnelBody) Read(p []byte) (int, error) { return t.conn.readTunnel(p) }
 
-func (t *tunnelBody) Write(p []byte) (int, error) {
+func (t tunnelBody) Write(p []byte) (int, error) {
 	n, err := t.conn.conn.Write(p)
 	if err != nil {
 		err = t.conn.readError(err)
@@ -393,17 +386,13 @@ func (t *tunnelBody) Write(p []byte) (int, error) {
 }
 
 // CloseWrite closes the sending half of the connection to the server.
-func (t *tunnelBody) CloseWrite() error { return message.CloseWrite(t.conn.conn) }
+func (t tunnelBody) CloseWrite() error { return message.CloseWrite(t.conn.conn) }
 
 // Close closes the connection. A Read in progress fails, but may still write to its buffer
 // after Close has returned.
-func (t *tunnelBody) Close() error {
-	t.once.Do(func() {
-		c := t.conn
-		c.watch.Stop()
-		c.fail(errClosed)
-		c.stopSender()
-		c.release(false)
-	})
+func (t tunnelBody) Close() error {
+	t.conn.watch.Stop()
+	t.conn.fail(errClosed)
+	t.conn.release(false)
 	return nil
 }

@@ -130,7 +130,12 @@ func (c *ServerConn) Serve() error {
 		case err == nil:
 			err = c.head.parseRequest(c.unread()[:n])
 			if first && err == errVersion && string(c.unread()[:n]) == "PRI * HTTP/2.0\r\n\r\n" { //nolint:errorlint // set by parseVersion
-				return c.passOn()
+				conn, err := c.detach()
+				if err != nil {
+					return err
+				}
+				conn.end()
+				return &PrefaceError{conn}
 			}
 		case first:
 			err = c.noRequest(err)
@@ -144,17 +149,6 @@ func (c *ServerConn) Serve() error {
 		c.slot.Enter(phaseIdle)
 		runtime.Gosched() // under load, the next request arrives meanwhile, which saves a failed read
 	}
-}
-
-// passOn ends Serve for a connection that begins with the preface of HTTP/2. It returns a
-// [PrefaceError] with the connection.
-func (c *ServerConn) passOn() error {
-	conn, err := c.detach()
-	if err != nil {
-		return err
-	}
-	conn.end()
-	return &PrefaceError{conn}
 }
 
 // noRequest returns the error of Serve if reading has failed with err before the first request was

@@ -34,14 +34,11 @@ func (c *ServerConn) tunnel(r *request, rsp *http.Response) error {
 		return err
 	}
 	c.out.end()
-	return message.Tunnel(r, tunnelClient{tunnelSource{&c.source}, c}, upstream)
+	return message.Tunnel(r, tunnelClient{c}, upstream)
 }
 
-// tunnelSource reads the bytes of a tunnel from a source. It returns the buffered bytes
-// first.
-type tunnelSource struct{ *source }
-
-func (s tunnelSource) Read(p []byte) (int, error) {
+// readTunnel reads the bytes of a tunnel. It returns the buffered bytes first.
+func (s *source) readTunnel(p []byte) (int, error) {
 	if unread := s.unread(); len(unread) > 0 {
 		n := copy(p, unread)
 		s.r += n
@@ -57,11 +54,9 @@ func (s tunnelSource) Read(p []byte) (int, error) {
 }
 
 // tunnelClient is the connection of the client in a tunnel.
-type tunnelClient struct {
-	tunnelSource
-	conn *ServerConn
-}
+type tunnelClient struct{ conn *ServerConn }
 
+func (t tunnelClient) Read(p []byte) (int, error)  { return t.conn.readTunnel(p) }
 func (t tunnelClient) Write(p []byte) (int, error) { return t.conn.conn.Write(p) }
 func (t tunnelClient) CloseWrite() error           { return message.CloseWrite(t.conn.conn) }
 
