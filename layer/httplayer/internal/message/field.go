@@ -1,9 +1,12 @@
 package message
 
 import (
+	"fmt"
 	"maps"
 	"net/http"
 	"strings"
+	"sync/atomic"
+	"time"
 )
 
 // IsHopByHop reports whether the field with the given canonical name is a hop-by-hop field.
@@ -96,3 +99,30 @@ func TrailerNames(trailer http.Header) string {
 	}
 	return strings.Join(names, ", ")
 }
+
+type date struct {
+	second int64
+	value  string
+}
+
+var today atomic.Pointer[date]
+
+// Date returns the value of a Date field for the current time. It formats the value at most
+// once a second and caches it.
+func Date() string {
+	now := time.Now()
+	if d := today.Load(); d != nil && d.second == now.Unix() {
+		return d.value
+	}
+	d := &date{now.Unix(), now.UTC().Format(http.TimeFormat)}
+	today.Store(d)
+	return d.value
+}
+
+// StatusLines has the value of [http.Response.Status] for each status, such as "200 OK".
+var StatusLines = func() (lines [1000]string) {
+	for status := range lines {
+		lines[status] = fmt.Sprintf("%03d %s", status, http.StatusText(status))
+	}
+	return lines
+}()

@@ -12,60 +12,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/gotower/gotower/internal/panics"
 )
 
 var (
 	errHandlerDone = errors.New("write after the handler returned")
-	errNoResponse  = errors.New("the exchange returned no response")
 	errShortBody   = errors.New("the handler wrote less than its Content-Length")
 )
-
-// Serve serves a request by the Exchange or the Handler of cfg, and sends the response on
-// s. If hijacked is true, the handler has hijacked the connection and must close it. If err
-// is not nil, the response is incomplete and the caller must abort it. A panic is returned
-// as an error, and is logged unless it is [http.ErrAbortHandler].
-func Serve(cfg *ServerConfig, s Stream, req *http.Request) (hijacked bool, err error) {
-	defer func() {
-		p, ok := errors.AsType[*panics.Error](err)
-		switch {
-		case !ok:
-		case p.Value == http.ErrAbortHandler: //nolint:errorlint // net/http compares it, too
-			err = http.ErrAbortHandler
-		default:
-			cfg.Log.Error("handler panicked", "error", err, "remote", req.RemoteAddr, "stack", string(p.Stack))
-		}
-	}()
-	defer panics.Recover(&err)
-	if cfg.Exchange == nil {
-		return serveHandler(cfg.Handler, s, req)
-	}
-	rsp, err := cfg.Exchange(req)
-	if err == nil && rsp == nil {
-		err = errNoResponse
-	}
-	if err != nil {
-		return false, err
-	}
-	if rsp.Body == nil {
-		rsp.Body = http.NoBody
-	}
-	return false, s.Respond(rsp)
-}
-
-func serveHandler(h http.Handler, s Stream, req *http.Request) (hijacked bool, err error) {
-	w := &ResponseWriter{stream: s, head: req.Method == http.MethodHead, header: make(http.Header), length: -1}
-	defer w.release()
-	err = panics.Contain(func() { h.ServeHTTP(w, req) })
-	if req.MultipartForm != nil {
-		_ = req.MultipartForm.RemoveAll() // the files of an upload
-	}
-	if w.done.Store(true); w.hijacked || err != nil {
-		return w.hijacked, err
-	}
-	return false, w.finish()
-}
 
 // ResponseWriter is the [http.ResponseWriter] of a handler. It writes the response to a
 // [Stream]. Like the response writer of net/http, it detects the content type, adds
@@ -129,38 +81,6 @@ func (w *ResponseWriter) WriteHeader(status int) {
 		w.status = status
 		w.length = ContentLength(w.header["Content-Length"])
 	}
-}
-
-// ContentLength returns the length in values, which are the values of a Content-Length
-// field. It returns -1 if values is not exactly one valid number.
-func ContentLength(values []string) int64 {
-	if len(values) != 1 {
-		return -1
-	}
-	return ParseLength(values[0])
-}
-
-// ParseLength parses value, which must consist of decimal digits. It returns -1 if value has
-// another character, no digit, or more than 18 digits.
-func ParseLength[T string | []byte](value T) int64 {
-	if len(value) == 0 || len(value) > 18 {
-		return -1
-	}
-	var n int64
-	for i := range len(value) {
-		digit := value[i] - '0'
-		if digit > 9 {
-			return -1
-		}
-		n = n*10 + int64(digit)
-	}
-	return n
-}
-
-// BodyAllowed reports whether a response with this status may have a body. It returns false
-// for 1xx, 204 and 304.
-func BodyAllowed(status int) bool {
-	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
 
 // Write appends p to the body of the response. The first bytes are buffered until the

@@ -3,6 +3,7 @@ package message
 import (
 	"encoding/binary"
 	"net"
+	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
@@ -102,4 +103,36 @@ func PlainTarget(target string, u *url.URL) bool {
 	}
 	u.Path, u.RawQuery, u.ForceQuery = path, query, asks && query == ""
 	return true
+}
+
+// ContentLength returns the length in values, which are the values of a Content-Length
+// field. It returns -1 if values is not exactly one valid number.
+func ContentLength(values []string) int64 {
+	if len(values) != 1 {
+		return -1
+	}
+	return ParseLength(values[0])
+}
+
+// ParseLength parses value, which must consist of decimal digits. It returns -1 if value has
+// another character, no digit, or more than 18 digits.
+func ParseLength[T string | []byte](value T) int64 {
+	if len(value) == 0 || len(value) > 18 {
+		return -1
+	}
+	var n int64
+	for i := range len(value) {
+		digit := value[i] - '0'
+		if digit > 9 {
+			return -1
+		}
+		n = n*10 + int64(digit)
+	}
+	return n
+}
+
+// BodyAllowed reports whether a response with this status may have a body. It returns false
+// for 1xx, 204 and 304.
+func BodyAllowed(status int) bool {
+	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
