@@ -257,18 +257,6 @@ func (Accessor) ErrorResponse(context.Context, *http.Request, error) (*http.Resp
 	return nil, false
 }
 
-// data calls ResponseData of all observers in x.observers for n bytes of the body. The
-// argument p has these bytes, or is nil if they are not available. For the method HEAD, data
-// does nothing, because the response has no body.
-func (x *served) data(n int64, p []byte) {
-	if n <= 0 || x.received.Method == http.MethodHead {
-		return
-	}
-	for _, h := range x.observers {
-		h.ResponseData(int(n), p)
-	}
-}
-
 // DestinationAddr returns the address that r was or will be sent to. For a received request
 // this is the local address of the connection. For a request that this process makes it is
 // the address in the URL, or the zero value if the URL has a host name. Package tap calls

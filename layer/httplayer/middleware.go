@@ -35,7 +35,7 @@ import (
 //
 // The cost is two allocations per request, and one more if a layer makes a context.
 func Middleware(l layer.Layer[*http.Request, *http.Response], opts ...HandlerOption) func(http.Handler) http.Handler {
-	answer := newHandler(handled{}, opts...)
+	own := newHandler(handled{}, opts...)
 	return func(h http.Handler) http.Handler {
 		if h == nil {
 			panic("httplayer: nil handler")
@@ -44,18 +44,18 @@ func Middleware(l layer.Layer[*http.Request, *http.Response], opts ...HandlerOpt
 		if l != nil {
 			svc = l(svc)
 		}
-		return &middleware{svc, answer}
+		return &middleware{svc, own}
 	}
 }
 
 type middleware struct {
-	svc    Service
-	answer *handler // sends the responses and errors of the layers
+	svc Service
+	own *handler // sends the responses and errors of the layers
 }
 
 func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if twoAuthorities(r) {
-		m.answer.answer(w, r, nil, misdirected(r))
+		m.own.answer(w, r, nil, misdirected(r))
 		return
 	}
 	delete(r.Header, "Host") // an HTTP/2 server stores it in addition to r.Host
@@ -67,8 +67,8 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case rsp != nil && rsp.Body == nil:
 		rsp.Body = http.NoBody
 	}
-	if !x.begun.Load() || err != nil && x.status == 0 && !x.hijacked {
-		m.answer.answer(w, r, rsp, cmp.Or(err, upgradeError(r)))
+	if !x.begun.Load() || err != nil && x.status == 0 {
+		m.own.answer(w, r, rsp, cmp.Or(err, upgradeError(r)))
 		return
 	}
 	if rsp != nil {
@@ -106,7 +106,7 @@ func (h handled) Call(ctx context.Context, r *http.Request) (*http.Response, err
 		defer handBack(x.received, r)
 	}
 	h.ServeHTTP(x, r)
-	if ctx.Err() != nil && x.status == 0 && !x.hijacked {
+	if ctx.Err() != nil && x.status == 0 {
 		return nil, context.Cause(ctx)
 	}
 	return x.response(), nil
@@ -116,12 +116,8 @@ func (h handled) Call(ctx context.Context, r *http.Request) (*http.Response, err
 // received is the request of the server, and own is the copy that the handler has used. Without the
 // copied form, net/http would not remove the temporary files of the form.
 func handBack(received, own *http.Request) {
-	if own.MultipartForm != nil {
-		received.MultipartForm = own.MultipartForm
-	}
-	if own.Pattern != "" {
-		received.Pattern = own.Pattern
-	}
+	received.MultipartForm = cmp.Or(own.MultipartForm, received.MultipartForm)
+	received.Pattern = cmp.Or(own.Pattern, received.Pattern)
 }
 
 func (h handled) Describe() layer.Node { return layer.Node{Name: "handler"} }
@@ -136,7 +132,7 @@ type served struct {
 	received  *http.Request
 	begun     atomic.Bool // the handler was called
 	hijacked  bool
-	status    int                                      // 0 before the headers are written
+	status    int                                      // 0 before the headers are written or Hijack
 	observers []layer.ResponseObserver[*http.Response] // none is added after the handler was called
 }
 
@@ -205,11 +201,17 @@ func (x *served) FlushError() error {
 // Flush is part of [http.Flusher]. It does nothing if the writer of the server has no Flush.
 func (x *served) Flush() { _ = x.FlushError() }
 
-// Hijack takes over the connection of the client, as an [http.Hijacker]. If it succeeds, it
-// sets x.hijacked.
+// Hijack takes over the connection of the client, as an [http.Hijacker]. The status is then 200
+// for CONNECT and otherwise 101, unless the handler has set one.
 func (x *served) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(x.ResponseWriter).Hijack()
-	x.hijacked = x.hijacked || err == nil
+	switch x.hijacked = x.hijacked || err == nil; {
+	case err != nil || x.status != 0:
+	case x.received.Method == http.MethodConnect:
+		x.status = http.StatusOK
+	default:
+		x.status = http.StatusSwitchingProtocols
+	}
 	return conn, rw, err
 }
 
@@ -229,16 +231,19 @@ func (x *served) response() *http.Response {
 	return rsp
 }
 
-// code returns the status that the handler has set. Without one it returns 200, or 101 if
-// the handler hijacked the connection of a request other than CONNECT.
-func (x *served) code() int {
-	switch {
-	case x.status != 0:
-		return x.status
-	case x.hijacked && x.received.Method != http.MethodConnect:
-		return http.StatusSwitchingProtocols
+// code returns the status of the response, which is 200 if the handler has not set one.
+func (x *served) code() int { return cmp.Or(x.status, http.StatusOK) }
+
+// data calls ResponseData of all observers in x.observers for n bytes of the body. The
+// argument p has these bytes, or is nil if they are not available. For the method HEAD, data
+// does nothing, because the response has no body.
+func (x *served) data(n int64, p []byte) {
+	if n <= 0 || x.received.Method == http.MethodHead {
+		return
 	}
-	return http.StatusOK // a tunnel, or net/http's default
+	for _, h := range x.observers {
+		h.ResponseData(int(n), p)
+	}
 }
 
 // trailer returns the trailers that a handler has set in header. These are the fields that
