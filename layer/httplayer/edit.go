@@ -171,10 +171,7 @@ func (Editor) TeeRequest(req *http.Request, limit int64, whole func(copied *http
 			return
 		}
 		copied.Body = io.NopCloser(bytes.NewReader(kept))
-		if size < 0 {
-			// The trailers are complete when the body ends.
-			copied.Trailer = req.Trailer.Clone()
-		}
+		copied.Trailer = req.Trailer.Clone() // complete when the body ends
 		whole(copied, true)
 	})
 	return &out

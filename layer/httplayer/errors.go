@@ -185,8 +185,7 @@ func (e *StatusError) Error() string {
 	if e.Reason != "" {
 		return e.Reason
 	}
-	code := e.status()
-	return "status " + strconv.Itoa(code) + " " + http.StatusText(code)
+	return "status " + message.StatusLines[e.status()]
 }
 
 func (e *StatusError) status() int {
