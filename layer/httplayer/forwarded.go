@@ -2,7 +2,6 @@ package httplayer
 
 import (
 	"context"
-	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -52,23 +51,17 @@ func ClientFromContext(ctx context.Context) netip.Addr {
 
 func (t trustedPeers) forward(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 	peer := Accessor{}.Source(req).Addr().WithZone("")
-	h := req.Header.Clone()
-	if h == nil {
-		h = make(http.Header)
-	}
-	untrusted := !t.contains(peer)
-	if untrusted {
-		maps.DeleteFunc(h, func(name string, _ []string) bool { return isForwarded(name) })
-	}
-	client := t.client(h, peer)
-	addForwarded(h, peer, Accessor{}.Scheme(req), Accessor{}.Authority(req))
+	client := t.client(req.Header, peer)
 	layer.RecordFromContext(ctx).SetClient(client)
 	ctx = reqctx.WithValue(ctx, clientKey{}, client)
 	out := req.WithContext(ctx)
-	out.Header = h
-	if untrusted {
-		withoutTrailers(out, isForwarded)
+	if out.Header = req.Header.Clone(); out.Header == nil {
+		out.Header = make(http.Header)
 	}
+	if !t.contains(peer) {
+		removeFields(out, isForwarded)
+	}
+	addForwarded(out.Header, peer, Accessor{}.Scheme(req), Accessor{}.Authority(req))
 	return next.Call(ctx, out)
 }
 
@@ -77,8 +70,8 @@ func (t trustedPeers) contains(addr netip.Addr) bool {
 }
 
 // client returns the address of the client. It examines peer and then the elements of
-// X-Forwarded-For, from the last to the first. It returns the first address that is not trusted. If
-// all addresses are trusted, or an element is not an address, it returns the address that it
+// X-Forwarded-For, from the last to the first. It returns the first address that is not trusted,
+// which is peer if peer is not trusted. If all addresses are trusted, or an element is not an address, it returns the address that it
 // examined last.
 func (t trustedPeers) client(h http.Header, peer netip.Addr) netip.Addr {
 	client := peer

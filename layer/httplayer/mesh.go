@@ -52,8 +52,7 @@ func ClientID(nameOf func(*http.Request) string) layer.Layer[*http.Request, *htt
 			return req
 		}
 		out := fork(req)
-		maps.DeleteFunc(out.Header, func(name string, _ []string) bool { return isIdentity(name) })
-		withoutTrailers(out, isIdentity)
+		removeFields(out, isIdentity)
 		if id != "" {
 			out.Header[clientIDField] = []string{id}
 		}
@@ -109,10 +108,7 @@ func StripHeader(names ...string) layer.Layer[*http.Request, *http.Response] {
 			return req
 		}
 		out := fork(req)
-		for _, name := range canonical {
-			delete(out.Header, name)
-		}
-		withoutTrailers(out, func(name string) bool { return slices.Contains(canonical, name) })
+		removeFields(out, func(name string) bool { return slices.Contains(canonical, name) })
 		return out
 	}
 	return edits("strip_header", nil, edit)
@@ -214,17 +210,19 @@ func ProxyErrors(log *slog.Logger, meshPeer bool) layer.Layer[*http.Request, *ht
 // because the name is in lower case and the names of received headers are canonical.
 const closesClient = "connection"
 
-// withoutTrailers removes trailers from req, a copy of a received request. It removes a trailer if
-// the function drops returns true for its name. req gets its own map Trailer. Because trailers
-// arrive at the end of a body, req also gets a new body. At the end of the new body, the remaining
-// trailers are copied to the map.
-func withoutTrailers(req *http.Request, drops func(name string) bool) {
+// removeFields removes headers and trailers from req, a copy of a received request with its own
+// header map. It removes a field if the function drops returns true for its name. req gets its own
+// map Trailer. Because trailers arrive at the end of a body, req also gets a new body. At the end
+// of the new body, the remaining trailers are copied to the map.
+func removeFields(req *http.Request, drops func(name string) bool) {
+	dropped := func(name string, _ []string) bool { return drops(name) }
+	maps.DeleteFunc(req.Header, dropped)
 	received := req.Trailer
 	if received == nil {
 		return
 	}
 	req.Trailer = received.Clone()
-	maps.DeleteFunc(req.Trailer, func(name string, _ []string) bool { return drops(name) })
+	maps.DeleteFunc(req.Trailer, dropped)
 	if hasBody(req) {
 		req.Body = &trailerFilter{wrappedBody{req.Body}, &received, &req.Trailer, drops}
 	}
