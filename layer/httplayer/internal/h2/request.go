@@ -14,38 +14,29 @@ func quoted(s string) string { return strconv.Quote(s) }
 // requestHead has the pseudo-header fields of a request and the length of its body.
 type requestHead struct {
 	method, path, scheme, authority, protocol string
-	seen                                      uint8
-	length                                    int64 // value of content-length; -1 if unknown
-	sendsZero                                 bool  // a client sends content-length even if length is 0
+	length                                    int64 // content-length that a client sends; -1 for none
 }
 
-const (
-	seenMethod = 1 << iota
-	seenPath
-	seenScheme
-	seenAuthority
-	seenProtocol
-)
-
-// pseudo records the pseudo-header field f. It returns false if f is unknown or was
-// recorded before.
+// pseudo records the pseudo-header field f. It returns false if f is unknown, empty or repeated.
 func (h *requestHead) pseudo(f *field) bool {
-	var bit uint8
+	var to *string
 	switch f.name {
 	case nameMethod:
-		h.method, bit = f.value, seenMethod
+		to = &h.method
 	case namePath:
-		h.path, bit = f.value, seenPath
+		to = &h.path
 	case nameScheme:
-		h.scheme, bit = f.value, seenScheme
+		to = &h.scheme
 	case nameAuthority:
-		h.authority, bit = f.value, seenAuthority
+		to = &h.authority
 	case nameProtocol:
-		h.protocol, bit = f.value, seenProtocol
+		to = &h.protocol
 	}
-	repeated := h.seen&bit != 0
-	h.seen |= bit
-	return bit != 0 && !repeated
+	if to == nil || *to != "" || f.value == "" {
+		return false
+	}
+	*to = f.value
+	return true
 }
 
 // check returns "" if the pseudo-header fields are valid, and otherwise the reason why they
@@ -57,12 +48,12 @@ func (h *requestHead) check() string {
 		return "invalid :method"
 	case !message.ValidHost(h.authority):
 		return "invalid :authority"
-	case connect && h.seen&seenProtocol == 0:
-		if h.authority == "" || h.seen&(seenPath|seenScheme) != 0 {
+	case connect && h.protocol == "":
+		if h.authority == "" || h.path != "" || h.scheme != "" {
 			return "CONNECT without :authority, or with :path or :scheme"
 		}
 		return ""
-	case h.seen&seenProtocol != 0 && (!connect || !message.ValidName(h.protocol) || h.authority == ""):
+	case h.protocol != "" && (!connect || !message.ValidName(h.protocol) || h.authority == ""):
 		return "invalid :protocol"
 	case h.scheme != "http" && h.scheme != "https":
 		return "invalid :scheme"
@@ -81,7 +72,7 @@ func (c *ServerConn) request(s *serverStream, fields []field, end bool) string {
 	i := 0
 	for ; i < len(fields) && fields[i].name.kind == pseudoName; i++ {
 		if !h.pseudo(&fields[i]) {
-			return "unknown or repeated pseudo-header field"
+			return "unknown, empty or repeated pseudo-header field"
 		}
 	}
 	if reason := h.check(); reason != "" {
@@ -193,7 +184,7 @@ func (c *ClientConn) requestHead(req *http.Request) (h requestHead, err error) {
 	if req.URL == nil {
 		return h, &message.RequestError{Reason: "no URL"}
 	}
-	h = requestHead{method: req.Method, authority: req.Host, scheme: req.URL.Scheme, path: requestPath(req), seen: seenPath}
+	h = requestHead{method: req.Method, authority: req.Host, scheme: req.URL.Scheme, path: req.URL.RequestURI()}
 	if h.method == "" {
 		h.method = http.MethodGet
 	}
@@ -222,25 +213,8 @@ func (c *ClientConn) requestHead(req *http.Request) (h requestHead, err error) {
 	return h, nil
 }
 
-// requestPath returns the :path of a request to send. If the URL was not changed since the
-// request was received, this is the received target. Otherwise it is the request URI of the
-// URL.
-func requestPath(req *http.Request) string {
-	u := req.URL
-	// The URL of a request that was not edited matches the received target.
-	if raw := req.RequestURI; strings.HasPrefix(raw, "/") && u.RawPath == "" && u.Opaque == "" {
-		path, query, asks := strings.Cut(raw, "?")
-		if path == u.Path && query == u.RawQuery && asks == (u.RawQuery != "" || u.ForceQuery) &&
-			message.All(path, message.PathByte) {
-			return raw
-		}
-	}
-	return u.RequestURI()
-}
-
-// setLength sets the length of the body of req in h, which is -1 if it is unknown. It also sets
-// h.sendsZero, which reports whether a content-length of 0 is sent. If the ContentLength of req is
-// invalid, setLength returns the reason, and otherwise "".
+// setLength sets h.length for the body of req. If the ContentLength of req is invalid, it returns the
+// reason, and otherwise "".
 func (h *requestHead) setLength(req *http.Request) string {
 	h.length = req.ContentLength
 	switch {
@@ -249,8 +223,10 @@ func (h *requestHead) setLength(req *http.Request) string {
 			return "ContentLength without a Body"
 		}
 		h.length = 0
-		h.sendsZero = h.method == http.MethodPost || h.method == http.MethodPut || h.method == http.MethodPatch ||
-			len(req.Header["Content-Length"]) > 0
+		if h.method != http.MethodPost && h.method != http.MethodPut && h.method != http.MethodPatch &&
+			len(req.Header["Content-Length"]) == 0 {
+			h.length = -1
+		}
 	case h.length <= 0:
 		h.length = -1
 	}

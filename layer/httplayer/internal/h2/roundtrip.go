@@ -105,7 +105,7 @@ func (c *ClientConn) open(s *clientStream, head *requestHead, hasBody bool) erro
 	out, from := c.beginBlock()
 	out.b = c.enc.request(out.b, head)
 	out.b = c.enc.header(out.b, s.req.Header)
-	if head.length > 0 || head.sendsZero {
+	if head.length >= 0 {
 		out.b = c.enc.field(out.b, nameLength, "", strconv.FormatInt(head.length, 10))
 	}
 	out.b = c.enc.trailerNames(out.b, s.out.announced(s.req.Header))
