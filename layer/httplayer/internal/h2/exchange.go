@@ -67,50 +67,29 @@ func (s *serverStream) Respond(rsp *http.Response) error {
 		}
 	}
 	defer rsp.Body.Close()
-	out := &s.out
-	*out = sender{st: &s.stream, body: rsp.Body, trailer: &rsp.Trailer, left: -1, announces: len(rsp.Trailer) > 0}
 	length := rsp.ContentLength
 	if length == 0 && len(rsp.Header["Content-Length"]) == 0 || rsp.StatusCode == http.StatusNoContent {
 		length = -1
 	}
-	switch {
-	case s.req.Method == http.MethodHead || !message.BodyAllowed(rsp.StatusCode),
-		rsp.Body == http.NoBody && len(rsp.Trailer) == 0:
+	if s.req.Method == http.MethodHead || !message.BodyAllowed(rsp.StatusCode) ||
+		rsp.Body == http.NoBody && len(rsp.Trailer) == 0 {
 		return s.sendHeader(rsp.StatusCode, rsp.Header, length, true)
-	case rsp.Body != http.NoBody:
-		out.left = length
 	}
+	left := length
+	if rsp.Body == http.NoBody {
+		left = -1
+	}
+	out := &s.out
+	*out = newSender(&s.stream, rsp.Body, left, rsp.Header, &rsp.Trailer)
 	err := out.fill(false)
 	if err == nil {
-		err = s.start(rsp.StatusCode, rsp.Header, length)
+		err = s.WriteHeader(rsp.StatusCode, rsp.Header, length, out.empty())
 	}
-	if err != nil || out.sent() {
-		out.release()
-		return err
+	if err == nil {
+		err = out.run()
 	}
-	return out.run()
-}
-
-// start queues the headers of a response, and the part of the body that s.out has already read.
-func (s *serverStream) start(status int, header http.Header, length int64) error {
-	c, out := s.c, &s.out
-	header = validPart(header)
-	c.mu.Lock()
-	defer c.unlock()
-	if err := s.failure(); err != nil {
-		return err
-	}
-	end := out.empty()
-	var announced http.Header
-	if !end {
-		announced = out.announced(header)
-	}
-	s.queueHeader(status, header, length, announced, end)
-	if !end && out.began() {
-		out.queue()
-	}
-	c.kick()
-	return nil
+	out.release()
+	return err
 }
 
 // sendHeader queues the headers of a response and starts to send them.
@@ -119,26 +98,6 @@ func (s *serverStream) sendHeader(status int, header http.Header, length int64, 
 		return err
 	}
 	return s.Flush()
-}
-
-// queueHeader queues the HEADERS of the final response. It adds content-length unless length is -1.
-// It adds a field Trailer with the valid names in the argument announced, if there are any. If end
-// is true, it sets END_STREAM. The caller holds the mutex of the connection.
-func (s *serverStream) queueHeader(status int, header http.Header, length int64, announced http.Header, end bool) {
-	c := s.c
-	s.begun = true
-	c.answered.Add(1)
-	out, from := c.beginBlock()
-	out.b = c.enc.status(out.b, status)
-	out.b = c.enc.header(out.b, header)
-	if length >= 0 {
-		out.b = c.enc.field(out.b, nameLength, "", strconv.FormatInt(length, 10))
-	}
-	if c.server.cfg.Exchange == nil && len(header["Date"]) == 0 {
-		out.b = c.enc.field(out.b, nameDate, "", message.Date())
-	}
-	out.b = c.enc.trailerNames(out.b, announced)
-	c.endBlock(&s.stream, from, end)
 }
 
 // Inform is part of [message.Stream]. It queues a 1xx response, unless the final response
@@ -152,7 +111,7 @@ func (s *serverStream) Inform(status int, header http.Header) error {
 		return s.failure()
 	}
 	if status == http.StatusContinue {
-		s.continued = true
+		s.expects.Store(false)
 	}
 	out, from := c.beginBlock()
 	out.b = c.enc.status(out.b, status)
@@ -162,27 +121,32 @@ func (s *serverStream) Inform(status int, header http.Header) error {
 	return nil
 }
 
-// sendContinue sends a 100 Continue response, unless the handler has sent one already.
-func (s *serverStream) sendContinue() {
-	s.expects = false
-	s.c.mu.Lock()
-	sent := s.continued
-	s.c.mu.Unlock()
-	if !sent {
-		_ = s.Inform(http.StatusContinue, nil)
-	}
-}
-
-// WriteHeader is part of [message.Stream]. It queues the status and the headers.
+// WriteHeader is part of [message.Stream]. It queues the HEADERS of the final response. It adds
+// content-length unless length is -1, and the field Trailer of s.out.
 func (s *serverStream) WriteHeader(status int, header http.Header, length int64, end bool) error {
+	c := s.c
 	header = validPart(header)
-	s.c.mu.Lock()
-	defer s.c.unlock()
-	err := s.failure()
-	if err == nil {
-		s.queueHeader(status, header, length, nil, end)
+	c.mu.Lock()
+	defer c.unlock()
+	if err := s.failure(); err != nil {
+		return err
 	}
-	return err
+	s.begun = true
+	c.answered.Add(1)
+	out, from := c.beginBlock()
+	out.b = c.enc.status(out.b, status)
+	out.b = c.enc.header(out.b, header)
+	if length >= 0 {
+		out.b = c.enc.field(out.b, nameLength, "", strconv.FormatInt(length, 10))
+	}
+	if c.server.cfg.Exchange == nil && len(header["Date"]) == 0 {
+		out.b = c.enc.field(out.b, nameDate, "", message.Date())
+	}
+	if s.out.names != "" && !end {
+		out.b = c.enc.field(out.b, nameTrailer, "", s.out.names)
+	}
+	c.endBlock(&s.stream, from, end)
+	return nil
 }
 
 // Write is part of [message.Stream]. It queues p as a part of the body, and waits for the
@@ -221,8 +185,6 @@ func (*serverStream) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 
 // tunnelClient is the stream of the client in a tunnel.
 type tunnelClient struct{ *serverStream }
-
-func (t tunnelClient) Read(p []byte) (int, error) { return t.body.Read(p) }
 
 func (t tunnelClient) Write(p []byte) (int, error) {
 	n, err := t.send(p)

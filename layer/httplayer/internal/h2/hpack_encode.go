@@ -170,15 +170,6 @@ func (e *encoder) header(b []byte, h http.Header) []byte {
 	return b
 }
 
-// trailerNames appends the field Trailer, which announces the trailers with a valid name.
-// Without such a trailer it appends nothing.
-func (e *encoder) trailerNames(b []byte, trailer http.Header) []byte {
-	if names := message.TrailerNames(trailer); names != "" {
-		b = e.field(b, nameTrailer, "", names)
-	}
-	return b
-}
-
 // status appends the pseudo-header field :status of a response.
 func (e *encoder) status(b []byte, status int) []byte {
 	if status == http.StatusOK {

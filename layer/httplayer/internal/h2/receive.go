@@ -283,7 +283,7 @@ func (c *conn) data(flags byte, id uint32, p []byte) error {
 		return &streamError{id, message.CodeStreamClosed, "DATA on a closed stream"}
 	case st.gotEnd:
 		return &streamError{id, message.CodeStreamClosed, "DATA after the end of the stream"}
-	case st.client != nil && !st.client.final:
+	case st.client != nil && !st.ready:
 		return malformed(id, "DATA before HEADERS")
 	}
 	if err := st.count(len(p), end); err != nil {

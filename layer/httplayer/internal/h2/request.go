@@ -142,12 +142,11 @@ func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string,
 	default:
 		r.Header[":protocol"] = []string{h.protocol}
 	}
-	s.body.st = &s.stream
 	if end || s.accept != "" {
 		r.Body, r.ContentLength = http.NoBody, 0
 		return
 	}
-	r.Body = &s.body
+	r.Body = &s.stream
 	if r.Trailer = message.Announced(r.Header["Trailer"]); r.Trailer != nil {
 		delete(r.Header, "Trailer")
 	}
@@ -158,7 +157,7 @@ func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string,
 	if r.ContentLength > 0 && !grpc && (c.cfg.BodyIdle > 0 || c.cfg.MinBodyRate > 0) {
 		s.reads = &s.waits
 	}
-	s.expects = message.ExpectsContinue(r.Header)
+	s.expects.Store(message.ExpectsContinue(r.Header))
 }
 
 // parseURL sets u according to :path and :authority. It returns false if :path is invalid.

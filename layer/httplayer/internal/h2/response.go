@@ -19,7 +19,7 @@ func (c *ClientConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 		return nil
 	case st.gotEnd:
 		return &streamError{id, message.CodeStreamClosed, "HEADERS after the end of the stream"}
-	case st.client.final:
+	case st.ready:
 		return st.receiveTrailers(fields, end, tooLarge)
 	case tooLarge:
 		return malformed(id, "response headers too large")
@@ -41,7 +41,6 @@ func (c *ClientConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 	default:
 		st.left = length
 	}
-	s.final = true
 	s.makeResponse(status, length, fields[1:], end)
 	s.expects.Decide(status < 300)
 	c.answered.Add(1)
@@ -78,7 +77,7 @@ func (s *clientStream) makeResponse(status int, length int64, fields []field, en
 	r.Status, r.StatusCode = message.StatusLines[status], status
 	r.ContentLength = length
 	r.Header = makeHeader(fields, s.slab[:])
-	r.Body = &s.body
+	r.Body = &s.stream
 	if end {
 		if length < 0 && s.req.Method != http.MethodHead {
 			r.ContentLength = 0

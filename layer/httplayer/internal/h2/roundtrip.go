@@ -18,15 +18,13 @@ type clientStream struct {
 	stream
 	req  *http.Request
 	rsp  http.Response
-	body body
 	out  sender
 	slab [8]string
 
 	sending atomic.Bool // a goroutine sends the request body, which was not closed
 	expects message.Expectation
 
-	informed int  // number of 1xx responses; used by the reader only
-	final    bool // the final response has arrived; used by the reader only
+	informed int // number of 1xx responses; used by the reader only
 
 	informs []inform // 1xx responses that RoundTrip has to forward; guarded by stream.mu
 	watch   reqctx.Registration
@@ -49,14 +47,13 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	s := &clientStream{req: req}
 	s.client = s
 	s.init(&c.conn, 0)
-	s.body.st = &s.stream
 	head, err := c.requestHead(req)
 	if ctx := req.Context(); err == nil && reqctx.Ended(ctx) {
 		err = context.Cause(ctx)
 	}
 	hasBody := req.Body != nil && req.Body != http.NoBody
 	if hasBody && err == nil {
-		s.out = sender{st: &s.stream, body: req.Body, trailer: &req.Trailer, left: head.length, announces: len(req.Trailer) > 0}
+		s.out = newSender(&s.stream, req.Body, head.length, req.Header, &req.Trailer)
 		if s.expects = message.NewExpectation(req.Header); s.expects == nil {
 			err = s.out.fill(false)
 		}
@@ -108,7 +105,9 @@ func (c *ClientConn) open(s *clientStream, head *requestHead, hasBody bool) erro
 	if head.length >= 0 {
 		out.b = c.enc.field(out.b, nameLength, "", strconv.FormatInt(head.length, 10))
 	}
-	out.b = c.enc.trailerNames(out.b, s.out.announced(s.req.Header))
+	if s.out.names != "" {
+		out.b = c.enc.field(out.b, nameTrailer, "", s.out.names)
+	}
 	end := !hasBody || s.out.empty()
 	c.endBlock(&s.stream, from, end)
 	if !end && s.out.began() {

@@ -18,8 +18,17 @@ type sender struct {
 	buf     *buffer      // bytes that were read and are not queued; may be nil
 	eof     bool         // the end of the body was read
 	full    bool         // the last Read filled the buffer
+	names   string       // names of the trailers to announce in a field Trailer; may be ""
+}
 
-	announces bool // trailers were present before the body was read
+// newSender returns the sender of a body with the given content-length, which is -1 if it is unknown. It
+// announces the trailers that are known before the body is read, unless header announces them.
+func newSender(st *stream, body io.Reader, length int64, header http.Header, trailer *http.Header) sender {
+	s := sender{st: st, body: body, trailer: trailer, left: length}
+	if len(header["Trailer"]) == 0 {
+		s.names = message.TrailerNames(*trailer)
+	}
+	return s
 }
 
 // fill reads the next part of the body into s.buf. If wait is false, it reads only bytes
@@ -137,6 +146,7 @@ func (s *sender) run() error {
 		c.mu.Lock()
 		for {
 			if err := s.st.failure(); err != nil || s.st.sentEnd {
+				c.kick()
 				c.unlock()
 				return err
 			}
@@ -156,16 +166,6 @@ func (s *sender) run() error {
 			return err
 		}
 	}
-}
-
-// announced returns the trailers to announce in a new field Trailer of the headers. It returns nil
-// if the argument header already has this field. It also returns nil if the names of the trailers
-// were unknown before the body was read.
-func (s *sender) announced(header http.Header) http.Header {
-	if !s.announces || len(header["Trailer"]) > 0 {
-		return nil
-	}
-	return *s.trailer
 }
 
 // validTrailer reports whether the field with the canonical name key may be a trailer. The

@@ -133,18 +133,13 @@ type serverStream struct {
 	ctx      requestContext
 	req      http.Request
 	url      url.URL
-	body     body
 	out      sender
-	expects  bool // the first Read of the body sends 100 Continue
-	tooLarge bool // the header list is larger than the limit
+	expects  atomic.Bool // the client waits for 100 Continue
+	tooLarge bool        // the header list is larger than the limit
 	slab     [8]string
 	waits    sweep.Wait
 	accept   string // expected Sec-WebSocket-Accept; "" unless the request is a WebSocket
-
-	// The next two fields are guarded by the mu of the connection.
-
-	begun     bool // the final response has begun
-	continued bool // a 100 response was sent
+	begun    bool   // the final response has begun; guarded by the mu of the connection
 }
 
 // requestContext is the context of a request on a server.

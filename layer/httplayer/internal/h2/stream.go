@@ -13,7 +13,8 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
-// stream has the common part of [serverStream] and [clientStream].
+// stream has the common part of [serverStream] and [clientStream]. It is also the body that it receives:
+// of a request on a server, or of a response on a client.
 type stream struct {
 	c       *conn
 	id      uint32
@@ -36,7 +37,7 @@ type stream struct {
 	received   queue     // received bytes that were not read
 	eof        bool      // the end of the body was received
 	closed     bool      // the body was closed
-	ready      bool      // the final response of a client stream has arrived
+	ready      bool      // the final response of a client stream has arrived; only the reader writes it
 	receiveErr error     // error that ended receiving
 	trailer    http.Header
 	window     int64         // bytes that the peer may still send
@@ -164,9 +165,16 @@ func (st *stream) discard() {
 	st.mu.Unlock()
 }
 
-// read waits for received bytes and reads them into p. It returns io.EOF together with the
-// last bytes, if the end of the body has arrived.
-func (st *stream) read(p []byte) (n int, err error) {
+// Read is part of [io.Reader]. It waits for received bytes and reads them into p. It returns io.EOF
+// together with the last bytes, if the end of the body has arrived. The first Read sends 100 Continue to
+// a client that expects it.
+func (st *stream) Read(p []byte) (n int, err error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if s := st.server; s != nil && s.expects.Load() {
+		_ = s.Inform(http.StatusContinue, nil)
+	}
 	st.mu.Lock()
 	for st.received.n == 0 && !st.eof && st.receiveErr == nil && !st.closed {
 		st.reads.Begin()
@@ -197,6 +205,9 @@ func (st *stream) read(p []byte) (n int, err error) {
 			c.kick()
 		}
 		c.mu.Unlock()
+	}
+	if err == io.EOF { //nolint:errorlint // set above
+		st.ended()
 	}
 	return n, err
 }
@@ -248,62 +259,37 @@ func (st *stream) grow(n int64) bool {
 // windows, because the stream has ended.
 func (st *stream) shrink() { st.c.grown.Add(-st.grown.Swap(0)) }
 
-// pending returns the number of bytes that can be read without waiting. If eof is true, the
+// Pending returns the number of bytes that Read can return without waiting. If eof is true, the
 // body ends after these bytes.
-func (st *stream) pending() (n int, eof bool) {
+func (st *stream) Pending() (n int, eof bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.received.n, st.eof && !st.closed && st.receiveErr == nil
 }
 
-// body is the body that a stream receives: of a request on a server, or of a response on a
-// client.
-type body struct{ st *stream }
-
-// Read is part of [io.Reader]. The first Read sends 100 Continue to a client that expects
-// it.
-func (b *body) Read(p []byte) (int, error) {
-	if len(p) == 0 {
-		return 0, nil
-	}
-	if s := b.st.server; s != nil && s.expects {
-		s.sendContinue()
-	}
-	n, err := b.st.read(p)
-	if err == io.EOF { //nolint:errorlint // read returns exactly this value
-		b.ended()
-	}
-	return n, err
-}
-
-// Pending returns the number of bytes that Read can return without waiting. If eof is true,
-// the body ends after these bytes.
-func (b *body) Pending() (n int, eof bool) { return b.st.pending() }
-
 // ended copies the received trailers to the request or response, after the body was read to
 // its end. It drops the trailers of a request without a trailer map. A request of gRPC,
 // Connect or CONNECT has this map only if it announced trailers, because these protocols
 // have no request trailers.
-func (b *body) ended() {
-	if s := b.st.server; s != nil {
+func (st *stream) ended() {
+	if s := st.server; s != nil {
 		if s.req.Trailer != nil {
-			maps.Copy(s.req.Trailer, b.st.trailer)
+			maps.Copy(s.req.Trailer, st.trailer)
 		}
 		return
 	}
-	s := b.st.client
+	s := st.client
 	s.watch.Stop()
 	if s.rsp.Trailer == nil {
-		s.rsp.Trailer = b.st.trailer // does not change after the end
+		s.rsp.Trailer = st.trailer // does not change after the end
 		return
 	}
-	maps.Copy(s.rsp.Trailer, b.st.trailer)
+	maps.Copy(s.rsp.Trailer, st.trailer)
 }
 
 // Close is part of [io.Closer]. It drops the received bytes of the body, and those that arrive
 // later. For a response body, it also resets the stream, unless both directions are complete.
-func (b *body) Close() error {
-	st := b.st
+func (st *stream) Close() error {
 	st.discard()
 	if st.client != nil {
 		st.client.watch.Stop()
