@@ -79,18 +79,11 @@ type accessLog struct {
 	line []byte // buffer of the last line, which the next line reuses
 }
 
-func (l *accessLog) writeLine(e *accessEntry) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.line = append(l.write(e, l.line[:0]), '\n')
-	_, _ = l.to.Write(l.line) // a failed write cannot be reported
-}
-
 // serve serves r by h and writes the line.
 func (l *accessLog) serve(h http.Handler, w http.ResponseWriter, r *http.Request) {
 	x := serving(w, r)
 	ctx, record := layer.WithRecord(r.Context())
-	e := &accessEntry{request: r, exchange: x, record: record, began: time.Now(), id: l.id(r)}
+	e := &accessEntry{exchange: x, record: record, began: time.Now(), id: l.id(r)}
 	x.observers = append(x.observers, e)
 	own := r.WithContext(ctx) // the server keeps using its own request
 	if hasBody(r) {
@@ -99,14 +92,16 @@ func (l *accessLog) serve(h http.Handler, w http.ResponseWriter, r *http.Request
 	defer handBack(r, own)
 	defer func() {
 		e.ended = time.Now()
-		l.writeLine(e)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.line = append(l.write(e, l.line[:0]), '\n')
+		_, _ = l.to.Write(l.line) // a failed write cannot be reported
 	}()
 	h.ServeHTTP(x, own)
 }
 
 // accessEntry has the data of the log line of one request.
 type accessEntry struct {
-	request            *http.Request
 	exchange           *served
 	record             *layer.Record
 	id                 string
@@ -136,7 +131,7 @@ func peerID(r *http.Request) string {
 
 // apache appends the entry to b in Apache's common log format.
 func (e *accessEntry) apache(b []byte) []byte {
-	r := e.request
+	r := e.exchange.received
 	b = append(plain(b, r.RemoteAddr), ' ')
 	b = append(plain(b, e.id), " - ["...)
 	b = append(e.began.UTC().AppendFormat(b, time.RFC3339Nano), "] \""...)
@@ -152,7 +147,7 @@ func (e *accessEntry) apache(b []byte) []byte {
 
 // json appends the entry to b as a JSON object with sorted keys.
 func (e *accessEntry) json(b []byte) []byte {
-	r, facts := e.request, e.record.Facts()
+	r, facts := e.exchange.received, e.record.Facts()
 	head := e.head
 	if head.IsZero() {
 		head = e.ended

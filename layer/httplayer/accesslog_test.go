@@ -157,7 +157,7 @@ func FuzzAccessLog(f *testing.F) {
 		r := httptest.NewRequest("GET", "/", http.NoBody)
 		r.Method, r.RequestURI, r.Host, r.RemoteAddr = method, target, host, addr
 		r.Header["User-Agent"] = []string{agent}
-		e := &accessEntry{request: r, exchange: &served{}, id: id, began: time.Unix(1, 0), ended: time.Unix(2, 0)}
+		e := &accessEntry{exchange: &served{received: r}, id: id, began: time.Unix(1, 0), ended: time.Unix(2, 0)}
 		line := e.json(nil)
 		var got map[string]any
 		require.NoError(t, json.Unmarshal(line, &got))

@@ -247,8 +247,8 @@ func (x *served) data(n int64, p []byte) {
 }
 
 // trailer returns the trailers that a handler has set in header. These are the fields that
-// the field Trailer announces, and the fields with the prefix [http.TrailerPrefix]. It
-// returns nil without trailers.
+// the field Trailer announces, and the fields with the prefix [http.TrailerPrefix]. An
+// announced trailer may have no value.
 func trailer(header http.Header) http.Header {
 	found := message.Announced(header["Trailer"])
 	for name := range found {

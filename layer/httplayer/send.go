@@ -66,9 +66,8 @@ func (b *receivedBody) Close() error {
 // informer sends 1xx responses to the client. After a call of stop, Inform sends nothing,
 // because the final response is being written.
 type informer struct {
-	mu   sync.Mutex
-	w    http.ResponseWriter
-	over bool
+	mu sync.Mutex
+	w  http.ResponseWriter // nil after stop
 }
 
 // Inform sends a 1xx response to the client. It is part of [message.Informer]. It ignores 100
@@ -76,7 +75,7 @@ type informer struct {
 func (x *informer) Inform(status int, header http.Header) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.over || status == http.StatusContinue { // the server sends 100 itself
+	if x.w == nil || status == http.StatusContinue {
 		return nil
 	}
 	to := x.w.Header()
@@ -91,7 +90,7 @@ func (x *informer) Inform(status int, header http.Header) error {
 
 func (x *informer) stop() {
 	x.mu.Lock()
-	x.over = true
+	x.w = nil
 	x.mu.Unlock()
 }
 
