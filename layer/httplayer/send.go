@@ -25,8 +25,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.ContentLength == 0:
 		out.Body = http.NoBody // the layers would take 0 with a body for an unknown length
 	case r.ProtoMajor == 1:
-		out.Body = &receivedBody{Reader: r.Body, control: http.NewResponseController(w)}
-		defer out.Body.Close()
+		body := &receivedBody{Reader: r.Body, control: http.NewResponseController(w)}
+		defer body.wait()
+		out.Body = body
 	}
 	defer x.stop()
 	rsp, _ := h.serve(out, false) // without resets, serve returns no error
@@ -61,6 +62,14 @@ func (b *receivedBody) Close() error {
 		return nil
 	}
 	return b.control.SetReadDeadline(time.Now())
+}
+
+// wait interrupts a Read in progress and waits until it returns. A later Close would set the
+// deadline of another request.
+func (b *receivedBody) wait() {
+	_ = b.Close()
+	b.reads.Lock()
+	b.reads.Unlock() //nolint:staticcheck,gocritic // waits for a Read in progress
 }
 
 // informer sends 1xx responses to the client. After a call of stop, Inform sends nothing,
