@@ -175,7 +175,7 @@ func (c *ClientConn) send(req *http.Request, length int64) error {
 	whole := length == 0
 	if !whole && !message.ExpectsContinue(req.Header) {
 		var err error
-		if whole, err = out.copyPending(req.Body); err != nil {
+		if whole, err = out.copyBody(req.Body, false); err != nil {
 			return c.sent(req, err)
 		}
 	}
@@ -244,16 +244,13 @@ func (c *ClientConn) receive(req *http.Request) (int, error) {
 				return 0, err
 			}
 		}
-		if status >= http.StatusOK || status == http.StatusSwitchingProtocols {
-			if status != http.StatusSwitchingProtocols {
-				return n, nil
-			}
-			switch {
-			case message.Upgrade(req.Header) == "":
-				return 0, errUnasked
-			case !c.finished():
-				return 0, errEarlySwitch
-			}
+		switches := status == http.StatusSwitchingProtocols
+		switch {
+		case switches && message.Upgrade(req.Header) == "":
+			return 0, errUnasked
+		case switches && !c.finished():
+			return 0, errEarlySwitch
+		case switches || status >= http.StatusOK:
 			return n, nil
 		}
 		limit -= n
@@ -311,10 +308,7 @@ func (c *ClientConn) newResponse(req *http.Request, n int) *http.Response {
 	r := new(response)
 	rsp := &r.Response
 	rsp.Status, rsp.StatusCode = h.target.of(text), h.status
-	rsp.Proto, rsp.ProtoMajor, rsp.ProtoMinor = "HTTP/1.1", 1, 1
-	if h.minor == 0 {
-		rsp.Proto, rsp.ProtoMinor = "HTTP/1.0", 0
-	}
+	rsp.Proto, rsp.ProtoMajor, rsp.ProtoMinor = protos[h.minor], 1, h.minor
 	rsp.Request = req
 	rsp.Header = h.header(text, r.values[:0])
 	rsp.ContentLength = h.length

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
@@ -48,6 +49,9 @@ var (
 	errVersion     = &SyntaxError{http.StatusHTTPVersionNotSupported, "version is not HTTP/1.0 or HTTP/1.1"}
 )
 
+// protos has the names of the versions by their minor number.
+var protos = [...]string{"HTTP/1.0", "HTTP/1.1"}
+
 // maxFields is the maximum number of header fields of a message.
 const maxFields = 1000
 
@@ -71,7 +75,7 @@ type head struct {
 	method, target span
 	host           span
 	status         int
-	minor          int   // minor version of HTTP/1
+	minor          int   // minor version of HTTP/1: 0 or 1
 	length         int64 // value of Content-Length; -1 without one
 	chunked        bool
 	closes, keeps  bool // Connection has the options close and keep-alive
@@ -163,12 +167,7 @@ func (h *head) parseResponse(b []byte) error {
 	if err := h.parseVersion(b, errStatusLine); err != nil {
 		return err
 	}
-	for _, c := range b[9:12] {
-		if c < '0' || c > '9' {
-			return errStatusLine
-		}
-		h.status = h.status*10 + int(c-'0')
-	}
+	h.status = int(message.ParseLength(b[9:12])) // -1 if it is not a number
 	line := bytes.IndexByte(b, '\n')
 	if b[8] != ' ' || h.status < 100 || line < 13 || b[line-1] != '\r' {
 		return errStatusLine
@@ -383,24 +382,16 @@ func chunkLine(b []byte, first bool) (n int, size int64, err error) {
 	return n + end + 1, size, nil
 }
 
-// chunkSize parses the hexadecimal number at the start of line. It returns the number of
-// digits, and the size, which is -1 for more than 16 digits or a size above the maximum
-// int64.
+// chunkSize parses the hexadecimal number at the start of line. It returns the number of digits, and
+// the size. The size is -1 for more than 16 digits or if it exceeds the maximum int64.
 func chunkSize(line []byte) (digits int, size int64) {
-	for digits < len(line) {
-		c := line[digits]
-		switch lower := c | ' '; {
-		case c >= '0' && c <= '9':
-			size = size<<4 | int64(c-'0')
-		case lower >= 'a' && lower <= 'f':
-			size = size<<4 | int64(lower-'a'+10)
-		default:
-			return digits, size
-		}
-		digits++
-		if digits > 16 || size < 0 {
-			return digits, -1
-		}
+	digits = len(line) - len(bytes.TrimLeft(line, "0123456789abcdefABCDEF"))
+	if digits == 0 {
+		return 0, 0
+	}
+	size, err := strconv.ParseInt(string(line[:digits]), 16, 64)
+	if err != nil || digits > 16 {
+		size = -1
 	}
 	return digits, size
 }

@@ -58,10 +58,7 @@ func (c *ServerConn) newRequest(n int) (*request, *http.Request, error) {
 	*req = *new(http.Request).WithContext(r)
 	req.Method = h.method.of(text)
 	req.RequestURI = h.target.of(text)
-	req.Proto, req.ProtoMajor, req.ProtoMinor = "HTTP/1.1", 1, 1
-	if r.old {
-		req.Proto, req.ProtoMinor = "HTTP/1.0", 0
-	}
+	req.Proto, req.ProtoMajor, req.ProtoMinor = protos[h.minor], 1, h.minor
 	req.Host = h.host.of(text)
 	req.RemoteAddr = c.remote
 	req.Close = !r.keep

@@ -25,8 +25,10 @@ func appendHead(b []byte, status int, header http.Header) ([]byte, error) {
 
 // start writes the headers of a response into the buffer. It decides which framing marks
 // the end of the body, and whether the connection stays open. It announces the names in
-// trailer if the body is chunked.
-func (c *ServerConn) start(r *request, status int, header http.Header, length int64, trailer http.Header) error {
+// trailer if the body is chunked. If end is true, no body follows.
+func (c *ServerConn) start(
+	r *request, status int, header http.Header, length int64, trailer http.Header, end bool,
+) error {
 	if status < 101 || status > 999 {
 		return errors.New("invalid status " + strconv.Itoa(status))
 	}
@@ -52,7 +54,7 @@ func (c *ServerConn) start(r *request, status int, header http.Header, length in
 		r.keep = false
 	}
 	b = c.appendFraming(b, r, status, header, length, trailer)
-	if !out.chunked {
+	if !out.chunked && !end {
 		out.left = length
 	}
 	out.b = append(b, '\r', '\n')
@@ -108,23 +110,22 @@ func (r *request) Respond(rsp *http.Response) error {
 	length := lengthOf(rsp, body)
 	none := r.head || !message.BodyAllowed(rsp.StatusCode)
 	if none {
-		length = max(message.ContentLength(rsp.Header["Content-Length"]), -1)
+		length = message.ContentLength(rsp.Header["Content-Length"])
 		if length < 0 && rsp.ContentLength > 0 {
 			length = rsp.ContentLength
 		}
 	}
-	if err := c.start(r, rsp.StatusCode, rsp.Header, length, rsp.Trailer); err != nil {
+	if err := c.start(r, rsp.StatusCode, rsp.Header, length, rsp.Trailer, none); err != nil {
 		return err
 	}
 	if none {
-		c.out.left = -1
 		return c.out.finish(nil)
 	}
 	if length > smallSize {
 		c.out.enlarge()
 	}
 	if length != 0 {
-		if err := c.out.copyBody(body); err != nil {
+		if _, err := c.out.copyBody(body, true); err != nil {
 			return err
 		}
 	}
@@ -167,14 +168,7 @@ func (r *request) Inform(status int, header http.Header) error {
 }
 
 func (r *request) WriteHeader(status int, header http.Header, length int64, end bool) error {
-	if err := r.conn.start(r, status, header, length, message.Announced(header["Trailer"])); err != nil {
-		return err
-	}
-	if end {
-		r.conn.out.left = -1
-		r.conn.out.chunked = false
-	}
-	return nil
+	return r.conn.start(r, status, header, length, message.Announced(header["Trailer"]), end)
 }
 
 func (r *request) Write(p []byte) (int, error) { return r.conn.out.Write(p) }

@@ -40,7 +40,10 @@ func (s *sender) run(out writer) {
 		s.err = errNotAsked
 		return
 	}
-	s.err = panics.Do("request body", func() error { return out.copyBody(s.req.Body) })
+	s.err = panics.Do("request body", func() error {
+		_, err := out.copyBody(s.req.Body, true)
+		return err
+	})
 	if s.err == nil {
 		s.err = out.finish(s.req.Trailer)
 	}

@@ -24,7 +24,7 @@ func (c *ServerConn) tunnel(r *request, rsp *http.Response) error {
 	if !c.endBody(r, false) {
 		return errEarlySwitch
 	}
-	if err := c.start(r, rsp.StatusCode, rsp.Header, -1, nil); err != nil {
+	if err := c.start(r, rsp.StatusCode, rsp.Header, -1, nil, false); err != nil {
 		return err
 	}
 	r.keep = false

@@ -174,20 +174,6 @@ func (w *writer) complete(trailer http.Header) error {
 	return w.err
 }
 
-// copyPending appends the bytes of body that can be read without waiting, as long as they
-// fit into the buffer. It reports whether the body has ended.
-func (w *writer) copyPending(body io.Reader) (ended bool, err error) {
-	for {
-		n, eof := message.Pending(body)
-		if n == 0 && !eof || n > cap(w.b)-len(w.b)-chunkHead-spare {
-			return false, nil
-		}
-		if ended, err = w.copyOnce(body); ended || err != nil {
-			return ended, err
-		}
-	}
-}
-
 // copyOnce calls Read of body once and appends the bytes. It reports whether the body has
 // ended. The error comes from body or from the connection.
 func (w *writer) copyOnce(body io.Reader) (ended bool, err error) {
@@ -209,18 +195,20 @@ func (w *writer) copyOnce(body io.Reader) (ended bool, err error) {
 	return false, err
 }
 
-// copyBody appends body up to its end. Before it waits for body, it sends the buffered
-// bytes.
-func (w *writer) copyBody(body io.Reader) error {
-	for {
-		if n, eof := message.Pending(body); n == 0 && !eof {
-			if err := w.flush(); err != nil {
-				return err
-			}
+// copyBody appends body, and reports whether it has ended. If wait is false, it copies only bytes
+// that can be read without waiting, as long as they fit into the buffer. Otherwise it copies the
+// whole body. It then sends the buffered bytes each time before it waits for body.
+func (w *writer) copyBody(body io.Reader, wait bool) (ended bool, err error) {
+	for !ended && err == nil {
+		n, eof := message.Pending(body)
+		waits := n == 0 && !eof
+		switch {
+		case !wait && (waits || n > cap(w.b)-len(w.b)-chunkHead-spare):
+			return false, nil
+		case waits:
+			_ = w.flush() // copyOnce returns its error
 		}
-		ended, err := w.copyOnce(body)
-		if ended || err != nil {
-			return err
-		}
+		ended, err = w.copyOnce(body)
 	}
+	return ended, err
 }
