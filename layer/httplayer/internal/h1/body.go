@@ -132,7 +132,8 @@ func (b *body) Close() error {
 func (b *body) discard(limit int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.err != http.ErrBodyReadAfterClose || b.proceed != nil || b.framing == byLength && b.left > limit { //nolint:errorlint // set by Close
+	closed := b.err == http.ErrBodyReadAfterClose //nolint:errorlint // set by Close
+	if !closed || b.proceed != nil || b.framing == byLength && b.left > limit {
 		return false
 	}
 	space := getBuffer(&smallBuffers)

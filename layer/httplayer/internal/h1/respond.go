@@ -57,7 +57,8 @@ func (c *ServerConn) start(
 	if !out.chunked && !end {
 		out.left = length
 	}
-	out.b = append(b, '\r', '\n')
+	b = append(b, '\r', '\n')
+	out.b = b
 	return nil
 }
 
