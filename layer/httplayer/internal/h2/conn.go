@@ -47,8 +47,7 @@ type conn struct {
 	found    *stream         // stream that find returned last, or that was opened last
 	touched  []*stream       // streams that endBatch wakes
 	starting []*serverStream // new streams that endBatch starts
-	received int64           // bytes for the next WINDOW_UPDATE of the connection
-	recvLeft int64           // bytes that the peer may still send on the connection
+	received int64           // bytes for the next WINDOW_UPDATE of the connection, at most connWindow
 	glitches bucket
 	resets   bucket
 	started  time.Time
@@ -74,7 +73,7 @@ type conn struct {
 	peerWindow  int64          // initial send window of streams, set by the peer
 	peerFrame   int
 	peerStreams int
-	blocked     []*stream // streams that wait for room in out or for window in sendWindow
+	room        sync.Cond // streams wait on it for room in out or for window in sendWindow
 	ownResets   []uint32  // ring of the last streams that this side reset
 	resetCount  int       // number of streams that this side reset
 	nextID      uint32
@@ -109,9 +108,9 @@ func (c *conn) init(nc net.Conn, l limits) {
 	c.in = c.small[:]
 	c.writer = c.writeQueued // once, because a go statement with arguments allocates
 	c.dec, c.enc = newDecoder(), newEncoder()
-	c.recvLeft = l.connWindow
 	c.started = time.Now()
 	c.streams = make(map[uint32]*stream)
+	c.room.L = &c.mu
 	c.sendWindow, c.peerWindow, c.peerFrame = defaultWindow, defaultWindow, minMaxFrame
 	c.glitches, c.resets = bucket{limit: maxGlitches, at: c.started}, bucket{at: c.started}
 }
@@ -221,7 +220,6 @@ func (c *conn) endBatch() {
 		c.output().windowUpdate(0, c.received)
 		c.kick()
 		c.mu.Unlock()
-		c.recvLeft += c.received
 		c.received = 0
 	}
 }
@@ -273,6 +271,7 @@ func (c *conn) end(err error) error {
 		}
 		st.sendable.Broadcast()
 	}
+	c.room.Broadcast()
 	c.slots -= len(all)
 	c.out.release()
 	c.out, c.lastDataID = nil, 0

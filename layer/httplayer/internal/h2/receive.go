@@ -259,10 +259,9 @@ func (c *conn) headerBlock(flags byte, id uint32, p []byte) error {
 
 func (c *conn) data(flags byte, id uint32, p []byte) error {
 	flow := int64(len(p))
-	if c.recvLeft -= flow; c.recvLeft < 0 {
+	if c.received += flow; c.received > c.connWindow {
 		return &ConnError{Code: message.CodeFlowControl, Reason: "window of the connection exceeded"}
 	}
-	c.received += flow
 	p, err := unpad(flags, p)
 	if err != nil {
 		return err

@@ -54,8 +54,7 @@ type stream struct {
 	sentEnd    bool  // END_STREAM is queued
 	gotEnd     bool  // END_STREAM was received; only the reader writes it
 	stalled    int   // number of sweeps since the window of the peer became exhausted
-	waiting    bool  // a goroutine waits for sendable
-	blocked    bool  // the stream is in conn.blocked
+	waiting    bool  // a goroutine waits for sendable or conn.room
 	writeTimer *time.Timer
 }
 
@@ -130,6 +129,9 @@ func (st *stream) end(err error) {
 		st.sendErr = err
 	}
 	st.sendable.Broadcast()
+	if st.waiting {
+		c.room.Broadcast()
+	}
 	c.unlock()
 	st.failReceive(err)
 }
@@ -172,7 +174,7 @@ func (st *stream) Read(p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	if s := st.server; s != nil && s.expects.Load() {
+	if s := st.server; s != nil && s.expects.CompareAndSwap(true, false) {
 		_ = s.Inform(http.StatusContinue, nil)
 	}
 	st.mu.Lock()

@@ -3,7 +3,6 @@ package h2
 import (
 	"net/http"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
@@ -94,24 +93,13 @@ func (c *conn) halfClose() {
 	_ = c.nc.SetReadDeadline(time.Now().Add(message.LingerTime))
 }
 
-// wakeBlocked wakes the first stream in c.blocked, the list of streams that wait for room in the
-// output and in the window of the connection. It does this only if both have room or the connection
-// has ended. It wakes only one stream, because most others would find no room. The woken stream
-// later wakes the next one. The caller holds mu.
+// wakeBlocked wakes one of the streams that wait for room in the output and in the window of the
+// connection, if both have room. It wakes only one stream, because most others would find no room. The
+// woken stream later wakes the next one. The caller holds mu.
 func (c *conn) wakeBlocked() {
-	full := c.sendWindow <= 0 || c.out != nil && len(c.out.b) > maxQueuedData
-	if len(c.blocked) == 0 || full && c.err == nil {
-		return
+	if c.sendWindow > 0 && (c.out == nil || len(c.out.b) <= maxQueuedData) || c.err != nil {
+		c.room.Signal()
 	}
-	st := c.blocked[0]
-	c.unblock(0)
-	st.sendable.Signal()
-}
-
-// unblock removes the stream with the index i from c.blocked. The caller holds mu.
-func (c *conn) unblock(i int) {
-	c.blocked[i].blocked = false
-	c.blocked = slices.Delete(c.blocked, i, i+1)
 }
 
 // beginBlock begins a header block in the output, with room for the header of a HEADERS
@@ -251,16 +239,13 @@ func (st *stream) endSent() {
 func (st *stream) waitSendable() {
 	c := st.c
 	c.kick()
-	if st.sendWindow > 0 && !st.blocked {
-		st.blocked = true
-		c.blocked = append(c.blocked, st)
-	}
 	st.waiting = true
-	st.sendable.Wait()
-	st.waiting = false
-	if st.blocked { // another event has woken it
-		c.unblock(slices.Index(c.blocked, st))
+	if st.sendWindow > 0 {
+		c.room.Wait()
+	} else {
+		st.sendable.Wait()
 	}
+	st.waiting = false
 	c.wakeBlocked()
 }
 
