@@ -50,7 +50,7 @@ func NewClientConn(nc net.Conn, cfg *ClientConfig) *ClientConn {
 	c := &ClientConn{cfg: cfg, settledC: make(chan struct{}), done: make(chan struct{})}
 	c.init(nc, newLimits(0, 0, 0, cfg.StreamWindow, cfg.ConnWindow))
 	c.client, c.prefaced = c, true
-	c.nextID, c.peerStreams = 1, unlimitedStreams
+	c.peerStreams = unlimitedStreams
 	out := c.output()
 	out.b = append(out.b, preface...)
 	c.hello(setting{settingEnablePush, 0})

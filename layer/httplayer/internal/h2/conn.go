@@ -43,7 +43,6 @@ type conn struct {
 	fields   []field
 	block    headerBlock
 	prefaced bool            // the preface of the client was read
-	lastID   uint32          // highest stream ID that a client has used
 	found    *stream         // stream that find returned last, or that was opened last
 	touched  []*stream       // streams that endBatch wakes
 	starting []*serverStream // new streams that endBatch starts
@@ -73,10 +72,10 @@ type conn struct {
 	peerWindow  int64          // initial send window of streams, set by the peer
 	peerFrame   int
 	peerStreams int
-	room        sync.Cond // streams wait on it for room in out or for window in sendWindow
-	ownResets   []uint32  // ring of the last streams that this side reset
-	resetCount  int       // number of streams that this side reset
-	nextID      uint32
+	room        sync.Cond  // streams wait on it for room in out or for window in sendWindow
+	ownResets   []uint32   // ring of the last streams that this side reset
+	resetCount  int        // number of streams that this side reset
+	nextID      uint32     // lowest ID that the client has not used
 	lastStream  uint32     // highest ID of a stream that a server accepted
 	slots       int        // open streams; on a client also reserved slots
 	settled     bool       // SETTINGS of the peer were received; only the reader writes it
@@ -111,6 +110,7 @@ func (c *conn) init(nc net.Conn, l limits) {
 	c.started = time.Now()
 	c.streams = make(map[uint32]*stream)
 	c.room.L = &c.mu
+	c.nextID = 1
 	c.sendWindow, c.peerWindow, c.peerFrame = defaultWindow, defaultWindow, minMaxFrame
 	c.glitches, c.resets = bucket{limit: maxGlitches, at: c.started}, bucket{at: c.started}
 }
@@ -248,14 +248,12 @@ func (c *conn) end(err error) error {
 		err = errPeerClosed
 	}
 	if goAway, ok := errors.AsType[*ConnError](err); ok && !goAway.Remote && c.err == nil {
-		c.output().goAway(c.lastID, goAway.Code, goAway.Reason)
-		out := c.out
-		c.out, c.err = nil, err
+		c.output().goAway(c.lastStream, goAway.Code, goAway.Reason)
+		c.kick()
+		c.err = err
 		_ = c.nc.SetWriteDeadline(time.Now().Add(lastWrite))
 		c.mu.Unlock()
-		c.written.Wait() // else the GOAWAY could be written into the middle of a frame
-		_ = c.write(out.b)
-		out.release()
+		c.written.Wait()
 		message.Linger(c.nc, lingerBytes)
 		c.mu.Lock()
 	}
@@ -306,9 +304,6 @@ func (c *conn) find(id uint32) *stream {
 // unopened reports whether the client has never used the stream ID id. A frame on such a
 // stream is a protocol error.
 func (c *conn) unopened(id uint32) bool {
-	if c.server != nil {
-		return id%2 == 0 || id > c.lastID
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return id%2 == 0 || id >= c.nextID

@@ -178,10 +178,9 @@ func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 	if id%2 == 0 {
 		return protocolError("stream with an even number")
 	}
-	if id <= c.lastID {
+	if !c.unopened(id) {
 		return c.trailers(id, fields, end, tooLarge)
 	}
-	c.lastID = id
 	s := &serverStream{tooLarge: tooLarge}
 	s.server = s
 	s.init(&c.conn, id)
@@ -194,6 +193,7 @@ func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 	s.ctx.s = s
 	s.eof, s.gotEnd = end, end
 	c.mu.Lock()
+	c.nextID = id + 2
 	if c.closing {
 		c.mu.Unlock()
 		return nil

@@ -40,7 +40,7 @@ func (c *conn) writeQueued() {
 	runtime.Gosched() // goroutines that are ready add to the same Write
 	var failed error
 	c.mu.Lock()
-	for c.out != nil && c.err == nil {
+	for c.out != nil && failed == nil { // also after c.err is set, because end queues a GOAWAY
 		out := c.out
 		c.out, c.lastDataID = nil, 0
 		c.changed = c.changed || len(out.b) > maxQueuedOutput // see Limit
