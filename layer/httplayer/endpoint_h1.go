@@ -176,8 +176,6 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 // which records whether the address can be reached, gets the result.
 func (p *pool) probe(mine attempt) {
 	if p.reserve() != nil {
-		p.endpoint.link.release(mine)
-		p.endpoint.wake.Wake()
 		return
 	}
 	go func() {

@@ -114,33 +114,16 @@ func (s *single) probe(mine attempt) { s.connectOnce(mine) }
 
 // connectOnce makes a connection on a new goroutine and sends it to the returned channel. If
 // another call is already making a connection, the channel receives that connection. The argument
-// mine is the permission to connect, or 0 if none is needed. A permission that was not used is
-// released, so that others can connect.
+// mine is the permission to connect, or 0 if none is needed.
 func (s *single) connectOnce(mine attempt) <-chan singleflight.Result {
-	made := s.flight.DoChan("", func() (any, error) { return s.make(mine) })
-	if mine == 0 {
-		return made
-	}
-	out := make(chan singleflight.Result, 1)
-	go func() {
-		r := <-made
-		s.endpoint.link.release(mine) // if another attempt was already being made
-		s.endpoint.wake.Wake()
-		out <- r
-	}()
-	return out
-}
-
-func (s *single) make(mine attempt) (*h2Conn, error) {
-	if c := s.current.Load(); c != nil {
-		if c.Usable() {
+	return s.flight.DoChan("", func() (any, error) {
+		if c := s.current.Load(); c != nil && c.Usable() {
 			return c, nil
 		}
-		s.retire(c)
-	}
-	c, err := s.connect()
-	s.endpoint.tried(http2, mine, err)
-	return c, err
+		c, err := s.connect()
+		s.endpoint.tried(http2, mine, err)
+		return c, err
+	})
 }
 
 var (

@@ -368,7 +368,7 @@ func connectNow(ctx context.Context, t *testing.T, e *Endpoint) {
 	mine, _ := e.link.claim()
 	e.probe(mine)
 	require.NoError(t, e.wake.Wait(ctx, func() bool { return e.link.changes.Load() != seen }))
-	require.False(t, e.link.down())
+	require.NoError(t, e.link.failure())
 }
 
 func TestEndpointDescribes(t *testing.T) {

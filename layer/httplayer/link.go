@@ -18,30 +18,17 @@ type link struct {
 	changes atomic.Uint64 // number of attempts that ended
 
 	mu       sync.Mutex
-	state    linkState
+	err      error     // error of the last recorded attempt; nil unless the link is down
 	failures int       // failed attempts since the last success
 	next     time.Time // earliest time of the next attempt, while the link is down
-	trying   bool      // an allowed attempt has not ended
 	allowed  attempt   // the last attempt that was allowed
-	earlier  attempt   // value of allowed when the link went down
-	err      error     // error of the last attempt; nil after a success
+	earlier  attempt   // value of allowed at the last recorded failure
 }
 
-// attempt is the permission for one attempt to connect, which is needed while the link is down.
-// Another attempt is allowed only after the end of this one or after its maximum duration. The
-// goroutine with the permission must call report after connecting, or release without connecting.
-// In these calls, 0 means that no permission was needed, because the link was not down.
+// attempt is the permission for one attempt to connect, which is needed while the link is down. It
+// is 0 if no permission was needed. The next attempt is allowed after the backoff that follows the
+// report of this one. Without a report, it is allowed after the maximum duration of this one.
 type attempt uint64
-
-type linkState int
-
-const (
-	linkFresh linkState = iota // no attempt has ended
-	linkUp
-	linkDown
-)
-
-func (s linkState) String() string { return [...]string{"fresh", "up", "down"}[s] }
 
 // admit returns the permission to make a connection for a request. While the link is not down,
 // connecting needs no permission, and admit returns 0 and no error. While the link is down, it
@@ -49,14 +36,13 @@ func (s linkState) String() string { return [...]string{"fresh", "up", "down"}[s
 func (l *link) admit() (attempt, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.state != linkDown {
+	if l.err == nil {
 		return 0, nil
 	}
-	now := time.Now()
-	if now.Before(l.next) {
-		return 0, l.err
+	if mine, _ := l.allow(); mine != 0 {
+		return mine, nil
 	}
-	return l.allow(now), nil
+	return 0, l.err
 }
 
 // claim returns the permission to make a connection without a request. If connecting is allowed
@@ -65,74 +51,39 @@ func (l *link) admit() (attempt, error) {
 func (l *link) claim() (mine attempt, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.allow()
+}
+
+// allow is claim for a caller that holds mu.
+func (l *link) allow() (mine attempt, wait time.Duration) {
 	now := time.Now()
 	if wait = l.next.Sub(now); wait > 0 {
 		return 0, wait
 	}
-	return l.allow(now), l.timeout
-}
-
-// allow returns a new permission to connect, and forbids other attempts for the maximum duration of
-// an attempt. After that time another attempt is allowed, even if report was not called. The caller
-// holds mu.
-func (l *link) allow(now time.Time) attempt {
-	l.trying, l.next = true, now.Add(l.timeout)
+	l.next = now.Add(l.timeout)
 	l.allowed++
-	return l.allowed
-}
-
-// release ends the permission to connect in the argument mine, if it was not used. Another attempt
-// is then allowed after the backoff of the last failure. If mine is 0 or this attempt has ended,
-// release does nothing.
-func (l *link) release(mine attempt) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if mine == 0 || !l.trying || l.allowed != mine {
-		return
-	}
-	l.trying, l.next = false, time.Now().Add(l.backoff.Delay(max(l.failures-1, 0)))
-	l.changes.Add(1)
+	return l.allowed, l.timeout
 }
 
 // report records the result err of an attempt to connect. A success sets the link to up. A failure
-// sets it to down and starts a backoff. Failures of attempts that were allowed before the link went
-// down are then ignored, because simultaneous failures count once. The failure of a later attempt
-// increases the backoff.
+// sets it to down and starts a backoff. While the link is down, a failure is ignored if the attempt
+// was allowed before the last recorded failure, because simultaneous failures count once.
 func (l *link) report(mine attempt, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	defer l.changes.Add(1)
 	switch {
 	case err == nil:
-		l.state, l.failures, l.err = linkUp, 0, nil
-	case l.state != linkDown:
-		l.earlier = l.allowed
-		l.recordFailure(err)
-	case l.trying && mine > l.earlier: // be it one that took too long
-		l.recordFailure(err)
-	default:
-		return
+		l.err, l.failures = nil, 0
+	case l.err == nil || mine > l.earlier:
+		l.err, l.earlier = err, l.allowed
+		l.next = time.Now().Add(l.backoff.Delay(l.failures))
+		l.failures++
 	}
-	l.trying = false
+	l.changes.Add(1)
 }
 
-// recordFailure sets the state to down and starts the next backoff. The caller holds mu.
-func (l *link) recordFailure(err error) {
-	l.state, l.err = linkDown, err
-	l.next = time.Now().Add(l.backoff.Delay(l.failures))
-	l.failures++
-}
-
-// down reports whether the last recorded attempt failed.
-func (l *link) down() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.state == linkDown
-}
-
-// lastError returns the error of the last attempt, or nil if it succeeded or there was
-// none.
-func (l *link) lastError() error {
+// failure returns the error of the last recorded attempt while the link is down, and nil otherwise.
+func (l *link) failure() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
@@ -142,7 +93,7 @@ func (l *link) lastError() error {
 func (l *link) wait() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.state != linkDown {
+	if l.err == nil {
 		return 0
 	}
 	return max(time.Until(l.next), 0)
@@ -151,11 +102,14 @@ func (l *link) wait() time.Duration {
 func (l *link) describe(s layer.State) layer.State {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s = append(s, layer.Attr{Key: "link", Value: l.state.String()})
-	if l.state == linkDown {
-		s = append(s, layer.Attr{Key: "failures", Value: l.failures},
+	switch {
+	case l.err != nil:
+		return append(s, layer.Attr{Key: "link", Value: "down"},
+			layer.Attr{Key: "failures", Value: l.failures},
 			layer.Attr{Key: "retry_in", Value: max(0, time.Until(l.next).Round(time.Millisecond))},
 			layer.Attr{Key: "error", Value: fmt.Sprint(l.err)})
+	case l.changes.Load() == 0:
+		return append(s, layer.Attr{Key: "link", Value: "fresh"})
 	}
-	return s
+	return append(s, layer.Attr{Key: "link", Value: "up"})
 }

@@ -22,7 +22,7 @@ func TestLinkState(t *testing.T) {
 		in := func() time.Duration { return time.Until(l.next) }
 
 		// Before the first attempt, all requests are admitted, and one probe may run.
-		assert.False(t, l.down())
+		assert.NoError(t, l.failure())
 		admitted(t, l)
 		admitted(t, l)
 		mine, _ := l.claim()
@@ -67,20 +67,8 @@ func TestLinkState(t *testing.T) {
 		mine, _ = l.claim()
 		assert.NotZero(t, mine)
 
-		// An unused attempt is returned by its holder only, and it does not count as a
-		// failure.
-		l.release(mine - 1)
-		assert.Equal(t, 5*time.Second, in())
-		l.release(mine)
-		assert.Equal(t, 2*time.Second, in())
-		time.Sleep(2 * time.Second)
-		again, _ := l.claim()
-		assert.NotZero(t, again)
-		l.release(mine)
-		assert.Equal(t, 5*time.Second, in())
-
 		l.report(0, nil)
-		assert.False(t, l.down())
+		assert.NoError(t, l.failure())
 		admitted(t, l)
 		l.report(0, odd)
 		assert.Equal(t, time.Second, in(), "the backoff starts from its minimum")

@@ -25,13 +25,13 @@ func (e *Endpoint) ready(ctx context.Context, probes bool) error {
 		switch {
 		case e.life.Err() != nil:
 			return e.closedError()
-		case e.room(), !probes && e.link.down() && e.canProbe():
+		case e.room(), !probes && e.link.failure() != nil && e.canProbe():
 			return nil
 		case ctx.Err() != nil:
 			return e.notReady(ctx)
 		}
 		wait := recheck
-		if e.link.down() && e.canProbe() {
+		if e.link.failure() != nil && e.canProbe() {
 			var mine attempt
 			if mine, wait = e.link.claim(); mine != 0 {
 				e.probe(mine)
@@ -45,7 +45,7 @@ func (e *Endpoint) ready(ctx context.Context, probes bool) error {
 // and the last connection error if there is one.
 func (e *Endpoint) notReady(ctx context.Context) error {
 	cause := context.Cause(ctx)
-	if err := e.link.lastError(); err != nil {
+	if err := e.link.failure(); err != nil {
 		return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: cause, Reason: noConnection, Err: err}
 	}
 	return cause
@@ -66,7 +66,7 @@ func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 // protocols, both must have room. Otherwise a Queue above would repeat requests for the
 // protocol without room, and each of them would be rejected again.
 func (e *Endpoint) room() bool {
-	mayConnect := !e.link.down()
+	mayConnect := e.link.failure() == nil
 	h1, h2 := e.used[0].Load(), e.used[1].Load()
 	if !h1 && !h2 {
 		return mayConnect
