@@ -50,9 +50,9 @@
 // [io.ReadWriteCloser] with a CloseWrite. A tunnel or an upgraded connection is in flight
 // until it is closed or its context ends.
 //
-// Age: with [WithMaxConnAge], an HTTP/1.1 connection that is too old is closed when it is
-// idle. The first request that finds an HTTP/2 connection too old still uses it and starts
-// a replacement in the background. The old connection then finishes its streams and closes.
+// Age: with [WithMaxConnAge], the first request that finds a connection too old still uses it.
+// An HTTP/1.1 connection is then closed. For an HTTP/2 connection, this request starts a
+// replacement in the background. The old connection then finishes its streams and closes.
 // If the replacement cannot be made, the old connection stays in use.
 //
 // # Errors

@@ -2,6 +2,7 @@ package httplayer
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net/http"
 	"strings"
@@ -42,7 +43,7 @@ type Endpoint struct {
 	h1     pool
 	h2     single
 	used   [2]atomic.Bool // [0]: a request has used HTTP/1.1; [1]: a request has used HTTP/2
-	lastH2 atomic.Bool    // the next connection attempt of Ready uses HTTP/2
+	lostH2 atomic.Bool    // the last failed attempt to connect used HTTP/2
 	onlyH1 atomic.Bool    // the server does not support HTTP/2
 	full   error          // rejection at capacity; made once to save allocations
 }
@@ -59,8 +60,7 @@ func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endp
 	e.link.backoff, e.link.timeout = e.opts.backoff, e.opts.connectTimeout
 	e.h1.endpoint = e
 	e.h2.init(e)
-	e.lastH2.Store(e.opts.protocol == http2)
-	e.full = &layer.Error{Layer: "endpoint", Endpoint: addr, Kind: layer.ErrNotReady, Reason: "at capacity"}
+	e.full = e.fault(layer.ErrNotReady, "at capacity", nil)
 	context.AfterFunc(ctx, e.shut)
 	return e
 }
@@ -76,7 +76,7 @@ func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 	}
 	if e.opts.tls == nil && !e.opts.cleartextHTTPS && isHTTPS(req) {
 		message.CloseBody(req)
-		return nil, e.failed(errCleartextHTTPS)
+		return nil, e.fault(nil, "", errCleartextHTTPS)
 	}
 	if !e.byH2(req) {
 		return e.callH1(ctx, req)
@@ -99,6 +99,9 @@ func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 func (*Endpoint) Classifier() layer.Classifier[*http.Response] { return Classify }
 
 func (e *Endpoint) callH1(ctx context.Context, req *http.Request) (*http.Response, error) {
+	if _, ok := req.Header[origProtoField]; ok { // it is of HTTP/2 connections
+		req = without(req, origProtoField)
+	}
 	rsp, err := e.h1.call(ctx, req)
 	if err != nil && errors.Is(err, errNotH1) {
 		message.CloseBody(req) // the error is not a rejection
@@ -106,16 +109,35 @@ func (e *Endpoint) callH1(ctx context.Context, req *http.Request) (*http.Respons
 	return rsp, err
 }
 
+// exchange sends req on a connection. If no byte was sent, the error is a rejection that matches
+// [message.ErrNotSent], or one because ctx has ended.
+func (e *Endpoint) exchange(
+	ctx context.Context, req *http.Request, conn http.RoundTripper, state *tls.ConnectionState,
+) (*http.Response, error) {
+	out, body := outgoing(ctx, req, e.addr)
+	rsp, err := conn.RoundTrip(out)
+	switch {
+	case err == nil:
+		body.admit()
+		rsp.Request, rsp.TLS = req, state
+		return rsp, nil
+	case errors.Is(err, message.ErrNotSent) && ctx.Err() != nil:
+		return nil, e.goneError(ctx)
+	case errors.Is(err, message.ErrNotSent):
+		return nil, e.fault(layer.ErrNotReady, "the connection was lost", &peerError{err})
+	case errors.Is(err, message.ErrNotProcessed) && ctx.Err() == nil && body.withdraw():
+		return nil, e.fault(layer.ErrNotReady, "not processed", &peerError{err})
+	}
+	return nil, e.fault(nil, "", body.fail(ctx, req, err))
+}
+
 // byH2 reports whether req is sent over HTTP/2: the result of wantsH2, but false for a CONNECT or
-// an upgrade. byH2 stores the result in e.lastH2 and e.used, so that Ready later connects by the
-// protocols in use. It stores nothing if wantsH2 returns true for a CONNECT or an upgrade.
+// an upgrade. byH2 stores the result in e.used, so that Ready later connects by the protocols in
+// use. It stores nothing if wantsH2 returns true for a CONNECT or an upgrade.
 func (e *Endpoint) byH2(req *http.Request) bool {
 	h2 := e.wantsH2(req)
-	if h2 && (req.Method == http.MethodConnect || len(req.Header["Upgrade"]) > 0) {
+	if h2 && isTunnel(req) {
 		return false
-	}
-	if e.lastH2.Load() != h2 {
-		e.lastH2.Store(h2)
 	}
 	used := &e.used[0]
 	if h2 {
@@ -158,40 +180,35 @@ var errCleartextHTTPS = &StatusError{
 // is called when the context of the Endpoint ends.
 func (e *Endpoint) shut() {
 	e.h1.shut()
-	e.h2.shut()
 	e.wake.Wake()
 }
 
-// reject returns a rejection (kind layer.ErrNotReady) with the given reason and cause. The
+// fault returns an error of the Endpoint. With the kind layer.ErrNotReady it is a rejection: the
 // caller must not have sent a part of the request or read its body.
-func (e *Endpoint) reject(reason string, cause error) error {
-	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: reason, Err: cause}
+func (e *Endpoint) fault(kind error, reason string, cause error) *layer.Error {
+	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: kind, Reason: reason, Err: cause}
 }
 
 func (e *Endpoint) goneError(ctx context.Context) error {
-	return e.reject(ctxreason.Text(ctx), context.Cause(ctx))
+	return e.fault(layer.ErrNotReady, ctxreason.Text(ctx), context.Cause(ctx))
 }
 
-func (e *Endpoint) closedError() error {
-	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrClosed, Err: context.Cause(e.life)}
-}
+func (e *Endpoint) closedError() error { return e.fault(layer.ErrClosed, "", context.Cause(e.life)) }
 
-// failed returns the error of a request that the server may have received. The error is not
-// a rejection.
-func (e *Endpoint) failed(err error) error {
-	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Err: err}
-}
-
-// unreachable returns the rejection of a request for which no connection could be made
-// because of err. Its RetryAfter is the time until the next attempt to connect. After the
-// context of the Endpoint has ended, the kind is layer.ErrClosed.
+// unreachable returns the error of a request for which no connection could be made because of err.
+// This is a rejection, unless the server supports only the other protocol. Its RetryAfter is the
+// time until the next attempt to connect. After the context of the Endpoint has ended, the kind is
+// layer.ErrClosed.
 func (e *Endpoint) unreachable(err error) error {
-	if e.life.Err() != nil {
+	switch {
+	case e.speaksOther(err):
+		return e.fault(nil, "", &peerError{err})
+	case e.life.Err() != nil:
 		return e.closedError()
 	}
-	return &layer.Error{
-		Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: noConnection, RetryAfter: e.link.wait(), Err: err,
-	}
+	failure := e.fault(layer.ErrNotReady, noConnection, &peerError{err})
+	failure.RetryAfter = e.link.wait()
+	return failure
 }
 
 // noConnection is the Reason of an error that reports a failed attempt to connect.

@@ -17,12 +17,10 @@ import (
 type pool struct {
 	endpoint *Endpoint
 
-	mu      sync.Mutex
-	idle    []*h1Conn   // idle connections; the most recently used one is last
-	conns   int         // number of idle connections, of those in use and of those being dialed
-	dialing int         // number of connections being dialed
-	reaper  *time.Timer // calls reap; nil if it is not running
-	closed  bool
+	mu     sync.Mutex
+	idle   []*h1Conn   // idle connections; the most recently used one is last
+	conns  int         // number of idle connections, of those in use and of those being dialed
+	reaper *time.Timer // calls reap; nil if it is not running
 }
 
 // h1Conn is an HTTP/1.1 connection of an Endpoint. It is idle or used by one request.
@@ -37,54 +35,29 @@ type h1Conn struct {
 // call sends req on an idle connection or on a new one. It tries another connection if the
 // server has closed the idle one before the request was sent.
 func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	e := p.endpoint
+	own := needsOwnConn(req)
 	for {
-		c, fresh, err := p.get(ctx, needsOwnConn(req))
-		if err != nil {
-			return nil, err
+		var c *h1Conn
+		if !own {
+			c = p.takeIdle()
 		}
-		out, body := outgoing(ctx, req, e.addr)
-		if _, ok := req.Header[origProtoField]; ok { // it is of HTTP/2 connections
-			out = without(out, origProtoField)
-		}
-		rsp, err := c.RoundTrip(out)
-		switch {
-		case err == nil:
-			body.admit()
-			rsp.Request, rsp.TLS = req, c.tls
-			return rsp, nil
-		case !errors.Is(err, message.ErrNotSent):
-			if fresh {
-				e.onlyH1.Store(false) // another server may have the address now
+		fresh := c == nil
+		if fresh {
+			var err error
+			if c, err = p.dial(ctx); err != nil {
+				return nil, err
 			}
-			return nil, e.failed(body.fail(ctx, req, err))
-		case ctx.Err() != nil:
-			return nil, e.goneError(ctx)
-		case fresh:
-			e.onlyH1.Store(false)
-			return nil, e.reject("the new connection was lost", &peerError{err})
+			c.once = own
+		}
+		rsp, err := p.endpoint.exchange(ctx, req, c, c.tls)
+		if err != nil && fresh {
+			p.endpoint.onlyH1.Store(false) // another server may have the address now
+		}
+		if fresh || !errors.Is(err, message.ErrNotSent) {
+			return rsp, err
 		}
 		// The server closed the connection while it was idle.
 	}
-}
-
-// get returns a connection for one request: an idle connection that is not too old, or a new one.
-// If the argument own is true, get makes a new connection, which serves only this request. The
-// result fresh reports whether the connection is new.
-func (p *pool) get(ctx context.Context, own bool) (c *h1Conn, fresh bool, err error) {
-	for !own {
-		if c = p.takeIdle(); c == nil {
-			break
-		}
-		if !c.age.over() {
-			return c, false, nil
-		}
-		p.release(c, false)
-	}
-	if c, err = p.dial(ctx); err == nil {
-		c.once = own
-	}
-	return c, true, err
 }
 
 // needsOwnConn reports whether req must use a connection that serves no other request, as
@@ -93,80 +66,60 @@ func needsOwnConn(req *http.Request) bool {
 	return isHTTP10(req) || req.RequestURI != "" && (Accessor{}).Authority(req) == ""
 }
 
+// takeIdle returns the most recently used idle connection, or nil.
 func (p *pool) takeIdle() *h1Conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := len(p.idle)
-	if n == 0 || p.closed {
+	n := len(p.idle) - 1
+	if n < 0 {
 		return nil
 	}
-	c := p.idle[n-1]
-	p.idle[n-1] = nil
-	p.idle = p.idle[:n-1]
+	c := p.idle[n]
+	p.idle = slices.Delete(p.idle, n, n+1)
 	return c
 }
 
 // release returns c to the pool after a request. It closes c instead if reusable is false,
-// or if c is too old or serves only one request. It also closes c if the pool is closed or
-// has the maximum number of idle connections.
+// or if c is too old or serves only one request. It also closes c if the context of the Endpoint
+// has ended or the pool has the maximum number of idle connections.
 func (p *pool) release(c *h1Conn, reusable bool) {
+	e := p.endpoint
 	p.mu.Lock()
-	most := p.endpoint.opts.maxIdle
-	if !reusable || c.once || p.closed || most >= 0 && len(p.idle) >= most || c.age.over() {
-		p.conns--
+	most := e.opts.maxIdle
+	if !reusable || c.once || e.life.Err() != nil || most >= 0 && len(p.idle) >= most || c.age.over() {
 		p.mu.Unlock()
+		p.forget()
 		_ = c.Close()
-	} else {
-		c.since = time.Now()
-		p.idle = append(p.idle, c)
-		p.reapAfter(p.endpoint.opts.idleTimeout)
-		p.mu.Unlock()
+		return
 	}
-	p.endpoint.wake.Wake()
-}
-
-// rest adds c, a connection that was not used, to the idle connections.
-func (p *pool) rest(c *h1Conn) {
-	c.Rest()
-	p.release(c, true)
+	c.since = time.Now()
+	p.idle = append(p.idle, c)
+	p.reapAfter(e.opts.idleTimeout)
+	p.mu.Unlock()
+	e.wake.Wake()
 }
 
 // dial makes a connection on a new goroutine. It waits until the connection is made or has failed,
-// or until ctx ends. After ctx has ended, the goroutine continues and adds the connection to the
-// idle connections for other requests.
+// or until ctx ends. A connection that is made after ctx has ended becomes idle.
 func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 	e := p.endpoint
-	if err := p.reserve(); err != nil {
-		return nil, err
+	if !p.reserve() {
+		return nil, e.full
 	}
 	mine, err := e.link.admit()
 	if err != nil {
-		p.unreserve()
+		p.forget()
 		return nil, e.unreachable(err)
 	}
-	type result struct {
-		conn *h1Conn
-		err  error
-	}
-	out := make(chan result)
-	go func() {
-		c, err := p.connect()
-		p.endpoint.tried(http1, mine, err)
-		select {
-		case out <- result{c, err}:
-		case <-ctx.Done():
-			if err == nil {
-				p.rest(c)
-			}
-		}
-	}()
+	made := p.connect(mine)
 	select {
-	case r := <-out:
+	case r := <-made:
 		if r.err != nil {
-			return nil, e.connectError(r.err)
+			return nil, e.unreachable(r.err)
 		}
 		return r.conn, nil
 	case <-ctx.Done():
+		go p.keep(made)
 		return nil, e.goneError(ctx)
 	}
 }
@@ -175,75 +128,74 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 // connections. The argument mine is the permission to connect that link.claim returned. The link,
 // which records whether the address can be reached, gets the result.
 func (p *pool) probe(mine attempt) {
-	if p.reserve() != nil {
-		return
+	if p.reserve() {
+		go p.keep(p.connect(mine))
 	}
-	go func() {
-		c, err := p.connect()
-		if err == nil {
-			p.rest(c)
-		}
-		p.endpoint.tried(http1, mine, err)
-	}()
+}
+
+// keep adds a connection that no request uses to the idle connections.
+func (p *pool) keep(made <-chan madeConn) {
+	if r := <-made; r.err == nil {
+		r.conn.Rest()
+		p.release(r.conn, true)
+	}
+}
+
+// madeConn is the result of an attempt to connect.
+type madeConn struct {
+	conn *h1Conn
+	err  error
 }
 
 var errNotH1 = errors.New("the server does not speak HTTP/1.1")
 
-// connect dials a connection and returns it. The caller must have called reserve before,
-// which counts the connection. If dialing fails, connect subtracts the connection from the
-// count.
-func (p *pool) connect() (*h1Conn, error) {
+// connect makes a connection on a new goroutine and sends it to the returned channel. The caller
+// has counted the connection by reserve. If the attempt fails, connect calls forget.
+func (p *pool) connect(mine attempt) <-chan madeConn {
 	e := p.endpoint
-	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
-	defer cancel()
-	conn, state, err := e.dial(ctx, http1)
-	p.mu.Lock()
-	p.dialing--
-	if err != nil {
-		p.conns--
-	}
-	p.mu.Unlock()
-	if err != nil {
-		return nil, &peerError{err}
-	}
-	c := &h1Conn{tls: state, age: newAge(e.opts.maxAge)}
-	c.ClientConn = h1.NewClientConn(conn, func(_ *h1.ClientConn, reusable bool) { p.release(c, reusable) })
-	return c, nil
+	made := make(chan madeConn, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
+		defer cancel()
+		conn, state, err := e.dial(ctx, http1)
+		c := &h1Conn{tls: state, age: newAge(e.opts.maxAge)}
+		if err == nil {
+			c.ClientConn = h1.NewClientConn(conn, func(_ *h1.ClientConn, reusable bool) { p.release(c, reusable) })
+		} else {
+			p.forget()
+		}
+		e.tried(http1, mine, err)
+		made <- madeConn{c, err}
+	}()
+	return made
 }
 
 // reserve counts a new connection before it is dialed. If the maximum is reached, it closes
-// the connection that has been idle for the longest time. It returns an error if the pool
-// is closed, or if the maximum is reached and no connection is idle.
-func (p *pool) reserve() error {
+// the connection that has been idle for the longest time. It returns false if the maximum is
+// reached and no connection is idle.
+func (p *pool) reserve() bool {
 	p.mu.Lock()
-	if !p.closed && !p.belowMaxLocked() && len(p.idle) > 0 {
-		oldest := p.idle[0]
-		p.idle = slices.Delete(p.idle, 0, 1)
-		p.conns--
-		defer oldest.Close()
-	}
 	defer p.mu.Unlock()
-	switch {
-	case p.closed:
-		return p.endpoint.closedError()
-	case !p.belowMaxLocked():
-		return p.endpoint.full
+	if !p.belowMax() {
+		if len(p.idle) == 0 {
+			return false
+		}
+		p.evict(1)
 	}
 	p.conns++
-	p.dialing++
-	return nil
+	return true
 }
 
-// unreserve subtracts a connection that reserve has counted and that will not be dialed.
-func (p *pool) unreserve() {
+// forget subtracts a connection that has ended or was not made.
+func (p *pool) forget() {
 	p.mu.Lock()
 	p.conns--
-	p.dialing--
 	p.mu.Unlock()
 	p.endpoint.wake.Wake()
 }
 
-func (p *pool) belowMaxLocked() bool {
+// belowMax reports whether another connection may be made. The caller holds mu.
+func (p *pool) belowMax() bool {
 	return p.endpoint.opts.maxConns <= 0 || p.conns < p.endpoint.opts.maxConns
 }
 
@@ -253,15 +205,24 @@ func (p *pool) belowMaxLocked() bool {
 func (p *pool) room(mayConnect bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.idle) > 0 || mayConnect && p.belowMaxLocked()
+	return len(p.idle) > 0 || mayConnect && p.belowMax()
 }
 
-// usage returns the number of open HTTP/1.1 connections, the number of idle ones, and the
-// number of requests in flight. Describe shows these numbers.
+// usage returns the number of HTTP/1.1 connections, including those being dialed, the number of
+// idle ones, and the number of requests in flight. Describe shows these numbers.
 func (p *pool) usage() (conns, idle, inFlight int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.conns - p.dialing, len(p.idle), p.conns - p.dialing - len(p.idle)
+	return p.conns, len(p.idle), p.conns - len(p.idle)
+}
+
+// evict closes the n connections that have been idle for the longest time. The caller holds mu.
+func (p *pool) evict(n int) {
+	for _, c := range p.idle[:n] {
+		go c.Close() // with TLS it may block
+	}
+	p.idle = slices.Delete(p.idle, 0, n)
+	p.conns -= n
 }
 
 // reapAfter starts the timer that calls reap after d, unless it is running. The caller holds mu.
@@ -274,38 +235,22 @@ func (p *pool) reapAfter(d time.Duration) {
 // reap closes the connections that have been idle for the idle timeout. They are the first
 // ones in p.idle.
 func (p *pool) reap() {
-	now, limit := time.Now(), p.endpoint.opts.idleTimeout
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.reaper = nil
-	n := 0
-	for n < len(p.idle) && now.Sub(p.idle[n].since) >= limit {
-		n++
+	for n, c := range p.idle {
+		if left := p.endpoint.opts.idleTimeout - time.Since(c.since); left > 0 {
+			p.evict(n)
+			p.reapAfter(left)
+			return
+		}
 	}
-	old := slices.Clone(p.idle[:n])
-	p.idle = slices.Delete(p.idle, 0, n)
-	p.conns -= n
-	if len(p.idle) > 0 && !p.closed {
-		p.reapAfter(limit - now.Sub(p.idle[0].since))
-	}
-	p.mu.Unlock()
-	for _, c := range old {
-		_ = c.Close()
-	}
-	p.endpoint.wake.Wake()
+	p.evict(len(p.idle))
 }
 
 // shut closes the idle connections. The other connections close when their requests end.
 func (p *pool) shut() {
 	p.mu.Lock()
-	p.closed = true
-	old := p.idle
-	p.idle = nil
-	p.conns -= len(old)
-	if p.reaper != nil {
-		p.reaper.Stop()
-	}
-	p.mu.Unlock()
-	for _, c := range old {
-		_ = c.Close()
-	}
+	defer p.mu.Unlock()
+	p.evict(len(p.idle))
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
+	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer/internal/h2"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
@@ -26,9 +27,8 @@ type single struct {
 	flight   singleflight.Group
 	current  atomic.Pointer[h2Conn] // connection for new requests; may be nil
 
-	mu     sync.Mutex
-	open   map[*h2Conn]struct{} // connections that have not ended
-	closed bool
+	mu   sync.Mutex
+	open map[*h2Conn]struct{} // connections that have not ended
 }
 
 // h2Conn is an HTTP/2 connection of an Endpoint.
@@ -56,34 +56,21 @@ func (s *single) call(ctx context.Context, req *http.Request) (*http.Response, e
 		if err != nil {
 			return nil, err
 		}
-		if !c.Reserve() {
-			if c.Usable() {
-				return nil, e.full
-			}
-			s.retire(c)
-			continue
-		}
-		if c.age.over() {
-			s.renew(c)
-		}
-		out, body := outgoing(ctx, req, e.addr)
-		rsp, err := c.RoundTrip(out)
 		switch {
-		case err == nil:
-			body.admit()
-			rsp.Request, rsp.TLS = req, c.tls
-			return rsp, nil
-		case errors.Is(err, message.ErrNotSent) && ctx.Err() != nil:
-			return nil, e.goneError(ctx)
-		case errors.Is(err, message.ErrNotSent):
-			s.retire(c)
-			continue
-		case errors.Is(err, message.ErrNotProcessed) && ctx.Err() == nil && body.withdraw():
-			return nil, e.reject("not processed", &peerError{err})
+		case c.Reserve():
+			if c.age.over() {
+				s.renew(c)
+			}
+			rsp, err := e.exchange(ctx, req, c, c.tls)
+			if !errors.Is(err, message.ErrNotSent) {
+				return rsp, err
+			}
+		case c.Usable():
+			return nil, e.full
 		}
-		return nil, e.failed(body.fail(ctx, req, err))
+		s.retire(c)
 	}
-	return nil, e.reject("connections end before they can be used", nil)
+	return nil, e.fault(layer.ErrNotReady, "connections end before they can be used", nil)
 }
 
 // get returns the current connection. If none exists yet, it makes one and waits for it.
@@ -98,10 +85,10 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 	}
 	select {
 	case r := <-s.connectOnce(mine):
-		if c, ok := r.Val.(*h2Conn); ok && r.Err == nil {
-			return c, nil
+		if r.Err != nil {
+			return nil, e.unreachable(r.Err)
 		}
-		return nil, e.connectError(r.Err)
+		return r.Val.(*h2Conn), nil //nolint:errcheck,forcetypeassert // connectOnce sends nothing else
 	case <-ctx.Done():
 		return nil, e.goneError(ctx)
 	}
@@ -144,34 +131,31 @@ func (s *single) connect() (*h2Conn, error) {
 	defer cancel()
 	conn, state, err := e.dial(ctx, http2)
 	if err != nil {
-		return nil, &peerError{err}
+		return nil, err
 	}
 	c := &h2Conn{ClientConn: h2.NewClientConn(conn, &s.cfg), tls: state, age: newAge(e.opts.maxAge)}
 	select {
 	case <-c.Settled():
-		select {
-		case <-c.Done():
-			if has[*h2.ConnError](c.Err()) {
-				return nil, &peerError{errNotH2}
-			}
-			return nil, &peerError{errNoSettings}
-		default:
-			return c, s.publish(c)
-		}
 	case <-ctx.Done():
 		_ = c.Close()
-		return nil, &peerError{fmt.Errorf("no SETTINGS from the server: %w", context.Cause(ctx))}
+		return nil, fmt.Errorf("no SETTINGS from the server: %w", context.Cause(ctx))
+	}
+	select {
+	case <-c.Done():
+		if has[*h2.ConnError](c.Err()) {
+			return nil, errNotH2
+		}
+		return nil, errNoSettings
+	default:
+		s.publish(c)
+		return c, nil
 	}
 }
 
-// publish makes c the current connection and drains the previous one.
-func (s *single) publish(c *h2Conn) error {
+// publish makes c the current connection and drains the previous one. c is drained when the context
+// of the Endpoint ends.
+func (s *single) publish(c *h2Conn) {
 	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		_ = c.Close()
-		return context.Cause(s.endpoint.life)
-	}
 	s.open[c] = struct{}{}
 	old := s.current.Swap(c)
 	s.mu.Unlock()
@@ -179,14 +163,17 @@ func (s *single) publish(c *h2Conn) error {
 		s.retire(old)
 	}
 	go func() {
-		<-c.Done()
+		select {
+		case <-c.Done():
+		case <-s.endpoint.life.Done():
+		}
 		s.retire(c)
+		<-c.Done()
 		s.mu.Lock()
 		delete(s.open, c)
 		s.mu.Unlock()
 		s.endpoint.wake.Wake()
 	}()
-	return nil
 }
 
 // retire removes c from s.current, so that no new requests use it, and drains it. c closes
@@ -208,20 +195,6 @@ func (s *single) renew(c *h2Conn) {
 			time.AfterFunc(s.endpoint.opts.backoff.Delay(0), func() { c.renews.Store(false) })
 		}
 	}()
-}
-
-// shut drains all connections. It is called when the context of the Endpoint ends.
-func (s *single) shut() {
-	s.mu.Lock()
-	s.closed = true
-	conns := make([]*h2Conn, 0, len(s.open))
-	for c := range s.open {
-		conns = append(conns, c)
-	}
-	s.mu.Unlock()
-	for _, c := range conns {
-		s.retire(c)
-	}
 }
 
 // room reports whether the server allows one more stream on the current connection. Without a

@@ -174,10 +174,9 @@ func TestEndpointReadyForOtherProtocol(t *testing.T) {
 	require.NoError(t, get(t.Context(), e, "/"))
 
 	// And the other way round.
-	e.lastH2.Store(false)
 	e.opts.dial = func(context.Context, string, string) (net.Conn, error) { return nil, io.ErrUnexpectedEOF }
 	require.ErrorIs(t, get(t.Context(), e, "/"), layer.ErrNotReady)
-	assert.True(t, e.lastH2.Load())
+	assert.True(t, e.probesH2())
 }
 
 // With TLS the handshake selects the protocol.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"time"
-
-	"github.com/gotower/gotower/layer"
 )
 
 // recheck is the longest time between two checks in Ready.
@@ -44,11 +42,10 @@ func (e *Endpoint) ready(ctx context.Context, probes bool) error {
 // notReady returns the error of Ready when ctx has ended. The error has the cause of ctx,
 // and the last connection error if there is one.
 func (e *Endpoint) notReady(ctx context.Context) error {
-	cause := context.Cause(ctx)
 	if err := e.link.failure(); err != nil {
-		return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: cause, Reason: noConnection, Err: err}
+		return e.fault(context.Cause(ctx), noConnection, &peerError{err})
 	}
-	return cause
+	return context.Cause(ctx)
 }
 
 // await waits until d has passed, ctx ends, the Endpoint has room, or the context of the Endpoint
@@ -76,11 +73,11 @@ func (e *Endpoint) room() bool {
 
 func (e *Endpoint) canProbe() bool { return e.probesH2() || e.h1.room(true) }
 
-// probesH2 reports whether the next connection that Ready makes uses HTTP/2. The result is the
-// field lastH2, with one exception. If requests have used HTTP/1.1 and an HTTP/2 connection is
-// usable, it is false, because HTTP/2 then needs no other connection.
+// probesH2 reports whether the next connection that Ready makes uses HTTP/2. If requests have used
+// both protocols, this is the protocol without a usable connection, or else the one that did not
+// fail last, because it may still work.
 func (e *Endpoint) probesH2() bool {
-	return e.lastH2.Load() && (!e.used[0].Load() || !e.h2.serves())
+	return e.used[1].Load() && (!e.used[0].Load() || !e.h2.serves() && !e.lostH2.Load())
 }
 
 // probe makes a connection in the background and keeps it for requests. The method probesH2 selects
@@ -95,21 +92,19 @@ func (e *Endpoint) probe(mine attempt) {
 
 // tried records the result err of the attempt mine to connect by the protocol p. If the server
 // supports only the other protocol, tried records a success, because the address is reachable.
-// After any other failure, if requests have used both protocols, Ready makes its next connection by
-// the other protocol, which may still work.
 func (e *Endpoint) tried(p protocol, mine attempt, err error) {
-	other := e.speaksOther(err)
 	if err == nil && p == http2 || err != nil && p == http1 {
 		e.onlyH1.Store(false) // another server may have the address now
 	}
 	switch {
-	case other && p == http1:
-		e.used[0].Store(false) // else Ready would wait for HTTP/1.1
-	case err != nil && !other && !e.opts.protocol.isFixed() && e.used[0].Load() && e.used[1].Load():
-		e.lastH2.Store(p != http2)
-	}
-	if other {
+	case err == nil:
+	case !e.speaksOther(err):
+		e.lostH2.Store(p == http2)
+	default:
 		err = nil
+		if p == http1 {
+			e.used[0].Store(false) // else Ready would wait for HTTP/1.1
+		}
 	}
 	e.link.report(mine, err)
 	e.wake.Wake()
@@ -120,13 +115,4 @@ func (e *Endpoint) tried(p protocol, mine attempt, err error) {
 // protocol.
 func (e *Endpoint) speaksOther(err error) bool {
 	return !e.opts.protocol.isFixed() && (errors.Is(err, errNotH1) || errors.Is(err, errNotH2))
-}
-
-// connectError returns the error of a request for which connecting failed with err. This is
-// a rejection, unless the server supports only the other protocol.
-func (e *Endpoint) connectError(err error) error {
-	if e.speaksOther(err) {
-		return e.failed(err)
-	}
-	return e.unreachable(err)
 }
