@@ -47,15 +47,14 @@ func ClientID(nameOf func(*http.Request) string) layer.Layer[*http.Request, *htt
 		nameOf = func(*http.Request) string { return "" }
 	}
 	edit := func(req *http.Request) *http.Request {
-		id, forged := nameOf(req), fields(req.Header).HasName(isIdentity)
-		if id == "" && !forged && req.Trailer == nil {
-			return req
+		out, id := strip(req, isIdentity), nameOf(req)
+		if id == "" {
+			return out
 		}
-		out := fork(req)
-		removeFields(out, isIdentity)
-		if id != "" {
-			out.Header[clientIDField] = []string{id}
+		if out == req {
+			out = fork(req)
 		}
+		out.Header[clientIDField] = []string{id}
 		return out
 	}
 	return edits("client_id", nil, edit)
@@ -103,15 +102,19 @@ func StripHeader(names ...string) layer.Layer[*http.Request, *http.Response] {
 	for i, name := range names {
 		canonical[i] = http.CanonicalHeaderKey(name)
 	}
-	edit := func(req *http.Request) *http.Request {
-		if req.Trailer == nil && !slices.ContainsFunc(canonical, func(name string) bool { return req.Header[name] != nil }) {
-			return req
-		}
-		out := fork(req)
-		removeFields(out, func(name string) bool { return slices.Contains(canonical, name) })
-		return out
+	drops := func(name string) bool { return slices.Contains(canonical, name) }
+	return edits("strip_header", nil, func(req *http.Request) *http.Request { return strip(req, drops) })
+}
+
+// strip returns a copy of req without the headers and trailers for whose name the function drops
+// returns true. It returns req itself if Trailer is nil and none of the headers is present.
+func strip(req *http.Request, drops func(name string) bool) *http.Request {
+	if req.Trailer == nil && !fields(req.Header).HasName(drops) {
+		return req
 	}
-	return edits("strip_header", nil, edit)
+	out := fork(req)
+	removeFields(out, drops)
+	return out
 }
 
 // fork returns a shallow copy of req with its own header map.
@@ -163,10 +166,11 @@ type IdentityError struct {
 
 // Error returns a text with both identities.
 func (e *IdentityError) Error() string {
-	if e.Found == "" {
-		return "identity required: " + strconv.Quote(e.Required) + ", but the endpoint has none"
+	found := "has none"
+	if e.Found != "" {
+		found = "is " + strconv.Quote(e.Found)
 	}
-	return "identity required: " + strconv.Quote(e.Required) + ", but the endpoint is " + strconv.Quote(e.Found)
+	return "identity required: " + strconv.Quote(e.Required) + ", but the endpoint " + found
 }
 
 // ProxyErrors returns a layer that removes l5d-proxy-error and l5d-proxy-connection from responses.

@@ -87,12 +87,10 @@ func (Replayer) RetryAfter(rsp *http.Response, err error) (time.Duration, bool) 
 		return pushed, push
 	}
 	after, ok := retryAfter(rsp.Header.Get("Retry-After"), time.Now())
-	switch {
-	case !ok || push && pushed < 0:
+	if !ok || push && pushed < 0 {
 		return pushed, push
-	default:
-		return max(after, pushed), true
 	}
+	return max(after, pushed), true
 }
 
 // Drain closes the body of rsp. Unless the Content-Length is above 8 KiB, it first reads
@@ -181,18 +179,11 @@ func pushback(values []string) (time.Duration, bool) {
 // grpc-retry-pushback-ms in milliseconds instead. Both are rounded up.
 func setRetryAfter(h http.Header, after time.Duration, grpc bool) {
 	if grpc {
-		h.Set("Grpc-Retry-Pushback-Ms", strconv.FormatInt(min(ceil(after, time.Millisecond), math.MaxInt32), 10))
+		ms := math.Ceil(float64(after) / float64(time.Millisecond))
+		h.Set("Grpc-Retry-Pushback-Ms", strconv.FormatInt(int64(min(ms, math.MaxInt32)), 10))
 	} else {
-		h.Set("Retry-After", strconv.FormatInt(ceil(after, time.Second), 10))
+		h.Set("Retry-After", strconv.FormatInt(int64(math.Ceil(after.Seconds())), 10))
 	}
-}
-
-func ceil(d, unit time.Duration) int64 {
-	n := int64(d / unit)
-	if d%unit > 0 {
-		n++
-	}
-	return n
 }
 
 const (
