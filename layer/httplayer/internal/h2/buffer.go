@@ -143,28 +143,24 @@ func appendFrame(p []byte, n int, typ, flags byte, id uint32) []byte {
 		byte(id>>24), byte(id>>16), byte(id>>8), byte(id))
 }
 
-func (b *buffer) uint32(v uint32) { b.b = binary.BigEndian.AppendUint32(b.b, v) }
-
-func (b *buffer) windowUpdate(id uint32, n int64) {
-	b.frame(4, frameWindowUpdate, 0, id)
-	b.uint32(uint32(n))
+// control appends a frame with a payload of 32-bit numbers.
+func (b *buffer) control(typ, flags byte, id uint32, payload ...uint32) {
+	b.frame(4*len(payload), typ, flags, id)
+	for _, v := range payload {
+		b.b = binary.BigEndian.AppendUint32(b.b, v)
+	}
 }
 
-func (b *buffer) rstStream(id, code uint32) {
-	b.frame(4, frameRSTStream, 0, id)
-	b.uint32(code)
+func (b *buffer) windowUpdate(id uint32, n int64) { b.control(frameWindowUpdate, 0, id, uint32(n)) }
+
+func (b *buffer) ping(flags byte, data uint64) {
+	b.control(framePing, flags, 0, uint32(data>>32), uint32(data))
 }
 
 func (b *buffer) goAway(last, code uint32, reason string) {
 	b.frame(8+len(reason), frameGoAway, 0, 0)
-	b.uint32(last)
-	b.uint32(code)
+	b.b = binary.BigEndian.AppendUint64(b.b, uint64(last)<<32|uint64(code))
 	b.b = append(b.b, reason...)
-}
-
-func (b *buffer) ping(flags byte, data uint64) {
-	b.frame(8, framePing, flags, 0)
-	b.b = binary.BigEndian.AppendUint64(b.b, data)
 }
 
 type setting struct {
@@ -176,6 +172,6 @@ func (b *buffer) settings(list ...setting) {
 	b.frame(6*len(list), frameSettings, 0, 0)
 	for _, s := range list {
 		b.b = binary.BigEndian.AppendUint16(b.b, s.id)
-		b.uint32(s.value)
+		b.b = binary.BigEndian.AppendUint32(b.b, s.value)
 	}
 }

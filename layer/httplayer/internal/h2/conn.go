@@ -312,7 +312,7 @@ func (c *conn) unopened(id uint32) bool {
 // queueReset queues RST_STREAM and records the stream in ownResets. The peer may send
 // frames of the stream until it has read the RST_STREAM. The caller holds mu.
 func (c *conn) queueReset(id, code uint32) {
-	c.output().rstStream(id, code)
+	c.output().control(frameRSTStream, 0, id, code)
 	if c.ownResets == nil {
 		c.ownResets = make([]uint32, resetMemory)
 	}
