@@ -73,7 +73,6 @@ type ServerConn struct {
 	current   atomic.Pointer[request]
 	stop      atomic.Pointer[error] // reason for which reading ended; nil while it continues
 	closeIdle atomic.Bool           // the connection closes when it is idle
-	rest      atomic.Bool           // the sweeper asks an idle connection to return its buffer
 	drained   time.Duration         // time since draining began; used by the sweeper only
 
 	ahead     atomic.Uint32 // aheadNone, aheadAllowed or aheadRunning
@@ -281,8 +280,7 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) (rest time.Duration)
 		if over(age, c.cfg.IdleTimeout) {
 			c.CloseIdle()
 		} else if age >= restAfter {
-			c.rest.Store(true)
-			c.interrupt()
+			c.interrupt() // readHeaders returns the buffer
 		}
 	case phaseRest:
 		if over(age+restAfter, c.cfg.IdleTimeout) {
@@ -332,7 +330,7 @@ func (c *ServerConn) readHeaders() (int, error) {
 		_, err := c.fill(limit)
 		if err == errInterrupted { //nolint:errorlint // set by this package
 			err = nil
-			if searched == 0 && c.rest.Swap(false) {
+			if searched == 0 && c.slot.Phase() == phaseIdle {
 				c.release()
 				c.buf, c.head.fields = &c.tiny, nil
 				c.slot.Enter(phaseRest)
