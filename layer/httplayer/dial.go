@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"net"
 
 	"github.com/gotower/gotower/internal/panics"
@@ -36,9 +35,8 @@ func (e *Endpoint) dial(ctx context.Context, p protocol) (conn net.Conn, state *
 
 var errNoConn = errors.New("the dial function returned neither a connection nor an error")
 
-// secure does a TLS handshake on conn, in which it offers only the protocol p. If the handshake
-// fails, secure returns the error of the handshake, with one exception. If the Endpoint has no
-// fixed protocol and the server does not support p, it returns errNotH1 or errNotH2.
+// secure does a TLS handshake on conn, in which it offers only the protocol p. If the server does
+// not support p, it returns errNotH1 or errNotH2.
 func (e *Endpoint) secure(ctx context.Context, conn net.Conn, p protocol) (net.Conn, error) {
 	cfg := e.opts.tls.Clone()
 	cfg.NextProtos = []string{p.String()}
@@ -51,13 +49,12 @@ func (e *Endpoint) secure(ctx context.Context, conn net.Conn, p protocol) (net.C
 	err := secure.HandshakeContext(ctx)
 	if err == nil {
 		got := secure.ConnectionState().NegotiatedProtocol
-		if done = got == p.String() || p == http1 && got == ""; done {
-			return secure, nil
-		}
-		err = fmt.Errorf("%w: the server does not speak %v", errNotPicked, p)
+		done = got == p.String() || p == http1 && got == ""
 	}
 	switch {
-	case e.opts.protocol.isFixed() || !withoutProtocol(err):
+	case done:
+		return secure, nil
+	case err != nil && !withoutProtocol(err):
 		return nil, err
 	case p == http2:
 		return nil, errNotH2
@@ -65,16 +62,10 @@ func (e *Endpoint) secure(ctx context.Context, conn net.Conn, p protocol) (net.C
 	return nil, errNotH1
 }
 
-// errNotPicked is the error of a TLS handshake in which the server did not choose the
-// protocol that the client offered.
-var errNotPicked = errors.New("tls")
-
-// withoutProtocol reports whether err means that the server took part in the handshake but
-// does not support the offered protocol. It compares the text of the TLS alert, because
-// crypto/tls does not export the type of the alert. A test checks the text.
+// withoutProtocol reports whether err is the TLS alert of a server that does not support the
+// offered protocol. It compares the text, because crypto/tls does not export the type of the
+// alert. A test checks the text.
 func withoutProtocol(err error) bool {
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "remote error" {
-		return op.Err.Error() == "tls: no application protocol"
-	}
-	return errors.Is(err, errNotPicked)
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "remote error" && op.Err.Error() == "tls: no application protocol"
 }

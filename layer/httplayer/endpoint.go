@@ -103,7 +103,7 @@ func (e *Endpoint) callH1(ctx context.Context, req *http.Request) (*http.Respons
 		req = without(req, origProtoField)
 	}
 	rsp, err := e.h1.call(ctx, req)
-	if err != nil && errors.Is(err, errNotH1) {
+	if e.speaksOther(err) {
 		message.CloseBody(req) // the error is not a rejection
 	}
 	return rsp, err
