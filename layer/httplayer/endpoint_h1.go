@@ -125,8 +125,7 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 }
 
 // probe makes a connection in the background, without a request, and adds it to the idle
-// connections. The argument mine is the permission to connect that link.claim returned. The link,
-// which records whether the address can be reached, gets the result.
+// connections.
 func (p *pool) probe(mine attempt) {
 	if p.reserve() {
 		go p.keep(p.connect(mine))

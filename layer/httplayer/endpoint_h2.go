@@ -94,11 +94,6 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 	}
 }
 
-// probe makes a connection in the background, without a request. The argument mine is the
-// permission to connect that link.claim returned. The link, which records whether the address can
-// be reached, gets the result.
-func (s *single) probe(mine attempt) { s.connectOnce(mine) }
-
 // connectOnce makes a connection on a new goroutine and sends it to the returned channel. If
 // another call is already making a connection, the channel receives that connection. The argument
 // mine is the permission to connect, or 0 if none is needed.

@@ -11,7 +11,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// EndpointOption is an option of [NewEndpoint].
+// EndpointOption is an option of [NewEndpoint]. "Connections" in the package documentation describes
+// the default protocol.
 type EndpointOption func(*endpointOptions)
 
 type endpointOptions struct {
@@ -52,8 +53,7 @@ func WithKeepVersion() EndpointOption {
 	return func(o *endpointOptions) { o.protocol = asReceived }
 }
 
-// WithHTTP1 makes an Endpoint send every request over HTTP/1.1. For the default, see
-// "Connections" in the package documentation.
+// WithHTTP1 makes an Endpoint send every request over HTTP/1.1.
 func WithHTTP1() EndpointOption {
 	return func(o *endpointOptions) { o.protocol = http1 }
 }
@@ -67,7 +67,7 @@ func WithHTTP2() EndpointOption {
 // WithMaxConns limits the HTTP/1.1 connections of an Endpoint, including upgraded
 // connections and those being dialed. If n connections are in use, Call rejects a request
 // that needs another one. The default, and any n below 1, means unlimited. HTTP/2 uses one
-// connection with as many streams as the server allows.
+// connection.
 func WithMaxConns(n int) EndpointOption {
 	return func(o *endpointOptions) { o.maxConns = n }
 }
@@ -87,14 +87,11 @@ func WithIdleTimeout(d time.Duration) EndpointOption {
 
 // WithMaxConnAge sets the age at which a connection is replaced; see "Connections" in the
 // package documentation. The limit of each connection varies by up to a tenth of d, so that
-// connections are not replaced at the same time. gRPC's MAX_CONNECTION_AGE varies in the
-// same way. A d below a second counts as a second.
+// connections are not replaced at the same time. A d below a second counts as a second.
 //
 // The default, and a d of 0 or less, means no limit, because an address usually belongs to
-// one process. Set a limit if an address belongs to many processes, such as a Kubernetes
-// Service or a load balancer. Otherwise, an HTTP/2 connection would never move to a process
-// that started later. Start with 5 minutes: new processes then receive their share of
-// requests in about that time.
+// one process. Set a limit, such as 5 minutes, for the address of a Kubernetes Service or a load
+// balancer. Otherwise, an HTTP/2 connection would never move to a process that started later.
 func WithMaxConnAge(d time.Duration) EndpointOption {
 	return func(o *endpointOptions) { o.maxAge = d }
 }

@@ -88,7 +88,7 @@ func (e *Endpoint) probesH2() bool {
 // the protocol. The argument mine is the permission of the link for this attempt.
 func (e *Endpoint) probe(mine attempt) {
 	if e.probesH2() {
-		e.h2.probe(mine)
+		e.h2.connectOnce(mine)
 	} else {
 		e.h1.probe(mine)
 	}
