@@ -215,9 +215,9 @@ func (e *Endpoint) unreachable(err error) error {
 const noConnection = "no connection"
 
 // Describe shows the state of the Endpoint: the address, the protocol, the connections, the
-// idle connections and the requests in flight. It also shows whether the address is fresh
-// (not tried), up or down. If it is down, it shows the last error, the number of failures
-// and the time until the next attempt.
+// idle connections and the requests in flight. HTTP/1.1 connections count from the start of
+// dialing. It also shows whether the address is fresh (not tried), up or down. If it is down, it
+// shows the last error, the number of failures and the time until the next attempt.
 func (e *Endpoint) Describe() layer.Node {
 	conns1, idle1, flight1 := e.h1.usage()
 	conns2, idle2, flight2 := e.h2.usage()
