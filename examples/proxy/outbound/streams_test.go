@@ -6,9 +6,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/stretchr/testify/assert"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/gotower/gotower/examples/proxy/settings"
 )
@@ -80,6 +82,48 @@ func TestSilentController(t *testing.T) {
 				assert.Equal(t, tt.reopened, endpoints.streams > 1, "endpoints")
 				assert.Equal(t, tt.reopened, profiles.streams > 1, "profiles")
 			})
+		})
+	}
+}
+
+// oneProfile is a controller that sends a profile at once, and nothing more.
+type oneProfile struct{ silence }
+
+func (c *oneProfile) NewStream(ctx context.Context, _ *grpc.StreamDesc, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+	return &profileStream{silent: silent{ctx: ctx}}, nil
+}
+
+type profileStream struct {
+	silent
+	sent bool
+}
+
+func (s *profileStream) RecvMsg(m any) error {
+	if s.sent {
+		return s.silent.RecvMsg(m)
+	}
+	s.sent = true
+	proto.Merge(m.(proto.Message), &destination.DestinationProfile{FullyQualifiedName: "web"})
+	return nil
+}
+
+// A silent policy controller delays the profile of a new target by four fifths of ProfileInitial.
+func TestSilentPolicyController(t *testing.T) {
+	for initial, wait := range map[time.Duration]time.Duration{10 * time.Second: 8 * time.Second, 10 * time.Millisecond: minPolicyWait} {
+		synctest.Test(t, func(t *testing.T) {
+			c := Config{Controller: new(oneProfile), Policies: new(silence), Control: settings.Control{
+				ProfileInitial: initial, ProfileSuffixes: settings.Suffixes{""},
+			}}
+			start := time.Now()
+			received := 0
+			for p, err := range newSource(c).Watch(t.Context(), "web.example:80") {
+				received++
+				assert.NoError(t, err)
+				assert.NotNil(t, p)
+				break
+			}
+			assert.Equal(t, 1, received)
+			assert.Equal(t, wait, time.Since(start))
 		})
 	}
 }
