@@ -59,7 +59,7 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) (rest time.Duration)
 	if phase == phaseIdle && over(age, c.cfg.IdleTimeout) || c.cfg.Draining != nil && c.cfg.Draining.Load() {
 		c.Drain()
 	}
-	if phase == phaseIdle && age == retireAfter {
+	if phase == phaseIdle && age >= retireAfter && age <= retireAfter+sweep.Interval {
 		c.mu.Lock()
 		c.retireWorkers()
 		c.enc.slots = nil // allocated again by the next response

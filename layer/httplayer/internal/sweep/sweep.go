@@ -38,10 +38,11 @@ type Conn interface {
 // The goroutine rests while no connection needs a check, because each wake-up of an idle process
 // costs 200 µs of CPU time. The zero value is ready to use.
 type Sweeper struct {
-	tick    atomic.Uint32 // does not advance during a rest
+	tick    atomic.Uint32 // time of the last sweep or of the end of the last rest, in intervals
 	resting atomic.Bool   // whether Wake must wake the goroutine; written with mu held
 
 	mu    sync.Mutex
+	began time.Time // begin of the current rest
 	slots map[*Slot]struct{}
 	wake  chan struct{} // wakes the goroutine, and is closed to end it; nil if none runs
 }
@@ -73,8 +74,9 @@ func (s *Sweeper) Add(c Conn, phase uint32) *Slot {
 // Enter records phase as the current phase of the connection, and the current time as the
 // beginning of the phase.
 func (x *Slot) Enter(phase uint32) {
+	x.sweeper.Wake() // corrects the tick
 	x.state.Store(uint64(phase)<<32 | uint64(x.sweeper.tick.Load()))
-	x.sweeper.Wake()
+	x.sweeper.Wake() // if a rest began meanwhile
 }
 
 // Wake ends a rest. The caller has changed something that may require a check, without a new phase.
@@ -84,12 +86,24 @@ func (s *Sweeper) Wake() {
 	}
 }
 
+// rested returns the time since the last sweep, in intervals. It is 1 unless the goroutine rests. The
+// caller holds mu.
+func (s *Sweeper) rested() uint32 {
+	if !s.resting.Load() {
+		return 1
+	}
+	return uint32((time.Since(s.began) + Interval/2) / Interval)
+}
+
+// endRest ends a rest and advances the tick by its duration.
 func (s *Sweeper) endRest() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.resting.Swap(false) {
+	if !s.resting.Load() {
 		return
 	}
+	s.tick.Add(s.rested())
+	s.resting.Store(false)
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -118,41 +132,31 @@ func (s *Sweeper) run(wake chan struct{}) {
 	defer ticker.Stop()
 	var all []*Slot
 	for {
+		rest := Interval
 		select {
-		case _, open := <-wake:
+		case _, open := <-wake: // a rest has ended, or a phase began during the last sweep
 			if !open {
 				return
 			}
-			continue // a phase began during the last sweep
 		case <-ticker.C:
+			all, rest = s.sweep(wake, all[:0])
 		}
-		var rest time.Duration
-		all, rest = s.sweep(wake, all[:0])
-		var rested uint32
-		if rest > Interval {
-			began := time.Now()
-			ticker.Reset(rest)
-			select {
-			case <-wake:
-			case <-ticker.C:
-			}
-			ticker.Reset(Interval)
-			rested = uint32((time.Since(began) + Interval/2) / Interval)
-		}
-		s.resume(wake, rested)
+		ticker.Reset(max(rest, Interval))
 	}
 }
 
-// sweep checks all connections. It returns the shortest time for which none of them needs a check.
-// It also returns the empty slice all, which it uses as a buffer.
+// sweep checks all connections. It returns the shortest time for which none of them needs a check, and
+// begins a rest if this time is longer than Interval. It also returns the empty slice all, which it uses
+// as a buffer.
 func (s *Sweeper) sweep(wake chan struct{}, all []*Slot) (_ []*Slot, rest time.Duration) {
 	s.mu.Lock()
 	if s.wake != wake { // another goroutine checks the slots added since
 		s.mu.Unlock()
 		return all, 0
 	}
+	now := s.tick.Add(s.rested())
 	s.resting.Store(true) // before a phase is read, so that each later Enter calls endRest
-	now := s.tick.Add(1)
+	s.began = time.Now()
 	for slot := range s.slots {
 		all = append(all, slot)
 	}
@@ -160,34 +164,16 @@ func (s *Sweeper) sweep(wake chan struct{}, all []*Slot) (_ []*Slot, rest time.D
 	rest = Forever
 	for i, slot := range all {
 		state := slot.state.Load()
-		ticks := now - uint32(state)
-		left := slot.conn.Sweep(uint32(state>>32), time.Duration(ticks)*Interval)
-		if ticks == 0 {
-			left = 0 // resume needs a phase that began before now
-		}
-		rest = min(rest, left)
+		age := time.Duration(max(0, int32(now-uint32(state)))) * Interval // negative if endRest was called
+		rest = min(rest, slot.conn.Sweep(uint32(state>>32), age))
 		all[i] = nil
 	}
-	return all, rest
-}
-
-// resume ends a rest of the duration in the argument ticks. It adds the duration to the age of each
-// phase that began before the rest.
-func (s *Sweeper) resume(wake chan struct{}, ticks uint32) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.wake != wake {
-		return
-	}
-	s.resting.Store(false)
-	if ticks == 0 {
-		return
-	}
-	now := s.tick.Load()
-	for slot := range s.slots {
-		state := slot.state.Load()
-		if began := uint32(state); began != now {
-			slot.state.CompareAndSwap(state, state&^math.MaxUint32|uint64(began-ticks))
+	if rest <= Interval {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.wake == wake {
+			s.resting.Store(false)
 		}
 	}
+	return all, rest
 }
