@@ -111,7 +111,12 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 		p.forget()
 		return nil, e.unreachable(err)
 	}
-	made := p.connect(mine)
+	made := make(chan madeConn, 1)
+	go func() {
+		c, err := p.connect()
+		e.tried(http1, mine, err)
+		made <- madeConn{c, err}
+	}()
 	select {
 	case r := <-made:
 		if r.err != nil {
@@ -119,24 +124,12 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 		}
 		return r.conn, nil
 	case <-ctx.Done():
-		go p.keep(made)
+		go func() {
+			if r := <-made; r.err == nil {
+				p.keep(r.conn)
+			}
+		}()
 		return nil, e.goneError(ctx)
-	}
-}
-
-// probe makes a connection in the background, without a request, and adds it to the idle
-// connections.
-func (p *pool) probe(mine attempt) {
-	if p.reserve() {
-		go p.keep(p.connect(mine))
-	}
-}
-
-// keep adds a connection that no request uses to the idle connections.
-func (p *pool) keep(made <-chan madeConn) {
-	if r := <-made; r.err == nil {
-		r.conn.Rest()
-		p.release(r.conn, true)
 	}
 }
 
@@ -146,27 +139,43 @@ type madeConn struct {
 	err  error
 }
 
+// probe makes a connection in the background, without a request, and adds it to the idle
+// connections.
+func (p *pool) probe(mine attempt) {
+	if !p.reserve() {
+		return
+	}
+	go func() {
+		c, err := p.connect()
+		if err == nil {
+			p.keep(c) // before Ready admits a request, which would otherwise dial
+		}
+		p.endpoint.tried(http1, mine, err)
+	}()
+}
+
+// keep adds a connection that no request uses to the idle connections.
+func (p *pool) keep(c *h1Conn) {
+	c.Rest()
+	p.release(c, true)
+}
+
 var errNotH1 = errors.New("the server does not speak HTTP/1.1")
 
-// connect makes a connection on a new goroutine and sends it to the returned channel. The caller
-// has counted the connection by reserve. If the attempt fails, connect calls forget.
-func (p *pool) connect(mine attempt) <-chan madeConn {
+// connect makes a connection, which the caller has counted by reserve. If it fails, it calls
+// forget.
+func (p *pool) connect() (*h1Conn, error) {
 	e := p.endpoint
-	made := make(chan madeConn, 1)
-	go func() {
-		ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
-		defer cancel()
-		conn, state, err := e.dial(ctx, http1)
-		c := &h1Conn{tls: state, age: newAge(e.opts.maxAge)}
-		if err == nil {
-			c.ClientConn = h1.NewClientConn(conn, func(_ *h1.ClientConn, reusable bool) { p.release(c, reusable) })
-		} else {
-			p.forget()
-		}
-		e.tried(http1, mine, err)
-		made <- madeConn{c, err}
-	}()
-	return made
+	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
+	defer cancel()
+	conn, state, err := e.dial(ctx, http1)
+	if err != nil {
+		p.forget()
+		return nil, err
+	}
+	c := &h1Conn{tls: state, age: newAge(e.opts.maxAge)}
+	c.ClientConn = h1.NewClientConn(conn, func(_ *h1.ClientConn, reusable bool) { p.release(c, reusable) })
+	return c, nil
 }
 
 // reserve counts a new connection before it is dialed. If the maximum is reached, it closes

@@ -309,7 +309,6 @@ func TestEndpointKeepsH2Connection(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
 		e := NewEndpoint(ctx, "10.0.0.1:80", WithHTTP2(), WithDialContext(h.network.DialContext))
-		e.used[1].Store(true)
 		connectNow(ctx, t, e)
 		time.Sleep(time.Hour)
 		assert.Equal(t, 1, e.Describe().State.Get("connections"))

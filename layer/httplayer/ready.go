@@ -81,6 +81,9 @@ func (e *Endpoint) canProbe() bool { return e.probesH2() || e.h1.room(true) }
 // both protocols, this is the protocol without a usable connection, or else the one that did not
 // fail last, because it may still work.
 func (e *Endpoint) probesH2() bool {
+	if e.opts.protocol.isFixed() {
+		return e.opts.protocol == http2
+	}
 	return e.used[1].Load() && (!e.used[0].Load() || !e.h2.serves() && !e.lostH2.Load())
 }
 
