@@ -3,6 +3,8 @@ package h2
 import (
 	"bytes"
 	"errors"
+	"hash/maphash"
+	"sync/atomic"
 
 	"golang.org/x/net/http2/hpack" //nolint:depguard // its Huffman code only
 
@@ -16,20 +18,39 @@ const tableSize = 4096
 var (
 	errHPACK    = errors.New("malformed HPACK block")
 	errLongList = errors.New("header list too large")
+
+	hashSeed = maphash.MakeSeed()
 )
 
 // decoder is the HPACK decoder of a connection. Only the goroutine that reads frames uses it.
 type decoder struct {
 	table     []field // dynamic table; the newest entry is last
+	first     int     // index in table of the oldest entry that is not evicted
 	size, max int
 	names     map[string]*fieldName // received names that are not in knownNames
-	scratch   bytes.Buffer          // decoded bytes of a Huffman string
+
+	// values is a cache of values that are not in the dynamic table. It may be nil, because
+	// the sweeper clears it on an idle connection.
+	values atomic.Pointer[[cachedValues]cachedValue]
+
+	scratch bytes.Buffer // decoded bytes of a Huffman string
+}
+
+// cachedValue is an entry of the cache of received values. The cache saves the allocation
+// of a repeated value. The hash of a value selects a set of cacheWays entries that may have it.
+// A full set stores a value when the value is received for the second time.
+type cachedValue struct {
+	raw, value string
+	seen       uint64 // hash of the last value that was looked up and not found
 }
 
 const (
-	maxCachedName = 64
-	maxNames      = 64
-	maxUpdates    = 2 // of the size of the table, in one header block
+	maxCachedValue = 96
+	maxCachedName  = 64
+	cachedValues   = 32
+	cacheWays      = 4
+	maxNames       = 64
+	maxUpdates     = 2 // of the size of the table, in one header block
 )
 
 func newDecoder() decoder { return decoder{max: tableSize} }
@@ -42,9 +63,14 @@ func (d *decoder) add(f field) {
 
 func (d *decoder) evict() {
 	for d.size > d.max {
-		d.size -= d.table[0].size()
-		d.table[0] = field{}
-		d.table = d.table[1:]
+		d.size -= d.table[d.first].size()
+		d.table[d.first] = field{}
+		d.first++
+	}
+	if d.first > 32 && d.first > len(d.table)/2 {
+		n := copy(d.table, d.table[d.first:])
+		clear(d.table[n:])
+		d.table, d.first = d.table[:n], 0
 	}
 }
 
@@ -53,7 +79,7 @@ func (d *decoder) at(i uint64) (field, bool) {
 		return staticTable[i], i > 0
 	}
 	i -= staticEntries
-	if i > uint64(len(d.table)) {
+	if i > uint64(len(d.table)-d.first) {
 		return field{}, false
 	}
 	return d.table[uint64(len(d.table))-i], true
@@ -136,6 +162,65 @@ func (d *decoder) name(s rawString) (*fieldName, bool) {
 	return n, true
 }
 
+// value returns the decoded value of a field. ok is false if s is malformed. valid is false
+// if the value has bytes that are not allowed in a field value. If indexed is true, the
+// field will be added to the dynamic table, and value does not use the cache of values.
+func (d *decoder) value(s rawString, indexed bool) (value string, valid, ok bool) {
+	if len(s.b) == 0 {
+		return "", true, true
+	}
+	var cached *cachedValue
+	if !indexed && len(s.b) <= maxCachedValue {
+		var found bool
+		if cached, found = d.cached(s); found {
+			return cached.value, true, true
+		}
+	}
+	b, ok := d.plain(s)
+	if !ok {
+		return "", false, false
+	}
+	value, valid = string(b), message.ValidValueBytes(b)
+	// The lengths tell a Huffman string from a plain one, so they must differ.
+	if cached != nil && valid && s.huffman == (len(s.b) != len(value)) {
+		if cached.value, cached.raw = value, value; s.huffman {
+			cached.raw = string(s.b)
+		}
+	}
+	return value, valid, true
+}
+
+// cached looks up s in the cache of values. If the cache has s, cached returns its entry and true.
+// Otherwise it returns false and the entry in which the caller should store the value. This entry
+// may be nil at the first look-up of s, because only a repeated value replaces another one.
+func (d *decoder) cached(s rawString) (at *cachedValue, found bool) {
+	values := d.values.Load()
+	if values == nil {
+		values = new([cachedValues]cachedValue)
+		d.values.Store(values)
+	}
+	hash := maphash.Bytes(hashSeed, s.b)
+	if s.huffman {
+		hash++
+	}
+	set := values[hash%cachedValues&^(cacheWays-1):][:cacheWays]
+	at = &set[hash%cacheWays]
+	for i := range set {
+		v := &set[i]
+		if v.raw == string(s.b) && s.huffman == (len(v.raw) != len(v.value)) {
+			return v, true
+		}
+		if v.raw == "" {
+			at = v
+		}
+	}
+	if at.raw != "" && at.seen != hash {
+		at.seen = hash
+		return nil, false
+	}
+	return at, false
+}
+
 // decode decodes a header block and appends its fields to out. If the fields are larger
 // than limit bytes, it returns a part of them and errLongList. It still decodes the whole
 // block, because the dynamic table must stay up to date.
@@ -200,8 +285,8 @@ func (d *decoder) literal(p []byte) (f field, rest []byte, ok bool) {
 	if s, p, ok = readString(p); !ok {
 		return f, nil, false
 	}
-	b, ok := d.plain(s)
-	if f.value = string(b); !message.ValidValueBytes(b) {
+	var valid bool
+	if f.value, valid, ok = d.value(s, bits == 6); ok && !valid {
 		f = f.invalidValue()
 	}
 	return f, p, ok

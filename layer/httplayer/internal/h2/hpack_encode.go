@@ -27,12 +27,9 @@ type slot struct {
 
 const (
 	encoderSlots    = 32
-	slotWays        = 4 // slots that may have a field
 	maxIndexedValue = 256
 	maxIndexedName  = 64
 )
-
-var hashSeed = maphash.MakeSeed()
 
 func newEncoder() encoder { return encoder{max: tableSize} }
 
@@ -123,8 +120,8 @@ func (e *encoder) slot(key, value string) *slot {
 	if key != "" {
 		hash += uint64(key[len(key)-1]) * 31
 	}
-	set := e.slots[hash%encoderSlots&^(slotWays-1):][:slotWays]
-	at := &set[hash%slotWays]
+	set := e.slots[hash%encoderSlots&^(cacheWays-1):][:cacheWays]
+	at := &set[hash%cacheWays]
 	for i := range set {
 		s := &set[i]
 		if s.value == value && s.name == key {

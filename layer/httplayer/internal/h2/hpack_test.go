@@ -143,13 +143,17 @@ func TestDecoderInvalidNamesAndValues(t *testing.T) {
 	}
 }
 
-// Repeated fields are indexed, for all values of the hash.
-func TestRepeatedFieldsAreIndexed(t *testing.T) {
-	fields := make([]field, slotWays)
+// Repeated fields are indexed, and decoding repeated literals does not allocate, for all values of
+// the hash.
+func TestRepeatedFieldsAreCached(t *testing.T) {
+	fields := make([]field, cacheWays)
 	for i := range 200 {
-		enc := newEncoder()
+		enc, literals, dec := newEncoder(), encoder{}, newDecoder()
+		var block []byte
+		var out []field
 		for j := range fields {
 			fields[j] = field{nameTrailer, strings.Repeat("v", j) + strconv.Itoa(i)}
+			block = literals.field(block, nameTrailer, "", fields[j].value)
 		}
 		var indexed []byte
 		for range 3 {
@@ -159,5 +163,7 @@ func TestRepeatedFieldsAreIndexed(t *testing.T) {
 			}
 		}
 		require.Len(t, indexed, len(fields))
+		require.Zero(t, testing.AllocsPerRun(3, func() { out, _ = dec.decode(block, out[:0], 1<<20) }))
+		require.Equal(t, fields, out)
 	}
 }

@@ -63,6 +63,7 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) (rest time.Duration)
 		c.mu.Lock()
 		c.retireWorkers()
 		c.enc.slots = nil // allocated again by the next response
+		c.dec.values.Store(nil)
 		c.mu.Unlock()
 	}
 	if over(c.writes.Sweep(), c.cfg.WriteTimeout) {
