@@ -119,8 +119,9 @@ func TestGRPCMesh(t *testing.T) {
 	}
 }
 
-// watch watches a proxy as name, until limit requests were seen.
-func (m *mesh) watch(t testing.TB, proxy *testProxy, proxyName, name string, limit uint32) (pb.Tap_ObserveClient, error) {
+// watch watches a proxy as name, until one request for path was seen. Other requests can arrive,
+// because a proxy of another test may connect to a port that its controller has had.
+func (m *mesh) watch(t testing.TB, proxy *testProxy, proxyName, name, path string) (pb.Tap_ObserveClient, error) {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		assert.Equal(c, http.StatusOK, operatorSays(c, proxy.Proxy, "/ready"))
@@ -129,7 +130,7 @@ func (m *mesh) watch(t testing.TB, proxy *testProxy, proxyName, name string, lim
 	conn, err := grpc.NewClient("passthrough:///"+proxy.Tap, grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
 	require.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
-	stream, err := pb.NewTapClient(conn).Observe(t.Context(), &pb.ObserveRequest{Limit: limit, Match: match.All()})
+	stream, err := pb.NewTapClient(conn).Observe(t.Context(), &pb.ObserveRequest{Limit: 1, Match: match.Path(path)})
 	require.NoError(t, err)
 	if head, err := stream.Header(); err == nil && head != nil { // the tap is in place
 		return stream, nil
@@ -157,9 +158,9 @@ func TestE3TapOfBothSides(t *testing.T) {
 	t.Parallel()
 	up, _ := application(t, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
 	m := newMesh(t, up, speaksH2)
-	out, err := m.watch(t, m.a, clientName, tapName, 1)
+	out, err := m.watch(t, m.a, clientName, tapName, "/seen")
 	require.NoError(t, err)
-	in, err := m.watch(t, m.b, serverName, tapName, 1)
+	in, err := m.watch(t, m.b, serverName, tapName, "/seen")
 	require.NoError(t, err)
 	first, _, _ := dialWire(t, m.a.Addr).ask(t, "GET /seen HTTP/1.1\nHost: web.example\n\n")
 	require.Equal(t, "HTTP/1.1 200 OK", first)
@@ -201,7 +202,7 @@ func TestE1TapConfigured(t *testing.T) {
 func TestE2TapOtherIdentities(t *testing.T) {
 	t.Parallel()
 	m := meshOf(t, freeAddr(t))
-	_, err := m.watch(t, m.b, serverName, clientName, 1)
+	_, err := m.watch(t, m.b, serverName, clientName, "/")
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
 	require.ErrorContains(t, err, clientName)
 }
@@ -222,7 +223,7 @@ func TestE4TapStatusInHeaders(t *testing.T) {
 		<-served
 	})
 	m := newMesh(t, l.Addr().String(), speaksH2)
-	in, err := m.watch(t, m.b, serverName, tapName, 1)
+	in, err := m.watch(t, m.b, serverName, tapName, "/test.Echo/Unary")
 	require.NoError(t, err)
 	conn, err := grpc.NewClient("passthrough:///"+m.a.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
