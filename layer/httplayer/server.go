@@ -112,7 +112,7 @@ func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, e
 // serve serves c by the HTTP/2 engine if ALPN selected "h2". Otherwise the HTTP/1.1 engine serves
 // it, until the client sends the preface of HTTP/2.
 func (s *Server) serve(ctx context.Context, c *accepted) (err error) {
-	if state, _ := tcplayer.TLSState(c.Conn); state.NegotiatedProtocol == http2.String() {
+	if selectedH2(c.Conn) {
 		err = h2.NewServerConn(ctx, c, &s.ServerConfig).Serve()
 	} else {
 		err = h1.NewServerConn(ctx, c, &s.ServerConfig).Serve()
@@ -129,6 +129,15 @@ func (s *Server) serve(ctx context.Context, c *accepted) (err error) {
 		return early
 	}
 	return nil
+}
+
+// selectedH2 reports whether ALPN selected HTTP/2. It is not inlined, because the TLS state in the
+// frame of serve would double the stack of a connection to 16 KiB.
+//
+//go:noinline
+func selectedH2(conn net.Conn) bool {
+	state, _ := tcplayer.TLSState(conn)
+	return state.NegotiatedProtocol == http2.String()
 }
 
 // Drain starts draining, which cannot be undone, and waits until all connections have closed.
