@@ -106,8 +106,8 @@ func StripHeader(names ...string) layer.Layer[*http.Request, *http.Response] {
 	return edits("strip_header", nil, func(req *http.Request) *http.Request { return strip(req, drops) })
 }
 
-// strip returns a copy of req without the headers and trailers for whose name the function drops
-// returns true. It returns req itself if Trailer is nil and none of the headers is present.
+// strip returns a copy of req without the headers and trailers that the function drops selects by
+// name. It returns req itself if Trailer is nil and none of the headers is present.
 func strip(req *http.Request, drops func(name string) bool) *http.Request {
 	if req.Trailer == nil && !fields(req.Header).HasName(drops) {
 		return req

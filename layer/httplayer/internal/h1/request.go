@@ -56,7 +56,7 @@ func (c *ServerConn) newRequest(n int) (*request, *http.Request, error) {
 
 	req := &r.http
 	*req = *new(http.Request).WithContext(r)
-	req.Method = h.method.of(text)
+	req.Method = methodOf(h.method.of(text))
 	req.RequestURI = h.target.of(text)
 	req.Proto, req.ProtoMajor, req.ProtoMinor = protos[h.minor], 1, h.minor
 	req.Host = h.host.of(text)
@@ -110,6 +110,22 @@ func (r *request) removeHop(req *http.Request) {
 		delete(req.Header, "Upgrade")
 	}
 	message.RemoveHopByHop(req.Header)
+}
+
+// methodOf returns method. For a common method it returns a constant, because a substring,
+// for example in a metric label, would keep the memory of all headers alive.
+func methodOf(method string) string {
+	switch method {
+	case http.MethodGet:
+		return http.MethodGet
+	case http.MethodPost:
+		return http.MethodPost
+	case http.MethodHead:
+		return http.MethodHead
+	case http.MethodPut:
+		return http.MethodPut
+	}
+	return method
 }
 
 // parseTarget parses the request target of req into r.url. It also sets req.Host if the
