@@ -261,4 +261,7 @@ func (p *pool) shut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.evict(len(p.idle))
+	if p.reaper != nil {
+		p.reaper.Stop()
+	}
 }
