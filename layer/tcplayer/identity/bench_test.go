@@ -15,29 +15,32 @@ func BenchmarkHandshake(b *testing.B) {
 	a := newAuthority(b)
 	web, other := a.static(web), a.static(other)
 	cert := func(i *Identity) []tls.Certificate { return []tls.Certificate{i.current.Load().Certificate} }
-	full := other.Client("", web.Name())
-	full.ClientSessionCache = nil
-	for name, ends := range map[string]struct{ server, client *tls.Config }{
-		"full":    {web.Server(), full},
-		"resumed": {web.Server(), other.Client("", web.Name())},
-		"crypto-tls": {
-			&tls.Config{Certificates: cert(web), ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: a.pool(), SessionTicketsDisabled: true},
-			&tls.Config{Certificates: cert(other), RootCAs: a.pool(), ServerName: web.Name()},
+	for name, ends := range map[string]func() (server, client *tls.Config){
+		"full": func() (server, client *tls.Config) {
+			client = other.Client("", web.Name())
+			client.ClientSessionCache = nil
+			return web.Server(), client
+		},
+		"resumed": func() (server, client *tls.Config) { return web.Server(), other.Client("", web.Name()) },
+		"crypto-tls": func() (server, client *tls.Config) {
+			return &tls.Config{Certificates: cert(web), ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: a.pool(), SessionTicketsDisabled: true},
+				&tls.Config{Certificates: cert(other), RootCAs: a.pool(), ServerName: web.Name()}
 		},
 	} {
 		b.Run(name, func(b *testing.B) {
+			server, client := ends()
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			require.NoError(b, err)
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
 				for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
-					tls.Server(conn, ends.server).Write([]byte("x"))
+					tls.Server(conn, server).Write([]byte("x"))
 					conn.Close()
 				}
 			}()
 			connect := func() (resumed bool) {
-				conn, err := tls.Dial("tcp", l.Addr().String(), ends.client)
+				conn, err := tls.Dial("tcp", l.Addr().String(), client)
 				require.NoError(b, err)
 				_, err = conn.Read(make([]byte, 1)) // and the ticket
 				require.NoError(b, err)
