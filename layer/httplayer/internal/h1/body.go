@@ -24,21 +24,21 @@ const (
 // body is the body of a received message: a request on a server connection, or a response
 // on a client connection.
 type body struct {
-	framing framing
 	src     *source
 	owner   bodyOwner
 	trailer http.Header // receives the trailers; not nil if framing is byChunks
 	wait    *sweep.Wait // &reads, if the limits on slow bodies apply; otherwise nil
 	reads   sweep.Wait  // measures the time that Read waits for the peer
+	framing framing
 
 	closed atomic.Bool // Close was called
 
 	mu      sync.Mutex   // guards the fields below; locked while Read waits
 	proceed func() error // sends 100 Continue before the first Read; nil if the sender does not wait for it
-	began   bool         // the first chunk line has been read
-	last    bool         // the chunk line of size 0 has been read
 	left    int64        // unread bytes of the body or of the current chunk
 	err     error        // result of later reads; set when the body ends or fails
+	began   bool         // the first chunk line has been read
+	last    bool         // the chunk line of size 0 has been read
 	rest    bool         // discard is reading the rest of the closed body
 }
 

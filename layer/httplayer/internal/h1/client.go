@@ -57,17 +57,12 @@ var (
 	errInformedLarge = fmt.Errorf("response: %w", errTooLarge)
 )
 
-// Rest records that the connection becomes idle before its first request. The first request then
-// also finds out that the server has closed the connection. Rest has no effect with TLS, because
-// unread bytes may belong to the handshake.
+// Rest records that the connection becomes idle. The next request then finds out that the server has
+// closed the connection. Before the first request, Rest has no effect with TLS, because unread bytes
+// may belong to the handshake.
 func (c *ClientConn) Rest() {
-	c.used = c.sock.canExchange() || !c.sock.exists()
-	c.rest()
-}
-
-// rest starts to watch the idle connection if its socket is inaccessible.
-func (c *ClientConn) rest() {
-	if c.used && c.idle == nil && !c.sock.exists() {
+	c.used = c.used || c.sock.canExchange() || !c.sock.exists()
+	if c.used && c.idle == nil && !c.sock.exists() { // it is not possible to look at the socket
 		c.idle = startIdleRead(c.conn)
 	}
 }
@@ -103,7 +98,7 @@ func (c *ClientConn) ContextDone(cause error) {
 func (c *ClientConn) release(reusable bool) {
 	if c.busy.CompareAndSwap(true, false) {
 		if reusable {
-			c.rest()
+			c.Rest()
 		}
 		c.released(c, reusable)
 	}
