@@ -3,6 +3,7 @@ package h1
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"io"
 	"log/slog"
 	"net"
@@ -148,25 +149,58 @@ func TestServerWriteTimeoutOfLargeWrite(t *testing.T) {
 	})
 }
 
-// A request is not lost on a connection that was never used and that the server has closed.
+// A request is not lost on a connection that has not sent any request and that the server has closed.
 func TestClientStaleBeforeFirstUse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
-	for _, body := range []string{"", "body"} {
-		nc, err := net.Dial("tcp", l.Addr().String())
-		require.NoError(t, err)
-		there, err := l.Accept()
-		require.NoError(t, err)
-		there.Close()
-		c := NewClientConn(nc, func(*ClientConn, bool) {})
-		c.Rest()
-		require.Eventually(t, c.readable, patience, time.Millisecond)
-		req, err := http.NewRequest("POST", "http://a/", strings.NewReader(body))
-		require.NoError(t, err)
-		_, err = c.RoundTrip(req)
-		assert.ErrorIs(t, err, message.ErrNotSent)
-		c.Close()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, rest := range map[string]func(*ClientConn, *http.Request) error{
+		"no request":      func(c *ClientConn, _ *http.Request) error { c.Rest(); return nil },
+		"invalid request": func(c *ClientConn, r *http.Request) error { r.Method = "A B"; _, err := c.RoundTrip(r); return err },
+		"ended context":   func(c *ClientConn, r *http.Request) error { _, err := c.RoundTrip(r.WithContext(ended)); return err },
+	} {
+		for _, body := range []string{"", "body"} {
+			t.Run(name, func(t *testing.T) {
+				nc, err := net.Dial("tcp", l.Addr().String())
+				require.NoError(t, err)
+				there, err := l.Accept()
+				require.NoError(t, err)
+				reusable := true
+				c := NewClientConn(nc, func(_ *ClientConn, r bool) { reusable = r })
+				defer c.Close()
+				req, err := http.NewRequest("POST", "http://a/", nil)
+				require.NoError(t, err)
+				assert.NotErrorIs(t, rest(c, req), message.ErrNotSent)
+				assert.True(t, reusable)
+				there.Close()
+				require.Eventually(t, c.readable, patience, time.Millisecond)
+				req, err = http.NewRequest("POST", "http://a/", strings.NewReader(body))
+				require.NoError(t, err)
+				_, err = c.RoundTrip(req)
+				assert.ErrorIs(t, err, message.ErrNotSent)
+			})
+		}
+	}
+}
+
+// A handler that accepts a tunnel without taking the connection ends the connection. The client could
+// otherwise send requests in the tunnel that no proxy before the server has seen.
+func TestServerServesNoRequestsInTunnel(t *testing.T) {
+	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if upgrade := r.Header.Get("Upgrade"); upgrade != "" {
+			w.Header().Set("Connection", "Upgrade")
+			w.Header().Set("Upgrade", upgrade)
+			w.WriteHeader(http.StatusSwitchingProtocols)
+		}
+	})})
+	for _, request := range []string{
+		"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n",
+	} {
+		got := exchangeRaw(t, s.addr, request+"GET /secret HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+		assert.Equal(t, 1, strings.Count(got, "HTTP/1.1 "), got)
 	}
 }
 

@@ -47,10 +47,11 @@ func (c *ServerConn) start(
 	if r.old {
 		copy(b, "HTTP/1.0")
 	}
-	if _, ok := header["Date"]; !ok && !isTunnel(r, status) {
+	tunnel := isTunnel(r, status)
+	if _, ok := header["Date"]; !ok && !tunnel {
 		b = appendField(b, "Date", message.Date())
 	}
-	if message.Listed(header["Connection"], "close") || c.drains() {
+	if tunnel || message.Listed(header["Connection"], "close") || c.drains() {
 		r.keep = false
 	}
 	b = c.appendFraming(b, r, status, header, length, trailer)

@@ -27,7 +27,6 @@ func (c *ServerConn) tunnel(r *request, rsp *http.Response) error {
 	if err := c.start(r, rsp.StatusCode, rsp.Header, -1, nil, false); err != nil {
 		return err
 	}
-	r.keep = false
 	c.stopReadAhead()
 	c.tunnels = true
 	if err := c.out.flush(); err != nil {
