@@ -13,7 +13,7 @@ const (
 	bytesPerGlitch   = 1024 // transferred bytes that subtract 1 from the count
 
 	glitchControl = 1                    // PING, PRIORITY, an unknown or empty frame, a tiny WINDOW_UPDATE
-	glitchSetting = 2                    // SETTINGS, and a stream above the limit
+	glitchSetting = 2                    // SETTINGS, which also cost 1 per setting, and a stream above the limit
 	glitchStream  = 5                    // a stream error
 	glitchLarge   = 2 * glitchesAnswered // a header list that is too large
 	tinyUpdate    = 64

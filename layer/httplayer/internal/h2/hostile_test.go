@@ -194,6 +194,19 @@ func TestServerEndsUselessFrames(t *testing.T) {
 	}
 }
 
+// Each INITIAL_WINDOW_SIZE costs work for all open streams.
+func TestServerEndsLongSettings(t *testing.T) {
+	p := rawClient(t, serve(t, message.ServerConfig{Handler: handler()}).addr)
+	list := make([]http2.Setting, 2000)
+	for i := range list {
+		list[i] = http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1000}
+	}
+	require.NoError(t, p.WriteSettings(list...))
+	last, _ := p.ended()
+	require.NotNil(t, last)
+	assert.Equal(t, http2.ErrCodeEnhanceYourCalm, last.ErrCode)
+}
+
 // The final GOAWAY is not written into the middle of another frame.
 func TestServerGoAwayBetweenFrames(t *testing.T) {
 	body := strings.Repeat("x", 500<<10)

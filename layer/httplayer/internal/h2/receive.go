@@ -383,7 +383,7 @@ func (c *conn) settings(flags byte, p []byte) error {
 	if len(p)%6 != 0 {
 		return frameSizeError("SETTINGS frame size")
 	}
-	if err := c.glitch(glitchSetting); err != nil {
+	if err := c.glitch(glitchSetting + len(p)/6); err != nil {
 		return err
 	}
 	first := !c.settled
