@@ -72,7 +72,7 @@ type conn struct {
 	peerWindow  int64          // initial send window of streams, set by the peer
 	peerFrame   int
 	peerStreams int
-	room        sync.Cond  // streams wait on it for room in out or for window in sendWindow
+	blocked     []*stream  // streams that wait for room in out or for window in sendWindow
 	ownResets   []uint32   // ring of the last streams that this side reset
 	resetCount  int        // number of streams that this side reset
 	nextID      uint32     // lowest ID that the client has not used
@@ -109,7 +109,6 @@ func (c *conn) init(nc net.Conn, l limits) {
 	c.dec, c.enc = newDecoder(), newEncoder()
 	c.started = time.Now()
 	c.streams = make(map[uint32]*stream)
-	c.room.L = &c.mu
 	c.nextID = 1
 	c.sendWindow, c.peerWindow, c.peerFrame = defaultWindow, defaultWindow, minMaxFrame
 	c.glitches, c.resets = bucket{limit: maxGlitches, at: c.started}, bucket{at: c.started}
@@ -269,7 +268,6 @@ func (c *conn) end(err error) error {
 		}
 		st.sendable.Broadcast()
 	}
-	c.room.Broadcast()
 	c.slots -= len(all)
 	c.out.release()
 	c.out, c.lastDataID = nil, 0

@@ -54,7 +54,7 @@ type stream struct {
 	sentEnd    bool  // END_STREAM is queued
 	gotEnd     bool  // END_STREAM was received; only the reader writes it
 	stalled    int   // number of sweeps since the window of the peer became exhausted
-	waiting    bool  // a goroutine waits for sendable or conn.room
+	waiting    bool  // a goroutine waits for sendable
 	writeTimer *time.Timer
 }
 
@@ -129,9 +129,6 @@ func (st *stream) end(err error) {
 		st.sendErr = err
 	}
 	st.sendable.Broadcast()
-	if st.waiting {
-		c.room.Broadcast()
-	}
 	c.unlock()
 	st.failReceive(err)
 }

@@ -3,6 +3,7 @@ package h2
 import (
 	"net/http"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
@@ -93,12 +94,12 @@ func (c *conn) halfClose() {
 	_ = c.nc.SetReadDeadline(time.Now().Add(message.LingerTime))
 }
 
-// wakeBlocked wakes one of the streams that wait for room in the output and in the window of the
+// wakeBlocked wakes the first of the streams that wait for room in the output and in the window of the
 // connection, if both have room. It wakes only one stream, because most others would find no room. The
 // woken stream later wakes the next one. The caller holds mu.
 func (c *conn) wakeBlocked() {
-	if c.sendWindow > 0 && (c.out == nil || len(c.out.b) <= maxQueuedData) || c.err != nil {
-		c.room.Signal()
+	if len(c.blocked) > 0 && c.sendWindow > 0 && c.queuedBytes() <= maxQueuedData {
+		c.blocked[0].sendable.Signal()
 	}
 }
 
@@ -239,13 +240,17 @@ func (st *stream) endSent() {
 func (st *stream) waitSendable() {
 	c := st.c
 	c.kick()
-	st.waiting = true
-	if st.sendWindow > 0 {
-		c.room.Wait()
-	} else {
-		st.sendable.Wait()
+	blocked := st.sendWindow > 0
+	if blocked {
+		c.blocked = append(c.blocked, st)
 	}
+	st.waiting = true
+	st.sendable.Wait()
 	st.waiting = false
+	if blocked {
+		i := slices.Index(c.blocked, st)
+		c.blocked = slices.Delete(c.blocked, i, i+1)
+	}
 	c.wakeBlocked()
 }
 
