@@ -36,6 +36,7 @@ type ClientConn struct {
 	cfg      *ClientConfig
 	settledC chan struct{}
 	done     chan struct{}
+	goneAway bool       // the server has sent a GOAWAY; guarded by mu
 	goAwayOf *ConnError // last GOAWAY with an error code; guarded by mu
 }
 
@@ -144,8 +145,9 @@ func (c *ClientConn) Release() {
 	c.unlock()
 }
 
-// Drain makes the connection reject new requests. The connection closes after its last
-// stream has ended. Drain also sends a GOAWAY to the server.
+// Drain makes Reserve return false. The connection closes after its last stream has ended. A request
+// whose slot is already reserved is still sent. Drain sends no GOAWAY, because a server may ignore
+// streams that are opened after it.
 func (c *ClientConn) Drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -153,7 +155,6 @@ func (c *ClientConn) Drain() {
 		return
 	}
 	c.closing = true
-	c.output().goAway(0, message.CodeNo, "")
 	c.kick()
 }
 
@@ -172,7 +173,7 @@ func (c *ClientConn) goAway(last, code uint32, debug []byte) error {
 	}
 	var refused []*stream
 	c.mu.Lock()
-	c.closing, c.changed = true, true
+	c.closing, c.goneAway, c.changed = true, true, true
 	if code != message.CodeNo {
 		c.goAwayOf = &ConnError{Code: code, Remote: true, Reason: string(debug[:min(len(debug), 128)])}
 	}

@@ -631,6 +631,20 @@ func TestClientLimitAndChanged(t *testing.T) {
 	assert.False(t, c.Usable())
 }
 
+// A request whose slot was reserved before Drain is not lost, although a part of its body was read.
+func TestClientDrainKeepsReservedSlots(t *testing.T) {
+	addr := standard(t, handler())
+	c := dial(t, addr, &ClientConfig{})
+	require.True(t, c.Reserve())
+	c.Drain()
+	body := new(unaryBody)
+	body.Reset([]byte("x"))
+	rsp, err := c.RoundTrip(request(t, "POST", addr, "/echo", body))
+	require.NoError(t, err)
+	assert.Equal(t, "x", read(t, rsp))
+	<-c.Done()
+}
+
 func TestServerDrainAtOnce(t *testing.T) {
 	nc, c := servePipe(t, message.ServerConfig{Handler: handler()})
 	p := rawClientOn(t, nc)

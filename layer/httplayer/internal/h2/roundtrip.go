@@ -79,14 +79,14 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // open opens the stream. It queues the headers and the part of the body that s.out has
-// read. If the connection accepts no streams, open returns an error. The error matches
-// [message.ErrNotSent] if the body is unread.
+// read. If the connection has ended or the server has sent a GOAWAY, open returns an error. The
+// error matches [message.ErrNotSent] if the body is unread.
 func (c *ClientConn) open(s *clientStream, head *requestHead, hasBody bool) error {
 	c.mu.Lock()
 	defer c.unlock()
 	err := c.err
 	switch {
-	case err == nil && c.closing:
+	case err == nil && c.goneAway:
 		err = errDraining
 		fallthrough
 	case err != nil:
