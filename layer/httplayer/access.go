@@ -3,6 +3,7 @@ package httplayer
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"io"
 	"iter"
 	"net"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/gotower/gotower/internal/caller"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/tcplayer"
 )
 
 // Accessor is the [layer.Accessor] for the messages of net/http. It reads requests that a
@@ -288,7 +290,19 @@ func addrPortOf(s string) netip.AddrPort {
 // certificate. Without TLS, the label tls is loopback for a loopback address, and otherwise
 // no_tls_from_remote. The result is empty for a request that this process makes.
 func (a Accessor) SourceLabels(r *http.Request) map[string]string {
-	return caller.Labels(a.Source(r), r.TLS)
+	return caller.Labels(a.Source(r), clientTLS(r))
+}
+
+// clientTLS returns the TLS state of the connection of a received request. It returns nil if the
+// connection does not use TLS. The connection of a [Server] is in the context of the request.
+func clientTLS(r *http.Request) *tls.ConnectionState {
+	if r.TLS != nil || r.RequestURI == "" {
+		return r.TLS
+	}
+	if state, ok := tcplayer.TLSState(ConnFromContext(r.Context())); ok {
+		return new(state)
+	}
+	return nil
 }
 
 // halfCloser is a connection that can close its sending half.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/gotower/gotower/internal/caller"
 	"github.com/gotower/gotower/layer"
-	"github.com/gotower/gotower/layer/tcplayer"
 )
 
 // AccessLogFormat selects the format of the lines that [AccessLog] writes.
@@ -54,7 +53,7 @@ const (
 func AccessLog(to io.Writer, format AccessLogFormat, clientName func(*http.Request) string) func(http.Handler) http.Handler {
 	log := &accessLog{to: to, write: (*accessEntry).apache, id: clientName}
 	if clientName == nil {
-		log.id = peerID
+		log.id = func(r *http.Request) string { return caller.Client(clientTLS(r)) }
 	}
 	if format == JSONLog {
 		log.write = (*accessEntry).json
@@ -116,18 +115,6 @@ func (e *accessEntry) ResponseStarted(*http.Response) { e.head = time.Now() }
 // ResponseData adds n to the number of response bytes. It implements
 // [layer.ResponseObserver].
 func (e *accessEntry) ResponseData(n int, _ []byte) { e.written.Add(int64(n)) }
-
-// peerID returns the name in the client certificate of the connection of r. It returns "" if
-// the client has no verified certificate.
-func peerID(r *http.Request) string {
-	state := r.TLS
-	if conn := ConnFromContext(r.Context()); conn != nil && state == nil {
-		if s, ok := tcplayer.TLSState(conn); ok {
-			state = &s
-		}
-	}
-	return caller.Client(state)
-}
 
 // apache appends the entry to b in Apache's common log format.
 func (e *accessEntry) apache(b []byte) []byte {

@@ -13,7 +13,8 @@ import (
 
 // Forwarded returns a layer that informs servers behind a gateway about the client of a
 // request. It appends the address of the peer of the connection to X-Forwarded-For and
-// Forwarded (RFC 7239). It sets X-Forwarded-Proto and X-Forwarded-Host if they are absent.
+// Forwarded (RFC 7239). It sets X-Forwarded-Proto and X-Forwarded-Host if they are absent. The
+// protocol is https if the connection uses TLS, and otherwise http.
 //
 // If no prefix in the argument trusted contains the peer, the layer first removes Forwarded,
 // X-Real-IP and the X-Forwarded- headers and trailers, also with underscores in the name. It keeps
@@ -61,7 +62,11 @@ func (t trustedPeers) forward(ctx context.Context, req *http.Request, next Servi
 	if !t.contains(peer) {
 		removeFields(out, isForwarded)
 	}
-	addForwarded(out.Header, peer, Accessor{}.Scheme(req), Accessor{}.Authority(req))
+	scheme := "http"
+	if clientTLS(req) != nil { // not the scheme in the URL, which a client can set
+		scheme = "https"
+	}
+	addForwarded(out.Header, peer, scheme, Accessor{}.Authority(req))
 	return next.Call(ctx, out)
 }
 
@@ -71,8 +76,8 @@ func (t trustedPeers) contains(addr netip.Addr) bool {
 
 // client returns the address of the client. It examines peer and then the elements of
 // X-Forwarded-For, from the last to the first. It returns the first address that is not trusted,
-// which is peer if peer is not trusted. If all addresses are trusted, or an element is not an address, it returns the address that it
-// examined last.
+// which is peer if peer is not trusted. If all addresses are trusted, or an element is not an
+// address, it returns the address that it examined last.
 func (t trustedPeers) client(h http.Header, peer netip.Addr) netip.Addr {
 	client := peer
 	elements := strings.Split(strings.Join(h["X-Forwarded-For"], ","), ",")

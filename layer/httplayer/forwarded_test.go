@@ -2,7 +2,9 @@ package httplayer
 
 import (
 	"context"
+	"crypto/tls"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -115,6 +117,29 @@ func TestForwarded(t *testing.T) {
 			assert.Equal(t, client, ClientFromContext(got.Context()))
 			assert.Equal(t, client, record.Facts().Client)
 		})
+	}
+}
+
+// The protocol is that of the connection to the Server. A client cannot choose it by an absolute target.
+func TestForwardedProto(t *testing.T) {
+	conn, other := net.Pipe()
+	defer conn.Close()
+	defer other.Close()
+	for want, tt := range map[string]struct {
+		conn   net.Conn
+		target string
+	}{
+		"http":  {conn, "https://web.test/"},
+		"https": {tls.Server(conn, &tls.Config{MinVersion: tls.VersionTLS12}), "http://web.test/"},
+	} {
+		req := httptest.NewRequestWithContext(context.WithValue(t.Context(), connKey{}, tt.conn), http.MethodGet, tt.target, nil)
+		req.TLS = nil // as by a Server
+		_, err := Forwarded()(serviceFunc(func(_ context.Context, out *http.Request) (*http.Response, error) {
+			assert.Equal(t, []string{want}, out.Header["X-Forwarded-Proto"])
+			assert.Contains(t, out.Header.Get("Forwarded"), ";proto="+want)
+			return &http.Response{StatusCode: http.StatusOK}, nil
+		})).Call(req.Context(), req)
+		require.NoError(t, err)
 	}
 }
 

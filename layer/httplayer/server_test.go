@@ -158,6 +158,7 @@ func TestServerConnFromContext(t *testing.T) {
 			state, ok := tcplayer.TLSState(ConnFromContext(r.Context()))
 			assert.True(t, ok)
 			assert.Equal(t, "gotower.test", state.ServerName)
+			assert.Equal(t, map[string]string{"tls": "true"}, Accessor{}.SourceLabels(r))
 			assert.Equal(t, client.String(), r.RemoteAddr)
 			assert.Equal(t, server.String(), r.Context().Value(http.LocalAddrContextKey).(net.Addr).String())
 			assert.Equal(t, "of Call", r.Context().Value(callKey{}))
