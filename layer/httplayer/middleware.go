@@ -157,7 +157,7 @@ func serving(w http.ResponseWriter, r *http.Request) *served {
 func (x *served) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
 func (x *served) WriteHeader(status int) {
-	if status >= 200 || status == http.StatusSwitchingProtocols {
+	if status >= 200 && status <= 999 || status == http.StatusSwitchingProtocols {
 		x.start(status)
 	}
 	x.ResponseWriter.WriteHeader(status)

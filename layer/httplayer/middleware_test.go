@@ -310,6 +310,19 @@ func TestMiddlewarePanic(t *testing.T) {
 	}
 }
 
+// An invalid status is not that of the response, because the server panics. The handler may recover.
+func TestMiddlewareInvalidStatus(t *testing.T) {
+	outcomes := make(chan layer.Outcome[*http.Response], 1)
+	h := Middleware(watched(outcomes))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		assert.Panics(t, func() { w.WriteHeader(1000) })
+		w.WriteHeader(http.StatusInternalServerError)
+	}))
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	assert.Equal(t, http.StatusInternalServerError, w.Code)
+	assert.Equal(t, http.StatusInternalServerError, (<-outcomes).Response.StatusCode)
+}
+
 // hijackable is a writer with Hijack that is not of net/http.
 type hijackable struct{ *httptest.ResponseRecorder }
 
