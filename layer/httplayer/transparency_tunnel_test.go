@@ -157,6 +157,9 @@ func TestConnectFails(t *testing.T) {
 	noTunnel := serviceFunc(func(context.Context, *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: 200}, nil
 	})
+	noHeader := serviceFunc(func(context.Context, *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusForbidden}, nil
+	})
 	for name, tt := range map[string]struct {
 		svc    Service
 		status string
@@ -166,6 +169,7 @@ func TestConnectFails(t *testing.T) {
 		"endless head": {endpoint(t, endless), "502 Bad Gateway"},
 		"no answer":    {NewStack().ResponseHeaderTimeout(50 * time.Millisecond).Service(endpoint(t, silent)), "504 Gateway Timeout"},
 		"not a tunnel": {noTunnel, "502 Bad Gateway"},
+		"no header":    {noHeader, "403 Forbidden"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := wireTo(t, serve(t, Handler(tt.svc, WithConnect())))
