@@ -221,10 +221,10 @@ const closesClient = "connection"
 func removeFields(req *http.Request, drops func(name string) bool) {
 	dropped := func(name string, _ []string) bool { return drops(name) }
 	maps.DeleteFunc(req.Header, dropped)
-	received := req.Trailer
-	if received == nil {
+	if req.Trailer == nil {
 		return
 	}
+	received := req.Trailer
 	req.Trailer = received.Clone()
 	maps.DeleteFunc(req.Trailer, dropped)
 	if hasBody(req) {
