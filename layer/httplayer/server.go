@@ -118,7 +118,8 @@ func (s *Server) serve(ctx context.Context, c *accepted) (err error) {
 		err = h1.NewServerConn(ctx, c, &s.ServerConfig).Serve()
 	}
 	if preface, ok := errors.AsType[*h1.PrefaceError](err); ok {
-		err = h2.NewServerConn(ctx, preface.Conn, &s.ServerConfig).Serve()
+		c.Ahead = preface.Ahead
+		err = h2.NewServerConn(ctx, c, &s.ServerConfig).Serve()
 	}
 	var malformed *h1.SyntaxError
 	var early *layer.Error
@@ -193,6 +194,9 @@ type accepted struct {
 }
 
 func (c *accepted) Read(p []byte) (int, error) {
+	if len(c.Ahead) > 0 { // was counted before
+		return c.AheadConn.Read(p)
+	}
 	n, err := c.io.Read(p)
 	c.sent.Add(int64(n))
 	return n, err

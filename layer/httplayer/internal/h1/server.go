@@ -50,9 +50,9 @@ var (
 	past = time.Unix(1, 0)
 )
 
-// PrefaceError reports that the client speaks HTTP/2. Conn is the connection, from which the
-// preface can be read again.
-type PrefaceError struct{ Conn net.Conn }
+// PrefaceError reports that the client speaks HTTP/2. Ahead has the bytes that were read from the
+// connection. They begin with the preface.
+type PrefaceError struct{ Ahead []byte }
 
 // Error is part of the error interface.
 func (*PrefaceError) Error() string { return "the client speaks HTTP/2" }
@@ -134,7 +134,7 @@ func (c *ServerConn) Serve() error {
 					return err
 				}
 				conn.end()
-				return &PrefaceError{conn}
+				return &PrefaceError{conn.Ahead}
 			}
 		case first:
 			err = c.noRequest(err)

@@ -49,7 +49,9 @@ func (c *AheadConn) Read(p []byte) (int, error) {
 		return c.Conn.Read(p)
 	}
 	n := copy(p, c.Ahead)
-	c.Ahead = c.Ahead[n:]
+	if c.Ahead = c.Ahead[n:]; len(c.Ahead) == 0 {
+		c.Ahead = nil // releases the memory
+	}
 	return n, nil
 }
 
