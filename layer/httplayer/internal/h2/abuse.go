@@ -28,8 +28,8 @@ const (
 // when the count exceeds limit. If the count is then still above limit, the connection ends.
 type bucket struct {
 	used, limit int
-	at          time.Time // time of the last decrease; the start of the connection before
-	answered    uint32    // number of responses at the last decrease
+	at          time.Duration // time of the last decrease, since the start of the connection
+	answered    uint32        // number of responses at the last decrease
 }
 
 // glitch adds n to the count of frames that cost work but contribute nothing to a request. If the
@@ -63,8 +63,8 @@ func (c *conn) countReset(st *stream) error {
 // pay decreases the count of b by perAnswer for each response and by perSecond for each second
 // since the last decrease.
 func (c *conn) pay(b *bucket, perAnswer, perSecond int, reason string) error {
-	now, answered := time.Now(), c.answered.Load()
-	paid := perAnswer*int(answered-b.answered) + int(now.Sub(b.at).Seconds()*float64(perSecond))
+	now, answered := time.Since(c.started), c.answered.Load()
+	paid := perAnswer*int(answered-b.answered) + int((now-b.at).Seconds()*float64(perSecond))
 	b.at, b.answered = now, answered
 	if b.used = max(0, b.used-paid); b.used > b.limit {
 		return calmError(reason)

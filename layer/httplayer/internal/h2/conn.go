@@ -18,7 +18,7 @@ import (
 
 const (
 	lingerBytes = 256 << 10   // received bytes that are dropped before the connection is closed
-	smallRead   = 480         // size of the read buffer of an idle connection; keeps a ServerConn below 1536 bytes
+	smallRead   = 328         // size of the read buffer of an idle connection; keeps a ServerConn below 1280 bytes
 	lastWrite   = time.Second // time limit for writing the final GOAWAY
 	resetMemory = 64          // number of streams in ownResets
 )
@@ -40,7 +40,6 @@ type conn struct {
 	in       []byte  // small, or the memory of large
 	r, w     int     // in[r:w] is unprocessed
 	dec      decoder
-	fields   []field
 	block    headerBlock
 	prefaced bool            // the preface of the client was read
 	found    *stream         // stream that find returned last, or that was opened last
@@ -111,7 +110,7 @@ func (c *conn) init(nc net.Conn, l limits) {
 	c.streams = make(map[uint32]*stream)
 	c.nextID = 1
 	c.sendWindow, c.peerWindow, c.peerFrame = defaultWindow, defaultWindow, minMaxFrame
-	c.glitches, c.resets = bucket{limit: maxGlitches, at: c.started}, bucket{at: c.started}
+	c.glitches.limit = maxGlitches
 }
 
 // hello queues the first SETTINGS, with the given settings and those of c.limits. It also

@@ -240,21 +240,16 @@ func (c *conn) continuation(flags byte, id uint32, p []byte) error {
 
 // headerBlock decodes a complete header block and handles its fields.
 func (c *conn) headerBlock(flags byte, id uint32, p []byte) error {
-	fields, err := c.dec.decode(p, c.fields[:0], c.maxHeader)
+	var slab [32]field
+	fields, err := c.dec.decode(p, slab[:0], c.maxHeader)
 	if errors.Is(err, errHPACK) {
 		return &ConnError{Code: message.CodeCompression, Reason: err.Error()}
 	}
 	end := flags&flagEndStream != 0
 	if c.server != nil {
-		err = c.server.headers(id, fields, end, err != nil)
-	} else {
-		err = c.client.headers(id, fields, end, err != nil)
+		return c.server.headers(id, fields, end, err != nil)
 	}
-	clear(fields)
-	if c.fields = fields[:0]; cap(fields) > 256 {
-		c.fields = nil
-	}
-	return err
+	return c.client.headers(id, fields, end, err != nil)
 }
 
 func (c *conn) data(flags byte, id uint32, p []byte) error {

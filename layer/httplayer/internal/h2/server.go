@@ -35,9 +35,9 @@ type ServerConn struct {
 	// The fields below are guarded by mu.
 
 	inPart      bool // a header block or a frame header is not complete; only the reader writes it
-	idleWorkers []worker
-	handlers    int  // number of handlers that run
 	draining    bool // Drain was called
+	idleWorkers []worker
+	handlers    int // number of handlers that run
 
 	workers sync.WaitGroup
 }

@@ -64,6 +64,9 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) (rest time.Duration)
 		c.retireWorkers()
 		c.enc.slots = nil // allocated again by the next response
 		c.dec.values.Store(nil)
+		if len(c.streams) == 0 {
+			c.streams = make(map[uint32]*stream) // smaller than a map that had streams
+		}
 		c.mu.Unlock()
 	}
 	if over(c.writes.Sweep(), c.cfg.WriteTimeout) {
