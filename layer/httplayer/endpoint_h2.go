@@ -108,15 +108,10 @@ func (s *single) connectOnce(mine attempt) <-chan singleflight.Result {
 	})
 }
 
-var (
-	// errNotH2 reports that the server answered, but not in HTTP/2.
-	errNotH2 = errors.New("the server does not speak HTTP/2")
-
-	// errNoSettings reports that the connection ended before SETTINGS. It does not mean
-	// that the server lacks HTTP/2, because restarting servers and load balancers without a
-	// server also end connections in this way.
-	errNoSettings = errors.New("the connection ended before the server's SETTINGS")
-)
+// errNotH2 reports that the server answered, but not in HTTP/2. A connection that ends without an
+// answer does not mean this, because restarting servers and load balancers without a server also
+// end connections.
+var errNotH2 = errors.New("the server does not speak HTTP/2")
 
 // connect makes a connection, waits for the SETTINGS of the server, and makes the connection
 // the current one.
@@ -137,10 +132,11 @@ func (s *single) connect() (*h2Conn, error) {
 	}
 	select {
 	case <-c.Done():
-		if has[*h2.ConnError](c.Err()) {
+		err := c.Err()
+		if invalid, ok := errors.AsType[*h2.ConnError](err); ok && !invalid.Remote {
 			return nil, errNotH2
 		}
-		return nil, errNoSettings
+		return nil, fmt.Errorf("the new connection ended: %w", err)
 	default:
 		s.publish(c)
 		return c, nil

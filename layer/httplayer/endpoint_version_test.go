@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // handing is a listener that passes its first connections to the functions in first.
@@ -125,6 +126,27 @@ func TestEndpointGRPCConnectionEndsEarly(t *testing.T) {
 			assert.Zero(t, body.reads.Load()+body.closes.Load())
 			assert.Equal(t, "down", e.Describe().State.Get("link"))
 		})
+	}
+}
+
+// A server that ends a new connection by a GOAWAY with an error supports HTTP/2. The request is rejected
+// with that error and is not sent over HTTP/1.1.
+func TestEndpointGoAwayAtStart(t *testing.T) {
+	addr := rawServer(t, func(_ int, conn net.Conn) {
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		c := newRawH2(conn)
+		c.settings(10)
+		c.frame(frameGoAway, 0, 0, []byte{0, 0, 0, 0, 0, 0, 0, byte(message.CodeEnhanceYourCalm)})
+		assert.NoError(t, conn.(*net.TCPConn).CloseWrite())
+		c.drain()
+	})
+	for range 20 { // the connection may end before or after its SETTINGS are noticed
+		e := endpoint(t, addr, WithKeepVersion(), WithConnectTimeout(patience))
+		req := request(t, "GET", "http://web/", "")
+		req.ProtoMajor = 2
+		_, err := e.Call(t.Context(), req)
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		assert.False(t, e.onlyH1.Load())
 	}
 }
 
