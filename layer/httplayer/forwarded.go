@@ -60,7 +60,7 @@ func (t trustedPeers) forward(ctx context.Context, req *http.Request, next Servi
 		out.Header = make(http.Header)
 	}
 	if !t.contains(peer) {
-		removeFields(out, isForwarded)
+		removeFields(out, req, isForwarded)
 	}
 	scheme := "http"
 	if clientTLS(req) != nil { // not the scheme in the URL, which a client can set

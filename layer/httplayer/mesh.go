@@ -113,7 +113,7 @@ func strip(req *http.Request, drops func(name string) bool) *http.Request {
 		return req
 	}
 	out := fork(req)
-	removeFields(out, drops)
+	removeFields(out, req, drops)
 	return out
 }
 
@@ -214,21 +214,17 @@ func ProxyErrors(log *slog.Logger, meshPeer bool) layer.Layer[*http.Request, *ht
 // because the name is in lower case and the names of received headers are canonical.
 const closesClient = "connection"
 
-// removeFields removes headers and trailers from req, a copy of a received request with its own
-// header map. It removes a field if the function drops returns true for its name. req gets its own
-// map Trailer. Because trailers arrive at the end of a body, req also gets a new body. At the end
-// of the new body, the remaining trailers are copied to the map.
-func removeFields(req *http.Request, drops func(name string) bool) {
+// removeFields removes headers and trailers from out, a copy of received with its own header map. It
+// removes a field if the function drops returns true for its name. out gets its own map Trailer.
+// Because trailers arrive at the end of a body, out also gets a new body. At the end of the new
+// body, the remaining trailers are copied to the map.
+func removeFields(out, received *http.Request, drops func(name string) bool) {
 	dropped := func(name string, _ []string) bool { return drops(name) }
-	maps.DeleteFunc(req.Header, dropped)
-	if req.Trailer == nil {
-		return
-	}
-	received := req.Trailer
-	req.Trailer = received.Clone()
-	maps.DeleteFunc(req.Trailer, dropped)
-	if hasBody(req) {
-		req.Body = &trailerFilter{wrappedBody{req.Body}, &received, &req.Trailer, drops}
+	maps.DeleteFunc(out.Header, dropped)
+	out.Trailer = received.Trailer.Clone()
+	maps.DeleteFunc(out.Trailer, dropped)
+	if out.Trailer != nil && hasBody(out) {
+		out.Body = &trailerFilter{wrappedBody{out.Body}, &received.Trailer, &out.Trailer, drops}
 	}
 }
 

@@ -25,7 +25,7 @@ func UpgradeOrigProto() layer.Layer[*http.Request, *http.Response] {
 
 func upgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 	if req.ProtoMajor >= 2 || isTunnel(req) {
-		return untagged(ctx, req, next, len(req.Header[origProtoField]) > 0)
+		return untagged(ctx, req, next)
 	}
 	out := fork(req)
 	message.RemoveHopByHop(out.Header) // not allowed in HTTP/2
@@ -109,7 +109,7 @@ func DowngradeOrigProto() layer.Layer[*http.Request, *http.Response] {
 func downgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 	values := req.Header[origProtoField]
 	if req.ProtoMajor != 2 || len(values) != 1 {
-		return untagged(ctx, req, next, len(values) > 0)
+		return untagged(ctx, req, next)
 	}
 	out := without(req, origProtoField)
 	version, suffix, _ := strings.Cut(values[0], ";")
@@ -119,7 +119,7 @@ func downgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*
 	case proto10:
 		out.Proto, out.ProtoMajor, out.ProtoMinor = proto10, 1, 0
 	default:
-		return untagged(ctx, out, next, false)
+		return untagged(ctx, out, next)
 	}
 	if strings.TrimSpace(suffix) == absoluteSuffix[2:] {
 		out.RequestURI = absoluteTarget(req)
@@ -134,11 +134,10 @@ func downgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*
 	return rsp, err
 }
 
-// untagged forwards req to next and removes the header l5d-orig-proto from req and the response.
-// The argument tagged reports whether req has this header. untagged always removes it from the
-// response, because an application may have set it and the peer would trust it.
-func untagged(ctx context.Context, req *http.Request, next Service, tagged bool) (*http.Response, error) {
-	if tagged {
+// untagged forwards req to next and removes the header l5d-orig-proto from req and the response,
+// because an application may have set it and the peer would trust it.
+func untagged(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
+	if _, ok := req.Header[origProtoField]; ok {
 		req = without(req, origProtoField)
 	}
 	rsp, err := next.Call(ctx, req)
@@ -148,18 +147,12 @@ func untagged(ctx context.Context, req *http.Request, next Service, tagged bool)
 	return rsp, err
 }
 
-// isUpgraded reports whether r is an HTTP/1 request that a proxy sent over HTTP/2. The connection
-// of such a request also has requests of other clients.
-func isUpgraded(r *http.Request) bool {
-	return r.ProtoMajor == 2 && len(r.Header[origProtoField]) > 0
-}
-
 // isPassedReset reports whether the stream of the client must be reset because of err. The result
 // is true if the endpoint reset its stream and the client sent r over HTTP/2. It is false for a
 // rejection and an exceeded deadline, and if r is an HTTP/1 request that a proxy sent over HTTP/2.
 func isPassedReset(r *http.Request, err error) bool {
 	reset, ok := asReset(err)
-	return ok && reset.Remote && r.ProtoMajor == 2 && !isUpgraded(r) && !errors.Is(err, context.DeadlineExceeded)
+	return ok && reset.Remote && r.ProtoMajor == 2 && len(r.Header[origProtoField]) == 0 && !errors.Is(err, context.DeadlineExceeded)
 }
 
 // asReset returns the ResetError in err. It returns false if err has none or is a rejection,
