@@ -177,3 +177,33 @@ func TestHandlerResponseAbortedDuringRequest(t *testing.T) {
 		require.Less(t, time.Since(began), 10*time.Second)
 	}
 }
+
+// An early response does not wait for the rest of the request body, even if a wrapper hides the
+// deadlines of the writer.
+func TestHandlerEarlyResponseWithoutDeadlines(t *testing.T) {
+	t.Parallel()
+	reads := make(chan struct{}, 10)
+	h := httplayer.Handler(layer.Func[*http.Request, *http.Response](func(ctx context.Context, req *http.Request) (*http.Response, error) {
+		go func() { _, _ = io.Copy(io.Discard, req.Body) }() // as an endpoint does
+		<-reads
+		<-reads // the second Read waits for the client
+		return early("early", 5).Call(ctx, req)
+	}))
+	hides := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = announcing{r.Body, reads}
+		h.ServeHTTP(struct{ http.ResponseWriter }{w}, r)
+	})
+	text := "POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 1000\r\n\r\nonly this"
+	require.Equal(t, []string{"early"}, exchanged(t, hides, text, httplayer.WithMinBodyRate(0, 0)))
+}
+
+// announcing is a body that announces each Read.
+type announcing struct {
+	io.ReadCloser
+	reads chan<- struct{}
+}
+
+func (b announcing) Read(p []byte) (int, error) {
+	b.reads <- struct{}{}
+	return b.ReadCloser.Read(p)
+}

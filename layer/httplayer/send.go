@@ -65,11 +65,12 @@ func (b *receivedBody) Close() error {
 }
 
 // wait interrupts a Read in progress and waits until it returns. A later Close would set the
-// deadline of another request.
+// deadline of another request. If the writer has no deadlines, wait does not wait.
 func (b *receivedBody) wait() {
-	_ = b.Close()
-	b.reads.Lock()
-	b.reads.Unlock() //nolint:staticcheck,gocritic // waits for a Read in progress
+	if b.Close() == nil {
+		b.reads.Lock()
+		b.reads.Unlock() //nolint:staticcheck,gocritic // waits for a Read in progress
+	}
 }
 
 // informer sends 1xx responses to the client. After a call of stop, Inform sends nothing,
