@@ -73,7 +73,7 @@ func BenchmarkParse(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				c.reserve() // newRequest has released the buffer
-				c.r, c.w = 0, copy(c.buf.b, text)
+				c.r, c.w = 0, copy(c.space(), text)
 				n := findEnd(c.unread(), 0)
 				if err := c.head.parseRequest(c.unread()[:n]); err != nil {
 					b.Fatal(err)

@@ -136,11 +136,11 @@ func (b *body) discard(limit int64) bool {
 	if !closed || b.proceed != nil || b.framing == byLength && b.left > limit {
 		return false
 	}
-	space := getBuffer(&smallBuffers)
-	defer space.put()
+	space := message.GetBuffer(smallSize)
+	defer space.Release()
 	b.rest = true
 	for limit > 0 {
-		n, err := b.read(space.b)
+		n, err := b.read(space.B[:smallSize])
 		limit -= int64(n)
 		if err != nil {
 			b.err = err

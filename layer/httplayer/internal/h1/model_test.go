@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -85,7 +84,7 @@ func (c *modelConn) Open() string {
 func TestExchangeModel(t *testing.T) {
 	code := func(uint32) error { return context.Canceled }
 	exchangetest.Run(t, &exchangetest.Engine{
-		Connect: connectModel, Serial: true, Pause: finishTimeout + 1, NotSent: message.ErrNotSent, Pools: []*sync.Pool{&smallBuffers, &bigBuffers},
+		Connect: connectModel, Serial: true, Pause: finishTimeout + 1, NotSent: message.ErrNotSent, Pools: message.Pools,
 		Reset: code, Cancel: code, Code: func(error) uint32 { return 0 },
 	})
 }

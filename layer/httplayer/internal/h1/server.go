@@ -67,8 +67,8 @@ type ServerConn struct {
 	slot   *sweep.Slot
 	head   head
 	out    writer
-	writes sweep.Wait // measures how long each write of a response waits
-	tiny   buffer     // one byte, the buffer in phaseRest
+	writes sweep.Wait     // measures how long each write of a response waits
+	tiny   message.Buffer // one byte, the buffer in phaseRest
 
 	current   atomic.Pointer[request]
 	stop      atomic.Pointer[error] // reason for which reading ended; nil while it continues
@@ -88,7 +88,7 @@ type ServerConn struct {
 // NewServerConn returns a server connection on conn. The contexts of its requests have the
 // values of ctx. The connection ends when ctx ends. The sweeper of cfg must not be nil.
 func NewServerConn(ctx context.Context, conn net.Conn, cfg *message.ServerConfig) *ServerConn {
-	c := &ServerConn{cfg: cfg, ctx: ctx, base: reqctx.Detach(ctx), tiny: buffer{make([]byte, 1)}}
+	c := &ServerConn{cfg: cfg, ctx: ctx, base: reqctx.Detach(ctx), tiny: message.Buffer{B: make([]byte, 0, 1)}}
 	c.conn, c.failed = conn, c.readError
 	c.out.conn, c.out.wait = conn, &c.writes
 	if addr := conn.RemoteAddr(); addr != nil {

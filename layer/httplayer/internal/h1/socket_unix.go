@@ -111,7 +111,7 @@ func (s *socket) step(fd uintptr) bool {
 		return !s.write(fd)
 	}
 	s.in.reserve()
-	s.read, s.err = rawio.Read(fd, s.in.buf.b[s.in.w:])
+	s.read, s.err = rawio.Read(fd, s.in.space())
 	s.in.w += s.read
 	s.in.release() // without a byte
 	switch {

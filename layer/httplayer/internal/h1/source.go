@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"sync"
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
@@ -13,33 +12,6 @@ const (
 	smallSize = 8 << 10
 	bigSize   = 32 << 10 // 1 MiB through 64 KiB costs a third more, because the copies leave the cache
 )
-
-// buffer is pooled memory for the bytes of messages.
-type buffer struct{ b []byte }
-
-var (
-	smallBuffers = sync.Pool{New: func() any { return &buffer{make([]byte, smallSize)} }}
-	bigBuffers   = sync.Pool{New: func() any { return &buffer{make([]byte, bigSize)} }}
-)
-
-func getBuffer(pool *sync.Pool) *buffer {
-	message.CountBuffers(1)
-	return pool.Get().(*buffer) //nolint:errcheck,forcetypeassert // the pool has nothing else
-}
-
-// put returns b to the pool of its size. A buffer of another size is left to the garbage
-// collector.
-func (b *buffer) put() {
-	if len(b.b) >= smallSize { // not the byte of a resting connection
-		message.CountBuffers(-1)
-	}
-	switch len(b.b) {
-	case smallSize:
-		smallBuffers.Put(b)
-	case bigSize:
-		bigBuffers.Put(b)
-	}
-}
 
 // errInterrupted reports that a read was interrupted by another goroutine. The reading
 // goroutine then checks its state and may read again.
@@ -51,8 +23,8 @@ type source struct {
 	conn   net.Conn
 	failed func(error) error // converts the error of a read, possibly to errInterrupted
 
-	buf  *buffer
-	r, w int // buf.b[r:w] is unread
+	buf  *message.Buffer
+	r, w int // buf.B[r:w] is unread
 
 	err  error     // error of an exchange, which the next read returns
 	idle *idleRead // Read that the next read completes; may be nil
@@ -64,13 +36,13 @@ func (s *source) unread() []byte {
 	if s.buf == nil {
 		return nil
 	}
-	return s.buf.b[s.r:s.w]
+	return s.buf.B[s.r:s.w]
 }
 
 // reserve takes a buffer from the pool if the source has none.
 func (s *source) reserve() {
 	if s.buf == nil {
-		s.buf = getBuffer(&smallBuffers)
+		s.buf = message.GetBuffer(smallSize)
 	}
 	if s.r == s.w {
 		s.r, s.w = 0, 0
@@ -82,28 +54,25 @@ func (s *source) reserve() {
 func (s *source) fill(limit int) (int, error) {
 	s.reserve()
 	switch {
-	case s.w < len(s.buf.b):
+	case s.w < cap(s.buf.B):
 	case s.r > 0:
-		s.w = copy(s.buf.b, s.buf.b[s.r:s.w])
+		s.w = copy(s.buf.B[:s.w], s.buf.B[s.r:s.w])
 		s.r = 0
 	case s.w >= limit:
 		return 0, errTooLarge
 	default:
-		var larger *buffer
-		if s.w < smallSize { // the byte of a resting connection
-			larger = getBuffer(&smallBuffers)
-		} else {
-			message.CountBuffers(1)
-			larger = &buffer{make([]byte, min(2*s.w, max(limit, smallSize)))}
-		}
-		copy(larger.b, s.buf.b)
-		s.buf.put()
+		larger := message.GetBuffer(max(smallSize, min(2*s.w, limit)))
+		copy(larger.B[:s.w], s.buf.B[:s.w])
+		s.buf.Release()
 		s.buf = larger
 	}
-	n, err := s.read(s.buf.b[s.w:])
+	n, err := s.read(s.space())
 	s.w += n
 	return n, err
 }
+
+// space returns the free part of the buffer.
+func (s *source) space() []byte { return s.buf.B[s.w:cap(s.buf.B)] }
 
 // read returns the error that an exchange has stored in s.err, if there is one. Otherwise
 // it reads once from the connection. It returns either bytes or an error, not both.
@@ -129,7 +98,7 @@ func (s *source) read(p []byte) (int, error) {
 // release returns the buffer to the pool if it has no unread bytes.
 func (s *source) release() {
 	if s.buf != nil && s.r == s.w {
-		s.buf.put()
+		s.buf.Release()
 		s.buf, s.r, s.w = nil, 0, 0
 	}
 }

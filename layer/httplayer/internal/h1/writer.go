@@ -15,7 +15,7 @@ type writer struct {
 	conn net.Conn
 	wait *sweep.Wait // measures the time for which writes wait for the peer; may be nil
 
-	buf     *buffer
+	buf     *message.Buffer
 	b       []byte // bytes in the buffer that are not sent
 	chunk   int    // offset of the unfinished chunk in b; -1 without one
 	chunked bool
@@ -35,16 +35,14 @@ const (
 )
 
 func (w *writer) begin() {
-	w.buf = getBuffer(&smallBuffers)
-	w.b, w.chunk, w.left, w.err = w.buf.b[:0], -1, -1, nil
+	w.buf = message.GetBuffer(smallSize)
+	w.b, w.chunk, w.left, w.err = w.buf.B, -1, -1, nil
 	w.chunked, w.moved, w.sent, w.broken = false, false, false, false
 }
 
 func (w *writer) end() {
-	if w.buf != nil {
-		w.buf.put()
-		w.buf, w.b = nil, nil
-	}
+	w.buf.Release()
+	w.buf, w.b = nil, nil
 }
 
 // space returns the free part of the buffer. The caller writes the next bytes of the body
@@ -105,7 +103,7 @@ func (w *writer) flush() error {
 	if w.err == nil && len(w.b) > 0 {
 		w.send(w.b)
 	}
-	w.b = w.buf.b[:0]
+	w.b = w.buf.B
 	return w.err
 }
 
@@ -122,9 +120,9 @@ func (w *writer) enlarge() {
 	if cap(w.b) >= bigSize {
 		return
 	}
-	large := getBuffer(&bigBuffers)
-	w.b = append(large.b[:0], w.b...)
-	w.buf.put()
+	large := message.GetBuffer(bigSize)
+	w.b = append(large.B, w.b...)
+	w.buf.Release()
 	w.buf = large
 }
 

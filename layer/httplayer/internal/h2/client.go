@@ -53,7 +53,7 @@ func NewClientConn(nc net.Conn, cfg *ClientConfig) *ClientConn {
 	c.client, c.prefaced = c, true
 	c.peerStreams = unlimitedStreams
 	out := c.output()
-	out.b = append(out.b, preface...)
+	out.B = append(out.B, preface...)
 	c.hello(setting{settingEnablePush, 0})
 	c.keepAlive(cfg.PingInterval, cfg.PingTimeout)
 	c.mu.Lock()

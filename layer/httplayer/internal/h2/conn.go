@@ -36,9 +36,9 @@ type conn struct {
 	// The fields up to started are used by the reader only.
 
 	small    [smallRead]byte
-	large    *buffer // used instead of small while more input is expected; may be nil
-	in       []byte  // small, or the memory of large
-	r, w     int     // in[r:w] is unprocessed
+	large    *message.Buffer // used instead of small while more input is expected; may be nil
+	in       []byte          // small, or the memory of large
+	r, w     int             // in[r:w] is unprocessed
 	dec      decoder
 	block    headerBlock
 	prefaced bool            // the preface of the client was read
@@ -61,8 +61,8 @@ type conn struct {
 	err         error // reason for which the connection ended; nil before
 	streams     map[uint32]*stream
 	enc         encoder
-	out         *buffer // queued frames; may be nil
-	lastData    int     // offset in out of the last DATA frame, if lastDataID is not 0
+	out         *message.Buffer // queued frames; may be nil
+	lastData    int             // offset in out of the last DATA frame, if lastDataID is not 0
 	lastDataID  uint32
 	writing     bool // the writer goroutine runs
 	writer      func()
@@ -116,15 +116,14 @@ func (c *conn) init(nc net.Conn, l limits) {
 // hello queues the first SETTINGS, with the given settings and those of c.limits. It also
 // enlarges the receive window of the connection to c.connWindow.
 func (c *conn) hello(list ...setting) {
-	out := c.output()
 	list = append(list, setting{settingInitialWindowSize, uint32(c.streamWindow)},
 		setting{settingMaxHeaderListSize, uint32(c.maxHeader)})
 	if c.maxFrame != minMaxFrame {
 		list = append(list, setting{settingMaxFrameSize, uint32(c.maxFrame)})
 	}
-	out.settings(list...)
+	c.queueSettings(list...)
 	if more := c.connWindow - defaultWindow; more > 0 {
-		out.windowUpdate(0, more)
+		c.queueWindowUpdate(0, more)
 	}
 }
 
@@ -188,11 +187,11 @@ func (c *conn) makeRoom() {
 	old := c.large
 	switch {
 	case old == nil && (full || need > smallRead):
-		c.large = newBuffer(largeBuffer)
-		c.in = c.large.b[:cap(c.large.b)]
+		c.large = message.GetBuffer(largeBuffer)
+		c.in = c.large.B[:cap(c.large.B)]
 	case old != nil && len(rest) == 0 && !full:
 		c.large, c.in = nil, c.small[:]
-		old.release()
+		old.Release()
 	}
 	c.r, c.w = 0, copy(c.in, rest)
 }
@@ -215,7 +214,7 @@ func (c *conn) endBatch() {
 	c.found = nil
 	if c.received >= c.connWindow/4 {
 		c.mu.Lock()
-		c.output().windowUpdate(0, c.received)
+		c.queueWindowUpdate(0, c.received)
 		c.kick()
 		c.mu.Unlock()
 		c.received = 0
@@ -246,7 +245,7 @@ func (c *conn) end(err error) error {
 		err = errPeerClosed
 	}
 	if goAway, ok := errors.AsType[*ConnError](err); ok && !goAway.Remote && c.err == nil {
-		c.output().goAway(c.lastStream, goAway.Code, goAway.Reason)
+		c.queueGoAway(c.lastStream, goAway.Code, goAway.Reason)
 		c.kick()
 		c.err = err
 		_ = c.nc.SetWriteDeadline(time.Now().Add(lastWrite))
@@ -268,7 +267,7 @@ func (c *conn) end(err error) error {
 		st.sendable.Broadcast()
 	}
 	c.slots -= len(all)
-	c.out.release()
+	c.out.Release()
 	c.out, c.lastDataID = nil, 0
 	if c.alive != nil {
 		c.alive.timer.Stop()
@@ -279,9 +278,9 @@ func (c *conn) end(err error) error {
 	for _, st := range all {
 		st.failReceive(err)
 	}
-	c.large.release()
+	c.large.Release()
 	c.large, c.in = nil, nil
-	c.block.buf.release()
+	c.block.buf.Release()
 	c.block.buf = nil
 	return err
 }
@@ -309,7 +308,7 @@ func (c *conn) unopened(id uint32) bool {
 // queueReset queues RST_STREAM and records the stream in ownResets. The peer may send
 // frames of the stream until it has read the RST_STREAM. The caller holds mu.
 func (c *conn) queueReset(id, code uint32) {
-	c.output().control(frameRSTStream, 0, id, code)
+	c.queueControl(frameRSTStream, 0, id, code)
 	if c.ownResets == nil {
 		c.ownResets = make([]uint32, resetMemory)
 	}
@@ -395,7 +394,7 @@ func (c *conn) checkAlive() {
 		return
 	default:
 		k.pinged = true
-		c.output().ping(0, 0)
+		c.queuePing(0, 0)
 		c.kick()
 		next = k.timeout
 	}

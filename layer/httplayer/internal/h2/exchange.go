@@ -114,8 +114,8 @@ func (s *serverStream) Inform(status int, header http.Header) error {
 		s.expects.Store(false)
 	}
 	out, from := c.beginBlock()
-	out.b = c.enc.status(out.b, status)
-	out.b = c.enc.header(out.b, header)
+	out.B = c.enc.status(out.B, status)
+	out.B = c.enc.header(out.B, header)
 	c.endBlock(&s.stream, from, false)
 	c.kick()
 	return nil
@@ -134,16 +134,16 @@ func (s *serverStream) WriteHeader(status int, header http.Header, length int64,
 	s.begun = true
 	c.answered.Add(1)
 	out, from := c.beginBlock()
-	out.b = c.enc.status(out.b, status)
-	out.b = c.enc.header(out.b, header)
+	out.B = c.enc.status(out.B, status)
+	out.B = c.enc.header(out.B, header)
 	if length >= 0 {
-		out.b = c.enc.field(out.b, nameLength, "", strconv.FormatInt(length, 10))
+		out.B = c.enc.field(out.B, nameLength, "", strconv.FormatInt(length, 10))
 	}
 	if c.server.cfg.Exchange == nil && len(header["Date"]) == 0 {
-		out.b = c.enc.field(out.b, nameDate, "", message.Date())
+		out.B = c.enc.field(out.B, nameDate, "", message.Date())
 	}
 	if s.out.names != "" && !end {
-		out.b = c.enc.field(out.b, nameTrailer, "", s.out.names)
+		out.B = c.enc.field(out.B, nameTrailer, "", s.out.names)
 	}
 	c.endBlock(&s.stream, from, end)
 	return nil

@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -112,3 +113,48 @@ var (
 
 // frameLength returns the payload length in the header of a frame.
 func frameLength(head []byte) int { return int(head[0])<<16 | int(head[1])<<8 | int(head[2]) }
+
+func appendFrame(p []byte, n int, typ, flags byte, id uint32) []byte {
+	return append(p, byte(n>>16), byte(n>>8), byte(n), typ, flags,
+		byte(id>>24), byte(id>>16), byte(id>>8), byte(id))
+}
+
+// The following methods queue frames. The caller holds mu.
+
+// queueControl queues a frame with a payload of 32-bit numbers.
+func (c *conn) queueControl(typ, flags byte, id uint32, payload ...uint32) {
+	out := c.output()
+	out.B = appendFrame(out.B, 4*len(payload), typ, flags, id)
+	for _, v := range payload {
+		out.B = binary.BigEndian.AppendUint32(out.B, v)
+	}
+}
+
+func (c *conn) queueWindowUpdate(id uint32, n int64) {
+	c.queueControl(frameWindowUpdate, 0, id, uint32(n))
+}
+
+func (c *conn) queuePing(flags byte, data uint64) {
+	c.queueControl(framePing, flags, 0, uint32(data>>32), uint32(data))
+}
+
+func (c *conn) queueGoAway(last, code uint32, reason string) {
+	out := c.output()
+	out.B = appendFrame(out.B, 8+len(reason), frameGoAway, 0, 0)
+	out.B = binary.BigEndian.AppendUint64(out.B, uint64(last)<<32|uint64(code))
+	out.B = append(out.B, reason...)
+}
+
+type setting struct {
+	id    uint16
+	value uint32
+}
+
+func (c *conn) queueSettings(list ...setting) {
+	out := c.output()
+	out.B = appendFrame(out.B, 6*len(list), frameSettings, 0, 0)
+	for _, s := range list {
+		out.B = binary.BigEndian.AppendUint16(out.B, s.id)
+		out.B = binary.BigEndian.AppendUint32(out.B, s.value)
+	}
+}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"sync"
 	"testing"
 	"time"
 
@@ -99,7 +98,7 @@ func (c *modelConn) Open() string {
 func TestExchangeModel(t *testing.T) {
 	exchangetest.Run(t, &exchangetest.Engine{
 		Connect: connectModel, NotSent: message.ErrNotSent,
-		Pools:  []*sync.Pool{&smallBuffers, &mediumBuffers, &largeBuffers},
+		Pools:  message.Pools,
 		Reset:  func(code uint32) error { return &message.ResetError{Code: code} },
 		Cancel: func(code uint32) error { return &message.CanceledError{Code: code} },
 		Code: func(err error) uint32 {

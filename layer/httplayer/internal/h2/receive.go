@@ -14,7 +14,7 @@ type headerBlock struct {
 	id     uint32 // stream ID; 0 if no block has begun
 	flags  byte   // flags of the HEADERS frame
 	frames int    // number of CONTINUATION frames
-	buf    *buffer
+	buf    *message.Buffer
 }
 
 // process handles the complete frames in the read buffer. An error ends the connection.
@@ -120,7 +120,7 @@ func (c *conn) queuedBytes() int {
 	if c.out == nil {
 		return 0
 	}
-	return len(c.out.b)
+	return len(c.out.B)
 }
 
 // frameSizes has the payload sizes of frames that have a fixed size, by frame type.
@@ -212,8 +212,8 @@ func (c *conn) headersFrame(flags byte, id uint32, p []byte) error {
 		p = p[5:]
 	}
 	if flags&flagEndHeaders == 0 {
-		c.block = headerBlock{id: id, flags: flags, buf: newBuffer(len(p))}
-		c.block.buf.b = append(c.block.buf.b, p...)
+		c.block = headerBlock{id: id, flags: flags, buf: message.GetBuffer(len(p))}
+		c.block.buf.B = append(c.block.buf.B, p...)
 		return nil
 	}
 	return c.headerBlock(flags, id, p)
@@ -225,15 +225,15 @@ func (c *conn) continuation(flags byte, id uint32, p []byte) error {
 		return protocolError("CONTINUATION without HEADERS")
 	}
 	b.frames++
-	if n := len(b.buf.b) + len(p); n > c.maxHeader+c.maxHeader/2 || b.frames > 16+n/1024 {
+	if n := len(b.buf.B) + len(p); n > c.maxHeader+c.maxHeader/2 || b.frames > 16+n/1024 {
 		return calmError("header block too large")
 	}
-	b.buf.b = append(b.buf.b, p...)
+	b.buf.B = append(b.buf.B, p...)
 	if flags&flagEndHeaders == 0 {
 		return nil
 	}
-	err := c.headerBlock(b.flags, id, b.buf.b)
-	b.buf.release()
+	err := c.headerBlock(b.flags, id, b.buf.B)
+	b.buf.Release()
 	c.block = headerBlock{}
 	return err
 }
@@ -320,7 +320,7 @@ func (c *conn) ping(flags byte, data uint64) error {
 		return err
 	}
 	c.mu.Lock()
-	c.output().ping(flagAck, data)
+	c.queuePing(flagAck, data)
 	c.kick()
 	c.mu.Unlock()
 	return c.queued()
@@ -385,7 +385,7 @@ func (c *conn) settings(flags byte, p []byte) error {
 	c.mu.Lock()
 	err := c.applySettings(p)
 	if err == nil {
-		c.output().frame(0, frameSettings, flagAck, 0)
+		c.queueControl(frameSettings, flagAck, 0)
 		c.kick()
 	}
 	c.settled = true

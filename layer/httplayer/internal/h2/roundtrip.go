@@ -100,13 +100,13 @@ func (c *ClientConn) open(s *clientStream, head *requestHead, hasBody bool) erro
 	s.sendWindow = c.peerWindow
 	c.streams[s.id] = &s.stream
 	out, from := c.beginBlock()
-	out.b = c.enc.request(out.b, head)
-	out.b = c.enc.header(out.b, s.req.Header)
+	out.B = c.enc.request(out.B, head)
+	out.B = c.enc.header(out.B, s.req.Header)
 	if head.length >= 0 {
-		out.b = c.enc.field(out.b, nameLength, "", strconv.FormatInt(head.length, 10))
+		out.B = c.enc.field(out.B, nameLength, "", strconv.FormatInt(head.length, 10))
 	}
 	if s.out.names != "" {
-		out.b = c.enc.field(out.b, nameTrailer, "", s.out.names)
+		out.B = c.enc.field(out.B, nameTrailer, "", s.out.names)
 	}
 	end := !hasBody || s.out.empty()
 	c.endBlock(&s.stream, from, end)

@@ -13,12 +13,13 @@ import (
 type sender struct {
 	st      *stream
 	body    io.Reader
-	trailer *http.Header // trailers, which may get their values at the end of the body
-	left    int64        // bytes of content-length that were not read; -1 if unknown
-	buf     *buffer      // bytes that were read and are not queued; may be nil
-	eof     bool         // the end of the body was read
-	full    bool         // the last Read filled the buffer
-	names   string       // names of the trailers to announce in a field Trailer; may be ""
+	trailer *http.Header    // trailers, which may get their values at the end of the body
+	left    int64           // bytes of content-length that were not read; -1 if unknown
+	buf     *message.Buffer // bytes that were read and are not queued; may be nil
+	off     int             // bytes of buf that are queued
+	eof     bool            // the end of the body was read
+	full    bool            // the last Read filled the buffer
+	names   string          // names of the trailers to announce in a field Trailer; may be ""
 }
 
 // newSender returns the sender of a body with the given content-length, which is -1 if it is unknown. It
@@ -42,11 +43,11 @@ func (s *sender) fill(wait bool) (err error) {
 	if s.full {
 		n = largeBuffer
 	}
-	s.buf = newBuffer(n)
+	s.buf = message.GetBuffer(min(n+1, largeBuffer)) // not full at the end of the body
 	for {
-		room := s.buf.b[len(s.buf.b):cap(s.buf.b)]
+		room := s.buf.B[len(s.buf.B):cap(s.buf.B)]
 		n, err := s.body.Read(room)
-		s.buf.b = s.buf.b[:len(s.buf.b)+n]
+		s.buf.B = s.buf.B[:len(s.buf.B)+n]
 		s.full = n == len(room)
 		if err := s.count(n, err); err != nil {
 			return err
@@ -59,12 +60,12 @@ func (s *sender) fill(wait bool) (err error) {
 		if atEnd && n > 0 && n < len(room) {
 			continue // the next Read returns io.EOF
 		}
-		if more == 0 || len(s.buf.b) >= largeBuffer {
+		if more == 0 || len(s.buf.B) >= largeBuffer {
 			break
 		}
-		s.buf = s.buf.grown(min(more, largeBuffer-len(s.buf.b)))
+		s.buf = grown(s.buf, min(more, largeBuffer-len(s.buf.B)))
 	}
-	if s.eof && len(s.buf.b) == 0 { // END_STREAM is sent with the headers
+	if s.eof && len(s.buf.B) == 0 { // END_STREAM is sent with the headers
 		s.release()
 	}
 	return nil
@@ -102,8 +103,8 @@ func (s *sender) probes() bool {
 
 // release returns the buffer to its pool.
 func (s *sender) release() {
-	s.buf.release()
-	s.buf = nil
+	s.buf.Release()
+	s.buf, s.off = nil, 0
 }
 
 // began reports whether bytes or the end of the body were read, so that there is something
@@ -123,10 +124,13 @@ func (s *sender) empty() bool { return s.sent() && !hasTrailers(*s.trailer) }
 func (s *sender) queue() (done bool) {
 	end := s.eof && !hasTrailers(*s.trailer)
 	if s.buf != nil || end {
-		rest := s.buf.unread()
+		var rest []byte
+		if s.buf != nil {
+			rest = s.buf.B[s.off:]
+		}
 		n := s.st.c.queueData(s.st, rest, end)
 		if n < len(rest) {
-			s.buf.off += n
+			s.off += n
 			return false
 		}
 		s.release()

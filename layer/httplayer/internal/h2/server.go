@@ -107,9 +107,8 @@ func (c *ServerConn) Drain() {
 		return
 	}
 	c.draining = true
-	out := c.output()
-	out.goAway(maxStreamID, message.CodeNo, "")
-	out.ping(0, drainPing)
+	c.queueGoAway(maxStreamID, message.CodeNo, "")
+	c.queuePing(0, drainPing)
 	c.kick()
 	time.AfterFunc(c.cfg.DrainTimeout, c.endDrain)
 }
@@ -122,7 +121,7 @@ func (c *ServerConn) endDrain() {
 		return
 	}
 	c.closing = true
-	c.output().goAway(c.lastStream, message.CodeNo, "")
+	c.queueGoAway(c.lastStream, message.CodeNo, "")
 	c.kick()
 }
 

@@ -200,7 +200,7 @@ func (st *stream) Read(p []byte) (n int, err error) {
 		c := st.c
 		c.mu.Lock()
 		if !st.removed.Load() && c.err == nil {
-			c.output().windowUpdate(st.id, give)
+			c.queueWindowUpdate(st.id, give)
 			c.kick()
 		}
 		c.mu.Unlock()

@@ -15,9 +15,9 @@ const writeChunk = 64 << 10
 
 // output returns the buffer for frames to be sent. It takes a new one if needed. The caller
 // holds mu.
-func (c *conn) output() *buffer {
+func (c *conn) output() *message.Buffer {
 	if c.out == nil {
-		c.out = newBuffer(mediumBuffer)
+		c.out = message.GetBuffer(mediumBuffer)
 	}
 	return c.out
 }
@@ -44,10 +44,10 @@ func (c *conn) writeQueued() {
 	for c.out != nil && failed == nil { // also after c.err is set, because end queues a GOAWAY
 		out := c.out
 		c.out, c.lastDataID = nil, 0
-		c.changed = c.changed || len(out.b) > maxQueuedOutput // see Limit
+		c.changed = c.changed || len(out.B) > maxQueuedOutput // see Limit
 		c.unlock()
-		failed = c.write(out.b)
-		out.release()
+		failed = c.write(out.B)
+		out.Release()
 		c.mu.Lock()
 		if failed != nil && c.err == nil {
 			c.err = failed
@@ -105,11 +105,11 @@ func (c *conn) wakeBlocked() {
 
 // beginBlock begins a header block in the output, with room for the header of a HEADERS
 // frame before it. It returns the output and the offset of the block. The caller holds mu.
-func (c *conn) beginBlock() (out *buffer, from int) {
+func (c *conn) beginBlock() (out *message.Buffer, from int) {
 	out = c.output()
-	out.b = append(out.b, make([]byte, frameHead)...)
-	from = len(out.b)
-	out.b = c.enc.start(out.b)
+	out.B = append(out.B, make([]byte, frameHead)...)
+	from = len(out.B)
+	out.B = c.enc.start(out.B)
 	return out, from
 }
 
@@ -123,20 +123,20 @@ func (c *conn) endBlock(st *stream, from int, end bool) {
 		flags = flagEndStream
 		st.endSent()
 	}
-	n := len(out.b) - from
+	n := len(out.B) - from
 	if n <= c.peerFrame {
-		appendFrame(out.b[from-frameHead:from-frameHead], n, frameHeaders, flags|flagEndHeaders, st.id)
+		appendFrame(out.B[from-frameHead:from-frameHead], n, frameHeaders, flags|flagEndHeaders, st.id)
 		return
 	}
-	block := append([]byte(nil), out.b[from:]...)
-	out.b = out.b[:from-frameHead]
+	block := append([]byte(nil), out.B[from:]...)
+	out.B = out.B[:from-frameHead]
 	for typ := byte(frameHeaders); len(block) > 0; typ, flags = frameContinuation, 0 {
 		n := min(len(block), c.peerFrame)
 		if n == len(block) {
 			flags |= flagEndHeaders
 		}
-		out.frame(n, typ, flags, st.id)
-		out.b = append(out.b, block[:n]...)
+		out.B = appendFrame(out.B, n, typ, flags, st.id)
+		out.B = append(out.B, block[:n]...)
 		block = block[n:]
 	}
 }
@@ -156,7 +156,7 @@ func (c *conn) queueTrailers(st *stream, trailer http.Header) {
 		}
 		for _, value := range values {
 			if message.ValidValue(value) {
-				out.b = c.enc.field(out.b, n, key, value)
+				out.B = c.enc.field(out.B, n, key, value)
 			}
 		}
 	}
@@ -170,7 +170,7 @@ func (c *conn) queueData(st *stream, p []byte, end bool) (n int) {
 	c.output()
 	for n < len(p) {
 		k := int(min(int64(len(p)-n), c.sendWindow, st.sendWindow, int64(c.peerFrame)))
-		if k <= 0 || len(c.out.b) > maxQueuedData {
+		if k <= 0 || len(c.out.B) > maxQueuedData {
 			return n
 		}
 		c.appendData(st, p[n:n+k])
@@ -186,7 +186,7 @@ func (c *conn) queueData(st *stream, p []byte, end bool) (n int) {
 	if !c.isLastData(st) {
 		c.appendData(st, nil)
 	}
-	c.out.b[c.lastData+4] |= flagEndStream
+	c.out.B[c.lastData+4] |= flagEndStream
 	c.lastDataID = 0
 	st.endSent()
 	return n
@@ -195,25 +195,25 @@ func (c *conn) queueData(st *stream, p []byte, end bool) (n int) {
 // isLastData reports whether the last queued frame is a DATA frame of st. The caller holds
 // mu.
 func (c *conn) isLastData(st *stream) bool {
-	return c.lastDataID == st.id && c.lastData+frameHead+frameLength(c.out.b[c.lastData:]) == len(c.out.b)
+	return c.lastDataID == st.id && c.lastData+frameHead+frameLength(c.out.B[c.lastData:]) == len(c.out.B)
 }
 
 // appendData appends p to the output. If the last frame is a DATA frame of st and has room,
 // appendData extends that frame. Otherwise it adds a DATA frame. The caller holds mu.
 func (c *conn) appendData(st *stream, p []byte) {
-	c.out = c.out.grown(frameHead + len(p))
+	c.out = grown(c.out, frameHead+len(p))
 	out := c.out
 	if len(p) > 0 && c.isLastData(st) {
-		head := out.b[c.lastData:]
+		head := out.B[c.lastData:]
 		if n := frameLength(head) + len(p); n <= c.peerFrame {
 			head[0], head[1], head[2] = byte(n>>16), byte(n>>8), byte(n)
-			out.b = append(out.b, p...)
+			out.B = append(out.B, p...)
 			return
 		}
 	}
-	c.lastData, c.lastDataID = len(out.b), st.id
-	out.frame(len(p), frameData, 0, st.id)
-	out.b = append(out.b, p...)
+	c.lastData, c.lastDataID = len(out.B), st.id
+	out.B = appendFrame(out.B, len(p), frameData, 0, st.id)
+	out.B = append(out.B, p...)
 }
 
 // failure returns nil if the stream can send, and otherwise the reason why it cannot. The
@@ -268,7 +268,7 @@ func (st *stream) send(p []byte) (n int, err error) {
 		}
 		n += c.queueData(st, p[n:], false)
 		if n == len(p) {
-			if c.isLastData(st) && frameLength(c.out.b[c.lastData:]) >= flushed {
+			if c.isLastData(st) && frameLength(c.out.B[c.lastData:]) >= flushed {
 				c.kick()
 			}
 			return n, nil

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/gotower/gotower/internal/panics"
@@ -62,27 +61,23 @@ func (c *AheadConn) CloseWrite() error { return CloseWrite(c.Conn) }
 // NetConn returns the underlying connection.
 func (c *AheadConn) NetConn() net.Conn { return c.Conn }
 
-type copyBuffer [32 << 10]byte
-
-var copyBuffers = sync.Pool{New: func() any { return new(copyBuffer) }}
-
 // Copy copies src to dst until io.EOF and returns the number of copied bytes. If the function flush
 // is not nil, Copy calls it before each Read that may wait. Unlike [io.Copy] it uses a pooled
 // buffer, and only the methods Read and Write.
 func Copy(dst io.Writer, src io.Reader, flush func()) (total int64, err error) {
-	b := copyBuffers.Get().(*copyBuffer) //nolint:errcheck,forcetypeassert // the pool has nothing else
-	CountBuffers(1)
-	defer copyBuffers.Put(b)
-	defer CountBuffers(-1)
+	const size = 32 << 10
+	b := GetBuffer(size)
+	defer b.Release()
+	space := b.B[:size]
 	for {
 		if flush != nil {
 			if n, eof := Pending(src); n == 0 && !eof {
 				flush()
 			}
 		}
-		n, err := src.Read(b[:])
+		n, err := src.Read(space)
 		if n > 0 {
-			if _, err := dst.Write(b[:n]); err != nil {
+			if _, err := dst.Write(space[:n]); err != nil {
 				return total, err
 			}
 			total += int64(n)

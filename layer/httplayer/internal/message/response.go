@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -32,7 +31,7 @@ type ResponseWriter struct {
 	sent     http.Header // copy of header, made by the first call of Header after WriteHeader
 	length   int64       // value of Content-Length; -1 if unknown
 	written  int64
-	first    *firstBytes // buffered start of the body, until the response is started
+	first    *Buffer     // buffered start of the body, until the response is started
 	started  bool        // stream.WriteHeader was called
 	declared http.Header // has the valid names in the Trailer field
 	trailer  http.Header
@@ -41,21 +40,11 @@ type ResponseWriter struct {
 	done     atomic.Bool
 }
 
-// firstBytes buffers the start of a body, until its length and content type are known or
-// the buffer is full.
-type firstBytes struct{ b []byte }
-
-const firstSize = 4 << 10
-
-var firstPool = sync.Pool{New: func() any { return &firstBytes{make([]byte, 0, firstSize)} }}
+const firstSize = 4 << 10 // size of ResponseWriter.first
 
 func (w *ResponseWriter) release() {
-	if w.first != nil {
-		CountBuffers(-1)
-		w.first.b = w.first.b[:0]
-		firstPool.Put(w.first)
-		w.first = nil
-	}
+	w.first.Release()
+	w.first = nil
 }
 
 // Header returns the header map of the response. Changes after WriteHeader affect only
@@ -97,11 +86,10 @@ func write[T string | []byte](w *ResponseWriter, p T) (int, error) {
 	}
 	if !w.started && w.length < 0 {
 		if w.first == nil {
-			CountBuffers(1)
-			w.first = firstPool.Get().(*firstBytes) //nolint:errcheck,forcetypeassert // the pool has nothing else
+			w.first = GetBuffer(firstSize)
 		}
-		if len(w.first.b)+len(p) <= firstSize {
-			w.first.b = append(w.first.b, p...)
+		if len(w.first.B)+len(p) <= firstSize {
+			w.first.B = append(w.first.B, p...)
 			return len(p), nil
 		}
 	}
@@ -156,7 +144,7 @@ func (w *ResponseWriter) start(next []byte, whole bool) error {
 	}
 	var first []byte
 	if w.first != nil {
-		first = w.first.b
+		first = w.first.B
 	}
 	allowed := BodyAllowed(w.status)
 	w.declared = Announced(header["Trailer"])

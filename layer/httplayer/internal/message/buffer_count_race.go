@@ -9,14 +9,14 @@ import (
 
 var buffersInUse atomic.Int64
 
-// CountBuffers adds n to the number of pooled buffers in use. It orders nothing, because that could hide a
+// countBuffers adds n to the number of buffers in use. It orders nothing, because that could hide a
 // race.
-func CountBuffers(n int64) {
+func countBuffers(n int64) {
 	runtime.RaceDisable()
 	defer runtime.RaceEnable()
 	buffersInUse.Add(n)
 }
 
-// BuffersInUse returns the number of pooled buffers in use. A test fails if it is not 0 after
+// BuffersInUse returns the number of buffers in use. A test fails if it is not 0 after
 // the end of all connections.
 func BuffersInUse() int64 { return buffersInUse.Load() }

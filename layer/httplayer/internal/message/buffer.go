@@ -1,0 +1,47 @@
+package message
+
+import (
+	"math/bits"
+	"sync"
+)
+
+// Buffer is pooled memory for bytes of messages.
+type Buffer struct {
+	B    []byte
+	Next *Buffer // next buffer of a list; nil in the pool
+}
+
+const leastBuffer = 2 << 10
+
+// Pools has the pools of buffers. Each size is twice the size before it.
+var Pools = []*sync.Pool{
+	newPool(leastBuffer), newPool(4 << 10), newPool(8 << 10), newPool(16 << 10), newPool(32 << 10), newPool(64 << 10),
+}
+
+func newPool(size int) *sync.Pool {
+	return &sync.Pool{New: func() any { return &Buffer{B: make([]byte, 0, size)} }}
+}
+
+// GetBuffer returns an empty buffer with room for n bytes. Up to 64 KiB it comes from a pool.
+func GetBuffer(n int) *Buffer {
+	countBuffers(1)
+	class := bits.Len(uint(max(n, leastBuffer)-1) / leastBuffer)
+	if class >= len(Pools) {
+		return &Buffer{B: make([]byte, 0, n)}
+	}
+	return Pools[class].Get().(*Buffer) //nolint:errcheck,forcetypeassert // the pools have nothing else
+}
+
+// Release returns b to the pool of the largest size for which it has room. It leaves a much
+// larger buffer to the garbage collector. It does nothing if b is nil, or if b is smaller than
+// all sizes, because then it is not from GetBuffer.
+func (b *Buffer) Release() {
+	if b == nil || cap(b.B) < leastBuffer {
+		return
+	}
+	countBuffers(-1)
+	if class := bits.Len(uint(cap(b.B)/leastBuffer)) - 1; class < len(Pools) {
+		b.B, b.Next = b.B[:0:leastBuffer<<class], nil
+		Pools[class].Put(b)
+	}
+}
