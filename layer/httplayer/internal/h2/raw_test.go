@@ -7,12 +7,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -740,6 +742,21 @@ func TestServerIdleMemory(t *testing.T) {
 	}, "workers and buffers are released")
 	p.headers(101, true, with(get[:2], ":path: /length", ":authority: h")...)
 	assert.Equal(t, "200", next[*http2.MetaHeadersFrame](p).PseudoValue("status"))
+}
+
+// The timer of a drain does not keep a connection in memory.
+func TestServerDrainMemory(t *testing.T) {
+	s := serve(t, message.ServerConfig{Handler: handler(), DrainTimeout: 24 * time.Hour})
+	p := rawClient(t, s.addr)
+	next[*http2.SettingsFrame](p)
+	s.open()[0].Drain()
+	c := weak.Make(s.open()[0])
+	next[*http2.GoAwayFrame](p)
+	require.NoError(t, p.nc.Close())
+	eventually(t, func() bool {
+		runtime.GC()
+		return c.Value() == nil
+	}, "the connection is freed")
 }
 
 func TestServerSettings(t *testing.T) {

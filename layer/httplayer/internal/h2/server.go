@@ -35,9 +35,9 @@ type ServerConn struct {
 	// The fields below are guarded by mu.
 
 	inPart      bool // a header block or a frame header is not complete; only the reader writes it
-	draining    bool // Drain was called
 	idleWorkers []worker
-	handlers    int // number of handlers that run
+	handlers    int         // number of handlers that run
+	drain       *time.Timer // sends the second GOAWAY; nil before Drain
 
 	workers sync.WaitGroup
 }
@@ -76,6 +76,9 @@ func (c *ServerConn) Serve() error {
 	err := c.readLoop()
 	c.mu.Lock()
 	c.retireWorkers()
+	if c.drain != nil {
+		c.drain.Stop()
+	}
 	c.mu.Unlock()
 	c.workers.Wait()
 	c.written.Wait()
@@ -103,21 +106,20 @@ func (c *ServerConn) ContextDone(cause error) { go c.fail(cause) }
 func (c *ServerConn) Drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.draining || c.err != nil {
+	if c.drain != nil || c.err != nil {
 		return
 	}
-	c.draining = true
 	c.queueGoAway(maxStreamID, message.CodeNo, "")
 	c.queuePing(0, drainPing)
 	c.kick()
-	time.AfterFunc(c.cfg.DrainTimeout, c.endDrain)
+	c.drain = time.AfterFunc(c.cfg.DrainTimeout, c.endDrain)
 }
 
 // endDrain sends the second GOAWAY of a drain, once.
 func (c *ServerConn) endDrain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.draining || c.closing || c.err != nil {
+	if c.drain == nil || c.closing || c.err != nil {
 		return
 	}
 	c.closing = true
