@@ -61,10 +61,10 @@ func NewClientConn(nc net.Conn, cfg *ClientConfig) *ClientConn {
 	c.mu.Unlock()
 	go func() {
 		_ = c.readLoop()
+		close(c.done) // before settledC, so that after Settled a caller can check Done
 		if !c.settled {
 			close(c.settledC)
 		}
-		close(c.done)
 	}()
 	return c
 }

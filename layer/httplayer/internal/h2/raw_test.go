@@ -572,6 +572,20 @@ func TestClientErrors(t *testing.T) {
 		require.NoError(t, up.nc.Close())
 		require.ErrorIs(t, <-errs, io.ErrUnexpectedEOF)
 	})
+	t.Run("invalid SETTINGS", func(t *testing.T) {
+		nc, there := net.Pipe()
+		c := NewClientConn(nc, &ClientConfig{})
+		p := newPeer(t, there)
+		go io.Copy(io.Discard, there)
+		require.NoError(t, p.WriteSettings(http2.Setting{ID: http2.SettingEnablePush, Val: 1}))
+		<-c.Settled()
+		select {
+		case <-c.Done():
+		default:
+			t.Error("Settled before Done")
+		}
+		require.ErrorContains(t, c.Err(), "ENABLE_PUSH")
+	})
 	t.Run("no answer to a PING", func(t *testing.T) {
 		c, up := rawServer(t, &ClientConfig{PingInterval: 30 * time.Millisecond, PingTimeout: 30 * time.Millisecond})
 		errs := send(c)

@@ -383,20 +383,18 @@ func (c *conn) settings(flags byte, p []byte) error {
 	}
 	first := !c.settled
 	c.mu.Lock()
-	err := c.applySettings(p)
-	if err == nil {
-		c.queueControl(frameSettings, flagAck, 0)
-		c.kick()
+	if err := c.applySettings(p); err != nil {
+		c.mu.Unlock()
+		return err
 	}
+	c.queueControl(frameSettings, flagAck, 0)
+	c.kick()
 	c.settled = true
 	if first && c.server != nil {
 		c.server.phaseLocked()
 	}
 	c.changed = true
 	c.unlock()
-	if err != nil {
-		return err
-	}
 	if first && c.client != nil {
 		close(c.client.settledC)
 	}
