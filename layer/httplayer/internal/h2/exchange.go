@@ -104,7 +104,6 @@ func (s *serverStream) sendHeader(status int, header http.Header, length int64, 
 // has begun.
 func (s *serverStream) Inform(status int, header http.Header) error {
 	c := s.c
-	header = validPart(header)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s.begun || s.failure() != nil {
@@ -125,7 +124,6 @@ func (s *serverStream) Inform(status int, header http.Header) error {
 // content-length unless length is -1, and the field Trailer of s.out.
 func (s *serverStream) WriteHeader(status int, header http.Header, length int64, end bool) error {
 	c := s.c
-	header = validPart(header)
 	c.mu.Lock()
 	defer c.unlock()
 	if err := s.failure(); err != nil {

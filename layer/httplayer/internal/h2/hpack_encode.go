@@ -145,22 +145,29 @@ func appendLower(b []byte, s string) []byte {
 	return b
 }
 
-// header appends the fields of h, which must be valid. It skips content-length,
-// pseudo-header fields, and the fields that HTTP/2 does not allow.
+// header appends the fields of h. It skips invalid fields, content-length, pseudo-header fields, and
+// the fields that HTTP/2 does not allow.
 func (e *encoder) header(b []byte, h http.Header) []byte {
 	for key, values := range h {
 		n := byCanonical[key]
-		if n != nil && n.kind != plainName {
-			switch n.kind {
-			case connectionName, lengthName, pseudoName:
+		switch {
+		case n == nil:
+			if !message.ValidName(key) {
 				continue
-			case teName:
-				if len(values) != 1 || values[0] != "trailers" {
-					continue
-				}
 			}
+		case n.kind == connectionName, n.kind == lengthName, n.kind == pseudoName,
+			n.kind == teName && (len(values) != 1 || values[0] != "trailers"):
+			continue
 		}
-		for _, value := range values {
+		b = e.values(b, n, key, values)
+	}
+	return b
+}
+
+// values appends a field for each of the values that is valid. The name is that of the method field.
+func (e *encoder) values(b []byte, n *fieldName, key string, values []string) []byte {
+	for _, value := range values {
+		if message.ValidValue(value) {
 			b = e.field(b, n, key, value)
 		}
 	}

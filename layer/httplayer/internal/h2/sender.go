@@ -204,20 +204,3 @@ func validHeader(h http.Header) string {
 	}
 	return ""
 }
-
-// validPart returns h without the fields that cannot be sent. It returns h itself if all
-// fields are valid.
-func validPart(h http.Header) http.Header {
-	if validHeader(h) == "" {
-		return h
-	}
-	valid := make(http.Header, len(h))
-	for key, values := range h {
-		for _, value := range values {
-			if message.ValidName(key) && message.ValidValue(value) {
-				valid[key] = append(valid[key], value)
-			}
-		}
-	}
-	return valid
-}

@@ -150,14 +150,8 @@ func (c *conn) queueTrailers(st *stream, trailer http.Header) {
 	}
 	out, from := c.beginBlock()
 	for key, values := range trailer {
-		n := byCanonical[key]
-		if !validTrailer(n, key) {
-			continue
-		}
-		for _, value := range values {
-			if message.ValidValue(value) {
-				out.B = c.enc.field(out.B, n, key, value)
-			}
+		if n := byCanonical[key]; validTrailer(n, key) {
+			out.B = c.enc.values(out.B, n, key, values)
 		}
 	}
 	c.endBlock(st, from, true)
