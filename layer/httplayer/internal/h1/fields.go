@@ -23,9 +23,9 @@ func appendField(b []byte, name, value string) []byte {
 func appendFields(b []byte, header http.Header) (_ []byte, invalid string) {
 	options := header["Connection"]
 	for name, values := range header {
-		known := http.CanonicalHeaderKey(name)
+		known := canonical(name)
 		switch {
-		case !message.ValidName(name):
+		case known == "":
 			return b, name
 		case known == "Host", known == "Content-Length", message.IsHopByHop(known), message.Listed(options, known):
 			continue
@@ -38,6 +38,27 @@ func appendFields(b []byte, header http.Header) (_ []byte, invalid string) {
 		}
 	}
 	return b, ""
+}
+
+// canonical returns name in canonical form, or "" if name is not a token. A name that is canonical, as
+// most are, costs less than by [http.CanonicalHeaderKey].
+func canonical(name string) string {
+	same, other := true, uint8(message.LowerByte) // other is the class of letters that change here
+	for i := range len(name) {
+		class := message.Class[name[i]]
+		if class&message.TokenByte == 0 {
+			return ""
+		}
+		same = same && class&other == 0
+		other = message.UpperByte
+		if name[i] == '-' {
+			other = message.LowerByte
+		}
+	}
+	if !same {
+		return http.CanonicalHeaderKey(name)
+	}
+	return name
 }
 
 // appendLength appends the field that marks the end of a body. This is Content-Length, or
