@@ -3,6 +3,7 @@ package h2
 import (
 	"time"
 
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
@@ -67,7 +68,7 @@ func (c *conn) pay(b *bucket, perAnswer, perSecond int, reason string) error {
 	paid := perAnswer*int(answered-b.answered) + int((now-b.at).Seconds()*float64(perSecond))
 	b.at, b.answered = now, answered
 	if b.used = max(0, b.used-paid); b.used > b.limit {
-		return calmError(reason)
+		return connError(message.CodeEnhanceYourCalm, reason)
 	}
 	return nil
 }

@@ -75,17 +75,9 @@ func (e *ConnError) Error() string {
 	return fmt.Sprintf("HTTP/2 connection ended%s: %s: %s", by, message.CodeName(e.Code), e.Reason)
 }
 
-func protocolError(reason string) error {
-	return &ConnError{Code: message.CodeProtocol, Reason: reason}
-}
+func connError(code uint32, reason string) error { return &ConnError{Code: code, Reason: reason} }
 
-func frameSizeError(reason string) error {
-	return &ConnError{Code: message.CodeFrameSize, Reason: reason}
-}
-
-func calmError(reason string) error {
-	return &ConnError{Code: message.CodeEnhanceYourCalm, Reason: reason}
-}
+func protocolError(reason string) error { return connError(message.CodeProtocol, reason) }
 
 // streamError is an error of the peer on one stream. The stream is reset, and the
 // connection continues.
@@ -101,7 +93,7 @@ func malformed(id uint32, reason string) error {
 }
 
 var (
-	errHeaderTimeout = calmError("header timeout")
+	errHeaderTimeout = connError(message.CodeEnhanceYourCalm, "header timeout")
 
 	errConnClosed   = errors.New("HTTP/2 connection closed")
 	errPeerClosed   = fmt.Errorf("HTTP/2 connection closed by the peer: %w", io.ErrUnexpectedEOF)

@@ -31,7 +31,7 @@ func (c *conn) process() error {
 		}
 		n := frameLength(b)
 		if n > c.maxFrame {
-			return frameSizeError("frame larger than MAX_FRAME_SIZE")
+			return connError(message.CodeFrameSize, "frame larger than MAX_FRAME_SIZE")
 		}
 		if len(b) < frameHead+n {
 			break
@@ -110,7 +110,7 @@ func (c *conn) queued() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.queuedBytes() > maxQueuedOutput {
-		return calmError("the peer does not read")
+		return connError(message.CodeEnhanceYourCalm, "the peer does not read")
 	}
 	return nil
 }
@@ -144,8 +144,12 @@ func (c *conn) frame(typ, flags byte, id uint32, p []byte) error {
 			return protocolError("frame of the connection on a stream")
 		}
 	}
+	if (typ == frameData || typ == frameRSTStream || typ == frameWindowUpdate && id != 0 ||
+		typ == frameHeaders && c.client != nil) && c.find(id) == nil && c.unopened(id) {
+		return protocolError("frame on an idle stream")
+	}
 	if int(typ) < len(frameSizes) && frameSizes[typ] > 0 && len(p) != frameSizes[typ] {
-		return frameSizeError("wrong size of a frame")
+		return connError(message.CodeFrameSize, "wrong size of a frame")
 	}
 	switch typ {
 	case frameData:
@@ -171,7 +175,7 @@ func (c *conn) frame(typ, flags byte, id uint32, p []byte) error {
 		return c.ping(flags, binary.BigEndian.Uint64(p))
 	case frameGoAway:
 		if len(p) < 8 {
-			return frameSizeError("GOAWAY frame size")
+			return connError(message.CodeFrameSize, "GOAWAY frame size")
 		}
 		if c.client != nil {
 			return c.client.goAway(binary.BigEndian.Uint32(p)&maxStreamID, binary.BigEndian.Uint32(p[4:]), p[8:])
@@ -188,7 +192,7 @@ func unpad(flags byte, p []byte) ([]byte, error) {
 		return p, nil
 	}
 	if len(p) == 0 {
-		return nil, frameSizeError("padded frame without a pad length")
+		return nil, connError(message.CodeFrameSize, "padded frame without a pad length")
 	}
 	n := int(p[0])
 	if p = p[1:]; n > len(p) {
@@ -204,7 +208,7 @@ func (c *conn) headersFrame(flags byte, id uint32, p []byte) error {
 	}
 	if flags&flagPriority != 0 {
 		if len(p) < 5 {
-			return frameSizeError("HEADERS frame size")
+			return connError(message.CodeFrameSize, "HEADERS frame size")
 		}
 		if binary.BigEndian.Uint32(p)&maxStreamID == id {
 			return protocolError("stream depends on itself")
@@ -226,7 +230,7 @@ func (c *conn) continuation(flags byte, id uint32, p []byte) error {
 	}
 	b.frames++
 	if n := len(b.buf.B) + len(p); n > c.maxHeader+c.maxHeader/2 || b.frames > 16+n/1024 {
-		return calmError("header block too large")
+		return connError(message.CodeEnhanceYourCalm, "header block too large")
 	}
 	b.buf.B = append(b.buf.B, p...)
 	if flags&flagEndHeaders == 0 {
@@ -243,7 +247,7 @@ func (c *conn) headerBlock(flags byte, id uint32, p []byte) error {
 	var slab [32]field
 	fields, err := c.dec.decode(p, slab[:0], c.maxHeader)
 	if errors.Is(err, errHPACK) {
-		return &ConnError{Code: message.CodeCompression, Reason: err.Error()}
+		return connError(message.CodeCompression, err.Error())
 	}
 	end := flags&flagEndStream != 0
 	if c.server != nil {
@@ -255,7 +259,7 @@ func (c *conn) headerBlock(flags byte, id uint32, p []byte) error {
 func (c *conn) data(flags byte, id uint32, p []byte) error {
 	flow := int64(len(p))
 	if c.received += flow; c.received > c.connWindow {
-		return &ConnError{Code: message.CodeFlowControl, Reason: "window of the connection exceeded"}
+		return connError(message.CodeFlowControl, "window of the connection exceeded")
 	}
 	p, err := unpad(flags, p)
 	if err != nil {
@@ -269,8 +273,6 @@ func (c *conn) data(flags byte, id uint32, p []byte) error {
 	}
 	st := c.find(id)
 	switch {
-	case st == nil && c.unopened(id):
-		return protocolError("DATA on an idle stream")
 	case st == nil && (c.client != nil || c.wasReset(id)):
 		return nil // the peer may not yet know that the stream was reset
 	case st == nil:
@@ -296,10 +298,7 @@ func (c *conn) data(flags byte, id uint32, p []byte) error {
 
 func (c *conn) rstStream(id, code uint32) error {
 	st := c.find(id)
-	switch {
-	case st == nil && c.unopened(id):
-		return protocolError("RST_STREAM on an idle stream")
-	case st == nil:
+	if st == nil {
 		return c.glitch(glitchControl)
 	}
 	if err := c.countReset(st); err != nil {
@@ -339,15 +338,13 @@ func (c *conn) windowUpdate(id uint32, n int64) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.sendWindow += n; c.sendWindow > maxWindow {
-			return &ConnError{Code: message.CodeFlowControl, Reason: "window larger than 2^31-1"}
+			return connError(message.CodeFlowControl, "window larger than 2^31-1")
 		}
 		c.wakeBlocked()
 		return nil
 	}
 	st := c.find(id)
 	switch {
-	case st == nil && c.unopened(id):
-		return protocolError("WINDOW_UPDATE on an idle stream")
 	case st == nil: // usual after the end of a large response
 		return nil
 	case n == 0:
@@ -367,7 +364,7 @@ func (c *conn) windowUpdate(id uint32, n int64) error {
 func (c *conn) settings(flags byte, p []byte) error {
 	if flags&flagAck != 0 {
 		if len(p) > 0 {
-			return frameSizeError("SETTINGS frame size")
+			return connError(message.CodeFrameSize, "SETTINGS frame size")
 		}
 		if c.rtt.Load() == 0 {
 			c.rtt.Store(int64(max(time.Since(c.started), 1)))
@@ -376,7 +373,7 @@ func (c *conn) settings(flags byte, p []byte) error {
 		return c.glitch(glitchControl)
 	}
 	if len(p)%6 != 0 {
-		return frameSizeError("SETTINGS frame size")
+		return connError(message.CodeFrameSize, "SETTINGS frame size")
 	}
 	if err := c.glitch(glitchSetting + len(p)/6); err != nil {
 		return err
@@ -416,13 +413,13 @@ func (c *conn) applySettings(p []byte) error {
 			c.peerStreams = int(min(v, maxStreamID))
 		case settingInitialWindowSize:
 			if v > maxWindow {
-				return &ConnError{Code: message.CodeFlowControl, Reason: "invalid INITIAL_WINDOW_SIZE"}
+				return connError(message.CodeFlowControl, "invalid INITIAL_WINDOW_SIZE")
 			}
 			more := int64(v) - c.peerWindow
 			c.peerWindow = int64(v)
 			for _, st := range c.streams {
 				if st.sendWindow += more; st.sendWindow > maxWindow {
-					return &ConnError{Code: message.CodeFlowControl, Reason: "window larger than 2^31-1"}
+					return connError(message.CodeFlowControl, "window larger than 2^31-1")
 				}
 				st.sendable.Signal()
 			}

@@ -13,8 +13,6 @@ import (
 func (c *ClientConn) headers(id uint32, fields []field, end, tooLarge bool) error {
 	st := c.find(id)
 	switch {
-	case st == nil && c.unopened(id):
-		return protocolError("HEADERS on an idle stream")
 	case st == nil:
 		return nil
 	case st.gotEnd:

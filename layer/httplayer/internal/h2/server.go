@@ -235,7 +235,7 @@ func (c *ServerConn) trailers(id uint32, fields []field, end, tooLarge bool) err
 	case st == nil && c.wasReset(id):
 		return c.glitch(glitchControl)
 	case st == nil:
-		return &ConnError{Code: message.CodeStreamClosed, Reason: "HEADERS on a closed stream"}
+		return connError(message.CodeStreamClosed, "HEADERS on a closed stream")
 	case st.gotEnd:
 		return &streamError{id, message.CodeStreamClosed, "HEADERS after the end of the stream"}
 	}
