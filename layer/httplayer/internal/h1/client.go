@@ -48,7 +48,7 @@ func NewClientConn(conn net.Conn, released func(c *ClientConn, reusable bool)) *
 
 var (
 	errClosed        = errors.New("connection closed")
-	errStale         = errors.New("the server has closed the idle connection")
+	errStale         = fmt.Errorf("%w: the server has closed the idle connection", message.ErrNotSent)
 	errManyInforms   = errors.New("too many 1xx responses")
 	errServerClosed  = errors.New("the server has closed the connection without a response")
 	errUnasked       = errors.New("switching protocols without an upgrade")
@@ -120,8 +120,7 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	c.busy.Store(true)
 	ctx, length := req.Context(), lengthOfRequest(req)
 	if c.cause.Load() != nil || c.used && c.readable() {
-		_ = c.failRoundTrip(errStale)
-		return nil, fmt.Errorf("%w: %w", message.ErrNotSent, errStale)
+		return nil, c.failRoundTrip(errStale)
 	}
 	c.out.begin()
 	b, err := appendRequest(c.out.b, req, length)
@@ -150,10 +149,12 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // failRoundTrip closes the connection after a RoundTrip that failed with err before its
-// response. It returns the error for RoundTrip, which is the cause of closing if the
-// connection was closed before.
+// response. It returns the error for RoundTrip. This is err if it matches [message.ErrNotSent], because
+// sent has not closed the request body. Otherwise it is the result of readError.
 func (c *ClientConn) failRoundTrip(err error) error {
-	err = c.readError(err)
+	if !errors.Is(err, message.ErrNotSent) {
+		err = c.readError(err)
+	}
 	c.watch.Stop()
 	c.fail(err)
 	c.stopSender()
@@ -213,7 +214,7 @@ func (c *ClientConn) exchange(req *http.Request) error {
 func (c *ClientConn) sent(req *http.Request, err error) error {
 	out := &c.out
 	out.end()
-	if err != nil && out.broken && !out.sent && !out.moved && c.cause.Load() == nil {
+	if err != nil && out.broken && !out.sent && !out.moved {
 		return fmt.Errorf("%w: %w", message.ErrNotSent, err)
 	}
 	message.CloseBody(req)
