@@ -1,6 +1,8 @@
 package h2
 
 import (
+	"io"
+	"net/http"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -48,6 +50,36 @@ func TestServerAcceptsHonestClients(t *testing.T) {
 		}
 		p.headers(1001, true, with(get[:2], ":path: /length", ":authority: h")...)
 		assert.EqualValues(t, 1001, next[*http2.MetaHeadersFrame](p).StreamID)
+	})
+	t.Run("sends bodies of streams that the server resets at once", func(t *testing.T) {
+		end := make(chan struct{})
+		s := serve(t, message.ServerConfig{Exchange: func(req *http.Request) (*http.Response, error) {
+			if req.URL.Path == "/upload" {
+				<-end
+				return nil, io.ErrUnexpectedEOF
+			}
+			return &http.Response{StatusCode: 204}, nil
+		}})
+		p := rawClient(t, s.addr)
+		for i := range uint32(defaultStreams) {
+			p.headers(2*i+1, false, ":method: POST", ":scheme: http", ":path: /upload", ":authority: h")
+		}
+		close(end)
+		for range defaultStreams {
+			next[*http2.RSTStreamFrame](p)
+		}
+		for i := range uint32(10 * defaultStreams) {
+			require.NoError(t, p.WriteData(i%defaultStreams*2+1, false, []byte("late")))
+		}
+		p.headers(1001, true, get...)
+		for { // an error of the test if the connection ends
+			f, err := p.ReadFrame()
+			require.NoError(t, err)
+			require.NotEqual(t, http2.FrameRSTStream, f.Header().Type)
+			if f.Header().StreamID == 1001 {
+				break
+			}
+		}
 	})
 	t.Run("PING with each response", func(t *testing.T) {
 		p := rawClient(t, s.addr)

@@ -20,7 +20,6 @@ const (
 	lingerBytes = 256 << 10   // received bytes that are dropped before the connection is closed
 	smallRead   = 328         // size of the read buffer of an idle connection; keeps a ServerConn below 1280 bytes
 	lastWrite   = time.Second // time limit for writing the final GOAWAY
-	resetMemory = 64          // number of streams in ownResets
 )
 
 // conn has the common part of [ServerConn] and [ClientConn]. The first group of fields
@@ -72,7 +71,7 @@ type conn struct {
 	peerFrame   int
 	peerStreams int
 	blocked     []*stream  // streams that wait for room in out or for window in sendWindow
-	ownResets   []uint32   // ring of the last streams that this side reset
+	ownResets   []uint32   // ring of the last maxStreams streams that a server reset
 	resetCount  int        // number of streams that this side reset
 	nextID      uint32     // lowest ID that the client has not used
 	lastStream  uint32     // highest ID of a stream that a server accepted
@@ -305,14 +304,17 @@ func (c *conn) unopened(id uint32) bool {
 	return id%2 == 0 || id >= c.nextID
 }
 
-// queueReset queues RST_STREAM and records the stream in ownResets. The peer may send
-// frames of the stream until it has read the RST_STREAM. The caller holds mu.
+// queueReset queues RST_STREAM. A server also records the stream in ownResets, because the client
+// may send frames of the stream until it has read the RST_STREAM. Until then the stream counts for
+// the client, so that there are at most maxStreams such streams. The caller holds mu.
 func (c *conn) queueReset(id, code uint32) {
 	c.queueControl(frameRSTStream, 0, id, code)
-	if c.ownResets == nil {
-		c.ownResets = make([]uint32, resetMemory)
+	if c.server != nil {
+		if c.ownResets == nil {
+			c.ownResets = make([]uint32, c.maxStreams)
+		}
+		c.ownResets[c.resetCount%c.maxStreams] = id
 	}
-	c.ownResets[c.resetCount%resetMemory] = id
 	c.resetCount++
 	c.kick()
 }
