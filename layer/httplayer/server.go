@@ -28,9 +28,10 @@ import (
 // Its handler is a [Handler] or any other [http.Handler], such as a mux. The writer of the
 // handler supports all methods of [http.ResponseController].
 //
-// TLS is terminated before the Server. If ALPN selected "h2", the Server speaks only HTTP/2.
-// Any other connection uses HTTP/2 if it begins with the preface. [ConnFromContext] returns the
-// connection of a request. The context of a request has the values of the ctx given to Call, and
+// TLS is terminated before the Server, so that Request.TLS is nil and layers read the scheme http. A
+// gateway sets the scheme of the URL before a [Handler]. If ALPN selected "h2", the Server speaks
+// only HTTP/2. Any other connection uses HTTP/2 if it begins with the preface. [ConnFromContext]
+// returns the connection of a request. The context has the values of the ctx given to Call, and
 // ends with the connection or earlier. A request that violates RFC 9112 or RFC 9113 does not
 // reach the handler; see "Strictness" in the package documentation.
 //
