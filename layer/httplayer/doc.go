@@ -36,7 +36,7 @@
 //
 // Protocol: without [WithHTTP1], [WithHTTP2] or [WithKeepVersion], gRPC uses HTTP/2, and
 // CONNECT and upgrades use HTTP/1.1. A request that was received over HTTP/2 uses HTTP/2 if
-// the connection uses TLS or the request is of the Connect protocol. All other requests use
+// the connection uses TLS or the request is of gRPC-Web or Connect. All other requests use
 // HTTP/1.1. If the server does not support HTTP/2, requests other than gRPC use HTTP/1.1
 // until a connection fails.
 //

@@ -85,7 +85,7 @@ func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 	switch {
 	case err == nil || !e.speaksOther(err):
 		return rsp, err
-	case hasGRPCType(req):
+	case needsHTTP2(req):
 		message.CloseBody(req) // the request has failed
 		return nil, err
 	}
@@ -157,10 +157,11 @@ func (e *Endpoint) wantsH2(req *http.Request) bool {
 		return e.opts.protocol == http2
 	}
 	two := req.ProtoMajor >= 2
-	if hasGRPCType(req) {
-		return two || e.opts.protocol == auto && !isGRPCWeb(req)
+	if needsHTTP2(req) {
+		return two || e.opts.protocol == auto
 	}
-	return two && !e.onlyH1.Load() && (e.opts.protocol == asReceived || e.opts.tls != nil || isConnectRPC(req))
+	return two && !e.onlyH1.Load() &&
+		(e.opts.protocol == asReceived || e.opts.tls != nil || hasGRPCType(req) || isConnectRPC(req))
 }
 
 // isHTTPS reports whether the URL of req has the scheme https.

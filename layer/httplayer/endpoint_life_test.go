@@ -243,6 +243,17 @@ func TestEndpointServerWithoutH2(t *testing.T) {
 		assert.NoError(t, e.Ready(t.Context()))
 		assert.Equal(t, 1, e.Describe().State.Get("connections"), "and is not asked about HTTP/2 each time")
 	})
+	t.Run("auto, gRPC-Web", func(t *testing.T) {
+		e := endpoint(t, addr, WithConnectTimeout(patience))
+		for range 2 {
+			req, _ := byTwo(t, true)
+			req.Header.Set("Content-Type", "application/grpc-web+proto")
+			rsp, err := e.Call(t.Context(), req)
+			require.NoError(t, err)
+			assert.Equal(t, 1, rsp.ProtoMajor)
+			read(t, rsp)
+		}
+	})
 	t.Run("auto, gRPC", func(t *testing.T) {
 		e := endpoint(t, addr)
 		for range 3 {

@@ -24,9 +24,9 @@ func hasGRPCType(r *http.Request) bool {
 	return strings.HasPrefix(first(r.Header, "Content-Type"), grpcType)
 }
 
-// isGRPCWeb reports whether r has the content type of gRPC-Web, which may use HTTP/1.1.
-func isGRPCWeb(r *http.Request) bool {
-	return strings.HasPrefix(first(r.Header, "Content-Type"), grpcType+"-web")
+// needsHTTP2 reports whether r has the content type of gRPC. gRPC-Web may use HTTP/1.1.
+func needsHTTP2(r *http.Request) bool {
+	return hasGRPCType(r) && !strings.HasPrefix(first(r.Header, "Content-Type"), grpcType+"-web")
 }
 
 // isConnectRPC reports whether r is a request of the Connect protocol. Some streams of that
