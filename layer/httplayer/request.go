@@ -43,6 +43,15 @@ func (b wrappedBody) Pending() (n int, eof bool) { return message.Pending(b.Read
 
 func hasBody(req *http.Request) bool { return req.Body != nil && req.Body != http.NoBody }
 
+// first returns the first value of the header field with the given name, or "". The name must be in
+// canonical form. first is faster than [http.Header.Get].
+func first(h http.Header, name string) string {
+	if values := h[name]; len(values) > 0 {
+		return values[0]
+	}
+	return ""
+}
+
 // requestBody is the body of a request that an Endpoint or a RoundTripperLayer sends. It
 // records whether it was read and whether reading failed. As long as the body is unread and
 // admit was not called, Close has no effect, because another endpoint may still get the
