@@ -148,8 +148,8 @@ func (s *singleEndpoint) Ready(ctx context.Context) error { return s.ready(ctx, 
 
 func (s *singleEndpoint) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	rsp, err := s.Endpoint.Call(ctx, req)
-	var at *layer.Error
-	if !errors.As(err, &at) || at.Reason != noConnection || !errors.Is(at.Kind, layer.ErrNotReady) {
+	at, ok := errors.AsType[*layer.Error](err)
+	if !ok || at.Reason != noConnection || !errors.Is(at.Kind, layer.ErrNotReady) {
 		return rsp, err
 	}
 	message.CloseBody(req) // the error is not a rejection, so the body must be closed
