@@ -156,7 +156,7 @@ func (w *ResponseWriter) start(next []byte, whole bool) error {
 	if allowed {
 		detect(header, first, next)
 	}
-	w.err = w.stream.WriteHeader(w.status, header, w.length, !allowed || w.head || w.length == 0 && !trailers)
+	w.err = w.stream.WriteHeader(w.status, header, w.length, !allowed || w.head || w.length == 0 && whole && !trailers)
 	if w.err == nil && len(first) > 0 && !w.head {
 		_, w.err = w.stream.Write(first)
 	}

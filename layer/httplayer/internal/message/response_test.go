@@ -161,6 +161,14 @@ func TestResponseWriterCalls(t *testing.T) {
 			},
 			calls: []string{"header 200 -1 false Trailer=a, Content-Length", "finish A=1 B=2 C=3"},
 		},
+		"flushed, with a length of 0 and late trailers": {
+			handler: func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Length", "0")
+				w.(http.Flusher).Flush()
+				w.Header().Set(http.TrailerPrefix+"Grpc-Status", "5")
+			},
+			calls: []string{"header 200 0 false Content-Length=0", "flush", "finish Grpc-Status=5"},
+		},
 		"copied": {
 			handler: func(w http.ResponseWriter, _ *http.Request) {
 				n, err := io.Copy(w, io.MultiReader(strings.NewReader(long), strings.NewReader("b")))
