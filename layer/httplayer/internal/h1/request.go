@@ -68,6 +68,13 @@ func (c *ServerConn) newRequest(n int) (*request, *http.Request, error) {
 	if err := r.parseTarget(req); err != nil {
 		return nil, nil, err
 	}
+	if req.Host != c.host { // a substring in a cache would keep the memory of all headers alive
+		c.host = strings.Clone(req.Host)
+	}
+	req.Host = c.host
+	if r.url.Host != "" {
+		r.url.Host = c.host
+	}
 	if r.connect && (h.chunked || h.length > 0) {
 		return nil, nil, errConnectBody
 	}
@@ -112,8 +119,8 @@ func (r *request) removeHop(req *http.Request) {
 	message.RemoveHopByHop(req.Header)
 }
 
-// methodOf returns method. For a common method it returns a constant, because a substring,
-// for example in a metric label, would keep the memory of all headers alive.
+// methodOf returns method as a constant or a copy, because a substring, for example in a metric label,
+// would keep the memory of all headers alive.
 func methodOf(method string) string {
 	switch method {
 	case http.MethodGet:
@@ -125,7 +132,7 @@ func methodOf(method string) string {
 	case http.MethodPut:
 		return http.MethodPut
 	}
-	return method
+	return strings.Clone(method)
 }
 
 // parseTarget parses the request target of req into r.url. It also sets req.Host if the

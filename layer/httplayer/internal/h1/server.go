@@ -64,6 +64,7 @@ type ServerConn struct {
 	ctx    context.Context //nolint:containedctx // the parent of the contexts of the requests
 	base   context.Context //nolint:containedctx // ctx without its end; abort cancels requests
 	remote string
+	host   string // host of the last request; "" in phaseRest
 	slot   *sweep.Slot
 	head   head
 	out    writer
@@ -332,7 +333,7 @@ func (c *ServerConn) readHeaders() (int, error) {
 			err = nil
 			if searched == 0 && c.slot.Phase() == phaseIdle {
 				c.release()
-				c.buf, c.head.fields = &c.tiny, nil
+				c.buf, c.head.fields, c.host = &c.tiny, nil, ""
 				c.slot.Enter(phaseRest)
 			}
 		}
