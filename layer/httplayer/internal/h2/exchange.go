@@ -43,7 +43,7 @@ func (s *serverStream) release() {
 		_ = s.SetReadDeadline(time.Time{})
 		_ = s.SetWriteDeadline(time.Time{})
 	}
-	s.ctx.Release()
+	s.Context.Release()
 }
 
 // Respond is part of [message.Stream]. It sends the whole response rsp, including its
@@ -63,7 +63,7 @@ func (s *serverStream) Respond(rsp *http.Response) error {
 				_ = upstream.Close()
 				return err
 			}
-			return message.Tunnel(&s.ctx, tunnelClient{s}, upstream)
+			return message.Tunnel(s, tunnelClient{s}, upstream)
 		}
 	}
 	defer rsp.Body.Close()

@@ -127,11 +127,11 @@ func (c *ServerConn) endDrain() {
 	c.kick()
 }
 
-// serverStream has the state of one request and its response, in one allocation. It is not
-// reused, because a handler may keep parts of it.
+// serverStream has the state of one request and its response, and the context of the request, in
+// one allocation. It is not reused, because a handler may keep parts of it.
 type serverStream struct {
 	stream
-	ctx      requestContext
+	reqctx.Context
 	req      http.Request
 	url      url.URL
 	out      sender
@@ -143,33 +143,26 @@ type serverStream struct {
 	begun    bool   // the final response has begun; guarded by the mu of the connection
 }
 
-// requestContext is the context of a request on a server.
-type requestContext struct {
-	reqctx.Context
-	s *serverStream
-}
-
-// Value is part of [context.Context]. It returns the local address for
-// http.LocalAddrContextKey, and the stream for message.InformerKey. All other values come
-// from the context of the connection.
-func (x *requestContext) Value(key any) any {
+// Value returns the local address for http.LocalAddrContextKey, and s for message.InformerKey. All
+// other values come from the context of the connection.
+func (s *serverStream) Value(key any) any {
 	switch key {
 	case http.LocalAddrContextKey:
-		return x.s.c.nc.LocalAddr()
+		return s.c.nc.LocalAddr()
 	case message.InformerKey:
-		return message.Informer(x.s)
+		return s
 	}
-	return x.Context.Value(key)
+	return s.Context.Value(key)
 }
 
 // cancel cancels the context of the request because the stream ended with err. The cause is
 // a [message.CanceledError] if the client reset the stream.
 func (s *serverStream) cancel(err error) {
 	if reset, ok := errors.AsType[*message.ResetError](err); ok && reset.Remote {
-		s.ctx.Cancel(&message.CanceledError{Code: reset.Code})
+		s.Context.Cancel(&message.CanceledError{Code: reset.Code})
 		return
 	}
-	s.ctx.Cancel(nil)
+	s.Context.Cancel(nil)
 }
 
 // headers handles a header block from the client. A block with a new stream ID opens a stream. Any
@@ -190,8 +183,7 @@ func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 	if tooLarge {
 		reason = ""
 	}
-	s.ctx.Init(c.ctx, 0, nil)
-	s.ctx.s = s
+	s.Init(c.ctx, 0, nil)
 	s.eof, s.gotEnd = end, end
 	c.mu.Lock()
 	c.nextID = id + 2
