@@ -39,7 +39,7 @@ const (
 //	the request body arrived too slowly                   408   4 DEADLINE_EXCEEDED
 //	rejected by a rate limit                              429   8 RESOURCE_EXHAUSTED
 //	timeout of a layer, or fail-fast of a queue           504   4 DEADLINE_EXCEEDED
-//	rejected by a layer because no endpoint is available  503  14 UNAVAILABLE
+//	rejected: no endpoint is available, or it has ended   503  14 UNAVAILABLE
 //	a retry was rejected                                  503  14 UNAVAILABLE
 //	timeout while connecting, or of the caller's context  504   4 DEADLINE_EXCEEDED
 //	no route                                              404   5 NOT_FOUND
@@ -64,7 +64,7 @@ func StatusFromError(err error) (httpStatus int, grpcCode uint32) {
 		return http.StatusTooManyRequests, grpcResourceExhausted
 	case errors.Is(err, layer.ErrFailFast), errors.Is(err, layer.ErrTimeout):
 		return http.StatusGatewayTimeout, grpcDeadlineExceeded
-	case isShed(err), errors.Is(err, layer.ErrRetryRejected):
+	case isShed(err), errors.Is(err, layer.ErrClosed), errors.Is(err, layer.ErrRetryRejected):
 		return http.StatusServiceUnavailable, grpcUnavailable
 	case timedOut(err):
 		return http.StatusGatewayTimeout, grpcDeadlineExceeded

@@ -55,6 +55,7 @@ func statuses() map[string]struct {
 		"connect timeout, kernel":  {dial(os.NewSyscallError("connect", syscall.ETIMEDOUT)), 504, 4, true},
 		"refused":                  {&layer.Error{Layer: "limit", Kind: layer.ErrNotReady, Reason: "8 of 8"}, 503, 14, true},
 		"closed":                   {layer.ErrClosed, 503, 14, true},
+		"closed endpoint":          {&layer.Error{Layer: "endpoint", Endpoint: "a:1", Kind: layer.ErrClosed, Err: context.Canceled}, 503, 14, true},
 		"does not exist":           {&layer.Error{Layer: "balance", Kind: layer.ErrNotReady, Reason: "does not exist"}, 503, 14, true},
 		"failed, then refused":     {&layer.Error{Layer: "retry", Kind: layer.ErrRetryRejected, Err: &peerError{io.EOF}}, 503, 14, true},
 		"connection refused":       {dial(syscall.ECONNREFUSED), 502, 14, true},
