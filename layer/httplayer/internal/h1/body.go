@@ -39,7 +39,6 @@ type body struct {
 	err     error        // result of later reads; set when the body ends or fails
 	began   bool         // the first chunk line has been read
 	last    bool         // the chunk line of size 0 has been read
-	rest    bool         // discard is reading the rest of the closed body
 }
 
 // bodyOwner is the connection that a body is received on.
@@ -138,7 +137,6 @@ func (b *body) discard(limit int64) bool {
 	}
 	space := message.GetBuffer(smallSize)
 	defer space.Release()
-	b.rest = true
 	for limit > 0 {
 		n, err := b.read(space.B[:smallSize])
 		limit -= int64(n)
@@ -286,7 +284,7 @@ func (b *body) receive(read func() (int, error)) (int, error) {
 		switch {
 		case err != errInterrupted: //nolint:errorlint // set by this package
 			return n, err
-		case b.closed.Load() && !b.rest:
+		case b.err == nil && b.closed.Load(): // b.err is set during discard
 			return 0, http.ErrBodyReadAfterClose
 		}
 	}

@@ -122,15 +122,10 @@ func (r *request) removeHop(req *http.Request) {
 // methodOf returns method as a constant or a copy, because a substring, for example in a metric label,
 // would keep the memory of all headers alive.
 func methodOf(method string) string {
-	switch method {
-	case http.MethodGet:
-		return http.MethodGet
-	case http.MethodPost:
-		return http.MethodPost
-	case http.MethodHead:
-		return http.MethodHead
-	case http.MethodPut:
-		return http.MethodPut
+	for _, common := range [...]string{http.MethodGet, http.MethodPost, http.MethodHead, http.MethodPut, http.MethodDelete} {
+		if method == common {
+			return common
+		}
 	}
 	return strings.Clone(method)
 }

@@ -389,11 +389,7 @@ func (c *ServerConn) endBody(r *request, drain bool) bool {
 	if !drain || !r.keep || c.stop.Load() != nil {
 		return false
 	}
-	pause := message.LingerTime
-	if c.cfg.BodyIdle > 0 {
-		pause = c.cfg.BodyIdle
-	}
-	_ = c.setReadDeadline(time.Now().Add(pause))
+	_ = c.setReadDeadline(time.Now().Add(cmp.Or(c.cfg.BodyIdle, message.LingerTime)))
 	return r.body.discard(drainSize)
 }
 
