@@ -106,7 +106,7 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 	if !p.reserve() {
 		return nil, e.full
 	}
-	mine, err := e.link.admit()
+	mine, _, err := e.link.admit()
 	if err != nil {
 		p.forget()
 		return nil, e.unreachable(err)

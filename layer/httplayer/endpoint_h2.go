@@ -79,7 +79,7 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 		return c, nil
 	}
 	e := s.endpoint
-	mine, err := e.link.admit()
+	mine, _, err := e.link.admit()
 	if err != nil {
 		return nil, e.unreachable(err)
 	}

@@ -365,8 +365,7 @@ func connectNow(ctx context.Context, t *testing.T, e *Endpoint) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	seen := e.link.changes.Load()
-	mine, _ := e.link.claim()
-	e.probe(mine)
+	e.probe(0)
 	require.NoError(t, e.wake.Wait(ctx, func() bool { return e.link.changes.Load() != seen }))
 	require.NoError(t, e.link.failure())
 }

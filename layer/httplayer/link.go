@@ -30,39 +30,23 @@ type link struct {
 // report of this one. Without a report, it is allowed after the maximum duration of this one.
 type attempt uint64
 
-// admit returns the permission to make a connection for a request. While the link is not down,
-// connecting needs no permission, and admit returns 0 and no error. While the link is down, it
-// returns the last error if the backoff has not ended or another attempt is in progress.
-func (l *link) admit() (attempt, error) {
+// admit returns the permission to make a connection. While the link is not down, connecting needs no
+// permission, and admit returns 0 and no error. While the link is down and an attempt is allowed now,
+// mine is the permission, and wait is the maximum duration of the attempt. Otherwise err is the last
+// error, and wait is the time until an attempt is allowed.
+func (l *link) admit() (mine attempt, wait time.Duration, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err == nil {
-		return 0, nil
+		return 0, 0, nil
 	}
-	if mine, _ := l.allow(); mine != 0 {
-		return mine, nil
-	}
-	return 0, l.err
-}
-
-// claim returns the permission to make a connection without a request. If connecting is allowed
-// now, mine is this permission, and wait is the maximum duration of the attempt. Otherwise mine is
-// 0, and wait is the time until connecting is allowed.
-func (l *link) claim() (mine attempt, wait time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.allow()
-}
-
-// allow is claim for a caller that holds mu.
-func (l *link) allow() (mine attempt, wait time.Duration) {
 	now := time.Now()
 	if wait = l.next.Sub(now); wait > 0 {
-		return 0, wait
+		return 0, wait, l.err
 	}
 	l.next = now.Add(l.timeout)
 	l.allowed++
-	return l.allowed, l.timeout
+	return l.allowed, l.timeout, nil
 }
 
 // report records the result err of an attempt to connect. A success sets the link to up. A failure

@@ -35,7 +35,7 @@ func (e *Endpoint) ready(ctx context.Context, probes bool) error {
 		wait := recheck
 		if e.link.failure() != nil && e.canProbe() {
 			var mine attempt
-			if mine, wait = e.link.claim(); mine != 0 {
+			if mine, wait, _ = e.link.admit(); mine != 0 {
 				e.probe(mine)
 			}
 		}
