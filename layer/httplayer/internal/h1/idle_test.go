@@ -4,17 +4,21 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
+	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
 func used() int {
@@ -51,6 +55,40 @@ func TestServerIdleMemory(t *testing.T) {
 	t.Log(each, "bytes for both ends of an idle connection")
 	require.Less(t, each, 12<<10)
 }
+
+// A tunnel and a hijacked connection need no checks, so they do not wake an idle process.
+func TestServerTunnelRests(t *testing.T) {
+	for name, cfg := range map[string]*message.ServerConfig{
+		"hijacked": {Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if assert.NoError(t, err) {
+				io.Copy(io.Discard, conn)
+				conn.Close()
+			}
+		})},
+		"tunnel": {Exchange: func(*http.Request) (*http.Response, error) {
+			_, there := net.Pipe()
+			return &http.Response{StatusCode: 200, Body: there}, nil
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				conn := serveInMemory(t, cfg)()
+				other := new(counter)
+				defer cfg.Sweeper.Add(other, 1).Remove()
+				io.WriteString(conn, "CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n")
+				time.Sleep(patience / 2)
+				assert.Less(t, other.Load(), int64(10))
+				conn.Close()
+			})
+		})
+	}
+}
+
+// counter counts the checks of the connections of a sweeper.
+type counter struct{ atomic.Int64 }
+
+func (c *counter) Sweep(uint32, time.Duration) time.Duration { c.Add(1); return sweep.Forever }
 
 // The method and the host of a request, which metrics and caches keep, do not keep its headers.
 func TestServerKeptStrings(t *testing.T) {

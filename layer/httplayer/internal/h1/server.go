@@ -28,6 +28,7 @@ const (
 	phaseIdle                     // waiting for the next request, with a buffer
 	phaseRest                     // waiting for the next request, with a buffer of one byte
 	phaseServe                    // the handler or the exchange runs
+	phaseTunnel                   // the connection is a tunnel, or a handler has hijacked it
 )
 
 // LeastDrain is the minimum time, from the start of draining, for which a connection
@@ -78,7 +79,6 @@ type ServerConn struct {
 
 	ahead     atomic.Uint32 // aheadNone, aheadAllowed or aheadRunning
 	aheadDone chan struct{}
-	tunnels   bool // the connection has become a tunnel
 
 	mu       sync.Mutex
 	detached *hijackedConn
@@ -238,7 +238,7 @@ func (c *ServerConn) setReadDeadline(t time.Time) error {
 //   - Otherwise it is errInterrupted.
 func (c *ServerConn) readError(err error) error {
 	if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() {
-		if r := c.current.Load(); r != nil && !c.tunnels {
+		if r := c.current.Load(); r != nil && c.slot.Phase() != phaseTunnel {
 			r.Cancel(errClientLeft)
 		}
 		return err
@@ -303,6 +303,8 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) (rest time.Duration)
 		if age > sweep.Interval { // at an age of one Interval, the phase may have just begun
 			c.startReadAhead()
 		}
+	case phaseTunnel:
+		return sweep.Forever
 	}
 	return 0
 }

@@ -28,7 +28,7 @@ func (c *ServerConn) tunnel(r *request, rsp *http.Response) error {
 		return err
 	}
 	c.stopReadAhead()
-	c.tunnels = true
+	c.slot.Enter(phaseTunnel)
 	if err := c.out.flush(); err != nil {
 		return err
 	}
@@ -82,6 +82,7 @@ func (c *ServerConn) detach() (*hijackedConn, error) {
 	h.end = sync.OnceFunc(func() { close(h.closed) })
 	c.drop()
 	c.out.end()
+	c.slot.Enter(phaseTunnel)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.detached = h
