@@ -23,17 +23,19 @@ func (e *Endpoint) Ready(ctx context.Context) error { return e.ready(ctx, true) 
 // waits. If it is false, ready returns nil.
 func (e *Endpoint) ready(ctx context.Context, probes bool) error {
 	for {
-		seen := e.link.changes.Load()
+		seen, down := e.link.changes.Load(), e.link.failure()
 		switch {
 		case e.life.Err() != nil:
 			return e.closedError()
-		case e.room(), !probes && e.link.failure() != nil && e.canProbe():
+		case e.room(down == nil), !probes && down != nil && e.canProbe():
 			return nil
+		case ctx.Err() != nil && down != nil:
+			return e.fault(context.Cause(ctx), noConnection, &peerError{down})
 		case ctx.Err() != nil:
-			return e.notReady(ctx)
+			return context.Cause(ctx)
 		}
 		wait := recheck
-		if e.link.failure() != nil && e.canProbe() {
+		if down != nil && e.canProbe() {
 			var mine attempt
 			if mine, wait, _ = e.link.admit(); mine != 0 {
 				e.probe(mine)
@@ -43,15 +45,6 @@ func (e *Endpoint) ready(ctx context.Context, probes bool) error {
 	}
 }
 
-// notReady returns the error of Ready when ctx has ended. The error has the cause of ctx,
-// and the last connection error if there is one.
-func (e *Endpoint) notReady(ctx context.Context) error {
-	if err := e.link.failure(); err != nil {
-		return e.fault(context.Cause(ctx), noConnection, &peerError{err})
-	}
-	return context.Cause(ctx)
-}
-
 // await waits until d has passed, ctx ends, the Endpoint has room, or the context of the Endpoint
 // ends. It also returns when another attempt to connect has ended. The link counts these attempts,
 // and the argument seen is the count that the caller has read before.
@@ -59,15 +52,14 @@ func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	_ = e.wake.Wait(ctx, func() bool {
-		return e.room() || e.life.Err() != nil || e.link.changes.Load() != seen
+		return e.room(e.link.failure() == nil) || e.life.Err() != nil || e.link.changes.Load() != seen
 	})
 }
 
-// room reports whether a request would probably be admitted. If requests have used both
-// protocols, both must have room. Otherwise a Queue above would repeat requests for the
-// protocol without room, and each of them would be rejected again.
-func (e *Endpoint) room() bool {
-	mayConnect := e.link.failure() == nil
+// room reports whether a request would probably be admitted. The argument mayConnect reports whether
+// a connection may be made. If requests have used both protocols, both must have room. Otherwise a
+// Queue above would repeat requests for the protocol without room, and each would be rejected again.
+func (e *Endpoint) room(mayConnect bool) bool {
 	h1, h2 := e.used[0].Load(), e.used[1].Load()
 	if !h1 && !h2 {
 		return mayConnect
