@@ -199,6 +199,7 @@ func (w *ResponseWriter) finish() error {
 		w.status = http.StatusOK
 		w.length = ContentLength(w.header["Content-Length"])
 	}
+	w.moveTrailers(w.header)
 	if !w.started && w.err == nil {
 		_ = w.start(nil, true)
 	}
@@ -208,7 +209,6 @@ func (w *ResponseWriter) finish() error {
 	if w.length >= 0 && w.written != w.length && !w.head && BodyAllowed(w.status) {
 		return errShortBody
 	}
-	w.moveTrailers(w.header)
 	for name := range w.declared {
 		if values := w.header[name]; len(values) > 0 {
 			w.setTrailer(name, values)

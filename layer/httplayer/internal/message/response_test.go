@@ -161,6 +161,13 @@ func TestResponseWriterCalls(t *testing.T) {
 			},
 			calls: []string{"header 200 -1 false Trailer=a, Content-Length", "finish A=1 B=2 C=3"},
 		},
+		"late trailers": {
+			handler: func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(http.StatusOK)
+				w.Header().Set(http.TrailerPrefix+"Grpc-Status", "5")
+			},
+			calls: []string{"header 200 -1 false", "finish Grpc-Status=5"},
+		},
 		"flushed, with a length of 0 and late trailers": {
 			handler: func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Content-Length", "0")
