@@ -187,6 +187,30 @@ func TestEndpointNeverSendsTwice(t *testing.T) {
 	assert.EqualValues(t, 2, got.Load())
 }
 
+// A server may respond before it has received the request, for example because it is overloaded.
+func TestEndpointResponseBeforeRequest(t *testing.T) {
+	sent := make(chan struct{})
+	addr := rawServer(t, func(_ int, conn net.Conn) {
+		say(conn, "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
+		sent <- struct{}{}
+		_, _ = io.Copy(io.Discard, conn)
+	})
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		<-sent
+		return conn, err
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for range 20 {
+		e := endpoint(t, addr, WithHTTP1(), WithMaxIdleConns(0), WithConnectTimeout(patience), WithDialContext(dial))
+		rsp, err := e.Call(ctx, request(t, "GET", "http://web/", ""))
+		require.NoError(t, err)
+		assert.Equal(t, http.StatusServiceUnavailable, rsp.StatusCode)
+		read(t, rsp)
+	}
+}
+
 func TestEndpointMalformedResponses(t *testing.T) {
 	for name, answer := range map[string]string{
 		"nothing":      "",

@@ -176,7 +176,7 @@ func (c *ClientConn) send(req *http.Request, length int64) error {
 		}
 	}
 	switch {
-	case whole && c.sock.canExchange():
+	case whole && c.used && c.sock.canExchange(): // a new connection may have a response, for which exchange would wait
 		return c.sent(req, c.exchange(req))
 	case whole:
 		return c.sent(req, out.finish(req.Trailer))
