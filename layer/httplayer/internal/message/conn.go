@@ -63,13 +63,14 @@ func (c *AheadConn) NetConn() net.Conn { return c.Conn }
 
 // Copy copies src to dst until io.EOF and returns the number of copied bytes. If the function flush
 // is not nil, Copy calls it before each Read that may wait. Unlike [io.Copy] it uses a pooled
-// buffer, and only the methods Read and Write.
+// buffer, and only the methods Read and Write. The buffer has 32 KiB after a Read that filled a
+// smaller one, and 2 KiB after a small Read, because an idle tunnel keeps it.
 func Copy(dst io.Writer, src io.Reader, flush func()) (total int64, err error) {
-	const size = 32 << 10
-	b := GetBuffer(size)
-	defer b.Release()
-	space := b.B[:size]
+	const small, large = 2 << 10, 32 << 10
+	b := GetBuffer(small)
+	defer func() { b.Release() }()
 	for {
+		space := b.B[:cap(b.B)]
 		if flush != nil {
 			if n, eof := Pending(src); n == 0 && !eof {
 				flush()
@@ -87,6 +88,17 @@ func Copy(dst io.Writer, src io.Reader, flush func()) (total int64, err error) {
 		}
 		if err != nil {
 			return total, err
+		}
+		size := len(space)
+		switch {
+		case n == size:
+			size = large
+		case n < small:
+			size = small
+		}
+		if size != len(space) {
+			b.Release()
+			b = GetBuffer(size)
 		}
 	}
 }
