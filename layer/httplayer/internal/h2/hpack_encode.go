@@ -3,6 +3,7 @@ package h2
 import (
 	"hash/maphash"
 	"net/http"
+	"strings"
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
@@ -18,9 +19,11 @@ type encoder struct {
 	slots          []slot // recently sent fields, by hash
 }
 
-// slot has a recently sent field and the number of its entry in the dynamic table. The
-// number is 0 if the field was never added to the table.
+// slot has the hash of a recently sent field. If the field was added to the dynamic table, the slot
+// also has the number of its entry and copies of its strings. The strings themselves could keep the
+// memory of a whole message.
 type slot struct {
+	hash        uint64
 	name, value string
 	number      uint64
 }
@@ -81,17 +84,16 @@ func (e *encoder) field(b []byte, n *fieldName, key, value string) []byte {
 	}
 	op, bits := byte(0), uint(4)
 	if e.max > 0 && len(value) < maxIndexedValue && len(key) < maxIndexedName {
-		s := e.slot(key, value)
-		if s.value != value || s.name != key {
-			*s = slot{key, value, 0}
-		} else if s.number > e.oldest {
+		s, sent := e.slot(key, value)
+		if s.number > e.oldest && s.value == value && s.name == key {
 			return appendInt(b, 0x80, 7, staticEntries+1+e.newest-s.number)
-		} else if need := len(key) + len(value) + fieldOverhead; need <= e.max {
+		}
+		if need := len(key) + len(value) + fieldOverhead; sent && need <= e.max {
 			e.evict(need)
 			e.size += need
 			e.sizes = append(e.sizes, need)
 			e.newest++
-			s.number = e.newest
+			s.name, s.value, s.number = strings.Clone(key), strings.Clone(value), e.newest
 			op, bits = 0x40, 6
 		}
 	}
@@ -108,11 +110,10 @@ func (e *encoder) field(b []byte, n *fieldName, key, value string) []byte {
 	return append(b, value...)
 }
 
-// slot returns the slot that has the field with the given key and value. The hash of a field
-// selects a set of slots that may have it. If none of them has it, slot returns the one in which the
-// caller stores the field. It prefers an empty slot, then one with a field that is not in the dynamic
-// table.
-func (e *encoder) slot(key, value string) *slot {
+// slot returns the slot of the field with the given key and value, and true if the field was sent
+// recently. The hash of a field selects a set of slots that may have it. If none of them has it, slot
+// replaces one. It prefers an empty slot, then one with a field that is not in the dynamic table.
+func (e *encoder) slot(key, value string) (at *slot, sent bool) {
 	if e.slots == nil {
 		e.slots = make([]slot, encoderSlots)
 	}
@@ -121,17 +122,18 @@ func (e *encoder) slot(key, value string) *slot {
 		hash += uint64(key[len(key)-1]) * 31
 	}
 	set := e.slots[hash%encoderSlots&^(cacheWays-1):][:cacheWays]
-	at := &set[hash%cacheWays]
+	at = &set[hash%cacheWays]
 	for i := range set {
 		s := &set[i]
-		if s.value == value && s.name == key {
-			return s
+		if s.hash == hash {
+			return s, true
 		}
-		if s.name == "" || s.number <= e.oldest && at.number > e.oldest {
+		if s.hash == 0 || s.number <= e.oldest && at.number > e.oldest {
 			at = s
 		}
 	}
-	return at
+	*at = slot{hash: hash}
+	return at, false
 }
 
 func appendLower(b []byte, s string) []byte {

@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"net/http"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
+	"unsafe"
+	"weak"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -85,6 +88,22 @@ func TestEncoderMatchesReferenceDecoder(t *testing.T) {
 				assert.Equal(t, want[i].Value, f.Value)
 			}
 		}
+	}
+}
+
+// The table does not keep a string alive of which a field is a part.
+func TestEncoderKeepsNoMessage(t *testing.T) {
+	for sent := 1; sent <= 3; sent++ {
+		enc := newEncoder()
+		text := strings.Repeat("x-name: value\r\n", 100)
+		message := weak.Make(unsafe.StringData(text))
+		for range sent {
+			enc.field(nil, nil, text[:6], text[8:13])
+		}
+		text = ""
+		runtime.GC()
+		assert.Nil(t, message.Value(), "sent %d times", sent)
+		runtime.KeepAlive(&enc)
 	}
 }
 
