@@ -36,11 +36,7 @@ func TestTLS(t *testing.T) {
 		_ = up.Close()
 		<-up.Done()
 	}()
-	exchange := func(req *http.Request) (*http.Response, error) {
-		assert.Equal(t, "h2", req.TLS.NegotiatedProtocol)
-		return transport{up}.RoundTrip(req)
-	}
-	cfg := message.ServerConfig{Exchange: exchange, Sweeper: new(sweep.Sweeper), Log: slog.New(slog.DiscardHandler)}
+	cfg := message.ServerConfig{Exchange: transport{up}.RoundTrip, Sweeper: new(sweep.Sweeper), Log: slog.New(slog.DiscardHandler)}
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: origin.TLS.Certificates, NextProtos: []string{"h2"}})
 	require.NoError(t, err)
 	defer l.Close()

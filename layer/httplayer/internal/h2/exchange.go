@@ -68,7 +68,7 @@ func (s *serverStream) Respond(rsp *http.Response) error {
 	}
 	defer rsp.Body.Close()
 	length := rsp.ContentLength
-	if length == 0 && len(rsp.Header["Content-Length"]) == 0 || rsp.StatusCode == http.StatusNoContent {
+	if length == 0 && len(rsp.Header["Content-Length"]) == 0 {
 		length = -1
 	}
 	if s.req.Method == http.MethodHead || !message.BodyAllowed(rsp.StatusCode) ||
@@ -121,7 +121,7 @@ func (s *serverStream) Inform(status int, header http.Header) error {
 }
 
 // WriteHeader is part of [message.Stream]. It queues the HEADERS of the final response. It adds
-// content-length unless length is -1, and the field Trailer of s.out.
+// content-length unless length is -1 or the status is 204, and the field Trailer of s.out.
 func (s *serverStream) WriteHeader(status int, header http.Header, length int64, end bool) error {
 	c := s.c
 	c.mu.Lock()
@@ -134,7 +134,7 @@ func (s *serverStream) WriteHeader(status int, header http.Header, length int64,
 	out, from := c.beginBlock()
 	out.B = c.enc.status(out.B, status)
 	out.B = c.enc.header(out.B, header)
-	if length >= 0 {
+	if length >= 0 && status != http.StatusNoContent {
 		out.B = c.enc.field(out.B, nameLength, "", strconv.FormatInt(length, 10))
 	}
 	if c.server.cfg.Exchange == nil && len(header["Date"]) == 0 {

@@ -60,7 +60,10 @@ func handler() http.Handler {
 	mux.HandleFunc("/invalid", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header()["Bad Name"], w.Header()["X-Bad"], w.Header()["X-Good"] = []string{"1"}, []string{"a\r\nb"}, []string{"1"}
 	})
-	mux.HandleFunc("/204", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) })
+	mux.HandleFunc("/204", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "0")
+		w.WriteHeader(204)
+	})
 	mux.HandleFunc("/304", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(304) })
 	mux.HandleFunc("/early", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "early") })
 	mux.HandleFunc("/abort", func(w http.ResponseWriter, _ *http.Request) {
@@ -148,6 +151,15 @@ func TestHTTPResponses(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A 204 must not have a content-length (RFC 9110, section 8.6).
+func TestServerNoContent(t *testing.T) {
+	addr := serve(t, message.ServerConfig{Handler: handler()}).addr
+	rsp, err := transport{dial(t, addr, &ClientConfig{})}.RoundTrip(request(t, "GET", addr, "/204", nil))
+	require.NoError(t, err)
+	assert.Empty(t, rsp.Header["Content-Length"])
+	assert.Empty(t, read(t, rsp))
 }
 
 func TestServerInvalidResponseFields(t *testing.T) {

@@ -1,7 +1,6 @@
 package h2
 
 import (
-	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"time"
@@ -61,10 +60,6 @@ func (c *conn) readPreface() (ok bool, err error) {
 	}
 	c.r += n
 	c.prefaced = true
-	if secure, ok := c.nc.(interface{ ConnectionState() tls.ConnectionState }); ok {
-		state := secure.ConnectionState()
-		c.server.tls = &state
-	}
 	return true, nil
 }
 

@@ -108,7 +108,6 @@ func (c *ServerConn) request(s *serverStream, fields []field, end bool) string {
 	s.left = length
 	r := &s.req
 	*r = *new(http.Request).WithContext(s)
-	r.TLS = c.tls
 	if r.URL = &s.url; !h.parseURL(r.URL) {
 		return "invalid :path"
 	}

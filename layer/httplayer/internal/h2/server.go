@@ -2,7 +2,6 @@ package h2
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -27,7 +26,6 @@ type ServerConn struct {
 	ctx    context.Context //nolint:containedctx // the parent of those of the requests
 	life   context.Context //nolint:containedctx // its end closes the connection
 	remote string
-	tls    *tls.ConnectionState
 
 	slot  *sweep.Slot
 	ticks atomic.Uint32 // number of calls of Sweep
@@ -51,7 +49,10 @@ const drainPing = 0x676f746f77657231
 // defaults: 250 streams, 64 KiB of headers, and windows of 256 KiB per stream and 1 MiB per
 // connection.
 func NewServerConn(ctx context.Context, nc net.Conn, cfg *message.ServerConfig) *ServerConn {
-	c := &ServerConn{cfg: cfg, life: ctx, ctx: reqctx.Detach(ctx), remote: nc.RemoteAddr().String()}
+	c := &ServerConn{cfg: cfg, life: ctx, ctx: reqctx.Detach(ctx)}
+	if addr := nc.RemoteAddr(); addr != nil {
+		c.remote = addr.String()
+	}
 	c.init(nc, newLimits(cfg.MaxStreams, cfg.MaxFrameSize, cfg.MaxHeaderBytes, cfg.StreamWindow, cfg.ConnWindow))
 	c.server, c.resets.limit = c, cfg.MaxStreamResets
 	extended := uint32(0)
