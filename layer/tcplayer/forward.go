@@ -135,8 +135,11 @@ func (p *pair) copyOneWay(dst, src net.Conn, direction string) (n int64) {
 		return n
 	}
 	// Any other error comes from a closed dst, which ends the other direction.
-	if errors.Is(closeWrite(dst), errors.ErrUnsupported) {
+	switch err := closeWrite(dst); {
+	case errors.Is(err, errors.ErrUnsupported):
 		p.finish()
+	case isTimeout(err): // crypto/tls could not send close_notify, and dst would wait for it
+		p.fail(layer.Error{Reason: direction, Err: err})
 	}
 	return n
 }
