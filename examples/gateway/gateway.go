@@ -52,11 +52,12 @@ type generation struct {
 	*config.Config
 
 	services map[config.Name]*config.Service // the values are the keys of gateway.services
-	// routes has the routes of this and of the previous generation, by version. The router
-	// may still use the previous routes for a short time.
-	routes  map[string]*config.Route
-	profile *profiles.Profile
-	release context.CancelFunc // lets a service close a minute after its last request
+	// routes has the routes of this and of the previous generation, by version, and replaced has
+	// the services of the previous one. The router may still use the previous routes for a short time.
+	routes   map[string]*config.Route
+	replaced map[config.Name]*config.Service
+	profile  *profiles.Profile
+	release  context.CancelFunc // lets a service close a minute after its last request
 }
 
 // target is the authority of the only profile of the gateway, which has all routes. For this
@@ -115,7 +116,7 @@ func (g *gateway) load(ctx context.Context, c *config.Config) error {
 	defer g.loading.Unlock()
 	before := g.current.Load()
 	next := &generation{
-		Config: c, profile: c.Profile(),
+		Config: c, profile: c.Profile(), replaced: before.services,
 		services: make(map[config.Name]*config.Service, len(c.Services)), routes: make(map[string]*config.Route, len(c.Routes)),
 	}
 	for i := range c.Services {

@@ -32,7 +32,7 @@ type listeners struct {
 	handler func(*config.Listener) (http.Handler, error)
 
 	mu   sync.Mutex
-	open map[string]*listener // by the result of socketKey
+	open map[string]*listener // by the result of socketKey; nil after shutdown
 	all  sync.WaitGroup
 }
 
@@ -59,7 +59,7 @@ func (l *listeners) load(c *config.Config) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.open == nil {
-		l.open = make(map[string]*listener)
+		return errors.New("the gateway is shutting down")
 	}
 	opened, servers := make(map[string]*listener), make([]*listenerServer, len(c.Listeners))
 	wanted := make(map[string]bool)

@@ -106,7 +106,7 @@ func serveFile(ctx context.Context, path string, stdout io.Writer, log *slog.Log
 		return err
 	}
 	defer accessLog.Close()
-	clients := &listeners{log: log, handler: g.listenerHandler(accessLog)}
+	clients := &listeners{log: log, handler: g.listenerHandler(accessLog), open: make(map[string]*listener)}
 	if err := clients.load(c); err != nil {
 		return err
 	}

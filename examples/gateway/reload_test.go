@@ -8,8 +8,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,6 +24,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/examples/gateway/config"
 	"github.com/gotower/gotower/examples/gateway/internal/certtest"
 	"github.com/gotower/gotower/internal/freeport"
 )
@@ -104,6 +107,25 @@ routes:
 	p.replace(t, strings.Replace(text, "one", "two", 1))
 	until(t, func() bool { return p.get(t, "GET", "/").body == "two" })
 	assert.Equal(t, http.StatusTooManyRequests, p.get(t, "GET", "/limited").StatusCode)
+}
+
+// The router may make a route when a later configuration has already replaced it and its service.
+func TestReloadReplacedRoute(t *testing.T) {
+	t.Parallel()
+	parse := func(name string) *config.Config {
+		c, err := config.Parse("gateway.yaml", []byte(head+fmt.Sprintf("services: [%s]\nroutes: [{name: %s, backendRefs: [{name: %s}]}]\n",
+			"{name: "+name+", directResponse: {status: 200}}", name, name)))
+		require.NoError(t, err)
+		return c
+	}
+	old := parse("old")
+	g, err := newGateway(t.Context(), old, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	require.NoError(t, g.load(t.Context(), parse("new")))
+	route := g.newRoute(old.Profile().Routes[0], routeBackends{})
+	rsp, err := route.Call(t.Context(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusOK, rsp.StatusCode)
 }
 
 // Listeners are opened and closed. Open requests of a closed one end.
@@ -322,6 +344,21 @@ func TestDrain(t *testing.T) {
 	assert.Equal(t, "200 OK", <-got)
 	assert.EqualValues(t, 2, requests.Load())
 	require.NoError(t, p.ended())
+}
+
+// A configuration that is loaded during the shutdown opens no listener again.
+func TestLoadAfterShutdown(t *testing.T) {
+	t.Parallel()
+	c, err := config.Parse("gateway.yaml", []byte(head+"routes: [{name: all, directResponse: {status: 200}}]\n"))
+	require.NoError(t, err)
+	l := &listeners{
+		log: slog.New(slog.DiscardHandler), open: make(map[string]*listener),
+		handler: func(*config.Listener) (http.Handler, error) { return http.NotFoundHandler(), nil },
+	}
+	require.NoError(t, l.load(c))
+	l.shutdown()
+	require.ErrorContains(t, l.load(c), "shutting down")
+	assert.Empty(t, l.addresses())
 }
 
 // An address in use is an error at the start.

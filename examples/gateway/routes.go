@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -30,7 +31,7 @@ func (g *gateway) newRoute(def profiles.Route, next httplayer.Service) httplayer
 	}
 	services := make(map[config.Name]httplayer.Service)
 	for _, name := range r.Services() {
-		services[name] = g.services.Service(c.services[name])
+		services[name] = g.services.Service(cmp.Or(c.services[name], c.replaced[name]))
 	}
 	return layer.Lazy(func() httplayer.Service { return g.routeService(def, r, services, next) })
 }
