@@ -254,7 +254,6 @@ func (p *portPolicy) watch(ctx context.Context) {
 		time.AfterFunc(routerWait, before) // requests may wait for the routes of the former policy
 		p.answered()
 	}
-	retire()
 }
 
 // failed logs err, an error of a watch. The first error after a message of the controller

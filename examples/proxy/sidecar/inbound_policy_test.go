@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -15,7 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/linkerd/linkerd2-proxy-api/go/http_route"
 	inboundpb "github.com/linkerd/linkerd2-proxy-api/go/inbound"
+	"github.com/linkerd/linkerd2-proxy-api/go/meta"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -582,6 +585,32 @@ func TestInboundPolicyRecovers(t *testing.T) {
 	stop()
 	first, _, _ = w.ask(t, ask)
 	require.Equal(t, "HTTP/1.1 403 Forbidden", first)
+}
+
+// The routes of the last policy stay active after an error that ends the watch.
+func TestInboundPolicyWatchEnds(t *testing.T) {
+	t.Parallel()
+	rule := &inboundpb.HttpRoute_Rule{Matches: []*http_route.HttpRouteMatch{
+		{Path: &http_route.PathMatch{Kind: &http_route.PathMatch_Prefix{Prefix: "/api"}}},
+	}}
+	controller := serveGRPC(t, func(s *grpc.Server) {
+		inboundpb.RegisterInboundServerPoliciesServer(s, policyFunc{watch: func(s grpc.ServerStreamingServer[inboundpb.Server]) error {
+			err := s.Send(&inboundpb.Server{
+				Labels: map[string]string{"name": "web"}, Protocol: &inboundpb.ProxyProtocol{Kind: &inboundpb.ProxyProtocol_Detect_{
+					Detect: &inboundpb.ProxyProtocol_Detect{HttpRoutes: []*inboundpb.HttpRoute{{
+						Metadata: &meta.Metadata{Kind: &meta.Metadata_Default{Default: "api"}}, Rules: []*inboundpb.HttpRoute_Rule{rule},
+					}}},
+				}},
+			})
+			return errors.Join(err, status.Error(codes.InvalidArgument, "no further policies"))
+		}})
+	}, func() {})
+	c := sidecar.Config{Settings: settingsFor(t, newScript(t).addr)}
+	c.Settings.Inbound.Origin = fixed(echoing(t))
+	c.Settings.Policy.Controller.Addr, c.Settings.Policy.Workload = controller, "w"
+	tn := runLogged(t, c, io.Discard)
+	first, _, _ := newWire(t, dialFrom(t, "127.0.0.1", tn.Inbound)).ask(t, ask)
+	require.Equal(t, "HTTP/1.1 200 OK", first)
 }
 
 // The policy specifies the timeout of the detection of HTTP.
