@@ -30,7 +30,7 @@ func clientOf(conn net.Conn) client {
 		return c
 	}
 	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
-		c.addr = tcp.AddrPort().Addr().Unmap()
+		c.addr = tcp.AddrPort().Addr().Unmap().WithZone("") // a network has no zone
 	}
 	if state, ok := tcplayer.TLSState(conn); ok {
 		c.secure = true

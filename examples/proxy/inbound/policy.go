@@ -136,7 +136,7 @@ func (a *admission) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount
 	dst, _ := tcplayer.OriginalDst(conn)
 	ctx, c := withClient(ctx, conn)
 	if err := a.in.Refuse(dst); err != nil {
-		a.in.count(a.in.decided.tcp, dst, c, &meters.Permit{}, meters.Denied)
+		a.in.count(a.in.decided.tcp, dst, c, nil, meters.Denied)
 		return tcplayer.ByteCount{}, forbidden(dst, err.Error())
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -196,7 +196,7 @@ func forbidden(dst netip.AddrPort, reason string) error {
 
 // count reports a decision of a policy to the callback counts, which adds it to the
 // metrics. The other arguments describe the decision: c is the client, and permit
-// identifies the rules that led to the outcome.
+// identifies the rules that led to the outcome. It is nil if no rule was consulted.
 func (in *Inbound) count(counts func(meters.Decision), dst netip.AddrPort, c *client, permit *meters.Permit, outcome meters.Outcome) {
 	counts(meters.Decision{Target: dst, Client: in.metricsClient(*c), Permit: permit, Outcome: outcome})
 }
@@ -229,7 +229,7 @@ func (in *Inbound) applyPolicy(ctx context.Context, req *http.Request) (*http.Re
 	c := clientFromContext(ctx)
 	dst, _ := tcplayer.OriginalDst(httplayer.ConnFromContext(ctx))
 	if err := in.Refuse(dst); err != nil {
-		in.count(in.decided.http, dst, c, &meters.Permit{}, meters.Denied)
+		in.count(in.decided.http, dst, c, nil, meters.Denied)
 		return nil, forbidden(dst, err.Error())
 	}
 	if c.policy == nil { // the connection did not pass withPolicy
@@ -351,9 +351,8 @@ func (a *routeAuthorizer) deny(dst netip.AddrPort, c *client) httplayer.Service 
 func (a *routeAuthorizer) dispatch(ctx context.Context, req *http.Request, i int) (*http.Response, error) {
 	if a.server.limit != nil {
 		c := clientFromContext(ctx)
-		if scope, err := a.server.limit.take(c.id); err != nil {
+		if permit, err := a.server.limit.take(c.id); err != nil {
 			dst, _ := tcplayer.OriginalDst(httplayer.ConnFromContext(ctx))
-			permit := &meters.Permit{Server: a.server.resource, RateLimit: a.server.limit.resource, Scope: scope}
 			a.in.count(a.in.decided.http, dst, c, permit, meters.RateLimited)
 			return nil, err
 		}

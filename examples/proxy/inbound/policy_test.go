@@ -77,6 +77,33 @@ func TestAuthorization(t *testing.T) {
 	}
 }
 
+// The networks of a policy have no zones, so the zone of a link-local client has no effect.
+func TestLinkLocalClient(t *testing.T) {
+	ours, theirs := net.Pipe()
+	defer ours.Close()
+	defer theirs.Close()
+	c := clientOf(tcplayer.OverrideAddrs(ours, netip.MustParseAddrPort("[fe80::1%eth0]:1"), netip.MustParseAddrPort("[fe80::2]:80")))
+	require.True(t, (&authorization{networks: allNetworks()}).permits(&c))
+}
+
+// All requests that a limit rejects have the same labels for metrics. A new pointer would
+// make the series of each request be looked up by its labels, at the cost of 50 allocations.
+func TestRateLimitPermit(t *testing.T) {
+	l, err := rateLimitOf(&pb.HttpLocalRateLimit{
+		Total:    &pb.HttpLocalRateLimit_Limit{RequestsPerSecond: 3},
+		Identity: &pb.HttpLocalRateLimit_Limit{RequestsPerSecond: 1},
+	}, meters.DefaultResource("web"))
+	require.NoError(t, err)
+	rejected := make(map[*meters.Permit]bool)
+	for range 100 {
+		if permit, err := l.take("a"); err != nil {
+			require.NotNil(t, permit)
+			rejected[permit] = true
+		}
+	}
+	require.LessOrEqual(t, len(rejected), 2, "one for each scope")
+}
+
 // Invalid messages result in errors that name the part.
 func TestPolicyOf(t *testing.T) {
 	named := map[string]string{"name": "x"}

@@ -16,10 +16,11 @@ import (
 // rateLimit limits the requests per second to one port. A limit of n requests per second
 // permits a burst of n requests.
 type rateLimit struct {
-	resource  meters.Resource
 	total     *rate.Limiter            // of all requests; nil: no limit
 	overrides map[string]*rate.Limiter // by identity; they replace perClient
 	perClient rate.Limit               // of each identity, "" without one; 0: no limit
+
+	byTotal, byIdentity *meters.Permit // for metrics of rejected requests
 
 	mu      sync.Mutex
 	clients map[string]*rate.Limiter // limiters of perClient by identity; guarded by mu
@@ -30,9 +31,9 @@ type rateLimit struct {
 // identity may again send a burst of as many requests as its limit per second.
 const maxLimited = 10_000
 
-// rateLimitOf converts msg to a rateLimit. It returns nil if msg is nil. A limit of 0 in
-// msg means no limit.
-func rateLimitOf(msg *pb.HttpLocalRateLimit) (*rateLimit, error) {
+// rateLimitOf converts msg, a rate limit of the given server, to a rateLimit. It returns nil
+// if msg is nil. A limit of 0 in msg means no limit.
+func rateLimitOf(msg *pb.HttpLocalRateLimit, server meters.Resource) (*rateLimit, error) {
 	if msg == nil {
 		return nil, nil //nolint:nilnil // no limit
 	}
@@ -40,12 +41,15 @@ func rateLimitOf(msg *pb.HttpLocalRateLimit) (*rateLimit, error) {
 		overrides: make(map[string]*rate.Limiter), clients: make(map[string]*rate.Limiter),
 		total: limiterOf(msg.GetTotal()), perClient: rate.Limit(msg.GetIdentity().GetRequestsPerSecond()),
 	}
+	var resource meters.Resource
 	if msg.GetMetadata() != nil {
 		var err error
-		if l.resource, err = resourceOf(msg.GetMetadata(), nil, ""); err != nil {
+		if resource, err = resourceOf(msg.GetMetadata(), nil, ""); err != nil {
 			return nil, fmt.Errorf("rate limit: %w", err)
 		}
 	}
+	l.byTotal = &meters.Permit{Server: server, RateLimit: resource, Scope: "total"}
+	l.byIdentity = &meters.Permit{Server: server, RateLimit: resource, Scope: "identity"}
 	for _, o := range msg.GetOverrides() {
 		if limiter := limiterOf(o.GetLimit()); limiter != nil {
 			for _, id := range o.GetClients().GetIdentities() {
@@ -66,21 +70,21 @@ func limiterOf(msg *pb.HttpLocalRateLimit_Limit) *rate.Limiter {
 }
 
 // take counts a request of the client with the identity id. If a limit rejects it, take
-// returns the scope of the limit, "total" or "identity", and an error.
-func (l *rateLimit) take(id string) (scope string, err error) {
+// returns an error, and the labels for metrics.
+func (l *rateLimit) take(id string) (*meters.Permit, error) {
 	if l.total != nil && !l.total.Allow() {
-		return "total", rateError("total", l.total.Limit())
+		return l.byTotal, rateError("total", l.total.Limit())
 	}
 	if limiter := l.overrides[id]; limiter != nil {
 		if !limiter.Allow() {
-			return "identity", rateError("override", limiter.Limit())
+			return l.byIdentity, rateError("override", limiter.Limit())
 		}
-		return "", nil
+		return nil, nil //nolint:nilnil // not rejected
 	}
 	if l.perClient > 0 && !l.client(id).Allow() {
-		return "identity", rateError("per-identity", l.perClient)
+		return l.byIdentity, rateError("per-identity", l.perClient)
 	}
-	return "", nil
+	return nil, nil //nolint:nilnil // not rejected
 }
 
 // client returns the limiter of the identity id. The limiter is made at the first request

@@ -162,7 +162,7 @@ func (p *serverPolicy) addRoute(
 // addHTTP adds the given HTTPRoutes and rate limit of the controller. Without routes, it
 // adds a default route for all requests, as linkerd's proxy does.
 func (p *serverPolicy) addHTTP(routes []*pb.HttpRoute, limit *pb.HttpLocalRateLimit) (err error) {
-	if p.limit, err = rateLimitOf(limit); err != nil {
+	if p.limit, err = rateLimitOf(limit, p.resource); err != nil {
 		return err
 	}
 	if len(routes) == 0 {

@@ -70,7 +70,7 @@ const (
 type Decision struct {
 	Target  netip.AddrPort // original destination of the connection
 	Client  Client
-	Permit  *Permit // must not be modified later
+	Permit  *Permit // must not be modified later; nil: no resource decided
 	Outcome Outcome
 }
 
@@ -93,6 +93,9 @@ func (m *Meters) Authz(protocol string) func(Decision) {
 		return nil
 	}
 	counts := newLookup(func(d Decision) *handle[*counterValue] {
+		if d.Permit == nil {
+			d.Permit = new(Permit)
+		}
 		by := Labels{}
 		if protocol == "http" && (d.Outcome == Allowed || d.Outcome == Denied) {
 			by = d.Permit.Route.labels("route")
