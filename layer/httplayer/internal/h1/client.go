@@ -2,12 +2,15 @@ package h1
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"sync/atomic"
+	"time"
 
 	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
@@ -31,7 +34,8 @@ type ClientConn struct {
 
 	cause  atomic.Pointer[error] // reason for which the connection was closed; nil while it is open
 	watch  reqctx.Registration
-	keep   bool // the current request and its response permit another request
+	probe  [1]byte // buffer of readable
+	keep   bool    // the current request and its response permit another request
 	sender *sender
 }
 
@@ -68,8 +72,23 @@ func (c *ClientConn) Rest() {
 }
 
 // readable reports whether bytes, the end of the stream or an error have arrived on the idle
-// connection.
-func (c *ClientConn) readable() bool { return c.idle.ended() || c.sock.readable() }
+// connection. A TLS connection may have read them from the socket already.
+func (c *ClientConn) readable() bool {
+	if c.idle != nil {
+		return c.idle.ended()
+	}
+	if c.sock.readable() {
+		return true
+	}
+	secure, ok := c.conn.(*tls.Conn)
+	if !ok {
+		return false
+	}
+	_ = secure.SetReadDeadline(time.Unix(1, 0)) // so that Read does not wait
+	n, err := secure.Read(c.probe[:])
+	_ = secure.SetReadDeadline(time.Time{})
+	return n > 0 || !errors.Is(err, os.ErrDeadlineExceeded)
+}
 
 // Close closes the connection and ends the exchange in progress with an error.
 func (c *ClientConn) Close() error {
@@ -119,7 +138,7 @@ func (c *ClientConn) readError(err error) error {
 func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	c.busy.Store(true)
 	ctx, length := req.Context(), lengthOfRequest(req)
-	if c.cause.Load() != nil || c.used && c.readable() {
+	if c.cause.Load() != nil || c.used && (length != 0 || !c.sock.canExchange()) && c.readable() { // exchange checks it, too
 		return nil, c.failRoundTrip(errStale)
 	}
 	c.out.begin()

@@ -266,6 +266,43 @@ func TestClientStale(t *testing.T) {
 	assert.Equal(t, []int{16, 0}, []int{released, idle})
 }
 
+// closing is a request body in memory. Its Read runs a function.
+type closing struct{ read func() }
+
+func (closing) Pending() (n int, eof bool) { return 1, false }
+func (closing) Close() error               { return nil }
+
+func (c closing) Read(p []byte) (int, error) {
+	c.read()
+	return copy(p, "a"), io.EOF
+}
+
+// The server closes its sending half after the check of the connection and before the first write.
+// The poller then reports the end of the stream only once.
+func TestClientStaleDuringRequest(t *testing.T) {
+	conns := make(chan net.Conn, 1)
+	p := newPool(t, script(t, func(conn net.Conn, r *bufio.Reader) {
+		http.ReadRequest(r)
+		io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+		conns <- conn
+		io.Copy(io.Discard, r)
+	}))
+	_, err := get(t, t.Context(), p)
+	require.NoError(t, err)
+	c, err := p.get(t.Context())
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), patience/2)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://a/", closing{func() {
+		(<-conns).(*net.TCPConn).CloseWrite()
+		require.Eventually(t, c.readable, patience, time.Millisecond)
+	}})
+	require.NoError(t, err)
+	_, err = c.RoundTrip(req)
+	require.ErrorIs(t, err, errServerClosed)
+	require.NotErrorIs(t, err, message.ErrNotSent)
+}
+
 // The headers of a request do not fit into the buffer of the socket.
 func TestClientShortWrite(t *testing.T) {
 	long := strings.Repeat("a", 300<<10)

@@ -21,11 +21,8 @@ func startIdleRead(conn net.Conn) *idleRead {
 	return r
 }
 
-// ended reports whether the Read has ended. It returns false if r is nil.
+// ended reports whether the Read has ended.
 func (r *idleRead) ended() bool {
-	if r == nil {
-		return false
-	}
 	select {
 	case <-r.done:
 		return true

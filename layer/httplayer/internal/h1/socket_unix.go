@@ -89,7 +89,8 @@ func (s *socket) readable() bool {
 func (s *socket) canExchange() bool { return s.raw != nil && s.plain }
 
 // exchange writes the bytes of the writer out. As soon as the socket is readable, it reads once
-// into the buffer of the source in. This needs fewer system calls than a Write and a Read. Before
+// into the buffer of the source in. This needs fewer system calls than a Write and a Read. It writes
+// nothing if the socket is readable before, because the poller does not report that again. Before
 // it waits, exchange puts the buffer of out back into the pool. After that it takes a buffer for
 // the source in. After a short write it does not read. The caller then writes the rest.
 func (s *socket) exchange(out *writer, in *source) error {
@@ -108,6 +109,10 @@ func (s *socket) exchange(out *writer, in *source) error {
 // complete, and false to be called again when fd is readable.
 func (s *socket) step(fd uintptr) bool {
 	if s.out.buf != nil {
+		if s.peek(fd); !s.quiet {
+			s.err = errServerClosed
+			return true
+		}
 		return !s.write(fd)
 	}
 	s.in.reserve()

@@ -1,8 +1,10 @@
 package h1
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -77,4 +79,32 @@ func TestTLS(t *testing.T) {
 	}
 	require.Eventually(t, c.Stale, patience, time.Millisecond)
 	c.Close()
+}
+
+// A response that the TLS connection has read before the request is not the response of that request.
+func TestTLSExtraResponse(t *testing.T) {
+	t.Parallel()
+	certificate := httptest.NewUnstartedServer(nil)
+	certificate.StartTLS()
+	t.Cleanup(certificate.Close)
+	const size = 20_000
+	addr := script(t, func(conn net.Conn, _ *bufio.Reader) {
+		secure := tls.Server(conn, &tls.Config{Certificates: certificate.TLS.Certificates})
+		if _, err := http.ReadRequest(bufio.NewReader(secure)); err == nil {
+			fmt.Fprintf(secure, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%sHTTP/1.1 200 OK\r\n\r\n", size, strings.Repeat("x", size))
+			io.Copy(io.Discard, secure)
+		}
+	})
+	p := newPool(t, addr)
+	p.dial = func(ctx context.Context) (net.Conn, error) {
+		d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}
+		return d.DialContext(ctx, "tcp", addr)
+	}
+	rsp, err := get(t, t.Context(), p)
+	require.NoError(t, err)
+	assert.Len(t, readAll(t, rsp), size)
+	c, err := p.get(t.Context())
+	require.NoError(t, err)
+	defer c.Close()
+	require.Eventually(t, c.Stale, patience/2, time.Millisecond)
 }
