@@ -20,7 +20,7 @@ type reloader struct {
 	load  func(*config.Config) error
 	every time.Duration // interval of the checks for changes
 
-	seen []config.Content // files of the last valid configuration, as last read
+	seen []config.Content // files of the last configuration, valid or not, as last read
 }
 
 // run checks the files for changes at intervals until ctx ends, and loads a changed
@@ -46,6 +46,9 @@ func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) {
 
 func (r *reloader) reload() {
 	c, err := config.Load(r.path)
+	if c != nil {
+		r.seen = c.Contents()
+	}
 	if err == nil {
 		err = r.load(c)
 	}
@@ -53,7 +56,6 @@ func (r *reloader) reload() {
 		r.log.Error("the configuration was not loaded, the last one stays in use", "err", err)
 		return
 	}
-	r.seen = c.Contents()
 	r.log.Info("configuration loaded", "file", r.path, "services", len(c.Services), "routes", len(c.Routes))
 }
 

@@ -94,6 +94,19 @@ func TestReloadKeepsLastValid(t *testing.T) {
 	until(t, func() bool { return strings.Count(p.log.String(), "configuration loaded") == 2 })
 }
 
+// A configuration is loaded as soon as a file exists that it refers to.
+func TestReloadMissingFile(t *testing.T) {
+	t.Parallel()
+	text := head + "services: [{name: a, static: {addresses: [\"127.0.0.1:1\"]}, tls: {serverName: a, caCertificates: ca.crt}}]\n" +
+		"routes: [{name: all, directResponse: {status: 200, body: two}}]\n"
+	p := start(t, head+"routes: [{name: all, directResponse: {status: 200, body: one}}]\n")
+	p.replace(t, text)
+	until(t, func() bool { return strings.Contains(p.log.String(), "want a file that can be read") })
+	assert.Equal(t, "one", p.get(t, "GET", "/").body)
+	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(p.file), "ca.crt"), certtest.New(t, "a").CA, 0o600))
+	until(t, func() bool { return p.get(t, "GET", "/").body == "two" })
+}
+
 // A rate limit keeps its state if another route changes.
 func TestReloadKeepsState(t *testing.T) {
 	t.Parallel()

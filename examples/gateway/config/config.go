@@ -58,7 +58,8 @@ type Content struct {
 func (c *Config) Contents() []Content { return c.contents }
 
 // Load reads the file at path and returns its configuration. If the file has mistakes, the
-// error joins an [*Error] for each of them.
+// error joins an [*Error] for each of them. A Config that is returned with an error has only
+// Contents.
 func Load(path string) (*Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -114,7 +115,7 @@ func (s *source) parse(path string, data []byte) (*Config, error) {
 	c.contents = s.contents
 	c.resolvePaths(s)
 	if err := yamlfile.Join(s.Mistakes); err != nil {
-		return nil, err
+		return &Config{contents: s.contents}, err
 	}
 	c.setVersions()
 	return &c, nil
