@@ -50,6 +50,7 @@ import (
 type Server struct {
 	serverOptions
 	handler http.Handler
+	std     *http.Server // value of http.ServerContextKey; nil if handler is a Handler
 	sweeper sweep.Sweeper
 
 	draining atomic.Bool
@@ -70,6 +71,7 @@ func NewServer(h http.Handler, opts ...ServerOption) *Server {
 		s.Exchange = func(r *http.Request) (*http.Response, error) { return proxy.serve(r, true) }
 	} else {
 		s.ServerConfig.Handler = h
+		s.std = &http.Server{Handler: h} //nolint:gosec // it serves no connections
 	}
 	if s.drainOn != nil {
 		context.AfterFunc(s.drainOn, s.drain)
@@ -102,6 +104,9 @@ func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, e
 			s.empty.Wake()
 		}
 	}()
+	if s.std != nil { // httputil.ReverseProxy aborts a response only if this value is set
+		ctx = context.WithValue(ctx, http.ServerContextKey, s.std)
+	}
 	c := &accepted{AheadConn: message.AheadConn{Conn: conn}, io: rawio.New(conn)}
 	err := s.serve(context.WithValue(ctx, connKey{}, conn), c)
 	if cause := context.Cause(ctx); cause != nil {

@@ -6,10 +6,13 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"net/netip"
+	"net/url"
 	"os"
 	"testing"
 	"testing/synctest"
@@ -95,6 +98,34 @@ func callOn(t testing.TB, ctx context.Context, s *Server) (client net.Conn, done
 type result2 struct {
 	tcplayer.ByteCount
 	err error
+}
+
+// A response of a ReverseProxy whose upstream fails is not complete.
+func TestServerReverseProxyAborts(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		say(w, "part")
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	defer upstream.Close()
+	target, err := url.Parse(upstream.URL)
+	require.NoError(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.ErrorLog = log.New(io.Discard, "", 0)
+	f := servingBy(t, proxy)
+	for _, h2 := range []bool{false, true} {
+		protocols := new(http.Protocols)
+		protocols.SetHTTP1(!h2)
+		protocols.SetUnencryptedHTTP2(h2)
+		client := &http.Client{Transport: &http.Transport{Protocols: protocols}, Timeout: patience}
+		rsp, err := client.Get("http://" + f.addr)
+		require.NoError(t, err)
+		got, err := io.ReadAll(rsp.Body)
+		require.Error(t, err, "HTTP/2: %v", h2)
+		assert.Equal(t, "part", string(got))
+		rsp.Body.Close()
+		client.CloseIdleConnections()
+	}
 }
 
 func TestServerBothProtocols(t *testing.T) {
