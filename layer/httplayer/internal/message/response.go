@@ -207,6 +207,7 @@ func (w *ResponseWriter) finish() error {
 		return w.err
 	}
 	if w.length >= 0 && w.written != w.length && !w.head && BodyAllowed(w.status) {
+		_ = w.stream.Flush() // the client receives the incomplete response
 		return errShortBody
 	}
 	for name := range w.declared {

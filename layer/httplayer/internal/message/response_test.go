@@ -121,7 +121,7 @@ func TestResponseWriterCalls(t *testing.T) {
 				_, err := io.WriteString(w, "ab")
 				assert.Equal(t, http.ErrContentLength, err)
 			},
-			calls: []string{"header 200 1 false Content-Length=1"},
+			calls: []string{"header 200 1 false Content-Length=1", "flush"},
 			err:   errShortBody,
 		},
 		"no content": {
