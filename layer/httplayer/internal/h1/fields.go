@@ -18,26 +18,28 @@ func appendField(b []byte, name, value string) []byte {
 }
 
 // appendFields appends the fields of header. It skips Host, Content-Length, the hop-by-hop
-// fields, and the fields that Connection names. If a field is invalid, it returns the name
-// of that field, and otherwise "".
+// fields, the fields that Connection names, and invalid fields. It returns the name of an
+// invalid field, or "" without one.
 func appendFields(b []byte, header http.Header) (_ []byte, invalid string) {
 	options := header["Connection"]
 	for name, values := range header {
 		known := canonical(name)
 		switch {
 		case known == "":
-			return b, name
+			invalid = name
+			continue
 		case known == "Host", known == "Content-Length", message.IsHopByHop(known), message.Listed(options, known):
 			continue
 		}
 		for _, value := range values {
-			if !message.ValidValue(value) {
-				return b, name
+			if message.ValidValue(value) {
+				b = appendField(b, name, value)
+			} else {
+				invalid = name
 			}
-			b = appendField(b, name, value)
 		}
 	}
-	return b, ""
+	return b, invalid
 }
 
 // canonical returns name in canonical form, or "" if name is not a token. A name that is canonical, as

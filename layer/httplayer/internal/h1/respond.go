@@ -12,15 +12,12 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// appendHead appends the status line of a response and the fields of its header.
-func appendHead(b []byte, status int, header http.Header) ([]byte, error) {
+// appendHead appends the status line of a response and the valid fields of its header.
+func appendHead(b []byte, status int, header http.Header) []byte {
 	b = append(b, "HTTP/1.1 "...)
 	b = append(b, message.StatusLines[status]...)
-	b, invalid := appendFields(append(b, '\r', '\n'), header)
-	if invalid != "" {
-		return b, errors.New("invalid response field " + strconv.Quote(invalid))
-	}
-	return b, nil
+	b, _ = appendFields(append(b, '\r', '\n'), header)
+	return b
 }
 
 // start writes the headers of a response into the buffer. It decides which framing marks
@@ -40,10 +37,7 @@ func (c *ServerConn) start(
 	r.informing.Unlock()
 	out := &c.out
 	out.begin()
-	b, err := appendHead(out.b, status, header)
-	if err != nil {
-		return err
-	}
+	b := appendHead(out.b, status, header)
 	if r.old {
 		copy(b, "HTTP/1.0")
 	}
@@ -159,13 +153,10 @@ func (r *request) Inform(status int, header http.Header) error {
 	if status == http.StatusContinue {
 		r.expects = false
 	}
-	b, err := appendHead(nil, status, header)
-	if err != nil {
-		return err
-	}
+	b := appendHead(nil, status, header)
 	r.conn.writes.Begin()
 	defer r.conn.writes.End(0)
-	_, err = r.conn.conn.Write(append(b, '\r', '\n'))
+	_, err := r.conn.conn.Write(append(b, '\r', '\n'))
 	return err
 }
 

@@ -432,7 +432,7 @@ func (c *ServerConn) reject(err error) error {
 	switch {
 	case ok:
 		_ = c.conn.SetWriteDeadline(time.Now().Add(message.LingerTime))
-		b, _ := appendHead(nil, syntax.Status, nil)
+		b := appendHead(nil, syntax.Status, nil)
 		b = appendField(b, "Date", message.Date())
 		b = append(b, "Content-Length: 0\r\nConnection: close\r\n\r\n"...)
 		if _, err := c.conn.Write(b); err == nil {
