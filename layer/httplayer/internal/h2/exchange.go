@@ -137,7 +137,7 @@ func (s *serverStream) WriteHeader(status int, header http.Header, length int64,
 	if length >= 0 && status != http.StatusNoContent {
 		out.B = c.enc.field(out.B, nameLength, "", strconv.FormatInt(length, 10))
 	}
-	if c.server.cfg.Exchange == nil && len(header["Date"]) == 0 {
+	if _, ok := header["Date"]; !ok && c.server.cfg.Exchange == nil {
 		out.B = c.enc.field(out.B, nameDate, "", message.Date())
 	}
 	if s.out.names != "" && !end {

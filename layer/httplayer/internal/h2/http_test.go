@@ -59,6 +59,7 @@ func handler() http.Handler {
 	})
 	mux.HandleFunc("/invalid", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header()["Bad Name"], w.Header()["X-Bad"], w.Header()["X-Good"] = []string{"1"}, []string{"a\r\nb"}, []string{"1"}
+		w.Header()["Date"] = nil // suppresses the field, as in net/http
 	})
 	mux.HandleFunc("/204", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "0")
@@ -168,6 +169,7 @@ func TestServerInvalidResponseFields(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []string{"1"}, rsp.Header["X-Good"])
 	assert.NotContains(t, rsp.Header, "X-Bad")
+	assert.NotContains(t, rsp.Header, "Date")
 	assert.Empty(t, read(t, rsp))
 }
 
