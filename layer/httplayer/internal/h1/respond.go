@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
@@ -58,18 +59,20 @@ func (c *ServerConn) start(
 }
 
 // appendFraming appends the header fields Content-Length or Transfer-Encoding, Trailer,
-// Connection and Upgrade to b, each only if the response needs it. It clears r.keep if the
-// end of the connection marks the end of the body.
+// Connection and Upgrade to b, each only if the response needs it. The field Upgrade of a Handler is
+// always sent, because a 426 needs it. It clears r.keep if the end of the connection marks the end
+// of the body.
 func (c *ServerConn) appendFraming(
 	b []byte, r *request, status int, header http.Header, length int64, trailer http.Header,
 ) []byte {
-	switch {
-	case status == http.StatusSwitchingProtocols:
+	upgrade := strings.Join(header["Upgrade"], ", ")
+	if status == http.StatusSwitchingProtocols || upgrade != "" && c.cfg.Exchange == nil {
 		b = append(b, "Connection: Upgrade\r\n"...)
-		if upgrade := message.Upgrade(header); message.ValidValue(upgrade) {
+		if message.ValidValue(upgrade) {
 			b = appendField(b, "Upgrade", upgrade)
 		}
-		return b
+	}
+	switch {
 	case isTunnel(r, status):
 		return b
 	case status == http.StatusNoContent, length < 0 && (r.head || status == http.StatusNotModified):
@@ -164,11 +167,23 @@ func (r *request) WriteHeader(status int, header http.Header, length int64, end 
 	return r.conn.start(r, status, header, length, message.Announced(header["Trailer"]), end)
 }
 
-func (r *request) Write(p []byte) (int, error) { return r.conn.out.Write(p) }
+func (r *request) Write(p []byte) (int, error) {
+	n, err := r.conn.out.Write(p)
+	return n, r.wrote(err)
+}
 
 func (r *request) Finish(trailer http.Header) error { return r.conn.out.finish(trailer) }
 
-func (r *request) Flush() error { return r.conn.out.flush() }
+func (r *request) Flush() error { return r.wrote(r.conn.out.flush()) }
+
+// wrote returns err, the result of writing a part of the body. An error cancels the request, because
+// the end of the client is not read while the request body is unread.
+func (r *request) wrote(err error) error {
+	if err != nil {
+		r.Cancel(err)
+	}
+	return err
+}
 
 func (r *request) SetReadDeadline(t time.Time) error { return r.conn.setReadDeadline(t) }
 

@@ -323,6 +323,35 @@ func TestServerDetectsClosedClient(t *testing.T) {
 	}
 }
 
+// While the request body is unread, only a failed write shows that the client has left.
+func TestServerFailedWriteCancels(t *testing.T) {
+	done := make(chan error, 1)
+	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for limit := time.Now().Add(patience); r.Context().Err() == nil && time.Now().Before(limit); {
+			io.WriteString(w, "event\n")
+			w.(http.Flusher).Flush()
+		}
+		done <- r.Context().Err()
+	})})
+	conn := dial(t, s.addr)
+	io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n")
+	_, err := conn.Read(make([]byte, 1))
+	require.NoError(t, err)
+	conn.Close()
+	require.ErrorIs(t, <-done, context.Canceled)
+}
+
+// A Handler announces the protocols of an upgrade that it requires (RFC 9110, section 15.5.22).
+func TestServerUpgradeRequired(t *testing.T) {
+	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Upgrade", "websocket")
+		w.WriteHeader(http.StatusUpgradeRequired)
+	})})
+	got := exchangeRaw(t, s.addr, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+	assert.Contains(t, got, "\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n")
+	assert.Contains(t, got, "\r\nConnection: close\r\n")
+}
+
 // A slow handler does not lose what the client has pipelined.
 func TestServerReadAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
