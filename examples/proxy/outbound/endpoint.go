@@ -30,7 +30,6 @@ type peer struct {
 	authority string                    // replaces the authority of requests; "" means no change
 	header    *tcplayer.TransportHeader // sent at the start of a connection; nil means none
 	port      uint16                    // of the endpoint's proxy, which expects header; 0: the endpoint's port
-	h2        bool                      // the endpoint receives HTTP/2 requests as HTTP/2
 
 	labels     meters.Labels
 	tapOptions []tap.Option
@@ -43,7 +42,7 @@ func (o *Outbound) peer(t discover.Target) peer {
 	e, p := t.Endpoint, peer{Target: t}
 	own := slices.Contains(o.Own, e.Addr.Addr().Unmap())
 	if !own {
-		p.authority, p.h2, p.port = e.Authority, e.Protocol == resolve.H2, e.OpaquePort
+		p.authority, p.port = e.Authority, e.OpaquePort
 	}
 	switch {
 	case own:

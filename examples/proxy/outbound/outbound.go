@@ -156,12 +156,9 @@ func (o *Outbound) endpoint(ctx context.Context, t discover.Target) httplayer.Se
 	return o.endpointStack(ctx, p, false).Service(o.client(ctx, p, balanced))
 }
 
-// single returns the service of the only endpoint of a target. It sends requests in the
-// HTTP version of the client, because a client that chose the address knows which version
-// the endpoint accepts.
+// single returns the service of the only endpoint of a target.
 func (o *Outbound) single(ctx context.Context, t discover.Target) httplayer.Service {
 	p := o.peer(t)
-	p.h2 = true
 	return o.endpointStack(ctx, p, true).Service(o.client(ctx, p, httplayer.SingleEndpoint))
 }
 
