@@ -1,5 +1,10 @@
 package h1
 
+import (
+	"os"
+	"time"
+)
+
 // States of reading ahead, which means reading bytes of the next request while a handler
 // runs. It is allowed when the body of the current request has ended.
 const (
@@ -27,7 +32,11 @@ func (c *ServerConn) startReadAhead() {
 func (c *ServerConn) readAhead(done chan<- struct{}) {
 	defer close(done)
 	for c.ahead.Load() == aheadRunning {
-		if _, err := c.fill(smallSize); err != nil && err != errInterrupted { //nolint:errorlint // set by this package
+		switch _, err := c.fill(smallSize); err { //nolint:errorlint // set by this package
+		case nil, errInterrupted:
+		case os.ErrDeadlineExceeded: // the deadline of the request body, which has ended
+			_ = c.setReadDeadline(time.Time{})
+		default:
 			return
 		}
 	}

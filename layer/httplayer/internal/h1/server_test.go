@@ -323,6 +323,27 @@ func TestServerDetectsClosedClient(t *testing.T) {
 	}
 }
 
+// The read deadline of a handler applies to the request body, not to noticing that the client has left.
+func TestServerDetectsClosedClientAfterDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cause := make(chan error, 1)
+		conn := serveInMemory(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			assert.NoError(t, http.NewResponseController(w).SetReadDeadline(time.Now().Add(time.Second)))
+			select {
+			case <-r.Context().Done():
+			case <-time.After(time.Hour):
+			}
+			cause <- context.Cause(r.Context())
+		})})()
+		begun := time.Now()
+		io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		time.Sleep(time.Minute)
+		conn.Close()
+		require.ErrorIs(t, <-cause, errClientLeft)
+		assert.Equal(t, time.Minute, time.Since(begun))
+	})
+}
+
 // While the request body is unread, only a failed write shows that the client has left.
 func TestServerFailedWriteCancels(t *testing.T) {
 	done := make(chan error, 1)
