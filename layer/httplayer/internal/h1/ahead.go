@@ -32,11 +32,11 @@ func (c *ServerConn) startReadAhead() {
 func (c *ServerConn) readAhead(done chan<- struct{}) {
 	defer close(done)
 	for c.ahead.Load() == aheadRunning {
-		switch _, err := c.fill(smallSize); err { //nolint:errorlint // set by this package
-		case nil, errInterrupted:
-		case os.ErrDeadlineExceeded: // the deadline of the request body, which has ended
-			_ = c.setReadDeadline(time.Time{})
-		default:
+		_, err := c.fill(smallSize)
+		if err == os.ErrDeadlineExceeded { //nolint:errorlint // set by this package
+			err = c.setReadDeadline(time.Time{}) // a deadline of the request body, which has ended
+		}
+		if err != nil && err != errInterrupted { //nolint:errorlint // set by this package
 			return
 		}
 	}

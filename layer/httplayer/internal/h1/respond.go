@@ -65,10 +65,9 @@ func (c *ServerConn) start(
 func (c *ServerConn) appendFraming(
 	b []byte, r *request, status int, header http.Header, length int64, trailer http.Header,
 ) []byte {
-	upgrade := strings.Join(header["Upgrade"], ", ")
-	if status == http.StatusSwitchingProtocols || upgrade != "" && c.cfg.Exchange == nil {
+	if status == http.StatusSwitchingProtocols || c.cfg.Exchange == nil && len(header["Upgrade"]) > 0 {
 		b = append(b, "Connection: Upgrade\r\n"...)
-		if message.ValidValue(upgrade) {
+		if upgrade := strings.Join(header["Upgrade"], ", "); message.ValidValue(upgrade) {
 			b = appendField(b, "Upgrade", upgrade)
 		}
 	}
