@@ -97,11 +97,11 @@ func WithMaxConnAge(d time.Duration) EndpointOption {
 }
 
 // WithPing enables PING frames on HTTP/2 connections. The Endpoint sends a PING if requests are in
-// flight and the server sent nothing for the duration interval. If the server then sends nothing
-// for the duration timeout, the connection is closed and its requests fail. This detects a server
-// that no longer responds, after at most the sum of twice interval and once timeout. The default,
-// and an interval of 0 or less, disables PING frames. A timeout of 0 or less means 20 s. grpc-go
-// servers close connections with frequent PINGs.
+// flight or output is unsent, and the server sent nothing for the duration interval. If the server
+// then sends nothing for the duration timeout, the connection is closed and its requests fail. This
+// detects a server that no longer responds, after at most the sum of twice interval and once
+// timeout. The default, and an interval of 0 or less, disables PING frames. A timeout of 0 or less
+// means 20 s. grpc-go servers close connections with frequent PINGs.
 func WithPing(interval, timeout time.Duration) EndpointOption {
 	return func(o *endpointOptions) {
 		o.pingInterval, o.pingTimeout = max(interval, 0), max(timeout, 0)

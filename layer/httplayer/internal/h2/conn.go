@@ -367,7 +367,7 @@ type keepalive struct {
 // keepAlive starts the timer for PINGs, unless interval is 0. If the peer sends nothing during an
 // interval, it receives a PING. The PING follows at most two intervals after the last input. If the
 // peer then sends nothing for the duration timeout, the connection ends. A client without open
-// streams sends no PING.
+// streams and without unsent output sends no PING.
 func (c *conn) keepAlive(interval, timeout time.Duration) {
 	if interval <= 0 {
 		return
@@ -389,7 +389,7 @@ func (c *conn) checkAlive() {
 	}
 	next, reads := k.interval, c.reads.Load()
 	switch {
-	case reads != k.reads || c.client != nil && len(c.streams) == 0:
+	case reads != k.reads || c.client != nil && len(c.streams) == 0 && !c.writing:
 		k.pinged = false
 	case k.pinged:
 		go c.fail(errPingTimeout)

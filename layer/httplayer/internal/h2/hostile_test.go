@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -112,6 +113,31 @@ func TestClientQueuesFewUnreadRequests(t *testing.T) {
 		<-changed
 	}
 	c.Release()
+}
+
+// A server that does not read is found by PING after the end of all requests. Later requests would
+// otherwise be rejected without an end, because the output of the client is full.
+func TestClientPingsUnreadingServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nc, there := net.Pipe()
+		defer there.Close()
+		c := NewClientConn(nc, &ClientConfig{PingInterval: 10 * time.Second})
+		defer c.Close()
+		require.NoError(t, newPeer(t, there).WriteSettings())
+		<-c.Settled()
+		require.True(t, c.Reserve())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := c.RoundTrip(request(t, "GET", "a", "/", nil).WithContext(ctx))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Zero(t, c.Active())
+		select {
+		case <-c.Done():
+			require.ErrorIs(t, c.Err(), errPingTimeout)
+		case <-time.After(time.Hour):
+			t.Fatal("the connection stays open")
+		}
+	})
 }
 
 // A handler that ends its goroutine ends its stream, and nothing else is left.
