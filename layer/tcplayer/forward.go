@@ -38,7 +38,7 @@ func WithServerName(within time.Duration) ForwardOption {
 // Cancellation: ctx is passed to the service. When ctx ends, both sides are reset.
 //
 // Body: an admitted connection is closed when Call returns. After an error both sides are reset.
-// TLS that ends without close_notify is such an error.
+// TLS that ends without close_notify, or cannot send it within 5 s, is such an error.
 //
 // Errors: errors of the service are returned unchanged. Other errors are a [layer.Error] with the
 // address of the server and the direction that failed. The ByteCount is valid even with an error.
