@@ -2,15 +2,12 @@ package h1
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"sync/atomic"
-	"time"
 
 	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
@@ -34,8 +31,7 @@ type ClientConn struct {
 
 	cause  atomic.Pointer[error] // reason for which the connection was closed; nil while it is open
 	watch  reqctx.Registration
-	probe  [1]byte // buffer of readable
-	keep   bool    // the current request and its response permit another request
+	keep   bool // the current request and its response permit another request
 	sender *sender
 }
 
@@ -72,22 +68,9 @@ func (c *ClientConn) Rest() {
 }
 
 // readable reports whether bytes, the end of the stream or an error have arrived on the idle
-// connection. A TLS connection may have read them from the socket already.
+// connection.
 func (c *ClientConn) readable() bool {
-	if c.idle != nil {
-		return c.idle.ended()
-	}
-	if c.sock.readable() {
-		return true
-	}
-	secure, ok := c.conn.(*tls.Conn)
-	if !ok {
-		return false
-	}
-	_ = secure.SetReadDeadline(time.Unix(1, 0)) // so that Read does not wait
-	n, err := secure.Read(c.probe[:])
-	_ = secure.SetReadDeadline(time.Time{})
-	return n > 0 || !errors.Is(err, os.ErrDeadlineExceeded)
+	return c.idle != nil && c.idle.ended() || c.sock.readable()
 }
 
 // Close closes the connection and ends the exchange in progress with an error.

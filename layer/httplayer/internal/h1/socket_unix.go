@@ -3,10 +3,13 @@
 package h1
 
 import (
+	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"os"
 	"syscall"
+	"time"
 
 	"github.com/gotower/gotower/internal/rawio"
 )
@@ -17,6 +20,7 @@ type socket struct {
 	raw    syscall.RawConn // nil if the connection has no file descriptor
 	plain  bool            // bytes reach the socket unchanged, as without TLS
 	meter  meter           // counts the bytes of exchange; may be nil
+	secure *tls.Conn       // TLS on the socket; may be nil
 	peekFD func(fd uintptr)
 	stepFD func(fd uintptr) bool
 
@@ -46,6 +50,9 @@ func (s *socket) init(conn net.Conn) {
 		outer, ok := conn.(interface{ NetConn() net.Conn })
 		if !ok {
 			break
+		}
+		if secure, ok := conn.(*tls.Conn); ok {
+			s.secure = secure
 		}
 		m, counts := conn.(meter)
 		s.plain = s.plain && counts && s.meter == nil
@@ -79,9 +86,21 @@ func (s *socket) peek(fd uintptr) {
 func (s *socket) exists() bool { return s.raw != nil }
 
 // readable reports whether bytes, the end of the stream or an error have arrived on the
-// socket. It returns false without a socket.
+// socket. With TLS, bytes may have been read from the socket already. Without a socket the
+// result is false.
 func (s *socket) readable() bool {
-	return s.raw != nil && (s.raw.Control(s.peekFD) != nil || !s.quiet)
+	switch {
+	case s.raw == nil:
+		return false
+	case s.raw.Control(s.peekFD) != nil || !s.quiet:
+		return true
+	case s.secure == nil:
+		return false
+	}
+	_ = s.secure.SetReadDeadline(time.Unix(1, 0)) // so that Read does not wait
+	n, err := s.secure.Read(s.b[:])
+	_ = s.secure.SetReadDeadline(time.Time{})
+	return n > 0 || !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // canExchange reports whether exchange may be called. It returns true if there is a socket that
