@@ -35,7 +35,7 @@ func (a Authority) String() string { return net.JoinHostPort(a.Host, strconv.Ito
 // Target returns the target that req specifies: the value of l5d-dst-override, or else the
 // authority or Host. The default port is 80.
 func Target(req *http.Request) (Authority, error) {
-	// A part of the header text would keep all headers alive in a cache of targets.
+	// The value is cloned, because a substring in the cache of targets would keep all headers in memory.
 	name, where := strings.Clone(req.Header.Get(overrideHeader)), "l5d-dst-override"
 	if name == "" {
 		name, where = httplayer.Accessor{}.Authority(req), "host"

@@ -146,8 +146,8 @@ func (c *ClientConn) Release() {
 }
 
 // Drain makes Reserve return false. The connection closes after its last stream has ended. A request
-// whose slot is already reserved is still sent. Drain sends no GOAWAY, because a server may ignore
-// streams that are opened after it.
+// with a reserved slot is still sent. Drain sends no GOAWAY, because a server may ignore streams that
+// the client opens after it.
 func (c *ClientConn) Drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
