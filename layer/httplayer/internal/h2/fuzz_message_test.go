@@ -304,6 +304,7 @@ func FuzzResponse(f *testing.F) {
 		f.Add("", fields, []byte(nil), "x: y\nauthorization: a", uint8(endsInTrailers|continued), uint32(0), false)
 		f.Add("", fields, []byte("abc"), "", uint8(endsNever), uint32(0), true)
 		f.Add("", fields, []byte(nil), "", uint8(endsInData|isHead), uint32(0), false)
+		f.Add("", fields, []byte(nil), "x: y", uint8(endsInTrailers|isHead), uint32(0), false)
 	}
 	f.Fuzz(func(t *testing.T, informs, fields string, body []byte, trailers string, form uint8, code uint32, resets bool) {
 		var in bytes.Buffer
@@ -379,8 +380,10 @@ func FuzzResponse(f *testing.F) {
 		require.Equal(t, standard.ContentLength, own.ContentLength)
 		require.Equal(t, compared(standard.Header), compared(own.Header))
 		require.Equal(t, string(standardBody), string(ownBody))
-		for key, values := range standard.Trailer {
-			require.Equal(t, values, own.Trailer[key], key)
+		if method != http.MethodHead { // x/net drops the trailers of a response to HEAD
+			for key, values := range standard.Trailer {
+				require.Equal(t, values, own.Trailer[key], key)
+			}
 		}
 
 		for i, h := range sent.informs {
