@@ -86,14 +86,29 @@ func (in *Inbound) labels(l logicalKey) meters.Labels {
 
 // tapOptions returns the options that label the requests with the key l in tap.
 func tapOptions(l logicalKey) []tap.Option {
-	source := map[string]string{"tls": "no_tls_from_remote"}
-	if l.secure {
-		source["tls"] = "true"
-		if l.client != "" {
-			source["client_id"] = l.client
-		}
+	permit := l.permit.Value()
+	return []tap.Option{
+		tap.Inbound, tap.WithSourceLabels(sourceLabels(l.secure, l.client)), tap.WithDestination(l.dst, destinationLabels(&permit)),
 	}
-	labels := l.permit.Value().Labels(netip.AddrPort{})
+}
+
+// sourceLabels returns the labels of a client in tap. secure is true for a client with TLS, and
+// id is its identity or "".
+func sourceLabels(secure bool, id string) map[string]string {
+	if !secure {
+		return map[string]string{"tls": "no_tls_from_remote"}
+	}
+	labels := map[string]string{"tls": "true"}
+	if id != "" {
+		labels["client_id"] = id
+	}
+	return labels
+}
+
+// destinationLabels returns the labels of the application in tap, for requests on which the
+// resources in permit decide.
+func destinationLabels(permit *meters.Permit) map[string]string {
+	labels := permit.Labels(netip.AddrPort{})
 	labels["tls"] = "loopback"
-	return []tap.Option{tap.Inbound, tap.WithSourceLabels(source), tap.WithDestination(l.dst, labels)}
+	return labels
 }

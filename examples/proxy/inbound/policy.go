@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"slices"
 	"time"
-	"unique"
 
 	"google.golang.org/grpc/codes"
 
@@ -303,7 +302,7 @@ func (a *routeAuthorizer) Call(ctx context.Context, req *http.Request) (*http.Re
 	if i < 0 {
 		a.in.count(a.in.decided.http, dst, c, a.route.denied, meters.Denied)
 		a.in.logDecision(ctx, "request denied", a.route.denied, c)
-		return a.deny(dst, c).Call(ctx, req)
+		return a.route.deny.Call(ctx, req)
 	}
 	a.in.count(a.in.decided.http, dst, c, a.route.permits[i].Permit, meters.Allowed)
 	if a.route.authorizations[i].isAudit() {
@@ -337,13 +336,27 @@ func decision(server *serverPolicy, route string, authorizations []authorization
 	return n
 }
 
-// deny returns a service that rejects a request of the client c to dst, and shows the
-// request in tap.
-func (a *routeAuthorizer) deny(dst netip.AddrPort, c *client) httplayer.Service {
-	key := logicalKey{permit: unique.Make(*a.route.denied), dst: dst, secure: c.secure, client: c.id}
-	return tap.Layer(a.in.Taps, httplayer.Accessor{}, tapOptions(key)...)(requestPolicy{
+// deny returns a service that rejects all requests, and shows them in tap with the labels of
+// the resources in permit.
+func (in *Inbound) deny(permit *meters.Permit) httplayer.Service {
+	labels := tap.WithDestination(netip.AddrPort{}, destinationLabels(permit))
+	return tap.Layer(in.Taps, deniedAccessor{}, tap.Inbound, labels)(requestPolicy{
 		func(context.Context, *http.Request) (*http.Response, error) { return nil, errUnauthorized },
 	})
+}
+
+// deniedAccessor reads the destination and the labels of the client from the connection of a
+// request, because one service rejects the requests of all clients.
+type deniedAccessor struct{ httplayer.Accessor }
+
+func (deniedAccessor) DestinationAddr(ctx context.Context, _ *http.Request) netip.AddrPort {
+	dst, _ := tcplayer.OriginalDst(httplayer.ConnFromContext(ctx))
+	return dst
+}
+
+func (deniedAccessor) SourceLabels(req *http.Request) map[string]string {
+	c := clientFromContext(req.Context())
+	return sourceLabels(c.secure, c.id)
 }
 
 // dispatch sends a permitted request to the application, or rejects the request if it

@@ -191,11 +191,32 @@ func TestPolicyDeniedInTap(t *testing.T) {
 		_, err := svc.Call(ctx, req)
 		require.ErrorIs(t, err, errUnauthorized)
 	})
-	require.Equal(t, "all-authenticated", (<-events).DestinationLabels["srv_name"])
+	init := <-events
+	require.Equal(t, "10.0.0.1:80", init.Destination.String())
+	require.Equal(t, map[string]string{"tls": "no_tls_from_remote"}, init.SourceLabels)
+	require.Equal(t, "all-authenticated", init.DestinationLabels["srv_name"])
+	require.Equal(t, "default", init.DestinationLabels["route_name"])
 	end := (<-events).ResponseEnd
 	require.NotNil(t, end)
 	require.Len(t, end.Explanation, 1)
 	require.Contains(t, end.Explanation[0].String(), "server=all-authenticated route=default permitted_by=none")
+}
+
+// A denied request is as cheap as a permitted one, because clients without rights may send many.
+func TestPolicyDeniedAllocations(t *testing.T) {
+	in := newInbound(Config{
+		Inbound: settings.Inbound{DefaultPolicy: settings.AllAuthenticated}, Meters: meters.New(meters.Config{}), Taps: new(tap.Registry),
+		Controller: unconnected{},
+	})
+	in.logicals = newCache(t.Context(), func(context.Context, logicalKey) httplayer.Service { return nil }, 1)
+	in.policies = newPolicies(t.Context(), in)
+	svc := requestPolicy{in.applyPolicy}
+	inRequest(t, &client{addr: netip.MustParseAddr("10.0.0.2"), policy: in.policies.acquire(80)}, func(ctx context.Context, req *http.Request) {
+		require.Zero(t, testing.AllocsPerRun(100, func() {
+			_, err := svc.Call(ctx, req)
+			assert.ErrorIs(t, err, errUnauthorized)
+		}))
+	})
 }
 
 // Tap shows a denied connection with its explanation.

@@ -53,10 +53,11 @@ const (
 type routePolicy struct {
 	resource       meters.Resource
 	authorizations []authorization
-	permits        []routePermit  // by the index of the authorization
-	denied         *meters.Permit // for metrics of denied requests
-	filtered       bool           // the route has filters
-	invalid        string         // why all requests of the route fail; "" if they do not
+	permits        []routePermit     // by the index of the authorization
+	denied         *meters.Permit    // for metrics of denied requests
+	deny           httplayer.Service // rejects requests and shows them in tap
+	filtered       bool              // the route has filters
+	invalid        string            // why all requests of the route fail; "" if they do not
 }
 
 // routePermit has the service for the requests that one rule of a route permits. The
@@ -396,6 +397,7 @@ func (in *Inbound) complete(ctx context.Context, p *serverPolicy) *serverPolicy 
 	}
 	for _, route := range p.policies {
 		route.denied = &meters.Permit{Server: p.resource, Route: route.resource}
+		route.deny = in.deny(route.denied)
 		for i := range route.authorizations {
 			permit := meters.Permit{Server: p.resource, Route: route.resource, Authz: route.authorizations[i].resource}
 			handle := unique.Make(permit)
