@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/tap/tappb"
 )
 
 // odd is a value with a method String that panics.
@@ -99,15 +100,29 @@ func TestBars(t *testing.T) {
 	require.Equal(t, []uint64{1}, l.bars().Counts, "what is a minute ago is forgotten")
 }
 
-func TestPointsOfIdleProcess(t *testing.T) {
+func TestPoints(t *testing.T) {
 	r := &run{}
 	at := time.Unix(1000, 0)
-	for i := range 3 * pointsKept {
-		r.addPoint(sum{Count: uint64(10 * i), Successes: uint64(9 * i)}, at.Add(time.Duration(i)*2*time.Second))
+	rows := func(counts ...uint64) (all []*tappb.Row) {
+		for i, n := range counts {
+			all = append(all, &tappb.Row{Path: string(rune('a' + i)), Count: 10 * n, Successes: 9 * n})
+		}
+		return all
+	}
+	last := func() point { return r.points[len(r.points)-1] }
+	for i := range uint64(3 * pointsKept) {
+		r.addPoint(rows(i), at.Add(time.Duration(i)*2*time.Second))
 	}
 	require.Len(t, r.points, pointsKept)
 	require.InDelta(t, 5, r.points[0].Rate, 1e-9)
 	require.InDelta(t, 0.5, r.points[0].Failures, 1e-9)
-	r.addPoint(sum{}, at.Add(time.Hour))
-	require.Zero(t, r.points[pointsKept-1].Rate, "a counter that restarts at 0 has no negative rate")
+	at = at.Add(time.Hour)
+	r.addPoint(rows(3*pointsKept, 1), at)
+	r.addPoint(rows(0, 2)[1:], at.Add(time.Second))
+	require.InDelta(t, 10, last().Rate, 1e-9, "a removed row does not hide other requests")
+	require.InDelta(t, 1, last().Failures, 1e-9)
+	r.addPoint(rows(0, 1)[1:], at.Add(2*time.Second))
+	require.InDelta(t, 10, last().Rate, 1e-9, "a row that was removed counts from 0 again")
+	r.addPoint(nil, at.Add(3*time.Second))
+	require.Zero(t, last().Rate, "no negative rate")
 }

@@ -87,7 +87,7 @@ func (r *run) frame(rsp *tappb.TopResponse) frame {
 		now.Open += one.GetOpen()
 		now.Rate += one.GetRate()
 	}
-	r.addPoint(now, time.Now())
+	r.addPoint(all, time.Now())
 	shown := all[:min(len(all), shownRows)]
 	f := frame{
 		Span: rsp.GetSpan().AsDuration(), Rows: rows(shown), Omitted: rsp.GetOmitted() + uint64(len(all)-len(shown)), Sum: now,

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -26,7 +27,7 @@ type run struct {
 	missed atomic.Uint64 // number of events that latency does not include
 
 	// The fields last, when and points are used only by publish.
-	last   sum
+	last   map[rowID]*tappb.Row
 	when   time.Time
 	points []point
 }
@@ -85,22 +86,44 @@ func (r *run) measure(ctx context.Context) error {
 // pointsKept is the number of points in the charts.
 const pointsKept = 120
 
-// addPoint adds a point to the charts, for the interval from the previous point to the time in the
-// argument at. The argument now has the totals of all rows at that time.
-func (r *run) addPoint(now sum, at time.Time) {
-	var ended, failed uint64
-	if !r.when.IsZero() && now.Count >= r.last.Count {
-		ended = now.Count - r.last.Count
-		failed = ended - min(ended, now.Successes-min(now.Successes, r.last.Successes))
+// rowID identifies a row in successive responses of Top.
+type rowID struct {
+	direction                         pb.TapEvent_ProxyDirection
+	source, destination, method, path string
+}
+
+// ended returns how many requests have ended since the previous call, and how many of them have
+// failed. The argument rows has all current rows. The registry removes rows, so the sum over all
+// rows may decrease. Therefore ended compares each row with the previous row of the same rowID.
+func (r *run) ended(rows []*tappb.Row) (ended, failed uint64) {
+	last := r.last
+	r.last = make(map[rowID]*tappb.Row, len(rows))
+	for _, now := range rows {
+		id := rowID{now.GetDirection(), now.GetSource(), now.GetDestination(), now.GetMethod(), now.GetPath()}
+		r.last[id] = now
+		before := last[id]
+		if now.GetCount() < before.GetCount() {
+			before = nil // the row was removed meanwhile, and counts from 0 again
+		}
+		n := now.GetCount() - before.GetCount()
+		ended += n
+		failed += n - min(n, now.GetSuccesses()-min(now.GetSuccesses(), before.GetSuccesses()))
 	}
+	return ended, failed
+}
+
+// addPoint adds a point to the charts, for the interval from the previous point to the time in the
+// argument at. The argument rows has all rows at that time.
+func (r *run) addPoint(rows []*tappb.Row, at time.Time) {
+	ended, failed := r.ended(rows)
 	h := r.latency.endInterval(ended)
 	p := point{
 		At: at.UnixMilli(), P50: h.quantile(0.5), P95: h.quantile(0.95), P99: h.quantile(0.99), Longest: h.longest,
 	}
-	if passed := at.Sub(r.when).Seconds(); ended > 0 && passed > 0 {
+	if passed := at.Sub(r.when).Seconds(); !r.when.IsZero() && passed > 0 {
 		p.Rate, p.Failures = float64(ended)/passed, float64(failed)/passed
 	}
-	r.last, r.when = now, at
+	r.when = at
 	if len(r.points) == pointsKept {
 		r.points = append(r.points[:0], r.points[1:]...)
 	}

@@ -10,7 +10,7 @@ const time = (name, key, extra = '') => ({
 
 const nothing = 'No requests yet. Send some through this process: their rows appear here within a second. '
   + 'If they do not, tap.Layer is missing from its stack, or has another registry than this page.';
-const other = '(other)'; // the row of those for which there was no row left, and of rows that were let go
+const other = '(other)'; // the row of those for which there was no row left
 
 const failing = (r) => (r.count && r.successes < r.count ? 'bad' : '');
 
