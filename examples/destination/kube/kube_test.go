@@ -162,3 +162,15 @@ func TestUnchanged(t *testing.T) {
 		require.Equal(t, test.want, unchanged(both[0], both[1]), test.after)
 	}
 }
+
+// A null condition makes a ServiceProfile invalid.
+func TestServiceProfileNullCondition(t *testing.T) {
+	c := fill(t, documents(t, `{apiVersion: v1, kind: Service, metadata: {name: a, namespace: b}, spec: {ports: [{port: 80}]}}
+---
+apiVersion: linkerd.io/v1alpha2
+kind: ServiceProfile
+metadata: {name: a.b.svc.cluster.local, namespace: b}
+spec: {routes: [{name: r, condition: {all: [{any: [null]}]}}]}`)...)
+	d, _ := c.Destination("a.b.svc.cluster.local", 80, true)
+	require.Equal(t, &controller.Profile{}, d.Profile)
+}

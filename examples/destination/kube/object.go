@@ -306,11 +306,11 @@ type (
 	}
 
 	requestMatch struct {
-		All       []*requestMatch `json:"all"`
-		Any       []*requestMatch `json:"any"`
-		Not       *requestMatch   `json:"not"`
-		PathRegex string          `json:"pathRegex"`
-		Method    string          `json:"method"`
+		All       []requestMatch `json:"all"`
+		Any       []requestMatch `json:"any"`
+		Not       *requestMatch  `json:"not"`
+		PathRegex string         `json:"pathRegex"`
+		Method    string         `json:"method"`
 	}
 
 	responseMatch struct {
