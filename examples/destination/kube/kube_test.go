@@ -142,7 +142,7 @@ func jsonOf(t *testing.T, v any) string {
 // that was replaced by another one with the same name has changed.
 func TestUnchanged(t *testing.T) {
 	const pod = `{kind: Pod, metadata: {name: a, namespace: b, resourceVersion: "VERSION"}, status: {phase: Running, podIPs: [{ip: ADDR}]}}`
-	const route = `{kind: HTTPRoute, metadata: {name: a, namespace: b, uid: UID, generation: 1, resourceVersion: "VERSION"}, status: {x: VERSION}}`
+	const route = `{kind: HTTPRoute, metadata: {name: a, namespace: b, uid: UID, generation: 1, resourceVersion: "VERSION", labels: {l: LABEL}}, status: {x: VERSION}}`
 	for _, test := range []struct {
 		text          string
 		before, after []string
@@ -152,6 +152,7 @@ func TestUnchanged(t *testing.T) {
 		{pod, []string{"VERSION", "1", "ADDR", "10.0.0.1"}, []string{"VERSION", "2", "ADDR", "10.0.0.2"}, false},
 		{route, []string{"VERSION", "1", "UID", "u"}, []string{"VERSION", "2", "UID", "u"}, true},
 		{route, []string{"VERSION", "1", "UID", "u"}, []string{"VERSION", "2", "UID", "v"}, false},
+		{route, []string{"VERSION", "1", "LABEL", "l"}, []string{"VERSION", "2", "LABEL", "m"}, false},
 	} {
 		var both []any
 		for _, words := range [][]string{test.before, test.after} {

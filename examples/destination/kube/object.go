@@ -443,7 +443,7 @@ func unchanged(before, after any) bool {
 	case metav1.Object:
 		b, ok := after.(metav1.Object)
 		return ok && a.GetUID() == b.GetUID() && a.GetGeneration() != 0 && a.GetGeneration() == b.GetGeneration() &&
-			maps.Equal(a.GetAnnotations(), b.GetAnnotations())
+			maps.Equal(a.GetAnnotations(), b.GetAnnotations()) && maps.Equal(a.GetLabels(), b.GetLabels())
 	}
 	return false
 }
