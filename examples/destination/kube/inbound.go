@@ -181,8 +181,8 @@ func (l *lookup) authorizations(namespace, group, kind, name string) (all []obje
 }
 
 // authorization translates one AuthorizationPolicy to an object of the configuration file. It
-// returns false if a reference in the policy is invalid, or if the resulting object is not
-// valid in this file.
+// returns false if a reference in the policy is invalid, if the policy requires two identities
+// or two NetworkAuthentications, or if the resulting object is not valid in this file.
 func (l *lookup) authorization(a *resource[authorizationPolicy]) (object, bool) {
 	to := object{"name": a.GetName()}
 	var identities []string
@@ -191,8 +191,8 @@ func (l *lookup) authorization(a *resource[authorizationPolicy]) (object, bool) 
 		kind, name := ref.Object(a.GetNamespace(), "", "")
 		found := false
 		switch {
-		case *kind.Group == "" && kind.Kind == "ServiceAccount":
-			identities, found = append(identities, l.identity(name.Name, name.Namespace)), true
+		case *kind.Group == "" && kind.Kind == "ServiceAccount" && identities == nil:
+			identities, found = []string{l.identity(name.Name, name.Namespace)}, true
 		case *kind.Group == policyGroup && kind.Kind == "MeshTLSAuthentication" && identities == nil:
 			identities = l.identities(name)
 			found = identities != nil

@@ -175,3 +175,26 @@ spec: {routes: [{name: r, condition: {all: [{any: [null]}]}}]}`)...)
 	d, _ := c.Destination("a.b.svc.cluster.local", 80, true)
 	require.Equal(t, &controller.Profile{}, d.Profile)
 }
+
+// A client cannot have two identities, so a policy that requires two of them permits no client.
+func TestTwoRequiredIdentities(t *testing.T) {
+	const account, mesh = "{kind: ServiceAccount, name: web}", "{group: policy.linkerd.io, kind: MeshTLSAuthentication, name: m}"
+	for refs, want := range map[string]int{
+		account: 1, mesh: 1, account + "," + account: 0, account + "," + mesh: 0, mesh + "," + account: 0, mesh + "," + mesh: 0,
+	} {
+		c := fill(t, documents(t, `{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: b}}
+---
+{apiVersion: policy.linkerd.io/v1beta3, kind: Server, metadata: {name: a, namespace: b}, spec: {port: 80, podSelector: {}}}
+---
+{apiVersion: policy.linkerd.io/v1alpha1, kind: MeshTLSAuthentication, metadata: {name: m, namespace: b}, spec: {identities: [i.test]}}
+---
+apiVersion: policy.linkerd.io/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: p, namespace: b}
+spec:
+  targetRef: {group: policy.linkerd.io, kind: Server, name: a}
+  requiredAuthenticationRefs: [`+refs+`]`)...)
+		s, _ := c.Server("b:p", 80)
+		require.Len(t, s.GetAuthorizations(), want, refs)
+	}
+}
