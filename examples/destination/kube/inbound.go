@@ -2,6 +2,7 @@ package kube
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -201,6 +202,7 @@ func (l *lookup) authorization(a *resource[authorizationPolicy]) (object, bool) 
 			found = networks != nil
 		}
 		if !found {
+			l.ignored("AuthorizationPolicy", a, fmt.Errorf("%s %v does not exist, or excludes an earlier reference", kind.Kind, name))
 			return nil, false
 		}
 	}
@@ -352,7 +354,12 @@ func permitting(a object) object {
 func (l *lookup) isValid(kind string, o metav1.Object, server object) bool {
 	_, err := parse(object{"destinations": object{}, "servers": []object{server}})
 	if err != nil {
-		l.log.Warn("invalid policy has no effect", "kind", kind, "namespace", o.GetNamespace(), "name", o.GetName(), "err", err)
+		l.ignored(kind, o, err)
 	}
 	return err == nil
+}
+
+// ignored logs that o, a Kubernetes object of the given kind, has no effect because of err.
+func (l *lookup) ignored(kind string, o metav1.Object, err error) {
+	l.log.Warn("invalid policy has no effect", "kind", kind, "namespace", o.GetNamespace(), "name", o.GetName(), "err", err)
 }

@@ -194,7 +194,10 @@ metadata: {name: p, namespace: b}
 spec:
   targetRef: {group: policy.linkerd.io, kind: Server, name: a}
   requiredAuthenticationRefs: [`+refs+`]`)...)
+		var log strings.Builder
+		c.log = slog.New(slog.NewTextHandler(&log, nil))
 		s, _ := c.Server("b:p", 80)
 		require.Len(t, s.GetAuthorizations(), want, refs)
+		require.Equal(t, want == 0, strings.Contains(log.String(), "excludes an earlier reference"), log.String())
 	}
 }
