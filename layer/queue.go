@@ -96,10 +96,12 @@ func (q *queue[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	}
 	if since := q.failFast.Load(); since != nil {
 		rsp, err := q.Service.Call(ctx, req)
-		if err != nil && isWaitable(err) {
+		switch {
+		case err == nil || !errors.Is(err, ErrNotReady):
+			q.failFast.CompareAndSwap(since, nil)
+		case isWaitable(err):
 			return zero, q.rejectFailFast(*since, err)
 		}
-		q.failFast.CompareAndSwap(since, nil)
 		return rsp, err
 	}
 	if q.waiters.length.Load() == 0 {

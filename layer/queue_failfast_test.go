@@ -148,3 +148,23 @@ func TestQueueFailFastCause(t *testing.T) {
 		require.NotErrorIs(t, err, context.Canceled)
 	})
 }
+
+// A rejection by which a request must not wait does not end fail-fast, because it does not show that
+// inner is ready.
+func TestQueueFailFastContinues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{}
+		write := func(req int, _ time.Duration) int { return req }
+		q := layer.NewStack[int, int]().Queue(10, 3*time.Second).DeadlineToRequest(write, time.Second).Service(g)
+		require.ErrorIs(t, queueFor(t, q, time.Minute), layer.ErrFailFast)
+
+		require.ErrorIs(t, queueFor(t, q, time.Second), layer.ErrFailFast, "no time is left after the margin")
+		began := time.Now()
+		require.ErrorContains(t, queueFor(t, q, time.Minute), "in fail-fast")
+		assert.Zero(t, time.Since(began))
+
+		g.allow(1)
+		require.NoError(t, queueFor(t, q, time.Minute))
+		assert.Nil(t, layer.Describe(q).State.Get("fail_fast_for"))
+	})
+}
