@@ -124,11 +124,13 @@ func (b *BodyReplay) trim() {
 	}
 }
 
-// unlockAndClose unlocks mu. If End was called and the last reader was closed, it also
-// closes the source.
+// unlockAndClose unlocks mu. If End was called and the last reader was closed, it also releases the
+// stored bytes and closes the source.
 func (b *BodyReplay) unlockAndClose() {
 	last := b.ended && b.open == 0 && b.current != nil && b.get == nil && !b.closed
-	b.closed = b.closed || last
+	if last {
+		b.closed, b.kept = true, nil
+	}
 	b.mu.Unlock()
 	if last {
 		_ = b.source.Close()

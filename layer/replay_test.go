@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -292,4 +293,28 @@ func TestReplayGetBody(t *testing.T) {
 	require.Zero(t, source.closes.Load(), "the service closes it")
 	require.NoError(t, first.Close())
 	require.EqualValues(t, 1, source.closes.Load())
+}
+
+// A long response keeps the body of its request reachable, but not the stored bytes.
+func TestReplayReleasesBytes(t *testing.T) {
+	const size, n = 1 << 20, 32
+	data := strings.Repeat("x", size)
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	bodies := make([]io.ReadCloser, n)
+	for i := range bodies {
+		b := layer.ReplayBody(sourceOf(data), nil, size)
+		bodies[i] = nextBody(t, b)
+		_, err := io.Copy(io.Discard, bodies[i])
+		require.NoError(t, err)
+		require.NoError(t, bodies[i].Close())
+		b.End()
+	}
+	require.Less(t, heap()-before, int64(n*size/2))
+	runtime.KeepAlive(bodies)
 }
