@@ -123,7 +123,7 @@ func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, e
 	defer l.dropUnless(&returned, &rsp, &err, l)
 	began := time.Since(l.born)
 	rsp, err = l.Service.Call(ctx, req)
-	l.learn(ctx, began, Outcome[Rsp]{Response: rsp, Err: err})
+	l.learn(ctx, began, Outcome[Rsp]{Response: rsp, Err: err, Ended: l.bare && err == nil})
 	if err != nil {
 		return rsp, err
 	}

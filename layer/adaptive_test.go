@@ -115,12 +115,14 @@ func TestAdaptiveLimitGrowth(t *testing.T) {
 func TestAdaptiveLimitOutcomes(t *testing.T) {
 	tests := map[string]struct {
 		err    error
+		rsp    int
 		cancel bool
 		moves  bool
 	}{
 		"a time limit":             {err: layer.ErrTimeout, moves: true},
 		"a deadline":               {err: context.DeadlineExceeded, moves: true},
 		"throttled":                {err: errThrottled, moves: true},
+		"throttled by a response":  {rsp: -1, moves: true},
 		"a failure":                {err: errors.New("boom")},
 		"rejected":                 {err: layer.ErrNotReady},
 		"closed":                   {err: layer.ErrClosed},
@@ -129,7 +131,7 @@ func TestAdaptiveLimitOutcomes(t *testing.T) {
 		"late, and the caller too": {err: context.DeadlineExceeded, cancel: true},
 	}
 	classify := layer.WithClassifier[int](func(o layer.Outcome[int]) layer.Class {
-		if errors.Is(o.Err, errThrottled) {
+		if errors.Is(o.Err, errThrottled) || o.Ended && o.Response < 0 {
 			return layer.Throttled
 		}
 		return layer.DefaultClassifier(o)
@@ -143,7 +145,7 @@ func TestAdaptiveLimitOutcomes(t *testing.T) {
 						if tt.cancel {
 							cancel()
 						}
-						return 0, tt.err
+						return tt.rsp, tt.err
 					}))
 				for range 100 {
 					ctx, cancel := context.WithCancel(t.Context())

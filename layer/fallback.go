@@ -56,7 +56,7 @@ func (f *fallback[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err er
 	classified := false
 	defer f.dropUnless(&classified, &rsp, &err, nil)
 	rsp, err = f.Service.Call(ctx, req)
-	out := Outcome[Rsp]{Response: rsp, Err: err}
+	out := Outcome[Rsp]{Response: rsp, Err: err, Ended: f.bare && err == nil}
 	replaced := ctx.Err() == nil && f.replaces(ctx, out)
 	classified = true
 	if !replaced {

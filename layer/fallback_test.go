@@ -231,3 +231,19 @@ func TestFallbackReturnsSameError(t *testing.T) {
 	_, err := svc.Call(t.Context(), nil)
 	require.Equal(t, errBreaker, err)
 }
+
+// A response without a body is complete, so the classifier gets Ended as true.
+func TestFallbackClassifiesWholeResponse(t *testing.T) {
+	whole := layer.WithClassifier[int](func(o layer.Outcome[int]) layer.Class {
+		if o.Ended && o.Response < 0 {
+			return layer.Failure
+		}
+		return layer.Success
+	})
+	svc := layer.Fallback(layer.FallbackPolicy[int, int]{
+		Handle: func(context.Context, int, layer.Outcome[int]) (int, error) { return 7, nil },
+	}, whole)(layer.Func[int, int](func(_ context.Context, req int) (int, error) { return req, nil }))
+	rsp, err := svc.Call(t.Context(), -1)
+	require.NoError(t, err)
+	require.Equal(t, 7, rsp)
+}
