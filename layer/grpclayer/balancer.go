@@ -175,14 +175,14 @@ func (t *towerBalancer) Close() {
 }
 
 // start creates t.balance, when the resolver reports a state or an error for the first time. Later
-// calls do nothing. If s has the settings of a resolver of this package, they replace the settings
-// of t.
+// calls do nothing. If s has the settings of a resolver of this package, the options of the resolver
+// are added to those of t.
 func (t *towerBalancer) start(s resolver.State) {
 	if t.balance != nil {
 		return
 	}
 	if own, ok := s.Attributes.Value(settingsKey{}).(*settings); ok {
-		t.settings = own
+		t.settings = newSettings(slices.Concat(t.settings.opts, own.opts))
 	}
 	t.balance = balance.New(t.ctx, t.target, t.changes, t.settings.balance...)
 	t.settings.live.add(t)

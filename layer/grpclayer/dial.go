@@ -31,9 +31,10 @@ func Register(name string, opts ...Option) { balancer.Register(NewBalancer(name,
 //
 // DialOptions panics if r is nil or name is not a valid scheme, see [NewResolver].
 func DialOptions(name string, r resolve.Resolver, opts ...Option) []grpc.DialOption {
-	opts = append(slices.Clip(opts), func(s *settings) { s.dialOptions = true })
+	live := new(balancers)
+	opts = append(slices.Clip(opts), func(s *settings) { s.dialOptions, s.live = true, live })
 	s := newSettings(opts)
-	client := &Client{svc: applied(s.calls, &balanced{leaf(), &s.live}), layered: s.calls != nil, live: &s.live}
+	client := &Client{svc: applied(s.calls, &balanced{leaf(), live}), layered: s.calls != nil, live: live}
 	return append(client.DialOptions(),
 		grpc.WithResolvers(newResolver(name, r, s)),
 		grpc.WithDefaultServiceConfig(serviceConfig(s.config, name)),

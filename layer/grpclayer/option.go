@@ -1,6 +1,8 @@
 package grpclayer
 
 import (
+	"slices"
+
 	"google.golang.org/grpc/balancer"
 
 	"github.com/gotower/gotower/balance"
@@ -8,7 +10,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Option is an option of [DialOptions], [NewResolver], [NewBalancer] and [Register].
+// Option is an option of [DialOptions], [NewResolver], [NewBalancer] and [Register]. In one client,
+// an option of DialOptions or NewResolver takes precedence over the same option of the balancer.
 type Option func(*settings)
 
 type settings struct {
@@ -19,11 +22,13 @@ type settings struct {
 
 	introspect  func(layer.Describer)
 	dialOptions bool // DialOptions made both the resolver and the balancer, with these settings
-	live        balancers
+	live        *balancers
+
+	opts []Option // the options that made these settings
 }
 
 func newSettings(opts []Option) *settings {
-	s := new(settings)
+	s := &settings{live: new(balancers), opts: slices.Clone(opts)}
 	option.Apply(s, opts)
 	s.balance = append([]balance.Option[*Pick]{balance.WithCompletion(PickCompletion)}, s.balance...)
 	return s

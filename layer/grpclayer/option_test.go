@@ -37,6 +37,31 @@ func TestWithBalance(t *testing.T) {
 	})
 }
 
+// A client has the options of the balancer and of the resolver. Those of the resolver take
+// precedence.
+func TestOptionsOfBalancerAndResolver(t *testing.T) {
+	cost := func(c balance.Cost) Option { return WithBalance(balance.WithPolicy[*Pick](balance.Policy{Cost: c})) }
+	for name, tt := range map[string]struct {
+		balancer, resolver []Option
+		want               string
+	}{
+		"balancer": {[]Option{cost(balance.LeastRequest)}, nil, "least_request"},
+		"resolver": {nil, []Option{cost(balance.LeastRequest)}, "least_request"},
+		"both":     {[]Option{cost(balance.LeastRequest)}, []Option{cost(balance.EWMA)}, "ewma"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var seen layer.Describer
+			opts := append(tt.balancer, WithOnBalancer(func(d layer.Describer) { seen = d }))
+			b := NewBalancer(name, opts...).Build(newFake(), balancer.BuildOptions{})
+			defer b.Close()
+			state := stateOf(new(resolve.Set), newSettings(tt.resolver))
+			require.NoError(t, b.UpdateClientConnState(balancer.ClientConnState{ResolverState: state}))
+			require.NotNil(t, seen)
+			assert.Equal(t, tt.want, seen.Describe().State.Get("cost"))
+		})
+	}
+}
+
 // Messages sent by a goroutine of a handler that has returned are not observed.
 func TestServerStreamObservers(t *testing.T) {
 	var begun, messages int
