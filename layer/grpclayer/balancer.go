@@ -106,7 +106,8 @@ type member struct {
 // balancer.ErrBadResolverState.
 func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error {
 	found, invalid := endpointsOf(s.ResolverState)
-	t.start(s.ResolverState)
+	own, _ := s.ResolverState.Attributes.Value(settingsKey{}).(*settings)
+	t.start(own)
 	if targetState(s.ResolverState, len(found)) == resolve.StatePending {
 		return nil // endpoints or an error follow
 	}
@@ -147,7 +148,11 @@ func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error 
 // ResolverError handles an error of the resolver. If the error matches resolve.ErrUnresolvable, the
 // balancer removes all endpoints. After any other error it keeps them.
 func (t *towerBalancer) ResolverError(err error) {
-	t.start(resolver.State{})
+	var own *settings
+	if e, ok := err.(*resolverError); ok { //nolint:errorlint // gRPC does not wrap it
+		err, own = e.error, e.settings
+	}
+	t.start(own)
 	step := step{change: change{State: t.state, Err: err}}
 	if errors.Is(err, resolve.ErrUnresolvable) {
 		for _, m := range t.members {
@@ -175,13 +180,13 @@ func (t *towerBalancer) Close() {
 }
 
 // start creates t.balance, when the resolver reports a state or an error for the first time. Later
-// calls do nothing. If s has the settings of a resolver of this package, the options of the resolver
-// are added to those of t.
-func (t *towerBalancer) start(s resolver.State) {
+// calls do nothing. If own, the settings of a resolver of this package, is not nil, the options of
+// the resolver are added to those of t.
+func (t *towerBalancer) start(own *settings) {
 	if t.balance != nil {
 		return
 	}
-	if own, ok := s.Attributes.Value(settingsKey{}).(*settings); ok {
+	if own != nil {
 		t.settings = newSettings(slices.Concat(t.settings.opts, own.opts))
 	}
 	t.balance = balance.New(t.ctx, t.target, t.changes, t.settings.balance...)

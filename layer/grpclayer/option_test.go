@@ -3,6 +3,7 @@ package grpclayer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/resolver"
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/layer"
@@ -37,8 +39,8 @@ func TestWithBalance(t *testing.T) {
 	})
 }
 
-// A client has the options of the balancer and of the resolver. Those of the resolver take
-// precedence.
+// A client has the options of the balancer and of the resolver, also if the resolver fails first.
+// The options of the resolver take precedence.
 func TestOptionsOfBalancerAndResolver(t *testing.T) {
 	cost := func(c balance.Cost) Option { return WithBalance(balance.WithPolicy[*Pick](balance.Policy{Cost: c})) }
 	for name, tt := range map[string]struct {
@@ -49,18 +51,36 @@ func TestOptionsOfBalancerAndResolver(t *testing.T) {
 		"resolver": {nil, []Option{cost(balance.LeastRequest)}, "least_request"},
 		"both":     {[]Option{cost(balance.LeastRequest)}, []Option{cost(balance.EWMA)}, "ewma"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			var seen layer.Describer
-			opts := append(tt.balancer, WithOnBalancer(func(d layer.Describer) { seen = d }))
-			b := NewBalancer(name, opts...).Build(newFake(), balancer.BuildOptions{})
-			defer b.Close()
-			state := stateOf(new(resolve.Set), newSettings(tt.resolver))
-			require.NoError(t, b.UpdateClientConnState(balancer.ClientConnState{ResolverState: state}))
-			require.NotNil(t, seen)
-			assert.Equal(t, tt.want, seen.Describe().State.Get("cost"))
-		})
+		for _, first := range []news{replace(a1), {err: errPlain}} {
+			t.Run(fmt.Sprint(name, " ", first.err), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var seen layer.Describer
+					opts := append(tt.balancer, WithOnBalancer(func(d layer.Describer) { seen = d }))
+					b := NewBalancer(name, opts...).Build(newFake(), balancer.BuildOptions{})
+					defer b.Close()
+					r, err := NewResolver("ours", newSource(first), tt.resolver...).Build(resolver.Target{}, &feed{to: b}, resolver.BuildOptions{})
+					require.NoError(t, err)
+					defer r.Close()
+					synctest.Wait()
+					require.NotNil(t, seen)
+					assert.Equal(t, tt.want, seen.Describe().State.Get("cost"))
+				})
+			})
+		}
 	}
 }
+
+// feed passes the results of a resolver to a balancer.
+type feed struct {
+	resolver.ClientConn
+	to balancer.Balancer
+}
+
+func (f *feed) UpdateState(s resolver.State) error {
+	return f.to.UpdateClientConnState(balancer.ClientConnState{ResolverState: s})
+}
+
+func (f *feed) ReportError(err error) { f.to.ResolverError(err) }
 
 // Messages sent by a goroutine of a handler that has returned are not observed.
 func TestServerStreamObservers(t *testing.T) {

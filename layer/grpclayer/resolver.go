@@ -60,7 +60,7 @@ func (b *resolverBuilder) Build(target resolver.Target, cc resolver.ClientConn, 
 	var config *serviceconfig.ParseResult // nil: the ClientConn has its own
 	if b.settings.dialOptions {
 		config = cc.ParseServiceConfig(serviceConfig(b.settings.config, b.scheme))
-		// A pending state starts our balancer with the options, also if r fails first.
+		// A pending state starts our balancer before the first result of r.
 		state := stateOf(new(resolve.Set), b.settings)
 		state.ServiceConfig = config
 		if err := cc.UpdateState(state); err != nil {
@@ -76,7 +76,7 @@ func (b *resolverBuilder) Build(target resolver.Target, cc resolver.ClientConn, 
 // panics, watch reports the panic as its last error.
 func (b *resolverBuilder) watch(ctx context.Context, name string, cc resolver.ClientConn, config *serviceconfig.ParseResult) {
 	if err := panics.Contain(func() { b.follow(ctx, name, cc, config) }); err != nil && ctx.Err() == nil {
-		cc.ReportError(fmt.Errorf("grpclayer: resolve %q: %w", name, err))
+		cc.ReportError(&resolverError{fmt.Errorf("grpclayer: resolve %q: %w", name, err), b.settings})
 	}
 }
 
@@ -89,7 +89,7 @@ func (b *resolverBuilder) follow(ctx context.Context, name string, cc resolver.C
 		}
 		if err != nil {
 			failed = true
-			cc.ReportError(err)
+			cc.ReportError(&resolverError{err, b.settings})
 			continue
 		}
 		changed := set.Apply(u).HasChanges()
@@ -103,6 +103,15 @@ func (b *resolverBuilder) follow(ctx context.Context, name string, cc resolver.C
 		_ = cc.UpdateState(state)
 	}
 }
+
+// resolverError is an error of the resolver. It passes the settings to the balancer, because the
+// error may be the first that the balancer gets.
+type resolverError struct {
+	error
+	settings *settings
+}
+
+func (e *resolverError) Unwrap() error { return e.error }
 
 // resolution is the resolver of one ClientConn. Its value is the function that cancels the
 // resolution.

@@ -77,7 +77,7 @@ func TestResolverUpdates(t *testing.T) {
 		// After an error the state is sent again, which ends the error.
 		lost := errors.New("lost")
 		src <- news{err: lost}
-		assert.Equal(t, lost, <-h.items)
+		require.ErrorIs(t, (<-h.items).(error), lost)
 		src <- news{update: resolve.Update{Kind: resolve.Add, Endpoints: []resolve.Endpoint{e}}}
 		assert.Len(t, (<-h.items).(resolver.State).Addresses, 1)
 
