@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -263,7 +264,8 @@ response_total{direction="inbound",classification="success} 1
 	addr := strings.TrimPrefix(server.URL, "http://")
 	pods := []Pod{{Name: "a", Tap: "1", Metrics: addr}, {Name: "b", Tap: "2", Metrics: "127.0.0.1:1"}, {Name: "unmeshed"}}
 	all := scrape(t.Context(), pods, warn)
-	require.Len(t, all, 1)
+	require.Len(t, all, 2)
+	require.Nil(t, all[pods[1].key()])
 	require.Len(t, warned, 1)
 	require.ErrorContains(t, warned[0], "b: its metrics: ")
 
@@ -284,4 +286,27 @@ response_total{direction="inbound",classification="success} 1
 	require.InDelta(t, 7, outbound.Success, 0)
 	_, ok := outbound.Quantile(0.5)
 	require.False(t, ok)
+}
+
+// The counters of a proxy whose first metrics are missing are not the traffic of the period.
+func TestTrafficFirstMetricsMissing(t *testing.T) {
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1) == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = w.Write([]byte(`response_total{direction="inbound",classification="success"} 90` + "\n"))
+	}))
+	defer server.Close()
+	pod := running("a", "", "", "127.0.0.1")
+	pod.Spec.Containers[1].Env = []corev1.EnvVar{{Name: "LINKERD2_PROXY_ADMIN_LISTEN_ADDR", Value: strings.TrimPrefix(server.URL, "http://")}}
+	c, _, _ := newCluster(pod)
+	var warned []error
+	all, err := c.Traffic(t.Context(), []Resource{{"pod", "n", "a"}}, nil, time.Millisecond, func(err error) { warned = append(warned, err) })
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	require.Equal(t, 1, all[0].Meshed)
+	require.Zero(t, all[0].Success)
+	require.Len(t, warned, 1)
 }

@@ -56,7 +56,8 @@ func (t *Traffic) Quantile(q float64) (time.Duration, bool) {
 // Traffic returns the traffic of each resource in the given period, which begins now. This is
 // inbound traffic if the parameter to is nil. Otherwise it is the outbound traffic of each
 // resource to the resource in this parameter. Traffic calls warn for each proxy that does not
-// return its metrics. Traffic of a pod that ends during the period is not counted.
+// return its metrics at the start or at the end, and does not count the traffic of this proxy.
+// Traffic of a pod that ends during the period is not counted.
 func (c *Cluster) Traffic(
 	ctx context.Context, resources []Resource, to *Resource, period time.Duration, warn func(error),
 ) ([]Traffic, error) {
@@ -86,7 +87,9 @@ func (c *Cluster) Traffic(
 			if p.Meshed() {
 				t.Meshed++
 			}
-			t.add(before[p.key()], after[p.key()], to)
+			if first, present := before[p.key()]; first != nil || !present { // otherwise the growth is unknown
+				t.add(first, after[p.key()], to)
+			}
 		}
 		all = append(all, t)
 	}
@@ -105,7 +108,7 @@ func trafficMetrics() []string {
 }
 
 // scrape reads the metrics of all pods with a proxy. If a proxy does not return its
-// metrics, scrape calls warn, and the result has no entry for the pod.
+// metrics, scrape calls warn, and the entry of the pod in the result is nil.
 func scrape(ctx context.Context, pods []Pod, warn func(error)) map[string]series {
 	const atOnce, patience = 20, 5 * time.Second
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
@@ -124,7 +127,7 @@ func scrape(ctx context.Context, pods []Pod, warn func(error)) map[string]series
 			defer mu.Unlock()
 			if err != nil {
 				warn(fmt.Errorf("%s: its metrics: %w", p.Name, err))
-				return
+				s = nil
 			}
 			all[p.key()] = s
 		})
