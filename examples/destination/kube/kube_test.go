@@ -201,3 +201,26 @@ spec:
 		require.Equal(t, want == 0, strings.Contains(log.String(), "excludes an earlier reference"), log.String())
 	}
 }
+
+// An invalid annotation of a Service affects neither its routes nor its other annotations.
+func TestInvalidAnnotations(t *testing.T) {
+	const web = `{apiVersion: v1, kind: Service, metadata: {name: a, namespace: b, annotations: {
+	timeout.linkerd.io/request: TIMEOUT, balancer.linkerd.io/failure-accrual: consecutive,
+	balancer.linkerd.io/failure-accrual-consecutive-max-failures: FAILURES}}, spec: {ports: [{port: 80}]}}`
+	const named = `{apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {name: r, namespace: b}, spec: {
+	parentRefs: [{group: core, kind: Service, name: a}], rules: [{}]}}`
+	for _, test := range []struct {
+		objects         []string
+		accrual, routes bool
+	}{
+		{[]string{strings.NewReplacer("TIMEOUT", "1s", "FAILURES", "many").Replace(web), named}, false, true},
+		{[]string{strings.NewReplacer("TIMEOUT", "1s", "FAILURES", "many").Replace(web)}, false, true},
+		{[]string{strings.NewReplacer("TIMEOUT", "soon", "FAILURES", "'3'").Replace(web)}, true, false},
+	} {
+		c := fill(t, documents(t, strings.ReplaceAll(strings.Join(test.objects, "\n---\n"), "\t", " "))...)
+		d, _ := c.Destination("a.b.svc.cluster.local", 80, true)
+		http := d.Policy.GetProtocol().GetDetect().GetHttp1()
+		require.Equal(t, test.accrual, http.GetFailureAccrual() != nil, test.objects)
+		require.Equal(t, test.routes, http.GetRoutes()[0].GetRules()[0].GetTimeouts() != nil, test.objects)
+	}
+}

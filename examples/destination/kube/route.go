@@ -33,11 +33,18 @@ var policyFields = [...]struct{ kind, field string }{ //nolint:gochecknoglobals 
 // policy returns the outbound policy of a port of s. If neither routes nor annotations
 // configure a policy, it returns nil, which means the default policy. If opaque is true,
 // it ignores routes. It also leaves out invalid routes. The status of such a route
-// contains the reason.
+// contains the reason. It ignores and logs invalid annotations of s.
 func (l *lookup) policy(s *service, port uint16, opaque bool) *outbound.OutboundPolicy {
 	policy := make(object)
+	annotated := func(field string, value any) {
+		if err := l.checkOutbound(field, value); err != nil {
+			l.log.Warn("invalid annotations are ignored", "service", kubeobject.NameOf(s), "err", err)
+			return
+		}
+		policy[field] = value
+	}
 	if accrual := accrualOf(s.Annotations); accrual != nil {
-		policy["failureAccrual"] = accrual
+		annotated("failureAccrual", accrual)
 	}
 	named := false
 	for _, f := range policyFields {
@@ -48,7 +55,7 @@ func (l *lookup) policy(s *service, port uint16, opaque bool) *outbound.Outbound
 		named = true
 		var translated []object
 		for _, r := range routes {
-			if to, err := l.outboundRoute(r, s.Annotations); err == nil && l.checkOutbound(f.field, to) == nil {
+			if to, err := l.outboundRoute(r, s.Annotations); err == nil && l.checkOutbound(f.field, []object{to}) == nil {
 				translated = append(translated, to)
 			}
 		}
@@ -57,7 +64,7 @@ func (l *lookup) policy(s *service, port uint16, opaque bool) *outbound.Outbound
 		}
 	}
 	if rule := annotatedRule("HTTPRoute", s.Annotations, nil); !named && !opaque && len(rule) > 0 {
-		policy["httpRoutes"] = []object{{"name": defaultRoute, "rules": []object{rule}}}
+		annotated("httpRoutes", []object{{"name": defaultRoute, "rules": []object{rule}}})
 	}
 	if len(policy) == 0 {
 		return nil
@@ -236,11 +243,10 @@ func accrualOf(annotations map[string]string) object {
 	return accrual
 }
 
-// checkOutbound returns an error if route, a translated route, is invalid. The argument
-// field is the field of the configuration file for this kind of route, such as
-// "httpRoutes".
-func (l *lookup) checkOutbound(field string, route object) error {
-	policy := object{field: []object{route}}
+// checkOutbound returns an error if value is invalid as the given field of an outbound policy
+// in the configuration file, such as "httpRoutes".
+func (l *lookup) checkOutbound(field string, value any) error {
+	policy := object{field: value}
 	_, err := l.parseDestinations("check.test", object{"policy": policy}, policy)
 	return err
 }

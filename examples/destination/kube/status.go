@@ -75,7 +75,7 @@ func (l *lookup) acceptOutbound(r *resource[route], name kubeobject.Name, port *
 		if f.kind == r.GetKind() {
 			to, err := l.outboundRoute(r, s.Annotations)
 			if err == nil {
-				err = l.checkOutbound(f.field, to)
+				err = l.checkOutbound(f.field, []object{to})
 			}
 			if err != nil {
 				return &rejection{"UnsupportedValue", err.Error()}
