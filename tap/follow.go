@@ -104,7 +104,7 @@ func follow(
 		defer cancel()
 		if !until.IsZero() {
 			// Without a deadline, see withoutDeadline. Normally the process ends the stream before.
-			defer time.AfterFunc(time.Until(until)+lateEnd, cancel).Stop()
+			defer time.AfterFunc(time.Until(until.Add(lateEnd)), cancel).Stop()
 		}
 		open := func(ctx context.Context) iter.Seq2[Event, error] {
 			return func(yield func(Event, error) bool) {

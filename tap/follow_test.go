@@ -3,6 +3,7 @@ package tap
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -249,6 +250,18 @@ func TestFollowDuration(t *testing.T) {
 			require.Less(t, time.Since(begun), 10*time.Second)
 		})
 	}
+}
+
+func TestFollowLongestDuration(t *testing.T) {
+	t.Parallel()
+	p := start(t, "", ours(new(Registry)))
+	traffic(t, p.reg, "/")
+	for e, err := range Follow(bounded(t), []Process{p.process(t, "p")}, &tappb.WatchRequest{Duration: durationpb.New(math.MaxInt64)}) {
+		require.NoError(t, err)
+		require.NotNil(t, e.Event.RequestInit)
+		return
+	}
+	t.Fatal("the sequence ended at once")
 }
 
 func TestFollowNoProcesses(t *testing.T) {
