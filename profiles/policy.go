@@ -347,15 +347,16 @@ func (b *Backend) label() string {
 }
 
 // releaseBackends forgets the services of backends that no route of s uses. If the profile of s
-// has RoutesOnly and a backend is in use, it also sets s.split to all backends in use. Ready of
-// the Router then waits for one of them. Requests without a route are not sent there, because
-// RoutesOnly rejects them. The caller must hold mu.
+// has RoutesOnly and each route has backends, no request goes to s.split. In this case,
+// releaseBackends sets s.split to all backends in use, so that Ready of the Router waits for one
+// of them. The caller must hold mu.
 func (r *Router[Req, Rsp]) releaseBackends(s *snapshot[Req, Rsp]) {
 	used := make(map[string]layer.Service[Req, Rsp], len(r.backendServices))
-	var all split[Req, Rsp]
-	all.apex = s.split.apex
+	all := split[Req, Rsp]{apex: s.split.apex}
+	unused := s.profile.RoutesOnly // whether no request goes to s.split
 	for _, route := range s.routes {
 		if route.split == nil {
+			unused = false
 			continue
 		}
 		for _, p := range route.split.parts {
@@ -366,7 +367,7 @@ func (r *Router[Req, Rsp]) releaseBackends(s *snapshot[Req, Rsp]) {
 		}
 	}
 	r.backendServices = used
-	if s.profile.RoutesOnly && len(all.parts) > 0 {
+	if unused && len(all.parts) > 0 {
 		s.split = all
 	}
 }

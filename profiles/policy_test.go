@@ -86,6 +86,18 @@ func TestPolicyWithoutBackend(t *testing.T) {
 	require.ErrorContains(t, err, "no backends")
 }
 
+// A route without backends sends requests to the targets of the profile, also beside routes
+// with backends.
+func TestPolicyRouteWithoutOwnBackends(t *testing.T) {
+	var bs backends
+	r := routerOf(t, &profiles.Profile{RoutesOnly: true, Routes: []profiles.Route{
+		{Match: profiles.Path("/own"), Policy: &profiles.RoutePolicy{Backends: []profiles.Backend{weighted("a:80", 1)}}},
+		{Match: profiles.Path("/other")},
+	}}, &bs)
+	assert.Equal(t, "a:80", send(t, r, "GET", "/own").from)
+	assert.Equal(t, target, send(t, r, "GET", "/other").from)
+}
+
 // A backend is made again if its endpoint or balancing differs, and is released otherwise.
 func TestPolicyBackendServices(t *testing.T) {
 	var made []profiles.Backend
