@@ -63,6 +63,23 @@ func TestPolicyFailover(t *testing.T) {
 	require.Equal(t, "b:80", send(t, r, "GET", "/").from)
 }
 
+// A backend that rejects requests although it is ready is followed by the next one in order.
+func TestPolicyFailoverRejected(t *testing.T) {
+	var bs backends
+	r := routerOf(t, ofPolicy(profiles.RoutePolicy{
+		Failover: true, Backends: []profiles.Backend{weighted("a:80", 1), weighted("b:80", 1), weighted("c:80", 1000)},
+	}), &bs)
+	bs.get(t, "a:80").refusing.Store(true)
+	for range 20 {
+		require.Equal(t, "b:80", send(t, r, "GET", "/").from)
+	}
+	for _, authority := range []string{"b:80", "c:80"} {
+		bs.get(t, authority).unready.Store(true)
+	}
+	_, err := r.Call(t.Context(), request{method: "GET", path: "/"})
+	require.ErrorContains(t, err, "rejected by 3 of 3 targets")
+}
+
 // Backends that do not exist fail their share, and a route without backends rejects.
 func TestPolicyWithoutBackend(t *testing.T) {
 	var bs backends

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 
 	"github.com/gotower/gotower/layer"
 )
@@ -41,8 +40,8 @@ func (s *split[Req, Rsp]) add(t Target, svc layer.Service[Req, Rsp]) {
 	s.total += uint64(t.Weight)
 }
 
-// Call sends the request to a target that is drawn at random by weight. If that target rejects the
-// request, Call tries every other target once.
+// Call sends the request to the target that draw returns. If that target rejects the request, Call
+// tries every other target once.
 func (s *split[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if len(s.parts) == 1 {
 		return s.parts[0].call(ctx, req)
@@ -70,7 +69,7 @@ func (s *split[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 // ordered split. The service of that target, such as a queue, then waits or rejects the request.
 func (s *split[Req, Rsp]) draw() int {
 	if s.ordered {
-		return max(0, slices.IndexFunc(s.parts, func(p part[Req, Rsp]) bool { return layer.Poll(p.svc) == nil }))
+		return max(0, s.drawFrom(func(i int) bool { return layer.Poll(s.parts[i].svc) == nil }))
 	}
 	first := 0
 	for n := rand.Uint64N(s.total); n >= uint64(s.parts[first].Weight); first++ {
@@ -86,13 +85,17 @@ func (s *split[Req, Rsp]) draw() int {
 }
 
 // drawFrom returns the index of a target for which wanted returns true, chosen at random by weight.
-// If wanted returns false for all targets, it returns -1. It takes one pass: each target replaces
-// the previous choice with a probability of its weight divided by the weight of all targets so far.
+// In an ordered split, it returns the first such target. If wanted returns false for all targets,
+// it returns -1. It takes one pass: each target replaces the previous choice with a probability of
+// its weight divided by the weight of all targets so far.
 func (s *split[Req, Rsp]) drawFrom(wanted func(int) bool) int {
 	drawn, total := -1, uint64(0)
 	for i := range s.parts {
 		if !wanted(i) {
 			continue
+		}
+		if s.ordered {
+			return i
 		}
 		weight := uint64(s.parts[i].Weight)
 		total += weight
@@ -104,8 +107,8 @@ func (s *split[Req, Rsp]) drawFrom(wanted func(int) bool) int {
 }
 
 // callOthers tries the targets other than the target i, which has rejected the request with
-// the error cause. Ready targets are tried first. If all targets reject the request,
-// callOthers returns a rejection.
+// the error cause. Ready targets are tried first, and drawFrom selects among them. If all targets
+// reject the request, callOthers returns a rejection.
 func (s *split[Req, Rsp]) callOthers(ctx context.Context, req Req, i int, cause error) (Rsp, error) {
 	tried := make([]bool, len(s.parts))
 	tried[i] = true
