@@ -36,9 +36,10 @@ func WithInitialWait[Req, Rsp any](d time.Duration) Option[Req, Rsp] {
 
 // WithPerRoute sends the requests of each route to the service that the function stack returns.
 // The service next, which stack receives, sends them to the targets of the route. stack is called
-// once for each route, must return at once, and may return next. If the route, the RetryBudget and
-// the labels of the Policy are equal in the next profile, the route keeps the service. See also
-// [WithOnUpdate]. [WithDefaultRoute] does the same for requests that match no route.
+// once for each route and must return at once. It may return next or nil, which means next. If the
+// route, the RetryBudget and the labels of the Policy are equal in the next profile, the route
+// keeps the service. See also [WithOnUpdate]. [WithDefaultRoute] does the same for requests that
+// match no route.
 //
 // With [WithRouteLayers], next includes the layers of the route. Each Call of next chooses a
 // target from the profile that was current when the request arrived. next finds that profile in

@@ -115,6 +115,14 @@ func TestPolicyRouteWithoutOwnBackends(t *testing.T) {
 	assert.Equal(t, target, send(t, r, "GET", "/other").from)
 }
 
+// A nil result of the function of WithPerRoute means the service that it received.
+func TestPolicyPerRouteNil(t *testing.T) {
+	var bs backends
+	r := routerOf(t, ofPolicy(profiles.RoutePolicy{Backends: []profiles.Backend{weighted("a:80", 1)}}), &bs,
+		profiles.WithPerRoute(func(profiles.Route, service) service { return nil }))
+	require.Equal(t, "a:80", send(t, r, "GET", "/").from)
+}
+
 // A backend is made again if its endpoint or balancing differs, and is released otherwise.
 func TestPolicyBackendServices(t *testing.T) {
 	var made []profiles.Backend

@@ -112,7 +112,8 @@ func (r *Router[Req, Rsp]) makeRoute(i int, def Route, s *snapshot[Req, Rsp], dr
 		}
 		if r.perRoute != nil {
 			route.stack = r.perRoute(def, next)
-		} else if next != below || route.split != nil {
+		}
+		if route.stack == nil && (next != below || route.split != nil) {
 			route.stack = next
 		}
 	})
