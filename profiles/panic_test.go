@@ -90,6 +90,16 @@ func TestRouterContainsPanics(t *testing.T) {
 		_, err := r.Call(t.Context(), request{method: http.MethodGet, path: "/one"})
 		require.ErrorContains(t, err, "panic at panic_test.go")
 	})
+	t.Run("backend", func(t *testing.T) {
+		var bs backends
+		own := ofPolicy(profiles.RoutePolicy{Backends: []profiles.Backend{weighted("a:80", 1)}})
+		own.Routes[0].Match = profiles.PathPrefix("/own")
+		own.Routes = append(own.Routes, profiles.Route{Match: profiles.All{}})
+		r := routerOf(t, own, &bs, profiles.WithBackends(func(*profiles.Backend) service { panic("backend") }))
+		_, err := r.Call(t.Context(), request{path: "/own"})
+		require.ErrorContains(t, err, "panic at panic_test.go", "no less specific route gets the request")
+		require.NotErrorIs(t, err, layer.ErrNotReady, "the backend fails its share")
+	})
 	t.Run("ready", func(t *testing.T) {
 		source := newScript()
 		r := profiles.New(t.Context(), target, source, access{}, func(string) service { return panicking{} })

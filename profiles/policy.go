@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -254,13 +255,18 @@ func (p *Policy) labels() map[string]string {
 }
 
 // backend returns the service of b. key must be the result of b.key(). If a current backend has
-// the same key, backend returns its service. Otherwise it makes the service. For an invalid b, it
-// calls drop and returns a service that fails each request. The caller must hold mu.
+// the same key, backend returns its service. Otherwise it makes the service. If b is invalid or the
+// callback that makes the service panics, backend calls drop and returns a service that fails each
+// request. The caller must hold mu.
 func (r *Router[Req, Rsp]) backend(b *Backend, key string, drop func(error)) layer.Service[Req, Rsp] {
 	if svc, ok := r.backendServices[key]; ok {
 		return svc
 	}
-	svc, err := r.newBackend(b)
+	var svc layer.Service[Req, Rsp]
+	err := panics.Do("make the service", func() (err error) {
+		svc, err = r.newBackend(b)
+		return err
+	})
 	if svc == nil {
 		err = cmp.Or(err, errors.New("no service was made"))
 		drop(fmt.Errorf("backend %s: %w", b.label(), err))
