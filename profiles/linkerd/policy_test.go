@@ -219,6 +219,10 @@ func TestConvertRedirect(t *testing.T) {
 		assert.Equal(t, &profiles.Redirect{Status: 301, Scheme: "https", Host: "new.example", Port: 8443, OldPrefix: old, NewPrefix: "/v2"}, p.Routes[i].Redirect)
 		assert.Equal(t, profiles.Any{profiles.All{profiles.PathPrefix(old)}}, p.Routes[i].Match)
 	}
+	redirect.Path.Replace = &http_route.PathModifier_Prefix{}
+	p, _ = converted(t, http2(&outbound.HttpRoute{Rules: []*outbound.HttpRoute_Rule{rule}}))
+	require.Len(t, p.Routes, 2)
+	assert.Equal(t, "/", p.Routes[0].Redirect.NewPrefix, "an empty text removes the prefix")
 	redirect.Path.Replace, redirect.Status = &http_route.PathModifier_Full{Full: "/new"}, 308
 	p, _ = converted(t, http2(&outbound.HttpRoute{Rules: []*outbound.HttpRoute_Rule{rule}}))
 	require.Len(t, p.Routes, 1)

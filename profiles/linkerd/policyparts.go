@@ -1,6 +1,7 @@
 package linkerd
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -110,7 +111,12 @@ func (c *policyConverter) redirect(m *http_route.RequestRedirect) *profiles.Redi
 	} else {
 		r.Port = uint16(m.GetPort())
 	}
-	r.Path, r.NewPrefix = m.GetPath().GetFull(), m.GetPath().GetPrefix()
+	switch path := m.GetPath().GetReplace().(type) {
+	case *http_route.PathModifier_Full:
+		r.Path = path.Full
+	case *http_route.PathModifier_Prefix:
+		r.NewPrefix = cmp.Or(path.Prefix, "/") // "" removes the old prefix, as "/" does
+	}
 	return r
 }
 

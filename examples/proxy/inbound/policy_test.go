@@ -156,6 +156,13 @@ func TestPolicyOf(t *testing.T) {
 	}}}}
 	r, _ := httpFilters(half)
 	require.Equal(t, []profiles.Fault{{Fraction: 0.5, Status: 503, TTL: forever}}, r.Faults)
+
+	away := &http_route.RequestRedirect{Path: &http_route.PathModifier{Replace: &http_route.PathModifier_Prefix{}}}
+	p, err = policyOf(&pb.Server{Labels: named, Protocol: http(&pb.HttpRoute{Metadata: m, Rules: []*pb.HttpRoute_Rule{{
+		Filters: []*pb.HttpRoute_Filter{{Kind: &pb.HttpRoute_Filter_Redirect{Redirect: away}}},
+	}}})})
+	require.NoError(t, err)
+	require.Equal(t, "/", p.routes[0].Redirect.NewPrefix, "an empty text removes the prefix")
 }
 
 // Tap shows a denied request, with its labels and the decision in its explanation.

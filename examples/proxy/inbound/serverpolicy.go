@@ -1,6 +1,7 @@
 package inbound
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -384,7 +385,12 @@ func redirectOf(m *http_route.RequestRedirect) *profiles.Redirect {
 	case *http_types.Scheme_Unregistered:
 		r.Scheme = scheme.Unregistered
 	}
-	r.Path, r.NewPrefix = m.GetPath().GetFull(), m.GetPath().GetPrefix()
+	switch path := m.GetPath().GetReplace().(type) {
+	case *http_route.PathModifier_Full:
+		r.Path = path.Full
+	case *http_route.PathModifier_Prefix:
+		r.NewPrefix = cmp.Or(path.Prefix, "/") // "" removes the old prefix, as "/" does
+	}
 	return r
 }
 
