@@ -133,6 +133,9 @@ func TestPolicyOf(t *testing.T) {
 		{"missing closing )", &pb.Server{Labels: named, Protocol: matching(&http_route.HttpRouteMatch{
 			Path: &http_route.PathMatch{Kind: &http_route.PathMatch_Regex{Regex: "("}},
 		})}},
+		{"unexpected )", &pb.Server{Labels: named, Protocol: matching(&http_route.HttpRouteMatch{
+			Path: &http_route.PathMatch{Kind: &http_route.PathMatch_Regex{Regex: "/a)|(?:/b"}},
+		})}},
 		{"does not begin with '/'", &pb.Server{Labels: named, Protocol: matching(&http_route.HttpRouteMatch{
 			Path: &http_route.PathMatch{Kind: &http_route.PathMatch_Prefix{Prefix: "x"}},
 		})}},

@@ -270,9 +270,13 @@ func onHosts(r profiles.Route, condition profiles.All, hosts []*http_route.HostM
 func httpMatch(m *http_route.HttpRouteMatch) (condition profiles.All, prefix string) {
 	switch path := m.GetPath().GetKind().(type) {
 	case *http_route.PathMatch_Exact:
-		condition = append(condition, profiles.Path(regexp.QuoteMeta(path.Exact)))
+		condition = append(condition, profiles.Path("^"+regexp.QuoteMeta(path.Exact)+"$"))
 	case *http_route.PathMatch_Regex:
-		condition = append(condition, profiles.Path("(?:"+path.Regex+")"))
+		pattern := path.Regex
+		if _, err := regexp.Compile(pattern); err == nil { // a group could make an invalid pattern valid
+			pattern = "^(?:" + pattern + ")$"
+		}
+		condition = append(condition, profiles.Path(pattern))
 	case *http_route.PathMatch_Prefix:
 		prefix = path.Prefix
 		condition = append(condition, profiles.PathPrefix(prefix))

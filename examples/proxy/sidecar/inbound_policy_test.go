@@ -309,7 +309,7 @@ servers:
           - matches: [{path: {value: /api/old}}, {path: {value: /api/older}}]
             filters: [{type: RequestRedirect, requestRedirect: {statusCode: 301, path: {type: ReplacePrefixMatch, replacePrefixMatch: /api/new}}}]
       - name: health
-        rules: [{matches: [{path: {type: Exact, value: /health}, method: GET}]}]
+        rules: [{matches: [{path: {type: Exact, value: /health}, method: GET}, {path: {type: Exact, value: /$}}]}]
         authorizationPolicies: [{name: anyone, unauthenticated: true}]
       - name: admin
         hostnames: ["*.admin.test"]
@@ -331,6 +331,8 @@ servers:
 		{"redirect of a client that is denied", plain, "GET /api/old/x HTTP/1.1\nHost: web\n\n", "HTTP/1.1 403 Forbidden", ""},
 		{"own authorization", plain, "GET /health HTTP/1.1\nHost: web\n\n", "HTTP/1.1 200 OK", "/health "},
 		{"authorization of the server", meshed, "GET /health HTTP/1.1\nHost: web\n\n", "HTTP/1.1 200 OK", "/health "},
+		{"exact path", plain, "GET /$ HTTP/1.1\nHost: web\n\n", "HTTP/1.1 200 OK", "/$ "},
+		{"more than the exact path", plain, "GET /$/keys HTTP/1.1\nHost: web\n\n", "HTTP/1.1 404 Not Found", ""},
 		{"other method", plain, "POST /health HTTP/1.1\nHost: web\nContent-Length: 0\n\n", "HTTP/1.1 404 Not Found", ""},
 		{"host", meshed, "GET /abc?q=1 HTTP/1.1\nHost: x.admin.test:80\nX-Debug: 1\n\n", "HTTP/1.1 200 OK", "/abc 1"},
 		{"other host", meshed, "GET /abc?q=1 HTTP/1.1\nHost: admin.test\nX-Debug: 1\n\n", "HTTP/1.1 404 Not Found", ""},
