@@ -10,6 +10,7 @@ import (
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/internal/option"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
@@ -186,8 +187,9 @@ func (o *options) tlsFor(t discover.Target) *tls.Config {
 }
 
 // hostOf returns the host in target, without the port and without the trailing dot of a DNS
-// name.
+// name. The host of SRV records is the domain in their name.
 func hostOf(target string) string {
+	target = authority.Domain(target)
 	if host, _, err := net.SplitHostPort(target); err == nil {
 		target = host
 	}

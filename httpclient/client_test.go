@@ -114,6 +114,7 @@ func TestClientTLSServerName(t *testing.T) {
 		want   string
 	}{
 		"target":   {"example.com:443", []httpclient.Option{trust, httpclient.WithAddrs(addr.String())}, "example.com"},
+		"SRV":      {"_https._tcp.example.com", []httpclient.Option{trust, httpclient.WithAddrs(addr.String())}, "example.com"},
 		"endpoint": {"web", []httpclient.Option{trust, httpclient.WithResolver(static.New(map[string][]resolve.Endpoint{"web": {named}}))}, "www.example.com"},
 	} {
 		t.Run(name, func(t *testing.T) {

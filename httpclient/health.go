@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
@@ -32,7 +33,8 @@ func WithHealthCheck(check HealthCheck, p discover.HealthPolicy) Option {
 }
 
 // CheckHTTP returns a check that sends a GET request for path, such as "/healthz", to the
-// endpoint. The host of the request is the target. The endpoint is healthy if the status is
+// endpoint. The host of the request is the target, or its domain if the target is a name of SRV
+// records. The endpoint is healthy if the status is
 // 2xx. CheckHTTP panics if path is not a path with an optional query.
 func CheckHTTP(path string) HealthCheck {
 	u, err := url.ParseRequestURI(path)
@@ -41,8 +43,8 @@ func CheckHTTP(path string) HealthCheck {
 	}
 	return func(ctx context.Context, t discover.Target, svc httplayer.Service) error {
 		at := *u
-		at.Scheme, at.Host = "http", t.Name
-		req := &http.Request{Method: http.MethodGet, URL: &at, Host: t.Name, Header: make(http.Header), ProtoMajor: 1, ProtoMinor: 1}
+		at.Scheme, at.Host = "http", authority.Domain(t.Name)
+		req := &http.Request{Method: http.MethodGet, URL: &at, Host: at.Host, Header: make(http.Header), ProtoMajor: 1, ProtoMinor: 1}
 		rsp, err := send(ctx, svc, req)
 		if err != nil {
 			return err
@@ -70,8 +72,9 @@ func CheckGRPC(service string) HealthCheck {
 	}
 	frame := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 	return func(ctx context.Context, t discover.Target, svc httplayer.Service) error {
+		host := authority.Domain(t.Name)
 		req := &http.Request{
-			Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: t.Name, Path: "/grpc.health.v1.Health/Check"}, Host: t.Name,
+			Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: host, Path: "/grpc.health.v1.Health/Check"}, Host: host,
 			Header: http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}}, ProtoMajor: 2,
 			Body: io.NopCloser(strings.NewReader(string(frame))), ContentLength: int64(len(frame)),
 		}

@@ -92,7 +92,7 @@ func TestClientHealthCheck(t *testing.T) {
 			a, setA := tt.server(t)
 			b, setB := tt.server(t)
 			setA(true)
-			web := httpclient.New(t.Context(), "web.default:80", httpclient.WithAddrs(a, b),
+			web := httpclient.New(t.Context(), "_http._tcp.web.default:80", httpclient.WithAddrs(a, b),
 				httpclient.WithHealthCheck(tt.check, discover.HealthPolicy{Interval: 5 * time.Millisecond, Unhealthy: 2}))
 			only := func(addr string) {
 				t.Helper()

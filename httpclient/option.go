@@ -66,9 +66,9 @@ func WithAddrs(addrs ...string) Option {
 
 // WithTLS connects to the endpoints by TLS. nil means the default configuration of
 // crypto/tls. An empty ServerName in cfg is replaced by the server name of the endpoint, if
-// the resolver specifies one, or else by the host of the target. Without WithTLS, an
-// endpoint uses TLS only if the resolver specifies a server name. A request with an https
-// URL to a cleartext endpoint fails.
+// the resolver specifies one, or else by the host of the target. For a name of SRV records,
+// that is the domain in the name. Without WithTLS, an endpoint uses TLS only if the resolver
+// specifies a server name. A request with an https URL to a cleartext endpoint fails.
 func WithTLS(cfg *tls.Config) Option {
 	if cfg == nil {
 		cfg = new(tls.Config)

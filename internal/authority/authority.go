@@ -41,6 +41,17 @@ func CutPort(s string) (host, port string, found bool) {
 	return s[:i], s[i+1:], true
 }
 
+// Domain returns the domain in a name of SRV records, _service._proto.domain (RFC
+// 2782). It returns any other name unchanged.
+func Domain(name string) string {
+	service, rest, _ := strings.Cut(name, ".")
+	proto, domain, _ := strings.Cut(rest, ".")
+	if strings.HasPrefix(service, "_") && strings.HasPrefix(proto, "_") && domain != "" {
+		return domain
+	}
+	return name
+}
+
 // IsOwn reports whether s, the value of a Host header, is localhost, an IP address or one of
 // names, with or without a port. A server that rejects other names prevents DNS rebinding,
 // by which a page makes its own name resolve to the address of the server.

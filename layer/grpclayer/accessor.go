@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/internal/caller"
 	"github.com/gotower/gotower/layer"
 )
@@ -220,9 +221,9 @@ func authorityOf(cc *grpc.ClientConn) string {
 	}
 	switch resolver.Get(scheme).(type) {
 	case nil, *resolverBuilder: // ours is a dial option and not registered
-		endpoint = domainOf(endpoint)
+		endpoint = authority.Domain(endpoint)
 	}
-	return authority(endpoint)
+	return defaultAuthority(endpoint)
 }
 
 // targetOf returns the scheme and the endpoint in the target of cc. Both are "" if cc is

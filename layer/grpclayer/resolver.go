@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/serviceconfig"
 
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/resolve"
 )
@@ -126,27 +127,16 @@ func (r resolution) Close() { r() }
 // OverrideAuthority returns the authority of calls to target. If target is a name of SRV records,
 // the authority is the domain in that name. Otherwise it is the default authority of gRPC.
 func (*resolverBuilder) OverrideAuthority(target resolver.Target) string {
-	return authority(domainOf(target.Endpoint()))
+	return defaultAuthority(authority.Domain(target.Endpoint()))
 }
 
-// authority returns the default authority of gRPC for a target with the given endpoint
+// defaultAuthority returns the default authority of gRPC for a target with the given endpoint
 // name. A name without a host, such as ":80", gets the host localhost.
-func authority(name string) string {
+func defaultAuthority(name string) string {
 	if strings.HasPrefix(name, ":") {
 		name = "localhost" + name
 	}
 	return escaped(name)
-}
-
-// domainOf returns the domain in a name of SRV records, _service._proto.domain (RFC
-// 2782). It returns any other name unchanged.
-func domainOf(name string) string {
-	service, rest, _ := strings.Cut(name, ".")
-	proto, domain, _ := strings.Cut(rest, ".")
-	if strings.HasPrefix(service, "_") && strings.HasPrefix(proto, "_") && domain != "" {
-		return domain
-	}
-	return name
 }
 
 // escaped returns s with percent-encoding for an authority (RFC 3986, section 3.2).
