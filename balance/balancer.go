@@ -145,7 +145,7 @@ func Resolve[Req, Rsp any](
 
 // Ready waits until an endpoint is ready, and polls that endpoint to confirm it.
 func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error {
-	for range maxRejections {
+	for range b.group.len() + maxRejections {
 		err := b.changed.Wait(ctx, func() bool { return b.group.len() > 0 || b.ended.Load() != nil })
 		if err != nil {
 			return err

@@ -194,6 +194,22 @@ func TestRejectionsLimit(t *testing.T) {
 	})
 }
 
+// Ready confirms endpoints until one of them is ready, or none is left.
+func TestReadyOfManyUnready(t *testing.T) {
+	for _, n := range []int{1, 5, 30} {
+		bubble(t, func(t *testing.T) {
+			p, ss := newPool(t), servers(n+1)
+			p.add(ss...)
+			for _, s := range ss[:n] {
+				s.open(false)
+			}
+			require.NoError(t, layer.Poll(p.balancer))
+			ss[n].open(false)
+			require.ErrorIs(t, layer.Poll(p.balancer), layer.ErrNotReady)
+		})
+	}
+}
+
 // Several requests may be rejected by one endpoint at the same time.
 func TestRejectionsConcurrent(t *testing.T) {
 	bubble(t, func(t *testing.T) {
