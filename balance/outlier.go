@@ -28,7 +28,8 @@ import (
 // classifier returns a failure.
 //
 // An ejected endpoint gets no new requests for the ejection time. After that, it gets one
-// request, then two, four and eight at a time until it has sent four responses.
+// request, then two, four and eight at a time until it has sent four responses. A [Picker]
+// that ignores costs has no such limits.
 //
 // With latency costs, the penalty of a failure already keeps most requests away from a failing
 // endpoint. Outlier detection helps [ConsistentHash], [RoundRobin], [Random] and [LeastRequest].
