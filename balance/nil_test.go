@@ -22,6 +22,18 @@ func TestNilOption(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrNotReady)
 }
 
+func TestNilCompletion(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, balance.WithCompletion[*response](nil)), servers(1)
+		p.add(ss...)
+		rsp, err := p.Call(t.Context(), "")
+		require.NoError(t, err)
+		require.EqualValues(t, 1, p.of(ss[0]).Get("in_flight"))
+		require.NoError(t, rsp.Body.Close())
+		require.EqualValues(t, 0, p.of(ss[0]).Get("in_flight"))
+	})
+}
+
 // Programming errors panic in the constructor.
 func TestConstructorsPanic(t *testing.T) {
 	type (

@@ -18,10 +18,10 @@ type options[Rsp any] struct {
 
 func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
 	var o options[Rsp]
-	if layer.HasBody[Rsp]() {
+	option.Apply(&o, opts)
+	if o.complete == nil && layer.HasBody[Rsp]() {
 		o.complete = layer.AtEnd[Rsp]()
 	}
-	option.Apply(&o, opts)
 	if err := o.policy.Validate(); err != nil {
 		panic(err.Error())
 	}
