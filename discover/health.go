@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -136,7 +137,7 @@ func (c *checked[Req, Rsp]) run(ctx context.Context, check HealthCheck[Req, Rsp]
 			c.setReason(err)
 		}
 		jitter := 0.9 + 0.2*rand.Float64()
-		_ = backoff.Sleep(ctx, time.Duration(jitter*float64(c.policy.Interval)))
+		_ = backoff.Sleep(ctx, time.Duration(jitter*float64(min(c.policy.Interval, math.MaxInt64/2))))
 	}
 }
 

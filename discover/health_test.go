@@ -3,8 +3,10 @@ package discover_test
 import (
 	"context"
 	"errors"
+	"math"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -150,6 +152,28 @@ func TestHealthCheckFailures(t *testing.T) {
 		}
 		cancel()
 		synctest.Wait()
+	})
+}
+
+// The longest interval does not overflow.
+func TestHealthCheckOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var checks atomic.Int64
+		mk := discover.WithHealthCheck(func(context.Context, discover.Target) layer.Service[int, int] {
+			return layer.Func[int, int](func(_ context.Context, n int) (int, error) { return n, nil })
+		}, func(context.Context, discover.Target, layer.Service[int, int]) error {
+			if checks.Add(1) > 1000 {
+				cancel()
+			}
+			return nil
+		}, discover.HealthPolicy{Interval: math.MaxInt64})
+		for range 20 {
+			mk(ctx, discover.Target{})
+		}
+		synctest.Wait()
+		assert.EqualValues(t, 20, checks.Load())
 	})
 }
 
