@@ -148,7 +148,7 @@ func TestSource(t *testing.T) {
 		return true, w, err
 	})
 	var log lines
-	got := make(chan string)
+	got := make(chan string, 100)
 	source := kube.Source{
 		Client: client, Namespace: "linkerd", Dir: dir, Log: slog.New(slog.NewTextHandler(&log, nil)),
 		Replace: func(anchors, cert, key []byte) error {
@@ -187,6 +187,35 @@ func TestSource(t *testing.T) {
 	cancel()
 	<-done
 	require.NotContains(t, log.String(), "key 1")
+}
+
+// A Source tries content again, because a certificate may not be valid yet.
+func TestSourceNotYetValid(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{kube.CertFile, kube.KeyFile} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		start, calls := time.Now(), 0
+		var log lines
+		source := kube.Source{
+			Client: fake.NewClientset(&corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Name: kube.AnchorsConfigMap, Namespace: "linkerd"}, Data: map[string]string{kube.AnchorsKey: "one"},
+			}),
+			Namespace: "linkerd", Dir: dir, Log: slog.New(slog.NewTextHandler(&log, nil)),
+			Replace: func(_, _, _ []byte) error {
+				if calls++; time.Since(start) < 12*time.Second {
+					return errors.New("not yet valid at " + time.Now().String())
+				}
+				return nil
+			},
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		source.Run(ctx)
+		require.Equal(t, 4, calls, log.String())
+		require.Equal(t, 1, strings.Count(log.String(), "not yet valid"))
+	})
 }
 
 // lines is a log of several goroutines.

@@ -52,7 +52,7 @@ type Source struct {
 
 	// Replace is called with the first and with each changed content of the ConfigMap and
 	// the files, all in PEM. If it returns an error, the error is logged, and the previous
-	// content stays in use. Run calls Replace again only after a further change.
+	// content stays in use. Run calls Replace again every 5 s, because a certificate may become valid.
 	Replace func(anchors, cert, key []byte) error
 }
 
@@ -76,7 +76,7 @@ func (s *Source) Run(ctx context.Context) {
 	defer func() { <-watching }()
 	ticker := time.NewTicker(filePeriod)
 	defer ticker.Stop()
-	var tried content
+	var loaded, tried content
 	var anchors []byte
 	logged := ""
 	for {
@@ -87,18 +87,19 @@ func (s *Source) Run(ctx context.Context) {
 		case <-ticker.C:
 		}
 		next, err := s.read(anchors)
+		again := err == nil && next.equal(tried) // its error may contain the current time
 		if err == nil {
-			if next.equal(tried) {
+			if next.equal(loaded) {
 				continue
 			}
 			tried = next
 			if err = s.Replace(next.anchors, next.cert, next.key); err == nil {
 				s.Log.Info("the issuer and the trust anchors are loaded")
-				logged = ""
+				loaded, logged = next, ""
 				continue
 			}
 		}
-		if err.Error() != logged {
+		if !again && err.Error() != logged {
 			logged = err.Error()
 			s.Log.Error("the issuer and the trust anchors are not loaded: the previous ones stay in use", "err", err)
 		}
