@@ -68,7 +68,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 // if only some are given, or if KeepIdentity is also set.
 func readIdentity(o manifest.Options, anchors, issuer, key string) (i manifest.Identity, err error) {
 	given := 0
-	for path, to := range map[string]*[]byte{anchors: &i.Anchors, issuer: &i.Issuer, key: &i.Key} {
+	for to, path := range map[*[]byte]string{&i.Anchors: anchors, &i.Issuer: issuer, &i.Key: key} {
 		if path != "" {
 			given++
 			if *to, err = os.ReadFile(path); err != nil {

@@ -146,6 +146,8 @@ func TestInstallIdentity(t *testing.T) {
 			require.Equal(t, base64.StdEncoding.EncodeToString(identity.Key), o.Data["tls.key"])
 		}
 	}
+	both := file("both", append(bytes.Clone(identity.Issuer), identity.Anchors...))
+	render(t, "-trust-anchors", both, "-issuer", both, "-issuer-key", file("k", identity.Key))
 	for want, args := range map[string][]string{
 		"must be a certificate and its key":                 args(manifest.Identity{Anchors: identity.Anchors, Issuer: identity.Issuer, Key: other.Key}),
 		"do not verify the issuer":                          args(manifest.Identity{Anchors: other.Anchors, Issuer: identity.Issuer, Key: identity.Key}),
