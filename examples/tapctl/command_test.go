@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/profiles/file"
 	"github.com/gotower/gotower/tap"
 	"github.com/gotower/gotower/tap/tappb"
@@ -244,6 +245,26 @@ func TestEndpoints(t *testing.T) {
 	require.ErrorContains(t, try(t, "endpoints", newTapped(t, linkerds).addr).err, "has no tap")
 	bare := newTapped(t, func(to *grpc.Server, reg *tap.Registry) { tap.NewServer(reg).Register(to) })
 	require.ErrorContains(t, try(t, "endpoints", bare.addr).err, "tap.WithDescribe")
+}
+
+// A process may describe more endpoints than fit into 4 MiB, the default limit of gRPC.
+func TestManyEndpoints(t *testing.T) {
+	t.Parallel()
+	const n = 10_000
+	p := newTapped(t, func(to *grpc.Server, reg *tap.Registry) {
+		tap.NewServer(reg, tap.WithDescribe(func() layer.Node {
+			all := layer.Node{Name: "balance", Children: make([]layer.Node, n)}
+			for i := range all.Children {
+				all.Children[i] = layer.Node{Name: "endpoint", State: layer.State{
+					{Key: "addr", Value: "10.0.0.1:80"}, {Key: "labels", Value: strings.Repeat("x", 500)},
+				}}
+			}
+			return all
+		})).Register(to)
+	})
+	r := try(t, "endpoints", p.addr)
+	require.NoError(t, r.err)
+	require.Equal(t, n+1, strings.Count(r.out, "\n"))
 }
 
 func TestProfile(t *testing.T) {

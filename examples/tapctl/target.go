@@ -24,6 +24,10 @@ import (
 // patience is the timeout of one call or connection to a target.
 const patience = 3 * time.Second
 
+// maxMessage is the maximum size in bytes of a message of a target, such as the layers of a process
+// with many endpoints.
+const maxMessage = 64 << 20
+
 // dial returns a gRPC connection for t. The first call on the connection establishes it.
 func dial(t target) (*grpc.ClientConn, error) {
 	proof := insecure.NewCredentials()
@@ -33,6 +37,7 @@ func dial(t target) (*grpc.ClientConn, error) {
 	again := backoff.DefaultConfig
 	again.BaseDelay, again.MaxDelay = 100*time.Millisecond, patience
 	conn, err := grpc.NewClient("passthrough:///"+t.addr, grpc.WithTransportCredentials(proof),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: patience}))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w; must be host:port", t.name, err)
