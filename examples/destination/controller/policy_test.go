@@ -487,6 +487,8 @@ func TestParsePolicyErrors(t *testing.T) {
 		{"authorization of two kinds", server("authorizationPolicies: [{name: a, unauthenticated: true, identities: ['*']}]\n"), `f.yaml:5: unauthenticated, unauthenticatedTLS and identities exclude each other`},
 		{"authorization network", server("authorizationPolicies: [{name: a, networks: [{cidr: 10.0.0.0/33}]}]\n"), `f.yaml:5: "10.0.0.0/33" is not a network such as 10.0.0.0/8`},
 		{"authorization without network", server("authorizationPolicies: [{name: a, networks: [{}]}]\n"), `f.yaml:5: the network has no cidr`},
+		{"authorization without an identity", server("authorizationPolicies: [{name: a, identities: ['']}]\n"), `f.yaml:5: identity "": want a name, a URI, * or *.NAME`},
+		{"authorization without a suffix", server("authorizationPolicies: [{name: a, identities: ['*.']}]\n"), `f.yaml:5: identity "*.": want a name, a URI, * or *.NAME`},
 		{"authorization identity", server("authorizationPolicies: [{name: a, identities: ['a*']}]\n"), `f.yaml:5: identity: name "a*": '*' is not allowed in a name`},
 		{"service account", server("authorizationPolicies: [{name: a, serviceAccounts: [{name: sa}]}]\n"), `f.yaml:5: the service account must have a namespace and a name`},
 		{"rate limit without limits", server("httpLocalRateLimit: {name: l}\n"), `f.yaml:5: the rate limit has no total, identity or overrides`},

@@ -402,6 +402,8 @@ func (r *reader) authentication(y authorizationYAML) *inbound.Authn {
 	for _, t := range y.Identities {
 		suffix, wildcard := strings.CutPrefix(t.value, "*.")
 		switch {
+		case suffix == "":
+			r.failf(t.line, "identity %q: want a name, a URI, * or *.NAME", t.value)
 		case t.value == "*":
 			suffixes = append(suffixes, &inbound.IdentitySuffix{})
 		case wildcard:
