@@ -77,6 +77,7 @@ func TestInvalidArguments(t *testing.T) {
 		{"-config destination.yaml -lease x", "-lease requires -kubernetes; see -help"},
 		{"-kubernetes -default-inbound-policy x", `default inbound policy "x": must be deny, all-unauthenticated, `},
 		{"-kubernetes -default-opaque-ports 25,x", `opaque ports "25,x": must be ports and ranges such as 25,4000-4100; see -help`},
+		{"-kubernetes -default-opaque-ports 41-40", `opaque ports "41-40": must be ports and ranges such as 25,4000-4100; see -help`},
 		{"-kubernetes -cluster-networks x", "-cluster-networks: "},
 		{"-config none.yaml", "none.yaml"},
 		{"-config " + bad, bad + `:3: exists "x" is neither true nor false`},

@@ -406,7 +406,7 @@ func parsePorts(text string) (set portSet) {
 		}
 		from, err1 := strconv.ParseUint(low, 10, 16)
 		to, err2 := strconv.ParseUint(high, 10, 16)
-		if err1 == nil && err2 == nil {
+		if err1 == nil && err2 == nil && from <= to {
 			set = append(set, [2]uint16{uint16(from), uint16(to)})
 		}
 	}
