@@ -246,12 +246,12 @@ func (x *exchange[Req, Rsp]) finish(end ResponseEnd, trailer layer.Header) {
 // outcome, sendEnd first sends the events that were held. It sends nothing if the outcome does not
 // match this condition.
 func (x *exchange[Req, Rsp]) sendEnd(s *recipient, end *ResponseEnd) {
-	end = x.withExtras(s, end)
 	if s.held != nil && (!s.release(s.outcome.holds(x.status, end)) || !x.sendHeld(s)) {
+		s.bodies.drop()
 		return
 	}
 	e := x.common
-	e.ResponseEnd = end
+	e.ResponseEnd = x.withExtras(s, end)
 	s.send(e)
 	s.watcher.leave()
 }

@@ -72,6 +72,27 @@ func TestExplainEndsAtTheLimit(t *testing.T) {
 	require.Equal(t, "explain    on=false\nlayer.Func\n", layer.Describe(svc).String())
 }
 
+// converted counts how often it is converted to text.
+type converted struct{ n *int }
+
+func (c converted) String() string { *c.n++; return "x" }
+
+// An explanation is converted only if its request is shown, because this takes time.
+func TestExplainOutcome(t *testing.T) {
+	reg, n, status := new(Registry), 0, 200
+	svc := Explain[*call, *reply](reg)(serve(func(ctx context.Context, c *call) (*reply, error) {
+		layer.PickInfoFromContext(ctx).Explanation.Add(layer.Node{State: layer.State{{Key: "k", Value: converted{&n}}}})
+		return stand(reg, serve(func(context.Context, *call) (*reply, error) { return &reply{status: status}, nil })).Call(ctx, c)
+	}))
+	w := watchOn(t, reg, &tappb.WatchRequest{Explain: true, Response: &tappb.ResponseMatch{Failures: true}})
+	for _, status = range []int{200, 500, 404, 501} {
+		_, err := svc.Call(t.Context(), get("/"))
+		require.NoError(t, err)
+	}
+	require.Equal(t, "qreqre", kinds(events(w)))
+	require.Equal(t, 2, n)
+}
+
 // A caller that requests an explanation and a watcher get the same one.
 func TestExplainSharesWithCaller(t *testing.T) {
 	reg := new(Registry)
