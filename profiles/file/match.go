@@ -316,7 +316,7 @@ func exactPath(v value, path string) profiles.Match {
 		v.Failf("want a path that begins with '/', without a query; pathRegex takes regular expressions")
 		return nil
 	}
-	return profiles.Path("^" + regexp.QuoteMeta(path) + "$")
+	return validLeaf(v, conditions{invalid: fail}, profiles.Path("^"+regexp.QuoteMeta(path)+"$"))
 }
 
 // pathRegex returns a condition that holds if regex matches the whole path. It puts regex in a

@@ -213,3 +213,11 @@ routes:
 	assert.Equal(t, map[string]string{"team": "ballot"}, routes[2].Labels)
 	assert.Nil(t, routes[3].Labels)
 }
+
+// A path is an expression for the Router, which limits its size.
+func TestParseLongPath(t *testing.T) {
+	_, err := Parse("f", []byte(inMatch("path: /"+strings.Repeat("a", 10_000))))
+	require.ErrorContains(t, err, "regular expression is too large: 10003 bytes, at most 10000")
+	_, err = Parse("f", []byte(inMatch("path: /"+strings.Repeat("a", 9_000))))
+	require.NoError(t, err)
+}
