@@ -40,3 +40,17 @@ func TestLogManyInvalidParts(t *testing.T) {
 	}
 	src.end()
 }
+
+// Invalid parts of the layers of many routes are some lines of the log, too.
+func TestLogManyInvalidRoutes(t *testing.T) {
+	src, out := newScript(), newLog()
+	profiles.New(t.Context(), target, src, access{}, new(backends).mk, out.option(),
+		profiles.WithRouteLayers[request, *reply](resend{}, answers{}, errClass))
+	routes := make([]profiles.Route, 1000)
+	for i := range routes {
+		routes[i] = profiles.Route{Name: fmt.Sprint(i), Match: profiles.Path("/"), Timeout: -1}
+	}
+	src.send(&profiles.Profile{Routes: routes}, nil)
+	assert.Len(t, out.errors("left out of a profile"), 11)
+	src.end()
+}

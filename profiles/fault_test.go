@@ -237,5 +237,5 @@ func TestFaultsInvalid(t *testing.T) {
 	bad := profiles.Fault{Fraction: 1, Status: 500}
 	r, _ := serving(t, failing(bad, abort(1, 503)), nil, answering(), l.option())
 	assert.Equal(t, 503, send(t, r, "GET", "/").status)
-	assert.Equal(t, []string{"fault 0: ttl 0s is not above 0: a fault must end by itself"}, l.attrs("left out of a profile", "err"))
+	assert.Equal(t, []string{`route 0 "r": fault 0: ttl 0s is not above 0: a fault must end by itself`}, l.attrs("left out of a profile", "err"))
 }

@@ -72,9 +72,11 @@ type routeStack[Req, Rsp any] struct {
 }
 
 // stackOf returns the service of the route def. It consists of the layers of def around the service
-// in the argument below. If def needs no layers, stackOf returns that service. It logs the invalid
-// parts of def. The caller must hold mu.
-func (r *Router[Req, Rsp]) stackOf(def Route, budget *layer.Budget, below layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
+// in the argument below. If def needs no layers, stackOf returns that service. It leaves out the
+// invalid parts of def, and calls drop with an error for each. The caller must hold mu.
+func (r *Router[Req, Rsp]) stackOf(
+	def Route, budget *layer.Budget, below layer.Service[Req, Rsp], drop func(error),
+) layer.Service[Req, Rsp] {
 	route, problems := def.valid()
 	if r.layers.edit == nil {
 		var ok bool
@@ -83,7 +85,7 @@ func (r *Router[Req, Rsp]) stackOf(def Route, budget *layer.Budget, below layer.
 		}
 	}
 	for _, err := range problems {
-		r.log.Warn("left out of a profile", "target", r.target, "route", route.Name, "err", err)
+		drop(err)
 	}
 	a := &routeStack[Req, Rsp]{
 		Router: r, route: route, retryBudget: budget,
@@ -128,7 +130,7 @@ func (a *routeStack[Req, Rsp]) admitted(below layer.Service[Req, Rsp]) layer.Ser
 
 // withoutEdits returns r without header changes, redirects, mirrors and faults with a response,
 // for a Router without an Editor. The second result is true if neither r nor its backends have
-// edits. It is false if an edit was removed, or if a backend changes headers or redirects.
+// edits. It is false if an edit was removed, or if a backend has edits.
 func withoutEdits(r Route) (Route, bool) {
 	ok := r.RequestHeader.Empty() && r.ResponseHeader.Empty() && r.Redirect == nil && len(r.Mirrors) == 0
 	if r.Policy != nil && r.Policy.hasEdits() {

@@ -81,9 +81,14 @@ func TestRouteLayersWithoutEditor(t *testing.T) {
 		Faults: []profiles.Fault{slow, abort(0.5, 503)},
 	}), nil, l.option())
 	assert.Equal(t, 200, send(t, r, "GET", "/").status)
-	assert.Equal(t, []string{"header changes, redirect, mirrors and faults with a status need a layer.Editor"},
-		l.attrs("left out of a profile", "err"))
+	const why = "route 0: header changes, redirect, mirrors and faults with a status need a layer.Editor"
+	assert.Equal(t, []string{why}, l.errors("left out of a profile"))
 	assert.Contains(t, layer.Describe[request, *reply](r).String(), "delay=1ns")
+
+	l, b := newLog(), weighted("a:80", 1)
+	b.Faults = []profiles.Fault{slow, abort(0.5, 503)}
+	serving(t, one(profiles.Route{Policy: &profiles.RoutePolicy{Backends: []profiles.Backend{b}}}), nil, l.option())
+	assert.Equal(t, []string{why}, l.errors("left out of a profile"), "of a backend")
 }
 
 func TestInvalidHeaderChanges(t *testing.T) {
@@ -155,4 +160,17 @@ func conforming(route profiles.Route) layertest.Layer {
 		src.send(one(route), nil)
 		return r
 	}}
+}
+
+// The invalid filters of a backend are reported like those of its route.
+func TestInvalidFiltersOfBackend(t *testing.T) {
+	b := weighted("a:80", 1)
+	b.Redirect = &profiles.Redirect{Status: 200}
+	p := one(profiles.Route{Name: "r", Policy: &profiles.RoutePolicy{Backends: []profiles.Backend{weighted("a:80", 1), b}}})
+	const want = `route 0 "r": backend 1: redirect: status 200 is not 301, 302, 303, 307 or 308`
+	require.EqualError(t, p.Validate(), want)
+	l := newLog()
+	r, _ := serving(t, p, nil, answering(), l.option())
+	require.Equal(t, []string{want}, l.errors("left out of a profile"))
+	require.Equal(t, "a:80", send(t, r, "GET", "/").from)
 }

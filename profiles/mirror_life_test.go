@@ -40,7 +40,7 @@ func TestMirrorSeveral(t *testing.T) {
 		require.Equal(t, map[string]int{target: 0, shadow: 1, "a:80": 1, "b:80": 1}, map[string]int{
 			target: w.made[target], shadow: w.made[shadow], "a:80": w.made["a:80"], "b:80": w.made["b:80"],
 		}, "a target is made once")
-		require.Equal(t, []string{`mirror: target "10.0.0.1:80": not a DNS name`}, log.attrs("left out of a profile", "err"))
+		require.Equal(t, []string{`route 1 "all": mirror: target "10.0.0.1:80": not a DNS name`}, log.attrs("left out of a profile", "err"))
 	}, profiles.WithLogger[webRequest, webResponse](slog.New(log)))
 }
 

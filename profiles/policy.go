@@ -118,7 +118,7 @@ func WithBackends[Req, Rsp any](mk layer.MakeService[*Backend, Req, Rsp]) Option
 }
 
 // valid returns a copy of p in which negative timeouts are 0 and an invalid Retry is nil. It
-// returns an error for each such part.
+// returns an error for each such part, and for each invalid part of the filters of a backend.
 func (p RoutePolicy) valid() (RoutePolicy, []error) {
 	var problems []error
 	for _, d := range []struct {
@@ -138,6 +138,12 @@ func (p RoutePolicy) valid() (RoutePolicy, []error) {
 		if err := p.Retry.validate(); err != nil {
 			problems = append(problems, fmt.Errorf("retry: %w", err))
 			p.Retry = nil
+		}
+	}
+	for i := range p.Backends {
+		_, errs := p.Backends[i].filters().valid()
+		for _, err := range errs {
+			problems = append(problems, fmt.Errorf("backend %d: %w", i, err))
 		}
 	}
 	return p, problems
@@ -318,19 +324,20 @@ func (f failingBackend[Req, Rsp]) Describe() layer.Node {
 	return layer.Node{Name: "missing", State: layer.State{{Key: "err", Value: f.err.Error()}}}
 }
 
+// filtered returns svc with layers for the filters of b: see the method filters.
 func (r *Router[Req, Rsp]) filtered(b *Backend, svc layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
-	route, problems := Route{
-		RequestHeader: b.RequestHeader, ResponseHeader: b.ResponseHeader, Redirect: b.Redirect, Faults: b.Faults,
-	}.valid()
+	route, _ := b.filters().valid() // stackOf reports the invalid parts
 	if r.layers.edit == nil {
 		route, _ = withoutEdits(route)
-	}
-	for _, err := range problems {
-		r.invalid.Add(fmt.Errorf("backend: %w", err))
 	}
 	a := &routeStack[Req, Rsp]{Router: r, route: route}
 	st := layer.NewStack[Req](a.options(r.layers.classify)...)
 	return a.changeRequests(a.addOnce(a.changeResponses(st))).Service(svc)
+}
+
+// filters returns a Route with the fields of b that have the same meaning as in a Route.
+func (b *Backend) filters() Route {
+	return Route{RequestHeader: b.RequestHeader, ResponseHeader: b.ResponseHeader, Redirect: b.Redirect, Faults: b.Faults}
 }
 
 // key returns a text that identifies the service of b. Backends with the same key share one
@@ -388,10 +395,11 @@ func (s *split[Req, Rsp]) describeTargets() string {
 	return strings.Join(texts, ", ")
 }
 
-// hasEdits reports whether a backend of p changes headers or redirects requests. This
-// requires a layer.Editor.
+// hasEdits reports whether a backend of p changes headers, redirects requests, or has a fault with
+// a response. This requires a layer.Editor.
 func (p RoutePolicy) hasEdits() bool {
 	return slices.ContainsFunc(p.Backends, func(b Backend) bool {
-		return !b.RequestHeader.Empty() || !b.ResponseHeader.Empty() || b.Redirect != nil
+		_, without := withoutEdits(b.filters())
+		return !without
 	})
 }

@@ -108,7 +108,7 @@ func (r *Router[Req, Rsp]) makeRoute(i int, def Route, s *snapshot[Req, Rsp], dr
 		below := layer.Service[Req, Rsp](targets[Req, Rsp]{router: r, split: route.split})
 		next := below
 		if r.layers != nil {
-			next = r.stackOf(def, s.budget, below)
+			next = r.stackOf(def, s.budget, below, func(err error) { drop(routeError(i, def, err)) })
 		}
 		if r.perRoute != nil {
 			route.stack = r.perRoute(def, next)
