@@ -37,8 +37,9 @@ const droppedTrailer = "gotower-tap-dropped"
 //
 //	tap.NewServer(reg).Register(grpcServer)
 //
-// By default it serves only clients of the same machine, and rejects calls that a proxy
-// forwarded. See [WithAllowedIdentities].
+// By default it serves only clients of the same machine, and rejects calls with metadata that
+// proxies add, such as via. A proxy on this machine that adds none is not detected. See
+// [WithAllowedIdentities].
 type Server struct {
 	pb.UnimplementedTapServer
 	reg      *Registry
@@ -70,7 +71,7 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	tappb.RegisterTapServer(registrar, gotowerTap{server: s})
 }
 
-// Shutdown ends all streams with Unavailable, and rejects later calls with Unavailable.
+// Shutdown ends all streams with Unavailable, also later ones. It does not affect Describe.
 // Call it before grpc.Server.GracefulStop, which waits for all streams. If a client does
 // not read, its stream ends only when its connection is closed. Shutdown does not wait, and
 // may be called more than once.

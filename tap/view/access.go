@@ -11,7 +11,9 @@ import (
 )
 
 // Loopback is the default of Config.Authorize. It returns an error unless the client is on
-// this machine and no proxy forwarded the request.
+// this machine. It also returns an error for a request with a header field that proxies add:
+// Forwarded, Via, X-Real-Ip, or X-Forwarded-For, -Host or -Proto. A proxy on this machine that
+// adds none of them, such as nginx by default, is not detected.
 func Loopback(r *http.Request) error {
 	for _, name := range [...]string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"} {
 		if _, ok := r.Header[name]; ok { // an empty value counts
