@@ -22,8 +22,8 @@
 // # Hosts file
 //
 // For a target with a host and a port, /etc/hosts is used first, as in Go's resolver.
-// If the file has the name, with or without a domain of the search list, its addresses
-// are the answer, and no server is asked. The file is read again if it has changed,
+// If the file has the host, its addresses are the answer, and no server is asked. The
+// search list does not apply to the file. The file is read again if it has changed,
 // after at least 5 s ([WithRefresh]). localhost and names that end in .localhost are
 // 127.0.0.1 and ::1, unless the file has other addresses. See [WithHostsFile]. The
 // hosts of SRV records are not looked up in the file.
@@ -32,10 +32,13 @@
 //
 // A and AAAA records are asked for concurrently. If one question fails, the lookup
 // fails, because half of an answer would remove the endpoints of the other family. If
-// the servers of a network fail for one family, use [WithIPv4Only] or [WithIPv6Only]. A
-// name without these records is Empty, and a name that does not exist is DoesNotExist.
-// The unspecified addresses, 0.0.0.0 and ::, are ignored. DNS filters return them for
-// blocked names, and a connection to them would go to this host.
+// the servers of a network fail for one family, use [WithIPv4Only] or [WithIPv6Only].
+// Unlike in Go's resolver, a failed name of the search list also fails the lookup,
+// because a later name may belong to another service.
+//
+// A name without A and AAAA records is Empty, and a name that does not exist is
+// DoesNotExist. The unspecified addresses, 0.0.0.0 and ::, are ignored. DNS filters return
+// them for blocked names, and a connection to them would go to this host.
 //
 // Of SRV records (RFC 2782), those with the lowest priority that have addresses become
 // endpoints. The addresses of a record share its weight evenly. Endpoint.Weight is 10 000·w/m,
