@@ -29,14 +29,14 @@ func (c *statCommand) runCluster(ctx context.Context, on terminal) error {
 		_, err := fmt.Fprintln(on.err, "tapctl: no such resources")
 		return err
 	case c.output == "json":
-		return text.WriteJSON(on.out, trafficJSON(rows, c.duration))
+		return text.WriteJSON(on.out, trafficJSON(rows))
 	}
-	return writeTraffic(on.out, rows, c.duration, c.output == "wide")
+	return writeTraffic(on.out, rows, c.output == "wide")
 }
 
 // writeTraffic writes a table with the columns of "linkerd viz stat". The column NAMESPACE is
 // left out if all resources are in the same namespace.
-func writeTraffic(out io.Writer, rows []cluster.Traffic, period time.Duration, wide bool) error {
+func writeTraffic(out io.Writer, rows []cluster.Traffic, wide bool) error {
 	several := false
 	for _, r := range rows {
 		several = several || r.Namespace != rows[0].Namespace
@@ -56,14 +56,14 @@ func writeTraffic(out io.Writer, rows []cluster.Traffic, period time.Duration, w
 		if requests == 0 {
 			cells = append(cells, "-", "-", "-", "-", "-")
 		} else {
-			cells = append(cells, text.Percent(uint64(r.Success), uint64(requests)), text.Rate(requests/period.Seconds()))
+			cells = append(cells, text.Percent(uint64(r.Success), uint64(requests)), text.Rate(requests/r.Period.Seconds()))
 			for _, q := range []float64{0.5, 0.95, 0.99} {
 				cells = append(cells, quantile(&r, q))
 			}
 		}
 		cells = append(cells, strconv.FormatFloat(r.Open, 'f', 0, 64))
 		if wide {
-			cells = append(cells, bytesPerSecond(r.Read, period), bytesPerSecond(r.Written, period))
+			cells = append(cells, bytesPerSecond(r.Read, r.Period), bytesPerSecond(r.Written, r.Period))
 		}
 		if several {
 			cells = append([]string{r.Namespace}, cells...)
@@ -102,12 +102,12 @@ type traffic struct {
 	Written   float64  `json:"write_bytes_per_second"`
 }
 
-func trafficJSON(rows []cluster.Traffic, period time.Duration) []traffic {
+func trafficJSON(rows []cluster.Traffic) []traffic {
 	all := make([]traffic, 0, len(rows))
 	for _, r := range rows {
 		t := traffic{
 			Kind: r.Kind, Namespace: r.Namespace, Name: r.Name, Meshed: r.Meshed, Pods: r.Pods, Open: r.Open,
-			Rate: (r.Success + r.Failures) / period.Seconds(), Read: r.Read / period.Seconds(), Written: r.Written / period.Seconds(),
+			Rate: (r.Success + r.Failures) / r.Period.Seconds(), Read: r.Read / r.Period.Seconds(), Written: r.Written / r.Period.Seconds(),
 		}
 		if requests := r.Success + r.Failures; requests > 0 {
 			t.Success = new(r.Success / requests)

@@ -288,11 +288,14 @@ response_total{direction="inbound",classification="success} 1
 	require.False(t, ok)
 }
 
-// The counters of a proxy whose first metrics are missing are not the traffic of the period.
+// The counters of a proxy whose first metrics are missing are not the traffic of the period. The
+// period includes the time for which the first metrics of a proxy were awaited.
 func TestTrafficFirstMetricsMissing(t *testing.T) {
+	const wait = 50 * time.Millisecond
 	var asked atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if asked.Add(1) == 1 {
+			time.Sleep(wait)
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
@@ -308,5 +311,6 @@ func TestTrafficFirstMetricsMissing(t *testing.T) {
 	require.Len(t, all, 1)
 	require.Equal(t, 1, all[0].Meshed)
 	require.Zero(t, all[0].Success)
+	require.GreaterOrEqual(t, all[0].Period, wait)
 	require.Len(t, warned, 1)
 }

@@ -22,10 +22,11 @@ import (
 type Traffic struct {
 	Resource
 
-	Meshed, Pods      int     // the number of running pods with a proxy, and of all running pods
-	Success, Failures float64 // responses
-	Open              float64 // TCP connections at the end of the period
-	Read, Written     float64 // bytes of TCP connections in the period
+	Period            time.Duration // longer than requested if proxies do not answer at once
+	Meshed, Pods      int           // the number of running pods with a proxy, and of all running pods
+	Success, Failures float64       // responses
+	Open              float64       // TCP connections at the end of the period
+	Read, Written     float64       // bytes of TCP connections in the period
 
 	latency map[float64]float64 // number of responses with at most this latency in ms
 }
@@ -69,6 +70,7 @@ func (c *Cluster) Traffic(
 	if err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	before := scrape(ctx, pods.Of, warn)
 	select {
 	case <-ctx.Done():
@@ -78,10 +80,11 @@ func (c *Cluster) Traffic(
 	if pods, err = c.Pods(ctx, resources); err != nil {
 		return nil, err
 	}
+	period = time.Since(began)
 	after := scrape(ctx, pods.Of, warn)
 	all := make([]Traffic, 0, len(resources))
 	for _, r := range resources {
-		t := Traffic{Resource: r, latency: map[float64]float64{}}
+		t := Traffic{Resource: r, Period: period, latency: map[float64]float64{}}
 		for _, p := range pods.OfResource(r) {
 			t.Pods++
 			if p.Meshed() {
