@@ -150,8 +150,9 @@ type ControlPlaneConfig struct {
 	ConnectTimeout time.Duration
 
 	// KeepAlive is the idle time before the first TCP keep-alive probe, and the interval
-	// between probes. The connection is closed if three probes get no answer. 0 means 10 s.
-	// A negative value disables the probes.
+	// between probes. The connection is closed if three probes get no answer. On Linux it is
+	// also closed if sent data is not acknowledged for four times KeepAlive. 0 means 10 s. A
+	// negative value disables both.
 	KeepAlive time.Duration
 
 	// Dial opens a TCP connection to an address. KeepAlive does not apply to this

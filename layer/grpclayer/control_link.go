@@ -20,6 +20,7 @@ import (
 
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/rawio"
+	"github.com/gotower/gotower/internal/usertimeout"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -175,11 +176,16 @@ func (c *ControlPlaneConn) dial(ctx context.Context, addr string) (net.Conn, err
 	if c.cfg.Dial != nil {
 		return c.cfg.Dial(ctx, "tcp", addr)
 	}
-	d := &net.Dialer{KeepAlive: -1}
-	if every := c.cfg.KeepAlive; every > 0 {
+	d, every := &net.Dialer{KeepAlive: -1}, c.cfg.KeepAlive
+	if every > 0 {
 		d.KeepAliveConfig = net.KeepAliveConfig{Enable: true, Idle: every, Interval: every, Count: 3}
 	}
-	return d.DialContext(ctx, "tcp", addr)
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if tcp, ok := conn.(*net.TCPConn); ok && every > 0 {
+		// No probe is sent while sent data is not acknowledged.
+		_ = usertimeout.Set(tcp, max(every, 4*every)) // fails on other systems than Linux; max is for an overflow
+	}
+	return conn, err
 }
 
 // rawConn is a connection that is read and written by raw system calls. They save a fifth of the CPU

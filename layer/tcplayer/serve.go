@@ -14,6 +14,7 @@ import (
 	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/lograte"
 	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/internal/usertimeout"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -298,7 +299,7 @@ func (s *sockets) set(conn net.Conn) error {
 		}
 	}
 	if s.user > 0 {
-		return setUserTimeout(tcp, s.user)
+		return usertimeout.Set(tcp, s.user)
 	}
 	return nil
 }

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"net/netip"
 	"os"
 	"strconv"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -188,18 +186,4 @@ func originalDst6(fd int) (netip.AddrPort, error) {
 	var port [2]byte // in network byte order
 	binary.NativeEndian.PutUint16(port[:], got.Addr.Port)
 	return netip.AddrPortFrom(ip.Unmap(), binary.BigEndian.Uint16(port[:])), nil
-}
-
-func setUserTimeout(tcp *net.TCPConn, d time.Duration) error {
-	raw, err := tcp.SyscallConn()
-	if err != nil {
-		return err
-	}
-	ms := int(min(max(d.Milliseconds(), 1), math.MaxInt32))
-	var failed error
-	err = raw.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, ms) })
-	if err != nil {
-		return err
-	}
-	return os.NewSyscallError("setsockopt TCP_USER_TIMEOUT", failed)
 }

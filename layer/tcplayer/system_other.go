@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"runtime"
 	"syscall"
-	"time"
 )
 
 // peek returns false, because this system cannot peek.
@@ -31,8 +30,4 @@ func errnoOf(err error) string {
 func originalDstOf(net.Conn) (netip.AddrPort, error) {
 	return netip.AddrPort{}, fmt.Errorf("original destination on %s: %w (use FixedDst or ProxyProtocol)",
 		runtime.GOOS, errors.ErrUnsupported)
-}
-
-func setUserTimeout(*net.TCPConn, time.Duration) error {
-	return fmt.Errorf("TCP_USER_TIMEOUT on %s: %w", runtime.GOOS, errors.ErrUnsupported)
 }
