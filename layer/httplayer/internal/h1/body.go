@@ -148,6 +148,17 @@ func (b *body) discard(limit int64) bool {
 	return false
 }
 
+// lost reports whether the body has failed, or has more than limit bytes of Content-Length left, so
+// that discard would fail. It returns false while a Read is in progress.
+func (b *body) lost(limit int64) bool {
+	if !b.mu.TryLock() {
+		return false
+	}
+	defer b.mu.Unlock()
+	failed := b.err != nil && b.err != io.EOF && b.err != http.ErrBodyReadAfterClose //nolint:errorlint // see discard
+	return failed || b.framing == byLength && b.left > limit
+}
+
 // whole reports whether the body was read or discarded up to its end.
 func (b *body) whole() bool {
 	b.mu.Lock()

@@ -46,7 +46,7 @@ func (c *ServerConn) start(
 	if _, ok := header["Date"]; !ok && !tunnel {
 		b = appendField(b, "Date", message.Date())
 	}
-	if tunnel || message.Listed(header["Connection"], "close") || c.drains() {
+	if tunnel || message.Listed(header["Connection"], "close") || c.drains() || r.body != nil && r.body.lost(drainSize) {
 		r.keep = false
 	}
 	b = c.appendFraming(b, r, status, header, length, trailer)

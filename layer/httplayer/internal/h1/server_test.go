@@ -467,8 +467,15 @@ func TestServerUnreadBody(t *testing.T) {
 		if r.URL.Path == "/close" {
 			r.Body.Close()
 		}
+		if r.ContentLength == 1 {
+			assert.NoError(t, http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)))
+			_, err := r.Body.Read(make([]byte, 1))
+			assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		}
 		io.WriteString(w, "done")
 	})})
+	got := exchangeRaw(t, s.addr, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n")
+	assert.Contains(t, got, "\r\nConnection: close\r\n", "reading the body failed")
 	for _, path := range []string{"/close", "/"} {
 		conn := dial(t, s.addr)
 		r := bufio.NewReader(conn)
@@ -476,6 +483,7 @@ func TestServerUnreadBody(t *testing.T) {
 			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n", path)
 			rsp, err := http.ReadResponse(r, nil)
 			require.NoError(t, err)
+			assert.False(t, rsp.Close)
 			assert.Equal(t, "done", readAll(t, rsp))
 			io.WriteString(conn, strings.Repeat("x", 100_000))
 		}
@@ -483,6 +491,7 @@ func TestServerUnreadBody(t *testing.T) {
 		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 10000000\r\n\r\n", path)
 		rsp, err := http.ReadResponse(r, nil)
 		require.NoError(t, err)
+		assert.True(t, rsp.Close)
 		assert.Equal(t, "done", readAll(t, rsp))
 		_, err = r.ReadByte()
 		assert.Equal(t, io.EOF, err)
