@@ -148,7 +148,7 @@ func (w *ResponseWriter) start(next []byte, whole bool) error {
 	}
 	allowed := BodyAllowed(w.status)
 	w.declared = Announced(header["Trailer"])
-	w.moveTrailers(header)
+	w.addTrailers(header)
 	trailers := len(w.declared)+len(w.trailer) > 0 && allowed && !w.head
 	if w.length < 0 && whole && allowed && !trailers && (!w.head || len(first) > 0) {
 		w.length = w.written
@@ -176,13 +176,12 @@ func detect(header http.Header, first, next []byte) {
 	header["Content-Type"] = []string{http.DetectContentType(first)}
 }
 
-// moveTrailers moves the fields with [http.TrailerPrefix] from header to w.trailer, because
-// their names are invalid as headers.
-func (w *ResponseWriter) moveTrailers(header http.Header) {
+// addTrailers adds the fields with [http.TrailerPrefix] to w.trailer. It leaves them in header, so
+// that the handler can add values. The stream skips them there, because their names are invalid.
+func (w *ResponseWriter) addTrailers(header http.Header) {
 	for name, values := range header {
 		if rest, ok := strings.CutPrefix(name, http.TrailerPrefix); ok {
 			w.setTrailer(http.CanonicalHeaderKey(rest), values)
-			delete(header, name)
 		}
 	}
 }
@@ -199,7 +198,7 @@ func (w *ResponseWriter) finish() error {
 		w.status = http.StatusOK
 		w.length = ContentLength(w.header["Content-Length"])
 	}
-	w.moveTrailers(w.header)
+	w.addTrailers(w.header)
 	if !w.started && w.err == nil {
 		_ = w.start(nil, true)
 	}

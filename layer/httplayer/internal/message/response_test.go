@@ -159,7 +159,15 @@ func TestResponseWriterCalls(t *testing.T) {
 				w.Header().Set("A", "1")
 				w.Header().Set(http.TrailerPrefix+"C", "3")
 			},
-			calls: []string{"header 200 -1 false Trailer=a, Content-Length", "finish A=1 B=2 C=3"},
+			calls: []string{"header 200 -1 false Trailer=a, Content-Length Trailer:B=2", "finish A=1 B=2 C=3"},
+		},
+		"trailers added after Flush": {
+			handler: func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set(http.TrailerPrefix+"A", "1")
+				w.(http.Flusher).Flush()
+				w.Header().Add(http.TrailerPrefix+"A", "2")
+			},
+			calls: []string{"header 200 -1 false Trailer:A=1", "flush", "finish A=1|2"},
 		},
 		"late trailers": {
 			handler: func(w http.ResponseWriter, _ *http.Request) {
