@@ -150,7 +150,8 @@ func (w *ResponseWriter) start(next []byte, whole bool) error {
 	w.declared = Announced(header["Trailer"])
 	w.addTrailers(header)
 	trailers := len(w.declared)+len(w.trailer) > 0 && allowed && !w.head
-	if w.length < 0 && whole && allowed && !trailers && (!w.head || len(first) > 0) {
+	_, set := header["Content-Length"] // a nil value suppresses it
+	if w.length < 0 && !set && whole && allowed && !trailers && (!w.head || len(first) > 0) {
 		w.length = w.written
 	}
 	if allowed {

@@ -169,6 +169,13 @@ func TestResponseWriterCalls(t *testing.T) {
 			},
 			calls: []string{"header 200 -1 false Trailer:A=1", "flush", "finish A=1|2"},
 		},
+		"length suppressed": {
+			handler: func(w http.ResponseWriter, _ *http.Request) {
+				w.Header()["Content-Length"] = nil
+				io.WriteString(w, "a")
+			},
+			calls: []string{"header 200 -1 false Content-Length= Content-Type=text/plain; charset=utf-8", "write 1", "finish"},
+		},
 		"late trailers": {
 			handler: func(w http.ResponseWriter, _ *http.Request) {
 				w.WriteHeader(http.StatusOK)
