@@ -66,11 +66,17 @@ users: [{name: a}]
 	c, err := cluster.Open(cluster.Options{Kubeconfig: config, MinRefresh: 10 * time.Millisecond})
 	require.NoError(t, err)
 	p := &pods{
-		Source: cluster.Source{Cluster: c}, identities: map[string]*cluster.Identity{},
+		Source: cluster.Source{Cluster: c}, controlPlane: "linkerd", identities: map[string]*cluster.Identity{},
 		warn: func(err error) { assert.NoError(t, err) },
 	}
 	t.Cleanup(p.Close)
 	pod := cluster.Pod{TapClient: client, Authority: l.Addr().String(), AuthorityName: server}
+
+	other := pod
+	other.TapClient = "tap.linkerd.serviceaccount.identity.other.cluster.local"
+	_, err = c.Identify(t.Context(), "linkerd", other)
+	require.EqualError(t, err, "its control plane is in the namespace other and not in linkerd (-L)")
+	require.Zero(t, tokens.Load(), "a pod does not choose the receiver of a token")
 
 	ctx, end := context.WithCancel(t.Context())
 	end()

@@ -109,7 +109,7 @@ func (p *pods) identify(ctx context.Context, one cluster.Pod) *cluster.Identity 
 	id, ok := p.identities[one.TapClient]
 	if !ok {
 		var err error
-		if id, err = p.Cluster.Identify(ctx, one); err != nil && ctx.Err() != nil {
+		if id, err = p.Cluster.Identify(ctx, p.controlPlane, one); err != nil && ctx.Err() != nil {
 			return nil
 		} else if err != nil {
 			p.warn(fmt.Errorf("no certificate of %s, without which proxies serve only their own machine: %w", one.TapClient, err))

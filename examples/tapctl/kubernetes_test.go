@@ -451,7 +451,7 @@ func TestRealAPIServer(t *testing.T) {
 		require.NoError(t, w.RbacV1().RoleBindings("emojivoto").Delete(t.Context(), view.Name, metav1.DeleteOptions{}))
 		require.Contains(t, r.out, "‼ this user may get the trust anchors and a certificate for the taps\n    may not "+
 			"get configmaps linkerd-identity-trust-roots -n mesh, create serviceaccounts/tap --subresource=token -n linkerd-viz"+
-			", get configmaps linkerd-identity-trust-roots -n linkerd, list pods -n linkerd\n")
+			", list pods -n mesh\n")
 		require.Contains(t, r.out, "the trust anchors are valid for 60 days\n    configmaps \"linkerd-identity-trust-roots\" is forbidden")
 		r = try(t, w.args("check", "sts/none")...)
 		require.ErrorIs(t, r.err, errUnfit)
@@ -518,7 +518,7 @@ spec: {containers: [{name: identity, image: example.org/identity}]}`)
 		_, err = w.CoreV1().Pods("linkerd").UpdateStatus(t.Context(), one, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		watch("^$")
-		flags := clusterFlags{Options: cluster.Options{Kubeconfig: w.kubeconfig}}
+		flags := clusterFlags{Options: cluster.Options{Kubeconfig: w.kubeconfig}, controlPlane: "linkerd"}
 		p, err := flags.targets([]string{"sts/voting"}, &security{}, func(err error) { t.Error(err) })
 		require.NoError(t, err)
 		defer p.Close()

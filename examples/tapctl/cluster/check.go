@@ -72,17 +72,12 @@ func Rights(resources []Resource) []Right {
 func IdentityRights(controlPlane string, pods []Pod) []Right {
 	all := []Right{{"get", "configmaps", "", controlPlane, anchorsConfigMap}}
 	for _, p := range pods {
-		account, domain, _ := strings.Cut(p.TapClient, ".serviceaccount.identity.")
+		account, _, _ := strings.Cut(p.TapClient, ".serviceaccount.identity.")
 		name, namespace, ok := strings.Cut(account, ".")
 		if !ok {
 			continue
 		}
-		plane, _, _ := strings.Cut(domain, ".")
-		for _, r := range []Right{
-			{"create", "serviceaccounts/token", "", namespace, name},
-			{"get", "configmaps", "", plane, anchorsConfigMap},
-			{"list", "pods", "", plane, ""},
-		} {
+		for _, r := range []Right{{"create", "serviceaccounts/token", "", namespace, name}, {"list", "pods", "", controlPlane, ""}} {
 			if !slices.Contains(all, r) {
 				all = append(all, r)
 			}

@@ -31,14 +31,18 @@ const identityTimeout = 10 * time.Second
 // Identify returns the client identity that the tap of the pod p allows to watch. The
 // identity belongs to a ServiceAccount. Identify requests a token of this account from the
 // API server, so the user needs the right to create it. With the token, Identify gets a
-// certificate from linkerd-identity. The certificate is renewed until [Identity.Close], also after
-// the end of ctx, because other pods may allow the same identity.
-func (c *Cluster) Identify(ctx context.Context, p Pod) (_ *Identity, err error) {
+// certificate from linkerd-identity in the namespace controlPlane. It returns an error if p
+// names another namespace, because p must not choose a server that receives the token. The
+// certificate is renewed until [Identity.Close], also after the end of ctx, because other pods
+// may allow the same identity.
+func (c *Cluster) Identify(ctx context.Context, controlPlane string, p Pod) (_ *Identity, err error) {
 	account, domain, ok := strings.Cut(p.TapClient, ".serviceaccount.identity.")
 	name, namespace, named := strings.Cut(account, ".")
-	controlPlane, _, _ := strings.Cut(domain, ".")
-	if !ok || !named {
+	switch plane, _, _ := strings.Cut(domain, "."); {
+	case !ok || !named:
 		return nil, fmt.Errorf("%q is not the name of a ServiceAccount", p.TapClient)
+	case plane != controlPlane:
+		return nil, fmt.Errorf("its control plane is in the namespace %s and not in %s (-L)", plane, controlPlane)
 	}
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
