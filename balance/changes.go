@@ -143,7 +143,7 @@ func isByBreaker(reason error) bool {
 // have made unready become ready. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) ignoresBreakers() bool {
 	now := time.Since(b.start)
-	if now < b.panicEnd || b.group.len() > b.detection.minReady(len(b.nodes)) {
+	if now < b.panicEnd || !b.isAtMinReady() {
 		return now < b.panicEnd
 	}
 	b.panicEnd = now + time.Second
@@ -157,8 +157,30 @@ func (b *Balancer[Req, Rsp]) ignoresBreakers() bool {
 	return true
 }
 
+// isAtMinReady reports whether no ready node may be ejected, because MinReady nodes or fewer are
+// available. The caller must hold mu.
+func (b *Balancer[Req, Rsp]) isAtMinReady() bool {
+	return !b.hasAvailable(b.detection.minReady(len(b.nodes)) + 1)
+}
+
+// hasAvailable reports whether at least n nodes are available. A node is available if it is ready or
+// busy. It is busy if it has requests in flight and has rejected another one, but not by a breaker.
+// Otherwise an overload would send requests to failing nodes. The caller must hold mu.
+func (b *Balancer[Req, Rsp]) hasAvailable(n int) bool {
+	n -= b.group.len()
+	for _, o := range b.nodes {
+		if n <= 0 {
+			break
+		}
+		if o.status.state() == unready && o.inFlight() > 0 && !isByBreaker(o.reason) {
+			n--
+		}
+	}
+	return n <= 0
+}
+
 // takeOut makes the ready node n unready, or closed if reason matches layer.ErrClosed. If no
-// ready node remains, takeOut ends all ejections. The caller must hold mu.
+// node is available then, takeOut ends all ejections. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) takeOut(n *node[Req, Rsp], reason error) {
 	b.leave(n)
 	b.markUnready(n, reason)

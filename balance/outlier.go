@@ -63,7 +63,9 @@ type OutlierDetection struct { //nolint:recvcheck // record runs per response
 
 	// MinReady is the share of endpoints, from 0 to 1, that must stay ready after an ejection. At
 	// least one endpoint must stay ready. 0 means ½. With 1 no endpoint is ejected, but the metrics
-	// count the prevented ejections. If no endpoint is ready, all ejections end.
+	// count the prevented ejections. If no endpoint is ready, all ejections end. Here, an endpoint
+	// that rejects requests also counts as ready while it has requests in flight, because it is
+	// busy. This does not apply to rejections by a [layer.Breaker].
 	//
 	// MinReady also applies to circuit breakers, even if ConsecutiveFailures and Interval are 0.
 	// A request that a [layer.Breaker] rejects may leave fewer endpoints ready than MinReady. The
@@ -263,7 +265,7 @@ func (b *Balancer[Req, Rsp]) eject(n *node[Req, Rsp], cause string) bool {
 	if n.status.state() != ready {
 		return false
 	}
-	if b.group.len() <= b.detection.minReady(len(b.nodes)) {
+	if b.isAtMinReady() {
 		b.skipped++
 		b.meters.skipped.Add(1)
 		return false
@@ -321,10 +323,10 @@ func (b *Balancer[Req, Rsp]) clearEjection(n *node[Req, Rsp]) {
 	o.row.Store(0)
 }
 
-// readmitAll ends all ejections if no node is ready. The ejected nodes become ready without a
+// readmitAll ends all ejections if no node is available. The ejected nodes become ready without a
 // poll, because a poll must not run with mu held. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) readmitAll() {
-	if b.ejected == 0 || b.group.len() > 0 {
+	if b.ejected == 0 || b.hasAvailable(1) {
 		return
 	}
 	for _, n := range b.nodes {

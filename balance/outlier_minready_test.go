@@ -1,6 +1,7 @@
 package balance_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/resolve"
 )
 
 // istio/istio#20135, envoyproxy/envoy#2463: all endpoints are ejected.
@@ -76,4 +78,58 @@ func TestOutlierNoneReady(t *testing.T) {
 			})
 		})
 	}
+}
+
+// While the other endpoints are busy, an endpoint that breakers or ejections keep out gets no
+// requests that the others reject.
+func TestMinReadyOverload(t *testing.T) {
+	type service = layer.Service[string, *response]
+	breaker := layer.Breaker[string, *response](layer.BreakerPolicy{})
+	limit := layer.Limit[string, *response](10)
+	for name, tt := range map[string]struct {
+		stack layer.Layer[string, *response]
+		opts  []option
+	}{
+		"breaker":              {func(s service) service { return breaker(limit(s)) }, []option{balance.WithClassifier(layer.DefaultClassifier[*response])}},
+		"breaker, round robin": {func(s service) service { return breaker(limit(s)) }, roundRobin(balance.OutlierDetection{})},
+		"ejection":             {limit, roundRobin(balance.OutlierDetection{ConsecutiveFailures: 5})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p, ss := newPool(t, tt.opts...), servers(4)
+				c := change{State: resolve.StateExists}
+				for _, s := range ss {
+					e := s.after(func() time.Duration { return 100 * time.Millisecond }).endpoint()
+					e.Service = tt.stack(s)
+					c.Added = append(c.Added, e)
+				}
+				ss[0].serve = func(context.Context, string) (*response, error) { return nil, errBroken }
+				p.apply(c)
+				shares := p.load(t, 6000, time.Second/600, ss, patient) // the others can serve 300 a second
+				assert.Less(t, shares[0], 0.01)
+				assert.Greater(t, shares[1]+shares[2]+shares[3], 0.45)
+			})
+		})
+	}
+}
+
+// If the last busy endpoint becomes idle and still rejects requests, the ejected ones return.
+func TestMinReadyNoneBusy(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, roundRobin(balance.OutlierDetection{ConsecutiveFailures: 1})...), servers(2)
+		p.add(ss...)
+		ss[0].fail(always)
+		p.sends(t, 2)
+		ss[1].after(func() time.Duration { return time.Second })
+		go func() { _ = p.send(context.Background()) }()
+		synctest.Wait()
+		ss[1].open(false)
+		_, err := p.Call(t.Context(), "")
+		require.EqualError(t, err, "balance web 10.0.0.2:80: not ready: 0 of 2 endpoints ready: server: not ready: shut")
+		require.Equal(t, "ejected/unready", p.states(ss))
+		waited := make(chan error)
+		go func() { waited <- p.Ready(context.Background()) }()
+		require.NoError(t, <-waited)
+		require.Equal(t, "ready/unready", p.states(ss))
+	})
 }

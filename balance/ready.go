@@ -289,9 +289,17 @@ func (b *Balancer[Req, Rsp]) beginSlow(n *node[Req, Rsp]) {
 
 // finish subtracts a finished request from the requests in flight at n. If n is unready, finish
 // polls n, because a service with a limit may now have room. n becomes ready if the poll succeeds.
+// Otherwise, if n was the last available node and is idle now, finish ends all ejections.
 func (b *Balancer[Req, Rsp]) finish(n *node[Req, Rsp]) {
 	n.end()
-	if n.status.state() == unready && n.poll() == nil {
-		b.leaveTurn(n, nil)
+	if n.status.state() != unready {
+		return
 	}
+	if n.poll() == nil {
+		b.leaveTurn(n, nil)
+		return
+	}
+	b.mu.Lock()
+	b.readmitAll()
+	b.mu.Unlock()
 }

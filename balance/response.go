@@ -278,6 +278,7 @@ func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
 	if ended := b.ended.Load(); ended != nil {
 		return nil, ended
 	}
+	b.readmitAll() // concurrent picks may have made a node look busy before
 	if b.group.len() > 0 {
 		return nil, nil //nolint:nilnil // pick again
 	}
@@ -289,11 +290,13 @@ func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
 	case resolve.StateDoesNotExist:
 		return nil, b.notReady("", withCause(discover.ErrDoesNotExist, b.err))
 	}
-	if b.lastUnready != nil {
-		return b.lastUnready, nil
+	if n := b.lastUnready; n != nil && n.status.state() != ejected {
+		return n, nil
 	}
 	for _, n := range b.nodes {
-		return n, nil
+		if n.status.state() != ejected {
+			return n, nil
+		}
 	}
 	return nil, b.notReady("0 of 0 endpoints ready", nil)
 }
