@@ -80,6 +80,12 @@ func New(ctx context.Context, target string, opts ...Option) *Client {
 	if o.healthCheck != nil {
 		mk = discover.WithHealthCheck(mk, o.healthCheck, o.healthPolicy)
 	}
+	if o.endpointLayer != nil {
+		endpoint := mk
+		mk = func(ctx context.Context, t discover.Target) httplayer.Service {
+			return httplayer.NewStack(httplayer.WithTarget(t.Name)).With("endpoint_layer", o.endpointLayer).Service(endpoint(ctx, t))
+		}
+	}
 	c := &Client{target: target, balancer: balance.Resolve(ctx, o.resolver, target, mk, balancing...)}
 	c.stack = stack.
 		ResponseHeaderTimeout(o.timeout).
@@ -142,8 +148,8 @@ func (o *options) withPort(target string) string {
 	return net.JoinHostPort(strings.Trim(target, "[]"), port)
 }
 
-// endpoint returns the service of the endpoint t: a connection pool below the layers that
-// the options specify. The client passes endpoint to its balancer as the MakeService.
+// endpoint returns the service of the endpoint t: a connection pool. If the resolver specifies an
+// authority for the endpoint, a layer sets it.
 func (o *options) endpoint(ctx context.Context, t discover.Target) httplayer.Service {
 	id := t.Endpoint.ID
 	if id.Identity != "" || id.OpaquePort != 0 || id.Protocol == resolve.Opaque {
@@ -159,7 +165,7 @@ func (o *options) endpoint(ctx context.Context, t discover.Target) httplayer.Ser
 	if id.PingInterval > 0 {
 		opts = append(opts, httplayer.WithPing(id.PingInterval, id.PingTimeout))
 	}
-	stack := httplayer.NewStack(httplayer.WithTarget(t.Name)).With("endpoint_layer", o.endpointLayer)
+	stack := httplayer.NewStack(httplayer.WithTarget(t.Name))
 	if id.Authority != "" {
 		stack = stack.With("override_authority", httplayer.OverrideAuthority(id.Authority))
 	}

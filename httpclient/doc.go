@@ -16,6 +16,7 @@
 //	retry                      idempotent requests, within a budget, see [WithRetry]
 //	queue                      1000 requests, at most 3 s
 //	balance                    the ready endpoint with the lowest cost, see [WithPolicy]
+//	endpoint_layer             with [WithEndpointLayer]
 //	health_check               with [WithHealthCheck]
 //	endpoint                   a connection pool of one address
 //

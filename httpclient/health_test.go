@@ -115,6 +115,37 @@ func TestClientHealthCheck(t *testing.T) {
 	assert.Panics(t, func() { httpclient.WithHealthCheck(nil, discover.HealthPolicy{}) })
 }
 
+// Checks reach an endpoint also while its limit is full.
+func TestClientHealthCheckAtLimit(t *testing.T) {
+	var checks atomic.Int64
+	began, end := make(chan struct{}), make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/healthz" {
+			checks.Add(1)
+			return
+		}
+		close(began)
+		<-end
+	}))
+	t.Cleanup(s.Close)
+	web := httpclient.New(t.Context(), "web", httpclient.WithAddrs(s.Listener.Addr().String()),
+		httpclient.WithHealthCheck(httpclient.CheckHTTP("/healthz"), discover.HealthPolicy{Interval: time.Millisecond}),
+		httpclient.WithEndpointLayer(httplayer.NewStack().Limit(1).Layer()))
+	done, c := make(chan error), client(t, web)
+	go func() {
+		rsp, err := c.Get("http://web/")
+		if err == nil {
+			rsp.Body.Close()
+		}
+		done <- err
+	}()
+	<-began
+	before := checks.Load()
+	assert.Eventually(t, func() bool { return checks.Load() > before+5 }, 10*time.Second, time.Millisecond)
+	close(end)
+	require.NoError(t, <-done)
+}
+
 // Requests of a browser with cookies reach one of ten endpoints.
 func TestClientStickySession(t *testing.T) {
 	var addrs []string

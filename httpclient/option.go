@@ -131,7 +131,8 @@ func WithEndpointOptions(opts ...httplayer.EndpointOption) Option {
 
 // WithEndpointLayer sets a layer above each endpoint, such as a limit, a circuit breaker or
 // a tap. To set several layers, combine them into one by the method Layer of
-// [httplayer.Stack].
+// [httplayer.Stack]. Health checks do not pass the layer, because a full limit does not mean that
+// the endpoint is unhealthy.
 func WithEndpointLayer(l httplayer.Layer) Option {
 	return func(o *options) { o.endpointLayer = l }
 }
