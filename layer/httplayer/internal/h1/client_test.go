@@ -136,6 +136,7 @@ func TestClientRequests(t *testing.T) {
 		"GET":        {http.Request{Method: "GET", URL: &url.URL{Host: "a", Path: "/b c", RawQuery: "d"}}, "GET /b%20c?d HTTP/1.1\r\nHost: a\r\n\r\n"},
 		"no path":    {http.Request{Method: "GET", URL: &url.URL{Host: "a", RawQuery: "d"}}, "GET /?d HTTP/1.1\r\nHost: a\r\n\r\n"},
 		"asterisk":   {http.Request{Method: "OPTIONS", URL: &url.URL{Host: "a", Path: "*"}}, "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n"},
+		"opaque":     {http.Request{Method: "GET", URL: &url.URL{Scheme: "http", Host: "a", Opaque: "/b%2Fc", RawQuery: "d"}}, "GET /b%2Fc?d HTTP/1.1\r\nHost: a\r\n\r\n"},
 		"Host":       {http.Request{Method: "GET", Host: "b", URL: &url.URL{Host: "a"}}, "GET / HTTP/1.1\r\nHost: b\r\n\r\n"},
 		"absolute":   {http.Request{Method: "GET", URL: &url.URL{Scheme: "http", Host: "a", Path: "/b"}, RequestURI: "http://a/b"}, "GET http://a/b HTTP/1.1\r\nHost: a\r\n\r\n"},
 		"CONNECT":    {http.Request{Method: "CONNECT", URL: &url.URL{Host: "a:1"}, Header: http.Header{"Content-Length": {"1"}}}, "CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n"},

@@ -125,10 +125,10 @@ func appendTarget(b []byte, req *http.Request, host string) ([]byte, error) {
 }
 
 func appendPath(b []byte, u *url.URL) []byte {
-	path := u.EscapedPath()
-	if u.Opaque != "" && u.Host == "" && u.Scheme == "" {
-		path = u.Opaque
+	if u.Opaque != "" {
+		return append(b, u.RequestURI()...)
 	}
+	path := u.EscapedPath()
 	if path == "" || path[0] != '/' {
 		b = append(b, '/')
 	}
