@@ -17,7 +17,8 @@
 // sends a shallow copy with the context of Call. The service that admits a request closes
 // its body. A rejection is an error that matches [layer.ErrNotReady]. It leaves the body
 // open and unread. A response, and the context of its request, must live until the body is
-// closed.
+// closed. Unlike [http.Transport], an Endpoint adds neither User-Agent nor Accept-Encoding,
+// does not decompress responses, and ignores the deprecated field Cancel of a request.
 //
 // # Strictness
 //

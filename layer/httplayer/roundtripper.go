@@ -15,7 +15,7 @@ import (
 // RoundTripper adapts svc to an [http.RoundTripper], such as the Transport of an
 // [http.Client]. The result calls svc with the context of the request, and returns the
 // errors of svc unchanged. If svc returns an error, the result closes the body of the
-// request. It is safe for concurrent use. A nil svc panics.
+// request, even if svc has closed it before. It is safe for concurrent use. A nil svc panics.
 func RoundTripper(svc Service) http.RoundTripper {
 	if svc == nil {
 		panic("httplayer: nil service")
