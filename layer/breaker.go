@@ -95,7 +95,7 @@ func (p BreakerPolicy) filled() BreakerPolicy {
 // the time to the next probe. A [Throttled] response lowers the success rate and fails a probe,
 // but is not one of the consecutive failures.
 //
-// Cost: two atomic loads for a success.
+// Cost: two atomic loads for a success, an allocation for a body, and a lock for MinSuccessRate.
 func Breaker[Req, Rsp any](p BreakerPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)

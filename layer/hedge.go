@@ -37,7 +37,8 @@ type HedgePolicy[Req any] struct {
 
 	// MaxBodyBytes is the size of the largest request body that is stored for the copy:
 	// default 64 KiB. A copy is sent only after the body was read to its end. If the value
-	// is negative, only requests without a body are copied.
+	// is negative, only requests without a body are copied. All this does not apply to a
+	// request with GetBody, because its body is not stored.
 	MaxBodyBytes int64
 
 	// HedgeIf reports whether a request may be sent twice. The default is the method
@@ -94,8 +95,8 @@ func (p HedgePolicy[Req]) fixed() bool { return p.MinDelay == p.MaxDelay }
 // Cancellation: the end of the caller's context cancels both attempts. When one attempt has
 // won, the other is canceled and its response discarded.
 //
-// Body: no copy is sent while the request body is being read, see [HedgePolicy]. The context of
-// the returned response ends with the response, see [WithCompletion].
+// Body: no copy is sent while a stored request body is being read, see [HedgePolicy]. The context
+// of the returned response ends with the response, see [WithCompletion].
 //
 // Errors: if the copy does not succeed, Hedge returns the result of the first attempt. If the first
 // attempt was rejected, but a copy was sent and not rejected, the error does not match

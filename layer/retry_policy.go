@@ -31,7 +31,8 @@ type RetryPolicy[Req, Rsp any] struct {
 
 	// MaxBodyBytes is the number of bytes of a request body that are stored for retries:
 	// default 64 KiB. When more of the body has been read, the request is not retried any
-	// more. If the value is negative, nothing is stored.
+	// more. If the value is negative, nothing is stored. The body of a request with GetBody
+	// is not stored, and may have any size.
 	MaxBodyBytes int64
 
 	// MaxRetryAfter is the longest wait that a service may request, for example by the
