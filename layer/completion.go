@@ -6,6 +6,7 @@ import (
 	"io"
 	"reflect"
 	"sync"
+	"sync/atomic"
 
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/reqctx"
@@ -95,8 +96,9 @@ func bodyField(t reflect.Type) (index int, ok bool) {
 // ObserveBody returns body with a wrapper that reports its reads and its end to o. The body
 // ends at an error of Read, at Close, or when ctx ends. [io.EOF] is a successful end. All
 // observers of a body share one wrapper. The body of an upgraded connection keeps its
-// methods Write and CloseWrite. If o panics when ctx ends, Close and failing Reads return a
-// [PanicError].
+// methods Write and CloseWrite. It does not end at io.EOF, because the server may still
+// read. Close after io.EOF is then a successful end. If o panics when ctx ends, Close and
+// failing Reads return a [PanicError].
 func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadCloser {
 	w, upgraded := body.(io.Writer)
 	if o, ok := o.(interface{ Head() }); ok && upgraded {
@@ -113,7 +115,7 @@ func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadClo
 		b.add(o)
 		return b
 	}
-	b := &observedBody{innerBody: innerBody{body}}
+	b := &observedBody{innerBody: innerBody{body}, upgraded: upgraded}
 	b.observers = append(b.first[:0], o)
 	ends := reqctx.Watch(ctx, b)
 	b.mu.Lock()
@@ -130,6 +132,8 @@ func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadClo
 
 type observedBody struct {
 	innerBody
+	upgraded bool        // the body is also an io.Writer
+	eof      atomic.Bool // an upgraded connection was read to its end
 
 	// observers is complete before the body is passed to its reader, so Read uses it without
 	// a lock. Until then it is guarded by mu.
@@ -169,7 +173,9 @@ func (b *observedBody) Read(p []byte) (n int, err error) {
 		}
 	}
 	switch {
-	case err == io.EOF: //nolint:errorlint // a Reader ends with just this value
+	case err == io.EOF && b.upgraded: //nolint:errorlint // a Reader ends with just this value
+		b.eof.Store(true)
+	case err == io.EOF: //nolint:errorlint // as above
 		b.end(nil)
 	case err != nil:
 		b.end(err)
@@ -180,7 +186,11 @@ func (b *observedBody) Read(p []byte) (n int, err error) {
 }
 
 func (b *observedBody) Close() error {
-	defer b.end(ErrBodyClosedEarly)
+	end := ErrBodyClosedEarly
+	if b.eof.Load() {
+		end = nil
+	}
+	defer b.end(end)
 	return b.withPanic(b.ReadCloser.Close())
 }
 

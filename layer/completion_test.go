@@ -178,6 +178,9 @@ func TestObserveBodyKeepsWriter(t *testing.T) {
 	_, err = io.ReadAll(body)
 	require.NoError(t, err)
 	require.Equal(t, 2, r.bytes)
+	require.Empty(t, r.ends, "the other direction may continue")
+	require.NoError(t, body.Close())
+	require.Equal(t, []error{nil}, r.ends)
 }
 
 // An observed connection keeps its method CloseWrite.

@@ -38,7 +38,8 @@ func NewStack(opts ...Option) Stack {
 // when the body was read to its end, has failed or is closed. At the call of End(nil), the
 // trailers can be read. For a response without a body (HEAD, 204, 304, a length of 0),
 // Completion calls o.End(nil) at once. The body of an upgraded connection (101) stays an
-// [io.ReadWriteCloser] and keeps its CloseWrite.
+// [io.ReadWriteCloser] and keeps its CloseWrite. It ends when it is closed, also after it was
+// read to its end.
 //
 // Completion allocates once per body, for any number of observers.
 func Completion(ctx context.Context, rsp *http.Response, o layer.Observer) *http.Response {

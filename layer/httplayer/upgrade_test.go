@@ -1,13 +1,18 @@
 package httplayer
 
 import (
+	"bufio"
 	"io"
+	"net"
 	"net/http"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/conntest"
+	"github.com/gotower/gotower/layer"
 )
 
 // upgraded sends a request to upgrade its connection.
@@ -56,4 +61,30 @@ func TestTeeBodyUpgrade(t *testing.T) {
 	assert.Equal(t, "hello", string(got))
 	assert.Equal(t, "hello", c.String())
 	require.NoError(t, both.Close())
+}
+
+// An upgraded connection is open until both directions have ended. The server may end its direction
+// first, and still receives the bytes of the client.
+func TestUpgradeServerEndsFirst(t *testing.T) {
+	received := make(chan string, 1)
+	up := conntest.Serve(t, func(_ int, conn net.Conn) {
+		_, err := http.ReadRequest(bufio.NewReader(conn))
+		assert.NoError(t, err)
+		say(conn, switching+"bye")
+		assert.NoError(t, conn.(halfCloser).CloseWrite())
+		got, _ := io.ReadAll(conn)
+		received <- string(got)
+	})
+	svc := NewStack().Limit(1).ResponseHeaderTimeout(time.Minute).Service(endpoint(t, up))
+	rsp, both := upgraded(t, svc)
+	got, err := io.ReadAll(both)
+	require.NoError(t, err)
+	assert.Equal(t, "bye", string(got))
+	require.NoError(t, rsp.Request.Context().Err())
+	require.Error(t, layer.Poll(svc), "one is in flight")
+	say(both, "late")
+	require.NoError(t, both.(halfCloser).CloseWrite())
+	assert.Equal(t, "late", <-received)
+	require.NoError(t, both.Close())
+	require.NoError(t, layer.Poll(svc))
 }
