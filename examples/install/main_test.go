@@ -2,11 +2,17 @@ package main
 
 import (
 	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
 	"encoding/base64"
+	"encoding/pem"
+	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -124,6 +130,22 @@ func TestInstallOptions(t *testing.T) {
 	}
 }
 
+// useless returns an identity with a self-signed issuer that lacks the key usage cert sign.
+func useless(t *testing.T) manifest.Identity {
+	t.Helper()
+	public, key, err := ed25519.GenerateKey(nil)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCRLSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, public, key)
+	require.NoError(t, err)
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return manifest.Identity{Anchors: cert, Issuer: cert, Key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})}
+}
+
 // The identity of files is printed, and an invalid one is an error that has no key.
 func TestInstallIdentity(t *testing.T) {
 	identity, err := manifest.NewIdentity("cluster.local")
@@ -151,7 +173,8 @@ func TestInstallIdentity(t *testing.T) {
 	for want, args := range map[string][]string{
 		"must be a certificate and its key":                 args(manifest.Identity{Anchors: identity.Anchors, Issuer: identity.Issuer, Key: other.Key}),
 		"do not verify the issuer":                          args(manifest.Identity{Anchors: other.Anchors, Issuer: identity.Issuer, Key: identity.Key}),
-		"the trust anchors must be":                         args(manifest.Identity{Anchors: []byte("x"), Issuer: identity.Issuer, Key: identity.Key}),
+		"the trust anchors have no certificate":             args(manifest.Identity{Anchors: []byte("x"), Issuer: identity.Issuer, Key: identity.Key}),
+		"may not issue certificates":                        args(useless(t)),
 		"must be given together":                            args(identity)[:2],
 		"and without -keep-identity":                        append(args(identity), "-keep-identity"),
 		"failure policy \"Never\": must be Ignore or Fail":  {"-failure-policy", "Never"},

@@ -53,8 +53,8 @@ func (c *checker) identity() category {
 				return errors.New("tls.crt and tls.key are not a certificate with its key") // the error may have parts of the key
 			}
 			issuer, err = certificates(s.Data["tls.crt"])
-			if err == nil && !issuer[0].IsCA {
-				err = fmt.Errorf("%s is not a CA", issuer[0].Subject)
+			if err == nil && (!issuer[0].IsCA || issuer[0].KeyUsage&x509.KeyUsageCertSign == 0) {
+				err = fmt.Errorf("%s is not a CA with the key usage cert sign", issuer[0].Subject)
 			}
 			return err
 		}},

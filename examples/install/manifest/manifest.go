@@ -123,7 +123,7 @@ func (o Options) Render() ([]byte, error) {
 	if o.FailurePolicy != "Ignore" && o.FailurePolicy != "Fail" {
 		return nil, fmt.Errorf("failure policy %q: must be Ignore or Fail", o.FailurePolicy)
 	}
-	if err := o.Identity.check(o.TrustDomain); err != nil {
+	if err := o.Identity.check(); err != nil {
 		return nil, err
 	}
 	o.TrustAnchors = string(o.Identity.Anchors)
