@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"sync/atomic"
 
 	"github.com/gotower/gotower/internal/reqctx"
@@ -102,7 +103,7 @@ func capacityOf[Req, Rsp any](svc Service[Req, Rsp]) func() int64 {
 		if below == nil {
 			return nil
 		}
-		return func() int64 { return s.waiters.capacity + below() }
+		return func() int64 { return s.waiters.capacity + min(below(), math.MaxInt64-s.waiters.capacity) }
 	}
 	if inner := wrappedBy(svc); inner != nil {
 		return capacityOf(inner)

@@ -2,6 +2,7 @@ package layer_test
 
 import (
 	"context"
+	"math"
 	"runtime"
 	"testing"
 	"testing/synctest"
@@ -88,6 +89,8 @@ func TestShedCapacity(t *testing.T) {
 		"limit":          {func(st s) s { return st.Limit(7) }, int64(7)},
 		"adaptive limit": {func(st s) s { return st.AdaptiveLimit(layer.AdaptivePolicy{Min: 5, Max: 5}) }, int64(5)},
 		"queue":          {func(st s) s { return st.Queue(10, 0).Limit(7) }, int64(17)},
+		"long queue":     {func(st s) s { return st.Queue(math.MaxInt, 0).Limit(7) }, int64(math.MaxInt64)},
+		"high limit":     {func(st s) s { return st.Queue(10, 0).Limit(math.MaxInt) }, int64(math.MaxInt64)},
 		"others between": {func(st s) s { return st.Drain(layer.NewDrainer()).Limit(3) }, int64(3)},
 		"queue alone":    {func(st s) s { return st.Queue(10, 0) }, nil},
 		"none":           {func(st s) s { return st }, nil},
