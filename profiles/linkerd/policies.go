@@ -192,18 +192,17 @@ func (m *merged) add(ctx context.Context, target string, i item) (_ *profiles.Pr
 }
 
 // late is called when the time wait of [Prefer] has passed since the start of the watch. After that
-// the watch no longer waits for a policy. late returns the profile to yield, or nil if nothing must
-// be yielded, for example because the policy has arrived.
+// the watch no longer waits for a profile or a policy. late returns the profile to yield, or nil if
+// nothing must be yielded, for example because both have arrived.
 func (m *merged) late(ctx context.Context, target string) *profiles.Profile {
-	if m.policy.settled && (m.profile.settled || m.policy.current == nil) {
+	if m.profile.settled && m.policy.settled {
 		return nil
 	}
 	if !m.policy.settled {
-		m.policy.settled = true
 		m.silent.Store(true)
 		m.warn(ctx, target, errNoAnswer)
 	}
-	m.profile.settled = m.profile.settled || m.policy.current != nil // the profile is late, too
+	m.profile.settled, m.policy.settled = true, true
 	return m.effective()
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
@@ -320,6 +321,24 @@ func TestPreferProfileOutage(t *testing.T) {
 	for p := range Prefer(broken, policySource(t, no), time.Minute, nil).Watch(ctx, "a:80") {
 		require.Nil(t, p)
 	}
+}
+
+// lateSource yields a profile after a second.
+type lateSource struct{ profile *profiles.Profile }
+
+func (l lateSource) Watch(ctx context.Context, _ string) iter.Seq2[*profiles.Profile, error] {
+	return func(yield func(*profiles.Profile, error) bool) {
+		time.Sleep(time.Second)
+		yield(l.profile, nil)
+	}
+}
+
+// A policy that arrives after the wait does not wait for the profile either.
+func TestPreferLatePolicyWithoutProfile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		policy := &profiles.Profile{Policy: &profiles.Policy{Name: "web"}}
+		assert.Same(t, policy, firstOf(t, Prefer(silentSource{}, lateSource{policy}, time.Millisecond, nil), "a:80"))
+	})
 }
 
 // A panic of a source is an outage of that source.
