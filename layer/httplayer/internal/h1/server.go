@@ -99,8 +99,8 @@ func NewServerConn(ctx context.Context, conn net.Conn, cfg *message.ServerConfig
 }
 
 // Serve serves requests until the connection ends, and then closes it. If a handler hijacks
-// the connection, Serve returns when the handler closes it. The error is nil if the
-// connection ended between requests. It is a [SyntaxError] after a malformed request. If
+// the connection, Serve returns when the handler closes it or the context ends. The error is nil if
+// the connection ended between requests. It is a [SyntaxError] after a malformed request. If
 // the client speaks HTTP/2, it is a [PrefaceError], and the connection stays open. It is a
 // [layer.Error] if the client sent nothing, or if its first request was not complete in
 // time.
@@ -117,8 +117,11 @@ func (c *ServerConn) Serve() error {
 		detached := c.detached
 		c.mu.Unlock()
 		if detached != nil {
-			<-detached.closed
-			return
+			select {
+			case <-detached.closed:
+				return
+			case <-c.ctx.Done(): // the handler may never close it
+			}
 		}
 		c.conn.Close()
 		c.stopReadAhead()

@@ -700,6 +700,26 @@ func TestServerGoexit(t *testing.T) {
 	}
 }
 
+// A hijacked connection that its handler does not close ends with the context.
+func TestServerHijackedAndLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn, there := net.Pipe()
+		ctx, cancel := context.WithCancel(t.Context())
+		served := make(chan error)
+		cfg := &message.ServerConfig{Sweeper: new(sweep.Sweeper), Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _, err := http.NewResponseController(w).Hijack()
+			assert.NoError(t, err)
+		})}
+		go func() { served <- NewServerConn(ctx, there, cfg).Serve() }()
+		io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		synctest.Wait()
+		cancel()
+		assert.NoError(t, <-served)
+		_, err := conn.Read(make([]byte, 1))
+		assert.Equal(t, io.EOF, err)
+	})
+}
+
 // The upstream request is canceled when the client leaves.
 func TestProxyDetectsClosedClient(t *testing.T) {
 	started, gone := make(chan struct{}, 1), make(chan struct{}, 1)
