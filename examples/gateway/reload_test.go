@@ -551,3 +551,32 @@ routes:
 		assert.Equal(t, first.Header.Get("X-Backend"), p.get(t, "GET", "/b", cookie).Header.Get("X-Backend"))
 	}
 }
+
+// Health checks reach an endpoint also while its limit of requests is full.
+func TestServiceHealthAtLimit(t *testing.T) {
+	var checks atomic.Int64
+	began, end := make(chan struct{}), make(chan struct{})
+	addr := serverAt(t, func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/healthz" {
+			checks.Add(1)
+			return
+		}
+		close(began)
+		<-end
+	})
+	p := start(t, head+`
+services:
+- {name: a, static: {addresses: ["`+addr+`"]}, circuitBreakers: {maxRequests: 1}, healthCheck: {path: /healthz, interval: 10ms}}
+routes: [{name: all, backendRefs: [{name: a}]}]
+`)
+	done := make(chan error)
+	go func() {
+		_, err := p.send(t.Context(), "GET", "http://"+p.addresses["http"]+"/", "")
+		done <- err
+	}()
+	<-began
+	before := checks.Load()
+	until(t, func() bool { return checks.Load() > before+5 })
+	close(end)
+	require.NoError(t, <-done)
+}

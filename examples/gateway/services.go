@@ -46,7 +46,7 @@ func (g *gateway) newService(ctx context.Context, s *config.Service) httplayer.S
 		With("sticky_session", session(s.SessionPersistence)).
 		Queue(s.Queue.Capacity, s.Queue.MaxWait.D()).
 		Service(balance.Resolve(ctx, resolver, name,
-			withHealthCheck(s.HealthCheck, g.newEndpoint(s)), balance.WithPolicy[*http.Response](policy(s)),
+			g.newEndpoint(s), balance.WithPolicy[*http.Response](policy(s)),
 			balance.WithMetrics[*http.Response](g.metrics.Balance(string(s.Name)))))
 }
 
@@ -96,7 +96,8 @@ func failed(err error) resolve.Resolver {
 }
 
 // newEndpoint returns a function that makes a service for one endpoint of s. The service
-// sends requests to the endpoint, with the protocol, the TLS and the limits of s.
+// sends requests to the endpoint, with the protocol, the TLS and the limits of s. Health checks are
+// sent below the limit of requests, because a full limit does not mean that the endpoint is unhealthy.
 func (g *gateway) newEndpoint(s *config.Service) discover.MakeService[*http.Request, *http.Response] {
 	opts := []httplayer.EndpointOption{httplayer.WithConnectTimeout(s.ConnectTimeout.D())}
 	switch s.Protocol {
@@ -113,7 +114,7 @@ func (g *gateway) newEndpoint(s *config.Service) discover.MakeService[*http.Requ
 	if n := s.CircuitBreakers.MaxConnections; n > 0 {
 		opts = append(opts, httplayer.WithMaxConns(n))
 	}
-	return func(ctx context.Context, t discover.Target) httplayer.Service {
+	checked := withHealthCheck(s.HealthCheck, func(ctx context.Context, t discover.Target) httplayer.Service {
 		e, own := t.Endpoint, opts
 		if e.Protocol == resolve.H2 && s.Protocol == "Auto" {
 			own = append(slices.Clip(own), httplayer.WithHTTP2())
@@ -121,15 +122,19 @@ func (g *gateway) newEndpoint(s *config.Service) discover.MakeService[*http.Requ
 		if e.PingInterval > 0 {
 			own = append(slices.Clip(own), httplayer.WithPing(e.PingInterval, e.PingTimeout))
 		}
-		st := httplayer.NewStack(httplayer.WithTarget(string(s.Name)))
+		return httplayer.NewStack(httplayer.WithTarget(string(s.Name))).
+			With("authority", httplayer.OverrideAuthority(e.Authority)).
+			Service(httplayer.NewEndpoint(ctx, e.Addr.String(), own...))
+	})
+	return func(ctx context.Context, t discover.Target) httplayer.Service {
+		e, st := t.Endpoint, httplayer.NewStack(httplayer.WithTarget(string(s.Name)))
 		if n := s.CircuitBreakers.MaxRequests; n > 0 {
 			st = st.Limit(n)
 		}
 		return st.
 			With("trace", g.tracing.attempt(s.Name, e.Addr.String())).
 			With("tap", tap.Layer(g.tap, httplayer.Accessor{}, tap.Outbound, tap.WithDestination(e.Addr, labelsOf(s, e)))).
-			With("authority", httplayer.OverrideAuthority(e.Authority)).
-			Service(httplayer.NewEndpoint(ctx, e.Addr.String(), own...))
+			Service(checked(ctx, t))
 	}
 }
 
