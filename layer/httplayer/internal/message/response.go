@@ -157,7 +157,8 @@ func (w *ResponseWriter) start(next []byte, whole bool) error {
 	if allowed {
 		detect(header, first, next)
 	}
-	w.err = w.stream.WriteHeader(w.status, header, w.length, !allowed || w.head || w.length == 0 && whole && !trailers)
+	empty := whole && w.written == 0 && w.length <= 0 && !trailers
+	w.err = w.stream.WriteHeader(w.status, header, w.length, !allowed || w.head || empty)
 	if w.err == nil && len(first) > 0 && !w.head {
 		_, w.err = w.stream.Write(first)
 	}

@@ -176,6 +176,10 @@ func TestResponseWriterCalls(t *testing.T) {
 			},
 			calls: []string{"header 200 -1 false Content-Length= Content-Type=text/plain; charset=utf-8", "write 1", "finish"},
 		},
+		"length suppressed, no body": { // as of a gRPC error, which HTTP/2 must end with the headers
+			handler: func(w http.ResponseWriter, _ *http.Request) { w.Header()["Content-Length"] = nil },
+			calls:   []string{"header 200 -1 true Content-Length=", "finish"},
+		},
 		"late trailers": {
 			handler: func(w http.ResponseWriter, _ *http.Request) {
 				w.WriteHeader(http.StatusOK)
