@@ -74,4 +74,7 @@ func TestHeaderMutationInvalid(t *testing.T) {
 	assert.Equal(t, []string{"Cookie"}, valid.Remove)
 	require.ErrorContains(t, c.Validate(), `add "Host": can only be set, not added or removed`)
 	require.ErrorContains(t, c.Validate(), `remove "Trailer"`)
+
+	secret := layer.HeaderMutation{Set: []layer.HeaderField{{"Authorization", "Bearer x\n"}}}
+	require.EqualError(t, secret.Validate(), `set "Authorization": the value has a control character`)
 }
