@@ -39,8 +39,8 @@ import (
 // removed endpoint gets no new calls and finishes open ones. An address keeps its
 // connection and statistics as long as its ID does not change.
 //
-// Each ClientConn has two goroutines, and one more for each endpoint that is not ready.
-// They end when the ClientConn is closed or idle. An empty name panics.
+// Each ClientConn has two goroutines, and up to 16 more while endpoints are not ready. They
+// end when the ClientConn is closed or idle. An empty name panics.
 func NewBalancer(name string, opts ...Option) balancer.Builder {
 	if name == "" {
 		panic("grpclayer: empty name of a balancer")

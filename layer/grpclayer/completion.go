@@ -69,7 +69,7 @@ func (s *stream) finished(err error) {
 	s.closed, s.closeErr = true, err
 	resultOpts := s.resultOpts
 	s.mu.Unlock()
-	// A panic is dropped because gRPC holds locks here, which it would keep.
+	// A panic is dropped, because this may be a goroutine of gRPC.
 	_ = panics.Contain(func() {
 		defer reportEnd(resultOpts, err)
 		if err == grpc.ErrClientConnClosing { //nolint:errorlint,staticcheck // no server can say just this value
