@@ -157,26 +157,38 @@ func (b *Balancer[Req, Rsp]) ignoresBreakers() bool {
 	return true
 }
 
-// isAtMinReady reports whether no ready node may be ejected, because MinReady nodes or fewer are
+// isAtMinReady reports whether no available node may be ejected, because MinReady nodes or fewer are
 // available. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) isAtMinReady() bool {
 	return !b.hasAvailable(b.detection.minReady(len(b.nodes)) + 1)
 }
 
-// hasAvailable reports whether at least n nodes are available. A node is available if it is ready or
-// busy. It is busy if it has requests in flight and has rejected another one, but not by a breaker.
-// Otherwise an overload would send requests to failing nodes. The caller must hold mu.
+// hasAvailable reports whether at least n nodes are available, for n > 0. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) hasAvailable(n int) bool {
-	n -= b.group.len()
+	if b.group.len() >= n {
+		return true
+	}
 	for _, o := range b.nodes {
-		if n <= 0 {
-			break
-		}
-		if o.status.state() == unready && o.inFlight() > 0 && !isByBreaker(o.reason) {
-			n--
+		if o.isAvailable() {
+			if n--; n == 0 {
+				return true
+			}
 		}
 	}
-	return n <= 0
+	return false
+}
+
+// isAvailable reports whether n is ready or busy. It is busy if it has requests in flight and has
+// rejected another one, but not by a breaker. Otherwise an overload would send requests to failing
+// nodes. The caller must hold the balancer's mutex.
+func (n *node[Req, Rsp]) isAvailable() bool {
+	switch n.status.state() {
+	case ready:
+		return true
+	case unready:
+		return n.inFlight() > 0 && !isByBreaker(n.reason)
+	}
+	return false
 }
 
 // takeOut makes the ready node n unready, or closed if reason matches layer.ErrClosed. If no

@@ -235,7 +235,7 @@ func (b *Balancer[Req, Rsp]) ejectOutliers() {
 		tally := n.outlier.tally.Swap(0)
 		r := successRate{endpoint: &n.endpoint, all: tally >> 32}
 		r.good = r.all - min(tally&(1<<32-1), r.all)
-		if n.status.state() == ready && r.all >= uint64(b.detection.RequestVolume) {
+		if n.isAvailable() && r.all >= uint64(b.detection.RequestVolume) {
 			b.rates = append(b.rates, r)
 		}
 	}
@@ -249,7 +249,7 @@ func (b *Balancer[Req, Rsp]) ejectOutliers() {
 }
 
 // ejectFailing ejects n after ConsecutiveFailures failures in a row. It does nothing if n is
-// not ready, or if MinReady forbids the ejection.
+// not available, or if MinReady forbids the ejection.
 func (b *Balancer[Req, Rsp]) ejectFailing(n *node[Req, Rsp]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -259,10 +259,10 @@ func (b *Balancer[Req, Rsp]) ejectFailing(n *node[Req, Rsp]) {
 	}
 }
 
-// eject ejects n, and reports whether it did. It does not eject n if n is not ready, or if
+// eject ejects n, and reports whether it did. It does not eject n if n is not available, or if
 // MinReady forbids it. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) eject(n *node[Req, Rsp], cause string) bool {
-	if n.status.state() != ready {
+	if !n.isAvailable() {
 		return false
 	}
 	if b.isAtMinReady() {
@@ -270,8 +270,12 @@ func (b *Balancer[Req, Rsp]) eject(n *node[Req, Rsp], cause string) bool {
 		b.meters.skipped.Add(1)
 		return false
 	}
-	b.leave(n)
-	n.status.setState(ejected)
+	switch n.status.setState(ejected) {
+	case ready:
+		b.leave(n)
+	case unready:
+		n.endTurn()
+	}
 	b.ejections++
 	b.ejected++
 	o := &n.outlier

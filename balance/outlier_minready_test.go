@@ -133,3 +133,31 @@ func TestMinReadyNoneBusy(t *testing.T) {
 		require.Equal(t, "ready/unready", p.states(ss))
 	})
 }
+
+// A failing endpoint is ejected also if it is at its limit whenever a response ends.
+func TestOutlierBusy(t *testing.T) {
+	for name, detection := range map[string]balance.OutlierDetection{
+		"consecutive": {ConsecutiveFailures: 5}, "success rate": {Interval: 10 * time.Second, RequestVolume: 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p, ss := newPool(t, roundRobin(detection)...), servers(6)
+				c := change{State: resolve.StateExists}
+				for i, s := range ss {
+					s.serve = func(context.Context, string) (*response, error) {
+						if time.Sleep(100 * time.Millisecond); i == 0 {
+							return nil, errBroken
+						}
+						return body(""), nil
+					}
+					e := s.endpoint()
+					e.Service = layer.Limit[string, *response](1)(s)
+					c.Added = append(c.Added, e)
+				}
+				p.apply(c)
+				p.load(t, 1200, time.Second/100, ss, patient) // the endpoints can serve 60 a second
+				assert.Equal(t, "ejected/", p.states(ss)[:8])
+			})
+		})
+	}
+}
