@@ -137,20 +137,20 @@ type routeKey struct {
 	kubeobject.Name
 }
 
-// statusWriter writes the status of routes. The method changed collects the routes with a
-// status that may have changed, even while this controller is not the leader. The method
-// run writes the statuses. Only the leader calls run.
+// statusWriter writes the status of routes. The method run writes the statuses. Only the leader
+// calls run. While run runs, the method changed collects the routes with a status that may have
+// changed.
 type statusWriter struct {
 	cluster *cluster
 	client  dynamic.Interface
 	wake    chan struct{} // has a value if dirty is not empty
 
 	mu    sync.Mutex
-	dirty map[routeKey]struct{}
+	dirty map[routeKey]struct{} // nil while run does not run
 }
 
 func newStatusWriter(c *cluster, client dynamic.Interface) *statusWriter {
-	return &statusWriter{cluster: c, client: client, wake: make(chan struct{}, 1), dirty: make(map[routeKey]struct{})}
+	return &statusWriter{cluster: c, client: client, wake: make(chan struct{}, 1)}
 }
 
 // changed adds routes to w after a change of the object o, because their status may depend
@@ -178,7 +178,8 @@ func (w *statusWriter) changed(o any) {
 }
 
 // add marks the status of the route o as outdated, and wakes the method run, which writes it. It
-// ignores an object that is not a route, and a route that could not be decoded.
+// does nothing while run does not run. It ignores an object that is not a route, and a route that
+// could not be decoded.
 func (w *statusWriter) add(o any) {
 	r, ok := o.(*resource[route])
 	if !ok || r.spec == nil {
@@ -186,6 +187,9 @@ func (w *statusWriter) add(o any) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.dirty == nil {
+		return
+	}
 	w.dirty[routeKey{r.GetKind(), kubeobject.NameOf(r)}] = struct{}{}
 	w.notify()
 }
@@ -207,6 +211,15 @@ const (
 // run writes the status of all routes at the start, and then that of each changed route,
 // until ctx ends. It logs a failed write and repeats it in the next round.
 func (w *statusWriter) run(ctx context.Context) {
+	collect := func(dirty map[routeKey]struct{}) map[routeKey]struct{} {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		before := w.dirty
+		w.dirty = dirty
+		return before
+	}
+	collect(make(map[routeKey]struct{}))
+	defer collect(nil)
 	for _, f := range policyFields {
 		for _, item := range w.cluster.stores[f.kind].List() {
 			w.add(item)
@@ -219,11 +232,7 @@ func (w *statusWriter) run(ctx context.Context) {
 			return
 		case <-w.wake:
 		}
-		w.mu.Lock()
-		keys := w.dirty
-		w.dirty = make(map[routeKey]struct{})
-		w.mu.Unlock()
-		for key := range keys {
+		for key := range collect(make(map[routeKey]struct{})) {
 			err := w.write(ctx, key)
 			if err == nil || ctx.Err() != nil {
 				continue
