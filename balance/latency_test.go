@@ -260,7 +260,10 @@ func TestLatencyUpgrade(t *testing.T) {
 			}
 			require.EqualValues(t, 1, p.Snapshot()[0].InFlight)
 			close(over)
-			_, _ = rsp.Body.Read(nil)
+			_, err = rsp.Body.Read(nil)
+			require.Equal(t, io.EOF, err)
+			require.EqualValues(t, 1, p.Snapshot()[0].InFlight, "the server may still read")
+			require.NoError(t, rsp.Body.Close())
 			require.Zero(t, p.Snapshot()[0].InFlight)
 			require.InDelta(t, want, p.ewma(ss[0]), float64(time.Second), "%v", sample)
 		})
