@@ -69,8 +69,8 @@ type OutlierDetection struct { //nolint:recvcheck // record runs per response
 	//
 	// MinReady also applies to circuit breakers, even if ConsecutiveFailures and Interval are 0.
 	// A request that a [layer.Breaker] rejects may leave fewer endpoints ready than MinReady. The
-	// balancer then ignores all breakers for a second, by [layer.PastBreakers].
-	// Envoy calls this a panic.
+	// balancer then ignores all breakers for a second, by [layer.PastBreakers]. Envoy calls
+	// this a panic. The breaker of a single endpoint is not ignored.
 	MinReady float64
 }
 
