@@ -274,30 +274,31 @@ func (l *waiters) join(w *waiter) bool {
 	}
 	w.number = l.next
 	l.next++
-	l.insert(w)
+	l.insert(w, nil)
 	return true
 }
 
 // rejoin inserts w into the list again, at its former position, because inner rejected its
-// request.
+// request. This position is near the front, because w was the head.
 func (l *waiters) rejoin(w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.insert(w)
+	next := l.list.Front()
+	for next != nil && next.Value.(*waiter).number < w.number {
+		next = next.Next()
+	}
+	l.insert(w, next)
 }
 
-func (l *waiters) insert(w *waiter) {
+// insert adds w to the list before the element next, or at the end if next is nil.
+func (l *waiters) insert(w *waiter, next *list.Element) {
 	if l.list.Len() == 0 {
 		l.unready = time.Now()
 	}
-	before := l.list.Back()
-	for before != nil && before.Value.(*waiter).number > w.number {
-		before = before.Prev()
-	}
-	if before == nil {
-		w.element = l.list.PushFront(w)
+	if next == nil {
+		w.element = l.list.PushBack(w)
 	} else {
-		w.element = l.list.InsertAfter(w, before)
+		w.element = l.list.InsertBefore(w, next)
 	}
 	l.update()
 }
