@@ -246,13 +246,15 @@ func TestPeekBrokenBody(t *testing.T) {
 
 // Reading ahead does not change the body.
 func TestPeekKeepsBody(t *testing.T) {
-	for _, size := range []int{1, peekSize - 1, peekSize, peekSize + 1, 3 * peekSize, peekMost, peekMost + 1, 5 * peekMost} {
-		want := bytes.Repeat([]byte("abcdefg"), size/7+1)[:size]
-		rsp := grpcResponse(io.NopCloser(bytes.NewReader(want)))
-		ahead, whole := Replayer{}.Peek(t.Context(), rsp)
-		got, err := io.ReadAll(ahead.Body)
-		require.NoError(t, err)
-		require.True(t, bytes.Equal(want, got), "%d", size)
-		require.Equal(t, size <= peekMost, whole, "%d", size)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		for _, size := range []int{1, peekSize - 1, peekSize, peekSize + 1, 3 * peekSize, peekMost, peekMost + 1, 5 * peekMost} {
+			want := bytes.Repeat([]byte("abcdefg"), size/7+1)[:size]
+			rsp := grpcResponse(io.NopCloser(bytes.NewReader(want)))
+			ahead, whole := Replayer{}.Peek(t.Context(), rsp)
+			got, err := io.ReadAll(ahead.Body)
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(want, got), "%d", size)
+			require.Equal(t, size <= peekMost, whole, "%d", size)
+		}
+	})
 }
