@@ -83,6 +83,29 @@ func BenchmarkQueue(b *testing.B) {
 	}
 }
 
+// alwaysReady is ready, but rejects all requests, as a balancer does that has not noticed yet that
+// its endpoints are not ready.
+type alwaysReady struct{}
+
+func (alwaysReady) Ready(context.Context) error            { return nil }
+func (alwaysReady) Call(context.Context, int) (int, error) { return 0, layer.ErrNotReady }
+
+// BenchmarkQueueRejection measures requests that inner rejects while other requests wait.
+func BenchmarkQueueRejection(b *testing.B) {
+	for _, callers := range []int{100, 10_000} {
+		b.Run(fmt.Sprintf("%d callers", callers), func(b *testing.B) {
+			q := queueOver(alwaysReady{}, callers, 0)
+			b.SetParallelism(max(callers/runtime.GOMAXPROCS(0), 1))
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					_, _ = q.Call(context.Background(), 1)
+				}
+			})
+		})
+	}
+}
+
 func BenchmarkTimeout(b *testing.B) {
 	call(b, layer.Timeout[int, int](time.Second)(layer.Func[int, int](echo)))
 }

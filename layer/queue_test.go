@@ -389,34 +389,3 @@ func TestQueueDescribe(t *testing.T) {
 		assert.Contains(t, n.State.Get("waits_for"), "shut")
 	})
 }
-
-// alwaysReady is ready, but rejects all requests, as a balancer does that has not noticed yet that
-// its endpoints are not ready.
-type alwaysReady struct{}
-
-func (alwaysReady) Ready(context.Context) error            { return nil }
-func (alwaysReady) Call(context.Context, int) (int, error) { return 0, layer.ErrNotReady }
-
-// The cost of a rejection by inner does not grow with the number of waiting requests.
-func TestQueueRejectionCost(t *testing.T) {
-	cost := func(callers int) time.Duration {
-		q := queueOver(alwaysReady{}, callers, 0)
-		began := time.Now()
-		var all sync.WaitGroup
-		for range callers {
-			all.Go(func() {
-				for range 3 {
-					_, _ = q.Call(t.Context(), 1)
-				}
-			})
-		}
-		all.Wait()
-		return time.Since(began) / time.Duration(callers)
-	}
-	for range 5 {
-		if cost(6400) < 8*cost(200) {
-			return
-		}
-	}
-	t.Error("a request costs more than eight times as much with 6400 callers as with 200")
-}
