@@ -129,6 +129,7 @@ var requestSeeds = []string{
 	"POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\nGET / HTTP/1.1\r\nHost: b\r\n\r\n",
 	"POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n3;a=b\r\nhel\r\n2\r\nlo\r\n0\r\nX-T: v\r\n\r\n",
 	"GET http://h/p?q HTTP/1.1\r\nHost: a\r\nConnection: close, x-y\r\nX-Y: 1\r\n\r\n",
+	"GET http://u%80 HTTP/1.1\r\nHost: a\r\n\r\n",
 	"GET /a%20b/%2f/../c;d?e=f&g HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
 	"OPTIONS * HTTP/1.1\r\nhost: [::1]:80\r\n\r\n",
 	"CONNECT h:443 HTTP/1.1\r\nHost: h:443\r\n\r\n",

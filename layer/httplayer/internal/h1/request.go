@@ -158,7 +158,7 @@ func (r *request) parseTarget(req *http.Request) error {
 		}
 	}
 	u, err := url.ParseRequestURI(target)
-	if err != nil {
+	if err != nil || !message.ValidHost(u.Host) { // u.Host is not escaped
 		return errTarget
 	}
 	r.url = *u

@@ -50,6 +50,7 @@ var strict = []struct {
 	{"asterisk with GET", "GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400},
 	{"user information", "GET http://u@a/ HTTP/1.1\r\nHost: a\r\n\r\n", 400},
 	{"absolute without host", "GET http:///a HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+	{"escaped host", "GET http://u%80/ HTTP/1.1\r\nHost: a\r\n\r\n", 400},
 	{"opaque", "GET http:a HTTP/1.1\r\nHost: a\r\n\r\n", 400},
 	{"CONNECT to a path", "CONNECT /a HTTP/1.1\r\nHost: a\r\n\r\n", 400},
 	{"CONNECT without port", "CONNECT a HTTP/1.1\r\nHost: a\r\n\r\n", 400},
