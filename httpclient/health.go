@@ -34,8 +34,8 @@ func WithHealthCheck(check HealthCheck, p discover.HealthPolicy) Option {
 
 // CheckHTTP returns a check that sends a GET request for path, such as "/healthz", to the
 // endpoint. The host of the request is the target, or its domain if the target is a name of SRV
-// records. The endpoint is healthy if the status is
-// 2xx. CheckHTTP panics if path is not a path with an optional query.
+// records. The endpoint is healthy if the status is 2xx. CheckHTTP panics if path is not a path
+// with an optional query.
 func CheckHTTP(path string) HealthCheck {
 	u, err := url.ParseRequestURI(path)
 	if err != nil || !strings.HasPrefix(path, "/") {

@@ -182,8 +182,8 @@ func (c *ControlPlaneConn) dial(ctx context.Context, addr string) (net.Conn, err
 	}
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if tcp, ok := conn.(*net.TCPConn); ok && every > 0 {
-		// No probe is sent while sent data is not acknowledged.
-		_ = usertimeout.Set(tcp, max(every, 4*every)) // fails on other systems than Linux; max is for an overflow
+		// No probe is sent while sent data is not acknowledged. Only Linux has this timeout.
+		_ = usertimeout.Set(tcp, 4*every)
 	}
 	return conn, err
 }
