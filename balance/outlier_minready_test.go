@@ -136,8 +136,9 @@ func TestMinReadyNoneBusy(t *testing.T) {
 
 // A failing endpoint is ejected also if it is at its limit whenever a response ends.
 func TestOutlierBusy(t *testing.T) {
+	const interval = 10*time.Second + time.Millisecond // no response ends at this time
 	for name, detection := range map[string]balance.OutlierDetection{
-		"consecutive": {ConsecutiveFailures: 5}, "success rate": {Interval: 10 * time.Second, RequestVolume: 20},
+		"consecutive": {ConsecutiveFailures: 5}, "success rate": {Interval: interval, RequestVolume: 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
