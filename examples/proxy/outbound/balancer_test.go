@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -22,11 +24,12 @@ import (
 // endpoint gets requests until its breaker opens. Otherwise the balancer avoids it earlier.
 func TestBalancerOfPolicyWithBreaker(t *testing.T) {
 	const failures = 50
-	requestsToFailing := func(b profiles.Balancing) (n int) {
+	requestsToFailing := func(t *testing.T, b profiles.Balancing) (n int) {
 		key := balancerKey{authority: "web:80", Balancing: b}
 		mk := key.withBreaker(func(_ context.Context, target discover.Target) httplayer.Service {
 			failing := target.Endpoint.Addr == netip.MustParseAddrPort("10.0.0.1:80")
 			return layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) {
+				time.Sleep(time.Millisecond) // equal latencies
 				if failing {
 					n++
 					return &http.Response{StatusCode: http.StatusInternalServerError, Body: http.NoBody}, nil
@@ -49,8 +52,10 @@ func TestBalancerOfPolicyWithBreaker(t *testing.T) {
 		return n
 	}
 	breaker := layer.BreakerPolicy{ConsecutiveFailures: failures}
-	assert.Equal(t, failures, requestsToFailing(profiles.Balancing{Breaker: breaker}))
-	assert.Less(t, requestsToFailing(profiles.Balancing{}), failures)
+	synctest.Test(t, func(t *testing.T) {
+		assert.Equal(t, failures, requestsToFailing(t, profiles.Balancing{Breaker: breaker}))
+		assert.Less(t, requestsToFailing(t, profiles.Balancing{}), failures)
+	})
 
 	penalized := balancerKey{Balancing: profiles.Balancing{Breaker: breaker, Penalty: 1}}
 	failed := layer.Outcome[*http.Response]{Response: &http.Response{StatusCode: http.StatusInternalServerError}}
