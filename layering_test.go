@@ -82,6 +82,8 @@ func breach(pkg, imported string) string {
 		"instrument": {"layer", "balance"},
 		"promtower":  {"instrument", "layer", "balance"},
 
+		"internal/policyroute": {"profiles", "layer", "internal"},
+
 		// It connects discovery and balancing, which are above layer, to gRPC. Only programs
 		// import it, because an import from layer would be a cycle.
 		"layer/grpclayer": {"layer", "resolve", "discover", "balance", "internal"},

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/linkerd/linkerd2-proxy-api/go/destination"
-	"github.com/linkerd/linkerd2-proxy-api/go/http_types"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/gotower/gotower/internal/policyroute"
 	"github.com/gotower/gotower/internal/wire"
 	"github.com/gotower/gotower/profiles"
 )
@@ -104,7 +104,7 @@ func convertRequestMatch(m *destination.RequestMatch, drop func(error)) profiles
 	case *destination.RequestMatch_Path:
 		return profiles.Path(m.Path.GetRegex())
 	case *destination.RequestMatch_Method:
-		return convertMethod(m.Method, drop)
+		return policyroute.Method(m.Method, drop)
 	}
 	return nil
 }
@@ -145,21 +145,6 @@ func convertNot(m profiles.Match) profiles.Match {
 		return nil
 	}
 	return profiles.Not{Match: m}
-}
-
-func convertMethod(m *http_types.HttpMethod, drop func(error)) profiles.Match {
-	switch m := m.GetType().(type) {
-	case *http_types.HttpMethod_Registered_:
-		name, ok := http_types.HttpMethod_Registered_name[int32(m.Registered)]
-		if !ok {
-			drop(fmt.Errorf("method %d is not registered", m.Registered))
-			return nil
-		}
-		return profiles.Method(name)
-	case *http_types.HttpMethod_Unregistered:
-		return profiles.Method(m.Unregistered)
-	}
-	return nil
 }
 
 // convertEndpoint converts the endpoint of a profile as linkerd's proxy does. It returns

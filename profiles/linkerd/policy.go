@@ -4,20 +4,16 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
-	"regexp"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
-	"github.com/linkerd/linkerd2-proxy-api/go/grpc_route"
 	"github.com/linkerd/linkerd2-proxy-api/go/http_route"
 	"github.com/linkerd/linkerd2-proxy-api/go/meta"
 	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/gotower/gotower/internal/policyroute"
 	"github.com/gotower/gotower/profiles"
 )
 
@@ -132,13 +128,11 @@ func atHosts(hosts []profiles.Match, matches []profiles.All) profiles.Match {
 func (c *policyConverter) httpRoutes(all []*outbound.HttpRoute) []profiles.Route {
 	hosts := func(r *outbound.HttpRoute) ([]profiles.Match, bool) { return hostsOf(c, r.GetHosts()) }
 	return routesOf(c, all, hosts, func(from *outbound.HttpRoute_Rule) (to rule, ok bool) {
-		if !convertMatches(c, &to, from.GetMatches(), httpMatch) {
+		if !convertMatches(c, &to, from.GetMatches(), policyroute.HTTPMatch) {
 			return to, false
 		}
 		f, d := c.httpFilters(from.GetFilters()), from.GetBackends()
-		to.route.RequestHeader, to.route.ResponseHeader = f.requestHeader, f.responseHeader
-		to.route.Redirect, to.route.Faults = f.redirect, f.faults
-		to.policy = c.requestPolicy(from)
+		to.route, to.policy = f.Route, c.requestPolicy(from)
 		to.policy.Retry = c.httpRetry(from.GetRetry())
 		to.policy.Backends, to.policy.Failover = backendsOf(
 			c, d.GetKind() != nil, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends(), c.httpFilters)
@@ -149,12 +143,11 @@ func (c *policyConverter) httpRoutes(all []*outbound.HttpRoute) []profiles.Route
 func (c *policyConverter) grpcRoutes(all []*outbound.GrpcRoute) []profiles.Route {
 	hosts := func(r *outbound.GrpcRoute) ([]profiles.Match, bool) { return hostsOf(c, r.GetHosts()) }
 	return routesOf(c, all, hosts, func(from *outbound.GrpcRoute_Rule) (to rule, ok bool) {
-		if !convertMatches(c, &to, from.GetMatches(), grpcMatch) {
+		if !convertMatches(c, &to, from.GetMatches(), policyroute.GRPCMatch) {
 			return to, false
 		}
 		f, d := c.grpcFilters(from.GetFilters()), from.GetBackends()
-		to.route = profiles.Route{RequestHeader: f.requestHeader, Faults: f.faults}
-		to.policy = c.requestPolicy(from)
+		to.route, to.policy = f.Route, c.requestPolicy(from)
 		to.policy.Retry = c.grpcRetry(from.GetRetry())
 		to.policy.Backends, to.policy.Failover = backendsOf(
 			c, d.GetKind() != nil, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends(), c.grpcFilters)
@@ -222,12 +215,8 @@ func hostsOf[S interface{ GetReverseLabels() []string }, H interface {
 	GetSuffix() S
 }](c *policyConverter, all []H) (hosts []profiles.Match, ok bool) {
 	for _, h := range all {
-		m := profiles.Host{Value: profiles.Exact(h.GetExact())}
-		if labels := slices.Clone(h.GetSuffix().GetReverseLabels()); len(labels) > 0 {
-			slices.Reverse(labels)
-			m.Value = profiles.Suffix("." + strings.Join(labels, "."))
-		}
-		if err := valid(m); err != nil {
+		m, err := policyroute.HostMatch(h)
+		if err != nil {
 			c.problem(err)
 			continue
 		}
@@ -249,84 +238,6 @@ func convertMatches[M any](c *policyConverter, to *rule, all []M, convert func(M
 		to.matches, to.prefixes = append(to.matches, match), append(to.prefixes, prefix)
 	}
 	return len(to.matches) > 0 || len(all) == 0
-}
-
-// valid returns an error if m is invalid. It must be called for each member of an All. A Router
-// leaves an invalid member out, and the All would then hold for too many requests.
-func valid(m profiles.Match) error { return profiles.Route{Match: m}.Validate() }
-
-// httpMatch converts a condition on HTTP requests. If the condition has a path prefix,
-// httpMatch also returns the prefix.
-func httpMatch(m *http_route.HttpRouteMatch) (all profiles.All, prefix string, err error) {
-	all = profiles.All{}
-	switch kind := m.GetPath().GetKind().(type) {
-	case *http_route.PathMatch_Exact:
-		all = append(all, profiles.Path("^"+regexp.QuoteMeta(kind.Exact)+"$"))
-	case *http_route.PathMatch_Prefix:
-		if prefix = kind.Prefix; strings.Trim(prefix, "/") != "" {
-			all = append(all, profiles.PathPrefix(strings.TrimRight(prefix, "/")))
-		}
-	case *http_route.PathMatch_Regex:
-		if _, err := regexp.Compile(kind.Regex); err != nil { // before the group is added
-			return nil, "", fmt.Errorf("path: %w", err)
-		}
-		all = append(all, profiles.Path("^(?:"+kind.Regex+")$"))
-	}
-	if all, err = withHeaders(all, m.GetHeaders()); err != nil {
-		return nil, "", err
-	}
-	for _, q := range m.GetQueryParams() {
-		match := profiles.Query{Name: q.GetName(), Value: profiles.Exact(q.GetExact())}
-		if _, ok := q.GetValue().(*http_route.QueryParamMatch_Regex); ok {
-			match.Value = profiles.Regex(q.GetRegex())
-		}
-		all = append(all, match)
-	}
-	if m.GetMethod() != nil {
-		method := convertMethod(m.GetMethod(), func(of error) { err = of })
-		if all = append(all, method); err != nil {
-			return nil, "", err
-		}
-	}
-	return all, prefix, validMembers(all)
-}
-
-// grpcMatch converts a condition on gRPC requests. The second result, the path prefix, is
-// always "".
-func grpcMatch(m *grpc_route.GrpcRouteMatch) (profiles.All, string, error) {
-	all := profiles.All{
-		profiles.GRPC{Service: m.GetRpc().GetService(), Method: m.GetRpc().GetMethod()}, profiles.Method("POST"),
-	}
-	all, err := withHeaders(all, m.GetHeaders())
-	if err != nil {
-		return nil, "", err
-	}
-	return all, "", validMembers(all)
-}
-
-func withHeaders(all profiles.All, headers []*http_route.HeaderMatch) (profiles.All, error) {
-	for _, h := range headers {
-		match := profiles.Header{Name: h.GetName()}
-		switch v := h.GetValue().(type) {
-		case *http_route.HeaderMatch_Exact:
-			match.Value = profiles.Exact(v.Exact)
-		case *http_route.HeaderMatch_Regex:
-			match.Value = profiles.Regex(v.Regex)
-		default:
-			return nil, fmt.Errorf("header %q: no value", h.GetName())
-		}
-		all = append(all, match)
-	}
-	return all, nil
-}
-
-func validMembers(all profiles.All) error {
-	for _, m := range all {
-		if err := valid(m); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // requestRule is a rule of an HTTP route or of a gRPC route.
@@ -394,7 +305,3 @@ func metaLabels(prefix string, m *meta.Metadata) map[string]string {
 	}
 	return labels
 }
-
-// forever is the TTL of the faults that a policy injects into requests. It is the largest
-// duration, because the fault injection of linkerd has no time limit.
-const forever = time.Duration(math.MaxInt64)

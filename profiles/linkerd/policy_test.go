@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/gotower/gotower/internal/policyroute"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/profiles"
 )
@@ -178,7 +179,7 @@ func TestConvertHTTPRoute(t *testing.T) {
 			},
 			ResponseHeader: layer.HeaderMutation{Set: []layer.HeaderField{{Name: "d", Value: "3"}}},
 			Faults: []profiles.Fault{
-				{Fraction: 0.5, Status: 503, Message: "half", TTL: forever}, {Fraction: 0.5, Status: 500, TTL: forever},
+				{Fraction: 0.5, Status: 503, Message: "half", TTL: policyroute.Forever}, {Fraction: 0.5, Status: 500, TTL: policyroute.Forever},
 			},
 			Policy: &profiles.RoutePolicy{
 				RequestTimeout: 3 * time.Second, ResponseTimeout: 2 * time.Second, IdleTimeout: time.Second, Overrides: true,
@@ -274,7 +275,7 @@ func TestConvertGRPCRoute(t *testing.T) {
 		Match: profiles.Any{profiles.All{
 			profiles.GRPC{Service: "books.Books", Method: "Get"}, profiles.Method("POST"), profiles.Header{Name: "x-a", Value: profiles.Exact("1")},
 		}},
-		Faults: []profiles.Fault{{Fraction: 1, Status: 500, GRPC: 14, Message: "m", TTL: forever}},
+		Faults: []profiles.Fault{{Fraction: 1, Status: 500, GRPC: 14, Message: "m", TTL: policyroute.Forever}},
 		Policy: &profiles.RoutePolicy{
 			RequestTimeout: 4 * time.Second, Failover: true,
 			Retry:    &profiles.Retry{Max: 1, GRPC: []profiles.GRPCStatus{{Min: 1, Max: 1}, {Min: 4, Max: 4}, {Min: 8, Max: 8}, {Min: 13, Max: 13}, {Min: 14, Max: 14}}},

@@ -1,44 +1,32 @@
 package linkerd
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 
-	"github.com/linkerd/linkerd2-proxy-api/go/http_route"
-	"github.com/linkerd/linkerd2-proxy-api/go/http_types"
 	"github.com/linkerd/linkerd2-proxy-api/go/opaque_route"
 	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/gotower/gotower/internal/policyroute"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/profiles"
 )
 
-// filters has the effects of the filters of a route or backend.
+// filters has the effects of the filters of a route or backend. Only the effects are set in the
+// embedded Route.
 type filters struct {
-	requestHeader, responseHeader layer.HeaderMutation
-	redirect                      *profiles.Redirect
-	faults                        []profiles.Fault
-	forbidden                     bool // whether the connection is rejected
+	profiles.Route
 
-	passing float64 // share of the requests without a fault; valid after the first fault
+	forbidden bool // whether the connection is rejected
 }
 
 func (c *policyConverter) httpFilters(all []*outbound.HttpRoute_Filter) (f filters) {
 	for _, m := range all {
-		switch kind := m.GetKind().(type) {
-		case *outbound.HttpRoute_Filter_FailureInjector:
-			i := kind.FailureInjector
-			f.addFault(profiles.Fault{Status: int(min(i.GetStatus(), math.MaxInt32)), Message: i.GetMessage()}, i.GetRatio())
-		case *outbound.HttpRoute_Filter_RequestHeaderModifier:
-			addHeaders(&f.requestHeader, kind.RequestHeaderModifier)
-		case *outbound.HttpRoute_Filter_ResponseHeaderModifier:
-			addHeaders(&f.responseHeader, kind.ResponseHeaderModifier)
-		case *outbound.HttpRoute_Filter_Redirect:
-			f.redirect = c.redirect(kind.Redirect)
-		default:
-			c.problemf("a filter of an unknown kind")
+		if response := m.GetResponseHeaderModifier(); response != nil {
+			policyroute.AddHeaders(&f.ResponseHeader, response)
+		} else if err := policyroute.AddHTTPFilter(&f.Route, m); err != nil {
+			c.problem(err)
 		}
 	}
 	return f
@@ -46,78 +34,11 @@ func (c *policyConverter) httpFilters(all []*outbound.HttpRoute_Filter) (f filte
 
 func (c *policyConverter) grpcFilters(all []*outbound.GrpcRoute_Filter) (f filters) {
 	for _, m := range all {
-		switch kind := m.GetKind().(type) {
-		case *outbound.GrpcRoute_Filter_FailureInjector:
-			i := kind.FailureInjector
-			f.addFault(profiles.Fault{Status: 500, GRPC: i.GetCode(), Message: i.GetMessage()}, i.GetRatio())
-		case *outbound.GrpcRoute_Filter_RequestHeaderModifier:
-			addHeaders(&f.requestHeader, kind.RequestHeaderModifier)
-		default:
-			c.problemf("a filter of an unknown kind")
+		if err := policyroute.AddGRPCFilter(&f.Route, m); err != nil {
+			c.problem(err)
 		}
 	}
 	return f
-}
-
-// addFault adds a fault for the share r of the requests that get no earlier fault. It sets the
-// Fraction of the fault to the corresponding share of all requests. A missing r means all of the
-// remaining requests.
-func (f *filters) addFault(fault profiles.Fault, r *http_route.Ratio) {
-	if len(f.faults) == 0 {
-		f.passing = 1
-	}
-	ratio := 1.0
-	if r.GetDenominator() != 0 {
-		ratio = min(1, float64(r.GetNumerator())/float64(r.GetDenominator()))
-	}
-	fault.Fraction, fault.TTL = f.passing*ratio, forever
-	f.passing -= fault.Fraction
-	f.faults = append(f.faults, fault)
-}
-
-// headerModifier is a message that changes the header of requests or responses.
-type headerModifier interface {
-	GetAdd() *http_types.Headers
-	GetSet() *http_types.Headers
-	GetRemove() []string
-}
-
-func addHeaders(to *layer.HeaderMutation, m headerModifier) {
-	convert := func(to []layer.HeaderField, from *http_types.Headers) []layer.HeaderField {
-		for _, h := range from.GetHeaders() {
-			to = append(to, layer.HeaderField{Name: h.GetName(), Value: string(h.GetValue())})
-		}
-		return to
-	}
-	to.Add, to.Set, to.Remove = convert(to.Add, m.GetAdd()), convert(to.Set, m.GetSet()), append(to.Remove, m.GetRemove()...)
-}
-
-func (c *policyConverter) redirect(m *http_route.RequestRedirect) *profiles.Redirect {
-	r := &profiles.Redirect{Host: m.GetHost(), Status: int(min(m.GetStatus(), math.MaxInt32))}
-	if r.Status == 0 {
-		r.Status = 301
-	}
-	switch of := m.GetScheme().GetType().(type) {
-	case *http_types.Scheme_Registered_:
-		r.Scheme = "http"
-		if of.Registered == http_types.Scheme_HTTPS {
-			r.Scheme = "https"
-		}
-	case *http_types.Scheme_Unregistered:
-		r.Scheme = of.Unregistered
-	}
-	if m.GetPort() > math.MaxUint16 {
-		c.problemf("redirect: port %d is above %d", m.GetPort(), math.MaxUint16)
-	} else {
-		r.Port = uint16(m.GetPort())
-	}
-	switch path := m.GetPath().GetReplace().(type) {
-	case *http_route.PathModifier_Full:
-		r.Path = path.Full
-	case *http_route.PathModifier_Prefix:
-		r.NewPrefix = cmp.Or(path.Prefix, "/") // "" removes the old prefix, as "/" does
-	}
-	return r
 }
 
 func (c *policyConverter) httpRetry(m *outbound.HttpRoute_Retry) *profiles.Retry {
@@ -270,7 +191,7 @@ func backendsOf[F any, B routeBackend[F], W weightedBackend[B]](
 	add := func(b B, weight uint32) {
 		to, f := c.backend(b.GetBackend()), convert(b.GetFilters())
 		to.Weight = weight
-		to.RequestHeader, to.ResponseHeader, to.Redirect, to.Faults = f.requestHeader, f.responseHeader, f.redirect, f.faults
+		to.RequestHeader, to.ResponseHeader, to.Redirect, to.Faults = f.RequestHeader, f.ResponseHeader, f.Redirect, f.Faults
 		if f.forbidden {
 			to.Missing = "a filter of the policy forbids the connection"
 		}

@@ -309,9 +309,9 @@ func (a *routeAuthorizer) Call(ctx context.Context, req *http.Request) (*http.Re
 		a.in.logDecision(ctx, "request allowed", a.route.permits[i].Permit, c)
 	}
 	switch {
-	case a.route.invalid != "":
+	case a.route.invalid != nil:
 		return nil, &httplayer.StatusError{
-			Code: http.StatusInternalServerError, Reason: "invalid server policy: " + a.route.invalid, Close: true,
+			Code: http.StatusInternalServerError, Reason: "invalid server policy: " + a.route.invalid.Error(), Close: true,
 		}
 	case a.route.filtered:
 		return a.Service.Call(&permitted{reqctx.Wrapper{Context: ctx}, a, i}, req)

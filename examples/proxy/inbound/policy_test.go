@@ -22,7 +22,6 @@ import (
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/tcplayer"
-	"github.com/gotower/gotower/profiles"
 	"github.com/gotower/gotower/tap"
 	"github.com/gotower/gotower/tap/tappb"
 )
@@ -150,15 +149,9 @@ func TestPolicyOf(t *testing.T) {
 	)})
 	require.NoError(t, err)
 	require.Equal(t, meters.Resource{Group: "g", Kind: "server", Name: "web"}, p.resource)
-	require.Equal(t, "unknown filter", p.policies[p.routes[0].Name].invalid)
+	require.EqualError(t, p.policies[p.routes[0].Name].invalid, "unknown filter")
 	require.Empty(t, p.authorizations, "of connections that are not HTTP")
 	require.Len(t, p.policies[p.routes[0].Name].authorizations, 1, "localhost")
-
-	half := []*pb.HttpRoute_Filter{{Kind: &pb.HttpRoute_Filter_FailureInjector{FailureInjector: &http_route.HttpFailureInjector{
-		Status: 503, Ratio: &http_route.Ratio{Numerator: 1, Denominator: 2},
-	}}}}
-	r, _ := httpFilters(half)
-	require.Equal(t, []profiles.Fault{{Fraction: 0.5, Status: 503, TTL: forever}}, r.Faults)
 
 	away := &http_route.RequestRedirect{Path: &http_route.PathModifier{Replace: &http_route.PathModifier_Prefix{}}}
 	p, err = policyOf(&pb.Server{Labels: named, Protocol: http(&pb.HttpRoute{Metadata: m, Rules: []*pb.HttpRoute_Rule{{

@@ -6,20 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 	"slices"
-	"strings"
 	"time"
 	"unique"
 
-	"github.com/linkerd/linkerd2-proxy-api/go/grpc_route"
 	"github.com/linkerd/linkerd2-proxy-api/go/http_route"
-	"github.com/linkerd/linkerd2-proxy-api/go/http_types"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/inbound"
 	"github.com/linkerd/linkerd2-proxy-api/go/meta"
 
 	"github.com/gotower/gotower/examples/proxy/meters"
 	"github.com/gotower/gotower/examples/proxy/settings"
+	"github.com/gotower/gotower/internal/policyroute"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/profiles"
@@ -58,7 +55,7 @@ type routePolicy struct {
 	denied         *meters.Permit    // for metrics of denied requests
 	deny           httplayer.Service // rejects requests and shows them in tap
 	filtered       bool              // the route has filters
-	invalid        string            // why all requests of the route fail; "" if they do not
+	invalid        error             // why all requests of the route fail; nil if they do not
 }
 
 // routePermit has the service for the requests that one rule of a route permits. The
@@ -167,62 +164,77 @@ func (p *serverPolicy) addHTTP(routes []*pb.HttpRoute, limit *pb.HttpLocalRateLi
 	if p.limit, err = rateLimitOf(limit, p.resource); err != nil {
 		return err
 	}
-	if len(routes) == 0 {
-		p.addDefaultRoute()
-	}
-	for i, msg := range routes {
-		resource, authorizations, err := p.routeOf(msg.GetMetadata(), msg.GetAuthorizations())
-		if err != nil {
-			return fmt.Errorf("HTTPRoute %d: %w", i+1, err)
-		}
-		for j, rule := range msg.GetRules() {
-			edits, invalid := httpFilters(rule.GetFilters())
-			matches := rule.GetMatches()
-			if len(matches) == 0 {
-				matches = []*http_route.HttpRouteMatch{{}}
-			}
-			var compiled []profiles.Route
-			for _, m := range matches {
-				r := edits
-				condition, prefix := httpMatch(m)
-				if r.Redirect != nil && r.Redirect.NewPrefix != "" {
-					redirect := *r.Redirect
-					if redirect.OldPrefix, r.Redirect = prefix, &redirect; prefix == "" {
-						r.Redirect, invalid = nil, "a redirect replaces the prefix of a match that is not a prefix"
-					}
-				}
-				compiled = append(compiled, onHosts(r, condition, msg.GetHosts())...)
-			}
-			p.addRoute(fmt.Sprintf("%s %d.%d", resource.Name, i, j), resource, authorizations, compiled...).invalid = invalid
-		}
-	}
-	return nil
+	return addRoutes(p, "HTTPRoute", routes, policyroute.HTTPMatch, func(r *profiles.Route, filter *pb.HttpRoute_Filter) error {
+		return policyroute.AddHTTPFilter(r, filter)
+	})
 }
 
 // addGRPC adds the given GRPCRoutes of the controller. Without routes, it adds a default
 // route for all requests.
 func (p *serverPolicy) addGRPC(routes []*pb.GrpcRoute) error {
+	return addRoutes(p, "GRPCRoute", routes, policyroute.GRPCMatch, func(r *profiles.Route, filter *pb.GrpcRoute_Filter) error {
+		return policyroute.AddGRPCFilter(r, filter)
+	})
+}
+
+// addRoutes adds routes of the controller to p, or a default route if there is none. R is the type
+// of a route, and kind is its name for errors. U, M and F are the types of its rules, matches and
+// filters. The function match converts a match to a condition and a path prefix, and addFilter adds
+// the effect of a filter to a route.
+func addRoutes[U interface {
+	GetMatches() []M
+	GetFilters() []F
+}, R interface {
+	GetMetadata() *meta.Metadata
+	GetAuthorizations() []*pb.Authz
+	GetHosts() []*http_route.HostMatch
+	GetRules() []U
+}, M, F any](
+	p *serverPolicy, kind string, routes []R,
+	match func(M) (profiles.All, string, error), addFilter func(*profiles.Route, F) error,
+) error {
 	if len(routes) == 0 {
 		p.addDefaultRoute()
 	}
 	for i, msg := range routes {
+		fail := func(err error) error { return fmt.Errorf("%s %d: %w", kind, i+1, err) }
 		resource, authorizations, err := p.routeOf(msg.GetMetadata(), msg.GetAuthorizations())
 		if err != nil {
-			return fmt.Errorf("GRPCRoute %d: %w", i+1, err)
+			return fail(err)
+		}
+		hosts, err := hostsOf(msg.GetHosts())
+		if err != nil {
+			return fail(err)
 		}
 		for j, rule := range msg.GetRules() {
-			edits, invalid := grpcFilters(rule.GetFilters())
+			var edits profiles.Route
+			var invalid error
+			for _, f := range rule.GetFilters() {
+				invalid = cmp.Or(invalid, addFilter(&edits, f))
+			}
 			matches := rule.GetMatches()
 			if len(matches) == 0 {
-				matches = []*grpc_route.GrpcRouteMatch{{}}
+				matches = make([]M, 1) // all requests satisfy a nil match
 			}
-			var compiled []profiles.Route
+			var converted []profiles.Route
 			for _, m := range matches {
-				call := profiles.GRPC{Service: m.GetRpc().GetService(), Method: m.GetRpc().GetMethod()}
-				condition := append(profiles.All{profiles.Method(http.MethodPost), call}, headerMatches(m.GetHeaders())...)
-				compiled = append(compiled, onHosts(edits, condition, msg.GetHosts())...)
+				r := edits
+				condition, prefix, err := match(m)
+				if err != nil {
+					return fail(err)
+				}
+				if r.Redirect != nil && r.Redirect.NewPrefix != "" {
+					redirect := *r.Redirect
+					if redirect.OldPrefix, r.Redirect = prefix, &redirect; prefix == "" {
+						r.Redirect, invalid = nil, errors.New("a redirect replaces the prefix of a match that is not a prefix")
+					}
+				}
+				for _, host := range hosts {
+					r.Match = slices.Concat(host, condition)
+					converted = append(converted, r)
+				}
 			}
-			p.addRoute(fmt.Sprintf("%s %d.%d", resource.Name, i, j), resource, authorizations, compiled...).invalid = invalid
+			p.addRoute(fmt.Sprintf("%s %d.%d", resource.Name, i, j), resource, authorizations, converted...).invalid = invalid
 		}
 	}
 	return nil
@@ -240,162 +252,21 @@ func (p *serverPolicy) routeOf(m *meta.Metadata, authz []*pb.Authz) (meters.Reso
 	return resource, authorizations, err
 }
 
-// onHosts returns a copy of r for each host in hosts. A copy matches the requests to its
-// host that also meet the argument condition. If hosts is empty, onHosts returns a single
-// copy, for all hosts.
-func onHosts(r profiles.Route, condition profiles.All, hosts []*http_route.HostMatch) []profiles.Route {
-	if len(hosts) == 0 {
-		r.Match = condition
-		return []profiles.Route{r}
+// hostsOf converts the hosts of a route to conditions, one of which a request must satisfy.
+// If msgs is empty, the only condition is empty, for all hosts.
+func hostsOf(msgs []*http_route.HostMatch) ([]profiles.All, error) {
+	if len(msgs) == 0 {
+		return []profiles.All{nil}, nil
 	}
-	var routes []profiles.Route
-	for _, h := range hosts {
-		var value profiles.StringMatch = profiles.Exact(strings.TrimSuffix(h.GetExact(), "."))
-		if s := h.GetSuffix(); s != nil {
-			name := ""
-			for _, label := range s.GetReverseLabels() {
-				name = "." + label + name
-			}
-			value = profiles.Suffix(name)
+	hosts := make([]profiles.All, 0, len(msgs))
+	for _, msg := range msgs {
+		host, err := policyroute.HostMatch(msg)
+		if err != nil {
+			return nil, err
 		}
-		r.Match = append(profiles.All{profiles.Host{Value: value}}, condition...)
-		routes = append(routes, r)
+		hosts = append(hosts, profiles.All{host})
 	}
-	return routes
-}
-
-// httpMatch converts a match of an HTTPRoute to a condition. prefix is the path prefix of
-// the match, or "/" if the match has no path. It is "" if the match requires an exact path
-// or a regular expression.
-func httpMatch(m *http_route.HttpRouteMatch) (condition profiles.All, prefix string) {
-	switch path := m.GetPath().GetKind().(type) {
-	case *http_route.PathMatch_Exact:
-		condition = append(condition, profiles.Path("^"+regexp.QuoteMeta(path.Exact)+"$"))
-	case *http_route.PathMatch_Regex:
-		pattern := path.Regex
-		if _, err := regexp.Compile(pattern); err == nil { // a group could make an invalid pattern valid
-			pattern = "^(?:" + pattern + ")$"
-		}
-		condition = append(condition, profiles.Path(pattern))
-	case *http_route.PathMatch_Prefix:
-		prefix = path.Prefix
-		condition = append(condition, profiles.PathPrefix(prefix))
-	default:
-		prefix = "/"
-	}
-	switch method := m.GetMethod().GetType().(type) {
-	case *http_types.HttpMethod_Registered_:
-		condition = append(condition, profiles.Method(method.Registered.String()))
-	case *http_types.HttpMethod_Unregistered:
-		condition = append(condition, profiles.Method(method.Unregistered))
-	}
-	condition = append(condition, headerMatches(m.GetHeaders())...)
-	for _, q := range m.GetQueryParams() {
-		var value profiles.StringMatch = profiles.Exact(q.GetExact())
-		if regex, ok := q.GetValue().(*http_route.QueryParamMatch_Regex); ok {
-			value = profiles.Regex(regex.Regex)
-		}
-		condition = append(condition, profiles.Query{Name: q.GetName(), Value: value})
-	}
-	return condition, prefix
-}
-
-// headerMatches converts the conditions on the headers of a request.
-func headerMatches(msgs []*http_route.HeaderMatch) []profiles.Match {
-	matches := make([]profiles.Match, 0, len(msgs))
-	for _, h := range msgs {
-		var value profiles.StringMatch = profiles.Exact(h.GetExact())
-		if regex, ok := h.GetValue().(*http_route.HeaderMatch_Regex); ok {
-			value = profiles.Regex(regex.Regex)
-		}
-		matches = append(matches, profiles.Header{Name: h.GetName(), Value: value})
-	}
-	return matches
-}
-
-// forever is a TTL of 100 years, for a failure that a policy injects. Such a failure has
-// no time limit, but profiles.Fault requires one.
-const forever = 100 * 365 * 24 * time.Hour
-
-// httpFilters returns the fields of a route that apply the filters of an HTTPRoute. If the
-// type of a filter is unknown, invalid describes the error, and the caller must reject all
-// requests of the route. Otherwise invalid is "".
-func httpFilters(filters []*pb.HttpRoute_Filter) (r profiles.Route, invalid string) {
-	for _, f := range filters {
-		switch kind := f.GetKind().(type) {
-		case *pb.HttpRoute_Filter_RequestHeaderModifier:
-			addHeaders(&r.RequestHeader, kind.RequestHeaderModifier)
-		case *pb.HttpRoute_Filter_Redirect:
-			r.Redirect = redirectOf(kind.Redirect)
-		case *pb.HttpRoute_Filter_FailureInjector:
-			i := kind.FailureInjector
-			r.Faults = append(r.Faults, profiles.Fault{Fraction: fraction(i.GetRatio()), Status: int(i.GetStatus()), TTL: forever})
-		default:
-			invalid = "unknown filter"
-		}
-	}
-	return r, invalid
-}
-
-// grpcFilters returns the fields of a route that apply the filters of a GRPCRoute. If the
-// type of a filter is unknown, invalid describes the error, and the caller must reject all
-// requests of the route. Otherwise invalid is "".
-func grpcFilters(filters []*pb.GrpcRoute_Filter) (r profiles.Route, invalid string) {
-	for _, f := range filters {
-		switch kind := f.GetKind().(type) {
-		case *pb.GrpcRoute_Filter_RequestHeaderModifier:
-			addHeaders(&r.RequestHeader, kind.RequestHeaderModifier)
-		case *pb.GrpcRoute_Filter_FailureInjector:
-			i := kind.FailureInjector
-			r.Faults = append(r.Faults, profiles.Fault{
-				Fraction: fraction(i.GetRatio()), Status: http.StatusInternalServerError, GRPC: i.GetCode(), TTL: forever,
-			})
-		default:
-			invalid = "unknown filter"
-		}
-	}
-	return r, invalid
-}
-
-// fraction returns r as a number from 0 to 1. A nil r means all requests and becomes 1.
-func fraction(r *http_route.Ratio) float64 {
-	if r == nil {
-		return 1
-	}
-	return float64(r.GetNumerator()) / float64(r.GetDenominator())
-}
-
-// addHeaders appends the header changes of m to the header changes in *to.
-func addHeaders(to *layer.HeaderMutation, m *http_route.RequestHeaderModifier) {
-	for _, h := range m.GetAdd().GetHeaders() {
-		to.Add = append(to.Add, layer.HeaderField{Name: h.GetName(), Value: string(h.GetValue())})
-	}
-	for _, h := range m.GetSet().GetHeaders() {
-		to.Set = append(to.Set, layer.HeaderField{Name: h.GetName(), Value: string(h.GetValue())})
-	}
-	to.Remove = append(to.Remove, m.GetRemove()...)
-}
-
-// redirectOf converts a redirect. The default status is 301. The caller must set
-// OldPrefix, the path prefix that the condition of the route requires.
-func redirectOf(m *http_route.RequestRedirect) *profiles.Redirect {
-	r := &profiles.Redirect{Status: int(m.GetStatus()), Host: m.GetHost(), Port: uint16(m.GetPort())}
-	if r.Status == 0 {
-		r.Status = http.StatusMovedPermanently
-	}
-	switch scheme := m.GetScheme().GetType().(type) {
-	case *http_types.Scheme_Registered_:
-		r.Scheme = strings.ToLower(scheme.Registered.String())
-	case *http_types.Scheme_Unregistered:
-		r.Scheme = scheme.Unregistered
-	}
-	switch path := m.GetPath().GetReplace().(type) {
-	case *http_route.PathModifier_Full:
-		r.Path = path.Full
-	case *http_route.PathModifier_Prefix:
-		r.NewPrefix = cmp.Or(path.Prefix, "/") // "" removes the old prefix, as "/" does
-	}
-	return r
+	return hosts, nil
 }
 
 // complete adds to p the services that receive the requests to the port, and the labels of
