@@ -183,6 +183,9 @@ func (l *LoadBalancer) check(n node) {
 	case l.Policy != "ConsistentHash" && l.Hash != nil:
 		n.at("hash").failf("want policy: ConsistentHash beside hash")
 	}
+	if l.SlowStart.D() > 24*time.Hour {
+		n.at("slowStart").failf("want a duration of at most 24h")
+	}
 }
 
 // Hash specifies the hash key of a request for consistent hashing.
@@ -269,6 +272,15 @@ type OutlierDetection struct {
 	BaseEjectionTime Duration `yaml:"baseEjectionTime" default:"30s"`
 	// The maximum percentage of the endpoints that are ejected at the same time.
 	MaxEjectionPercent float64 `yaml:"maxEjectionPercent" default:"50" min:"0" max:"99"`
+}
+
+func (o *OutlierDetection) check(n node) {
+	if d := o.Interval.D(); d != 0 && (d < time.Millisecond || d > time.Hour) {
+		n.at("interval").failf("want 0s, or a duration from 1ms to 1h")
+	}
+	if o.BaseEjectionTime.D() < time.Millisecond {
+		n.at("baseEjectionTime").failf("want a duration of at least 1ms")
+	}
 }
 
 // Describe returns a text with the name, the source of the endpoints, the protocol and the
