@@ -62,8 +62,9 @@ type generation struct {
 
 // target is the authority of the only profile of the gateway, which has all routes. For this
 // authority, the method [gateway.target] returns the service that sends each request to the
-// backends of its route.
-const target = "gateway:80"
+// backends of its route. Its port is not 80, because a service can have the name gateway; see
+// [config.Name.Authority].
+const target = "gateway:1"
 
 // newGateway returns a gateway with the configuration c. The background work of the gateway
 // ends when ctx ends.

@@ -421,7 +421,7 @@ listeners: [{name: one, address: ":8001"}, {name: two, address: "127.0.0.1:8002"
 routes: [{name: two, listeners: [two], directResponse: {status: 200}}]
 `), 0o600))
 	assert.Equal(t, "listener one:\n  route    none: status 404\n"+
-		"  because  profiles   target=gateway:80 route=default\n             route      route=two failed=header \"Gateway-Listener\" is \"two\"\n",
+		"  because  profiles   target=gateway:1 route=default\n             route      route=two failed=header \"Gateway-Listener\" is \"two\"\n",
 		out("explain", file, "GET", "http://x.example:8001/"))
 	assert.Contains(t, out("explain", file, "GET", "http://x.example:8002/"), "listener two:\n  route    two\n")
 	assert.Equal(t, 2, strings.Count(out("explain", file, "GET", "http://x.example/"), "listener "))

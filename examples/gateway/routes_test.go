@@ -209,10 +209,10 @@ func TestRouteMirrorsAndHedges(t *testing.T) {
 	})
 	p := start(t, head+`
 services:
-`+service("a", backend(t, "a"))+service("next", next)+service("slow", slow)+`
+`+service("a", backend(t, "a"))+service("gateway", next)+service("slow", slow)+`
 routes:
 - {name: hedged, matches: [{path: {exact: /hedged}}], backendRefs: [{name: slow}], hedge: {delay: 10ms}}
-- {name: mirrored, backendRefs: [{name: a}], requestMirrors: [{backendRef: {name: next}, maxBodyBytes: 100}]}
+- {name: mirrored, backendRefs: [{name: a}], requestMirrors: [{backendRef: {name: gateway}, maxBodyBytes: 100}]}
 `)
 	a, err := p.send(t.Context(), "POST", "http://"+p.addresses["http"]+"/books", "Persuasion")
 	require.NoError(t, err)
