@@ -269,6 +269,10 @@ gateway.yaml:8:54: services[0].outlierDetection.baseEjectionTime "0s": want a du
 		`gateway.yaml:1:26: kubernetes.addresses[0] "192.0.2.1:80": want an IP address or a host name`},
 	{"listeners:\n", "kubernetes: {ingressHTTPS: \":80\"}\nlisteners:\n",
 		`gateway.yaml:1:28: kubernetes.ingressHTTPS ":80": want another address than ingressHTTP`},
+	{"routes:\n", "routes:\n- {name: old, backendRefs: [{name: books}], requestHeaderModifier: {remove: [Host]}}\n" +
+		"- {name: new, backendRefs: [{name: books}], responseHeaderModifier: {remove: [Connection]}}\n",
+		`gateway.yaml:11:3: routes[0]: request header: remove "Host": can only be set, not added or removed
+gateway.yaml:12:3: routes[1]: response header: remove "Connection": belongs to the connection, not to the message`},
 	{"  backendRefs:\n  - name: books\n", "  directResponse: {status: teapot, body: [a]}\n",
 		"gateway.yaml:14:28: routes[0].directResponse.status \"teapot\": want an HTTP status from 200 to 599\n" +
 			"gateway.yaml:14:42: routes[0].directResponse.body: want a single value, not a list"},

@@ -40,20 +40,16 @@ const VersionLabel = "version"
 
 // problems returns the mistakes that package profiles finds in the route. A router would
 // ignore the invalid parts of the route. The result is nil for a valid route.
-func (r *Route) problems() []string {
-	p := &profiles.Profile{Routes: []profiles.Route{r.profile()}, RetryBudget: &profiles.RetryBudget{TTL: 10e9}}
-	err := p.Validate()
-	if err == nil {
-		return nil
-	}
+func (r *Route) problems() (texts []string) {
+	route := r.profile()
+	route.Name = "" // the mistake has the place of the route
+	err := (&profiles.Profile{Routes: []profiles.Route{route}}).Validate()
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		var texts []string
 		for _, e := range joined.Unwrap() {
-			texts = append(texts, e.Error())
+			texts = append(texts, strings.TrimPrefix(e.Error(), "route 0: "))
 		}
-		return texts
 	}
-	return []string{err.Error()}
+	return texts
 }
 
 // profile converts r to a route of package profiles. The result omits the settings that

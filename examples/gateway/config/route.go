@@ -81,6 +81,7 @@ func (r *Route) Services() (all []Name) {
 func (r *Route) oneOf() []string { return []string{"backendRefs", "requestRedirect", "directResponse"} }
 
 func (r *Route) check(n node) {
+	before := len(n.Mistakes)
 	if n.has("backendRefs") && r.totalWeight() == 0 {
 		n.at("backendRefs").failf("want at least one service with a weight above 0")
 	}
@@ -97,8 +98,8 @@ func (r *Route) check(n node) {
 	if total > 100 {
 		n.at("faults").failf("want percentages with a sum of at most 100, not %v", total)
 	}
-	if errs := r.problems(); len(n.Mistakes) == 0 {
-		for _, err := range errs {
+	if len(n.Mistakes) == before {
+		for _, err := range r.problems() {
 			n.failf("%s", strings.ReplaceAll(err, "\n", "; "))
 		}
 	}
