@@ -151,8 +151,8 @@ func addressOf(g *Gateway) (string, *Condition) {
 		return "", new(isNot("Accepted", "UnsupportedAddress", "want one address of type IPAddress"))
 	default:
 		ip, err := netip.ParseAddr(a[0].Value)
-		if err != nil {
-			return "", new(isNot("Accepted", "UnsupportedAddress", "want an IP address"))
+		if err != nil || ip.Zone() != "" {
+			return "", new(isNot("Accepted", "UnsupportedAddress", "want an IP address without a zone"))
 		}
 		return ip.String(), nil
 	}
@@ -205,6 +205,8 @@ func (t *translation) unsupported(l *listener) *Condition {
 		message = "want tls with the mode Terminate"
 	case tls != nil && tls.FrontendValidation != nil:
 		reason, message = "Invalid", "tls.frontendValidation is not supported"
+	case l.spec.Hostname != "" && !isHostname(l.spec.Hostname):
+		reason, message = "Invalid", "want a DNS name as the host name"
 	case t.unusable.Addresses[l.address] != "":
 		reason, message = "PortUnavailable", t.unusable.Addresses[l.address]
 	default:

@@ -12,15 +12,18 @@
 package kube
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
-	"sigs.k8s.io/yaml"
+	"go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/gotower/gotower/examples/gateway/config"
 )
@@ -105,15 +108,19 @@ func (t *translation) run() (*Result, error) {
 	if t.settings.Kubeconfig != nil {
 		t.files[t.settings.Kubeconfig.Path] = t.settings.Kubeconfig.Data
 	}
-	text, err := yaml.Marshal(t.config())
+	// sigs.k8s.io/yaml would fail for some characters, such as U+007F in the value of a header match.
+	var text bytes.Buffer
+	to := yaml.NewEncoder(&text)
+	to.SetIndent(2)
+	to.CompactSeqIndent()
+	if err := errors.Join(to.Encode(t.config()), to.Close()); err != nil {
+		return nil, err
+	}
+	c, err := config.ParseGenerated(text.Bytes(), t.files)
 	if err != nil {
 		return nil, err
 	}
-	c, err := config.ParseGenerated(text, t.files)
-	if err != nil {
-		return nil, err
-	}
-	return &Result{Config: c, Text: text, Files: t.files, Statuses: t.statuses}, nil
+	return &Result{Config: c, Text: text.Bytes(), Files: t.files, Statuses: t.statuses}, nil
 }
 
 // config returns the whole configuration, in the form of a configuration file. It sorts
@@ -249,6 +256,14 @@ func (r rank) compare(o rank) int {
 // name matches. It returns false if wild is not a wildcard, or equals name.
 func covers(wild, name string) bool {
 	return strings.HasPrefix(wild, "*.") && len(name) >= len(wild) && strings.HasSuffix(name, wild[1:]) && name != wild
+}
+
+// isHostname reports whether name is a DNS name, or one after "*.". The API server also accepts IP
+// addresses and labels of more than 63 characters as host names.
+func isHostname(name string) bool {
+	_, err := netip.ParseAddr(name)
+	labels := strings.Split(strings.TrimPrefix(name, "*."), ".")
+	return err != nil && !slices.ContainsFunc(labels, func(l string) bool { return len(validation.IsDNS1123Label(l)) > 0 })
 }
 
 // intersect returns the narrower of the host names a and b, which matches the hosts that

@@ -96,6 +96,38 @@ func translate(t *testing.T, all []*unstructured.Unstructured, u Unusable) *Resu
 	return r
 }
 
+// Values that the API server accepts, but that the configuration cannot have, do not prevent the
+// translation of other objects.
+func TestTranslateUnusualValues(t *testing.T) {
+	const class = `{kind: GatewayClass, metadata: {name: c}, spec: {controllerName: example.com/gateway}}`
+	gateway := func(name, address, more string) string {
+		return `{kind: Gateway, metadata: {name: ` + name + `, namespace: a}, spec: {gatewayClassName: c, addresses: [` + address + `], ` +
+			`listeners: [{name: http, port: 80, protocol: HTTP}` + more + `]}}`
+	}
+	route := `{kind: HTTPRoute, metadata: {name: r, namespace: a}, spec: {parentRefs: [{name: g}], ` +
+		`rules: [{matches: [{headers: [{name: X-A, value: "\u0001\u007f\ufeff\ufffe"}]}]}, {matches: [{path: {value: /}}]}]}}`
+	for _, tt := range []struct {
+		objects  []string
+		want     string // in the statuses
+		wantText string // in the configuration
+	}{
+		{[]string{gateway("g", "", `, {name: ip, port: 80, protocol: HTTP, hostname: 10.0.0.1}`)}, "want a DNS name as the host name", "port-80"},
+		{[]string{gateway("g", "", `, {name: long, port: 80, protocol: HTTP, hostname: "*.`+strings.Repeat("a", 64)+`"}`)}, "want a DNS name as the host name", "port-80"},
+		{[]string{gateway("g", "", ""), gateway("h", `{value: "fe80::1%a"}`, ""), gateway("i", `{value: "fe80::1%b"}`, "")}, "want an IP address without a zone", "port-80"},
+		{[]string{gateway("g", "", ""), route}, "", `exact: "\x01\x7F\uFEFF\uFFFE"`},
+	} {
+		var all []*unstructured.Unstructured
+		for _, text := range append(tt.objects, class) {
+			u := new(unstructured.Unstructured)
+			require.NoError(t, yaml.Unmarshal([]byte(text), &u.Object))
+			all = append(all, u)
+		}
+		r := translate(t, all, Unusable{})
+		assert.Contains(t, statusText(t, r), tt.want)
+		assert.Contains(t, string(r.Text), tt.wantText)
+	}
+}
+
 func statusText(t *testing.T, r *Result) string {
 	t.Helper()
 	type line struct {
