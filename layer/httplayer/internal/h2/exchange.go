@@ -86,7 +86,7 @@ func (s *serverStream) Respond(rsp *http.Response) error {
 		err = s.WriteHeader(rsp.StatusCode, rsp.Header, length, out.empty())
 	}
 	if err == nil {
-		err = out.run()
+		_, err = out.run(true)
 	}
 	out.release()
 	return err

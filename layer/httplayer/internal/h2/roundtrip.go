@@ -54,46 +54,39 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	hasBody := req.Body != nil && req.Body != http.NoBody
 	if hasBody && err == nil {
 		s.out = newSender(&s.stream, req.Body, head.length, req.Header, &req.Trailer)
-		if s.expects = message.NewExpectation(req.Header); s.expects == nil {
-			err = s.out.fill(false)
-		}
+		s.expects = message.NewExpectation(req.Header)
 	}
 	if err == nil {
 		err = c.open(s, &head, hasBody)
 	}
 	if err != nil {
-		s.out.release()
 		c.Release()
 		if !errors.Is(err, message.ErrNotSent) {
 			message.CloseBody(req)
 		}
 		return nil, err
 	}
-	if hasBody && !s.out.sent() {
-		s.sending.Store(true)
-		go s.send()
-	} else {
+	s.sending.Store(hasBody)
+	switch {
+	case !hasBody:
 		message.CloseBody(req)
+	case s.expects != nil || !s.send(false):
+		go s.send(true)
 	}
 	return s.await()
 }
 
-// open opens the stream. It queues the headers and the part of the body that s.out has
-// read. If the connection has ended or the server has sent a GOAWAY, open returns an error. The
-// error matches [message.ErrNotSent] if the body is unread.
+// open opens the stream and queues the headers. Without a body, or if the body waits for 100 Continue,
+// it also starts to send them. If the connection has ended or the server has sent a GOAWAY, open returns
+// an error that matches [message.ErrNotSent].
 func (c *ClientConn) open(s *clientStream, head *requestHead, hasBody bool) error {
 	c.mu.Lock()
 	defer c.unlock()
-	err := c.err
 	switch {
-	case err == nil && c.goneAway:
-		err = errDraining
-		fallthrough
-	case err != nil:
-		if s.out.began() {
-			return err
-		}
-		return fmt.Errorf("%w: %w", message.ErrNotSent, err)
+	case c.err != nil:
+		return fmt.Errorf("%w: %w", message.ErrNotSent, c.err)
+	case c.goneAway:
+		return fmt.Errorf("%w: %w", message.ErrNotSent, errDraining)
 	}
 	s.id = c.nextID
 	c.nextID += 2
@@ -108,12 +101,10 @@ func (c *ClientConn) open(s *clientStream, head *requestHead, hasBody bool) erro
 	if s.out.names != "" {
 		out.B = c.enc.field(out.B, nameTrailer, "", s.out.names)
 	}
-	end := !hasBody || s.out.empty()
-	c.endBlock(&s.stream, from, end)
-	if !end && s.out.began() {
-		s.out.queue()
+	c.endBlock(&s.stream, from, !hasBody)
+	if !hasBody || s.expects != nil {
+		c.kick()
 	}
-	c.kick()
 	return nil
 }
 
@@ -139,16 +130,30 @@ func (e *encoder) request(b []byte, h *requestHead) []byte {
 	return b
 }
 
-// send sends the request body and closes it. It runs on its own goroutine.
-func (s *clientStream) send() {
-	if s.expects.Await() {
-		if err := s.out.run(); err != nil {
-			s.reset(message.ResetCode(err), err)
-		}
+// send sends the request body and closes it. If wait is false, it sends only what it can send without
+// waiting, and returns false if that is not the whole body.
+func (s *clientStream) send(wait bool) bool {
+	var done bool
+	var err error
+	if wait {
+		done = !s.expects.Await()
+	} else {
+		err = s.out.fill(false)
 	}
+	if err == nil && !done {
+		done, err = s.out.run(wait)
+	}
+	switch {
+	case err != nil:
+		s.reset(message.ResetCode(err), err)
+	case !done:
+		return false
+	}
+	s.out.release()
 	if s.sending.Swap(false) {
 		_ = s.req.Body.Close()
 	}
+	return true
 }
 
 // abortRequestBody ends the sending of the request body, because the stream has ended. If the body

@@ -107,67 +107,51 @@ func (s *sender) release() {
 	s.buf, s.off = nil, 0
 }
 
-// began reports whether bytes or the end of the body were read, so that there is something
-// to queue.
-func (s *sender) began() bool { return s.buf != nil || s.eof }
-
-// sent reports whether the end of the body was read and all its bytes are queued.
-func (s *sender) sent() bool { return s.eof && s.buf == nil }
-
 // empty reports whether nothing is left to send: the body has ended, all its bytes are
 // queued, and it has no trailers.
-func (s *sender) empty() bool { return s.sent() && !hasTrailers(*s.trailer) }
+func (s *sender) empty() bool { return s.eof && s.buf == nil && !hasTrailers(*s.trailer) }
 
 // queue queues the bytes that were read and, if the body has ended, the trailers and the
 // end of the stream. It reports whether the end was queued. The caller holds the mutex of
 // the connection.
 func (s *sender) queue() (done bool) {
-	end := s.eof && !hasTrailers(*s.trailer)
-	if s.buf != nil || end {
-		var rest []byte
-		if s.buf != nil {
-			rest = s.buf.B[s.off:]
-		}
-		n := s.st.c.queueData(s.st, rest, end)
-		if n < len(rest) {
-			s.off += n
+	if s.buf != nil {
+		rest := s.buf.B[s.off:]
+		n := s.st.c.queueData(s.st, rest)
+		if s.off += n; n < len(rest) {
 			return false
 		}
 		s.release()
 	}
-	if s.eof && !end {
+	if s.eof {
 		s.st.c.queueTrailers(s.st, *s.trailer)
 	}
 	return s.eof
 }
 
-// run sends the rest of the body. It blocks until all of it is queued. After an error, the caller
-// must reset the stream.
-func (s *sender) run() error {
+// run sends the rest of the body, and reports whether its end is queued. If wait is false, it returns
+// instead of waiting for the body or the peer. The caller then calls release, and after an error it
+// resets the stream.
+func (s *sender) run(wait bool) (done bool, err error) {
 	c := s.st.c
-	defer s.release()
 	for {
 		c.mu.Lock()
-		for {
-			if err := s.st.failure(); err != nil || s.st.sentEnd {
-				c.kick()
-				c.unlock()
-				return err
-			}
-			done := s.queue()
-			c.kick()
-			if done {
-				c.unlock()
-				return nil
-			}
-			if s.buf == nil {
+		err = s.st.failure()
+		for err == nil {
+			done = s.st.sentEnd || s.queue()
+			if done || !wait || s.buf == nil {
 				break
 			}
 			s.st.waitSendable()
+			err = s.st.failure()
 		}
+		c.kick()
 		c.unlock()
-		if err := s.fill(true); err != nil {
-			return err
+		if done || err != nil || !wait {
+			return done, err
+		}
+		if err = s.fill(true); err != nil {
+			return false, err
 		}
 	}
 }

@@ -145,7 +145,12 @@ func (c *conn) endBlock(st *stream, from int, end bool) {
 // END_STREAM without a valid trailer. The caller holds mu.
 func (c *conn) queueTrailers(st *stream, trailer http.Header) {
 	if !hasTrailers(trailer) {
-		c.queueData(st, nil, true)
+		if !c.isLastData(st) {
+			c.appendData(st, nil)
+		}
+		c.out.B[c.lastData+4] |= flagEndStream
+		c.lastDataID = 0
+		st.endSent()
 		return
 	}
 	out, from := c.beginBlock()
@@ -158,14 +163,12 @@ func (c *conn) queueTrailers(st *stream, trailer http.Header) {
 }
 
 // queueData queues as many bytes of p as the windows and the output permit, and returns
-// their number. If all bytes are queued and end is true, it also queues END_STREAM. The
-// caller holds mu.
-func (c *conn) queueData(st *stream, p []byte, end bool) (n int) {
-	c.output()
+// their number. The caller holds mu.
+func (c *conn) queueData(st *stream, p []byte) (n int) {
 	for n < len(p) {
 		k := int(min(int64(len(p)-n), c.sendWindow, st.sendWindow, int64(c.peerFrame)))
-		if k <= 0 || len(c.out.B) > maxQueuedData {
-			return n
+		if k <= 0 || c.queuedBytes() > maxQueuedData {
+			break
 		}
 		c.appendData(st, p[n:n+k])
 		c.moved.Add(int64(k))
@@ -174,15 +177,6 @@ func (c *conn) queueData(st *stream, p []byte, end bool) (n int) {
 		st.stalled = 0
 		n += k
 	}
-	if !end {
-		return n
-	}
-	if !c.isLastData(st) {
-		c.appendData(st, nil)
-	}
-	c.out.B[c.lastData+4] |= flagEndStream
-	c.lastDataID = 0
-	st.endSent()
 	return n
 }
 
@@ -195,7 +189,7 @@ func (c *conn) isLastData(st *stream) bool {
 // appendData appends p to the output. If the last frame is a DATA frame of st and has room,
 // appendData extends that frame. Otherwise it adds a DATA frame. The caller holds mu.
 func (c *conn) appendData(st *stream, p []byte) {
-	c.out = grown(c.out, frameHead+len(p))
+	c.out = grown(c.output(), frameHead+len(p))
 	out := c.out
 	if len(p) > 0 && c.isLastData(st) {
 		head := out.B[c.lastData:]
@@ -260,7 +254,7 @@ func (st *stream) send(p []byte) (n int, err error) {
 		if err := st.failure(); err != nil {
 			return n, err
 		}
-		n += c.queueData(st, p[n:], false)
+		n += c.queueData(st, p[n:])
 		if n == len(p) {
 			if c.isLastData(st) && frameLength(c.out.B[c.lastData:]) >= flushed {
 				c.kick()
