@@ -2,7 +2,9 @@ package inbound
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"net/netip"
 	"slices"
@@ -55,7 +57,7 @@ func newPolicies(ctx context.Context, in *Inbound) *policies {
 	}
 	control := in.Control
 	control.Destination = in.Policy.Controller
-	p.limits = stream.Limits(control.Limits())
+	p.limits = stream.Limits(control.Limits()).OrDefault()
 	p.client = pb.NewInboundServerPoliciesClient(in.PolicyController)
 	n := 0
 	for _, r := range in.Ports {
@@ -257,13 +259,13 @@ func (p *portPolicy) watch(ctx context.Context) {
 }
 
 // failed logs err, an error of a watch. The first error after a message of the controller
-// is logged as a warning. Further errors until the next message are logged at level debug.
-// The errors and messages of all ports count together.
+// is logged as a warning. Further errors until the next message are logged at level debug,
+// and so are normal ends of streams. The errors and messages of all ports count together.
 func (p *portPolicy) failed(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	if p.failures.Add(1) == 1 {
+	if !errors.Is(err, stream.ErrEnded) && p.failures.Add(1) == 1 {
 		p.in.Log.WarnContext(ctx, "no policy from the controller; the last one or the default policy applies",
 			"port", p.port, "default", string(p.in.DefaultPolicy), "err", err)
 		return
@@ -294,8 +296,8 @@ func (p *portPolicy) stream(ctx context.Context) iter.Seq2[*pb.Server, error] {
 }
 
 // read calls WatchPort once, and calls yield with each message. It returns the error that
-// ends the call, or nil after yield has returned false. dog enforces the time limits of the
-// call.
+// ends the call, or nil after yield has returned false. The error is stream.ErrEnded if the
+// controller ended the call after a message. dog enforces the time limits of the call.
 func (p *portPolicy) read(dog *stream.Watchdog, yield func(*pb.Server, error) bool) error {
 	if err := dog.Wait(); err != nil {
 		return err
@@ -304,12 +306,15 @@ func (p *portPolicy) read(dog *stream.Watchdog, yield func(*pb.Server, error) bo
 	if err != nil {
 		return dog.Cause(err)
 	}
-	for {
+	for heard := false; ; heard = true {
 		if err := dog.Wait(); err != nil {
 			return err
 		}
 		msg, err := messages.Recv()
-		if err != nil {
+		switch {
+		case heard && errors.Is(err, io.EOF):
+			return stream.ErrEnded
+		case err != nil:
 			return dog.Cause(err)
 		}
 		dog.Pause()
