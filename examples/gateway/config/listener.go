@@ -3,6 +3,7 @@ package config
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"mime"
 	"net"
 	"net/netip"
 	"strings"
@@ -29,9 +30,9 @@ type Listener struct {
 	TrustedProxies []Prefix `yaml:"trustedProxies"`
 	// Compresses responses with gzip or zstd. Absent means no compression.
 	Compression *Compression `yaml:"compression"`
-	// How long a connection without requests stays open.
+	// How long a connection without requests stays open. 0s means no limit.
 	IdleTimeout Duration `yaml:"idleTimeout" default:"2m"`
-	// How long a client may take to send the headers of a request.
+	// How long a client may take to send the headers of a request, and for the TLS handshake.
 	RequestHeadersTimeout Duration `yaml:"requestHeadersTimeout" default:"10s"`
 	// The maximum size of the headers of a request, in bytes.
 	MaxHeaderBytes int `yaml:"maxHeaderBytes" default:"32768" min:"1024" max:"1048576"`
@@ -53,6 +54,9 @@ func (l *Listener) check(n node) {
 		n.at("tls").failf("missing: protocol HTTPS needs tls with certificates or acme")
 	case l.Protocol == "HTTP" && l.TLS != nil:
 		n.at("tls").failf("want protocol: HTTPS beside tls")
+	}
+	if l.RequestHeadersTimeout == 0 {
+		n.at("requestHeadersTimeout").failf("want a duration above 0")
 	}
 }
 
@@ -163,6 +167,14 @@ type Compression struct {
 	// The content types that are compressed. The default is text, JSON, JavaScript, XML and
 	// SVG.
 	ContentTypes []string `yaml:"contentTypes"`
+}
+
+func (c *Compression) check(n node) {
+	for i, t := range c.ContentTypes {
+		if kind, _, _ := mime.ParseMediaType(t); kind != t || !strings.Contains(t, "/") || strings.Contains(t, "*") {
+			n.at("contentTypes").item(i).failf("want a content type in lower case, such as text/html")
+		}
+	}
 }
 
 // Admin specifies the addresses for operators.

@@ -108,6 +108,13 @@ gateway.yaml:1:52: tracing.sampleRatio "2": want a number from 0 to 1`},
 		`gateway.yaml:4:18: listeners[0].proxyProtocol "yes": want true or false`},
 	{listener, listener + "  trustedProxies: [10.0.0.0/33]\n",
 		`gateway.yaml:4:20: listeners[0].trustedProxies[0] "10.0.0.0/33": want a range of IP addresses such as 10.0.0.0/8`},
+	{listener, listener + "  requestHeadersTimeout: 0s\n",
+		`gateway.yaml:4:26: listeners[0].requestHeadersTimeout "0s": want a duration above 0`},
+	{listener, listener + "  compression: {contentTypes: [text/*, Text/HTML, text/html; charset=utf-8, html, text/html]}\n",
+		`gateway.yaml:4:32: listeners[0].compression.contentTypes[0] "text/*": want a content type in lower case, such as text/html
+gateway.yaml:4:40: listeners[0].compression.contentTypes[1] "Text/HTML": want a content type in lower case, such as text/html
+gateway.yaml:4:51: listeners[0].compression.contentTypes[2] "text/html; charset=utf-8": want a content type in lower case, such as text/html
+gateway.yaml:4:77: listeners[0].compression.contentTypes[3] "html": want a content type in lower case, such as text/html`},
 	{listener, listener + "  compression: {minBytes: 0}\n",
 		`gateway.yaml:4:27: listeners[0].compression.minBytes "0": want a whole number from 1 to 1073741824`},
 	{listener, listener + "- name: http\n  address: :8081\n",
