@@ -14,9 +14,10 @@
 //
 // Rows and latencies are counted once for all pages: latencies of at most 2000 requests a
 // second, and at most 200 rows. Each page inspects at most 1000 live requests a second and
-// shows at most 125 of these, failures first. The page shows how many were omitted. A page
-// that does not read is disconnected. After an interruption, a page reconnects. It marks
-// the requests that were open before as lost.
+// shows at most 125 of these, failures first. It follows at most 500 open requests. A new
+// request replaces the oldest one, if that has been open for 10 s. The page shows how many
+// were omitted. A page that does not read is disconnected. After an interruption, a page
+// reconnects. It marks the requests that were open before as lost.
 //
 // # Access
 //

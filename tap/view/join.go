@@ -19,16 +19,17 @@ type joiner struct {
 	changed []*record // records that have changed since they were sent
 	skipped uint64    // number of records that were never sent
 	dropped uint64    // number of events that tap dropped
-	lost    uint64    // number of dropped events that may have been ends of open records
 	second  int64     // the current second since 1970
 	started int       // number of records that started in that second
 	limited bool      // whether started has reached maxInspected
 }
 
 // Limits of one page: the open records, the records that have not been sent yet, and the
-// new records in one batch.
+// new records in one batch. If there are maxOpen open records, a new record replaces the oldest
+// one, unless that has been open for less than maxHeld.
 const (
 	maxOpen  = 500 // concurrent requests
+	maxHeld  = 10 * time.Second
 	maxFresh = 1000
 	maxBatch = 25
 )
@@ -46,7 +47,6 @@ func (j *joiner) add(e *tap.Event, now time.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.dropped += e.Dropped
-	j.lost += e.Dropped
 	if e.RequestInit != nil || e.Open != nil {
 		j.begin(e, now)
 		return
@@ -78,10 +78,7 @@ func (j *joiner) begin(e *tap.Event, now time.Time) {
 	}
 	j.started++
 	j.limited = j.limited || j.started >= maxInspected
-	if len(j.open) >= maxOpen && j.lost > 0 {
-		j.dropOldest()
-	}
-	if len(j.open) >= maxOpen || len(j.fresh) >= maxFresh {
+	if len(j.fresh) >= maxFresh || len(j.open) >= maxOpen && !j.dropOldest(now) {
 		j.skipped++
 		return
 	}
@@ -95,10 +92,9 @@ func (j *joiner) begin(e *tap.Event, now time.Time) {
 	j.fresh = append(j.fresh, r)
 }
 
-// dropOldest removes the oldest open record and marks it as lost. The request may have
-// ended already, because tap may have dropped the event of its end.
-func (j *joiner) dropOldest() {
-	j.lost--
+// dropOldest removes the oldest open record and marks it as lost, because the page is not notified
+// of its end. It returns false, and removes nothing, if that record is younger than maxHeld.
+func (j *joiner) dropOldest(now time.Time) bool {
 	var id tap.StreamID
 	var oldest *record
 	for i, r := range j.open {
@@ -106,9 +102,13 @@ func (j *joiner) dropOldest() {
 			id, oldest = i, r
 		}
 	}
+	if now.UnixMilli()-oldest.At < maxHeld.Milliseconds() {
+		return false
+	}
 	oldest.Open, oldest.Lost = false, true
 	delete(j.open, id)
 	j.change(oldest)
+	return true
 }
 
 // take returns the next batch: all changed records, and up to maxBatch new records. A new record

@@ -142,36 +142,34 @@ func TestJoinerHeldRequests(t *testing.T) {
 	require.Equal(t, noon.Add(-3*time.Second).UnixMilli(), j.take().Records[0].At)
 }
 
-// Requests with dropped ends do not block others.
-func TestJoinerDroppedEnds(t *testing.T) {
+// Long requests, and requests with dropped ends, do not block others for longer than maxHeld.
+func TestJoinerDropsOldest(t *testing.T) {
 	var j joiner
 	shown := map[string]string{}
-	take := func() {
+	add := func(i uint64, now time.Time) {
+		j.add(begins(i), now)
 		for _, r := range j.take().Records {
 			shown[r.Path] = fmt.Sprint(r.Open, r.Lost)
 		}
 	}
 	for i := range uint64(maxOpen) {
-		j.add(begins(i), noon)
-		take()
+		add(i, noon.Add(time.Duration(i)*time.Millisecond))
 	}
-	j.add(begins(9000), noon)
-	take()
-	require.NotContains(t, shown, "/9000", "it may be that all of them are open")
-	j.add(&tap.Event{Dropped: 2}, noon)
+	add(9000, noon.Add(maxHeld-time.Millisecond))
+	require.NotContains(t, shown, "/9000", "the oldest request is too young")
+	require.Equal(t, "true false", shown["/0"])
 	for i := range uint64(3) {
-		j.add(begins(9001+i), noon)
-		take()
+		add(9001+i, noon.Add(maxHeld+time.Millisecond))
 	}
 	require.Equal(t, "true false", shown["/9001"])
 	require.Equal(t, "true false", shown["/9002"])
-	require.NotContains(t, shown, "/9003", "no more than two of them ended")
+	require.NotContains(t, shown, "/9003")
 	require.Equal(t, "false true", shown["/0"])
 	require.Equal(t, "false true", shown["/1"])
 	require.Equal(t, "true false", shown["/2"])
+	require.EqualValues(t, 2, j.take().Skipped)
 	j.add(ends(0), noon)
-	take()
-	require.Equal(t, "false true", shown["/0"], "it is forgotten")
+	require.Empty(t, j.take().Records, "it is not followed")
 }
 
 // A batch reports that requests were omitted by the rate of tap.
