@@ -111,7 +111,7 @@ func serveFile(ctx context.Context, path string, stdout io.Writer, log *slog.Log
 		return err
 	}
 	var operators serve.Group
-	both := &merger{file: c, load: func(c *config.Config) error {
+	both := &merger{file: c, watches: c.Kubernetes != nil, load: func(c *config.Config) error {
 		to, err := accessLog.open(c.AccessLog)
 		if err != nil {
 			return err
@@ -139,7 +139,7 @@ func serveFile(ctx context.Context, path string, stdout io.Writer, log *slog.Log
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
-	files := &reloader{path: path, log: log, every: time.Second / 2, seen: c.Contents(), load: both.setFile}
+	files := &reloader{path: path, log: log, every: time.Second / 2, started: c, seen: c.Contents(), load: both.setFile}
 	running, ended := errgroup.WithContext(ctx)
 	running.Go(func() error { files.run(ended, hangup); return nil })
 	if c.Kubernetes != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -20,7 +21,8 @@ type reloader struct {
 	load  func(*config.Config) error
 	every time.Duration // interval of the checks for changes
 
-	seen []config.Content // files of the last configuration, valid or not, as last read
+	started *config.Config   // configuration at start
+	seen    []config.Content // files of the last configuration, valid or not, as last read
 }
 
 // run checks the files for changes at intervals until ctx ends, and loads a changed
@@ -57,6 +59,27 @@ func (r *reloader) reload() {
 		return
 	}
 	r.log.Info("configuration loaded", "file", r.path, "services", len(c.Services), "routes", len(c.Routes))
+	if fields := unusedChanges(r.started, c); len(fields) > 0 {
+		r.log.Warn("changed fields need a restart", "fields", fields)
+	}
+}
+
+// unusedChanges returns the names of the fields in which c differs from started, the configuration
+// at start, if the gateway reads these fields only at start.
+func unusedChanges(started, c *config.Config) (fields []string) {
+	for _, f := range []struct {
+		name     string
+		was, now any
+	}{
+		{"accessLog.format", started.AccessLog.Format, c.AccessLog.Format}, {"admin", started.Admin, c.Admin},
+		{"drainTimeout", started.DrainTimeout, c.DrainTimeout}, {"kubernetes", started.Kubernetes, c.Kubernetes},
+		{"tracing", started.Tracing, c.Tracing},
+	} {
+		if !reflect.DeepEqual(f.was, f.now) {
+			fields = append(fields, f.name)
+		}
+	}
+	return fields
 }
 
 // changed reports whether the content of a file has changed since the last call of changed
@@ -78,7 +101,8 @@ func (r *reloader) changed() bool {
 // merger joins the configuration of the file and that of a Kubernetes cluster, and loads
 // the result.
 type merger struct {
-	load func(*config.Config) error
+	load    func(*config.Config) error
+	watches bool // whether the gateway watches a cluster
 
 	mu            sync.Mutex
 	file, cluster *config.Config // last loaded configurations; cluster may be nil
@@ -109,10 +133,10 @@ func (m *merger) set(file, cluster *config.Config) error {
 	return err
 }
 
-// isComplete returns false if the file has the field kubernetes and the routes of the
-// cluster are not loaded yet. Otherwise it returns true.
+// isComplete returns false if the gateway watches a cluster and the routes of the cluster are not
+// loaded yet. Otherwise it returns true.
 func (m *merger) isComplete() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.file.Kubernetes == nil || m.cluster != nil
+	return !m.watches || m.cluster != nil
 }

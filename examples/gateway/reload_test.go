@@ -107,6 +107,20 @@ func TestReloadMissingFile(t *testing.T) {
 	until(t, func() bool { return p.get(t, "GET", "/").body == "two" })
 }
 
+// Fields that are read only at start are reported, and do not make the gateway unready.
+func TestReloadNeedsRestart(t *testing.T) {
+	t.Parallel()
+	text := head + "routes: [{name: all, directResponse: {status: 200, body: one}}]\n"
+	p := start(t, text)
+	p.replace(t, strings.Replace(text, "one", "two", 1)+"drainTimeout: 1s\nkubernetes: {}\n")
+	until(t, func() bool { return p.get(t, "GET", "/").body == "two" })
+	until(t, func() bool { return strings.Contains(p.log.String(), `fields="[drainTimeout kubernetes]"`) })
+	until(t, func() bool {
+		a, err := p.send(t.Context(), "GET", "http://"+p.addresses["admin"]+"/readyz", "")
+		return err == nil && a.StatusCode == http.StatusOK
+	})
+}
+
 // A rate limit keeps its state if another route changes.
 func TestReloadKeepsState(t *testing.T) {
 	t.Parallel()
