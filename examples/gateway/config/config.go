@@ -258,7 +258,7 @@ func digest(v any) string {
 
 // Merge returns a copy of c with the listeners, services and routes of other after those of
 // c. It returns an error if both have a service or a route with the same name, and an
-// [AddressError] if both have a listener with the same address.
+// [AddressError] if both have a listener with the same address or the same name.
 func (c *Config) Merge(other *Config) (*Config, error) {
 	merged := *c
 	if other == nil {
@@ -268,8 +268,10 @@ func (c *Config) Merge(other *Config) (*Config, error) {
 	merged.Services = slices.Concat(c.Services, other.Services)
 	merged.Routes = slices.Concat(c.Routes, other.Routes)
 	for _, l := range c.Listeners {
-		if slices.ContainsFunc(other.Listeners, func(o Listener) bool { return o.Address == l.Address }) {
-			return nil, &AddressError{string(l.Address), fmt.Errorf("the address of listener %s in the file", l.Name)}
+		for _, o := range other.Listeners {
+			if o.Address == l.Address || o.Name == l.Name { // routes refer to the name
+				return nil, &AddressError{string(o.Address), fmt.Errorf("the address or the name of listener %s in the file", l.Name)}
+			}
 		}
 	}
 	for _, s := range c.Services {

@@ -110,3 +110,21 @@ routes:
 	require.NotEqual(t, before.Routes[0].Version(), after.Routes[0].Version())
 	require.Equal(t, before.Services, after.Services)
 }
+
+// The routes of a cluster must not be served by a listener of the file.
+func TestMergeListeners(t *testing.T) {
+	file, err := Parse("gateway.yaml", []byte(base))
+	require.NoError(t, err)
+	for address, text := range map[string]string{
+		":80":            "{name: http, address: \":80\"}",
+		"127.0.0.1:8080": "{name: port-8080, address: \"127.0.0.1:8080\"}",
+	} {
+		cluster, err := ParseGenerated([]byte("kubernetes: {}\nlisteners: ["+text+"]\n"), nil)
+		require.NoError(t, err)
+		_, err = file.Merge(cluster)
+		var unusable *AddressError
+		require.ErrorAs(t, err, &unusable)
+		require.Equal(t, address, unusable.Address)
+		require.EqualError(t, err, "the address or the name of listener http in the file")
+	}
+}
