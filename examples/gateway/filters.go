@@ -131,10 +131,12 @@ func (s *authService) Call(ctx context.Context, req *http.Request) (*http.Respon
 		return nil, err
 	}
 	answer, err := s.asked.Call(ctx, question)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil: // the client canceled the request, for example
+		return nil, err
+	case err != nil:
 		return nil, &httplayer.StatusError{Code: http.StatusServiceUnavailable, Reason: fmt.Sprintf("external auth: %v", err)}
-	}
-	if answer.StatusCode/100 != 2 {
+	case answer.StatusCode/100 != 2:
 		return answer, nil
 	}
 	httplayer.Replayer{}.Drain(answer)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -23,6 +24,9 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/examples/gateway/config"
+	"github.com/gotower/gotower/layer"
 )
 
 func TestCORS(t *testing.T) {
@@ -118,6 +122,19 @@ routes:
 	require.NoError(t, err)
 	assert.Equal(t, "GET/checkPOST/books?page=20 body", a.body)
 	assert.Equal(t, http.StatusServiceUnavailable, p.get(t, "GET", "/late").StatusCode)
+}
+
+// The cancellation of a request is not an error of the service that is asked.
+func TestExternalAuthCanceled(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	gone := errors.New("the client is gone")
+	asked := layer.Func[*http.Request, *http.Response](func(ctx context.Context, _ *http.Request) (*http.Response, error) {
+		cancel(gone)
+		return nil, context.Cause(ctx)
+	})
+	svc := externalAuth(&config.ExternalAuth{Path: "/"}, asked)(asked)
+	_, err := svc.Call(ctx, httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody))
+	require.ErrorIs(t, err, gone)
 }
 
 func TestCompression(t *testing.T) {
