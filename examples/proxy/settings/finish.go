@@ -71,6 +71,9 @@ func (r *reader) finishIdentity(s *Settings) {
 	}
 	if !r.has("IDENTITY_SVC_ADDR", "IDENTITY_SVC_NAME", "IDENTITY_DIR", "IDENTITY_TRUST_ANCHORS", "IDENTITY_TOKEN_FILE",
 		"IDENTITY_LOCAL_NAME", "IDENTITY_SERVER_ID", "IDENTITY_SERVER_NAME") {
+		if s.Identity.Generate {
+			s.Warnings = append(s.Warnings, r.where("IDENTITY_GENERATE")+" is ignored: the other variables of an identity are not set")
+		}
 		s.Identity = nil
 		return
 	}
@@ -99,13 +102,7 @@ func (r *reader) finishIdentity(s *Settings) {
 func (r *reader) finishControl(s *Settings) {
 	c := &s.Control
 	r.require("host:port of a destination controller", "DESTINATION_SVC_ADDR")
-	switch d := c.Destination; {
-	case s.Identity == nil && d.Name != "":
-		s.Warnings = append(s.Warnings, r.where("DESTINATION_SVC_NAME")+
-			" is not verified: without an identity the connection to the controller is cleartext")
-	case s.Identity != nil && d.Addr != "" && !isLoopback(d.Addr):
-		r.require("the controller is not on this machine", "DESTINATION_SVC_NAME")
-	}
+	r.finishController(s, c.Destination, "DESTINATION_SVC_NAME")
 	if !r.has("DESTINATION_GET_SUFFIXES") {
 		c.GetSuffixes = Suffixes{""}
 	}
@@ -119,6 +116,17 @@ func (r *reader) finishControl(s *Settings) {
 	r.finishStreams(s)
 	if c.DNS.MaxTTL > 0 && c.DNS.MaxTTL < c.DNS.MinTTL {
 		r.problem("DNS_MAX_TTL", "must be at least "+r.where("DNS_MIN_TTL"))
+	}
+}
+
+// finishController validates the identity of the server c, which has the variable name.
+func (r *reader) finishController(s *Settings, c Controller, name string) {
+	switch {
+	case s.Identity == nil && c.Name != "":
+		s.Warnings = append(s.Warnings, r.where(name)+
+			" is not verified: without an identity the connection to the controller is cleartext")
+	case s.Identity != nil && c.Addr != "" && !isLoopback(c.Addr):
+		r.require("the controller is not on this machine", name)
 	}
 }
 
@@ -165,9 +173,7 @@ func (r *reader) finishPolicy(s *Settings) {
 	}
 	if c := s.Policy.Controller; c.Addr != "" {
 		r.require("it identifies this workload to the policy controller", "POLICY_WORKLOAD")
-		if s.Identity != nil && !isLoopback(c.Addr) {
-			r.require("the policy controller is not on this machine", "POLICY_SVC_NAME")
-		}
+		r.finishController(s, c, "POLICY_SVC_NAME")
 	}
 	if s.Identity != nil {
 		return

@@ -209,6 +209,7 @@ func TestIgnoredVariableWarnings(t *testing.T) {
 		"OUTBOUND_ROUTER_CAPACITY", "100", "CORES", "none", "CORES_MAX", "0", "CORES_MAX_RATIO", "1.5",
 		"INBOUND_DEFAULT_POLICY", "all-authenticated", "INBOUND_PORTS_REQUIRE_TLS", "80", "DESTINATION_SVC_NAME", "dst.linkerd",
 		"INBOUND_METRICS_AUTHORITY_LABELS", "on", "INBOUND_SERVER_HTTP2_MAX_SEND_BUF_SIZE", "1",
+		"POLICY_SVC_ADDR", "policy:8090", "POLICY_SVC_NAME", "policy.linkerd", "POLICY_WORKLOAD", "w", "GOTOWER_IDENTITY_GENERATE", "true",
 	)))
 	require.NoError(t, err)
 	require.Nil(t, s.Identity)
@@ -219,10 +220,11 @@ func TestIgnoredVariableWarnings(t *testing.T) {
 		"OUTBOUND_ROUTER_CAPACITY is ignored", `CORES="none": must be`, `CORES_MAX="0"`, `CORES_MAX_RATIO="1.5"`,
 		"INBOUND_DEFAULT_POLICY=all-authenticated without an identity", "INBOUND_PORTS_REQUIRE_TLS without an identity",
 		"DESTINATION_SVC_NAME is not verified", "MAX_SEND_BUF_SIZE is ignored", `INBOUND_METRICS_AUTHORITY_LABELS="on"`,
+		"POLICY_SVC_NAME is not verified", "GOTOWER_IDENTITY_GENERATE is ignored",
 	} {
 		require.Contains(t, all, name)
 	}
-	require.Len(t, s.Warnings, 12, all)
+	require.Len(t, s.Warnings, 14, all)
 }
 
 // Unknown names, which are probably misspelled, are reported in one warning.
