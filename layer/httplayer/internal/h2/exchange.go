@@ -44,6 +44,14 @@ func (s *serverStream) release() {
 		_ = s.SetWriteDeadline(time.Time{})
 	}
 	s.Context.Release()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.handlers--; c.handlers == 0 {
+		c.phaseLocked()
+		if c.closing {
+			c.kick()
+		}
+	}
 }
 
 // Respond is part of [message.Stream]. It sends the whole response rsp, including its

@@ -758,7 +758,7 @@ func TestServerIdleMemory(t *testing.T) {
 	eventually(t, func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return len(c.idleWorkers) == 0 && c.out == nil && !c.writing
+		return c.idle == nil && c.out == nil && !c.writing
 	}, "workers and buffers are released")
 	p.headers(101, true, with(get[:2], ":path: /length", ":authority: h")...)
 	assert.Equal(t, "200", next[*http2.MetaHeadersFrame](p).PseudoValue("status"))

@@ -32,10 +32,10 @@ type ServerConn struct {
 
 	// The fields below are guarded by mu.
 
-	inPart      bool // a header block or a frame header is not complete; only the reader writes it
-	idleWorkers []worker
-	handlers    int         // number of handlers that run
-	drain       *time.Timer // sends the second GOAWAY; nil before Drain
+	inPart   bool               // a header block or a frame header is not complete; only the reader writes it
+	idle     chan *serverStream // passes streams to idle workers; nil without workers
+	handlers int                // number of handlers that run
+	drain    *time.Timer        // sends the second GOAWAY; nil before Drain
 
 	workers sync.WaitGroup
 }
@@ -260,64 +260,37 @@ func (st *stream) receiveTrailers(fields []field, end, tooLarge bool) error {
 	return nil
 }
 
-// worker passes streams to a goroutine that serves them one after the other. The goroutine is
-// reused, because the stack of a new goroutine would have to grow first.
-type worker chan *serverStream
-
-const maxIdleWorkers = 128 // if as many workers are idle, a further worker ends
-
-// dispatch passes each stream to an idle worker or to a new one.
+// dispatch passes each stream to an idle worker or to a new one. Workers are reused, because the stack
+// of a new goroutine would have to grow first.
 func (c *ServerConn) dispatch(streams []*serverStream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.idle == nil {
+		c.idle = make(chan *serverStream)
+	}
+	idle := c.idle
 	for _, s := range streams {
-		var w worker
-		if n := len(c.idleWorkers); n > 0 {
-			w = c.idleWorkers[n-1]
-			c.idleWorkers = c.idleWorkers[:n-1]
-		} else {
-			w = make(worker, 1)
-			c.workers.Go(func() { c.work(w) })
-		}
-		w <- s
-	}
-}
-
-func (c *ServerConn) work(w worker) {
-	for s := range w {
-		if !c.workOn(w, s) {
-			return
+		select {
+		case idle <- s:
+		default:
+			c.workers.Go(func() { c.work(s, idle) })
 		}
 	}
 }
 
-// workOn serves s on the worker w, and reports whether w serves further streams.
-func (c *ServerConn) workOn(w worker, s *serverStream) (keep bool) {
-	returned := false // false if the handler ends the goroutine
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.handlers--; c.handlers == 0 {
-			c.phaseLocked()
-			if c.closing {
-				c.kick()
-			}
-		}
-		if keep = returned && c.err == nil && len(c.idleWorkers) < maxIdleWorkers; keep {
-			c.idleWorkers = append(c.idleWorkers, w)
-		}
-	}()
-	c.serve(s)
-	returned = true
-	return keep // set by the deferred function
+// work serves s, and then the streams from idle until retireWorkers closes it.
+func (c *ServerConn) work(s *serverStream, idle <-chan *serverStream) {
+	for open := true; open; s, open = <-idle {
+		c.serve(s)
+	}
 }
 
 // retireWorkers ends the idle workers. The caller holds mu.
 func (c *ServerConn) retireWorkers() {
-	for _, w := range c.idleWorkers {
-		close(w)
+	if c.idle != nil {
+		close(c.idle)
+		c.idle = nil
 	}
-	c.idleWorkers = nil
 }
 
 // SetReadDeadline is part of [message.Stream]. It limits the time for reading the request
