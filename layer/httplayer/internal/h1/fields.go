@@ -81,16 +81,7 @@ func appendLength(b []byte, length int64, trailer http.Header) []byte {
 // appendTrailers appends the trailers and the empty line that ends them. It skips invalid
 // trailers, because the message can no longer be rejected.
 func appendTrailers(b []byte, trailer http.Header) []byte {
-	for name, values := range trailer {
-		if !message.ValidTrailer(http.CanonicalHeaderKey(name)) {
-			continue
-		}
-		for _, value := range values {
-			if message.ValidValue(value) {
-				b = appendField(b, name, value)
-			}
-		}
-	}
+	b, _ = appendFields(b, trailer)
 	return append(b, '\r', '\n')
 }
 
