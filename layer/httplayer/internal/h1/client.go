@@ -48,12 +48,8 @@ func NewClientConn(conn net.Conn, released func(c *ClientConn, reusable bool)) *
 
 var (
 	errClosed        = errors.New("connection closed")
-	errStale         = fmt.Errorf("%w: the server has closed the idle connection", message.ErrNotSent)
-	errManyInforms   = errors.New("too many 1xx responses")
 	errServerClosed  = errors.New("the server has closed the connection without a response")
-	errUnasked       = errors.New("switching protocols without an upgrade")
 	errEarlySwitch   = errors.New("switching protocols before the end of the request body")
-	errNotAsked      = errors.New("the server has not asked for the request body")
 	errInformedLarge = fmt.Errorf("response: %w", errTooLarge)
 )
 
@@ -122,7 +118,7 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	c.busy.Store(true)
 	ctx, length := req.Context(), lengthOfRequest(req)
 	if c.cause.Load() != nil || c.used && (length != 0 || !c.sock.canExchange()) && c.readable() { // exchange checks it, too
-		return nil, c.failRoundTrip(errStale)
+		return nil, c.failRoundTrip(fmt.Errorf("%w: the server has closed the idle connection", message.ErrNotSent))
 	}
 	c.out.begin()
 	b, err := appendRequest(c.out.b, req, length)
@@ -245,7 +241,7 @@ func (c *ClientConn) receive(req *http.Request) (int, error) {
 		switches := status == http.StatusSwitchingProtocols
 		switch {
 		case switches && message.Upgrade(req.Header) == "":
-			return 0, errUnasked
+			return 0, errors.New("switching protocols without an upgrade")
 		case switches && !c.finished():
 			return 0, errEarlySwitch
 		case switches || status >= http.StatusOK:
@@ -257,7 +253,7 @@ func (c *ClientConn) receive(req *http.Request) (int, error) {
 				c.sender.expects.Decide(true)
 			}
 		} else if informs++; informs > mostInforms {
-			return 0, errManyInforms
+			return 0, errors.New("too many 1xx responses")
 		}
 		header := c.head.header(string(c.unread()[:n]), nil)
 		c.r += n

@@ -22,31 +22,15 @@ func (e *SyntaxError) Error() string { return "malformed message: " + e.Reason }
 func malformed(reason string) error { return &SyntaxError{http.StatusBadRequest, reason} }
 
 var (
-	errFolded      = malformed("folded field or space before a field name")
-	errFieldName   = malformed("field name is not a token")
-	errFieldColon  = malformed("no colon directly after a field name")
-	errFieldValue  = malformed("control character in a field value")
 	errLineEnd     = malformed("line does not end with CRLF")
 	errRequestLine = malformed("request line is not a method, a target and a version")
 	errStatusLine  = malformed("status line is not a version, a status and a reason")
 	errTarget      = malformed("invalid request target")
-	errHost        = malformed("invalid Host")
-	errHosts       = malformed("two Host fields")
-	errNoHost      = malformed("no Host field")
-	errLength      = malformed("Content-Length is not a number of at most 18 digits")
-	errLengths     = malformed("two Content-Length fields")
-	errLengthCoded = malformed("Content-Length and Transfer-Encoding")
-	errCodings     = malformed("two Transfer-Encoding fields")
-	errCodedOld    = malformed("Transfer-Encoding in HTTP/1.0")
 	errChunkSize   = malformed("invalid chunk size")
-	errChunkEnd    = malformed("chunk does not end with CRLF")
 	errChunkExt    = malformed("invalid or long chunk extension")
-	errConnectBody = malformed("CONNECT with a body")
 
-	errTooLarge    = &SyntaxError{http.StatusRequestHeaderFieldsTooLarge, "headers are too large"}
-	errCoding      = &SyntaxError{http.StatusNotImplemented, "Transfer-Encoding is not chunked"}
-	errExpectation = &SyntaxError{http.StatusExpectationFailed, "Expect is not 100-continue"}
-	errVersion     = &SyntaxError{http.StatusHTTPVersionNotSupported, "version is not HTTP/1.0 or HTTP/1.1"}
+	errTooLarge = &SyntaxError{http.StatusRequestHeaderFieldsTooLarge, "headers are too large"}
+	errVersion  = &SyntaxError{http.StatusHTTPVersionNotSupported, "version is not HTTP/1.0 or HTTP/1.1"}
 )
 
 // protos has the names of the versions by their minor number.
@@ -138,7 +122,7 @@ func (h *head) parseRequest(b []byte) error {
 		return err
 	}
 	if h.host.to == 0 && h.minor == 1 {
-		return errNoHost
+		return malformed("no Host field")
 	}
 	return h.checkFraming()
 }
@@ -184,9 +168,9 @@ func (h *head) parseResponse(b []byte) error {
 func (h *head) checkFraming() error {
 	switch {
 	case h.chunked && h.length >= 0:
-		return errLengthCoded
+		return malformed("Content-Length and Transfer-Encoding")
 	case h.chunked && h.minor == 0:
-		return errCodedOld
+		return malformed("Transfer-Encoding in HTTP/1.0")
 	}
 	return nil
 }
@@ -199,11 +183,11 @@ func (h *head) parseFields(b []byte, i int) error {
 		i = endOfName(b, i)
 		switch {
 		case i == from && (b[i] == ' ' || b[i] == '\t'):
-			return errFolded
+			return malformed("folded field or space before a field name")
 		case i == from:
-			return errFieldName
+			return malformed("field name is not a token")
 		case b[i] != ':':
-			return errFieldColon
+			return malformed("no colon directly after a field name")
 		case len(h.fields) == maxFields:
 			return errTooLarge
 		}
@@ -217,7 +201,7 @@ func (h *head) parseFields(b []byte, i int) error {
 			if slices.Contains(line, '\n') {
 				return errLineEnd
 			}
-			return errFieldValue
+			return malformed("control character in a field value")
 		}
 		f.value = trim(b, i, i+length)
 		i += length + 2
@@ -271,26 +255,26 @@ func (h *head) interpret(f *field, name, value []byte) error {
 		case !h.isRequest():
 			return nil
 		case h.host.to > 0:
-			return errHosts
+			return malformed("two Host fields")
 		case !message.All(value, message.HostByte):
-			return errHost
+			return malformed("invalid Host")
 		}
 		f.drop, h.host = true, f.value
 	case "Content-Length":
 		if h.length >= 0 {
-			return errLengths
+			return malformed("two Content-Length fields")
 		}
 		h.length = message.ParseLength(value)
 		if h.length < 0 {
-			return errLength
+			return malformed("Content-Length is not a number of at most 18 digits")
 		}
 	case "Transfer-Encoding":
 		f.drop = true
 		switch {
 		case h.chunked:
-			return errCodings
+			return malformed("two Transfer-Encoding fields")
 		case !equalFold(value, "chunked"):
-			return errCoding
+			return &SyntaxError{http.StatusNotImplemented, "Transfer-Encoding is not chunked"}
 		}
 		h.chunked = true
 	case "Connection":
@@ -302,7 +286,7 @@ func (h *head) interpret(f *field, name, value []byte) error {
 		}
 	case "Expect":
 		if h.isRequest() && !equalFold(value, "100-continue") {
-			return errExpectation
+			return &SyntaxError{http.StatusExpectationFailed, "Expect is not 100-continue"}
 		}
 		h.expects = true
 	case "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Upgrade":
@@ -353,7 +337,7 @@ const maxExtension = 256
 func chunkLine(b []byte, first bool) (n int, size int64, err error) {
 	if !first {
 		if len(b) > 0 && b[0] != '\r' || len(b) > 1 && b[1] != '\n' {
-			return 0, 0, errChunkEnd
+			return 0, 0, malformed("chunk does not end with CRLF")
 		}
 		if len(b) < 2 {
 			return 0, 0, nil

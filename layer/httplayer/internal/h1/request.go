@@ -76,7 +76,7 @@ func (c *ServerConn) newRequest(n int) (*request, *http.Request, error) {
 		r.url.Host = c.host
 	}
 	if r.connect && (h.chunked || h.length > 0) {
-		return nil, nil, errConnectBody
+		return nil, nil, malformed("CONNECT with a body")
 	}
 	req.Header = h.header(text, r.values[:0])
 	req.Body = http.NoBody

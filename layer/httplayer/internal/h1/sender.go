@@ -1,6 +1,7 @@
 package h1
 
 import (
+	"errors"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -37,7 +38,7 @@ func (s *sender) run(out writer) {
 	defer out.end()
 	defer s.closeBody()
 	if !s.expects.Await() {
-		s.err = errNotAsked
+		s.err = errors.New("the server has not asked for the request body")
 		return
 	}
 	s.err = panics.Do("request body", func() error {
