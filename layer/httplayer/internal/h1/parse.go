@@ -26,8 +26,6 @@ var (
 	errRequestLine = malformed("request line is not a method, a target and a version")
 	errStatusLine  = malformed("status line is not a version, a status and a reason")
 	errTarget      = malformed("invalid request target")
-	errChunkSize   = malformed("invalid chunk size")
-	errChunkExt    = malformed("invalid or long chunk extension")
 
 	errTooLarge = &SyntaxError{http.StatusRequestHeaderFieldsTooLarge, "headers are too large"}
 	errVersion  = &SyntaxError{http.StatusHTTPVersionNotSupported, "version is not HTTP/1.0 or HTTP/1.1"}
@@ -327,8 +325,8 @@ func (h *head) header(text string, values []string) http.Header {
 	return header
 }
 
-// maxExtension is the maximum length of the extensions of one chunk, in bytes.
-const maxExtension = 256
+// maxChunkLine is the maximum length of the line before the data of a chunk, in bytes.
+const maxChunkLine = 272
 
 // chunkLine parses the line before the data of a chunk. The line has the size of the chunk
 // and extensions, which are ignored. If first is false, chunkLine first expects the CRLF
@@ -344,38 +342,18 @@ func chunkLine(b []byte, first bool) (n int, size int64, err error) {
 		}
 		n = 2
 	}
-	line := b[n:]
-	digits, size := chunkSize(line)
+	line := b[n:min(len(b), n+maxChunkLine)]
 	end := bytes.IndexByte(line, '\n')
 	switch {
-	case size < 0 || digits == 0 && len(line) > 0:
-		return 0, 0, errChunkSize
-	case digits == len(line):
+	case end < 0 && len(line) < maxChunkLine:
 		return 0, 0, nil
-	case line[digits] != ';' && line[digits] != '\r':
-		return 0, 0, errChunkSize
-	case end < 0 && len(line) > digits+maxExtension || end > digits+maxExtension:
-		return 0, 0, errChunkExt
-	case end < 0:
-		return 0, 0, nil
-	case line[end-1] != '\r':
+	case end < 1 || line[end-1] != '\r':
 		return 0, 0, errLineEnd
-	case !message.ValidValueBytes(line[digits : end-1]):
-		return 0, 0, errChunkExt
 	}
-	return n + end + 1, size, nil
-}
-
-// chunkSize parses the hexadecimal number at the start of line. It returns the number of digits, and
-// the size. The size is -1 for more than 16 digits or if it exceeds the maximum int64.
-func chunkSize(line []byte) (digits int, size int64) {
-	digits = len(line) - len(bytes.TrimLeft(line, "0123456789abcdefABCDEF"))
-	if digits == 0 {
-		return 0, 0
+	digits, extensions, _ := bytes.Cut(line[:end-1], []byte(";"))
+	length, err := strconv.ParseUint(string(digits), 16, 63)
+	if err != nil || len(digits) > 16 || !message.ValidValueBytes(extensions) {
+		return 0, 0, malformed("invalid chunk size or extension")
 	}
-	size, err := strconv.ParseInt(string(line[:digits]), 16, 64)
-	if err != nil || digits > 16 {
-		size = -1
-	}
-	return digits, size
+	return n + end + 1, int64(length), nil
 }
