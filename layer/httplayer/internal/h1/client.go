@@ -318,7 +318,7 @@ func (c *ClientConn) newResponse(req *http.Request, n int) *http.Response {
 	case h.status == http.StatusSwitchingProtocols, req.Method == http.MethodConnect && h.status/100 == 2:
 		rsp.ContentLength = -1
 		delete(rsp.Header, "Content-Length")
-		rsp.Body = tunnelBody{c}
+		rsp.Body = tunnelEnd{&c.source, c.endTunnel}
 		c.source.release()
 	case req.Method == http.MethodHead || !message.BodyAllowed(h.status) || h.length == 0:
 		if h.status == http.StatusNoContent {
@@ -359,28 +359,9 @@ func (c *ClientConn) bodyEnded(whole bool) {
 	c.release(reusable && c.cause.Load() == nil)
 }
 
-// tunnelBody is the body of a response that turned the connection into a tunnel. It reads
-// from and writes to the connection.
-type tunnelBody struct{ conn *ClientConn }
-
-func (t tunnelBody) Read(p []byte) (int, error) { return t.conn.readTunnel(p) }
-
-func (t tunnelBody) Write(p []byte) (int, error) {
-	n, err := t.conn.conn.Write(p)
-	if err != nil {
-		err = t.conn.readError(err)
-	}
-	return n, err
-}
-
-// CloseWrite closes the sending half of the connection to the server.
-func (t tunnelBody) CloseWrite() error { return message.CloseWrite(t.conn.conn) }
-
-// Close closes the connection. A Read in progress fails, but may still write to its buffer
-// after Close has returned.
-func (t tunnelBody) Close() error {
-	t.conn.watch.Stop()
-	t.conn.fail(errClosed)
-	t.conn.release(false)
-	return nil
+// endTunnel closes a connection that has become a tunnel.
+func (c *ClientConn) endTunnel() {
+	c.watch.Stop()
+	c.fail(errClosed)
+	c.release(false)
 }

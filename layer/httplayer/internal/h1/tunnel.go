@@ -33,34 +33,47 @@ func (c *ServerConn) tunnel(r *request, rsp *http.Response) error {
 		return err
 	}
 	c.out.end()
-	return message.Tunnel(r, tunnelClient{c}, upstream)
+	return message.Tunnel(r, tunnelEnd{&c.source, func() { c.abort(net.ErrClosed) }}, upstream)
 }
 
-// readTunnel reads the bytes of a tunnel. It returns the buffered bytes first.
-func (s *source) readTunnel(p []byte) (int, error) {
-	if unread := s.unread(); len(unread) > 0 {
+// tunnelEnd is a connection that has become a tunnel: that of the client on a server, or the body
+// of a response on a client.
+type tunnelEnd struct {
+	*source
+	close func()
+}
+
+// Read returns the buffered bytes first.
+func (t tunnelEnd) Read(p []byte) (int, error) {
+	if unread := t.unread(); len(unread) > 0 {
 		n := copy(p, unread)
-		s.r += n
-		s.release()
+		t.r += n
+		t.release()
 		return n, nil
 	}
 	for {
-		n, err := s.read(p)
+		n, err := t.read(p)
 		if err != errInterrupted { //nolint:errorlint // set by this package
 			return n, err
 		}
 	}
 }
 
-// tunnelClient is the connection of the client in a tunnel.
-type tunnelClient struct{ conn *ServerConn }
+func (t tunnelEnd) Write(p []byte) (int, error) {
+	n, err := t.conn.Write(p)
+	if err != nil {
+		err = t.failed(err)
+	}
+	return n, err
+}
 
-func (t tunnelClient) Read(p []byte) (int, error)  { return t.conn.readTunnel(p) }
-func (t tunnelClient) Write(p []byte) (int, error) { return t.conn.conn.Write(p) }
-func (t tunnelClient) CloseWrite() error           { return message.CloseWrite(t.conn.conn) }
+// CloseWrite closes the sending half of the connection.
+func (t tunnelEnd) CloseWrite() error { return message.CloseWrite(t.conn) }
 
-func (t tunnelClient) Close() error {
-	t.conn.abort(net.ErrClosed)
+// Close closes the connection. A Read in progress fails, but may still write to its buffer
+// after Close has returned.
+func (t tunnelEnd) Close() error {
+	t.close()
 	return nil
 }
 
