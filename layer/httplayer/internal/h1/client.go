@@ -47,10 +47,9 @@ func NewClientConn(conn net.Conn, released func(c *ClientConn, reusable bool)) *
 }
 
 var (
-	errClosed        = errors.New("connection closed")
-	errServerClosed  = errors.New("the server has closed the connection without a response")
-	errEarlySwitch   = errors.New("switching protocols before the end of the request body")
-	errInformedLarge = fmt.Errorf("response: %w", errTooLarge)
+	errClosed       = errors.New("connection closed")
+	errServerClosed = errors.New("the server has closed the connection without a response")
+	errEarlySwitch  = errors.New("switching protocols before the end of the request body")
 )
 
 // Rest records that the connection becomes idle. The next request then finds out that the server has
@@ -271,8 +270,8 @@ func (c *ClientConn) readHeaders(limit int) (int, error) {
 		n := findEnd(c.unread(), searched)
 		searched = c.buffered()
 		switch {
-		case n > limit || n == 0 && searched >= limit:
-			return 0, errInformedLarge
+		case n > limit:
+			return 0, errTooLarge
 		case n > 0:
 			return n, nil
 		}

@@ -324,8 +324,6 @@ func (c *ServerConn) readHeaders() (int, error) {
 			return n, nil
 		}
 		switch searched = c.buffered(); {
-		case searched >= limit:
-			return 0, errTooLarge
 		case searched > 0:
 			if c.slot.Phase() != phaseHead {
 				c.slot.Enter(phaseHead)
