@@ -46,8 +46,6 @@ var (
 	errClientLeft    = errors.New("the client has closed the connection")
 	errIdleClosed    = errors.New("idle connection closed")
 
-	errSilent = errors.New("the client sent nothing")
-
 	past = time.Unix(1, 0)
 )
 
@@ -158,17 +156,15 @@ func (c *ServerConn) Serve() error {
 // complete. This is a [layer.Error] if no byte has arrived or the headers took too long, and
 // otherwise err.
 func (c *ServerConn) noRequest(err error) error {
-	e := &layer.Error{Layer: "server", Reason: "no first byte", Err: err}
+	e := &layer.Error{Layer: "server", Reason: "no first byte", Err: noEOF(err)}
 	silent := c.buffered() == 0
-	switch {
-	case err == errHeaderTimeout && !silent: //nolint:errorlint // set by Sweep
+	switch timeout := err == errHeaderTimeout || err == errIdleClosed; { //nolint:errorlint // set by this package
+	case timeout && !silent:
 		e.Kind, e.Reason = layer.ErrTimeout, "no request"
+	case timeout:
+		e.Kind = layer.ErrTimeout
 	case !silent:
 		return err
-	case err == io.EOF: //nolint:errorlint // a connection returns it unwrapped
-		e.Err = io.ErrUnexpectedEOF
-	case err == errHeaderTimeout || err == errIdleClosed: //nolint:errorlint // set by this package
-		e.Kind, e.Err = layer.ErrTimeout, errSilent
 	}
 	return e
 }
