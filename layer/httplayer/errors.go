@@ -98,10 +98,9 @@ func has[E error](err error) bool {
 }
 
 // peerCode returns the gRPC code for a failure of the endpoint: the result of resetCode for a
-// stream reset, and otherwise UNAVAILABLE. The code is also UNAVAILABLE for a reset of an HTTP/1
-// request that was sent over HTTP/2.
+// stream reset, and otherwise UNAVAILABLE.
 func peerCode(err error) uint32 {
-	if reset, ok := errors.AsType[*message.ResetError](err); ok && !has[*downgradedError](err) {
+	if reset, ok := errors.AsType[*message.ResetError](err); ok {
 		return resetCode(reset)
 	}
 	return grpcUnavailable

@@ -91,7 +91,7 @@ func statuses() map[string]struct {
 		"chosen, 504":              {&StatusError{Code: 504}, 504, 14, false},
 		"chosen, and closed":       {&StatusError{Code: 400, Close: true}, 400, 13, true},
 		"identity required":        {&layer.Error{Layer: "require_id", Err: &IdentityError{Required: "a", Found: "b"}}, 502, 14, true},
-		"downgraded reset":         {&layer.Error{Layer: "orig_proto", Err: &downgradedError{&message.ResetError{Code: message.CodeEnhanceYourCalm, Remote: true}}}, 502, 14, true},
+		"downgraded reset":         {downgradedReset(&message.ResetError{Code: message.CodeEnhanceYourCalm, Remote: true}), 502, 14, true},
 		"gateway loop":             {&StatusError{Code: 508, Reason: "gateway loop", Close: true}, 508, 10, true},
 		"dispatcher failed":        {&StatusError{Code: 502, Reason: "no backend", Close: true}, 502, 14, true},
 		"unauthorized by policy":   {&StatusError{Code: 403, Reason: "unauthorized"}, 403, 7, false},

@@ -83,20 +83,14 @@ func restoreResponse(rsp *http.Response, req *http.Request) {
 	}
 }
 
-// downgradedReset wraps err in a downgradedError if err is a stream reset. Any other error is
-// returned unchanged, and so is a stream reset that is a rejection.
+// downgradedReset returns a failure of the endpoint with the text of err if err is a stream reset.
+// Any other error is returned unchanged, and so is a stream reset that is a rejection.
 func downgradedReset(err error) error {
 	if _, reset := asReset(err); !reset {
 		return err
 	}
-	return &layer.Error{Layer: "upgrade_orig_proto", Err: &downgradedError{err}}
+	return &layer.Error{Layer: "upgrade_orig_proto", Err: &peerError{errors.New(err.Error())}}
 }
-
-// downgradedError marks the stream reset of an HTTP/1 request that was sent over HTTP/2.
-type downgradedError struct{ err error }
-
-func (e *downgradedError) Error() string { return e.err.Error() }
-func (e *downgradedError) Unwrap() error { return e.err }
 
 // DowngradeOrigProto returns a layer that restores the HTTP/1 requests that [UpgradeOrigProto] sent
 // over HTTP/2. It restores the version and the form of the target, removes l5d-orig-proto, and adds
@@ -122,7 +116,7 @@ func downgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*
 		return untagged(ctx, out, next)
 	}
 	if strings.TrimSpace(suffix) == absoluteSuffix[2:] {
-		out.RequestURI = absoluteTarget(req)
+		out.RequestURI = uri(req)
 	}
 	rsp, err := next.Call(ctx, out)
 	if rsp != nil && err == nil {
@@ -155,10 +149,9 @@ func isPassedReset(r *http.Request, err error) bool {
 	return ok && reset.Remote && r.ProtoMajor == 2 && len(r.Header[origProtoField]) == 0 && !errors.Is(err, context.DeadlineExceeded)
 }
 
-// asReset returns the ResetError in err. It returns false if err has none or is a rejection,
-// and for the reset of an HTTP/1 request that was sent over HTTP/2.
+// asReset returns the ResetError in err. It returns false if err has none or is a rejection.
 func asReset(err error) (*message.ResetError, bool) {
-	if has[*downgradedError](err) || errors.Is(err, layer.ErrNotReady) {
+	if errors.Is(err, layer.ErrNotReady) {
 		return nil, false
 	}
 	return errors.AsType[*message.ResetError](err)

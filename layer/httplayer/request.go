@@ -187,16 +187,6 @@ func cameAsURL(req *http.Request) bool {
 	return uri != "" && uri[0] != '/' && uri != "*" && req.Method != http.MethodConnect
 }
 
-// absoluteTarget returns the URL of r in absolute form.
-func absoluteTarget(r *http.Request) string {
-	var a Accessor
-	target := a.Scheme(r) + "://" + a.Authority(r) + a.Path(r)
-	if r.URL != nil && (r.URL.RawQuery != "" || r.URL.ForceQuery) {
-		target += "?" + r.URL.RawQuery
-	}
-	return target
-}
-
 // misdirected returns an error with status 400 for a received request that cannot be proxied:
 //
 //   - CONNECT over HTTP/1.0 or HTTP/2;
