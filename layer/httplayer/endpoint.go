@@ -208,7 +208,7 @@ func (e *Endpoint) unreachable(err error) error {
 		return e.closedError()
 	}
 	failure := e.fault(layer.ErrNotReady, noConnection, &peerError{err})
-	failure.RetryAfter = e.link.wait()
+	failure.RetryAfter, _ = e.link.failure()
 	return failure
 }
 

@@ -106,7 +106,7 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 	if !p.reserve() {
 		return nil, e.full
 	}
-	mine, _, err := e.link.admit()
+	allowed, _, err := e.link.admit()
 	if err != nil {
 		p.forget()
 		return nil, e.unreachable(err)
@@ -114,7 +114,7 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 	made := make(chan madeConn, 1)
 	go func() {
 		c, err := p.connect()
-		e.tried(http1, mine, err)
+		e.tried(http1, allowed, err)
 		made <- madeConn{c, err}
 	}()
 	select {
@@ -141,7 +141,7 @@ type madeConn struct {
 
 // probe makes a connection in the background, without a request, and adds it to the idle
 // connections.
-func (p *pool) probe(mine attempt) {
+func (p *pool) probe() {
 	if !p.reserve() {
 		return
 	}
@@ -150,7 +150,7 @@ func (p *pool) probe(mine attempt) {
 		if err == nil {
 			p.keep(c) // before Ready admits a request, which would otherwise dial
 		}
-		p.endpoint.tried(http1, mine, err)
+		p.endpoint.tried(http1, true, err)
 	}()
 }
 

@@ -79,12 +79,12 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 		return c, nil
 	}
 	e := s.endpoint
-	mine, _, err := e.link.admit()
+	allowed, _, err := e.link.admit()
 	if err != nil {
 		return nil, e.unreachable(err)
 	}
 	select {
-	case r := <-s.connectOnce(mine):
+	case r := <-s.connectOnce(allowed):
 		if r.Err != nil {
 			return nil, e.unreachable(r.Err)
 		}
@@ -96,14 +96,14 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 
 // connectOnce makes a connection on a new goroutine and sends it to the returned channel. If
 // another call is already making a connection, the channel receives that connection. The argument
-// mine is the permission to connect, or 0 if none is needed.
-func (s *single) connectOnce(mine attempt) <-chan singleflight.Result {
+// allowed is the result of admit.
+func (s *single) connectOnce(allowed bool) <-chan singleflight.Result {
 	return s.flight.DoChan("", func() (any, error) {
 		if c := s.current.Load(); c != nil && c.Usable() {
 			return c, nil
 		}
 		c, err := s.connect()
-		s.endpoint.tried(http2, mine, err)
+		s.endpoint.tried(http2, allowed, err)
 		return c, err
 	})
 }

@@ -365,9 +365,10 @@ func connectNow(ctx context.Context, t *testing.T, e *Endpoint) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	seen := e.link.changes.Load()
-	e.probe(0)
+	e.probe()
 	require.NoError(t, e.wake.Wait(ctx, func() bool { return e.link.changes.Load() != seen }))
-	require.NoError(t, e.link.failure())
+	_, err := e.link.failure()
+	require.NoError(t, err)
 }
 
 func TestEndpointDescribes(t *testing.T) {

@@ -23,11 +23,12 @@ func (e *Endpoint) Ready(ctx context.Context) error { return e.ready(ctx, true) 
 // waits. If it is false, ready returns nil.
 func (e *Endpoint) ready(ctx context.Context, probes bool) error {
 	for {
-		seen, down := e.link.changes.Load(), e.link.failure()
+		seen := e.link.changes.Load()
+		_, down := e.link.failure()
 		switch {
 		case e.life.Err() != nil:
 			return e.closedError()
-		case e.room(down == nil), !probes && down != nil && e.canProbe():
+		case e.room(), !probes && down != nil && e.canProbe():
 			return nil
 		case ctx.Err() != nil && down != nil:
 			return e.fault(context.Cause(ctx), noConnection, &peerError{down})
@@ -36,9 +37,9 @@ func (e *Endpoint) ready(ctx context.Context, probes bool) error {
 		}
 		wait := recheck
 		if down != nil && e.canProbe() {
-			var mine attempt
-			if mine, wait, _ = e.link.admit(); mine != 0 {
-				e.probe(mine)
+			var allowed bool
+			if allowed, wait, _ = e.link.admit(); allowed {
+				e.probe()
 			}
 		}
 		e.await(ctx, wait, seen)
@@ -52,14 +53,16 @@ func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	_ = e.wake.Wait(ctx, func() bool {
-		return e.room(e.link.failure() == nil) || e.life.Err() != nil || e.link.changes.Load() != seen
+		return e.room() || e.life.Err() != nil || e.link.changes.Load() != seen
 	})
 }
 
-// room reports whether a request would probably be admitted. The argument mayConnect reports whether
-// a connection may be made. If requests have used both protocols, both must have room. Otherwise a
-// Queue above would repeat requests for the protocol without room, and each would be rejected again.
-func (e *Endpoint) room(mayConnect bool) bool {
+// room reports whether a request would probably be admitted. If requests have used both protocols,
+// both must have room. Otherwise a Queue above would repeat requests for the protocol without room,
+// and each would be rejected again.
+func (e *Endpoint) room() bool {
+	_, down := e.link.failure()
+	mayConnect := down == nil
 	h1, h2 := e.used[0].Load(), e.used[1].Load()
 	if !h1 && !h2 {
 		return mayConnect
@@ -79,19 +82,20 @@ func (e *Endpoint) probesH2() bool {
 	return e.used[1].Load() && (!e.used[0].Load() || !e.h2.serves() && !e.lostH2.Load())
 }
 
-// probe makes a connection in the background and keeps it for requests. The method probesH2 selects
-// the protocol. The argument mine is the permission of the link for this attempt.
-func (e *Endpoint) probe(mine attempt) {
+// probe makes a connection in the background, which the link has allowed, and keeps it for requests.
+// The method probesH2 selects the protocol.
+func (e *Endpoint) probe() {
 	if e.probesH2() {
-		e.h2.connectOnce(mine)
+		e.h2.connectOnce(true)
 	} else {
-		e.h1.probe(mine)
+		e.h1.probe()
 	}
 }
 
-// tried records the result err of the attempt mine to connect by the protocol p. If the server
-// supports only the other protocol, tried records a success, because the address is reachable.
-func (e *Endpoint) tried(p protocol, mine attempt, err error) {
+// tried records the result err of an attempt to connect by the protocol p. The argument allowed is
+// the result of admit for this attempt. If the server supports only the other protocol, tried records
+// a success, because the address is reachable.
+func (e *Endpoint) tried(p protocol, allowed bool, err error) {
 	if err == nil && p == http2 || err != nil && p == http1 {
 		e.onlyH1.Store(false) // another server may have the address now
 	}
@@ -105,7 +109,7 @@ func (e *Endpoint) tried(p protocol, mine attempt, err error) {
 			e.used[0].Store(false) // else Ready would wait for HTTP/1.1
 		}
 	}
-	e.link.report(mine, err)
+	e.link.report(allowed, err)
 	e.wake.Wake()
 }
 

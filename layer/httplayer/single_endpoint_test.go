@@ -35,13 +35,13 @@ func TestSingleEndpointReadyAfterLoss(t *testing.T) {
 		e := NewEndpoint(ctx, "192.0.2.1:80", WithMaxConns(1),
 			WithDialContext(func(context.Context, string, string) (net.Conn, error) { return nil, lost }))
 		e.used[0].Store(true)
-		e.link.report(0, nil) // it was reached,
+		e.link.report(false, nil) // it was reached,
 		require.True(t, e.h1.reserve())
 		ready := make(chan error, 1)
 		go func() { ready <- SingleEndpoint(e).Ready(ctx) }() // and is full;
 		synctest.Wait()
 		require.Empty(t, ready)
-		e.link.report(0, lost) // the only connection is lost
+		e.link.report(false, lost) // the only connection is lost
 		e.h1.forget()
 		require.NoError(t, <-ready)
 	})
