@@ -111,32 +111,27 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 		p.forget()
 		return nil, e.unreachable(err)
 	}
-	made := make(chan madeConn, 1)
+	var c *h1Conn
+	made := make(chan struct{})
 	go func() {
-		c, err := p.connect()
+		defer close(made)
+		c, err = p.connect()
 		e.tried(http1, allowed, err)
-		made <- madeConn{c, err}
 	}()
 	select {
-	case r := <-made:
-		if r.err != nil {
-			return nil, e.unreachable(r.err)
+	case <-made:
+		if err != nil {
+			return nil, e.unreachable(err)
 		}
-		return r.conn, nil
+		return c, nil
 	case <-ctx.Done():
 		go func() {
-			if r := <-made; r.err == nil {
-				p.keep(r.conn)
+			if <-made; err == nil {
+				p.keep(c)
 			}
 		}()
 		return nil, e.goneError(ctx)
 	}
-}
-
-// madeConn is the result of an attempt to connect.
-type madeConn struct {
-	conn *h1Conn
-	err  error
 }
 
 // probe makes a connection in the background, without a request, and adds it to the idle
