@@ -47,15 +47,23 @@ func IsURI(name string) bool { return strings.Contains(name, "://") }
 // IsDNS reports whether name has the form of a host name without a final dot. It returns
 // false for an IP address.
 func IsDNS(name string) bool {
-	const in = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 	if name == "" || len(name) > 253 {
 		return false
 	}
 	for label := range strings.SplitSeq(name, ".") {
-		if label == "" || len(label) > 63 || strings.Trim(label, "-") != label || strings.Trim(label, in) != "" {
+		if label == "" || len(label) > 63 || strings.Trim(label, "-") != label || strings.ContainsFunc(label, notInLabel) {
 			return false
 		}
 	}
+	if last := name[len(name)-1]; last < '0' || last > '9' {
+		return true // ParseAddr would allocate an error
+	}
 	_, err := netip.ParseAddr(name)
 	return err != nil
+}
+
+// notInLabel reports whether r is not allowed in a label of a host name.
+func notInLabel(r rune) bool {
+	lower := r | 0x20
+	return (lower < 'a' || lower > 'z') && (r < '0' || r > '9') && r != '-' && r != '_'
 }

@@ -85,6 +85,24 @@ func BenchmarkPolicy(b *testing.B) {
 	}
 }
 
+// BenchmarkLogicalKey is the cost of finding the name for which a request is counted.
+func BenchmarkLogicalKey(b *testing.B) {
+	in := newInbound(Config{
+		Control: settings.Control{ProfileSuffixes: settings.Suffixes{"svc.cluster.local"}}, Meters: meters.New(meters.Config{}),
+		Controller: unconnected{},
+	})
+	inRequest(b, &client{}, func(_ context.Context, req *http.Request) {
+		req.Header.Set(canonicalHeader, "web.ns.svc.cluster.local:80")
+		key, err := in.logicalKey(req)
+		require.NoError(b, err)
+		require.Equal(b, "web.ns.svc.cluster.local:80", key.name)
+		b.ReportAllocs()
+		for b.Loop() {
+			_, _ = in.logicalKey(req)
+		}
+	})
+}
+
 // inRequest calls f with the context of a request from c.
 func inRequest(b testing.TB, c *client, f func(context.Context, *http.Request)) {
 	b.Helper()

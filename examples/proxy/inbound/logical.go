@@ -2,7 +2,6 @@ package inbound
 
 import (
 	"errors"
-	"net"
 	"net/http"
 	"net/netip"
 	"strconv"
@@ -54,16 +53,16 @@ func (in *Inbound) logicalKey(req *http.Request) (logicalKey, error) {
 // names. If AuthorityLabels is set, the result is true for every name. Otherwise it is true
 // if ProfileSuffixes contains the host in name.
 func (in *Inbound) counts(name string) bool {
-	host, _, _ := net.SplitHostPort(name)
+	host, _, _ := strings.Cut(name, ":")
 	return in.AuthorityLabels || in.Control.ProfileSuffixes.Contains(host)
 }
 
 // nameOf returns authority as name:port. It returns "" if the authority is an IP address or
 // invalid. The default port is 80.
 func nameOf(authority string) string {
-	host, port, err := net.SplitHostPort(authority)
-	if err != nil {
-		host, port = authority, "80"
+	host, port, ok := strings.Cut(authority, ":") // an IPv6 address results in an invalid host
+	if !ok {
+		port = "80"
 	}
 	host = strings.TrimSuffix(host, ".")
 	n, err := strconv.ParseUint(port, 10, 16)
