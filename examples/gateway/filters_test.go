@@ -73,6 +73,7 @@ routes:
 	assert.Equal(t, "ETag", h.Get("Access-Control-Expose-Headers"))
 	assert.Empty(t, preflight("/shop", "https://shop.example.evil.example", "PUT").Get("Access-Control-Allow-Origin"))
 	assert.Empty(t, preflight("/shop", "https://.shop.example", "PUT").Get("Access-Control-Allow-Origin"))
+	assert.Equal(t, "https://a.shop.example", preflight("/shop", "https://a.shop.example", "PUT").Get("Access-Control-Allow-Origin"))
 	assert.Nil(t, preflight("/shop", "https://shop.example", "DELETE"), "no route")
 	assert.Equal(t, "*", preflight("/any", "null", "POST").Get("Access-Control-Allow-Origin"))
 	h = p.get(t, "OPTIONS", "/https", "Origin: https://shop.example:8443", "Access-Control-Request-Method: PUT",

@@ -260,7 +260,7 @@ func (v Origin) Matches(origin string) bool {
 	if !wild {
 		return origin == string(v)
 	}
-	return len(origin) > len(v) && strings.HasPrefix(origin, scheme) && strings.HasSuffix(origin, below)
+	return len(origin) >= len(v) && strings.HasPrefix(origin, scheme) && strings.HasSuffix(origin, below)
 }
 
 // URL is an absolute URL with the scheme http or https.
