@@ -47,11 +47,13 @@ func explain(ctx context.Context, file, method, address string, header http.Head
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return cli.Misuse(fmt.Errorf("%q: want a URL such as http://books.example/books", address))
 	}
-	req := &http.Request{Method: method, URL: u, Host: u.Host, Header: header, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 	listeners := listenersOf(c, u)
 	if len(listeners) == 0 {
 		return fmt.Errorf("no listener serves %s", u.Scheme)
 	}
+	u.Host = cmp.Or(header.Get("Host"), u.Host)
+	header.Del("Host")
+	req := &http.Request{Method: method, URL: u, Host: u.Host, Header: header, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 	for _, l := range listeners {
 		fmt.Fprintf(stdout, "listener %s:\n", l.Name)
 		ctx := context.WithValue(ctx, listenerKey{}, string(l.Name))

@@ -413,6 +413,7 @@ services:
 routes:
 - {name: books, matches: [{path: {prefix: /books}, method: GET, headers: [{name: X-A, exact: "1"}]}], backendRefs: [{name: a, weight: 3}, {name: b}]}
 - {name: old, matches: [{path: {prefix: /old}}], requestRedirect: {path: {replaceFullPath: /books}}}
+- {name: shop, hostnames: [shop.example], directResponse: {status: 200}}
 `), 0o600))
 	out := func(args ...string) string {
 		var b bytes.Buffer
@@ -425,6 +426,7 @@ routes:
 	assert.Contains(t, text, "a 75%, b 25%")
 	assert.Contains(t, text, "a: static [10.0.0.1:80], protocol Auto, EWMA")
 	assert.Contains(t, out("explain", file, "GET", "http://x.example/books/1"), "none: status 404")
+	assert.Contains(t, out("explain", file, "GET", "http://127.0.0.1/", "-H", "Host: shop.example"), "route    shop\n")
 	assert.Contains(t, out("explain", file, "GET", "http://x.example/old"), "action   redirect 302\n")
 	for _, args := range [][]string{{}, {"serve", file}, {"run"}, {"explain", file}, {"explain", file, "GET", "/books"}, {"explain", file, "GET", "ftp://a/"}, {"explain", file, "GET", "http://a/", "-H", "A"}} {
 		require.ErrorContains(t, run(t.Context(), args, io.Discard, io.Discard), "want", args)
