@@ -244,11 +244,19 @@ func (c *conn) headerBlock(flags byte, id uint32, p []byte) error {
 	if errors.Is(err, errHPACK) {
 		return connError(message.CodeCompression, err.Error())
 	}
-	end := flags&flagEndStream != 0
-	if c.server != nil {
-		return c.server.headers(id, fields, end, err != nil)
+	end, tooLarge := flags&flagEndStream != 0, err != nil
+	st := c.find(id)
+	switch {
+	case st == nil && c.server != nil:
+		return c.server.headers(id, fields, end, tooLarge)
+	case st == nil:
+		return nil
+	case st.gotEnd:
+		return &streamError{id, message.CodeStreamClosed, "HEADERS after the end of the stream"}
+	case st.client != nil && !st.ready:
+		return st.client.headers(fields, end, tooLarge)
 	}
-	return c.client.headers(id, fields, end, err != nil)
+	return st.receiveTrailers(fields, end, tooLarge)
 }
 
 func (c *conn) data(flags byte, id uint32, p []byte) error {

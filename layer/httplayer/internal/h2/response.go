@@ -7,25 +7,15 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// headers handles a header block from the server. The block has the headers of a 1xx or final
-// response, or the trailers. The argument end reports END_STREAM. The argument tooLarge reports
-// that the block exceeds the size limit.
-func (c *ClientConn) headers(id uint32, fields []field, end, tooLarge bool) error {
-	st := c.find(id)
-	switch {
-	case st == nil:
-		return nil
-	case st.gotEnd:
-		return &streamError{id, message.CodeStreamClosed, "HEADERS after the end of the stream"}
-	case st.ready:
-		return st.receiveTrailers(fields, end, tooLarge)
-	case tooLarge:
-		return malformed(id, "response headers too large")
+// headers handles the headers of a 1xx or final response. The argument end reports END_STREAM. The
+// argument tooLarge reports that the header block exceeds the size limit.
+func (s *clientStream) headers(fields []field, end, tooLarge bool) error {
+	if tooLarge {
+		return malformed(s.id, "response headers too large")
 	}
-	s := st.client
 	status, length, reason := responseHead(fields)
 	if reason != "" {
-		return malformed(id, reason)
+		return malformed(s.id, reason)
 	}
 	if status < 200 {
 		return s.receiveInform(status, fields[1:], end)
@@ -33,21 +23,21 @@ func (c *ClientConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 	noBody := s.req.Method == http.MethodHead || !message.BodyAllowed(status)
 	switch {
 	case noBody:
-		st.left = 0
+		s.left = 0
 	case end && length > 0:
-		return malformed(id, "body and content-length differ")
+		return malformed(s.id, "body and content-length differ")
 	default:
-		st.left = length
+		s.left = length
 	}
 	s.makeResponse(status, length, fields[1:], end)
 	s.expects.Decide(status < 300)
-	c.answered.Add(1)
-	st.mu.Lock()
-	st.ready, st.eof = true, end
-	st.mu.Unlock()
-	c.touch(st)
+	s.c.answered.Add(1)
+	s.mu.Lock()
+	s.ready, s.eof = true, end
+	s.mu.Unlock()
+	s.c.touch(&s.stream)
 	if end {
-		st.endReceived()
+		s.endReceived()
 	}
 	return nil
 }

@@ -166,15 +166,17 @@ func (s *serverStream) cancel(err error) {
 	s.Context.Cancel(nil)
 }
 
-// headers handles a header block from the client. A block with a new stream ID opens a stream. Any
-// other block has the trailers of an open stream. The argument end reports END_STREAM. The argument
-// tooLarge reports that the block exceeds the size limit.
+// headers handles a header block with the ID of no open stream. A new ID opens a stream. The argument
+// end reports END_STREAM. The argument tooLarge reports that the block exceeds the size limit.
 func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) error {
-	if id%2 == 0 {
+	switch {
+	case id%2 == 0:
 		return protocolError("stream with an even number")
-	}
-	if !c.unopened(id) {
-		return c.trailers(id, fields, end, tooLarge)
+	case c.unopened(id):
+	case c.wasReset(id):
+		return c.glitch(glitchControl)
+	default:
+		return connError(message.CodeStreamClosed, "HEADERS on a closed stream")
 	}
 	s := &serverStream{tooLarge: tooLarge}
 	s.server = s
@@ -220,19 +222,6 @@ func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 		return c.glitch(glitchLarge)
 	}
 	return nil
-}
-
-func (c *ServerConn) trailers(id uint32, fields []field, end, tooLarge bool) error {
-	st := c.find(id)
-	switch {
-	case st == nil && c.wasReset(id):
-		return c.glitch(glitchControl)
-	case st == nil:
-		return connError(message.CodeStreamClosed, "HEADERS on a closed stream")
-	case st.gotEnd:
-		return &streamError{id, message.CodeStreamClosed, "HEADERS after the end of the stream"}
-	}
-	return st.receiveTrailers(fields, end, tooLarge)
 }
 
 // receiveTrailers stores the trailers of a received body and ends the body. Like net/http, a server
