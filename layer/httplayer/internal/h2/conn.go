@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -71,7 +70,6 @@ type conn struct {
 	peerFrame   int
 	peerStreams int
 	blocked     []*stream  // streams that wait for room in out or for window in sendWindow
-	ownResets   []uint32   // ring of the last maxStreams streams that a server reset
 	resetCount  int        // number of streams that this side reset
 	nextID      uint32     // lowest ID that the client has not used
 	lastStream  uint32     // highest ID of a stream that a server accepted
@@ -304,27 +302,20 @@ func (c *conn) unopened(id uint32) bool {
 	return id%2 == 0 || id >= c.nextID
 }
 
-// queueReset queues RST_STREAM. A server also records the stream in ownResets, because the client
-// may send frames of the stream until it has read the RST_STREAM. Until then the stream counts for
-// the client, so that there are at most maxStreams such streams. The caller holds mu.
+// queueReset queues RST_STREAM. The caller holds mu.
 func (c *conn) queueReset(id, code uint32) {
 	c.queueControl(frameRSTStream, 0, id, code)
-	if c.server != nil {
-		if c.ownResets == nil {
-			c.ownResets = make([]uint32, c.maxStreams)
-		}
-		c.ownResets[c.resetCount%c.maxStreams] = id
-	}
 	c.resetCount++
 	c.kick()
 }
 
-// wasReset reports whether frames of the closed stream id must be ignored. It returns true
-// if the peer opened the stream after the final GOAWAY, or if the stream is in ownResets.
-func (c *conn) wasReset(id uint32) bool {
+// hasReset reports whether frames of closed streams must be ignored. The peer may send them until it has
+// read the RST_STREAM or the final GOAWAY of this side. hasReset does not remember the streams, and
+// therefore remains true.
+func (c *conn) hasReset() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.closing && id > c.lastStream || slices.Contains(c.ownResets, id)
+	return c.closing || c.resetCount > 0
 }
 
 // remove removes a stream that has ended from c.streams and frees its slot. The caller

@@ -276,7 +276,7 @@ func (c *conn) data(flags byte, id uint32, p []byte) error {
 	}
 	st := c.find(id)
 	switch {
-	case st == nil && (c.client != nil || c.wasReset(id)):
+	case st == nil && (c.client != nil || c.hasReset()):
 		return nil // the peer may not yet know that the stream was reset
 	case st == nil:
 		return &streamError{id, message.CodeStreamClosed, "DATA on a closed stream"}

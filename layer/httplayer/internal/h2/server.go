@@ -173,7 +173,7 @@ func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 	case id%2 == 0:
 		return protocolError("stream with an even number")
 	case c.unopened(id):
-	case c.wasReset(id):
+	case c.hasReset():
 		return c.glitch(glitchControl)
 	default:
 		return connError(message.CodeStreamClosed, "HEADERS on a closed stream")

@@ -62,7 +62,7 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) (rest time.Duration)
 	if phase == phaseIdle && age >= retireAfter && age <= retireAfter+sweep.Interval {
 		c.mu.Lock()
 		c.retireWorkers()
-		c.ownResets, c.enc.slots = nil, nil // allocated again when needed
+		c.enc.slots = nil // allocated again when needed
 		c.dec.values.Store(nil)
 		if len(c.streams) == 0 {
 			c.streams = make(map[uint32]*stream) // smaller than a map that had streams
