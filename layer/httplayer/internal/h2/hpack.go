@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"hash/maphash"
+	"slices"
 	"sync/atomic"
 
 	"golang.org/x/net/http2/hpack" //nolint:depguard // its Huffman code only
@@ -25,7 +26,6 @@ var (
 // decoder is the HPACK decoder of a connection. Only the goroutine that reads frames uses it.
 type decoder struct {
 	table     []field // dynamic table; the newest entry is last
-	first     int     // index in table of the oldest entry that is not evicted
 	size, max int
 	names     map[string]*fieldName // received names that are not in knownNames
 
@@ -62,16 +62,11 @@ func (d *decoder) add(f field) {
 }
 
 func (d *decoder) evict() {
-	for d.size > d.max {
-		d.size -= d.table[d.first].size()
-		d.table[d.first] = field{}
-		d.first++
+	n := 0
+	for ; d.size > d.max; n++ {
+		d.size -= d.table[n].size()
 	}
-	if d.first > 32 && d.first > len(d.table)/2 {
-		n := copy(d.table, d.table[d.first:])
-		clear(d.table[n:])
-		d.table, d.first = d.table[:n], 0
-	}
+	d.table = slices.Delete(d.table, 0, n)
 }
 
 func (d *decoder) at(i uint64) (field, bool) {
@@ -79,7 +74,7 @@ func (d *decoder) at(i uint64) (field, bool) {
 		return staticTable[i], i > 0
 	}
 	i -= staticEntries
-	if i > uint64(len(d.table)-d.first) {
+	if i > uint64(len(d.table)) {
 		return field{}, false
 	}
 	return d.table[uint64(len(d.table))-i], true
