@@ -36,8 +36,15 @@ type bucket struct {
 // glitch adds n to the count of frames that cost work but contribute nothing to a request. If the
 // count then exceeds its limit, glitch decreases it for the elapsed time, the responses and the
 // transferred bytes. If the count is still too large, glitch returns an error, which ends the
-// connection.
+// connection. It also does so if more than maxQueuedOutput bytes are queued for the peer, because a
+// peer that causes replies without reading them could otherwise use memory without a limit.
 func (c *conn) glitch(n int) error {
+	c.mu.Lock()
+	queued := c.queuedBytes()
+	c.mu.Unlock()
+	if queued > maxQueuedOutput {
+		return connError(message.CodeEnhanceYourCalm, "the peer does not read")
+	}
 	b := &c.glitches
 	if b.used += n; b.used <= b.limit {
 		return nil

@@ -89,24 +89,12 @@ func (c *conn) failStream(err error) error {
 		c.mu.Lock()
 		c.queueReset(failed.id, failed.code)
 		c.mu.Unlock()
-		return c.queued()
+		return nil
 	}
 	if err := c.countReset(st); err != nil {
 		return err
 	}
 	st.reset(failed.code, &message.ResetError{Code: failed.code, Reason: failed.reason})
-	return c.queued()
-}
-
-// queued returns an error if more than maxQueuedOutput bytes are queued for the peer. The
-// error ends the connection. A peer that causes replies without reading them could
-// otherwise use memory without a limit.
-func (c *conn) queued() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.queuedBytes() > maxQueuedOutput {
-		return connError(message.CodeEnhanceYourCalm, "the peer does not read")
-	}
 	return nil
 }
 
@@ -325,7 +313,7 @@ func (c *conn) ping(flags byte, data uint64) error {
 	c.queuePing(flagAck, data)
 	c.kick()
 	c.mu.Unlock()
-	return c.queued()
+	return nil
 }
 
 func (c *conn) windowUpdate(id uint32, n int64) error {
@@ -398,7 +386,7 @@ func (c *conn) settings(flags byte, p []byte) error {
 	if first && c.client != nil {
 		close(c.client.settledC)
 	}
-	return c.queued()
+	return nil
 }
 
 // applySettings applies the payload of a SETTINGS frame of the peer. The caller holds mu.

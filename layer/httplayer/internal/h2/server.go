@@ -209,10 +209,7 @@ func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 	c.mu.Unlock()
 	switch {
 	case full:
-		if err := c.glitch(glitchSetting); err != nil {
-			return err
-		}
-		return c.queued()
+		return c.glitch(glitchSetting)
 	case reason != "":
 		return malformed(id, reason)
 	}

@@ -86,24 +86,17 @@ func over(age, limit time.Duration) bool { return limit > 0 && age >= limit }
 // sweepStreams enforces the limits on request bodies. It also resets each stream that could
 // not send for WriteTimeout because the flow-control window of the client was exhausted.
 func (c *ServerConn) sweepStreams() {
-	var stalled, slow []*stream
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, st := range c.streams {
 		if st.waiting && min(st.sendWindow, c.sendWindow) <= 0 { // else it waits for the writer
 			st.stalled++
 			if over(time.Duration(st.stalled)*sweep.Interval, c.cfg.WriteTimeout) {
-				stalled = append(stalled, st)
+				go st.reset(message.CodeCancel, errWriteTimeout)
 			}
 		}
 		if st.reads != nil && st.reads.TooSlow(c.cfg.BodyIdle, c.cfg.MinBodyRate) {
-			slow = append(slow, st)
+			go st.failBody(message.ErrSlowBody)
 		}
-	}
-	c.mu.Unlock()
-	for _, st := range stalled {
-		st.reset(message.CodeCancel, errWriteTimeout)
-	}
-	for _, st := range slow {
-		st.failBody(message.ErrSlowBody)
 	}
 }
