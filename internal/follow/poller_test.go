@@ -34,6 +34,7 @@ func watch(p *Poller[int]) (seen *[]int, leave context.CancelFunc) {
 }
 
 func TestStates(t *testing.T) {
+	require.Eventually(t, func() bool { return pollers() == 0 }, 10*time.Second, time.Millisecond, "those of other tests")
 	synctest.Test(t, func(t *testing.T) {
 		var now atomic.Pointer[int]
 		now.Store(new(1))
