@@ -57,7 +57,7 @@ func explain(ctx context.Context, file, method, address string, header http.Head
 	for _, l := range listeners {
 		fmt.Fprintf(stdout, "listener %s:\n", l.Name)
 		ctx := context.WithValue(ctx, listenerKey{}, string(l.Name))
-		if err := explainOne(ctx, c, req.WithContext(ctx), stdout); err != nil {
+		if err := explainOne(ctx, c, normalPath(req.WithContext(ctx)), stdout); err != nil {
 			return err
 		}
 	}

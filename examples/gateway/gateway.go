@@ -96,6 +96,7 @@ func (g *gateway) handler(c *config.Listener) http.Handler {
 	}
 	svc := httplayer.NewStack().
 		With("forwarded", httplayer.Forwarded(trusted...)).
+		With("normal_path", layer.MapRequest[*http.Request, *http.Response](normalPath)).
 		With("trace", g.tracing.request()).
 		With("explain", tap.Explain[*http.Request, *http.Response](g.tap)).
 		Service(g.router)

@@ -238,6 +238,19 @@ func rewrite(r *config.Route) httplayer.Layer {
 	})
 }
 
+// normalPath returns req with the normal form of its path. Otherwise a client could avoid a route and
+// its externalAuth: many services treat /%61dmin and /a/../admin as /admin.
+func normalPath(req *http.Request) *http.Request {
+	path := req.URL.EscapedPath()
+	normal := config.NormalPath(path)
+	if normal == path {
+		return req
+	}
+	copied := *req
+	copied.URL = withPath(req.URL, normal)
+	return &copied
+}
+
 // replacePrefix returns path with the prefix at its start replaced by replacement. path,
 // prefix and replacement are percent-encoded.
 func replacePrefix(path, prefix, replacement string) string {

@@ -128,3 +128,16 @@ func TestMergeListeners(t *testing.T) {
 		require.EqualError(t, err, "the address or the name of listener http in the file")
 	}
 }
+
+func TestNormalPath(t *testing.T) {
+	for path, want := range map[string]string{
+		"": "", "*": "*", "/": "/", "/.": "/", "/..": "/", "/../..": "/", "/../a": "/a", "/a/.": "/a/", "/a/./b": "/a/b", "/a/..": "/", "/a/b/..": "/a/",
+		"/a/../../b": "/b", "//a//b": "//a//b", "/a//../b": "/a/b", "/.a/..b/c.": "/.a/..b/c.", "/...": "/...",
+		"/%61%5A%30%2d%2E%5f%7E": "/aZ0-._~", "/a/%2e%2E/b": "/b", "/%2F%25%20%c3%a4%40%5B%60%7B%2f": "/%2F%25%20%c3%a4%40%5B%60%7B%2f", "/%2561": "/%2561", "/%": "/%",
+	} {
+		require.Equal(t, want, NormalPath(path), path)
+	}
+	var p Path
+	require.NoError(t, p.parse("/%61/../b"))
+	require.Equal(t, Path("/b"), p)
+}

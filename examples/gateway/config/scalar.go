@@ -174,8 +174,36 @@ func (v *Path) parse(text string) error {
 	if !strings.HasPrefix(text, "/") || strings.ContainsAny(text, "?#") || !isPath(text) {
 		return errors.New("a path that begins with /, without a query, percent-encoded")
 	}
-	*v = Path(text)
+	*v = Path(NormalPath(text))
 	return nil
+}
+
+// unreserved matches the percent-encoding of a letter, a digit, '-', '.', '_' or '~'.
+var unreserved = regexp.MustCompile(`%(?i:2[de]|3[0-9]|[46][1-9a-f]|[57][0-9a]|5f|7e)`)
+
+// NormalPath returns the normal form of path, which is percent-encoded (RFC 3986, section 6.2.2).
+// It decodes letters, digits, '-', '.', '_' and '~', and removes the segments "." and "..".
+func NormalPath(path string) string {
+	if strings.Contains(path, "%") {
+		path = unreserved.ReplaceAllStringFunc(path, func(c string) string { c, _ = url.PathUnescape(c); return c })
+	}
+	if !strings.Contains(path, "/.") {
+		return path
+	}
+	var kept []string
+	segments := strings.Split(path, "/")
+	for i, s := range segments {
+		dots := s == "." || s == ".."
+		if s == ".." && len(kept) > 1 { // the first one is before the first slash
+			kept = kept[:len(kept)-1]
+		}
+		if last := i == len(segments)-1; dots && last {
+			kept = append(kept, "")
+		} else if !dots {
+			kept = append(kept, s)
+		}
+	}
+	return strings.Join(kept, "/")
 }
 
 func isPath(text string) bool {
