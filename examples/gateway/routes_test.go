@@ -17,7 +17,7 @@ func TestRouteMatches(t *testing.T) {
 services:
 `+service("a", backend(t, "a"))+service("b", backend(t, "b"))+`
 routes:
-- {name: host, hostnames: ["*.shop.example"], matches: [{path: {exact: /host}}], backendRefs: [{name: b}]}
+- {name: host, hostnames: ["*.Shop.example."], matches: [{path: {exact: /host}}], backendRefs: [{name: b}]}
 - {name: exact, matches: [{path: {exact: /exact}}], backendRefs: [{name: b}]}
 - {name: prefix, matches: [{path: {prefix: /prefix}}], backendRefs: [{name: b}]}
 - {name: pattern, matches: [{path: {pattern: "/books/{id}/pages/{page}"}}], backendRefs: [{name: b}]}

@@ -106,7 +106,7 @@ func (v *Hostname) parse(text string) error {
 	if err == nil || !isDomain(strings.TrimPrefix(text, "*.")) {
 		return errors.New("a DNS name without a port, such as books.example or *.books.example")
 	}
-	*v = Hostname(strings.ToLower(text))
+	*v = Hostname(strings.ToLower(strings.TrimSuffix(text, ".")))
 	return nil
 }
 
