@@ -15,7 +15,7 @@ type record struct {
 	At   int64  `json:"at"`             // start, in milliseconds since 1970
 	Kind string `json:"kind"`           // http or tcp
 	Open bool   `json:"open"`           // whether the request or connection has not ended
-	Lost bool   `json:"lost,omitempty"` // whether it is no longer followed, so that its end is unknown
+	Lost bool   `json:"lost,omitempty"` // whether the page does not follow it any more, so that its end is unknown
 
 	Direction         string            `json:"direction"`
 	Source            string            `json:"source"`

@@ -163,8 +163,8 @@ func (m *Match) check(n node) {
 }
 
 // PathMatch is a condition on the path of a request. The path is compared in its normal form, which
-// is also sent to the services: letters, digits, '-', '.', '_' and '~' are not percent-encoded, and
-// there are no segments "." and "..". Other characters keep their percent-encoding.
+// is also sent to the services: letters, digits, '-', '.', '_' and '~' are decoded, and the segments
+// "." and ".." are removed. Other characters keep their percent-encoding.
 type PathMatch struct {
 	// The whole path, such as /books/1.
 	Exact Path `yaml:"exact"`
