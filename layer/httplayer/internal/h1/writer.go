@@ -172,41 +172,36 @@ func (w *writer) complete(trailer http.Header) error {
 	return w.err
 }
 
-// copyOnce calls Read of body once and appends the bytes. It reports whether the body has
-// ended. The error comes from body or from the connection.
-func (w *writer) copyOnce(body io.Reader) (ended bool, err error) {
-	space := w.space()
-	if w.err != nil {
-		return false, w.err
-	}
-	n, err := body.Read(space)
-	if addErr := w.add(n); addErr != nil {
-		return false, addErr
-	}
-	switch {
-	case err == io.EOF:
-		return true, nil
-	case n == len(space):
-		w.endChunk()
-		w.enlarge()
-	}
-	return false, err
-}
-
 // copyBody appends body, and reports whether it has ended. If wait is false, it copies only bytes
 // that can be read without waiting, as long as they fit into the buffer. Otherwise it copies the
-// whole body. It then sends the buffered bytes each time before it waits for body.
+// whole body. It then sends the buffered bytes each time before it waits for body. The error comes
+// from body or from the connection.
 func (w *writer) copyBody(body io.Reader, wait bool) (ended bool, err error) {
-	for !ended && err == nil {
+	for {
 		n, eof := message.Pending(body)
 		waits := n == 0 && !eof
 		switch {
 		case !wait && (waits || n > cap(w.b)-len(w.b)-chunkHead-spare):
 			return false, nil
 		case waits:
-			_ = w.flush() // copyOnce returns its error
+			_ = w.flush() // its error is in w.err
 		}
-		ended, err = w.copyOnce(body)
+		space := w.space()
+		if w.err != nil {
+			return false, w.err
+		}
+		n, err := body.Read(space)
+		if addErr := w.add(n); addErr != nil {
+			return false, addErr
+		}
+		switch {
+		case err == io.EOF:
+			return true, nil
+		case err != nil:
+			return false, err
+		case n == len(space):
+			w.endChunk()
+			w.enlarge()
+		}
 	}
-	return ended, err
 }
