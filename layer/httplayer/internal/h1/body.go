@@ -78,8 +78,6 @@ func (b *body) Read(p []byte) (n int, err error) {
 	switch {
 	case b.err != nil:
 		return 0, b.err
-	case b.closed.Load():
-		return 0, http.ErrBodyReadAfterClose
 	case len(p) == 0:
 		return 0, nil
 	}
