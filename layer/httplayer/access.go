@@ -12,6 +12,7 @@ import (
 
 	"github.com/gotower/gotower/internal/caller"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
@@ -190,15 +191,10 @@ func (Accessor) TeeResponseBody(r *http.Response, read func(at int64, p []byte))
 
 // newTeeBody returns a wrapper of body. The wrapper passes the bytes that each Read returns, and
 // their offset in body, to the function in the argument read. It has the methods Write and
-// CloseWrite if body has them.
+// CloseWrite if body has the method Write.
 func newTeeBody(body io.ReadCloser, read func(at int64, p []byte)) io.ReadCloser {
 	tee := &teeBody{wrappedBody: wrappedBody{body}, read: read}
-	w, writes := body.(io.Writer)
-	half, halves := body.(halfCloser)
-	switch {
-	case writes && halves:
-		return teeTunnel{teeStream{tee, w}, half}
-	case writes:
+	if w, ok := body.(io.Writer); ok {
 		return teeStream{tee, w}
 	}
 	return tee
@@ -226,10 +222,8 @@ type teeStream struct {
 	io.Writer
 }
 
-type teeTunnel struct {
-	teeStream
-	halfCloser
-}
+// CloseWrite closes the sending half of the connection, or returns [http.ErrNotSupported].
+func (s teeStream) CloseWrite() error { return message.CloseWrite(s.Writer) }
 
 // OnResponseStart registers o as an observer of the response to r, which the handler of a
 // [Middleware] writes. o is notified when the handler writes the response headers, and of each
@@ -304,6 +298,3 @@ func clientTLS(r *http.Request) *tls.ConnectionState {
 	}
 	return nil
 }
-
-// halfCloser is a connection that can close its sending half.
-type halfCloser interface{ CloseWrite() error }

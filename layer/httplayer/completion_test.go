@@ -152,3 +152,6 @@ func TestNewStackCompletion(t *testing.T) {
 		require.NoError(t, err)
 	}
 }
+
+// halfCloser is a connection that can close its sending half.
+type halfCloser interface{ CloseWrite() error }
