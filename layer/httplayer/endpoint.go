@@ -61,7 +61,7 @@ func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endp
 	e.h1.endpoint = e
 	e.h2.init(e)
 	e.full = e.fault(layer.ErrNotReady, "at capacity", nil)
-	context.AfterFunc(ctx, e.shut)
+	context.AfterFunc(ctx, e.h1.shut)
 	return e
 }
 
@@ -175,13 +175,6 @@ func isHTTPS(req *http.Request) bool {
 var errCleartextHTTPS = &StatusError{
 	Code:   http.StatusMisdirectedRequest,
 	Reason: "the URL is https and the endpoint has no TLS: set httplayer.WithTLS, or httplayer.WithCleartextHTTPS to send it in cleartext",
-}
-
-// shut closes the idle connections. The other connections close when their requests end. It
-// is called when the context of the Endpoint ends.
-func (e *Endpoint) shut() {
-	e.h1.shut()
-	e.wake.Wake()
 }
 
 // fault returns an error of the Endpoint. With the kind layer.ErrNotReady it is a rejection: the

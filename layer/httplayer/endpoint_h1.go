@@ -251,8 +251,10 @@ func (p *pool) reap() {
 	p.evict(len(p.idle))
 }
 
-// shut closes the idle connections. The other connections close when their requests end.
+// shut closes the idle connections. The other connections close when their requests end. It is called
+// when the context of the Endpoint ends.
 func (p *pool) shut() {
+	defer p.endpoint.wake.Wake()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.evict(len(p.idle))

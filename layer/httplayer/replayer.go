@@ -52,9 +52,7 @@ func (Replayer) Replay(req *http.Request, limit int64) layer.Replay[*http.Reques
 		return sentOnce{}
 	case !hasBody(req):
 		return nil
-	case len(req.Header["Expect"]) > 0:
-		return sentOnce{}
-	case req.GetBody == nil && req.ContentLength > max(limit, 0):
+	case len(req.Header["Expect"]) > 0, req.GetBody == nil && req.ContentLength > max(limit, 0):
 		return sentOnce{}
 	}
 	return keptBody{layer.ReplayBody(req.Body, req.GetBody, limit), req, slices.Collect(maps.Keys(req.Trailer))}
