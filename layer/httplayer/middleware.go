@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"sync/atomic"
 
 	"github.com/gotower/gotower/internal/ctxreason"
@@ -227,7 +226,7 @@ func (x *served) ReadFrom(src io.Reader) (int64, error) {
 // the trailers that the handler has written, and an empty body.
 func (x *served) response() *http.Response {
 	rsp := newResponse(x.received, x.code(), x.Header())
-	rsp.Trailer = trailer(rsp.Header)
+	rsp.Trailer = message.HandlerTrailer(rsp.Header)
 	return rsp
 }
 
@@ -244,23 +243,4 @@ func (x *served) data(n int64, p []byte) {
 	for _, h := range x.observers {
 		h.ResponseData(int(n), p)
 	}
-}
-
-// trailer returns the trailers that a handler has set in header. These are the fields that
-// the field Trailer announces, and the fields with the prefix [http.TrailerPrefix]. An
-// announced trailer may have no value.
-func trailer(header http.Header) http.Header {
-	found := message.Announced(header["Trailer"])
-	for name := range found {
-		found[name] = header[name]
-	}
-	for key, values := range header {
-		if name, ok := strings.CutPrefix(key, http.TrailerPrefix); ok {
-			if found == nil {
-				found = make(http.Header)
-			}
-			found[http.CanonicalHeaderKey(name)] = values
-		}
-	}
-	return found
 }

@@ -31,10 +31,8 @@ type ResponseWriter struct {
 	sent     http.Header // copy of header, made by the first call of Header after WriteHeader
 	length   int64       // value of Content-Length; -1 if unknown
 	written  int64
-	first    *Buffer     // buffered start of the body, until the response is started
-	started  bool        // stream.WriteHeader was called
-	declared http.Header // has the valid names in the Trailer field
-	trailer  http.Header
+	first    *Buffer // buffered start of the body, until the response is started
+	started  bool    // stream.WriteHeader was called
 	hijacked bool
 	err      error // error of the stream
 	done     atomic.Bool
@@ -147,9 +145,7 @@ func (w *ResponseWriter) start(next []byte, whole bool) error {
 		first = w.first.B
 	}
 	allowed := BodyAllowed(w.status)
-	w.declared = Announced(header["Trailer"])
-	w.addTrailers(header)
-	trailers := len(w.declared)+len(w.trailer) > 0 && allowed && !w.head
+	trailers := len(HandlerTrailer(w.header)) > 0 && allowed && !w.head
 	_, set := header["Content-Length"] // a nil value suppresses it
 	if w.length < 0 && !set && whole && allowed && !trailers && (!w.head || len(first) > 0) {
 		w.length = w.written
@@ -178,21 +174,24 @@ func detect(header http.Header, first, next []byte) {
 	header["Content-Type"] = []string{http.DetectContentType(first)}
 }
 
-// addTrailers adds the fields with [http.TrailerPrefix] to w.trailer. It leaves them in header, so
-// that the handler can add values. The stream skips them there, because their names are invalid.
-func (w *ResponseWriter) addTrailers(header http.Header) {
-	for name, values := range header {
-		if rest, ok := strings.CutPrefix(name, http.TrailerPrefix); ok {
-			w.setTrailer(http.CanonicalHeaderKey(rest), values)
+// HandlerTrailer returns the trailers that a handler has set in header. These are the fields that
+// the field Trailer announces, and the fields with the prefix [http.TrailerPrefix]. An announced
+// trailer may have no value. Without trailers the result is nil. A stream skips the fields with the
+// prefix in header, because their names are invalid.
+func HandlerTrailer(header http.Header) http.Header {
+	found := Announced(header["Trailer"])
+	for name := range found {
+		found[name] = header[name]
+	}
+	for key, values := range header {
+		if name, ok := strings.CutPrefix(key, http.TrailerPrefix); ok {
+			if found == nil {
+				found = make(http.Header)
+			}
+			found[http.CanonicalHeaderKey(name)] = values
 		}
 	}
-}
-
-func (w *ResponseWriter) setTrailer(name string, values []string) {
-	if w.trailer == nil {
-		w.trailer = make(http.Header)
-	}
-	w.trailer[name] = values
+	return found
 }
 
 func (w *ResponseWriter) finish() error {
@@ -200,7 +199,6 @@ func (w *ResponseWriter) finish() error {
 		w.status = http.StatusOK
 		w.length = ContentLength(w.header["Content-Length"])
 	}
-	w.addTrailers(w.header)
 	if !w.started && w.err == nil {
 		_ = w.start(nil, true)
 	}
@@ -211,12 +209,7 @@ func (w *ResponseWriter) finish() error {
 		_ = w.stream.Flush() // the client receives the incomplete response
 		return errShortBody
 	}
-	for name := range w.declared {
-		if values := w.header[name]; len(values) > 0 {
-			w.setTrailer(name, values)
-		}
-	}
-	return w.stream.Finish(w.trailer)
+	return w.stream.Finish(HandlerTrailer(w.header))
 }
 
 // Flush sends the headers and the buffered bytes of the body. It is part of [http.Flusher].
