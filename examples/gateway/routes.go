@@ -6,7 +6,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strings"
 
@@ -52,7 +51,7 @@ func (g *gateway) routeService(
 		With("cors", cors(r.CORS)).
 		With("external_auth", externalAuth(r.ExternalAuth, asked))
 	if l := r.RateLimit; l != nil && l.Per == "Client" {
-		st = st.With("rate_by", layer.RateLimitBy[netip.Addr, *http.Request, *http.Response](clientOf, l.RequestsPerSecond, l.Bucket(), 0))
+		st = st.With("rate_by", httplayer.RateLimitByClient(l.RequestsPerSecond, l.Bucket()))
 	}
 	return st.
 		With("rewrite", rewrite(r)).
@@ -69,10 +68,6 @@ func (g *gateway) routeMetrics(def profiles.Route) (requests, attempts layer.Ins
 	requests.InFlight, requests.TimeToHeaders, requests.Latency = nil, nil, nil
 	return requests, attempts
 }
-
-// clientOf returns the address of the client of req. If req comes from a trusted proxy,
-// clientOf returns the client address that the proxy reports.
-func clientOf(req *http.Request) netip.Addr { return httplayer.ClientFromContext(req.Context()) }
 
 // noRoute returns the service for requests that match no route. It responds with 404.
 func noRoute(httplayer.Service) httplayer.Service {

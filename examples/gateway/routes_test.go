@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -197,6 +198,18 @@ routes:
 	began := time.Now()
 	assert.Equal(t, []int{200}, statuses("/delay", 1))
 	assert.Greater(t, time.Since(began), 50*time.Millisecond)
+}
+
+// A client can use all addresses of its IPv6 prefix.
+func TestRouteLimitOfIPv6Client(t *testing.T) {
+	p := start(t, strings.Replace(head, `"127.0.0.1:0"}]`, `"127.0.0.1:0", trustedProxies: [127.0.0.0/8]}]`, 1)+
+		"routes: [{name: all, directResponse: {status: 200}, rateLimit: {requestsPerSecond: 0.01, burst: 1, per: Client}}]\n")
+	for _, c := range []struct {
+		address string
+		status  int
+	}{{"2001:db8::1", 200}, {"2001:db8::2", 429}, {"2001:db8:0:1::1", 200}} {
+		assert.Equal(t, c.status, p.get(t, "GET", "/", "X-Forwarded-For: "+c.address).StatusCode, c.address)
+	}
 }
 
 func TestRouteMirrorsAndHedges(t *testing.T) {

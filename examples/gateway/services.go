@@ -240,5 +240,5 @@ func (s *hashed) key(req *http.Request) string {
 	case s.by.QueryParam != "":
 		return req.URL.Query().Get(s.by.QueryParam)
 	}
-	return clientOf(req).String()
+	return httplayer.ClientFromContext(req.Context()).String()
 }

@@ -271,7 +271,7 @@ type RateLimit struct {
 	// once. 0, the default, means requestsPerSecond, but at least 1.
 	Burst int `yaml:"burst" min:"0" max:"10000000"`
 	// Route applies the limit to all requests of the route together. Client applies it to
-	// the requests of each client address.
+	// the requests of each client address, or of each /64 prefix for IPv6.
 	Per string `yaml:"per" default:"Route" enum:"Route,Client"`
 }
 
