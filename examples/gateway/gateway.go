@@ -96,6 +96,7 @@ func (g *gateway) handler(c *config.Listener) http.Handler {
 	}
 	svc := httplayer.NewStack().
 		With("forwarded", httplayer.Forwarded(trusted...)).
+		With("scheme", layer.MapRequest[*http.Request, *http.Response](clientScheme)).
 		With("normal_path", layer.MapRequest[*http.Request, *http.Response](normalPath)).
 		With("trace", g.tracing.request()).
 		With("explain", tap.Explain[*http.Request, *http.Response](g.tap)).
@@ -109,6 +110,18 @@ func (g *gateway) handler(c *config.Listener) http.Handler {
 		r.URL.Scheme = scheme // the scheme that a client sends is not trusted
 		h.ServeHTTP(w, r)
 	})
+}
+
+// clientScheme returns req with the scheme that the client of a trusted proxy used. The layer
+// forwarded has removed X-Forwarded-Proto of other clients.
+func clientScheme(req *http.Request) *http.Request {
+	scheme := req.Header.Get("X-Forwarded-Proto")
+	if scheme == req.URL.Scheme || scheme != "http" && scheme != "https" {
+		return req
+	}
+	copied, u := *req, *req.URL
+	u.Scheme, copied.URL = scheme, &u
+	return &copied
 }
 
 // load makes c the configuration of new requests. A service that is not in c is closed a

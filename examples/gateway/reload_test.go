@@ -518,6 +518,25 @@ func TestForwardedAndAccessLog(t *testing.T) {
 	assert.Equal(t, "192.0.2.7, 127.0.0.1", p.get(t, "GET", "/", forged).body)
 }
 
+// A proxy in front of the gateway may terminate TLS.
+func TestForwardedProto(t *testing.T) {
+	rest := "services:\n- {name: a, static: {addresses: [\"" + backend(t, "a") + `"]}, sessionPersistence: {sessionName: s}}
+routes:
+- {name: moved, matches: [{path: {exact: /old}}], requestRedirect: {path: {replaceFullPath: /new}}}
+- {name: all, backendRefs: [{name: a}]}
+`
+	trusting := strings.Replace(head, `"127.0.0.1:0"}]`, `"127.0.0.1:0", trustedProxies: [127.0.0.0/8]}]`, 1)
+	for _, c := range []struct {
+		head, proto string
+		secure      bool
+	}{{head, "https", false}, {trusting, "https", true}, {trusting, "http", false}, {trusting, "ftp", false}} {
+		p := start(t, c.head+rest)
+		forwarded := "X-Forwarded-Proto: " + c.proto
+		assert.Equal(t, c.secure, strings.Contains(p.get(t, "GET", "/", forwarded).Header.Get("Set-Cookie"), "Secure"))
+		assert.Equal(t, c.secure, strings.HasPrefix(p.get(t, "GET", "/old", forwarded).Header.Get("Location"), "https://"))
+	}
+}
+
 // Errors have problem details.
 func TestProblemDetails(t *testing.T) {
 	a := start(t, head+"routes: []\n").get(t, "GET", "/")

@@ -26,7 +26,8 @@ type Listener struct {
 	ProxyProtocol bool `yaml:"proxyProtocol"`
 	// The addresses of proxies in front of the gateway. The gateway keeps the X-Forwarded
 	// and Forwarded headers that these proxies send, and adds its own values to them. It
-	// replaces such headers that other clients send.
+	// replaces such headers that other clients send. X-Forwarded-Proto is the scheme of a
+	// request for redirects and cookies.
 	TrustedProxies []Prefix `yaml:"trustedProxies"`
 	// Compresses responses with gzip or zstd. Absent means no compression.
 	Compression *Compression `yaml:"compression"`
