@@ -324,7 +324,6 @@ func (c *conn) remove(st *stream) {
 	if st.removed.Swap(true) {
 		return
 	}
-	st.shrink()
 	delete(c.streams, st.id)
 	c.freeSlot()
 	if c.server != nil {

@@ -21,7 +21,6 @@ type stream struct {
 	server  *serverStream // nil on a client
 	client  *clientStream // nil on a server
 	removed atomic.Bool   // the stream is not in the table of the connection
-	grown   atomic.Int64  // bytes by which the receive window exceeds its initial size
 	reads   *sweep.Wait   // measures the waits for a request body; nil without time limits
 
 	// The next three fields are used by the reader only.
@@ -159,6 +158,7 @@ func (st *stream) failReceive(err error) {
 func (st *stream) discard() {
 	st.mu.Lock()
 	st.closed = true
+	st.shrink()
 	st.received.clear()
 	st.readable.Broadcast()
 	st.mu.Unlock()
@@ -192,6 +192,7 @@ func (st *stream) Read(p []byte) (n int, err error) {
 			err = st.receiveErr
 		case st.eof && st.receiveErr == nil:
 			err = io.EOF
+			st.shrink()
 		}
 	}
 	give := st.consume(n)
@@ -220,8 +221,8 @@ const (
 // consume records that n more bytes of the body were read. It returns the number of bytes to add to
 // the flow-control window of the peer. This number is 0 until half of the window was read. If that
 // took less than two round trips, or less than fastGrant, the window limits the rate of the peer.
-// consume then also doubles a window below maxStreamWindow, if grow permits it. The caller holds
-// st.mu.
+// consume then also doubles a window below maxStreamWindow, unless all windows of the connection would
+// have grown by more than maxGrown bytes. The caller holds st.mu.
 func (st *stream) consume(n int) (give int64) {
 	st.consumed += int64(n)
 	if st.eof || st.receiveErr != nil || st.consumed < st.windowSize/2 {
@@ -231,32 +232,24 @@ func (st *stream) consume(n int) (give int64) {
 	now := time.Since(st.c.started)
 	fast := now-st.granted < max(2*time.Duration(st.c.rtt.Load()), fastGrant)
 	st.granted = now
-	if fast && st.windowSize < maxStreamWindow && st.grow(st.windowSize) {
-		give += st.windowSize
-		st.windowSize *= 2
+	if more := st.windowSize; fast && more < maxStreamWindow {
+		if st.c.grown.Add(more) > maxGrown {
+			st.c.grown.Add(-more)
+			more = 0
+		}
+		give += more
+		st.windowSize += more
 	}
 	st.window += give
 	return give
 }
 
-// grow allows the flow-control window of the stream to grow by n bytes, and returns true. It
-// returns false if the sum of the growth of all windows of the connection would then be more than
-// maxGrown bytes.
-func (st *stream) grow(n int64) bool {
-	if st.c.grown.Add(n) > maxGrown {
-		st.c.grown.Add(-n)
-		return false
-	}
-	st.grown.Add(n)
-	if st.removed.Load() {
-		st.shrink()
-	}
-	return true
+// shrink subtracts the growth of the stream's window from that of all windows, because the body needs
+// no more window. The caller holds st.mu.
+func (st *stream) shrink() {
+	st.c.grown.Add(st.c.streamWindow - st.windowSize)
+	st.windowSize = st.c.streamWindow
 }
-
-// shrink subtracts the growth of the stream's window from c.grown, the sum of the growth of all
-// windows, because the stream has ended.
-func (st *stream) shrink() { st.c.grown.Add(-st.grown.Swap(0)) }
 
 // Pending returns the number of bytes that Read can return without waiting. If eof is true, the
 // body ends after these bytes.
