@@ -83,12 +83,8 @@ func (s *serverStream) Respond(rsp *http.Response) error {
 		rsp.Body == http.NoBody && len(rsp.Trailer) == 0 {
 		return s.sendHeader(rsp.StatusCode, rsp.Header, length, true)
 	}
-	left := length
-	if rsp.Body == http.NoBody {
-		left = -1
-	}
 	out := &s.out
-	*out = newSender(&s.stream, rsp.Body, left, rsp.Header, &rsp.Trailer)
+	*out = newSender(&s.stream, rsp.Body, length, rsp.Header, &rsp.Trailer)
 	err := out.fill(false)
 	if err == nil {
 		err = s.WriteHeader(rsp.StatusCode, rsp.Header, length, out.empty())
