@@ -36,7 +36,6 @@ type ClientConn struct {
 	cfg      *ClientConfig
 	settledC chan struct{}
 	done     chan struct{}
-	goneAway bool       // the server has sent a GOAWAY; guarded by mu
 	goAwayOf *ConnError // last GOAWAY with an error code; guarded by mu
 }
 
@@ -145,9 +144,8 @@ func (c *ClientConn) Release() {
 	c.unlock()
 }
 
-// Drain makes Reserve return false. The connection closes after its last stream has ended. A request
-// with a reserved slot is still sent. Drain sends no GOAWAY, because a server may ignore streams that
-// the client opens after it.
+// Drain makes Reserve return false, and RoundTrip fail with [message.ErrNotSent]. The connection closes
+// after its last stream has ended.
 func (c *ClientConn) Drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,7 +171,7 @@ func (c *ClientConn) goAway(last, code uint32, debug []byte) error {
 	}
 	var refused []*stream
 	c.mu.Lock()
-	c.closing, c.goneAway, c.changed = true, true, true
+	c.closing, c.changed = true, true
 	if code != message.CodeNo {
 		c.goAwayOf = &ConnError{Code: code, Remote: true, Reason: string(debug[:min(len(debug), 128)])}
 	}

@@ -77,15 +77,15 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // open opens the stream and queues the headers. Without a body, or if the body waits for 100 Continue,
-// it also starts to send them. If the connection has ended or the server has sent a GOAWAY, open returns
-// an error that matches [message.ErrNotSent].
+// it also starts to send them. If the connection has ended or is draining, open returns an error that
+// matches [message.ErrNotSent].
 func (c *ClientConn) open(s *clientStream, head *requestHead, hasBody bool) error {
 	c.mu.Lock()
 	defer c.unlock()
 	switch {
 	case c.err != nil:
 		return fmt.Errorf("%w: %w", message.ErrNotSent, c.err)
-	case c.goneAway:
+	case c.closing:
 		return fmt.Errorf("%w: %w", message.ErrNotSent, errDraining)
 	}
 	s.id = c.nextID
