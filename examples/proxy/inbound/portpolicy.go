@@ -208,17 +208,27 @@ func (p *portPolicy) remove(c *openConn) {
 
 // set replaces the policy by next, and resets the open connections that next denies.
 func (p *portPolicy) set(next *serverPolicy) {
+	for _, c := range p.replace(next) { // without the mutex, because a log may be slow
+		p.in.count(p.in.decided.tcp, c.dst, c.client, next.refused, meters.Terminated)
+		p.in.logDecision(p.ctx, "connection closed, because the policy changed", next.refused, c.client)
+		c.cancel(unauthorized(c.dst, next.resource))
+	}
+}
+
+// replace replaces the policy by next. It removes the open connections that next denies, and
+// returns them.
+func (p *portPolicy) replace(next *serverPolicy) []*openConn {
 	p.openMu.Lock()
 	defer p.openMu.Unlock()
 	p.current.Store(next)
+	var denied []*openConn
 	for c := range p.open {
 		if p.in.permit(p.port, c.client, next.authorizations) < 0 {
 			delete(p.open, c)
-			p.in.count(p.in.decided.tcp, c.dst, c.client, next.refused, meters.Terminated)
-			p.in.logDecision(p.ctx, "connection closed, because the policy changed", next.refused, c.client)
-			c.cancel(unauthorized(c.dst, next.resource))
+			denied = append(denied, c)
 		}
 	}
+	return denied
 }
 
 // watch applies each policy that the controller sends, until ctx ends. After an invalid

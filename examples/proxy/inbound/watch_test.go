@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,4 +88,35 @@ func TestWatchRecycled(t *testing.T) {
 			})
 		})
 	}
+}
+
+// lockedLog calls the function during for each record.
+type lockedLog struct {
+	slog.Handler
+	during func()
+}
+
+func (l lockedLog) Handle(context.Context, slog.Record) error { l.during(); return nil }
+
+// A slow log does not delay new connections while a changed policy closes others.
+func TestTerminateWithoutLock(t *testing.T) {
+	var policy *portPolicy
+	logged := 0
+	in := newInbound(Config{
+		Inbound: settings.Inbound{DefaultPolicy: settings.AllUnauthenticated}, Meters: meters.New(meters.Config{}), Taps: new(tap.Registry),
+		Controller: unconnected{},
+		Log: slog.New(lockedLog{slog.NewTextHandler(io.Discard, nil), func() {
+			logged++
+			require.True(t, policy.openMu.TryLock())
+			policy.openMu.Unlock()
+		}}),
+	})
+	in.policies = newPolicies(t.Context(), in)
+	policy = in.policies.acquire(80)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	_, i := policy.add(&openConn{client: &client{addr: netip.MustParseAddr("10.0.0.1")}, cancel: cancel})
+	require.Zero(t, i)
+	policy.set(in.complete(t.Context(), &serverPolicy{resource: meters.DefaultResource("deny")}))
+	require.ErrorContains(t, context.Cause(ctx), "unauthorized connection on default/deny")
+	require.Equal(t, 1, logged)
 }
