@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -143,13 +144,16 @@ func (s *authService) Call(ctx context.Context, req *http.Request) (*http.Respon
 	allowed := *req
 	allowed.Header = req.Header.Clone()
 	for _, name := range s.AllowedResponseHeaders {
-		allowed.Header.Del(string(name))
+		// Some services treat X_User as X-User.
+		maps.DeleteFunc(allowed.Header, func(field string, _ []string) bool { return strings.EqualFold(dashes(field), dashes(string(name))) })
 		for _, value := range answer.Header.Values(string(name)) {
 			allowed.Header.Add(string(name), value)
 		}
 	}
 	return s.Service.Call(ctx, &allowed)
 }
+
+func dashes(name string) string { return strings.ReplaceAll(name, "_", "-") }
 
 // question returns the GET request that asks the service of externalAuth whether req is
 // allowed.

@@ -105,7 +105,7 @@ func TestExternalAuth(t *testing.T) {
 	})
 	seen := serverAt(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		_, _ = io.WriteString(w, r.Header.Get("X-User")+" "+string(body))
+		_, _ = io.WriteString(w, r.Header.Get("X-User")+" "+r.Header.Get("X_user")+string(body))
 	})
 	hangs := serverAt(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	p := start(t, head+"services:\n"+service("auth", auth)+service("a", seen)+service("hangs", hangs)+`
@@ -119,7 +119,7 @@ routes:
 	a, err := p.send(t.Context(), "POST", url, "body", "X-User: root")
 	require.NoError(t, err)
 	assert.Equal(t, []any{401, "who are you?", "Bearer"}, []any{a.StatusCode, a.body, a.Header.Get("WWW-Authenticate")})
-	a, err = p.send(t.Context(), "POST", url, "body", "X-User: root", "Authorization: Bearer sesame", "X-Other: x")
+	a, err = p.send(t.Context(), "POST", url, "body", "X-User: root", "X_User: root", "Authorization: Bearer sesame", "X-Other: x")
 	require.NoError(t, err)
 	assert.Equal(t, "GET/checkPOST/books?page=20 body", a.body)
 	assert.Equal(t, http.StatusServiceUnavailable, p.get(t, "GET", "/late").StatusCode)

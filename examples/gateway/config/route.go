@@ -475,7 +475,8 @@ type ExternalAuth struct {
 	// request also has X-Forwarded-Method, -Proto, -Host, -Uri and -For.
 	AllowedRequestHeaders []HeaderName `yaml:"allowedRequestHeaders"`
 	// The header fields that are copied from the response of the service to the allowed
-	// request. Fields of the client with these names are removed.
+	// request. Fields of the client with these names are removed, also if they have underscores
+	// instead of dashes.
 	AllowedResponseHeaders []HeaderName `yaml:"allowedResponseHeaders"`
 }
 
