@@ -35,7 +35,7 @@ func TestServerAcceptsHonestClients(t *testing.T) {
 		eventually(t, func() bool {
 			for _, c := range s.open() {
 				c.mu.Lock()
-				n := c.slots
+				n := len(c.streams)
 				c.mu.Unlock()
 				if n == 200 {
 					conn = c

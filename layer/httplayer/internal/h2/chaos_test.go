@@ -157,7 +157,7 @@ func TestChaos(t *testing.T) {
 		eventually(t, func() bool {
 			for _, c := range s.open() {
 				c.mu.Lock()
-				n := len(c.streams) + c.handlers
+				n := len(c.streams) + c.pending
 				c.mu.Unlock()
 				if n > 0 {
 					return false

@@ -39,10 +39,7 @@ type ClientConn struct {
 	goAwayOf *ConnError // last GOAWAY with an error code; guarded by mu
 }
 
-const (
-	unsettledStreams = 100  // before the first SETTINGS of the server
-	unlimitedStreams = 1000 // if SETTINGS of the server do not have MAX_CONCURRENT_STREAMS
-)
+const unlimitedStreams = 1000 // if SETTINGS of the server do not have MAX_CONCURRENT_STREAMS
 
 // NewClientConn returns the client side of the connection nc. It sends the preface and
 // starts the reading goroutine.
@@ -104,8 +101,10 @@ func (c *ClientConn) usable() bool {
 func (c *ClientConn) Active() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.slots
+	return c.active()
 }
+
+func (c *ClientConn) active() int { return len(c.streams) + c.pending }
 
 // Limit returns the number of streams that the server allows at the same time. It returns 0 while
 // the server does not read the frames of earlier streams.
@@ -119,10 +118,7 @@ func (c *ClientConn) limit() int {
 	if c.queuedBytes() > maxQueuedOutput {
 		return 0 // the server does not read
 	}
-	if c.settled {
-		return c.peerStreams
-	}
-	return unsettledStreams
+	return c.peerStreams
 }
 
 // Reserve takes a slot for one call of RoundTrip. It returns false if all slots are taken
@@ -130,17 +126,18 @@ func (c *ClientConn) limit() int {
 func (c *ClientConn) Reserve() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.usable() || c.slots >= c.limit() {
+	if !c.usable() || c.active() >= c.limit() {
 		return false
 	}
-	c.slots++
+	c.pending++
 	return true
 }
 
 // Release gives back a slot that Reserve took, if the caller does not call RoundTrip.
 func (c *ClientConn) Release() {
 	c.mu.Lock()
-	c.freeSlot()
+	c.pending--
+	c.slotFreed()
 	c.unlock()
 }
 

@@ -73,7 +73,7 @@ type conn struct {
 	resetCount  int        // number of streams that this side reset
 	nextID      uint32     // lowest ID that the client has not used
 	lastStream  uint32     // highest ID of a stream that a server accepted
-	slots       int        // open streams; on a client also reserved slots
+	pending     int        // handlers that run on a server, or slots that Reserve took on a client
 	settled     bool       // SETTINGS of the peer were received; only the reader writes it
 	closing     bool       // no new streams are opened or accepted; closes after the last stream
 	changed     bool       // unlock must call the Changed function of the client
@@ -137,9 +137,7 @@ func (c *conn) unlock() {
 
 // quiet reports whether no stream is open, no handler runs and no slot is reserved. The
 // caller holds mu.
-func (c *conn) quiet() bool {
-	return len(c.streams) == 0 && (c.server == nil || c.server.handlers == 0) && (c.client == nil || c.slots == 0)
-}
+func (c *conn) quiet() bool { return len(c.streams) == 0 && c.pending == 0 }
 
 // fail closes the connection with the reason err. The Read of the reader then fails, and
 // the reader ends the streams.
@@ -263,7 +261,6 @@ func (c *conn) end(err error) error {
 		}
 		st.sendable.Broadcast()
 	}
-	c.slots -= len(all)
 	c.out.Release()
 	c.out, c.lastDataID = nil, 0
 	if c.alive != nil {
@@ -325,20 +322,19 @@ func (c *conn) remove(st *stream) {
 		return
 	}
 	delete(c.streams, st.id)
-	c.freeSlot()
+	c.slotFreed()
 	if c.server != nil {
 		c.server.phaseLocked()
 	}
 }
 
-// freeSlot decrements the number of slots in use. If the connection is closing, it starts
-// the writer, because the writer closes the connection when all streams have ended. The
-// caller holds mu.
-func (c *conn) freeSlot() {
-	if c.client != nil && (c.slots >= c.client.limit() || c.closing) {
+// slotFreed is called when a stream or the reservation of a slot has ended. If the connection is
+// closing, it starts the writer, because the writer closes the connection when all streams have ended.
+// The caller holds mu.
+func (c *conn) slotFreed() {
+	if c.client != nil && (c.client.active()+1 >= c.client.limit() || c.closing) {
 		c.changed = true
 	}
-	c.slots--
 	if c.closing {
 		c.kick()
 	}

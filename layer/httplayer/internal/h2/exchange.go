@@ -46,7 +46,7 @@ func (s *serverStream) release() {
 	s.Context.Release()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.handlers--; c.handlers == 0 {
+	if c.pending--; c.pending == 0 {
 		c.phaseLocked()
 		if c.closing {
 			c.kick()

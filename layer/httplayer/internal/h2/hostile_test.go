@@ -67,7 +67,7 @@ func TestServerQueuesFewUnreadResponses(t *testing.T) {
 		}
 		for ended := false; !ended; runtime.Gosched() { // one stream at a time
 			c.mu.Lock()
-			ended = c.handlers == 0 || c.err != nil
+			ended = c.pending == 0 || c.err != nil
 			most = max(most, c.queuedBytes())
 			c.mu.Unlock()
 		}

@@ -92,6 +92,7 @@ func (c *ClientConn) open(s *clientStream, head *requestHead, hasBody bool) erro
 	c.nextID += 2
 	s.sendWindow = c.peerWindow
 	c.streams[s.id] = &s.stream
+	c.pending--
 	out, from := c.beginBlock()
 	out.B = c.enc.request(out.B, head)
 	out.B = c.enc.header(out.B, s.req.Header)

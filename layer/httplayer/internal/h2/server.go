@@ -32,10 +32,9 @@ type ServerConn struct {
 
 	// The fields below are guarded by mu.
 
-	inPart   bool               // a header block or a frame header is not complete; only the reader writes it
-	idle     chan *serverStream // passes streams to idle workers; nil without workers
-	handlers int                // number of handlers that run
-	drain    *time.Timer        // sends the second GOAWAY; nil before Drain
+	inPart bool               // a header block or a frame header is not complete; only the reader writes it
+	idle   chan *serverStream // passes streams to idle workers; nil without workers
+	drain  *time.Timer        // sends the second GOAWAY; nil before Drain
 
 	workers sync.WaitGroup
 }
@@ -195,15 +194,14 @@ func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 		return nil
 	}
 	c.lastStream = id
-	full := c.slots >= c.maxStreams || c.handlers >= 2*c.maxStreams || c.queuedBytes() > maxQueuedOutput/2
+	full := len(c.streams) >= c.maxStreams || c.pending >= 2*c.maxStreams || c.queuedBytes() > maxQueuedOutput/2
 	switch {
 	case full:
 		c.queueReset(id, message.CodeRefusedStream)
 	case reason == "":
 		s.sendWindow = c.peerWindow
 		c.streams[id] = &s.stream
-		c.slots++
-		c.handlers++
+		c.pending++
 		c.phaseLocked()
 	}
 	c.mu.Unlock()

@@ -27,7 +27,7 @@ func (c *ServerConn) phaseLocked() {
 		return
 	case c.inPart:
 		phase = phaseBlock
-	case len(c.streams) > 0 || c.handlers > 0:
+	case !c.quiet():
 		phase = phaseActive
 	case !c.settled:
 		phase = phasePreface
