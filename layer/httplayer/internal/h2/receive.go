@@ -127,16 +127,19 @@ func (c *conn) frame(typ, flags byte, id uint32, p []byte) error {
 			return protocolError("frame of the connection on a stream")
 		}
 	}
-	if (typ == frameData || typ == frameRSTStream || typ == frameWindowUpdate && id != 0 ||
-		typ == frameHeaders && c.client != nil) && c.find(id) == nil && c.unopened(id) {
-		return protocolError("frame on an idle stream")
+	var st *stream
+	if typ == frameData || typ == frameRSTStream || typ == frameWindowUpdate && id != 0 ||
+		typ == frameHeaders && c.client != nil {
+		if st = c.find(id); st == nil && c.unopened(id) {
+			return protocolError("frame on an idle stream")
+		}
 	}
 	if int(typ) < len(frameSizes) && frameSizes[typ] > 0 && len(p) != frameSizes[typ] {
 		return connError(message.CodeFrameSize, "wrong size of a frame")
 	}
 	switch typ {
 	case frameData:
-		return c.data(flags, id, p)
+		return c.data(flags, id, st, p)
 	case frameHeaders:
 		return c.headersFrame(flags, id, p)
 	case frameContinuation:
@@ -149,7 +152,7 @@ func (c *conn) frame(typ, flags byte, id uint32, p []byte) error {
 			return malformed(id, "stream depends on itself")
 		}
 	case frameRSTStream:
-		return c.rstStream(id, binary.BigEndian.Uint32(p))
+		return c.rstStream(st, binary.BigEndian.Uint32(p))
 	case frameSettings:
 		return c.settings(flags, p)
 	case framePushPromise:
@@ -164,7 +167,7 @@ func (c *conn) frame(typ, flags byte, id uint32, p []byte) error {
 			return c.client.goAway(binary.BigEndian.Uint32(p)&maxStreamID, binary.BigEndian.Uint32(p[4:]), p[8:])
 		}
 	case frameWindowUpdate:
-		return c.windowUpdate(id, int64(binary.BigEndian.Uint32(p)&maxWindow))
+		return c.windowUpdate(id, st, int64(binary.BigEndian.Uint32(p)&maxWindow))
 	}
 	return c.glitch(glitchControl)
 }
@@ -247,7 +250,7 @@ func (c *conn) headerBlock(flags byte, id uint32, p []byte) error {
 	return st.receiveTrailers(fields, end, tooLarge)
 }
 
-func (c *conn) data(flags byte, id uint32, p []byte) error {
+func (c *conn) data(flags byte, id uint32, st *stream, p []byte) error {
 	flow := int64(len(p))
 	if c.received += flow; c.received > c.connWindow {
 		return connError(message.CodeFlowControl, "window of the connection exceeded")
@@ -262,7 +265,6 @@ func (c *conn) data(flags byte, id uint32, p []byte) error {
 			return err
 		}
 	}
-	st := c.find(id)
 	switch {
 	case st == nil && (c.client != nil || c.hasReset()):
 		return nil // the peer may not yet know that the stream was reset
@@ -287,8 +289,7 @@ func (c *conn) data(flags byte, id uint32, p []byte) error {
 	return nil
 }
 
-func (c *conn) rstStream(id, code uint32) error {
-	st := c.find(id)
+func (c *conn) rstStream(st *stream, code uint32) error {
 	if st == nil {
 		return c.glitch(glitchControl)
 	}
@@ -316,7 +317,7 @@ func (c *conn) ping(flags byte, data uint64) error {
 	return nil
 }
 
-func (c *conn) windowUpdate(id uint32, n int64) error {
+func (c *conn) windowUpdate(id uint32, st *stream, n int64) error {
 	if n < tinyUpdate {
 		if err := c.glitch(glitchControl); err != nil {
 			return err
@@ -334,7 +335,6 @@ func (c *conn) windowUpdate(id uint32, n int64) error {
 		c.wakeBlocked()
 		return nil
 	}
-	st := c.find(id)
 	switch {
 	case st == nil: // usual after the end of a large response
 		return nil
