@@ -146,9 +146,8 @@ func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string,
 		return
 	}
 	r.Body = &s.stream
-	if r.Trailer = message.Announced(r.Header["Trailer"]); r.Trailer != nil {
-		delete(r.Header, "Trailer")
-	}
+	r.Trailer = message.Announced(r.Header["Trailer"])
+	delete(r.Header, "Trailer")
 	grpc := message.IsRPC(r.Header)
 	if r.Trailer == nil && !grpc && r.Method != http.MethodConnect {
 		r.Trailer = make(http.Header) // copies of the request share it

@@ -72,9 +72,8 @@ func (s *clientStream) makeResponse(status int, length int64, fields []field, en
 		}
 		return
 	}
-	if r.Trailer = message.Announced(r.Header["Trailer"]); r.Trailer != nil {
-		delete(r.Header, "Trailer")
-	}
+	r.Trailer = message.Announced(r.Header["Trailer"])
+	delete(r.Header, "Trailer")
 }
 
 // receiveInform queues a 1xx response, which RoundTrip forwards by [message.Inform]. A 100
