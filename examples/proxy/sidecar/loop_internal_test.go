@@ -15,14 +15,15 @@ import (
 func TestOwnPortsRefuse(t *testing.T) {
 	at := netip.MustParseAddrPort
 	p := &Proxy{
-		paths: []path{{name: outboundPath, at: at("192.0.2.1:4140")}, {name: inboundPath, at: at("0.0.0.0:4143")}},
+		paths: []path{{name: outboundPath, at: at("0.0.0.0:4140")}, {name: inboundPath, at: at("0.0.0.0:4143")}},
 		Admin: "127.0.0.1:4191", Tap: "127.0.0.1:4192",
 		config: Config{Settings: settings.Settings{Inbound: settings.Inbound{IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}},
 	}
 	var outward, inward ownPorts
-	p.setOwnPorts(&outward, &inward)
+	p.setOwnPorts(&outward, &inward, []netip.Addr{netip.MustParseAddr("192.0.2.1")})
 	for addr, refused := range map[string]struct{ outward, inward bool }{
 		"192.0.2.1:4140":          {true, true},
+		"192.0.2.1:4143":          {true, true},
 		"10.0.0.1:4140":           {true, true},
 		"[::ffff:10.0.0.1]:4140":  {true, true},
 		"127.0.0.2:4140":          {true, true},
@@ -53,4 +54,11 @@ func TestOwnPortsRefuse(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The addresses of the machine include loopback.
+func TestLocalAddrs(t *testing.T) {
+	local, err := localAddrs()
+	require.NoError(t, err)
+	require.Contains(t, local, netip.MustParseAddr("127.0.0.1"))
 }

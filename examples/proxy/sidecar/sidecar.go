@@ -145,8 +145,9 @@ func (p *Proxy) assemble(background, ending context.Context) error {
 	}
 	p.Addr, p.Inbound = p.at(outboundPath), p.at(inboundPath)
 	p.Admin, p.Tap = p.serveAdmin(operator, id), p.serveTap(taps, describe, id)
-	p.setOwnPorts(outward, inward)
-	return errors.Join(err, p.operators.Err())
+	local, addrErr := localAddrs()
+	p.setOwnPorts(outward, inward, local)
+	return errors.Join(err, addrErr, p.operators.Err())
 }
 
 // checkOrigin logs a warning if the original destination of inbound connections cannot be
