@@ -2,11 +2,9 @@ package h1
 
 import (
 	"bufio"
-	"errors"
 	"io"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -26,10 +24,7 @@ func appendHead(b []byte, status int, header http.Header) []byte {
 // trailer if the body is chunked. If end is true, no body follows.
 func (c *ServerConn) start(
 	r *request, status int, header http.Header, length int64, trailer http.Header, end bool,
-) error {
-	if status < 101 || status > 999 {
-		return errors.New("invalid status " + strconv.Itoa(status))
-	}
+) {
 	r.informing.Lock()
 	r.started = true
 	if r.expects {
@@ -53,9 +48,7 @@ func (c *ServerConn) start(
 	if !out.chunked && !end {
 		out.left = length
 	}
-	b = append(b, '\r', '\n')
-	out.b = b
-	return nil
+	out.b = append(b, '\r', '\n')
 }
 
 // appendFraming appends the header fields Content-Length or Transfer-Encoding, Trailer,
@@ -113,9 +106,7 @@ func (r *request) Respond(rsp *http.Response) error {
 			length = rsp.ContentLength
 		}
 	}
-	if err := c.start(r, rsp.StatusCode, rsp.Header, length, rsp.Trailer, none); err != nil {
-		return err
-	}
+	c.start(r, rsp.StatusCode, rsp.Header, length, rsp.Trailer, none)
 	if none {
 		return c.out.finish(nil)
 	}
@@ -163,7 +154,8 @@ func (r *request) Inform(status int, header http.Header) error {
 }
 
 func (r *request) WriteHeader(status int, header http.Header, length int64, end bool) error {
-	return r.conn.start(r, status, header, length, message.Announced(header["Trailer"]), end)
+	r.conn.start(r, status, header, length, message.Announced(header["Trailer"]), end)
+	return nil
 }
 
 func (r *request) Write(p []byte) (int, error) {

@@ -24,9 +24,7 @@ func (c *ServerConn) tunnel(r *request, rsp *http.Response) error {
 	if !c.endBody(r, false) {
 		return errEarlySwitch
 	}
-	if err := c.start(r, rsp.StatusCode, rsp.Header, -1, nil, false); err != nil {
-		return err
-	}
+	c.start(r, rsp.StatusCode, rsp.Header, -1, nil, false)
 	c.stopReadAhead()
 	c.slot.Enter(phaseTunnel)
 	if err := c.out.flush(); err != nil {

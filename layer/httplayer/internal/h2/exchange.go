@@ -61,10 +61,6 @@ func (s *serverStream) Respond(rsp *http.Response) error {
 	if s.accept != "" {
 		rsp = s.upgraded(rsp)
 	}
-	if rsp.StatusCode < 200 || rsp.StatusCode > 999 {
-		_ = rsp.Body.Close()
-		return &message.ResetError{Code: message.CodeInternal, Reason: "invalid status " + strconv.Itoa(rsp.StatusCode)}
-	}
 	if (s.req.Method == http.MethodConnect || s.accept != "") && rsp.StatusCode < 300 {
 		if upstream, ok := rsp.Body.(io.ReadWriteCloser); ok {
 			if err := s.sendHeader(rsp.StatusCode, rsp.Header, -1, false); err != nil {

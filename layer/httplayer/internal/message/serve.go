@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -82,6 +83,11 @@ func Serve(cfg *ServerConfig, s Stream, req *http.Request) (hijacked bool, err e
 	if rsp.Body == nil {
 		rsp.Body = http.NoBody
 	}
+	switches := rsp.StatusCode == http.StatusSwitchingProtocols && Upgrade(req.Header) != ""
+	if rsp.StatusCode < 200 && !switches || rsp.StatusCode > 999 {
+		_ = rsp.Body.Close()
+		return false, fmt.Errorf("invalid status %d", rsp.StatusCode)
+	}
 	return false, s.Respond(rsp)
 }
 
@@ -104,7 +110,8 @@ type Stream interface {
 	// Inform sends a 1xx response. It has no effect after WriteHeader.
 	Informer
 
-	// Respond sends the response of an [Exchange] and closes its body, which is not nil.
+	// Respond sends the response of an [Exchange], which has a valid status, and closes its body,
+	// which is not nil.
 	// For an [http.Handler], the methods below are called instead.
 	Respond(rsp *http.Response) error
 
