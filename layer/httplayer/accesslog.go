@@ -193,16 +193,11 @@ func uri(r *http.Request) string {
 // traceOf returns the trace ID in h, or "" without one. The first of these headers that has
 // an ID applies: X-B3-Traceid, Traceparent, X-Request-ID, X-Amzn-Trace-Id.
 func traceOf(h http.Header) string {
-	if id := h.Get("X-B3-Traceid"); id != "" {
-		return id
-	}
+	parent := ""
 	if parts := strings.Split(h.Get("Traceparent"), "-"); len(parts) >= 4 {
-		return parts[1]
+		parent = parts[1]
 	}
-	if id := h.Get("X-Request-ID"); id != "" {
-		return id
-	}
-	return h.Get("X-Amzn-Trace-Id")
+	return cmp.Or(h.Get("X-B3-Traceid"), parent, h.Get("X-Request-ID"), h.Get("X-Amzn-Trace-Id"))
 }
 
 const hexDigits = "0123456789abcdef"
