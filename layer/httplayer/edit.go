@@ -65,11 +65,17 @@ func (Editor) EditResponse(rsp *http.Response, c layer.HeaderMutation) *http.Res
 	if c.Empty() {
 		return rsp
 	}
+	change(headerOf(rsp), c)
+	return rsp
+}
+
+// headerOf returns the header of rsp. It first sets the header if that is nil, as in a response that
+// was made by hand.
+func headerOf(rsp *http.Response) http.Header {
 	if rsp.Header == nil {
 		rsp.Header = make(http.Header)
 	}
-	change(rsp.Header, c)
-	return rsp
+	return rsp.Header
 }
 
 func change(h http.Header, c layer.HeaderMutation) {

@@ -160,10 +160,7 @@ func setConnection(r *http.Request, rsp *http.Response) {
 		message.RemoveHopByHop(rsp.Header)
 	}
 	if (closes || r.Method == http.MethodConnect && rsp.StatusCode/100 != 2) && r.ProtoMajor == 1 {
-		if rsp.Header == nil {
-			rsp.Header = make(http.Header)
-		}
-		rsp.Header["Connection"] = []string{"close"}
+		headerOf(rsp)["Connection"] = []string{"close"}
 	}
 }
 

@@ -120,10 +120,7 @@ func downgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*
 	}
 	rsp, err := next.Call(ctx, out)
 	if rsp != nil && err == nil {
-		if rsp.Header == nil {
-			rsp.Header = make(http.Header)
-		}
-		rsp.Header[origProtoField] = []string{out.Proto}
+		headerOf(rsp)[origProtoField] = []string{out.Proto}
 	}
 	return rsp, err
 }

@@ -40,14 +40,11 @@ func StickySession(cookie string) Layer {
 		key := rand.Uint64()
 		rsp, err := next.Call(layer.WithAffinity(ctx, key), req)
 		if err == nil && rsp != nil {
-			if rsp.Header == nil {
-				rsp.Header = make(http.Header)
-			}
 			c := http.Cookie{ //nolint:gosec // Secure if the client uses TLS
 				Name: cookie, Value: strconv.FormatUint(key, 16), Path: "/", HttpOnly: true,
 				SameSite: http.SameSiteLaxMode, Secure: Accessor{}.Scheme(req) == "https",
 			}
-			rsp.Header.Add("Set-Cookie", c.String())
+			headerOf(rsp).Add("Set-Cookie", c.String())
 		}
 		return rsp, err
 	}
