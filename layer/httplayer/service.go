@@ -55,16 +55,12 @@ func Completion(ctx context.Context, rsp *http.Response, o layer.Observer) *http
 // arrive. If the result is false, only reading the body shows its end.
 func ended(rsp *http.Response) bool {
 	switch {
-	case rsp.Body == nil || rsp.Body == http.NoBody:
+	case rsp.Body == nil, rsp.Body == http.NoBody,
+		rsp.StatusCode == http.StatusNoContent, rsp.StatusCode == http.StatusNotModified,
+		rsp.Request != nil && rsp.Request.Method == http.MethodHead:
 		return true
-	case rsp.StatusCode == http.StatusSwitchingProtocols:
-		return false // net/http reports length 0
-	case rsp.StatusCode == http.StatusNoContent || rsp.StatusCode == http.StatusNotModified:
-		return true
-	case rsp.Request != nil && rsp.Request.Method == http.MethodHead:
-		return true
-	case rsp.ContentLength != 0 || rsp.ProtoMajor == 0:
-		// The length of a response made by hand may be missing.
+	case rsp.StatusCode == http.StatusSwitchingProtocols, // net/http reports length 0
+		rsp.ContentLength != 0, rsp.ProtoMajor == 0: // the length of a response made by hand may be missing
 		return false
 	}
 	// In HTTP/2 trailers may follow a body with Content-Length 0. Without that
