@@ -144,8 +144,8 @@ func (s *authService) Call(ctx context.Context, req *http.Request) (*http.Respon
 	allowed := *req
 	allowed.Header = req.Header.Clone()
 	for _, name := range s.AllowedResponseHeaders {
-		// Some services treat X_User as X-User.
-		maps.DeleteFunc(allowed.Header, func(field string, _ []string) bool { return strings.EqualFold(dashes(field), dashes(string(name))) })
+		same := dashes(string(name)) // some services treat X_User as X-User
+		maps.DeleteFunc(allowed.Header, func(field string, _ []string) bool { return strings.EqualFold(dashes(field), same) })
 		for _, value := range answer.Header.Values(string(name)) {
 			allowed.Header.Add(string(name), value)
 		}

@@ -179,7 +179,7 @@ func (v *Path) parse(text string) error {
 }
 
 // unreserved matches the percent-encoding of a letter, a digit, '-', '.', '_' or '~'.
-var unreserved = regexp.MustCompile(`%(?i:2[de]|3[0-9]|[46][1-9a-f]|[57][0-9a]|5f|7e)`)
+var unreserved = regexp.MustCompile(`(?i)%(2[de]|3\d|[46][1-9a-f]|[57][0-9a]|5f|7e)`)
 
 // NormalPath returns the normal form of path, which is percent-encoded (RFC 3986, section 6.2.2).
 // It decodes letters, digits, '-', '.', '_' and '~', and removes the segments "." and "..".
