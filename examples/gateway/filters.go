@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -51,7 +52,7 @@ func (s *corsService) Call(ctx context.Context, req *http.Request) (*http.Respon
 	}
 	rsp, err := s.Service.Call(ctx, req)
 	if err != nil {
-		return nil, err
+		return nil, &corsError{err, s, origin}
 	}
 	for _, name := range []string{"Origin", "Credentials", "Methods", "Headers"} {
 		rsp.Header.Del("Access-Control-Allow-" + name) // the gateway decides
@@ -59,6 +60,24 @@ func (s *corsService) Call(ctx context.Context, req *http.Request) (*http.Respon
 	rsp.Header.Del("Access-Control-Expose-Headers")
 	s.allow(rsp.Header, origin)
 	return rsp, nil
+}
+
+// corsError is an error of a route with CORS. The function problem adds the headers to the response
+// that allow a page of the given origin to read it.
+type corsError struct {
+	error
+	cors   *corsService
+	origin string
+}
+
+func (e *corsError) Unwrap() error { return e.error }
+
+// problem is the [httplayer.ErrorHandler] of the gateway.
+func problem(w http.ResponseWriter, r *http.Request, err error) {
+	if e, ok := errors.AsType[*corsError](err); ok {
+		e.cors.allow(w.Header(), e.origin)
+	}
+	httplayer.Problem(w, r, err)
 }
 
 func (s *corsService) preflight(req *http.Request, origin string) *http.Response {

@@ -34,7 +34,7 @@ func TestCORS(t *testing.T) {
 	p := start(t, head+"services:\n"+service("a", serverAt(t, func(w http.ResponseWriter, _ *http.Request) {
 		reached.Add(1)
 		w.Header().Set("Access-Control-Allow-Origin", "https://evil.example")
-	}))+`
+	}))+service("hangs", serverAt(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))+`
 routes:
 - name: any
   matches: [{path: {prefix: /any}}]
@@ -50,6 +50,11 @@ routes:
     exposeHeaders: [ETag]
     allowCredentials: true
     maxAge: 10m
+- name: late
+  matches: [{path: {prefix: /late}}]
+  backendRefs: [{name: hangs}]
+  timeouts: {request: 20ms}
+  cors: {allowOrigins: ["https://shop.example"]}
 - name: https
   matches: [{path: {prefix: /https}}]
   backendRefs: [{name: a}]
@@ -90,6 +95,9 @@ routes:
 	assert.Equal(t, "ETag", a.Header.Get("Access-Control-Expose-Headers"))
 	assert.Empty(t, p.get(t, "PUT", "/shop", "X-A: 1", "Origin: https://evil.example").Header.Get("Access-Control-Allow-Origin"))
 	assert.EqualValues(t, 2, reached.Load())
+	late := p.get(t, "GET", "/late", "Origin: https://shop.example") // a page must be able to read the status
+	assert.Equal(t, []any{504, "https://shop.example"}, []any{late.StatusCode, late.Header.Get("Access-Control-Allow-Origin")})
+	assert.Empty(t, p.get(t, "GET", "/late", "Origin: https://evil.example").Header.Get("Access-Control-Allow-Origin"))
 }
 
 func TestExternalAuth(t *testing.T) {

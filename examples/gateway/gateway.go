@@ -101,7 +101,7 @@ func (g *gateway) handler(c *config.Listener) http.Handler {
 		With("trace", g.tracing.request()).
 		With("explain", tap.Explain[*http.Request, *http.Response](g.tap)).
 		Service(g.router)
-	h := httplayer.Handler(svc, httplayer.WithLogger(g.log))
+	h := httplayer.Handler(svc, httplayer.WithLogger(g.log), httplayer.WithErrorHandler(problem))
 	scheme := "http"
 	if c.TLS != nil {
 		scheme = "https"
