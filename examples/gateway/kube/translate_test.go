@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -126,6 +127,38 @@ func TestTranslateUnusualValues(t *testing.T) {
 		assert.Contains(t, statusText(t, r), tt.want)
 		assert.Contains(t, string(r.Text), tt.wantText)
 	}
+}
+
+// An address that stays in use does not load the same configuration again at each attempt.
+func TestApplyAddressInUse(t *testing.T) {
+	w := &Watcher{settings: settings(), log: slog.New(slog.DiscardHandler), informers: make(map[string]*informer)}
+	for kind := range kinds {
+		var err error
+		w.informers[kind], err = w.informer(kind)
+		require.NoError(t, err)
+	}
+	o := new(Objects)
+	for _, object := range read(t, "testdata/listeners.yaml") {
+		require.NoError(t, o.Add(object))
+	}
+	inUse, attempts, loaded := errors.New("in use"), 0, 0
+	load := func(c *config.Config) error {
+		attempts++
+		if slices.ContainsFunc(c.Listeners, func(l config.Listener) bool { return l.Address == ":81" }) {
+			return &config.AddressError{Address: ":81", Err: inUse}
+		}
+		loaded++
+		return nil
+	}
+	for range 3 {
+		require.NoError(t, w.apply(t.Context(), o, load))
+		require.True(t, w.excluded)
+	}
+	require.Equal(t, []int{4, 1}, []int{attempts, loaded})
+	failed := errors.New("failed")
+	require.ErrorIs(t, w.apply(t.Context(), o, func(*config.Config) error { return failed }), failed)
+	require.NoError(t, w.apply(t.Context(), o, load))
+	require.Equal(t, 2, loaded, "load may have closed listeners")
 }
 
 func statusText(t *testing.T, r *Result) string {

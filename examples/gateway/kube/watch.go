@@ -258,10 +258,10 @@ func (w *Watcher) apply(ctx context.Context, o *Objects, load func(*config.Confi
 		var address *config.AddressError
 		if errors.As(err, &address) && unusable.Addresses[address.Address] == "" {
 			unusable.Addresses[address.Address] = address.Err.Error()
-			w.loaded = nil
 			continue
 		}
 		if err != nil {
+			w.loaded = nil // load may have closed listeners
 			return err
 		}
 		if !r.equal(w.loaded) {
