@@ -131,7 +131,8 @@ func TestTranslateUnusualValues(t *testing.T) {
 
 // An address that stays in use does not load the same configuration again at each attempt.
 func TestApplyAddressInUse(t *testing.T) {
-	w := &Watcher{settings: settings(), log: slog.New(slog.DiscardHandler), informers: make(map[string]*informer)}
+	var log bytes.Buffer
+	w := &Watcher{settings: settings(), log: slog.New(slog.NewTextHandler(&log, nil)), informers: make(map[string]*informer)}
 	for kind := range kinds {
 		var err error
 		w.informers[kind], err = w.informer(kind)
@@ -155,6 +156,7 @@ func TestApplyAddressInUse(t *testing.T) {
 		require.True(t, w.excluded)
 	}
 	require.Equal(t, []int{4, 1}, []int{attempts, loaded})
+	require.Equal(t, 1, strings.Count(log.String(), `msg="cannot listen" address=:81 err="in use"`), log.String())
 	failed := errors.New("failed")
 	require.ErrorIs(t, w.apply(t.Context(), o, func(*config.Config) error { return failed }), failed)
 	require.NoError(t, w.apply(t.Context(), o, load))

@@ -266,6 +266,9 @@ func (w *Watcher) apply(ctx context.Context, o *Objects, load func(*config.Confi
 		}
 		if !r.equal(w.loaded) {
 			w.log.Info("configuration loaded", "services", len(r.Config.Services), "routes", len(r.Config.Routes))
+			for address, reason := range unusable.Addresses { // an Ingress has no condition for it
+				w.log.Warn("cannot listen", "address", address, "err", reason)
+			}
 		}
 		w.loaded, w.excluded = r, len(unusable.Addresses) > 0
 		return w.writeStatuses(ctx, r.Statuses)
