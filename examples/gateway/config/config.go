@@ -247,13 +247,15 @@ func (c *Config) setVersions() {
 	}
 }
 
+// digest returns a text that depends on all of v. It is long enough that an owner of routes in a
+// cluster cannot make a route with the digest of another.
 func digest(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {
 		panic("config: " + err.Error()) // the types of this package have a representation
 	}
 	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:6])
+	return hex.EncodeToString(sum[:16])
 }
 
 // Merge returns a copy of c with the listeners, services and routes of other after those of

@@ -141,3 +141,10 @@ func TestNormalPath(t *testing.T) {
 	require.NoError(t, p.parse("/%61/../b"))
 	require.Equal(t, Path("/b"), p)
 }
+
+// An owner of routes in a cluster must not find a route with the version of another.
+func TestVersionLength(t *testing.T) {
+	c, err := Parse("gateway.yaml", []byte(base))
+	require.NoError(t, err)
+	require.Len(t, c.Routes[0].Version(), 2*16)
+}
