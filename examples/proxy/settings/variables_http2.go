@@ -45,7 +45,7 @@ func windows(s *Settings) []variable {
 // http2 returns the variables of the HTTP/2 server of one side. side is OUTBOUND or
 // INBOUND. The values are stored in h.
 func http2(side string, h *HTTP2) []variable {
-	const nothing = "net/http has no such setting"
+	const nothing = "the server has no such setting"
 	name := side + "_SERVER_HTTP2_"
 	return []variable{
 		{name: name + "MAX_CONCURRENT_STREAMS", set: to(&h.MaxConcurrentStreams, parseBetween(1, maxUint32)), help: "per connection"},
