@@ -154,7 +154,7 @@ type Log struct {
 
 // Metrics configures the metrics that the admin server exports.
 type Metrics struct {
-	RetainIdle time.Duration // METRICS_RETAIN_IDLE: how long a series without changes is exported
+	RetainIdle time.Duration // METRICS_RETAIN_IDLE: how long a series without changes is exported, at least 100 ms
 }
 
 // Controller is the address and the identity of a server of the control plane.

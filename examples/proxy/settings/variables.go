@@ -100,7 +100,7 @@ func logVariables(s *Settings) []variable {
 		},
 		{
 			name: "METRICS_RETAIN_IDLE", def: "10m", set: to(&s.Metrics.RetainIdle, parseDuration),
-			help: "how long idle series are shown",
+			help: "how long idle series are shown; at least 100ms",
 		},
 		{
 			name: "OUTBOUND_METRICS_HOSTNAME_LABELS", def: "false", set: parseNo, lenient: true,

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -101,7 +102,7 @@ func New(c Config, log *slog.Logger) (*Proxy, error) {
 // done, HTTP connections start to drain.
 func (p *Proxy) assemble(background, ending context.Context) error {
 	c, taps := p.config, new(tap.Registry)
-	m := meters.New(meters.Config{RetainIdle: max(c.Metrics.RetainIdle, 1), ServiceSuffixes: c.Control.ServiceSuffixes()})
+	m := meters.New(meters.Config{RetainIdle: max(c.Metrics.RetainIdle, minRetain), ServiceSuffixes: c.Control.ServiceSuffixes()})
 	id, err := p.loadIdentity(background, m)
 	if err != nil {
 		return err
@@ -149,6 +150,10 @@ func (p *Proxy) assemble(background, ending context.Context) error {
 	p.setOwnPorts(outward, inward, local)
 	return errors.Join(err, addrErr, p.operators.Err())
 }
+
+// minRetain is the minimum time for which idle series are exported. With a much shorter time,
+// nearly every write of a series makes a new series.
+const minRetain = 100 * time.Millisecond
 
 // checkOrigin logs a warning if the original destination of inbound connections cannot be
 // found. The proxy then resets them, because it does not know where to forward them.
