@@ -44,11 +44,11 @@ func (c *ServerConn) start(
 	if tunnel || message.Listed(header["Connection"], "close") || c.drains() || r.body != nil && r.body.lost(drainSize) {
 		r.keep = false
 	}
-	b = c.appendFraming(b, r, status, header, length, trailer)
+	out.b = c.appendFraming(b, r, status, header, length, trailer)
 	if !out.chunked && !end {
 		out.left = length
 	}
-	out.b = append(b, '\r', '\n')
+	out.b = append(out.b, '\r', '\n')
 }
 
 // appendFraming appends the header fields Content-Length or Transfer-Encoding, Trailer,
