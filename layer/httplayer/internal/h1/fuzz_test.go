@@ -91,7 +91,7 @@ func engineRequests(in []byte, step int) (all []received) {
 			return nil, err
 		}
 		all = append(all, received{req, body})
-		return &http.Response{StatusCode: http.StatusNoContent}, nil
+		return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody}, nil
 	}
 	cfg := &message.ServerConfig{Exchange: exchange, Sweeper: new(sweep.Sweeper), Log: slog.New(slog.DiscardHandler)}
 	_ = NewServerConn(context.Background(), &fixedConn{in: in, step: step}, cfg).Serve()

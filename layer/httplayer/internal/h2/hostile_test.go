@@ -55,7 +55,7 @@ func servePipe(t *testing.T, cfg message.ServerConfig) (net.Conn, *ServerConn) {
 // A client that reads no responses cannot queue any number of them.
 func TestServerQueuesFewUnreadResponses(t *testing.T) {
 	nc, c := servePipe(t, message.ServerConfig{Exchange: func(*http.Request) (*http.Response, error) {
-		return &http.Response{StatusCode: 204, Header: http.Header{"X-Large": {strings.Repeat("x", 4<<10)}}}, nil
+		return &http.Response{StatusCode: 204, Header: http.Header{"X-Large": {strings.Repeat("x", 4<<10)}}, Body: http.NoBody}, nil
 	}})
 	p := rawClientOn(t, nc)
 	most := 0

@@ -233,7 +233,6 @@ func TestServeExchange(t *testing.T) {
 	}{
 		"response": {rsp: &http.Response{StatusCode: 201}, calls: []string{"respond 201"}},
 		"error":    {fails: gone, err: gone},
-		"nothing":  {err: errNoResponse},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := new(recordedStream)

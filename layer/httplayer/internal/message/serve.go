@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -17,11 +16,11 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
-// Exchange serves one request of a proxy. The connection closes the body of the returned
-// response. A returned error aborts the request: HTTP/1.1 then closes the connection, and
-// HTTP/2 resets the stream with the code of [ResetCode]. Before the call, the connection
-// removes the hop-by-hop fields from the request, except those of an upgrade and TE:
-// trailers.
+// Exchange serves one request of a proxy. It returns an error, or a response with a body and a
+// status of at least 200, or 101 for a requested upgrade. The connection closes the body. A
+// returned error aborts the request: HTTP/1.1 then closes the connection, and HTTP/2 resets the
+// stream with the code of [ResetCode]. Before the call, the connection removes the hop-by-hop
+// fields from the request, except those of an upgrade and TE: trailers.
 type Exchange func(req *http.Request) (*http.Response, error)
 
 // ServerConfig is the configuration of the connections of a server. Exactly one of Exchange
@@ -52,8 +51,6 @@ type ServerConfig struct {
 	DrainTimeout    time.Duration // longest time between the two GOAWAYs of a drain; 0 means none
 }
 
-var errNoResponse = errors.New("the exchange returned no response")
-
 // Serve serves a request by the Exchange or the Handler of cfg, and sends the response on
 // s. If hijacked is true, the handler has hijacked the connection and must close it. If err
 // is not nil, the response is incomplete and the caller must abort it. A panic is returned
@@ -74,19 +71,8 @@ func Serve(cfg *ServerConfig, s Stream, req *http.Request) (hijacked bool, err e
 		return serveHandler(cfg.Handler, s, req)
 	}
 	rsp, err := cfg.Exchange(req)
-	if err == nil && rsp == nil {
-		err = errNoResponse
-	}
 	if err != nil {
 		return false, err
-	}
-	if rsp.Body == nil {
-		rsp.Body = http.NoBody
-	}
-	switches := rsp.StatusCode == http.StatusSwitchingProtocols && Upgrade(req.Header) != ""
-	if rsp.StatusCode < 200 && !switches || rsp.StatusCode > 999 {
-		_ = rsp.Body.Close()
-		return false, fmt.Errorf("invalid status %d", rsp.StatusCode)
 	}
 	return false, s.Respond(rsp)
 }
@@ -110,9 +96,8 @@ type Stream interface {
 	// Inform sends a 1xx response. It has no effect after WriteHeader.
 	Informer
 
-	// Respond sends the response of an [Exchange], which has a valid status, and closes its body,
-	// which is not nil.
-	// For an [http.Handler], the methods below are called instead.
+	// Respond sends the response of an [Exchange] and closes its body. For an [http.Handler],
+	// the methods below are called instead.
 	Respond(rsp *http.Response) error
 
 	// WriteHeader buffers the status and the headers of the response. length is the length
