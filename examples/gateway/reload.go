@@ -23,11 +23,13 @@ type reloader struct {
 
 	started *config.Config   // configuration at start
 	seen    []config.Content // files of the last configuration, valid or not, as last read
+	again   time.Time        // when to load a valid configuration again after a failure; zero if none failed
 }
 
 // run checks the files for changes at intervals until ctx ends, and loads a changed
 // configuration. It also loads the configuration after each signal, changed or not. An
-// invalid configuration is logged, and the last valid one stays in use.
+// invalid configuration is logged, and the last valid one stays in use. If a valid one cannot be
+// loaded, for example because an address is in use, run tries again after ten intervals.
 func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) {
 	tick := time.NewTicker(r.every)
 	defer tick.Stop()
@@ -40,7 +42,7 @@ func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) {
 			asked = true
 		case <-tick.C:
 		}
-		if r.changed() || asked {
+		if r.changed() || asked || !r.again.IsZero() && !time.Now().Before(r.again) {
 			r.reload()
 		}
 	}
@@ -51,8 +53,11 @@ func (r *reloader) reload() {
 	if c != nil {
 		r.seen = c.Contents()
 	}
+	r.again = time.Time{}
 	if err == nil {
-		err = r.load(c)
+		if err = r.load(c); err != nil {
+			r.again = time.Now().Add(10 * r.every)
+		}
 	}
 	if err != nil {
 		r.log.Error("the configuration was not loaded, the last one stays in use", "err", err)

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -105,6 +107,31 @@ func TestReloadMissingFile(t *testing.T) {
 	assert.Equal(t, "one", p.get(t, "GET", "/").body)
 	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(p.file), "ca.crt"), certtest.New(t, "a").CA, 0o600))
 	until(t, func() bool { return p.get(t, "GET", "/").body == "two" })
+}
+
+// A valid configuration that could not be loaded is loaded again without a change.
+func TestReloadTriesAgain(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "gateway.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(head+"routes: []\n"), 0o600))
+	c, err := config.Load(file)
+	require.NoError(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		var loads []time.Duration
+		began := time.Now()
+		r := &reloader{path: file, log: slog.New(slog.DiscardHandler), every: time.Second / 2, started: c, load: func(*config.Config) error {
+			loads = append(loads, time.Since(began))
+			if len(loads) < 3 {
+				return errors.New("the address is in use")
+			}
+			return nil
+		}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		signals := make(chan os.Signal, 1)
+		signals <- syscall.SIGHUP
+		r.run(ctx, signals)
+		assert.Equal(t, []time.Duration{0, 5 * time.Second, 10 * time.Second}, loads)
+	})
 }
 
 // Fields that are read only at start are reported, and do not make the gateway unready.
