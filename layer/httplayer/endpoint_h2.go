@@ -126,20 +126,17 @@ func (s *single) connect() (*h2Conn, error) {
 	c := &h2Conn{ClientConn: h2.NewClientConn(conn, &s.cfg), tls: state, age: newAge(e.opts.maxAge)}
 	select {
 	case <-c.Settled():
+		s.publish(c)
+		return c, nil
 	case <-ctx.Done():
 		_ = c.Close()
 		return nil, fmt.Errorf("no SETTINGS from the server: %w", context.Cause(ctx))
-	}
-	select {
 	case <-c.Done():
 		err := c.Err()
 		if invalid, ok := errors.AsType[*h2.ConnError](err); ok && !invalid.Remote {
 			return nil, errNotH2
 		}
 		return nil, fmt.Errorf("the new connection ended: %w", err)
-	default:
-		s.publish(c)
-		return c, nil
 	}
 }
 

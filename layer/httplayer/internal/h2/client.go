@@ -57,30 +57,21 @@ func NewClientConn(nc net.Conn, cfg *ClientConfig) *ClientConn {
 	c.mu.Unlock()
 	go func() {
 		_ = c.readLoop()
-		close(c.done) // before settledC, so that after Settled a caller can check Done
-		if !c.settled {
-			close(c.settledC)
-		}
+		close(c.done)
 	}()
 	return c
 }
 
-// Settled returns a channel that is closed when the first SETTINGS of the server have
-// arrived, or when the connection has ended.
+// Settled returns a channel that is closed when the first SETTINGS of the server have arrived.
 func (c *ClientConn) Settled() <-chan struct{} { return c.settledC }
 
 // Done returns a channel that is closed when the connection has ended.
 func (c *ClientConn) Done() <-chan struct{} { return c.done }
 
-// Err returns the reason why the connection cannot be used. If the server has sent a GOAWAY with an
-// error code, this is the error of the GOAWAY. Otherwise it is the error that ended the connection,
-// or nil while the connection is open.
+// Err returns the error that ended the connection, or nil while the connection is open.
 func (c *ClientConn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.goAwayOf != nil {
-		return c.goAwayOf
-	}
 	return c.err
 }
 

@@ -584,12 +584,7 @@ func TestClientErrors(t *testing.T) {
 		p := newPeer(t, there)
 		go io.Copy(io.Discard, there)
 		require.NoError(t, p.WriteSettings(http2.Setting{ID: http2.SettingEnablePush, Val: 1}))
-		<-c.Settled()
-		select {
-		case <-c.Done():
-		default:
-			t.Error("Settled before Done")
-		}
+		<-c.Done()
 		require.ErrorContains(t, c.Err(), "ENABLE_PUSH")
 	})
 	t.Run("no answer to a PING", func(t *testing.T) {
