@@ -115,9 +115,7 @@ func (w *ResponseWriter) admit(n int) error {
 	if w.done.Load() {
 		return errHandlerDone
 	}
-	if w.status == 0 {
-		w.WriteHeader(http.StatusOK)
-	}
+	w.WriteHeader(http.StatusOK) // unless the handler has set a status
 	if w.err != nil || n == 0 {
 		return w.err
 	}
@@ -195,10 +193,6 @@ func HandlerTrailer(header http.Header) http.Header {
 }
 
 func (w *ResponseWriter) finish() error {
-	if w.status == 0 {
-		w.status = http.StatusOK
-		w.length = ContentLength(w.header["Content-Length"])
-	}
 	if !w.started && w.err == nil {
 		_ = w.start(nil, true)
 	}

@@ -80,7 +80,10 @@ func Serve(cfg *ServerConfig, s Stream, req *http.Request) (hijacked bool, err e
 func serveHandler(h http.Handler, s Stream, req *http.Request) (hijacked bool, err error) {
 	w := &ResponseWriter{stream: s, head: req.Method == http.MethodHead, header: make(http.Header), length: -1}
 	defer w.release()
-	err = panics.Contain(func() { h.ServeHTTP(w, req) })
+	err = panics.Contain(func() {
+		h.ServeHTTP(w, req)
+		w.WriteHeader(http.StatusOK) // unless the handler has set a status
+	})
 	if req.MultipartForm != nil {
 		_ = req.MultipartForm.RemoveAll() // the files of an upload
 	}
