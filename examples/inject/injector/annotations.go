@@ -187,8 +187,8 @@ func number(to *int, low, high int) func(string) error {
 func duration(to *int) func(string) error {
 	return func(s string) error {
 		d, err := time.ParseDuration(s)
-		if err != nil || d < 0 {
-			return errors.New("must be a duration such as 60s")
+		if err != nil || d < 0 || d%time.Second != 0 {
+			return errors.New("must be a duration in whole seconds, such as 60s")
 		}
 		*to = int(d.Seconds())
 		return nil

@@ -76,6 +76,7 @@ func TestInjectInvalidAnnotation(t *testing.T) {
 		"config.linkerd.io/opaque-ports: nothing":                     "INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION",
 		"config.linkerd.io/proxy-outbound-connect-timeout: soon":      "OUTBOUND_CONNECT_TIMEOUT",
 		"config.linkerd.io/close-wait-timeout: 60":                    "must be a duration",
+		"config.linkerd.io/close-wait-timeout: 500ms":                 "must be a duration in whole seconds",
 		"config.linkerd.io/access-log: xml":                           "must be apache or json",
 		"config.linkerd.io/enable-external-profiles: maybe":           "must be true or false",
 		"config.beta.linkerd.io/proxy-enable-native-sidecar: enabled": "must be true or false",
