@@ -107,6 +107,11 @@ func (o *options) set(annotations map[string]string) (warnings []string, err err
 			errs = append(errs, fmt.Errorf("annotation %s: %q %w", key, annotations[key], err))
 		}
 	}
+	ports := []int{o.inbound, o.outbound, o.control, o.admin}
+	slices.Sort(ports)
+	if len(slices.Compact(ports)) < 4 {
+		errs = append(errs, fmt.Errorf("the ports of the proxy, %d, %d, %d and %d, must be different", o.inbound, o.outbound, o.control, o.admin))
+	}
 	switch mode := annotations[InjectAnnotation]; mode {
 	case "", "enabled", "disabled":
 	case "ingress":
