@@ -98,18 +98,12 @@ func (r *request) Respond(rsp *http.Response) error {
 	if isTunnel(r, rsp.StatusCode) {
 		return c.tunnel(r, rsp)
 	}
-	length := lengthOf(rsp, body)
-	none := r.head || !message.BodyAllowed(rsp.StatusCode)
-	if none {
-		length = message.ContentLength(rsp.Header["Content-Length"])
-		if length < 0 && rsp.ContentLength > 0 {
-			length = rsp.ContentLength
-		}
-	}
-	c.start(r, rsp.StatusCode, rsp.Header, length, rsp.Trailer, none)
-	if none {
+	if r.head || !message.BodyAllowed(rsp.StatusCode) {
+		c.start(r, rsp.StatusCode, rsp.Header, message.ContentLength(rsp.Header["Content-Length"]), nil, true)
 		return c.out.finish(nil)
 	}
+	length := lengthOf(rsp, body)
+	c.start(r, rsp.StatusCode, rsp.Header, length, rsp.Trailer, false)
 	if length > smallSize {
 		c.out.enlarge()
 	}
