@@ -177,7 +177,7 @@ func (p *serverPolicy) addGRPC(routes []*pb.GrpcRoute) error {
 	})
 }
 
-// addRoutes adds routes of the controller to p, or a default route if there is none. R is the type
+// addRoutes adds routes of the controller to p, or a default route if routes is empty. R is the type
 // of a route, and kind is its name for errors. U, M and F are the types of its rules, matches and
 // filters. The function match converts a match to a condition and a path prefix, and addFilter adds
 // the effect of a filter to a route.
