@@ -125,6 +125,7 @@ func atHosts(hosts []profiles.Match, matches []profiles.All) profiles.Match {
 	return all
 }
 
+//nolint:dupl // the API has a type for each kind of route
 func (c *policyConverter) httpRoutes(all []*outbound.HttpRoute) []profiles.Route {
 	hosts := func(r *outbound.HttpRoute) ([]profiles.Match, bool) { return hostsOf(c, r.GetHosts()) }
 	return routesOf(c, all, hosts, func(from *outbound.HttpRoute_Rule) (to rule, ok bool) {
@@ -140,6 +141,7 @@ func (c *policyConverter) httpRoutes(all []*outbound.HttpRoute) []profiles.Route
 	})
 }
 
+//nolint:dupl // the API has a type for each kind of route
 func (c *policyConverter) grpcRoutes(all []*outbound.GrpcRoute) []profiles.Route {
 	hosts := func(r *outbound.GrpcRoute) ([]profiles.Match, bool) { return hostsOf(c, r.GetHosts()) }
 	return routesOf(c, all, hosts, func(from *outbound.GrpcRoute_Rule) (to rule, ok bool) {

@@ -96,6 +96,8 @@ type lockedLog struct {
 	during func()
 }
 
+func (lockedLog) Enabled(context.Context, slog.Level) bool { return true }
+
 func (l lockedLog) Handle(context.Context, slog.Record) error { l.during(); return nil }
 
 // A slow log does not delay new connections while a changed policy closes others.
@@ -105,7 +107,7 @@ func TestTerminateWithoutLock(t *testing.T) {
 	in := newInbound(Config{
 		Inbound: settings.Inbound{DefaultPolicy: settings.AllUnauthenticated}, Meters: meters.New(meters.Config{}), Taps: new(tap.Registry),
 		Controller: unconnected{},
-		Log: slog.New(lockedLog{slog.NewTextHandler(io.Discard, nil), func() {
+		Log: slog.New(lockedLog{during: func() {
 			logged++
 			require.True(t, policy.openMu.TryLock())
 			policy.openMu.Unlock()
