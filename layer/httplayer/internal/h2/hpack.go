@@ -81,11 +81,8 @@ func (d *decoder) at(i uint64) (field, bool) {
 }
 
 // readInt decodes an integer with a prefix of the given number of bits (RFC 7541, section
-// 5.1). The result rest has the bytes after the integer.
+// 5.1). p is not empty. The result rest has the bytes after the integer.
 func readInt(p []byte, bits uint) (v uint64, rest []byte, ok bool) {
-	if len(p) == 0 {
-		return 0, nil, false
-	}
 	most := uint64(1)<<bits - 1
 	v = uint64(p[0]) & most
 	p = p[1:]

@@ -67,10 +67,7 @@ func (c *conn) readPreface() (ok bool, err error) {
 // HEADERS or CONTINUATION frame, or an incomplete frame header.
 func (c *conn) partHeaders() bool {
 	b := c.in[c.r:c.w]
-	if len(b) < frameHead {
-		return len(b) > 0
-	}
-	return b[3] == frameHeaders || b[3] == frameContinuation
+	return len(b) > 0 && (len(b) < frameHead || b[3] == frameHeaders || b[3] == frameContinuation)
 }
 
 // failStream resets a stream if err, the error of a received frame, is a streamError. It returns

@@ -23,8 +23,6 @@ const retireAfter = time.Second // the idle workers of an idle connection end af
 func (c *ServerConn) phaseLocked() {
 	phase := uint32(phaseIdle)
 	switch {
-	case c.slot == nil:
-		return
 	case c.inPart:
 		phase = phaseBlock
 	case !c.quiet():
