@@ -154,9 +154,6 @@ func (c *ClientConn) Close() error {
 // REFUSED_STREAM, because the server has not processed it. The connection closes after all other
 // streams have ended.
 func (c *ClientConn) goAway(last, code uint32, debug []byte) error {
-	if err := c.glitch(glitchControl); err != nil {
-		return err
-	}
 	var refused []*stream
 	c.mu.Lock()
 	c.closing, c.changed = true, true
@@ -173,5 +170,5 @@ func (c *ClientConn) goAway(last, code uint32, debug []byte) error {
 	for _, st := range refused {
 		st.end(&message.ResetError{Code: message.CodeRefusedStream, Remote: true})
 	}
-	return nil
+	return c.glitch(glitchControl)
 }

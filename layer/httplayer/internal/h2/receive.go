@@ -298,20 +298,16 @@ func (c *conn) rstStream(st *stream, code uint32) error {
 }
 
 func (c *conn) ping(flags byte, data uint64) error {
-	if flags&flagAck != 0 {
-		if c.server != nil && data == drainPing {
-			c.server.endDrain()
-		}
-		return c.glitch(glitchControl)
+	switch {
+	case flags&flagAck == 0:
+		c.mu.Lock()
+		c.queuePing(flagAck, data)
+		c.kick()
+		c.mu.Unlock()
+	case c.server != nil && data == drainPing:
+		c.server.endDrain()
 	}
-	if err := c.glitch(glitchControl); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	c.queuePing(flagAck, data)
-	c.kick()
-	c.mu.Unlock()
-	return nil
+	return c.glitch(glitchControl)
 }
 
 func (c *conn) windowUpdate(id uint32, st *stream, n int64) error {
