@@ -109,8 +109,8 @@ func (o *options) set(annotations map[string]string) (warnings []string, err err
 	}
 	ports := []int{o.inbound, o.outbound, o.control, o.admin}
 	slices.Sort(ports)
-	if len(slices.Compact(ports)) < 4 {
-		errs = append(errs, fmt.Errorf("the ports of the proxy, %d, %d, %d and %d, must be different", o.inbound, o.outbound, o.control, o.admin))
+	if len(slices.Compact(slices.Clone(ports))) < len(ports) {
+		errs = append(errs, fmt.Errorf("the ports of the proxy must be different: %v", ports))
 	}
 	switch mode := annotations[InjectAnnotation]; mode {
 	case "", "enabled", "disabled":

@@ -66,7 +66,7 @@ func TestInjectInvalidAnnotation(t *testing.T) {
 		"linkerd.io/inject: yes":                                      `annotation linkerd.io/inject: "yes" must be enabled, disabled or ingress`,
 		"config.linkerd.io/proxy-cpu-limit: much":                     "must be a quantity",
 		"config.linkerd.io/inbound-port: 0":                           "must be a number from 1 to 65535",
-		"config.linkerd.io/inbound-port: 4140":                        "the ports of the proxy, 4140, 4140, 4190 and 4191, must be different",
+		"config.linkerd.io/inbound-port: 4140":                        "the ports of the proxy must be different: [4140 4140 4190 4191]",
 		"config.linkerd.io/proxy-uid: 0":                              "must be a number from 1",
 		"config.linkerd.io/image-pull-policy: Sometimes":              "must be Always or IfNotPresent or Never",
 		"config.linkerd.io/default-inbound-policy: denny":             "INBOUND_DEFAULT_POLICY",
