@@ -220,7 +220,8 @@ func (e *StatusError) grpcCode() uint32 {
 // rejection. At the call, w has the status of [StatusFromError] and the headers for the
 // error, such as Retry-After and the Header of a [StatusError]. The function may change the
 // status by WriteHeader, change the headers, and write a body. The response is kept in
-// memory until the function returns. The function must not use r afterwards.
+// memory until the function returns. The function must not use r afterwards. A 2xx for CONNECT is
+// ignored, because it would start a tunnel.
 //
 // An ErrorHandler is called concurrently. It is not called for gRPC requests, because their
 // error responses have no body.
@@ -282,9 +283,11 @@ type bodyRecorder struct {
 
 func (w *bodyRecorder) Header() http.Header { return w.rsp.Header }
 
-// WriteHeader is part of [http.ResponseWriter]. It ignores a status outside 200 to 999.
+// WriteHeader is part of [http.ResponseWriter]. It ignores a status outside 200 to 999, and a 2xx for
+// CONNECT.
 func (w *bodyRecorder) WriteHeader(status int) {
-	if status >= http.StatusOK && status <= 999 {
+	tunnel := w.rsp.Request.Method == http.MethodConnect && status/100 == 2
+	if status >= http.StatusOK && status <= 999 && !tunnel {
 		w.rsp.StatusCode = status
 	}
 }

@@ -95,3 +95,10 @@ func TestErrorHandler(t *testing.T) {
 	assert.Empty(t, body)
 	assert.Zero(t, rsp.ContentLength)
 }
+
+// A response to an error of CONNECT cannot start a tunnel.
+func TestErrorHandlerConnect(t *testing.T) {
+	accepts := WithErrorHandler(func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusOK) })
+	rsp, _ := answerOf(t, Handler(serviceError(errors.New("x")), accepts, WithConnect(), WithLogger(nil)), http.MethodConnect)
+	assert.Equal(t, http.StatusInternalServerError, rsp.StatusCode)
+}

@@ -160,10 +160,7 @@ func serveTunnel(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 		return
 	}
 	defer conn.Close()
-	endpoint, ok := rsp.Body.(io.ReadWriteCloser)
-	if !ok {
-		return // an ErrorHandler has set this status
-	}
+	endpoint := rsp.Body.(io.ReadWriteCloser) //nolint:errcheck,forcetypeassert // see checkResponse
 	if upgrade := rsp.Header["Upgrade"]; len(upgrade) > 0 {
 		rsp.Header["Connection"] = []string{"Upgrade"}
 	}

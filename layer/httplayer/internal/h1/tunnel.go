@@ -2,7 +2,6 @@ package h1
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -12,15 +11,10 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-var errNoTunnel = errors.New("the response of a tunnel has no Upgrade field or no writable body")
-
 // tunnel sends the headers of rsp, which turns the connection into a tunnel. It then copies
 // bytes in both directions; see [message.Tunnel].
 func (c *ServerConn) tunnel(r *request, rsp *http.Response) error {
-	upstream, ok := rsp.Body.(io.ReadWriteCloser)
-	if !ok || rsp.StatusCode == http.StatusSwitchingProtocols && message.Upgrade(rsp.Header) == "" {
-		return errNoTunnel
-	}
+	upstream := rsp.Body.(io.ReadWriteCloser) //nolint:errcheck,forcetypeassert // see message.Exchange
 	if !c.endBody(r, false) {
 		return errEarlySwitch
 	}

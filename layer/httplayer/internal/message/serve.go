@@ -17,10 +17,11 @@ import (
 )
 
 // Exchange serves one request of a proxy. It returns an error, or a response with a body and a
-// status of at least 200, or 101 for a requested upgrade. The connection closes the body. A
-// returned error aborts the request: HTTP/1.1 then closes the connection, and HTTP/2 resets the
-// stream with the code of [ResetCode]. Before the call, the connection removes the hop-by-hop
-// fields from the request, except those of an upgrade and TE: trailers.
+// status of at least 200, or 101 for a requested upgrade. The body of a 101, and of a 2xx for
+// CONNECT, has the methods of [io.ReadWriteCloser]. The connection closes the body. A returned
+// error aborts the request: HTTP/1.1 then closes the connection, and HTTP/2 resets the stream
+// with the code of [ResetCode]. Before the call, the connection removes the hop-by-hop fields
+// from the request, except those of an upgrade and TE: trailers.
 type Exchange func(req *http.Request) (*http.Response, error)
 
 // ServerConfig is the configuration of the connections of a server. Exactly one of Exchange
