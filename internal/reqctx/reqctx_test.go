@@ -82,23 +82,26 @@ func TestContextHiddenLimit(t *testing.T) {
 }
 
 func TestContextParentEnds(t *testing.T) {
-	std, cancel := context.WithCancelCause(t.Context())
-	c := reqctx.New(std, time.Hour, errLimit)
-	d := reqctx.New(reqctx.WithValue(c, key{}, 1), 0, nil)
-	e, stop := context.WithCancel(d)
-	defer stop()
-	w := new(watcher)
-	reqctx.Watch(c, w)
-	require.NoError(t, e.Err())
-	cancel(errGone)
-	for _, ctx := range []context.Context{c, d} {
-		require.Equal(t, context.Canceled, ctx.Err())
-		require.Equal(t, errGone, context.Cause(ctx))
-	}
-	<-e.Done()
-	require.Equal(t, errGone, context.Cause(e))
-	require.Equal(t, []error{errGone}, w.causes)
-	require.Equal(t, 1, e.Value(key{}))
+	synctest.Test(t, func(t *testing.T) {
+		std, cancel := context.WithCancelCause(t.Context())
+		c := reqctx.New(std, time.Hour, errLimit)
+		d := reqctx.New(reqctx.WithValue(c, key{}, 1), 0, nil)
+		e, stop := context.WithCancel(d)
+		defer stop()
+		w := new(watcher)
+		reqctx.Watch(c, w)
+		require.NoError(t, e.Err())
+		cancel(errGone)
+		for _, ctx := range []context.Context{c, d} {
+			require.Equal(t, context.Canceled, ctx.Err())
+			require.Equal(t, errGone, context.Cause(ctx))
+		}
+		<-e.Done()
+		require.Equal(t, errGone, context.Cause(e))
+		synctest.Wait() // w is notified after e
+		require.Equal(t, []error{errGone}, w.causes)
+		require.Equal(t, 1, e.Value(key{}))
+	})
 }
 
 func TestContextOfEarlierParentDeadline(t *testing.T) {
