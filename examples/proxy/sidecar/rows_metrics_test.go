@@ -174,7 +174,7 @@ func TestH8SilentAndCleartextErrors(t *testing.T) {
 	t.Parallel()
 	m := newAuthority(t, anyClient)
 	up := freeAddr(t)
-	hasty := func(c *sidecar.Config) { c.Settings.Inbound.DetectTimeout = 20 * time.Millisecond }
+	hasty := func(c *sidecar.Config) { c.Settings.Inbound.DetectTimeout = 100 * time.Millisecond }
 	toUp := func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(up) }
 	for name, tt := range map[string]struct {
 		change func(*sidecar.Config)
