@@ -134,7 +134,7 @@ func (s *sender) queue() (done bool) {
 // resets the stream.
 func (s *sender) run(wait bool) (done bool, err error) {
 	c := s.st.c
-	for {
+	for err == nil {
 		c.mu.Lock()
 		err = s.st.failure()
 		for err == nil {
@@ -148,12 +148,11 @@ func (s *sender) run(wait bool) (done bool, err error) {
 		c.kick()
 		c.unlock()
 		if done || err != nil || !wait {
-			return done, err
+			break
 		}
-		if err = s.fill(true); err != nil {
-			return false, err
-		}
+		err = s.fill(true)
 	}
+	return done, err
 }
 
 // validTrailer reports whether the field with the canonical name key may be a trailer. The
