@@ -269,8 +269,9 @@ func (m *model) event(s step) { //nolint:gocyclo // one case for each event
 		m.lose(e.link, s.ServerActs)
 	default:
 	}
-	// The request may be cut off by the end of its response.
-	e.cut = e.cut || e.answered && e.down.ended() && !e.in.whole()
+	// The request may be cut off by the end of its response. The client sends a request until its body
+	// has ended, also if all bytes of Content-Length are sent.
+	e.cut = e.cut || e.answered && e.down.ended() && (!e.in.whole() || !e.up.ended())
 }
 
 // fail permits e to fail. If this is its first fault, the code must arrive at the other side.
