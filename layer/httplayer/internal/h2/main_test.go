@@ -66,15 +66,6 @@ func serveOn(t testing.TB, l net.Listener, cfg message.ServerConfig) *testServer
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	cfg.DrainTimeout = cmp.Or(cfg.DrainTimeout, testTimeout)
-	if exchange := cfg.Exchange; exchange != nil { // tests may leave out the body of a response
-		cfg.Exchange = func(r *http.Request) (*http.Response, error) {
-			rsp, err := exchange(r)
-			if err == nil && rsp.Body == nil {
-				rsp.Body = http.NoBody
-			}
-			return rsp, err
-		}
-	}
 	s := &testServer{cfg: cfg, addr: l.Addr().String(), conns: make(map[*ServerConn]struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.wg.Go(func() {

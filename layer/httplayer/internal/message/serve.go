@@ -16,12 +16,12 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
-// Exchange serves one request of a proxy. It returns an error, or a response with a body and a
-// status of at least 200, or 101 for a requested upgrade. The body of a 101, and of a 2xx for
-// CONNECT, has the methods of [io.ReadWriteCloser]. The connection closes the body. A returned
-// error aborts the request: HTTP/1.1 then closes the connection, and HTTP/2 resets the stream
-// with the code of [ResetCode]. Before the call, the connection removes the hop-by-hop fields
-// from the request, except those of an upgrade and TE: trailers.
+// Exchange serves one request of a proxy. It returns an error, or a response with a status of at
+// least 200, or 101 for a requested upgrade. A nil body is empty. The body of a 101, and of a 2xx
+// for CONNECT, has the methods of [io.ReadWriteCloser]. The connection closes the body. A returned
+// error aborts the request: HTTP/1.1 then closes the connection, and HTTP/2 resets the stream with
+// the code of [ResetCode]. Before the call, the connection removes the hop-by-hop fields from the
+// request, except those of an upgrade and TE: trailers.
 type Exchange func(req *http.Request) (*http.Response, error)
 
 // ServerConfig is the configuration of the connections of a server. Exactly one of Exchange
@@ -75,6 +75,9 @@ func Serve(cfg *ServerConfig, s Stream, req *http.Request) (hijacked bool, err e
 	if err != nil {
 		return false, err
 	}
+	if rsp.Body == nil {
+		rsp.Body = http.NoBody
+	}
 	return false, s.Respond(rsp)
 }
 
@@ -100,8 +103,8 @@ type Stream interface {
 	// Inform sends a 1xx response. It has no effect after WriteHeader.
 	Informer
 
-	// Respond sends the response of an [Exchange] and closes its body. For an [http.Handler],
-	// the methods below are called instead.
+	// Respond sends the response of an [Exchange] and closes its body, which is not nil. For an
+	// [http.Handler], the methods below are called instead.
 	Respond(rsp *http.Response) error
 
 	// WriteHeader buffers the status and the headers of the response. length is the length
