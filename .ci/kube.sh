@@ -4,7 +4,7 @@
 # minutes on two cores. A second run uses the existing programs. The last line of
 # the output is the directory of the programs:
 #
-#   bash .ci/kube.sh
+#   bash .ci/kube.sh        # or with the argument etcd, for that program only
 #   GOTOWER_TESTS=full go test -run TestRealAPIServer -v ./resolve/k8s/ ./examples/gateway/
 #
 # GOTOWER_KUBE names another directory than gotower-kube in the user's cache;
@@ -82,5 +82,5 @@ provide() {
 }
 
 provide etcd "$etcd_version"
-provide kube-apiserver "$kube_version"
+[[ ${1:-} == etcd ]] || provide kube-apiserver "$kube_version"
 echo "$dir"

@@ -15,7 +15,7 @@ func wideGroup(n int) (*group, picker, []*endpoint) {
 		latencies[i] = 5 * time.Millisecond
 	}
 	g, ns := groupOf(), nodes(latencies...)
-	p := Picker{}.on(g)
+	p := Picker{}.newPicker(g)
 	for _, e := range ns {
 		g.sets[near].add(e, rand.Uint64)
 	}
@@ -38,7 +38,7 @@ func TestApertureWidth(t *testing.T) {
 	refresh := func(times int) {
 		for range times {
 			now += medianInterval
-			g.refresh(g.sets[near].slots.Load().at[0].Load(), now, false)
+			g.refresh(g.sets[near].slots.Load().endpoints[0].Load(), now, false)
 		}
 	}
 	refresh(10)

@@ -20,65 +20,77 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Balancer is a service that sends each request to one endpoint of a target. A retry or
-// hedge goes to an endpoint that the request has not tried, if there is one: see
-// [layer.Attempts]. A Balancer is safe for concurrent use.
+// Balancer is a service that sends each request to one endpoint of a target. Retries and hedges
+// go to an endpoint that the request has not tried, if there is one: see [layer.Attempts]. A
+// Balancer is safe for concurrent use.
 //
-// Admission: a request is rejected at once if no endpoint is ready, or if five endpoints
-// rejected it. Ready waits until an endpoint is ready.
+// Admission: a request is rejected at once if no endpoint is ready, or if five endpoints rejected
+// it. Ready waits until an endpoint is ready.
 //
-// Cancellation: a request is rejected if its context has ended. The endpoint gets the
-// context unchanged.
+// Cancellation: a request is rejected if its context has ended. The endpoint gets the context
+// unchanged.
 //
 // Body: not changed. The balancer observes the end of the body: see [WithCompletion].
 //
 // Errors: a rejection is a [layer.Error] of kind [layer.ErrNotReady]. Its cause is the last
-// error of an endpoint. Without endpoints, it is the last error of the resolver,
-// [discover.ErrNoEndpoints] or [discover.ErrDoesNotExist]. The kind is [layer.ErrClosed]
-// after the resolver returned [resolve.ErrUnresolvable] or the balancer's context ended.
-// Other errors of an endpoint are passed unchanged.
+// endpoint error. Without endpoints, it is the resolver's last error, [discover.ErrNoEndpoints]
+// or [discover.ErrDoesNotExist]. The kind is [layer.ErrClosed] after the resolver returned
+// [resolve.ErrUnresolvable] or the balancer's context ended. Other endpoint errors are passed
+// unchanged.
 //
-// Cost: two clock readings, two or three atomic additions and a random number, for any
-// number of endpoints. No lock. One allocation for a response with a body.
+// Cost: two clock readings, two or three atomic additions and a random number, however many
+// endpoints there are. It takes no lock. A response with a body costs one allocation.
 type Balancer[Req, Rsp any] struct {
-	group     *group
-	picker    picker
-	ended     atomic.Pointer[layer.Error]
-	start     time.Time             // the start of the balancer's clock: see tick
-	complete  layer.Completion[Rsp] // nil if a response ends when Call returns
-	sample    Sample
-	failures  failures[Rsp]
-	detection OutlierDetection
-	meters    meters
-	target    string
-	pickName  string
-	zone      string
-	ctx       context.Context //nolint:containedctx // the parent of the contexts for Ready of nodes
+	group    *group                   // of priority 0, without a weighted locality
+	division atomic.Pointer[division] // nil if there is no other group
+	policy   atomic.Pointer[Policy]
+	ended    atomic.Pointer[layer.Error]
+	start    time.Time             // the start of the balancer's clock: see tick
+	complete layer.Completion[Rsp] // nil if a response ends when Call returns
+	failures failures[Rsp]
+	meters   meters
+	target   string
+	ctx      context.Context //nolint:containedctx // the parent of the contexts for Ready of nodes
 
-	changed notify.Broadcast // notifies that an endpoint became ready, or the balancer ended
+	changed  notify.Broadcast // notifies that an endpoint became ready, all have failed, the first change came, or the balancer ended
+	resolved atomic.Bool      // whether the first change came, or the sequence of changes panicked
+	failFast bool             // see WithFailFast
+	failed   atomic.Bool      // whether failFast is true and every endpoint has failed
 
 	mu          sync.Mutex
 	nodes       map[resolve.ID]*node[Req, Rsp]
+	groups      []*group          // by their keys
 	state       resolve.State     // the last state that the resolver reported
 	err         error             // the last error of the resolver
 	lastUnready *node[Req, Rsp]   // the last node that became unready or closed
 	waiting     []*node[Req, Rsp] // nodes for which a goroutine must call Ready, in order
 	turns       int               // number of goroutines that call Ready of nodes
+	down        int               // number of nodes with isDown
+	events      events
 
-	rates              []successRate // the success rates at the last comparison
-	ejected            int           // nodes that are ejected
+	displaced atomic.Bool                    // whether a doubted endpoint has left the aperture
+	recalled  atomic.Uint32                  // the tick at which recall moved the last one back
+	responses atomic.Uint32                  // the number of responses since then
+	pending   atomic.Int64                   // nodes that are not ready
+	relieved  atomic.Uint32                  // the tick of the last call of relieve that had an effect
+	outcast   atomic.Pointer[node[Req, Rsp]] // the ejected node that is probed next; nil if none is
+
+	rates              []successRate      // the success rates at the last comparison
+	stopComparing      context.CancelFunc // ends the comparisons of success rates
+	ejected            int                // nodes that are ejected
 	ejections, skipped uint64
 	panicEnd           time.Duration // circuit breakers are ignored until this time after start
+	strainEnd          time.Duration // no node is ejected until this time after start
 }
 
-// New returns a balancer. The sequence in the argument changes adds, updates and removes its
-// endpoints. It is usually the result of [discover.Endpoints] for the same ctx. If the sequence
-// ends before ctx, the last set of endpoints stays.
+// New returns a balancer. changes adds, updates and removes its endpoints; usually it is the result
+// of [discover.Endpoints] for the same ctx. If the sequence ends before ctx, the last set of
+// endpoints stays.
 //
-// New ranges over the sequence in a goroutine. Up to 16 more goroutines wait in the Ready
-// of endpoints that are not ready. If more endpoints wait, they take turns of one second.
-// If Ready returns an error before its context has ended, the goroutine calls Ready again
-// after a pause. All goroutines end with ctx. After that every request is rejected.
+// New ranges over the sequence in a goroutine. Up to 128 more goroutines wait in the Ready of endpoints
+// that are not ready. If more endpoints wait, they take turns of one second. If Ready returns an error
+// before its context has ended, the goroutine calls Ready again after a pause. All goroutines end with
+// ctx, and every later request is rejected.
 //
 // New panics if changes is nil or the policy is invalid.
 func New[Req, Rsp any](
@@ -89,24 +101,23 @@ func New[Req, Rsp any](
 	}
 	o := newOptions(opts)
 	b := &Balancer[Req, Rsp]{
-		group: newGroup(o.policy, o.random), start: time.Now(), complete: o.complete, sample: o.policy.Sample,
-		meters: o.to.bind(), target: target, detection: o.policy.OutlierDetection, pickName: o.policy.Picker.String(), zone: o.policy.Zone,
-		ctx: ctx, nodes: make(map[resolve.ID]*node[Req, Rsp]),
+		group: newGroup(o.policy, o.random), start: time.Now(), complete: o.complete,
+		meters: o.instruments.bind(), target: target, ctx: ctx, nodes: make(map[resolve.ID]*node[Req, Rsp]),
+		stopComparing: func() {}, events: events{f: o.events, target: target}, failFast: o.failFast,
 	}
-	b.failures.penalty, b.failures.median = o.policy.Penalty, &b.group.median
-	b.failures.byError = layer.DefaultClassifier[Rsp]
-	b.failures.use(o.classify)
-	b.picker = o.policy.Picker.on(b.group)
-	if b.detection.Interval > 0 {
-		go b.compareRates(ctx)
-	}
+	b.groups = []*group{b.group}
+	b.group.use(o.policy.Picker)
+	b.failures.byError = layer.DefaultClassifier[Rsp] // applies until a classifier is known
+	b.failures.use(o.classify)                        // without WithClassifier, newNode uses that of an endpoint
+	b.policy.Store(&o.policy)
+	b.startComparing() // of success rates, by the policy's OutlierDetection
 	context.AfterFunc(ctx, func() { b.end("the balancer has ended", context.Cause(ctx)) })
 	go b.follow(ctx, changes)
 	return b
 }
 
-// follow applies each change in the argument changes, until that sequence or ctx ends. If
-// the sequence panics, the last set of endpoints stays.
+// follow applies each change in changes, until that sequence or ctx ends. It is the function of a
+// goroutine. If the sequence panics, the last set of endpoints stays.
 func (b *Balancer[Req, Rsp]) follow(ctx context.Context, changes iter.Seq[discover.Change[Req, Rsp]]) {
 	err := panics.Do("the sequence of changes", func() error {
 		for c := range changes {
@@ -119,14 +130,15 @@ func (b *Balancer[Req, Rsp]) follow(ctx context.Context, changes iter.Seq[discov
 	})
 	if err != nil {
 		b.mu.Lock()
-		defer b.mu.Unlock()
 		b.err = err
+		b.mu.Unlock()
+		b.resolved.Store(true)
+		b.changed.Wake()
 	}
 }
 
-// Resolve returns a balancer over the endpoints to which the resolver r resolves target. The
-// function mk makes the service of each endpoint. Resolve panics if r or mk is nil, or if the
-// policy is invalid.
+// Resolve returns a balancer over the endpoints to which the resolver r resolves target. mk makes
+// each endpoint's service. Resolve panics if r or mk is nil, or if the policy is invalid.
 func Resolve[Req, Rsp any](
 	ctx context.Context, r resolve.Resolver, target string, mk discover.MakeService[Req, Rsp], opts ...Option[Rsp],
 ) *Balancer[Req, Rsp] {
@@ -136,22 +148,37 @@ func Resolve[Req, Rsp any](
 	case mk == nil:
 		panic("balance: nil MakeService")
 	}
-	until := newOptions(opts).complete
-	if until == nil {
-		until = layer.AtReturn[Rsp]
+	complete := newOptions(opts).complete
+	if complete == nil {
+		complete = layer.AtReturn[Rsp]
 	}
-	return New(ctx, target, discover.Endpoints(ctx, r, target, mk, discover.WithCompletion(until)), opts...)
+	return New(ctx, target, discover.Endpoints(ctx, r, target, mk, discover.WithCompletion(complete)), opts...)
 }
 
-// Ready waits until an endpoint is ready, and polls that endpoint to confirm it.
-func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error {
-	for range b.group.len() + maxRejections {
-		err := b.changed.Wait(ctx, func() bool { return b.group.len() > 0 || b.ended.Load() != nil })
+// Ready waits until an endpoint is ready, and polls that endpoint to confirm it. With [WithFailFast], it
+// returns an error if every endpoint has failed.
+func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error { return b.readyUnless(ctx, &b.failed) }
+
+// WaitReady is like Ready, but also waits while every endpoint has failed.
+func (b *Balancer[Req, Rsp]) WaitReady(ctx context.Context) error {
+	return b.readyUnless(ctx, new(atomic.Bool))
+}
+
+// readyUnless waits until an endpoint is ready, or until failed is true and there is an error to
+// report.
+func (b *Balancer[Req, Rsp]) readyUnless(ctx context.Context, failed *atomic.Bool) error {
+	for range b.readyLen() + maxRejections {
+		err := b.changed.Wait(ctx, func() bool { return b.readyLen() > 0 || failed.Load() || b.ended.Load() != nil })
 		if err != nil {
 			return err
 		}
 		if ended := b.ended.Load(); ended != nil {
 			return ended
+		}
+		if failed.Load() {
+			if err := b.failure(); err != nil {
+				return err
+			}
 		}
 		if b.confirm() {
 			return nil
@@ -161,11 +188,27 @@ func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error {
 	return nil
 }
 
-// confirm polls the cheapest ready endpoint and reports whether that endpoint is still
-// ready. If the poll fails, rejectedBy decides whether the endpoint stays in its ready set.
-// confirm does not use the picker, because that would advance a round robin.
+// Resolved waits until the resolver has answered for the first time: with or without endpoints, or
+// with an error. It also returns nil after the balancer has ended.
+func (b *Balancer[Req, Rsp]) Resolved(ctx context.Context) error {
+	return b.changed.Wait(ctx, func() bool { return b.resolved.Load() || b.ended.Load() != nil })
+}
+
+// confirm polls one ready endpoint, because a ready set may be out of date, and reports whether it is
+// still ready. That is the cheapest endpoint of the first group that has any; the picker is not used,
+// because that would advance a round robin. If the poll fails, the endpoint leaves its ready set,
+// unless its breaker is ignored: see rejectedBy.
 func (b *Balancer[Req, Rsp]) confirm() bool {
-	e := (&choices{b.group, maxExamined}).pick(query{now: b.now()})
+	var e *endpoint
+	groups := []*group{b.group}
+	if t := b.division.Load(); t != nil {
+		groups = t.groups
+	}
+	for _, g := range groups {
+		if e = (&choices{g, maxExamined}).pick(query{now: b.now(), isPoll: true}); e != nil {
+			break
+		}
+	}
 	if e == nil {
 		return false
 	}
@@ -174,8 +217,8 @@ func (b *Balancer[Req, Rsp]) confirm() bool {
 	return err == nil || b.rejectedBy(n, err, isByBreaker(err), false)
 }
 
-// maxRejections is the largest number of picks of one Call. If each endpoint rejects half of
-// the requests, one request in 32 is rejected five times in a row.
+// maxRejections is how many endpoints a Call tries to pick at most. If each endpoint rejects half
+// of the requests, one request in 32 is rejected five times in a row.
 const maxRejections = 5
 
 // Call sends req to a ready endpoint. If the endpoint rejects req, Call tries other
@@ -204,6 +247,8 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		if ctx.Err() != nil {
 			return rsp, b.notReady(ctxreason.Text(ctx), endpointError{err})
 		}
+		// If n stays ready although its breaker rejected req, the balancer ignores the breaker, and
+		// sends req to n once more.
 		if b.rejectedBy(n, err, isByBreaker(err), i == maxRejections-1) && n.begin(tick(start)) {
 			if rsp, admitted, err = b.send(layer.PastBreakers(ctx), n, req, start); admitted {
 				record.AddAttempt(b.target, n.id.Addr)
@@ -217,11 +262,10 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return zero, b.notReady(fmt.Sprintf("rejected by %d endpoints", maxRejections), last)
 }
 
-// pick picks a node for a request and counts the request as in flight at that node. It returns a
-// nil node if no node is ready. The argument info has the values in the context of the request that
-// are for balancers. If info has Attempts, pick adds the node to them. If info has an Explanation,
-// pick adds the reasons of the choice to it. The second result is info.Record, which collects facts
-// about the request and may be nil.
+// pick picks a node for a request and counts the request as in flight at that node. The node is nil if
+// no node is ready. info holds the values from the request context that are meant for balancers: pick
+// avoids the nodes in its Attempts and adds the picked one, and explains the choice in its Explanation,
+// if there is one. The second result is info.Record, which may be nil.
 func (b *Balancer[Req, Rsp]) pick(now uint32, info layer.PickInfo) (*node[Req, Rsp], *layer.Record) {
 	q := query{now: now, affinity: info.Affinity, hasAffinity: info.HasAffinity, attempts: info.Attempts}
 	if info.Explanation != nil {
@@ -237,11 +281,17 @@ func (b *Balancer[Req, Rsp]) pick(now uint32, info layer.PickInfo) (*node[Req, R
 	return n, info.Record
 }
 
+// begin picks a node and counts the request as in flight there. It returns nil if no node is ready.
 func (b *Balancer[Req, Rsp]) begin(q query) *node[Req, Rsp] {
+	// An ejected node is in no ready set. It gets a probe now and then.
+	if n := b.outcast.Load(); n != nil && b.claimOutcast(n, q) {
+		return n
+	}
+	// The picked endpoint may have become unready in the same moment.
 	for range 3 {
-		e := b.picker.pick(q)
+		e := b.pickOne(q)
 		switch {
-		case e == nil && b.group.len() == 0:
+		case e == nil && b.readyLen() == 0:
 			return nil
 		case e != nil && e.begin(q.now):
 			return nodeOf[Req, Rsp](e)
@@ -250,23 +300,25 @@ func (b *Balancer[Req, Rsp]) begin(q query) *node[Req, Rsp] {
 	// The set changed during each pick. It does not change while mu is held.
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if e := b.picker.pick(q); e != nil && e.begin(q.now) {
+	if e := b.pickOne(q); e != nil && e.begin(q.now) {
 		return nodeOf[Req, Rsp](e)
 	}
 	return nil
 }
 
+// nodeOf returns the node that contains e.
 func nodeOf[Req, Rsp any](e *endpoint) *node[Req, Rsp] {
 	n, _ := e.node.(*node[Req, Rsp]) // node has no other type
 	return n
 }
 
+// now returns the current time in ticks.
 func (b *Balancer[Req, Rsp]) now() uint32 { return tick(time.Since(b.start)) }
 
-// send sends req to the node n, and records the latency and the result. The result admitted is
-// false if n rejected req. The caller has counted req as in flight at n. send ends this count when
-// n has rejected req or the response has ended. The argument start is the time of the pick,
-// relative to the start of the balancer.
+// send sends req to the node n, and records the latency and the result. The caller has counted req as
+// in flight at n; send ends that count when the response has ended, or undoes it if n has rejected req,
+// in which case admitted is false. start is when the request was picked, relative to the balancer's
+// start.
 func (b *Balancer[Req, Rsp]) send(
 	ctx context.Context, n *node[Req, Rsp], req Req, start time.Duration,
 ) (rsp Rsp, admitted bool, err error) {
@@ -286,31 +338,36 @@ func (b *Balancer[Req, Rsp]) send(
 	case err == nil:
 		x := b.exchange(ctx, n, start, rsp) // calls the classifier, which may panic
 		observed = true
-		rsp = x.observe(rsp)
+		rsp = x.observe(rsp) // the exchange is now responsible for ending the count
 	case errors.Is(err, layer.ErrNotReady):
 		observed = true
 		n.undoBegin()
 		returned = true
 		return rsp, false, err
 	default:
-		b.observe(ctx, n, start, layer.Outcome[Rsp]{Response: rsp, Err: err}, result{})
+		b.observe(ctx, n, start, layer.Outcome[Rsp]{Response: rsp, Err: err}, success)
 	}
 	returned = true
 	return rsp, true, err
 }
 
-// EndpointState is the state of an endpoint when [Balancer.Snapshot] was called.
+// EndpointState is an endpoint's state when [Balancer.Snapshot] was called.
 type EndpointState struct {
 	ID        resolve.ID
 	State     string            // ready, unready, ejected, or closed (after layer.ErrClosed)
 	Reason    error             // why the endpoint is not ready; nil if it is ready
-	Latency   time.Duration     // the expected latency
+	Latency   time.Duration     // the expected latency: an average of the measured ones, without the cost of failures
+	Cost      time.Duration     // with [EWMA], the cost of one more request if failures increase it, or else 0
 	Known     bool              // whether a response was measured; if not, Latency is the median of all endpoints
 	InFlight  uint64            // requests in flight
 	Picks     uint64            // requests sent since the endpoint was added
 	Weight    float64           // relative to the default weight, which is 1
 	OtherZone bool              // whether the endpoint is in another zone than the balancer
+	Priority  uint32            // 0 is the first
+	Locality  string            // the name of its locality; "" if unknown
 	Failures  uint32            // consecutive failures
+	ErrorRate float64           // of the last 64 requests, approximately
+	Doubted   bool              // whether it gets only probes after failures, see Failures in the package documentation
 	Age       time.Duration     // since the endpoint was added
 	Labels    map[string]string // must not be modified
 
@@ -319,7 +376,7 @@ type EndpointState struct {
 	OutsideAperture bool
 }
 
-// Snapshot returns the states of all endpoints, in the order of their addresses.
+// Snapshot returns the states of all endpoints, sorted by address.
 func (b *Balancer[Req, Rsp]) Snapshot() []EndpointState {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -334,12 +391,14 @@ func (b *Balancer[Req, Rsp]) states() ([]*node[Req, Rsp], []EndpointState) {
 	nodes := slices.SortedFunc(maps.Values(b.nodes), func(a, c *node[Req, Rsp]) int { return a.id.Addr.Compare(c.id.Addr) })
 	states := make([]EndpointState, len(nodes))
 	for i, n := range nodes {
+		g := b.groupAt(n)
 		states[i] = EndpointState{
 			ID: n.id, State: stateName(n.status.state()), Reason: n.reason,
-			Latency: b.expected(&n.endpoint, tick(now)), Known: n.latency.word.Load() != 0,
+			Latency: b.expected(&n.endpoint, tick(now)), Cost: g.failureCost(&n.endpoint, tick(now)), Known: n.latency.word.Load() != 0,
 			InFlight: n.inFlight(), Picks: n.picks(), Weight: n.plainWeight(), OtherZone: n.far, Failures: n.fails.Load(),
-			OutsideAperture: n.status.state() == ready && n.slot >= b.group.aperture.limit(b.group.set(&n.endpoint).len()),
-			Age:             now - n.born, Labels: n.info.Labels,
+			ErrorRate: float64(n.errorRate(tick(now), g.params.Load())), Doubted: n.level.Load() > 0,
+			OutsideAperture: n.status.state() == ready && n.slot >= g.aperture.limit(g.set(&n.endpoint).len()),
+			Age:             now - n.born, Labels: n.info.Labels, Priority: n.info.Priority, Locality: n.info.Locality,
 		}
 	}
 	return nodes, states

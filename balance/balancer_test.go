@@ -2,11 +2,15 @@ package balance_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"iter"
+	"math"
+	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +22,7 @@ import (
 	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
+	"github.com/gotower/gotower/resolve/static"
 )
 
 func TestRejectionReasons(t *testing.T) {
@@ -635,5 +640,764 @@ func TestResolve(t *testing.T) {
 		require.NoError(t, rsp.Body.Close())
 		_, err = b.Call(ctx, "")
 		require.ErrorIs(t, err, discover.ErrNoEndpoints)
+	})
+}
+
+// The number of concurrent waits is limited, and each endpoint gets its turn.
+func TestTurns(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const most = 128
+		p, ss := newPool(t), servers(1000)
+		for _, s := range ss {
+			s.open(false)
+		}
+		p.add(ss...)
+		waiting := func() (n int64) {
+			synctest.Wait()
+			for _, s := range ss {
+				n += s.waiting.Load()
+			}
+			return n
+		}
+		for range 200 {
+			require.EqualValues(t, most, waiting())
+			time.Sleep(time.Second / 2)
+		}
+		asked := 0
+		for _, s := range ss {
+			if s.asked.Load() > 1 { // beside the poll when it was added
+				asked++
+			}
+		}
+		require.Equal(t, len(ss), asked, "each has had its turn")
+
+		for _, s := range ss {
+			s.open(true)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		require.EqualValues(t, len(ss), p.Describe().State.Get("ready"))
+		require.Zero(t, waiting())
+	})
+}
+
+// An endpoint keeps its turn while no other one waits, because a Ready that connects may
+// take longer than a turn.
+func TestTurnsWithoutOthers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(1)
+		ss[0].open(false)
+		p.add(ss...)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.EqualValues(t, 2, ss[0].asked.Load(), "the poll when it was added, and one turn")
+		ss[0].open(true)
+		synctest.Wait()
+		require.NoError(t, p.send(t.Context()))
+	})
+}
+
+// Capacity that a request frees is used at once, also if more endpoints are at their
+// limit than have a turn.
+func TestTurnsFreedCapacity(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(200)
+		p.add(ss...)
+		var open []*response
+		for range ss {
+			rsp, err := p.Call(t.Context(), "")
+			require.NoError(t, err)
+			open = append(open, rsp)
+		}
+		served := make(map[*server]bool) // endpoints with a response that is open
+		for _, s := range ss {
+			served[s] = s.calls.Load() > 0
+			s.open(false)
+		}
+		for p.Describe().State.Get("ready") != 0 {
+			_, err := p.Call(t.Context(), "")
+			require.Error(t, err)
+		}
+		synctest.Wait()
+		var last *server
+		for _, s := range ss {
+			if s.waiting.Load() == 0 && served[s] {
+				last = s
+			}
+		}
+		require.NotNil(t, last)
+		last.isOpen.Store(true) // without ending its Ready
+		for _, rsp := range open {
+			require.NoError(t, rsp.Body.Close())
+		}
+		require.EqualValues(t, 1, p.Describe().State.Get("ready"))
+		require.NoError(t, p.send(t.Context()))
+	})
+}
+
+// through sends 100 requests a second for a minute to ten endpoints with breakers. The
+// i-th one fails fails(i) of its requests. It returns the share of good responses and the
+// shares of the endpoints.
+func through(t *testing.T, breaker layer.BreakerPolicy, fails func(i int) float64, opts ...option) (good float64, shares [10]float64) {
+	const n = 6000
+	random := seeded()
+	p := newPool(t, append(opts, balance.WithRand[*response](random), balance.WithClassifier(layer.DefaultClassifier[*response]))...)
+	c := change{State: resolve.StateExists}
+	for i, s := range servers(10) {
+		s.serve = func(context.Context, string) (*response, error) {
+			shares[i] += 1.0 / n
+			if float64(random()>>11)/(1<<53) < fails(i) {
+				return nil, errors.New("failed")
+			}
+			return body(""), nil
+		}
+		e := s.endpoint()
+		e.Service = layer.Breaker[string, *response](breaker)(s)
+		c.Added = append(c.Added, e)
+	}
+	p.feed <- c
+	<-p.taken
+	for range n {
+		if p.send(t.Context()) == nil {
+			good += 1.0 / n
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return good, shares
+}
+
+// Rejections by breakers leave at least MinReady endpoints.
+func TestBreakersMinReady(t *testing.T) {
+	none := layer.BreakerPolicy{ConsecutiveFailures: -1}
+	for name, breaker := range map[string]layer.BreakerPolicy{"consecutive": {}, "unified": layer.UnifiedBreaker()} {
+		for rule, opts := range map[string][]option{"latency": nil, "in turn": roundRobin(balance.OutlierDetection{})} {
+			t.Run(fmt.Sprint(name, "/", rule), func(t *testing.T) {
+				quarter := func(int) float64 { return 0.25 }
+				var good, without float64
+				bubble(t, func(t *testing.T) { good, _ = through(t, breaker, quarter, opts...) })
+				bubble(t, func(t *testing.T) { without, _ = through(t, none, quarter, opts...) })
+				t.Logf("all fail a quarter: %.1f %% good, %.1f %% without breakers", 100*good, 100*without)
+				assert.InDelta(t, without, good, 0.02)
+
+				var shares [10]float64
+				bubble(t, func(t *testing.T) {
+					good, shares = through(t, breaker, func(i int) float64 { return float64(1 - min(i, 1)) }, opts...)
+				})
+				t.Logf("one fails always: %.2f %% good", 100*good)
+				assert.Greater(t, good, 0.99)
+				assert.Less(t, shares[0], 0.01)
+			})
+		}
+	}
+}
+
+// While all endpoints fail, their breakers are ignored, so that each gets its share of the requests.
+// No request is rejected.
+func TestBreakersPanic(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		began := time.Now()
+		failed := func(int) float64 {
+			if d := time.Since(began); d < 5*time.Second || d >= 30*time.Second {
+				return 0
+			}
+			return 1
+		}
+		good, shares := through(t, layer.BreakerPolicy{}, failed, roundRobin(balance.OutlierDetection{})...)
+		assert.InDelta(t, 35.0/60, good, 0.01)
+		sent := 0.0
+		for _, share := range shares {
+			assert.InDelta(t, 0.1, share, 0.03)
+			sent += share
+		}
+		assert.InDelta(t, 1, sent, 1e-6)
+	})
+}
+
+// refusing rejects all requests as a breaker, also those with PastBreakers.
+type refusing struct{ *server }
+
+func (refusing) Call(context.Context, string) (*response, error) {
+	return nil, &layer.Error{Layer: "breaker", Kind: layer.ErrNotReady}
+}
+
+func TestBreakersRejectPastBreakers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(4)
+		c := change{State: resolve.StateExists}
+		for _, s := range ss {
+			e := s.endpoint()
+			e.Service = refusing{s}
+			c.Added = append(c.Added, e)
+		}
+		p.apply(c)
+		for _, s := range ss {
+			s.open(false)
+		}
+		require.ErrorIs(t, p.send(t.Context()), layer.ErrNotReady)
+		require.ErrorContains(t, p.send(t.Context()), "0 of 4 endpoints ready")
+		require.Error(t, layer.Poll(p.balancer))
+	})
+}
+
+// An endpoint that is not ready for another reason leaves the ready set.
+func TestMinReadyOtherRejections(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(4)
+		p.add(ss...)
+		for _, s := range ss[1:] {
+			s.open(false)
+		}
+		assert.Zero(t, p.sends(t, 20))
+		synctest.Wait()
+		assert.Equal(t, 1, p.Describe().State.Get("ready"))
+		ss[0].open(false)
+		assert.Equal(t, 20, p.sends(t, 20))
+		assert.Zero(t, p.Describe().State.Get("ready"))
+	})
+}
+
+// A request that is sent again goes to an endpoint that it has not tried, until it has
+// tried all (envoyproxy/envoy#2259, grpc/proposal#12).
+func TestRetryUntriedEndpoint(t *testing.T) {
+	const n = 10
+	for round := range 50 {
+		b, _ := of(t, n)
+		tries := new(layer.Attempts)
+		ctx := layer.WithAttempts(t.Context(), tries)
+		for i := range n {
+			_, err := b.Call(ctx, 1)
+			require.NoError(t, err)
+			require.Equal(t, i+1, tries.Len(), "round %d: somewhere it has been", round)
+		}
+		_, err := b.Call(ctx, 1)
+		require.NoError(t, err, "it has been everywhere, and may go anywhere")
+		require.Equal(t, n, tries.Len())
+	}
+}
+
+func TestRetryAttemptsOfOthers(t *testing.T) {
+	b, _ := of(t, 2)
+	for range 20 {
+		tries := new(layer.Attempts)
+		_, err := b.Call(layer.WithAttempts(t.Context(), tries), 1)
+		require.NoError(t, err)
+		assert.Equal(t, 1, tries.Len())
+	}
+}
+
+// In a large set the few tried endpoints are skipped.
+func TestRetryOfManyEndpoints(t *testing.T) {
+	b, _ := of(t, 1000)
+	tries := new(layer.Attempts)
+	ctx := layer.WithAttempts(t.Context(), tries)
+	for i := range 10 {
+		_, err := b.Call(ctx, 1)
+		require.NoError(t, err)
+		require.Equal(t, i+1, tries.Len())
+	}
+}
+
+// A context with attempts and a second pick, as in a retry.
+func BenchmarkPickElsewhere(b *testing.B) {
+	svc, _ := of(b, 100)
+	b.ReportAllocs()
+	for b.Loop() {
+		tries := new(layer.Attempts)
+		ctx := layer.WithAttempts(context.Background(), tries)
+		_, _ = svc.Call(ctx, 1)
+		_, _ = svc.Call(ctx, 1)
+	}
+}
+
+// An endpoint that always fails gets one attempt of a request, so that a request to ten
+// endpoints with one failing never fails.
+func TestRetryLayer(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool(t, neverFailing())
+		all := servers(10)
+		for _, s := range all[1:] {
+			s.serve = func(context.Context, string) (*response, error) {
+				time.Sleep(10 * time.Millisecond)
+				return body("well"), nil
+			}
+		}
+		all[0].serve = func(context.Context, string) (*response, error) { return nil, errBroken }
+		p.add(all...)
+		svc := layer.NewStack[string](layer.WithClassifier(func(o layer.Outcome[*response]) layer.Class {
+			if errors.Is(o.Err, errBroken) {
+				return layer.Retryable
+			}
+			return layer.DefaultClassifier(o)
+		})).Retry(layer.RetryPolicy[string, *response]{MaxAttempts: 2, Budget: layer.NewBudget(0, 0, 1000)}).Service(p.balancer)
+		for range 500 {
+			rsp, err := svc.Call(t.Context(), "")
+			require.NoError(t, err)
+			require.NoError(t, rsp.Body.Close())
+		}
+		require.Greater(t, all[0].calls.Load(), int64(10), "it was never asked, and nothing was shown")
+	})
+}
+
+var errBroken = errors.New("broken")
+
+// A hedge goes to another endpoint.
+func TestHedgeLayer(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool(t)
+		both := servers(2)
+		p.add(both...)
+		svc := layer.NewStack[string, *response]().
+			Hedge(layer.HedgePolicy[string]{MinDelay: time.Second, MaxDelay: time.Second, Budget: layer.NewBudget(0, 0, 1000)}).
+			Service(p.balancer)
+		for _, s := range both {
+			s.serve = func(ctx context.Context, _ string) (*response, error) {
+				if both[0].calls.Load()+both[1].calls.Load() == 1 { // the first of the two
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return body("well"), nil
+			}
+		}
+		rsp, err := svc.Call(t.Context(), "")
+		require.NoError(t, err)
+		require.NoError(t, rsp.Body.Close())
+		require.EqualValues(t, 1, both[0].calls.Load())
+		require.EqualValues(t, 1, both[1].calls.Load())
+	})
+}
+
+// Ready before each Call, as in a queue, does not skip endpoints.
+func TestReadyWithRoundRobin(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Picker: balance.RoundRobin()})), servers(4)
+		p.add(ss...)
+		for range 40 {
+			require.NoError(t, p.Ready(t.Context()))
+			require.NoError(t, p.send(t.Context()))
+		}
+		for _, s := range ss {
+			assert.EqualValues(t, 10, s.calls.Load())
+		}
+	})
+}
+
+// RoundRobin and Random divide requests by weight. In turn, no endpoint waits much longer than its share.
+func TestWeightsWithRoundRobin(t *testing.T) {
+	for name, picker := range map[string]balance.Picker{"round robin": balance.RoundRobin(), "random": balance.Random()} {
+		bubble(t, func(t *testing.T) {
+			p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Picker: picker})), servers(3)
+			var added []*endpoint
+			for i, s := range ss {
+				e := s.labelled(nil)
+				e.Weight = []uint32{10_000, 30_000, 0}[i] // 0 means 10 000
+				added = append(added, e)
+			}
+			p.apply(change{State: resolve.StateExists, Added: added})
+			for range 1000 {
+				require.NoError(t, p.send(t.Context()))
+			}
+			for i, want := range []float64{200, 600, 200} {
+				assert.InDelta(t, want, ss[i].calls.Load(), map[string]float64{"round robin": 3, "random": 100}[name], name)
+			}
+		})
+	}
+}
+
+// A request that has tried all endpoints of one zone goes to the other one regardless of
+// cost.
+func TestRetryOtherZone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Zone: "a"})), servers(2)
+		p.apply(change{State: resolve.StateExists, Added: []*endpoint{
+			ss[0].labelled(map[string]string{"zone": "a"}), ss[1].labelled(map[string]string{"zone": "b"}),
+		}})
+		for range 10 {
+			tries := new(layer.Attempts)
+			ctx := layer.WithAttempts(t.Context(), tries)
+			for range 3 {
+				require.NoError(t, p.send(ctx))
+			}
+			require.Equal(t, 2, tries.Len())
+		}
+		require.EqualValues(t, 20, ss[0].calls.Load(), "the first try, and the third")
+		require.EqualValues(t, 10, p.Describe().State.Get("other_zone_picks"))
+	})
+}
+
+func TestClassifierPanics(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, balance.WithClassifier(func(layer.Outcome[*response]) layer.Class { panic("unforeseen") })), servers(1)
+		p.add(ss...)
+		require.Panics(t, func() { _, _ = p.Call(t.Context(), "") })
+		require.Zero(t, p.Snapshot()[0].InFlight)
+	})
+}
+
+func TestPolicyLongTimes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, new(verdicts).judging(), balance.WithPolicy[*response](balance.Policy{
+			Picker: balance.RoundRobin(), OutlierDetection: balance.OutlierDetection{ConsecutiveFailures: 2, BaseEjectionTime: time.Second, MaxEjectionTime: math.MaxInt64},
+		})), servers(4)
+		p.add(ss...)
+		ss[0].serve = func(context.Context, string) (*response, error) { return nil, errBroken }
+		for range 8 {
+			_ = p.send(t.Context())
+		}
+		require.Equal(t, "ejected", p.of(ss[0]).Get("state"))
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		require.Equal(t, "ready", p.of(ss[0]).Get("state"))
+	})
+}
+
+// After 52 days the ticks wrap around, and the slow start does not begin again.
+func TestSlowStartTicksWrap(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{SlowStart: time.Hour})), servers(2)
+		p.add(ss[0])
+		time.Sleep(2 * time.Hour)
+		require.NoError(t, p.send(t.Context()))
+		p.add(ss[1])
+		const days = time.Duration(1<<32) << 20
+		time.Sleep(days - 2*time.Hour + time.Minute)
+		require.InDelta(t, days+time.Minute, p.Snapshot()[0].Age, float64(time.Second))
+		for range 1000 {
+			require.NoError(t, p.send(t.Context()))
+		}
+		require.InDelta(t, 500, ss[1].calls.Load(), 100)
+	})
+}
+
+// An endpoint that was examined twice is shown once.
+func TestExplainOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(2)
+		p.add(ss...)
+		ctx, why := layer.Explain(layer.WithAttempts(t.Context(), new(layer.Attempts)))
+		for range 3 {
+			require.NoError(t, p.send(ctx))
+		}
+		require.Len(t, why.Choices()[2].Children, 2)
+	})
+}
+
+// For the race detector.
+func TestExplainWhileZonesChange(t *testing.T) {
+	b, apply := of(t, 4, balance.WithPolicy[int](balance.Policy{Zone: "a"}))
+	var all sync.WaitGroup
+	defer all.Wait()
+	done := make(chan struct{})
+	all.Go(func() {
+		defer close(done)
+		for i := range 2000 {
+			e := intEndpoint(0)
+			e.Labels = map[string]string{"zone": string(rune('a' + i%2))}
+			apply(intChange{State: resolve.StateExists, Changed: []*discover.Endpoint[int, int]{e}})
+		}
+	})
+	for {
+		ctx, _ := layer.Explain(t.Context())
+		_, err := b.Call(ctx, 1)
+		require.NoError(t, err)
+		select {
+		case <-done:
+			return
+		default:
+		}
+	}
+}
+
+// knowing is a server with a classifier.
+type knowing struct {
+	*server
+	classify layer.Classifier[*response]
+}
+
+func (k knowing) Classifier() layer.Classifier[*response] { return k.classify }
+
+// The classifier of the endpoints applies unless the option sets another one.
+func TestClassifier(t *testing.T) {
+	failure := func(layer.Outcome[*response]) layer.Class { return layer.Failure }
+	success := func(layer.Outcome[*response]) layer.Class { return layer.Success }
+	for name, tt := range map[string]struct {
+		endpoints []layer.Classifier[*response] // nil: the service has no classifier
+		opts      []option
+		errs      bool // the servers return errors
+		failing   bool
+	}{
+		"none, a response":             {endpoints: []layer.Classifier[*response]{nil}},
+		"none, an error":               {endpoints: []layer.Classifier[*response]{nil}, errs: true, failing: true},
+		"that of the service":          {endpoints: []layer.Classifier[*response]{failure}, failing: true},
+		"of the first that has one":    {endpoints: []layer.Classifier[*response]{nil, failure, success}, failing: true},
+		"the option, in place of none": {endpoints: []layer.Classifier[*response]{nil}, opts: []option{balance.WithClassifier(failure)}, failing: true},
+		"the option, in place of another": {
+			endpoints: []layer.Classifier[*response]{failure}, opts: []option{balance.WithClassifier(success)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p := newPool(t, append(tt.opts, balance.WithPolicy[*response](balance.Policy{Picker: balance.RoundRobin()}))...)
+				ss := servers(len(tt.endpoints))
+				for i, classify := range tt.endpoints { // each one a change of its own
+					e := ss[i].endpoint()
+					if e.Service = ss[i]; classify != nil {
+						e.Service = layer.Limit[string, *response](10)(knowing{ss[i], classify})
+					}
+					if tt.errs {
+						ss[i].fail(always)
+					}
+					p.apply(change{Added: []*discover.Endpoint[string, *response]{e}})
+				}
+				p.sends(t, 10*len(ss))
+				for _, e := range p.Snapshot() {
+					assert.Equal(t, tt.failing, e.ErrorRate > 0)
+				}
+			})
+		})
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(3)
+		ss[1].open(false)
+		ss[2].close()
+		p.apply(change{State: resolve.StateExists, Added: []*endpoint{
+			ss[2].endpoint(), ss[1].endpoint(), ss[0].labelled(map[string]string{"zone": "b", "pod": "web-1"}),
+		}})
+		synctest.Wait()
+		_, err := p.Call(t.Context(), "")
+		require.NoError(t, err)
+		time.Sleep(10 * time.Second)
+		d := layer.Describe(p.balancer)
+		require.Equal(t, `balance    target=web state=exists pick=cheapest of up to 24 in an aperture cost=ewma endpoints=3 ready=1 picks=1
+  endpoint   addr=10.0.0.1:80 state=ready ewma=30ms known=false in_flight=1 picks=1 labels=map[pod:web-1 zone:b]
+  balance_test.server
+  endpoint   addr=10.0.0.2:80 state=unready ewma=30ms known=false in_flight=0 picks=0 reason=not ready
+  balance_test.server
+  endpoint   addr=10.0.0.3:80 state=closed ewma=30ms known=false in_flight=0 picks=0 reason=server: closed: shut
+  balance_test.server
+`, d.String())
+
+		text, err := json.Marshal(d)
+		require.NoError(t, err)
+		var read struct {
+			State    map[string]any
+			Children []struct{ State map[string]any }
+		}
+		require.NoError(t, json.Unmarshal(text, &read))
+		require.Equal(t, "exists", read.State["state"])
+		require.Equal(t, "10.0.0.1:80", read.Children[0].State["addr"])
+		require.Equal(t, map[string]any{"zone": "b", "pod": "web-1"}, read.Children[0].State["labels"])
+	})
+}
+
+func port(n uint16) resolve.Endpoint {
+	return resolve.Endpoint{ID: resolve.ID{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, 1}), n)}}
+}
+
+// moody has a Ready that panics for a while.
+type moody struct {
+	layer.Service[int, uint16]
+	panics atomic.Bool
+}
+
+func (m *moody) Ready(ctx context.Context) error {
+	if m.panics.Load() {
+		panic("ready boom")
+	}
+	return m.Service.Ready(ctx)
+}
+
+// A MakeService or a Ready that panics affects one endpoint only.
+func TestMakeServicePanics(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		late := new(moody)
+		late.panics.Store(true)
+		b := balance.Resolve(ctx, static.New(map[string][]resolve.Endpoint{"web": {port(1), port(2), port(3), port(4)}}), "web",
+			func(_ context.Context, tg discover.Target) layer.Service[int, uint16] {
+				n := tg.Endpoint.Addr.Port()
+				svc := layer.Func[int, uint16](func(context.Context, int) (uint16, error) { return n, nil })
+				switch n {
+				case 1:
+					panic("make boom")
+				case 2:
+					late.Service = svc
+					return late
+				}
+				return svc
+			})
+		synctest.Wait()
+		served := func() map[uint16]bool {
+			by := make(map[uint16]bool)
+			for range 200 {
+				n, err := b.Call(ctx, 1)
+				require.NoError(t, err)
+				by[n] = true
+			}
+			return by
+		}
+		require.Equal(t, map[uint16]bool{3: true, 4: true}, served())
+		states := b.Snapshot()
+		require.Equal(t, "closed", states[0].State)
+		require.ErrorIs(t, states[0].Reason, layer.ErrClosed)
+		require.ErrorContains(t, states[0].Reason, "discover web 10.0.0.1:1: closed: no service was made for it: MakeService: panic at balancer_test.go:")
+		require.ErrorContains(t, states[0].Reason, ": make boom")
+		require.Equal(t, "unready", states[1].State)
+		require.ErrorContains(t, states[1].Reason, ": ready boom")
+
+		late.panics.Store(false)
+		require.Eventually(t, func() bool { return b.Snapshot()[1].State == "ready" }, 10e9, 1e8)
+		require.Equal(t, map[uint16]bool{2: true, 3: true, 4: true}, served())
+	})
+}
+
+// The set stays after a panic of the resolver, which is its last error.
+func TestResolverPanics(t *testing.T) {
+	broken := resolve.Func(func(context.Context, string) iter.Seq2[resolve.Update, error] {
+		return func(yield func(resolve.Update, error) bool) {
+			yield(resolve.Update{Kind: resolve.Replace, Endpoints: []resolve.Endpoint{port(1)}}, nil)
+			panic("resolver boom")
+		}
+	})
+	for name, r := range map[string]resolve.Resolver{
+		"itself":     broken,
+		"Merge":      resolve.Merge(broken),
+		"Fallback":   resolve.Fallback(broken, static.New(nil)),
+		"ServeStale": resolve.ServeStale(broken, resolve.StalePolicy{}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				b := balance.Resolve(ctx, r, "web", func(context.Context, discover.Target) layer.Service[int, int] {
+					return layer.Func[int, int](func(_ context.Context, req int) (int, error) { return req, nil })
+				})
+				synctest.Wait()
+				got, err := b.Call(ctx, 7)
+				require.NoError(t, err)
+				require.Equal(t, 7, got)
+				if name == "itself" {
+					require.Contains(t, b.Describe().State.Get("error"), "the resolver: panic at balancer_test.go:")
+					return
+				}
+				text := ""
+				until, stop := context.WithTimeout(ctx, time.Second)
+				defer stop()
+				for _, err := range r.Resolve(until, "web") {
+					if err != nil {
+						text += err.Error()
+					}
+				}
+				require.Contains(t, text, "the resolver: panic at balancer_test.go:")
+			})
+		})
+	}
+}
+
+func TestChangesPanic(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newServer(1)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		b := balance.New(ctx, "web", func(yield func(change) bool) {
+			yield(change{State: resolve.StateExists, Added: []*endpoint{s.endpoint()}})
+			panic("changes boom")
+		})
+		synctest.Wait()
+		_, err := b.Call(ctx, "")
+		require.NoError(t, err)
+		require.Contains(t, b.Describe().State.Get("error"), "changes boom")
+	})
+}
+
+// closing counts its Close.
+type closing struct {
+	io.Reader
+	closed int
+}
+
+func (c *closing) Close() error {
+	c.closed++
+	return nil
+}
+
+// The response is closed if a callback panics.
+func TestCompletionPanicClosesResponse(t *testing.T) {
+	for name, option := range map[string]option{
+		"classifier": balance.WithClassifier(func(layer.Outcome[*response]) layer.Class { panic("boom") }),
+		"completion": balance.WithCompletion(func(context.Context, *response, layer.Observer) *response { panic("boom") }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p, s := newPool(t, option), newServer(1)
+				var body closing
+				s.serve = func(context.Context, string) (*response, error) { return &response{Body: &body}, nil }
+				p.add(s)
+				require.PanicsWithValue(t, "boom", func() { _, _ = p.balancer.Call(t.Context(), "") })
+				require.Equal(t, 1, body.closed)
+				require.Zero(t, p.balancer.Snapshot()[0].InFlight)
+			})
+		})
+	}
+}
+
+func TestNilOption(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	b := balance.Resolve(ctx, static.New(nil), "web", func(context.Context, discover.Target) layer.Service[int, int] {
+		return layer.Func[int, int](func(_ context.Context, req int) (int, error) { return req, nil })
+	}, nil)
+	_, err := b.Call(t.Context(), 1)
+	require.ErrorIs(t, err, layer.ErrNotReady)
+}
+
+func TestNilCompletion(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, balance.WithCompletion[*response](nil)), servers(1)
+		p.add(ss...)
+		rsp, err := p.Call(t.Context(), "")
+		require.NoError(t, err)
+		require.EqualValues(t, 1, p.of(ss[0]).Get("in_flight"))
+		require.NoError(t, rsp.Body.Close())
+		require.EqualValues(t, 0, p.of(ss[0]).Get("in_flight"))
+	})
+}
+
+// Programming errors panic in the constructor.
+func TestConstructorsPanic(t *testing.T) {
+	type (
+		svc = layer.Service[int, int]
+		b   = balance.Balancer[int, int]
+	)
+	mk := func(context.Context, discover.Target) svc { return nil }
+	none := func(func(discover.Change[int, int]) bool) {}
+	r := static.New(nil)
+	for want, construct := range map[string]func() *b{
+		"balance: nil changes":     func() *b { return balance.New[int, int](t.Context(), "web", nil) },
+		"balance: nil resolver":    func() *b { return balance.Resolve(t.Context(), nil, "web", mk) },
+		"balance: nil MakeService": func() *b { return balance.Resolve[int, int](t.Context(), r, "web", nil) },
+		"balance: policy: Decay is -1ns, want 0 for the default, or at least 1ms": func() *b {
+			return balance.New(t.Context(), "web", none, balance.WithPolicy[int](balance.Policy{Decay: -1}))
+		},
+		"balance: outlier detection: MinReady is 2, want from 0, for the default, to 1": func() *b {
+			return balance.Resolve(t.Context(), r, "web", mk, balance.WithPolicy[int](balance.Policy{OutlierDetection: balance.OutlierDetection{MinReady: 2}}))
+		},
+	} {
+		require.PanicsWithValue(t, want, func() { construct() })
+	}
+	require.PanicsWithValue(t, "discover: nil resolver", func() { discover.Endpoints(t.Context(), nil, "web", mk) })
+	require.PanicsWithValue(t, "discover: nil MakeService", func() { discover.Endpoints[int, int](t.Context(), r, "web", nil) })
+}
+
+func TestCallDeadlineExceeded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(1)
+		p.add(ss...)
+		ctx, leave := context.WithCancelCause(t.Context())
+		leave(layer.ErrAttemptTimeout)
+		require.EqualError(t, p.send(ctx), "balance web: not ready: deadline exceeded: attempt timeout")
 	})
 }

@@ -1,6 +1,7 @@
 package balance
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -40,11 +41,17 @@ func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
 		b.state, b.err = c.State, c.Err
 		b.meters.updated(c.Reset, len(c.Added), len(c.Changed), len(c.Removed))
 		b.readmitAll()
+		b.divide()
+		b.noteTarget()
 	}
 	b.mu.Unlock()
+	b.resolved.Store(true)
 	b.changed.Wake()
 }
 
+// newNode returns a node for e, which insert then adds to the balancer. Its reason is the result of a
+// first poll: nil means that the endpoint is ready, and an error why it is not. The poll calls e's
+// service, so the caller must not hold mu.
 func (b *Balancer[Req, Rsp]) newNode(e *discover.Endpoint[Req, Rsp]) *node[Req, Rsp] {
 	n := &node[Req, Rsp]{service: e.Service}
 	n.record = &record{id: e.ID, info: &e.Endpoint, born: time.Since(b.start)}
@@ -54,15 +61,12 @@ func (b *Balancer[Req, Rsp]) newNode(e *discover.Endpoint[Req, Rsp]) *node[Req, 
 	})
 	n.node = n
 	n.beginSlowStart(tick(n.born))
-	if !b.group.median.measured.Load() {
-		n.status.setSamples(initialSet)
-	}
 	return n
 }
 
-// insert adds n to the balancer. If n.reason is nil, n becomes ready. Otherwise n becomes
-// unready, or closed if n.reason matches layer.ErrClosed. If the balancer already has a node
-// with the same ID, insert updates that node instead. The caller must hold mu.
+// insert adds n to the balancer: as ready if n.reason is nil, as closed if n.reason matches
+// layer.ErrClosed, and otherwise as unready. If there is a node with the same ID already, only that one
+// is updated. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) insert(n *node[Req, Rsp]) {
 	if old := b.nodes[n.id]; old != nil {
 		b.update(old, n.info)
@@ -71,6 +75,10 @@ func (b *Balancer[Req, Rsp]) insert(n *node[Req, Rsp]) {
 	b.nodes[n.id] = n
 	n.status.setState(unready)
 	b.update(n, n.info)
+	// Nothing is known about any endpoint, so there is no reason to probe this one carefully.
+	if !b.groupAt(n).median.measured.Load() {
+		n.status.setSamples(initialSet)
+	}
 	if n.reason == nil {
 		b.join(n)
 		return
@@ -78,48 +86,63 @@ func (b *Balancer[Req, Rsp]) insert(n *node[Req, Rsp]) {
 	b.markUnready(n, n.reason)
 }
 
-// update sets the labels, the zone and the weight of n from e. A ready node with a new zone or
-// weight leaves its ready set, and joins the ready set of its zone. The caller must hold mu.
+// update applies what the resolver tells about n: labels, priority, zone and weight. If n is ready, and
+// the change affects where it belongs, it leaves its ready set and joins another one. The caller must
+// hold mu.
 func (b *Balancer[Req, Rsp]) update(n *node[Req, Rsp], e *resolve.Endpoint) {
 	n.info = e
-	isFar := b.zone != "" && e.Labels["zone"] != b.zone
-	moves := n.status.state() == ready && (isFar != n.far || n.weightDiffers(e.Weight))
+	zone := b.policy.Load().Zone
+	isFar := zone != "" && cmp.Or(e.Locality, e.Labels["zone"]) != zone
+	moves := n.status.state() == ready && (isFar != n.far || n.weightDiffers(e.Weight) || keyOf(e) != b.groupAt(n).key)
 	if moves {
 		b.leave(n)
 	}
 	n.far = isFar
+	b.setGroup(n, e)
 	if n.setWeight(e.Weight) {
-		b.group.weighted.Store(true)
+		b.groupAt(n).weighted.Store(true)
 	}
 	if moves {
 		b.join(n)
 	}
 }
 
-// join makes n ready and adds it to the ready set of its zone. The caller must hold mu.
+// join makes n ready: it adds n to the ready set of its group and zone. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) join(n *node[Req, Rsp]) {
 	n.status.setState(ready)
-	b.group.set(&n.endpoint).add(&n.endpoint, b.group.draw)
-	b.picker.joined(&n.endpoint)
+	g := b.groupAt(n)
+	g.moved = true
+	g.set(&n.endpoint).add(&n.endpoint, g.draw)
+	(*g.picker.Load()).joined(&n.endpoint)
 	b.count()
+	b.noteUp(n)
 }
 
 // leave removes n from its ready set. The caller must hold mu, and must set the new state
 // of n afterwards.
 func (b *Balancer[Req, Rsp]) leave(n *node[Req, Rsp]) {
-	b.group.set(&n.endpoint).remove(&n.endpoint)
-	b.picker.left(&n.endpoint)
+	g := b.groupAt(n)
+	g.moved = true
+	g.set(&n.endpoint).remove(&n.endpoint)
+	(*g.picker.Load()).left(&n.endpoint)
 }
 
+// count updates the metrics and b.pending after a change of the ready sets.
 func (b *Balancer[Req, Rsp]) count() {
-	ready := b.group.len()
+	ready := 0
+	for _, g := range b.groups {
+		ready += g.len()
+	}
 	b.meters.ready.Set(float64(ready))
+	b.pending.Store(int64(len(b.nodes) - ready))
 	b.meters.pending.Set(float64(len(b.nodes) - ready))
 }
 
-// rejectedBy removes a ready node n from its ready set, because n rejected a request with the error
-// reason. If byBreaker is true, n stays ready if it is not the only node and the balancer ignores
-// circuit breakers. It ignores breakers also if isLast is true: at the last pick of a request.
+// rejectedBy is called when the ready node n has rejected a request for the given reason, and reports
+// whether n stays ready. Usually it does not: n leaves its ready set until its Ready returns nil. But
+// if byBreaker is true, that is, if n's circuit breaker has rejected the request, n stays while the
+// balancer ignores breakers, and at a request's last pick (isLast), because with too few endpoints
+// left, failing ones are better than none.
 func (b *Balancer[Req, Rsp]) rejectedBy(n *node[Req, Rsp], reason error, byBreaker, isLast bool) (stays bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -133,20 +156,28 @@ func (b *Balancer[Req, Rsp]) rejectedBy(n *node[Req, Rsp], reason error, byBreak
 	return stays
 }
 
+// isByBreaker reports whether reason is the rejection of a [layer.Breaker].
 func isByBreaker(reason error) bool {
 	e, ok := errors.AsType[*layer.Error](reason)
 	return ok && e.Layer == "breaker"
 }
 
-// ignoresBreakers reports whether the balancer ignores circuit breakers. If MinReady does not
-// allow fewer ready nodes, the balancer ignores them for a second, and all nodes that breakers
-// have made unready become ready. The caller must hold mu.
+// ignoresBreakers reports whether the balancer ignores circuit breakers now. It begins to do so, for a
+// second, when no more nodes may become unready: see OutlierDetection.MinReady. The caller must hold
+// mu.
 func (b *Balancer[Req, Rsp]) ignoresBreakers() bool {
 	now := time.Since(b.start)
 	if now < b.panicEnd || !b.isAtMinReady() {
 		return now < b.panicEnd
 	}
-	b.panicEnd = now + time.Second
+	b.ignoreBreakers()
+	return true
+}
+
+// ignoreBreakers makes the balancer ignore circuit breakers for a second. All nodes that are unready
+// because of a breaker become ready. The caller must hold mu.
+func (b *Balancer[Req, Rsp]) ignoreBreakers() {
+	b.panicEnd = time.Since(b.start) + time.Second
 	nodes, _ := b.states() // in a fixed order
 	for _, n := range nodes {
 		if n.status.state() == unready && isByBreaker(n.reason) {
@@ -154,18 +185,45 @@ func (b *Balancer[Req, Rsp]) ignoresBreakers() bool {
 			b.endWait(n, nil)
 		}
 	}
-	return true
 }
 
-// isAtMinReady reports whether no available node may be ejected, because MinReady nodes or fewer are
-// available. The caller must hold mu.
+// relieve handles an overload that ejections and breakers have made worse: if the remaining endpoints
+// of g fail as well, they cannot serve the requests of the others. relieve then ends all ejections, and
+// ignores circuit breakers for a second. It is called after each failure and each missed deadline, and
+// usually does nothing.
+func (b *Balancer[Req, Rsp]) relieve(g *group, now uint32) {
+	last := b.relieved.Load()
+	if b.pending.Load() == 0 || !g.peers.strained() || since(now, last) < relievePause || !b.relieved.CompareAndSwap(last, now) {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ignoreBreakers()
+	if b.ejected > 0 {
+		b.strainEnd = time.Since(b.start) + b.policy.Load().OutlierDetection.BaseEjectionTime
+	}
+	b.endEjections()
+}
+
+// relievePause is the minimum number of ticks (about 0.1 s in total) between two calls of relieve that
+// have an effect. Without it, each of many failures would take the balancer's mutex.
+const relievePause = 96
+
+// isAtMinReady reports whether no other node may become unavailable, because MinReady does not allow
+// fewer than there are. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) isAtMinReady() bool {
-	return !b.hasAvailable(b.detection.minReady(len(b.nodes)) + 1)
+	return !b.hasAvailable(b.policy.Load().OutlierDetection.minReady(len(b.nodes)) + 1)
 }
 
 // hasAvailable reports whether at least n nodes are available, for n > 0. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) hasAvailable(n int) bool {
-	if b.group.len() >= n {
+	// Usually the ready nodes are sufficient. The groups know how many there are, so that no node must be
+	// visited.
+	ready := 0
+	for _, g := range b.groups {
+		ready += g.len()
+	}
+	if ready >= n {
 		return true
 	}
 	for _, o := range b.nodes {
@@ -178,9 +236,9 @@ func (b *Balancer[Req, Rsp]) hasAvailable(n int) bool {
 	return false
 }
 
-// isAvailable reports whether n is ready or busy. It is busy if it has requests in flight and has
-// rejected another one, but not by a breaker. Otherwise an overload would send requests to failing
-// nodes. The caller must hold the balancer's mutex.
+// isAvailable reports whether n can serve requests: it is ready, or busy. A busy node has rejected a
+// request, but still serves others. After a rejection by a breaker, a node is not busy but failing. The
+// caller must hold the balancer's mutex.
 func (n *node[Req, Rsp]) isAvailable() bool {
 	switch n.status.state() {
 	case ready:
@@ -191,16 +249,22 @@ func (n *node[Req, Rsp]) isAvailable() bool {
 	return false
 }
 
-// takeOut makes the ready node n unready, or closed if reason matches layer.ErrClosed. If no
-// node is available then, takeOut ends all ejections. The caller must hold mu.
+// takeOut makes the ready node n unready, or closed if reason matches layer.ErrClosed. If that leaves
+// no available node, all ejections end. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) takeOut(n *node[Req, Rsp], reason error) {
 	b.leave(n)
 	b.markUnready(n, reason)
 	b.readmitAll()
+	b.divide()
+	b.noteTarget()
 }
 
+// remove forgets n, because the resolver has removed it or the balancer ends. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) remove(n *node[Req, Rsp]) {
 	delete(b.nodes, n.id)
+	if n.isDown {
+		b.down--
+	}
 	switch n.status.setState(removed) {
 	case ready:
 		b.leave(n)
@@ -209,6 +273,8 @@ func (b *Balancer[Req, Rsp]) remove(n *node[Req, Rsp]) {
 	case ejected:
 		b.clearEjection(n)
 	}
+	b.groupAt(n).size--
+	n.counted = false
 	b.count()
 	if b.lastUnready == n {
 		b.lastUnready = nil
@@ -216,8 +282,7 @@ func (b *Balancer[Req, Rsp]) remove(n *node[Req, Rsp]) {
 }
 
 // end removes all nodes. After that every request is rejected with an error of kind
-// layer.ErrClosed. The arguments are the Reason and the cause of that error. Only the first
-// call has an effect.
+// layer.ErrClosed, with the given reason and cause. Only the first call counts.
 func (b *Balancer[Req, Rsp]) end(reason string, cause error) {
 	err := &layer.Error{Layer: "balance", Target: b.target, Kind: layer.ErrClosed, Reason: reason, Err: cause}
 	b.mu.Lock()

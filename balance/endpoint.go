@@ -10,19 +10,19 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// node is an endpoint with its service. The fields that a successful request uses are in
-// the node, the others in a record. A node has 64 bytes, the size of a cache line. With
-// many endpoints, the number of fetched cache lines determines the time of a pick.
+// node is an endpoint with its service. The fields that a successful request uses are in the
+// node, the others in a record. A node is 64 bytes long, like a cache line. With many endpoints,
+// the number of fetched cache lines determines how long a pick takes.
 type node[Req, Rsp any] struct {
 	service layer.Service[Req, Rsp]
 	endpoint
 }
 
-// endpoint is the part of a node that pickers use. A node is kept as long as the resolve.ID
-// of the endpoint stays the same.
+// endpoint is the part of a node that pickers use. A node is kept as long as the endpoint's
+// resolve.ID stays the same.
 type endpoint struct {
-	// work has the number of requests so far (bits 63..28, modulo 1<<36) and the number
-	// of requests in flight (bits 27..0).
+	// work holds the number of requests so far (bits 63..28, modulo 1<<36) and how many of them
+	// are in flight (bits 27..0).
 	work    atomic.Uint64
 	latency estimate
 	status  status
@@ -31,48 +31,45 @@ type endpoint struct {
 	*record
 }
 
-// record has the part of the state of an endpoint that a successful request usually does not use:
-// its failures, outlier detection, slow start and readiness.
+// record holds the part of an endpoint's state that a successful request usually does not use: its
+// failures, outlier detection, slow start and readiness.
 type record struct {
 	born          time.Duration // when the endpoint was added, relative to the balancer's start
-	fails         atomic.Uint32 // consecutive failures; if not 0, the bit badRecord is set
-	missed        atomic.Uint32 // consecutive missed deadlines; if not 0, the bit badRecord is set
 	slowStartTick atomic.Uint32 // tick at which the slow start began
-	lastProbe     atomic.Uint32 // tick of the last request while the endpoint was probed
-	// the bits of a float32: the moving average, in ns, of latencies without penalties. 0
-	// means that the latency estimate includes no penalty. If it is not 0, the bit
-	// badRecord of the status is set.
-	unpenalized atomic.Uint32
-	outlier     outlierState
-	id          resolve.ID
+	lastProbe     atomic.Uint32 // tick of the last request while the endpoint had few samples
+	doubt
+	outlier outlierState
+	id      resolve.ID
+	group   atomic.Pointer[group] // nil before it was added
 
 	// Guarded by the balancer's mutex.
 	slot         int                // index in its ready set; invalid if the endpoint is not ready
 	unreadySince uint32             // the tick at which it last became unready
 	far          bool               // in another zone than the balancer
+	counted      bool               // whether its group counts it
 	info         *resolve.Endpoint  // the endpoint in the last update of the resolver
 	reason       error              // why the endpoint is not ready
+	isDown       bool               // whether an event has reported that it is down or ejected
 	queued       bool               // whether it is in Balancer.waiting, or a goroutine calls its Ready
 	stop         context.CancelFunc // cancels the current call of its Ready; nil without such a call
 }
 
 const (
-	began        = 1<<28 | 1
+	oneRequest   = 1<<28 | 1
 	inFlightMask = 1<<28 - 1
 )
 
-// begin counts a request as in flight and returns true. If the endpoint is not ready, begin
-// does not count the request and returns false. now is the current time in ticks.
+// begin counts a request as in flight and returns true, or returns false if the endpoint is not ready.
+// now is the current time in ticks.
 func (e *endpoint) begin(now uint32) bool {
 	const mask, trusted = stateMask | samplesMask<<samplesShift, ready | trustedBits
-	e.work.Add(began)
+	e.work.Add(oneRequest)
 	return e.status.word.Load()&mask == trusted || e.beginSlowPath(now)
 }
 
-// beginSlowPath completes begin for an endpoint that is not ready or has fewer than allSamples
-// samples. If the endpoint is not ready, it undoes the count of the request and returns false.
-// Otherwise it returns true. If the endpoint is being probed, it records now as the time of the
-// last probe.
+// beginSlowPath completes begin for an endpoint that is not ready or has too few samples to be trusted.
+// If it is not ready, the count is undone, and the result is false. If it is still being probed, now
+// becomes the time of its last probe.
 func (e *endpoint) beginSlowPath(now uint32) bool {
 	word := e.status.word.Load()
 	if word&stateMask != ready {
@@ -85,27 +82,28 @@ func (e *endpoint) beginSlowPath(now uint32) bool {
 	return true
 }
 
+// beginSlowStart begins a slow start now, in which the endpoint's weight grows: see Policy.SlowStart.
 func (e *endpoint) beginSlowStart(now uint32) {
 	e.slowStartTick.Store(now)
 	e.status.coolDown()
 }
 
-// undoBegin removes a request that was not sent from both counts of begin: the requests so
-// far and the requests in flight.
-func (e *endpoint) undoBegin() { e.work.Add(^uint64(began - 1)) }
+// undoBegin undoes begin for a request that was not sent.
+func (e *endpoint) undoBegin() { e.work.Add(^uint64(oneRequest - 1)) }
 
 // end removes a finished request from the number of requests in flight.
 func (e *endpoint) end() { e.work.Add(^uint64(0)) }
 
 func (e *endpoint) inFlight() uint64 { return e.work.Load() & inFlightMask }
 
-// load returns the number of requests that wait for a response, and the number of responses
-// in progress. During a concurrent change, each number may be wrong by one, or negative.
+// load returns how many requests wait for a response, and how many responses are in progress.
+// During a concurrent change, each number may be wrong by one, or negative.
 func (e *endpoint) load() (waiting, streams int32) {
 	streams = e.status.streams()
 	return int32(e.inFlight()) - streams, streams
 }
 
+// picks returns the number of requests that were sent to the endpoint, modulo 1<<36.
 func (e *endpoint) picks() uint64 { return e.work.Load() >> 28 }
 
 // unit is the weight in package resolve that corresponds to a weight of 1 in this package.
@@ -125,8 +123,8 @@ func (e *endpoint) weightDiffers(w uint32) bool {
 	return e.weight.Load() != math.Float32bits(inUnits(w))
 }
 
-// inUnits converts w, a weight of package resolve, to a weight of this package: w / unit.
-// It returns 1 if w is 0.
+// inUnits converts w, a weight in package resolve, to a weight in this package: w / unit. It
+// returns 1 if w is 0.
 func inUnits(w uint32) float32 {
 	if w == 0 {
 		return 1
@@ -136,14 +134,13 @@ func inUnits(w uint32) float32 {
 
 func (e *endpoint) plainWeight() float64 { return float64(math.Float32frombits(e.weight.Load())) }
 
-// These constants are numbers of samples of an endpoint. A new endpoint starts with 0 samples. If
-// no endpoint of the balancer has a sample yet, it starts with initialSet samples and is trusted at
-// once. An endpoint is probed for its first probeSamples samples: only a few requests may wait for
-// it at a time.
+// These constants are numbers of samples. A new endpoint starts with 0 samples. If no endpoint was
+// sampled yet, it starts with initialSet samples and is trusted at once. An endpoint is probed for
+// its first probeSamples samples: only a few requests may wait for it at a time.
 //
 // An endpoint that started at 0 is trusted after trustedSamples samples. The count then changes to
-// allSamples, the largest count. Before that, the latency of the endpoint ages faster, because a
-// new endpoint may be slow only at first.
+// allSamples, the largest count. Before that, its latency ages faster, because a new endpoint may
+// be slow only at first.
 const (
 	probeSamples   = 4
 	trustedSamples = 10
@@ -151,87 +148,31 @@ const (
 	allSamples     = initialSet + probeSamples
 )
 
-// atLimit reports whether e is being probed and has as many waiting requests as the probe
-// limit allows. The limit is one request before the first response. It doubles with each
-// response: two, four, eight. The argument waiting is the number of waiting requests of e.
+// atLimit reports whether e is being probed and may not get another request yet. At first only one
+// request may wait there; with each of the first responses, the limit doubles to two, four and eight.
+// Otherwise many requests could wait at a new endpoint that turns out to be slow. waiting is how many
+// wait.
 func (e *endpoint) atLimit(waiting int32) bool {
 	samples := e.status.samples()
 	return isProbing(samples) && waiting >= 1<<(samples%initialSet)
 }
 
+// isProbing reports whether an endpoint with so many samples gets only a few requests at a time.
 func isProbing(samples uint32) bool { return samples%initialSet < probeSamples }
 
-// probeOverdue reports whether the last probe of e was so long ago that e gets one more request in
-// spite of its probe limit. The required time is twenty median latencies, but at most 5 s. It is at
-// least 100 ms and at least two median latencies, even if that exceeds 5 s. Without this rule, slow
-// responses, or requests from before an ejection, could stop the probes for hours.
+// probeOverdue reports whether an endpoint at its limit (see atLimit) should get one more request,
+// because its last one began long ago: twenty median latencies, but at least 100 ms and two medians,
+// and otherwise at most 5 s. Without this, slow responses, or requests from before an ejection, could
+// keep an endpoint at its limit for hours.
 func (e *endpoint) probeOverdue(now uint32, median float32) bool {
 	const atLeast = float32(100 * time.Millisecond) // a new endpoint has to connect
 	tooLong := max(min(median*penaltyFactor, float32(maxPenalty)), 2*median, atLeast)
 	return time.Duration(since(now, e.lastProbe.Load()))<<tickShift > time.Duration(tooLong)
 }
 
-// setFailed records the result of a response. The argument failed is true for a failure with a
-// penalty. The second failure in a row makes the endpoint failing, and the next success ends this
-// state. The result second is true for the second failure in a row.
-func (e *endpoint) setFailed(failed bool) (second bool) {
-	if failed {
-		fails := e.fails.Add(1)
-		if fails > 1 {
-			e.status.fail()
-		}
-		e.status.mark()
-		return fails == 2
-	}
-	e.fails.Store(0)
-	e.status.recover()
-	return false
-}
-
-// maxMissed is the least number of missed deadlines in a row at which the last of them counts as a
-// failure. The first two of a row do not count.
-const maxMissed = 3
-
-// missDeadline counts a missed deadline of e. It returns true if e has now missed at least
-// maxMissed deadlines in a row, so that this deadline counts as a failure.
-func (e *endpoint) missDeadline() bool {
-	row := e.missed.Add(1)
-	e.status.mark()
-	return row >= maxMissed
-}
-
-// penalize marks the latency estimate of e as increased by a penalty, which the caller adds to the
-// estimate. It sets e.unpenalized, the average of the latencies without penalties, to the argument
-// latency. If e already has this mark, penalize does nothing.
-func (e *endpoint) penalize(latency time.Duration) {
-	if e.unpenalized.CompareAndSwap(0, math.Float32bits(float32(max(latency, 1)))) {
-		e.status.mark()
-	}
-}
-
-// clearPenalty updates the penalty of e after a response. The arguments are the latency of the
-// response and the latency estimate of e. If the estimate is at most twice the latency, the penalty
-// ends. Otherwise clearPenalty adds the latency to the average of latencies without penalties. If
-// two responses are concurrent, one of them is ignored.
-func (e *endpoint) clearPenalty(latency, estimated time.Duration) {
-	old := e.unpenalized.Load()
-	if old == 0 {
-		return
-	}
-	next := uint32(0)
-	if 2*latency < estimated {
-		was := math.Float32frombits(old)
-		next = math.Float32bits(max(was+(float32(latency)-was)/8, 1))
-	}
-	e.unpenalized.CompareAndSwap(old, next)
-}
-
-// isPenalized reports whether the latency estimate of e includes a penalty.
-func (e *endpoint) isPenalized() bool { return e.status.marked() && e.unpenalized.Load() != 0 }
-
-// unmarkIfClean clears the bit badRecord of the status if the record has no failures, missed
-// deadlines and penalties. Another goroutine may record a failure at the same time. Therefore
-// unmarkIfClean checks the record again afterwards, and sets the bit again if needed.
+// unmarkIfClean clears the status bit badRecord if the record contains no failures and missed
+// deadlines, which makes later successes cheaper. A concurrent failure may be recorded between the
+// check and the change, so unmarkIfClean checks again afterwards.
 func (e *endpoint) unmarkIfClean() {
 	if e.clean() {
 		e.status.unmark()
@@ -241,16 +182,17 @@ func (e *endpoint) unmarkIfClean() {
 	}
 }
 
+// clean reports whether the record contains no failures and no missed deadlines.
 func (r *record) clean() bool {
-	return r.fails.Load()|r.missed.Load()|r.unpenalized.Load()|r.outlier.row.Load() == 0
+	return r.fails.Load()|r.missed.Load()|r.outlier.row.Load() == 0
 }
 
 // status is the state of an endpoint in one word:
 //
 //	bits 31..11  number of responses in progress: signed, up to a million
 //	bit 10       isWarm: the slow start has ended
-//	bit 9        badRecord: the record has failures, see record.clean
-//	bit 8        failing: the endpoint is failing, see endpoint.setFailed
+//	bit 9        badRecord: the record contains failures, see record.clean
+//	bit 8        suspected: the endpoint is doubted, or its error rate is high: see doubt
 //	bits 7..3    number of samples, up to allSamples
 //	bits 2..0    state: ready, unready, ejected, closed or removed
 type status struct{ word atomic.Uint32 }
@@ -259,18 +201,18 @@ const (
 	stateMask    = 1<<3 - 1
 	samplesShift = 3
 	samplesMask  = 1<<5 - 1
-	failing      = 1 << 8
+	suspected    = 1 << 8
 	badRecord    = 1 << 9
 	isWarm       = 1 << 10
 	streamShift  = 11
 
 	// trustedMask selects bits of a status. These bits equal trustedBits if the endpoint is
-	// trusted and not failing.
-	trustedMask = failing | samplesMask<<samplesShift
+	// trusted and not suspected.
+	trustedMask = suspected | samplesMask<<samplesShift
 	trustedBits = allSamples << samplesShift
 )
 
-// The states of an endpoint. They change only with the balancer's mutex held.
+// An endpoint's states. They change only with the balancer's mutex held.
 const (
 	ready   uint32 = iota // in a ready set; pickers may choose it
 	unready               // the balancer waits for its Ready
@@ -279,6 +221,7 @@ const (
 	removed               // the resolver removed it, or the balancer has ended
 )
 
+// stateName returns the name of a state for Describe.
 func stateName(state uint32) string {
 	return [...]string{"ready", "unready", "ejected", "closed", "removed"}[min(state, removed)]
 }
@@ -294,24 +237,26 @@ func (s *status) samples() uint32 { return samplesOf(s.word.Load()) }
 
 func (s *status) setSamples(n uint32) { s.change(samplesMask<<samplesShift, n<<samplesShift) }
 
-func (s *status) change(mask, to uint32) (old uint32) {
+// change replaces the bits in mask by value, and returns the old word.
+func (s *status) change(mask, value uint32) (old uint32) {
 	for {
-		if old = s.word.Load(); s.word.CompareAndSwap(old, old&^mask|to) {
+		if old = s.word.Load(); s.word.CompareAndSwap(old, old&^mask|value) {
 			return old
 		}
 	}
 }
 
+// streams returns the number of responses in progress, to which stream adds n.
 func (s *status) streams() int32 { return streamsOf(s.word.Load()) }
 func (s *status) stream(n int32) { s.word.Add(uint32(n) << streamShift) }
 
-func (s *status) marked() bool { return s.word.Load()&badRecord != 0 }
-func (s *status) mark()        { s.word.Or(badRecord) }
-func (s *status) unmark()      { s.word.And(^uint32(badRecord)) }
+// mark and unmark set and clear badRecord, suspect and trust suspected, and warmUp and coolDown isWarm.
+func (s *status) mark()   { s.word.Or(badRecord) }
+func (s *status) unmark() { s.word.And(^uint32(badRecord)) }
 
-func (s *status) fails() bool { return s.word.Load()&failing != 0 }
-func (s *status) fail()       { s.word.Or(failing) }
-func (s *status) recover()    { s.word.And(^uint32(failing)) }
+func (s *status) isSuspected() bool { return s.word.Load()&suspected != 0 }
+func (s *status) suspect()          { s.word.Or(suspected) }
+func (s *status) trust()            { s.word.And(^uint32(suspected)) }
 
 func (s *status) warm() bool { return s.word.Load()&isWarm != 0 }
 func (s *status) warmUp()    { s.word.Or(isWarm) }
@@ -320,8 +265,8 @@ func (s *status) coolDown()  { s.word.And(^uint32(isWarm)) }
 func samplesOf(word uint32) uint32 { return word >> samplesShift & samplesMask }
 func streamsOf(word uint32) int32  { return int32(word) >> streamShift }
 
-// addSample increments the number of samples. When the number reaches trustedSamples,
-// addSample sets it to allSamples, where it stays.
+// addSample counts a response of an endpoint that is not yet trusted. At trustedSamples, the endpoint
+// is trusted, and the number becomes allSamples, where it stays.
 func (s *status) addSample() {
 	for {
 		word := s.word.Load()

@@ -27,7 +27,7 @@ func zoned(zones ...string) resolve.Resolver {
 }
 
 // Why did this request go there? Of three endpoints, of which nothing is known
-// yet and one is in another zone, each counts the request for 1 to 1.5; here
+// yet and one is in another zone, each counts the request for 1 to 2; here
 // chance is a number that is always the same.
 func Example_explain() {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -41,7 +41,7 @@ func Example_explain() {
 	fmt.Print(why)
 	// Output:
 	// balance    target=web:80 pick=cheapest of up to 24 in an aperture cost=ewma chosen=10.0.0.1:80
-	//   endpoint   addr=10.0.0.1:80 result=chosen cost=33.564ms latency=30ms in_flight=0
-	//   endpoint   addr=10.0.0.2:80 result=higher cost cost=39.621ms latency=30ms in_flight=0
-	//   endpoint   addr=10.0.0.3:80 result=other zone, below spillover cost=33.564ms latency=30ms in_flight=0 other_zone=true
+	//   endpoint   addr=10.0.0.1:80 result=chosen cost=37.129ms latency=30ms in_flight=0
+	//   endpoint   addr=10.0.0.2:80 result=higher cost cost=49.241ms latency=30ms in_flight=0
+	//   endpoint   addr=10.0.0.3:80 result=other zone cost=37.129ms latency=30ms in_flight=0 other_zone=true
 }

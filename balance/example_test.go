@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"iter"
 	"net/netip"
 	"runtime"
@@ -13,6 +14,7 @@ import (
 	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
+	"github.com/gotower/gotower/resolve/static"
 )
 
 // fixed resolves every target to the same addresses.
@@ -114,4 +116,98 @@ func ExampleBalancer_Describe() {
 	// balance web 2
 	// endpoint 10.0.0.1:80 ready limit
 	// endpoint 10.0.0.2:80 ready limit
+}
+
+// Requests of one user go to one endpoint, because it has them in its cache.
+func ExampleConsistentHash() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+
+	svc := balance.Resolve(ctx, fixed("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"), "web", hello,
+		balance.WithPolicy[string](balance.Policy{Picker: balance.ConsistentHash(1.25)}))
+	ready(svc, 3)
+	for _, user := range []string{"alice", "bob", "carol", "dave", "alice", "bob"} {
+		key := fnv.New64a()
+		_, _ = key.Write([]byte(user))
+		fmt.Println(svc.Call(layer.WithAffinity(ctx, key.Sum64()), user))
+	}
+	// Output:
+	// hello alice from 10.0.0.3:80 <nil>
+	// hello bob from 10.0.0.2:80 <nil>
+	// hello carol from 10.0.0.1:80 <nil>
+	// hello dave from 10.0.0.3:80 <nil>
+	// hello alice from 10.0.0.3:80 <nil>
+	// hello bob from 10.0.0.2:80 <nil>
+}
+
+// One of three endpoints fails. After three failures in a row it is ejected. Snapshot
+// returns the cause.
+func ExampleOutlierDetection() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+
+	broken := func(ctx context.Context, t discover.Target) layer.Service[string, string] {
+		if t.Endpoint.Addr.Addr().String() == "10.0.0.2" {
+			return layer.Func[string, string](func(context.Context, string) (string, error) {
+				return "", errors.New("internal error")
+			})
+		}
+		return hello(ctx, t)
+	}
+	svc := balance.Resolve(ctx, fixed("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"), "web", broken,
+		balance.WithPolicy[string](balance.Policy{Picker: balance.RoundRobin(), OutlierDetection: balance.OutlierDetection{ConsecutiveFailures: 3}}))
+	ready(svc, 3)
+
+	failed := 0
+	for range 100 {
+		if _, err := svc.Call(ctx, "world"); err != nil {
+			failed++
+		}
+	}
+	fmt.Println(failed, "of 100 failed")
+	for _, e := range svc.Snapshot() {
+		fmt.Println(e.ID.Addr, e.State)
+		if why := new(balance.EjectedError); errors.As(e.Reason, &why) {
+			fmt.Println("  after", why.Cause)
+		}
+	}
+	// Output:
+	// 3 of 100 failed
+	// 10.0.0.1:80 ready
+	// 10.0.0.2:80 ejected
+	//   after 3 failures in a row
+	// 10.0.0.3:80 ready
+}
+
+// A second set of endpoints is the backup of the first one.
+func ExampleBalancer_priorities() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	local, _ := static.Endpoints("10.0.0.1:80", "10.0.0.2:80")
+	remote, _ := static.Endpoints("10.9.0.1:80")
+	both := resolve.Merge(
+		static.New(map[string][]resolve.Endpoint{"web": local}),
+		resolve.WithPriority(static.New(map[string][]resolve.Endpoint{"web": remote}), 1),
+	)
+	web := balance.Resolve(ctx, both, "web", func(_ context.Context, t discover.Target) layer.Service[string, string] {
+		return layer.Func[string, string](func(context.Context, string) (string, error) {
+			return fmt.Sprint("priority ", t.Endpoint.Priority), nil
+		})
+	})
+	if web.Ready(ctx) == nil {
+		fmt.Println(web.Call(ctx, "/"))
+	}
+	// Output: priority 0 <nil>
+}
+
+// The policy of a running balancer changes in place.
+func ExampleBalancer_SetPolicy() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	web := balance.New(ctx, "web", func(func(discover.Change[int, int]) bool) {})
+	fmt.Println(web.SetPolicy(balance.Policy{Cost: balance.LeastRequest}))
+	fmt.Println(web.SetPolicy(balance.Policy{Decay: 1}))
+	// Output:
+	// <nil>
+	// balance: policy: Decay is 1ns, want 0 for the default, or at least 1ms
 }

@@ -2,21 +2,24 @@ package balance
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
 	"github.com/gotower/gotower/layer"
 )
 
-// examined has the endpoints that one pick examined. All methods of a nil *examined do nothing.
+// examined collects the endpoints that one pick has examined, for an explanation. Its methods do
+// nothing if it is nil, which is the usual case.
 type examined struct{ endpoints []examinedEndpoint }
 
+// examinedEndpoint is an endpoint with its state when the pick compared it.
 type examinedEndpoint struct {
 	*endpoint
 	reading
 }
 
-// add records r as the reading of e. It replaces an earlier reading of e.
+// add records r as e's reading, and replaces an earlier one.
 func (x *examined) add(e *endpoint, r reading) {
 	if x == nil {
 		return
@@ -40,14 +43,16 @@ func (x *examined) read(g *group, e *endpoint, now uint32) {
 // maxUnready is the largest number of unready endpoints in one explanation.
 const maxUnready = 16
 
-// explain adds one pick to the explanation: the endpoints that the pick for q examined, the
-// chosen one, and why other endpoints were not ready. The argument chosen is nil if the
-// pick found no endpoint.
-func (b *Balancer[Req, Rsp]) explain(to *layer.Explanation, q query, chosen *node[Req, Rsp]) {
+// explain adds a node about one pick to explanation: the endpoints that the pick has examined with
+// their costs, which one was chosen, and why others were not ready. chosen is nil if the pick found
+// none.
+func (b *Balancer[Req, Rsp]) explain(explanation *layer.Explanation, q query, chosen *node[Req, Rsp]) {
 	d := layer.Node{Name: "balance", State: layer.State{
-		{Key: "target", Value: b.target}, {Key: "pick", Value: b.pickName}, {Key: "cost", Value: b.group.cost},
+		{Key: "target", Value: b.target}, {Key: "pick", Value: b.policy.Load().Picker}, {Key: "cost", Value: b.policy.Load().Cost},
 	}}
-	d.State = append(d.State, b.group.apertures()...)
+	b.mu.Lock()
+	d.State = append(d.State, b.apertures()...)
+	b.mu.Unlock()
 	if chosen != nil {
 		d.State = append(d.State, layer.Attr{Key: "chosen", Value: chosen.id.Addr})
 	}
@@ -58,11 +63,11 @@ func (b *Balancer[Req, Rsp]) explain(to *layer.Explanation, q query, chosen *nod
 	}
 	d.Children = append(d.Children, b.explainUnready()...)
 	b.mu.Unlock()
-	to.Add(d)
+	explanation.Add(d)
 }
 
-// explainExamined returns the description of one endpoint that a pick examined. The
-// argument chosen is the one that the pick chose, or nil. The caller must hold mu.
+// explainExamined returns the node of one examined endpoint, with the reason why it was not chosen, or
+// "chosen". The caller must hold mu.
 func (b *Balancer[Req, Rsp]) explainExamined(x examinedEndpoint, q query, chosen *node[Req, Rsp]) layer.Node {
 	result := "higher cost"
 	switch {
@@ -72,10 +77,10 @@ func (b *Balancer[Req, Rsp]) explainExamined(x examinedEndpoint, q query, chosen
 		result = "probing, at its limit of requests"
 	case q.attempts.Has(x.endpoint):
 		result = "previous attempt"
-	case x.status.fails():
-		result = "consecutive failures"
+	case x.level.Load() > 0:
+		result = "failed, waits for a probe"
 	case chosen != nil && x.far && !chosen.far:
-		result = "other zone, below spillover"
+		result = "other zone"
 	}
 	state := layer.State{
 		{Key: "addr", Value: x.id.Addr}, {Key: "result", Value: result}, {Key: "cost", Value: b.showCost(x.reading.cost)},
@@ -83,7 +88,9 @@ func (b *Balancer[Req, Rsp]) explainExamined(x examinedEndpoint, q query, chosen
 		{Key: "in_flight", Value: x.reading.inFlight},
 	}
 	state = addIf(x.reading.weight != 1, state, "weight", x.reading.weight)
-	state = addIf(x.status.fails(), state, "consecutive_failures", x.fails.Load())
+	state = addIf(x.fails.Load() > 0, state, "consecutive_failures", x.fails.Load())
+	rate := float64(x.errorRate(q.now, b.groupOf(x.endpoint).params.Load()))
+	state = addIf(x.status.isSuspected(), state, "error_rate", math.Round(1000*rate)/1000)
 	state = addIf(x.far, state, "other_zone", true)
 	return layer.Node{Name: "endpoint", State: state}
 }
@@ -94,7 +101,7 @@ func (b *Balancer[Req, Rsp]) showCost(cost float32) string {
 	switch {
 	case cost >= excludedCost:
 		return "none"
-	case b.group.cost == EWMA:
+	case b.policy.Load().Cost == EWMA:
 		return time.Duration(cost).Round(time.Microsecond).String()
 	}
 	return strconv.FormatFloat(float64(cost), 'g', 4, 32)
@@ -121,17 +128,18 @@ func (b *Balancer[Req, Rsp]) explainUnready() []layer.Node {
 	return unready
 }
 
-// Describe returns the state of the balancer. Its children are the endpoints in the order
-// of their addresses, each with its stack.
+// Describe returns the balancer's state. Its children are the endpoints in the order of their
+// addresses, each with its stack.
 func (b *Balancer[Req, Rsp]) Describe() layer.Node {
 	b.mu.Lock()
 	nodes, states := b.states()
 	state := layer.State{
-		{Key: "target", Value: b.target}, {Key: "state", Value: b.state}, {Key: "pick", Value: b.pickName},
-		{Key: "cost", Value: b.group.cost.String()}, {Key: "endpoints", Value: len(nodes)}, {Key: "ready", Value: b.group.len()},
+		{Key: "target", Value: b.target}, {Key: "state", Value: b.state}, {Key: "pick", Value: b.policy.Load().Picker.String()},
+		{Key: "cost", Value: b.policy.Load().Cost.String()}, {Key: "endpoints", Value: len(nodes)}, {Key: "ready", Value: b.readyLen()},
 	}
-	state = append(state, b.group.apertures()...)
-	if b.detection.enabled() {
+	state = append(state, b.apertures()...)
+	state = append(state, b.division.Load().describe()...)
+	if b.policy.Load().OutlierDetection.enabled() {
 		state = append(state, layer.State{
 			{Key: "ejected", Value: b.ejected}, {Key: "ejections", Value: b.ejections}, {Key: "ejections_skipped", Value: b.skipped},
 		}...)
@@ -141,14 +149,15 @@ func (b *Balancer[Req, Rsp]) Describe() layer.Node {
 	d := layer.Node{Name: "balance"}
 	var picks, farPicks uint64
 	for i, n := range nodes {
-		s, next := states[i], layer.Describe(n.service)
+		s := states[i]
+		next := layer.Describe(n.service)
 		d.Children = append(d.Children, layer.Node{Name: "endpoint", State: s.attributes(), Next: &next})
 		if picks += s.Picks; s.OtherZone {
 			farPicks += s.Picks
 		}
 	}
 	state = append(state, layer.Attr{Key: "picks", Value: picks})
-	state = addIf(b.zone != "", state, "other_zone_picks", farPicks)
+	state = addIf(b.policy.Load().Zone != "", state, "other_zone_picks", farPicks)
 	if err != nil {
 		state = append(state, layer.Attr{Key: "error", Value: err.Error()})
 	}
@@ -159,16 +168,22 @@ func (b *Balancer[Req, Rsp]) Describe() layer.Node {
 	return d
 }
 
+// attributes returns s for Describe. It leaves out what is as usual.
 func (s EndpointState) attributes() layer.State {
 	state := layer.State{
 		{Key: "addr", Value: s.ID.Addr}, {Key: "state", Value: s.State}, {Key: "ewma", Value: s.Latency.Round(time.Microsecond)},
 	}
 	state = addIf(!s.Known, state, "known", false)
+	state = addIf(s.Cost > 0, state, "cost", s.Cost.Round(time.Microsecond))
 	state = append(state, layer.Attr{Key: "in_flight", Value: s.InFlight}, layer.Attr{Key: "picks", Value: s.Picks})
 	state = addIf(s.Weight != 1, state, "weight", s.Weight)
 	state = addIf(s.Failures > 0, state, "consecutive_failures", s.Failures)
+	state = addIf(s.Doubted, state, "doubted", true)
+	state = addIf(s.ErrorRate >= 0.001, state, "error_rate", math.Round(1000*s.ErrorRate)/1000)
 	state = addIf(s.OutsideAperture, state, "outside_aperture", true)
 	state = addIf(s.OtherZone, state, "other_zone", true)
+	state = addIf(s.Priority > 0, state, "priority", s.Priority)
+	state = addIf(s.Locality != "", state, "locality", s.Locality)
 	state = addIf(len(s.Labels) > 0, state, "labels", s.Labels)
 	if s.Reason != nil {
 		state = append(state, layer.Attr{Key: "reason", Value: s.Reason.Error()})

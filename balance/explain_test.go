@@ -41,7 +41,7 @@ func TestExplain(t *testing.T) {
 			verdicts[child.State.Get("addr")] = child.State.Get("result")
 		}
 		require.Equal(t, map[any]any{
-			ss[0].addr: "chosen", ss[1].addr: "higher cost", ss[2].addr: "other zone, below spillover", ss[3].addr: "unready", ss[4].addr: "closed",
+			ss[0].addr: "chosen", ss[1].addr: "higher cost", ss[2].addr: "other zone", ss[3].addr: "unready", ss[4].addr: "closed",
 		}, verdicts)
 		require.Equal(t, true, picks[0].Children[2].State.Get("other_zone"))
 		require.Contains(t, why.String(), "balance    target=web pick=cheapest of up to 24 in an aperture cost=ewma chosen=10.0.0.1:80\n")

@@ -5,13 +5,13 @@ import (
 	"github.com/go-kit/kit/metrics/discard"
 )
 
-// Instruments has the metrics of a balancer. The caller binds the labels that identify the target.
+// Instruments holds a balancer's metrics. The caller binds the labels that identify the target.
 // [New] binds the remaining labels, which are listed at the fields. A nil metric is not recorded.
 //
-// The field Updates has the label "op". An update with the whole set counts as one Reset, or not at
-// all if it changes nothing. Any other update counts one Add for each added or changed endpoint,
-// and one Remove for each removed endpoint. An endpoint with a new ID at the same address counts as
-// an Add and a Remove.
+// Updates needs the label "op". An update with the whole set counts as one Reset, or not at all if
+// it changes nothing. Any other update counts one Add for each added or changed endpoint, and one
+// Remove for each removed endpoint. An endpoint with a new ID at the same address counts as an Add
+// and a Remove.
 //
 // New adds 0 to each metric, so that all series exist from the start. Therefore New panics if a
 // metric lacks its label. After that, a metric must not panic or block, because it is written with
@@ -24,6 +24,7 @@ type Instruments struct {
 	EjectionsSkipped metrics.Counter // ejections that MinReady prevented
 }
 
+// orDiscard returns i with metrics that discard their values in place of nil.
 func (i Instruments) orDiscard() Instruments {
 	for _, c := range []*metrics.Counter{&i.Updates, &i.Rejections, &i.Ejections, &i.EjectionsSkipped} {
 		if *c == nil {
@@ -36,13 +37,14 @@ func (i Instruments) orDiscard() Instruments {
 	return i
 }
 
-// meters has the Instruments of one balancer with all labels bound.
+// meters holds one balancer's Instruments with all labels bound.
 type meters struct {
 	ready, pending                          metrics.Gauge
 	reset, added, removed                   metrics.Counter
 	rejected, consecutive, outlier, skipped metrics.Counter
 }
 
+// bind returns the metrics with all labels bound, and adds 0 to each, so that every series exists.
 func (i Instruments) bind() meters {
 	m := meters{
 		ready:       i.Endpoints.With("endpoint_state", "ready"),
@@ -63,8 +65,8 @@ func (i Instruments) bind() meters {
 	return m
 }
 
-// updated counts the changed endpoints of one update. The argument reset reports whether
-// the update had the whole set.
+// updated counts the changed endpoints of one update. reset reports whether the update had the
+// whole set.
 func (m *meters) updated(reset bool, added, changed, removed int) {
 	switch {
 	case added+changed+removed == 0:

@@ -8,14 +8,19 @@ import (
 // Option configures a [Balancer].
 type Option[Rsp any] func(*options[Rsp])
 
+// options is what the [Option] values set.
 type options[Rsp any] struct {
-	policy   Policy
-	complete layer.Completion[Rsp] // nil if a response ends when Call returns
-	classify layer.Classifier[Rsp] // nil means the classifier of the endpoints
-	random   func() uint64         // nil means math/rand
-	to       Instruments
+	policy      Policy
+	complete    layer.Completion[Rsp] // nil if a response ends when Call returns
+	classify    layer.Classifier[Rsp] // nil means the classifier of the endpoints
+	random      func() uint64         // nil means math/rand
+	instruments Instruments
+	events      func(Event) // may be nil
+	failFast    bool
 }
 
+// newOptions returns the options with defaults for what opts do not set. It panics if the policy is
+// invalid.
 func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
 	var o options[Rsp]
 	option.Apply(&o, opts)
@@ -26,11 +31,11 @@ func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
 		panic(err.Error())
 	}
 	o.policy = o.policy.orDefault()
-	o.to = o.to.orDiscard()
+	o.instruments = o.instruments.orDiscard()
 	return o
 }
 
-// WithPolicy sets the policy of the balancer. [New] panics if the policy is invalid.
+// WithPolicy sets the balancer's policy. [New] panics if the policy is invalid.
 func WithPolicy[Rsp any](p Policy) Option[Rsp] {
 	return func(o *options[Rsp]) { o.policy = p }
 }
@@ -41,13 +46,13 @@ func WithCompletion[Rsp any](c layer.Completion[Rsp]) Option[Rsp] {
 	return func(o *options[Rsp]) { o.complete = c }
 }
 
-// WithRand sets the source of random numbers, for reproducible simulations. It must be safe
-// for concurrent use. The default is the generator of math/rand/v2.
+// WithRand sets the source of random numbers, for reproducible simulations. It must be safe for
+// concurrent use. By default, math/rand/v2 generates them.
 func WithRand[Rsp any](random func() uint64) Option[Rsp] {
 	return func(o *options[Rsp]) { o.random = random }
 }
 
 // WithMetrics sets the metrics that the balancer writes. By default it writes none.
-func WithMetrics[Rsp any](to Instruments) Option[Rsp] {
-	return func(o *options[Rsp]) { o.to = to }
+func WithMetrics[Rsp any](instruments Instruments) Option[Rsp] {
+	return func(o *options[Rsp]) { o.instruments = instruments }
 }

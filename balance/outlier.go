@@ -14,7 +14,8 @@ import (
 )
 
 // OutlierDetection ejects endpoints that fail more often than others, for a limited time.
-// Its rules are those of Envoy and of gRPC's proposal A50. The zero value ejects none.
+// Its rules are those of Envoy and of gRPC's proposal A50, but it ends ejections earlier. The zero value
+// ejects none.
 //
 //   - With ConsecutiveFailures, an endpoint is ejected after that many failures in a row.
 //   - With Interval, the success rates of the endpoints are compared. An endpoint is
@@ -22,17 +23,19 @@ import (
 //     more than MinDifference. At least five endpoints must have RequestVolume responses.
 //     With little traffic, raise RequestVolume or MinDifference.
 //
-// Rejections and canceled requests do not count. See [WithClassifier] for other failures. A
-// missed deadline is a failure if three conditions hold: it is at least the third in a row
-// of its endpoint, the request waited for longer than twice the median latency, and the
-// classifier returns a failure.
+// Rejections and canceled requests do not count. See [WithClassifier] for other failures. A missed
+// deadline is a failure if it is at least the endpoint's third in a row and the request waited for
+// longer than twice the median latency, or if it is at least the seventh in a row. It is none if
+// other endpoints miss as many deadlines, or if the classifier does not return a failure.
 //
-// An ejected endpoint gets no new requests for the ejection time. After that, it gets one
-// request, then two, four and eight at a time until it has sent four responses. A [Picker]
-// that ignores costs has no such limits.
+// An ejected endpoint gets no new requests for the ejection time. If it was ejected for failures in a row,
+// it is probed as any doubted endpoint: see "Failures" in the package documentation. The first success of
+// a probe ends the ejection. Retries and requests with affinity are no probes. After the ejection, the
+// endpoint gets one request, then two, four and eight at a time until it has sent four responses. A
+// [Picker] that ignores costs has no such limits.
 //
-// With latency costs, the penalty of a failure already keeps most requests away from a failing
-// endpoint. Outlier detection helps [ConsistentHash], [RoundRobin], [Random] and [LeastRequest].
+// The zero [Picker] already keeps most requests away from a failing endpoint: see "Failures" in the
+// package documentation. Outlier detection helps [ConsistentHash], [RoundRobin] and [Random].
 type OutlierDetection struct { //nolint:recvcheck // record runs per response
 	// ConsecutiveFailures is the number of consecutive failures after which an endpoint
 	// is ejected. A [layer.Throttled] response does not count and does not reset the
@@ -67,10 +70,15 @@ type OutlierDetection struct { //nolint:recvcheck // record runs per response
 	// that rejects requests also counts as ready while it has requests in flight, because it is
 	// busy. This does not apply to rejections by a [layer.Breaker].
 	//
-	// MinReady also applies to circuit breakers, even if ConsecutiveFailures and Interval are 0.
-	// A request that a [layer.Breaker] rejects may leave fewer endpoints ready than MinReady. The
-	// balancer then ignores all breakers for a second, by [layer.PastBreakers]. Envoy calls
-	// this a panic. The breaker of a single endpoint is not ignored.
+	// The endpoints that stay ready must be able to serve all requests: at a load of 80 % of the
+	// capacity, use at least 0.9. If most of them fail or miss deadlines in more than 10 % of the
+	// requests, all ejections end, no endpoint is ejected for the next BaseEjectionTime, and breakers
+	// are ignored for a second.
+	//
+	// MinReady also applies to circuit breakers, even if ConsecutiveFailures and Interval are 0. A
+	// request that a [layer.Breaker] rejects may leave fewer endpoints ready than MinReady. The
+	// balancer then ignores all breakers for a second, using [layer.PastBreakers]. Envoy calls this
+	// a panic. A single endpoint's breaker is not ignored.
 	MinReady float64
 }
 
@@ -119,19 +127,18 @@ func (p OutlierDetection) orDefault() OutlierDetection {
 
 func (p OutlierDetection) enabled() bool { return p.ConsecutiveFailures > 0 || p.Interval > 0 }
 
-// successRate has the number of responses of an endpoint in one interval, and the number of
-// successes among them.
+// successRate counts an endpoint's responses in one interval, and how many of them were successes.
 type successRate struct {
 	*endpoint
-	all, good uint64
+	total, good uint64
 }
 
-func (s successRate) share() float64 { return float64(s.good) / float64(s.all) }
+func (s successRate) share() float64 { return float64(s.good) / float64(s.total) }
 
-// outliers returns the rates that are too low, in ascending order, and the mean of all rates. A
-// rate is too low if it is below the mean by more than MinDifference, and by more than stdevFactor
-// standard deviations. For fewer than minEndpoints rates, the results are nil and 0. The function
-// sorts the slice in the argument rates.
+// outliers returns the rates that are too low, in ascending order, and the mean of all rates. A rate is
+// too low if it is below the mean by more than MinDifference and by more than stdevFactor standard
+// deviations. With fewer than minEndpoints rates it returns nil, because no rate can then differ so
+// much. It sorts rates.
 func (p OutlierDetection) outliers(rates []successRate) (low []successRate, mean float64) {
 	if len(rates) < minEndpoints {
 		return nil, 0
@@ -173,9 +180,9 @@ func (*EjectedError) Is(target error) bool { return target == layer.ErrNotReady 
 
 // outlierState counts the responses, failures and ejections of one endpoint, for outlier detection.
 type outlierState struct {
-	// tally has the number of responses since the last comparison (bits 63..32) and of the
-	// failures among them (bits 31..0). The counts do not overflow within the longest
-	// interval, one hour, at up to a million responses per second.
+	// tally counts the responses since the last comparison (bits 63..32) and the failures among
+	// them (bits 31..0). The counts do not overflow within the longest interval, one hour, at up
+	// to a million responses per second.
 	tally atomic.Uint64
 	row   atomic.Uint32 // consecutive failures
 
@@ -184,25 +191,26 @@ type outlierState struct {
 	last     time.Duration // duration of the last ejection
 	returned time.Duration // end of the last ejection, relative to the balancer's start
 	end      *time.Timer   // ends the ejection; nil before the first one
+	inRow    bool          // whether the ejection is for failures in a row, so that a success ends it
 }
 
-// count adds a response to the counts for the success rate. The argument failed reports
-// whether it was a failure.
+// count adds a response to the counts for the success rate. failed reports whether it was a
+// failure.
 func (o *outlierState) count(failed bool) {
-	one := uint64(1 << 32)
+	delta := uint64(1 << 32)
 	if failed {
-		one++
+		delta++
 	}
-	o.tally.Add(one)
+	o.tally.Add(delta)
 }
 
-// record counts a response of e as a failure, or ends the row of failures of e. It reports whether
-// e must be ejected now, because the row has ConsecutiveFailures failures. It ignores throttled
-// responses. It does nothing and returns false if ConsecutiveFailures is 0.
+// record counts a response of e for ConsecutiveFailures: a failure extends e's row of failures, and
+// another response ends it. Throttled responses do neither. record reports whether the row has just
+// reached the number at which e must be ejected.
 func (p *OutlierDetection) record(e *endpoint, r result) (eject bool) {
 	switch {
-	case p.ConsecutiveFailures == 0 || r.throttled:
-	case r.failed:
+	case p.ConsecutiveFailures == 0 || r == throttled:
+	case r.isFailure():
 		row := e.outlier.row.Add(1)
 		e.status.mark()
 		return row == uint32(p.ConsecutiveFailures)
@@ -212,36 +220,51 @@ func (p *OutlierDetection) record(e *endpoint, r result) (eject bool) {
 	return false
 }
 
-// compareRates ejects endpoints by their success rates, every Interval until ctx ends.
-func (b *Balancer[Req, Rsp]) compareRates(ctx context.Context) {
-	ticker := time.NewTicker(b.detection.Interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			b.ejectOutliers()
-		}
+// startComparing starts a goroutine that calls ejectOutliers every Interval, and ends the goroutine of
+// an earlier call. It is called again when the policy changes. The caller must hold mu, or the balancer
+// must be new.
+func (b *Balancer[Req, Rsp]) startComparing() {
+	b.stopComparing()
+	b.stopComparing = func() {}
+	interval := b.policy.Load().OutlierDetection.Interval
+	if interval == 0 {
+		return
 	}
+	var ctx context.Context
+	ctx, b.stopComparing = context.WithCancel(b.ctx)
+	go func() {
+		ticker := time.NewTicker(interval)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+				b.ejectOutliers()
+			}
+		}
+	}()
 }
 
+// ejectOutliers compares the success rates since its last call, and ejects the endpoints whose rate is
+// too low. The next comparison starts from zero.
 func (b *Balancer[Req, Rsp]) ejectOutliers() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	detection := &b.policy.Load().OutlierDetection
 	clear(b.rates) // so that removed endpoints can be collected
 	b.rates = b.rates[:0]
 	for _, n := range b.nodes {
 		tally := n.outlier.tally.Swap(0)
-		r := successRate{endpoint: &n.endpoint, all: tally >> 32}
-		r.good = r.all - min(tally&(1<<32-1), r.all)
-		if n.isAvailable() && r.all >= uint64(b.detection.RequestVolume) {
+		r := successRate{endpoint: &n.endpoint, total: tally >> 32}
+		r.good = r.total - min(tally&(1<<32-1), r.total) // more failures than responses mean an overflow
+		if n.isAvailable() && r.total >= uint64(detection.RequestVolume) {
 			b.rates = append(b.rates, r)
 		}
 	}
-	low, mean := b.detection.outliers(b.rates)
+	low, mean := detection.outliers(b.rates)
 	for _, r := range low {
-		cause := fmt.Sprintf("success rate %d of %d, mean %.1f %% of %d endpoints", r.good, r.all, 100*mean, len(b.rates))
+		cause := fmt.Sprintf("success rate %d of %d, mean %.1f %% of %d endpoints", r.good, r.total, 100*mean, len(b.rates))
 		if b.eject(nodeOf[Req, Rsp](r.endpoint), cause) {
 			b.meters.outlier.Add(1)
 		}
@@ -254,18 +277,21 @@ func (b *Balancer[Req, Rsp]) ejectFailing(n *node[Req, Rsp]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n.outlier.row.Store(0)
-	if b.eject(n, fmt.Sprintf("%d failures in a row", b.detection.ConsecutiveFailures)) {
+	if b.eject(n, fmt.Sprintf("%d failures in a row", b.policy.Load().OutlierDetection.ConsecutiveFailures)) {
 		b.meters.consecutive.Add(1)
+		n.outlier.inRow = true
+		b.outcast.CompareAndSwap(nil, n)
 	}
 }
 
-// eject ejects n, and reports whether it did. It does not eject n if n is not available, or if
-// MinReady forbids it. The caller must hold mu.
+// eject ejects n because of cause, and returns true. It returns false if n is not available anyway, if
+// MinReady does not allow it, or while the endpoints fail so often that ejections make it worse. The
+// caller must hold mu.
 func (b *Balancer[Req, Rsp]) eject(n *node[Req, Rsp], cause string) bool {
 	if !n.isAvailable() {
 		return false
 	}
-	if b.isAtMinReady() {
+	if b.isAtMinReady() || b.groupOf(&n.endpoint).peers.strained() || time.Since(b.start) < b.strainEnd {
 		b.skipped++
 		b.meters.skipped.Add(1)
 		return false
@@ -279,21 +305,27 @@ func (b *Balancer[Req, Rsp]) eject(n *node[Req, Rsp], cause string) bool {
 	b.ejections++
 	b.ejected++
 	o := &n.outlier
-	if time.Since(b.start)-o.returned > b.detection.MaxEjectionTime {
+	detection := &b.policy.Load().OutlierDetection
+	// Long after its last ejection, the endpoint begins with a short one again.
+	if time.Since(b.start)-o.returned > detection.MaxEjectionTime {
 		o.times, o.last = 0, 0
 	}
 	o.times++
-	o.last += min(b.detection.BaseEjectionTime, b.detection.MaxEjectionTime-o.last)
+	o.last += max(0, min(detection.BaseEjectionTime, detection.MaxEjectionTime-o.last))
+	// Up to a tenth shorter, at random.
 	length := o.last - time.Duration(float64(o.last)*0.1*float64(b.group.draw()>>11)/(1<<53))
 	reason := &EjectedError{Cause: cause, Until: time.Now().Add(length), Times: o.times}
 	n.reason = reason
 	o.end = time.AfterFunc(length, func() { b.endEjection(n, reason) })
 	b.count()
+	b.noteDown(n, reason)
+	b.divide()
+	b.noteTarget()
 	return true
 }
 
-// endEjection ends the ejection of n that the argument ejection describes, because its duration is
-// over. It does nothing if that ejection has already ended.
+// endEjection ends the given ejection of n, because its duration is over. It does nothing if that
+// ejection has already ended.
 func (b *Balancer[Req, Rsp]) endEjection(n *node[Req, Rsp], ejection *EjectedError) {
 	reason := n.poll() // calls user code, which must not run with mu held
 	b.mu.Lock()
@@ -304,8 +336,8 @@ func (b *Balancer[Req, Rsp]) endEjection(n *node[Req, Rsp], ejection *EjectedErr
 	b.changed.Wake()
 }
 
-// readmit ends the ejection of n. If reason is nil, n becomes ready. Otherwise n becomes
-// unready, or closed if reason matches layer.ErrClosed. The caller must hold mu.
+// readmit ends the ejection of n. n becomes ready if reason is nil, closed if reason matches
+// layer.ErrClosed, and otherwise unready. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) readmit(n *node[Req, Rsp], reason error) {
 	b.clearEjection(n)
 	n.status.setSamples(0)
@@ -314,26 +346,93 @@ func (b *Balancer[Req, Rsp]) readmit(n *node[Req, Rsp], reason error) {
 		return
 	}
 	b.join(n)
+	b.divide()
+	b.noteTarget()
 }
 
-// clearEjection stops the timer of the ejection of n and resets the counts of n. It does
-// not change the state of n. The caller must hold mu.
+// clearEjection undoes what the ejection of n has set, except for n's state, which the caller changes.
+// The caller must hold mu.
 func (b *Balancer[Req, Rsp]) clearEjection(n *node[Req, Rsp]) {
 	b.ejected--
 	o := &n.outlier
 	o.end.Stop()
+	o.inRow = false
+	if b.outcast.Load() == n {
+		b.nextOutcast()
+	}
 	o.returned = time.Since(b.start)
 	o.tally.Store(0)
 	o.row.Store(0)
 }
 
+// nextOutcast sets the ejected node that is probed next: the one that has waited longest since its last
+// probe. The caller must hold mu.
+func (b *Balancer[Req, Rsp]) nextOutcast() {
+	var next *node[Req, Rsp]
+	for _, n := range b.nodes {
+		if !n.outlier.inRow {
+			continue
+		}
+		if next == nil || cmp.Or(int(int32(n.probed.Load()-next.probed.Load())), n.id.Addr.Compare(next.id.Addr)) < 0 {
+			next = n
+		}
+	}
+	b.outcast.Store(next)
+}
+
+// claimOutcast decides whether the request should probe the ejected node n, which was ejected for
+// failures in a row, and if so counts it as in flight there and returns true. A request with affinity
+// is no probe, because its key belongs to another endpoint.
+func (b *Balancer[Req, Rsp]) claimOutcast(n *node[Req, Rsp], q query) bool {
+	if q.hasAffinity || !q.mayProbe() || n.level.Load() == 0 {
+		return false
+	}
+	waiting, _ := n.load()
+	if !n.isDue(q.now, uint32(max(b.readyLen(), 1)), waiting) || !n.claimProbe(q.now) {
+		return false
+	}
+	n.work.Add(oneRequest)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.nextOutcast()
+	return true
+}
+
+// forgiveOutcast ends the ejection of n after a successful probe. The other ejected nodes are then
+// probed soon, because they may have recovered as well.
+func (b *Balancer[Req, Rsp]) forgiveOutcast(n *node[Req, Rsp]) {
+	if n.status.state() != ejected {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !n.outlier.inRow {
+		return
+	}
+	b.readmit(n, nil)
+	for _, peer := range b.nodes {
+		if peer.outlier.inRow {
+			peer.probesAtOnce(b.now())
+		}
+	}
+	b.changed.Wake()
+}
+
 // readmitAll ends all ejections if no node is available. The ejected nodes become ready without a
 // poll, because a poll must not run with mu held. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) readmitAll() {
-	if b.ejected == 0 || b.hasAvailable(1) {
+	if b.ejected > 0 && !b.hasAvailable(1) {
+		b.endEjections()
+	}
+}
+
+// endEjections ends all ejections. The caller must hold mu.
+func (b *Balancer[Req, Rsp]) endEjections() {
+	if b.ejected == 0 {
 		return
 	}
-	for _, n := range b.nodes {
+	nodes, _ := b.states() // in a fixed order
+	for _, n := range nodes {
 		if n.status.state() == ejected {
 			b.readmit(n, nil)
 		}

@@ -6,13 +6,18 @@ import (
 )
 
 // Picker is a rule that picks one of the ready endpoints. The zero value picks the cheapest one. If
-// there are more than 24 endpoints, it considers only an aperture: eight random endpoints at first.
-// The aperture grows by one endpoint whenever the picked endpoint has at least two requests in
-// flight. The aperture shrinks slowly while its endpoints have few requests. If it has more than 24
-// endpoints, the zero value picks the cheapest of 24 random ones.
+// there are more than 24 endpoints, it considers only an aperture: eight random endpoints at first. The
+// aperture grows by one endpoint whenever the picked endpoint already serves at least two requests, and
+// shrinks slowly while its endpoints have little to do. If it has more than 24 endpoints, the zero
+// value picks the cheapest of 24 random ones.
+//
+// The apertures of different balancers overlap at random. If few balancers share many endpoints, the
+// load is uneven: with 20 balancers and 3000 endpoints, the busiest one got 42 times the mean. This
+// matters only if an aperture of eight endpoints is busy, because a busy aperture grows. If it matters
+// to you, set [Policy].Peer.
 //
 // Many balancers compare two random endpoints. The k slowest of n endpoints then get at least
-// C(k,2)/C(n,2) of the requests. SIMULATION.md has the figures.
+// C(k,2)/C(n,2) of the requests. SIMULATION.md shows the figures.
 type Picker struct {
 	name  string
 	start func(g *group) picker
@@ -27,8 +32,8 @@ type picker interface {
 	left(e *endpoint)
 }
 
-// maxExamined is the largest number of endpoints that a pick examines. A retry visits at
-// most this number to find one that it has not tried.
+// maxExamined is how many endpoints a pick examines at most. A retry visits no more to find one
+// that it has not tried.
 const maxExamined = 24
 
 // String returns a short description of the rule.
@@ -39,7 +44,8 @@ func (p Picker) String() string {
 	return p.name
 }
 
-func (p Picker) on(g *group) picker {
+// newPicker returns a picker of this rule for the group g.
+func (p Picker) newPicker(g *group) picker {
 	if p.start == nil {
 		g.aperture.width.Store(minAperture)
 		return &choices{g, maxExamined}
@@ -47,8 +53,8 @@ func (p Picker) on(g *group) picker {
 	return p.start(g)
 }
 
-// choices is the picker that compares costs. A pick examines k random endpoints of the
-// aperture, or all if there are at most k.
+// choices is the picker that compares the costs of k random endpoints in the aperture, or of all if
+// there are at most k.
 type choices struct {
 	*group
 	k int
@@ -60,10 +66,17 @@ func (*choices) left(*endpoint)   {}
 // pick returns the cheapest endpoint, and widens the aperture if that endpoint is busy.
 func (c *choices) pick(q query) *endpoint {
 	var e *endpoint
-	if q.attempts == nil && q.examined == nil && c.isEven() && c.sets[far].len() == 0 {
-		e = c.pickPlain(&c.sets[near], q.now).best
-	} else {
-		e = c.cheapestOfZones(q)
+	for range 3 { // another request may claim a probe first
+		// Most requests are first attempts, without zones, weights and explanations.
+		if q.attempts == nil && q.examined == nil && c.isEven() && c.sets[far].len() == 0 {
+			e = c.pickPlain(&c.sets[near], moment{q.now, !q.isPoll}).best
+		} else {
+			e = c.cheapestOfZones(q)
+		}
+		// E is no probe, or this request is.
+		if e == nil || q.isPoll || !e.status.isSuspected() || e.level.Load() == 0 || e.claimProbe(q.now) {
+			break
+		}
 	}
 	if e != nil && e.inFlight() >= busyEndpoint {
 		c.aperture.widen(c.len())
@@ -71,44 +84,55 @@ func (c *choices) pick(q query) *endpoint {
 	return e
 }
 
-// cheapestOfZones returns the cheapest endpoint of the balancer's zone. It returns the cheapest
-// endpoint of the other zones instead, if that one would still be cheaper with ZoneSpillover − 1
-// more requests. An endpoint that the request has not tried always precedes one that it has tried.
+// cheapestOfZones returns the cheapest endpoint of the balancer's own zone, unless the cheapest one
+// elsewhere would still be cheaper with zoneAdvantage more requests in flight. An endpoint that the
+// request has not tried precedes one that it has tried.
 func (c *choices) cheapestOfZones(q query) *endpoint {
-	here, cost := c.pickAmong(&c.sets[near], q)
+	nearBest, cost := c.pickAmong(&c.sets[near], q)
 	if c.sets[far].len() == 0 {
-		return here
+		return nearBest
 	}
-	there, farCost := c.pickAmong(&c.sets[far], q)
-	if there == nil {
-		return here
+	farBest, farCost := c.pickAmong(&c.sets[far], q)
+	if farBest == nil {
+		return nearBest
 	}
-	farCost *= 1 + (c.spillover-1)/float32(there.inFlight()+1)
-	tried, farTried := q.attempts.Has(here), q.attempts.Has(there)
-	if here == nil || tried && !farTried || tried == farTried && farCost < cost {
-		return there
+	farCost *= 1 + zoneAdvantage/float32(farBest.inFlight()+1)
+	nearTried := q.attempts.Has(nearBest)
+	farTried := q.attempts.Has(farBest)
+	if nearBest == nil || nearTried && !farTried || nearTried == farTried && farCost < cost {
+		return farBest
 	}
-	return here
+	return nearBest
 }
 
-// isEven reports whether three conditions hold: the cost is EWMA, all weights have always
-// been 1, and the policy has no slow start.
-func (g *group) isEven() bool { return g.cost == EWMA && !g.weighted.Load() }
+// zoneAdvantage is how many more requests an endpoint in the balancer's zone may have in flight than
+// an equal one elsewhere.
+const zoneAdvantage = 3
 
-// pickPlain is a faster form of pickAmong for the usual configuration: isEven must return true.
-// Unlike pickAmong, it also picks endpoints that the request has tried, and records no explanation.
-func (c *choices) pickPlain(r *readySet, now uint32) found {
-	s, random := r.slots.Load(), c.draw()
+// isEven reports whether the simple rules of pickPlain apply: the cost is EWMA, all weights have always
+// been 1, and the policy sets no slow start.
+func (g *group) isEven() bool { return g.params.Load().cost == EWMA && !g.weighted.Load() }
+
+// pickPlain picks the cheapest endpoint like pickAmong, but faster, because isEven is true. Unlike
+// pickAmong, it may pick an endpoint that the request has tried, and it records no explanation.
+func (c *choices) pickPlain(r *readySet, m moment) found {
+	s := r.slots.Load()
+	random := c.draw()
 	n := c.aperture.limit(int(s.n.Load()))
 	if front := *s.front.Load(); n <= len(front) && n <= c.k {
-		return c.cheapestOf(front[:n], now, chanceOf(random))
+		return c.cheapestOf(front[:n], m, chanceOf(random))
 	}
 	k, w := c.walk(n, random)
-	return c.cheapestPlain(s, w, k, now, chanceOf(random))
+	return c.cheapestPlain(s, w, k, m, chanceOf(random))
 }
 
-// walk returns the number k of endpoints to examine in an aperture of n endpoints, and the order w
-// in which a pick visits them.
+// moment is the part of a query that pickPlain uses.
+type moment struct {
+	now    uint32
+	probes bool // see query.mayProbe
+}
+
+// walk chooses which of an aperture's n endpoints a pick examines: k of them, in the order of w.
 func (c *choices) walk(n int, random uint64) (k int, w walk) {
 	k, w = min(c.k, n), newWalk(random, n)
 	if n <= c.k {
@@ -117,20 +141,23 @@ func (c *choices) walk(n int, random uint64) (k int, w walk) {
 	return k, w
 }
 
-// pickAmong returns the cheapest examined endpoint of the ready set r, and its cost. It prefers
-// endpoints that the request has not tried. If the request has tried all examined endpoints, the
-// result is the cheapest of them. The result best is nil if the set is empty.
+// pickAmong returns the cheapest of the examined endpoints in r, and its cost divided by its weight. If
+// the request has tried some of them, it prefers the others. best is nil if the set is empty.
 func (c *choices) pickAmong(r *readySet, q query) (best *endpoint, cost float32) {
 	if q.examined == nil && c.isEven() {
-		if f := c.pickPlain(r, q.now); !q.attempts.Has(f.best) {
-			return f.best, math.Float32frombits(f.least)
+		// pickPlain ignores which endpoints the request has tried. It picks one of these only rarely,
+		// so usually its result can be used.
+		if f := c.pickPlain(r, moment{q.now, q.mayProbe()}); !q.attempts.Has(f.best) {
+			return f.best, math.Float32frombits(f.costBits)
 		}
 	}
-	s, random := r.slots.Load(), c.draw()
-	all := int(s.n.Load())
-	n := min(c.aperture.limit(all)+q.attempts.Len(), all) // a retry may use one more for each attempt
-	k, w := c.walk(n, random)
-	if best, cost = c.cheapest(s, w, k, q, chanceOf(random)); best == nil {
+	// One random number gives the order of the endpoints and the seed of all other chances.
+	s := r.slots.Load()
+	random := c.draw()
+	size := int(s.n.Load())
+	n := min(c.aperture.limit(size)+q.attempts.Len(), size)                 // a retry may use one more for each attempt
+	k, w := c.walk(n, random)                                               // how many endpoints to examine, and in which order
+	if best, cost = c.cheapest(s, w, k, q, chanceOf(random)); best == nil { // the request has tried all of them
 		q.attempts = nil
 		return c.cheapest(s, w, k, q, chanceOf(random))
 	}
@@ -138,13 +165,12 @@ func (c *choices) pickAmong(r *readySet, q query) (best *endpoint, cost float32)
 }
 
 // cheapest returns the cheapest of k endpoints in s that the request has not tried, and its cost
-// per weight. It visits at most maxExamined endpoints in the order of the walk w. Therefore it may
-// find fewer than k. It returns nil if it finds none. The argument chance is a random number: see
-// nextChance.
+// divided by its weight. It visits at most maxExamined endpoints, in the order of w, so it may find
+// fewer than k. best is nil if it finds none. chance is the seed for random numbers: see nextChance.
 func (g *group) cheapest(s *slots, w walk, k int, q query, chance uint32) (best *endpoint, cost float32) {
-	t := comparison{group: g, query: q, median: g.median.read(), weighted: g.weighted.Load(), chance: chance}
+	t := comparison{group: g, query: q, params: g.params.Load(), median: g.median.read(), weighted: g.weighted.Load(), chance: chance}
 	for visits := min(w.n, maxExamined); visits > 0 && k > 0; visits-- {
-		e := s.at[w.next()].Load()
+		e := s.endpoints[w.next()].Load()
 		if e == nil {
 			continue
 		}
@@ -158,12 +184,13 @@ func (g *group) cheapest(s *slots, w walk, k int, q query, chance uint32) (best 
 	return t.best, t.cost / max(t.weight, math.SmallestNonzeroFloat32)
 }
 
-// comparison finds the cheapest of the endpoints that are passed to its method add. It
-// supports any weights and any Cost, and records the endpoints for an explanation.
+// comparison finds the cheapest of the endpoints that are passed to its method add, for any weights and
+// any Cost. It also collects them for an explanation.
 type comparison struct {
 	*group
 	query
 
+	params   *params
 	median   float32 // median latency in ns
 	weighted bool    // see group.weighted
 	chance   uint32  // the last random number: see nextChance
@@ -175,42 +202,43 @@ type comparison struct {
 	tied     float32 // the total weight of the best endpoint and those similar to it
 }
 
-// similar is the ratio of costs up to which two endpoints with the same number of requests in
-// flight count as equal. The estimates of equally fast endpoints differ by up to this ratio.
+// similar is the cost ratio up to which two endpoints with equally many requests in flight count
+// as equal. The estimates of equally fast endpoints differ by up to this ratio.
 const similar = 1.5
 
-// add makes e the best endpoint if its cost per weight is lower than that of the best endpoint so
-// far. Without weights, each weight is 1. With weights, endpoints with similar costs and equal
-// requests in flight are tied. Each of them becomes the best one with a probability in proportion
-// to its weight.
+// add makes e the best endpoint so far if its cost divided by its weight is lower than that of the
+// best. Without weights, each weight is 1. With weights, endpoints with similar costs and equally many
+// requests in flight count as tied, and each of them wins with a probability in proportion to its
+// weight.
 func (t *comparison) add(e *endpoint) {
 	t.chance = nextChance(t.chance)
-	own := ownShare(t.chance)
-	at, share := 2*(own-1), float32(1)
+	ownLoad := ownShare(t.chance)
+	random := ownLoad - 1
+	share := float32(1)
 	if t.weighted {
-		own, share = 1, t.group.weight(e, t.now)
+		ownLoad, share = 1, t.params.weight(e, t.now)
 	}
-	its, busy := t.costOf(e, t.now, t.median, own), e.inFlight()
+	cost := t.costOf(t.params, e, t.now, t.median, ownLoad, t.mayProbe())
+	busy := e.inFlight()
 	if t.examined != nil {
-		t.examined.add(e, reading{its, busy, share, its >= excludedCost})
+		t.examined.add(e, reading{cost, busy, share, cost >= excludedCost})
 	}
 	switch {
 	case t.best == nil:
-	case t.weighted && busy == t.inFlight && its < t.cost*similar && t.cost < its*similar:
+	case t.weighted && busy == t.inFlight && cost < t.cost*similar && t.cost < cost*similar:
 		t.tied += share
-		if at*t.tied < share {
-			t.best, t.cost, t.weight = e, its, share
+		if random*t.tied < share {
+			t.best, t.cost, t.weight = e, cost, share
 		}
 		return
-	case its*t.weight >= t.cost*share: // its/share ≥ cost/weight, without dividing
+	case cost*t.weight >= t.cost*share: // cost/share ≥ t.cost/t.weight, without dividing
 		return
 	}
-	t.best, t.cost, t.weight, t.inFlight, t.tied = e, its, share, busy, share
+	t.best, t.cost, t.weight, t.inFlight, t.tied = e, cost, share, busy, share
 }
 
-// chanceOf returns the seed from which nextChance makes the random numbers of a pick. The argument
-// random is the number from which newWalk makes the order of the endpoints. The seed is independent
-// of this order.
+// chanceOf derives the seed for nextChance from the random number with which a pick also chooses the
+// order of the endpoints, so that one random number is enough. The seed is independent of that order.
 func chanceOf(random uint64) uint32 { return uint32(random>>32) ^ uint32(random) }
 
 // nextChance returns the random number that follows c in a linear congruential generator.
@@ -218,8 +246,8 @@ func chanceOf(random uint64) uint32 { return uint32(random>>32) ^ uint32(random)
 func nextChance(c uint32) uint32 { return c*1664525 + 1013904223 }
 
 // ownShare returns the load that costOf counts for the new request. It converts the random
-// number chance to the range from 1 to below 1.5.
-func ownShare(chance uint32) float32 { return math.Float32frombits(chance>>10 | 127<<23) }
+// number chance to the range from 1 to below 2.
+func ownShare(chance uint32) float32 { return math.Float32frombits(chance>>9 | 127<<23) }
 
 // The functions below do the same as comparison for the usual pick: equal weights, the
 // default cost and no explanation. They first find the endpoints to examine and then
@@ -228,50 +256,54 @@ func ownShare(chance uint32) float32 { return math.Float32frombits(chance>>10 | 
 
 // found is the cheapest endpoint that a pick has found so far.
 type found struct {
-	best   *endpoint // nil before the first one
-	least  uint32    // the bits of the cost of best
-	chance uint32    // the random number for the next comparison
+	best     *endpoint // nil before the first one
+	costBits uint32    // the cost of best as math.Float32bits returns it; the largest value before the first one
+	chance   uint32    // the random number for the next comparison
 }
 
-// cheapestPlain returns the cheapest of the next k endpoints in s, in the order of the walk w. It
-// may be called only if isEven returns true.
-func (g *group) cheapestPlain(s *slots, w walk, k int, now, chance uint32) found {
+// cheapestPlain returns the cheapest of the next k endpoints in s, in the order of w. isEven must be
+// true.
+func (g *group) cheapestPlain(s *slots, w walk, k int, m moment, chance uint32) found {
 	var room [maxExamined]*endpoint
 	endpoints := room[:0]
 	for range k {
-		if e := s.at[w.next()].Load(); e != nil {
+		if e := s.endpoints[w.next()].Load(); e != nil {
 			e.latency.word.Load() // fetches the line
 			endpoints = append(endpoints, e)
 		}
 	}
-	return g.cheapestOf(endpoints, now, chance)
+	return g.cheapestOf(endpoints, m, chance)
 }
 
-// cheapestOf returns the cheapest of the given endpoints. It may be called only if isEven
-// returns true.
-func (g *group) cheapestOf(endpoints []*endpoint, now, chance uint32) found {
-	f := found{least: math.MaxUint32, chance: chance}
+// cheapestOf returns the cheapest of the given endpoints: cheapestKnown compares most of them, and
+// costOf the others. isEven must be true.
+func (g *group) cheapestOf(endpoints []*endpoint, m moment, chance uint32) found {
+	f := found{costBits: math.MaxUint32, chance: chance}
+	p := g.params.Load()
 	for {
-		var known int
-		if f, known = g.cheapestKnown(endpoints, now, f); known == len(endpoints) {
+		var count int
+		if f, count = g.cheapestKnown(p, endpoints, m.now, f); count == len(endpoints) {
 			return f
 		}
-		e := endpoints[known]
+		e := endpoints[count]
 		f.chance = nextChance(f.chance)
-		if its := math.Float32bits(g.costOf(e, now, g.median.read(), ownShare(f.chance))); its < f.least {
-			f.best, f.least = e, its
+		if costBits := math.Float32bits(g.costOf(p, e, m.now, g.median.read(), ownShare(f.chance), m.probes)); costBits < f.costBits {
+			f.best, f.costBits = e, costBits
 		}
-		endpoints = endpoints[known+1:]
+		endpoints = endpoints[count+1:]
 	}
 }
 
-// cheapestKnown compares the elements of endpoints with f, the cheapest endpoint so far. It returns
-// the cheapest one and the number of endpoints that it has compared. It stops before an endpoint
-// with a cost that only costOf can compute: one that is failing or not trusted, or has an old
-// estimate. It computes costs without calls, so that all values stay in registers.
-func (g *group) cheapestKnown(endpoints []*endpoint, now uint32, f found) (found, int) {
-	median, fade := g.median.read(), &g.decayCurve
-	fresh, slope, bend := fade.fresh, fade.slope, fade.bend
+// cheapestKnown compares endpoints with f, the cheapest one so far, until it comes to one whose cost
+// only costOf can compute: one that is suspected or not trusted, or whose estimate is old. It returns
+// the cheapest one and how many it has compared. It repeats the formula of costOf without calls, so
+// that all values stay in registers, because most of a pick's time is spent here.
+func (g *group) cheapestKnown(p *params, endpoints []*endpoint, now uint32, f found) (found, int) {
+	median := g.median.read()
+	fade := &p.curve
+	fresh := fade.fresh
+	slope := fade.slope
+	bend := fade.bend
 	short := float32(minLatency) // an estimate up to this stays below minLatency as it ages
 	if median > minLatency {
 		short = 0
@@ -280,12 +312,10 @@ func (g *group) cheapestKnown(endpoints []*endpoint, now uint32, f found) (found
 		status := e.status.word.Load()
 		word := e.latency.word.Load()
 		if status&trustedMask != trustedBits {
-			if !e.isIdleInitial(status) {
+			if word != 0 || !e.isIdleInitial(status) {
 				return f, i
 			}
-			if word == 0 { // no sample yet
-				word = pack(median, now)
-			}
+			word = pack(median, now) // no sample yet
 		}
 		age := now - uint32(word>>32)
 		if age > fresh { // also if the sample is newer than now
@@ -302,18 +332,18 @@ func (g *group) cheapestKnown(endpoints []*endpoint, now uint32, f found) (found
 		streams := streamsOf(status)
 		cost := latency * (float32(int32(e.inFlight())-streams) + ownShare(f.chance))
 		if streams != 0 {
-			cost += float32(streams) * median
+			cost += float32(streams) * median * g.peers.streamShare()
 		}
-		if its := math.Float32bits(cost); its < f.least {
-			f.least, f.best = its, e
+		if costBits := math.Float32bits(cost); costBits < f.costBits {
+			f.costBits, f.best = costBits, e
 		}
 	}
 	return f, len(endpoints)
 }
 
-// isIdleInitial reports whether e has had fewer than probeSamples samples since its count began at
-// initialSet, is not failing, and has no waiting requests. Such an endpoint has the same cost as a
-// trusted endpoint although it is still probed. status is the value of e.status.word.
+// isIdleInitial reports whether e costs the same as a trusted endpoint although it is still being
+// probed: no requests wait there, it is not suspected, and it began with initialSet samples, which
+// means that it is one of the balancer's first endpoints. status is the value of e.status.word.
 func (e *endpoint) isIdleInitial(status uint32) bool {
 	return status&trustedMask-initialSet<<samplesShift < probeSamples<<samplesShift && int32(e.inFlight()) == streamsOf(status)
 }

@@ -14,7 +14,7 @@ import (
 )
 
 func TestPowerOfTwoChoices(t *testing.T) {
-	pick := func(g *group) *endpoint { return PowerOfChoices(2).on(g).pick(query{}) }
+	pick := func(g *group) *endpoint { return PowerOfChoices(2).newPicker(g).pick(query{}) }
 	require.Nil(t, pick(groupOf()))
 	one := nodes(time.Second)
 	require.Same(t, one[0], pick(groupOf(one...)))
@@ -88,6 +88,15 @@ func TestPickEqualEndpoints(t *testing.T) {
 	}
 }
 
+// The estimates of equal endpoints differ by chance. Without load, the one with the higher estimate gets
+// requests nevertheless, but one that takes twice as long gets none.
+func TestPickIdleEndpoints(t *testing.T) {
+	for longer, want := range map[int]float64{11: 0.37, 13: 0.19, 20: 0} {
+		ns := nodes(10*time.Millisecond, time.Duration(longer)*time.Millisecond)
+		require.InDelta(t, want, shares(groupOf(ns...), ns, Picker{})[1], 0.02, "%v ms", longer)
+	}
+}
+
 // Similar endpoints are picked by weight; otherwise the weight divides the cost.
 func TestPickWeights(t *testing.T) {
 	ns := nodes(time.Millisecond, time.Millisecond, time.Millisecond, 4*time.Millisecond)
@@ -104,14 +113,16 @@ func TestPickWeights(t *testing.T) {
 func TestSlowStart(t *testing.T) {
 	ns := nodes(time.Millisecond, time.Millisecond)
 	g := groupOf(ns...)
-	g.slowStart = 1000
+	slow := *g.params.Load()
+	slow.slowStart = 1000
+	g.params.Store(&slow)
 	g.weighted.Store(true)
 	ns[1].beginSlowStart(5000)
 	share := func(now uint32) float64 {
 		const draws = 30_000
 		var young float64
 		for range draws {
-			if (Picker{}).on(g).pick(query{now: now}) == ns[1] {
+			if (Picker{}).newPicker(g).pick(query{now: now}) == ns[1] {
 				young += 1.0 / draws
 			}
 		}
@@ -122,26 +133,25 @@ func TestSlowStart(t *testing.T) {
 	require.InDelta(t, 0.5, share(6000), 0.02)
 }
 
-// An endpoint of another zone is picked if it is cheaper with ZoneSpillover − 1 more requests.
+// An endpoint of another zone is picked if it is cheaper with zoneAdvantage more requests.
 func TestPickZones(t *testing.T) {
-	ns := nodes(4*time.Millisecond, 5*time.Millisecond, 2100*time.Microsecond)
+	ns := nodes(4*time.Millisecond, 5*time.Millisecond, 2050*time.Microsecond)
 	g := groupOf(ns[0])
 	g.sets[far].add(ns[1], noDraw)
 	g.sets[far].add(ns[2], noDraw)
-	g.spillover = 4
 	busy := func(e *endpoint, n int) {
 		for range n {
 			require.True(t, e.begin(0))
 		}
 	}
-	require.InDeltaSlice(t, []float64{1, 0, 0}, shares(g, ns, Picker{}), 0.001, "up to 6 ms here, 8.4 there")
+	require.InDeltaSlice(t, []float64{1, 0, 0}, shares(g, ns, Picker{}), 0.001, "up to 8 ms here, 8.2 there")
 	busy(ns[0], 4)
-	require.InDeltaSlice(t, []float64{0, 0, 1}, shares(g, ns, Picker{}), 0.001, "20 ms here, up to 12.6 there")
+	require.InDeltaSlice(t, []float64{0, 0, 1}, shares(g, ns, Picker{}), 0.001, "20 ms here, up to 16.4 there")
 	busy(ns[1], 4)
 	busy(ns[2], 4)
-	require.InDeltaSlice(t, []float64{0, 0, 1}, shares(g, ns, Picker{}), 0.001, "20 ms here, up to 18.5 there")
+	require.InDeltaSlice(t, []float64{0, 0, 1}, shares(g, ns, Picker{}), 0.001, "20 ms here, up to 19.7 there")
 	busy(ns[2], 4)
-	require.InDeltaSlice(t, []float64{1, 0, 0}, shares(g, ns, Picker{}), 0.001, "up to 22 ms here, 25 there")
+	require.InDeltaSlice(t, []float64{1, 0, 0}, shares(g, ns, Picker{}), 0.001, "up to 24 ms here, 24.6 there")
 	for _, p := range []Picker{RoundRobin(), Random()} {
 		require.InDeltaSlice(t, []float64{1, 0, 0}, shares(g, ns, p), 0.001, "%v", p)
 	}
@@ -155,11 +165,10 @@ func TestPickZones(t *testing.T) {
 func TestPickUntried(t *testing.T) {
 	ns := nodes(time.Millisecond, time.Millisecond, time.Millisecond, time.Millisecond)
 	g := groupOf(ns[:2]...)
-	g.spillover = 1000
 	g.sets[far].add(ns[2], noDraw)
 	g.sets[far].add(ns[3], noDraw)
 	for _, p := range []Picker{{}, RoundRobin(), Random()} {
-		pick := p.on(g)
+		pick := p.newPicker(g)
 		for range 20 {
 			q := query{attempts: new(layer.Attempts)}
 			for i := range ns {
@@ -182,23 +191,23 @@ func TestProbeLimit(t *testing.T) {
 	g.median.word.Store(pack(float32(time.Millisecond), 0))
 	for i, want := range []uint64{1, 2, 4, 8} {
 		for range 100 {
-			require.True(t, Picker{}.on(g).pick(query{}).begin(0))
+			require.True(t, Picker{}.newPicker(g).pick(query{}).begin(0))
 		}
 		require.Equal(t, want, ns[1].inFlight())
 		for range want {
 			ns[1].end()
 		}
-		require.Equal(t, i == 0, ns[1].latency.record(time.Millisecond, 0, g.decayCurve.decay, sampleWeight))
+		require.Equal(t, i == 0, ns[1].latency.record(time.Millisecond, 0, g.params.Load().decay, sampleWeight))
 		ns[1].status.addSample()
 	}
 	for range 100 {
-		require.True(t, Picker{}.on(g).pick(query{}).begin(0))
+		require.True(t, Picker{}.newPicker(g).pick(query{}).begin(0))
 	}
 	require.EqualValues(t, 100, ns[1].inFlight(), "now it is like any other")
 
 	g = groupOf(unknown())
 	for range 100 {
-		require.True(t, Picker{}.on(g).pick(query{}).begin(0))
+		require.True(t, Picker{}.newPicker(g).pick(query{}).begin(0))
 	}
 }
 
@@ -208,8 +217,8 @@ func TestCheapestPlain(t *testing.T) {
 		n := rapid.IntRange(1, 20).Draw(rt, "n")
 		g := groupOf()
 		g.median.word.Store(pack(float32(rapid.IntRange(1, 1e9).Draw(rt, "usual")), 0))
-		g.median.failingLoad.Store(math.Float32bits(70))
-		g.decayCurve.decay, g.decayCurve = 1000, newDecayCurve(1000)
+		g.peers.load.Store(math.Float32bits(70))
+		g.setParams(Policy{Decay: 1000 << tickShift}.orDefault())
 		const now = 10_000
 		for range n {
 			e := unknown()
@@ -218,13 +227,15 @@ func TestCheapestPlain(t *testing.T) {
 			e.status.stream(int32(rapid.IntRange(0, busy).Draw(rt, "streams")))
 			e.status.setSamples(uint32(rapid.SampledFrom([]int{0, 1, 3, probeSamples, initialSet, initialSet + 1, allSamples}).Draw(rt, "samples")))
 			if p := e.status.samples(); p > initialSet || p > 0 && rapid.Bool().Draw(rt, "sampled") {
-				at := uint32(now - rapid.SampledFrom([]int{0, 1, 100, int(g.decayCurve.fresh), now, -1, -maxLag, 1 << 31}).Draw(rt, "age"))
+				at := uint32(int64(now) - rapid.SampledFrom([]int64{0, 1, 100, int64(g.params.Load().curve.fresh), int64(now), -1, -maxLag, 1 << 31}).Draw(rt, "age"))
 				if rapid.Bool().Draw(rt, "any age") {
 					at = uint32(rapid.IntRange(0, now).Draw(rt, "at"))
 				}
 				e.latency.word.Store(pack(float32(rapid.IntRange(1, 1e9).Draw(rt, "latency")), at))
 				if rapid.Bool().Draw(rt, "fails") {
-					e.status.fail()
+					e.status.suspect()
+					e.level.Store(1)
+					e.probed.Store(now)
 				}
 			}
 			g.sets[near].add(e, noDraw)
@@ -234,25 +245,25 @@ func TestCheapestPlain(t *testing.T) {
 		looked := &examined{}
 		w := newWalk(random, n)
 		chance := uint32(random)
-		f := g.cheapestPlain(s, w, k, now, chance)
+		f := g.cheapestPlain(s, w, k, moment{now: now}, chance)
 		if front := *s.front.Load(); len(front) == n && rapid.Bool().Draw(rt, "all") {
-			f = g.cheapestOf(front, now, chance)
+			f = g.cheapestOf(front, moment{now: now}, chance)
 			k, w = n, walk{stride: 1, n: n}
 		}
 		other, same := g.cheapest(s, w, k, query{now: now, examined: looked}, chance)
-		plain, cost := f.best, math.Float32frombits(f.least)
+		plain, cost := f.best, math.Float32frombits(f.costBits)
 		require.Same(rt, plain, other)
 		require.InEpsilon(rt, cost, same, 1e-6)
 		require.Len(rt, looked.endpoints, k)
 		for _, l := range looked.endpoints {
 			require.GreaterOrEqual(rt, l.cost, cost)
 			require.Equal(rt, l.cost >= excludedCost, l.reading.atLimit)
-			if l.status.samples() < initialSet {
+			if l.status.samples() != allSamples {
 				continue // fades faster
 			}
-			quick, _ := g.expects(l.endpoint, now, g.median.read())
+			quick := g.expects(g.params.Load(), l.endpoint, now, g.median.read())
 			value, _ := l.latency.load(now)
-			require.InDelta(rt, l.latency.read(now, g.decayCurve.decay, float64(g.median.read())), quick, 1e-3*float64(max(value, g.median.read())))
+			require.InDelta(rt, l.latency.read(now, g.params.Load().decay, float64(g.median.read())), quick, 1e-3*float64(max(value, g.median.read())))
 		}
 	})
 }
@@ -292,18 +303,18 @@ func TestMedian(t *testing.T) {
 	g := groupOf(append(ns, unknown())...)
 	g.refresh(ns[0], medianInterval, false)
 	require.InDelta(t, 7*ms, g.median.read(), 0.1*ms)
-	ns[1].latency.record(time.Second, medianInterval, g.decayCurve.decay, failureWeight)
-	ns[2].latency.record(time.Second, medianInterval, g.decayCurve.decay, failureWeight)
+	ns[1].latency.word.Store(pack(float32(1000*ms), medianInterval))
+	ns[2].latency.word.Store(pack(float32(1000*ms), medianInterval))
 	g.refresh(ns[0], medianInterval+1, false)
 	require.InDelta(t, 7*ms, g.median.read(), 0.1*ms, "not so often")
 	g.refresh(ns[0], medianInterval+1, true)
 	require.InDelta(t, 1000*ms, g.median.read(), 1, "but when an endpoint becomes known")
 
-	g.decayCurve.decay, g.decayCurve = 1000, newDecayCurve(1000)
+	g.setParams(Policy{Decay: 1000 << tickShift}.orDefault())
 	ns[0].latency.word.Store(pack(float32(5*ms), 3000))
 	g.refresh(ns[0], 3000, false)
 	require.InDelta(t, 5*ms, g.median.read(), 1, "the other two are not used")
-	latency, _ := g.expects(ns[1], 30_000, g.median.read())
+	latency := g.expects(g.params.Load(), ns[1], 1_000_000, g.median.read())
 	require.InDelta(t, 5*ms, latency, 1, "and so they come back")
 }
 
@@ -316,7 +327,7 @@ func TestCosts(t *testing.T) {
 		g := newGroup(Policy{Cost: c}.orDefault(), nil)
 		g.sets[near].add(ns[0], noDraw)
 		g.sets[near].add(ns[1], noDraw)
-		return slices.Index(ns, Picker{}.on(g).pick(query{}))
+		return slices.Index(ns, Picker{}.newPicker(g).pick(query{}))
 	}
 	require.Equal(t, 1, chosen(EWMA), "3 ms and 10 ms")
 	require.Equal(t, 0, chosen(LeastRequest), "2 and 0 in flight")
@@ -326,10 +337,10 @@ func TestCostInFlight(t *testing.T) {
 	ns := nodes(10*time.Millisecond, 25*time.Millisecond)
 	g := groupOf(ns...)
 	for range 70 {
-		require.True(t, PowerOfChoices(2).on(g).pick(query{}).begin(0))
+		require.True(t, PowerOfChoices(2).newPicker(g).pick(query{}).begin(0))
 	}
 	require.InDelta(t, 50, ns[0].inFlight(), 1, "10·50 costs as much as 25·20")
-	ns[0].work.Store(5*(began-1) + 5)
+	ns[0].work.Store(5*(oneRequest-1) + 5)
 	require.EqualValues(t, 5, ns[0].inFlight())
 	ns[0].end()
 	require.EqualValues(t, 4, ns[0].inFlight())

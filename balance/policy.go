@@ -6,33 +6,29 @@ import (
 	"time"
 )
 
-// Policy configures how a [Balancer] picks endpoints. The zero value has all defaults.
-// [New] panics if a value is out of range, see [Policy.Validate].
+// Policy configures how a [Balancer] picks endpoints. The zero value uses all defaults. [New]
+// panics if a value is out of range, see [Policy.Validate].
 type Policy struct {
 	// Picker is the rule that chooses an endpoint: the zero [Picker], [ConsistentHash],
-	// [RoundRobin] or [Random].
+	// [RoundRobin], [Random], or a rule of the application: [Custom].
 	Picker Picker
 
 	// Cost is the rule for the cost of an endpoint: [EWMA] or [LeastRequest].
 	Cost Cost
 
-	// Sample determines when the latency of a response is measured. The default is
-	// [SampleFirstByte].
+	// Sample determines when a response's latency is measured. The default is [SampleFirstByte].
 	Sample Sample
 
-	// Decay is the time constant of the moving average of latencies. Old latencies age towards the
-	// median with the same time constant. 0 means 10 s. Another value is at least 1 ms.
+	// Decay is the time constant of the moving average of latencies, and that with which old
+	// latencies age towards the median. 0 means 10 s. Another value is at least 1 ms. With little
+	// traffic, the time constant is longer: at least three requests per endpoint.
 	Decay time.Duration
 
-	// Penalty is the latency that is recorded for a failure: see [WithClassifier]. 0 means
-	// twenty times the median latency, but at least 20 ms and at most 5 s. A negative value
-	// means no penalty. linkerd's load biaser always uses 5 s.
-	//
-	// A failed endpoint gets a request again when its latency has aged to the cost of the
-	// others. After one failure, with latencies of a few ms, that takes about half a
-	// minute. A shorter Decay or a smaller Penalty reduces this time. From the second
-	// consecutive failure to the next success, an endpoint also counts as busy. This does
-	// not apply while more than half of the endpoints fail.
+	// Penalty is the latency that a failure costs: see "Failures" in the package documentation. It
+	// replaces a doubted endpoint's latency. The cost of an endpoint with a higher error rate than
+	// its peers increases by the difference times Penalty. 0 means twenty times the median
+	// latency, but at least 20 ms and at most 5 s, which linkerd's load biaser always uses. With a
+	// negative value, failures do not move load.
 	Penalty time.Duration
 
 	// SlowStart is the time in which the weight of a new endpoint grows from a tenth to its
@@ -42,18 +38,31 @@ type Policy struct {
 	// ejection does not cause a slow start.
 	SlowStart time.Duration
 
-	// Zone is the zone of the balancer. An endpoint is in another zone if its label "zone"
-	// is missing or differs. "" means that zones are ignored.
+	// Zone is the zone of the balancer, which it prefers. An endpoint is in another zone if its
+	// Locality, or without it the label "zone", is missing or differs. Such an endpoint gets a request
+	// only if it would still be the cheapest of all with three more requests in flight. "" means that
+	// zones are ignored.
+	//
+	// Zone applies among the endpoints of one priority whose localities are not weighted. A zone
+	// with few endpoints is not overloaded, because requests leave it when they are busy. If
+	// requests should leave the zone only when its endpoints fail, use resolve.Endpoint.Priority
+	// instead.
 	Zone string
 
-	// ZoneSpillover determines when requests leave the zone. The cheapest endpoint of another zone
-	// is picked if it would be the cheapest of all with ZoneSpillover − 1 more requests in flight.
-	// 0 means 4, and another value is at least 1. With 4, equal endpoints of other zones are picked
-	// if they have at least three requests in flight less.
-	ZoneSpillover float64
+	// Peer is the place of this balancer among all that use the same endpoints, such as a
+	// service's replicas. If it is known, the apertures are even: see [Peer].
+	Peer Peer
 
 	// OutlierDetection configures the ejection of endpoints that fail more often than others.
 	OutlierDetection OutlierDetection
+}
+
+// Peer is the place of a balancer among Count balancers with the same endpoints. If Count is not 0,
+// the zero [Picker]'s aperture holds at least n/Count of n endpoints: those from the place
+// Index/Count on, in an order that all balancers share. Together the apertures then include all
+// endpoints equally often, as Finagle's deterministic aperture does. A failing endpoint stays in it.
+type Peer struct {
+	Index, Count int // Index is from 0 to Count − 1
 }
 
 // Validate returns an error that names every field that is out of range, or nil.
@@ -69,8 +78,8 @@ func (p Policy) Validate() error {
 	if p.SlowStart < 0 || p.SlowStart > longestStart {
 		bad("SlowStart", p.SlowStart, fmt.Sprintf("0 for none, or up to %v", longestStart))
 	}
-	if p.ZoneSpillover != 0 && !(p.ZoneSpillover >= 1) {
-		bad("ZoneSpillover", p.ZoneSpillover, "0 for the default, or at least 1")
+	if p.Peer.Index < 0 || p.Peer.Index >= max(p.Peer.Count, 1) {
+		bad("Peer", p.Peer, "an Index from 0 to Count - 1")
 	}
 	if p.Cost > LeastRequest {
 		bad("Cost", uint8(p.Cost), "EWMA or LeastRequest")
@@ -91,14 +100,11 @@ func (p Policy) orDefault() Policy {
 	if p.Decay == 0 {
 		p.Decay = 10 * time.Second
 	}
-	if p.ZoneSpillover == 0 {
-		p.ZoneSpillover = 4
-	}
 	p.OutlierDetection = p.OutlierDetection.orDefault()
 	return p
 }
 
-// Sample is the point in time at which the latency of a response is measured.
+// Sample is the point in time at which a response's latency is measured.
 type Sample uint8
 
 // The values of Sample. An error without a response is measured when Call returns.
@@ -107,3 +113,37 @@ const (
 	SampleHeaders                 // return of Call: for connections and slowly read responses
 	SampleEnd                     // end of the response, see WithCompletion
 )
+
+// SetPolicy replaces the balancer's policy. It keeps all endpoints, connections and statistics, and
+// requests in flight continue. It returns the error of [Policy.Validate], and then changes nothing.
+//
+// A new [Picker] takes effect with the next pick. Running ejections keep their duration. A new Sample
+// applies also to responses in progress.
+func (b *Balancer[Req, Rsp]) SetPolicy(p Policy) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	p = p.orDefault()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended.Load() != nil {
+		return nil
+	}
+	old := b.policy.Swap(&p)
+	for _, g := range b.groups {
+		g.setParams(p)
+		if p.Picker.String() != old.Picker.String() {
+			g.use(p.Picker)
+		}
+	}
+	if p.OutlierDetection.Interval != old.OutlierDetection.Interval {
+		b.startComparing()
+	}
+	if p.Zone != old.Zone {
+		for _, n := range b.nodes {
+			b.update(n, n.info)
+		}
+	}
+	b.divide()
+	return nil
+}

@@ -1,7 +1,6 @@
 package balance_test
 
 import (
-	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -20,15 +19,14 @@ import (
 func TestPolicyValidate(t *testing.T) {
 	require.NoError(t, balance.Policy{}.Validate())
 	require.NoError(t, balance.Policy{
-		Decay: time.Hour, SlowStart: time.Minute, ZoneSpillover: 1, Sample: balance.SampleEnd, Penalty: -1,
+		Decay: time.Hour, SlowStart: time.Minute, Sample: balance.SampleEnd, Penalty: -1,
 	}.Validate())
 	err := balance.Policy{
-		Decay: -1, SlowStart: -1, ZoneSpillover: math.NaN(), Sample: 9,
+		Decay: -1, SlowStart: -1, Sample: 9,
 		OutlierDetection: balance.OutlierDetection{MinReady: 2},
 	}.Validate()
 	for _, want := range []string{
 		"balance: policy: Decay is -1ns", "balance: policy: SlowStart is -1ns, want 0 for none, or up to 24h0m0s",
-		"balance: policy: ZoneSpillover is NaN, want 0 for the default, or at least 1",
 		"balance: policy: Sample is 9, want SampleFirstByte, SampleHeaders or SampleEnd", "MinReady is 2",
 	} {
 		assert.ErrorContains(t, err, want)

@@ -44,6 +44,7 @@ type server struct {
 	asked   atomic.Int64 // how often Ready was called
 	waiting atomic.Int64 // how many are in it
 	lies    atomic.Bool  // Ready returns nil and Call rejects
+	fault   error        // why it is not open; nil means that it is busy
 }
 
 func newServer(i int) *server {
@@ -69,7 +70,7 @@ func (s *server) Ready(ctx context.Context) error {
 }
 
 func (s *server) refusal(kind error) error {
-	return &layer.Error{Layer: "server", Kind: kind, Reason: "shut"}
+	return &layer.Error{Layer: "server", Kind: kind, Reason: "shut", Err: s.fault}
 }
 
 func (s *server) Call(ctx context.Context, req string) (*response, error) {
@@ -179,6 +180,16 @@ func (p *pool) of(s *server) layer.State {
 		}
 	}
 	return nil
+}
+
+// state returns the state of the endpoint of s.
+func (p *pool) state(s *server) balance.EndpointState {
+	for _, e := range p.Snapshot() {
+		if e.ID.Addr == s.addr {
+			return e
+		}
+	}
+	return balance.EndpointState{}
 }
 
 func (p *pool) ewma(s *server) time.Duration { return p.of(s).Get("ewma").(time.Duration) }

@@ -11,40 +11,40 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// readySet is a set of ready endpoints. Reading it takes no lock. During a change a reader
-// may find an empty slot, or an endpoint that has just left the set. The state of such an
-// endpoint is not ready. Writers hold the balancer's mutex.
+// readySet is a set of ready endpoints that picks read without a lock. During a change, a reader may
+// find an empty slot, or an endpoint that has just left the set, so it must check the endpoint's state.
+// Writers hold the balancer's mutex.
 type readySet struct {
 	slots atomic.Pointer[slots]
 }
 
-// slots has the endpoints of a ready set in the first n elements of the field at. With more than
+// slots holds the endpoints of a ready set in the first n elements of endpoints. With more than
 // minAperture endpoints, their order is random, because the first ones are the aperture.
 type slots struct {
-	n     atomic.Int64
-	at    []atomic.Pointer[endpoint]
-	front atomic.Pointer[[]*endpoint] // a copy of the first endpoints, at most maxExamined; immutable
+	n         atomic.Int64
+	endpoints []atomic.Pointer[endpoint]
+	front     atomic.Pointer[[]*endpoint] // a copy of the first endpoints, at most maxExamined; immutable
 }
 
 // clear makes the set empty. It must be called once before the set is used.
 func (r *readySet) clear() {
-	s := &slots{at: make([]atomic.Pointer[endpoint], 4)}
+	s := &slots{endpoints: make([]atomic.Pointer[endpoint], 4)}
 	s.updateFront(0)
 	r.slots.Store(s)
 }
 
 func (r *readySet) len() int { return int(r.slots.Load().n.Load()) }
 
-// add adds e at a random position. The endpoint at that position moves to the end. In a set
-// of fewer than minAperture endpoints, add adds e at the end. draw returns a random number.
+// add adds e to the set, at a random position if the set is larger than minAperture, and otherwise at
+// the end. The endpoint that was at this position moves to the end. draw returns a random number.
 func (r *readySet) add(e *endpoint, draw func() uint64) {
 	s := r.slots.Load()
 	i := int(s.n.Load())
-	if i == len(s.at) {
+	if i == len(s.endpoints) {
 		s = s.grown()
 	}
 	e.slot = i
-	s.at[i].Store(e)
+	s.endpoints[i].Store(e)
 	s.n.Store(int64(i + 1))
 	if i >= minAperture {
 		s.swap(i, int(draw()%uint64(i+1)))
@@ -53,17 +53,20 @@ func (r *readySet) add(e *endpoint, draw func() uint64) {
 	r.slots.Store(s)
 }
 
+// swap exchanges the endpoints in two slots.
 func (s *slots) swap(i, j int) {
-	a, b := s.at[i].Load(), s.at[j].Load()
+	a := s.endpoints[i].Load()
+	b := s.endpoints[j].Load()
 	a.slot, b.slot = j, i
-	s.at[i].Store(b)
-	s.at[j].Store(a)
+	s.endpoints[i].Store(b)
+	s.endpoints[j].Store(a)
 }
 
+// grown returns a copy with twice as many slots. Readers may still use the old one.
 func (s *slots) grown() *slots {
-	g := &slots{at: make([]atomic.Pointer[endpoint], 2*len(s.at))}
-	for i := range s.at {
-		g.at[i].Store(s.at[i].Load())
+	g := &slots{endpoints: make([]atomic.Pointer[endpoint], 2*len(s.endpoints))}
+	for i := range s.endpoints {
+		g.endpoints[i].Store(s.endpoints[i].Load())
 	}
 	g.n.Store(s.n.Load())
 	g.front.Store(s.front.Load())
@@ -74,24 +77,24 @@ func (s *slots) grown() *slots {
 func (r *readySet) remove(e *endpoint) {
 	s := r.slots.Load()
 	last := s.n.Load() - 1
-	moved := s.at[last].Load()
+	moved := s.endpoints[last].Load()
 	moved.slot = e.slot
-	s.at[e.slot].Store(moved)
+	s.endpoints[e.slot].Store(moved)
 	s.n.Store(last)
-	s.at[last].Store(nil)
+	s.endpoints[last].Store(nil)
 	s.updateFront(min(e.slot, int(last)))
 }
 
-// updateFront replaces the slice front with a copy of the first endpoints, at most maxExamined. A
-// pick scans this copy instead of the slots, because that is faster. The argument i is the lowest
-// index of a changed slot. If i is at least maxExamined, front stays the same.
+// updateFront replaces front, which picks scan instead of the slots because that is faster, with a copy
+// of the first endpoints. i is the lowest index of a slot that has changed; if it is maxExamined or
+// more, front stays as it is.
 func (s *slots) updateFront(i int) {
 	if i >= maxExamined {
 		return
 	}
 	front := make([]*endpoint, min(int(s.n.Load()), maxExamined))
 	for i := range front {
-		front[i] = s.at[i].Load()
+		front[i] = s.endpoints[i].Load()
 	}
 	s.front.Store(&front)
 }
@@ -99,42 +102,43 @@ func (s *slots) updateFront(i int) {
 // walk visits all indexes below n in n steps, with a random start and a random stride. The
 // first few indexes are as good as independent random ones, but need only one random number
 // (Mitzenmacher, "Balanced Allocations and Double Hashing", 2014).
-type walk struct{ start, at, stride, n int }
+type walk struct{ start, index, stride, n int }
 
+// newWalk returns a walk over n indexes. random chooses its start and its stride.
 func newWalk(random uint64, n int) walk {
 	start := int(uint64(uint32(random)) * uint64(n) >> 32)
 	stride := 1
 	if n > 2 {
 		stride += int(random >> 32 * uint64(n-1) >> 32)
 	}
-	return walk{start: start, at: start, stride: stride, n: n}
+	return walk{start: start, index: start, stride: stride, n: n}
 }
 
 // next returns the next index.
 func (w *walk) next() int {
-	i := w.at
-	if w.at += w.stride; w.at >= w.n {
-		w.at -= w.n
+	i := w.index
+	if w.index += w.stride; w.index >= w.n {
+		w.index -= w.n
 	}
-	if w.at == w.start { // the stride has returned to the start
-		w.at = (w.at + 1) % w.n
-		w.start = w.at
+	if w.index == w.start { // the stride has returned to the start
+		w.index = (w.index + 1) % w.n
+		w.start = w.index
 	}
 	return i
 }
 
-// These constants limit the turns of endpoints that are not ready. In the turn of an endpoint, a
-// goroutine of the balancer calls its Ready, which may connect. Other endpoints wait for their
+// These constants limit the turns of endpoints that are not ready. In an endpoint's turn, one of
+// the balancer's goroutines calls its Ready, which may connect. Other endpoints wait for their
 // turn. Turns limit the number of goroutines and of concurrent connection attempts.
 const (
 	// maxTurns is the largest number of concurrent turns.
-	maxTurns = 16
+	maxTurns = 128
 
 	// turnTime is the time after which a turn ends if another endpoint waits.
 	turnTime = time.Second
 )
 
-// ready calls Ready of the service of n. It returns a panic as an error.
+// ready calls Ready on n's service. It returns a panic as an error.
 func (n *node[Req, Rsp]) ready(ctx context.Context) error {
 	return panics.Do("Ready", func() error { return n.service.Ready(ctx) })
 }
@@ -144,11 +148,13 @@ func (n *node[Req, Rsp]) poll() error {
 	return panics.Do("Ready", func() error { return layer.Poll(n.service) })
 }
 
-// markUnready makes n unready, so that n waits for a turn. If reason matches layer.ErrClosed, n
-// becomes closed instead. n must not be in a ready set, and the caller must hold mu.
+// markUnready makes n unready for the given reason. n then waits for its turn, in which a goroutine
+// calls its Ready: see maxTurns. If reason matches layer.ErrClosed, n becomes closed instead, which is
+// final. n must not be in a ready set, and the caller must hold mu.
 func (b *Balancer[Req, Rsp]) markUnready(n *node[Req, Rsp], reason error) {
 	n.reason, b.lastUnready, n.unreadySince = reason, n, b.now()
 	defer b.count()
+	b.noteDown(n, reason)
 	if errors.Is(reason, layer.ErrClosed) {
 		n.status.setState(closed)
 		return
@@ -165,7 +171,8 @@ func (b *Balancer[Req, Rsp]) markUnready(n *node[Req, Rsp], reason error) {
 	}
 }
 
-// runTurns runs the turns of waiting endpoints, one after the other, until no endpoint waits.
+// runTurns runs the turns of waiting endpoints, one after the other, until none waits. It is the
+// function of up to maxTurns goroutines.
 func (b *Balancer[Req, Rsp]) runTurns() {
 	for {
 		ctx, n := b.next()
@@ -176,8 +183,8 @@ func (b *Balancer[Req, Rsp]) runTurns() {
 	}
 }
 
-// next starts the turn of the next waiting node. It returns that node and the context for
-// its Ready. It returns a nil node if no node waits or the balancer has ended.
+// next begins the turn of the node that waits longest, and returns it with the context for its Ready.
+// If none waits, or the balancer has ended, the node is nil, and the calling goroutine must end.
 func (b *Balancer[Req, Rsp]) next() (context.Context, *node[Req, Rsp]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -196,8 +203,9 @@ func (b *Balancer[Req, Rsp]) next() (context.Context, *node[Req, Rsp]) {
 	return nil, nil
 }
 
-// await runs the turn of n: it calls Ready of n until n is ready, closed or removed. If
-// another endpoint waits, the turn ends after turnTime, and n waits for its next turn.
+// await runs n's turn: it calls Ready until n is ready or closed, or the turn ends. A turn ends after
+// turnTime if another endpoint waits, in which case n waits for its next one, or when n is removed or
+// ejected.
 func (b *Balancer[Req, Rsp]) await(ctx context.Context, n *node[Req, Rsp]) {
 	limit := b.limitTurn(ctx, n)
 	err := n.ready(ctx)
@@ -229,7 +237,7 @@ var pause = backoff.Backoff{Min: 10 * time.Millisecond, Max: time.Second, Jitter
 // limitTurn starts a timer that ends the turn of n after turnTime if another endpoint waits.
 // If none waits, the timer checks this again after each further turnTime.
 func (b *Balancer[Req, Rsp]) limitTurn(ctx context.Context, n *node[Req, Rsp]) *time.Timer {
-	b.mu.Lock()
+	b.mu.Lock() // so that the timer's function cannot run before t is set
 	defer b.mu.Unlock()
 	var t *time.Timer
 	t = time.AfterFunc(turnTime, func() {
@@ -246,8 +254,8 @@ func (b *Balancer[Req, Rsp]) limitTurn(ctx context.Context, n *node[Req, Rsp]) *
 	return t
 }
 
-// endTurn ends the turn of n by canceling the context of its Ready. It does nothing if n has
-// no turn now. The caller must hold mu.
+// endTurn ends n's turn, if there is one, by canceling its Ready's context. The caller must hold
+// mu.
 func (n *node[Req, Rsp]) endTurn() {
 	if n.stop != nil {
 		n.stop()
@@ -255,8 +263,8 @@ func (n *node[Req, Rsp]) endTurn() {
 	}
 }
 
-// leaveTurn makes an unready node n ready if err is nil, and otherwise closed. It cancels
-// the call of Ready of n, if one is in progress. It does nothing if n is not unready.
+// leaveTurn ends the wait of the unready node n, without waiting for its Ready: n becomes ready if err
+// is nil, and otherwise closed. It does nothing if n is not unready.
 func (b *Balancer[Req, Rsp]) leaveTurn(n *node[Req, Rsp], err error) {
 	b.mu.Lock()
 	if n.status.state() == unready {
@@ -267,29 +275,34 @@ func (b *Balancer[Req, Rsp]) leaveTurn(n *node[Req, Rsp], err error) {
 	b.changed.Wake()
 }
 
-// endWait makes an unready node n ready if err is nil, and otherwise closed. The caller must
-// hold mu.
+// endWait makes the unready node n ready if err is nil, and otherwise closed. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) endWait(n *node[Req, Rsp], err error) {
 	if n.reason = err; err == nil {
+		n.probesAtOnce(b.now()) // a new connection is a new start
 		b.beginSlow(n)
 		b.join(n)
+		b.divide()
+		b.noteTarget()
 		return
 	}
 	n.status.setState(closed)
 	b.lastUnready = n
+	b.noteDown(n, err)
+	b.noteTarget()
 }
 
-// beginSlow starts the slow start of n if the policy has one and n may be a new process. n may be a
-// new process if n has had no requests, or was unready for at least the duration of a slow start.
+// beginSlow starts n's slow start if the policy sets one and n may be a new process: it got no
+// requests yet, or was unready for at least as long as a slow start takes.
 func (b *Balancer[Req, Rsp]) beginSlow(n *node[Req, Rsp]) {
-	if now := b.now(); b.group.slowStart > 0 && (n.picks() == 0 || since(now, n.unreadySince) >= b.group.slowStart) {
+	length := tick(b.policy.Load().SlowStart)
+	if now := b.now(); length > 0 && (n.picks() == 0 || since(now, n.unreadySince) >= length) {
 		n.beginSlowStart(now)
 	}
 }
 
-// finish subtracts a finished request from the requests in flight at n. If n is unready, finish
-// polls n, because a service with a limit may now have room. n becomes ready if the poll succeeds.
-// Otherwise, if n was the last available node and is idle now, finish ends all ejections.
+// finish ends the count of a request in flight at n. If n is unready, because a limit has rejected
+// another request, there may now be room, so finish polls it and n may become ready. If n does not, and
+// was the last available node, all ejections end.
 func (b *Balancer[Req, Rsp]) finish(n *node[Req, Rsp]) {
 	n.end()
 	if n.status.state() != unready {

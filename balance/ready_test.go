@@ -49,7 +49,7 @@ func groupOf(ns ...*endpoint) *group {
 func shares(g *group, ns []*endpoint, p Picker) []float64 {
 	const draws = 30_000
 	got := make([]float64, len(ns))
-	pick := p.on(g)
+	pick := p.newPicker(g)
 	for range draws {
 		got[slices.Index(ns, pick.pick(query{}))] += 1.0 / draws
 	}
@@ -95,8 +95,8 @@ func TestReadySetModel(t *testing.T) {
 			"": func(rt *rapid.T) {
 				require.Equal(rt, len(in), s.len())
 				var got []*endpoint
-				for i := range s.slots.Load().at {
-					if n := s.slots.Load().at[i].Load(); n != nil {
+				for i := range s.slots.Load().endpoints {
+					if n := s.slots.Load().endpoints[i].Load(); n != nil {
 						require.Equal(rt, i, n.slot)
 						got = append(got, n)
 					}
@@ -123,7 +123,7 @@ func TestReadySetConcurrent(t *testing.T) {
 	for range 4 {
 		readers.Go(func() {
 			for !stop.Load() {
-				if n := PowerOfChoices(2 + rand.IntN(3)).on(g).pick(query{}); n != nil && n.begin(0) {
+				if n := PowerOfChoices(2 + rand.IntN(3)).newPicker(g).pick(query{}); n != nil && n.begin(0) {
 					began.Add(1)
 					n.end()
 				}

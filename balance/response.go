@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -12,24 +13,27 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// exchange is the [layer.Observer] of one response. It records its latency and its result.
+// exchange is the [layer.Observer] of one response. It records the latency when the first byte arrives,
+// and the result when the response ends.
 type exchange[Req, Rsp any] struct {
-	balancer *Balancer[Req, Rsp]
-	node     *node[Req, Rsp]
-	ctx      context.Context //nolint:containedctx // the caller's context; distinguishes a cancellation from a failure
-	start    time.Duration   // start of the request, relative to the balancer's start
-	headers  result          // the result of the headers
-	rsp      Rsp
-	stage    atomic.Uint32 // unsampled, sampled or finished
+	balancer   *Balancer[Req, Rsp]
+	node       *node[Req, Rsp]
+	ctx        context.Context //nolint:containedctx // the caller's context; distinguishes a cancellation from a failure
+	start      time.Duration   // start of the request, relative to the balancer's start
+	headers    result          // the result of the headers
+	oldLatency float32         // the latency estimate that this response replaced; 0 without a sample
+	rsp        Rsp
+	stage      atomic.Uint32 // unsampled, sampled or finished
 }
 
-// The stages of an exchange, in their order.
+// An exchange's stages, in their order.
 const (
 	unsampled uint32 = iota
 	sampled          // the latency was recorded
 	finished
 )
 
+// exchange returns the exchange for a response whose headers have arrived.
 func (b *Balancer[Req, Rsp]) exchange(
 	ctx context.Context, n *node[Req, Rsp], start time.Duration, rsp Rsp,
 ) *exchange[Req, Rsp] {
@@ -37,23 +41,23 @@ func (b *Balancer[Req, Rsp]) exchange(
 		balancer: b, node: n, ctx: ctx, start: start, rsp: rsp,
 		headers: b.failures.classify(ctx, layer.Outcome[Rsp]{Response: rsp}),
 	}
-	if b.sample == SampleHeaders {
+	if b.policy.Load().Sample == SampleHeaders {
 		x.take()
 	}
 	return x
 }
 
-// take records the latency of the response, and counts the response as in progress. It does
-// nothing if the latency was recorded before.
+// take records the latency and counts the response as in progress. Only the first call counts.
 func (x *exchange[Req, Rsp]) take() {
 	if x.stage.Load() == unsampled && x.stage.CompareAndSwap(unsampled, sampled) {
+		x.oldLatency = math.Float32frombits(uint32(x.node.latency.word.Load()))
 		x.balancer.addResponse(x.node, x.start, x.headers)
 		x.node.status.stream(1)
 	}
 }
 
-// observe calls the function of [WithCompletion], with the exchange as the observer of rsp,
-// and returns the resulting response. If the function panics, the exchange ends.
+// observe registers the exchange as the observer of rsp and returns the response to pass on. If the
+// Completion panics, the exchange ends without a result.
 func (x *exchange[Req, Rsp]) observe(rsp Rsp) Rsp {
 	observed := false
 	defer func() {
@@ -66,8 +70,8 @@ func (x *exchange[Req, Rsp]) observe(rsp Rsp) Rsp {
 	return rsp
 }
 
-// cancel ends the exchange without a record of its result. It is called after a panic in the
-// function of WithCompletion.
+// cancel ends the exchange without recording its result, after the function of WithCompletion
+// panicked.
 func (x *exchange[Req, Rsp]) cancel() {
 	stage := x.stage.Swap(finished)
 	if stage == sampled {
@@ -78,20 +82,16 @@ func (x *exchange[Req, Rsp]) cancel() {
 	}
 }
 
-// Head records the latency of an upgraded connection when its headers arrive, unless the
-// policy has SampleEnd. It does not wait for the first byte, because the connection may send
-// nothing for a long time.
-func (x *exchange[Req, Rsp]) Head() { x.Data(0) }
-
-// Data records the latency at the first byte of the body, unless the policy has SampleEnd.
+// Data records the latency at the body's first byte, or when an upgraded connection's headers
+// arrive, unless the policy sets SampleEnd.
 func (x *exchange[Req, Rsp]) Data(int) {
-	if x.balancer.sample != SampleEnd {
+	if x.balancer.policy.Load().Sample != SampleEnd {
 		x.take()
 	}
 }
 
-// End ends the exchange. It records the latency, unless that was done before, and the result of the
-// response. The result is a failure if the classifier reports a failure for the headers or for the
+// End ends the exchange. It records the latency, unless that was done before, and the response's
+// result. The result is a failure if the classifier reports a failure for the headers or for the
 // end. A cancellation while the body is read is neither a success nor a failure.
 func (x *exchange[Req, Rsp]) End(err error) {
 	stage := x.stage.Swap(finished)
@@ -107,39 +107,42 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	x.node.status.stream(-1)
 	r := x.headers
 	switch {
-	case r.failed:
-	case r.ignored:
+	case r.isFailure():
+	case r == ignored:
 		return
 	case err != nil && x.ctx.Err() != nil && !errors.Is(err, layer.ErrBodyClosedEarly):
 		return // canceled while the body was read: neither a success nor a failure
 	default:
-		if r = x.balancer.failures.classify(x.ctx, out); r.penalty > 0 {
-			x.balancer.record(x.node, time.Since(x.balancer.start), r.penalty)
-		}
+		r = x.balancer.failures.classify(x.ctx, out)
 	}
-	x.balancer.report(x.node, r)
+	if r.isFailure() {
+		x.node.latency.restore(x.oldLatency) // a response that begins fast and then fails is not fast
+	}
+	x.balancer.report(x.node, r, x.start)
 }
 
-// observe records the latency and the result of a request to n that ended without a recorded
-// latency. After a cancellation or a missed deadline, only the elapsed time is known. It is
-// recorded as the latency if it is longer than expected, or if the response headers were a failure
-// with a penalty. An error of the body that matches layer.ErrNotReady is not recorded. The argument
-// headers is the classification of the response headers, or zero without a response.
+// observe records a request to n that has ended before its latency was recorded: with an error, or with
+// a response without a body. After a cancellation or a missed deadline, only the elapsed time is known,
+// which counts as the latency if it is longer than expected. An error of the body that matches
+// layer.ErrNotReady is not recorded. headers is the result of the response headers, or success if there
+// were none.
 func (b *Balancer[Req, Rsp]) observe(
 	ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp], headers result,
 ) {
 	switch {
+	// The request was cut off. Its latency is unknown, but it is at least the time until now.
 	case out.Err != nil && ctx.Err() != nil:
 		r := headers
-		if !r.failed {
+		if !r.isFailure() {
 			r = b.missed(ctx, n, start, out)
 		}
-		if headers.penalty > 0 || b.isLong(n, start) {
-			b.record(n, start, headers.penalty)
+		if b.isLong(n, start) {
+			b.record(n, start)
 		}
-		if r.failed {
-			b.report(n, r)
+		if r.isFailure() {
+			b.report(n, r, start)
 		}
+	// A rejection by the endpoint is no response, so it says nothing about latency or failures.
 	case out.Err != nil && errors.Is(out.Err, layer.ErrNotReady):
 	default:
 		b.observeResponse(ctx, n, start, out)
@@ -150,100 +153,104 @@ func (b *Balancer[Req, Rsp]) observe(
 func (b *Balancer[Req, Rsp]) observeResponse(ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp]) {
 	r := b.failures.classify(ctx, out)
 	b.addResponse(n, start, r)
-	b.report(n, r)
+	b.report(n, r, start)
 }
 
-// missed returns the result of a request that ended because its context ended. The result is a
-// failure if the rules for missed deadlines in [OutlierDetection] apply. Otherwise it is the zero
-// result, which is neither recorded as a failure nor as a success.
+// missed returns the result of a request that has ended because its context has: late if that counts as
+// a failure of the endpoint, by the rules for missed deadlines in [OutlierDetection], and otherwise
+// ignored.
 func (b *Balancer[Req, Rsp]) missed(ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp]) result {
-	if time.Since(b.start)-start <= 2*time.Duration(b.group.median.read()) {
-		return result{}
+	if !b.failures.classify(ctx, out).isFailure() {
+		return ignored
 	}
-	r := b.failures.classify(ctx, out)
-	if !r.failed || !n.missDeadline() {
-		return result{}
+	n.status.mark()
+	g := b.groupOf(&n.endpoint)
+	long := time.Since(b.start)-start > 2*time.Duration(g.median.read())
+	counts := n.missDeadline(long, &g.peers, n.picks()) && !g.peers.strained()
+	now := b.now()
+	g.refresh(&n.endpoint, now, false)
+	b.relieve(g, now)
+	if !counts {
+		if n.missed.Load() >= minShortRow {
+			n.level.Store(0) // the other endpoints miss their deadlines as well
+		}
+		return ignored
 	}
-	return r
+	return late
 }
 
-// addResponse records the latency of a response of n to a request that began at start. If
-// the classifier returned Ignorable, the latency counts only if it is longer than expected.
-// addResponse also ends the row of missed deadlines of n.
+// addResponse records the latency of a response with the result r; start is when the request began. The
+// latency of a failure counts only if it is longer than expected, because an endpoint that fails fast
+// is not fast.
 func (b *Balancer[Req, Rsp]) addResponse(n *node[Req, Rsp], start time.Duration, r result) {
-	if n.status.marked() {
+	if n.status.word.Load()&badRecord != 0 {
 		n.missed.Store(0)
 	}
-	if !r.ignored || b.isLong(n, start) {
-		b.record(n, start, r.penalty)
+	switch {
+	case r == success, b.isLong(n, start):
+		b.record(n, start)
+	case r.isFailure():
+		if n.status.samples() != allSamples {
+			n.status.addSample()
+		}
 	}
 }
 
+// isLong reports whether the request that began at start has taken longer than expected at n.
 func (b *Balancer[Req, Rsp]) isLong(n *node[Req, Rsp], start time.Duration) bool {
 	now := time.Since(b.start)
 	return now-start > b.expected(&n.endpoint, tick(now))
 }
 
+// expected returns the latency that is expected of e.
 func (b *Balancer[Req, Rsp]) expected(e *endpoint, now uint32) time.Duration {
-	latency, _ := b.group.expects(e, now, b.group.median.read())
-	return time.Duration(latency)
+	g := b.groupOf(e)
+	return time.Duration(g.expects(g.params.Load(), e, now, g.median.read()))
 }
 
-// record adds a sample to the latency estimate of n: the time since start. If penalty is not
-// 0, the sample is the longest of this time, the penalty and the expected latency.
-func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start, penalty time.Duration) {
+// record adds the time since start to n's latency estimate as a sample. A slow endpoint leaves the
+// aperture.
+func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start time.Duration) {
 	now := time.Since(b.start)
-	took := now - start
-	word, weight := n.status.word.Load(), sampleWeight
-	switch {
-	case penalty > 0:
-		weight = failureWeight
-		expected := b.expected(&n.endpoint, tick(now))
-		n.penalize(expected)
-		took = max(took, penalty, expected)
-	case word&badRecord != 0 && n.isPenalized():
-		weight = penalizedWeight
-		n.clearPenalty(took, b.expected(&n.endpoint, tick(now)))
-	}
-	first := n.latency.record(took, tick(now), b.group.decayCurve.decay, weight)
-	if samplesOf(word) != allSamples {
+	latency := now - start
+	minWeight := sampleWeight
+	if n.status.samples() != allSamples {
+		minWeight = earlyWeight
 		n.status.addSample()
 	}
-	b.group.refresh(&n.endpoint, tick(now), first)
-	slow := time.Duration(max(b.group.median.read(), minLatency)) * slowFactor
-	if penalty == 0 && took > slow && b.expected(&n.endpoint, tick(now)) > slow {
+	g := b.groupOf(&n.endpoint)
+	first := n.latency.record(latency, tick(now), g.params.Load().curve.decay, minWeight)
+	g.refresh(&n.endpoint, tick(now), first)
+	slow := time.Duration(max(g.median.read(), minLatency)) * slowFactor
+	if latency > slow && b.expected(&n.endpoint, tick(now)) > slow {
 		b.leaveAperture(&n.endpoint)
+	}
+	if b.displaced.Load() {
+		b.recall(g, tick(now))
 	}
 }
 
-// report records whether a response of n was a success or a failure, and may eject n. It
-// does nothing if the classifier returned Ignorable.
-func (b *Balancer[Req, Rsp]) report(n *node[Req, Rsp], r result) {
-	if r.ignored {
+// report counts a response with the result r of n: failures may begin a doubt or an ejection, and
+// successes end them. A result of ignored counts as nothing.
+func (b *Balancer[Req, Rsp]) report(n *node[Req, Rsp], r result, start time.Duration) {
+	if r == ignored {
 		return
 	}
-	if b.detection.Interval > 0 {
-		n.outlier.count(r.failed)
+	detection := &b.policy.Load().OutlierDetection
+	if detection.Interval > 0 {
+		n.outlier.count(r.isFailure())
 	}
-	if r.failed || n.status.word.Load()&(failing|badRecord) != 0 {
-		b.updateRecord(n, r)
+	if r.isFailure() || n.status.word.Load()&(suspected|badRecord) != 0 {
+		b.react(n, r, start)
+		if detection.record(&n.endpoint, r) {
+			b.ejectFailing(n)
+		}
+		n.unmarkIfClean()
 	}
 }
 
-// updateRecord records a failure of n, or a success after failures. The second failure in a row
-// moves n out of the aperture. Failures in a row may also eject n: see [OutlierDetection].
-func (b *Balancer[Req, Rsp]) updateRecord(n *node[Req, Rsp], r result) {
-	if n.setFailed(r.penalty > 0) {
-		b.leaveAperture(&n.endpoint)
-	}
-	if b.detection.record(&n.endpoint, r) {
-		b.ejectFailing(n)
-	}
-	n.unmarkIfClean()
-}
-
-// reject returns the error of a request for which no endpoint is ready. It returns nil if
-// an endpoint is ready now, so that the caller picks again.
+// reject returns the rejection of a request for which no endpoint is ready, with the newest reason. It
+// returns nil if it finds a ready endpoint meanwhile, so that the caller picks again.
 func (b *Balancer[Req, Rsp]) reject() error {
 	n, err := b.noneReady()
 	if n == nil {
@@ -256,22 +263,25 @@ func (b *Balancer[Req, Rsp]) reject() error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if n.reason != nil && reason.Error() == layer.ErrNotReady.Error() { // the poll returned no details
+	if e, ok := errors.AsType[*layer.Error](reason); ok && e.Err != nil && n.status.state() == unready {
+		b.noteDown(n, reason) // it may have been busy before
+		b.noteTarget()
+	}
+	if n.reason != nil && !hasDetails(reason) {
 		reason = n.reason
 	}
-	return &layer.Error{
-		Layer: "balance", Target: b.target, Endpoint: n.id.Addr.String(), Kind: layer.ErrNotReady,
-		Reason: fmt.Sprintf("0 of %d endpoints ready", len(b.nodes)), Err: endpointError{reason},
-	}
+	return b.unready(n, reason)
 }
 
+func zeroOf(n int) string { return fmt.Sprintf("0 of %d endpoints ready", n) }
+
+// notReady returns a rejection by b. cause may be nil.
 func (b *Balancer[Req, Rsp]) notReady(reason string, cause error) *layer.Error {
 	return &layer.Error{Layer: "balance", Target: b.target, Kind: layer.ErrNotReady, Reason: reason, Err: cause}
 }
 
-// noneReady returns the reason why no endpoint is ready. If the balancer has ended or has no
-// endpoints, the reason is the second result. Otherwise the first result is an unready node. The
-// caller polls this node to find the reason. If an endpoint is ready, both results are nil.
+// noneReady returns why no endpoint is ready, either as an error, or as an unready node that the caller
+// should poll for the reason. If there is a ready endpoint after all, both results are nil.
 func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -279,16 +289,16 @@ func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
 		return nil, ended
 	}
 	b.readmitAll() // concurrent picks may have made a node look busy before
-	if b.group.len() > 0 {
+	if b.readyLen() > 0 {
 		return nil, nil //nolint:nilnil // pick again
 	}
 	switch b.state { //nolint:exhaustive // the other states have endpoints
 	case resolve.StatePending:
-		return nil, b.notReady("not resolved yet", b.err)
+		return nil, b.rejection("not resolved yet", b.err)
 	case resolve.StateEmpty:
-		return nil, b.notReady("", withCause(discover.ErrNoEndpoints, b.err))
+		return nil, b.rejection("", withCause(discover.ErrNoEndpoints, b.err))
 	case resolve.StateDoesNotExist:
-		return nil, b.notReady("", withCause(discover.ErrDoesNotExist, b.err))
+		return nil, b.rejection("", withCause(discover.ErrDoesNotExist, b.err))
 	}
 	if n := b.lastUnready; n != nil && n.status.state() != ejected {
 		return n, nil
@@ -298,11 +308,11 @@ func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
 			return n, nil
 		}
 	}
-	return nil, b.notReady("0 of 0 endpoints ready", nil)
+	return nil, b.rejection(zeroOf(0), nil)
 }
 
-// withCause returns an error that wraps both arguments. The argument resolver is the last error of
-// the resolver. If resolver is nil, the result is the argument state.
+// withCause returns an error that wraps state and resolver, the last error of the resolver. If
+// resolver is nil, the result is state.
 func withCause(state, resolver error) error {
 	if resolver == nil {
 		return state
@@ -310,8 +320,8 @@ func withCause(state, resolver error) error {
 	return fmt.Errorf("%w: %w", state, resolver)
 }
 
-// endpointError wraps the error of an endpoint as the cause of an error of the balancer. It does
-// not match ErrClosed and ErrFailFast, because the balancer itself is not closed or in fail-fast.
+// endpointError wraps an endpoint's error as the cause of a balancer error. It does not match
+// ErrClosed and ErrFailFast, because the balancer itself is not closed or in fail-fast.
 type endpointError struct{ err error }
 
 func (e endpointError) Error() string { return e.err.Error() }

@@ -1,21 +1,46 @@
 package balance
 
-import "sync/atomic"
+import (
+	"math"
+	"sync/atomic"
+)
 
-// RoundRobin picks the endpoints in turn. It ignores costs and weights. A counter, modulo
-// the number of endpoints, is the position of the next one. A change of the ready set does
-// not reset the counter.
+// RoundRobin picks the endpoints in turn and ignores costs. Changes to the ready set do not reset
+// its position.
+//
+// Endpoints with different weights get requests in proportion to their weights, and each endpoint's
+// requests are spread evenly. Such a pick reads the weights of all endpoints.
 func RoundRobin() Picker {
 	return Picker{"round robin", func(g *group) picker {
-		var place atomic.Uint64
-		return rotation{g, func(n int) int { return int((place.Add(1) - 1) % uint64(n)) }}
+		var counter atomic.Uint64
+		return rotation{
+			g,
+			func(n int) int { return int((counter.Add(1) - 1) % uint64(n)) },
+			func() float64 { return fraction((counter.Add(1) - 1) * golden) },
+		}
 	}}
 }
 
-// Random picks a random endpoint. It ignores costs and weights.
+// golden is the golden ratio as a fraction of 1<<64. Its multiples' fractions are spread evenly.
+const golden = 0x9e3779b97f4a7c15
+
+// fraction returns n / (1<<64), which is below 1.
+func fraction(n uint64) float64 { return float64(n>>11) / (1 << 53) }
+
+// Random picks a random endpoint and ignores costs. Endpoints with different weights get requests
+// in proportion to their weights, as with [RoundRobin].
+//
+// The queues of endpoints become uneven by chance. If the endpoints are busy for more than 80 % of the
+// time, set no AttemptTimeout of a retry below about fifteen times the mean response time: in a
+// simulation with eight endpoints at 84 %, up to 1.5 % of the requests failed with eleven times. A retry
+// with a logger warns about such a limit, see [layer.WithLogger].
 func Random() Picker {
 	return Picker{"random", func(g *group) picker {
-		return rotation{g, func(n int) int { return int(uint64(uint32(g.draw())) * uint64(n) >> 32) }}
+		return rotation{
+			g,
+			func(n int) int { return int(uint64(uint32(g.draw())) * uint64(n) >> 32) },
+			func() float64 { return fraction(g.draw()) },
+		}
 	}}
 }
 
@@ -24,34 +49,64 @@ func Random() Picker {
 type rotation struct {
 	*group
 	place func(n int) int // returns the position to pick, below n
+	share func() float64  // returns the part of the total weight before the endpoint to pick, below 1
+}
+
+// position returns the position to pick among the first n endpoints of s: the next or a random one.
+// With different weights, it chooses a part of the total weight, and returns the endpoint to which this
+// part belongs.
+func (r rotation) position(s *slots, n int) int {
+	if !r.weighted.Load() {
+		return r.place(n)
+	}
+	total := 0.0
+	lightest := math.Inf(1)
+	heaviest := 0.0
+	for i := range n {
+		if e := s.endpoints[i].Load(); e != nil {
+			w := e.plainWeight()
+			total, lightest, heaviest = total+w, min(lightest, w), max(heaviest, w)
+		}
+	}
+	if lightest >= heaviest {
+		return r.place(n)
+	}
+	offset := r.share() * total
+	for i := range n {
+		if e := s.endpoints[i].Load(); e != nil {
+			if offset -= e.plainWeight(); offset < 0 {
+				return i
+			}
+		}
+	}
+	return n - 1 // weights have changed
 }
 
 func (rotation) joined(*endpoint) {}
 func (rotation) left(*endpoint)   {}
 
-// pick returns the endpoint at the position r.place in the balancer's zone. If the request has tried
-// that endpoint, pick returns the next one that the request has not tried. The endpoints of other
-// zones follow those of the balancer's zone. pick examines maxExamined endpoints of each. If the
-// request has tried all of them, pick returns the first.
+// pick takes the first endpoint that the request has not tried, beginning at the position from
+// r.position, in the balancer's own zone first. It looks at no more than maxExamined endpoints per
+// zone. If the request has tried all of them, it returns the first.
 func (r rotation) pick(q query) *endpoint {
-	var tried *endpoint
+	var first *endpoint
 	for zone := range r.sets { // near, far
 		s := r.sets[zone].slots.Load()
 		n := int(s.n.Load())
 		if n == 0 {
 			continue
 		}
-		place := r.place(n)
+		start := r.position(s, n)
 		for i := range min(n, maxExamined) {
-			e := s.at[(place+i)%n].Load()
+			e := s.endpoints[(start+i)%n].Load()
 			q.examined.read(r.group, e, q.now)
 			if e != nil && !q.attempts.Has(e) {
 				return e
 			}
-			if tried == nil {
-				tried = e
+			if first == nil {
+				first = e
 			}
 		}
 	}
-	return tried
+	return first
 }

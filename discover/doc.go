@@ -5,11 +5,11 @@
 //	                              ▼
 //	                           Endpoint.Service, its context, its open calls
 //
-// [Endpoints] converts the updates of a resolver to a sequence of changes. As long as the
-// [resolve.ID] of an endpoint stays the same, its service stays. The connections of the service and
-// the state that the consumer keeps for the endpoint stay too. If the ID at an address changes, one
-// [Change] removes the old endpoint and adds a new one. A removed endpoint gets no new requests.
-// The context of its service ends after the last response of the service.
+// [Endpoints] converts a resolver's updates to a sequence of changes. As long as an endpoint's
+// [resolve.ID] stays the same, so do its service, the service's connections, and the state that the
+// consumer keeps for the endpoint. If the ID at an address changes, one [Change] removes the old
+// endpoint and adds a new one. A removed endpoint gets no new requests. Its service's context ends
+// after the last response.
 //
 // With a [layer.Cache] of balancers, each target is resolved once:
 //
@@ -18,9 +18,9 @@
 //	}, layer.CachePolicy{})
 //	svc := targets.Router(targetOf)
 //
-// The contexts of all services end with the context of [Endpoints].
+// All service contexts end with that of [Endpoints].
 //
-// A panic of user code on a goroutine of this package does not end the process. If [MakeService]
-// panics, the endpoint rejects requests with [layer.ErrClosed]. If a resolver panics, [Endpoints]
-// yields the panic as the last error, and the last set of endpoints stays.
+// A panic of user code on one of this package's goroutines does not end the process. If
+// [MakeService] panics, the endpoint rejects requests with [layer.ErrClosed]. If a resolver panics,
+// [Endpoints] yields the panic as the last error, and the last set stays.
 package discover

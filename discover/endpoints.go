@@ -13,23 +13,21 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Endpoints resolves target with the resolver r and returns the sequence of changes of its
-// endpoints. The function mk makes the service of each endpoint. An update that changes nothing
-// yields no Change. There is at most one endpoint per address. If the [resolve.ID] at an address
-// changes, one Change removes the old endpoint and adds a new one.
+// Endpoints resolves target with r and returns a sequence of changes to its endpoints. It calls mk
+// to make each endpoint's service. An update that changes nothing yields no Change. There is at
+// most one endpoint per address. If the [resolve.ID] at an address changes, one Change removes the
+// old endpoint and adds a new one.
 //
-// The sequence ends when ctx ends or the consumer breaks. An error of r is yielded in the field Err
-// of a Change and leaves the endpoints unchanged. [resolve.ErrUnresolvable] removes all endpoints
-// and ends the sequence. If the sequence of r ends without this error, the endpoints stay until ctx
-// ends.
+// The sequence ends when ctx ends or the consumer breaks. An error from r is yielded in a Change's
+// Err and leaves the endpoints unchanged. [resolve.ErrUnresolvable] removes all endpoints and ends
+// the sequence. If r's sequence ends without this error, the endpoints stay until ctx ends.
 //
-// After the consumer has received the Change that removes an endpoint, Call and Ready of
-// the endpoint return an error that matches [layer.ErrClosed]. Responses in flight
-// continue. All endpoints are removed when the sequence ends.
+// Once the consumer has received the Change that removes an endpoint, its Call and Ready return an
+// error that matches [layer.ErrClosed]. Responses in flight continue. All endpoints are removed
+// when the sequence ends.
 //
 // The sequence can be ranged over several times and concurrently. Each range makes its own
-// services, and calls the resolver on the goroutine of the consumer. Endpoints panics if r or
-// mk is nil.
+// services, and calls the resolver on the consumer's goroutine. Endpoints panics if r or mk is nil.
 func Endpoints[Req, Rsp any](
 	ctx context.Context, r resolve.Resolver, target string, mk MakeService[Req, Rsp], opts ...Option[Rsp],
 ) iter.Seq[Change[Req, Rsp]] {
@@ -50,8 +48,8 @@ func Endpoints[Req, Rsp any](
 	}
 }
 
-// watch has the current endpoints and the next change, for one loop over the sequence that
-// [Endpoints] returns.
+// watch is the state of one loop over the sequence that [Endpoints] returns: the current endpoints
+// and the next change.
 type watch[Req, Rsp any] struct {
 	ctx    context.Context //nolint:containedctx // the parent of the context of each endpoint
 	target string
@@ -65,12 +63,12 @@ type watch[Req, Rsp any] struct {
 	removed []*member[Req, Rsp] // to be retired after the consumer has received next
 }
 
-// run applies the updates of r and yields the changes. It returns when the loop of the consumer has
-// ended, the target is unresolvable, or ctx has ended. If r panics, run yields the panic as an
-// error and waits for the end of ctx. If the consumer panics, the panic continues after r has
+// run applies r's updates and yields the changes. It returns when the consumer's loop has ended, the
+// target is unresolvable, or ctx has ended. If r panics, run yields the panic as an error and waits
+// until ctx ends, so that the endpoints stay. If the consumer panics, the panic continues after r has
 // returned.
 func (w *watch[Req, Rsp]) run(r resolve.Resolver, yield func(Change[Req, Rsp]) bool) {
-	over := false
+	finished := false
 	var consumerErr error
 	err := panics.Do("the resolver", func() error {
 		var set resolve.Set
@@ -83,8 +81,9 @@ func (w *watch[Req, Rsp]) run(r resolve.Resolver, yield func(Change[Req, Rsp]) b
 			} else {
 				w.apply(set.Apply(u), u.Kind != resolve.Add && u.Kind != resolve.Remove)
 			}
-			consumerErr = panics.Contain(func() { over = !w.emit(yield) })
-			if over = over || errors.Is(err, resolve.ErrUnresolvable); over || consumerErr != nil {
+			// A panic of the consumer must not be taken for one of the resolver.
+			consumerErr = panics.Contain(func() { finished = !w.emit(yield) })
+			if finished = finished || errors.Is(err, resolve.ErrUnresolvable); finished || consumerErr != nil {
 				return nil
 			}
 		}
@@ -95,15 +94,16 @@ func (w *watch[Req, Rsp]) run(r resolve.Resolver, yield func(Change[Req, Rsp]) b
 		panic(consumerErr)
 	case err != nil:
 		w.fail(fmt.Errorf("resolve %q: %w", w.target, err))
-		over = !w.emit(yield)
+		finished = !w.emit(yield)
 	}
-	if !over {
+	// The resolver has ended, but the endpoints stay in use.
+	if !finished {
 		<-w.ctx.Done()
 	}
 }
 
-// fail stores err, an error of the resolver, in the field next. If err matches ErrUnresolvable,
-// fail also removes all endpoints.
+// fail stores err, an error of the resolver, in w.next. If err matches ErrUnresolvable, fail also
+// removes all endpoints.
 func (w *watch[Req, Rsp]) fail(err error) {
 	w.changed, w.next.Err, w.next.Reset = true, err, false
 	if errors.Is(err, resolve.ErrUnresolvable) {
@@ -115,8 +115,8 @@ func (w *watch[Req, Rsp]) fail(err error) {
 }
 
 // apply applies the differences in diff to w.members, the current endpoints. It also collects them
-// as changes in w.next, for the method emit to yield. The argument reset reports whether the update
-// listed all endpoints of the target.
+// as changes in w.next, for the method emit to yield. reset reports whether the update listed all
+// endpoints of the target.
 func (w *watch[Req, Rsp]) apply(diff resolve.Diff, reset bool) {
 	w.changed = w.next.Err != nil || diff.Before != diff.After
 	w.next.Err, w.next.Reset, w.next.State = nil, reset, diff.After
@@ -135,26 +135,29 @@ func (w *watch[Req, Rsp]) apply(diff resolve.Diff, reset bool) {
 	}
 }
 
+// remove removes m from the current endpoints and adds that to w.next.
 func (w *watch[Req, Rsp]) remove(m *member[Req, Rsp]) {
 	delete(w.members, m.current.Addr)
 	w.next.Removed = append(w.next.Removed, m.current)
 	w.removed = append(w.removed, m)
 }
 
-// emit yields the collected changes, if there are any. After that, it makes the members of removed
-// endpoints reject requests. It returns false if the consumer has ended its loop.
+// emit yields the collected changes, if there are any. After that, it makes the members for
+// removed endpoints reject requests. It returns false if the consumer has ended its loop.
 func (w *watch[Req, Rsp]) emit(yield func(Change[Req, Rsp]) bool) bool {
 	if !w.changed && w.next.len() == 0 {
 		return true
 	}
 	c := w.next
 	w.next, w.changed = Change[Req, Rsp]{State: c.State, Err: c.Err}, false
-	more := yield(c)
+	// Only after that may removed endpoints reject requests: before, the consumer may still choose
+	// them.
+	ok := yield(c)
 	for _, m := range w.removed {
 		m.retire()
 	}
 	w.removed = nil
-	return more
+	return ok
 }
 
 // release makes all members reject requests. It is called when the sequence has ended.

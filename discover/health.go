@@ -18,17 +18,21 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// HealthCheck checks the endpoint t by sending requests to svc, which is the service of the
-// endpoint. A HealthCheck returns nil if the endpoint is healthy. It should return when ctx ends.
-// A panic counts as a failed check.
+// HealthCheck checks the endpoint t by sending requests to svc, which is the endpoint's service.
+// A HealthCheck returns nil if the endpoint is healthy. It should return when ctx ends. A panic
+// counts as a failed check.
 type HealthCheck[Req, Rsp any] func(ctx context.Context, t Target, svc layer.Service[Req, Rsp]) error
 
-// HealthPolicy configures [WithHealthCheck]. A field that is 0 has its default.
+// HealthPolicy configures [WithHealthCheck]. Fields that are 0 use their defaults.
 type HealthPolicy struct {
 	Interval  time.Duration // pause between two checks, ± 10 % at random: default 5 s, at least 1 ms
 	Timeout   time.Duration // time limit of one check: default 1 s
 	Healthy   int           // successes in a row after which an endpoint is healthy: default 1
 	Unhealthy int           // failures in a row after which an endpoint is unhealthy: default 3
+
+	// OnChange is called when an endpoint becomes healthy, with nil, and when it becomes unhealthy, with
+	// the reason, also if its first check fails. The checks of the endpoint wait for it. Nil means no calls.
+	OnChange func(t Target, err error)
 }
 
 // Validate returns an error that names the field that is out of range, or nil.
@@ -50,12 +54,11 @@ func (p HealthPolicy) Validate() error {
 // background. An unhealthy endpoint rejects requests, so that a balancer uses other endpoints. A
 // new endpoint is unhealthy until its first checks succeed: see [HealthPolicy].
 //
-// While no endpoint of a target is healthy, all endpoints of the target admit requests,
-// because the check may be wrong and requests may succeed.
+// While none of a target's endpoints is healthy, all of them admit requests, because the check
+// may be wrong and requests may succeed.
 //
-// The checks of an endpoint run on a goroutine that ends when the endpoint is removed, also if it
-// still has open responses.
-// WithHealthCheck panics if mk or check is nil or p is invalid.
+// An endpoint's checks run on a goroutine that ends when the endpoint is removed, even if it
+// still has open responses. WithHealthCheck panics if mk or check is nil or p is invalid.
 func WithHealthCheck[Req, Rsp any](mk MakeService[Req, Rsp], check HealthCheck[Req, Rsp], p HealthPolicy) MakeService[Req, Rsp] {
 	switch {
 	case mk == nil:
@@ -76,14 +79,18 @@ func WithHealthCheck[Req, Rsp any](mk MakeService[Req, Rsp], check HealthCheck[R
 		}
 		group, leave := groups.Use(t.Name, func() (*healthGroup, func()) { return new(healthGroup), func() {} })
 		c := &checked[Req, Rsp]{Service: inner, policy: p, group: group, endpoint: t.Endpoint.Addr.String()}
+		if c.policy.OnChange == nil {
+			c.policy.OnChange = func(Target, error) {}
+		}
 		c.setReason(errors.New("not checked yet"))
-		wanted, _ := ctx.Value(wantedKey{}).(context.Context) // nil if the caller is not Endpoints
-		go c.run(cmp.Or(wanted, ctx), check, t, leave)
+		memberCtx, _ := ctx.Value(memberCtxKey{}).(context.Context) // nil if the caller is not Endpoints
+		go c.run(cmp.Or(memberCtx, ctx), check, t, leave)
 		return c
 	}
 }
 
-// healthGroup counts the healthy endpoints of one target, and wakes goroutines after changes.
+// healthGroup counts the healthy endpoints of one target. All of them share it, because each admits
+// requests while none is healthy. It wakes goroutines after changes.
 type healthGroup struct {
 	healthy atomic.Int64     // number of healthy endpoints
 	changed notify.Broadcast // wakes the goroutines that wait for a change of healthy
@@ -99,6 +106,7 @@ type checked[Req, Rsp any] struct {
 	checks   atomic.Int64                // number of finished checks
 }
 
+// setReason makes the endpoint reject requests because of err.
 func (c *checked[Req, Rsp]) setReason(err error) {
 	c.reason.Store(&layer.Error{
 		Layer: "health_check", Endpoint: c.endpoint, Kind: layer.ErrNotReady, Reason: "unhealthy", Err: err,
@@ -106,10 +114,11 @@ func (c *checked[Req, Rsp]) setReason(err error) {
 }
 
 // run checks the endpoint every Interval until ctx ends. After that, run makes the endpoint
-// unhealthy. It then calls the function leave, which releases the healthGroup that all endpoints of
-// the target share.
+// unhealthy. It then calls leave, which releases the healthGroup that all endpoints of the target
+// share.
 func (c *checked[Req, Rsp]) run(ctx context.Context, check HealthCheck[Req, Rsp], t Target, leave func()) {
 	defer leave()
+	// The group must not count a removed endpoint.
 	defer c.become(nil, false)
 	row := 0 // checks in a row that contradict the state
 	for ctx.Err() == nil {
@@ -121,35 +130,43 @@ func (c *checked[Req, Rsp]) run(ctx context.Context, check HealthCheck[Req, Rsp]
 		if ctx.Err() != nil {
 			return
 		}
-		c.checks.Add(1)
+		first := c.checks.Add(1) == 1
 		healthy := c.reason.Load() == nil
-		needed := c.policy.Healthy
+		threshold := c.policy.Healthy
 		if healthy {
-			needed = c.policy.Unhealthy
+			threshold = c.policy.Unhealthy
 		}
-		if row++; healthy == (err == nil) {
+		// A check that confirms the state ends the row.
+		if passed := err == nil; passed == healthy {
 			row = 0
+		} else {
+			row++
 		}
-		if row >= needed {
+		if row >= threshold {
 			row = 0
 			c.become(err, !healthy)
+			c.policy.OnChange(t, err)
 		} else if !healthy && err != nil {
 			c.setReason(err)
+			if first {
+				c.policy.OnChange(t, err)
+			}
 		}
+		// Without jitter, the checks of many clients would reach an endpoint at the same time.
 		jitter := 0.9 + 0.2*rand.Float64()
 		_ = backoff.Sleep(ctx, time.Duration(jitter*float64(min(c.policy.Interval, math.MaxInt64/2))))
 	}
 }
 
-// become makes the endpoint healthy or unhealthy. It does nothing if the endpoint already has that
-// state. err is the reason why the endpoint becomes unhealthy.
+// become makes the endpoint healthy or unhealthy, if it is not so already, and counts that in the
+// group. err is why the endpoint becomes unhealthy.
 func (c *checked[Req, Rsp]) become(err error, healthy bool) {
-	was := c.reason.Load() == nil
+	wasHealthy := c.reason.Load() == nil
 	switch {
-	case healthy && !was:
+	case healthy && !wasHealthy:
 		c.reason.Store(nil)
 		c.group.healthy.Add(1)
-	case !healthy && was:
+	case !healthy && wasHealthy:
 		c.setReason(err)
 		c.group.healthy.Add(-1)
 	default:
@@ -174,12 +191,14 @@ func (c *checked[Req, Rsp]) Ready(ctx context.Context) error {
 		if err := c.Service.Ready(ctx); err != nil {
 			return err
 		}
+		// It may have become unhealthy while the service was not ready.
 		if c.admits() {
 			return nil
 		}
 	}
 }
 
+// Call sends req to the endpoint if it admits requests, and rejects it otherwise.
 func (c *checked[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if ctx.Err() != nil {
 		return rsp, &layer.Error{
@@ -192,8 +211,10 @@ func (c *checked[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 	return c.Service.Call(ctx, req)
 }
 
+// Next returns the endpoint's own service.
 func (c *checked[Req, Rsp]) Next() layer.Service[Req, Rsp] { return c.Service }
 
+// Describe returns whether the endpoint is healthy, the number of checks and the last error.
 func (c *checked[Req, Rsp]) Describe() layer.Node {
 	state := layer.State{{Key: "healthy", Value: true}, {Key: "checks", Value: c.checks.Load()}}
 	if rejection := c.reason.Load(); rejection != nil {

@@ -1,12 +1,18 @@
 package httpclient
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/net/idna"
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
@@ -18,113 +24,222 @@ import (
 	"github.com/gotower/gotower/resolve/dns"
 )
 
-// Client sends requests to the endpoints of one target. It is a [httplayer.Service], and an
+// Client sends requests to one target's endpoints. It is a [httplayer.Service], and an
 // [http.RoundTripper] for [http.Client.Transport]. It is safe for concurrent use.
 //
-// The host of a request's URL does not select the endpoint: every request goes to the
-// target. Use [Hosts] if a client calls several hosts or follows redirects.
+// The host in a request's URL does not select the endpoint: every request goes to the target, and a
+// redirect to another host fails. For a client that serves any host, use [NewTransport].
 //
-// Admission: while no endpoint is ready, up to 1000 requests wait in the queue. A request that has
-// waited for 3 s fails. When the queue is full, further requests are rejected.
+// Admission: a request waits for the first answer of the resolver, as one of net/http waits for its
+// dialer: for up to 30 s, or as long as [WithTimeout] says. Then, while the endpoints are busy or the
+// target has none, up to 1000 requests wait in the queue. A request that has waited there for 3 s
+// fails. When the queue is full, further requests are rejected. If every endpoint has failed or the
+// target does not exist, requests fail at once; see [WithWaitForReady].
 //
-// Cancellation: the end of a request's context ends the request.
+// Cancellation: a request ends with its context.
 //
 // Body: the caller must close the response body.
 //
-// Errors: a [layer.Error] of the layer or endpoint that failed. The package documentation lists the
+// Errors: a [layer.Error] from the layer or endpoint that failed; the package documentation lists the
 // layers.
 //
-// Cost: the sum of the costs of the layers.
+// Cost: the sum of the layers' costs.
 type Client struct {
-	target   string
-	stack    httplayer.Service
-	balancer *balance.Balancer[*http.Request, *http.Response]
-	trip     http.RoundTripper
+	target  string
+	stack   httplayer.Service
+	backend *backend // nil with WithProfiles
+	routed  *routed  // nil without WithProfiles
+	trip    http.RoundTripper
+
+	sticky    bool     // see WithStickySession
+	anyHost   bool     // a Transport checks the host of a request
+	keepsGzip bool     // see WithoutDecompression
+	endpoints sync.Map // the *httplayer.Endpoint of each endpoint
 }
 
-// New returns a client of target. It starts to resolve target at once, and connects when
+// New returns a client for target. It starts to resolve target at once, and connects when
 // requests arrive. Its background work and its connections end with ctx.
 //
 // The target is a host name or an IP address with an optional port: "web.default:80",
-// "10.0.0.1:8080". Without a port, the port is 80, or 443 with [WithTLS]. The name is
-// resolved by DNS and /etc/hosts (see package dns), unless [WithAddrs] or [WithResolver] is
-// set.
+// "10.0.0.1:8080". Without a port, the port is 80, or 443 with [WithTLS]. The name is resolved by
+// DNS and /etc/hosts (see package dns), unless [WithAddrs] or [WithResolver] is set.
 //
-// New panics if target is empty or an option is invalid.
+// New panics if target is empty or cannot be resolved by DNS because of its form, such as a URL,
+// or if an option is invalid.
 func New(ctx context.Context, target string, opts ...Option) *Client {
-	if target == "" {
-		panic("httpclient: empty target")
+	o := options{timeout: defaultTimeout, resolveWait: resolveTimeout}
+	option.Apply(&o, opts)
+	c, err := o.client(ctx, cmp.Or(o.target, target))
+	if err != nil {
+		panic("httpclient: " + err.Error())
 	}
-	o := &options{timeout: defaultTimeout}
-	option.Apply(o, opts)
-	if o.resolver == nil {
-		target = o.withPort(target)
-		o.resolver = dns.New()
+	return c
+}
+
+// client returns a client of target, or an error if an option or target is invalid.
+func (o *options) client(ctx context.Context, target string) (*Client, error) {
+	if target == "" {
+		return nil, errors.New("empty target")
+	}
+	if err := o.policy.Validate(); err != nil {
+		return nil, err
 	}
 	if o.sticky != "" {
 		o.policy.Picker = balance.ConsistentHash(0)
 	}
-	balancing := []balance.Option[*http.Response]{
-		balance.WithCompletion(httplayer.Completion), balance.WithPolicy[*http.Response](o.policy),
+	if o.names == nil {
+		o.names = dns.New()
 	}
-	stack := httplayer.NewStack(httplayer.WithTarget(target))
+	backends := *o // of which each resolves a name of its own
+	if o.resolver == nil {
+		var err error
+		if target, err = o.resolve(target); err != nil {
+			return nil, err
+		}
+	}
+	stack := o.stack(target, layer.WithLogger[*http.Response](o.log))
 	if o.metrics != nil {
-		to := o.metrics.Layer(target)
-		stack = httplayer.NewStack(httplayer.WithTarget(target), httplayer.WithMetrics(to)).Metrics(to)
-		balancing = append(balancing, balance.WithMetrics[*http.Response](o.metrics.Balance(target)))
+		stack = stack.Metrics(o.metrics.Layer(target))
+	}
+	if o.events != nil {
+		stack = stack.With("events", o.observeRequests(target))
+	}
+	for _, l := range o.layers {
+		stack = stack.With(l.name, l.layer)
 	}
 	if o.sticky != "" {
 		stack = stack.With("sticky_session", httplayer.StickySession(o.sticky))
 	}
-	mk := discover.MakeService[*http.Request, *http.Response](o.endpoint)
-	if o.healthCheck != nil {
-		mk = discover.WithHealthCheck(mk, o.healthCheck, o.healthPolicy)
+	c := &Client{target: target, sticky: o.sticky != "", anyHost: o.anyHost, keepsGzip: o.keepsGzip}
+	// With a profile, each route has its own timeouts and retries.
+	if o.profiles != nil {
+		c.routed = backends.routed(ctx, c, target)
+		c.stack = stack.Service(c.routed.Service)
+	} else {
+		c.backend = o.backend(ctx, c, o.resolver, target)
+		c.stack = o.attemptLayers(stack).Service(c.backend.Service)
 	}
-	if o.endpointLayer != nil {
-		endpoint := mk
-		mk = func(ctx context.Context, t discover.Target) httplayer.Service {
-			return httplayer.NewStack(httplayer.WithTarget(t.Name)).With("endpoint_layer", o.endpointLayer).Service(endpoint(ctx, t))
-		}
-	}
-	c := &Client{target: target, balancer: balance.Resolve(ctx, o.resolver, target, mk, balancing...)}
-	c.stack = stack.
-		ResponseHeaderTimeout(o.timeout).
-		Retry(o.retry).
-		Queue(queueCapacity, queueMaxWait).
-		Service(c.balancer)
-	c.trip = httplayer.RoundTripper(c.stack)
-	return c
+	c.trip = httplayer.RoundTripper(c)
+	return c, nil
 }
 
-// The default limits of a Client: the time to the response headers, the length of the
-// queue, and the longest wait in the queue. Envoy's route timeout is also 15 s.
+// attemptLayers adds the layers that a request passes once, however often it is sent: the time limit,
+// the retries and the hedges, which share a budget.
+func (o *options) attemptLayers(stack httplayer.Stack) httplayer.Stack {
+	retry := o.retry
+	retry.Budget = cmp.Or(retry.Budget, layer.NewBudget(0, 0, 0))
+	stack = stack.ResponseHeaderTimeout(o.timeout).Retry(retry)
+	if o.hedge != nil {
+		hedge := *o.hedge
+		hedge.Budget = cmp.Or(hedge.Budget, retry.Budget)
+		stack = stack.Hedge(hedge)
+	}
+	return stack
+}
+
+// endpointLayers adds the layers that a request passes after an endpoint was picked.
+func (o *options) endpointLayers(
+	mk discover.MakeService[*http.Request, *http.Response],
+) discover.MakeService[*http.Request, *http.Response] {
+	if o.endpointLayer == nil && o.breaker == nil && o.endpointLimit == 0 {
+		return mk
+	}
+	return func(ctx context.Context, t discover.Target) httplayer.Service {
+		stack := o.stack(t.Name)
+		if o.breaker != nil {
+			stack = stack.Breaker(*o.breaker)
+		}
+		if o.endpointLimit > 0 {
+			stack = stack.Limit(o.endpointLimit)
+		}
+		return stack.With("endpoint_layer", o.endpointLayer).Service(mk(ctx, t))
+	}
+}
+
+// resolve sets the resolver for target, by DNS, or for the proxy if there is one. It returns target
+// with a port.
+func (o *options) resolve(target string) (string, error) {
+	o.resolver, target = o.names, o.withPort(target)
+	if err := dns.Validate(target); err != nil || o.proxy == nil || o.target != "" {
+		return target, err
+	}
+	// The proxy is chosen once, for a request to the target's root.
+	u := &url.URL{Scheme: "http", Host: target}
+	if o.proxyTLS = cmp.Or(o.proxyTLS, o.tls); o.tls != nil {
+		u.Scheme = "https"
+	}
+	proxy, err := o.proxy(&http.Request{Method: http.MethodGet, URL: u, Host: u.Host, Header: make(http.Header)})
+	if err != nil || proxy == nil {
+		return target, err
+	}
+	return target, o.by(proxy, target)
+}
+
+// These are a Client's default limits: the time to the response headers, the time to the resolver's
+// first answer, the queue's length, and the longest wait in the queue. Envoy's route timeout is also
+// 15 s, and the timeout of net/http's dialer 30 s.
 const (
 	defaultTimeout = 15 * time.Second
+	resolveTimeout = 30 * time.Second
 	queueCapacity  = 1000
 	queueMaxWait   = 3 * time.Second
+	connectTimeout = 10 * time.Second // TCP and TLS together; http.DefaultTransport has 30 s and 10 s
+	idleTimeout    = 90 * time.Second // as IdleConnTimeout of http.DefaultTransport
 )
 
 // Call sends req to an endpoint of the target.
 func (c *Client) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	if c.backend != nil {
+		c.backend.awaitResolved(ctx)
+	}
 	return c.stack.Call(ctx, req)
 }
 
-// Ready waits until the queue has room. Unlike [Client.WaitReady], it does not wait for an
-// endpoint.
+// Ready waits until there is room in the queue. Unlike [Client.WaitReady], it does not wait for
+// an endpoint.
 func (c *Client) Ready(ctx context.Context) error { return c.stack.Ready(ctx) }
 
-// RoundTrip implements [http.RoundTripper].
-func (c *Client) RoundTrip(req *http.Request) (*http.Response, error) { return c.trip.RoundTrip(req) }
+// CloseIdleConnections closes the connections to the endpoints that serve no request.
+// [http.Client.CloseIdleConnections] calls it.
+func (c *Client) CloseIdleConnections() {
+	c.endpoints.Range(func(e, _ any) bool {
+		e.(*httplayer.Endpoint).CloseIdleConnections() //nolint:errcheck,forcetypeassert // the map has nothing else
+		return true
+	})
+}
 
 // WaitReady waits until the target is resolved and an endpoint is ready. It returns the
 // cause of ctx if ctx ends first, and an error that matches [layer.ErrClosed] if the target
 // cannot be resolved. WaitReady does not connect: an endpoint is ready until a connection
 // to it fails. A caller need not call WaitReady before a request, because requests wait in
-// the queue.
-func (c *Client) WaitReady(ctx context.Context) error { return c.balancer.Ready(ctx) }
+// the queue. With [WithProfiles], one backend must be ready.
+func (c *Client) WaitReady(ctx context.Context) error {
+	if c.routed != nil {
+		return c.routed.Ready(ctx)
+	}
+	return c.backend.balancer.WaitReady(ctx)
+}
 
-// Endpoints returns the states of the endpoints, in the order of their addresses.
-func (c *Client) Endpoints() []balance.EndpointState { return c.balancer.Snapshot() }
+// Endpoints returns the endpoints' states, in the order of their addresses.
+func (c *Client) Endpoints() []balance.EndpointState {
+	if c.routed != nil {
+		return c.routed.endpoints()
+	}
+	return c.backend.balancer.Snapshot()
+}
+
+// SetPolicy replaces the balancer's policy, which [WithPolicy] has set. Connections and
+// statistics stay. The option for sticky sessions still replaces the Picker. The error comes from
+// [balance.Policy.Validate].
+func (c *Client) SetPolicy(p balance.Policy) error {
+	if c.sticky {
+		p.Picker = balance.ConsistentHash(0)
+	}
+	if c.routed != nil {
+		return c.routed.setPolicy(p)
+	}
+	return c.backend.balancer.SetPolicy(p)
+}
 
 // Next returns the outermost layer of the client. [layer.Describe] calls it to show all layers.
 func (c *Client) Next() httplayer.Service { return c.stack }
@@ -135,10 +250,10 @@ func (c *Client) Describe() layer.Node {
 	return layer.Node{Name: "client", State: layer.State{{Key: "target", Value: c.target}}}
 }
 
-// withPort adds a port to target: 443 with WithTLS, and 80 otherwise. It returns target
-// unchanged if target has a port already or is the name of an SRV record.
+// withPort adds a port to target: 443 with WithTLS, and 80 otherwise. It returns target unchanged
+// if it already includes a port, is an SRV name, or is a URL.
 func (o *options) withPort(target string) string {
-	if _, _, err := net.SplitHostPort(target); err == nil || strings.HasPrefix(target, "_") {
+	if _, _, err := net.SplitHostPort(target); err == nil || strings.HasPrefix(target, "_") || strings.Contains(target, "/") {
 		return target
 	}
 	port := "80"
@@ -148,14 +263,20 @@ func (o *options) withPort(target string) string {
 	return net.JoinHostPort(strings.Trim(target, "[]"), port)
 }
 
-// endpoint returns the service of the endpoint t: a connection pool. If the resolver specifies an
-// authority for the endpoint, a layer sets it.
-func (o *options) endpoint(ctx context.Context, t discover.Target) httplayer.Service {
+// endpoint returns the service of the endpoint t: a connection pool with the options for what the
+// resolver knows about t, such as TLS and HTTP/2. If the resolver specifies an authority for the
+// endpoint, a layer sets it.
+func (o *options) endpoint(ctx context.Context, t discover.Target, c *Client, reachable *families) httplayer.Service {
 	id := t.Endpoint.ID
-	if id.Identity != "" || id.OpaquePort != 0 || id.Protocol == resolve.Opaque {
+	// To ignore what the ID requires would send cleartext to an endpoint that expects TLS or its own
+	// protocol.
+	if id.Identity != "" && o.tlsOf == nil || id.OpaquePort != 0 || id.Protocol == resolve.Opaque {
 		return rejecting(id)
 	}
-	opts := append([]httplayer.EndpointOption{}, o.endpoints...)
+	opts := append([]httplayer.EndpointOption{
+		httplayer.WithConnectTimeout(connectTimeout), httplayer.WithIdleTimeout(idleTimeout),
+		reachable.withDialer(ctx, id.Addr.Addr()),
+	}, o.endpoints...)
 	if cfg := o.tlsFor(t); cfg != nil {
 		opts = append(opts, httplayer.WithTLS(cfg))
 	}
@@ -165,17 +286,33 @@ func (o *options) endpoint(ctx context.Context, t discover.Target) httplayer.Ser
 	if id.PingInterval > 0 {
 		opts = append(opts, httplayer.WithPing(id.PingInterval, id.PingTimeout))
 	}
+	if id.PingWhileIdle {
+		opts = append(opts, httplayer.WithPingWhileIdle())
+	}
 	stack := httplayer.NewStack(httplayer.WithTarget(t.Name))
 	if id.Authority != "" {
 		stack = stack.With("override_authority", httplayer.OverrideAuthority(id.Authority))
 	}
-	return stack.Service(httplayer.NewEndpoint(ctx, id.Addr.String(), opts...))
+	stack = stack.With("proxy", o.absolute)
+	e := httplayer.NewEndpoint(ctx, id.Addr.String(), opts...)
+	if o.preconnect {
+		connect(ctx, e)
+	}
+	// For CloseIdleConnections, until the endpoint is removed.
+	c.endpoints.Store(e, nil)
+	context.AfterFunc(ctx, func() { c.endpoints.Delete(e) })
+	return stack.Service(e)
 }
 
-// tlsFor returns the TLS configuration for an endpoint, or nil for cleartext. The server
-// name is that of WithTLS, or else that of the endpoint, or else the host of the target.
+// tlsFor returns the TLS configuration for an endpoint, or nil for cleartext. The server name
+// comes from WithTLS, or else from the endpoint, or else from the target's host.
 func (o *options) tlsFor(t discover.Target) *tls.Config {
 	cfg, name := o.tls, t.Endpoint.ServerName
+	if o.tlsOf != nil {
+		if cfg = o.tlsOf(t); cfg == nil {
+			return nil
+		}
+	}
 	switch {
 	case cfg == nil && name == "":
 		return nil
@@ -185,34 +322,37 @@ func (o *options) tlsFor(t discover.Target) *tls.Config {
 		return cfg
 	}
 	if name == "" {
-		name = hostOf(t.Name)
+		name = hostOf(cmp.Or(o.serverName, t.Name))
 	}
 	cfg = cfg.Clone()
 	cfg.ServerName = name
 	return cfg
 }
 
-// hostOf returns the host in target, without the port and without the trailing dot of a DNS
-// name. The host of SRV records is the domain in their name.
+// hostOf returns the host in target as certificates name it: without the port and the trailing dot
+// of a DNS name, and in ASCII. For an SRV name, that is the domain in it.
 func hostOf(target string) string {
 	target = authority.Domain(target)
 	if host, _, err := net.SplitHostPort(target); err == nil {
 		target = host
 	}
+	if ascii, err := idna.Lookup.ToASCII(target); err == nil {
+		target = ascii
+	}
 	return strings.TrimSuffix(target, ".")
 }
 
-// rejecting returns a service that rejects all requests to the endpoint id. The client does not
-// support such an endpoint, because it requires a mesh identity (mutual TLS) or an opaque
-// connection (not HTTP).
+// rejecting returns a service that rejects all requests to the endpoint id, because nothing
+// verifies its mesh identity, or because it accepts only opaque connections (not HTTP).
 func rejecting(id resolve.ID) httplayer.Service {
 	err := &layer.Error{
 		Layer: "endpoint", Endpoint: id.Addr.String(), Kind: layer.ErrClosed,
-		Reason: "the endpoint requires a mesh identity or an opaque connection, which httpclient does not support",
+		Reason: "the endpoint has a mesh identity, which needs WithEndpointTLS, or an opaque connection, which is not supported",
 	}
 	return unsupported{err}
 }
 
+// unsupported is a service that rejects all requests with err.
 type unsupported struct{ err error }
 
 func (u unsupported) Ready(context.Context) error { return u.err }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2" //nolint:depguard // its Framer: a server that answers PINGs itself
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/httpclient"
@@ -138,6 +139,65 @@ func TestClientRejectsMeshEndpoint(t *testing.T) {
 	require.Error(t, err)
 }
 
+// An endpoint that requests it gets PING frames while no requests are in flight.
+func TestClientPingWhileIdle(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	pings, served := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(served)
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		_, _ = io.ReadFull(conn, make([]byte, len(http2.ClientPreface)))
+		framer := http2.NewFramer(conn, conn)
+		_ = framer.WriteSettings()
+		answered := false
+		for {
+			frame, err := framer.ReadFrame()
+			if err != nil {
+				return
+			}
+			switch frame := frame.(type) {
+			case *http2.HeadersFrame:
+				const statusOK = "\x88" // in the static table of HPACK
+				_ = framer.WriteHeaders(http2.HeadersFrameParam{
+					StreamID: frame.StreamID, BlockFragment: []byte(statusOK), EndHeaders: true, EndStream: true,
+				})
+				answered = true
+			case *http2.PingFrame:
+				_ = framer.WritePing(true, frame.Data)
+				if answered {
+					select {
+					case pings <- struct{}{}:
+					case <-t.Context().Done():
+					}
+				}
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		<-served
+	})
+	table := static.New(map[string][]resolve.Endpoint{"web": {{ID: resolve.ID{
+		Addr: netip.MustParseAddrPort(l.Addr().String()), Protocol: resolve.H2,
+		PingInterval: 20 * time.Millisecond, PingTimeout: time.Minute, PingWhileIdle: true,
+	}}}})
+	rsp, err := client(t, httpclient.New(t.Context(), "web", httpclient.WithResolver(table))).Get("http://web/")
+	require.NoError(t, err)
+	rsp.Body.Close()
+	for range 3 { // the first can be sent before the end of the request
+		select {
+		case <-pings:
+		case <-time.After(time.Minute):
+			require.Fail(t, "no PING")
+		}
+	}
+}
+
 func TestClientWaitReady(t *testing.T) {
 	addr := netip.MustParseAddrPort(server(t, "ok", 0))
 	table := static.New(nil)
@@ -231,9 +291,64 @@ func TestClientEndpointLayer(t *testing.T) {
 	}
 }
 
+// A policy changes without new connections.
+func TestSetPolicy(t *testing.T) {
+	web := httpclient.New(t.Context(), "web", httpclient.WithAddrs(server(t, "ok", 0)), httpclient.WithStickySession("s"))
+	body(t, client(t, web), "http://web/")
+	require.NoError(t, web.SetPolicy(balance.Policy{Cost: balance.LeastRequest}))
+	body(t, client(t, web), "http://web/")
+	assert.EqualValues(t, 2, web.Endpoints()[0].Picks)
+	assert.Contains(t, layer.Describe(web).String(), "least_request")
+	assert.Contains(t, layer.Describe(web).String(), "hash, bound", "the session stays")
+	require.Error(t, web.SetPolicy(balance.Policy{Decay: 1}))
+}
+
+// While the endpoints of the first set are gone, the second set gets all requests, and none fails. When
+// one of the first set returns at its address, it gets them again.
+func TestBackup(t *testing.T) {
+	listen := func(addr, name string) *httptest.Server {
+		l, err := net.Listen("tcp", addr)
+		require.NoError(t, err)
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, name) }))
+		require.NoError(t, s.Listener.Close())
+		s.Listener = l
+		s.Start()
+		return s
+	}
+	addr := freeport.Addr(t)
+	first := listen(addr, "first")
+	set := func(addrs ...string) resolve.Resolver {
+		endpoints, err := static.Endpoints(addrs...)
+		require.NoError(t, err)
+		return static.New(map[string][]resolve.Endpoint{"web": endpoints})
+	}
+	web := httpclient.New(t.Context(), "web", httpclient.WithResolver(
+		resolve.Merge(set(addr), resolve.WithPriority(set(server(t, "backup", 0), server(t, "backup", 0)), 1))))
+	c := client(t, web)
+	for range 50 {
+		require.Equal(t, "first", body(t, c, "http://web/"))
+	}
+	first.Close()
+	until := func(name string) {
+		for row := 0; row < 50; row++ {
+			if body(t, c, "http://web/") != name {
+				row = -1
+			}
+		}
+	}
+	until("backup")
+	first = listen(addr, "first again")
+	defer first.Close()
+	until("first again")
+}
+
 func TestNewArguments(t *testing.T) {
 	for name, f := range map[string]func(){
-		"httpclient: empty target":                                   func() { httpclient.New(t.Context(), "") },
+		"httpclient: empty target": func() { httpclient.New(t.Context(), "") },
+		`httpclient: dns: target "http://web/x": not a name that this resolver resolves: ` +
+			"a URL or a path: want host:port, such as web.default:8080": func() { httpclient.New(t.Context(), "http://web/x") },
+		`httpclient: dns: target "web:http": not a name that this resolver resolves: ` +
+			"the port is not a number from 1 to 65535": func() { httpclient.New(t.Context(), "web:http") },
 		"httpclient: nil resolver":                                   func() { httpclient.WithResolver(nil) },
 		"httpclient: WithAddrs: no address":                          func() { httpclient.WithAddrs() },
 		`httpclient: WithAddrs: address is "web", must be host:port`: func() { httpclient.WithAddrs("web") },
@@ -244,30 +359,6 @@ func TestNewArguments(t *testing.T) {
 	} {
 		assert.PanicsWithValue(t, name, f)
 	}
-}
-
-func TestHosts(t *testing.T) {
-	other := server(t, "other", 0)
-	redirect := httptest.NewServer(http.RedirectHandler("http://"+other+"/", http.StatusFound))
-	t.Cleanup(redirect.Close)
-	c := client(t, httpclient.Hosts{
-		"web.default":      httpclient.New(t.Context(), "web", httpclient.WithAddrs(server(t, "web", 0))),
-		"web.default:8080": httpclient.New(t.Context(), "admin", httpclient.WithAddrs(server(t, "admin", 0))),
-		"moved.default:80": httpclient.New(t.Context(), "moved", httpclient.WithAddrs(redirect.Listener.Addr().String())),
-		"[::1]":            httpclient.New(t.Context(), "six", httpclient.WithAddrs(server(t, "six", 0))),
-	})
-	for url, want := range map[string]string{
-		"http://web.default/":      "web",
-		"http://WEB.default:81/":   "web",
-		"http://web.default:8080/": "admin",
-		"http://moved.default/":    "other", // the redirect leads to a host that is not in the map
-		"http://[::1]:9/":          "six",
-		"http://" + other + "/":    "other",
-	} {
-		assert.Equal(t, want, body(t, c, url), url)
-	}
-	_, err := httpclient.Hosts(nil).RoundTrip(&http.Request{})
-	require.Error(t, err)
 }
 
 // A server below a wrapped endpoint, as otelhttp.NewTransport wraps it.
@@ -308,4 +399,27 @@ func TestClientEndpointOptions(t *testing.T) {
 		}))))
 	assert.Equal(t, "HTTP/2.0", body(t, c, "http://web/"))
 	assert.Equal(t, int64(1), dials.Load())
+}
+
+// A target beyond ASCII is resolved and compared with certificates in its form in DNS, as by net/http.
+func TestInternationalizedHost(t *testing.T) {
+	names := make(chan string, 10)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }))
+	server.TLS = &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		names <- hello.ServerName
+		return nil, nil
+	}}
+	server.StartTLS()
+	defer server.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	require.NoError(t, err)
+	// The certificate is for another name: only the name that the client asks for matters.
+	target := net.JoinHostPort("bücher.localhost", port)
+	c := httpclient.New(ctx, target, httpclient.WithTLS(&tls.Config{InsecureSkipVerify: true}))
+	rsp, err := (&http.Client{Transport: c}).Get("https://xn--bcher-kva.localhost:" + port)
+	require.NoError(t, err)
+	require.NoError(t, rsp.Body.Close())
+	assert.Equal(t, "xn--bcher-kva.localhost", <-names)
 }

@@ -1,6 +1,7 @@
 package httpclient
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/gotower/gotower/discover"
@@ -33,43 +35,66 @@ func WithHealthCheck(check HealthCheck, p discover.HealthPolicy) Option {
 }
 
 // CheckHTTP returns a check that sends a GET request for path, such as "/healthz", to the
-// endpoint. The host of the request is the target, or its domain if the target is a name of SRV
-// records. The endpoint is healthy if the status is 2xx. CheckHTTP panics if path is not a path
-// with an optional query.
-func CheckHTTP(path string) HealthCheck {
-	u, err := url.ParseRequestURI(path)
-	if err != nil || !strings.HasPrefix(path, "/") {
-		panic(fmt.Sprintf("httpclient: CheckHTTP: path is %q, must begin with /", path))
+// endpoint. It is [CheckRequest] with this path and the defaults.
+func CheckHTTP(path string) HealthCheck { return CheckRequest(HTTPCheck{Path: path}) }
+
+// HTTPCheck describes the request of [CheckRequest] and the response that is expected.
+type HTTPCheck struct {
+	Path   string // path with an optional query, such as "/healthz"
+	Method string // the default is GET
+
+	// Host is the request's host, for servers that know only their public name. The default is the
+	// target, or its domain if the target is a name of SRV records.
+	Host string
+
+	Header   http.Header // fields of the request; must not be modified later
+	Statuses []int       // the statuses of a healthy endpoint; the default is 200 to 299
+}
+
+// CheckRequest returns a check that sends an HTTP request without a body to the endpoint. The endpoint
+// is healthy if the response status is one of those expected. Redirects are not followed. CheckRequest
+// panics if c.Path is not a path with an optional query.
+func CheckRequest(c HTTPCheck) HealthCheck {
+	u, err := url.ParseRequestURI(c.Path)
+	if err != nil || !strings.HasPrefix(c.Path, "/") {
+		panic(fmt.Sprintf("httpclient: CheckRequest: path is %q, must begin with /", c.Path))
 	}
+	c.Statuses = slices.Clone(c.Statuses)
 	return func(ctx context.Context, t discover.Target, svc httplayer.Service) error {
-		at := *u
-		at.Scheme, at.Host = "http", authority.Domain(t.Name)
-		req := &http.Request{Method: http.MethodGet, URL: &at, Host: at.Host, Header: make(http.Header), ProtoMajor: 1, ProtoMinor: 1}
-		rsp, err := send(ctx, svc, req)
+		target := *u
+		target.Scheme, target.Host = "http", cmp.Or(c.Host, authority.Domain(t.Name))
+		header := c.Header.Clone()
+		if header == nil {
+			header = make(http.Header)
+		}
+		rsp, err := send(ctx, svc, &http.Request{
+			Method: cmp.Or(c.Method, http.MethodGet), URL: &target, Host: target.Host, Header: header, ProtoMajor: 1, ProtoMinor: 1,
+		})
 		if err != nil {
 			return err
 		}
 		defer rsp.Body.Close()
 		_, _ = io.CopyN(io.Discard, rsp.Body, drainLimit) // so that the connection can be reused
-		if rsp.StatusCode/100 != 2 {
+		if healthy := slices.Contains(c.Statuses, rsp.StatusCode) || len(c.Statuses) == 0 && rsp.StatusCode/100 == 2; !healthy {
 			return errors.New("status " + rsp.Status)
 		}
 		return nil
 	}
 }
 
-const drainLimit = 64 << 10
+const drainLimit = 64 << 10 // the bytes of a response that are read, so that the connection can be reused
 
 // CheckGRPC returns a check that calls the method Check of grpc.health.v1.Health for the
 // given service. "" means the whole server. The endpoint is healthy if the response is
 // SERVING.
 func CheckGRPC(service string) HealthCheck {
-	// HealthCheckRequest has one field, the service, with the number 1.
+	// HealthCheckRequest consists of one field, the service, with the number 1.
 	message := []byte{}
 	if service != "" {
 		message = binary.AppendUvarint([]byte{0x0a}, uint64(len(service)))
 		message = append(message, service...)
 	}
+	// The prefix of each gRPC message: a byte 0 for "not compressed", and the length.
 	frame := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 	return func(ctx context.Context, t discover.Target, svc httplayer.Service) error {
 		host := authority.Domain(t.Name)
@@ -87,11 +112,12 @@ func CheckGRPC(service string) HealthCheck {
 		if err != nil {
 			return err
 		}
+		// A response without a message has its status in the header.
 		status := rsp.Trailer.Get("Grpc-Status")
 		if status == "" {
 			status = rsp.Header.Get("Grpc-Status")
 		}
-		// HealthCheckResponse has one field, the status, with the number 1. 1 is SERVING.
+		// HealthCheckResponse consists of one field, the status, with the number 1. 1 is SERVING.
 		switch {
 		case status != "0":
 			return fmt.Errorf("grpc-status %q, HTTP status %d", status, rsp.StatusCode)
@@ -102,8 +128,8 @@ func CheckGRPC(service string) HealthCheck {
 	}
 }
 
-// CheckTCP returns a check that connects to the address of the endpoint. The endpoint is
-// healthy if the connection succeeds.
+// CheckTCP returns a check that connects to the endpoint's address. The endpoint is healthy if
+// the connection succeeds.
 func CheckTCP() HealthCheck {
 	return func(ctx context.Context, t discover.Target, _ httplayer.Service) error {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", t.Endpoint.Addr.String())
@@ -114,8 +140,8 @@ func CheckTCP() HealthCheck {
 	}
 }
 
-// send sends the request of a check to svc. It closes the request body if svc rejects the
-// request.
+// send sends the request of a check to svc as an http.Client would: it closes the request body even if
+// svc rejects the request.
 func send(ctx context.Context, svc httplayer.Service, req *http.Request) (*http.Response, error) {
 	return httplayer.RoundTripper(svc).RoundTrip(req.WithContext(ctx))
 }

@@ -1,7 +1,9 @@
 package httpclient_test
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -23,6 +25,7 @@ import (
 	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/httpclient"
 	"github.com/gotower/gotower/internal/freeport"
+	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
@@ -115,6 +118,29 @@ func TestClientHealthCheck(t *testing.T) {
 	assert.Panics(t, func() { httpclient.WithHealthCheck(nil, discover.HealthPolicy{}) })
 }
 
+// A check can have the host, the method and the fields that a server expects, and another status.
+func TestCheckRequest(t *testing.T) {
+	var got *http.Request
+	status := http.StatusOK
+	svc := layer.Func[*http.Request, *http.Response](func(_ context.Context, r *http.Request) (*http.Response, error) {
+		got = r
+		return &http.Response{StatusCode: status, Status: http.StatusText(status), Body: http.NoBody}, nil
+	})
+	target := discover.Target{Name: "web.default:80"}
+	check := httpclient.CheckRequest(httpclient.HTTPCheck{
+		Path: "/up?full", Method: http.MethodHead, Host: "web.example", Header: http.Header{"X-Probe": {"1"}}, Statuses: []int{204, 401},
+	})
+	require.EqualError(t, check(t.Context(), target, svc), "status OK")
+	assert.Equal(t, "HEAD http://web.example/up?full web.example [1]", fmt.Sprint(got.Method, " ", got.URL, " ", got.Host, " ", got.Header["X-Probe"]))
+	status = http.StatusUnauthorized
+	require.NoError(t, check(t.Context(), target, svc))
+	check = httpclient.CheckHTTP("/up")
+	require.Error(t, check(t.Context(), target, svc))
+	assert.Equal(t, "GET web.default:80", got.Method+" "+got.Host)
+	status = http.StatusNoContent
+	require.NoError(t, check(t.Context(), target, svc))
+}
+
 // Checks reach an endpoint also while its limit is full.
 func TestClientHealthCheckAtLimit(t *testing.T) {
 	var checks atomic.Int64
@@ -196,8 +222,7 @@ func TestGatewayAccessLog(t *testing.T) {
 			return nil
 		})
 	lines := make(chan string, 10)
-	handler := httplayer.AccessLog(lineWriter(lines), httplayer.JSONLog, nil)(
-		httplayer.Middleware(front.Layer())(httplayer.Handler(web)))
+	handler := httplayer.Handler(front.Service(web), httplayer.WithAccessLog(lineWriter(lines), httplayer.JSONLog, nil))
 	gateway := httptest.NewServer(handler)
 	t.Cleanup(gateway.Close)
 	for _, tt := range []struct {
@@ -220,7 +245,7 @@ func TestGatewayAccessLog(t *testing.T) {
 		}
 		var got map[string]any
 		require.NoError(t, json.Unmarshal([]byte(<-lines), &got))
-		assert.Equal(t, "192.0.2.1", got["client.addr"])
+		assert.Equal(t, "192.0.2.1", got["client.ip"])
 		for name, value := range tt.want {
 			assert.Equal(t, value, got[name], "%s of %v", name, got)
 		}

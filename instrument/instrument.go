@@ -9,21 +9,21 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Provider makes the instruments of one target in a metrics system. An instrument has at most one
-// label with values that vary. The argument label of the methods below is the name of this label,
-// or "" for an instrument without one. The method With of the instrument selects a value. All other
-// labels have fixed values. Calls with equal arguments may return the same instrument.
+// Provider makes the instruments of one target in a metrics system. An instrument varies in at most
+// one label. The methods below receive its name as label, or "" for an instrument without one. The
+// instrument's With selects a value. All other labels have fixed values. Calls with equal arguments
+// may return the same instrument.
 type Provider interface {
-	// Counter returns a counter. If label is not "", the caller calls the method With of
-	// the counter once for each value of that label.
+	// Counter returns a counter. If label is not "", the caller calls With once for each value of
+	// that label.
 	Counter(name, help, label string) metrics.Counter
-	// Gauge returns a gauge. label has the same meaning as for Counter.
+	// Gauge returns a gauge. label means the same as for Counter.
 	Gauge(name, help, label string) metrics.Gauge
 	// Histogram returns a histogram of durations. Its values are in milliseconds.
 	Histogram(name, help string) metrics.Histogram
 }
 
-// Layer returns the instruments of the layers of a target. p makes the instruments.
+// Layer returns the instruments for a target's layers, which p makes.
 func Layer(p Provider) layer.Instruments {
 	return layer.Instruments{
 		Requests:      p.Counter("requests", "Admitted requests.", ""),
@@ -54,7 +54,7 @@ func Layer(p Provider) layer.Instruments {
 	}
 }
 
-// Balance returns the instruments of the balancer of a target. p makes the instruments.
+// Balance returns the instruments for a target's balancer, which p makes.
 func Balance(p Provider) balance.Instruments {
 	return balance.Instruments{
 		Endpoints:        p.Gauge("endpoints", "Endpoints by state.", "endpoint_state"),

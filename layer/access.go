@@ -1,7 +1,6 @@
 package layer
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,11 +13,10 @@ import (
 	"github.com/gotower/gotower/internal/authority"
 )
 
-// Accessor reads the path and other parts of requests and responses. Code that works with every
-// protocol uses it, for example package tap. Package httplayer implements it for *http.Request and
-// *http.Response. The methods of an Accessor do not modify the messages and are safe for concurrent
-// use.
-type Accessor[Req, Rsp any] interface { //nolint:interfacebloat // the parts of a message
+// Accessor reads the path and other parts of requests and responses. Protocol-independent code,
+// such as package tap, uses it. httplayer.HTTP implements it for *http.Request and *http.Response.
+// The methods do not modify the messages and are safe for concurrent use.
+type Accessor[Req, Rsp any] interface {
 	Method(Req) string          // "GET", as sent
 	Scheme(Req) string          // "http" or "https"; "" if unknown
 	Authority(Req) string       // the URI's authority, else the Host header, else ""
@@ -29,52 +27,48 @@ type Accessor[Req, Rsp any] interface { //nolint:interfacebloat // the parts of 
 	Status(Rsp) int             // the HTTP status
 	ResponseHeader(Rsp) Header  // never nil
 	ResponseTrailer(Rsp) Header // never nil; empty until the response ended
-
-	// Complete is a [Completion]: it arranges that o is notified when rsp ends, and returns
-	// the response to pass on.
-	Complete(ctx context.Context, rsp Rsp, o Observer) Rsp
 }
 
-// Header gives read access to header or trailer fields. Names are case-insensitive. An
-// implementation may have two optional methods, which callers prefer because a search through All
-// is slower. Values(name string) []string returns all values of one field, as
-// [net/http.Header.Values] does. HasName(match func(name string) bool) bool reports whether match
-// returns true for at least one name.
+// Header gives read access to header or trailer fields. Names are case-insensitive.
 type Header interface {
 	Get(name string) string         // the first value, or ""
+	Values(name string) []string    // all values; the caller must not modify them
 	All() iter.Seq2[string, string] // every name and value, a pair for each value
 }
 
 // Editor changes requests and responses, and creates responses, for layers that work with
-// every protocol. Package httplayer implements it for *http.Request and *http.Response. Its
+// every protocol. httplayer.HTTP implements it for *http.Request and *http.Response. Its
 // methods are safe for concurrent use.
 type Editor[Req, Rsp any] interface {
-	// EditRequest returns a copy of req with the header changes of c and the same body. It
-	// does not modify req.
+	// EditRequest returns a copy of req that shares its body, with the header changes c applied.
+	// It does not modify req.
 	EditRequest(req Req, c HeaderMutation) Req
+
+	// EditPath returns a copy of req with another path and query and the same header and body. Both
+	// are percent-encoded. It does not modify req.
+	EditPath(req Req, path, query string) Req
 
 	// EditResponse applies the header changes of c to rsp. It may modify rsp and return it,
 	// or return a modified copy.
 	EditResponse(rsp Rsp, c HeaderMutation) Rsp
 
-	// NewResponse returns a new response to req with the content that direct specifies. It
-	// does not read the body of req. It closes the body of req if the protocol requires it.
+	// NewResponse returns a new response to req with the content that direct specifies. It does
+	// not read req's body, but closes it if the protocol requires that.
 	NewResponse(req Req, direct DirectResponse) Rsp
 
-	// TeeRequest returns req with a new body. The new body stores up to limit of the bytes
-	// that are read from it. It calls done once, on the goroutine that reads or closes it.
-	// ok is true if the body was read to its end and had at most limit bytes. If ok is
-	// true, copied is a copy of req with the stored body and a context that never ends. For
-	// a request without a body, done is called before TeeRequest returns.
+	// TeeRequest returns req with a new body, which stores up to limit bytes as they are read. It
+	// calls done once, on the goroutine that reads or closes the body. ok is true if the body was
+	// read to its end and had at most limit bytes. If ok is true, copied is a copy of req with
+	// the stored body and a context that never ends. For a request without a body, done is called
+	// before TeeRequest returns.
 	TeeRequest(req Req, limit int64, done func(copied Req, ok bool)) Req
 }
 
-// HeaderMutation is a list of changes of header fields. Add is applied first, then Set,
-// then Remove, as in linkerd's proxy. The zero value changes nothing. Names are
-// case-insensitive.
+// HeaderMutation lists changes to header fields. Add is applied first, then Set, then Remove, as
+// in linkerd's proxy. The zero value changes nothing. Names are case-insensitive.
 //
-// Setting Host changes the authority of a request. Fields of the connection, such as
-// Connection, Transfer-Encoding, Content-Length and Upgrade, are invalid (see
+// Setting Host changes a request's authority. Hop-by-hop fields and those that delimit the
+// message, such as Connection, Transfer-Encoding, Content-Length and Upgrade, are invalid (see
 // [HeaderMutation.Validate]).
 type HeaderMutation struct {
 	Add    []HeaderField // each adds one value to the values of that name
@@ -82,7 +76,7 @@ type HeaderMutation struct {
 	Remove []string      // the names of the fields to remove
 }
 
-// HeaderField is one value of a header field, together with the name of the field.
+// HeaderField is one value of a header field, together with the field name.
 type HeaderField struct{ Name, Value string }
 
 // DirectResponse describes a response that [Editor.NewResponse] creates, without sending
@@ -94,7 +88,7 @@ type DirectResponse struct {
 	Header  []HeaderField // header fields in addition to those that the protocol requires
 }
 
-// Empty reports whether c has no changes.
+// Empty reports whether c changes nothing.
 func (c HeaderMutation) Empty() bool { return len(c.Add) == 0 && len(c.Set) == 0 && len(c.Remove) == 0 }
 
 // Validate returns nil if all changes of c are valid. Otherwise it joins the errors that
@@ -108,24 +102,24 @@ func (c HeaderMutation) Validate() error {
 // invalid if:
 //
 //   - the name is not a token
-//   - the value has a control character
+//   - the value contains a control character
 //   - the field belongs to the connection, such as Upgrade, or delimits the message
 //   - the change adds or removes Host
 //   - the change sets Host to a value that is not a host with an optional port
 func (c HeaderMutation) Valid() (valid HeaderMutation, problems []error) {
-	left := func(op string, f HeaderField) bool {
+	invalid := func(op string, f HeaderField) bool {
 		err := f.validate(op == "set")
 		if err != nil {
 			problems = append(problems, fmt.Errorf("%s %q: %w", op, f.Name, err))
 		}
 		return err != nil
 	}
-	of := func(op string, fields []HeaderField) []HeaderField {
-		return slices.DeleteFunc(slices.Clone(fields), func(f HeaderField) bool { return left(op, f) })
+	filter := func(op string, fields []HeaderField) []HeaderField {
+		return slices.DeleteFunc(slices.Clone(fields), func(f HeaderField) bool { return invalid(op, f) })
 	}
-	valid.Add, valid.Set = of("add", c.Add), of("set", c.Set)
+	valid.Add, valid.Set = filter("add", c.Add), filter("set", c.Set)
 	valid.Remove = slices.DeleteFunc(slices.Clone(c.Remove), func(name string) bool {
-		return left("remove", HeaderField{Name: name})
+		return invalid("remove", HeaderField{Name: name})
 	})
 	return valid, problems
 }
@@ -139,6 +133,8 @@ func connectionFields() []string {
 	}
 }
 
+// validate returns an error if f cannot be changed by a [HeaderMutation]. set is true if the change
+// replaces all values of the field.
 func (f HeaderField) validate(set bool) error {
 	name := strings.ToLower(f.Name)
 	switch {
@@ -166,19 +162,21 @@ func isTokenChar(c rune) bool {
 	return c != 0 && strings.ContainsRune("!#$%&'*+-.^_`|~", c)
 }
 
-// bodyAccessor reads the field Body of messages of type T. See [AtEnd] for the types that
-// have such a field. A layer creates its bodyAccessor once, because the search for the
-// field is slow.
+// bodyAccessor reads the field Body of messages of type T, by reflection, because this package does not
+// know the type; see [AtEnd]. A layer creates its bodyAccessor once, because the search for the field
+// is slow.
 type bodyAccessor[T any] struct {
 	index int  // the index of the field Body
 	has   bool // whether T has the field; if false, body returns nil
 }
 
+// bodyAccessorOf returns the bodyAccessor for messages of type T.
 func bodyAccessorOf[T any]() bodyAccessor[T] {
 	index, ok := bodyField(reflect.TypeFor[T]())
 	return bodyAccessor[T]{index, ok}
 }
 
+// body returns the body of message, or nil if there is none.
 func (s bodyAccessor[T]) body(message T) io.ReadCloser {
 	if !s.has {
 		return nil
@@ -191,9 +189,9 @@ func (s bodyAccessor[T]) body(message T) io.ReadCloser {
 	return body
 }
 
-// observed returns the wrapper that [ObserveBody] put around the body of rsp, or nil if the body
-// has no wrapper. A layer may replace the field ReadCloser of the wrapper before it returns rsp.
-// For example, a time limit thereby adds its text to the errors of Read.
+// observed returns the wrapper that [ObserveBody] has put around rsp's body, or nil if there is none. A
+// layer may replace the wrapper's inner ReadCloser before it returns rsp, for example to add a text to
+// the errors of Read, without another wrapper around the body.
 func (s bodyAccessor[T]) observed(rsp T) *observedBody {
 	switch b := s.body(rsp).(type) {
 	case *observedBody:
@@ -206,12 +204,11 @@ func (s bodyAccessor[T]) observed(rsp T) *observedBody {
 	return nil
 }
 
-// CloseBody closes the body of message, which is a request or a response. It does nothing
-// if messages of type T have no body (see [AtEnd]), or if the body of message is nil.
+// CloseBody closes the body of message, which is a request or a response. It does nothing if
+// messages of type T carry no body (see [AtEnd]), or if message's body is nil.
 func CloseBody[T any](message T) { bodyAccessorOf[T]().closeBody(message) }
 
-// closeBody closes the body of message and returns true. If message has no body, it returns
-// false.
+// closeBody closes the body of message and returns true. If there is no body, it returns false.
 func (s bodyAccessor[T]) closeBody(message T) bool {
 	body := s.body(message)
 	if body == nil {

@@ -15,16 +15,16 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// AdaptivePolicy configures an [AdaptiveLimit]. A field that is 0 has its default value.
+// AdaptivePolicy configures an [AdaptiveLimit]. Fields that are 0 use their defaults.
 type AdaptivePolicy struct {
 	Min     int // the lowest limit, 1 to Max; default 1
 	Max     int // the highest limit, at least Min; default 1000, or Min if that is larger
 	Initial int // the limit at the start, Min to Max; default 20, or the nearest value in that range
 
-	// Tolerance is a ratio: the latency divided by the latency without a queue. If the
-	// ratio is higher, the limit shrinks. Tolerance is 1.1 to 2; the default is 1.5. A
-	// higher value keeps a server with varying latency busier, but allows a longer queue in
-	// the server.
+	// Tolerance is the ratio of the latency to the latency without a queue above which the limit
+	// shrinks. Tolerance is 1.1 to 2; the default is 1.5. A higher value keeps a server with
+	// varying latency busier, but allows a longer queue in the server. If the requests' latencies
+	// differ, the ratio may be higher by one and a half of their standard deviations.
 	Tolerance float64
 
 	// Window is the shortest time between two changes of the limit: 1 ms to 1 min; default
@@ -50,8 +50,8 @@ func (p AdaptivePolicy) Validate() error {
 	return nil
 }
 
-// filled returns p with the defaults in place of zero fields. The defaults of Initial and
-// Tolerance come from Netflix's Gradient2, and those of Window, Min and Max from Envoy.
+// filled returns p with the defaults in place of zero fields. Initial and Tolerance default to
+// the values of Netflix's Gradient2; Window, Min and Max to those of Envoy.
 func (p AdaptivePolicy) filled() AdaptivePolicy {
 	p.Min = cmp.Or(p.Min, 1)
 	p.Max = cmp.Or(p.Max, max(1000, p.Min))
@@ -61,15 +61,15 @@ func (p AdaptivePolicy) filled() AdaptivePolicy {
 	return p
 }
 
-// AdaptiveLimit is a [Limit] with a size that follows the latency of inner. The limit rises while
-// the latency stays low, and falls when requests wait in inner. The formula is Gradient2 of
-// Netflix's concurrency-limits, with the growth of Envoy's adaptive concurrency filter.
+// AdaptiveLimit is a [Limit] whose size follows inner's latency. The limit rises while the latency
+// stays low, and falls when requests wait in inner. The formula is Gradient2 of Netflix's
+// concurrency-limits, with the growth of Envoy's adaptive concurrency filter.
 //
-// Admission: a request is admitted while the number of requests in flight is below the limit.
-// Ready waits for a free slot, then for inner.
+// Admission: a request is admitted while the number of requests in flight is below the limit. Ready
+// waits for a free slot, then for inner.
 //
-// Cancellation: a request is rejected if its context has ended. The slot of a canceled request
-// stays taken until the request ends, and its latency does not count.
+// Cancellation: a request is rejected if its context has ended. A canceled request's slot stays
+// taken until the request ends, and its latency does not count.
 //
 // Body: a request keeps its slot until the response ends, see [WithCompletion]. With [AtReturn], it
 // keeps the slot until inner returns. The latency is the time to the response headers.
@@ -78,8 +78,8 @@ func (p AdaptivePolicy) filled() AdaptivePolicy {
 // timeouts (errors that match [context.DeadlineExceeded]) lower the limit, unless the caller
 // canceled the request. Other failures do not change it.
 //
-// Cost: two clock readings, a logarithm and a few atomic operations; no allocation.
-// AdaptiveLimit panics if the policy is invalid, see [AdaptivePolicy.Validate].
+// Cost: two clock readings, a logarithm and a few atomic operations; no allocation. AdaptiveLimit
+// panics if the policy is invalid, see [AdaptivePolicy.Validate].
 func AdaptiveLimit[Req, Rsp any](p AdaptivePolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)
@@ -90,13 +90,14 @@ func AdaptiveLimit[Req, Rsp any](p AdaptivePolicy, opts ...Option[Rsp]) Layer[Re
 			options:  o,
 			gate:     newAdaptiveGate(p),
 			born:     time.Now(),
-			rejected: tally{to: o.to.LayerRejections.With("layer", "adaptive")},
+			rejected: tally{counter: o.instruments.LayerRejections.With("layer", "adaptive")},
 		}
-		l.changed()
+		l.changed() // sets the rejection and the gauge for the initial limit
 		return l
 	}
 }
 
+// adaptiveLimit is the service of [AdaptiveLimit].
 type adaptiveLimit[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
 	options[Rsp]
@@ -111,6 +112,8 @@ func (l *adaptiveLimit[Req, Rsp]) Ready(ctx context.Context) error {
 	return awaitRoom(ctx, &l.freed, l.gate.hasRoom, l.Service)
 }
 
+// Call sends req if fewer requests than the limit are in flight, and learns from its latency. Otherwise
+// it rejects the request.
 func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if reqctx.Ended(ctx) {
 		return rsp, rejectDone(ctx, "adaptive", l.target)
@@ -121,9 +124,9 @@ func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, e
 	}
 	returned := false
 	defer l.dropUnless(&returned, &rsp, &err, l)
-	began := time.Since(l.born)
+	start := time.Since(l.born)
 	rsp, err = l.Service.Call(ctx, req)
-	l.learn(ctx, began, Outcome[Rsp]{Response: rsp, Err: err, Ended: l.bare && err == nil})
+	l.learn(ctx, start, Outcome[Rsp]{Response: rsp, Err: err, Ended: l.bare && err == nil})
 	if err != nil {
 		return rsp, err
 	}
@@ -132,15 +135,14 @@ func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, e
 	return rsp, nil
 }
 
-// learn passes the outcome of a request to l.gate, which computes the limit. For a success it
-// passes the latency. If the request overloaded inner (see [AdaptiveLimit]), it calls the method
-// drop. Other outcomes are ignored. The argument began is the time from l.born to the start of the
-// request.
-func (l *adaptiveLimit[Req, Rsp]) learn(ctx context.Context, began time.Duration, out Outcome[Rsp]) {
+// learn tells l.gate how a request that began at start ended, from which the gate computes the limit:
+// with its latency if it succeeded, or that it overloaded inner (see [AdaptiveLimit]). Other outcomes
+// say nothing about the limit. start is the time since l.born.
+func (l *adaptiveLimit[Req, Rsp]) learn(ctx context.Context, start time.Duration, out Outcome[Rsp]) {
 	var ended bool
 	switch class := l.classOf(ctx, out); {
 	case class == Success:
-		ended = l.gate.sample(began, time.Since(l.born))
+		ended = l.gate.sample(start, time.Since(l.born))
 	case class == Throttled, class != Ignorable && errors.Is(out.Err, context.DeadlineExceeded):
 		ended = l.gate.drop(time.Since(l.born))
 	}
@@ -150,47 +152,48 @@ func (l *adaptiveLimit[Req, Rsp]) learn(ctx context.Context, began time.Duration
 	}
 }
 
-// watchProbe starts a timer if a probe is running. A probe is a window with a lower limit, which
-// measures the latency without a queue. The timer ends the probe if no request finishes for four
-// times the latency that was measured before the probe.
+// watchProbe starts a timer if a probe is running, which is a window with a lower limit that measures
+// the latency without a queue. The timer ends the probe if no request has finished after four times the
+// latency before it, because the lower limit must not last.
 func (l *adaptiveLimit[Req, Rsp]) watchProbe() {
-	began, after := l.gate.probe()
-	if after == 0 {
+	start, delay := l.gate.probe()
+	if delay == 0 {
 		return
 	}
-	var look func()
-	look = func() {
-		switch ended, again := l.gate.giveUp(began, time.Since(l.born)); {
+	var check func()
+	check = func() {
+		switch ended, retry := l.gate.giveUp(start, time.Since(l.born)); {
 		case ended:
 			_ = panics.Contain(l.changed)
-		case again:
-			time.AfterFunc(after, look)
+		case retry:
+			time.AfterFunc(delay, check)
 		}
 	}
-	time.AfterFunc(after, look)
+	time.AfterFunc(delay, check)
 }
 
-// changed updates everything that depends on the limit, and must be called after each change of the
-// limit. It prepares the error that later rejections return, because that error has the limit in
-// its text. It also wakes the callers of Ready and sets the gauge.
+// changed must be called after each change of the limit. It prepares the error for later rejections,
+// whose text names the limit, wakes callers that wait in Ready, and sets the gauge.
 func (l *adaptiveLimit[Req, Rsp]) changed() {
 	n := l.gate.limit.Load()
 	l.full.Store(&Error{
 		Layer: "adaptive", Target: l.target, Kind: errShed, Reason: fmt.Sprintf("%d of %[1]d in flight", n),
 	})
 	defer l.freed.Wake()
-	l.to.Limit.Set(float64(n))
+	l.instruments.Limit.Set(float64(n))
 }
 
-// Data does nothing. The service has the methods of an [Observer] and observes each response
-// itself, because a separate Observer would be an allocation.
+// Data implements [Observer] and does nothing. The service itself is the Observer of every response,
+// because a separate one would be an allocation.
 func (l *adaptiveLimit[Req, Rsp]) Data(int) {}
 
+// End implements [Observer]: a response has ended, so its slot is free.
 func (l *adaptiveLimit[Req, Rsp]) End(error) {
 	l.gate.inFlight.Add(-1)
 	l.freed.Wake()
 }
 
+// Describe returns the current limit and what it was computed from.
 func (l *adaptiveLimit[Req, Rsp]) Describe() Node {
 	base, probing := l.gate.found()
 	return Node{Name: "adaptive", State: State{
@@ -200,40 +203,52 @@ func (l *adaptiveLimit[Req, Rsp]) Describe() Node {
 	}}
 }
 
-// adaptiveGate counts the requests in flight, and collects the measurements of the current window.
-// A window is a period at the end of which the limit is computed again. The methods take points in
-// time as durations since the creation of the service. A request locks the mutex only if it ends a
+// adaptiveGate counts the requests in flight and admits those below the limit. It collects the
+// latencies of a window, the period after which adaptiveControl computes the limit again. Points in
+// time are durations since the service was created. Requests take no lock, except the one that ends a
 // window.
 type adaptiveGate struct {
-	limit atomic.Int64
-	began atomic.Int64 // the start of the window, in nanoseconds
-	least atomic.Int64 // the shortest length of the window, in nanoseconds; 0 during a probe
+	limit     atomic.Int64
+	start     atomic.Int64 // the start of the window, in nanoseconds
+	turns     atomic.Int64 // the number of responses that the window needs, as a multiple of peak
+	minLength atomic.Int64 // the shortest length of the window, in nanoseconds; 0 during a probe
 
 	_ [64]byte // separates fields that are written for each request
 
 	inFlight atomic.Int64
 	peak     atomic.Int64  // the largest inFlight at an admission in this window
 	samples  atomic.Uint64 // sum of the results of adaptiveSample in this window
+	squares  atomic.Uint64 // sum of the squares of the logarithms in samples
 	dropped  atomic.Int64  // requests of this window that overloaded inner
 
-	mu      sync.Mutex // held while a window ends
-	control adaptiveControl
-	looks   int   // how often giveUp has checked the current probe
-	left    int64 // inFlight minus the number of samples, at the last check by giveUp
+	mu        sync.Mutex // held while a window ends
+	control   adaptiveControl
+	looks     int   // how often giveUp has checked the current probe
+	unsampled int64 // inFlight minus the number of samples, at the last check by giveUp
 }
 
-// adaptiveLeast is the number of responses that a window needs before it may end.
-const adaptiveLeast = 20
+// A window needs adaptiveLeast responses, and adaptiveTurns times as many as were in flight, before
+// it may end. A shorter one would miss the responses to expensive requests, because those that
+// began earlier do not count. Until the first probe ends, as many responses as requests in flight
+// are enough, so that a limit that is much too high is soon left.
+const (
+	adaptiveLeast = 20
+	adaptiveTurns = 2
+)
 
+// newAdaptiveGate returns a gate that starts with the limit p.Initial.
 func newAdaptiveGate(p AdaptivePolicy) *adaptiveGate {
 	g := &adaptiveGate{control: newAdaptiveControl(p)}
 	g.limit.Store(int64(p.Initial))
-	g.least.Store(int64(p.Window))
+	g.minLength.Store(int64(p.Window))
+	g.turns.Store(1)
 	return g
 }
 
+// hasRoom reports whether a slot is free.
 func (g *adaptiveGate) hasRoom() bool { return g.inFlight.Load() < g.limit.Load() }
 
+// take takes a slot for a request. It returns false if all are in use.
 func (g *adaptiveGate) take() bool {
 	for {
 		n := g.inFlight.Load()
@@ -247,6 +262,7 @@ func (g *adaptiveGate) take() bool {
 	}
 }
 
+// updatePeak raises peak to n, the requests in flight after an admission.
 func (g *adaptiveGate) updatePeak(n int64) {
 	for {
 		peak := g.peak.Load()
@@ -256,43 +272,47 @@ func (g *adaptiveGate) updatePeak(n int64) {
 	}
 }
 
-// The measurements of a window are summed up in one word, so that one atomic addition
-// updates both the count and the sum. Each sample adds 1 to the upper 24 bits, and
-// log2(latency in ns) × 1024 to the lower 40 bits.
+// A window's measurements are summed up in one word, so that one atomic addition updates both the
+// count and the sum. Each sample adds 1 to the upper 24 bits, and log2(latency in ns) × 1024 to
+// the lower 40 bits.
 const (
 	adaptiveCount = 40
 	adaptiveUnit  = 1024
 )
 
+// adaptiveSample returns the summand for one request with this latency.
 func adaptiveSample(latency time.Duration) uint64 {
 	return 1<<adaptiveCount | uint64(math.Log2(float64(max(latency, 1)))*adaptiveUnit+0.5)
 }
 
+// adaptiveSum returns the number of samples in a sum, and the mean of their logarithms.
 func adaptiveSum(samples uint64) (n int64, mean float64) {
 	n = int64(samples >> adaptiveCount)
 	return n, float64(samples&(1<<adaptiveCount-1)) / adaptiveUnit / float64(max(n, 1))
 }
 
-// sample records the latency of a successful request, and reports whether that ended the
-// window. It ignores a request that began in an earlier window, because the limit was
-// different then.
-func (g *adaptiveGate) sample(began, now time.Duration) bool {
-	if int64(began) < g.began.Load() {
+// sample records the latency of a successful request, and reports whether that ended the window and
+// changed the limit. It ignores a request that began in an earlier window, because its latency belongs
+// to another limit.
+func (g *adaptiveGate) sample(start, now time.Duration) bool {
+	if int64(start) < g.start.Load() {
 		return false
 	}
-	return g.endWindow(g.samples.Add(adaptiveSample(now-began)), now)
+	s := adaptiveSample(now - start)
+	log := s & (1<<adaptiveCount - 1) // the logarithm, without the count in the upper bits
+	g.squares.Add(log * log)
+	return g.endWindow(g.samples.Add(s), now)
 }
 
-// drop records that a request overloaded inner, and reports whether this record ended the
-// window.
+// drop records that a request overloaded inner, and reports whether that ended the window and changed
+// the limit.
 func (g *adaptiveGate) drop(now time.Duration) bool {
 	g.dropped.Add(1)
 	return g.endWindow(g.samples.Load(), now)
 }
 
-// endWindow ends the window and computes the new limit. It returns true if it did so. It does
-// nothing and returns false if the window has too few responses or is too short, or if another
-// goroutine ends it. The argument samples is the current value of g.samples.
+// endWindow computes a new limit and returns true, if the window has lasted long enough. Otherwise, or
+// if another goroutine is doing the same, it returns false. samples is the current value of g.samples.
 func (g *adaptiveGate) endWindow(samples uint64, now time.Duration) bool {
 	if !g.enough(samples, now) || !g.mu.TryLock() {
 		return false
@@ -304,69 +324,80 @@ func (g *adaptiveGate) endWindow(samples uint64, now time.Duration) bool {
 	// A concurrent sample may be counted in the next window.
 	w := g.nextWindow(now)
 	g.limit.Store(g.control.step(w))
+	if !g.control.first {
+		g.turns.Store(adaptiveTurns)
+	}
+	// A probe ends with its last response, so that its low limit does not last longer than needed.
 	if g.control.probing {
-		g.least.Store(0)
-		g.looks, g.left = 0, g.inFlight.Load()
+		g.minLength.Store(0)
+		g.looks, g.unsampled = 0, g.inFlight.Load()
 	} else {
-		g.least.Store(int64(g.control.policy.Window))
+		g.minLength.Store(int64(g.control.policy.Window))
 	}
 	return true
 }
 
+// nextWindow returns the measurements of the window that ends now, and begins the next one.
 func (g *adaptiveGate) nextWindow(now time.Duration) adaptiveWindow {
-	g.began.Store(int64(now))
+	g.start.Store(int64(now))
 	w := adaptiveWindow{dropped: g.dropped.Swap(0), peak: g.peak.Swap(0)}
 	w.samples, w.latency = adaptiveSum(g.samples.Swap(0))
+	if n := float64(w.samples); n > 0 {
+		square := float64(g.squares.Swap(0)) / (adaptiveUnit * adaptiveUnit) / n
+		w.spread = math.Sqrt(max(square-w.latency*w.latency, 0))
+		w.doubt = 2 * w.spread / math.Sqrt(n)
+	}
 	return w
 }
 
-// probe returns the start of the current probe, and the time to wait before the method giveUp is
-// called. Both results are 0 if no probe is running.
-func (g *adaptiveGate) probe() (began, after time.Duration) {
+// probe returns when the current probe began, and after which time giveUp should check it. Both are 0
+// if no probe is running.
+func (g *adaptiveGate) probe() (start, delay time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.control.probing {
 		return 0, 0
 	}
-	return time.Duration(g.began.Load()), time.Duration(g.control.patience())
+	return time.Duration(g.start.Load()), time.Duration(g.control.patience())
 }
 
 // adaptiveLooks is the largest number of times that the method giveUp checks one probe. The last
 // check ends the probe.
 const adaptiveLooks = 8
 
-// giveUp checks the probe that started at the time began. It ends the probe if no request has
-// finished since the last check, because a probe that makes no progress would keep the limit low.
-// Check number adaptiveLooks always ends the probe. The result ended is true if giveUp ended the
-// probe. The result again is true if giveUp must check the probe again.
-func (g *adaptiveGate) giveUp(began, now time.Duration) (ended, again bool) {
+// giveUp checks the probe that began at start. It ends the probe if no request has finished since the
+// last check, because a probe without progress would keep the limit low, and in any case at check
+// number adaptiveLooks. ended reports whether it has ended the probe, and retry whether to call it
+// again.
+func (g *adaptiveGate) giveUp(start, now time.Duration) (ended, retry bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.control.probing || g.began.Load() != int64(began) {
+	if !g.control.probing || g.start.Load() != int64(start) {
 		return false, false
 	}
 	n, _ := adaptiveSum(g.samples.Load())
-	left := g.inFlight.Load() - n
-	if g.looks++; left < g.left && g.looks < adaptiveLooks {
-		g.left = left
+	unsampled := g.inFlight.Load() - n
+	if g.looks++; unsampled < g.unsampled && g.looks < adaptiveLooks {
+		g.unsampled = unsampled
 		return false, true
 	}
 	g.nextWindow(now)
 	g.limit.Store(g.control.giveUp())
-	g.least.Store(int64(g.control.policy.Window))
+	g.minLength.Store(int64(g.control.policy.Window))
 	return true, false
 }
 
+// enough reports whether a window with these samples may end at the time now.
 func (g *adaptiveGate) enough(samples uint64, now time.Duration) bool {
 	n := int64(samples>>adaptiveCount) + g.dropped.Load()
-	if n < adaptiveLeast || n < g.peak.Load() {
+	if n < adaptiveLeast || n < g.turns.Load()*g.peak.Load() {
 		return false
 	}
-	return int64(now)-g.began.Load() >= g.least.Load()
+	return int64(now)-g.start.Load() >= g.minLength.Load()
 }
 
-// found returns the values that Describe shows: the estimated latency without a queue, and whether
-// a probe is running. The latency is 0 if no estimate exists yet.
+// found returns what Describe shows: the estimated latency without a queue, or 0 if there is none yet,
+// and whether a probe is running.
 func (g *adaptiveGate) found() (base time.Duration, probing bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

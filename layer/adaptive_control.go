@@ -2,26 +2,28 @@ package layer
 
 import "math"
 
-// adaptiveControl computes the limit of an [AdaptiveLimit]. It computes a new limit after each
-// window of measurements. It is not safe for concurrent use.
+// adaptiveControl computes the limit of an [AdaptiveLimit], anew after each window of measurements. It
+// is not safe for concurrent use.
 //
-// A window lasts at least the Window of the policy. It has at least 20 responses, and at
-// least as many as requests were in flight. After each window the limit L becomes the
-// following value, bounded by Min and Max:
+// A window lasts at least as long as the policy's Window. It also needs at least 20 responses, and at
+// least twice as many as requests were in flight, or once as many until the first probe ends. After
+// each window the limit L becomes the following value, bounded by Min and Max:
 //
-//	gradient = min(1, Tolerance · base / latency)
+//	gradient = min(1, Tolerance · base · spread / latency)
 //	L        = L · max(1/2, gradient · (1 - dropped)) + min(√L, L/4)
 //
-// latency is the geometric mean of the latencies in the window, because the gradient is a
-// ratio. base is the estimated latency without a queue. dropped is the share of requests
-// that overloaded inner. The last term is left out if less than half of L is used or more
-// than 1 % are dropped.
+// latency is the geometric mean of the latencies in the window, because the gradient is a ratio. base
+// is the estimated latency without a queue. spread is one and a half standard deviations of the
+// latencies, as a factor. It is large if requests differ much in cost: then some windows see many
+// expensive requests and others hardly any, which must not look like a queue. A queue makes it
+// smaller, because all requests wait equally long. dropped is the share of requests that overloaded
+// inner. The last term is left out if less than half of L is used or more than 1 % are dropped.
 //
-// A probe is a short window with the limit (L - min(√L, L/4)) / 2. It measures base, because half
-// of L should cause no queue. A probe runs when the limit is first used, every 50 windows, and when
-// L has fallen to 0.6 of its maximum. If the latency fell in proportion to the limit, inner still
-// has a queue. Then L falls to at most twice the limit of the probe, and the probe continues with
-// half its limit.
+// A probe is a short window with the limit (L - min(√L, L/4)) / 2. It measures base, because half of L
+// should cause no queue. A probe runs when the limit is first used, every 100 windows, and when L has
+// fallen to 0.6 of its maximum. If the latency fell in proportion to the limit, and is still above
+// base or this is the first probe, requests still queue in inner. Then L falls to at most twice the
+// probe's limit, and the probe continues with half its limit.
 type adaptiveControl struct {
 	policy AdaptivePolicy
 
@@ -32,39 +34,44 @@ type adaptiveControl struct {
 	base   float64 // the estimated latency without a queue; 0 if unknown
 	loaded float64 // the latency in the window before the current probe or step of a probe
 
-	probing bool
-	sure    bool    // loaded was measured by an earlier step of this probe
-	before  float64 // enforced when loaded was measured
-	since   int     // windows since the last probe; -1 before the first one
-	mark    float64 // the largest value of limit since the last probe
+	probing     bool
+	first       bool    // no probe has ended yet
+	sure        bool    // loaded was measured by an earlier step of this probe
+	loadedLimit float64 // enforced when loaded was measured
+	probeAge    int     // windows since the last probe; -1 before the first one
+	mark        float64 // the largest value of limit since the last probe
 }
 
-// adaptiveWindow has the measurements of one window of an adaptiveGate.
+// adaptiveWindow holds the measurements of a single adaptiveGate window.
 type adaptiveWindow struct {
 	samples, dropped int64
 	latency          float64 // geometric mean of the samples, as a base-2 logarithm
+	spread           float64 // the standard deviation of the logarithms
+	doubt            float64 // two standard errors of latency
 	peak             int64   // the largest number of requests in flight
 }
 
+// droppedShare returns the share of the window's requests that overloaded inner, 0 to 1.
 func (w adaptiveWindow) droppedShare() float64 {
 	return float64(w.dropped) / float64(max(w.samples+w.dropped, 1))
 }
 
 const (
-	adaptiveEvery    = 50   // windows between two probes
+	adaptiveEvery    = 100  // windows between two probes
 	adaptiveFall     = 0.6  // a probe is due when the limit has fallen to this share of its maximum
 	adaptiveShrink   = 0.5  // the limit shrinks at most to this share in one window
 	adaptiveBearable = 0.01 // the limit grows only if at most this share of requests overloaded inner
 	adaptiveLonger   = 0.32 // log2(1.25): a latency further above base is measured again
+	adaptiveSpread   = 1.5  // standard deviations by which the latency may exceed Tolerance
 	adaptiveQueued   = 0.14 // log2(1.1): tolerance in the check whether the latency fell like the limit
 )
 
 func newAdaptiveControl(p AdaptivePolicy) adaptiveControl {
 	initial := float64(p.Initial)
-	return adaptiveControl{policy: p, limit: initial, enforced: initial, mark: initial, since: -1}
+	return adaptiveControl{policy: p, limit: initial, enforced: initial, mark: initial, probeAge: -1, first: true}
 }
 
-// step applies the measurements of a window, and returns the limit for the next window.
+// step computes the limit for the next window from the measurements of the last one.
 func (c *adaptiveControl) step(w adaptiveWindow) int64 {
 	if c.probing {
 		c.probed(w)
@@ -77,23 +84,26 @@ func (c *adaptiveControl) step(w adaptiveWindow) int64 {
 	return int64(c.enforced)
 }
 
-// adapt updates the base latency and the limit after a window that was not a probe. It
-// starts a probe if one is due.
+// adapt updates the base latency and the limit after a window that was not a probe, with the formula
+// in [adaptiveControl]. It starts a probe if one is due.
+//
+// If at most half of the limit was used, the limit did not cause a high latency. Then it shrinks only
+// because of dropped requests, and does not grow.
 func (c *adaptiveControl) adapt(w adaptiveWindow) {
 	used := float64(w.peak) > c.enforced/2
 	gradient := 1.0
 	if w.samples > 0 {
-		c.follow(w.latency, used)
+		c.follow(w, used)
 		if used {
-			gradient = min(c.policy.Tolerance*math.Exp2(c.base-w.latency), 1)
+			gradient = min(c.policy.Tolerance*math.Exp2(c.base-w.latency+adaptiveSpread*w.spread), 1)
 		}
 	}
 	dropped := w.droppedShare()
-	grow := 0.0
+	growth := 0.0
 	if used && dropped <= adaptiveBearable {
-		grow = adaptiveHeadroom(c.limit)
+		growth = adaptiveHeadroom(c.limit)
 	}
-	c.set(c.limit*max(gradient*(1-dropped), adaptiveShrink) + grow)
+	c.set(c.limit*max(gradient*(1-dropped), adaptiveShrink) + growth)
 	if used && w.samples > 0 {
 		c.probeWhenDue(w)
 	}
@@ -105,36 +115,36 @@ func (c *adaptiveControl) set(limit float64) {
 	c.mark = max(c.mark, c.limit)
 }
 
-// follow moves base, the estimated latency without a queue, towards latency, the mean of a window
-// that was not a probe. The argument used reports whether more than half of the limit was used. If
-// used is true and the limit is above its minimum, a latency above base is ignored, because it may
-// come from a queue.
-func (c *adaptiveControl) follow(latency float64, used bool) {
-	switch over := latency - c.base; {
+// follow moves base, the estimated latency without a queue, towards the latency of the window w,
+// which was not a probe. used reports whether more than half of the limit was used. If used is true
+// and the limit is above its minimum, a latency above base is ignored, because it may come from a
+// queue.
+func (c *adaptiveControl) follow(w adaptiveWindow, used bool) {
+	switch excess := w.latency - c.base; {
 	case c.base == 0:
-		c.base = latency
-	case over < 0:
-		c.base += over / 4
+		c.base = w.latency
+	case excess < 0:
+		// A difference within the statistical error is no lower latency.
+		c.base += min(excess+w.doubt, 0) / 4
 	case !used:
 		// The queue does not come from the limit.
-		c.base += over / 16
+		c.base += excess / 16
 	case c.enforced <= float64(c.policy.Min):
 		// Min does not allow a probe with a lower limit.
-		c.base += over / 2
+		c.base += excess / 2
 	}
 }
 
-// probeWhenDue starts a probe if one is due: it lowers the limit of the next window, which
-// then measures the latency without a queue. The argument w is the window that has just
-// ended.
+// probeWhenDue starts a probe if one is due. It lowers the limit for the next window, which then
+// measures the latency without a queue. w is the window that has just ended.
 func (c *adaptiveControl) probeWhenDue(w adaptiveWindow) {
-	first := c.since < 0
-	c.since++
-	if !first && c.since < adaptiveEvery && c.limit > adaptiveFall*c.mark {
+	first := c.probeAge < 0
+	c.probeAge++
+	if !first && c.probeAge < adaptiveEvery && c.limit > adaptiveFall*c.mark {
 		return
 	}
-	c.probing, c.since, c.mark = true, 0, c.limit
-	c.loaded, c.before = w.latency, c.enforced
+	c.probing, c.probeAge, c.mark = true, 0, c.limit
+	c.loaded, c.loadedLimit = w.latency, c.enforced
 	c.sure = false
 	c.probe((c.limit - adaptiveHeadroom(c.limit)) / 2)
 }
@@ -142,6 +152,8 @@ func (c *adaptiveControl) probeWhenDue(w adaptiveWindow) {
 // adaptiveHeadroom returns the amount by which the limit may grow in one window.
 func adaptiveHeadroom(limit float64) float64 { return min(math.Sqrt(limit), limit/4) }
 
+// probe sets the limit that is in use during a probe. c.limit, to which the probe returns, stays the
+// same.
 func (c *adaptiveControl) probe(limit float64) {
 	c.enforced = max(math.Floor(limit), float64(c.policy.Min))
 }
@@ -150,39 +162,39 @@ func (c *adaptiveControl) probe(limit float64) {
 // It is four times the latency before the probe.
 func (c *adaptiveControl) patience() float64 { return 4 * math.Exp2(c.loaded) }
 
-// giveUp ends a probe without using its measurements, and returns the limit for the next window.
+// giveUp ends a probe whose measurements cannot be used, and returns the limit for the next window.
 func (c *adaptiveControl) giveUp() int64 {
 	c.probing, c.enforced = false, c.limit
 	return int64(c.enforced)
 }
 
-// probed processes the window of a probe. The probe ends if no latency was measured, the limit was
-// not used up, or the limit is at its minimum. Otherwise it continues with half the limit in two
-// cases. In the first case the latency fell in proportion to the limit, which means that inner
-// still has a queue. In the second case the latency of the first window of the probe is much longer
-// than base. The next window then measures it again, because it may be wrong. When the probe ends,
-// probed updates base if a latency was measured.
+// probed applies the measurements of a probe's window. The probe ends if no latency was measured, or if
+// its limit was not used up or cannot be lowered. It continues with half its limit in two cases: the
+// latency has fallen in proportion to the limit, but not to base, so that requests still queue in
+// inner; or the first window's latency is much longer than base, which may be chance, so that it is
+// measured again. When the probe ends, base moves to the measured latency.
 func (c *adaptiveControl) probed(w adaptiveWindow) {
 	c.set(c.limit * max(1-w.droppedShare(), adaptiveShrink))
 	if w.samples == 0 {
 		c.probing = false
 		return
 	}
-	over := w.latency - c.base
+	excess := w.latency - c.base
+	// A lower limit could show a lower latency.
 	lower := float64(w.peak) >= c.enforced && c.enforced > float64(c.policy.Min)
-	queued := w.latency-c.loaded < math.Log2(c.enforced/c.before)+adaptiveQueued
-	if lower && (queued || over > adaptiveLonger && !c.sure) {
+	queued := (c.first || excess > 0) && w.latency-c.loaded+w.doubt < math.Log2(c.enforced/c.loadedLimit)+adaptiveQueued
+	if lower && (queued || excess > adaptiveLonger+w.doubt && !c.sure) {
 		if queued {
 			c.set(min(c.limit, 2*c.enforced))
 		}
-		c.loaded, c.before, c.sure = w.latency, c.enforced, true
+		c.loaded, c.loadedLimit, c.sure = w.latency, c.enforced, true
 		c.probe(c.enforced / 2)
 		return
 	}
-	c.probing = false
-	if over < 0 {
-		c.base = w.latency
+	c.probing, c.first = false, false
+	if excess < 0 {
+		c.base += min(excess+w.doubt, 0)
 	} else {
-		c.base += over / 2 // half, because one measurement may be an outlier
+		c.base += excess / 2 // half, because one measurement may be an outlier
 	}
 }

@@ -25,10 +25,9 @@ func TestConstructorsNilArguments(t *testing.T) {
 		"layer: Router: nil key function": func() {
 			layer.Router(nil, func(string) layer.Service[string, string] { return leaf })
 		},
-		"layer: Router: nil Make":      func() { layer.Router[string, string, string](key, nil) },
-		"layer: Lazy: nil function":    func() { layer.Lazy[string, string](nil) },
-		"layer: Failover: nil service": func() { layer.Failover[string, string](leaf, nil, 0) },
-		"layer: Stack: nil service":    func() { layer.NewStack[string, string]().Service(nil) },
+		"layer: Router: nil Make":   func() { layer.Router[string, string, string](key, nil) },
+		"layer: Lazy: nil function": func() { layer.Lazy[string, string](nil) },
+		"layer: Stack: nil service": func() { layer.NewStack[string, string]().Service(nil) },
 		`layer: Stack: layer "mine" returned nil`: func() {
 			none := func(layer.Service[string, string]) layer.Service[string, string] { return nil }
 			layer.NewStack[string, string]().With("mine", none).Service(leaf)
@@ -44,9 +43,12 @@ func TestConstructorsNilArguments(t *testing.T) {
 		"layer: Reconnect: nil function": func() {
 			layer.Reconnect[string, string](t.Context(), nil, layer.Backoff{})
 		},
-		"layer: WithClassifier: nil Classifier":    func() { layer.WithClassifier[string](nil) },
-		"layer: WithCompletion: nil Completion":    func() { layer.WithCompletion[string](nil) },
-		"layer: WithReplayer: nil Replayer":        func() { layer.WithReplayer[string, string](nil) },
+		"layer: WithClassifier: nil Classifier": func() { layer.WithClassifier[string](nil) },
+		"layer: WithCompletion: nil Completion": func() { layer.WithCompletion[string](nil) },
+		"layer: WithProtocol: nil Protocol":     func() { layer.WithProtocol[string, string](nil) },
+		"layer: WithProtocol: layer.BaseProtocol[string,string] is not for requests of type int": func() {
+			layer.Retry(layer.RetryPolicy[int, string]{}, layer.WithProtocol(layer.BaseProtocol[string, string]{}))
+		},
 		"layer: MapRequest: nil function":          func() { layer.MapRequest[string, string](nil) },
 		"layer: MapResponse: nil function":         func() { layer.MapResponse[string, string](nil) },
 		"layer: Filter: nil function":              func() { layer.Filter[string, string](nil) },
@@ -79,7 +81,6 @@ func TestConstructorsInvalidArguments(t *testing.T) {
 		"Timeout is -1ns, must be at least 0s":                   func() { layer.Timeout[string, string](-1) },
 		"ResponseHeaderTimeout is -1ns, must be at least 0s":     func() { layer.ResponseHeaderTimeout[string, string](-1) },
 		"IdleTimeout is -1ns, must be at least 0s":               func() { layer.IdleTimeout[string, string](-1) },
-		"Failover: after is -1ns, must be at least 0s":           func() { layer.Failover[string, string](leaf, leaf, -1) },
 		"Limit is -1, must be at least 0":                        func() { layer.Limit[string, string](-1) },
 		"Queue: capacity is -1, must be at least 0":              func() { layer.Queue[string, string](-1, 0) },
 		"Queue: maxWait is -1ns, must be at least 0s":            func() { layer.Queue[string, string](1, -1) },

@@ -25,21 +25,27 @@ type BreakerPolicy struct {
 	Window              time.Duration // the period for which the success rate is measured, at least 10 ms; 0 means 10 s
 	MinRequests         int           // requests in Window that are needed to apply MinSuccessRate, up to 1 000 000; 0 means 5
 
-	// Backoff is the time that the breaker waits before it sends a probe. The time grows
-	// with each failed probe. By default it is 1 s to 60 s with a jitter of 0.5. If only
-	// Min or Max is 0, that field has its default.
+	// Backoff is how long the breaker waits before it sends a probe. The time grows with each
+	// failed probe. By default it is 1 s to 60 s with a jitter of 0.5. If only one of Min and Max
+	// is 0, that field uses its default.
 	Backoff Backoff
 
 	// If RetryAfter is true, the wait before a probe is at least the time that the last
-	// failed response requests. The wait is never longer than Backoff.Max. See [Replayer]
+	// failed response requests. The wait is never longer than Backoff.Max. See [Protocol]
 	// for how a response requests a wait. linkerd's failure accrual does not extend the
 	// wait.
 	RetryAfter bool
 }
 
-// UnifiedBreaker returns the policy that linkerd calls unified. The breaker opens after
-// seven consecutive failures. It also opens if at least 5 requests were sent in 10 s and
-// less than 80 % of them succeeded.
+// UnifiedBreaker returns the policy that linkerd calls unified. The breaker opens after seven consecutive
+// failures. It also opens if fewer than 80 % of the requests in the last 10 s succeeded, and at least 5
+// were sent.
+//
+// You should use it for each of several endpoints below a balancer, which ignores breakers if most of
+// them are open. In front of a single endpoint, or of a whole service, it turns partial failures into an
+// outage: if 25 % of the requests fail, only about 14 % succeed, because the breaker is open most of the
+// time. There you should use the zero BreakerPolicy. A layer with this policy warns about it, see
+// [WithLogger].
 func UnifiedBreaker() BreakerPolicy { return BreakerPolicy{MinSuccessRate: 0.8}.filled() }
 
 const (
@@ -76,30 +82,31 @@ func (p BreakerPolicy) filled() BreakerPolicy {
 	return p
 }
 
-// Breaker stops sending requests to a failing service, and probes it with one request at a time
-// at growing intervals. It counts failures like linkerd's failure accrual. While it is open, it
-// is not ready, so that a balancer above uses other endpoints.
+// Breaker stops sending requests to a failing service, and probes it with one request at a time at
+// growing intervals. It counts failures like linkerd's failure accrual. While it is open, it is not
+// ready, so that a balancer above uses other endpoints.
 //
-// Admission: a closed breaker admits every request. An open one rejects requests until its wait
-// is over. Then it admits one request as a probe. If the probe succeeds, the breaker closes. If
-// it fails, a longer wait starts. Requests with [PastBreakers] are always admitted. Ready waits
-// until a probe may be sent or the breaker is closed, then for inner.
+// Admission: a closed breaker admits every request. An open one rejects requests until its wait is
+// over, and then admits one as a probe. If the headers of its response are a success, the breaker
+// closes. If the probe fails, also later in its body, a longer wait starts. If a probe has no response
+// for Backoff.Min, at least 1 s, the next request is a probe too. Requests with [PastBreakers] are
+// always admitted, and their success closes the breaker. Ready waits until a probe may be sent or the
+// breaker is closed, and then for inner.
 //
-// Cancellation: a request is rejected if its context has ended. [Ignorable] outcomes and panics
-// do not count.
+// Cancellation: an ended context rejects the request. [Ignorable] outcomes and panics do not count.
 //
-// Body: a failure in the headers counts at once. Any other response counts when it ends,
-// trailers included (see [WithCompletion]). Use [AtReturn] if probes may be endless streams.
+// Body: a failure in the headers counts when they arrive. Any other response counts when it ends,
+// trailers included (see [WithCompletion]).
 //
-// Errors: a rejection is an [Error] of kind [ErrNotReady] with the reason. Its RetryAfter is
-// the time to the next probe. A [Throttled] response lowers the success rate and fails a probe,
-// but is not one of the consecutive failures.
+// Errors: a rejection is an [Error] of kind [ErrNotReady]. Its RetryAfter is the time to the next probe.
+// A [Throttled] response lowers the success rate and fails a probe, but is no consecutive failure.
 //
 // Cost: two atomic loads for a success, an allocation for a body, and a lock for MinSuccessRate.
 func Breaker[Req, Rsp any](p BreakerPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)
 	p = p.filled()
+	o.warnOfRate(p)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		if p.ConsecutiveFailures < 0 && p.MinSuccessRate == 0 {
 			return next
@@ -108,18 +115,20 @@ func Breaker[Req, Rsp any](p BreakerPolicy, opts ...Option[Rsp]) Layer[Req, Rsp]
 			wrapper:  wrapper[Req, Rsp]{next},
 			options:  o,
 			policy:   p,
-			trips:    tally{to: o.to.BreakerOpened},
-			rejected: tally{to: o.to.LayerRejections.With("layer", "breaker")},
-			tripped:  &breakerGauge{to: o.to.BreakerOpen},
+			trips:    tally{counter: o.instruments.BreakerOpened},
+			rejected: tally{counter: o.instruments.LayerRejections.With("layer", "breaker")},
+			tripped:  &breakerGauge{gauge: o.instruments.BreakerOpen},
 		}
 		runtime.AddCleanup(b, (*breakerGauge).forget, b.tripped)
 		b.now.Store(b.closed())
-		o.to.BreakerOpened.Add(0)
-		o.to.BreakerOpen.Add(0)
+		o.instruments.BreakerOpened.Add(0)
+		o.instruments.BreakerOpen.Add(0)
 		return b
 	}
 }
 
+// breaker is the service of [Breaker]. Its state is the period in now, which is replaced at each
+// change.
 type breaker[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
 	options[Rsp]
@@ -130,30 +139,33 @@ type breaker[Req, Rsp any] struct {
 	rejected tally
 	tripped  *breakerGauge
 
-	// spare is an Observer for the next response, or nil. If a response has ended at once,
-	// because it has no body, its Observer is stored here. This saves an allocation.
+	// spare is an Observer for the next response, or nil. When a response ends at once because it
+	// carries no body, its Observer is kept here, which saves an allocation.
 	spare atomic.Pointer[breakerObserver[Req, Rsp]]
 }
 
-// breakerGauge records the amount that one breaker has added to the gauge BreakerOpen: 1
-// while the breaker is open or probing, else 0. A cleanup subtracts the amount when the
-// breaker is garbage-collected, because a breaker has no Close.
+// breakerGauge remembers what one breaker has added to the gauge BreakerOpen: 1 while it is open or
+// probing, else 0. A breaker has no Close, so a cleanup subtracts this when the garbage collector frees
+// it.
 type breakerGauge struct {
-	to metrics.Gauge
-	n  atomic.Int64
+	gauge metrics.Gauge
+	n     atomic.Int64
 }
 
+// add adds n to the gauge, and remembers it.
 func (g *breakerGauge) add(n int64) {
 	g.n.Add(n)
-	g.to.Add(float64(n))
+	g.gauge.Add(float64(n))
 }
 
+// forget subtracts from the gauge what the breaker has added to it.
 func (g *breakerGauge) forget() {
 	if n := g.n.Load(); n != 0 {
-		_ = panics.Contain(func() { g.to.Add(float64(-n)) })
+		_ = panics.Contain(func() { g.gauge.Add(float64(-n)) })
 	}
 }
 
+// Ready waits until the breaker is closed or may be probed, and the service below is ready.
 func (b *breaker[Req, Rsp]) Ready(ctx context.Context) error {
 	for {
 		if err := b.wait(ctx); err != nil {
@@ -179,22 +191,26 @@ func (b *breaker[Req, Rsp]) wait(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return b.reject(p, context.Cause(ctx))
 		}
-		until, stop := p.untilProbe(ctx)
+		waitCtx, stop := p.untilProbe(ctx)
 		// The loop checks again, because an available probe precedes the end of ctx.
-		_ = b.changed.Wait(until, func() bool { return b.now.Load() != p || p.admits() })
+		_ = b.changed.Wait(waitCtx, func() bool { return b.now.Load() != p || p.admits() })
 		stop()
 	}
 }
 
+// Call sends req if the breaker is closed, or as its probe. Otherwise it rejects the request. The
+// outcome may open or close the breaker.
 func (b *breaker[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if reqctx.Ended(ctx) {
 		return rsp, rejectDone(ctx, "breaker", b.target)
 	}
 	p := b.now.Load()
+	// The breaker is open. Only the request that becomes the probe, or one with PastBreakers, is sent.
 	if p.trip != nil {
+		open := p
 		if p, err = b.probe(p); err != nil {
 			if PickInfoFromContext(ctx).PastBreakers {
-				return b.Service.Call(ctx, req)
+				return b.callPast(ctx, req, open)
 			}
 			b.rejected.inc()
 			return rsp, err
@@ -212,8 +228,14 @@ func (b *breaker[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 	class := b.classOf(ctx, out)
 	switch {
 	case err == nil && !b.bare && !class.IsFailure():
-		rsp = b.watch(ctx, rsp, p)
-	case class == Success && p.clean():
+		// The headers are no failure, but the body may still fail. The observer counts the outcome at
+		// the end.
+		trip := p.trip
+		if trip != nil && class == Success {
+			p = b.closeAfter(p)
+		}
+		rsp = b.watch(ctx, rsp, p, trip)
+	case class == Success && p.clean(): // the usual case: nothing to count
 	default:
 		b.decide(p, class, out)
 	}
@@ -221,8 +243,23 @@ func (b *breaker[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 	return rsp, err
 }
 
+// callPast sends a request with [PastBreakers] although the breaker is open. Its success closes the
+// breaker, as that of a probe does. Its failure changes nothing.
+func (b *breaker[Req, Rsp]) callPast(ctx context.Context, req Req, open *breakerPeriod) (rsp Rsp, err error) {
+	returned := false
+	defer b.dropUnless(&returned, &rsp, &err, nil)
+	rsp, err = b.Service.Call(ctx, req)
+	if b.classOf(ctx, Outcome[Rsp]{Response: rsp, Err: err, Ended: b.bare && err == nil}) == Success {
+		b.closeAfter(open)
+	}
+	returned = true
+	return rsp, err
+}
+
+// Describe returns the state, the reason for it, and the counts that decide.
 func (b *breaker[Req, Rsp]) Describe() Node {
-	p, now := b.now.Load(), time.Now()
+	p := b.now.Load()
+	now := time.Now()
 	state := State{{"state", p.String()}}
 	if p.trip != nil {
 		state = append(state,
@@ -232,8 +269,8 @@ func (b *breaker[Req, Rsp]) Describe() Node {
 	} else {
 		state = append(state, Attr{"failures", p.failures.Load()})
 		if p.window != nil {
-			good, all := p.window.sum(now)
-			state = append(state, Attr{"ratio", breakerRatio(good, all)}, Attr{"requests", all})
+			good, total := p.window.sum(now)
+			state = append(state, Attr{"ratio", breakerRatio(good, total)}, Attr{"requests", total})
 		}
 	}
 	state = append(state, Attr{"trips", b.trips.n.Load()}, Attr{"rejected", b.rejected.n.Load()})
@@ -247,9 +284,9 @@ func (b *breaker[Req, Rsp]) Describe() Node {
 	return Node{Name: "breaker", State: state}
 }
 
-// decide counts the outcome of one request, which has the class c, and opens or closes the
-// breaker if necessary. The argument p is the period that admitted the request. decide is
-// called at most once per request.
+// decide counts an outcome of class c, and opens or closes the breaker if necessary. p is the period
+// that has admitted the request; for a probe whose headers were a success, it is the closed period that
+// they have started. decide is called at most once per request.
 func (b *breaker[Req, Rsp]) decide(p *breakerPeriod, c Class, out Outcome[Rsp]) {
 	switch {
 	case p.trip != nil:
@@ -261,8 +298,8 @@ func (b *breaker[Req, Rsp]) decide(p *breakerPeriod, c Class, out Outcome[Rsp]) 
 	}
 }
 
-// count adds an outcome of class c to the counts of the period p. If the breaker must open now,
-// count returns the reason. Otherwise it returns "".
+// count adds an outcome of class c to the counts of the closed period p. If the breaker must open now,
+// it returns the reason, and otherwise "".
 func (b *breaker[Req, Rsp]) count(p *breakerPeriod, c Class) string {
 	row := int64(0)
 	switch c {
@@ -282,34 +319,47 @@ func (b *breaker[Req, Rsp]) count(p *breakerPeriod, c Class) string {
 	}
 	now := time.Now()
 	p.window.add(now, c == Success)
+	// Without a failure the success rate is 1, so there is nothing to compute.
 	if !p.window.bad.Load() {
 		return ""
 	}
-	good, all := p.window.sum(now)
-	if all < uint64(b.policy.MinRequests) || float64(good) >= b.policy.MinSuccessRate*float64(all) {
+	good, total := p.window.sum(now)
+	if total < uint64(b.policy.MinRequests) || float64(good) >= b.policy.MinSuccessRate*float64(total) {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d requests succeeded in %v", good, all, b.policy.Window)
+	return fmt.Sprintf("%d of %d requests succeeded in %v", good, total, b.policy.Window)
 }
 
+// decideProbe handles the outcome of a probe: a success closes the breaker, a failure starts a longer
+// wait, and anything else lets the next request be a probe.
 func (b *breaker[Req, Rsp]) decideProbe(p *breakerPeriod, c Class, out Outcome[Rsp]) {
 	defer b.changed.Wake()
-	defer p.probed.Store(false) // without effect in another period
+	defer p.probeUntil.Store(0) // without effect in another period
 	switch c {
 	case Ignorable:
 	case Success:
-		if b.now.CompareAndSwap(p, b.closed()) {
-			b.tripped.add(-1)
-		}
+		b.closeAfter(p)
 	default:
-		b.open(p, &breakerTrip{reason: p.trip.reason, probes: p.trip.probes + 1}, out)
+		b.open(p, p.trip.nextTrip(), out)
 	}
 }
 
-// open replaces the period p by an open period, and sets the time of the next probe. The
-// argument t has the reason and the number of failed probes. The argument out is the
-// failure that opens the breaker or failed the probe. If another period has replaced p,
-// open does nothing.
+// closeAfter closes the breaker after a success in the open period p, and returns the new period. If
+// another goroutine has ended p already, closeAfter does nothing and returns p.
+func (b *breaker[Req, Rsp]) closeAfter(p *breakerPeriod) *breakerPeriod {
+	closed := b.closed()
+	if !b.now.CompareAndSwap(p, closed) {
+		return p
+	}
+	defer b.changed.Wake()
+	b.tripped.add(-1)
+	return closed
+}
+
+// open opens the breaker, or keeps it open after a failed probe, and sets the time of the next probe. p
+// is the period in which that happened; if another goroutine has ended it already, open does nothing. t
+// holds the reason and the number of failed probes. out is the failure, which may ask for a longer
+// wait.
 func (b *breaker[Req, Rsp]) open(p *breakerPeriod, t *breakerTrip, out Outcome[Rsp]) {
 	wait := max(b.policy.Backoff.Delay(t.probes), min(b.requestedWait(out), b.policy.Backoff.Max))
 	t.probe = time.Now().Add(wait)
@@ -323,44 +373,45 @@ func (b *breaker[Req, Rsp]) open(p *breakerPeriod, t *breakerTrip, out Outcome[R
 	}
 }
 
-// requestedWait returns the time that the failed response asks the breaker to wait, or 0.
-// It returns 0 if out has no such time, or if RetryAfter of the policy is false.
+// requestedWait returns how long the failed response asks the breaker to wait. It returns 0 if
+// the response does not ask, or if the policy's RetryAfter is false.
 func (b *breaker[Req, Rsp]) requestedWait(out Outcome[Rsp]) time.Duration {
 	if !b.policy.RetryAfter {
 		return 0
 	}
-	if r, ok := b.replayer.(Replayer[Req, Rsp]); ok {
-		if after, ok := r.RetryAfter(out.Response, out.Err); ok {
-			return after
+	if b.responses != nil {
+		if retryAfter, ok := b.responses.RetryAfter(out.Response, out.Err); ok {
+			return retryAfter
 		}
 	}
-	after, _ := RetryAfter(out.Err)
-	return after
+	retryAfter, _ := RetryAfter(out.Err)
+	return retryAfter
 }
 
-// breakerRatio returns good / all, rounded to thousandths. It returns 1 if all is 0.
-func breakerRatio(good, all uint64) float64 {
-	if all == 0 {
+// breakerRatio returns good / total, rounded to thousandths, or 1 if total is 0.
+func breakerRatio(good, total uint64) float64 {
+	if total == 0 {
 		return 1
 	}
-	return math.Round(float64(good)/float64(all)*1000) / 1000
+	return math.Round(float64(good)/float64(total)*1000) / 1000
 }
 
-// watch registers an observer, which classifies rsp when it ends and counts the outcome in
-// the period p. watch returns the response to pass on.
-func (b *breaker[Req, Rsp]) watch(ctx context.Context, rsp Rsp, p *breakerPeriod) Rsp {
+// watch returns the response to pass on instead of rsp. When it ends, its outcome is counted in the
+// period p. trip is nil unless rsp is the response to a probe.
+func (b *breaker[Req, Rsp]) watch(ctx context.Context, rsp Rsp, p *breakerPeriod, trip *breakerTrip) Rsp {
 	a := b.observer()
-	a.ctx, a.rsp, a.period = ctx, rsp, p
+	a.ctx, a.rsp, a.period, a.trip = ctx, rsp, p, trip
 	rsp = b.complete(ctx, rsp, a)
+	// The response has ended already, because it has no body, so the observer can be used again.
 	if a.state.Load() == breakerSettled {
-		a.ctx, a.rsp, a.period = nil, *new(Rsp), nil
+		a.ctx, a.rsp, a.period, a.trip = nil, *new(Rsp), nil, nil
 		b.spare.Store(a)
 	}
 	return rsp
 }
 
-// observer returns an observer for one response. It reuses the observer in b.spare, which an
-// earlier response no longer needs. If b.spare is empty, it allocates an observer.
+// observer returns an observer for one response: the one in b.spare, which an earlier response no
+// longer needs, or a new one.
 func (b *breaker[Req, Rsp]) observer() *breakerObserver[Req, Rsp] {
 	if b.spare.Load() != nil {
 		if a := b.spare.Swap(nil); a != nil {
@@ -376,6 +427,7 @@ func (b *breaker[Req, Rsp]) observer() *breakerObserver[Req, Rsp] {
 type breakerObserver[Req, Rsp any] struct {
 	breaker *breaker[Req, Rsp]
 	period  *breakerPeriod
+	trip    *breakerTrip    // for a probe
 	ctx     context.Context //nolint:containedctx // the request's; distinguishes a canceled caller from a failed service
 	rsp     Rsp
 	state   atomic.Int32
@@ -389,16 +441,24 @@ const (
 
 func (a *breakerObserver[Req, Rsp]) Data(int) {}
 
+// End implements [Observer]. It classifies the outcome, now that the response has ended with err.
 func (a *breakerObserver[Req, Rsp]) End(err error) {
-	class, out := Ignorable, Outcome[Rsp]{Response: a.rsp, Err: err, Ended: err == nil}
+	class := Ignorable
+	out := Outcome[Rsp]{Response: a.rsp, Err: err, Ended: err == nil}
 	// A panic of the classifier must not keep the probe.
 	defer func() { a.settle(class, out) }()
 	class = a.breaker.classOf(a.ctx, out)
 }
 
+// settle counts the outcome c of a response that has ended. A probe closes the breaker when its headers
+// arrive; if it fails later, the breaker opens again, with the next longer wait.
 func (a *breakerObserver[Req, Rsp]) settle(c Class, out Outcome[Rsp]) {
 	if a.state.CompareAndSwap(breakerPending, breakerSettling) {
 		defer a.state.Store(breakerSettled)
+		if a.trip != nil && a.period.trip == nil && c != Success && c != Ignorable {
+			a.breaker.open(a.period, a.trip.nextTrip(), out) // the probe has failed after its headers
+			return
+		}
 		a.breaker.decide(a.period, c, out)
 	}
 }

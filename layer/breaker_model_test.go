@@ -63,8 +63,8 @@ type breakerModel struct {
 	samples []breakerSample
 	until   time.Time // while tripped
 	probes  int
-	probing bool // the wait is over
-	out     bool // the probe is
+	probing bool      // the wait is over
+	out     time.Time // until then, the probe in flight is the only one
 	trips   int
 }
 
@@ -133,7 +133,7 @@ func driveBreaker(t *testing.T, steps []breakerStep) (problem string) {
 }
 
 func (m *breakerModel) admits() bool {
-	return m.closed || !m.out && (m.probing || !time.Now().Before(m.until))
+	return m.closed || !time.Now().Before(m.out) && (m.probing || !time.Now().Before(m.until))
 }
 
 func (m *breakerModel) arrive() string {
@@ -171,7 +171,7 @@ func (m *breakerModel) arrive() string {
 			m.probing = true
 			m.era++
 		}
-		m.out = true
+		m.out = time.Now().Add(time.Second)
 	}
 	c.era = m.era
 	m.held = append(m.held, c)
@@ -194,7 +194,7 @@ func (m *breakerModel) end(i int, how string) string {
 	case how == "ok" || how == "fail" || how == "throttle":
 		m.count(how)
 	case !m.closed:
-		m.out = false
+		m.out = time.Time{}
 	}
 	return ""
 }
@@ -225,7 +225,7 @@ func (m *breakerModel) count(how string) {
 
 func (m *breakerModel) trip() {
 	m.era++
-	m.closed, m.probing, m.out = false, false, false
+	m.closed, m.probing, m.out = false, false, time.Time{}
 	m.until = time.Now().Add(min(time.Second<<m.probes, time.Minute))
 }
 

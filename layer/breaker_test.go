@@ -3,12 +3,17 @@ package layer_test
 import (
 	"context"
 	"errors"
+	"io"
+	"log/slog"
+	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer"
@@ -304,7 +309,7 @@ func TestBreakerLateResponses(t *testing.T) {
 	})
 }
 
-type breakerWaits struct{ layer.Replayer[int, int] }
+type breakerWaits struct{ layer.BaseProtocol[int, int] }
 
 func (breakerWaits) RetryAfter(int, error) (time.Duration, bool) { return 5 * time.Second, true }
 
@@ -317,7 +322,7 @@ func TestBreakerRetryAfter(t *testing.T) {
 	}{
 		"ignored":            {policy: layer.BreakerPolicy{}, want: time.Second},
 		"from the error":     {policy: layer.BreakerPolicy{RetryAfter: true}, want: 30 * time.Second},
-		"from the protocol":  {layer.BreakerPolicy{RetryAfter: true}, []layer.Option[int]{layer.WithReplayer[int, int](breakerWaits{})}, 5 * time.Second},
+		"from the protocol":  {layer.BreakerPolicy{RetryAfter: true}, []layer.Option[int]{layer.WithProtocol(breakerWaits{})}, 5 * time.Second},
 		"no longer than Max": {policy: layer.BreakerPolicy{RetryAfter: true, Backoff: layer.Backoff{Min: time.Second, Max: 9 * time.Second}}, want: 9 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -360,4 +365,416 @@ func TestBreakerAllocations(t *testing.T) {
 	answer := &breakerReply{Status: 200}
 	replies := newReplyBreaker(func(context.Context) *breakerReply { return answer })
 	require.Zero(t, testing.AllocsPerRun(100, func() { replies.Call(context.Background(), 1) }))
+}
+
+// A layer with a success rate warns once when it is made, if it has a logger.
+func TestBreakerWarns(t *testing.T) {
+	var text strings.Builder
+	log := layer.WithLogger[int](slog.New(slog.NewTextHandler(&text, nil)))
+	leaf := layer.Func[int, int](func(_ context.Context, req int) (int, error) { return req, nil })
+	layer.NewStack[int](log).Breaker(layer.BreakerPolicy{}).Service(leaf)
+	layer.Breaker[int, int](layer.UnifiedBreaker())(leaf)
+	layer.Breaker[int, int](layer.UnifiedBreaker(), layer.WithLogger[int](nil))(leaf)
+	assert.Empty(t, text.String())
+	made := layer.NewStack[int](log, layer.WithTarget[int]("web")).Breaker(layer.UnifiedBreaker())
+	for range 3 {
+		svc := made.Service(leaf)
+		_, err := svc.Call(t.Context(), 1)
+		require.NoError(t, err)
+	}
+	assert.Equal(t, 1, strings.Count(text.String(), "level=WARN"), text.String())
+	assert.Contains(t, text.String(), "use it only for each endpoint below a balancer, or else the zero BreakerPolicy")
+	assert.Contains(t, text.String(), "target=web min_success_rate=0.8")
+}
+
+type breakerReply struct {
+	Status int
+	Body   io.ReadCloser
+}
+
+func breakerStatus(o layer.Outcome[*breakerReply]) layer.Class {
+	switch {
+	case o.Err != nil, o.Response.Status >= 500:
+		return layer.Failure
+	}
+	return layer.Success
+}
+
+// breakerBody is a body that ends with an error.
+type breakerBody struct{ err error }
+
+func (b breakerBody) Read([]byte) (int, error) { return 0, b.err }
+func (breakerBody) Close() error               { return nil }
+
+func newReplyBreaker(serve func(context.Context) *breakerReply, opts ...layer.Option[*breakerReply]) layer.Service[int, *breakerReply] {
+	return layer.Breaker[int](layer.BreakerPolicy{ConsecutiveFailures: 1, Backoff: breakerBackoff}, append(opts, layer.WithClassifier(breakerStatus))...)(
+		layer.Func[int, *breakerReply](func(ctx context.Context, _ int) (*breakerReply, error) { return serve(ctx), nil }))
+}
+
+func TestBreakerClassifiesAtEnd(t *testing.T) {
+	full := func() io.ReadCloser { return io.NopCloser(strings.NewReader("body")) }
+	for name, tt := range map[string]struct {
+		rsp  *breakerReply
+		end  func(body io.ReadCloser, cancel func())
+		open string // the state while the body is open
+		want string
+	}{
+		"read":         {&breakerReply{200, full()}, func(b io.ReadCloser, _ func()) { io.ReadAll(b) }, "closed", "closed"},
+		"closed early": {&breakerReply{200, breakerBody{errBreaker}}, func(b io.ReadCloser, _ func()) { b.Close() }, "closed", "closed"},
+		"broken off":   {&breakerReply{200, breakerBody{errBreaker}}, func(b io.ReadCloser, _ func()) { io.ReadAll(b) }, "closed", "open"},
+		"abandoned":    {&breakerReply{200, breakerBody{errBreaker}}, func(_ io.ReadCloser, cancel func()) { cancel() }, "closed", "closed"},
+		"failed head":  {&breakerReply{500, full()}, func(b io.ReadCloser, _ func()) { io.ReadAll(b) }, "open", "open"},
+		"no body":      {&breakerReply{500, nil}, func(io.ReadCloser, func()) {}, "open", "open"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				svc := newReplyBreaker(func(context.Context) *breakerReply { return tt.rsp })
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				rsp, err := svc.Call(ctx, 0)
+				require.NoError(t, err)
+				require.Equal(t, tt.open, layer.Describe(svc).State.Get("state"))
+				tt.end(rsp.Body, cancel)
+				synctest.Wait()
+				require.Equal(t, tt.want, layer.Describe(svc).State.Get("state"))
+			})
+		})
+	}
+}
+
+// A response counts once, at its end, in each way in which its body may end.
+func TestBreakerCountsResponsesOnce(t *testing.T) {
+	for name, tt := range map[string]struct {
+		status int
+		end    func(body io.ReadCloser, cancel func())
+		open   uint64
+		want   uint64
+	}{
+		"read and closed twice":  {200, func(b io.ReadCloser, _ func()) { io.ReadAll(b); b.Close(); b.Close() }, 0, 1},
+		"closed, then cancelled": {200, func(b io.ReadCloser, cancel func()) { b.Close(); cancel() }, 0, 1},
+		"cancelled, then closed": {200, func(b io.ReadCloser, cancel func()) { cancel(); synctest.Wait(); b.Close() }, 0, 0},
+		"failed, then read":      {500, func(b io.ReadCloser, _ func()) { io.ReadAll(b); b.Close() }, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				svc := layer.Breaker[int](layer.UnifiedBreaker(), layer.WithClassifier(breakerStatus))(
+					layer.Func[int, *breakerReply](func(context.Context, int) (*breakerReply, error) {
+						return &breakerReply{tt.status, io.NopCloser(strings.NewReader("body"))}, nil
+					}))
+				counted := func() any { return layer.Describe(svc).State.Get("requests") }
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				rsp, err := svc.Call(ctx, 0)
+				require.NoError(t, err)
+				require.Equal(t, tt.open, counted())
+				tt.end(rsp.Body, cancel)
+				synctest.Wait()
+				require.Equal(t, tt.want, counted())
+			})
+		})
+	}
+}
+
+// A Completion must not end a response twice. If it does, the response counts once.
+func TestBreakerCompletionEndsTwice(t *testing.T) {
+	svc := layer.Breaker[int](layer.UnifiedBreaker(), layer.WithCompletion(func(_ context.Context, rsp int, o layer.Observer) int {
+		o.End(nil)
+		o.End(nil)
+		return rsp
+	}))(&breakerInner{})
+	require.NoError(t, breakerCalls(t, svc, 3))
+	require.EqualValues(t, 3, breakerState(svc, "requests"))
+}
+
+// The headers of a successful probe close the breaker, although its body may never end. If the body
+// fails nevertheless, the probe has failed.
+func TestBreakerProbeBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer := &breakerReply{Status: 500}
+		svc := newReplyBreaker(func(context.Context) *breakerReply { return answer })
+		svc.Call(t.Context(), 0)
+		time.Sleep(time.Second)
+		answer = &breakerReply{200, breakerBody{errBreaker}}
+		probe, err := svc.Call(t.Context(), 0)
+		require.NoError(t, err)
+		require.Equal(t, "closed", layer.Describe(svc).State.Get("state"))
+		other, err := svc.Call(t.Context(), 0)
+		require.NoError(t, err)
+		io.ReadAll(probe.Body)
+		_, err = svc.Call(t.Context(), 0)
+		require.ErrorContains(t, err, "failed probes: 1, next probe in 2s")
+		require.NoError(t, probe.Body.Close())
+		require.NoError(t, other.Body.Close())
+	})
+}
+
+// A probe without a response does not keep the breaker open for ever. The next one is sent after a
+// second, and the first success of both closes the breaker.
+func TestBreakerProbeHangs(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			svc, inner := newBreaker(layer.BreakerPolicy{ConsecutiveFailures: 1, Backoff: breakerBackoff})
+			inner.with(errBreaker)
+			breakerCalls(t, svc, 1)
+			time.Sleep(time.Second)
+			hangs := make(chan error)
+			inner.say(func(context.Context) error { return <-hangs })
+			go svc.Call(t.Context(), 0)
+			synctest.Wait()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+			defer cancel()
+			require.Error(t, svc.Ready(ctx))
+			start := time.Now()
+			require.NoError(t, svc.Ready(t.Context()))
+			require.Equal(t, time.Second/2, time.Since(start))
+			if first {
+				hangs <- nil
+				synctest.Wait()
+				require.Equal(t, "closed", breakerState(svc, "state"))
+				return
+			}
+			inner.with(nil)
+			require.NoError(t, breakerCalls(t, svc, 1))
+			require.Equal(t, "closed", breakerState(svc, "state"))
+			hangs <- errBreaker
+			synctest.Wait()
+			require.Equal(t, "closed", breakerState(svc, "state"))
+		})
+	}
+}
+
+func TestBreakerClassifierPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var panics atomic.Bool
+		answer := &breakerReply{Status: 500}
+		svc := layer.Breaker[int](layer.BreakerPolicy{ConsecutiveFailures: 1, Backoff: breakerBackoff}, layer.WithClassifier(func(o layer.Outcome[*breakerReply]) layer.Class {
+			if panics.Load() && o.Ended {
+				panic("classifier")
+			}
+			return breakerStatus(o)
+		}))(layer.Func[int, *breakerReply](func(context.Context, int) (*breakerReply, error) { return answer, nil }))
+		svc.Call(t.Context(), 0)
+		time.Sleep(time.Second)
+		answer = &breakerReply{Status: 200}
+		panics.Store(true)
+		require.Panics(t, func() { svc.Call(t.Context(), 0) })
+		require.NoError(t, layer.Poll(svc))
+		answer = &breakerReply{200, breakerBody{io.EOF}}
+		rsp, err := svc.Call(t.Context(), 0)
+		require.NoError(t, err)
+		require.Panics(t, func() { io.ReadAll(rsp.Body) })
+		panics.Store(false)
+		require.NoError(t, layer.Poll(svc))
+		_, err = svc.Call(t.Context(), 0)
+		require.NoError(t, err)
+	})
+}
+
+// A breaker that is removed while open does not count in the gauge any more.
+func TestBreakerGaugeAfterRemoval(t *testing.T) {
+	tripped := level{new(shared)}
+	made := layer.Breaker[int](layer.BreakerPolicy{ConsecutiveFailures: 1}, layer.WithMetrics[int](layer.Instruments{BreakerOpen: tripped}))
+	fail := func() {
+		svc := made(layer.Func[int, int](func(context.Context, int) (int, error) { return 0, errors.New("dead") }))
+		_, err := svc.Call(t.Context(), 1)
+		require.Error(t, err)
+		require.EqualValues(t, 1, tripped.now())
+		runtime.KeepAlive(svc)
+	}
+	fail()
+	for began := time.Now(); tripped.now() != 0; runtime.Gosched() {
+		runtime.GC()
+		require.Less(t, time.Since(began), time.Minute)
+	}
+}
+
+// An open breaker admits a request with PastBreakers. A success of it closes the breaker.
+func TestBreakerPastBreakers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var err error
+		svc := layer.Breaker[int, int](layer.BreakerPolicy{ConsecutiveFailures: 1, Backoff: breakerBackoff})(
+			layer.Func[int, int](func(context.Context, int) (int, error) { return 0, err }))
+		call := func(ctx context.Context) error { _, err := svc.Call(ctx, 0); return err }
+		past := layer.PastBreakers(t.Context())
+
+		err = errBreaker
+		require.ErrorIs(t, call(past), errBreaker)
+		require.ErrorIs(t, call(t.Context()), layer.ErrNotReady, "it counts while the breaker is closed")
+		require.ErrorIs(t, call(past), errBreaker)
+		require.ErrorIs(t, call(t.Context()), layer.ErrNotReady, "a failure changes nothing")
+		err = nil
+		require.NoError(t, call(past))
+		require.Equal(t, "closed", layer.Describe(svc).State.Get("state"))
+		require.NoError(t, call(t.Context()))
+	})
+}
+
+// In failsafe-go, gobreaker and finagle a half-open breaker waited for a probe that never
+// ended. The probe was canceled, rejected below, or panicked. Here the next request is the
+// probe.
+func TestBreakerCanceledProbe(t *testing.T) {
+	for name, probe := range map[string]func(t *testing.T, svc layer.Service[int, int], inner *breakerInner){
+		"cancelled": func(t *testing.T, svc layer.Service[int, int], inner *breakerInner) {
+			ctx, cancel := context.WithCancel(t.Context())
+			inner.say(func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) })
+			go svc.Call(ctx, 0)
+			synctest.Wait()
+			require.Equal(t, "probing", breakerState(svc, "state"))
+			require.ErrorContains(t, breakerCalls(t, svc, 1), "a probe is in flight")
+			cancel()
+			synctest.Wait()
+		},
+		"rejected": func(t *testing.T, svc layer.Service[int, int], inner *breakerInner) {
+			inner.with(&layer.Error{Kind: layer.ErrNotReady})
+			breakerCalls(t, svc, 3)
+			require.EqualValues(t, 4, inner.calls.Load(), "each of the three was a probe")
+		},
+		"injected": func(t *testing.T, svc layer.Service[int, int], inner *breakerInner) {
+			inner.with(layer.ErrInjected)
+			breakerCalls(t, svc, 1)
+		},
+		"panic": func(t *testing.T, svc layer.Service[int, int], inner *breakerInner) {
+			inner.say(func(context.Context) error { panic("ours") })
+			require.Panics(t, func() { breakerCalls(t, svc, 1) })
+		},
+		"goexit": func(_ *testing.T, svc layer.Service[int, int], inner *breakerInner) {
+			inner.say(func(context.Context) error { runtime.Goexit(); return nil })
+			go svc.Call(context.Background(), 0)
+			synctest.Wait()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				svc, inner := newBreaker(layer.BreakerPolicy{ConsecutiveFailures: 1, Backoff: breakerBackoff})
+				inner.with(errBreaker)
+				breakerCalls(t, svc, 1)
+				time.Sleep(time.Second)
+				probe(t, svc, inner)
+				require.Equal(t, "probing", breakerState(svc, "state"), "it decides nothing")
+				require.NoError(t, layer.Poll(svc), "the place is free")
+				inner.with(nil)
+				require.NoError(t, breakerCalls(t, svc, 1))
+				require.Equal(t, "closed", breakerState(svc, "state"))
+			})
+		})
+	}
+}
+
+func TestBreakerReadyWaitsForProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		svc, inner := newBreaker(layer.BreakerPolicy{ConsecutiveFailures: 1, Backoff: breakerBackoff})
+		inner.with(errBreaker)
+		breakerCalls(t, svc, 1)
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second/2, errBreaker)
+		defer cancel()
+		require.ErrorIs(t, svc.Ready(ctx), errBreaker)
+		start := time.Now()
+		require.NoError(t, svc.Ready(t.Context()))
+		require.Equal(t, time.Second/2, time.Since(start))
+
+		answer := make(chan error)
+		inner.say(func(context.Context) error { return <-answer })
+		go svc.Call(t.Context(), 0)
+		synctest.Wait()
+		require.ErrorContains(t, layer.Poll(svc), "a probe is in flight")
+		ready := make(chan time.Duration, 2)
+		for range 2 {
+			go func() {
+				assert.NoError(t, svc.Ready(t.Context()))
+				ready <- time.Since(start)
+			}()
+		}
+		time.Sleep(time.Second / 2)
+		start = time.Now()
+		answer <- errBreaker
+		require.Equal(t, 2*time.Second, <-ready, "the probe failed: they wait for the next")
+		require.Equal(t, 2*time.Second, <-ready)
+		go svc.Call(t.Context(), 0)
+		synctest.Wait()
+		go func() { ready <- 0; assert.NoError(t, svc.Ready(t.Context())); ready <- time.Since(start) }()
+		<-ready
+		synctest.Wait()
+		start = time.Now()
+		answer <- nil
+		require.Zero(t, <-ready, "the probe succeeded: they go on")
+	})
+}
+
+// breakerBusy is a service with readiness that the test sets.
+type breakerBusy struct {
+	breakerInner
+	ready chan struct{}
+}
+
+func (b *breakerBusy) Ready(context.Context) error { <-b.ready; return nil }
+
+// The breaker may open while Ready waits for inner.
+func TestBreakerReadyOpensDuringWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := &breakerBusy{ready: make(chan struct{})}
+		svc := layer.Breaker[int, int](layer.BreakerPolicy{ConsecutiveFailures: 1, Backoff: breakerBackoff})(inner)
+		start, done := time.Now(), make(chan time.Duration)
+		go func() {
+			assert.NoError(t, svc.Ready(t.Context()))
+			done <- time.Since(start)
+		}()
+		synctest.Wait()
+		inner.with(errBreaker)
+		breakerCalls(t, svc, 1)
+		close(inner.ready)
+		require.Equal(t, time.Second, <-done)
+	})
+}
+
+// Many requests meet a breaker over a service that never recovers. Its probes end in every
+// way, and at most one is in flight at a time.
+func TestBreakerOneProbeAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var probes, most, sent atomic.Int64
+		var storm atomic.Bool
+		inner := layer.Func[int, int](func(ctx context.Context, req int) (int, error) {
+			if !storm.Load() {
+				return 0, errBreaker
+			}
+			defer probes.Add(-1)
+			if n := probes.Add(1); n > 1 {
+				most.Store(n)
+			}
+			sent.Add(1)
+			time.Sleep(time.Duration(req%7) * time.Millisecond)
+			switch req % 4 {
+			case 0:
+				return 0, errBreaker
+			case 1:
+				return 0, layer.ErrNotReady
+			case 2:
+				panic("ours")
+			}
+			<-ctx.Done()
+			return 0, context.Cause(ctx)
+		})
+		svc := layer.Breaker[int, int](layer.BreakerPolicy{
+			ConsecutiveFailures: 1, Backoff: layer.Backoff{Min: 10 * time.Millisecond, Max: 20 * time.Millisecond},
+		})(inner)
+		svc.Call(t.Context(), 0)
+		storm.Store(true)
+		var all sync.WaitGroup
+		for i := range 200 {
+			all.Go(func() {
+				for j := range 50 {
+					ctx, cancel := context.WithCancel(t.Context())
+					go func() { time.Sleep(3 * time.Millisecond); cancel() }()
+					func() {
+						defer func() { recover() }()
+						svc.Call(ctx, i+j)
+					}()
+					cancel()
+					time.Sleep(time.Duration(1+i%5) * time.Millisecond)
+				}
+			})
+		}
+		all.Wait()
+		require.Zero(t, most.Load(), "so many at a time")
+		require.Greater(t, sent.Load(), int64(10))
+	})
 }

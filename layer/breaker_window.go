@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// breakerWindow counts the successes and failures of the last ten turns. A turn is a period of the
-// length in the field width. The turns are numbered from the creation of the window on. The
-// outcomes of turn n count in bucket n modulo ten.
+// breakerWindow counts the successes and failures of the last ten turns, which are periods of the
+// length width, numbered from the window's creation. The outcomes of turn n are counted in bucket n
+// modulo ten, which is emptied when its turn begins.
 type breakerWindow struct {
 	start time.Time
 	width time.Duration
@@ -20,23 +20,25 @@ type breakerWindow struct {
 	buckets [breakerBuckets]breakerBucket
 }
 
-type breakerBucket struct{ turn, good, all uint64 }
+// breakerBucket holds the number of successes, and of all outcomes, in one turn.
+type breakerBucket struct{ turn, good, total uint64 }
 
 const (
 	breakerBuckets   = 10
 	breakerMinBucket = 10 * time.Millisecond
 )
 
+// newBreakerWindow returns an empty window of this length.
 func newBreakerWindow(window time.Duration) *breakerWindow {
 	return &breakerWindow{start: time.Now(), width: max(window/breakerBuckets, breakerMinBucket)}
 }
 
-// turn returns the number of the turn at the time now, that is, the number of whole turns since
-// w.start.
+// turn returns the number of whole turns between w.start and now.
 func (w *breakerWindow) turn(now time.Time) uint64 {
 	return uint64(max(now.Sub(w.start), 0) / w.width)
 }
 
+// add counts an outcome at the time now.
 func (w *breakerWindow) add(now time.Time, success bool) {
 	turn := w.turn(now)
 	w.mu.Lock()
@@ -45,7 +47,7 @@ func (w *breakerWindow) add(now time.Time, success bool) {
 	if b.turn < turn { // a late outcome counts in the newer turn
 		*b = breakerBucket{turn: turn}
 	}
-	b.all++
+	b.total++
 	if success {
 		b.good++
 	} else if !w.bad.Load() {
@@ -53,40 +55,61 @@ func (w *breakerWindow) add(now time.Time, success bool) {
 	}
 }
 
-// sum returns the number of successes and of all requests in the window that ends now.
-func (w *breakerWindow) sum(now time.Time) (good, all uint64) {
+// sum returns how many requests succeeded, and how many there were, in the window that ends now.
+func (w *breakerWindow) sum(now time.Time) (good, total uint64) {
 	turn := w.turn(now)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, b := range w.buckets {
-		if b.turn <= turn && turn-b.turn < breakerBuckets {
-			good, all = good+b.good, all+b.all
+		if b.turn <= turn && turn-b.turn < breakerBuckets { // other buckets hold turns that are over
+			good, total = good+b.good, total+b.total
 		}
 	}
-	return good, all
+	return good, total
 }
 
-// breakerPeriod is a period of time in which a breaker is closed, open or probing. Each
-// change of the state starts a new period. A request counts only in the period that
-// admitted it.
+// warnOfRate logs a warning if p has a MinSuccessRate, because that is usually a mistake in front of a
+// whole service; see [UnifiedBreaker].
+func (o *options[Rsp]) warnOfRate(p BreakerPolicy) {
+	if p.MinSuccessRate > 0 && o.log != nil {
+		o.log.Warn("a breaker with MinSuccessRate, as in UnifiedBreaker, turns partial failures into an outage in front of a "+
+			"single endpoint or a whole service: use it only for each endpoint below a balancer, or else the zero BreakerPolicy",
+			"target", o.target, "min_success_rate", p.MinSuccessRate)
+	}
+}
+
+// breakerPeriod is a period during which a breaker is closed, open or probing. Each change of
+// state starts a new period. A request counts only in the period that admitted it.
 type breakerPeriod struct {
-	// failures and window are used only while the breaker is closed. window is nil if the
-	// policy has no MinSuccessRate.
+	// failures and window are used only while the breaker is closed. window is nil if the policy
+	// sets no MinSuccessRate.
 	failures atomic.Int64 // consecutive failures
 	window   *breakerWindow
 
 	trip    *breakerTrip // nil while closed; immutable
 	probing bool         // the wait is over; one request at a time is admitted as a probe
-	probed  atomic.Bool  // a probe is in flight; used only if probing is true
+
+	// probeUntil is the time when the probe in flight no longer keeps others from being sent, since
+	// trip.probe. It is 0 if no probe is in flight, and used only if probing is true.
+	probeUntil atomic.Int64
 }
 
-// breakerTrip has the reason why a breaker is open and the state of its probes.
+// breakerTrip holds the reason why a breaker is open and its probes' state.
 type breakerTrip struct {
 	reason string
 	probe  time.Time // the time of the next probe
 	probes int       // number of failed probes since the breaker opened
 }
 
+// nextTrip returns the trip after another failed probe.
+func (t *breakerTrip) nextTrip() *breakerTrip {
+	return &breakerTrip{reason: t.reason, probes: t.probes + 1}
+}
+
+// breakerProbeTime is the shortest time for which a probe keeps other requests from being probes.
+const breakerProbeTime = time.Second
+
+// closed returns a new period in which the breaker is closed.
 func (b *breaker[Req, Rsp]) closed() *breakerPeriod {
 	p := &breakerPeriod{}
 	if b.policy.MinSuccessRate > 0 {
@@ -95,8 +118,8 @@ func (b *breaker[Req, Rsp]) closed() *breakerPeriod {
 	return p
 }
 
-// clean reports whether a success would change nothing: the breaker is closed, has no success rate
-// to update, and has counted no consecutive failures.
+// clean reports whether a success would change nothing: the breaker is closed, keeps no success
+// rate, and has counted no consecutive failures.
 func (p *breakerPeriod) clean() bool {
 	return p.trip == nil && p.window == nil && p.failures.Load() == 0
 }
@@ -108,21 +131,21 @@ func (p *breakerPeriod) admits() bool {
 	case p.trip == nil:
 		return true
 	case p.probing:
-		return !p.probed.Load()
+		return int64(time.Since(p.trip.probe)) >= p.probeUntil.Load()
 	}
 	return !time.Now().Before(p.trip.probe)
 }
 
-// untilProbe returns a context derived from ctx that also ends when the wait before the
-// next probe is over. In a probing period it returns ctx itself. The caller must call the
-// returned function.
+// untilProbe returns a context derived from ctx that also ends when the next probe may be
+// sent. The caller must call the returned function.
 func (p *breakerPeriod) untilProbe(ctx context.Context) (context.Context, context.CancelFunc) {
 	if p.probing {
-		return ctx, func() {}
+		return context.WithDeadline(ctx, p.trip.probe.Add(time.Duration(p.probeUntil.Load())))
 	}
 	return context.WithDeadline(ctx, p.trip.probe)
 }
 
+// String returns the breaker's state in this period, for Describe.
 func (p *breakerPeriod) String() string {
 	switch {
 	case p.trip == nil:
@@ -133,13 +156,13 @@ func (p *breakerPeriod) String() string {
 	return "open"
 }
 
-// probe decides about a request that arrives in the period p. It returns the period that
-// admits the request: p if the breaker is closed, or a probing period if the request is the
-// probe. Otherwise it returns the rejection.
+// probe decides about a request that arrives in the period p, while the breaker is open or was closed
+// meanwhile. It returns the period that admits the request: a probing period if the request is the next
+// probe, or the closed period. Otherwise it returns the rejection.
 func (b *breaker[Req, Rsp]) probe(p *breakerPeriod) (*breakerPeriod, error) {
 	for {
 		switch {
-		case p.trip == nil, p.probing && p.probed.CompareAndSwap(false, true):
+		case p.trip == nil, p.probing && p.takeProbe(max(b.policy.Backoff.Min, breakerProbeTime)):
 			return p, nil
 		case p.probing || !p.admits():
 			return nil, b.reject(p, nil)
@@ -150,14 +173,23 @@ func (b *breaker[Req, Rsp]) probe(p *breakerPeriod) (*breakerPeriod, error) {
 	}
 }
 
+// takeProbe reports whether the request may be a probe now, in the probing period p. If so, no other
+// request is a probe until limit has passed or the probe has ended.
+func (p *breakerPeriod) takeProbe(limit time.Duration) bool {
+	deadline := p.probeUntil.Load()
+	now := time.Since(p.trip.probe)
+	return int64(now) >= deadline && p.probeUntil.CompareAndSwap(deadline, int64(now+limit))
+}
+
+// reject returns the rejection of a request in the open period p. cause is the caller's, or nil.
 func (b *breaker[Req, Rsp]) reject(p *breakerPeriod, cause error) error {
-	e := &Error{Layer: "breaker", Target: b.target, Kind: ErrNotReady, Reason: p.trip.reason, Err: cause}
+	e := &Error{Layer: "breaker", Target: b.target, Kind: errOpen, Reason: p.trip.reason, Err: cause}
 	if p.trip.probes > 0 {
 		e.Reason += fmt.Sprintf(", failed probes: %d", p.trip.probes)
 	}
-	if left := time.Until(p.trip.probe); !p.probing && left > 0 {
-		e.RetryAfter = left
-		e.Reason += ", next probe in " + left.Round(time.Millisecond).String()
+	if remaining := time.Until(p.trip.probe); !p.probing && remaining > 0 {
+		e.RetryAfter = remaining
+		e.Reason += ", next probe in " + remaining.Round(time.Millisecond).String()
 	} else {
 		e.Reason += ", a probe is in flight"
 	}

@@ -9,30 +9,32 @@ import (
 	"github.com/go-kit/kit/metrics"
 )
 
-// Budget limits the load that retries and hedges add, by the rule of finagle and linkerd.
-// Each request deposits a fraction of a retry. In addition, a number of retries per second
-// is always allowed. Layers and stacks may share a Budget. Its methods are safe for
-// concurrent use.
+// Budget limits the load that retries and hedges add, by the rule of finagle and linkerd. Each
+// request deposits a fraction of a retry. On top of that, a fixed number of retries per second is
+// always allowed. Layers and stacks may share a Budget. A [Hedge] also applies a smaller budget
+// of its own. A Budget counts the attempts of one process. If a service behind this one also
+// retries, only the outermost caller should use a Retry, because the ratios multiply. A Budget is
+// safe for concurrent use.
 //
 // ttl, ratio and perSecond are the arguments of [NewBudget]. A withdrawal is granted if the
 // number of withdrawals in the last ttl, this one included, is at most
 //
 //	ratio × deposits in the last ttl + perSecond × ttl
 //
-// A deposit expires after ttl. The precision of all times is ttl/64. Times are rounded so that a
-// withdrawal is never granted too early.
+// A deposit expires after ttl. Times are precise to ttl/64, and rounded so that a withdrawal is
+// never granted too early.
 type Budget struct {
 	ttl     time.Duration
 	ratio   float64
 	reserve float64
-	made    time.Time
+	start   time.Time
 
 	deposits atomic.Uint64 // since the budget was created
 
 	mu        sync.Mutex
 	counted   uint64        // the value of deposits at the last call of advance
-	advanced  time.Duration // the time of the last call of advance, since made
-	epoch     int64         // the number of the current bucket, since made
+	advanced  time.Duration // the time of the last call of advance, since start
+	epoch     int64         // the number of the current bucket, since start
 	buckets   [budgetBuckets + 1]budgetBucket
 	paidIn    uint64 // deposits in the last budgetBuckets buckets, which cover at most ttl
 	withdrawn uint64 // withdrawals in all buckets, which cover at least ttl
@@ -45,14 +47,15 @@ const (
 	budgetGroup = 8
 )
 
+// budgetBucket counts what happened in one of the budgetBuckets parts of ttl.
 type budgetBucket struct{ paidIn, withdrawn uint64 }
 
-// NewBudget returns a budget that allows ratio retries for each request of the last ttl,
-// and in addition perSecond retries per second.
+// NewBudget returns a budget that allows ratio retries for each request of the last ttl, plus
+// perSecond retries per second.
 //
-// A ttl of 0 or less means 10 s. Other values of ttl are limited to the range from 1 s to 1 min. A
-// ratio of 0 means 0.2, and a perSecond of 0 means 10. Negative values of these two mean 0. The
-// largest ratio is 10, and the largest perSecond is 1 000 000.
+// A ttl of 0 or less means 10 s. Other values of ttl are clamped to the range from 1 s to 1 min. A
+// ratio of 0 means 0.2, and a perSecond of 0 means 10. Negative values of ratio and perSecond mean
+// 0. ratio is capped at 10, and perSecond at 1 000 000.
 func NewBudget(ttl time.Duration, ratio float64, perSecond int) *Budget {
 	if ttl <= 0 {
 		ttl = 10 * time.Second
@@ -69,12 +72,12 @@ func NewBudget(ttl time.Duration, ratio float64, perSecond int) *Budget {
 		ttl:     ttl,
 		ratio:   min(max(ratio, 0), 10),
 		reserve: float64(min(max(perSecond, 0), 1_000_000)) * ttl.Seconds(),
-		made:    time.Now(),
+		start:   time.Now(),
 	}
 }
 
-// Deposit adds the fraction of a retry that one request allows. Call it once per request,
-// at its first attempt. It never blocks.
+// Deposit adds the fraction of a retry that each request allows. Call it once per request, at the first
+// attempt. It never blocks, and usually is one atomic addition.
 func (b *Budget) Deposit() {
 	if b.deposits.Add(1)%budgetGroup == 0 && b.mu.TryLock() {
 		b.advance()
@@ -102,7 +105,7 @@ func (b *Budget) Balance() int {
 	return n
 }
 
-// balance returns the result of [Budget.Balance], and whether a withdrawal was granted in
+// balance returns how many withdrawals the budget would grant now, and whether it has granted one in
 // the last ttl.
 func (b *Budget) balance() (n int, drawn bool) {
 	b.mu.Lock()
@@ -111,11 +114,11 @@ func (b *Budget) balance() (n int, drawn bool) {
 	return int(max(b.allowed()-float64(b.withdrawn), 0)), b.withdrawn > 0
 }
 
-// budgetGauge publishes the balance of a budget in a metric. A withdrawal lowers the balance, and
-// each one updates the metric. The deposits of later requests raise the balance again. Therefore
-// every eighth request also updates the metric, for the time ttl after a withdrawal.
+// budgetGauge publishes a budget's balance as a metric. The balance falls with each withdrawal, and
+// rises with the deposits of later requests, until ttl after the last withdrawal. In that time, the
+// metric is updated at every eighth request, which is cheaper than at each.
 type budgetGauge struct {
-	to     metrics.Gauge
+	gauge  metrics.Gauge
 	budget *Budget
 
 	mu       sync.Mutex
@@ -123,62 +126,66 @@ type budgetGauge struct {
 	requests atomic.Uint32
 }
 
+// show sets the metric to the current balance.
 func (g *budgetGauge) show() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	balance, drawn := g.budget.balance()
-	g.to.Set(float64(balance))
+	g.gauge.Set(float64(balance))
 	g.drawn.Store(drawn)
 }
 
-// follow updates the gauge at every eighth call if a withdrawal was granted in the last ttl.
-// Otherwise it does nothing. It must be called for every request.
+// follow must be called for every request. It updates the metric at every eighth call, if a withdrawal
+// was granted in the last ttl.
 func (g *budgetGauge) follow() {
 	if g.drawn.Load() && g.requests.Add(1)%budgetGroup == 0 {
 		g.show()
 	}
 }
 
+// allowed returns how many withdrawals may have been granted within the last ttl.
 func (b *Budget) allowed() float64 { return b.ratio*float64(b.paidIn) + b.reserve }
 
+// bucket returns the bucket number epoch.
 func (b *Budget) bucket(epoch int64) *budgetBucket {
 	return &b.buckets[epoch%int64(len(b.buckets))]
 }
 
-// advance moves the buckets to the current time and adds the deposits since its previous call. The
-// time of each deposit is unknown. All of them count in the bucket of the previous call, because a
-// deposit must not count for longer than ttl. The caller must hold mu.
+// advance moves the buckets to the current time, and adds the deposits since its last call. It is not
+// known when each of them was made, so all of them count in the bucket of the last call: a deposit may
+// expire too early, but never too late. The caller must hold mu.
 func (b *Budget) advance() {
-	now := time.Since(b.made) // read before the deposits, so that later ones are not counted too early
+	now := time.Since(b.start) // read before the deposits, so that later ones are not counted too early
 	deposits := b.deposits.Load()
-	before := b.epochOf(b.advanced)
+	oldEpoch := b.epochOf(b.advanced)
 	b.rotate(b.epochOf(now))
-	if fresh := deposits - b.counted; fresh > 0 && before > b.epoch-budgetBuckets {
+	if fresh := deposits - b.counted; fresh > 0 && oldEpoch > b.epoch-budgetBuckets {
 		b.paidIn += fresh
-		b.bucket(before).paidIn += fresh
+		b.bucket(oldEpoch).paidIn += fresh
 	}
 	b.counted, b.advanced = deposits, now
 }
 
-func (b *Budget) epochOf(at time.Duration) int64 {
-	return int64(at / (b.ttl / budgetBuckets))
+// epochOf returns the number of the bucket for t, a time since b.start.
+func (b *Budget) epochOf(t time.Duration) int64 {
+	return int64(t / (b.ttl / budgetBuckets))
 }
 
-// rotate advances the current bucket from the number b.epoch to the number in the argument epoch.
-// It does nothing if that number is not higher. It subtracts the counts of expired buckets from
-// b.paidIn and b.withdrawn, which are sums of buckets. The caller must hold mu.
+// rotate makes the bucket number epoch the current one, and empties the expired ones. If epoch is not
+// later than the current bucket, it does nothing. Deposits expire one bucket earlier than withdrawals,
+// so that no withdrawal is granted too early. The caller must hold mu.
 func (b *Budget) rotate(epoch int64) {
-	if epoch-b.epoch > int64(len(b.buckets)) {
+	if epoch-b.epoch > int64(len(b.buckets)) { // all buckets expire, and one round is enough
 		b.epoch = epoch - int64(len(b.buckets))
 	}
 	for b.epoch < epoch {
 		b.epoch++
-		out := b.bucket(b.epoch)
-		b.withdrawn -= out.withdrawn
-		b.paidIn -= out.paidIn // nonzero only for the first bucket after a jump
-		*out = budgetBucket{}
-		old := b.bucket(b.epoch + 1) // budgetBuckets before b.epoch
-		b.paidIn -= old.paidIn
-		old.paidIn = 0
+		expired := b.bucket(b.epoch) // the oldest bucket, whose place the new one takes
+		b.withdrawn -= expired.withdrawn
+		b.paidIn -= expired.paidIn // nonzero only in the first step after b.epoch was raised above
+		*expired = budgetBucket{}
+		oldest := b.bucket(b.epoch + 1) // now the oldest one, budgetBuckets before b.epoch
+		b.paidIn -= oldest.paidIn
+		oldest.paidIn = 0
 	}
 }

@@ -15,16 +15,16 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Cache keeps one service per key. It makes a service at its first use, shares it between all
-// callers, and drops it when it has been unused for the idle timeout. A service is in use while
-// Call or Ready runs, and until its last response ends. A service that returns [ErrClosed] is
-// dropped within an eighth of the idle timeout. The next use makes it again.
+// Cache keeps one service per key. It makes a service on first use, shares it between all
+// callers, and drops it once it was unused for the idle timeout. A service is in use while Call
+// or Ready runs, and until its last response ends. A service that returns [ErrClosed] is dropped
+// within an eighth of the idle timeout, and made again when it is next used.
 //
-// [Cache.Router] returns a service that sends each request to the service of its key.
-// [Cache.Service] is a [MakeService]. A Cache is safe for concurrent use. NaN must not be a key.
+// [Cache.Router] returns a service that sends each request to its key's service. [Cache.Service]
+// is a [MakeService]. A Cache is safe for concurrent use. NaN must not be a key.
 //
-// Admission: a request with a new key is rejected if the cache already has Capacity keys.
-// Otherwise the service of the key decides. Ready waits for capacity, then for the service.
+// Admission: a request with a new key is rejected if the cache already holds Capacity keys.
+// Otherwise the key's service decides. Ready waits for capacity, then for the service.
 //
 // Cancellation: a request is rejected, and makes no service, if its context has ended.
 //
@@ -32,7 +32,7 @@ import (
 //
 // Errors: an [Error] with the key as Target. Its kind is [ErrNotReady] if the cache is full or
 // the service returned ErrClosed. It is [ErrClosed] after the cache's context ended. It is
-// [ErrNoRoute] if the key has no service.
+// [ErrNoRoute] if the key has no service, that is, if the MakeService returned nil.
 //
 // Cost: for an existing key a hash, a look-up without a lock and two atomic additions.
 type Cache[K comparable, Req, Rsp any] struct {
@@ -77,13 +77,13 @@ func (p CachePolicy) filled() CachePolicy {
 	return p
 }
 
-// NewCache returns a cache of the services that the function mk makes. mk should return at once,
-// because all callers with the same key wait for it. If mk returns nil, the request fails with kind
+// NewCache returns a cache of the services that mk makes. mk should return immediately, because all
+// callers with the same key wait for it. If mk returns nil, the request fails with kind
 // [ErrNoRoute], and the next request calls mk again.
 //
 // Each call of mk gets a new context for its service. This context ends when the cache has dropped
-// the service and the last response of the service has ended. It also ends with ctx, the context of
-// the cache. After the end of ctx, all requests are rejected with [ErrClosed].
+// the service and the service's last response has ended. It also ends with ctx, the cache's
+// context. Once ctx has ended, all requests are rejected with [ErrClosed].
 func NewCache[K comparable, Req, Rsp any](
 	ctx context.Context, mk func(ctx context.Context, key K) Service[Req, Rsp], p CachePolicy, opts ...Option[Rsp],
 ) *Cache[K, Req, Rsp] {
@@ -92,7 +92,7 @@ func NewCache[K comparable, Req, Rsp any](
 	c := &Cache[K, Req, Rsp]{
 		options: newOptions(opts), policy: p.filled(), mk: mk, ctx: ctx, seed: maphash.MakeSeed(),
 	}
-	c.rejected.to = c.to.LayerRejections.With("layer", "cache")
+	c.rejected.counter = c.instruments.LayerRejections.With("layer", "cache")
 	for i := range c.shards {
 		c.shards[i].init()
 	}
@@ -100,9 +100,9 @@ func NewCache[K comparable, Req, Rsp any](
 	return c
 }
 
-// Service returns the service of key, which the cache makes at the first Ready or Call. The
-// result may be kept: if the cache has dropped the service, the next Ready or Call makes it
-// again. Service does not allocate if the cache has the key. The method is a [MakeService].
+// Service returns the service for key, which the cache makes at the first Ready or Call. You may
+// keep the result: if the cache has dropped the service, the next Ready or Call makes it again.
+// Service does not allocate if key is already cached. Service is a [MakeService].
 func (c *Cache[K, Req, Rsp]) Service(key K) Service[Req, Rsp] {
 	if e := c.shard(key).find(key); e != nil {
 		return e.handle
@@ -110,20 +110,20 @@ func (c *Cache[K, Req, Rsp]) Service(key K) Service[Req, Rsp] {
 	return &cacheHandle[K, Req, Rsp]{cache: c, key: key}
 }
 
-// Router returns a service that sends each request to the service of its key, as a [Router]
-// does. [Describe] shows the entries of the cache as routes.
+// Router returns a service that sends each request to its key's service, as a [Router] does.
+// [Describe] shows the cache's entries as routes.
 func (c *Cache[K, Req, Rsp]) Router(key func(Req) (K, error)) Service[Req, Rsp] {
 	check(key != nil, "Cache.Router: nil key function")
 	return &router[K, Req, Rsp]{key: key, mk: c.Service, routes: c.Describe}
 }
 
-// Describe returns a node that has the entries of the cache as children, sorted by key.
+// Describe returns a node with the cache's entries as its children, sorted by key.
 func (c *Cache[K, Req, Rsp]) Describe() Node {
 	n := Node{Name: "cache", State: State{
 		{"keys", c.keys.Load()}, {"capacity", c.policy.Capacity}, {"idle", c.policy.IdleTimeout}, {"rejected", c.rejected.n.Load()},
 	}}
 	for i := range c.shards {
-		for _, e := range c.shards[i].all() {
+		for _, e := range c.shards[i].load() {
 			n.Children = append(n.Children, Node{
 				Name:  "entry",
 				State: State{{"key", fmt.Sprint(e.handle.key)}, {"open", e.Open()}},
@@ -137,23 +137,26 @@ func (c *Cache[K, Req, Rsp]) Describe() Node {
 	return n
 }
 
+// shard returns the shard for key. Several shards let goroutines make different services at the same
+// time.
 func (c *Cache[K, Req, Rsp]) shard(key K) *cacheShard[K, Req, Rsp] {
 	return &c.shards[maphash.Comparable(c.seed, key)%uint64(len(c.shards))]
 }
 
-// open returns the entry of key. If the cache has no such entry, open makes it. If err is
-// nil, the caller must call Done of the entry when it no longer uses the service.
+// open returns the entry for key, and makes it if there is none. If several callers want to make it,
+// one does, and the others wait. If err is nil, the caller must call the entry's Done when it no longer
+// uses the service.
 func (c *Cache[K, Req, Rsp]) open(ctx context.Context, key K) (*cacheEntry[K, Req, Rsp], error) {
 	s := c.shard(key)
 	for {
-		if e := s.find(key); e != nil && e.Begin() {
+		if e := s.find(key); e != nil && e.Begin() { // Begin fails if the entry is being dropped
 			return e, nil
 		}
-		making, mine, err := s.claim(c, key)
+		making, claimed, err := s.claim(c, key)
 		switch {
 		case err != nil:
 			return nil, err
-		case mine:
+		case claimed:
 			return c.build(s, key, making)
 		case making == nil: // made just now
 			continue
@@ -166,9 +169,9 @@ func (c *Cache[K, Req, Rsp]) open(ctx context.Context, key K) (*cacheEntry[K, Re
 	}
 }
 
-// build makes the entry of key in the shard s and returns it. The caller must have claimed the key
-// by cacheShard.claim, which returns the channel making. Other callers wait until build closes this
-// channel. If err is nil, the caller must call Done of the entry.
+// build makes the service for key and adds its entry to the shard s. The caller has claimed the key
+// with cacheShard.claim, which returned the channel making; others wait until build closes it. If err
+// is nil, the caller must call the entry's Done.
 func (c *Cache[K, Req, Rsp]) build(
 	s *cacheShard[K, Req, Rsp], key K, making chan struct{},
 ) (e *cacheEntry[K, Req, Rsp], err error) {
@@ -200,34 +203,41 @@ func (c *Cache[K, Req, Rsp]) build(
 	return e, err
 }
 
+// release makes room for more keys, after some entries were dropped, and wakes callers that wait for
+// that.
 func (c *Cache[K, Req, Rsp]) release(keys int) {
 	c.keys.Add(-int64(keys))
 	c.freed.Wake()
 }
 
+// hasRoom reports whether there is no reason to wait for room in the cache, because there is some or
+// the cache has ended.
 func (c *Cache[K, Req, Rsp]) hasRoom() bool {
 	return c.keys.Load() < int64(c.policy.Capacity) || c.ctx.Err() != nil
 }
 
+// rejectDone returns the rejection of a request for key whose context has ended.
 func (c *Cache[K, Req, Rsp]) rejectDone(ctx context.Context, key K) error {
 	return rejectDone(ctx, "cache", fmt.Sprint(key))
 }
 
+// reject returns a rejection of a request for key. cause may be nil.
 func (c *Cache[K, Req, Rsp]) reject(key K, kind error, reason string, cause error) error {
 	return &Error{Layer: "cache", Target: fmt.Sprint(key), Kind: kind, Reason: reason, Err: cause}
 }
 
-// rejectClosed returns the rejection of a request because its service returned [ErrClosed]. The
-// rejection matches [ErrNotReady] and not [ErrClosed], because the cache will make another service.
+// rejectClosed returns the rejection of a request whose service has returned [ErrClosed]. It matches
+// [ErrNotReady] but not ErrClosed, because the cache will make another service for the key.
 func (c *Cache[K, Req, Rsp]) rejectClosed(key K, err error) error {
 	return c.reject(key, ErrNotReady, "closed until it is made again", notClosed{err})
 }
 
+// rejectEnded returns the rejection of a request after the cache's context has ended.
 func (c *Cache[K, Req, Rsp]) rejectEnded(key K) error {
 	return c.reject(key, ErrClosed, "the cache has ended", context.Cause(c.ctx))
 }
 
-// notClosed is an error that matches the same errors as err, except [ErrClosed].
+// notClosed is an error that matches what err matches, except [ErrClosed]: see rejectClosed.
 type notClosed struct{ err error } //nolint:errname // it hides a kind
 
 func (n notClosed) Error() string { return n.err.Error() }
@@ -240,14 +250,16 @@ func (n notClosed) As(target any) bool { return errors.As(n.err, target) }
 
 var errCacheFull error = &kind{"full", ErrNotReady}
 
-// cacheHandle is the [Service] that [Cache.Service] returns for one key. It stores the last
-// entry of its key, so that most requests need no look-up.
+// cacheHandle is the [Service] that [Cache.Service] returns for a key. Users may keep it, while the
+// cache drops and makes the service for the key. It remembers the last entry, so that most requests
+// need no look-up.
 type cacheHandle[K comparable, Req, Rsp any] struct {
 	cache *Cache[K, Req, Rsp]
 	key   K
 	last  atomic.Pointer[cacheEntry[K, Req, Rsp]]
 }
 
+// open returns the entry for the handle's key, as Cache.open does.
 func (h *cacheHandle[K, Req, Rsp]) open(ctx context.Context) (*cacheEntry[K, Req, Rsp], error) {
 	if e := h.last.Load(); e != nil && e.Begin() {
 		return e, nil
@@ -259,8 +271,11 @@ func (h *cacheHandle[K, Req, Rsp]) open(ctx context.Context) (*cacheEntry[K, Req
 	return e, err
 }
 
+// Ready waits until the service of the key is ready. If there is none yet, it makes one, for which it
+// waits for room in the cache.
 func (h *cacheHandle[K, Req, Rsp]) Ready(ctx context.Context) error {
 	for {
+		// Read before looking, so that a sweep in between ends the wait below.
 		swept := h.cache.swept.Load()
 		e, err := h.open(ctx)
 		if err == nil {
@@ -278,6 +293,7 @@ func (h *cacheHandle[K, Req, Rsp]) Ready(ctx context.Context) error {
 		case errors.Is(err, errCacheFull):
 			again = h.cache.hasRoom
 		case !errors.Is(err, ErrNoRoute):
+			// The context has ended.
 			return context.Cause(ctx)
 		}
 		if cause := h.cache.freed.Wait(ctx, again); cause != nil {
@@ -286,13 +302,16 @@ func (h *cacheHandle[K, Req, Rsp]) Ready(ctx context.Context) error {
 	}
 }
 
+// ready waits until the service of the entry e is ready, or the cache has ended, and releases e.
 func (h *cacheHandle[K, Req, Rsp]) ready(ctx context.Context, e *cacheEntry[K, Req, Rsp]) error {
 	defer e.Done()
 	err := ReadyWhile(ctx, h.cache.ctx, *e.inner.Load())
-	e.note(err)
+	e.recordError(err)
 	return err
 }
 
+// Call sends req to the service of the key, which it makes if there is none yet. It rejects the request
+// if the cache is full.
 func (h *cacheHandle[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var zero Rsp
 	if reqctx.Ended(ctx) {
@@ -306,12 +325,13 @@ func (h *cacheHandle[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, erro
 		return zero, err
 	}
 	rsp, err := callUntil(ctx, *e.inner.Load(), req, &h.cache.options, e)
-	if err != nil && e.note(err) && h.cache.ctx.Err() == nil {
+	if err != nil && e.recordError(err) && h.cache.ctx.Err() == nil {
 		err = h.cache.rejectClosed(h.key, err)
 	}
 	return rsp, err
 }
 
+// Describe returns the key and, if there is one, its service.
 func (h *cacheHandle[K, Req, Rsp]) Describe() Node {
 	n := Node{Name: "cache", State: State{{"key", fmt.Sprint(h.key)}}}
 	if e := h.cache.shard(h.key).find(h.key); e != nil {
@@ -320,9 +340,9 @@ func (h *cacheHandle[K, Req, Rsp]) Describe() Node {
 	return n
 }
 
-// Pin keeps the service of key in the cache until ctx ends, as if a request were open. It
-// makes the service if necessary. A service that returns [ErrClosed] is dropped in spite of
-// Pin. Pin returns the same errors as a Call.
+// Pin keeps the service for key in the cache until ctx ends, as if a request were open. It makes
+// the service if necessary. A service that returns [ErrClosed] is dropped in spite of Pin. Pin
+// returns the same errors as a Call.
 func (c *Cache[K, Req, Rsp]) Pin(ctx context.Context, key K) error {
 	if ctx.Err() != nil {
 		return c.rejectDone(ctx, key)

@@ -12,30 +12,34 @@ import (
 	"github.com/gotower/gotower/internal/refcount"
 )
 
-// cacheShard has the entries for some of the keys of a cache. Each change replaces the map by a
+// cacheShard holds the entries for some of a cache's keys. Each change replaces the map by a
 // changed copy, so that a look-up takes no lock. The copies are small, because a cache has 64
 // shards.
 type cacheShard[K comparable, Req, Rsp any] struct {
-	made atomic.Pointer[map[K]*cacheEntry[K, Req, Rsp]]
+	entries atomic.Pointer[map[K]*cacheEntry[K, Req, Rsp]]
 
 	mu     sync.Mutex
 	making map[K]chan struct{} // keys of entries that are being made; build closes the channel
 }
 
 func (s *cacheShard[K, Req, Rsp]) init() {
-	s.made.Store(&map[K]*cacheEntry[K, Req, Rsp]{})
+	s.entries.Store(&map[K]*cacheEntry[K, Req, Rsp]{})
 	s.making = make(map[K]chan struct{})
 }
 
-func (s *cacheShard[K, Req, Rsp]) find(key K) *cacheEntry[K, Req, Rsp] { return (*s.made.Load())[key] }
+// find returns the entry for key, or nil.
+func (s *cacheShard[K, Req, Rsp]) find(key K) *cacheEntry[K, Req, Rsp] {
+	return (*s.entries.Load())[key]
+}
 
-func (s *cacheShard[K, Req, Rsp]) all() map[K]*cacheEntry[K, Req, Rsp] { return *s.made.Load() }
+// load returns all entries. The map must not be changed.
+func (s *cacheShard[K, Req, Rsp]) load() map[K]*cacheEntry[K, Req, Rsp] { return *s.entries.Load() }
 
-// claim decides which of several callers makes the entry of key. If mine is true, this
-// caller must make the entry and close the channel making. Otherwise the caller must wait
-// until making is closed, and then look up the entry again. If the entry exists already,
-// making is nil. If the cache is full or has ended, claim returns the rejection.
-func (s *cacheShard[K, Req, Rsp]) claim(c *Cache[K, Req, Rsp], key K) (making chan struct{}, mine bool, err error) {
+// claim decides which of several callers makes the entry for key. If claimed is true, this caller must
+// make it, with build, which closes the channel making. If making is not nil, another caller is making
+// it; this one must wait until making is closed and look again. If both are unset, the entry exists. If
+// the cache is full or has ended, err is the rejection.
+func (s *cacheShard[K, Req, Rsp]) claim(c *Cache[K, Req, Rsp], key K) (making chan struct{}, claimed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.ctx.Err() != nil {
@@ -55,70 +59,68 @@ func (s *cacheShard[K, Req, Rsp]) claim(c *Cache[K, Req, Rsp], key K) (making ch
 	return making, true, nil
 }
 
-// settle removes key from the map s.making, because the creation of the entry e has ended. If the
-// argument keep is true and the context of the cache has not ended, settle adds e to the shard and
-// returns true. Otherwise it returns false, and the shard does not get e.
-func (s *cacheShard[K, Req, Rsp]) settle(key K, e *cacheEntry[K, Req, Rsp], keep bool) bool {
+// settle ends an attempt to make the entry e for key. If retain is true and the cache has not ended, it
+// adds e to the shard and returns true. Otherwise e must not be used, and settle returns false.
+func (s *cacheShard[K, Req, Rsp]) settle(key K, e *cacheEntry[K, Req, Rsp], retain bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.making, key)
-	if !keep || e.handle.cache.ctx.Err() != nil {
+	if !retain || e.handle.cache.ctx.Err() != nil {
 		return false
 	}
-	with := maps.Clone(s.all())
-	with[key] = e
-	s.made.Store(&with)
+	entries := maps.Clone(s.load())
+	entries[key] = e
+	s.entries.Store(&entries)
 	return true
 }
 
-// drop removes the entries in the argument over from the shard. If another entry has replaced one
-// of them for the same key, the other entry remains.
-func (s *cacheShard[K, Req, Rsp]) drop(over []*cacheEntry[K, Req, Rsp]) {
+// drop removes entries from the shard. An entry that was replaced by another for the same key is
+// skipped.
+func (s *cacheShard[K, Req, Rsp]) drop(entries []*cacheEntry[K, Req, Rsp]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	without := maps.Clone(s.all())
-	for _, e := range over {
+	without := maps.Clone(s.load())
+	for _, e := range entries {
 		if without[e.handle.key] == e {
 			delete(without, e.handle.key)
 		}
 	}
-	s.made.Store(&without)
+	s.entries.Store(&without)
 }
 
-// end retires and removes all entries of the shard, and returns their number.
+// end retires and removes all entries of the shard when the cache has ended. It returns their number.
 func (s *cacheShard[K, Req, Rsp]) end() int {
 	s.mu.Lock() // a later settle sees that the cache has ended
-	over := slices.Collect(maps.Values(s.all()))
+	entries := slices.Collect(maps.Values(s.load()))
 	s.mu.Unlock()
-	for _, e := range over {
+	for _, e := range entries {
 		e.Retire()
 	}
-	s.drop(over)
-	return len(over)
+	s.drop(entries)
+	return len(entries)
 }
 
-// cacheEntry is the service of one key. Its Count counts running calls and open responses. It also
-// records when Cache.sweep last found the service in use, so that sweep can drop idle services.
+// cacheEntry is the service for one key and the count of its uses: running calls and open responses. It
+// also holds what Cache.sweep needs to find out whether it was unused for the idle timeout.
 type cacheEntry[K comparable, Req, Rsp any] struct {
 	refcount.Count
 	handle *cacheHandle[K, Req, Rsp]
 	inner  atomic.Pointer[Service[Req, Rsp]] // nil after the entry was retired and its last response ended
 	closed atomic.Bool                       // the service returned ErrClosed
 
-	// seen and since are used only by Cache.sweep, to find out for how long the service has
-	// been unused.
-	seen  uint64    // the value of Count.Word at the last sweep that found the entry in use
-	since time.Time // the time of that sweep
+	// lastWord and idleStart belong to Cache.sweep, which uses them to find out how long the
+	// service was unused.
+	lastWord  uint64    // the value of Count.Word at the last sweep that found the entry in use
+	idleStart time.Time // the time of that sweep
 }
 
-// Data does nothing. The entry has the methods of an [Observer] and observes each response itself,
-// because a separate Observer would be an allocation.
+// Data does nothing. The entry itself implements [Observer] for each response, because a separate
+// Observer would be an allocation.
 func (e *cacheEntry[K, Req, Rsp]) Data(int) {}
 
 func (e *cacheEntry[K, Req, Rsp]) End(error) { e.Done() }
 
-// describe returns the description of the service. It returns nil if the entry is retired
-// and its last use has ended.
+// describe returns the description of the service. It returns nil once the entry is retired and unused.
 func (e *cacheEntry[K, Req, Rsp]) describe() *Node {
 	inner := e.inner.Load()
 	if inner == nil {
@@ -127,9 +129,9 @@ func (e *cacheEntry[K, Req, Rsp]) describe() *Node {
 	return new(Describe(*inner))
 }
 
-// note reports whether err matches [ErrClosed]. If so, it marks the service as closed, so that
-// Cache.sweep drops the entry.
-func (e *cacheEntry[K, Req, Rsp]) note(err error) bool {
+// recordError reports whether err matches [ErrClosed]. If so, it marks the service as closed, so
+// that Cache.sweep drops the entry.
+func (e *cacheEntry[K, Req, Rsp]) recordError(err error) bool {
 	closed := errors.Is(err, ErrClosed)
 	if closed {
 		e.closed.Store(true)
@@ -137,24 +139,24 @@ func (e *cacheEntry[K, Req, Rsp]) note(err error) bool {
 	return closed
 }
 
-// isOver retires the entry if its service returned [ErrClosed], or has been unused for the duration
-// in the argument idle. It reports whether it retired the entry.
+// isOver retires the entry if its service has returned [ErrClosed] or was unused for the duration idle,
+// and reports whether it did. Only the sweep calls it.
 func (e *cacheEntry[K, Req, Rsp]) isOver(now time.Time, idle time.Duration) bool {
 	word := e.Word()
 	switch {
 	case e.closed.Load():
 		e.Retire()
 		return true
-	case word != e.seen || e.Open() > 0:
-		e.seen, e.since = word, now
+	case word != e.lastWord || e.Open() > 0: // used since the last sweep, or in use now
+		e.lastWord, e.idleStart = word, now
 		return false
 	}
-	return now.Sub(e.since) >= idle && e.RetireUnused(word)
+	return now.Sub(e.idleStart) >= idle && e.RetireUnused(word)
 }
 
-// sweep is the goroutine of the cache. It drops services that returned [ErrClosed], and services
-// that were unused for the idle timeout. The argument every is the interval at which it looks for
-// them. When the context of the cache ends, sweep drops all services and returns.
+// sweep is the function of the cache's goroutine. At the interval every, it drops the services that
+// have returned [ErrClosed] and those that were unused for the idle timeout. When the cache's context
+// ends, it drops all services and returns.
 func (c *Cache[K, Req, Rsp]) sweep(every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -175,19 +177,20 @@ func (c *Cache[K, Req, Rsp]) sweep(every time.Duration) {
 	}
 }
 
+// sweepShard drops the services of the shard s that are not needed any more.
 func (c *Cache[K, Req, Rsp]) sweepShard(s *cacheShard[K, Req, Rsp], now time.Time) {
-	var over []*cacheEntry[K, Req, Rsp]
-	for _, e := range s.all() {
+	var expired []*cacheEntry[K, Req, Rsp]
+	for _, e := range s.load() {
 		if e.isOver(now, c.policy.IdleTimeout) {
-			over = append(over, e)
+			expired = append(expired, e)
 		}
 	}
-	if len(over) == 0 {
+	if len(expired) == 0 {
 		return
 	}
-	s.drop(over)
-	for _, e := range over {
+	s.drop(expired)
+	for _, e := range expired {
 		e.handle.last.CompareAndSwap(e, nil)
 	}
-	c.release(len(over))
+	c.release(len(expired))
 }

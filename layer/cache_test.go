@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -470,5 +473,174 @@ func TestCacheDescribe(t *testing.T) {
 			"  layer_test.cacheKept\n", fmt.Sprint(c.Describe()))
 		require.Equal(t, "cache      key=api\nlayer_test.cacheKept\n", layer.Describe(c.Service("api")).String())
 		require.Equal(t, "cache      key=new\n", layer.Describe(c.Service("new")).String())
+	})
+}
+
+func TestCacheHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		life, end := context.WithCancel(t.Context())
+		made := 0
+		c := layer.NewCache(life, func(context.Context, string) layer.Service[int, int] {
+			made++
+			return layer.Func[int, int](func(_ context.Context, n int) (int, error) { return n, nil })
+		}, layer.CachePolicy{IdleTimeout: time.Second})
+		keys := func() any { return c.Describe().State.Get("keys") }
+
+		ctx, letGo := context.WithCancel(t.Context())
+		require.NoError(t, c.Pin(ctx, "a"))
+		require.NoError(t, c.Pin(ctx, "a"), "twice")
+		_, err := c.Service("b").Call(t.Context(), 1)
+		require.NoError(t, err)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		assert.EqualValues(t, 1, keys(), "only what is held is there")
+		_, err = c.Service("a").Call(t.Context(), 1)
+		require.NoError(t, err)
+		assert.Equal(t, 2, made)
+
+		letGo()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		assert.EqualValues(t, 0, keys())
+		require.ErrorIs(t, c.Pin(ctx, "a"), layer.ErrNotReady)
+		end()
+		synctest.Wait()
+		require.ErrorIs(t, c.Pin(t.Context(), "a"), layer.ErrClosed)
+	})
+}
+
+// A caller that keeps the Service of a key does not keep the idle service in memory.
+func TestCacheIdleServiceIsCollected(t *testing.T) {
+	var last weak.Pointer[heavy]
+	c := layer.NewCache(t.Context(), func(context.Context, string) layer.Service[int, int] {
+		h := new(heavy)
+		last = weak.Make(h)
+		return h
+	}, layer.CachePolicy{IdleTimeout: time.Millisecond})
+	svc := c.Service("a")
+	for range 2 {
+		_, err := svc.Call(t.Context(), 1)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			runtime.GC()
+			return last.Value() == nil
+		}, time.Minute, time.Millisecond)
+	}
+	runtime.KeepAlive(svc)
+}
+
+type heavy struct{ _ [1 << 20]byte }
+
+func (*heavy) Ready(context.Context) error                { return nil }
+func (*heavy) Call(_ context.Context, n int) (int, error) { return n, nil }
+
+func TestCachePolicyValidate(t *testing.T) {
+	require.NoError(t, layer.CachePolicy{}.Validate())
+	require.NoError(t, layer.CachePolicy{IdleTimeout: time.Second, Capacity: 1}.Validate())
+	require.EqualError(t, layer.CachePolicy{IdleTimeout: -1}.Validate(), "CachePolicy.IdleTimeout is -1ns, must be at least 0")
+	require.EqualError(t, layer.CachePolicy{Capacity: -1}.Validate(), "CachePolicy.Capacity is -1, must be at least 0")
+}
+
+func TestCachePolicyDefaults(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	m := &cacheMaker{made: make(map[string][]*cacheKept)}
+	state := layer.NewCache(ctx, m.Make, layer.CachePolicy{}).Describe().State
+	require.Equal(t, time.Minute, state.Get("idle"))
+	require.Equal(t, 10_000, state.Get("capacity"))
+}
+
+// If the service is nil, the next request makes it again. The key takes no place in the
+// cache, and the error is not a rejection for which a queue would wait.
+func TestCacheNilService(t *testing.T) {
+	inCache(t, layer.CachePolicy{Capacity: 1}, func(t *testing.T, ctx context.Context, _ *cacheOf, m *cacheMaker) {
+		asked := 0
+		c := layer.NewCache(ctx, func(ctx context.Context, key string) cacheService {
+			if asked++; key == "no" {
+				return nil
+			}
+			return m.Make(ctx, key)
+		}, layer.CachePolicy{Capacity: 1})
+		for range 3 {
+			_, err := c.Service("no").Call(ctx, "")
+			require.ErrorIs(t, err, layer.ErrNoRoute)
+			require.NotErrorIs(t, err, layer.ErrNotReady)
+			require.EqualError(t, err, "cache no: no route: no service for this key")
+		}
+		err := layer.Poll(c.Service("no"))
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		require.NotErrorIs(t, err, layer.ErrClosed)
+		require.ErrorContains(t, err, "no service for this key")
+		require.Equal(t, 4, asked)
+		require.EqualValues(t, 0, c.Describe().State.Get("keys"))
+		require.Equal(t, "yes1", cacheUse(t, ctx, c.Service("yes"), "1"))
+	})
+}
+
+func TestCacheCountsRejections(t *testing.T) {
+	inCache(t, layer.CachePolicy{Capacity: 1}, func(t *testing.T, ctx context.Context, c *cacheOf, _ *cacheMaker) {
+		cacheUse(t, ctx, c.Service("a"), "")
+		for range 3 {
+			require.Error(t, cacheErr(c.Service("b")))
+		}
+		require.EqualValues(t, 3, c.Describe().State.Get("rejected"))
+	})
+}
+
+// Many callers use a few keys that are made and dropped. A key has one live service at a
+// time, and no call reaches a service that has ended.
+func TestCacheStorm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var live [5]atomic.Int64
+		var late, made, twice atomic.Int64
+		mk := func(ctx context.Context, key int) cacheService {
+			made.Add(1)
+			if live[key].Add(1) > 1 {
+				twice.Add(1)
+			}
+			context.AfterFunc(ctx, func() { live[key].Add(-1) })
+			return layer.Func[string, *cacheResponse](func(context.Context, string) (*cacheResponse, error) {
+				time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
+				if ctx.Err() != nil {
+					late.Add(1)
+				}
+				return cacheBody(""), nil
+			})
+		}
+		c := layer.NewCache(ctx, mk, layer.CachePolicy{IdleTimeout: 40 * time.Millisecond, Capacity: 4})
+		var all sync.WaitGroup
+		for range 20 {
+			mine := make([]cacheService, len(live))
+			for key := range mine {
+				mine[key] = c.Service(key)
+			}
+			all.Go(func() {
+				for range 200 {
+					key := rand.IntN(len(live))
+					svc := mine[key]
+					if rand.IntN(2) == 0 {
+						svc = c.Service(key)
+					}
+					if rsp, err := svc.Call(ctx, ""); err == nil {
+						assert.NoError(t, rsp.Body.Close())
+					} else {
+						assert.ErrorContains(t, err, "full")
+					}
+					time.Sleep(time.Duration(rand.IntN(int(500 * time.Millisecond))))
+				}
+			})
+		}
+		all.Wait()
+		require.Zero(t, late.Load())
+		// The AfterFunc of the old service may run just after the new one is made.
+		require.LessOrEqual(t, twice.Load(), made.Load()/10)
+		require.Greater(t, made.Load(), int64(len(live)), "they did come and go")
+		time.Sleep(time.Second)
+		for key := range live {
+			require.Zero(t, live[key].Load(), "nothing is in use, so nothing is kept")
+		}
+		cancel()
+		synctest.Wait()
 	})
 }

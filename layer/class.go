@@ -8,8 +8,8 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Class is the class of an outcome of a request. It tells whether the service succeeded, and
-// whether another attempt may succeed.
+// Class classifies the outcome of a request: whether the service succeeded, and whether another
+// attempt may.
 type Class uint8
 
 // The classes of outcomes. Failure, Retryable and Throttled are failures.
@@ -60,8 +60,8 @@ func ClassifyGRPC(code uint32) Class {
 	return Success
 }
 
-// Outcome is the result of a request, either when the response headers have arrived or when the
-// response has ended. If Err is not nil, the headers and trailers of Response must not be read,
+// Outcome is a request's result, either when the response headers have arrived or when the
+// response has ended. If Err is not nil, you must not read Response's headers and trailers,
 // because another goroutine may be writing them.
 type Outcome[Rsp any] struct {
 	Response Rsp   // the zero value if Call returned an error
@@ -69,17 +69,16 @@ type Outcome[Rsp any] struct {
 	Ended    bool  // whether the response is complete, trailers included; false if Err is not nil
 }
 
-// Classifier returns the class of an outcome. All layers of a stack use the same
-// Classifier, see [WithClassifier]. A balancer uses the Classifier of its endpoints, see
-// [Classified].
+// Classifier returns an outcome's class. All layers of a stack share one Classifier, see
+// [WithClassifier]. A balancer uses its endpoints' Classifier, see [Classified].
 //
-// It is called when the response headers have arrived (Ended is false), and again at the
-// end of the response. It is not called for rejections, injected errors and cancellations
-// by the caller. It must be safe for concurrent use and must not read the body.
+// It is called when the response headers have arrived (Ended is false), and again when the
+// response ends. Rejections, injected errors and cancellations by the caller are not passed to
+// it. It must be safe for concurrent use and must not read the body.
 type Classifier[Rsp any] func(o Outcome[Rsp]) Class
 
-// WithClassifier sets the [Classifier] of a layer or of all layers of a stack. The default
-// is [DefaultClassifier].
+// WithClassifier sets the [Classifier] for a layer or for all layers of a stack. The default is
+// [DefaultClassifier].
 func WithClassifier[Rsp any](c Classifier[Rsp]) Option[Rsp] {
 	check(c != nil, "WithClassifier: nil Classifier")
 	return func(o *options[Rsp]) { o.classify = c }
@@ -98,16 +97,15 @@ func DefaultClassifier[Rsp any](o Outcome[Rsp]) Class {
 	return Failure
 }
 
-// Classify returns the class of the outcome of a request that was sent with the context
-// ctx. For rejections, injected errors and cancellations by the caller it returns
-// [Ignorable]. For other outcomes it returns the result of c, or [Failure] if c returns an
-// undefined class. If the caller closed the body early, Classify passes only the headers to
-// c.
+// Classify returns an outcome's class. ctx is the context with which the request was sent.
+// Rejections, injected errors and cancellations by the caller are [Ignorable]. For other outcomes
+// it returns the result of c, or [Failure] if c returns an undefined class. If the caller closed
+// the body early, Classify passes only the headers to c.
 func (c Classifier[Rsp]) Classify(ctx context.Context, out Outcome[Rsp]) Class {
 	switch {
 	case out.Err == nil:
 	case errors.Is(out.Err, ErrBodyClosedEarly):
-		// A caller that closes the body early has read what it needs.
+		// A caller that closes the body early has seen what it needs.
 		out.Err, out.Ended = nil, false
 	case errors.Is(out.Err, ErrNotReady), errors.Is(out.Err, ErrInjected), canceledByCaller(ctx):
 		return Ignorable
@@ -118,30 +116,31 @@ func (c Classifier[Rsp]) Classify(ctx context.Context, out Outcome[Rsp]) Class {
 	return Failure
 }
 
+// classOf returns the class of an outcome, as [Classifier.Classify] does.
 func (o *options[Rsp]) classOf(ctx context.Context, out Outcome[Rsp]) Class {
 	return o.classify.Classify(ctx, out)
 }
 
-// canceledByCaller reports whether the caller canceled the request that has the context
-// ctx. If the cause of ctx matches [context.DeadlineExceeded], a timeout canceled the
-// request. The result is then false, because timeouts count as failures.
+// canceledByCaller reports whether the caller has canceled the request with the context ctx, so that
+// the service is not to blame. A context that ended because of a timeout is no cancellation: timeouts
+// count as failures.
 func canceledByCaller(ctx context.Context) bool {
 	return errors.Is(ctx.Err(), context.Canceled) && !errors.Is(reqctx.Cause(ctx), context.DeadlineExceeded)
 }
 
-// Classified is implemented by a [Service] that has its own [Classifier]. A service that
-// sends requests to an endpoint should implement it, so that a balancer recognizes failures
-// of the endpoint without an option. A balancer calls the method Classifier once for a
-// service. The result may be nil.
+// Classified is implemented by a [Service] that brings its own [Classifier]. A service that sends
+// requests to an endpoint should implement it, so that a balancer recognizes the endpoint's
+// failures without an option. A balancer calls Classifier once for each service. The result may
+// be nil.
 type Classified[Rsp any] interface {
 	Classifier() Classifier[Rsp]
 }
 
-// ClassifierOf returns the [Classifier] that svc uses, or nil. If svc is [Classified], this is its
-// classifier. Otherwise ClassifierOf continues with the service that svc wraps: the result of a
-// method Next, or else an embedded field Service. A service of a [Stack] with [WithClassifier] and
-// at least one layer is Classified. A [Router], [Failover], [Lazy] or [Reconnect] has no
-// classifier, because it chooses a service for each request.
+// ClassifierOf returns the [Classifier] that svc uses, or nil. If svc is [Classified], that is its
+// own. Otherwise ClassifierOf continues with the service that svc wraps: the result of its Next
+// method, or else an embedded field Service. A service of a [Stack] with [WithClassifier] and at
+// least one layer is Classified. A [Router], [Lazy] or [Reconnect] returns no classifier, because
+// it chooses a service for each request.
 func ClassifierOf[Req, Rsp any](svc Service[Req, Rsp]) Classifier[Rsp] {
 	for svc != nil {
 		if c, ok := svc.(Classified[Rsp]); ok {
@@ -152,8 +151,8 @@ func ClassifierOf[Req, Rsp any](svc Service[Req, Rsp]) Classifier[Rsp] {
 	return nil
 }
 
-// wrappedBy returns the service that svc wraps: the result of its method Next, or else its embedded
-// field Service. It returns nil if svc has neither. svc may be a struct or a pointer to a struct.
+// wrappedBy returns the service that svc wraps: the result of its Next method, or else its embedded
+// field Service, as in a layer that you write yourself. It returns nil if there is neither.
 func wrappedBy[Req, Rsp any](svc Service[Req, Rsp]) Service[Req, Rsp] {
 	if w, ok := svc.(interface{ Next() Service[Req, Rsp] }); ok {
 		return w.Next()

@@ -12,38 +12,36 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Observer is notified of the progress of one response. An Observer may also have a method Head(),
-// which is called when the response headers have arrived. [ObserveBody] calls Head only for an
-// upgraded connection, because its first byte may arrive long after the headers.
+// Observer is notified of a response's progress.
 type Observer interface {
-	// Data is called after n > 0 bytes of the body were read. It may be called concurrently
-	// with End if the context of the request ends.
+	// Data is called after n bytes of the body were read. [ObserveBody] also calls it with 0 when
+	// an upgraded connection's headers have arrived, because its first byte may arrive long after
+	// them. Data may be called concurrently with End if the request context ends.
 	Data(n int)
 
-	// End is called exactly once. err is nil if the response is complete, trailers
-	// included. Otherwise err is the error of the body, [ErrBodyClosedEarly], or the cause
-	// of the context.
+	// End is called exactly once. err is nil if the response is complete, trailers included.
+	// Otherwise err is the body's error, [ErrBodyClosedEarly], or the context's cause.
 	End(err error)
 }
 
-// ResponseObserver is notified of the headers and the body of a response. Package tap passes a
+// ResponseObserver is notified of a response's headers and body. Package tap passes a
 // ResponseObserver to its accessors, which call it.
 type ResponseObserver[Rsp any] interface {
 	// ResponseStarted is called once, with the response headers.
 	ResponseStarted(rsp Rsp)
 
-	// ResponseData is called after n bytes of the body were sent. p has the bytes, or is nil
-	// if they are unknown.
+	// ResponseData is called after n bytes of the body were sent. p holds the bytes, or is nil if
+	// they are unknown.
 	ResponseData(n int, p []byte)
 }
 
-// Completion determines when a response ends. It calls the methods of o during the response and at
-// its end. It returns the response for the caller, which may be a wrapper of rsp. The response also
-// ends when ctx, the context of the request, ends.
+// Completion determines when a response ends. It calls o's methods while the response is read and
+// when it ends, and returns the response for the caller, which may wrap rsp. The response also ends
+// when ctx, the request context, ends.
 //
-// A layer calls a Completion once for each response, before the body is read, unless Call returned
-// an error. If the Completion panics, the layer discards the response and calls o.End. Therefore, a
-// Completion must not panic after it has called o.End or passed o to [ObserveBody].
+// A layer calls a Completion once per response, before the body is read, unless Call returned an
+// error. If the Completion panics, the layer discards the response and calls o.End. A Completion
+// therefore must not panic after calling o.End or passing o to [ObserveBody].
 type Completion[Rsp any] func(ctx context.Context, rsp Rsp, o Observer) Rsp
 
 // AtReturn is the [Completion] for responses that end when Call returns.
@@ -76,12 +74,14 @@ func AtEnd[Rsp any]() Completion[Rsp] {
 	}
 }
 
-// HasBody reports whether the type Rsp has a field for a body, as [AtEnd] defines it.
+// HasBody reports whether the type Rsp contains a body field, as [AtEnd] defines it.
 func HasBody[Rsp any]() bool {
 	_, ok := bodyField(reflect.TypeFor[Rsp]())
 	return ok
 }
 
+// bodyField returns the index of the field Body of type [io.ReadCloser] in the struct to which the type
+// t points. ok is false if there is none.
 func bodyField(t reflect.Type) (index int, ok bool) {
 	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
 		return 0, false
@@ -93,16 +93,16 @@ func bodyField(t reflect.Type) (index int, ok bool) {
 	return f.Index[0], true
 }
 
-// ObserveBody returns body with a wrapper that reports its reads and its end to o. The body
-// ends at an error of Read, at Close, or when ctx ends. [io.EOF] is a successful end. All
-// observers of a body share one wrapper. The body of an upgraded connection keeps its
-// methods Write and CloseWrite. It does not end at io.EOF, because the server may still
-// read. Close after io.EOF is then a successful end. If o panics when ctx ends, Close and
-// failing Reads return a [PanicError].
+// ObserveBody returns body with a wrapper that reports its reads and its end to o. The body ends
+// at an error of Read, at Close, or when ctx ends. [io.EOF] is a successful end. All of a body's
+// observers share one wrapper. The body of an upgraded connection keeps its Write and CloseWrite
+// methods. It does not end at io.EOF, because the server may still read. Close after io.EOF is
+// then a successful end. If o panics when ctx ends, Close and failing Reads return a
+// [PanicError].
 func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadCloser {
 	w, upgraded := body.(io.Writer)
-	if o, ok := o.(interface{ Head() }); ok && upgraded {
-		o.Head()
+	if upgraded {
+		o.Data(0)
 	}
 	switch b := body.(type) {
 	case *observedBody:
@@ -116,6 +116,7 @@ func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadClo
 		return b
 	}
 	b := &observedBody{innerBody: innerBody{body}, upgraded: upgraded}
+	// The context may have ended already, and ContextDone may be running.
 	b.observers = append(b.first[:0], o)
 	ends := reqctx.Watch(ctx, b)
 	b.mu.Lock()
@@ -130,6 +131,8 @@ func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadClo
 	return &observedStream{b, w}
 }
 
+// observedBody is the wrapper that [ObserveBody] returns. It tells its observers, once, that the body
+// has ended.
 type observedBody struct {
 	innerBody
 	upgraded bool        // the body is also an io.Writer
@@ -147,6 +150,7 @@ type observedBody struct {
 	panic error // the panic of an observer after ctx ended the body
 }
 
+// add adds an observer. If the body has ended already, the observer is told so now.
 func (b *observedBody) add(o Observer) {
 	b.mu.Lock()
 	if b.ended {
@@ -159,10 +163,11 @@ func (b *observedBody) add(o Observer) {
 	b.mu.Unlock()
 }
 
+// Read reads from the body, and reports the bytes and the end to the observers.
 func (b *observedBody) Read(p []byte) (n int, err error) {
 	returned := false
 	defer func() {
-		if !returned {
+		if !returned { // a panic: the observers must still learn that the body has ended
 			b.end(errNotReturned)
 		}
 	}()
@@ -185,6 +190,7 @@ func (b *observedBody) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
+// Close closes the body. For the observers, that is its end, if no Read has returned one.
 func (b *observedBody) Close() error {
 	end := ErrBodyClosedEarly
 	if b.eof.Load() {
@@ -194,12 +200,12 @@ func (b *observedBody) Close() error {
 	return b.withPanic(b.ReadCloser.Close())
 }
 
-// innerBody is embedded by the wrappers of a body. It forwards Read, Close and Pending.
+// innerBody is embedded by a body's wrappers. It forwards Read, Close and Pending.
 type innerBody struct{ io.ReadCloser }
 
 // Pending returns the number of bytes that Read can return without waiting. eof is true if the body
-// ends after these bytes. If the inner body has no method Pending, the results are 0 and false. The
-// bodies of the HTTP engines of package httplayer have this method.
+// ends after these bytes. If the inner body does not implement Pending, the results are 0 and
+// false. The engines of package httplayer implement it.
 func (b innerBody) Pending() (n int, eof bool) {
 	if b, ok := b.ReadCloser.(interface{ Pending() (n int, eof bool) }); ok {
 		return b.Pending()
@@ -207,10 +213,11 @@ func (b innerBody) Pending() (n int, eof bool) {
 	return 0, false
 }
 
-// ContextDone ends the body, because the context of the request has ended. It works on a
-// goroutine of its own, because observers may block.
+// ContextDone implements [reqctx.Watcher]. It ends the body, because the request context has ended.
+// That happens on a new goroutine, because observers may block.
 func (b *observedBody) ContextDone(cause error) { go b.cut(cause) }
 
+// cut ends the body with cause. A panic of an observer is kept for the reader of the body.
 func (b *observedBody) cut(cause error) {
 	err := panics.Contain(func() { b.end(cause) })
 	b.mu.Lock()
@@ -218,8 +225,7 @@ func (b *observedBody) cut(cause error) {
 	b.mu.Unlock()
 }
 
-// withPanic returns err. If an observer panicked when the context ended, withPanic joins
-// the panic to err.
+// withPanic adds the panic of an observer, which cut has kept, to err, the result of Read or Close.
 func (b *observedBody) withPanic(err error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -229,6 +235,7 @@ func (b *observedBody) withPanic(err error) error {
 	return errors.Join(err, b.panic)
 }
 
+// end ends the body: it calls End of all observers with err. Only the first call counts.
 func (b *observedBody) end(err error) {
 	b.mu.Lock()
 	if b.ended {
@@ -236,15 +243,16 @@ func (b *observedBody) end(err error) {
 		return
 	}
 	b.ended, b.err = true, err
-	observers, ends := b.observers, b.ends
+	observers := b.observers
+	ends := b.ends
 	b.mu.Unlock()
 	ends.Stop()
 	panics.End(observers, err)
 }
 
-// callUntil sends req to the service next. It calls End of the Observer o when the response ends,
-// or at once if next returns an error. If next or the [Completion] of opts panics, callUntil
-// discards the response and calls o.End.
+// callUntil sends req to the service next, and calls o.End when the response ends, or immediately if
+// next returns an error. That also holds if next or the [Completion] panics; the response is then
+// discarded.
 func callUntil[Req, Rsp any](
 	ctx context.Context, next Service[Req, Rsp], req Req, opts *options[Rsp], o Observer,
 ) (rsp Rsp, err error) {
@@ -262,55 +270,56 @@ func callUntil[Req, Rsp any](
 	return rsp, nil
 }
 
-// dropUnless cleans up when a Call ends without a response for its caller. The method Call of a
-// layer defers it. It does nothing if *returned is true. Otherwise Call returned an error, panicked
-// or called Goexit. dropUnless then discards the response *rsp if *err is nil. Last, it calls End
-// of the Observer in the argument to, unless that is nil.
-func (o *options[Rsp]) dropUnless(returned *bool, rsp *Rsp, err *error, to Observer) {
+// dropUnless cleans up after a Call that does not return a response to its caller, because of an error,
+// a panic or a Goexit. A layer's Call defers it, with pointers to its results, and sets *returned when
+// it succeeds. dropUnless discards *rsp, if there is one, and calls observer.End, unless observer is
+// nil.
+func (o *options[Rsp]) dropUnless(returned *bool, rsp *Rsp, err *error, observer Observer) {
 	if !*returned {
-		o.dropThenEnd(*rsp, *err, to)
+		o.dropThenEnd(*rsp, *err, observer)
 	}
 }
 
-// dropThenEnd discards the response if err is nil. It then calls End of the Observer in the
-// argument to, which may be nil. It is a separate function, so that dropUnless is small enough to
-// be inlined.
-func (o *options[Rsp]) dropThenEnd(rsp Rsp, err error, to Observer) {
-	if to != nil {
-		defer to.End(nil)
+// dropThenEnd is dropUnless for a Call that has failed. It is a separate function, so that dropUnless
+// is small enough to be inlined.
+func (o *options[Rsp]) dropThenEnd(rsp Rsp, err error, observer Observer) {
+	if observer != nil {
+		defer observer.End(nil)
 	}
 	o.drop(rsp, err)
 }
 
-// drop discards the response rsp if err is nil and rsp is not zero. This is so if a Call got a
-// response and then did not return it, for example because of a panic.
+// drop discards the response rsp, if err is nil and rsp is not zero: a Call got it, but did not return
+// it, for example because of a panic.
 func (o *options[Rsp]) drop(rsp Rsp, err error) {
 	if err == nil && !reflect.ValueOf(&rsp).Elem().IsZero() {
 		o.discard(rsp)
 	}
 }
 
-// discard releases the resources of rsp, which the caller will not get. It uses the method
-// Drain of the [Replayer] if one is set. Otherwise it closes the body.
+// discard releases the resources of rsp, which the caller will not get. It uses the [Protocol]'s
+// Drain if one is set, and otherwise closes the body.
 func (o *options[Rsp]) discard(rsp Rsp) {
-	if d, ok := o.replayer.(interface{ Drain(rsp Rsp) }); ok {
-		d.Drain(rsp)
+	if o.responses != nil {
+		o.responses.Drain(rsp)
 		return
 	}
 	bodyAccessorOf[Rsp]().closeBody(rsp)
 }
 
+// observedStream wraps the body of an upgraded connection, to which the caller also writes.
 type observedStream struct {
 	*observedBody
 	io.Writer
 }
 
-// observedConn wraps an upgraded connection with the method CloseWrite, and has this method, too.
-// An observedStream wraps an upgraded connection without this method.
+// observedConn wraps an upgraded connection that supports CloseWrite, and supports it too. An
+// observedStream wraps one that does not.
 type observedConn struct {
 	*observedBody
 	io.Writer
 	halfCloser
 }
 
+// halfCloser is implemented by connections that can close their sending half alone.
 type halfCloser interface{ CloseWrite() error }

@@ -8,10 +8,9 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// PickInfo has the values of a context that concern the choice of an endpoint, such as the
-// endpoints to avoid. It also has the receivers of records about the choice and the request.
-// Balancers and other layers read them. All are in one context value, so that reading them costs
-// one look-up.
+// PickInfo holds the values in a context that layers need to choose an endpoint, such as the endpoints
+// to avoid, and to report facts about the request. They are in one context value, so that reading all
+// of them costs a single look-up.
 type PickInfo struct {
 	Attempts     *Attempts    // endpoints to which the request was sent; nil if it is sent at most once
 	Explanation  *Explanation // receives the reasons of the choice; nil if they are not recorded
@@ -19,20 +18,20 @@ type PickInfo struct {
 	Affinity     uint64       // requests with the same value should reach the same endpoint
 	HasAffinity  bool         // whether Affinity is set
 	PastBreakers bool         // an open [Breaker] must admit the request
+	Copy         bool         // the request is a retry or a hedge, so Retry and Hedge must not send it again
 }
 
-type pickInfoKey struct{}
-
-// PickInfoFromContext returns the PickInfo of ctx, or the zero value if ctx has none.
+// PickInfoFromContext returns ctx's PickInfo, or the zero value if there is none.
 func PickInfoFromContext(ctx context.Context) PickInfo {
-	if h, _ := ctx.Value(pickInfoKey{}).(*PickInfo); h != nil {
+	if h, _ := ctx.Value(reqctx.PickInfoKey{}).(*PickInfo); h != nil {
 		return *h
 	}
 	return PickInfo{}
 }
 
+// withPickInfo returns ctx with h in place of its PickInfo.
 func withPickInfo(ctx context.Context, h PickInfo) context.Context {
-	return reqctx.WithValue(ctx, pickInfoKey{}, &h)
+	return reqctx.WithValue(ctx, reqctx.PickInfoKey{}, &h)
 }
 
 // WithAttempts returns a context with the set t of the endpoints to which the request was
@@ -44,25 +43,34 @@ func WithAttempts(ctx context.Context, t *Attempts) context.Context {
 }
 
 // WithAffinity returns a context for a request that should reach the same endpoint as other
-// requests with the same key. The key is a hash, for example of a user or a session. Only
-// balancers with consistent hashing use it.
+// requests with the same key. The key is a hash, for example of a user or a session. Balancers with
+// consistent hashing choose the endpoint by it, and custom rules may do so. Other pick policies ignore
+// it.
 func WithAffinity(ctx context.Context, key uint64) context.Context {
 	h := PickInfoFromContext(ctx)
 	h.Affinity, h.HasAffinity = key, true
 	return withPickInfo(ctx, h)
 }
 
-// PastBreakers returns a context for a request that an open [Breaker] must admit without
-// counting its outcome. A balancer uses it if too few other endpoints are ready.
+// PastBreakers returns a context for a request that an open [Breaker] must admit. Its success closes
+// the breaker, and its failure changes nothing. A balancer uses it if too few other endpoints are ready.
 func PastBreakers(ctx context.Context) context.Context {
 	h := PickInfoFromContext(ctx)
 	h.PastBreakers = true
 	return withPickInfo(ctx, h)
 }
 
-// Explain returns a context in which layers record the reasons of their choices. It also
-// returns the [Explanation] that receives these records. Each record costs the layer an
-// allocation. If ctx has an Explanation already, Explain returns that one.
+// asCopy returns a context for an attempt after the first one, which is called a copy. The layers
+// [Retry] and [Hedge] below it send a copy only once, because otherwise attempts would multiply.
+func asCopy(ctx context.Context) context.Context {
+	h := PickInfoFromContext(ctx)
+	h.Copy = true
+	return withPickInfo(ctx, h)
+}
+
+// Explain returns a context in which layers record why they chose as they did, and the
+// [Explanation] that receives these records. Each record costs the layer an allocation. If ctx
+// already carries an Explanation, Explain returns that one.
 func Explain(ctx context.Context) (context.Context, *Explanation) {
 	h := PickInfoFromContext(ctx)
 	if h.Explanation == nil {
@@ -91,8 +99,8 @@ func (p Priority) String() string {
 	return [priorities]string{"bulk", "low", "normal", "critical"}[p.rank()]
 }
 
-// rank returns the index of p among the priorities, from 0 for the lowest one. If p is out
-// of range, it returns the index of the nearest priority.
+// rank returns p's place among the priorities, from 0 for the lowest. A value out of range counts as
+// the nearest priority.
 func (p Priority) rank() int {
 	return int(min(max(p, PriorityBulk), PriorityCritical) - PriorityBulk)
 }
@@ -111,8 +119,7 @@ func PriorityFromContext(ctx context.Context) Priority {
 	return p
 }
 
-// Route is the route that a router has chosen for a request. The layers below the router
-// read it.
+// Route is the route that a router has chosen for a request. Layers below the router read it.
 type Route struct {
 	Name   string            // for display; may be empty
 	Labels map[string]string // for metrics and tap; must not be modified
@@ -120,8 +127,8 @@ type Route struct {
 
 type routeKey struct{}
 
-// WithRoute returns a context that carries r to the layers below. If ctx has a [Record],
-// WithRoute also stores the name of r in it.
+// WithRoute returns a context that carries r to the layers below. If ctx carries a [Record],
+// WithRoute also stores r's name in it.
 func WithRoute(ctx context.Context, r *Route) context.Context {
 	if r != nil {
 		RecordFromContext(ctx).SetRoute(r.Name)
@@ -144,18 +151,18 @@ func RouteFromContext(ctx context.Context) *Route {
 // such as a balancer, adds endpoints and avoids those in the set. It is safe for concurrent
 // use, because hedges run concurrently.
 type Attempts struct {
-	mu   sync.Mutex
-	seen []any
-	room [2]any // avoids an allocation for few endpoints
+	mu      sync.Mutex
+	visited []any
+	room    [2]any // avoids an allocation for few endpoints
 }
 
-// AttemptsFromContext returns the Attempts of ctx, or nil. The methods of a nil *Attempts
-// may be called: Add does nothing, and the set is empty.
+// AttemptsFromContext returns ctx's Attempts, or nil. You may call methods on a nil *Attempts:
+// Add does nothing, and the set is empty.
 func AttemptsFromContext(ctx context.Context) *Attempts { return PickInfoFromContext(ctx).Attempts }
 
-// attemptsContext is the context in which [Retry] and [Hedge] send a request. If the caller's
-// context has [Attempts], the attemptsContext has the same Attempts. Otherwise it has new, empty
-// Attempts.
+// attemptsContext is the context in which [Retry] and [Hedge] send a request. In one allocation, it
+// holds the [PickInfo] for the layers below, and the [Attempts] unless an outer layer has already made
+// some.
 type attemptsContext struct {
 	reqctx.Wrapper // wraps the caller's context
 
@@ -163,8 +170,8 @@ type attemptsContext struct {
 	hints PickInfo
 }
 
-// follow makes c a child of ctx, the context with which the layer was called. If ctx has Attempts,
-// c has the same ones. Otherwise c has the Attempts in its field tries.
+// follow makes c a child of ctx, the context with which the layer was called. c carries ctx's PickInfo,
+// with ctx's Attempts or, if there are none, with new ones.
 func (c *attemptsContext) follow(ctx context.Context) {
 	c.Context, c.hints = ctx, PickInfoFromContext(ctx)
 	if c.hints.Attempts == nil {
@@ -172,8 +179,9 @@ func (c *attemptsContext) follow(ctx context.Context) {
 	}
 }
 
+// Value returns c's own PickInfo, and otherwise the value in the caller's context.
 func (c *attemptsContext) Value(key any) any {
-	if key == (pickInfoKey{}) {
+	if key == (reqctx.PickInfoKey{}) {
 		return &c.hints
 	}
 	return c.Context.Value(key)
@@ -187,11 +195,11 @@ func (t *Attempts) Add(endpoint any) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.seen == nil {
-		t.seen = t.room[:0]
+	if t.visited == nil {
+		t.visited = t.room[:0]
 	}
-	if !slices.Contains(t.seen, endpoint) {
-		t.seen = append(t.seen, endpoint)
+	if !slices.Contains(t.visited, endpoint) {
+		t.visited = append(t.visited, endpoint)
 	}
 }
 
@@ -202,7 +210,7 @@ func (t *Attempts) Has(endpoint any) bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Contains(t.seen, endpoint)
+	return slices.Contains(t.visited, endpoint)
 }
 
 // Len returns the number of endpoints in the set.
@@ -212,5 +220,5 @@ func (t *Attempts) Len() int {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.seen)
+	return len(t.visited)
 }

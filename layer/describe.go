@@ -10,10 +10,9 @@ import (
 	"sync"
 )
 
-// Describer is implemented by a Service that describes itself. Describe returns a node with
-// the state of this service. The children of the node are the services that it created,
-// such as endpoints or routes. The function [Describe] adds the node of the wrapped
-// service.
+// Describer is implemented by a Service that describes itself. Describe returns a node with this
+// service's state. The node's children are the services that it created, such as endpoints or
+// routes. The function [Describe] adds the wrapped service's node.
 type Describer interface {
 	Describe() Node
 }
@@ -28,7 +27,7 @@ type Node struct {
 	Next     *Node  `json:"next,omitempty"`     // the service that this one wraps
 }
 
-// State is the list of attributes of a [Node], in the order in which they are shown.
+// State lists the attributes of a [Node] in display order.
 type State []Attr
 
 // Attr is one attribute of a [State]. Value is a string, a number, a bool, or another type
@@ -38,8 +37,8 @@ type Attr struct {
 	Value any
 }
 
-// MarshalJSON returns a JSON object that has the attributes in order. It writes infinite
-// floats, NaN and values that implement [fmt.Stringer], such as durations, as strings.
+// MarshalJSON returns a JSON object with the attributes in order. It writes infinite floats, NaN
+// and values that implement [fmt.Stringer], such as durations, as strings.
 func (s State) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteByte('{')
@@ -47,6 +46,7 @@ func (s State) MarshalJSON() ([]byte, error) {
 		if i > 0 {
 			b.WriteByte(',')
 		}
+		// JSON has no infinite numbers, and a duration is easier to read as text.
 		value := a.Value
 		switch v := value.(type) {
 		case fmt.Stringer:
@@ -92,6 +92,7 @@ func (n Node) String() string {
 	return b.String()
 }
 
+// print writes n, its children, which are indented further, and the nodes after it.
 func (n Node) print(b *strings.Builder, indent string) {
 	for node := &n; node != nil; node = node.Next {
 		b.WriteString(indent)
@@ -110,11 +111,12 @@ func (n Node) print(b *strings.Builder, indent string) {
 	}
 }
 
-// Describe returns a tree with the current state of svc and of the services that it wraps.
-// It follows the layers of a [Stack] and services that have a method Next, as the layers of
-// this library do. A service that is not a [Describer] is shown by its type. Describe may
-// be called at any time.
+// Describe returns a tree with the current state of svc and the services that it wraps. It
+// follows a [Stack]'s layers and every service with a Next method, which all layers of this
+// library provide. A service that is not a [Describer] is shown by its type. You may call
+// Describe at any time.
 func Describe[Req, Rsp any](svc Service[Req, Rsp]) Node {
+	// A stack knows the names and the order of its layers.
 	if s, ok := svc.(*stacked[Req, Rsp]); ok {
 		return s.describe(Describe(s.leaf))
 	}
@@ -126,6 +128,8 @@ func Describe[Req, Rsp any](svc Service[Req, Rsp]) Node {
 	return n
 }
 
+// describeOne returns the node of svc alone: its own description, or its type's name without type
+// parameters.
 func describeOne(svc any) Node {
 	if d, ok := svc.(Describer); ok {
 		return d.Describe()
@@ -135,16 +139,16 @@ func describeOne(svc any) Node {
 	return Node{Name: strings.TrimPrefix(name, "*")}
 }
 
-// Explanation is the list of the choices that layers made for one request, in order: the
-// route, the target of a traffic split, and the endpoints that each attempt compared.
-// [Explain] returns one. It is safe for concurrent use. A nil *Explanation records nothing.
+// Explanation is the list of the choices that layers made for one request, in order: the route, a
+// traffic split's target, and the endpoints that each attempt compared. [Explain] returns one. It
+// is safe for concurrent use. A nil *Explanation records nothing.
 type Explanation struct {
 	mu    sync.Mutex
 	notes []Node
 }
 
-// Add records one choice as a node. The name of the node is the layer that made the choice.
-// The state has the chosen candidate and the reason. The children are the candidates.
+// Add records one choice as a node. The node's name is the layer that made the choice. Its state
+// names the chosen candidate and the reason, and its children are the candidates.
 func (e *Explanation) Add(choice Node) {
 	if e == nil {
 		return
@@ -154,7 +158,7 @@ func (e *Explanation) Add(choice Node) {
 	e.notes = append(e.notes, choice)
 }
 
-// Choices returns a copy of the list of recorded choices.
+// Choices returns a copy of the recorded choices.
 func (e *Explanation) Choices() []Node {
 	if e == nil {
 		return nil

@@ -1,8 +1,8 @@
-// Package layer has the core of gotower: services, the layers that wrap them, and layers
-// that work with every protocol.
+// Package layer is the core of gotower: services, the layers that wrap them, and layers that work
+// with every protocol.
 //
-// A [Service] serves requests. A [Layer] wraps a Service in another one. A [Stack] is a
-// list of layers in the order in which a request passes them:
+// A [Service] serves requests, and a [Layer] wraps a Service in another one. A [Stack] is a list of
+// layers in the order in which a request passes them:
 //
 //	svc := layer.NewStack[*http.Request, *http.Response]().
 //		Timeout(5 * time.Second).
@@ -17,66 +17,67 @@
 //
 //	time         Timeout  ResponseHeaderTimeout  IdleTimeout  DeadlineFromRequest  DeadlineToRequest
 //	admission    Limit  AdaptiveLimit  RateLimit  RateLimitBy  Shed  Queue  Drain
-//	failure      Breaker  Fallback  Reconnect  Failover
+//	failure      Breaker  Fallback  Reconnect
 //	retries      Retry  Hedge: both withdraw from a Budget
-//	composition  Router  Cache  Lazy  MapRequest  MapResponse  Filter
+//	composition  Router  Cache  Lazy  Shared  MapRequest  MapResponse  Filter
 //	observation  Metrics  Trace  FaultInjection  Mirror
 //
-// The documentation of each layer has the headings Admission, Cancellation, Body, Errors
-// and Cost. In that text, inner is the wrapped service. Applying a layer starts no
-// goroutine and does no I/O. A layer with background work takes a context as its first
-// argument. The work ends with that context. Constructors panic on invalid policies and nil
-// functions.
+// The documentation of each layer is divided into Admission, Cancellation, Body, Errors and Cost. In
+// it, inner is the wrapped service. Applying a layer starts no goroutine and does no I/O. A layer
+// with background work takes a context as its first argument, and the work ends with that context.
+// Constructors panic on invalid policies and nil functions.
 //
 // # Order
 //
 // A client's stack, from the outside in:
 //
 //	Timeout   over everything below, waiting included
-//	Retry     above the queue; it does not retry the rejections of the queue
+//	Retry     above the queue; it does not retry the queue's rejections
 //	Queue     the only place where requests wait
 //	Hedge     below the queue, because a copy must not wait
-//	balancer  of package balance; it avoids endpoints that the request has tried
-//	Breaker   of one endpoint; while it is open, the endpoint is not ready
+//	balancer  from package balance; it avoids endpoints that the request has tried
+//	Breaker   one per endpoint; while it is open, the endpoint is not ready
 //	Limit     requests in flight to one endpoint
 //
-// A server's stack is Drain, DeadlineFromRequest, Shed and a limit. Package httplayer has
-// examples of both, and of a gateway.
+// A server's stack usually consists of Drain, DeadlineFromRequest, Shed and a limit. Package
+// httplayer shows examples of both, and of a gateway.
 //
 // # Classification
 //
-// A [Classifier] returns the class of an outcome. Retry, Breaker, Hedge, AdaptiveLimit and
-// Metrics of one stack use the same Classifier. Cancellations by the caller, rejections and
-// the faults of [FaultInjection] do not count against a service.
+// A [Classifier] returns an outcome's class. Within a stack, Retry, Breaker, Hedge, AdaptiveLimit
+// and Metrics share one Classifier. Cancellations by the caller, rejections and the faults of
+// [FaultInjection] do not count against a service.
 //
 // # Admission
 //
 // Call admits a request, or rejects it at once without changing it. A rejection matches
-// [ErrNotReady], and the caller may send the same request elsewhere. Only [Queue] lets
-// requests wait, in order and for a limited time. Without a Queue a stack sheds load:
-// [Retry] returns the rejections of limits, rate limits and queues at once. Ready is a hint
-// for accept loops, failover and balancers. Do not call it before each request.
+// [ErrNotReady], so the caller may send the same request elsewhere. Only [Queue] lets requests wait,
+// in order and for a limited time. Without a Queue a stack sheds load: [Retry] returns the
+// rejections of limits, rate limits and queues at once. Ready is a hint for accept loops and
+// balancers. You should not call it before each request.
 //
 // # End of a response
 //
-// A response may be read long after Call returned. A [Completion] determines when the
-// response ends. Until then the response holds its slots, and the context of the request
-// has not ended. The default, [AtEnd], supports responses with a field Body, such as
-// *http.Response. A [Replayer] has the rules of a protocol for retries.
+// You may read a response long after Call returned. A [Completion] determines when the response
+// ends. Until then the response holds its slots, and the request context stays alive. The default,
+// [AtEnd], supports responses with a field Body, such as *http.Response. A [Protocol] contains what
+// layers know of a protocol: where its responses end, which are failures, and how a request is sent
+// again. httplayer.HTTP, grpclayer.GRPC, tcplayer.Bytes and kitlayer.Kit are Protocols. If you write one,
+// embed [BaseProtocol].
 //
 // # Errors
 //
-// An [Error] has the layer, target, endpoint, reason and waiting time. [errors.Is] and
-// [errors.As] find the cause of the error.
+// An [Error] names the layer, target, endpoint, reason and waiting time. Its text begins with the
+// outermost layer and ends with the cause, so you should read it from the end. Use [errors.Is] and
+// [errors.As] to find the cause in a program.
 //
 // # Panics
 //
-// A callback is a function or method that the application passes to this library: a
-// [Classifier], a [Span], a [Completion], a key function, a [MakeService], an instrument,
-// or the Close of a body. A callback that panics does not end the process. Its slot, probe
-// or response is released:
+// A callback is a function or method that your application passes to this library: a [Classifier], a
+// [Span], a [Completion], a key function, a [MakeService], an instrument, or a body's Close. A
+// panicking callback does not end the process. Its slot, probe or response is released:
 //
-//   - In Call, Ready, Read, Close and Set, which run on a goroutine of the caller, the panic
+//   - In Call, Ready, Read, Close and Set, which run on the caller's goroutine, the panic
 //     reaches the caller after everything is released. A response that cannot be returned is
 //     discarded.
 //   - On a goroutine of this library, such as a timer, the copy of a [Hedge] or a connect of
@@ -87,8 +88,8 @@
 //
 // # Your own layer
 //
-// Embed the inner Service and override Call. Ready is then forwarded. A layer that does
-// nothing costs an indirect call:
+// Embed the inner Service and override Call; Ready is then forwarded. A layer that does nothing
+// costs an indirect call:
 //
 //	type logged struct{ layer.Service[string, string] }
 //
@@ -97,11 +98,15 @@
 //		return l.Service.Call(ctx, req)
 //	}
 //
-// A layer that takes a slot or a token first rejects a request if its context has ended:
+// A layer for any protocol has type parameters, and gets an [Accessor] or an [Editor] if it reads or
+// changes messages. A layer that takes a slot or a token should first reject requests whose context
+// has ended:
 //
 //	if ctx.Err() != nil {
 //		return rsp, &layer.Error{Layer: "mine", Kind: layer.ErrNotReady, Err: context.Cause(ctx)}
 //	}
 //
-// Package layertest checks that a layer keeps these rules.
+// Use package layertest to check that your layer keeps these rules. The module's guides folder
+// explains step by step how to write a layer, which limit to choose, and how retries, hedges and
+// budgets work together.
 package layer

@@ -10,28 +10,31 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// The kinds of errors that layers return. Test for them with [errors.Is]. The [Error] that
-// wraps a kind has the details.
+// These are the kinds of errors that layers return. Test for them with [errors.Is]; the [Error]
+// that wraps a kind tells the details.
 var (
 	// ErrNotReady reports a rejection. The request was not sent. The caller may send it to
 	// another service now, or to the same service later.
 	ErrNotReady = errors.New("not ready")
 
-	// errShed is the kind of a rejection by a layer that has no free slot or token. A Retry
+	// errShed is the kind of rejection by a layer that has run out of slots or tokens. A Retry
 	// does not retry such a rejection, because that would add load.
 	errShed error = &kind{"not ready", ErrNotReady}
+
+	// errOpen is the kind of a rejection by an open breaker. A Retry does not wait until it closes.
+	errOpen error = &kind{"not ready", ErrNotReady}
 
 	// ErrClosed reports a permanent rejection: the service will never be ready again.
 	// ErrClosed matches ErrNotReady.
 	ErrClosed error = &kind{"closed", ErrNotReady}
 
-	// ErrFailFast reports a rejection of a request that must not wait in a [Queue]. Waiting
-	// would not help, or the request has waited for the maximum time. ErrFailFast matches
+	// ErrFailFast reports that a request was rejected and must not wait in a [Queue]: waiting
+	// would not help, or the request has already waited for the maximum time. ErrFailFast matches
 	// ErrNotReady.
 	ErrFailFast error = &kind{"fail-fast", ErrNotReady}
 
-	// ErrTimeout reports that the time limit of a layer expired. The request may have been
-	// processed. ErrTimeout matches [context.DeadlineExceeded].
+	// ErrTimeout reports that a layer's time limit expired. The request may have been processed.
+	// ErrTimeout matches [context.DeadlineExceeded].
 	ErrTimeout error = &kind{"timeout", context.DeadlineExceeded}
 
 	// ErrResponseHeaderTimeout, ErrIdleTimeout and ErrAttemptTimeout report which time
@@ -45,33 +48,33 @@ var (
 	// sent. It does not match ErrNotReady, because the request may have been processed.
 	ErrRetryRejected = errors.New("rejected on a retry")
 
-	// ErrInjected reports an error that [FaultInjection] has injected. Such an error does
-	// not count as a failure of the service.
+	// ErrInjected reports an error that [FaultInjection] injected. Such an error does not count
+	// as a failure of the service.
 	ErrInjected = errors.New("injected fault")
 
 	// ErrNoRoute reports that no service exists for the request, for example for its key or
 	// path.
 	ErrNoRoute = errors.New("no route")
 
-	// ErrBodyClosedEarly is the argument of [Observer].End for a response body that was
-	// closed before it was read to its end.
+	// ErrBodyClosedEarly is passed to [Observer].End for a response body that was closed before it
+	// was read to its end.
 	ErrBodyClosedEarly = errors.New("response body closed before its end")
 )
 
-// PanicError is a recovered panic of a callback on a goroutine of this library. It has the
-// Value of the panic and the Stack of the goroutine. It matches no other error, even if
+// PanicError is a panic that was recovered from a callback on one of this library's goroutines.
+// Value is the panic value, and Stack the goroutine's stack. It matches no other error, even if
 // Value is an error. See "Panics" in the package documentation.
 type PanicError = panics.Error
 
-// kind is a sentinel error with its own text. errors.Is also matches it with the more general error
-// in its field named is.
+// kind is a sentinel error with its own text that wraps a more general one: errors.Is matches it with
+// itself, and with what the error in its field kind matches.
 type kind struct {
 	text string
-	is   error
+	kind error
 }
 
 func (k *kind) Error() string { return k.text }
-func (k *kind) Unwrap() error { return k.is }
+func (k *kind) Unwrap() error { return k.kind }
 
 // Error is an error that a layer returns. It names the layer, the target and the endpoint at which
 // the error occurred. errors.Is matches it with Kind and with every error that Err matches.
@@ -86,14 +89,14 @@ type Error struct {
 	Err        error         // the cause, or nil
 }
 
-// Error returns the text of the error: layer, target, endpoint, kind, reason, waiting time
-// and cause, in this order. Parts that are not set are left out.
+// Error returns the error text: layer, target, endpoint, kind, reason, waiting time and cause, in
+// this order. Parts that are not set are left out.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Layer)
-	for _, where := range []string{e.Target, e.Endpoint} {
-		if where != "" {
-			b.WriteString(" " + where)
+	for _, name := range []string{e.Target, e.Endpoint} {
+		if name != "" {
+			b.WriteString(" " + name)
 		}
 	}
 	if e.Kind != nil && e.Kind.Error() != e.Layer {
@@ -124,8 +127,8 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Kind, e.Err}
 }
 
-// Is reports whether Kind is target or wraps it. The method exists because errors.Is would
-// otherwise call Unwrap, which allocates.
+// Is implements the method that errors.Is calls: it reports whether target is the Kind, or an error
+// that the Kind wraps. It exists because errors.Is would otherwise only use Unwrap, which allocates.
 func (e *Error) Is(target error) bool {
 	for kind := e.Kind; kind != nil; kind = errors.Unwrap(kind) {
 		if kind == target {
@@ -145,22 +148,22 @@ func (e *Error) Temporary() bool {
 	return errors.Is(e, ErrNotReady) && !errors.Is(e, ErrClosed)
 }
 
-// RetryAfter returns the longest RetryAfter of all [Error] values in the chain of err. It
-// returns false if all of them are 0 or the chain has no Error.
+// RetryAfter returns the longest RetryAfter among the [Error] values in err's chain. It returns
+// false if all of them are 0 or the chain contains no Error.
 func RetryAfter(err error) (time.Duration, bool) {
 	var e *Error
 	if !errors.As(err, &e) {
 		return 0, false
 	}
-	after := e.RetryAfter
-	if below, ok := RetryAfter(e.Err); ok {
-		after = max(after, below)
+	retryAfter := e.RetryAfter
+	if inner, ok := RetryAfter(e.Err); ok {
+		retryAfter = max(retryAfter, inner)
 	}
-	return after, after > 0
+	return retryAfter, retryAfter > 0
 }
 
-// rejectDone returns the rejection of a request because its context ctx has ended. The arguments
-// layer and target become the fields Layer and Target of the returned [Error].
+// rejectDone rejects a request because its context ctx has ended. layer and target become the Layer
+// and Target of the returned [Error].
 func rejectDone(ctx context.Context, layer, target string) error {
 	return &Error{Layer: layer, Target: target, Kind: ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx)}
 }

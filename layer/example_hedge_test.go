@@ -31,6 +31,6 @@ func ExampleHedge() {
 	fmt.Print(layer.Describe(svc))
 	// Output:
 	// hello ann, says b <nil>
-	// hedge      delay=500ms budget=99 sent=1 won=1 skipped=0
+	// hedge      delay=500ms budget=0 sent=1 won=1 skipped=0
 	// layer.Func
 }

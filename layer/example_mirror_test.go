@@ -7,7 +7,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// For HTTP: layer.Mirror(ctx, next, httplayer.Editor{}, layer.MirrorPolicy[*http.Request]{Share: 0.1}).
+// For HTTP: layer.Mirror(ctx, next, httplayer.HTTP{}, layer.MirrorPolicy[*http.Request]{Share: 0.1}).
 func ExampleMirror() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

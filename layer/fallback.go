@@ -8,15 +8,16 @@ import (
 
 // FallbackPolicy configures a [Fallback].
 type FallbackPolicy[Req, Rsp any] struct {
-	// Handle returns the substitute: a default, a cached response, or another error. It
-	// must be set. It may read the headers of the replaced response, but not its closed
-	// body. It must not send req on, because the request body may have been read. Use
-	// [Failover] for that. If Handle returns a response, the request body is closed.
+	// Handle returns the substitute: a default, a cached response, or another error. It must be
+	// set. It may read the replaced response's headers, but not its closed body. It must not send
+	// req on, because its body may have been read. To use other endpoints instead, rely on a
+	// balancer with priorities: it sends requests to the next ones while the first are not
+	// healthy. If Handle returns a response, the request body is closed.
 	Handle func(ctx context.Context, req Req, replaced Outcome[Rsp]) (Rsp, error)
 
-	// FallbackIf reports whether the outcome o of class c must be replaced. By default
-	// every failure, injected error and rejection is replaced. It is not called if the
-	// caller's context has ended.
+	// FallbackIf reports whether the outcome o, which is of class c, must be replaced. By default
+	// every failure, injected error and rejection is replaced. It is not called if the caller's
+	// context has ended.
 	FallbackIf func(c Class, o Outcome[Rsp]) bool
 }
 
@@ -25,15 +26,15 @@ type FallbackPolicy[Req, Rsp any] struct {
 //
 // Admission: every request is admitted. Ready is forwarded to inner.
 //
-// Cancellation: after the context of the request ended, its response is not replaced.
+// Cancellation: once the request context has ended, its response is not replaced.
 //
-// Body: a failure that appears after the response headers is not replaced. The body of a
-// replaced response is closed before Handle is called.
+// Body: a failure that appears after the response headers is not replaced. A replaced response's
+// body is closed before Handle is called.
 //
-// Errors: an error of Handle is wrapped in an [Error] that also has the text of the
-// replaced error. The Error is a rejection only if both errors are rejections.
+// Errors: an error of Handle is wrapped in an [Error] that also contains the replaced error's
+// text. The Error is a rejection only if both errors are rejections.
 //
-// Cost: one call of the classifier per response. No allocation.
+// Cost: one call of the classifier per response, without an allocation.
 //
 // It panics if p.Handle is nil.
 func Fallback[Req, Rsp any](p FallbackPolicy[Req, Rsp], opts ...Option[Rsp]) Layer[Req, Rsp] {
@@ -44,16 +45,19 @@ func Fallback[Req, Rsp any](p FallbackPolicy[Req, Rsp], opts ...Option[Rsp]) Lay
 	}
 }
 
+// fallback is the service of [Fallback].
 type fallback[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
 	options[Rsp]
 	policy   FallbackPolicy[Req, Rsp]
-	requests bodyAccessor[Req]
-	replaced atomic.Int64
+	requests bodyAccessor[Req] // finds a request's body, to close it
+	replaced atomic.Int64      // the number of outcomes that were replaced
 }
 
+// Call sends req. If the policy selects the outcome, it is replaced by what the policy's Handle
+// returns.
 func (f *fallback[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
-	classified := false
+	classified := false // as long as it is false, a panic discards the response
 	defer f.dropUnless(&classified, &rsp, &err, nil)
 	rsp, err = f.Service.Call(ctx, req)
 	out := Outcome[Rsp]{Response: rsp, Err: err, Ended: f.bare && err == nil}
@@ -76,6 +80,7 @@ func (f *fallback[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err er
 	return rsp, nil
 }
 
+// replaces reports whether Handle should replace the outcome.
 func (f *fallback[Req, Rsp]) replaces(ctx context.Context, out Outcome[Rsp]) bool {
 	class := f.classOf(ctx, out)
 	if f.policy.FallbackIf != nil {
@@ -84,8 +89,9 @@ func (f *fallback[Req, Rsp]) replaces(ctx context.Context, out Outcome[Rsp]) boo
 	return class.IsFailure() || errors.Is(out.Err, ErrNotReady) || errors.Is(out.Err, ErrInjected)
 }
 
-// failed returns the error for the caller of the layer. The argument second is the error of
-// Handle. The argument first is the replaced error, or nil if a response was replaced.
+// failed returns the error for the layer's caller when Handle itself has returned an error, second.
+// first is the error that Handle should have replaced, or nil if that was a response. The result is a
+// rejection only if both are.
 func (f *fallback[Req, Rsp]) failed(ctx context.Context, first, second error) error {
 	e := &Error{Layer: "fallback", Target: f.target, Reason: "in place of a failed response"}
 	if first != nil {

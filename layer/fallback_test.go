@@ -169,17 +169,17 @@ func TestFallbackClosesRequestBody(t *testing.T) {
 
 // fallbackProtocol counts the responses that it drains.
 type fallbackProtocol struct {
-	layer.Replayer[fallbackQ, fallbackR]
+	layer.BaseProtocol[fallbackQ, fallbackR]
 	discarded atomic.Int64
 }
 
 func (p *fallbackProtocol) Drain(fallbackR) { p.discarded.Add(1) }
 
-func TestFallbackDiscardsWithReplayer(t *testing.T) {
+func TestFallbackDiscardsByProtocol(t *testing.T) {
 	old, protocol := newFallbackBody("old"), &fallbackProtocol{}
 	svc := fallbackOver(layer.FallbackPolicy[fallbackQ, fallbackR]{
 		Handle: func(context.Context, fallbackQ, layer.Outcome[fallbackR]) (fallbackR, error) { return nil, errBreaker },
-	}, fallbackFunc(&breakerReply{500, old}, nil), layer.WithReplayer[fallbackQ, fallbackR](protocol))
+	}, fallbackFunc(&breakerReply{500, old}, nil), layer.WithProtocol(protocol))
 	_, err := svc.Call(t.Context(), &fallbackRequest{})
 	require.ErrorIs(t, err, errBreaker)
 	require.EqualError(t, err, "fallback: in place of a failed response: the endpoint fails")

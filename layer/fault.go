@@ -27,8 +27,8 @@ type FaultPolicy[Req any] struct {
 	// 0.
 	Delay, Jitter time.Duration
 
-	// Err is the error that is returned after the delay, instead of sending the request.
-	// Use ErrInjected if no particular error is needed. If Err is nil, the request is sent.
+	// Err is the error that is returned after the delay, instead of sending the request. Normally
+	// you need no particular error, and can use ErrInjected. If Err is nil, the request is sent.
 	Err error
 
 	// TTL is the time after which no more faults are injected. It must be above 0, so that
@@ -57,6 +57,7 @@ func (p FaultPolicy[Req]) Validate() error {
 	return nil
 }
 
+// delay returns the time to wait before a request, with the random part.
 func (p FaultPolicy[Req]) delay() time.Duration {
 	if p.Jitter == 0 {
 		return p.Delay
@@ -68,8 +69,8 @@ func (p FaultPolicy[Req]) delay() time.Duration {
 	return p.Delay // the sum does not fit in a Duration
 }
 
-// cause returns p.Err, the cause of the [Error] for an injected fault. It returns nil if p.Err has
-// the text of [ErrInjected], because the text of the Error already contains this text.
+// cause returns the Err of the [Error] for an injected fault: p.Err, or nil if its text is the same as
+// that of [ErrInjected], which the Error shows anyway.
 func (p FaultPolicy[Req]) cause() error {
 	if p.Err != nil && p.Err.Error() == ErrInjected.Error() {
 		return nil
@@ -77,26 +78,26 @@ func (p FaultPolicy[Req]) cause() error {
 	return p.Err
 }
 
-// FaultInjection injects faults into a share of the requests, for a limited time. A fault
-// is a delay, an error, or an error after a delay. Place the layer where the fault would
-// occur: below the retries under test and above the endpoint.
+// FaultInjection injects faults into a share of the requests, for a limited time. A fault is a
+// delay, an error, or both in this order. Place the layer where the fault would occur, usually
+// below the retries that you want to test and above the endpoint.
 //
 // Admission: every request is admitted. Ready is forwarded. An injected error that matches
 // [ErrNotReady] is a rejection.
 //
-// Cancellation: a delay ends with the caller's context. A request gets no fault if its
-// context has ended.
+// Cancellation: a delay ends with the caller's context. A request gets no fault if its context
+// has ended.
 //
 // Body: not touched. A request that gets an error is not sent.
 //
-// Errors: an injected error is an [Error] of kind [ErrInjected] that matches the Err of the
-// policy. If the caller's context ends a delay, the error matches ErrInjected and the cause
-// of the context. Both errors are [Ignorable].
+// Errors: an injected error is an [Error] of kind [ErrInjected] that matches the policy's Err. If
+// the caller's context ends a delay, the error matches ErrInjected and the context's cause. Both
+// errors are [Ignorable].
 //
-// Cost: one atomic load after the TTL. Until then a clock reading for each request, and a
-// random number for each matching one.
+// Cost: after the TTL one atomic load. Until then a clock reading per request, and a random
+// number for each matching one.
 //
-// The TTL starts with the call of FaultInjection. An invalid policy panics.
+// The TTL starts when FaultInjection is called. An invalid policy panics.
 func FaultInjection[Req, Rsp any](p FaultPolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)
@@ -104,41 +105,44 @@ func FaultInjection[Req, Rsp any](p FaultPolicy[Req], opts ...Option[Rsp]) Layer
 		p.Rand = rand.Float64
 	}
 	live := &faultLife{start: time.Now(), ttl: p.TTL}
-	delays, failures := o.to.FaultsInjected.With("fault", "delay"), o.to.FaultsInjected.With("fault", "error")
+	delays := o.instruments.FaultsInjected.With("fault", "delay")
+	failures := o.instruments.FaultsInjected.With("fault", "error")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		if p.Fraction == 0 {
 			return next
 		}
-		f := &faultInjection[Req, Rsp]{wrapper: wrapper[Req, Rsp]{next}, target: o.target, policy: p, life: live}
-		f.delayed.to, f.failed.to = delays, failures
+		f := &faultInjection[Req, Rsp]{wrapper: wrapper[Req, Rsp]{next}, target: o.target, policy: p, lifetime: live}
+		f.delayed.counter, f.failed.counter = delays, failures
 		f.err = &Error{Layer: "fault", Target: o.target, Kind: ErrInjected, Err: p.cause()}
 		return f
 	}
 }
 
+// faultInjection is the service of [FaultInjection].
 type faultInjection[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
-	target          string
+	target          string // names the service in errors
 	policy          FaultPolicy[Req]
-	life            *faultLife
+	lifetime        *faultLife
 	requests        atomic.Int64 // the number of requests that got a fault
-	delayed, failed tally
-	err             error // the injected error, shared by all requests; immutable
+	delayed, failed tally        // those that were delayed, and those that got err; a request may be both
+	err             error        // the injected error, shared by all requests; immutable
 }
 
-// faultLife has the time at which the faults end. A layer has one faultLife for all the
-// services to which it is applied.
+// faultLife tells when the faults end. All services that a layer wraps share one faultLife. expired is
+// set after that, so that later requests need no clock reading.
 type faultLife struct {
-	start time.Time
-	ttl   time.Duration
-	over  atomic.Bool
+	start   time.Time
+	ttl     time.Duration
+	expired atomic.Bool
 }
 
-// left returns the time for which faults are still injected, or 0 after the TTL.
-func (l *faultLife) left() time.Duration { return max(l.ttl-time.Since(l.start), 0) }
+// remaining returns the time for which faults are still injected, or 0 after the TTL.
+func (l *faultLife) remaining() time.Duration { return max(l.ttl-time.Since(l.start), 0) }
 
+// Call sends req, after a delay or not at all if it is in the share of requests with a fault.
 func (f *faultInjection[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
-	if f.life.over.Load() || !f.hits(ctx, req) {
+	if f.lifetime.expired.Load() || !f.hits(ctx, req) {
 		return f.Service.Call(ctx, req)
 	}
 	f.requests.Add(1)
@@ -146,7 +150,7 @@ func (f *faultInjection[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, 
 		f.delayed.inc()
 		start := time.Now()
 		// The delay is not longer than the faults.
-		if err := backoff.Sleep(ctx, min(d, f.life.left())); err != nil {
+		if err := backoff.Sleep(ctx, min(d, f.lifetime.remaining())); err != nil {
 			return rsp, &Error{
 				Layer: "fault", Target: f.target, Kind: ErrInjected,
 				Reason: "canceled by the caller during the delay", Waited: time.Since(start), Err: err,
@@ -160,12 +164,11 @@ func (f *faultInjection[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, 
 	return rsp, f.err
 }
 
-// hits reports whether the request gets the fault. The result is true if Match selects req and a
-// random number is below Fraction. A nil Match selects every request. After the end of the TTL or
-// of ctx, the result is false.
+// hits reports whether the request gets the fault: Match selects it, or is nil, and a random number is
+// below Fraction. After the TTL, or once ctx has ended, no request gets one.
 func (f *faultInjection[Req, Rsp]) hits(ctx context.Context, req Req) bool {
-	if f.life.left() <= 0 {
-		f.life.over.Store(true)
+	if f.lifetime.remaining() <= 0 {
+		f.lifetime.expired.Store(true)
 		return false
 	}
 	if ctx.Err() != nil || f.policy.Match != nil && !f.policy.Match(req) {
@@ -174,10 +177,11 @@ func (f *faultInjection[Req, Rsp]) hits(ctx context.Context, req Req) bool {
 	return f.policy.Fraction >= 1 || f.policy.Rand() < f.policy.Fraction
 }
 
+// Describe returns the share of requests, the time that is left, and the numbers of faults.
 func (f *faultInjection[Req, Rsp]) Describe() Node {
-	left := f.life.left().Round(time.Millisecond)
+	remaining := f.lifetime.remaining().Round(time.Millisecond)
 	return Node{Name: "fault", State: State{
-		{"share", f.policy.Fraction}, {"ends_in", left}, {"injected", f.requests.Load()},
+		{"share", f.policy.Fraction}, {"ends_in", remaining}, {"injected", f.requests.Load()},
 		{"delayed", f.delayed.n.Load()}, {"failed", f.failed.n.Load()},
 	}}
 }

@@ -4,17 +4,16 @@ import "context"
 
 // Filter rejects the requests for which f returns an error.
 //
-// Admission: f decides. Ready is forwarded, because it has no request to pass to f.
+// Admission: f decides. Ready is forwarded, because there is no request yet that f could check.
 //
 // Cancellation: the context is passed unchanged.
 //
 // Body: not touched. f must not change the request or read its body.
 //
-// Errors: a rejection is an [Error] that wraps the error of f. It does not match
-// [ErrNotReady], unless the error of f does, because the same request would be rejected
-// again.
+// Errors: a rejection is an [Error] that wraps f's error. It matches [ErrNotReady] only if f's
+// error does, because the same request would be rejected again.
 //
-// Cost: one call of f. No allocation for admitted requests.
+// Cost: one call of f, and no allocation for admitted requests.
 //
 // A nil f panics.
 func Filter[Req, Rsp any](f func(Req) error, opts ...Option[Rsp]) Layer[Req, Rsp] {
@@ -23,11 +22,12 @@ func Filter[Req, Rsp any](f func(Req) error, opts ...Option[Rsp]) Layer[Req, Rsp
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		return &filter[Req, Rsp]{
 			wrapper: wrapper[Req, Rsp]{next}, target: o.target, f: f,
-			rejected: tally{to: o.to.LayerRejections.With("layer", "filter")},
+			rejected: tally{counter: o.instruments.LayerRejections.With("layer", "filter")},
 		}
 	}
 }
 
+// filter is the service of [Filter].
 type filter[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
 	target   string
@@ -35,6 +35,7 @@ type filter[Req, Rsp any] struct {
 	rejected tally
 }
 
+// Call sends req unless the filter's function returns an error for it.
 func (l *filter[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if err = l.f(req); err != nil {
 		l.rejected.inc()

@@ -12,27 +12,29 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// HedgePolicy configures a [Hedge]. A copy is the second attempt that Hedge sends for a
-// slow request. A field that is 0 has its default value.
+// HedgePolicy configures a [Hedge]. A copy is the second attempt that Hedge sends for a slow
+// request. Fields that are 0 use their defaults.
 type HedgePolicy[Req any] struct {
-	// Budget limits the number of copies of all requests together. Use the Budget of a
-	// [Retry] above the Hedge, so that retries and copies do not multiply. The default is
-	// NewBudget(time.Second, 0.05, 1). The default is small, because many copies at once
-	// would make slow endpoints slower.
+	// Budget is a second limit for copies, which they share with other attempts. Use the
+	// Budget of a [Retry] above the Hedge, so that retries and copies do not add up. Every
+	// Hedge also has a small budget of its own, which is not configurable: copies of 5 % of
+	// the requests of the last second, and one a second. A copy needs room in both. A request
+	// deposits into both, but not into one that a Retry above has too. The default is nil:
+	// only the budget of the Hedge.
 	Budget *Budget
 
-	// Quantile determines the delay before a copy. A copy is sent when the request has
-	// taken longer than this fraction of the recent requests. The value is above 0 and
-	// below 1. The default is 0.95.
+	// Quantile determines the delay before a copy. A copy is sent once the request has taken
+	// longer than this fraction of recent requests. The value is above 0 and below 1. The default
+	// is 0.95.
 	Quantile float64
 
-	// MinSamples is the number of recent latencies that must be known before copies are
-	// sent: 1 to 1 000 000, default 100. A quantile of fewer latencies is not reliable.
+	// MinSamples is how many recent latencies must be known before copies are sent: 1 to 1 000
+	// 000, default 100. With fewer, the quantile is not reliable.
 	MinSamples int
 
-	// MinDelay and MaxDelay bound the delay before a copy. The default of MinDelay is 1 ms,
-	// because an earlier copy costs more than it saves. The default of MaxDelay is
-	// unlimited. If both are equal, the delay is constant and latencies are not measured.
+	// MinDelay and MaxDelay bound the delay before a copy. MinDelay defaults to 1 ms, because an
+	// earlier copy costs more than it saves. MaxDelay is unlimited by default. If both are equal,
+	// the delay is constant and latencies are not measured.
 	MinDelay, MaxDelay time.Duration
 
 	// MaxBodyBytes is the size of the largest request body that is stored for the copy:
@@ -42,7 +44,7 @@ type HedgePolicy[Req any] struct {
 	MaxBodyBytes int64
 
 	// HedgeIf reports whether a request may be sent twice. The default is the method
-	// Idempotent of the [Replayer].
+	// Idempotent of the [Protocol].
 	HedgeIf func(req Req) bool
 }
 
@@ -52,6 +54,11 @@ const (
 	maxHedgeSamples      = 1_000_000
 	leastHedgeDelay      = time.Millisecond
 	defaultHedgeBody     = 64 << 10
+
+	// A Hedge's budget. It is small and forgets after a second, because copies are sent when the
+	// service is slow, and a slow service may be an overloaded one.
+	hedgeRatio     = 0.05
+	hedgePerSecond = 1
 )
 
 // Validate returns an error that names the first field that is out of range, or nil.
@@ -71,9 +78,6 @@ func (p HedgePolicy[Req]) Validate() error {
 
 // filled returns p with the defaults in place of zero fields.
 func (p HedgePolicy[Req]) filled() HedgePolicy[Req] {
-	if p.Budget == nil {
-		p.Budget = NewBudget(time.Second, 0.05, 1)
-	}
 	p.Quantile = cmp.Or(p.Quantile, defaultHedgeQuantile)
 	p.MinSamples = cmp.Or(p.MinSamples, defaultHedgeSamples)
 	p.MaxDelay = cmp.Or(p.MaxDelay, math.MaxInt64)
@@ -86,83 +90,90 @@ func (p HedgePolicy[Req]) filled() HedgePolicy[Req] {
 func (p HedgePolicy[Req]) fixed() bool { return p.MinDelay == p.MaxDelay }
 
 // Hedge sends a copy of a request to another endpoint when the request takes longer than most
-// others. It returns the first successful response. The delay before the copy is a quantile of
-// the latencies (to the response headers) of the last 30 to 60 s. There is at most one copy.
+// others. It returns the first successful response. The delay before the copy is a quantile of the
+// latencies (to the response headers) in the last 30 to 60 s. There is at most one copy, and none if
+// the request is itself a copy or a retry. At most 5 % of the last second's requests are copied,
+// because more copies would turn a short overload into a lasting one.
 //
-// Admission: every request is admitted. Ready is forwarded. Place the layer below a [Queue],
+// Admission: every request is admitted. Ready is forwarded. The layer should be below a [Queue],
 // because copies must not wait in it.
 //
-// Cancellation: the end of the caller's context cancels both attempts. When one attempt has
-// won, the other is canceled and its response discarded.
+// Cancellation: the end of the caller's context cancels both attempts. When one attempt has won, the
+// other is canceled and its response discarded.
 //
-// Body: no copy is sent while a stored request body is being read, see [HedgePolicy]. The context
-// of the returned response ends with the response, see [WithCompletion].
+// Body: no copy is sent while a stored request body is being read, see [HedgePolicy]. The returned
+// response's context ends with the response, see [WithCompletion].
 //
-// Errors: if the copy does not succeed, Hedge returns the result of the first attempt. If the first
-// attempt was rejected, but a copy was sent and not rejected, the error does not match
-// [ErrNotReady].
+// Errors: if the copy does not succeed, Hedge returns the result of the first attempt. If that is a
+// rejection, but the copy was not rejected, the error does not match [ErrNotReady].
 //
 // Cost: a timer and one allocation; a goroutine only for a copy. The first attempt runs on the
-// caller's goroutine, so Call waits until it returns, even if the copy has won. Each request
-// deposits into the budget, unless a [Retry] above has the same budget.
+// caller's goroutine, so that Call waits until it returns, even if the copy has won.
 func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)
 	p = p.filled()
-	replayer := replayerOf[Req](o)
+	protocol := protocolOf[Req](o)
 	if p.HedgeIf == nil {
-		p.HedgeIf = replayer.Idempotent
+		p.HedgeIf = protocol.Idempotent
 	}
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		h := &hedge[Req, Rsp]{
-			wrapper: wrapper[Req, Rsp]{next}, options: o, policy: p, replayer: replayer, whole: !HasBody[Rsp](),
-			requests: bodyAccessorOf[Req](), made: time.Now(),
-			latency: quantile{q: p.Quantile, least: p.MinSamples, period: hedgePeriod},
+			wrapper: wrapper[Req, Rsp]{next}, options: o, policy: p, protocol: protocol, whole: !HasBody[Rsp](),
+			requests: bodyAccessorOf[Req](), start: time.Now(),
+			budget:  NewBudget(time.Second, hedgeRatio, hedgePerSecond),
+			latency: quantile{q: p.Quantile, minSamples: p.MinSamples, period: hedgePeriod},
 		}
-		h.sent.to = o.to.Hedges.With("outcome", "sent")
-		h.won.to = o.to.Hedges.With("outcome", "won")
-		h.skipped.to = o.to.Hedges.With("outcome", "skipped")
-		h.shown.to, h.shown.budget = o.to.Budget, p.Budget
+		h.sent.counter = o.instruments.Hedges.With("outcome", "sent")
+		h.won.counter = o.instruments.Hedges.With("outcome", "won")
+		h.skipped.counter = o.instruments.Hedges.With("outcome", "skipped")
+		h.shown.gauge, h.shown.budget = o.instruments.Budget, cmp.Or(p.Budget, h.budget)
 		h.shown.show()
 		return h
 	}
 }
 
-// hedgePeriod is half of the maximum age of the latencies from which the delay is computed.
+// hedgePeriod is half the maximum age of the latencies from which the delay is computed.
 const hedgePeriod = 30 * time.Second
 
+// hedge is the service of [Hedge].
 type hedge[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
 	options[Rsp]
 	policy   HedgePolicy[Req]
-	replayer Replayer[Req, Rsp]
+	protocol Protocol[Req, Rsp]
 	whole    bool // responses have no body, so each is complete when Call returns
 
+	budget   *Budget // limits the copies of this Hedge; Budget of the policy limits them too
 	requests bodyAccessor[Req]
 	shown    budgetGauge
 
-	made    time.Time
+	start   time.Time
 	latency quantile
 
 	sent, won, skipped tally
 }
 
+// Call sends req, and a copy of it after the delay if there is no response by then. The first response
+// wins. Requests that cannot be copied are sent once.
 func (h *hedge[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if !h.policy.HedgeIf(req) {
 		return h.Service.Call(ctx, req)
 	}
 	start := h.now()
 	delay, ok := h.delay(start)
-	if !ok {
+	if !ok { // too few latencies are known
 		return h.sendOnce(ctx, req, start)
 	}
 	r := &hedgeRace[Req, Rsp]{hedge: h, req: req, start: start}
-	r.ctx.follow(ctx)
+	if r.ctx.follow(ctx); r.ctx.hints.Copy {
+		return h.sendOnce(ctx, req, start)
+	}
 	r.first.Init(&r.ctx, 0, nil)
 	r.first.req = req
-	if r.replay = h.replayer.Replay(req, h.policy.MaxBodyBytes); r.replay != nil {
+	if r.replay = h.protocol.Replay(req, h.policy.MaxBodyBytes); r.replay != nil {
 		defer r.replay.End()
-		if r.first.req, ok = r.replay.Next(); !ok {
+		if r.first.req, ok = r.replay.Next(); !ok { // the body can be sent only once
 			return h.sendOnce(ctx, req, start)
 		}
 	}
@@ -170,7 +181,8 @@ func (h *hedge[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return r.run()
 }
 
-// sendOnce sends a request for which no copy may be sent, and records its latency.
+// sendOnce sends a request without a copy, and records its latency, from which later delays are
+// computed.
 func (h *hedge[Req, Rsp]) sendOnce(ctx context.Context, req Req, start time.Duration) (rsp Rsp, err error) {
 	returned := false
 	defer h.dropUnless(&returned, &rsp, &err, nil)
@@ -180,37 +192,58 @@ func (h *hedge[Req, Rsp]) sendOnce(ctx context.Context, req Req, start time.Dura
 	return rsp, err
 }
 
-func (h *hedge[Req, Rsp]) now() time.Duration { return time.Since(h.made) }
+func (h *hedge[Req, Rsp]) now() time.Duration { return time.Since(h.start) }
 
-// delay returns the time to wait before a copy is sent. It returns false if fewer than
-// MinSamples latencies are known. The argument now is the time since h.made.
+// delay returns how long to wait for a first attempt before a copy is sent. It returns false if fewer
+// than MinSamples latencies are known. now is the time since h.start.
 func (h *hedge[Req, Rsp]) delay(now time.Duration) (time.Duration, bool) {
 	if h.policy.fixed() {
 		return h.policy.MinDelay, true
 	}
-	d, ok := h.latency.at(now)
+	d, ok := h.latency.value(now)
 	return min(max(d, h.policy.MinDelay), h.policy.MaxDelay), ok
 }
 
+// classifyHeaders returns the class of an attempt when Call has returned, which for a response with a
+// body means when its headers have arrived.
 func (h *hedge[Req, Rsp]) classifyHeaders(ctx context.Context, rsp Rsp, err error) Class {
 	return h.classOf(ctx, Outcome[Rsp]{Response: rsp, Err: err, Ended: err == nil && h.whole})
 }
 
-// record adds the latency of a first attempt to the quantile, if the argument sample is true and
-// the delay is not fixed. It also deposits into the budget, with two exceptions: err, the error of
-// the attempt, is a rejection, or a [Retry] above deposits into the same budget.
+// record is called for each first attempt. It adds the latency to the quantile, if sample is true and
+// the delay is not fixed. It also deposits into both budgets, except after a rejection, and except for
+// a budget into which a [Retry] above deposits already. err is the attempt's error.
 func (h *hedge[Req, Rsp]) record(ctx context.Context, start time.Duration, sample bool, err error) {
 	if sample && !h.policy.fixed() {
 		now := h.now()
 		h.latency.record(now, now-start)
 	}
 	h.shown.follow()
-	if err != nil && errors.Is(err, ErrNotReady) || deposits(ctx, h.policy.Budget) {
+	if err != nil && errors.Is(err, ErrNotReady) {
 		return
 	}
-	h.policy.Budget.Deposit()
+	h.budget.Deposit()
+	if h.policy.Budget != nil && !deposits(ctx, h.policy.Budget) {
+		h.policy.Budget.Deposit()
+	}
 }
 
+// withdraw reports whether both budgets allow one more copy. It asks the Hedge's own budget first, so
+// that a copy which that one does not allow costs retries nothing.
+func (h *hedge[Req, Rsp]) withdraw() bool {
+	return h.budget.Withdraw() && (h.policy.Budget == nil || h.policy.Budget.Withdraw())
+}
+
+// balance returns the number of copies that both budgets would allow now.
+func (h *hedge[Req, Rsp]) balance() int {
+	n := h.budget.Balance()
+	if h.policy.Budget != nil {
+		n = min(n, h.policy.Budget.Balance())
+	}
+	return n
+}
+
+// Describe returns the current delay, what it is computed from, and the numbers of copies.
 func (h *hedge[Req, Rsp]) Describe() Node {
 	state := State{}
 	if delay, ok := h.delay(h.now()); ok {
@@ -223,11 +256,12 @@ func (h *hedge[Req, Rsp]) Describe() Node {
 		state = append(state, Attr{"max", h.policy.MaxDelay})
 	}
 	return Node{Name: "hedge", State: append(state,
-		Attr{"budget", h.policy.Budget.Balance()}, Attr{"sent", h.sent.n.Load()},
+		Attr{"budget", h.balance()}, Attr{"sent", h.sent.n.Load()},
 		Attr{"won", h.won.n.Load()}, Attr{"skipped", h.skipped.n.Load()})}
 }
 
-// hedgeRace is the state of one request: its first attempt and its copy.
+// hedgeRace is the state of a request of which a copy may be sent: the first attempt and the copy
+// compete, and the first success wins.
 type hedgeRace[Req, Rsp any] struct {
 	*hedge[Req, Rsp]
 	ctx    attemptsContext
@@ -242,6 +276,7 @@ type hedgeRace[Req, Rsp any] struct {
 	decided bool                    // one attempt has won
 }
 
+// hedgeAttempt is the first attempt or the copy. Its context is canceled when it loses.
 type hedgeAttempt[Req, Rsp any] struct {
 	requestContext // the context of the attempt
 	req            Req
@@ -259,15 +294,14 @@ type hedgeAttempt[Req, Rsp any] struct {
 // errHedgeLost is the cause with which the attempt that did not win is canceled.
 var errHedgeLost = errors.New("another copy of the request was answered first")
 
-// wins reports whether the result of the attempt is returned to the caller without waiting
-// for the other attempt. The attempt wins with class Success, or with a response of class
-// Ignorable.
+// wins reports whether the attempt's result can be returned without waiting for the other attempt: it
+// succeeded, or it is a response that does not count.
 func (a *hedgeAttempt[Req, Rsp]) wins() bool {
 	return a.class == Success || a.err == nil && !a.class.IsFailure()
 }
 
-// run makes the first attempt and returns the result of the request. If the first attempt
-// does not win and a copy was sent, run waits for the copy.
+// run makes the first attempt and returns the request's result, which is that of the copy if the copy
+// won. If the first attempt did not win and a copy is in flight, run waits for the copy.
 func (r *hedgeRace[Req, Rsp]) run() (Rsp, error) {
 	f := &r.first
 	returned := false
@@ -281,18 +315,20 @@ func (r *hedgeRace[Req, Rsp]) run() (Rsp, error) {
 	f.class = r.classifyHeaders(f, f.rsp, f.err)
 	r.timer.Stop()
 	r.mu.Lock()
-	c, lost := r.second, r.decided
-	r.decided = lost || c == nil || f.wins()
+	c := r.second // if it is nil, decided keeps sendCopy from sending a copy
+	isDecided := r.decided
+	r.decided = isDecided || c == nil || f.wins()
 	decided := r.decided
 	r.mu.Unlock()
-	r.record(r.ctx.Context, r.start, f.class == Success || lost, f.err)
+	r.record(r.ctx.Context, r.start, f.class == Success || isDecided, f.err)
+	// Nothing has won so far. The copy may still succeed.
 	if c != nil && !decided {
 		<-c.done
 	}
 	winner := f
 	switch {
 	case c == nil:
-	case lost || !decided && c.won:
+	case isDecided || !decided && c.won:
 		winner = c
 		r.discard(f)
 	case f.err != nil && errors.Is(f.err, ErrNotReady) && !decided && c.sent:
@@ -308,8 +344,8 @@ func (r *hedgeRace[Req, Rsp]) run() (Rsp, error) {
 	return rsp, err
 }
 
-// finish returns the result of the attempt that has won. The context of the attempt is
-// canceled when the response ends.
+// finish returns the result of the attempt a, which has won. Its context is canceled when the response
+// ends.
 func (r *hedgeRace[Req, Rsp]) finish(a *hedgeAttempt[Req, Rsp]) (Rsp, error) {
 	if a.err != nil {
 		a.End(nil)
@@ -320,9 +356,9 @@ func (r *hedgeRace[Req, Rsp]) finish(a *hedgeAttempt[Req, Rsp]) (Rsp, error) {
 	return rsp, nil
 }
 
-// discard cancels the context of an attempt that has returned but has not won, and discards its
-// response. If the attempt has failed, discard also closes its request body, because the failure
-// may precede the read of the body.
+// discard gets rid of an attempt that has returned without winning: it cancels its context, and
+// discards its response. If the attempt failed, it also closes its request body, because the attempt
+// may have failed before anything could close it.
 func (r *hedgeRace[Req, Rsp]) discard(a *hedgeAttempt[Req, Rsp]) {
 	defer a.End(nil)
 	if a.err != nil && r.replay != nil {
@@ -331,12 +367,12 @@ func (r *hedgeRace[Req, Rsp]) discard(a *hedgeAttempt[Req, Rsp]) {
 	if a.open {
 		a.open = false
 		a.Cancel(errHedgeLost)
-		r.replayer.Drain(a.rsp)
+		r.protocol.Drain(a.rsp)
 	}
 }
 
-// abandon discards both attempts after the first attempt panicked on the caller's
-// goroutine. It cancels a copy that is still running.
+// abandon cleans up after a panic of the first attempt: it discards its response, and the copy's if
+// that has won, or else cancels the copy.
 func (r *hedgeRace[Req, Rsp]) abandon() {
 	r.timer.Stop()
 	r.mu.Lock()
@@ -353,17 +389,17 @@ func (r *hedgeRace[Req, Rsp]) abandon() {
 	}
 }
 
-// sendCopy sends the copy, unless the race is decided. The timer calls sendCopy on a new
-// goroutine.
+// sendCopy sends the copy, unless the race is decided. It is the timer's function, so it runs on its
+// own goroutine.
 func (r *hedgeRace[Req, Rsp]) sendCopy() {
 	c := &hedgeAttempt[Req, Rsp]{done: make(chan struct{})}
-	c.Init(&r.ctx, 0, nil)
+	c.Init(asCopy(&r.ctx), 0, nil)
 	r.mu.Lock()
 	if r.decided {
 		r.mu.Unlock()
 		return
 	}
-	r.second = c
+	r.second = c // from now on, run waits for it
 	r.mu.Unlock()
 	defer close(c.done)
 	defer func() {
@@ -371,7 +407,7 @@ func (r *hedgeRace[Req, Rsp]) sendCopy() {
 			_ = panics.Contain(func() { r.discard(c) })
 		}
 	}()
-	c.err = panics.ErrExited // unless it returns
+	c.err = panics.ErrExited // stays so if Call ends the goroutine
 	defer panics.Recover(&c.err)
 	if !r.prepare(c) {
 		r.skipped.inc()
@@ -397,8 +433,8 @@ func (r *hedgeRace[Req, Rsp]) sendCopy() {
 	}
 }
 
-// prepare sets c.req, the request of the copy. It returns true if the copy may be sent: the
-// request body can be sent again and the budget grants a withdrawal.
+// prepare decides whether the copy may be sent, and sets c.req, its request. It may if the body was
+// read to its end and is stored, so that it can be sent again, and both budgets allow it.
 func (r *hedgeRace[Req, Rsp]) prepare(c *hedgeAttempt[Req, Rsp]) bool {
 	c.req = r.req
 	if r.replay != nil {
@@ -412,7 +448,7 @@ func (r *hedgeRace[Req, Rsp]) prepare(c *hedgeAttempt[Req, Rsp]) bool {
 			return false
 		}
 	}
-	granted := r.policy.Budget.Withdraw()
+	granted := r.withdraw()
 	r.shown.show()
 	if !granted {
 		r.explain("no budget")
@@ -422,11 +458,11 @@ func (r *hedgeRace[Req, Rsp]) prepare(c *hedgeAttempt[Req, Rsp]) bool {
 	return true
 }
 
-// explain adds a record about the copy to the Explanation of the request. The argument skipped is
-// the reason why no copy is sent. If it is "", the record says that a copy is sent.
+// explain adds a record about the copy to the Explanation of the request. skipped is the reason why
+// no copy is sent. If it is "", the record says that a copy is sent.
 func (r *hedgeRace[Req, Rsp]) explain(skipped string) {
-	to := r.ctx.hints.Explanation
-	if to == nil {
+	explanation := r.ctx.hints.Explanation
+	if explanation == nil {
 		return
 	}
 	n := Node{Name: "hedge"}
@@ -437,6 +473,6 @@ func (r *hedgeRace[Req, Rsp]) explain(skipped string) {
 	if skipped != "" {
 		n.State = append(n.State, Attr{"skipped", skipped})
 	}
-	n.State = append(n.State, Attr{"budget", r.policy.Budget.Balance()})
-	to.Add(n)
+	n.State = append(n.State, Attr{"budget", r.balance()})
+	explanation.Add(n)
 }

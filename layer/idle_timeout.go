@@ -9,120 +9,128 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// IdleTimeout limits the time for which one Read of a response body may wait. The argument after is
-// the limit. The time between two Reads does not count, so slow readers are not affected. Use
-// [Timeout] to limit the time of bodies that are not read at all.
+// IdleTimeout limits how long a single Read of a response body may wait, to d. The time between
+// two Reads does not count, so slow readers are not affected. Use [Timeout] if you also want to
+// limit bodies that are not read at all.
 //
 // Admission: every request is admitted. Ready is forwarded without a limit.
 //
-// Cancellation: at the limit the context of the request is canceled with a cause that
-// matches [ErrIdleTimeout]. The context also ends with the response. The Read must return
-// when the context ends, as the bodies of net/http do.
+// Cancellation: at the limit the request context is canceled with a cause that matches
+// [ErrIdleTimeout]. The context also ends with the response. The Read must return when the
+// context ends, as net/http's bodies do.
 //
 // Body: the limit applies to a field Body of type [io.ReadCloser] that the [Completion] observes.
 // It does not apply to upgraded connections, that is, to a Body that is also an [io.Writer].
 //
-// Errors: a Read that waited too long returns an [Error] of kind [ErrIdleTimeout]. Errors
-// of inner are returned unchanged.
+// Errors: a Read that waited too long returns an [Error] of kind [ErrIdleTimeout]. Errors of
+// inner are returned unchanged.
 //
 // Cost: one allocation, and a timer that each Read sets and stops.
 //
-// If the limit is 0, or the response type has no such field Body, the layer does nothing. A
+// If the limit is 0, or the response type lacks such a field Body, the layer does nothing. A
 // negative limit panics.
-func IdleTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
-	checkAtLeast("IdleTimeout", after, 0)
+func IdleTimeout[Req, Rsp any](d time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
+	checkAtLeast("IdleTimeout", d, 0)
 	o := newOptions(opts)
 	bodies := bodyAccessorOf[Rsp]()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if after == 0 || !bodies.has {
+		if d == 0 || !bodies.has {
 			return next
 		}
-		limit := &timeLimit{name: "idle timeout", target: o.target, what: "limit", of: " on silence", is: ErrIdleTimeout}
-		limit.expired.to = o.to.Timeouts.With("limit", "idle")
-		return &idleTimeout[Req, Rsp]{wrapper: wrapper[Req, Rsp]{next}, options: o, bodies: bodies, over: overrun{limit, after}}
+		limit := &timeLimit{name: "idle timeout", target: o.target, prefix: "limit", suffix: " on silence", kind: ErrIdleTimeout}
+		limit.expired.counter = o.instruments.Timeouts.With("limit", "idle")
+		return &idleTimeout[Req, Rsp]{wrapper: wrapper[Req, Rsp]{next}, options: o, bodies: bodies, cause: overrun{limit, d}}
 	}
 }
 
+// idleTimeout is the service of [IdleTimeout].
 type idleTimeout[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
 	options[Rsp]
 	bodies bodyAccessor[Rsp]
-	over   overrun
+	cause  overrun
 }
 
+// Call sends req with a context that ends when the response body has been idle for too long.
 func (t *idleTimeout[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
-	r := &idling{over: &t.over}
+	r := &idling{cause: &t.cause}
 	r.Init(ctx, 0, nil)
 	if rsp, err = callUntil(&r.Context, t.Service, req, &t.options, r); err != nil {
 		return rsp, err
 	}
+	// Puts r between the observers and the body, without another wrapper.
 	if b, ok := t.bodies.body(rsp).(*observedBody); ok {
 		r.ReadCloser, b.ReadCloser = b.ReadCloser, r
 	}
 	return rsp, nil
 }
 
-func (t *idleTimeout[Req, Rsp]) Describe() Node { return t.over.node(t.over.after) }
+func (t *idleTimeout[Req, Rsp]) Describe() Node { return t.cause.node(t.cause.duration) }
 
-// idling is the state of one request with an idle timeout. It is the context of the
-// request, the [Observer] of the response, and the body that the caller reads.
+// idling is all that a request with an idle timeout needs, in one allocation: its context, the
+// [Observer] of its response, and the body that measures each Read.
 type idling struct {
 	requestContext
 	innerBody
-	over *overrun
+	cause *overrun
 
-	reads   sync.Mutex
-	timer   *time.Timer // nil before the first Read
-	reading bool        // a Read is in progress
-	late    int         // expirations after the Read returned, for which expire must do nothing
+	reads         sync.Mutex
+	timer         *time.Timer // nil before the first Read
+	reading       bool        // a Read is in progress
+	staleExpiries int         // expirations after the Read returned, for which expire must do nothing
 }
 
+// Read reads with the limit on its duration.
 func (r *idling) Read(p []byte) (int, error) {
 	r.startRead()
 	n, err := r.ReadCloser.Read(p)
 	r.finishRead()
-	if err != nil && err != io.EOF && r.Cause() == error(r.over) { //nolint:errorlint // a Reader ends with just this value
-		err = r.over.wrap(err)
+	if err != nil && err != io.EOF && r.Cause() == error(r.cause) { //nolint:errorlint // a Reader ends with just this value
+		err = r.cause.wrap(err)
 	}
 	return n, err
 }
 
+// End implements [Observer]. It stops the timer and ends the context.
 func (r *idling) End(err error) {
 	r.finishRead()
 	r.requestContext.End(err)
 }
 
+// startRead starts the limit for a Read.
 func (r *idling) startRead() {
 	r.reads.Lock()
 	defer r.reads.Unlock()
 	r.reading = true
 	if r.timer == nil {
-		r.timer = time.AfterFunc(r.over.after, r.expire)
+		r.timer = time.AfterFunc(r.cause.duration, r.expire)
 	} else {
-		r.timer.Reset(r.over.after)
+		r.timer.Reset(r.cause.duration)
 	}
 }
 
+// finishRead stops the limit. If it is too late to stop the timer, the call of expire that follows must
+// do nothing.
 func (r *idling) finishRead() {
 	r.reads.Lock()
 	defer r.reads.Unlock()
 	if r.reading && !r.timer.Stop() {
-		r.late++
+		r.staleExpiries++
 	}
 	r.reading = false
 }
 
-// expire cancels the request, unless the Read for which the timer was set has returned. The timer
-// calls expire.
+// expire is the timer's function. It cancels the request, unless the Read for which the timer was set
+// has returned meanwhile.
 func (r *idling) expire() {
 	r.reads.Lock()
-	if r.late > 0 {
-		r.late--
+	if r.staleExpiries > 0 {
+		r.staleExpiries--
 		r.reads.Unlock()
 		return
 	}
 	r.reading = false
 	r.reads.Unlock()
-	defer r.Cancel(r.over)
-	_ = panics.Contain(r.over.expired.inc)
+	defer r.Cancel(r.cause)
+	_ = panics.Contain(r.cause.expired.inc)
 }

@@ -2,18 +2,18 @@ package layer
 
 import "context"
 
-// MapRequest replaces each request by the result of f, and passes that to inner.
+// MapRequest passes f's result to inner in place of each request.
 //
-// Admission: every request is admitted. Ready is forwarded. f must return a copy if it
-// changes the request, because a rejected request must be unchanged.
+// Admission: every request is admitted. Ready is forwarded. f must return a copy if it changes
+// the request, because a rejected request must be unchanged.
 //
 // Cancellation: the context is passed unchanged.
 //
-// Body: f may wrap the body of the request, but must not read it.
+// Body: f may wrap the request body, but must not read it.
 //
-// Errors: passed unchanged. To reject a request use [Filter].
+// Errors: passed unchanged. To reject requests, use [Filter].
 //
-// Cost: one call of f. No allocation.
+// Cost: one call of f, without an allocation.
 //
 // A nil f panics.
 func MapRequest[Req, Rsp any](f func(Req) Req) Layer[Req, Rsp] {
@@ -23,30 +23,32 @@ func MapRequest[Req, Rsp any](f func(Req) Req) Layer[Req, Rsp] {
 	}
 }
 
+// mapRequest is the service of [MapRequest].
 type mapRequest[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
 	f func(Req) Req
 }
 
+// Call sends the result of f for req.
 func (m *mapRequest[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return m.Service.Call(ctx, m.f(req))
 }
 
 func (m *mapRequest[Req, Rsp]) Describe() Node { return Node{Name: "map_request"} }
 
-// MapResponse replaces each response of inner by the result of f.
+// MapResponse replaces each response of inner with the result of f.
 //
 // Admission: every request is admitted. Ready is forwarded.
 //
-// Cancellation: the context is passed unchanged. It has not ended when f is called, unless
-// the caller canceled it. It does not end before the response.
+// Cancellation: the context is passed unchanged. It is still alive when f is called, unless the
+// caller canceled it, and does not end before the response.
 //
-// Body: f may wrap the body of the response. If f returns another response, it must close
-// the body of its argument.
+// Body: f may wrap the response body. If f returns another response, it must close the body of
+// the one that it received.
 //
 // Errors: passed unchanged, without a call of f.
 //
-// Cost: one call of f. No allocation.
+// Cost: one call of f, without an allocation.
 //
 // A nil f panics.
 func MapResponse[Req, Rsp any](f func(Rsp) Rsp) Layer[Req, Rsp] {
@@ -56,11 +58,13 @@ func MapResponse[Req, Rsp any](f func(Rsp) Rsp) Layer[Req, Rsp] {
 	}
 }
 
+// mapResponse is the service of [MapResponse].
 type mapResponse[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
 	f func(Rsp) Rsp
 }
 
+// Call sends req and returns the function's result for the response.
 func (m *mapResponse[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	mapped := false
 	defer func() {

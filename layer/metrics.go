@@ -10,20 +10,20 @@ import (
 	"github.com/go-kit/kit/metrics/discard"
 )
 
-// Instruments are the metrics in which layers record their measurements. A nil instrument
-// records nothing.
+// Instruments are the metrics in which layers record their measurements. A nil instrument records
+// nothing.
 //
-// When a layer is created, it binds the labels that the comments of the fields name. Before that,
-// the application must bind all other labels, once per endpoint or route, by the method With. It
-// must declare all labels of a metric. For example, with go-kit's Prometheus package, Responses is
+// When a layer is created, it binds the labels named in the field comments. Before that, the
+// application must bind all other labels with With, once per endpoint or route. A metric must
+// declare all its labels. For example, with go-kit's Prometheus package, Responses is
 //
 //	prometheus.NewCounterFrom(stdprometheus.CounterOpts{Name: "responses_total"}, []string{"class"})
 //
 // When a layer is created, it adds 0 to its counters and gauges, and sets the gauges Budget and
 // Limit. Therefore every series exists from the start, and an undeclared label panics at once.
 //
-// The layer [Metrics] writes the fields from Requests to Latency. Each other field is written by
-// the layers that its comment names, if [WithMetrics] is set.
+// The [Metrics] layer writes the fields from Requests to Latency. Each other field is written by
+// the layers named in its comment, if [WithMetrics] is set.
 type Instruments struct {
 	Requests      metrics.Counter   // admitted requests
 	Rejections    metrics.Counter   // requests that inner rejected
@@ -52,6 +52,8 @@ type Instruments struct {
 	Mirrored       metrics.Counter // Mirror: requests; label "outcome": answered, failed, rejected, full (not sent), skipped (not copied)
 }
 
+// orDiscard returns i with instruments that discard their values in place of nil, so that layers need
+// no check. Counters with a label become announcing.
 func (i Instruments) orDiscard() Instruments {
 	for _, c := range []*metrics.Counter{
 		&i.Requests, &i.Rejections, &i.Responses, &i.LayerRejections, &i.Timeouts, &i.Retries,
@@ -79,8 +81,8 @@ func (i Instruments) orDiscard() Instruments {
 	return i
 }
 
-// announcing is a counter with a label that is not bound yet. Its method With adds 0 to the
-// bound counter, so that the series exists from the start.
+// announcing wraps a counter whose label a layer binds with With. That also adds 0, so that metrics
+// show the series before the first event.
 type announcing struct{ metrics.Counter }
 
 func (a announcing) With(labels ...string) metrics.Counter {
@@ -91,57 +93,61 @@ func (a announcing) With(labels ...string) metrics.Counter {
 
 // tally counts an event twice: in a number for Describe, and in an instrument.
 type tally struct {
-	n  atomic.Int64
-	to metrics.Counter
+	n       atomic.Int64
+	counter metrics.Counter
 }
 
+// inc counts one event.
 func (t *tally) inc() {
 	t.n.Add(1)
-	t.to.Add(1)
+	t.counter.Add(1)
 }
 
 // Metrics counts requests and their outcomes, and measures how long requests take.
 //
 // Admission: every request is admitted. Ready is forwarded.
 //
-// Cancellation: a request canceled by the caller counts as [Ignorable]. A request that
-// exceeded a deadline has the class that the [Classifier] returns.
+// Cancellation: a request canceled by the caller counts as [Ignorable]. A request that exceeded a
+// deadline gets the class that the [Classifier] returns.
 //
-// Body: a request ends when its response ends, see [WithCompletion]. A response with a body
-// that is closed early is classified by its headers.
+// Body: a request ends when its response ends, see [WithCompletion]. If a body is closed early,
+// its response is classified by the headers.
 //
-// Errors: passed unchanged. A rejection by inner is counted separately and has no class.
+// Errors: passed unchanged. Rejections by inner are counted separately, without a class.
 //
-// Cost: the updates of the instruments, three clock readings and one allocation.
+// Cost: the instruments' updates, three clock readings and one allocation.
 func Metrics[Req, Rsp any](i Instruments, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
-	o.to = i.orDiscard()
+	o.instruments = i.orDiscard()
 	ended := new([classes]metrics.Counter)
 	for c := range ended {
-		ended[c] = o.to.Responses.With("class", Class(c).String())
+		ended[c] = o.instruments.Responses.With("class", Class(c).String())
 	}
-	o.to.Requests.Add(0)
-	o.to.Rejections.Add(0)
-	o.to.InFlight.Add(0)
+	// Adding 0 makes the series exist from the start, see [Instruments].
+	o.instruments.Requests.Add(0)
+	o.instruments.Rejections.Add(0)
+	o.instruments.InFlight.Add(0)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		return &measured[Req, Rsp]{wrapper: wrapper[Req, Rsp]{next}, options: o, ended: ended}
 	}
 }
 
+// measured is the service of [Metrics].
 type measured[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
 	options[Rsp]
 	ended *[classes]metrics.Counter
 }
 
+// Call sends req and records it: as rejected, as failed, or until its response has ended.
 func (m *measured[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	s := &sample[Req, Rsp]{measured: m, ctx: ctx, start: time.Now()}
-	m.to.InFlight.Add(1)
+	m.instruments.InFlight.Add(1)
 	returned := false
 	defer func() {
 		if !returned { // a panic, or Goexit
 			defer s.done(Failure)
-			defer m.to.Requests.Add(1)
+			defer m.instruments.Requests.Add(1)
 			m.drop(rsp, err)
 		}
 	}()
@@ -149,18 +155,18 @@ func (m *measured[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err er
 	switch {
 	case err == nil:
 		s.rsp = rsp
-		m.to.TimeToHeaders.Observe(milliseconds(time.Since(s.start)))
+		m.instruments.TimeToHeaders.Observe(milliseconds(time.Since(s.start)))
 		rsp = m.complete(ctx, rsp, s)
 		returned = true
-		m.to.Requests.Add(1)
+		m.instruments.Requests.Add(1)
 	case errors.Is(err, ErrNotReady):
-		returned = true
-		m.to.Rejections.Add(1)
-		m.to.InFlight.Add(-1)
+		returned = true // not an admitted request, so only the rejection is counted
+		m.instruments.Rejections.Add(1)
+		m.instruments.InFlight.Add(-1)
 	default:
 		class := m.classOf(ctx, Outcome[Rsp]{Err: err}) // may panic
 		returned = true
-		m.to.Requests.Add(1)
+		m.instruments.Requests.Add(1)
 		s.done(class)
 	}
 	return rsp, err
@@ -168,18 +174,20 @@ func (m *measured[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err er
 
 func (m *measured[Req, Rsp]) Describe() Node { return Node{Name: "metrics"} }
 
-// sample is the [Observer] of one response. It records the measurements when the response
-// ends.
+// sample is the [Observer] of one request. It records the request's class and duration when its
+// response ends.
 type sample[Req, Rsp any] struct {
 	*measured[Req, Rsp]
-	ctx   context.Context //nolint:containedctx // the request's; distinguishes a canceled caller from a failed service
-	rsp   Rsp
-	start time.Time
-	over  atomic.Bool // done was called
+	ctx      context.Context //nolint:containedctx // the request's; distinguishes a canceled caller from a failed service
+	rsp      Rsp
+	start    time.Time
+	finished atomic.Bool // done was called
 }
 
+// Data implements [Observer] and does nothing.
 func (s *sample[Req, Rsp]) Data(int) {}
 
+// End implements [Observer]. It classifies the outcome, which err completes.
 func (s *sample[Req, Rsp]) End(err error) {
 	class := Failure
 	// A panic of the classifier must not keep the request in flight.
@@ -187,15 +195,16 @@ func (s *sample[Req, Rsp]) End(err error) {
 	class = s.classOf(s.ctx, Outcome[Rsp]{Response: s.rsp, Err: err, Ended: err == nil})
 }
 
-// done records the end of the request. Only the first call has an effect, because a response may
-// end before a panic ends the Call.
+// done records that the request has ended with an outcome of class c. Only the first call counts,
+// because a response may end before a panic ends the Call.
 func (s *sample[Req, Rsp]) done(c Class) {
-	if s.over.Swap(true) {
+	if s.finished.Swap(true) {
 		return
 	}
-	defer s.to.InFlight.Add(-1) // last, because the request must not end before it is counted
+	defer s.instruments.InFlight.Add(-1) // last, because the request must not end before it is counted
 	defer s.ended[c].Add(1)
-	s.to.Latency.Observe(milliseconds(time.Since(s.start)))
+	s.instruments.Latency.Observe(milliseconds(time.Since(s.start)))
 }
 
+// milliseconds returns d as a number of milliseconds, the unit of the histograms.
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// MirrorPolicy configures a [Mirror]. A zero field has its default.
+// MirrorPolicy configures a [Mirror]. Zero fields use their defaults.
 type MirrorPolicy[Req any] struct {
 	// Target is the name of the service that receives the copies. It is only shown by
 	// [Describe].
@@ -41,9 +41,9 @@ type MirrorPolicy[Req any] struct {
 	// Timeout limits the time of a copy, its response included. The default is 10 s.
 	Timeout time.Duration
 
-	// Rewrite returns the request to send in place of the copy, for example with other
-	// headers. It runs on the goroutine of the copy and may modify its argument. If Rewrite
-	// is nil, the copy is sent unchanged.
+	// Rewrite returns the request to send in place of the copy, for example with other headers.
+	// It runs on the copy's goroutine and may modify its argument. If Rewrite is nil, the copy is
+	// sent unchanged.
 	Rewrite func(copied Req) Req
 
 	// Rand returns a random number, at least 0 and below 1. The default is [rand.Float64].
@@ -82,50 +82,54 @@ func (p MirrorPolicy[Req]) filled() MirrorPolicy[Req] {
 	return p
 }
 
-// Mirror sends copies of requests to a second service, the argument to, and discards their
-// responses. Requests never wait for their copies and never fail because of them. Place Mirror
-// above a [Retry] or [Hedge] for one copy per request, and below for one per attempt.
+// Mirror sends copies of requests to a second service, shadow, and discards their responses.
+// Requests never wait for their copies and never fail because of them. For one copy per request,
+// place Mirror above a [Retry] or [Hedge]; for one per attempt, place it below.
 //
-// Admission: every request is admitted. Ready is forwarded. A copy is sent when inner has
-// returned and the request body was read to its end. Requests that inner rejects are not
-// copied. A copy that the other service rejects is dropped.
+// Admission: every request is admitted. Ready is forwarded. A copy is sent when inner has returned
+// and the request body was read to its end. Requests that inner rejects are not copied. A copy that
+// the other service rejects is dropped.
 //
-// Cancellation: copies do not depend on the caller's context. They end with the Timeout of
-// the policy or with ctx. Their context has the caller's [Route] and [PriorityBulk].
+// Cancellation: copies do not depend on the caller's context. They end with the Timeout of the
+// policy or with ctx. Their context carries the caller's [Route] and [PriorityBulk].
 //
-// Body: the request body is stored while it is read, up to MaxBodyBytes. The [Replayer]
-// discards the response of a copy.
+// Body: the request body is stored while it is read, up to MaxBodyBytes. The [Protocol] discards a
+// copy's response.
 //
-// Errors: errors of inner are returned unchanged. Errors and panics of the other service,
-// the Editor and Rewrite are counted, and [Describe] shows the last one.
+// Errors: errors of inner are returned unchanged. Errors and panics of the other service, the
+// Editor and Rewrite are counted, and [Describe] shows the last one.
 //
-// Cost: for requests without a copy, an atomic load and possibly a random number. For
-// others, a copy of the headers and the body, and a goroutine. All services to which the
-// layer is applied share MaxInFlight.
+// Cost: without a copy, an atomic load and possibly a random number. With one, a copy of the
+// headers and the body, and a goroutine. All services that the layer wraps share MaxInFlight.
 func Mirror[Req, Rsp any](
-	ctx context.Context, to Service[Req, Rsp], edit Editor[Req, Rsp], p MirrorPolicy[Req], opts ...Option[Rsp],
+	ctx context.Context, shadow Service[Req, Rsp], edit Editor[Req, Rsp], p MirrorPolicy[Req], opts ...Option[Rsp],
 ) Layer[Req, Rsp] {
-	check(to != nil && edit != nil, "Mirror: nil service or Editor")
+	check(shadow != nil && edit != nil, "Mirror: nil service or Editor")
 	checkPolicy(p)
 	o := newOptions(opts)
-	m := &mirrorShared[Req, Rsp]{life: ctx, to: to, edit: edit, policy: p.filled(), replayer: replayerOf[Req](o), target: o.target}
-	m.answered.to = o.to.Mirrored.With("outcome", "answered")
-	m.failed.to = o.to.Mirrored.With("outcome", "failed")
-	m.rejected.to = o.to.Mirrored.With("outcome", "rejected")
-	m.full.to = o.to.Mirrored.With("outcome", "full")
-	m.skipped.to = o.to.Mirrored.With("outcome", "skipped")
+	m := &mirrorShared[Req, Rsp]{
+		lifetime: ctx, shadow: shadow, edit: edit, policy: p.filled(), protocol: protocolOf[Req](o), target: o.target,
+	}
+	m.answered.counter = o.instruments.Mirrored.With("outcome", "answered")
+	m.failed.counter = o.instruments.Mirrored.With("outcome", "failed")
+	m.rejected.counter = o.instruments.Mirrored.With("outcome", "rejected")
+	m.full.counter = o.instruments.Mirrored.With("outcome", "full")
+	m.skipped.counter = o.instruments.Mirrored.With("outcome", "skipped")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		return &mirror[Req, Rsp]{wrapper[Req, Rsp]{next}, m}
 	}
 }
 
+// mirror is the service of [Mirror].
 type mirror[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
 	*mirrorShared[Req, Rsp]
 }
 
+// Call sends req and, if it is selected, a copy of it to the mirror, whose response is dropped. A
+// rejected request is not mirrored.
 func (m *mirror[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	if !m.wants(req) {
+	if !m.selects(req) {
 		return m.Service.Call(ctx, req)
 	}
 	c := &mirrored[Req, Rsp]{mirrorShared: m.mirrorShared, route: RouteFromContext(ctx)}
@@ -142,11 +146,11 @@ func (m *mirror[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 
 // mirrorShared is the state that all services to which one [Mirror] is applied share.
 type mirrorShared[Req, Rsp any] struct {
-	life     context.Context //nolint:containedctx // the constructor's; copies end with it
-	to       Service[Req, Rsp]
+	lifetime context.Context //nolint:containedctx // the constructor's; copies end with it
+	shadow   Service[Req, Rsp]
 	edit     Editor[Req, Rsp]
 	policy   MirrorPolicy[Req]
-	replayer Replayer[Req, Rsp]
+	protocol Protocol[Req, Rsp]
 	target   string
 
 	inFlight                                  atomic.Int64
@@ -154,9 +158,9 @@ type mirrorShared[Req, Rsp any] struct {
 	last                                      atomic.Pointer[string] // the last error, or nil
 }
 
-// fork returns the request that is sent to inner instead of req, so that the Editor can store the
-// body while inner reads it. At the end of the body, the Editor calls c.bodyRead. If the Editor
-// panics, fork recovers the panic and returns false. The caller must then send req itself.
+// fork returns the request to send to inner instead of req: one whose body the Editor stores while
+// inner reads it, and passes to c.bodyRead at its end. If the Editor panics, fork returns false, and
+// the caller sends req itself, because a mirror must not make requests fail.
 func (m *mirrorShared[Req, Rsp]) fork(req Req, c *mirrored[Req, Rsp]) (forked Req, ok bool) {
 	defer func() {
 		if !ok {
@@ -166,8 +170,8 @@ func (m *mirrorShared[Req, Rsp]) fork(req Req, c *mirrored[Req, Rsp]) (forked Re
 	return m.edit.TeeRequest(req, m.policy.MaxBodyBytes, c.bodyRead), true
 }
 
-// Describe returns a node with the number of copies for each outcome. The child of the node
-// is the service that receives the copies.
+// Describe returns a node with the number of copies for each outcome. The node's child is the
+// service that receives the copies.
 func (m *mirror[Req, Rsp]) Describe() Node {
 	n := Node{Name: "mirror", State: State{
 		{"share", m.policy.Fraction}, {"in_flight", m.inFlight.Load()}, {"answered", m.answered.n.Load()},
@@ -177,19 +181,18 @@ func (m *mirror[Req, Rsp]) Describe() Node {
 	if last := m.last.Load(); last != nil {
 		n.State = append(n.State, Attr{"last_error", *last})
 	}
-	to := Node{Name: "to", Next: new(Describe(m.to))}
+	node := Node{Name: "to", Next: new(Describe(m.shadow))}
 	if m.policy.Target != "" {
-		to.State = State{{"target", m.policy.Target}}
+		node.State = State{{"target", m.policy.Target}}
 	}
-	n.Children = []Node{to}
+	n.Children = []Node{node}
 	return n
 }
 
-// wants reports whether req should be copied: Match returns true for req, and a random number is
-// below the Fraction of the policy. It returns false if MaxInFlight copies are in flight, because
-// the copy would be dropped.
-func (m *mirrorShared[Req, Rsp]) wants(req Req) bool {
-	if m.life.Err() != nil || m.policy.Match != nil && !m.policy.Match(req) {
+// selects reports whether to copy req: Match accepts it, a random number is below the policy's
+// Fraction, and fewer than MaxInFlight copies are in flight.
+func (m *mirrorShared[Req, Rsp]) selects(req Req) bool {
+	if m.lifetime.Err() != nil || m.policy.Match != nil && !m.policy.Match(req) {
 		return false
 	}
 	if m.policy.Fraction < 1 && m.policy.Rand() >= m.policy.Fraction {
@@ -202,18 +205,18 @@ func (m *mirrorShared[Req, Rsp]) wants(req Req) bool {
 	return true
 }
 
-// skip counts a request that was not copied, because its body was not stored or the Editor
-// panicked. The argument panicked is the value of the panic, or nil.
+// skip counts a request that cannot be copied, because its body was not stored or the Editor panicked.
+// panicked is the panic value, or nil.
 func (m *mirrorShared[Req, Rsp]) skip(panicked any) {
 	m.skipped.inc()
 	if panicked != nil {
-		m.note(fmt.Errorf("panic: %v", panicked))
+		m.recordError(fmt.Errorf("panic: %v", panicked))
 	}
 }
 
-func (m *mirrorShared[Req, Rsp]) note(err error) { m.last.Store(new(err.Error())) }
+func (m *mirrorShared[Req, Rsp]) recordError(err error) { m.last.Store(new(err.Error())) }
 
-// mirrored is one request that may be copied. The copy is sent when two conditions are met:
+// mirrored is a request that was selected to be copied. The copy is sent when two conditions hold:
 // inner has returned without a rejection, and the request body was read to its end.
 type mirrored[Req, Rsp any] struct {
 	*mirrorShared[Req, Rsp]
@@ -222,8 +225,8 @@ type mirrored[Req, Rsp any] struct {
 	met    atomic.Int32 // number of conditions that hold
 }
 
-// bodyRead records the end of the request body, which [Editor.TeeRequest] reports. If ok is true,
-// it stores the copy of the request and calls conditionMet. Otherwise it calls skip.
+// bodyRead is the function done of [Editor.TeeRequest]: the request body has ended. If ok is true,
+// copied is a complete copy. Otherwise the request cannot be copied.
 func (c *mirrored[Req, Rsp]) bodyRead(copied Req, ok bool) {
 	if !ok {
 		c.skip(nil)
@@ -233,11 +236,10 @@ func (c *mirrored[Req, Rsp]) bodyRead(copied Req, ok bool) {
 	c.conditionMet()
 }
 
-// conditionMet counts one of the two conditions for the copy: inner has returned without a
-// rejection, and the request body was read to its end. The second call starts the goroutine that
-// sends the copy, unless MaxInFlight copies are in flight.
+// conditionMet counts one of the two conditions. The second call starts the goroutine that sends the
+// copy, unless too many copies are in flight.
 func (c *mirrored[Req, Rsp]) conditionMet() {
-	if c.met.Add(1) != 2 || c.life.Err() != nil {
+	if c.met.Add(1) != 2 || c.lifetime.Err() != nil {
 		return
 	}
 	if c.inFlight.Add(1) > int64(c.policy.MaxInFlight) {
@@ -248,7 +250,7 @@ func (c *mirrored[Req, Rsp]) conditionMet() {
 	go c.send()
 }
 
-// send sends the copy and counts its outcome. It runs on a goroutine of its own.
+// send sends the copy and counts its outcome. It is the function of a goroutine.
 func (c *mirrored[Req, Rsp]) send() {
 	outcome := &c.failed
 	defer func() {
@@ -256,14 +258,13 @@ func (c *mirrored[Req, Rsp]) send() {
 		_ = panics.Contain(outcome.inc)
 	}()
 	if err := panics.Contain(func() { outcome = c.deliver() }); err != nil {
-		c.note(err)
+		c.recordError(err)
 	}
 }
 
-// deliver sends the copy, discards the response, and returns the tally that counts the
-// outcome.
+// deliver sends the copy and discards the response. It returns the tally for the outcome.
 func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
-	ctx, cancel := context.WithTimeoutCause(c.life, c.policy.Timeout, &Error{
+	ctx, cancel := context.WithTimeoutCause(c.lifetime, c.policy.Timeout, &Error{
 		Layer: "mirror", Target: c.target, Reason: "a copy took too long", Waited: c.policy.Timeout, Kind: ErrTimeout,
 	})
 	defer cancel()
@@ -275,45 +276,47 @@ func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
 	if c.policy.Rewrite != nil {
 		req = c.policy.Rewrite(req)
 	}
-	rsp, err := c.to.Call(ctx, req)
+	rsp, err := c.shadow.Call(ctx, req)
 	switch {
 	case err == nil:
-		c.replayer.Drain(rsp)
+		c.protocol.Drain(rsp)
 		return &c.answered
 	case errors.Is(err, ErrNotReady):
-		c.note(err)
+		c.recordError(err)
 		return &c.rejected
 	default:
-		c.note(err)
+		c.recordError(err)
 		return &c.failed
 	}
 }
 
-// TeeBody returns a body that stores up to limit of the bytes that are read from body. Use it in
-// the method TeeRequest of an [Editor]. The new body calls the function done once, on the goroutine
-// that calls Read or Close. If the body was read to its end, the argument kept of done has all
-// bytes and ok is true. The function may retain this slice. If the body is larger than limit, a
-// Read failed, or the body was closed early, ok is false.
+// TeeBody returns a body that stores up to limit bytes as they are read from body. It is typically
+// used in an [Editor]'s TeeRequest. The new body calls done once, on the goroutine that calls Read
+// or Close. done receives the whole body and true if the body was read to its end. It may retain
+// this slice. If the body is larger than limit, a Read failed, or the body was closed early, ok is
+// false.
 //
-// The argument size is the declared length of the body, or negative if it is unknown. A
-// body is complete when size bytes were read, even if Read has not returned io.EOF yet. A
-// body of another length is incomplete.
+// size is the body's declared length, or negative if it is unknown. A body is complete when size
+// bytes were read, even if Read has not returned io.EOF yet. If it turns out longer or shorter, it
+// is incomplete.
 //
-// Read and Close may be called concurrently. done is not called if the body is neither read
-// to its end nor closed.
-func TeeBody(body io.ReadCloser, size, limit int64, done func(kept []byte, ok bool)) io.ReadCloser {
+// Read and Close may be called concurrently. done is not called if the body is neither read to its
+// end nor closed.
+func TeeBody(body io.ReadCloser, size, limit int64, done func(data []byte, ok bool)) io.ReadCloser {
 	return &teeBody{source: body, size: size, limit: max(limit, 0), done: done}
 }
 
+// teeBody is the body that [TeeBody] returns.
 type teeBody struct {
 	source      io.ReadCloser
 	size, limit int64
 
 	mu   sync.Mutex
-	kept []byte
-	done func(kept []byte, ok bool) // nil after it was called
+	data []byte
+	done func(data []byte, ok bool) // nil after it was called
 }
 
+// Read reads from the body for the request itself, and passes the same bytes to the copy.
 func (f *teeBody) Read(p []byte) (int, error) {
 	n, err := f.source.Read(p)
 	if n >= 0 && n <= len(p) { // ignores a faulty reader
@@ -322,16 +325,17 @@ func (f *teeBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// take stores p, and calls end if the body has ended with err or is too large.
 func (f *teeBody) take(p []byte, err error) {
 	f.mu.Lock()
 	if f.done == nil {
 		f.mu.Unlock()
 		return
 	}
-	fits := int64(len(p)) <= f.limit-int64(len(f.kept))
+	fits := int64(len(p)) <= f.limit-int64(len(f.data))
 	if fits {
-		f.kept = append(f.kept, p...)
-		if err == nil {
+		f.data = append(f.data, p...)
+		if err == nil { // the body goes on
 			f.mu.Unlock()
 			return
 		}
@@ -339,6 +343,7 @@ func (f *teeBody) take(p []byte, err error) {
 	f.end(fits && errors.Is(err, io.EOF) && (f.size < 0 || f.complete()))
 }
 
+// Close closes the body. If it was not read completely, there is no copy.
 func (f *teeBody) Close() error {
 	f.mu.Lock()
 	if f.done == nil {
@@ -351,16 +356,17 @@ func (f *teeBody) Close() error {
 
 // complete reports whether exactly the declared number of bytes was read. The caller must
 // hold mu.
-func (f *teeBody) complete() bool { return int64(len(f.kept)) == f.size }
+func (f *teeBody) complete() bool { return int64(len(f.data)) == f.size }
 
-// end calls done, with the stored bytes if ok is true. The caller must hold mu, which end
-// unlocks before it calls done.
+// end calls done, with the stored bytes if ok is true, and otherwise with nil. The caller must hold mu,
+// which end unlocks first, because done is a function of the user.
 func (f *teeBody) end(ok bool) {
-	kept, done := f.kept, f.done
-	f.kept, f.done = nil, nil
+	data := f.data
+	done := f.done
+	f.data, f.done = nil, nil
 	f.mu.Unlock()
 	if !ok {
-		kept = nil
+		data = nil
 	}
-	done(slices.Clip(kept), ok)
+	done(slices.Clip(data), ok)
 }

@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -10,49 +11,63 @@ import (
 	"github.com/gotower/gotower/internal/option"
 )
 
-// Option sets a property that several layers of this package have. Pass options to
-// [NewStack], for all layers of a stack, or to the constructor of one layer. All packages
-// of this module ignore a nil option.
+// Option sets a property that several layers of this package share. Pass options to [NewStack],
+// for all layers of a stack, or to a single layer's constructor. All packages of this module
+// ignore a nil option.
 type Option[Rsp any] func(*options[Rsp])
 
+// options is what the [Option] values of a layer set.
 type options[Rsp any] struct {
-	target   string
-	complete Completion[Rsp]
-	bare     bool // responses end when Call returns, because they have no body
-	classify Classifier[Rsp]
-	replayer any // a Replayer[Req, Rsp]; asserted where Req is known
-	to       Instruments
+	target      string
+	complete    Completion[Rsp]
+	bare        bool // responses end when Call returns, because they have no body
+	classify    Classifier[Rsp]
+	protocol    any            // nil, or a Protocol[Req, Rsp]; asserted where Req is known
+	responses   responses[Rsp] // protocol's methods for responses
+	instruments Instruments
+	log         *slog.Logger // nil means no warnings
+
+	uploadTime bool // see WithUploadTime
+	afterBody  bool // see WithoutUploadTime
 }
 
-// given returns the options that opts set. All other fields of the result are zero: given does not
-// replace them by their defaults.
-func given[Rsp any](opts []Option[Rsp]) (o options[Rsp]) {
+// applyOptions returns what opts set, completed by the parts of a [Protocol] that no other option
+// replaces. Unlike newOptions, it leaves other fields zero.
+func applyOptions[Rsp any](opts []Option[Rsp]) (o options[Rsp]) {
 	option.Apply(&o, opts)
+	if o.responses == nil {
+		return o
+	}
+	if o.complete == nil {
+		o.complete = o.responses.Complete
+	}
+	if o.classify == nil {
+		o.classify = o.responses.Classify
+	}
 	return o
 }
 
+// newOptions returns the options for a layer, with defaults for what opts do not set.
 func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
-	o := given(opts)
+	o := applyOptions(opts)
 	if o.complete == nil {
 		o.complete, o.bare = AtEnd[Rsp](), !HasBody[Rsp]()
 	}
 	if o.classify == nil {
 		o.classify = DefaultClassifier[Rsp]
 	}
-	o.to = o.to.orDiscard()
+	o.instruments = o.instruments.orDiscard()
 	return o
 }
 
 // WithCompletion sets the [Completion], which determines when a response ends. At that time
-// layers release the slot of the request, end its context and measure it. The default is
-// [AtEnd].
+// layers release the request's slot, end its context and measure it. The default is [AtEnd].
 func WithCompletion[Rsp any](c Completion[Rsp]) Option[Rsp] {
 	check(c != nil, "WithCompletion: nil Completion")
 	return func(o *options[Rsp]) { o.complete = c }
 }
 
-// WithTarget sets the name of the target of a stack. Layers show it in errors and
-// descriptions.
+// WithTarget sets the name of a stack's target. Layers show it in errors and descriptions.
 func WithTarget[Rsp any](target string) Option[Rsp] {
 	return func(o *options[Rsp]) { o.target = target }
 }
@@ -60,7 +75,26 @@ func WithTarget[Rsp any](target string) Option[Rsp] {
 // WithMetrics sets the instruments in which layers record their measurements, see
 // [Instruments].
 func WithMetrics[Rsp any](i Instruments) Option[Rsp] {
-	return func(o *options[Rsp]) { o.to = i }
+	return func(o *options[Rsp]) { o.instruments = i }
+}
+
+// WithLogger sets the logger for warnings about dangerous configurations. They are logged when a layer
+// is made, and not for requests. By default, none are logged.
+func WithLogger[Rsp any](log *slog.Logger) Option[Rsp] {
+	return func(o *options[Rsp]) { o.log = log }
+}
+
+// WithUploadTime makes [ResponseHeaderTimeout] also count the time needed to send the request
+// body, like the route timeouts in linkerd's service profiles.
+func WithUploadTime[Rsp any]() Option[Rsp] {
+	return func(o *options[Rsp]) { o.uploadTime = true }
+}
+
+// WithoutUploadTime makes [Timeout] and [DeadlineFromRequest] count from the end of the request body,
+// like the response timeouts in linkerd's policies. As in [ResponseHeaderTimeout], the limit pauses
+// while an endpoint waits for more of the body. The request context then carries no deadline.
+func WithoutUploadTime[Rsp any]() Option[Rsp] {
+	return func(o *options[Rsp]) { o.afterBody = true }
 }
 
 // check panics with message if ok is false. Constructors use it to report invalid
@@ -71,22 +105,23 @@ func check(ok bool, message string) {
 	}
 }
 
-// checkPolicy panics if p, the policy of a layer, is invalid.
+// checkPolicy panics if p, a layer's policy, is invalid.
 func checkPolicy(p interface{ Validate() error }) {
 	if err := p.Validate(); err != nil {
 		panic("layer: " + err.Error())
 	}
 }
 
-// checkAtLeast panics if n, the value of the argument with the given name, is below least or is
-// NaN. The message of the panic has the name, n and least.
-func checkAtLeast[N int | int64 | float64 | time.Duration](name string, n, least N) {
-	if n >= least {
+// checkAtLeast panics if n, the value of the argument with the given name, is below minimum or is
+// NaN. The panic's message names n and minimum.
+func checkAtLeast[N int | int64 | float64 | time.Duration](name string, n, minimum N) {
+	if n >= minimum {
 		return
 	}
-	panic(fmt.Sprintf("layer: %s is %v, must be at least %v", name, n, least))
+	panic(fmt.Sprintf("layer: %s is %v, must be at least %v", name, n, minimum))
 }
 
+// acquire adds 1 to n and returns true, unless n has reached max.
 func acquire(n *atomic.Int64, max int64) bool {
 	for {
 		old := n.Load()
@@ -99,9 +134,8 @@ func acquire(n *atomic.Int64, max int64) bool {
 	}
 }
 
-// awaitRoom waits until the function room returns true and the service next is ready. It calls room
-// again whenever the Broadcast freed wakes it. The method Ready of a layer with a limit calls
-// awaitRoom.
+// awaitRoom is the Ready of layers with a limit. It waits until room returns true, which it calls again
+// whenever freed is woken, and then until next is ready.
 func awaitRoom[Req, Rsp any](ctx context.Context, freed *notify.Broadcast, room func() bool, next Service[Req, Rsp]) error {
 	for {
 		if err := freed.Wait(ctx, room); err != nil {
@@ -110,6 +144,7 @@ func awaitRoom[Req, Rsp any](ctx context.Context, freed *notify.Broadcast, room 
 		if err := next.Ready(ctx); err != nil {
 			return err
 		}
+		// The room may have been taken while next became ready.
 		if room() {
 			return nil
 		}

@@ -18,7 +18,7 @@ func within(d time.Duration) time.Duration { return max(d/20, 1100*time.Nanoseco
 
 func TestQuantileError(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		est := &quantile{q: rapid.Float64Range(0.01, 0.99).Draw(t, "q"), least: 1, period: time.Minute}
+		est := &quantile{q: rapid.Float64Range(0.01, 0.99).Draw(t, "q"), minSamples: 1, period: time.Minute}
 		samples := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) time.Duration {
 			return time.Duration(rapid.Uint64Range(0, 1<<37).Draw(t, "d") >> rapid.IntRange(0, 32).Draw(t, "shift"))
 		}), 1, 200).Draw(t, "samples")
@@ -27,55 +27,55 @@ func TestQuantileError(t *testing.T) {
 		}
 		slices.Sort(samples)
 		exact := samples[int(math.Ceil(est.q*float64(len(samples))))-1]
-		got, ok := est.at(2 * time.Second)
+		got, ok := est.value(2 * time.Second)
 		require.True(t, ok)
 		require.InDelta(t, exact, got, float64(within(exact)))
 	})
 }
 
 func TestQuantileMinSamples(t *testing.T) {
-	q := &quantile{q: 0.5, least: 10, period: time.Minute}
+	q := &quantile{q: 0.5, minSamples: 10, period: time.Minute}
 	for i := range 9 {
 		q.record(time.Duration(i), time.Second)
-		_, ok := q.at(time.Duration(i))
+		_, ok := q.value(time.Duration(i))
 		require.False(t, ok)
 	}
 	q.record(10, time.Second)
-	d, ok := q.at(10)
+	d, ok := q.value(10)
 	require.True(t, ok, "at once, not when the next estimate is due")
 	require.InDelta(t, time.Second, d, float64(within(time.Second)))
 }
 
 func TestQuantileMaxAge(t *testing.T) {
-	q := &quantile{q: 0.5, least: 1, period: time.Minute}
+	q := &quantile{q: 0.5, minSamples: 1, period: time.Minute}
 	q.record(0, time.Second)
 	for range 10 {
 		q.record(time.Second-1, time.Minute)
 	}
-	d, _ := q.at(quantileFresh - 1)
+	d, _ := q.value(quantileFresh - 1)
 	require.InDelta(t, time.Second, d, float64(within(time.Second)))
-	d, _ = q.at(quantileFresh)
+	d, _ = q.value(quantileFresh)
 	require.InDelta(t, time.Minute, d, float64(within(time.Minute)))
 }
 
 func TestQuantileExpiry(t *testing.T) {
 	const period = 30 * time.Second
-	q := &quantile{q: 0.5, least: 2, period: period}
+	q := &quantile{q: 0.5, minSamples: 2, period: period}
 	q.record(0, time.Second)
 	q.record(0, time.Second)
-	_, ok := q.at(period)
+	_, ok := q.value(period)
 	require.True(t, ok, "in the older half now")
 	q.record(period, time.Minute)
-	_, ok = q.at(2 * period)
+	_, ok = q.value(2 * period)
 	require.False(t, ok, "the older half is gone, and one sample is not enough")
 	q.record(2*period, time.Minute)
-	d, ok := q.at(2*period + time.Second)
+	d, ok := q.value(2*period + time.Second)
 	require.True(t, ok)
 	require.InDelta(t, time.Minute, d, float64(within(time.Minute)))
-	_, ok = q.at(4*period + time.Second)
+	_, ok = q.value(4*period + time.Second)
 	require.False(t, ok, "no sample in two periods")
 	q.record(4*period+time.Second, time.Hour)
-	_, ok = q.at(4*period + 2*time.Second)
+	_, ok = q.value(4*period + 2*time.Second)
 	require.False(t, ok)
 }
 
@@ -83,7 +83,7 @@ func TestQuantileExpiry(t *testing.T) {
 func TestQuantileWindowModel(t *testing.T) {
 	const period = 10 * time.Second
 	rapid.Check(t, func(t *rapid.T) {
-		q := &quantile{q: 0.5, least: 1, period: period}
+		q := &quantile{q: 0.5, minSamples: 1, period: period}
 		type sample struct{ at, d time.Duration }
 		var all []sample
 		now := time.Duration(0)
@@ -98,7 +98,7 @@ func TestQuantileWindowModel(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				now += quantileFresh // so that the estimate is updated
-				got, ok := q.at(now)
+				got, ok := q.value(now)
 				lowest, highest := time.Duration(math.MaxInt64), time.Duration(0)
 				surely := false
 				for _, s := range all {
@@ -121,22 +121,22 @@ func TestQuantileWindowModel(t *testing.T) {
 }
 
 func TestQuantileConcurrent(t *testing.T) {
-	q := &quantile{q: 0.9, least: 1, period: time.Hour}
+	q := &quantile{q: 0.9, minSamples: 1, period: time.Hour}
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
 			for i := range 5000 {
 				now := time.Duration(i) * time.Millisecond
 				q.record(now, time.Duration(1+i%100)*time.Millisecond)
-				q.at(now)
+				q.value(now)
 			}
 		})
 	}
 	wg.Wait()
-	d, ok := q.at(time.Minute)
+	d, ok := q.value(time.Minute)
 	assert.True(t, ok)
 	assert.InDelta(t, 90*time.Millisecond, d, float64(within(90*time.Millisecond)), "no sample was lost")
-	require.Zero(t, testing.AllocsPerRun(1000, func() { q.record(time.Minute, time.Second); q.at(time.Minute) }))
+	require.Zero(t, testing.AllocsPerRun(1000, func() { q.record(time.Minute, time.Second); q.value(time.Minute) }))
 }
 
 func BenchmarkQuantile(b *testing.B) {
@@ -145,12 +145,12 @@ func BenchmarkQuantile(b *testing.B) {
 	for i := range samples {
 		samples[i] = time.Duration(rng.ExpFloat64() * float64(10*time.Millisecond))
 	}
-	q := &quantile{q: 0.95, least: 1, period: hedgePeriod}
+	q := &quantile{q: 0.95, minSamples: 1, period: hedgePeriod}
 	b.Run("record and read", func(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
 			now := time.Duration(i) * time.Microsecond
-			q.at(now)
+			q.value(now)
 			q.record(now, samples[i&1023])
 		}
 	})

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/go-kit/kit/metrics"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -93,6 +95,44 @@ func TestQueueFIFO(t *testing.T) {
 		for i, got := range order {
 			require.InDelta(t, i, got, slips)
 		}
+	})
+}
+
+// After a request has waited in vain, the newest request is sent first, until the queue is empty.
+func TestQueueNewestFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{}
+		q := queueOver(g, 100, time.Minute)
+		served := make(chan int, 100)
+		send := func(ctx context.Context, req int) {
+			go func() {
+				if _, err := q.Call(ctx, req); err == nil {
+					served <- req
+				}
+			}()
+			synctest.Wait()
+		}
+		allowed := func(n int) (order []int) {
+			for range n {
+				g.allow(1)
+				order = append(order, <-served)
+				synctest.Wait()
+			}
+			return order
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		send(ctx, 0)
+		for i := range 4 {
+			send(t.Context(), i+1)
+		}
+		cancel()
+		synctest.Wait()
+		require.Equal(t, []int{4, 3, 2, 1}, allowed(4))
+		for i := range 3 {
+			send(t.Context(), i)
+		}
+		require.Equal(t, 0, allowed(1)[0], "the queue was empty")
+		allowed(2)
 	})
 }
 
@@ -387,5 +427,240 @@ func TestQueueDescribe(t *testing.T) {
 		n := layer.Describe(q)
 		assert.Equal(t, 500*time.Millisecond, n.State.Get("fail_fast_for"))
 		assert.Contains(t, n.State.Get("waits_for"), "shut")
+	})
+}
+
+// queueFor sends one request with a timeout, and returns its error.
+func queueFor(t *testing.T, q layer.Service[int, int], has time.Duration) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), has)
+	defer cancel()
+	_, err := q.Call(ctx, 1)
+	return err
+}
+
+// The queue enters fail-fast after maxWait, although every caller has less time.
+func TestQueueFailFastShortDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{}
+		q := queueOver(g, 1000, 3*time.Second)
+		began := time.Now()
+		var late, shed, rejected int
+		answers := make(chan error, 100)
+		for range 50 {
+			go func() { answers <- queueFor(t, q, 1950*time.Millisecond) }()
+			time.Sleep(110 * time.Millisecond)
+		}
+		for range 50 {
+			err := <-answers
+			require.ErrorIs(t, err, layer.ErrNotReady)
+			switch e := (*layer.Error)(nil); {
+			case assert.ErrorAs(t, err, &e) && e.Waited == 0:
+				rejected++
+			case e.Kind == layer.ErrFailFast:
+				assert.Less(t, e.Waited, 1950*time.Millisecond)
+				shed++
+			default:
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				late++
+			}
+		}
+		assert.Equal(t, [3]int{10, 18, 22}, [3]int{late, shed, rejected}, "sent in the first second, in the two after that, and later")
+		assert.Equal(t, 2500*time.Millisecond, layer.Describe(q).State.Get("fail_fast_for"))
+
+		g.allow(1)
+		require.NoError(t, queueFor(t, q, 2*time.Second))
+		assert.Equal(t, 5500*time.Millisecond, time.Since(began))
+	})
+}
+
+func TestQueueReadyResetsFailFast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{}
+		q := queueOver(g, 10, 3*time.Second)
+		for range 2 {
+			go queueFor(t, q, 2*time.Second)
+		}
+		time.Sleep(time.Second)
+		g.allow(1)
+		synctest.Wait()
+		began := time.Now()
+		short := make(chan error, 1)
+		go func() { short <- queueFor(t, q, 2500*time.Millisecond) }()
+		time.Sleep(900 * time.Millisecond)
+		go queueFor(t, q, 2500*time.Millisecond)
+		time.Sleep(1500 * time.Millisecond)
+		require.Equal(t, 2400*time.Millisecond, layer.Describe(q).State.Get("not_ready_for"))
+		err := queueFor(t, q, time.Minute)
+		require.ErrorIs(t, err, layer.ErrFailFast)
+		assert.Equal(t, 3*time.Second, time.Since(began))
+		require.ErrorIs(t, <-short, context.DeadlineExceeded)
+	})
+}
+
+func TestQueueMaxWaitAfterFailFast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{}
+		q := queueOver(g, 10, 3*time.Second)
+		require.ErrorIs(t, queueFor(t, q, time.Minute), layer.ErrFailFast)
+		g.allow(1)
+		require.NoError(t, queueFor(t, q, time.Minute))
+		began := time.Now()
+		require.ErrorIs(t, queueFor(t, q, time.Minute), layer.ErrFailFast)
+		assert.Equal(t, 3*time.Second, time.Since(began))
+	})
+}
+
+func TestQueueDescribesUnreadyTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{}
+		q := queueOver(g, 10, 3*time.Second)
+		shown := func() any { return layer.Describe(q).State.Get("not_ready_for") }
+		assert.Nil(t, shown())
+		go queueFor(t, q, time.Second)
+		time.Sleep(500 * time.Millisecond)
+		go queueFor(t, q, time.Second)
+		time.Sleep(700 * time.Millisecond)
+		assert.Equal(t, 1200*time.Millisecond, shown(), "the first caller left")
+		time.Sleep(500 * time.Millisecond)
+		assert.Nil(t, shown(), "the queue is empty")
+		go queueFor(t, q, time.Minute)
+		time.Sleep(300 * time.Millisecond)
+		assert.Equal(t, 300*time.Millisecond, shown())
+		g.allow(1)
+		synctest.Wait()
+		assert.Nil(t, shown())
+	})
+}
+
+func TestQueueCanceledError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		svc := layer.NewStack[int, int]().Retry(layer.RetryPolicy[int, int]{MaxAttempts: 1, AttemptTimeout: time.Second}).
+			Queue(10, time.Minute).Service(&gate{})
+		_, err := svc.Call(t.Context(), 1)
+		require.ErrorContains(t, err, "queue: not ready: deadline exceeded; it waited for gate: not ready: shut")
+		require.NotContains(t, err.Error(), "gone")
+
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Millisecond, cancel)
+		_, err = svc.Call(ctx, 1)
+		require.ErrorContains(t, err, "canceled by the caller")
+	})
+}
+
+// neverReady is never ready. Its Ready returns the error of the context.
+type neverReady struct{ layer.Service[int, int] }
+
+func (u neverReady) Ready(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A rejection in fail-fast has the rejection of inner as its cause.
+func TestQueueFailFastCause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := queueOver(neverReady{&gate{}}, 10, time.Second)
+		require.ErrorIs(t, queueFor(t, q, time.Minute), layer.ErrFailFast)
+		err := queueFor(t, q, time.Minute)
+		require.EqualError(t, err, "queue web:80: not ready: in fail-fast for 0s: gate: not ready: shut")
+		require.NotErrorIs(t, err, context.Canceled)
+	})
+}
+
+// A rejection by which a request must not wait does not end fail-fast, because it does not show that
+// inner is ready.
+func TestQueueFailFastContinues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{}
+		write := func(req int, _ time.Duration) int { return req }
+		q := layer.NewStack[int, int]().Queue(10, 3*time.Second).DeadlineToRequest(write, time.Second).Service(g)
+		require.ErrorIs(t, queueFor(t, q, time.Minute), layer.ErrFailFast)
+
+		require.ErrorIs(t, queueFor(t, q, time.Second), layer.ErrFailFast, "no time is left after the margin")
+		began := time.Now()
+		require.ErrorContains(t, queueFor(t, q, time.Minute), "in fail-fast")
+		assert.Zero(t, time.Since(began))
+
+		g.allow(1)
+		require.NoError(t, queueFor(t, q, time.Minute))
+		assert.Nil(t, layer.Describe(q).State.Get("fail_fast_for"))
+	})
+}
+
+// shared is an instrument for concurrent callers.
+type shared struct {
+	mu   sync.Mutex
+	seen []float64
+	last float64
+}
+
+func (s *shared) With(...string) metrics.Histogram { return s }
+
+func (s *shared) Observe(value float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen, s.last = append(s.seen, value), value
+}
+
+func (s *shared) all() []float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.seen)
+}
+
+// level is a gauge that can be set and added to.
+type level struct{ *shared }
+
+func (l level) With(...string) metrics.Gauge { return l }
+func (l level) Set(value float64)            { l.Observe(value) }
+func (l level) Add(delta float64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last += delta
+	l.seen = append(l.seen, l.last)
+}
+
+func (l level) now() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last
+}
+
+func TestQueueMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waiting, waits := level{new(shared)}, new(shared)
+		rejected := byLabel{}
+		measured := layer.WithMetrics[int](layer.Instruments{QueueLength: waiting, QueueWait: waits, LayerRejections: rejected})
+		svc := layer.NewStack[time.Duration](measured).Queue(2, 5*time.Second).Limit(1).Service(
+			layer.Func[time.Duration, int](func(_ context.Context, takes time.Duration) (int, error) {
+				time.Sleep(takes)
+				return 0, nil
+			}))
+		results := make(chan error, 4)
+		send := func(takes time.Duration) {
+			go func() {
+				_, err := svc.Call(t.Context(), takes)
+				results <- err
+			}()
+			synctest.Wait()
+		}
+		send(3 * time.Second)
+		require.Zero(t, waiting.now())
+		send(10 * time.Second)
+		send(10 * time.Second) // of these, either may get the slot
+		require.EqualValues(t, 2, waiting.now())
+		send(0)
+		require.ErrorIs(t, <-results, layer.ErrNotReady, "the queue is full")
+
+		require.NoError(t, <-results)
+		synctest.Wait()
+		require.EqualValues(t, 1, waiting.now())
+		require.ErrorIs(t, <-results, layer.ErrFailFast)
+		assert.Zero(t, waiting.now())
+		assert.EqualValues(t, 2, *rejected["queue"], "one found it full, one timed out")
+		assert.EqualValues(t, 2, layer.Describe(svc).State.Get("rejected"))
+		require.NoError(t, <-results)
+		synctest.Wait()
+		assert.Equal(t, []float64{3000, 5000}, waits.all())
 	})
 }

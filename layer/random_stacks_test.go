@@ -190,7 +190,6 @@ func (s *randomStack) instead(ctx context.Context, req randomQ, _ layer.Outcome[
 
 // grow adds random layers.
 func (s *randomStack) grow() {
-	leaf := layer.Func[randomQ, randomR](s.serve)
 	budget := layer.NewBudget(0, 1, 1000)
 	hedge := layer.HedgePolicy[randomQ]{Budget: budget, MinDelay: 30 * time.Millisecond, MaxDelay: 30 * time.Millisecond}
 	breaker := layer.BreakerPolicy{ConsecutiveFailures: 3, Backoff: layer.Backoff{Min: 50 * time.Millisecond, Max: 100 * time.Millisecond}}
@@ -213,11 +212,6 @@ func (s *randomStack) grow() {
 			func() randomS { return st.Drain(s.drain) },
 			func() randomS { return st.RateLimit(30, 3) },
 			func() randomS { return st.Fallback(layer.FallbackPolicy[randomQ, randomR]{Handle: s.instead}) },
-			func() randomS {
-				return st.With("failover", func(next randomV) randomV {
-					return layer.Failover[randomQ, randomR](next, leaf, s.ms(100))
-				})
-			},
 			func() randomS {
 				return st.With("cache", func(next randomV) randomV {
 					return layer.NewCache(s.life, func(context.Context, int) randomV { return next },

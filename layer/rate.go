@@ -13,24 +13,24 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// RateLimit admits perSecond requests per second and bursts of up to burst requests, and
-// rejects others. It is a token bucket that holds up to burst tokens and is full at first.
+// RateLimit admits perSecond requests per second with bursts of up to burst requests, and rejects
+// others. It is a token bucket that holds up to burst tokens and is full at first.
 //
-// Admission: a request takes one token. The token is not returned if inner rejects the
-// request. Therefore place a [Limit] above this layer, so that its rejections take no token.
+// Admission: a request takes one token. The token is not returned if inner rejects the request.
+// Therefore you should place a [Limit] above this layer, so that its rejections take no token.
 // Ready waits until a token is available, then for inner.
 //
 // Cancellation: a request is rejected, and takes no token, if its context has ended.
 //
 // Body: not touched.
 //
-// Errors: a rejection is an [Error] of kind [ErrNotReady]. Its RetryAfter is the time to
-// the next token, rounded up to a sixteenth of the time between two tokens.
+// Errors: a rejection is an [Error] of kind [ErrNotReady]. Its RetryAfter is the time until the
+// next token, rounded up to a sixteenth of the time between two tokens.
 //
-// Cost: a clock reading and a lock. No allocation.
+// Cost: a clock reading and a lock, without an allocation.
 //
-// All callers of the service share the bucket. A rate or a burst of 0 rejects every
-// request, and an infinite rate admits every request. Negative values panic.
+// All callers of the service share the bucket. A rate or a burst of 0 rejects every request, and
+// an infinite rate admits every request. Negative values panic.
 func RateLimit[Req, Rsp any](perSecond float64, burst int, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("RateLimit: rate", perSecond, 0)
 	checkAtLeast("RateLimit: burst", burst, 0)
@@ -42,11 +42,12 @@ func RateLimit[Req, Rsp any](perSecond float64, burst int, opts ...Option[Rsp]) 
 			target:   o.target,
 			terms:    terms,
 			bucket:   terms.bucket(),
-			rejected: tally{to: o.to.LayerRejections.With("layer", "rate")},
+			rejected: tally{counter: o.instruments.LayerRejections.With("layer", "rate")},
 		}
 	}
 }
 
+// rateLimit is the service of [RateLimit].
 type rateLimit[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
 	target   string
@@ -56,11 +57,14 @@ type rateLimit[Req, Rsp any] struct {
 	rejected tally
 }
 
+// Ready waits until there is a token and the service below is ready. It takes no token.
 func (l *rateLimit[Req, Rsp]) Ready(ctx context.Context) error {
 	for {
 		if d := l.untilToken(); d > 0 {
 			if err := backoff.Sleep(ctx, d); err != nil {
-				return err
+				rejection := *l.terms.rejection(l.bucket, time.Now())
+				rejection.Kind = err
+				return &rejection
 			}
 			continue
 		}
@@ -73,10 +77,12 @@ func (l *rateLimit[Req, Rsp]) Ready(ctx context.Context) error {
 	}
 }
 
+// untilToken returns the time until the bucket holds a token, or 0 if it holds one.
 func (l *rateLimit[Req, Rsp]) untilToken() time.Duration {
-	return l.terms.until(1, l.bucket, time.Now())
+	return l.terms.waitFor(1, l.bucket, time.Now())
 }
 
+// Call takes a token and sends req. Without a token it rejects the request.
 func (l *rateLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if reqctx.Ended(ctx) {
 		return rsp, rejectDone(ctx, "rate", l.target)
@@ -88,9 +94,9 @@ func (l *rateLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err e
 	return l.Service.Call(ctx, req)
 }
 
-// take takes a token and returns nil, or returns the rejection if the bucket has no token.
-// It reads the clock with mu held, because the times of concurrent calls must not be out of
-// order. Otherwise the bucket would count tokens twice.
+// take takes a token and returns nil, or returns the rejection if there is none. It reads the clock
+// with mu held: if concurrent calls used their times in another order, the bucket would count tokens
+// twice.
 func (l *rateLimit[Req, Rsp]) take() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,20 +113,22 @@ func (l *rateLimit[Req, Rsp]) Describe() Node {
 	}}
 }
 
-// rateTerms has the parameters that all token buckets of one layer share. It is immutable.
+// rateTerms holds what all token buckets of one layer share: the rate, the burst and the prepared
+// rejections. It is immutable.
 type rateTerms struct {
 	perSecond  float64
 	burst      int
 	rejections [rateSteps]Error // the rejections, one for each value of RetryAfter
 }
 
-// rateSteps is the number of different values of RetryAfter in the rejections of one layer. The
-// rejections are made in advance, one for each value.
+// rateSteps is how many different values of RetryAfter one layer's rejections use. The rejections
+// are made in advance, one for each value.
 const rateSteps = 16
 
 // rateNever is returned as the time to the next token if no token will arrive.
 const rateNever time.Duration = math.MaxInt64
 
+// newRateTerms returns the terms of a layer. A rate of 0 or a burst of 0 rejects everything.
 func newRateTerms(perSecond float64, burst int, layer, target string) *rateTerms {
 	t := &rateTerms{perSecond: perSecond, burst: burst}
 	if perSecond == 0 || burst == 0 {
@@ -135,6 +143,7 @@ func newRateTerms(perSecond float64, burst int, layer, target string) *rateTerms
 	return t
 }
 
+// reason returns the text of rejections.
 func (t *rateTerms) reason() string {
 	if t.perSecond == 0 {
 		return "the rate is 0"
@@ -156,9 +165,9 @@ func (t *rateTerms) tokens(b *rate.Limiter, now time.Time) float64 {
 	return b.TokensAt(now)
 }
 
-// until returns the time until b has n tokens. A time below a nanosecond counts as 0, as in
-// the method AllowN of a bucket.
-func (t *rateTerms) until(n float64, b *rate.Limiter, now time.Time) time.Duration {
+// waitFor returns the time until b holds n tokens. Times below a nanosecond count as 0, as in the
+// bucket's AllowN.
+func (t *rateTerms) waitFor(n float64, b *rate.Limiter, now time.Time) time.Duration {
 	if t.perSecond >= float64(rate.Inf) {
 		return 0
 	}
@@ -177,8 +186,10 @@ func (t *rateTerms) duration(tokens float64) time.Duration {
 	return time.Duration(d)
 }
 
+// rejection returns the rejection of a request at the time now: the prepared one whose RetryAfter is
+// the time until b's next token, rounded up.
 func (t *rateTerms) rejection(b *rate.Limiter, now time.Time) *Error {
-	step := int(math.Ceil((1-b.TokensAt(now))*rateSteps)) - 1
+	step := int(min(math.Ceil((1-b.TokensAt(now))*rateSteps), rateSteps)) - 1
 	// Another goroutine may have changed b after now.
 	return &t.rejections[min(max(step, 0), rateSteps-1)]
 }

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"container/list"
 	"context"
 	"hash/maphash"
 	"sync"
@@ -11,26 +12,28 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// RateLimitBy is a [RateLimit] for each key. The function key returns the key of a request, for
-// example a tenant, a client or a route. The arguments perSecond and burst are the limits of each
-// key: the requests per second and the largest burst.
+// RateLimitBy is a [RateLimit] for each key. key returns a request's key, for example its tenant,
+// client or route. Each key gets its own limit of perSecond requests per second, with bursts of up
+// to burst.
 //
-// Admission: a request takes a token from the bucket of its key. Ready is forwarded, because the
-// key of the next request is unknown. The argument keys is the approximate limit of the number of
-// buckets; 0 means 65536. For a new key the layer examines up to eight buckets and removes those
-// that are full. If the limit is reached and no bucket can be removed, the request is rejected.
+// Admission: a request takes a token from its key's bucket. Ready is forwarded, because the next
+// request's key is unknown. keys limits the number of buckets approximately; 0 means 65536. At the
+// limit, a new key replaces the least recently used one, which starts with a full bucket when it is
+// used again.
 //
 // Cancellation: a request is rejected, and takes no token, if its context has ended.
 //
 // Body: not touched.
 //
-// Errors: as for RateLimit. If no bucket can be removed, RetryAfter is the time until one
-// of the examined buckets is full.
+// Errors: as for RateLimit.
 //
-// Cost: a hash, the lock of one shard and a clock reading. No allocation.
+// Cost: a hash, one shard's lock and a clock reading. There is no allocation for a known key.
 //
-// The function key is called once per request before admission, and must not modify or keep
-// the request. It must not return NaN. All callers of the service share the buckets.
+// key is called once per request before admission, and must not modify or keep the request. It must
+// not return NaN. All callers of the service share the buckets.
+//
+// The compiler cannot infer Rsp from key, so you have to write all three types: the key, the
+// request and the response.
 func RateLimitBy[K comparable, Req, Rsp any](
 	key func(Req) K, perSecond float64, burst, keys int, opts ...Option[Rsp],
 ) Layer[Req, Rsp] {
@@ -53,17 +56,17 @@ func RateLimitBy[K comparable, Req, Rsp any](
 			key:      key,
 			hash:     newKeyedHash[K](parts),
 			shards:   make([]rateShard[K], parts),
-			rejected: tally{to: o.to.LayerRejections.With("layer", "rate_by")},
+			rejected: tally{counter: o.instruments.LayerRejections.With("layer", "rate_by")},
 		}
 		for i := range l.shards {
-			l.shards[i] = rateShard[K]{terms: terms, target: o.target, room: (keys-1)/parts + 1, buckets: make(map[K]*rate.Limiter)}
+			l.shards[i] = rateShard[K]{terms: terms, room: (keys-1)/parts + 1, buckets: make(map[K]*list.Element)}
 		}
 		return l
 	}
 }
 
-// rateParts returns the number of shards for a layer that keeps the given number of keys.
-// It is a power of two, and small enough that the shards fill evenly.
+// rateParts returns how many shards a layer with the given number of keys uses: a power of two, but at
+// least 256 keys per shard, so that all shards fill about evenly.
 func rateParts(keys int) int {
 	n := 1
 	for n < keyedShards && keys/(2*n) >= 256 {
@@ -72,6 +75,7 @@ func rateParts(keys int) int {
 	return n
 }
 
+// rateLimitBy is the service of [RateLimitBy].
 type rateLimitBy[K comparable, Req, Rsp any] struct {
 	wrapper[Req, Rsp]
 	target   string
@@ -83,6 +87,7 @@ type rateLimitBy[K comparable, Req, Rsp any] struct {
 	rejected tally
 }
 
+// Call takes a token of the request's key and sends req. Without a token it rejects the request.
 func (l *rateLimitBy[K, Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if reqctx.Ended(ctx) {
 		return rsp, rejectDone(ctx, "rate_by", l.target)
@@ -95,93 +100,101 @@ func (l *rateLimitBy[K, Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, 
 	return l.Service.Call(ctx, req)
 }
 
+// Describe returns the limits, and the numbers of keys and rejected requests.
 func (l *rateLimitBy[K, Req, Rsp]) Describe() Node {
-	known := 0
+	count := 0
 	for i := range l.shards {
-		known += l.shards[i].known()
+		count += l.shards[i].size()
 	}
 	return Node{Name: "rate_by", State: State{
 		{"per_second", l.terms.perSecond}, {"burst", l.terms.burst},
-		{"keys", known}, {"max_keys", l.keys}, {"rejected", l.rejected.n.Load()},
+		{"keys", count}, {"max_keys", l.keys}, {"rejected", l.rejected.n.Load()},
 	}}
 }
 
-// rateShard has the buckets for some of the keys. The hash of a key determines its shard.
+// rateShard holds the buckets for some of the keys. A key's hash determines its shard.
 type rateShard[K comparable] struct {
-	terms  *rateTerms
-	target string
-	room   int // the largest number of buckets
+	terms *rateTerms
+	room  int // the largest number of buckets
 
 	mu      sync.Mutex
-	buckets map[K]*rate.Limiter
-	spare   *rate.Limiter // a full bucket for the next new key, or nil
+	buckets map[K]*list.Element // of *rateBucket[K], the elements of recent
+	recent  list.List           // the buckets, the last used one at the front
 
 	_ [64]byte // so that no two shards share a cache line
 }
 
-// rateLooks is the number of buckets that are examined for each new key. It is above 1, so
-// that full buckets are removed faster than new keys arrive.
+// rateBucket is the token bucket of a key.
+type rateBucket[K comparable] struct {
+	*rate.Limiter
+	key K
+}
+
+// rateLooks is the largest number of full buckets that are removed for each new key. It is above 1,
+// so that full buckets are removed faster than new keys arrive.
 const rateLooks = 8
 
-// take takes a token from the bucket of key and returns nil. If that bucket has no token, or no
-// bucket can be made for a new key, it returns the rejection. It reads the clock with mu held, as
-// the method take of rateLimit does.
+// take takes a token from key's bucket and returns nil, or returns the rejection if there is none. It
+// reads the clock with mu held; see rateLimit.take.
 func (s *rateShard[K]) take(key K) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	b := s.buckets[key]
-	if b == nil {
-		soonest := s.removeFull(now)
-		if len(s.buckets) >= s.room {
-			return &Error{
-				Layer: "rate_by", Target: s.target, Kind: errShed, RetryAfter: soonest,
-				Reason: "no place for the key, all are taken",
-			}
-		}
-		if b, s.spare = s.spare, nil; b == nil {
-			b = s.terms.bucket()
-		}
-		s.buckets[key] = b
+	e := s.buckets[key]
+	if e == nil {
+		e = s.add(key, now)
+	} else {
+		s.recent.MoveToFront(e)
 	}
-	if !b.AllowN(now, 1) {
-		return s.terms.rejection(b, now)
+	if b := e.Value.(*rateBucket[K]); !b.AllowN(now, 1) {
+		return s.terms.rejection(b.Limiter, now)
 	}
 	return nil
 }
 
-// removeFull examines up to rateLooks random buckets and removes those that are full,
-// because a full bucket equals a new one. It returns the shortest time until another of
-// them is full. The caller must hold mu.
-func (s *rateShard[K]) removeFull(now time.Time) (soonest time.Duration) {
-	soonest = rateNever
-	looks := 0
-	for key, b := range s.buckets {
-		if looks++; looks > rateLooks {
+// add adds a bucket for a new key. It first removes some of the buckets that were not used for the
+// longest time, if they are full, because a full bucket is as good as none. If there is still no room,
+// it removes the oldest one even if it is not full. The caller must hold mu.
+func (s *rateShard[K]) add(key K, now time.Time) *list.Element {
+	var spare *rateBucket[K]
+	for range rateLooks {
+		oldest := s.recent.Back()
+		if oldest == nil || s.terms.waitFor(float64(s.terms.burst), oldest.Value.(*rateBucket[K]).Limiter, now) > 0 {
 			break
 		}
-		if full := s.terms.until(float64(s.terms.burst), b, now); full > 0 {
-			soonest = min(soonest, full)
-		} else {
-			delete(s.buckets, key)
-			s.spare = b
-		}
+		spare = s.remove(oldest) // reused below, which saves an allocation
 	}
-	return soonest
+	if len(s.buckets) >= s.room {
+		s.remove(s.recent.Back())
+	}
+	if spare == nil {
+		spare = &rateBucket[K]{Limiter: s.terms.bucket()}
+	}
+	spare.key = key
+	e := s.recent.PushFront(spare)
+	s.buckets[key] = e
+	return e
 }
 
-func (s *rateShard[K]) known() int {
+// remove removes the bucket in the list element e and returns it. The caller must hold mu.
+func (s *rateShard[K]) remove(e *list.Element) *rateBucket[K] {
+	b := s.recent.Remove(e).(*rateBucket[K])
+	delete(s.buckets, b.key)
+	return b
+}
+
+func (s *rateShard[K]) size() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.buckets)
 }
 
-// keyedShards is the largest number of shards of a RateLimitBy. Each shard
-// has its own lock. The number must be a power of two.
+// keyedShards is the largest number of shards in a RateLimitBy, each with its own lock. It must
+// be a power of two.
 const keyedShards = 64
 
-// keyedHash maps keys to shards by their hash. It panics if a key cannot be compared, such
-// as an interface that holds a slice. The panic happens before a lock is taken.
+// keyedHash chooses the shard of a key by its hash. It panics if a key cannot be compared, such as an
+// interface that holds a slice; that happens before a lock is taken.
 type keyedHash[K comparable] struct {
 	seed maphash.Seed
 	mask uint64
@@ -192,4 +205,5 @@ func newKeyedHash[K comparable](n int) keyedHash[K] {
 	return keyedHash[K]{maphash.MakeSeed(), uint64(n - 1)}
 }
 
+// shard returns the index of key's shard.
 func (h keyedHash[K]) shard(key K) uint64 { return maphash.Comparable(h.seed, key) & h.mask }

@@ -2,6 +2,7 @@ package layer_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -18,43 +19,39 @@ const (
 	rateModelKeys      = 4
 )
 
-// rateModel has a bucket for each key that was used, and removes none. Its time is in
-// eighths of a second, and one token arrives per eighth.
+// rateModel has the same buckets as the layer, in a plain list. Its time is in eighths of a second,
+// and one token arrives per eighth.
 type rateModel struct {
 	now    int
+	recent []int       // the keys, the last used one at the end
 	tokens map[int]int // as they were
 	at     map[int]int // then
 }
 
 func (m *rateModel) left(key int) int {
-	tokens, ok := m.tokens[key]
-	if !ok {
-		return rateModelBurst
-	}
-	return min(tokens+m.now-m.at[key], rateModelBurst)
-}
-
-// others returns the number of other keys with buckets that are not full.
-func (m *rateModel) others(key int) (n int) {
-	for k := range m.tokens {
-		if k != key && m.left(k) < rateModelBurst {
-			n++
-		}
-	}
-	return n
+	return min(m.tokens[key]+m.now-m.at[key], rateModelBurst)
 }
 
 // want returns the expected start of the result of a call.
 func (m *rateModel) want(key int) string {
-	switch left := m.left(key); {
-	case left == rateModelBurst && m.others(key) == rateModelKeys:
-		return "rate_by: not ready: no place"
-	case left == 0:
-		return "rate_by: not ready: out of tokens"
-	default:
-		m.tokens[key], m.at[key] = left-1, m.now
-		return "no error"
+	if i := slices.Index(m.recent, key); i >= 0 {
+		m.recent = slices.Delete(m.recent, i, i+1)
+	} else {
+		for len(m.recent) > 0 && m.left(m.recent[0]) == rateModelBurst {
+			m.recent = m.recent[1:]
+		}
+		if len(m.recent) == rateModelKeys {
+			m.recent = m.recent[1:]
+		}
+		m.tokens[key], m.at[key] = rateModelBurst, m.now
 	}
+	m.recent = append(m.recent, key)
+	left := m.left(key)
+	if left == 0 {
+		return "rate_by: not ready: out of tokens"
+	}
+	m.tokens[key], m.at[key] = left-1, m.now
+	return "no error"
 }
 
 func TestRateLimitByModel(t *testing.T) {
@@ -76,8 +73,8 @@ func TestRateLimitByModel(t *testing.T) {
 					problem = fmt.Sprintf("step %d, key %d: %q, want %q", i, s.key, errText(err), want)
 					return
 				}
-				if known := layer.Describe(svc).State.Get("keys").(int); known > rateModelKeys {
-					problem = fmt.Sprintf("step %d: %d keys are kept", i, known)
+				if known := layer.Describe(svc).State.Get("keys").(int); known != len(m.recent) {
+					problem = fmt.Sprintf("step %d: %d keys are kept, want %d", i, known, len(m.recent))
 					return
 				}
 			}

@@ -14,25 +14,25 @@ import (
 )
 
 // Reconnect returns a service that sends requests to one connection at a time. A connection is a
-// service that the function connect returned. After a connection returned [ErrClosed], Reconnect
-// calls connect again. A connection must release its resources when it closes.
+// service that connect returned. Once it returns [ErrClosed], Reconnect calls connect again. A
+// connection must release its resources when it closes.
 //
 // Admission: the first Ready or Call starts a call of connect. Only one such call runs at a time.
-// After a failure, connect is called again when the backoff b has passed and a caller needs a
+// After a failure, connect is called again once the backoff b has passed and a caller needs a
 // connection. Without a connection, Call starts connect and rejects the request at once. Ready
 // waits for the connection, then for its Ready. A connection that returns [ErrClosed] is dropped.
-// It counts as a failed connect if it served no request and lasted for less than b.Max.
+// It counts as a failed connect if it served no request and lasted less than b.Max.
 //
 // Cancellation: a request is rejected if its context has ended. Canceled callers do not cancel
-// connect. After the end of ctx, Ready and Call return [ErrClosed].
+// connect. Once ctx has ended, Ready and Call return [ErrClosed].
 //
 // Body: not touched. Requests in flight on a dropped connection continue.
 //
-// Errors: a rejection is an [Error] of kind [ErrNotReady] with the last failure. Its RetryAfter
-// is the time to the next connect.
+// Errors: a rejection is an [Error] of kind [ErrNotReady] with the last failure. Its RetryAfter is
+// the time to the next connect.
 //
-// Cost: two atomic loads per request. A goroutine runs during connect and the wait before it. If
-// the argument b is zero, it means [DefaultBackoff].
+// Cost: two atomic loads per request. A goroutine runs during connect and the wait before it. A
+// zero b means [DefaultBackoff].
 func Reconnect[Req, Rsp any](
 	ctx context.Context, connect func(ctx context.Context) (Service[Req, Rsp], error), b Backoff, opts ...Option[Rsp],
 ) Service[Req, Rsp] {
@@ -42,16 +42,17 @@ func Reconnect[Req, Rsp any](
 	}
 	o := newOptions(opts)
 	return &reconnect[Req, Rsp]{
-		ctx:      ctx,
-		connect:  connect,
-		backoff:  b.OrDefault(),
-		target:   o.target,
-		made:     tally{to: o.to.ConnectAttempts.With("outcome", "success")},
-		failed:   tally{to: o.to.ConnectAttempts.With("outcome", "failure")},
-		rejected: tally{to: o.to.LayerRejections.With("layer", "reconnect")},
+		ctx:         ctx,
+		connect:     connect,
+		backoff:     b.OrDefault(),
+		target:      o.target,
+		established: tally{counter: o.instruments.ConnectAttempts.With("outcome", "success")},
+		failed:      tally{counter: o.instruments.ConnectAttempts.With("outcome", "failure")},
+		rejected:    tally{counter: o.instruments.LayerRejections.With("layer", "reconnect")},
 	}
 }
 
+// reconnect is the service that [Reconnect] returns. At most one goroutine, that of attempt, connects.
 type reconnect[Req, Rsp any] struct {
 	ctx     context.Context //nolint:containedctx // the constructor's; the service ends with it
 	connect func(context.Context) (Service[Req, Rsp], error)
@@ -68,16 +69,17 @@ type reconnect[Req, Rsp any] struct {
 	next  time.Time // the earliest time of the next connect
 	cause error     // the last failure
 
-	made, failed, rejected tally
+	established, failed, rejected tally
 }
 
 // reconnectLink is one connection, that is, one service that connect returned.
 type reconnectLink[Req, Rsp any] struct {
 	Service[Req, Rsp]
-	since  time.Time
+	start  time.Time
 	proved atomic.Bool // whether it has served a request
 }
 
+// Ready waits until there is a connection that is ready. It starts to connect if there is none.
 func (r *reconnect[Req, Rsp]) Ready(ctx context.Context) error {
 	for {
 		if r.ctx.Err() != nil {
@@ -101,16 +103,16 @@ func (r *reconnect[Req, Rsp]) Ready(ctx context.Context) error {
 	}
 }
 
-// wait starts the function connect if necessary, and waits until a connection exists, connect has
-// returned, or r.ctx has ended. It then returns nil, and the caller checks the state again. If ctx
-// ends first, it returns a rejection.
+// wait waits until there is something new: a connection, the end of a call of connect, or the end of
+// r.ctx. It starts connect if necessary. It returns nil, and the caller looks again, or a rejection if
+// ctx ends first.
 func (r *reconnect[Req, Rsp]) wait(ctx context.Context) error {
-	before := r.ensure()
+	generation := r.ensure()
 	// connect may not observe r.ctx.
 	stop := context.AfterFunc(r.ctx, r.changed.Wake)
 	defer stop()
 	err := r.changed.Wait(ctx, func() bool {
-		return r.link.Load() != nil || r.attempts.Load() != before || r.ctx.Err() != nil
+		return r.link.Load() != nil || r.attempts.Load() != generation || r.ctx.Err() != nil
 	})
 	if err != nil {
 		return r.reject(err)
@@ -118,6 +120,7 @@ func (r *reconnect[Req, Rsp]) wait(ctx context.Context) error {
 	return nil
 }
 
+// Call sends req on the current connection. Without one it rejects the request, and starts to connect.
 func (r *reconnect[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var zero Rsp
 	if reqctx.Ended(ctx) {
@@ -148,6 +151,7 @@ func (r *reconnect[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	}
 }
 
+// Describe returns whether there is a connection and, if not, why.
 func (r *reconnect[Req, Rsp]) Describe() Node {
 	link := r.link.Load()
 	r.mu.Lock()
@@ -160,15 +164,15 @@ func (r *reconnect[Req, Rsp]) Describe() Node {
 	}
 	r.mu.Unlock()
 	n := Node{Name: "reconnect", State: append(state,
-		Attr{"connects", r.made.n.Load()}, Attr{"failed", r.failed.n.Load()}, Attr{"rejected", r.rejected.n.Load()})}
+		Attr{"connects", r.established.n.Load()}, Attr{"failed", r.failed.n.Load()}, Attr{"rejected", r.rejected.n.Load()})}
 	if link != nil {
 		n.Children = []Node{Describe(link.Service)}
 	}
 	return n
 }
 
-// state returns the state of the service as text, for Describe. The argument connected
-// reports whether a connection exists. The caller must hold mu.
+// state returns the service's state as text, for Describe. connected reports whether a connection
+// exists. The caller must hold mu.
 func (r *reconnect[Req, Rsp]) state(connected bool) string {
 	switch {
 	case r.ctx.Err() != nil:
@@ -183,8 +187,9 @@ func (r *reconnect[Req, Rsp]) state(connected bool) string {
 	return "idle"
 }
 
-// ensure starts a goroutine that calls connect, unless one is running, a connection exists or r.ctx
-// has ended. It returns the number of calls of connect that have completed.
+// ensure makes sure that connect is called soon, on its own goroutine, unless there is a connection or
+// r.ctx has ended. It returns the number of completed calls of connect, by which wait notices the next
+// one.
 func (r *reconnect[Req, Rsp]) ensure() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -197,11 +202,10 @@ func (r *reconnect[Req, Rsp]) ensure() int64 {
 
 var errReconnectNil = errors.New("connect returned no service")
 
-// attempt calls the function connect once, after the time in the argument wait. It runs on a
-// goroutine of its own.
+// attempt calls connect once, after the time wait. It is the function of a goroutine.
 func (r *reconnect[Req, Rsp]) attempt(wait time.Duration) {
 	var svc Service[Req, Rsp]
-	err := panics.ErrExited
+	err := panics.ErrExited // stays so if connect ends the goroutine
 	defer func() { r.finish(svc, err) }()
 	defer panics.Recover(&err)
 	if wait > 0 && backoff.Sleep(r.ctx, wait) != nil {
@@ -214,6 +218,7 @@ func (r *reconnect[Req, Rsp]) attempt(wait time.Duration) {
 	}
 }
 
+// finish records the result of a call of connect.
 func (r *reconnect[Req, Rsp]) finish(svc Service[Req, Rsp], err error) {
 	defer r.changed.Wake()
 	r.mu.Lock()
@@ -221,8 +226,8 @@ func (r *reconnect[Req, Rsp]) finish(svc Service[Req, Rsp], err error) {
 	r.busy = false
 	switch {
 	case err == nil:
-		_ = panics.Contain(r.made.inc)
-		r.link.Store(&reconnectLink[Req, Rsp]{Service: svc, since: time.Now()})
+		_ = panics.Contain(r.established.inc)
+		r.link.Store(&reconnectLink[Req, Rsp]{Service: svc, start: time.Now()})
 	case r.ctx.Err() == nil: // a canceled connect does not count
 		_ = panics.Contain(r.failed.inc)
 		r.failure(time.Now(), err)
@@ -230,32 +235,32 @@ func (r *reconnect[Req, Rsp]) finish(svc Service[Req, Rsp], err error) {
 	r.attempts.Add(1)
 }
 
-// failure records that connect failed, or that a connection returned [ErrClosed] too early.
-// The argument since is the time at which the backoff starts. The caller must hold mu.
-func (r *reconnect[Req, Rsp]) failure(since time.Time, cause error) {
-	r.next = since.Add(r.backoff.Delay(r.row))
+// failure records a failed connect, and begins a backoff at start. A connection that returned
+// [ErrClosed] too early also counts. The caller must hold mu.
+func (r *reconnect[Req, Rsp]) failure(start time.Time, cause error) {
+	r.next = start.Add(r.backoff.Delay(r.row))
 	r.row++
 	r.cause = cause
 }
 
-// drop removes the connection link. The argument cause is the error that the connection returned,
-// which matches [ErrClosed]. The next caller then connects. If link served no request and lasted
-// for less than the longest backoff, drop counts it as a failed connect. Then the backoff applies.
+// drop removes the connection link, which has returned cause, an [ErrClosed]. The next caller connects
+// again. If link has served no request and did not last as long as the longest backoff, this counts as
+// a failed connect, so that a server which accepts and closes connections is not overrun.
 func (r *reconnect[Req, Rsp]) drop(link *reconnectLink[Req, Rsp], cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.link.CompareAndSwap(link, nil) {
 		return
 	}
-	if link.proved.Load() || time.Since(link.since) >= r.backoff.Max {
+	if link.proved.Load() || time.Since(link.start) >= r.backoff.Max {
 		r.row, r.next, r.cause = 0, time.Time{}, cause
 		return
 	}
-	r.failure(link.since, cause)
+	r.failure(link.start, cause)
 }
 
-// reject returns the error of Call or Ready if no connection exists. If the context of Ready has
-// ended, the argument cause is the cause of this context. For Call, it is nil.
+// reject returns the error of Call or Ready while there is no connection. cause is why Ready's context
+// has ended, or nil for Call.
 func (r *reconnect[Req, Rsp]) reject(cause error) error {
 	if errors.Is(cause, ErrNotReady) { // by Poll; the reason below says more
 		cause = nil
@@ -278,6 +283,7 @@ func (r *reconnect[Req, Rsp]) reject(cause error) error {
 	return e
 }
 
+// closed returns the error after r.ctx has ended.
 func (r *reconnect[Req, Rsp]) closed() error {
 	return &Error{Layer: "reconnect", Target: r.target, Kind: ErrClosed, Err: context.Cause(r.ctx)}
 }
@@ -287,6 +293,6 @@ func (r *reconnect[Req, Rsp]) closed() error {
 // Max.
 type Backoff = backoff.Backoff
 
-// DefaultBackoff returns the backoff of linkerd's outbound proxy: 100 ms to 60 s with a
+// DefaultBackoff returns the backoff that linkerd's outbound proxy uses: 100 ms to 60 s with a
 // jitter of 0.1.
 func DefaultBackoff() Backoff { return backoff.Default() }

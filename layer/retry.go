@@ -14,35 +14,35 @@ import (
 // Retry sends a request again if it failed and another attempt may succeed. It retries failures of
 // class [Retryable] or [Throttled], and attempts that exceed AttemptTimeout. Such a retry needs an
 // idempotent request, follows after a pause and withdraws from the [Budget]. A rejected attempt was
-// not sent, and is retried without the budget. But rejections by limits, [Shed] and [Queue], and
-// those that match [ErrClosed], are returned at once.
+// not sent. It is retried without using the budget, unless a limit, [Shed] or [Queue] rejected it, a
+// [Breaker] stays open for longer than the pause, or the rejection matches [ErrClosed].
 //
 // Admission: every request is admitted. If all attempts were rejected, so is the request.
 //
-// Cancellation: the end of the context ends the pause and all attempts, and is the cause of the error.
-// All attempts share one [Attempts], so that a balancer below chooses another endpoint.
+// Cancellation: when the context ends, so do the pause and all attempts. The context's end is the
+// error's cause. All attempts share one [Attempts], so that a balancer below chooses another endpoint.
 //
-// Body: the request body is stored while it is read, see [RetryPolicy]. If trailers may report
-// a failure, Call waits for the first bytes of the response body, see [Replayer].
+// Body: the request body is stored while it is read, see [RetryPolicy]. If trailers may report a
+// failure, Call waits for the first bytes of the response body, see [Protocol].
 //
-// Errors: the last response is returned, also if it is a failure. An error is wrapped in an
-// [Error] with the number of attempts. A rejection after an attempt that was sent has kind
+// Errors: Retry returns the last response, even if it is a failure. An error is wrapped in an [Error]
+// with the number of attempts. A rejection after an attempt that was sent is of kind
 // [ErrRetryRejected], or [ErrTimeout] if it matches [ErrFailFast].
 //
-// Cost: one allocation and the copy of the body. Of nested Retry layers, only the outermost one
-// retries. A [Hedge] below should share the Budget.
+// Cost: one allocation and the body's copy. Of nested Retry layers, only the outermost one retries. A
+// [Hedge] below should usually share the Budget, and sends no copy of a retry.
 func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(policy)
 	policy = policy.filled()
-	replayer := replayerOf[Req](o)
+	protocol := protocolOf[Req](o)
 	if policy.CanRetry == nil {
-		policy.CanRetry = replayer.Idempotent
+		policy.CanRetry = protocol.Idempotent
 	}
 	if policy.RetryIf == nil {
 		policy.RetryIf = func(out Outcome[Rsp]) bool {
-			own := out.Err != nil && (errors.Is(out.Err, ErrNotReady) || errors.Is(out.Err, ErrAttemptTimeout))
-			return own || o.classify(out).IsRetryable()
+			local := out.Err != nil && (errors.Is(out.Err, ErrNotReady) || errors.Is(out.Err, ErrAttemptTimeout))
+			return local || o.classify(out).IsRetryable()
 		}
 	}
 	whole := !HasBody[Rsp]()
@@ -51,28 +51,30 @@ func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Laye
 			return next
 		}
 		r := &retry[Req, Rsp]{
-			wrapper: wrapper[Req, Rsp]{next}, options: o, policy: policy, replayer: replayer, requests: bodyAccessorOf[Req](), whole: whole,
+			wrapper: wrapper[Req, Rsp]{next}, options: o, policy: policy, protocol: protocol, requests: bodyAccessorOf[Req](), whole: whole,
 		}
+		r.warnOfRandom()
 		r.tooLong = &kind{"over the limit of " + policy.AttemptTimeout.String() + " per attempt", ErrAttemptTimeout}
-		r.retries.to = o.to.Retries
-		r.retries.to.Add(0)
-		r.gauge.to, r.gauge.budget = o.to.Budget, policy.Budget
+		r.retries.counter = o.instruments.Retries
+		r.retries.counter.Add(0)
+		r.gauge.gauge, r.gauge.budget = o.instruments.Budget, policy.Budget
 		if policy.MaxAttempts > 1 {
 			r.gauge.show()
 		}
-		r.timeouts = o.to.Timeouts.With("limit", "attempt")
+		r.timeouts = o.instruments.Timeouts.With("limit", "attempt")
 		for reason := range noSkip {
-			r.skipped[reason].to = o.to.RetriesSkipped.With("reason", reason.String())
+			r.skipped[reason].counter = o.instruments.RetriesSkipped.With("reason", reason.String())
 		}
 		return r
 	}
 }
 
+// retry is the service of [Retry].
 type retry[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
 	options[Rsp]
 	policy   RetryPolicy[Req, Rsp]
-	replayer Replayer[Req, Rsp]
+	protocol Protocol[Req, Rsp]
 	requests bodyAccessor[Req]
 	whole    bool  // responses have no body, so each is complete when Call returns
 	tooLong  error // the cause of contexts that AttemptTimeout ended
@@ -83,16 +85,33 @@ type retry[Req, Rsp any] struct {
 	timeouts interface{ Add(delta float64) }
 }
 
+// warnOfRandom logs a warning if attempts have a time limit above a balancer that picks at random.
+func (r *retry[Req, Rsp]) warnOfRandom() {
+	if r.log == nil || r.policy.AttemptTimeout == 0 {
+		return
+	}
+	stack := Describe(r.Service)
+	for node := &stack; node != nil; node = node.Next {
+		if node.Name == "balance" && node.State.Get("pick") == "random" {
+			r.log.Warn("a random picker makes the queues of endpoints uneven, so that many attempts exceed a short AttemptTimeout "+
+				"at a high load: set it to at least fifteen times the mean response time, or use the default Picker",
+				"target", r.target, "per_attempt", r.policy.AttemptTimeout)
+		}
+	}
+}
+
 func (r *retry[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	if r.policy.MaxAttempts == 1 || WillRetry(ctx) {
+	if r.policy.MaxAttempts == 1 || WillRetry(ctx) { // a Retry above repeats the request already
 		return r.attempt(ctx, req)
 	}
 	a := &attempt{budget: r.policy.Budget, retries: r.policy.CanRetry(req)}
-	a.follow(ctx)
+	if a.follow(ctx); a.hints.Copy { // a Hedge above has sent this copy
+		return r.attempt(ctx, req)
+	}
 	if !a.retries {
 		return r.send(a, req, nil)
 	}
-	replay := r.replayer.Replay(req, r.policy.MaxBodyBytes)
+	replay := r.protocol.Replay(req, r.policy.MaxBodyBytes)
 	if replay == nil {
 		return r.send(a, req, nil)
 	}
@@ -105,14 +124,13 @@ func (r *retry[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return r.send(a, first, replay)
 }
 
-// attempt sends the request once. It applies AttemptTimeout until the response headers
-// arrive.
+// attempt sends the request once, with AttemptTimeout as the limit until the response headers arrive.
 func (r *retry[Req, Rsp]) attempt(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if r.policy.AttemptTimeout == 0 {
 		return r.Service.Call(ctx, req)
 	}
 	e := new(requestContext)
-	e.InitHidden(ctx, r.policy.AttemptTimeout, r.tooLong)
+	e.InitPausable(ctx, r.policy.AttemptTimeout, r.tooLong)
 	returned := false
 	defer r.dropUnless(&returned, &rsp, &err, e)
 	rsp, err = r.Service.Call(&e.Context, req)
@@ -122,9 +140,9 @@ func (r *retry[Req, Rsp]) attempt(ctx context.Context, req Req) (rsp Rsp, err er
 		returned = true
 		return rsp, nil
 	case err == nil: // the context has just ended
-		late := rsp
+		response := rsp
 		rsp = *new(Rsp)
-		r.replayer.Drain(late)
+		r.protocol.Drain(response)
 	case ctx.Err() != nil || !e.Expired():
 		return rsp, err
 	}
@@ -135,25 +153,27 @@ func (r *retry[Req, Rsp]) attempt(ctx context.Context, req Req) (rsp Rsp, err er
 	}
 }
 
-// send sends the first attempt, and further attempts if the first one fails. The argument
-// replay is nil if req can be sent again unchanged or is not retried.
+// send sends the first attempt, and further ones if it fails. It returns the request's result. replay
+// is nil if req can be sent again as it is, or not at all.
 func (r *retry[Req, Rsp]) send(a *attempt, req Req, replay Replay[Req]) (rsp Rsp, err error) {
 	returned := false
 	defer r.dropUnless(&returned, &rsp, &err, nil)
 	rsp, err = r.attempt(a, req)
-	got := r.evaluate(a, replay, 1, rsp, err)
-	if err == nil && a.hints.Explanation == nil && !r.policy.RetryIf(got.Outcome) {
+	result := r.evaluate(a, replay, 1, rsp, err)
+	// Most requests succeed at the first attempt. They need no state for others.
+	if err == nil && a.hints.Explanation == nil && !r.policy.RetryIf(result.Outcome) {
 		a.budget.Deposit()
 		r.gauge.follow()
-		rsp = got.whole
+		rsp = result.whole
 	} else {
 		s := &retrying[Req, Rsp]{retry: r, ctx: a, req: req, replay: replay, attempts: 1}
-		s.run(got, &rsp, &err)
+		s.run(result, &rsp, &err)
 	}
 	returned = true
 	return rsp, err
 }
 
+// Describe returns the limits, the balance of the budget, and the numbers of retries.
 func (r *retry[Req, Rsp]) Describe() Node {
 	state := State{{"attempts", r.policy.MaxAttempts}}
 	if r.policy.AttemptTimeout > 0 {
@@ -167,8 +187,8 @@ func (r *retry[Req, Rsp]) Describe() Node {
 		Attr{"budget", r.policy.Budget.Balance()}, Attr{"retries", r.retries.n.Load()}, Attr{"skipped", skipped})}
 }
 
-// attempt is the context of all attempts of one request. A Retry or Hedge below searches
-// its context for an attempt, which shows that a Retry is above.
+// attempt is the context of all attempts of one request. It tells layers below, with WillRetry and
+// deposits, that there is a Retry above.
 type attempt struct {
 	attemptsContext
 	budget  *Budget
@@ -176,8 +196,11 @@ type attempt struct {
 	route   atomic.Pointer[Route] // the route that WithRoute stored for the current attempt, or nil
 }
 
+// attemptKey is the context key for the attempt itself.
 type attemptKey struct{}
 
+// Value returns the attempt itself or its route for their keys, and otherwise what the layers above
+// have stored.
 func (a *attempt) Value(key any) any {
 	switch key {
 	case attemptKey{}:
@@ -190,16 +213,17 @@ func (a *attempt) Value(key any) any {
 	return a.attemptsContext.Value(key)
 }
 
-// WillRetry reports whether a [Retry] above will send the request again if it fails. ctx is
-// the context of the request. A protocol package calls WillRetry before it returns a
-// response that may still turn out to be a failure.
+// WillRetry reports whether a [Retry] above may send the request again if it fails, which depends on the
+// failure: its policy retries only some of them, and its budget may be empty. ctx is the request
+// context. A protocol package calls WillRetry before it returns a response that may still turn out to be
+// a failure.
 func WillRetry(ctx context.Context) bool {
 	a, _ := ctx.Value(attemptKey{}).(*attempt)
 	return a != nil && a.retries
 }
 
-// deposits reports whether the nearest [Retry] above deposits into the budget b for the
-// request with the context ctx.
+// deposits reports whether a [Retry] above counts the request with the context ctx in the budget b, so
+// that a layer below must not count it again.
 func deposits(ctx context.Context, b *Budget) bool {
 	a, _ := ctx.Value(attemptKey{}).(*attempt)
 	return a != nil && a.budget == b
@@ -218,92 +242,109 @@ type retrying[Req, Rsp any] struct {
 	waited   time.Duration // the sum of the pauses
 }
 
-// run sends further attempts until none is needed or allowed. The argument got is the
-// result of the first attempt. run sets *rsp and *err after each attempt, so that the
-// caller can discard the response after a panic.
-func (s *retrying[Req, Rsp]) run(got attemptResult[Rsp], rsp *Rsp, err *error) {
+// run sends further attempts until none is needed or allowed. result is that of the first one. run sets
+// *rsp and *err after each attempt, instead of returning them, so that the caller can discard the
+// response if a later attempt panics.
+func (s *retrying[Req, Rsp]) run(result attemptResult[Rsp], rsp *Rsp, err *error) {
 	for {
-		if !got.rejected() {
+		if !result.rejected() {
 			if !s.sent {
 				s.sent = true
 				s.ctx.budget.Deposit()
 			}
-			s.failed = got.Err
+			s.failed = result.Err
 		}
-		pause, why, again := s.decide(got)
-		s.explain(got, why, again)
-		if !again {
-			*rsp, *err = got.whole, s.last(got, why)
+		pause, reason, resend := s.decide(result)
+		s.explain(result, reason, resend)
+		if !resend {
+			*rsp, *err = result.whole, s.last(result, reason)
 			return
 		}
+		// Forget the failed response before it is drained, so that a panic of Drain does not drain it
+		// again.
 		*rsp = *new(Rsp)
-		if got.Err == nil {
-			s.replayer.Drain(got.whole)
+		if result.Err == nil {
+			s.protocol.Drain(result.whole)
 		}
-		if *err = s.wait(pause, got.Err); *err != nil {
+		if *err = s.wait(pause, result.Err); *err != nil {
 			return
 		}
 		s.attempts++
 		s.retries.inc()
-		s.ctx.route.Store(nil)
-		*rsp, *err = s.attempt(s.ctx, s.req)
-		got = s.evaluate(s.ctx, s.replay, s.attempts, *rsp, *err)
+		s.ctx.route.Store(nil) // the next attempt may take another route
+		ctx := context.Context(s.ctx)
+		if s.sent {
+			ctx = asCopy(ctx)
+		}
+		if s.policy.LastUnlimited && s.attempts == s.policy.MaxAttempts {
+			*rsp, *err = s.Service.Call(ctx, s.req)
+		} else {
+			*rsp, *err = s.attempt(ctx, s.req)
+		}
+		result = s.evaluate(s.ctx, s.replay, s.attempts, *rsp, *err)
 	}
 }
 
-// decide determines whether another attempt follows the attempt with the result got. If the result
-// again is true, the next request is prepared, and the result pause is the time to wait before it
-// is sent. If again is false, the result why is the reason. The reason noSkip is not counted. It
-// means that the context has ended, that RetryIf excludes got, or that got is a rejection that is
-// returned at once (see [Retry]).
-func (s *retrying[Req, Rsp]) decide(got attemptResult[Rsp]) (pause time.Duration, why skip, again bool) {
-	final := got.rejected() && (isFinal(got.Err) || errors.Is(got.Err, errShed))
-	if s.ctx.Err() != nil || final || !s.policy.RetryIf(got.Outcome) {
+// decide determines whether another attempt follows after result. If resend is true, s.req is the
+// request for it, and it should be sent after pause. Otherwise reason tells why not. noSkip means that
+// nothing prevents it but it is not wanted: the context has ended, RetryIf excludes the result, or it
+// is a rejection to be returned immediately (see [Retry]).
+func (s *retrying[Req, Rsp]) decide(result attemptResult[Rsp]) (pause time.Duration, reason skip, resend bool) {
+	final := result.rejected() && (isFinal(result.Err) || errors.Is(result.Err, errShed))
+	if s.ctx.Err() != nil || final || !s.policy.RetryIf(result.Outcome) {
 		return 0, noSkip, false
 	}
-	pause, why = s.pause(got.Response, got.Err)
+	pause, reason = s.pause(result.Response, result.Err)
 	switch {
 	case s.attempts >= s.policy.MaxAttempts:
-		why = skipAttempts
-	case !got.rejected() && !s.ctx.retries:
-		why = skipUnsafe
-	case why == noSkip && !got.rejected():
-		why = s.prepare()
+		reason = skipAttempts
+	case !result.rejected() && !s.ctx.retries:
+		reason = skipUnsafe
+	case reason == noSkip && !result.rejected(): // a rejected request was not sent, and can be sent as it is
+		reason = s.prepare()
 	}
-	if why != noSkip {
-		s.skipped[why].inc()
-		return 0, why, false
+	if reason != noSkip {
+		s.skipped[reason].inc()
+		return 0, reason, false
 	}
 	return pause, noSkip, true
 }
 
-// isFinal reports whether another attempt would be rejected too, because the argument rejection
-// matches [ErrClosed] or [ErrFailFast].
+// isFinal reports whether another attempt would be rejected too, because rejection matches
+// [ErrClosed] or [ErrFailFast].
 func isFinal(rejection error) bool {
 	return errors.Is(rejection, ErrClosed) || errors.Is(rejection, ErrFailFast)
 }
 
-// pause returns the time to wait before the next attempt: the longer of the backoff and the
-// time that the service requests. If no attempt may follow, the second result is the
-// reason. Otherwise it is noSkip.
+// pause returns how long to wait before the next attempt: the backoff, or the time that the service
+// asks for if that is longer. reason is noSkip, or why no attempt may follow.
 func (s *retrying[Req, Rsp]) pause(rsp Rsp, err error) (time.Duration, skip) {
 	pause := s.policy.Backoff.Delay(s.attempts - 1)
-	after, asked := s.replayer.RetryAfter(rsp, err)
-	if own, ok := RetryAfter(err); ok {
-		after, asked = max(after, own), true
+	delay, hasDelay := s.protocol.RetryAfter(rsp, err)
+	if localDelay, ok := RetryAfter(err); ok {
+		delay, hasDelay = max(delay, localDelay), true
 	}
-	if asked && (after < 0 || after > s.policy.MaxRetryAfter) {
+	longest := s.policy.MaxRetryAfter
+	if errors.Is(err, errOpen) {
+		// Requests that wait for the probe of an open breaker would all be sent when it closes, and
+		// open it again.
+		longest = min(longest, pause)
+	}
+	if hasDelay && (delay < 0 || delay > longest) {
 		return 0, skipPushback
 	}
-	pause = max(pause, after)
+	if !errors.Is(err, ErrNotReady) { // another endpoint may admit a rejected request earlier
+		pause = max(pause, delay)
+	}
 	if deadline, ok := s.ctx.Deadline(); ok && time.Until(deadline) <= pause {
 		return 0, skipDeadline
 	}
 	return pause, noSkip
 }
 
-// prepare sets s.req for the next attempt and withdraws from the budget. It returns noSkip,
-// or the reason why no attempt may follow.
+// prepare withdraws from the budget and sets s.req, the request of the next attempt. It returns noSkip,
+// or why there is no attempt. The budget comes first, because replay.Next may invalidate the request
+// body of the last attempt, whose response is still needed if no attempt follows.
 func (s *retrying[Req, Rsp]) prepare() skip {
 	granted := s.policy.Budget.Withdraw()
 	s.gauge.show()
@@ -322,28 +363,28 @@ func (s *retrying[Req, Rsp]) prepare() skip {
 	return noSkip
 }
 
-// wait waits for the pause before the next attempt. If the context ends first, it returns
-// the error of the request. The argument after is the error of the last attempt, or nil.
-func (s *retrying[Req, Rsp]) wait(pause time.Duration, after error) error {
-	began := time.Now()
+// wait waits for the pause before the next attempt. It returns nil, or the error for the request if the
+// context ends first. lastErr is the error of the last attempt, or nil.
+func (s *retrying[Req, Rsp]) wait(pause time.Duration, lastErr error) error {
+	start := time.Now()
 	cause := backoff.Sleep(s.ctx, pause)
-	s.waited += time.Since(began)
+	s.waited += time.Since(start)
 	if cause == nil && s.ctx.Err() != nil {
 		cause = context.Cause(s.ctx)
 	}
 	if cause == nil {
 		return nil
 	}
-	return s.canceled(cause, after)
+	return s.canceled(cause, lastErr)
 }
 
-// canceled returns the error of the request after its context has ended with the given cause. The
-// argument after is the error of the last attempt, or nil.
-func (s *retrying[Req, Rsp]) canceled(cause, after error) error {
+// canceled returns the request's error after its context has ended with the given cause. lastErr
+// is the last attempt's error, or nil.
+func (s *retrying[Req, Rsp]) canceled(cause, lastErr error) error {
 	reason := ctxreason.Text(s.ctx) + " after " + s.count()
 	e := &Error{Layer: "retry", Target: s.target, Reason: reason, Waited: s.waited, Err: cause}
-	if after != nil {
-		e.Reason += ": " + after.Error()
+	if lastErr != nil {
+		e.Reason += ": " + lastErr.Error()
 	}
 	if !s.sent {
 		e.Kind = ErrNotReady
@@ -352,45 +393,45 @@ func (s *retrying[Req, Rsp]) canceled(cause, after error) error {
 	return e
 }
 
-// last returns the error that the Retry returns for the request, or nil if the result is a
-// response. The argument got is the result of the last attempt. The argument why is the
-// reason why no other attempt follows.
-func (s *retrying[Req, Rsp]) last(got attemptResult[Rsp], why skip) error {
+// last returns the error for the request when no other attempt follows, or nil if the last attempt had
+// a response. reason tells why no other follows.
+func (s *retrying[Req, Rsp]) last(result attemptResult[Rsp], reason skip) error {
 	switch {
-	case got.Err == nil:
+	case result.Err == nil:
 		return nil
-	case got.rejected() && s.sent && s.ctx.Err() != nil:
-		return s.canceled(context.Cause(s.ctx), got.Err)
-	case got.rejected() && s.sent:
+	case result.rejected() && s.sent && s.ctx.Err() != nil:
+		return s.canceled(context.Cause(s.ctx), result.Err)
+	case result.rejected() && s.sent:
 		// The request was sent, so this must not match ErrNotReady.
-		after, _ := RetryAfter(got.Err)
+		retryAfter, _ := RetryAfter(result.Err)
 		s.closeBody()
 		kind := ErrRetryRejected
-		if errors.Is(got.Err, ErrFailFast) {
+		if errors.Is(result.Err, ErrFailFast) {
 			kind = ErrTimeout
 		}
 		return &Error{
-			Layer: "retry", Target: s.target, Kind: kind, Waited: s.waited, RetryAfter: after, Err: s.failed,
-			Reason: fmt.Sprintf("%s, the last rejected (%v)", s.count(), got.Err),
+			Layer: "retry", Target: s.target, Kind: kind, Waited: s.waited, RetryAfter: retryAfter, Err: s.failed,
+			Reason: fmt.Sprintf("%s, the last rejected (%v)", s.count(), result.Err),
 		}
-	case s.attempts == 1 && why.text() == "":
-		return got.Err
+	case s.attempts == 1 && reason.text() == "": // nothing to add
+		return result.Err
 	}
-	e := &Error{Layer: "retry", Target: s.target, Reason: s.count() + why.text(), Waited: s.waited, Err: got.Err}
-	if below := (*Error)(nil); got.rejected() && errors.As(got.Err, &below) {
-		e.Endpoint = below.Endpoint
+	e := &Error{Layer: "retry", Target: s.target, Reason: s.count() + reason.text(), Waited: s.waited, Err: result.Err}
+	if inner := (*Error)(nil); result.rejected() && errors.As(result.Err, &inner) {
+		e.Endpoint = inner.Endpoint
 	}
 	return e
 }
 
-// closeBody closes the request body, unless all attempts were rejected. After a rejection,
-// the caller of Retry closes the body itself.
+// closeBody closes the request body, which is Retry's duty unless all attempts were rejected. Then the
+// caller may still send the request elsewhere.
 func (s *retrying[Req, Rsp]) closeBody() {
 	if s.sent && s.replay != nil {
 		s.requests.closeBody(s.req)
 	}
 }
 
+// count returns the number of attempts as text.
 func (s *retrying[Req, Rsp]) count() string {
 	if s.attempts == 1 {
 		return "1 attempt"
@@ -398,42 +439,41 @@ func (s *retrying[Req, Rsp]) count() string {
 	return fmt.Sprintf("%d attempts", s.attempts)
 }
 
-// explain records in the Explanation of the request that another attempt follows, or the
-// reason why not.
-func (s *retrying[Req, Rsp]) explain(got attemptResult[Rsp], why skip, again bool) {
-	to := s.ctx.hints.Explanation
-	if to == nil {
+// explain adds to the request's Explanation, if there is one, that another attempt follows or why not.
+func (s *retrying[Req, Rsp]) explain(result attemptResult[Rsp], reason skip, resend bool) {
+	explanation := s.ctx.hints.Explanation
+	if explanation == nil {
 		return
 	}
 	n := Node{Name: "retry"}
 	if s.target != "" {
 		n.State = append(n.State, Attr{"target", s.target})
 	}
-	if again {
-		n.State = append(n.State, Attr{"attempt", s.attempts + 1}, Attr{"because", s.describe(got)})
+	if resend {
+		n.State = append(n.State, Attr{"attempt", s.attempts + 1}, Attr{"because", s.describe(result)})
 	} else {
 		n.State = append(n.State, Attr{"attempts", s.attempts})
-		if why != noSkip {
-			n.State = append(n.State, Attr{"failed", s.describe(got)}, Attr{"skipped", why.String()})
+		if reason != noSkip {
+			n.State = append(n.State, Attr{"failed", s.describe(result)}, Attr{"skipped", reason.String()})
 		}
 	}
 	n.State = append(n.State, Attr{"budget", s.policy.Budget.Balance()})
-	to.Add(n)
+	explanation.Add(n)
 }
 
-// describe returns a short description of the result of an attempt, for the Explanation.
-func (s *retrying[Req, Rsp]) describe(got attemptResult[Rsp]) string {
-	if got.Err != nil {
-		return got.Err.Error()
+// describe returns a short description of an attempt's result, for the Explanation.
+func (s *retrying[Req, Rsp]) describe(result attemptResult[Rsp]) string {
+	if result.Err != nil {
+		return result.Err.Error()
 	}
-	class := s.classify(got.Outcome).String()
-	if r, ok := s.replayer.(interface{ Outline(rsp Rsp) string }); ok {
-		return class + ": " + r.Outline(got.Response)
+	class := s.classify(result.Outcome).String()
+	if outline := s.protocol.Outline(result.Response); outline != "" {
+		return class + ": " + outline
 	}
 	return class
 }
 
-// attemptResult is the result of one attempt, a response or an error.
+// attemptResult is one attempt's result, a response or an error.
 type attemptResult[Rsp any] struct {
 	Outcome[Rsp]     // the outcome to classify
 	whole        Rsp // the response to return to the caller, with its whole body
@@ -441,22 +481,21 @@ type attemptResult[Rsp any] struct {
 
 func (a attemptResult[Rsp]) rejected() bool { return a.Err != nil && errors.Is(a.Err, ErrNotReady) }
 
-// evaluate returns the outcome of an attempt that returned rsp and err, and the response for the
-// caller. If the trailers of rsp may report a failure that can be retried, evaluate first waits for
-// them.
+// evaluate returns the result of an attempt that returned rsp and err. If only the trailers can tell
+// whether it failed, and another attempt is possible, evaluate first waits for them.
 func (r *retry[Req, Rsp]) evaluate(a *attempt, replay Replay[Req], attempts int, rsp Rsp, err error) attemptResult[Rsp] {
-	got := attemptResult[Rsp]{Outcome[Rsp]{Response: rsp, Err: err, Ended: err == nil && r.whole}, rsp}
-	if err != nil || got.Ended || !a.retries || attempts >= r.policy.MaxAttempts {
-		return got
+	result := attemptResult[Rsp]{Outcome[Rsp]{Response: rsp, Err: err, Ended: err == nil && r.whole}, rsp}
+	if err != nil || result.Ended || !a.retries || attempts >= r.policy.MaxAttempts {
+		return result
 	}
 	// The server may wait for the rest of the request body before it sends its response body.
 	if replay != nil && !replay.Whole() {
-		return got
+		return result
 	}
-	if got.whole, got.Ended = r.replayer.Peek(a, rsp); !got.Ended {
-		got.Response = got.whole // rsp is still being read
+	if result.whole, result.Ended = r.protocol.Peek(a, rsp); !result.Ended {
+		result.Response = result.whole // rsp is still being read
 	}
-	return got
+	return result
 }
 
 // skip is a reason why a Retry does not send a request again after a failed attempt.
@@ -478,7 +517,7 @@ func (s skip) String() string {
 }
 
 // text returns the part of the error text that names the reason s. For skipAttempts, skipUnsafe and
-// noSkip it returns "", because the number of attempts in the error text is enough.
+// noSkip that is "", because the error text already tells the number of attempts.
 func (s skip) text() string {
 	return [...]string{
 		"", "", "; the service requests a longer wait than allowed, or no retry", "; no time before the deadline",

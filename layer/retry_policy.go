@@ -9,47 +9,54 @@ import (
 	"github.com/gotower/gotower/internal/backoff"
 )
 
-// RetryPolicy configures a [Retry]. A zero field has its default.
+// RetryPolicy configures a [Retry]. Zero fields use their defaults.
 type RetryPolicy[Req, Rsp any] struct {
-	// Budget limits the number of retries for all requests together. Several layers may
-	// share it. The default is NewBudget(0, 0, 0), which has the default of each argument.
-	// A Retry always has a budget.
+	// Budget limits how many retries all requests together may use. Several layers may share it.
+	// The default is NewBudget(0, 0, 0), that is, a budget with all defaults. There is no Retry
+	// without a budget.
 	Budget *Budget
 
-	// MaxAttempts is the largest number of attempts of a request, the first one included: 1
-	// to 100, default 3.
+	// MaxAttempts is how often a request may be attempted, the first time included: 1 to 100,
+	// default 3.
 	MaxAttempts int
 
-	// AttemptTimeout limits the time from the start of an attempt to its response headers.
-	// It includes waiting in queues below and the upload of the body. An attempt that
-	// exceeds it is canceled and may be retried. 0 means no limit.
+	// AttemptTimeout limits the time for which an attempt waits for its response headers, as
+	// [ResponseHeaderTimeout] does: with waiting in queues below, and without the upload of the
+	// body. An attempt that exceeds it is canceled and may be retried. 0 means no limit. Above a
+	// balancer that picks at random, the layer warns about a limit: see [WithLogger].
 	AttemptTimeout time.Duration
 
-	// Backoff is the pause between two attempts. The default is 25 ms to 250 ms with a
-	// jitter of 0.5. If only Min or Max is 0, that field has its default.
+	// LastUnlimited exempts the last of several attempts from AttemptTimeout. As no retry can
+	// follow, its response may come late. The request context still limits it.
+	LastUnlimited bool
+
+	// Backoff is the pause between two attempts. The default is 25 ms to 250 ms with a jitter of
+	// 0.5. If only one of Min and Max is 0, that field uses its default.
 	Backoff Backoff
 
-	// MaxBodyBytes is the number of bytes of a request body that are stored for retries:
-	// default 64 KiB. When more of the body has been read, the request is not retried any
-	// more. If the value is negative, nothing is stored. The body of a request with GetBody
-	// is not stored, and may have any size.
+	// MaxBodyBytes is how many bytes of a request body are stored for retries: default 64 KiB.
+	// Once more of the body has been read, the request is not retried any more. If the value is
+	// negative, nothing is stored. The body of a request with GetBody is not stored, and may be
+	// of any size.
 	MaxBodyBytes int64
 
 	// MaxRetryAfter is the longest wait that a service may request, for example by the
 	// header Retry-After: default 5 s. If the service requests a longer wait, the failure
 	// is returned. If the value is negative, a service that requests a wait ends the
 	// retries.
+	// The rejection of an open breaker is not retried if it requests a longer wait than Backoff.
+	// Other rejections are retried after Backoff, because another endpoint may admit the request.
 	MaxRetryAfter time.Duration
 
 	// CanRetry reports whether req may be sent again after a failed attempt. The default is
-	// the method Idempotent of the [Replayer]. Rejected attempts are retried without it,
+	// the method Idempotent of the [Protocol]. Rejected attempts are retried without it,
 	// because they were not sent.
 	CanRetry func(req Req) bool
 
 	// RetryIf reports whether another attempt may succeed after the outcome o. The default
 	// returns true for rejections, attempt timeouts, and outcomes of class Retryable or
-	// Throttled. It is not called for [ErrClosed], [ErrFailFast], and rejections of limits
-	// and queues.
+	// Throttled. It is not called for [ErrClosed], [ErrFailFast], or rejections by limits and
+	// queues.
 	RetryIf func(o Outcome[Rsp]) bool
 }
 
@@ -60,6 +67,7 @@ const (
 	defaultRetryAfter = 5 * time.Second
 )
 
+// defaultRetryBackoff returns the Backoff of a policy without one.
 func defaultRetryBackoff() Backoff {
 	return Backoff{Min: 25 * time.Millisecond, Max: 250 * time.Millisecond, Jitter: 0.5}
 }
@@ -90,6 +98,7 @@ func (p RetryPolicy[Req, Rsp]) filled() RetryPolicy[Req, Rsp] {
 	return p
 }
 
+// retryBackoff returns b with the defaults of a Retry in place of zero fields.
 func retryBackoff(b Backoff) Backoff {
 	def := defaultRetryBackoff()
 	if b == (Backoff{}) {
@@ -100,9 +109,8 @@ func retryBackoff(b Backoff) Backoff {
 	return b
 }
 
-// bodyLimit returns the largest size of a body that a layer stores, for the limit that its policy
-// sets. A limit of 0 means the default def, and a negative limit means 0. The result fits in an
-// int32.
+// bodyLimit returns how many bytes of a body a layer may store, for the value limit of its policy: 0
+// means the default def, and a negative limit means 0. The result fits in an int32.
 func bodyLimit(limit, def int64) int64 {
 	return min(max(cmp.Or(limit, def), 0), math.MaxInt32)
 }

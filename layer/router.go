@@ -5,22 +5,22 @@ import (
 	"fmt"
 )
 
-// Router sends each request to the service of its key. The function key returns the key of
-// a request, and mk returns the service of the key. Router calls mk for each request.
-// [Cache.Router] returns a Router that keeps the services in a [Cache]:
+// Router sends each request to its key's service. key returns a request's key, and mk the service
+// for that key. Router calls mk for each request. [Cache.Router] returns a Router that keeps the
+// services in a [Cache]:
 //
 //	routes := layer.NewCache(ctx, mk, layer.CachePolicy{})
 //	svc := routes.Router(keyOf)
 //
-// Admission: the service of the key decides. Ready returns nil, because the key of the next
-// request is unknown. Place a [Queue] into the services that mk makes.
+// Admission: the key's service decides. Ready returns nil, because the next request's key is
+// unknown. You should place a [Queue] into the services that mk makes, not above the Router.
 //
 // Cancellation: the context is passed unchanged.
 //
 // Body: not touched.
 //
-// Errors: if key fails or mk returns nil, the error is an [Error] of kind [ErrNoRoute].
-// Errors of the service are passed unchanged.
+// Errors: if key fails or mk returns nil, the error is an [Error] of kind [ErrNoRoute]. Errors of
+// the service are passed unchanged.
 //
 // Cost: one call of key and of mk.
 //
@@ -31,6 +31,7 @@ func Router[K comparable, Req, Rsp any](key func(Req) (K, error), mk MakeService
 	return &router[K, Req, Rsp]{key: key, mk: mk}
 }
 
+// router is the service of [Router] and [Cache.Router].
 type router[K comparable, Req, Rsp any] struct {
 	key    func(Req) (K, error)
 	mk     MakeService[K, Req, Rsp]
@@ -39,6 +40,8 @@ type router[K comparable, Req, Rsp any] struct {
 
 func (r *router[K, Req, Rsp]) Ready(context.Context) error { return nil }
 
+// Call sends req to the service for its key. It returns an error that matches ErrNoRoute if there is no
+// key or no service.
 func (r *router[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var zero Rsp
 	k, err := r.key(req)
@@ -52,6 +55,7 @@ func (r *router[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return svc.Call(ctx, req)
 }
 
+// Describe returns the routes, if they are known.
 func (r *router[K, Req, Rsp]) Describe() Node {
 	if r.routes == nil {
 		return Node{Name: "router"}

@@ -10,28 +10,26 @@ import (
 // Service serves requests. Clients, servers, balancers, queues and limits are all
 // Services. Both methods must be safe for concurrent use.
 type Service[Req, Rsp any] interface {
-	// Ready waits until a Call would probably be admitted. It does not reserve capacity for
-	// that Call.
+	// Ready waits until a Call would probably be admitted. It does not reserve capacity for that
+	// Call.
 	//
-	// Ready checks capacity before ctx. Therefore Ready with a ctx that has ended does not
-	// wait, see [Poll]. It returns nil when the service is ready. If ctx ends first, it
-	// returns an error that matches the cause of ctx. The error may also have the reason
-	// why the service is not ready. An error that matches [ErrClosed] means that the
-	// service will never be ready again.
+	// Ready checks capacity before ctx. Therefore Ready with a ctx that has ended does not wait,
+	// see [Poll]. It returns nil when the service is ready. If ctx ends first, it returns an
+	// error that matches ctx's cause, and that may also say why the service is not ready. An
+	// error that matches [ErrClosed] means that the service will never be ready again.
 	//
-	// Use Ready in accept loops, for failover, and to wait until an endpoint has recovered.
-	// Do not call it before each request.
+	// Use Ready in accept loops, for failover, and to wait until an endpoint has recovered. You
+	// should not call it before each request.
 	Ready(ctx context.Context) error
 
 	// Call serves the request, or rejects it.
 	//
-	// A rejection is an error that matches [ErrNotReady]. After a rejection nothing was
-	// sent, the headers are unchanged and the body was not read. Therefore the caller may
-	// send the request elsewhere. After any other error the request may have been
-	// processed.
+	// A rejection is an error that matches [ErrNotReady]. After a rejection the request was not
+	// processed, its headers are unchanged and its body is unread, so the caller may send it
+	// elsewhere. After any other error the request may have been processed.
 	//
-	// A response body may be read after Call has returned. Therefore ctx must not end
-	// before that body is closed.
+	// The response body may be read after Call has returned, so ctx must not end before that body
+	// is closed.
 	Call(ctx context.Context, req Req) (Rsp, error)
 }
 
@@ -52,8 +50,8 @@ type Layer[Req, Rsp any] func(next Service[Req, Rsp]) Service[Req, Rsp]
 // connections later, in Ready or Call.
 type MakeService[T, Req, Rsp any] func(target T) Service[Req, Rsp]
 
-// Func is a function that is used as a [Service]. The Service is always ready, and rejects
-// a request if its context has ended.
+// Func makes a function a [Service]. It is always ready, and rejects a request if its context has
+// ended.
 type Func[Req, Rsp any] func(ctx context.Context, req Req) (Rsp, error)
 
 // Ready returns nil at once.
@@ -73,7 +71,7 @@ func Poll[Req, Rsp any](svc Service[Req, Rsp]) error {
 	return svc.Ready(polled)
 }
 
-// polled is the context with which [Poll] calls Ready. It has ended with the cause
+// polled is the context with which [Poll] calls Ready. It has already ended with the cause
 // ErrNotReady.
 var polled = func() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -81,25 +79,25 @@ var polled = func() context.Context {
 	return ctx
 }()
 
-// ReadyWhile calls svc.Ready with a new context that ends when the context ctx or the context life
-// ends, and returns the result. For svc the end of life is a cancellation, so the caller must check
-// afterwards whether life has ended. The new context does not have the cause of life, because an
-// [ErrClosed] in it would mean that svc is closed.
-func ReadyWhile[Req, Rsp any](ctx, life context.Context, svc Service[Req, Rsp]) error {
+// ReadyWhile calls svc.Ready with a new context that ends when ctx or lifetime ends, and returns
+// the result. To svc, the end of lifetime looks like a cancellation, so the caller must check
+// afterwards whether lifetime has ended. The new context does not carry lifetime's cause, because
+// an [ErrClosed] in it would mean that svc is closed.
+func ReadyWhile[Req, Rsp any](ctx, lifetime context.Context, svc Service[Req, Rsp]) error {
 	if ctx.Err() != nil {
 		return svc.Ready(ctx)
 	}
 	if err := Poll(svc); err == nil || errors.Is(err, ErrClosed) {
 		return err
 	}
-	until, leave := context.WithCancel(ctx)
+	waitCtx, leave := context.WithCancel(ctx)
 	defer leave()
-	defer context.AfterFunc(life, leave)()
-	return svc.Ready(until)
+	defer context.AfterFunc(lifetime, leave)()
+	return svc.Ready(waitCtx)
 }
 
-// wrapper is embedded by the services of the layers. It forwards Ready. Its method Next returns the
-// wrapped service to [Describe] and [ClassifierOf].
+// wrapper is embedded by the services of this package's layers. It forwards Ready to the inner service,
+// and shows that service to [Describe] and [ClassifierOf].
 type wrapper[Req, Rsp any] struct{ Service[Req, Rsp] }
 
 func (w wrapper[Req, Rsp]) Next() Service[Req, Rsp] { return w.Service }

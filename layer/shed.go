@@ -10,10 +10,9 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// ShedPolicy configures a [Shed]. Each field is for one priority. Requests of this priority are
-// rejected while the requests in flight, of all priorities, use this share of the capacity or more.
-// Critical requests have the share 1, with which no request is rejected. A zero field has its
-// default.
+// ShedPolicy configures a [Shed]. Each field is for one priority. Its requests are rejected while
+// the requests in flight, of all priorities, use at least this share of the capacity. Critical
+// requests use the share 1 and are never rejected. Zero fields use their defaults.
 type ShedPolicy struct {
 	Normal float64 // above 0, at most 1; default 0.9
 	Low    float64 // at most Normal; default 0.75, or Normal if that is less
@@ -40,8 +39,8 @@ func (p ShedPolicy) Validate() error {
 	return nil
 }
 
-// filled returns p with the defaults in place of zero fields. A default is not above the
-// share of the next higher priority.
+// filled returns p with the defaults in place of zero fields. No default exceeds the share of the
+// next higher priority.
 func (p ShedPolicy) filled() ShedPolicy {
 	p.Normal = cmp.Or(p.Normal, 0.9)
 	p.Low = cmp.Or(p.Low, min(0.75, p.Normal))
@@ -49,22 +48,21 @@ func (p ShedPolicy) filled() ShedPolicy {
 	return p
 }
 
-// Shed rejects requests of low [Priority] before the layers below run out of capacity.
-// Place it above a [Limit], [AdaptiveLimit] or [Queue].
+// Shed rejects requests of low [Priority] before the layers below run out of capacity. It should
+// be above a [Limit], [AdaptiveLimit] or [Queue].
 //
-// Admission: a request is rejected while the requests in flight, of all priorities, use the
-// share that its priority has in the [ShedPolicy]. At least one request is admitted. The
-// capacity is that of the nearest Limit or AdaptiveLimit below, plus the capacity of the
-// Queues between Shed and that limit. Without a Limit or AdaptiveLimit, every request is
-// admitted. Ready is forwarded.
+// Admission: a request is rejected while the requests in flight, of all priorities, use its
+// priority's share in the [ShedPolicy]. At least one request is admitted. The capacity is that of
+// the nearest Limit or AdaptiveLimit below, plus that of the Queues in between. Without a Limit
+// or AdaptiveLimit, every request is admitted. Ready is forwarded.
 //
 // Cancellation: a request is rejected if its context has ended.
 //
-// Body: a request is in flight until its response ends, see [WithCompletion]. Use the same
-// Completion as the limit below.
+// Body: a request is in flight until its response ends, see [WithCompletion]. You should use the
+// same Completion as the limit below.
 //
-// Errors: a rejection is an [Error] of kind [ErrNotReady] that names the priority.
-// Rejections of inner are returned unchanged.
+// Errors: a rejection is an [Error] of kind [ErrNotReady] that names the priority. Rejections of
+// inner are returned unchanged.
 //
 // Cost: one context look-up and three atomic operations; no allocation.
 //
@@ -77,7 +75,7 @@ func Shed[Req, Rsp any](p ShedPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 		s := &shed[Req, Rsp]{
 			wrapper: wrapper[Req, Rsp]{next}, options: o, capacity: capacityOf(next),
 			shares:   [priorities]float64{p.Bulk, p.Low, p.Normal, 1},
-			rejected: tally{to: o.to.LayerRejections.With("layer", "shed")},
+			rejected: tally{counter: o.instruments.LayerRejections.With("layer", "shed")},
 		}
 		for i := range s.rejections {
 			s.rejections[i] = &Error{
@@ -89,21 +87,26 @@ func Shed[Req, Rsp any](p ShedPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	}
 }
 
-// capacityOf returns a function that returns the number of requests that svc admits at a time. This
-// number is the limit of the first [Limit] or [AdaptiveLimit] in svc, plus the capacity of the
-// Queues above it. Without a Limit or AdaptiveLimit, capacityOf returns nil.
+// capacityOf looks in svc for the nearest [Limit] or [AdaptiveLimit], and returns a function that
+// returns how many requests svc admits at a time: that limit, which may change, plus the capacity of
+// the Queues above it. It returns nil if there is none.
 func capacityOf[Req, Rsp any](svc Service[Req, Rsp]) func() int64 {
 	switch s := svc.(type) {
 	case *limit[Req, Rsp]:
 		return func() int64 { return s.max }
 	case *adaptiveLimit[Req, Rsp]:
 		return s.gate.limit.Load
+	case *shared[Req, Rsp]:
+		if capacity := capacityOf(s.layer.service); capacity != nil {
+			return capacity
+		}
 	case *queue[Req, Rsp]:
-		below := capacityOf(s.Service)
-		if below == nil {
+		capacity := capacityOf(s.Service)
+		if capacity == nil {
 			return nil
 		}
-		return func() int64 { return s.waiters.capacity + min(below(), math.MaxInt64-s.waiters.capacity) }
+		// The sum does not overflow.
+		return func() int64 { return s.waiters.capacity + min(capacity(), math.MaxInt64-s.waiters.capacity) }
 	}
 	if inner := wrappedBy(svc); inner != nil {
 		return capacityOf(inner)
@@ -111,6 +114,7 @@ func capacityOf[Req, Rsp any](svc Service[Req, Rsp]) func() int64 {
 	return nil
 }
 
+// shed is the service of [Shed].
 type shed[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
 	options[Rsp]
@@ -122,6 +126,7 @@ type shed[Req, Rsp any] struct {
 	byRank     [priorities]atomic.Int64 // the number of rejected requests of each priority
 }
 
+// Call sends req if there is capacity for requests of its priority. Otherwise it rejects the request.
 func (s *shed[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if reqctx.Ended(ctx) {
 		return rsp, rejectDone(ctx, "shed", s.target)
@@ -135,8 +140,8 @@ func (s *shed[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error)
 	return callUntil(ctx, s.Service, req, &s.options, s)
 }
 
-// enter counts a request as in flight and returns true. If the share of its priority is
-// used up, it returns false. rank is the rank of the priority.
+// enter counts a request as in flight and returns true, unless the share of its priority is used up.
+// rank is the rank of the priority.
 func (s *shed[Req, Rsp]) enter(rank int) bool {
 	if s.capacity == nil || s.shares[rank] >= 1 {
 		s.inFlight.Add(1)
@@ -145,12 +150,14 @@ func (s *shed[Req, Rsp]) enter(rank int) bool {
 	return acquire(&s.inFlight, max(int64(float64(s.capacity())*s.shares[rank]), 1))
 }
 
-// Data does nothing, because the layer needs only the end of a response. Data is part of
-// [Observer], which the service itself implements to save an allocation.
+// Data implements [Observer] and does nothing. The service itself is the Observer of every response,
+// because a separate one would be an allocation.
 func (s *shed[Req, Rsp]) Data(int) {}
 
+// End implements [Observer]: the response has ended.
 func (s *shed[Req, Rsp]) End(error) { s.inFlight.Add(-1) }
 
+// Describe returns the capacity, and the numbers of requests in flight and rejected, by priority.
 func (s *shed[Req, Rsp]) Describe() Node {
 	state := State{{"in_flight", s.inFlight.Load()}}
 	if s.capacity != nil {

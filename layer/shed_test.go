@@ -79,6 +79,9 @@ func TestShedShares(t *testing.T) {
 	require.Equal(t, "shed", r.send(layer.PriorityBulk))
 }
 
+// saturated returns the sum of n and math.MaxInt, at most math.MaxInt64.
+func saturated(n uint64) int64 { return int64(min(n+math.MaxInt, math.MaxInt64)) }
+
 func TestShedCapacity(t *testing.T) {
 	type s = layer.Stack[int, *response]
 	leaf := layer.Func[int, *response](func(context.Context, int) (*response, error) { return bodyOf(""), nil })
@@ -89,8 +92,8 @@ func TestShedCapacity(t *testing.T) {
 		"limit":          {func(st s) s { return st.Limit(7) }, int64(7)},
 		"adaptive limit": {func(st s) s { return st.AdaptiveLimit(layer.AdaptivePolicy{Min: 5, Max: 5}) }, int64(5)},
 		"queue":          {func(st s) s { return st.Queue(10, 0).Limit(7) }, int64(17)},
-		"long queue":     {func(st s) s { return st.Queue(math.MaxInt, 0).Limit(7) }, int64(math.MaxInt64)},
-		"high limit":     {func(st s) s { return st.Queue(10, 0).Limit(math.MaxInt) }, int64(math.MaxInt64)},
+		"long queue":     {func(st s) s { return st.Queue(math.MaxInt, 0).Limit(7) }, saturated(7)},
+		"high limit":     {func(st s) s { return st.Queue(10, 0).Limit(math.MaxInt) }, saturated(10)},
 		"others between": {func(st s) s { return st.Drain(layer.NewDrainer()).Limit(3) }, int64(3)},
 		"queue alone":    {func(st s) s { return st.Queue(10, 0) }, nil},
 		"none":           {func(st s) s { return st }, nil},
@@ -148,4 +151,38 @@ func TestShedErrors(t *testing.T) {
 	_, err := r.svc.Call(layer.WithPriority(t.Context(), layer.PriorityLow), 1)
 	require.EqualError(t, err, "shed web: not ready: the share of priority low is full")
 	require.EqualValues(t, 1, *rejected["shed"])
+}
+
+func TestShedPolicy(t *testing.T) {
+	for _, tt := range []struct {
+		policy layer.ShedPolicy
+		wrong  string
+		shares [3]int // of 100: normal, low, bulk
+	}{
+		{layer.ShedPolicy{}, "", [3]int{90, 75, 50}},
+		{layer.ShedPolicy{Normal: 1, Low: 1, Bulk: 1}, "", [3]int{100, 100, 100}},
+		{layer.ShedPolicy{Normal: 0.4}, "", [3]int{40, 40, 40}},
+		{layer.ShedPolicy{Bulk: 0.1}, "", [3]int{90, 75, 10}},
+		{layer.ShedPolicy{Normal: -1}, "Normal is -1, must be 0 to 1", [3]int{}},
+		{layer.ShedPolicy{Low: 2}, "Low is 2, must be 0 to 1", [3]int{}},
+		{layer.ShedPolicy{Bulk: math.NaN()}, "Bulk is NaN, must be 0 to 1", [3]int{}},
+		{layer.ShedPolicy{Normal: 0.5, Low: 0.6}, "Low is 0.6, must be at most Normal, 0.5", [3]int{}},
+		{layer.ShedPolicy{Bulk: 0.8}, "Bulk is 0.8, must be at most Low, 0.75", [3]int{}},
+	} {
+		err := tt.policy.Validate()
+		if tt.wrong != "" {
+			require.EqualError(t, err, "ShedPolicy."+tt.wrong)
+			continue
+		}
+		require.NoError(t, err, "%+v", tt.policy)
+		r := newShedRig(t, 100)
+		r.svc = layer.Shed[int, *response](tt.policy)(r.svc.(interface {
+			Next() layer.Service[int, *response]
+		}).Next())
+		for i, p := range []layer.Priority{layer.PriorityNormal, layer.PriorityLow, layer.PriorityBulk} {
+			n, _ := r.fill(p)
+			require.Equal(t, tt.shares[i], n, "%v of %+v", p, tt.policy)
+			r.end(n)
+		}
+	}
 }

@@ -14,6 +14,7 @@ type Stack[Req, Rsp any] struct {
 	opts   []Option[Rsp]
 }
 
+// named is a layer and its name for Describe.
 type named[Req, Rsp any] struct {
 	name  string
 	layer Layer[Req, Rsp]
@@ -34,43 +35,42 @@ func (s Stack[Req, Rsp]) With(name string, l Layer[Req, Rsp]) Stack[Req, Rsp] {
 	return s
 }
 
-// Service returns leaf, the innermost service, wrapped in the layers of the stack. It
-// panics if leaf or the result of a layer is nil.
+// Service returns leaf, the innermost service, wrapped in the layers of the stack. It panics if
+// leaf or a layer's result is nil.
 func (s Stack[Req, Rsp]) Service(leaf Service[Req, Rsp]) Service[Req, Rsp] {
 	check(leaf != nil, "Stack: nil service")
 	if len(s.layers) == 0 {
 		return leaf
 	}
 	st := &stacked[Req, Rsp]{
-		levels: make([]level[Req, Rsp], len(s.layers)), leaf: leaf, classify: given(s.opts).classify,
+		levels: make([]level[Req, Rsp], len(s.layers)), leaf: leaf, classify: applyOptions(s.opts).classify,
 	}
 	st.Service = leaf
 	for i, l := range slices.Backward(s.layers) {
-		below := st.Service
-		st.Service = l.layer(below)
+		inner := st.Service
+		st.Service = l.layer(inner)
 		if st.Service == nil {
 			panic(fmt.Sprintf("layer: Stack: layer %q returned nil", l.name))
 		}
 		st.levels[i] = level[Req, Rsp]{name: l.name}
-		if !same(below, st.Service) {
+		if !sameService(inner, st.Service) {
 			st.levels[i].svc = st.Service
 		}
 	}
 	return st
 }
 
-// same reports whether the arguments below and above are the same service. This is so if a layer
-// does nothing and returns its inner service. The result is false for types that cannot be
-// compared, such as functions.
-func same[Req, Rsp any](below, above Service[Req, Rsp]) bool {
-	return reflect.ValueOf(below).Comparable() && below == above
+// sameService reports whether a layer has returned its inner service, because it does nothing. The
+// result is false for services that cannot be compared, such as functions.
+func sameService[Req, Rsp any](inner, outer Service[Req, Rsp]) bool {
+	return reflect.ValueOf(inner).Comparable() && inner == outer
 }
 
 // Layer returns a layer that applies all layers of the stack.
 func (s Stack[Req, Rsp]) Layer() Layer[Req, Rsp] { return s.Service }
 
-// stacked is the service of a stack. It stores the names of the layers, because a service
-// that is not a [Describer] is shown by the name of its layer.
+// stacked is a stack's service. It stores the layers' names, because a service that is not a
+// [Describer] is shown by its layer name.
 type stacked[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	levels   []level[Req, Rsp]
@@ -85,25 +85,27 @@ func (s *stacked[Req, Rsp]) Classifier() Classifier[Rsp] {
 	return ClassifierOf(s.leaf)
 }
 
+// level is one layer of a stacked service.
 type level[Req, Rsp any] struct {
 	name string
 	svc  Service[Req, Rsp] // the service that the layer returned; nil if the layer does nothing
 }
 
-// describe returns the node of the outermost layer. The nodes of the other layers and leaf,
-// the node of the innermost service, follow as Next.
+// describe returns the node of the outermost layer. The nodes of the layers below it, and finally leaf,
+// the innermost service's node, are linked by Next.
 func (s *stacked[Req, Rsp]) describe(leaf Node) Node {
 	next := leaf
 	for _, l := range slices.Backward(s.levels) {
-		below := next
+		inner := next
+		// A stack that was added as one layer is shown with its own layers.
 		if nested, ok := l.svc.(*stacked[Req, Rsp]); ok {
-			next = nested.describe(below)
+			next = nested.describe(inner)
 			continue
 		}
-		next = Node{Name: l.name, Next: &below}
+		next = Node{Name: l.name, Next: &inner}
 		if d, ok := l.svc.(Describer); ok {
-			own := d.Describe()
-			next.State, next.Children = own.State, own.Children
+			node := d.Describe()
+			next.State, next.Children = node.State, node.Children
 		}
 	}
 	return next

@@ -6,32 +6,33 @@ import (
 )
 
 // Each of the following methods adds a layer of this package below the other layers, with the
-// options of the stack. RateLimitBy has an additional type parameter and must be added by With.
+// stack's options. RateLimitBy takes another type parameter and must be added by With.
 
 // Timeout adds a [Timeout] layer, which limits the time until the end of the response.
-func (s Stack[Req, Rsp]) Timeout(after time.Duration) Stack[Req, Rsp] {
-	return s.With("timeout", Timeout[Req](after, s.opts...))
+func (s Stack[Req, Rsp]) Timeout(limit time.Duration) Stack[Req, Rsp] {
+	return s.With("timeout", Timeout[Req](limit, s.opts...))
 }
 
 // ResponseHeaderTimeout adds a [ResponseHeaderTimeout] layer, which limits the time until the
 // response headers arrive.
-func (s Stack[Req, Rsp]) ResponseHeaderTimeout(after time.Duration) Stack[Req, Rsp] {
-	return s.With("response_header_timeout", ResponseHeaderTimeout[Req](after, s.opts...))
+func (s Stack[Req, Rsp]) ResponseHeaderTimeout(limit time.Duration) Stack[Req, Rsp] {
+	return s.With("response_header_timeout", ResponseHeaderTimeout[Req](limit, s.opts...))
 }
 
-// IdleTimeout adds an [IdleTimeout] layer, which limits the time of each Read of a response body.
-func (s Stack[Req, Rsp]) IdleTimeout(after time.Duration) Stack[Req, Rsp] {
-	return s.With("idle_timeout", IdleTimeout[Req](after, s.opts...))
+// IdleTimeout adds an [IdleTimeout] layer, which limits how long a single Read of a response body
+// may wait.
+func (s Stack[Req, Rsp]) IdleTimeout(limit time.Duration) Stack[Req, Rsp] {
+	return s.With("idle_timeout", IdleTimeout[Req](limit, s.opts...))
 }
 
 // DeadlineFromRequest adds a [DeadlineFromRequest] layer, which limits each request to the time
-// that the function read returns for it.
-func (s Stack[Req, Rsp]) DeadlineFromRequest(read func(Req) (left time.Duration, ok bool)) Stack[Req, Rsp] {
+// that read returns for it.
+func (s Stack[Req, Rsp]) DeadlineFromRequest(read func(Req) (remaining time.Duration, ok bool)) Stack[Req, Rsp] {
 	return s.With("deadline_in", DeadlineFromRequest(read, s.opts...))
 }
 
 // DeadlineToRequest adds a [DeadlineToRequest] layer. It passes the remaining time minus margin to
-// the function write, which returns a copy of the request with this time.
+// write, which returns a copy of the request with this time.
 func (s Stack[Req, Rsp]) DeadlineToRequest(write func(Req, time.Duration) Req, margin time.Duration) Stack[Req, Rsp] {
 	return s.With("deadline_out", DeadlineToRequest(write, margin, s.opts...))
 }
@@ -102,9 +103,9 @@ func (s Stack[Req, Rsp]) FaultInjection(p FaultPolicy[Req]) Stack[Req, Rsp] {
 
 // Mirror adds a [Mirror] layer, which sends copies of requests to another service.
 func (s Stack[Req, Rsp]) Mirror(
-	ctx context.Context, to Service[Req, Rsp], edit Editor[Req, Rsp], p MirrorPolicy[Req],
+	ctx context.Context, shadow Service[Req, Rsp], edit Editor[Req, Rsp], p MirrorPolicy[Req],
 ) Stack[Req, Rsp] {
-	return s.With("mirror", Mirror(ctx, to, edit, p, s.opts...))
+	return s.With("mirror", Mirror(ctx, shadow, edit, p, s.opts...))
 }
 
 // Drain adds a [Drain] layer, which counts the open requests in d and rejects new requests while d

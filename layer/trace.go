@@ -13,14 +13,14 @@ type Span[Rsp any] interface {
 	// not modify the response.
 	Head(rsp Rsp)
 
-	// End is called exactly once, also after a panic. c is the class of the outcome. err is
-	// nil if the response is complete. Otherwise err is the error of Call or of reading the
-	// body, such as [ErrBodyClosedEarly].
+	// End is called exactly once, also after a panic. c is the outcome's class. err is nil if the
+	// response is complete, and otherwise the error of Call or of reading the body, such as
+	// [ErrBodyClosedEarly].
 	End(c Class, err error)
 }
 
-// Trace starts a [Span] for each request, and reports the outcome of the request to it. The
-// function start returns the Span, and a context with the Span for the layers below:
+// Trace starts a [Span] for each request and reports the request's outcome to it. start returns the
+// Span, and a context that carries it to the layers below:
 //
 //	func start(ctx context.Context, req *http.Request) (context.Context, layer.Span[*http.Response]) {
 //		ctx, s := tracer.Start(ctx, req.Method)
@@ -49,16 +49,18 @@ func Trace[Req, Rsp any](
 	}
 }
 
+// traced is the service of [Trace].
 type traced[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
 	options[Rsp]
 	start func(context.Context, Req) (context.Context, Span[Rsp])
 }
 
-// errNotReturned is the error that the [Span] of a request gets if Call or Read panicked or
-// called runtime.Goexit.
+// errNotReturned is the error with which a [Span] ends if Call or Read has panicked or called
+// runtime.Goexit.
 var errNotReturned = errors.New("the call panicked or ended its goroutine")
 
+// Call sends req within a span, which ends with the response.
 func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	inner, span := t.start(ctx, req)
 	if inner == nil {
@@ -102,6 +104,7 @@ type traceEnd[Rsp any] struct {
 
 func (e *traceEnd[Rsp]) Data(int) {}
 
+// End implements [Observer]. It classifies the outcome, which err completes, and ends the span.
 func (e *traceEnd[Rsp]) End(err error) {
 	class := Failure
 	// A panic of the classifier must not keep the span.
@@ -109,8 +112,8 @@ func (e *traceEnd[Rsp]) End(err error) {
 	class = e.classOf(e.ctx, Outcome[Rsp]{Response: e.rsp, Err: err, Ended: err == nil})
 }
 
-// end ends the span. Only the first call has an effect, because a response may end before a panic
-// ends the Call.
+// end ends the span. Only the first call counts, because a response may end before a panic ends
+// the Call.
 func (e *traceEnd[Rsp]) end(c Class, err error) {
 	if !e.ended.Swap(true) {
 		e.span.End(c, err)

@@ -1,7 +1,6 @@
 package profiles_test
 
 import (
-	"context"
 	"iter"
 	"maps"
 	"net/netip"
@@ -34,11 +33,22 @@ type fields map[string]string
 func (f fields) Get(name string) string         { return f[strings.ToLower(name)] }
 func (f fields) All() iter.Seq2[string, string] { return maps.All(f) }
 
+func (f fields) Values(name string) []string {
+	if value, ok := f[strings.ToLower(name)]; ok {
+		return []string{value}
+	}
+	return nil
+}
+
 // contentType is a request's only header field.
 type contentType string
 
 func (c contentType) All() iter.Seq2[string, string] {
 	return maps.All(fields{"content-type": string(c)})
+}
+
+func (c contentType) Values(name string) []string {
+	return fields{"content-type": string(c)}.Values(name)
 }
 
 func (c contentType) Get(name string) string {
@@ -60,15 +70,6 @@ func (access) RequestHeader(r request) layer.Header  { return r.contentType }
 func (access) Status(r *reply) int                   { return r.status }
 func (access) ResponseHeader(r *reply) layer.Header  { return r.header }
 func (access) ResponseTrailer(r *reply) layer.Header { return r.trailer }
-
-func (access) Complete(_ context.Context, r *reply, o layer.Observer) *reply {
-	if r.open {
-		r.end = o.End
-		return r
-	}
-	o.End(nil)
-	return r
-}
 
 type (
 	service = layer.Service[request, *reply]

@@ -114,8 +114,15 @@ func send(t testing.TB, r service, method, path string) *reply {
 // routerOf returns a Router with p as its current profile.
 func routerOf(t testing.TB, p *profiles.Profile, bs *backends, opts ...option) *router {
 	t.Helper()
+	return routerWith(t, profiles.Config{}, p, bs, opts...)
+}
+
+// routerWith is routerOf for a Router with the other fields of c.
+func routerWith(t testing.TB, c profiles.Config, p *profiles.Profile, bs *backends, opts ...option) *router {
+	t.Helper()
 	src := newScript()
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk, opts...)
+	c.Target, c.Source = target, src
+	r := profiles.New(t.Context(), c, access{}, bs.mk, opts...)
 	src.send(p, nil)
 	return r
 }

@@ -22,7 +22,7 @@ func routesOf(n int, path func(i int) profiles.Path) []profiles.Route {
 func benchRouter(b *testing.B, p *profiles.Profile, opts ...option) *router {
 	b.Helper()
 	src := newScript()
-	r := profiles.New(b.Context(), target, src, access{}, func(string) service {
+	r := profiles.New(b.Context(), profiles.Config{Target: target, Source: src}, access{}, func(string) service {
 		rsp := &reply{status: 200}
 		return handler(func(context.Context, request) (*reply, error) { return rsp, nil })
 	}, opts...)
@@ -116,7 +116,7 @@ func BenchmarkRouter(b *testing.B) {
 // has changed.
 func BenchmarkSwap(b *testing.B) {
 	src := newScript()
-	profiles.New(b.Context(), target, src, access{}, func(string) service { return handler(nil) })
+	profiles.New(b.Context(), profiles.Config{Target: target, Source: src}, access{}, func(string) service { return handler(nil) })
 	a := &profiles.Profile{Routes: routesOf(1000, func(i int) profiles.Path { return profiles.Path(fmt.Sprintf("/a/%d/[^/]*", i)) })}
 	changed := &profiles.Profile{Routes: append([]profiles.Route{{Match: profiles.Path("/x/[^/]*")}}, a.Routes...)}
 	b.ReportAllocs()

@@ -52,8 +52,8 @@ func TestBudgetGauge(t *testing.T) {
 		set := func(p *profiles.Profile) { source.Set(target, p) }
 		limited := &profiles.Profile{Routes: []profiles.Route{{Name: "r", Match: profiles.Path("/.*"), AttemptTimeout: time.Second}}}
 		set(limited)
-		r := profiles.New(ctx, target, &source, access{}, bs.mk, standard(),
-			profiles.WithMetrics[request, *reply](func(profiles.Route) (a, b layer.Instruments) { a.Budget = shown; return a, b }))
+		config := profiles.Config{Target: target, Source: &source, Metrics: func(profiles.Route) (a, b layer.Instruments) { a.Budget = shown; return a, b }}
+		r := profiles.New(ctx, config, access{}, bs.mk, standard())
 		use := func() {
 			synctest.Wait()
 			_, err := r.Call(ctx, get)

@@ -129,8 +129,8 @@ func stormBudget(t *testing.T, dice *rand.Rand) {
 	}
 	set(0)
 	var counts tallies
-	r := profiles.New(ctx, target, &source, access{}, func(string) service { return f }, standard(),
-		tallied[request, *reply](&counts), profiles.WithInitialWait[request, *reply](time.Second))
+	config := profiles.Config{Target: target, Source: &source, Metrics: counts.instruments, InitialWait: time.Second}
+	r := profiles.New(ctx, config, access{}, func(string) service { return f }, standard())
 	var group sync.WaitGroup
 	for i := range 6 {
 		group.Go(func() {

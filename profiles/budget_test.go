@@ -46,11 +46,10 @@ func TestBudgetKeptAcrossProfiles(t *testing.T) {
 	src := newScript()
 	bs := &backends{prepare: func(b *backend) { b.serve = status(503) }}
 	asked := map[string]int{}
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk, standard(),
-		profiles.WithMetrics[request, *reply](func(route profiles.Route) (requests, tries layer.Instruments) {
-			asked[route.Name]++
-			return layer.Instruments{}, layer.Instruments{}
-		}))
+	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src, Metrics: func(route profiles.Route) (requests, tries layer.Instruments) {
+		asked[route.Name]++
+		return layer.Instruments{}, layer.Instruments{}
+	}}, access{}, bs.mk, standard())
 	src.send(retryable(), nil)
 	assert.EqualValues(t, 11, tries(t, r, bs, get))
 
@@ -75,7 +74,7 @@ func TestBudgetKeptAcrossProfiles(t *testing.T) {
 func TestLimitKeptAcrossProfiles(t *testing.T) {
 	src := newScript()
 	bs := &backends{}
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk, standard())
+	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk, standard())
 	limited := func() *profiles.Profile {
 		return retryable(func(r *profiles.Route) { r.Rate = profiles.Rate{PerSecond: 0.001} })
 	}
@@ -106,7 +105,8 @@ func startStorm(t *testing.T, b profiles.RetryBudget) *retryStorm {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &retryStorm{budget: b, came: map[string]bool{}, source: &profiles.Static{}, stop: cancel}
 	s.set()
-	s.router = profiles.New(ctx, target, s.source, access{}, func(string) service {
+	config := profiles.Config{Target: target, Source: s.source, InitialWait: time.Second}
+	s.router = profiles.New(ctx, config, access{}, func(string) service {
 		return handler(func(_ context.Context, req request) (*reply, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -118,7 +118,7 @@ func startStorm(t *testing.T, b profiles.RetryBudget) *retryStorm {
 			s.came[req.path] = true
 			return &reply{status: 503}, nil
 		})
-	}, standard(), profiles.WithInitialWait[request, *reply](time.Second))
+	}, standard())
 	return s
 }
 
@@ -250,7 +250,7 @@ func TestBudgetChanges(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				src := newScript()
 				bs := &backends{prepare: func(b *backend) { b.serve = status(503) }}
-				r := profiles.New(t.Context(), target, src, access{}, bs.mk, standard())
+				r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk, standard())
 				const requests = 50 // in 5 s of the 10 that the budget looks back
 				for i := range requests {
 					src.send(tt.turns[i%len(tt.turns)], nil)

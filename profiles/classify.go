@@ -1,7 +1,6 @@
 package profiles
 
 import (
-	"fmt"
 	"strconv"
 
 	"github.com/gotower/gotower/layer"
@@ -20,20 +19,21 @@ func (c ResponseClass) Validate() error {
 	return err
 }
 
-// classifier has the compiled ResponseClasses of a route. The first class with a condition that
-// holds for a response determines whether the response is a failure. If no condition holds,
-// linkerd's rules apply:
+// classifier holds a route's compiled ResponseClasses. The first class whose condition holds for a
+// response determines whether the response is a failure. If no condition holds, linkerd's rules
+// apply:
 //
-//   - If the route has no classes, the gRPC status, which may be in the trailers, determines
+//   - If the route defines no classes, the gRPC status, which may be in the trailers, determines
 //     whether a gRPC request fails. Without a gRPC status it is a success.
-//   - If the route has no classes, any other request fails if its HTTP status is 5xx.
-//   - If the route has classes, the gRPC status determines whether a request fails. Without a gRPC
+//   - If the route defines no classes, any other request fails if its HTTP status is 5xx.
+//   - If the route defines classes, the gRPC status determines whether a request fails. Without a gRPC
 //     status, it fails if its HTTP status is 5xx.
 //
 // A condition that needs the trailers cannot be evaluated before the end of the response. Until
-// then, the class is skipped, and the first later class with a condition that holds applies.
+// then, the class is skipped, and the first later class whose condition holds applies.
 type classifier []responseClass
 
+// responseClass is a compiled ResponseClass: the class of responses for which the condition holds.
 type responseClass struct {
 	responseMatcher
 	class layer.Class
@@ -49,6 +49,7 @@ type headerClass struct {
 	status    int        // the HTTP status of the response
 }
 
+// head classifies a response by its status and headers. grpc tells whether the request is a gRPC request.
 func (c classifier) head(grpc bool, status int, header layer.Header) headerClass {
 	h := headerClass{status: status}
 	for i, k := range c {
@@ -80,10 +81,11 @@ func (c classifier) head(grpc bool, status int, header layer.Header) headerClass
 	return h
 }
 
-// end returns the final class of a response that ended without an error. The argument
-// trailer has the trailers of the response.
+// end returns the final class of a response that ended without an error. trailer holds its
+// trailers.
 func (h headerClass) end(trailer layer.Header) layer.Class {
-	// If a class is undecided, the header has no gRPC status, and no other part of it is used.
+	// If a class is undecided, the header contains no gRPC status, and nothing else in it is
+	// used.
 	for _, k := range h.undecided {
 		if k.holds(response{status: h.status, trailer: trailer}) == yes {
 			return k.class
@@ -97,9 +99,9 @@ func (h headerClass) end(trailer layer.Header) layer.Class {
 	return h.class
 }
 
-// grpcClass returns the class of the gRPC status in fields, which are headers or trailers. If
-// fields has no gRPC status, it returns false. RESOURCE_EXHAUSTED is a success, as in linkerd,
-// because a retry would not help.
+// grpcClass returns the class for the gRPC status in fields, which are headers or trailers. If
+// there is none, it returns false. RESOURCE_EXHAUSTED is a success, as in linkerd, because a
+// retry would not help.
 func grpcClass(fields layer.Header) (layer.Class, bool) {
 	code, ok := grpcCode(fields)
 	if !ok {
@@ -120,6 +122,7 @@ func grpcCode(fields layer.Header) (uint32, bool) {
 	return uint32(code), err == nil
 }
 
+// classOf returns Failure or Success.
 func classOf(failure bool) layer.Class {
 	if failure {
 		return layer.Failure
@@ -127,15 +130,15 @@ func classOf(failure bool) layer.Class {
 	return layer.Success
 }
 
-func compileClasses(classes []ResponseClass, drop func(error)) classifier {
-	var compiled classifier
+func compileClasses(classes []ResponseClass, problems *FieldErrors) classifier {
+	compiled := make(classifier, 0, len(classes))
 	for i, k := range classes {
-		m, err := compileResponse(k.Match, drop)
-		if err != nil {
-			drop(fmt.Errorf("response class %d: %w", i, err))
-			continue
+		invalid := func(err error) { problems.add(item("Classes", i), err) }
+		if m, err := compileResponse(k.Match, invalid); err != nil {
+			invalid(err)
+		} else {
+			compiled = append(compiled, responseClass{m, classOf(k.Failure)})
 		}
-		compiled = append(compiled, responseClass{m, classOf(k.Failure)})
 	}
 	return compiled
 }

@@ -19,6 +19,15 @@ type fieldMap map[string]string
 func (f fieldMap) Get(name string) string         { return f[strings.ToLower(name)] }
 func (f fieldMap) All() iter.Seq2[string, string] { return maps.All(f) }
 
+func (f fieldMap) Values(name string) (values []string) {
+	for field, value := range f {
+		if strings.EqualFold(field, name) {
+			values = append(values, value)
+		}
+	}
+	return values
+}
+
 var _ layer.Header = fieldMap{}
 
 // none has no fields. An Accessor never returns a nil Header.
@@ -75,7 +84,9 @@ func TestClassify(t *testing.T) {
 		{"any, none holds", []ResponseClass{{Any{Status{404, 404}, Status{410, 410}}, true}}, false, 409, nil, nil, layer.Success},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
-			c := compileClasses(tt.classes, noDrop(t))
+			var problems FieldErrors
+			c := compileClasses(tt.classes, &problems)
+			require.Empty(t, problems)
 			assert.Equal(t, tt.want, c.head(tt.grpc, tt.status, tt.header).end(tt.trailer))
 		})
 	}
@@ -117,18 +128,18 @@ func TestClassifyDropsInvalid(t *testing.T) {
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			require.ErrorContains(t, ResponseClass{Match: tt.match}.Validate(), tt.err)
-			var dropped []error
+			var dropped FieldErrors
 			c := compileClasses([]ResponseClass{
 				{Match: tt.match, Failure: true},
 				{Match: Any{tt.match, Status{418, 418}}, Failure: true},
-			}, func(err error) { dropped = append(dropped, err) })
+			}, &dropped)
 			require.Len(t, c, 1, "the second class has a valid member")
 			assert.Equal(t, layer.Failure, c.head(false, 418, none).end(none))
 			assert.NotEmpty(t, dropped)
 		})
 	}
 	// Without a valid class the defaults of a route without classes hold.
-	c := compileClasses([]ResponseClass{{All{}, true}}, func(error) {})
+	c := compileClasses([]ResponseClass{{All{}, true}}, new(FieldErrors))
 	assert.Equal(t, layer.Success, c.head(false, 200, grpcStatus("2")).end(none))
 	assert.NoError(t, ResponseClass{Match: Status{100, 999}}.Validate())
 }

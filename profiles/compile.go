@@ -3,17 +3,19 @@ package profiles
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"regexp/syntax"
 	"strconv"
 
 	"github.com/gotower/gotower/layer"
 )
 
-// facts has the values of a request that conditions read. It is passed by value, because a pointer
-// would move it to the heap.
+// facts holds the request values that conditions read. Those other than method and path are set only
+// if a condition needs them. It is passed by value, because a pointer would move it to the heap.
 type facts struct {
 	method, path, query, authority string
 	header                         layer.Header
+	source                         netip.Addr
 }
 
 // needs is the set of values that a condition reads in addition to method and path.
@@ -23,13 +25,14 @@ const (
 	needQuery needs = 1 << iota
 	needAuthority
 	needHeader
+	needSource
 )
 
 // matcher is a compiled condition on a request.
 type matcher interface {
-	holds(f facts) bool
-	needs() needs
-	String() string // the condition, for explanations
+	holds(f facts) bool // whether the request with the values f satisfies the condition
+	needs() needs       // the values besides method and path that holds reads
+	String() string     // the condition, for explanations
 }
 
 // leaf is a condition on requests that does not combine other conditions, such as [Path].
@@ -40,24 +43,30 @@ type leaf interface {
 // compiledRoute is the compiled form of a Route.
 type compiledRoute struct {
 	match   matcher
-	needs   needs
+	needs   needs        // those of match, computed once
 	info    *layer.Route // nil if the route has no name and no labels
-	classes classifier
+	classes classifier   // of the route's responses
 }
 
-// compileRoute compiles r, which is the route at position i of a profile. It leaves out invalid
-// members of conditions and invalid classes, and calls drop with an error for each.
-func compileRoute(i int, r Route, drop func(error)) (compiledRoute, error) {
-	inRoute := func(err error) { drop(routeError(i, r, err)) }
-	match, err := compileMatch(r.Match, inRoute)
-	if err != nil {
-		return compiledRoute{}, routeError(i, r, err)
+// compileRoute compiles r. It leaves out invalid parts of conditions and invalid classes, and adds
+// the mistakes to problems. It returns false if the whole condition is invalid.
+func compileRoute(r Route, problems *FieldErrors) (compiledRoute, bool) {
+	match, err := compileMatch(r.Match, func(err error) { problems.add("Match", err) })
+	if problems.add("Match", err) {
+		return compiledRoute{}, false
 	}
-	compiled := compiledRoute{match: match, needs: match.needs(), classes: compileClasses(r.Classes, inRoute)}
+	compiled := compiledRoute{match: match, needs: match.needs(), classes: compileClasses(r.Classes, problems)}
 	if r.Name != "" || len(r.Labels) > 0 {
 		compiled.info = &layer.Route{Name: r.Name, Labels: r.Labels}
 	}
-	return compiled, nil
+	return compiled, true
+}
+
+// ValidateMatch returns the reason why a Router would leave out a route with the condition m, or nil.
+// An invalid member of an All or Any is no such reason, because the Router leaves out only this member.
+func ValidateMatch(m Match) error {
+	_, err := compileMatch(m, func(error) {})
+	return err
 }
 
 var errNoCondition = errors.New("no condition")
@@ -92,6 +101,8 @@ func compileMatch(m Match, drop func(error)) (matcher, error) {
 	return nil, fmt.Errorf("%T is not a condition on a request", m)
 }
 
+// compileMembers compiles the members of an All or Any. It leaves out each invalid one, and calls drop
+// with the error.
 func compileMembers(members []Match, drop func(error)) []matcher {
 	compiled := make([]matcher, 0, len(members))
 	for _, m := range members {
@@ -105,10 +116,9 @@ func compileMembers(members []Match, drop func(error)) []matcher {
 	return compiled
 }
 
-// maxExpression is the largest length of a regular expression in bytes. It is also the largest
-// number of instructions of the compiled expression with all repeats written out. For example,
-// "(a?){1000}" has 4000 instructions. The number is limited, because each byte of a path may visit
-// all instructions.
+// maxExpression is how long a regular expression may be in bytes, and also how many instructions
+// it may compile to with all repeats written out. For example, "(a?){1000}" takes 4000
+// instructions. The number is limited, because each byte of a path may visit all instructions.
 const maxExpression = 10_000
 
 var errTooLarge = errors.New("regular expression is too large")
@@ -129,7 +139,7 @@ func parseRegex(pattern string, flags syntax.Flags) (*syntax.Regexp, error) {
 	return tree, nil
 }
 
-// instructions returns an upper bound for the number of instructions of an expression with its
+// instructions returns an upper bound for how many instructions an expression takes with its
 // repeats written out. It counts a large character class as several instructions, because such a
 // class uses more memory. The result cannot overflow, because the parser limits nested repeats to
 // 1000.
@@ -149,13 +159,13 @@ func instructions(tree *syntax.Regexp) int {
 	case syntax.OpAlternate:
 		n += len(tree.Sub) - 1
 	case syntax.OpRepeat:
-		switch least, most := tree.Min, tree.Max; {
+		switch low, most := tree.Min, tree.Max; {
 		case most >= 0:
-			n = most*n + most - least
-		case least == 0:
+			n = most*n + most - low
+		case low == 0:
 			n += 2
 		default:
-			n = least*n + 1
+			n = low*n + 1
 		}
 	default:
 		n++

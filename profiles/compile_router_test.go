@@ -15,7 +15,7 @@ func TestRouterLeavesOutLargeExpressions(t *testing.T) {
 	small := profiles.Route{Name: "small", Match: profiles.Path("/small")}
 	src, out := newScript(), newLog()
 	var bs backends
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk, out.option())
+	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src, Log: out.logger()}, access{}, bs.mk)
 
 	src.send(&profiles.Profile{Routes: []profiles.Route{large, small, {Match: profiles.Path("((a?){10}){100}((a?){10}){100}((a?){10}){100}")}}}, nil)
 	assert.Equal(t, "large", send(t, r, "GET", "/aaa").route.Name)
@@ -27,7 +27,7 @@ func TestRouterLeavesOutLargeExpressions(t *testing.T) {
 // A profile with very many invalid pieces is some lines of the log, once.
 func TestLogManyInvalidParts(t *testing.T) {
 	src, out := newScript(), newLog()
-	profiles.New(t.Context(), target, src, access{}, new(backends).mk, out.option())
+	profiles.New(t.Context(), profiles.Config{Target: target, Source: src, Log: out.logger()}, access{}, new(backends).mk)
 	match := make(profiles.All, 1000)
 	for i := range match {
 		match[i] = profiles.Path(fmt.Sprintf("(%d", i))
@@ -44,8 +44,8 @@ func TestLogManyInvalidParts(t *testing.T) {
 // Invalid parts of the layers of many routes are some lines of the log, too.
 func TestLogManyInvalidRoutes(t *testing.T) {
 	src, out := newScript(), newLog()
-	profiles.New(t.Context(), target, src, access{}, new(backends).mk, out.option(),
-		profiles.WithRouteLayers[request, *reply](resend{}, answers{}, errClass))
+	profiles.New(t.Context(), profiles.Config{Target: target, Source: src, Log: out.logger()}, access{}, new(backends).mk,
+		profiles.WithRouteLayers(resend{}))
 	routes := make([]profiles.Route, 1000)
 	for i := range routes {
 		routes[i] = profiles.Route{Name: fmt.Sprint(i), Match: profiles.Path("/"), Timeout: -1}

@@ -21,7 +21,7 @@ func TestCompileLargeExpressions(t *testing.T) {
 		strings.Repeat("(a?){1000}", 4):                                       "instructions",
 	} {
 		for _, m := range []leaf{
-			Path(pattern), Header{"x", Regex(pattern)}, Query{"x", Regex(pattern)}, Host{Regex(pattern)},
+			Path(pattern), Header{Name: "x", Value: Regex(pattern)}, Query{"x", Regex(pattern)}, Host{Regex(pattern)},
 		} {
 			_, err := m.compile()
 			require.ErrorIs(t, err, errTooLarge, "%T", m)

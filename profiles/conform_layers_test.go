@@ -14,7 +14,14 @@ import (
 )
 
 // kitStandard is what WithRouteLayers asks of a protocol, for the messages of layertest.
-type kitStandard struct{ kitAccess }
+type kitStandard struct {
+	kitAccess
+	layer.BaseProtocol[kitRequest, kitResponse]
+}
+
+func (kitStandard) Complete(ctx context.Context, r kitResponse, o layer.Observer) kitResponse {
+	return layer.AtEnd[kitResponse]()(ctx, r, o)
+}
 
 // Status is that of a failure where the kit asks for another try.
 func (kitStandard) Status(r kitResponse) int {
@@ -24,10 +31,7 @@ func (kitStandard) Status(r kitResponse) int {
 	return 200
 }
 
-func (kitStandard) Idempotent(kitRequest) bool                          { return true }
 func (kitStandard) RetryAfter(kitResponse, error) (time.Duration, bool) { return 0, false }
-
-func (kitStandard) Peek(_ context.Context, r kitResponse) (kitResponse, bool) { return r, false }
 
 func (kitStandard) Drain(r kitResponse) {
 	if r.Body != nil {
@@ -50,6 +54,8 @@ func (kitStandard) EditRequest(r kitRequest, c layer.HeaderMutation) kitRequest 
 	}
 	return &out
 }
+
+func (kitStandard) EditPath(r kitRequest, _, _ string) kitRequest { return r }
 
 func (kitStandard) EditResponse(r kitResponse, c layer.HeaderMutation) kitResponse {
 	for _, f := range c.Set {
@@ -141,16 +147,16 @@ func TestStandardConforms(t *testing.T) {
 				OutlivesInner: true, // another profile may come
 				New: func(ctx context.Context, next kitService) kitService {
 					src := newScript()
-					opts := []kitOption{profiles.WithRouteLayers(kitStandard{}, kitStandard{}, layer.DefaultClassifier[kitResponse])}
+					c := profiles.Config{Target: target, Source: src}
 					if tt.counts {
-						opts = append(opts, tallied[kitRequest, kitResponse](new(tallies)))
+						c.Metrics = new(tallies).instruments
 					}
-					r := profiles.New(ctx, target, src, kitStandard{}, func(authority string) kitService {
+					r := profiles.New(ctx, c, kitStandard{}, func(authority string) kitService {
 						if authority == "shadow:80" {
 							return layer.Func[kitRequest, kitResponse](func(context.Context, kitRequest) (kitResponse, error) { return nil, layer.ErrNotReady })
 						}
 						return next
-					}, opts...)
+					}, profiles.WithRouteLayers(kitStandard{}))
 					src.send(&profiles.Profile{
 						Routes: []profiles.Route{tt.route}, RetryBudget: &profiles.RetryBudget{MinPerSecond: 1_000_000, TTL: time.Second},
 					}, nil)

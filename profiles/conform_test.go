@@ -30,9 +30,6 @@ func (kitAccess) RequestHeader(r kitRequest) layer.Header   { return fields(r.He
 func (kitAccess) Status(kitResponse) int                    { return 200 }
 func (kitAccess) ResponseHeader(r kitResponse) layer.Header { return fields(r.Header) }
 func (kitAccess) ResponseTrailer(kitResponse) layer.Header  { return fields(nil) }
-func (kitAccess) Complete(ctx context.Context, r kitResponse, o layer.Observer) kitResponse {
-	return layer.AtEnd[kitResponse]()(ctx, r, o)
-}
 
 // A Router keeps the contract of a layer with any profile. Every target is the kit's
 // inner service.
@@ -59,7 +56,8 @@ func TestConforms(t *testing.T) {
 				OutlivesInner: true, // another profile may come
 				New: func(ctx context.Context, next kitService) kitService {
 					src := newScript()
-					r := profiles.New(ctx, target, src, kitAccess{}, func(string) kitService { return next }, tt.opts...)
+					config := profiles.Config{Target: target, Source: src}
+					r := profiles.New(ctx, config, kitAccess{}, func(string) kitService { return next }, tt.opts...)
 					src.send(tt.profile, nil)
 					return r
 				},

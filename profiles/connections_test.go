@@ -15,6 +15,7 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 	"github.com/gotower/gotower/layer/tcplayer"
 	"github.com/gotower/gotower/profiles"
+	"github.com/gotower/gotower/resolve"
 )
 
 // switchboard is a proxy for connections to "db:5432" with a profile. Each connection
@@ -40,10 +41,9 @@ func newSwitchboard(t *testing.T, first *profiles.Profile) *switchboard {
 		return tcplayer.NewEndpoint(t.Context(), addr, tcplayer.WithDialContext(s.network.DialContext))
 	}
 	s.source.Set(db, first)
-	s.router = profiles.New(t.Context(), db, &s.source, tcplayer.Accessor{},
+	s.router = profiles.New(t.Context(), profiles.Config{Target: db, Source: &s.source, InitialWait: time.Second}, tcplayer.Bytes{},
 		func(authority string) tcplayer.Service { return connect(where[authority]) },
-		profiles.WithForward(func(e *profiles.Endpoint) tcplayer.Service { return connect(e.String()) }),
-		profiles.WithInitialWait[tcplayer.Request, net.Conn](time.Second))
+		profiles.WithForward(func(e *resolve.Endpoint) tcplayer.Service { return connect(e.Addr.String()) }))
 	l, err := s.network.Listen("tcp", "10.0.0.9:5432")
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())

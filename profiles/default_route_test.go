@@ -18,7 +18,7 @@ func TestDefaultRoute(t *testing.T) {
 	src := newScript()
 	made, came := 0, 0
 	var next service
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk, profiles.Join(
+	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk,
 		profiles.WithDefaultRoute(func(targets service) service {
 			made++
 			next = targets
@@ -27,7 +27,7 @@ func TestDefaultRoute(t *testing.T) {
 				return targets.Call(ctx, req)
 			})
 		}),
-		profiles.WithPerRoute(func(_ profiles.Route, next service) service { return next })))
+		profiles.WithPerRoute(func(_ profiles.Route, next service) service { return next }))
 	assert.Equal(t, target, send(t, r, "GET", "/").from, "the default profile has one, too")
 	assert.Equal(t, 1, came)
 
@@ -55,13 +55,13 @@ func TestDefaultRoute(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrNotReady)
 }
 
-// WithOnUpdate is called before WithPerRoute for the same profile.
+// OnUpdate is called before WithPerRoute for the same profile.
 func TestOnProfile(t *testing.T) {
 	var bs backends
 	src := newScript()
 	var calls []string
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk,
-		profiles.WithOnUpdate[request, *reply](func(p *profiles.Profile) { calls = append(calls, fmt.Sprint(p.Name, " ", len(p.Routes))) }),
+	config := profiles.Config{Target: target, Source: src, OnUpdate: func(p *profiles.Profile) { calls = append(calls, fmt.Sprint(p.Name, " ", len(p.Routes))) }}
+	r := profiles.New(t.Context(), config, access{}, bs.mk,
 		profiles.WithPerRoute(func(route profiles.Route, next service) service {
 			calls = append(calls, route.Name)
 			return next
@@ -82,7 +82,7 @@ func TestDefaultRouteConforms(t *testing.T) {
 		OutlivesInner: true, // another profile may come
 		New: func(ctx context.Context, next kitService) kitService {
 			src := newScript()
-			r := profiles.New(ctx, target, src, kitAccess{}, func(string) kitService { return next }, pass)
+			r := profiles.New(ctx, profiles.Config{Target: target, Source: src}, kitAccess{}, func(string) kitService { return next }, pass)
 			src.send(&profiles.Profile{Targets: two}, nil)
 			return r
 		},
@@ -92,7 +92,7 @@ func TestDefaultRouteConforms(t *testing.T) {
 func TestRoutesOnly(t *testing.T) {
 	var bs backends
 	src := newScript()
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk)
+	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk)
 	src.send(&profiles.Profile{RoutesOnly: true, Routes: []profiles.Route{{Match: profiles.Path("/a")}}}, nil)
 	assert.Equal(t, target, send(t, r, "GET", "/a").from)
 	_, err := r.Call(t.Context(), request{method: "GET", path: "/b"})

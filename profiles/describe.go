@@ -6,8 +6,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Describe describes the current profile and the state of its watch. The children of the node are
-// the routes that have a stack, the default route, and the targets.
+// Describe describes the current profile and its watch's state. Its children are the routes with
+// a stack, the default route, and the targets.
 func (r *Router[Req, Rsp]) Describe() layer.Node {
 	s := r.current.Load()
 	n := layer.Node{Name: layerName, State: layer.State{
@@ -51,16 +51,16 @@ func (r *Router[Req, Rsp]) Describe() layer.Node {
 	return n
 }
 
-// maxExplained limits an explanation to that number of routes and that number of targets.
+// maxExplained limits how many routes, and how many targets, an explanation lists.
 const maxExplained = 16
 
-// explain adds the route chosen for req to the explanation. The argument chosen is nil for the
+// explain adds the route chosen for req to the explanation. chosen is nil for the
 // default route. For each condition that was tried before, up to maxExplained, explain adds the
 // route and the part of the condition that did not hold.
-func (r *Router[Req, Rsp]) explain(to *layer.Explanation, s *snapshot[Req, Rsp], chosen *liveRoute[Req, Rsp], req Req) {
+func (r *Router[Req, Rsp]) explain(explanation *layer.Explanation, s *snapshot[Req, Rsp], chosen *liveRoute[Req, Rsp], req Req) {
 	q := search[Req, Rsp]{access: r.access, req: req}
-	q.facts.method, q.facts.path = r.access.Method(req), r.access.Path(req)
-	q.read(needQuery | needAuthority | needHeader)
+	q.facts.method, q.facts.path = r.access.Method(req), escaped(r.access.Path(req))
+	q.read(needQuery | needAuthority | needHeader | needSource)
 	d := layer.Node{Name: layerName, State: layer.State{
 		{Key: "target", Value: r.target}, {Key: "route", Value: chosen.label()},
 	}}
@@ -78,11 +78,10 @@ func (r *Router[Req, Rsp]) explain(to *layer.Explanation, s *snapshot[Req, Rsp],
 	if passed > maxExplained {
 		d.State = append(d.State, layer.Attr{Key: "not_shown", Value: passed - maxExplained})
 	}
-	to.Add(d)
+	explanation.Add(d)
 }
 
-// label returns the name of a route, or its condition if it has no name. The label of a nil
-// route is "default".
+// label returns the route name, or else its condition. A nil route is "default".
 func (s *liveRoute[Req, Rsp]) label() string {
 	switch {
 	case s == nil:
@@ -93,8 +92,8 @@ func (s *liveRoute[Req, Rsp]) label() string {
 	return s.match.String()
 }
 
-// failing returns the text of the part of the condition m that does not hold for f. The caller
-// must know that m does not hold for f.
+// failing returns the text of that part of the condition m that does not hold for f. m as a whole
+// must not hold for f.
 func failing(m matcher, f facts) string {
 	switch m := m.(type) {
 	case allOf:
@@ -114,8 +113,8 @@ func failing(m matcher, f facts) string {
 }
 
 // explain adds the split to the explanation: the target that was drawn for an attempt, and up to
-// maxExplained targets with their weights. The argument drawn is the index of the drawn target.
-func (s *split[Req, Rsp]) explain(to *layer.Explanation, drawn int) {
+// maxExplained targets with their weights. drawn is the drawn target's index.
+func (s *split[Req, Rsp]) explain(explanation *layer.Explanation, drawn int) {
 	d := layer.Node{Name: "split", State: layer.State{
 		{Key: "target", Value: s.apex}, {Key: "drawn", Value: s.parts[drawn].Authority},
 	}}
@@ -125,5 +124,5 @@ func (s *split[Req, Rsp]) explain(to *layer.Explanation, drawn int) {
 			{Key: "authority", Value: p.Authority}, {Key: "weight", Value: p.Weight}, {Key: "ready", Value: layer.Poll(p.svc) == nil},
 		}})
 	}
-	to.Add(d)
+	explanation.Add(d)
 }

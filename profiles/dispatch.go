@@ -1,9 +1,13 @@
 package profiles
 
-import "context"
+import (
+	"context"
 
-// Dispatch specifies where a server of connections sends a connection. The left column of this
-// table has conditions on the fields of the profile. The first condition that holds determines To:
+	"github.com/gotower/gotower/resolve"
+)
+
+// Dispatch specifies where a server of connections sends a connection. The first row of this table
+// whose conditions on the profile hold determines To:
 //
 //	Endpoint is set, Name is empty                ToEndpoint
 //	Targets is not empty                          ToRoutes
@@ -17,11 +21,11 @@ type Dispatch struct {
 	// may send first. A split selects one target for the whole connection.
 	Opaque bool
 
-	// To is the kind of destination. Authority is the name of the destination: the address of the
-	// Endpoint for ToEndpoint, and otherwise the apex of the profile, see [Profile].Name.
+	// To is the kind of destination. Authority names the destination: the Endpoint's address for
+	// ToEndpoint, and otherwise the profile's apex, see [Profile].Name.
 	To        Destination
 	Authority string
-	Endpoint  *Endpoint // for ToEndpoint; must not be changed
+	Endpoint  *resolve.Endpoint // for ToEndpoint; must not be changed
 }
 
 // Destination specifies where a connection or request goes: to its target, to the profile's apex
@@ -45,8 +49,8 @@ func (d Destination) String() string {
 	return "unknown"
 }
 
-// Dispatch returns the destination of the connections to target. The table at the type [Dispatch]
-// has the rules. p must be the profile of target. An invalid Name or Endpoint is ignored: see
+// Dispatch returns where connections to target go, by the rules in the table at the type
+// [Dispatch]. p must be target's profile. An invalid Name or Endpoint is ignored: see
 // [Profile.Validate].
 func (p *Profile) Dispatch(target string) Dispatch {
 	apex, err := p.apex(target)
@@ -63,10 +67,10 @@ func (p *Profile) Dispatch(target string) Dispatch {
 	return d
 }
 
-// Dispatch returns the destination of a connection to the target of the Router, according to the
-// current profile. It waits for the first profile as Call does: see [WithInitialWait]. It returns
-// an error only if ctx ends during that wait. A server must call Dispatch before it reads the first
-// byte, because an opaque connection is not read for protocol detection.
+// Dispatch returns the destination of a connection to the Router's target, according to the current
+// profile. It waits for the first profile as Call does: see [Config.InitialWait]. It returns an error
+// only if ctx ends during that wait. A server must call Dispatch before it reads the first byte,
+// because an opaque connection is not read for protocol detection.
 func (r *Router[Req, Rsp]) Dispatch(ctx context.Context) (Dispatch, error) {
 	if ctx.Err() != nil {
 		return Dispatch{}, r.reject(ctx, 0)

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/gotower/gotower/profiles"
+	"github.com/gotower/gotower/resolve"
 )
 
 // The destination of a connection is decided before its first byte is read.
@@ -13,7 +14,7 @@ func ExampleProfile_Dispatch() {
 		{},
 		{Name: "web.default.svc.cluster.local"},
 		{Name: "web.default.svc.cluster.local", Targets: []profiles.Target{{Authority: "web-v2:80", Weight: 1}}},
-		{Endpoint: &profiles.Endpoint{Addr: netip.MustParseAddrPort("10.1.2.3:5432")}, OpaqueProtocol: true},
+		{Endpoint: &resolve.Endpoint{ID: resolve.ID{Addr: netip.MustParseAddrPort("10.1.2.3:5432")}}, OpaqueProtocol: true},
 	} {
 		d := p.Dispatch("10.96.0.10:80")
 		fmt.Println(d.To, d.Authority, "opaque:", d.Opaque)

@@ -2,6 +2,7 @@ package profiles_test
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -12,10 +13,11 @@ import (
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/profiles"
+	"github.com/gotower/gotower/resolve"
 )
 
-func pod(addr string) *profiles.Endpoint {
-	return &profiles.Endpoint{Addr: netip.MustParseAddrPort(addr), Labels: map[string]string{"pod": "web-1"}}
+func pod(addr string) *resolve.Endpoint {
+	return &resolve.Endpoint{ID: resolve.ID{Addr: netip.MustParseAddrPort(addr)}, Labels: map[string]string{"pod": "web-1"}}
 }
 
 // The table of linkerd's proxy: what a profile serve, in the order in which it
@@ -34,7 +36,7 @@ func TestDispatch(t *testing.T) {
 		"endpoint":           {profiles.Profile{Endpoint: at}, profiles.Dispatch{To: profiles.ToEndpoint, Authority: "10.0.0.1:80", Endpoint: at}},
 		"opaque endpoint":    {profiles.Profile{Endpoint: at, OpaqueProtocol: true}, profiles.Dispatch{Opaque: true, To: profiles.ToEndpoint, Authority: "10.0.0.1:80", Endpoint: at}},
 		"endpoint, routes":   {profiles.Profile{Endpoint: at, Routes: routes, Targets: targets}, profiles.Dispatch{To: profiles.ToEndpoint, Authority: "10.0.0.1:80", Endpoint: at}},
-		"no endpoint":        {profiles.Profile{Endpoint: &profiles.Endpoint{}}, profiles.Dispatch{Authority: asked}},
+		"no endpoint":        {profiles.Profile{Endpoint: &resolve.Endpoint{}}, profiles.Dispatch{Authority: asked}},
 		"name":               {profiles.Profile{Name: name}, profiles.Dispatch{To: profiles.ToApex, Authority: apex}},
 		"name, endpoint":     {profiles.Profile{Name: name, Endpoint: at}, profiles.Dispatch{To: profiles.ToApex, Authority: apex}},
 		"no name, endpoint":  {profiles.Profile{Name: "no name", Endpoint: at}, profiles.Dispatch{To: profiles.ToEndpoint, Authority: "10.0.0.1:80", Endpoint: at}},
@@ -57,7 +59,7 @@ func TestDispatchInitialWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var bs backends
 		source := newScript()
-		r := profiles.New(t.Context(), target, source, access{}, bs.mk, profiles.WithInitialWait[request, *reply](time.Minute))
+		r := profiles.New(t.Context(), profiles.Config{Target: target, Source: source, InitialWait: time.Minute}, access{}, bs.mk)
 		time.AfterFunc(time.Second, func() { source.send(&profiles.Profile{OpaqueProtocol: true}, nil) })
 		began := time.Now()
 		d, err := r.Dispatch(t.Context())
@@ -81,18 +83,17 @@ type forwarding struct {
 	labels []map[string]string
 }
 
-func newForwarding(t *testing.T, bs *backends, opts ...option) *forwarding {
+func newForwarding(t *testing.T, bs *backends, log *slog.Logger) *forwarding {
 	t.Helper()
 	f := &forwarding{t: t}
-	opts = append([]option{profiles.WithInitialWait[request, *reply](time.Minute), profiles.WithForward(
-		func(e *profiles.Endpoint) service {
-			f.made, f.labels = append(f.made, e.String()), append(f.labels, e.Labels)
+	c := profiles.Config{Target: target, Source: &f.source, InitialWait: time.Minute, Log: log}
+	f.router = profiles.New(t.Context(), c, access{}, bs.mk, profiles.WithForward(
+		func(e *resolve.Endpoint) service {
+			f.made, f.labels = append(f.made, e.Addr.String()), append(f.labels, e.Labels)
 			return handler(func(ctx context.Context, _ request) (*reply, error) {
-				return &reply{status: 200, from: e.String(), route: layer.RouteFromContext(ctx)}, nil
+				return &reply{status: 200, from: e.Addr.String(), route: layer.RouteFromContext(ctx)}, nil
 			})
-		}),
-	}, opts...)
-	f.router = profiles.New(t.Context(), target, &f.source, access{}, bs.mk, opts...)
+		}))
 	return f
 }
 
@@ -107,7 +108,7 @@ func TestForward(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var bs backends
 		log := newLog()
-		f := newForwarding(t, &bs, log.option())
+		f := newForwarding(t, &bs, log.logger())
 		one := "10.0.0.1:80"
 		all := []profiles.Route{{Name: "all", Match: profiles.All{}}}
 		assert.Equal(t, one, f.serve(&profiles.Profile{Endpoint: pod(one), Targets: []profiles.Target{{"v2:80", 1}}}).from, "no split")
@@ -123,8 +124,8 @@ func TestForward(t *testing.T) {
 		assert.Equal(t, []string{one, one}, f.made)
 
 		assert.Equal(t, "web.ns:80", f.serve(&profiles.Profile{Name: "web.ns", Endpoint: renamed}).from, "a name comes first")
-		assert.Equal(t, target, f.serve(&profiles.Profile{Endpoint: &profiles.Endpoint{Authority: "a b"}}).from, "one that is not valid is left out")
-		assert.Equal(t, []string{"endpoint invalid AddrPort: want an IP address and a port"}, log.errors("left out of a profile"))
+		assert.Equal(t, target, f.serve(&profiles.Profile{Endpoint: &resolve.Endpoint{ID: resolve.ID{Authority: "a b"}}}).from, "one that is not valid is left out")
+		assert.Equal(t, []string{"Endpoint: endpoint invalid AddrPort: want an IP address and a port"}, log.errors("left out of a profile"))
 		assert.Len(t, f.made, 2)
 	})
 }
@@ -137,8 +138,8 @@ func TestRouterWithoutForward(t *testing.T) {
 
 func TestEndpointValidate(t *testing.T) {
 	at := netip.MustParseAddrPort("[fd00::1]:80")
-	for want, e := range map[string]profiles.Endpoint{
-		"":                                    {Addr: at, Protocol: profiles.OpaqueProtocol, ServerName: "a", Identity: "b", Authority: "web:80"},
+	for want, e := range map[string]resolve.ID{
+		"":                                    {Addr: at, Protocol: resolve.Opaque, ServerName: "a", Identity: "b", Authority: "web:80"},
 		"want an IP address and a port":       {Addr: netip.AddrPortFrom(at.Addr(), 0)},
 		"unknown protocol 3":                  {Addr: at, Protocol: 3},
 		"a TLS server name needs an identity": {Addr: at, ServerName: "a"},
@@ -148,7 +149,7 @@ func TestEndpointValidate(t *testing.T) {
 		`authority "web:65536" is not a host`: {Addr: at, Authority: "web:65536"},
 		`authority "::1" is not a host`:       {Addr: at, Authority: "::1"},
 	} {
-		err := (&profiles.Profile{Endpoint: &e}).Validate()
+		err := (&profiles.Profile{Endpoint: &resolve.Endpoint{ID: e}}).Validate()
 		if want == "" {
 			require.NoError(t, err)
 			continue

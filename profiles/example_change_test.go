@@ -37,10 +37,10 @@ func ExampleRoute_changes() {
 			ResponseHeader: layer.HeaderMutation{Set: []layer.HeaderField{{Name: "X-Frame-Options", Value: "DENY"}}},
 		},
 	}})
-	web := profiles.New(ctx, "web:80", &source, httplayer.Accessor{}, func(string) httplayer.Service {
+	config := profiles.Config{Target: "web:80", Source: &source, InitialWait: time.Minute}
+	web := profiles.New(ctx, config, httplayer.HTTP{}, func(string) httplayer.Service {
 		return httplayer.NewEndpoint(ctx, backend.Listener.Addr().String())
-	}, profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
-		profiles.WithInitialWait[*http.Request, *http.Response](time.Minute))
+	}, profiles.WithRouteLayers(httplayer.HTTP{}))
 	for _, path := range []string{"/v1/books?page=2", "/v2/reviews", "/v2/books"} {
 		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://web"+path, http.NoBody)
 		rsp, err := web.Call(ctx, req)

@@ -28,14 +28,13 @@ func Example() {
 		},
 	})
 	shares := make(map[string]int)
-	web := profiles.New(ctx, "web:80", &source, access{},
+	web := profiles.New(ctx, profiles.Config{Target: "web:80", Source: &source, InitialWait: time.Minute}, access{},
 		func(authority string) layer.Service[request, *reply] {
 			return layer.Func[request, *reply](func(ctx context.Context, _ request) (*reply, error) {
 				shares[authority]++
 				return &reply{status: 200, route: layer.RouteFromContext(ctx)}, nil
 			})
 		},
-		profiles.WithInitialWait[request, *reply](time.Minute),
 	)
 	for range 1000 {
 		rsp, err := web.Call(ctx, request{method: "GET", path: "/books/7"})
@@ -80,8 +79,8 @@ func ExampleWithPerRoute() {
 			return &reply{status: 200}, nil
 		})
 	}
-	web := profiles.New(ctx, "web:80", &source, access{}, slow,
-		profiles.WithPerRoute(stack), profiles.WithInitialWait[request, *reply](time.Minute))
+	web := profiles.New(ctx, profiles.Config{Target: "web:80", Source: &source, InitialWait: time.Minute}, access{}, slow,
+		profiles.WithPerRoute(stack))
 
 	_, err := web.Call(ctx, request{method: "GET", path: "/search"})
 	fmt.Println("search ran out of time:", errors.Is(err, context.DeadlineExceeded))
@@ -113,10 +112,9 @@ func ExampleWithRouteLayers() {
 			return &reply{status: 200}, nil
 		})
 	}
-	// For HTTP: profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify).
-	web := profiles.New(ctx, "web:80", &source, access{}, flaky,
-		profiles.WithRouteLayers(resend{}, nil, layer.DefaultClassifier[*reply]),
-		profiles.WithInitialWait[request, *reply](time.Minute))
+	// For HTTP: profiles.WithRouteLayers(httplayer.HTTP{}).
+	web := profiles.New(ctx, profiles.Config{Target: "web:80", Source: &source, InitialWait: time.Minute}, access{}, flaky,
+		profiles.WithRouteLayers(resend{}))
 	rsp, _ := web.Call(ctx, request{method: "GET", path: "/list"})
 	fmt.Println(rsp.status, "after", tries, "attempts")
 	// Output:

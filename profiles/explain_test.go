@@ -28,7 +28,8 @@ func TestExplain(t *testing.T) {
 			{Name: "a", Match: profiles.Path("/a/[^/]*")},
 			{Name: "behind", Match: profiles.All{}},
 		},
-		Targets: []profiles.Target{{Authority: "a:80", Weight: 1}, {Authority: "b:80", Weight: 1}},
+		Targets:      []profiles.Target{{Authority: "a:80", Weight: 1}, {Authority: "b:80", Weight: 1}},
+		Distribution: profiles.RandomAvailable,
 	}, &bs)
 	bs.get(t, "a:80").unready.Store(true)
 

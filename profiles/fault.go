@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -15,39 +16,33 @@ import (
 // once to each request, before the first attempt. The Timeout of the route includes the delay. The
 // metrics for requests count an injected response, but the metrics for attempts do not.
 type Fault struct {
-	// Fraction is the share of the requests that get the fault, 0 to 1. A request gets at
-	// most one fault of a route: with fractions of 0.1 and 0.2, 10 % get the first fault
-	// and 20 % the second. The sum of the fractions of a route is at most 1.
+	// Fraction is the share of requests that get the fault, 0 to 1. A request gets at most one of
+	// a route's faults: with fractions of 0.1 and 0.2, 10 % get the first fault and 20 % the
+	// second. A route's fractions may add up to at most 1.
 	Fraction float64
 
 	// Delay is the wait before the request is answered or forwarded. A random time of up to
 	// Jitter is added.
 	Delay, Jitter time.Duration
 
-	// Status is the HTTP status of the injected response, 400 to 599. With 0, no response is
-	// injected, and the request is forwarded after the delay. GRPC is the gRPC status of the
-	// response to a gRPC request, 1 to 16. With 0, the gRPC status is derived from Status.
+	// Status is the injected response's HTTP status, 200 to 999. With 0, no response is injected,
+	// and the request is forwarded after the delay. GRPC is the gRPC status for a gRPC request, 1
+	// to 16. With 0, the gRPC status is derived from Status.
 	Status int
 	GRPC   uint32
 
 	Message string // text of the injected response; "" means "injected fault"
 
-	// TTL is the time after which the fault ends in this process. It must be more than 0.
-	// The TTL starts with the first profile that has the route, and again after a change of
-	// the route or the RetryBudget. A delay in progress ends when the TTL is over.
+	// TTL is the time after which the fault ends in this process, so that a forgotten experiment ends. 0
+	// means that the fault ends with the route. The TTL starts with the first profile that contains the
+	// route, and again if the route or the RetryBudget changes. A delay in progress ends when the TTL is
+	// over.
 	TTL time.Duration
 }
 
 // Validate returns the reason why a Router would leave the fault out of a route, or nil if
 // the fault is valid.
 func (f Fault) Validate() error {
-	if err := f.problem(); err != nil {
-		return fmt.Errorf("fault: %w", err)
-	}
-	return nil
-}
-
-func (f Fault) problem() error {
 	switch {
 	case !(f.Fraction >= 0 && f.Fraction <= 1):
 		return fmt.Errorf("fraction %v is not from 0 to 1", f.Fraction)
@@ -57,10 +52,10 @@ func (f Fault) problem() error {
 		return fmt.Errorf("jitter %v is below 0", f.Jitter)
 	case f.Status == 0 && f.GRPC == 0 && f.Delay == 0 && f.Jitter == 0:
 		return errors.New("no delay and no status")
-	case f.TTL <= 0:
-		return fmt.Errorf("ttl %v is not above 0: a fault must end by itself", f.TTL)
-	case f.Status != 0 && (f.Status < 400 || f.Status > 599):
-		return fmt.Errorf("status %d is not from 400 to 599", f.Status)
+	case f.TTL < 0:
+		return fmt.Errorf("ttl %v is below 0", f.TTL)
+	case f.Status != 0 && (f.Status < 200 || f.Status > 999):
+		return fmt.Errorf("status %d is not from 200 to 999", f.Status)
 	case f.GRPC > maxGRPC:
 		return fmt.Errorf("gRPC status %d is not from 1 to %d", f.GRPC, maxGRPC)
 	case f.GRPC != 0 && f.Status == 0:
@@ -69,28 +64,49 @@ func (f Fault) problem() error {
 	return nil
 }
 
+// validFaults returns the valid faults, and adds the mistakes in the others to problems.
+func validFaults(faults []Fault, problems *FieldErrors) (valid []Fault) {
+	sum := 0.0
+	for i, f := range faults {
+		err := f.Validate()
+		if err == nil && sum+f.Fraction > 1+1e-9 { // 1e-9 compensates for rounding
+			err = fmt.Errorf("fraction %v is more than the faults before leave", f.Fraction)
+		}
+		if problems.add(item("Faults", i), err) {
+			continue
+		}
+		sum += f.Fraction
+		valid = append(valid, f)
+	}
+	return valid
+}
+
 // errFault is the error by which layer.FaultInjection reports to faultService that a
 // response must be injected. Callers of faultService receive that response, and not
 // errFault.
 var errFault = errors.New("injected response")
 
+// addFaults returns st with the faults of the route. Their TTL begins when the route was made.
 func (a *routeStack[Req, Rsp]) addFaults(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp] {
 	if len(a.route.Faults) == 0 {
 		return st
 	}
-	opts := a.options(a.layers.classify)
+	opts := a.options(a.protocol.Classify)
 	return st.With("faults", func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
-		s := &faultService[Req, Rsp]{Service: next, target: a.target, edit: a.layers.edit, rand: rand.Float64}
+		s := &faultService[Req, Rsp]{Service: next, target: a.target, edit: a.protocol, rand: rand.Float64}
 		sum := 0.0
 		for _, f := range a.route.Faults {
 			sum += f.Fraction
-			policy := layer.FaultPolicy[Req]{Fraction: 1, Delay: f.Delay, Jitter: f.Jitter, TTL: f.TTL}
-			if f.Status != 0 {
-				policy.Err = errFault
+			ends := a.arrival.Add(cmp.Or(f.TTL, math.MaxInt64))
+			share := faultShare[Req, Rsp]{Service: next, Fault: f, upTo: sum, ends: ends}
+			if remaining := time.Until(ends); remaining > 0 { // the layers may be made later than the TTL
+				policy := layer.FaultPolicy[Req]{Fraction: 1, Delay: f.Delay, Jitter: f.Jitter, TTL: remaining}
+				if f.Status != 0 {
+					policy.Err = errFault
+				}
+				share.Service = layer.FaultInjection(policy, opts...)(next)
 			}
-			s.faults = append(s.faults, faultShare[Req, Rsp]{
-				Service: layer.FaultInjection(policy, opts...)(next), Fault: f, upTo: sum, ends: time.Now().Add(f.TTL),
-			})
+			s.faults = append(s.faults, share)
 		}
 		return s
 	})
@@ -115,6 +131,7 @@ type faultShare[Req, Rsp any] struct {
 	ends time.Time // when the TTL of the fault is over
 }
 
+// Call draws a random number, which selects a fault or none, and sends req through it.
 func (s *faultService[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	drawn := s.rand()
 	for i := range s.faults {
@@ -125,6 +142,7 @@ func (s *faultService[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error)
 	return s.Service.Call(ctx, req)
 }
 
+// inject sends req through the fault f, and converts its errors.
 func (s *faultService[Req, Rsp]) inject(ctx context.Context, f *faultShare[Req, Rsp], req Req) (Rsp, error) {
 	if f.Status == 0 && ctx.Err() == nil && time.Now().Before(f.ends) {
 		f.explain(ctx)
@@ -144,9 +162,10 @@ func (s *faultService[Req, Rsp]) inject(ctx context.Context, f *faultShare[Req, 
 	return rsp, err
 }
 
+// explain adds the fault to the request's explanation, if there is one.
 func (f *faultShare[Req, Rsp]) explain(ctx context.Context) {
-	if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
-		why.Add(f.node())
+	if explanation := layer.PickInfoFromContext(ctx).Explanation; explanation != nil {
+		explanation.Add(f.node())
 	}
 }
 

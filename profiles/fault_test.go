@@ -29,7 +29,7 @@ func (answers) NewResponse(req request, a layer.DirectResponse) *reply {
 	return &reply{status: a.Status, from: "here", header: header}
 }
 
-func answering() option { return profiles.WithRouteLayers(resend{}, answers{}, errClass) }
+func answering() option { return profiles.WithRouteLayers(resend{}) }
 
 // failing is a profile with one route, which has the faults.
 func failing(faults ...profiles.Fault) *profiles.Profile {
@@ -41,18 +41,19 @@ func abort(share float64, status int) profiles.Fault {
 }
 
 // bubbled is a router for a bubble, which ends with the test.
-func bubbled(t *testing.T, src profiles.Source, serve func(context.Context, request) (*reply, error), opts ...option) (*router, *backends) {
+func bubbled(t *testing.T, c profiles.Config, serve func(context.Context, request) (*reply, error)) (*router, *backends) {
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	bs := &backends{prepare: func(b *backend) { b.serve = serve }}
-	return profiles.New(ctx, target, src, access{}, bs.mk, append([]option{answering()}, opts...)...), bs
+	c.Target = target
+	return profiles.New(ctx, c, access{}, bs.mk, answering()), bs
 }
 
 func TestFaultResponse(t *testing.T) {
 	c := newCounters()
 	p := failing(profiles.Fault{Fraction: 1, Status: 503, GRPC: 8, TTL: time.Hour})
 	p.Routes[0].Retryable, p.RetryBudget = true, budget()
-	r, bs := serving(t, p, nil, answering(), c.option())
+	r, bs := servingWith(t, profiles.Config{Metrics: c.instruments}, p, nil, answering())
 	rsp := send(t, r, "GET", "/")
 	assert.Equal(t, 503, rsp.status)
 	assert.Equal(t, "injected fault", rsp.header["message"])
@@ -92,7 +93,7 @@ func TestFaultDelays(t *testing.T) {
 			profiles.Fault{Fraction: 0.5, Delay: time.Second, TTL: time.Hour},
 			profiles.Fault{Fraction: 0.5, Delay: 2 * time.Second, Status: 500, TTL: time.Hour},
 		))
-		r, _ := bubbled(t, src, nil, c.option(), profiles.WithInitialWait[request, *reply](time.Second))
+		r, _ := bubbled(t, profiles.Config{Source: src, Metrics: c.instruments, InitialWait: time.Second}, nil)
 		seen := make(map[int]bool)
 		for range 100 {
 			began := time.Now()
@@ -114,7 +115,7 @@ func TestFaultJitters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := new(profiles.Static)
 		src.Set(target, failing(profiles.Fault{Fraction: 1, Jitter: time.Second, TTL: time.Hour}))
-		r, _ := bubbled(t, src, nil, profiles.WithInitialWait[request, *reply](time.Second))
+		r, _ := bubbled(t, profiles.Config{Source: src, InitialWait: time.Second}, nil)
 		seen := make(map[time.Duration]bool)
 		for range 10 {
 			began := time.Now()
@@ -137,7 +138,7 @@ func TestTimeoutIncludesFaultDelay(t *testing.T) {
 			p.Routes[0].Retryable, p.RetryBudget = retryable, budget()
 			src := new(profiles.Static)
 			src.Set(target, p)
-			r, bs := bubbled(t, src, nil, c.option(), profiles.WithInitialWait[request, *reply](time.Second))
+			r, bs := bubbled(t, profiles.Config{Source: src, Metrics: c.instruments, InitialWait: time.Second}, nil)
 			began := time.Now()
 			_, err := r.Call(t.Context(), get)
 			require.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
@@ -155,7 +156,7 @@ func TestFaultDelayCanceled(t *testing.T) {
 		c := newCounters()
 		src := new(profiles.Static)
 		src.Set(target, failing(profiles.Fault{Fraction: 1, Delay: time.Minute, TTL: time.Hour}))
-		r, _ := bubbled(t, src, nil, c.option(), profiles.WithInitialWait[request, *reply](time.Second))
+		r, _ := bubbled(t, profiles.Config{Source: src, Metrics: c.instruments, InitialWait: time.Second}, nil)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		gone := errors.New("gone")
 		time.AfterFunc(time.Second, func() { cancel(gone) })
@@ -189,7 +190,7 @@ func TestDelayIsExplained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := new(profiles.Static)
 		src.Set(target, failing(profiles.Fault{Fraction: 1, Delay: time.Second, TTL: time.Minute}))
-		r, _ := bubbled(t, src, nil, profiles.WithInitialWait[request, *reply](time.Second))
+		r, _ := bubbled(t, profiles.Config{Source: src, InitialWait: time.Second}, nil)
 		ctx, why := layer.Explain(t.Context())
 		_, err := r.Call(ctx, get)
 		require.NoError(t, err)
@@ -211,31 +212,30 @@ func TestFaultValidate(t *testing.T) {
 		"fraction 1.5":           func(f *profiles.Fault) { f.Fraction = 1.5 },
 		"delay -1ns":             func(f *profiles.Fault) { f.Delay = -1 },
 		"jitter -1ns":            func(f *profiles.Fault) { f.Jitter = -1 },
-		"status 200":             func(f *profiles.Fault) { f.Status = 200 },
-		"status 600":             func(f *profiles.Fault) { f.Status = 600 },
+		"status 199":             func(f *profiles.Fault) { f.Status = 199 },
+		"status 1000":            func(f *profiles.Fault) { f.Status = 1000 },
 		"gRPC status 17":         func(f *profiles.Fault) { f.GRPC = 17 },
 		"without a status":       func(f *profiles.Fault) { f.Status, f.GRPC = 0, 14 },
 		"no delay and no status": func(f *profiles.Fault) { f.Status = 0 },
-		"must end by itself":     func(f *profiles.Fault) { f.TTL = 0 },
-		"ttl -1ns is not above ": func(f *profiles.Fault) { f.TTL = -1 },
+		"ttl -1ns is below 0":    func(f *profiles.Fault) { f.TTL = -1 },
 	} {
 		f := fine
 		change(&f)
 		require.ErrorContains(t, f.Validate(), why)
-		require.ErrorContains(t, failing(abort(0, 500), f).Validate(), `route 0 "r": fault 1: `)
+		require.ErrorContains(t, failing(abort(0, 500), f).Validate(), `Routes[0].Faults[1]: route "r": `)
 	}
 	tenth := abort(0.1, 503)
 	all := failing(tenth, tenth, tenth, tenth, tenth, tenth, tenth, tenth, tenth, tenth)
 	require.NoError(t, all.Validate())
-	require.ErrorContains(t, failing(abort(0.8, 500), abort(0.3, 503)).Validate(), "fault 1: fraction 0.3 is more than the faults before leave")
+	require.ErrorContains(t, failing(abort(0.8, 500), abort(0.3, 503)).Validate(), `Faults[1]: route "r": fraction 0.3 is more than the faults before leave`)
 	require.NoError(t, failing(abort(0.3, 500), abort(0.7, 503)).Validate())
 }
 
 // An invalid fault does not change the others.
 func TestFaultsInvalid(t *testing.T) {
 	l := newLog()
-	bad := profiles.Fault{Fraction: 1, Status: 500}
-	r, _ := serving(t, failing(bad, abort(1, 503)), nil, answering(), l.option())
+	bad := profiles.Fault{Fraction: 1, Status: 500, TTL: -1}
+	r, _ := servingWith(t, profiles.Config{Log: l.logger()}, failing(bad, abort(1, 503)), nil, answering())
 	assert.Equal(t, 503, send(t, r, "GET", "/").status)
-	assert.Equal(t, []string{`route 0 "r": fault 0: ttl 0s is not above 0: a fault must end by itself`}, l.attrs("left out of a profile", "err"))
+	assert.Equal(t, []string{`Routes[0].Faults[0]: route "r": ttl -1ns is below 0`}, l.attrs("left out of a profile", "err"))
 }

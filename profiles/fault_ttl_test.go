@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/profiles"
 )
 
 // faulting reports whether a request meets a fault with 503.
@@ -19,7 +21,7 @@ func faulting(t *testing.T, r *router) bool {
 func TestFaultTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newScript()
-		r, _ := bubbled(t, src, nil)
+		r, _ := bubbled(t, profiles.Config{Source: src}, nil)
 		fault := abort(1, 503)
 		src.send(failing(fault), nil)
 		time.Sleep(fault.TTL - 1)
@@ -35,7 +37,7 @@ func TestFaultTTL(t *testing.T) {
 func TestFaultTTLOfChangedRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newScript()
-		r, _ := bubbled(t, src, nil)
+		r, _ := bubbled(t, profiles.Config{Source: src}, nil)
 		fault := abort(1, 503)
 		src.send(failing(fault), nil)
 		for i := range 59 {
@@ -58,7 +60,7 @@ func TestFaultTTLOfChangedRoute(t *testing.T) {
 func TestFaultTTLs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newScript()
-		r, _ := bubbled(t, src, nil)
+		r, _ := bubbled(t, profiles.Config{Source: src}, nil)
 		short, long := abort(0.5, 500), abort(0.5, 503)
 		short.TTL = time.Minute
 		src.send(failing(short, long), nil)

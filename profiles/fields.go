@@ -9,10 +9,12 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/gotower/gotower/internal/secret"
-	"github.com/gotower/gotower/layer"
 )
 
+// methodIs is the compiled form of [Method].
 type methodIs string
 
 func (m Method) compile() (matcher, error) {
@@ -27,67 +29,61 @@ func (methodIs) needs() needs         { return 0 }
 func (m methodIs) String() string     { return fmt.Sprintf("method %q", string(m)) }
 
 // isToken reports whether s is an HTTP token (RFC 9110), such as a method or a field name.
-func isToken(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; !isAlphanumeric(c) && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
-			return false
-		}
-	}
-	return s != ""
-}
+func isToken(s string) bool { return httpguts.ValidHeaderFieldName(s) }
 
+// headerCondition is the compiled form of [Header].
 type headerCondition struct {
-	name  string // in canonical form, because net/http allocates for other forms
-	value stringMatcher
+	name      string // in canonical form, because net/http allocates for other forms
+	value     stringMatcher
+	anyLine   bool   // value applies to each line, and not to the joined lines
+	separator string // joins the lines of the field
 }
 
 func (h Header) compile() (matcher, error) {
-	return compileField("header", h.Name, h.Value)
+	return compileField("header", h)
 }
 
-func compileField(kind, name string, m StringMatch) (headerCondition, error) {
-	if !isToken(name) {
-		return headerCondition{}, fmt.Errorf("%s %q: the name is not a token", kind, name)
+func compileField(kind string, h Header) (*headerCondition, error) {
+	if !isToken(h.Name) {
+		return nil, fmt.Errorf("%s %q: the name is not a token", kind, h.Name)
 	}
-	value, err := compileStringMatch(m, false)
+	value, err := compileStringMatch(h.Value, false)
 	if err != nil {
-		return headerCondition{}, fmt.Errorf("%s %q: %w", kind, name, err)
+		return nil, fmt.Errorf("%s %q: %w", kind, h.Name, err)
 	}
-	return headerCondition{textproto.CanonicalMIMEHeaderKey(name), value}, nil
+	c := &headerCondition{name: textproto.CanonicalMIMEHeaderKey(h.Name), value: value, anyLine: h.AnyLine, separator: ", "}
+	if c.name == "Cookie" {
+		c.separator = "; " // HTTP/2 splits it there (RFC 9113)
+	}
+	return c, nil
 }
 
-func (h headerCondition) holds(f facts) bool {
-	if multi, ok := f.header.(interface{ Values(name string) []string }); ok {
-		return slices.ContainsFunc(multi.Values(h.name), h.value.holds)
+// holds reports whether the request has the header field, and its value satisfies the condition. With
+// anyLine, one of the field's lines must satisfy it, and otherwise the joined lines.
+func (h *headerCondition) holds(f facts) bool {
+	lines := f.header.Values(h.name)
+	switch {
+	case len(lines) == 0:
+		return false
+	case h.anyLine:
+		return slices.ContainsFunc(lines, h.value.holds)
+	case len(lines) == 1:
+		return h.value.holds(lines[0])
 	}
-	// The first value is cheap to read and often decides.
-	if first := f.header.Get(h.name); first != "" && h.value.holds(first) {
-		return true
-	}
-	return h.holdsForOne(f.header)
+	return h.value.holds(strings.Join(lines, h.separator))
 }
 
-// holdsForOne reports whether one of several values of the header field satisfies the
-// condition. It is a separate function, because it allocates.
-func (h headerCondition) holdsForOne(fields layer.Header) bool {
-	for name, v := range fields.All() {
-		if strings.EqualFold(name, h.name) && h.value.holds(v) {
-			return true
-		}
-	}
-	return false
-}
+func (*headerCondition) needs() needs { return needHeader }
 
-func (headerCondition) needs() needs { return needHeader }
-
-// String describes the condition. It hides the value of a field that may have credentials.
-func (h headerCondition) String() string {
-	if h.value.kind != matchPresent && secret.Field(strings.ToLower(h.name)) {
+// String describes the condition. It hides a value that may contain credentials.
+func (h *headerCondition) String() string {
+	if h.value.kind != matchPresent && secret.Field(h.name) {
 		return fmt.Sprintf("header %q %s", h.name, secret.Withheld)
 	}
-	return fmt.Sprintf("header %q %v", h.name, h.value)
+	return fmt.Sprintf("header %q %v", h.name, &h.value)
 }
 
+// queryCondition is the compiled form of [Query].
 type queryCondition struct {
 	name  string
 	value stringMatcher
@@ -101,13 +97,12 @@ func (q Query) compile() (matcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("query parameter %q: %w", q.Name, err)
 	}
-	return queryCondition{q.Name, value}, nil
+	return &queryCondition{q.Name, value}, nil
 }
 
-// holds reports whether the query has the parameter, and one of the values of the parameter
-// satisfies the condition. It parses the query as url.ParseQuery does, but allocates no
-// map.
-func (q queryCondition) holds(f facts) bool {
+// holds reports whether the query contains the parameter, and one of its values satisfies the
+// condition. It parses the query as url.ParseQuery does, but allocates no map.
+func (q *queryCondition) holds(f facts) bool {
 	for rest := f.query; rest != ""; {
 		var pair string
 		pair, rest, _ = strings.Cut(rest, "&")
@@ -125,13 +120,15 @@ func (q queryCondition) holds(f facts) bool {
 	return false
 }
 
-func (queryCondition) needs() needs     { return needQuery }
-func (q queryCondition) String() string { return fmt.Sprintf("query parameter %q %v", q.name, q.value) }
+func (*queryCondition) needs() needs { return needQuery }
+func (q *queryCondition) String() string {
+	return fmt.Sprintf("query parameter %q %v", q.name, &q.value)
+}
 
-type hostIs stringMatcher
+type hostIs struct{ stringMatcher }
 
-// compile compiles the condition. It returns an error if the value cannot be a host, for
-// example because it has a port.
+// compile compiles the condition, or returns an error if the value cannot be a host, for example
+// because it includes a port.
 func (h Host) compile() (matcher, error) {
 	if t, ok := h.Value.(Exact); ok {
 		_, err := netip.ParseAddr(string(t))
@@ -144,27 +141,34 @@ func (h Host) compile() (matcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("host: %w", err)
 	}
-	return hostIs(value), nil
+	return &hostIs{value}, nil
 }
 
-func (h hostIs) holds(f facts) bool {
+func (h *hostIs) holds(f facts) bool {
 	host := hostname(f.authority)
-	switch {
-	case host == "":
-		return false
-	case h.kind == matchExact:
-		return strings.EqualFold(host, h.want)
-	case h.kind == matchPrefix:
-		return len(host) >= len(h.want) && strings.EqualFold(host[:len(h.want)], h.want)
-	case h.kind == matchSuffix:
-		n := len(host) - len(h.want)
-		return n > 0 && strings.EqualFold(host[n:], h.want)
-	}
-	return stringMatcher(h).holds(host)
+	return host != "" && h.stringMatcher.holds(host)
 }
 
-func (hostIs) needs() needs     { return needAuthority }
-func (h hostIs) String() string { return "host " + stringMatcher(h).String() }
+func (*hostIs) needs() needs { return needAuthority }
+
+func (h *hostIs) String() string {
+	value := h.stringMatcher
+	value.fold = false // always the case for a host
+	return "host " + value.String()
+}
+
+type sourceIn netip.Prefix
+
+func (s SourceIP) compile() (matcher, error) {
+	if !s.Prefix.IsValid() {
+		return nil, errors.New("source: the range of addresses is not valid")
+	}
+	return sourceIn(s.Prefix), nil
+}
+
+func (s sourceIn) holds(f facts) bool { return netip.Prefix(s).Contains(f.source) }
+func (sourceIn) needs() needs         { return needSource }
+func (s sourceIn) String() string     { return "source in " + netip.Prefix(s).String() }
 
 // hostname returns authority without its port, the brackets of an IPv6 address and a final
 // dot.
@@ -176,25 +180,4 @@ func hostname(authority string) string {
 		return authority[1 : n-1]
 	}
 	return strings.TrimSuffix(authority, ".")
-}
-
-// hasName reports whether match returns true for the name of one of the fields.
-func hasName(fields layer.Header, match func(name string) bool) bool {
-	if h, ok := fields.(interface {
-		HasName(func(name string) bool) bool
-	}); ok {
-		return h.HasName(match)
-	}
-	return hasNameOf(fields, match)
-}
-
-// hasNameOf reports whether match returns true for the name of one of the fields. It iterates over
-// all fields, for a type without a method HasName. It is a separate function, because it allocates.
-func hasNameOf(fields layer.Header, match func(name string) bool) bool {
-	for name := range fields.All() {
-		if match(name) {
-			return true
-		}
-	}
-	return false
 }

@@ -3,50 +3,28 @@ package profiles
 import (
 	"iter"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gotower/gotower/layer"
 )
 
-// httpFields has its values by name, as protocols with a map have.
+// httpFields is a layer.Header with canonical names.
 type httpFields http.Header
 
-func (f httpFields) Get(name string) string         { return http.Header(f).Get(name) }
-func (f httpFields) Values(name string) []string    { return http.Header(f).Values(name) }
-func (f httpFields) All() iter.Seq2[string, string] { return pairsOf(f).All() }
+func (f httpFields) Get(name string) string      { return http.Header(f).Get(name) }
+func (f httpFields) Values(name string) []string { return http.Header(f).Values(name) }
 
-// pairs are fields that have no method Values, with names in any case.
-type pairs [][2]string
-
-func pairsOf(f httpFields) pairs {
-	var ps pairs
-	for name, values := range f {
-		for _, v := range values {
-			ps = append(ps, [2]string{strings.ToLower(name), v})
-		}
-	}
-	return ps
-}
-
-func (ps pairs) Get(name string) string {
-	for _, p := range ps {
-		if strings.EqualFold(p[0], name) {
-			return p[1]
-		}
-	}
-	return ""
-}
-
-func (ps pairs) All() iter.Seq2[string, string] {
+func (f httpFields) All() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
-		for _, p := range ps {
-			if !yield(p[0], p[1]) {
-				return
+		for name, values := range f {
+			for _, v := range values {
+				if !yield(name, v) {
+					return
+				}
 			}
 		}
 	}
@@ -62,8 +40,10 @@ func compiled(t testing.TB, m Match) matcher {
 func TestHeader(t *testing.T) {
 	header := httpFields{
 		"X-Tenant": {"blue", "green"},
+		"X-One":    {"Blue"},
+		"X-Size":   {"-7"},
 		"X-Empty":  {""},
-		"X-Late":   {"", "there"},
+		"Cookie":   {"a=1", "b=2"},
 	}
 	for _, tt := range []struct {
 		what string
@@ -71,15 +51,32 @@ func TestHeader(t *testing.T) {
 		text StringMatch
 		want bool
 	}{
-		{"the first value", "x-tenant", Exact("blue"), true},
-		{"another value", "X-TENANT", Exact("green"), true},
-		{"no value", "x-tenant", Exact("red"), false},
-		{"case of the value", "x-tenant", Exact("Blue"), false},
-		{"begin of the second", "x-tenant", Prefix("gr"), true},
-		{"begin of none", "x-tenant", Prefix("re"), false},
-		{"expression", "x-tenant", Regex("g.*n"), true},
+		{"one line", "x-one", Exact("Blue"), true},
+		{"case of the value", "x-one", Exact("blue"), false},
+		{"case of the name", "X-ONE", Exact("Blue"), true},
+		{"several lines have one value", "x-tenant", Exact("blue, green"), true},
+		{"one of several lines", "x-tenant", Exact("blue"), false},
+		{"lines of a cookie", "cookie", Exact("a=1; b=2"), true},
+		{"begin", "x-tenant", Prefix("bl"), true},
+		{"begin of the second line", "x-tenant", Prefix("gr"), false},
+		{"end", "x-tenant", Suffix("een"), true},
+		{"end of the first line", "x-tenant", Suffix("blue"), false},
+		{"contains", "x-tenant", Contains("e, g"), true},
+		{"contains the end", "x-tenant", Contains("green"), true},
+		{"contains not", "x-tenant", Contains("greens"), false},
+		{"expression", "x-tenant", Regex("b.*n"), true},
 		{"expression is anchored", "x-tenant", Regex("lu|ree"), false},
-		{"expression is grouped", "x-tenant", Regex("lu|green"), true},
+		{"expression is grouped", "x-one", Regex("lu|Blue"), true},
+		{"in the range", "x-size", Range{-7, 0}, true},
+		{"below the range", "x-size", Range{-6, 0}, false},
+		{"above the range", "x-size", Range{-9, -8}, false},
+		{"not a number", "x-one", Range{-9, 9}, false},
+		{"case is ignored", "x-one", IgnoreCase{Exact("bLUE")}, true},
+		{"case of the begin", "x-one", IgnoreCase{Prefix("bL")}, true},
+		{"case of the end", "x-one", IgnoreCase{Suffix("LUE")}, true},
+		{"case of a part", "x-one", IgnoreCase{Contains("LU")}, true},
+		{"case of an expression", "x-one", IgnoreCase{Regex("b.+E")}, true},
+		{"another value in any case", "x-one", IgnoreCase{Exact("glue")}, false},
 		{"present", "x-tenant", AnyValue{}, true},
 		{"absent", "x-other", AnyValue{}, false},
 		{"absent is not empty", "x-other", Exact(""), false},
@@ -87,15 +84,43 @@ func TestHeader(t *testing.T) {
 		{"present and empty", "x-empty", AnyValue{}, true},
 		{"empty", "x-empty", Exact(""), true},
 		{"empty, and an expression", "x-empty", Regex(""), true},
-		{"after an empty one", "x-late", Exact("there"), true},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
-			m := compiled(t, Header{tt.name, tt.text})
+			m := compiled(t, Header{Name: tt.name, Value: tt.text})
 			require.Equal(t, needHeader, m.needs())
-			for what, fields := range map[string]layer.Header{"by name": header, "pairs": pairsOf(header)} {
-				assert.Equal(t, tt.want, m.holds(facts{header: fields}), what)
-			}
+			assert.Equal(t, tt.want, m.holds(facts{header: header}))
 		})
+	}
+}
+
+func TestSourceIP(t *testing.T) {
+	m := compiled(t, SourceIP{netip.MustParsePrefix("10.0.0.0/8")})
+	require.Equal(t, needSource, m.needs())
+	assert.Equal(t, "source in 10.0.0.0/8", m.String())
+	for addr, want := range map[string]bool{"10.1.2.3": true, "11.0.0.1": false, "fd00::1": false} {
+		assert.Equal(t, want, m.holds(facts{source: netip.MustParseAddr(addr)}), addr)
+	}
+	assert.False(t, m.holds(facts{}), "unknown")
+	_, err := compileMatch(SourceIP{}, noDrop(t))
+	require.EqualError(t, err, "source: the range of addresses is not valid")
+}
+
+// With AnyLine, each line is a value, as in linkerd's proxy.
+func TestHeaderAnyLine(t *testing.T) {
+	fields := facts{header: httpFields{"X-Tenant": {"blue", "green"}}}
+	for text, want := range map[string]bool{"blue": true, "green": true, "blue, green": false, "red": false} {
+		assert.Equal(t, want, compiled(t, Header{Name: "x-tenant", Value: Exact(text), AnyLine: true}).holds(fields), text)
+	}
+}
+
+func TestHeaderString(t *testing.T) {
+	for text, m := range map[string]StringMatch{
+		`header "X-A" is "v" in any case`: IgnoreCase{Exact("v")},
+		`header "X-A" contains "v"`:       Contains("v"),
+		`header "X-A" is from 1 to 9`:     Range{1, 9},
+		`header "X-A" is present`:         IgnoreCase{AnyValue{}},
+	} {
+		assert.Equal(t, text, compiled(t, Header{Name: "x-a", Value: m}).String())
 	}
 }
 
@@ -221,13 +246,16 @@ func TestLeafInvalid(t *testing.T) {
 		match Match
 		err   string
 	}{
-		{Header{"", AnyValue{}}, `header "": the name is not a token`},
-		{Header{":path", AnyValue{}}, `header ":path": the name is not a token`},
-		{Header{"x-a", nil}, `header "x-a": no value: AnyValue holds for any`},
-		{Header{"x-a", Prefix("")}, `header "x-a": prefix is empty`},
-		{Header{"x-a", Regex("(")}, `header "x-a": regex "(": error parsing regexp: missing closing )`},
-		{Header{"x-a", Regex("a)|(b")}, `header "x-a": regex "a)|(b": error parsing regexp: unexpected )`},
-		{Header{"x-a", foreign{}}, `header "x-a": profiles.foreign is not a condition on a value`},
+		{Header{Name: "", Value: AnyValue{}}, `header "": the name is not a token`},
+		{Header{Name: ":path", Value: AnyValue{}}, `header ":path": the name is not a token`},
+		{Header{Name: "x-a", Value: nil}, `header "x-a": no value: AnyValue holds for any`},
+		{Header{Name: "x-a", Value: Prefix("")}, `header "x-a": prefix is empty`},
+		{Header{Name: "x-a", Value: Contains("")}, `header "x-a": contains is empty`},
+		{Header{Name: "x-a", Value: Range{2, 1}}, `header "x-a": range 2 to 1: the first number is above the last`},
+		{Header{Name: "x-a", Value: IgnoreCase{}}, `header "x-a": no value`},
+		{Header{Name: "x-a", Value: Regex("(")}, `header "x-a": regex "(": error parsing regexp: missing closing )`},
+		{Header{Name: "x-a", Value: Regex("a)|(b")}, `header "x-a": regex "a)|(b": error parsing regexp: unexpected )`},
+		{Header{Name: "x-a", Value: foreign{}}, `header "x-a": profiles.foreign is not a condition on a value`},
 		{Query{"", AnyValue{}}, "query: the name of the parameter is empty"},
 		{Query{"q", nil}, `query parameter "q": no value`},
 		{Host{nil}, "host: no value"},

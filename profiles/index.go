@@ -9,27 +9,27 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// index finds the candidates for a request by its path and host. A candidate is a route, or one of
-// the alternatives of its condition. Its number is its position in the order of precedence. The
-// index is a tree of parts of paths. Each node has two lists of numbers, in ascending order: for
-// the paths that end at it, and for the paths that pass through it. In this example, candidate 1 is
-// for paths such as /users/7/orders:
+// index finds the candidates for a request by its path and host. A candidate is a route, or one
+// alternative in its condition. Its number is its position in the order of precedence. The index is
+// a tree of path parts. Each node lists the numbers, in ascending order, of the paths that end at
+// it, and of those that pass through it. In this example, candidate 1 is for paths such as
+// /users/7/orders:
 //
 //	/users      ─┬─ end: 3
 //	             └─ "/" … segment … ─┬─ end: 0, 4
 //	                                 └─ "/orders" end: 1
 //
-// Routes that require a host are in a separate tree for each host. The result of a search is
-// the candidate with the smallest number among those with a condition that holds.
+// Routes that require a host are in a separate tree for each host. A search returns the candidate
+// with the smallest number among those whose condition holds.
 type index struct {
 	root     branch             // for any host
 	exact    map[string]*branch // by host in lower case
 	suffixes map[string]*branch // by the end of the host, which begins with a dot, in lower case
 }
 
-// branch is a node of the tree of an index. The field text is the part of the path that leads from
-// the parent to the branch. The branch in the field named rest is a wildcard: it is reached by any
-// bytes up to the next '/' or the end of the path. Its own text is empty.
+// branch is a node in an index tree. text is the part of the path that leads from the parent to
+// the branch. rest is a wildcard: any bytes up to the next '/' or the end of the path lead to it.
+// Its own text is empty.
 type branch struct {
 	text     string
 	children []*branch // their texts begin with different bytes
@@ -43,8 +43,7 @@ type branch struct {
 const notFound = math.MaxInt32
 
 // add adds a candidate with the condition m to all trees and branches for which m may hold.
-// The argument position is the number of the candidate. The caller must add candidates in
-// ascending order of their numbers.
+// position is the candidate's number. The caller must add candidates in ascending order.
 func (x *index) add(position int32, m matcher) {
 	keys := keysOf(m)
 	if keys == nil {
@@ -61,9 +60,9 @@ func (x *index) add(position int32, m matcher) {
 	}
 }
 
-// tree returns the tree for the host h, and creates it if it does not exist. The argument position
-// is the number of the candidate that is being added. A new tree stores it as its smallest number,
-// because later candidates have larger numbers.
+// tree returns the tree for the host h, and creates it if it does not exist. position is the
+// number of the candidate that is being added, which a new tree stores as its smallest number,
+// because later candidates have larger ones.
 func (x *index) tree(h hostKey, position int32) *branch {
 	trees := &x.exact
 	if h.suffix {
@@ -99,9 +98,10 @@ func (b *branch) addPath(position int32, k key) {
 	}
 }
 
-// reach returns the branch below b to which text leads. It creates missing branches. The argument
-// position is the number of the candidate that is being added. A new branch stores it as its
-// smallest number, because later candidates have larger numbers.
+// reach returns the branch below b to which text leads, or b if text is "". If there is none, it
+// creates the branch, and splits an existing one if text ends or differs in the middle of its text.
+// position is the number of the candidate that is being added, which a new branch stores as its
+// smallest number, because later candidates have larger ones.
 func (b *branch) reach(text string, position int32) *branch {
 	for text != "" {
 		i := strings.IndexByte(b.initials, text[0])
@@ -122,14 +122,15 @@ func (b *branch) reach(text string, position int32) *branch {
 	return b
 }
 
-// split returns a new branch for the first n bytes of b.text. The only child of the new branch is
-// b, which keeps the other bytes of its text.
+// split returns a new branch for the first n bytes of b.text. Its only child is b, which keeps
+// the other bytes of its text.
 func (b *branch) split(n int) *branch {
 	upper := &branch{text: b.text[:n], first: b.first, children: []*branch{b}, initials: b.text[n : n+1]}
 	b.text = b.text[n:]
 	return upper
 }
 
+// commonPrefix returns how many bytes at the start of a and b are the same.
 func commonPrefix(a, b string) int {
 	n := 0
 	for n < len(a) && n < len(b) && a[n] == b[n] {
@@ -146,31 +147,32 @@ func appendOnce(list []int32, position int32) []int32 {
 	return append(list, position)
 }
 
-// search finds the route of one request. It reads a value of the request, such as the
-// header, from the accessor only when a condition first needs it. A search is not allocated
-// on the heap.
+// search finds one request's route. It reads a value of the request, such as the header, from the
+// accessor only when a condition first needs it. A search is not allocated on the heap.
 type search[Req, Rsp any] struct {
 	candidates []candidate[Req, Rsp]
 	access     layer.Accessor[Req, Rsp]
 	req        Req
 	facts      facts
-	has        needs
+	has        needs // the values in facts that were read already
 	best       int32 // the smallest matching position so far
 }
 
-// candidate is a route and a condition that selects it. Usually this is the whole condition of the
-// route. With the precedence MostSpecific, a route with an Any as its condition has one candidate
-// for each member of the Any.
+// candidate is a route and a condition that selects it. Usually this is the route's whole
+// condition. With the precedence MostSpecific, a route whose condition is an Any gets one
+// candidate for each alternative.
 type candidate[Req, Rsp any] struct {
 	match matcher
-	needs needs
+	needs needs // those of match, computed once
 	route *liveRoute[Req, Rsp]
 	rank  // used only for MostSpecific
 }
 
+// match returns the route of req: that of the matching candidate with the smallest number. It returns
+// nil if none matches.
 func (s *snapshot[Req, Rsp]) match(access layer.Accessor[Req, Rsp], req Req) *liveRoute[Req, Rsp] {
 	q := search[Req, Rsp]{candidates: s.candidates, access: access, req: req, best: notFound}
-	q.facts.method, q.facts.path = access.Method(req), access.Path(req)
+	q.facts.method, q.facts.path = access.Method(req), escaped(access.Path(req))
 	if s.index.exact != nil || s.index.suffixes != nil {
 		q.walkHosts(&s.index)
 	}
@@ -184,8 +186,8 @@ func (s *snapshot[Req, Rsp]) match(access layer.Accessor[Req, Rsp], req Req) *li
 // maxHost is the longest host that walkHosts converts to lower case without an allocation.
 const maxHost = 64
 
-// walkHosts evaluates the candidates that require the host of the request. These are in the tree
-// for the exact host, and in the trees for the suffixes of the host that begin with a dot.
+// walkHosts evaluates the candidates that require the request's host. These are in the tree for
+// the exact host, and in the trees for the suffixes of the host that begin with a dot.
 func (q *search[Req, Rsp]) walkHosts(x *index) {
 	q.read(needAuthority)
 	host := hostname(q.facts.authority)
@@ -206,6 +208,7 @@ func (q *search[Req, Rsp]) walkHosts(x *index) {
 	}
 }
 
+// appendLower appends s to b with the ASCII letters in lower case.
 func appendLower(b []byte, s string) []byte {
 	for i := range len(s) {
 		c := s[i]
@@ -218,9 +221,9 @@ func appendLower(b []byte, s string) []byte {
 }
 
 // walk compares the request with the candidates at b, and at the branches below b that match path.
-// The argument path is the rest of the path after the text of b. walk lowers q.best to the smallest
-// number of a candidate that matches. Branches for longer paths come first, because they have few
-// candidates, and one of these often matches.
+// path is what remains of the path after b's text. walk lowers q.best to the smallest number of a
+// matching candidate. Branches for longer paths come first, because they lead to few candidates,
+// and one of these often matches.
 func (q *search[Req, Rsp]) walk(b *branch, path string) {
 	if b.first >= q.best {
 		return
@@ -258,6 +261,8 @@ func (q *search[Req, Rsp]) try(positions []int32) {
 	}
 }
 
+// holds reports whether the condition of c holds for the request. It first reads the values that the
+// condition needs and no earlier one has needed.
 func (q *search[Req, Rsp]) holds(c *candidate[Req, Rsp]) bool {
 	if missing := c.needs &^ q.has; missing != 0 {
 		q.read(missing)
@@ -265,6 +270,7 @@ func (q *search[Req, Rsp]) holds(c *candidate[Req, Rsp]) bool {
 	return c.match.holds(q.facts)
 }
 
+// read reads the values in missing from the request.
 func (q *search[Req, Rsp]) read(missing needs) {
 	if missing&needQuery != 0 {
 		q.facts.query = q.access.Query(q.req)
@@ -275,19 +281,22 @@ func (q *search[Req, Rsp]) read(missing needs) {
 	if missing&needHeader != 0 {
 		q.facts.header = q.access.RequestHeader(q.req)
 	}
+	if missing&needSource != 0 {
+		q.facts.source = q.access.Source(q.req).Addr().Unmap().WithZone("")
+	}
 	q.has |= missing
 }
 
-// key is a pattern of paths: fixed parts, with any text without '/' between two parts. The
-// condition of a route is converted to one or more keys. A path that meets the condition matches at
-// least one of them.
+// key is a pattern of paths: fixed parts, with any text without '/' between two parts. A route's
+// condition is converted to one or more keys. A path that meets the condition matches at least one
+// of them.
 type key struct {
 	parts []string // the fixed parts; at least one
 	open  bool     // whether any text may follow the last part
 }
 
 // keyOf returns a key for a regular expression. Every path that matches the expression also matches
-// the key. The argument steps are the parts of the expression, which must begin with '^'. The
+// the key. steps are the parts of the expression, which must begin with '^'. The
 // argument ended reports whether the expression also ends with '$'.
 func keyOf(steps []*syntax.Regexp, ended bool) key {
 	k := key{parts: []string{""}}
@@ -341,7 +350,7 @@ func withinSegment(tree *syntax.Regexp) bool {
 	return true
 }
 
-// maxKeys is the largest number of path keys, and of hosts, by which one candidate is indexed. A
+// maxKeys is by how many path keys, and by how many hosts, one candidate is indexed at most. A
 // condition with more path keys is tried for all paths. A condition with more hosts is tried for
 // all hosts.
 const maxKeys = 64
@@ -353,12 +362,12 @@ type hostKey struct {
 	suffix bool
 }
 
-// hostsOf returns the hosts to which m restricts requests. If m holds for a request, the host of
-// the request matches at least one of them. The result is nil if m does not restrict the host, has
-// a host that is not ASCII, or has more than maxKeys hosts.
+// hostsOf returns the hosts to which m restricts requests. If m holds for a request, the request's
+// host matches at least one of them. The result is nil if m does not restrict the host, names a
+// host that is not ASCII, or names more than maxKeys.
 func hostsOf(m matcher) []hostKey {
 	switch m := m.(type) {
-	case hostIs:
+	case *hostIs:
 		text := string(appendLower(nil, m.want))
 		if strings.ToLower(m.want) != text { //nolint:gocritic // EqualFold is another comparison
 			return nil // case folding beyond ASCII
@@ -388,8 +397,8 @@ func hostsOf(m matcher) []hostKey {
 	return nil
 }
 
-// keysOf returns the keys to which m restricts the path of requests. If m holds for a request, its
-// path matches at least one of them. The result is nil if m does not restrict the path, or has more
+// keysOf returns the keys to which m restricts the request path. If m holds for a request, its path
+// matches at least one of them. The result is nil if m does not restrict the path, or needs more
 // than maxKeys keys.
 func keysOf(m matcher) []key {
 	switch m := m.(type) {
@@ -404,11 +413,11 @@ func keysOf(m matcher) []key {
 	case *regexPath:
 		return []key{m.key}
 	case prefixPath:
-		below := key{parts: []string{string(m) + "/"}, open: true}
+		subtree := key{parts: []string{string(m) + "/"}, open: true}
 		if m == "" {
-			return []key{below}
+			return []key{subtree}
 		}
-		return []key{{parts: []string{string(m)}}, below}
+		return []key{{parts: []string{string(m)}}, subtree}
 	case grpcCondition:
 		return []key{m.key()}
 	case allOf: // the most specific member, because all members must hold
@@ -432,6 +441,8 @@ func keysOf(m matcher) []key {
 	return nil
 }
 
+// key returns the key of the paths "/service/method" that meet g. An empty service becomes a wildcard.
+// With an empty method, any text may follow the service.
 func (g grpcCondition) key() key {
 	switch {
 	case g.service == "":
@@ -442,10 +453,10 @@ func (g grpcCondition) key() key {
 	return key{parts: []string{"/" + g.service + "/" + g.method}}
 }
 
-// weight returns the smallest weight of a key in keys, or 0 if keys is empty. A key with more fixed
-// text has a higher weight, and is more specific.
+// weight returns the smallest weight among keys, or 0 if keys is empty. A key with more fixed text
+// weighs more, and is more specific.
 func weight(keys []key) int {
-	least := 0
+	size := 0
 	for i, p := range keys {
 		w := 1
 		for _, part := range p.parts {
@@ -454,9 +465,9 @@ func weight(keys []key) int {
 		if !p.open {
 			w++
 		}
-		if i == 0 || w < least {
-			least = w
+		if i == 0 || w < size {
+			size = w
 		}
 	}
-	return least
+	return size
 }

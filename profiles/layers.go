@@ -2,7 +2,6 @@ package profiles
 
 import (
 	"context"
-	"errors"
 	"math"
 	"slices"
 	"strings"
@@ -15,89 +14,89 @@ import (
 //
 //	ResponseHeader             changes all responses
 //	Limit, Rate                reject the requests above the limits
-//	[WithMetrics], requests    count each admitted request
-//	Redirect                   answers requests
+//	[Config.Metrics], requests count each admitted request
+//	Redirect, Respond          answer requests
 //	Mirrors                    send one copy of each request
 //	Policy.RequestTimeout      [layer.Timeout]
 //	Timeout                    [layer.ResponseHeaderTimeout]
 //	Faults                     [layer.FaultInjection], once for each request
 //	Retryable, AttemptTimeout  [layer.Retry]; Policy.Retry replaces them
 //	Hedge                      [layer.Hedge]
-//	[WithMetrics], attempts    count each attempt and each copy of a hedge
+//	[Config.Metrics], attempts count each attempt and each copy of a hedge
 //	Policy.ResponseTimeout     [layer.Timeout]
 //	Policy.IdleTimeout         [layer.IdleTimeout]
-//	RequestHeader              changes forwarded requests
+//	Rewrite, RequestHeader     change forwarded requests
 //
-// For HTTP, pass httplayer.Replayer{}, httplayer.Editor{} and httplayer.Classify. Without replayer
-// (nil), no retries and hedges happen. Without edit (nil), header changes, Redirect, Mirrors and
-// Faults with a response have no effect. See "Retries" in the package documentation.
-func WithRouteLayers[Req, Rsp any](
-	replayer layer.Replayer[Req, Rsp], edit layer.Editor[Req, Rsp], classify layer.Classifier[Rsp],
-) Option[Req, Rsp] {
-	if classify == nil {
-		panic("profiles: WithRouteLayers: nil Classifier")
+// For HTTP, pass httplayer.HTTP{}. See "Retries" in the package documentation.
+func WithRouteLayers[Req, Rsp any](protocol Protocol[Req, Rsp]) Option[Req, Rsp] {
+	if protocol == nil {
+		panic("profiles: WithRouteLayers: nil Protocol")
 	}
-	return func(o *options[Req, Rsp]) {
-		o.layers = &routeLayers[Req, Rsp]{replayer: replayer, edit: edit, classify: classify}
-	}
+	return func(o *options[Req, Rsp]) { o.protocol = protocol }
 }
 
-// WithMetrics sets the instruments of the layers of [WithRouteLayers]. The function instruments is
-// called once for each route. It returns the instruments for the requests of the route and for the
-// attempts of these requests. If the next profile has an equal route, the route keeps its
-// instruments. If a service below the layers rejects a request, the request is counted only in
-// Rejections.
-func WithMetrics[Req, Rsp any](instruments func(route Route) (requests, attempts layer.Instruments)) Option[Req, Rsp] {
-	return func(o *options[Req, Rsp]) { o.metrics = instruments }
+// Protocol is what the layers of a route need to know about a protocol. httplayer.HTTP implements it.
+type Protocol[Req, Rsp any] interface {
+	layer.Protocol[Req, Rsp]
+	layer.Editor[Req, Rsp]
 }
 
-// routeLayers has the arguments of WithRouteLayers: replayer repeats requests, edit changes and
-// creates messages, and classify classifies errors.
-type routeLayers[Req, Rsp any] struct {
-	replayer layer.Replayer[Req, Rsp]
-	edit     layer.Editor[Req, Rsp]
-	classify layer.Classifier[Rsp] // classifies errors
-}
-
-// routeStack builds the stack of layers of one route.
+// routeStack builds one route's stack of layers.
 type routeStack[Req, Rsp any] struct {
 	*Router[Req, Rsp]
 	route              Route // the route; invalid parts have their zero value
 	classes            classifier
 	retryBudget        *layer.Budget
-	unlimited          *layer.Budget // for Policy.Retry; it allows any number of retries
+	unlimited          *layer.Budget             // for Policy.Retry; it allows any number of retries
+	arrival            time.Time                 // when the Router received the route
+	copies             []layer.Service[Req, Rsp] // the services of the route's mirrors
 	requests, attempts layer.Instruments
 	mirrors            []layer.Layer[Req, Rsp]
 	overridden         bool // the stack is for requests with override fields: see RoutePolicy.Overrides
 }
 
-// stackOf returns the service of the route def. It consists of the layers of def around the service
-// in the argument below. If def needs no layers, stackOf returns that service. It leaves out the
-// invalid parts of def, and calls drop with an error for each. The caller must hold mu.
+// stackOf returns the service for a route: its layers around inner, or inner itself if the route
+// needs no layers. It leaves out invalid parts of the route, and calls drop with an error for each.
+// With Config.LazyRoutes, the service makes the layers at its first request. The caller must hold mu.
 func (r *Router[Req, Rsp]) stackOf(
-	def Route, budget *layer.Budget, below layer.Service[Req, Rsp], drop func(error),
+	route *liveRoute[Req, Rsp], budget *layer.Budget, inner layer.Service[Req, Rsp], drop func(error),
 ) layer.Service[Req, Rsp] {
-	route, problems := def.valid()
-	if r.layers.edit == nil {
-		var ok bool
-		if route, ok = withoutEdits(route); !ok {
-			problems = append(problems, errors.New("header changes, redirect, mirrors and faults with a status need a layer.Editor"))
-		}
-	}
+	valid, problems := route.def.valid()
 	for _, err := range problems {
 		drop(err)
 	}
-	a := &routeStack[Req, Rsp]{
-		Router: r, route: route, retryBudget: budget,
-		classes: compileClasses(route.Classes, func(error) {}),
+	copies := make([]layer.Service[Req, Rsp], 0, len(valid.Mirrors))
+	for _, m := range valid.Mirrors {
+		copies = append(copies, r.service(m.Authority))
 	}
-	if r.metrics != nil {
-		a.requests, a.attempts = r.metrics(route)
+	arrival := time.Now()
+	service := func() layer.Service[Req, Rsp] {
+		valid, _ := route.def.valid() // again, which takes less memory than to keep it
+		a := &routeStack[Req, Rsp]{Router: r, route: valid, retryBudget: budget, classes: route.classes, arrival: arrival, copies: copies}
+		return a.service(inner)
+	}
+	if r.config.LazyRoutes && !r.isPlain(&valid) {
+		return layer.Lazy(service)
+	}
+	return service()
+}
+
+// isPlain reports whether route needs no class of its responses, neither for metrics nor for attempts.
+func (r *Router[Req, Rsp]) isPlain(route *Route) bool {
+	return r.config.Metrics == nil && !route.MayRetry() && route.AttemptTimeout == 0 && route.Hedge == 0
+}
+
+// service returns the service for the route: its layers around inner, or inner itself if the route
+// needs no layers.
+func (a *routeStack[Req, Rsp]) service(inner layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
+	route := a.route
+	if a.config.Metrics != nil {
+		a.requests, a.attempts = a.config.Metrics(route)
 	}
 	if route.Policy != nil && route.MayRetry() {
 		a.unlimited = layer.NewBudget(time.Second, 100, math.MaxInt32)
 	}
-	st := a.changeResponses(layer.NewStack[Req](a.options(r.layers.classify)...))
+	st := a.changeResponses(layer.NewStack[Req](a.options(a.protocol.Classify)...))
 	if route.Limit > 0 {
 		st = st.Limit(route.Limit)
 	}
@@ -106,63 +105,45 @@ func (r *Router[Req, Rsp]) stackOf(
 	}
 	a.mirrors = a.mirrorLayers()
 	if route.Policy == nil || !route.Policy.Overrides {
-		return st.Service(a.admitted(below))
+		return st.Service(a.admitted(inner))
 	}
 	b := *a
 	b.overridden = true
-	if r.layers.edit != nil {
-		b.route.RequestHeader.Remove = slices.Concat(route.RequestHeader.Remove, overrideFields[:])
-	}
-	return st.Service(&overrides[Req, Rsp]{Service: a.admitted(below), access: r.access, overridden: b.admitted(below)})
+	b.route.RequestHeader.Remove = slices.Concat(route.RequestHeader.Remove, overrideFields[:])
+	return st.Service(&overrides[Req, Rsp]{Service: a.admitted(inner), access: a.access, overridden: b.admitted(inner)})
 }
 
-// admitted returns the service of the requests that Limit and Rate have admitted. It has all
-// layers of the route except ResponseHeader, Limit and Rate.
-func (a *routeStack[Req, Rsp]) admitted(below layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
-	if a.metrics == nil && !a.route.MayRetry() && a.route.AttemptTimeout == 0 && a.route.Hedge == 0 {
-		st := layer.NewStack[Req](a.options(a.layers.classify)...) // no class of responses is needed
-		return a.changeRequests(a.addAttemptTimeouts(a.addOnce(st))).Service(below)
+// admitted returns the service for requests that Limit and Rate have admitted, with all of the
+// route's layers except ResponseHeader, Limit and Rate.
+func (a *routeStack[Req, Rsp]) admitted(inner layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
+	if a.isPlain(&a.route) {
+		st := layer.NewStack[Req](a.options(a.protocol.Classify)...) // no class of responses is needed
+		return a.changeRequests(a.addAttemptTimeouts(a.addOnce(st))).Service(inner)
 	}
 	return &byProtocol[Req, Rsp]{
-		Service: below, access: a.access, grpc: a.classified(true).Service(below), other: a.classified(false).Service(below),
+		Service: inner, access: a.access, grpc: a.classified(true).Service(inner), other: a.classified(false).Service(inner),
 	}
 }
 
-// withoutEdits returns r without header changes, redirects, mirrors and faults with a response,
-// for a Router without an Editor. The second result is true if neither r nor its backends have
-// edits. It is false if an edit was removed, or if a backend has edits.
-func withoutEdits(r Route) (Route, bool) {
-	ok := r.RequestHeader.Empty() && r.ResponseHeader.Empty() && r.Redirect == nil && len(r.Mirrors) == 0
-	if r.Policy != nil && r.Policy.hasEdits() {
-		ok = false
-	}
-	r.RequestHeader, r.ResponseHeader = layer.HeaderMutation{}, layer.HeaderMutation{}
-	r.Redirect, r.Mirrors = nil, nil
-	var faults []Fault
-	for _, f := range r.Faults {
-		if f.Status == 0 {
-			faults = append(faults, f)
-		}
-	}
-	ok = ok && len(faults) == len(r.Faults)
-	r.Faults = faults
-	return r, ok
-}
-
+// options returns the options of the route's layers, with classify as the classifier.
 func (a *routeStack[Req, Rsp]) options(classify layer.Classifier[Rsp]) []layer.Option[Rsp] {
 	return []layer.Option[Rsp]{
-		layer.WithTarget[Rsp](a.target), layer.WithCompletion(a.access.Complete),
-		layer.WithReplayer[Req](routeReplayer[Req, Rsp]{a.layers.replayer, a.access}),
+		layer.WithTarget[Rsp](a.target), layer.WithProtocol(routeProtocol[Req, Rsp]{a.protocol}),
 		layer.WithClassifier(classify), layer.WithMetrics[Rsp](a.requests),
 	}
 }
 
-// classified returns the inner layers of the route: its metrics, the layers that apply once to each
-// request, and the layers for its attempts. These layers classify responses as those of gRPC if
-// grpc is true, and as those of HTTP otherwise. A route therefore has two such stacks.
+// measures reports whether i contains an instrument for [layer.Metrics].
+func measures(i layer.Instruments) bool {
+	return i.Requests != nil || i.Rejections != nil || i.Responses != nil || i.InFlight != nil || i.TimeToHeaders != nil || i.Latency != nil
+}
+
+// classified returns the route's inner layers: its metrics, the layers that apply once to each
+// request, and the layers for its attempts. These layers classify responses as gRPC if grpc is
+// true, and as HTTP otherwise, so a route needs two such stacks.
 func (a *routeStack[Req, Rsp]) classified(grpc bool) layer.Stack[Req, Rsp] {
 	st := layer.NewStack[Req](a.options(func(o layer.Outcome[Rsp]) layer.Class { return a.class(grpc, o) })...)
-	if a.metrics != nil {
+	if measures(a.requests) {
 		st = st.Metrics(a.requests)
 	}
 	return a.addAttempts(a.addOnce(st), grpc)
@@ -172,57 +153,68 @@ func (a *routeStack[Req, Rsp]) classified(grpc bool) layer.Stack[Req, Rsp] {
 func (a *routeStack[Req, Rsp]) addOnce(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp] {
 	if a.route.Redirect != nil {
 		st = st.With("redirect", func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
-			return &redirectService[Req, Rsp]{Service: next, access: a.access, edit: a.layers.edit, redirect: *a.route.Redirect}
+			return &redirectService[Req, Rsp]{Service: next, access: a.access, edit: a.protocol, redirect: *a.route.Redirect}
+		})
+	}
+	if a.route.Respond != nil {
+		st = st.With("respond", func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
+			return &respondService[Req, Rsp]{next.Call, a.protocol, *a.route.Respond}
 		})
 	}
 	for _, l := range a.mirrors {
 		st = st.With("mirror", l)
 	}
 	if p := a.route.Policy; p != nil {
-		st = a.addTimeout(st, p.RequestTimeout, overrideRequest, overrideTimeout)
+		st = a.addTimeout(st, p.RequestTimeout, a.options(a.protocol.Classify), overrideRequest, overrideTimeout)
 	}
 	if a.route.Timeout > 0 {
-		st = st.ResponseHeaderTimeout(a.route.Timeout)
+		opts := a.options(a.protocol.Classify)
+		if !a.route.TimeoutAfterBody {
+			opts = append(opts, layer.WithUploadTime[Rsp]())
+		}
+		st = st.With("response_header_timeout", layer.ResponseHeaderTimeout[Req](a.route.Timeout, opts...))
 	}
 	return a.addFaults(st)
 }
 
-// addAttemptTimeouts adds to st the time limits of each attempt: ResponseTimeout and IdleTimeout of
-// the RoutePolicy. Without a RoutePolicy it returns st.
+// addAttemptTimeouts adds each attempt's time limits to st: the RoutePolicy's ResponseTimeout and
+// IdleTimeout. Without a RoutePolicy it returns st.
 func (a *routeStack[Req, Rsp]) addAttemptTimeouts(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp] {
 	p := a.route.Policy
 	if p == nil {
 		return st
 	}
-	st = a.addTimeout(st, p.ResponseTimeout, overrideResponse)
+	opts := append(a.options(a.protocol.Classify), layer.WithoutUploadTime[Rsp]())
+	st = a.addTimeout(st, p.ResponseTimeout, opts, overrideResponse)
 	if p.IdleTimeout > 0 {
 		st = st.IdleTimeout(p.IdleTimeout)
 	}
 	return st
 }
 
+// changeResponses returns st with the layer that modifies the header fields of responses, if the route does so.
 func (a *routeStack[Req, Rsp]) changeResponses(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp] {
-	c, edit := a.route.ResponseHeader, a.layers.edit
+	c, edit := a.route.ResponseHeader, a.protocol
 	if c.Empty() {
 		return st
 	}
 	return st.MapResponse(func(rsp Rsp) Rsp { return edit.EditResponse(rsp, c) })
 }
 
+// changeRequests returns st with the layer that modifies requests, if the route does so.
 func (a *routeStack[Req, Rsp]) changeRequests(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp] {
-	c, edit := a.route.RequestHeader, a.layers.edit
-	if c.Empty() {
+	if !a.route.edits() {
 		return st
 	}
-	return st.MapRequest(func(req Req) Req { return edit.EditRequest(req, c) })
+	return st.MapRequest(a.edited)
 }
 
-// class classifies the outcome o of a request of this route. It classifies an error by the
-// Classifier of WithRouteLayers, and a response by the ResponseClasses of the route. The argument
-// grpc reports whether the request is a gRPC request.
+// class classifies the outcome o of a request on this route: an error with WithRouteLayers'
+// Protocol, and a response with the route's ResponseClasses. grpc tells whether the request
+// is a gRPC request.
 func (a *routeStack[Req, Rsp]) class(grpc bool, o layer.Outcome[Rsp]) layer.Class {
 	if o.Err != nil {
-		return a.layers.classify(o)
+		return a.protocol.Classify(o)
 	}
 	h := a.classes.head(grpc, a.access.Status(o.Response), a.access.ResponseHeader(o.Response))
 	if o.Ended {

@@ -78,7 +78,7 @@ func TestResponseHeader(t *testing.T) {
 func TestResponseHeaderOfStream(t *testing.T) {
 	c := newCounters()
 	p := retryable(func(r *profiles.Route) { r.ResponseHeader.Set = pairs("X-Frame-Options", "DENY") })
-	r, _ := newGRPCRouter(t, p, func(w http.ResponseWriter, r *http.Request, _ int64) {
+	r, _ := newGRPCRouter(t, profiles.Config{Metrics: c.instruments}, p, func(w http.ResponseWriter, r *http.Request, _ int64) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		message(w, "hello")
 		select {
@@ -86,7 +86,7 @@ func TestResponseHeaderOfStream(t *testing.T) {
 		case <-r.Context().Done():
 		}
 		ends(w, "0")
-	}, c.forHTTP())
+	})
 	for range 10 {
 		rsp, err := r.Call(t.Context(), call(t, strings.NewReader("")))
 		require.NoError(t, err)
@@ -106,11 +106,11 @@ func front(t *testing.T, route profiles.Route) *httptest.Server {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	source := newScript()
-	r := profiles.New(ctx, target, source, httplayer.Accessor{}, func(string) httplayer.Service {
+	r := profiles.New(ctx, profiles.Config{Target: target, Source: source}, httplayer.HTTP{}, func(string) httplayer.Service {
 		return layer.Func[*http.Request, *http.Response](func(_ context.Context, r *http.Request) (*http.Response, error) {
-			return httplayer.Editor{}.NewResponse(r, layer.DirectResponse{Status: http.StatusTeapot}), nil
+			return httplayer.HTTP{}.NewResponse(r, layer.DirectResponse{Status: http.StatusTeapot}), nil
 		})
-	}, profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify))
+	}, profiles.WithRouteLayers(httplayer.HTTP{}))
 	source.send(one(route), nil)
 	srv := httptest.NewUnstartedServer(httplayer.Handler(r))
 	srv.Config.Protocols = new(http.Protocols)

@@ -24,7 +24,7 @@ func TestRedirectResponse(t *testing.T) {
 	c := newCounters()
 	p := one(profiles.Route{Redirect: &profiles.Redirect{Scheme: "https", Host: "b", Status: 308}, Retryable: true})
 	p.RetryBudget = budget()
-	r, bs := serving(t, p, nil, answering(), c.option())
+	r, bs := servingWith(t, profiles.Config{Metrics: c.instruments}, p, nil, answering())
 	rsp := send(t, r, "GET", "/a")
 	assert.Equal(t, 308, rsp.status)
 	assert.Equal(t, fields{"Location": "https://b/a", "message": "redirected to https://b/a"}, rsp.header)
@@ -71,26 +71,6 @@ func TestRedirectExplainAndDescribe(t *testing.T) {
 	assert.Regexp(t, `from=http://host/v1/path to=http://host/v2/path`, layer.Describe[request, *reply](r).String())
 }
 
-// Without an Editor the fields that need one have no effect; a delay needs none.
-func TestRouteLayersWithoutEditor(t *testing.T) {
-	l := newLog()
-	changes := layer.HeaderMutation{Set: []layer.HeaderField{{Name: "a", Value: "b"}}}
-	slow := profiles.Fault{Fraction: 0.5, Delay: 1, TTL: 1}
-	r, _ := serving(t, one(profiles.Route{
-		RequestHeader: changes, ResponseHeader: changes, Redirect: &profiles.Redirect{Host: "b"},
-		Faults: []profiles.Fault{slow, abort(0.5, 503)},
-	}), nil, l.option())
-	assert.Equal(t, 200, send(t, r, "GET", "/").status)
-	const why = "route 0: header changes, redirect, mirrors and faults with a status need a layer.Editor"
-	assert.Equal(t, []string{why}, l.errors("left out of a profile"))
-	assert.Contains(t, layer.Describe[request, *reply](r).String(), "delay=1ns")
-
-	l, b := newLog(), weighted("a:80", 1)
-	b.Faults = []profiles.Fault{slow, abort(0.5, 503)}
-	serving(t, one(profiles.Route{Policy: &profiles.RoutePolicy{Backends: []profiles.Backend{b}}}), nil, l.option())
-	assert.Equal(t, []string{why}, l.errors("left out of a profile"), "of a backend")
-}
-
 func TestInvalidHeaderChanges(t *testing.T) {
 	pairs := func(name string) []layer.HeaderField {
 		return []layer.HeaderField{{Name: name, Value: "x"}, {Name: "X-Fine"}}
@@ -103,23 +83,21 @@ func TestInvalidHeaderChanges(t *testing.T) {
 	}
 	err := one(route).Validate()
 	for _, want := range []string{
-		`route 0 "r": request header: set "Connection": belongs to the connection`,
-		`route 0 "r": request header: add "a b": name must consist`,
-		`route 0 "r": response header: remove "Trailer"`,
-		`route 0 "r": redirect: status 200`,
+		`Routes[0].RequestHeader: route "r": set "Connection": belongs to the connection`,
+		`Routes[0].RequestHeader: route "r": add "a b": name must consist`,
+		`Routes[0].ResponseHeader: route "r": remove "Trailer"`,
+		`Routes[0].Redirect: route "r": status 200`,
 	} {
 		require.ErrorContains(t, err, want)
 	}
 	l := newLog()
-	r, _ := serving(t, one(route), nil, answering(), l.option())
+	r, _ := servingWith(t, profiles.Config{Log: l.logger()}, one(route), nil, answering())
 	assert.Len(t, l.attrs("left out of a profile", "err"), 4)
 	assert.NotContains(t, layer.Describe[request, *reply](r).String(), "redirect")
 }
 
 // kitEdit changes the messages of layertest.
-type kitEdit struct {
-	layer.Editor[kitRequest, kitResponse]
-}
+type kitEdit struct{ kitStandard }
 
 func (kitEdit) EditRequest(req kitRequest, c layer.HeaderMutation) kitRequest {
 	out := *req
@@ -155,8 +133,8 @@ func (hosted) Authority(kitRequest) string { return "web" }
 func conforming(route profiles.Route) layertest.Layer {
 	return layertest.Layer{OutlivesInner: true, New: func(ctx context.Context, next kitService) kitService {
 		src := newScript()
-		r := profiles.New(ctx, target, src, hosted{}, func(string) kitService { return next },
-			profiles.WithRouteLayers[kitRequest, kitResponse](nil, kitEdit{}, layer.DefaultClassifier[kitResponse]))
+		r := profiles.New(ctx, profiles.Config{Target: target, Source: src}, hosted{}, func(string) kitService { return next },
+			profiles.WithRouteLayers(kitEdit{}))
 		src.send(one(route), nil)
 		return r
 	}}
@@ -167,10 +145,10 @@ func TestInvalidFiltersOfBackend(t *testing.T) {
 	b := weighted("a:80", 1)
 	b.Redirect = &profiles.Redirect{Status: 200}
 	p := one(profiles.Route{Name: "r", Policy: &profiles.RoutePolicy{Backends: []profiles.Backend{weighted("a:80", 1), b}}})
-	const want = `route 0 "r": backend 1: redirect: status 200 is not 301, 302, 303, 307 or 308`
+	const want = `Routes[0].Policy.Backends[1].Redirect: route "r": status 200 is not 301, 302, 303, 307 or 308`
 	require.EqualError(t, p.Validate(), want)
 	l := newLog()
-	r, _ := serving(t, p, nil, answering(), l.option())
+	r, _ := servingWith(t, profiles.Config{Log: l.logger()}, p, nil, answering())
 	require.Equal(t, []string{want}, l.errors("left out of a profile"))
 	require.Equal(t, "a:80", send(t, r, "GET", "/").from)
 }

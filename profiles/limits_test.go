@@ -46,7 +46,8 @@ func TestTimeout(t *testing.T) {
 				defer cancel()
 				var source profiles.Static
 				source.Set(target, retryable(func(r *profiles.Route) { r.Timeout = tt.timeout }))
-				r := profiles.New(ctx, target, &source, access{}, func(string) service {
+				config := profiles.Config{Target: target, Source: &source, InitialWait: second}
+				r := profiles.New(ctx, config, access{}, func(string) service {
 					return handler(func(ctx context.Context, req request) (*reply, error) {
 						if tt.queue > 0 {
 							if rsp, err := after(tt.queue, 0)(ctx, req); err != nil {
@@ -55,7 +56,7 @@ func TestTimeout(t *testing.T) {
 						}
 						return tt.serve(ctx, req)
 					})
-				}, standard(), profiles.WithInitialWait[request, *reply](second))
+				}, standard())
 				began := time.Now()
 				_, err := r.Call(ctx, get)
 				assert.Equal(t, tt.ends, time.Since(began))
@@ -78,14 +79,15 @@ func TestAttemptTimeout(t *testing.T) {
 			var source profiles.Static
 			source.Set(target, retryable(func(r *profiles.Route) { r.AttemptTimeout, r.Retryable = time.Second, again }))
 			came := 0
-			r := profiles.New(ctx, target, &source, access{}, func(string) service {
+			config := profiles.Config{Target: target, Source: &source, InitialWait: time.Second}
+			r := profiles.New(ctx, config, access{}, func(string) service {
 				return handler(func(ctx context.Context, req request) (*reply, error) {
 					if came++; came == 1 {
 						return hang(ctx, req)
 					}
 					return &reply{status: 200}, nil
 				})
-			}, standard(), profiles.WithInitialWait[request, *reply](time.Second))
+			}, standard())
 			began := time.Now()
 			_, err := r.Call(ctx, get)
 			if again {
@@ -122,7 +124,8 @@ func TestHedge(t *testing.T) {
 				var source profiles.Static
 				source.Set(target, p)
 				var came atomic.Int64
-				r := profiles.New(ctx, target, &source, access{}, func(string) service {
+				config := profiles.Config{Target: target, Source: &source, InitialWait: time.Second}
+				r := profiles.New(ctx, config, access{}, func(string) service {
 					return handler(func(ctx context.Context, req request) (*reply, error) {
 						n := came.Add(1)
 						select {
@@ -132,7 +135,7 @@ func TestHedge(t *testing.T) {
 							return nil, context.Cause(ctx)
 						}
 					})
-				}, standard(), profiles.WithInitialWait[request, *reply](time.Second))
+				}, standard())
 				began := time.Now()
 				_, err := r.Call(ctx, tt.req)
 				require.NoError(t, err)
@@ -207,11 +210,12 @@ func TestLimitsOutOfRange(t *testing.T) {
 	}}}
 	err := bad.Validate()
 	for _, say := range []string{
-		`"bad": timeout -1ns is below 0`, "attempt timeout -1ns", "hedge -1ns", "max retries 100 is not from 0 to 99", "limit -1", "rate: -1 per second",
+		`Routes[0].Timeout: route "bad": -1ns is below 0`, `.AttemptTimeout: route "bad": -1ns`, `.Hedge: route "bad": -1ns`,
+		`.MaxRetries: route "bad": 100 is not from 0 to 99`, `.Limit: route "bad": -1`, `.Rate: route "bad": -1 per second`,
 	} {
 		assert.ErrorContains(t, err, say)
 	}
-	require.NoError(t, bad.Routes[0].Validate(), "the route holds without them")
+	require.NoError(t, profiles.ValidateMatch(bad.Routes[0].Match), "the route holds without them")
 	r, bs := serving(t, bad, status(200))
 	assert.EqualValues(t, 1, tries(t, r, bs, get))
 	for rate, say := range map[profiles.Rate]string{

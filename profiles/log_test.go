@@ -4,8 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-
-	"github.com/gotower/gotower/profiles"
 )
 
 // log keeps what a Router logs.
@@ -16,7 +14,7 @@ type log struct {
 
 func newLog() *log { return new(log) }
 
-func (l *log) option() option { return profiles.WithLogger[request, *reply](slog.New(l)) }
+func (l *log) logger() *slog.Logger { return slog.New(l) }
 
 func (l *log) Enabled(context.Context, slog.Level) bool { return true }
 func (l *log) WithAttrs([]slog.Attr) slog.Handler       { return l } // what it is with, no test looks at

@@ -28,9 +28,10 @@ func ExampleMatch() {
 
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	books := profiles.New(ctx, "books:80", &source, access{}, func(string) service {
+	config := profiles.Config{Target: "books:80", Source: &source, InitialWait: time.Minute}
+	books := profiles.New(ctx, config, access{}, func(string) service {
 		return handler(func(context.Context, request) (*reply, error) { return &reply{status: 200}, nil })
-	}, profiles.WithInitialWait[request, *reply](time.Minute))
+	})
 
 	asked, why := layer.Explain(ctx)
 	_, _ = books.Call(asked, request{method: "GET", path: "/books/7/author"})

@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -80,7 +81,7 @@ func TestMatchInvalid(t *testing.T) {
 		t.Run(tt.what, func(t *testing.T) {
 			_, err := compileMatch(tt.match, noDrop(t))
 			require.ErrorContains(t, err, tt.err)
-			require.EqualError(t, Route{Match: tt.match}.Validate(), err.Error())
+			require.EqualError(t, ValidateMatch(tt.match), err.Error())
 		})
 	}
 }
@@ -122,7 +123,7 @@ func TestMatchModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := trees().Draw(t, "tree")
 		f, err := compileMatch(m, func(error) {})
-		require.Equal(t, err, Route{Match: m}.Validate())
+		require.Equal(t, err, ValidateMatch(m))
 		for _, method := range []string{"GET", "PUT", "get", ""} {
 			for _, path := range []string{"", "/", "/a", "/b", "/A", "/a/b", "/ab"} {
 				holds, valid := naive(m, on(method, path))
@@ -192,20 +193,42 @@ func TestProfileValidate(t *testing.T) {
 			{},
 			{Name: "third", Match: All{nil}, Classes: []ResponseClass{{Match: Status{0, 99}}}},
 		},
-		Targets:     []Target{{"10.0.0.1:80", 1}},
+		Targets:     []Target{{"", 1}},
 		RetryBudget: &RetryBudget{},
 	}
 	err := bad.Validate()
 	require.Error(t, err)
 	assert.Equal(t, strings.Join([]string{
-		`name "10.0.0.1": not a DNS name`,
-		"route 0 \"first\": path \"(\": error parsing regexp: missing closing ): `^($`",
-		`route 1: no condition`,
-		`route 2 "third": member of a condition: no condition`,
-		`route 2 "third": response class 0: status 0 to 99 is not within 100 to 999`,
-		`target "10.0.0.1:80": not a DNS name`,
-		`retry budget: ttl 0s is not from 1s to 60s`,
+		`Name: "10.0.0.1" is not a DNS name`,
+		"Routes[0].Match: route \"first\": path \"(\": error parsing regexp: missing closing ): `^($`",
+		`Routes[1].Match: no condition`,
+		`Routes[2].Match: route "third": member of a condition: no condition`,
+		`Routes[2].Classes[0]: route "third": status 0 to 99 is not within 100 to 999`,
+		`Targets[0]: no authority`,
+		`RetryBudget: ttl 0s is not from 1s to 60s`,
 	}, "\n"), err.Error())
+}
+
+// A program finds the field of each mistake without taking the text apart.
+func TestFieldErrors(t *testing.T) {
+	r := Route{
+		Match: All{}, Timeout: -1, Mirrors: []Mirror{{Authority: "a"}, {}}, Faults: []Fault{{Fraction: 2}},
+		Policy: &RoutePolicy{IdleTimeout: -1, Backends: []Backend{{}, {Redirect: &Redirect{Port: 1}, Faults: []Fault{{}}}}},
+	}
+	err := r.Validate()
+	errs, ok := errors.AsType[FieldErrors](err)
+	require.True(t, ok)
+	var fields []string
+	for _, e := range errs {
+		fields = append(fields, e.Field)
+		require.ErrorIs(t, err, e.Err)
+	}
+	assert.Equal(t, []string{"Timeout", "Faults[0]", "Mirrors[1]", "Policy.IdleTimeout", "Policy.Backends[1].Faults[0]"}, fields)
+	first, ok := errors.AsType[*FieldError]((&Profile{Routes: []Route{{Match: All{}}, r}}).Validate())
+	require.True(t, ok)
+	assert.Equal(t, "Routes[1].Timeout", first.Field)
+	require.NoError(t, ValidateMatch(All{nil}), "only the member is left out")
+	require.EqualError(t, Route{Match: All{nil}}.Validate(), "Match: member of a condition: no condition")
 }
 
 func ExampleProfile_Validate() {
@@ -215,5 +238,5 @@ func ExampleProfile_Validate() {
 	}}
 	fmt.Println(p.Validate())
 	// Output:
-	// route 0 "books": path "/books/[0-9+": error parsing regexp: missing closing ]: `[0-9+$`
+	// Routes[0].Match: route "books": path "/books/[0-9+": error parsing regexp: missing closing ]: `[0-9+$`
 }

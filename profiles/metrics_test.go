@@ -2,7 +2,6 @@ package profiles_test
 
 import (
 	"context"
-	"net/http"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -29,14 +28,8 @@ func newCounters() *counters {
 	return &counters{some(), some()}
 }
 
-func (c *counters) option() option {
-	return profiles.WithMetrics[request, *reply](func(profiles.Route) (requests, tries layer.Instruments) { return c.requests, c.tries })
-}
-
-func (c *counters) forHTTP() httpOption {
-	return profiles.WithMetrics[*http.Request, *http.Response](func(profiles.Route) (requests, tries layer.Instruments) {
-		return c.requests, c.tries
-	})
+func (c *counters) instruments(profiles.Route) (requests, tries layer.Instruments) {
+	return c.requests, c.tries
 }
 
 type counter struct{ n atomic.Int64 }
@@ -62,7 +55,7 @@ func of(c metrics.Counter, label string) int64 { return count(c.(labelled)[label
 
 func TestMetricsBudgetExhausted(t *testing.T) {
 	c := newCounters()
-	r, bs := serving(t, retryable(), status(503), c.option())
+	r, bs := servingWith(t, profiles.Config{Metrics: c.instruments}, retryable(), status(503))
 	assert.EqualValues(t, 11, tries(t, r, bs, get))
 	assert.EqualValues(t, 1, of(c.requests.RetriesSkipped, "budget"))
 	assert.EqualValues(t, 1, tries(t, r, bs, get))
@@ -74,12 +67,12 @@ func TestMetricsBudgetExhausted(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	c := newCounters()
 	left := 3
-	r, _ := serving(t, retryable(), func(context.Context, request) (*reply, error) {
+	r, _ := servingWith(t, profiles.Config{Metrics: c.instruments}, retryable(), func(context.Context, request) (*reply, error) {
 		if left--; left >= 0 {
 			return &reply{status: 500}, nil
 		}
 		return &reply{status: 200}, nil
-	}, c.option())
+	})
 	send(t, r, "GET", "/")
 	assert.EqualValues(t, 1, count(c.requests.Requests))
 	assert.EqualValues(t, 1, of(c.requests.Responses, "success"))
@@ -98,7 +91,7 @@ func TestAttemptTimeoutWithoutRetry(t *testing.T) {
 			if retries {
 				p.RetryBudget = nil
 			}
-			r, _ := serving(t, p, hang, c.option())
+			r, _ := servingWith(t, profiles.Config{Metrics: c.instruments}, p, hang)
 			_, err := r.Call(t.Context(), get)
 			require.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
 			assert.Empty(t, c.requests.RetriesSkipped)
@@ -123,10 +116,34 @@ func TestMetricsOfTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCounters()
 		p := retryable(func(r *profiles.Route) { r.Timeout = time.Millisecond })
-		r, _ := serving(t, p, hang, c.option())
+		r, _ := servingWith(t, profiles.Config{Metrics: c.instruments}, p, hang)
 		_, err := r.Call(t.Context(), get)
 		require.ErrorIs(t, err, layer.ErrTimeout)
 		assert.EqualValues(t, 1, of(c.requests.Responses, "failure"))
 		assert.EqualValues(t, 1, of(c.requests.Timeouts, "response_header"))
+	})
+}
+
+// With LazyRoutes, the layers and instruments of a route are made for its first request. The TTL of a fault
+// counts from the profile, nevertheless.
+func TestLazyRoutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newScript()
+		var made []string
+		instruments := func(route profiles.Route) (requests, tries layer.Instruments) {
+			made = append(made, route.Name)
+			return layer.Instruments{}, layer.Instruments{}
+		}
+		r, _ := bubbled(t, profiles.Config{Source: src, Metrics: instruments, LazyRoutes: true}, nil)
+		fault := abort(1, 503)
+		src.send(&profiles.Profile{Routes: []profiles.Route{
+			{Name: "used", Match: profiles.PathPrefix("/used"), Faults: []profiles.Fault{fault}},
+			{Name: "unused", Match: profiles.PathPrefix("/unused")},
+		}}, nil)
+		require.Empty(t, made)
+		time.Sleep(fault.TTL)
+		require.Equal(t, 200, send(t, r, "GET", "/used").status)
+		require.Equal(t, 200, send(t, r, "GET", "/used").status)
+		require.Equal(t, []string{"used"}, made)
 	})
 }

@@ -6,15 +6,14 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Mirror sends copies of requests to another target and discards the responses. Requests
-// neither wait for their copies nor fail with them. [layer.Mirror] documents which requests
-// are copied, and when.
+// Mirror sends copies of requests to another target and discards the responses. Requests neither wait for
+// their copies nor fail with them. [layer.Mirror] documents which requests are copied, and when.
 //
-// RequestHeader of the Route applies to a copy, and [MirrorHeader] is added. A copy is canceled
-// after 10 s. All header fields are copied, credentials included, unless RequestHeader removes
-// them. The mirror target should receive no other requests, because copies and other requests
-// share its queue and limits. If a Fault answers a request, the request is still copied, unless it
-// has a body that is not read.
+// The Route's Rewrite and RequestHeader apply to a copy, and [MirrorHeader] is added. A copy is canceled
+// after 10 s. All header fields are copied, credentials included, unless RequestHeader removes them. The
+// mirror target should receive no other requests, because copies and other requests share its queue and
+// limits. If a Fault answers a request, the request is still copied, unless it has a body that is not
+// read.
 type Mirror struct {
 	Authority    string  // target of the copies; see Target
 	Fraction     float64 // share of the requests that are copied, from 0 to 1; 0 means all requests
@@ -22,46 +21,44 @@ type Mirror struct {
 	MaxInFlight  int     // maximum number of concurrent copies; 0 means 100
 }
 
-// MirrorHeader is a header field that a Mirror adds to each copy. The value of the field is the
-// target of the original request. (Envoy changes the host instead, which may select another virtual
-// host.)
+// MirrorHeader is a header field that a Mirror adds to each copy. The field value is the original
+// request's target. (Envoy changes the host instead, which may select another virtual host.)
 //
-// A request with this field is not copied, so that two targets can mirror each other. If a
-// target trusts the field, a gateway must remove it from requests of clients.
+// A request with this field is not copied, so that two targets can mirror each other. If a target
+// trusts the field, a gateway must remove it from requests of clients.
 const MirrorHeader = "Mirrored-From"
 
 // Validate returns the reason why a Router would leave the mirror out of a route, or nil if
 // the mirror is valid.
 func (m Mirror) Validate() error {
 	if err := (Target{Authority: m.Authority}).Validate(); err != nil {
-		return fmt.Errorf("mirror: %w", err)
+		return err
 	}
 	switch {
 	case !(m.Fraction >= 0 && m.Fraction <= 1):
-		return fmt.Errorf("mirror %q: fraction %v is not from 0 to 1", m.Authority, m.Fraction)
+		return fmt.Errorf("fraction %v is not from 0 to 1", m.Fraction)
 	case m.MaxBodyBytes < -1:
-		return fmt.Errorf("mirror %q: max body bytes %d is below -1", m.Authority, m.MaxBodyBytes)
+		return fmt.Errorf("max body bytes %d is below -1", m.MaxBodyBytes)
 	case m.MaxInFlight < 0:
-		return fmt.Errorf("mirror %q: max in flight %d is below 0", m.Authority, m.MaxInFlight)
+		return fmt.Errorf("max in flight %d is below 0", m.MaxInFlight)
 	}
 	return nil
 }
 
-// mirrorLayers returns a layer for each mirror of the route. The caller must use the same
-// layers in the stack for gRPC requests and in that for other requests, so that both share
-// the limits. The caller must hold the mu of the Router.
+// mirrorLayers returns a layer for each of the route's mirrors. The caller must use the same
+// layers in the stacks for gRPC and for other requests, so that both share the limits.
 func (a *routeStack[Req, Rsp]) mirrorLayers() []layer.Layer[Req, Rsp] {
-	edit := a.layers.edit
+	edit := a.protocol
 	layers := make([]layer.Layer[Req, Rsp], 0, len(a.route.Mirrors))
-	for _, m := range a.route.Mirrors {
-		layers = append(layers, layer.Mirror(a.life, a.service(m.Authority), edit, layer.MirrorPolicy[Req]{
+	for i, m := range a.route.Mirrors {
+		layers = append(layers, layer.Mirror(a.life, a.copies[i], edit, layer.MirrorPolicy[Req]{
 			Target: m.Authority, Fraction: m.Fraction, MaxBodyBytes: m.MaxBodyBytes, MaxInFlight: m.MaxInFlight,
 			Match: func(req Req) bool { return a.access.RequestHeader(req).Get(MirrorHeader) == "" },
 			Rewrite: func(copied Req) Req {
-				copied = edit.EditRequest(copied, a.route.RequestHeader)
-				return edit.EditRequest(copied, layer.HeaderMutation{Set: []layer.HeaderField{{Name: MirrorHeader, Value: a.target}}})
+				mark := layer.HeaderMutation{Set: []layer.HeaderField{{Name: MirrorHeader, Value: a.target}}}
+				return edit.EditRequest(a.edited(copied), mark)
 			},
-		}, a.options(a.layers.classify)...))
+		}, a.options(a.protocol.Classify)...))
 	}
 	return layers
 }

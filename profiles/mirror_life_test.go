@@ -2,7 +2,6 @@ package profiles_test
 
 import (
 	"context"
-	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -28,11 +27,11 @@ func TestMirrorOfCopies(t *testing.T) {
 func TestMirrorSeveral(t *testing.T) {
 	change := func(p *profiles.Profile) {
 		p.Targets = []profiles.Target{{"a:80", 1}, {"b:80", 1}}
-		p.Routes[0].Mirrors = []profiles.Mirror{{Authority: shadow}, {Authority: "a:80", MaxBodyBytes: -1}, {Authority: "10.0.0.1:80"}}
+		p.Routes[0].Mirrors = []profiles.Mirror{{Authority: shadow}, {Authority: "a:80", MaxBodyBytes: -1}, {Authority: ""}}
 		p.Routes = append([]profiles.Route{{Name: "other", Match: profiles.Method("PUT"), Mirrors: p.Routes[0].Mirrors[:1]}}, p.Routes...)
 	}
 	log := newLog()
-	withRouter(t, change, func(t *testing.T, w *testRouter) {
+	withConfig(t, profiles.Config{Log: log.logger()}, change, func(t *testing.T, w *testRouter) {
 		w.post(t, "order")
 		require.Len(t, w.at(shadow), 1)
 		primary := append(w.at("a:80"), w.at("b:80")...)
@@ -40,8 +39,8 @@ func TestMirrorSeveral(t *testing.T) {
 		require.Equal(t, map[string]int{target: 0, shadow: 1, "a:80": 1, "b:80": 1}, map[string]int{
 			target: w.made[target], shadow: w.made[shadow], "a:80": w.made["a:80"], "b:80": w.made["b:80"],
 		}, "a target is made once")
-		require.Equal(t, []string{`route 1 "all": mirror: target "10.0.0.1:80": not a DNS name`}, log.attrs("left out of a profile", "err"))
-	}, profiles.WithLogger[webRequest, webResponse](slog.New(log)))
+		require.Equal(t, []string{`Routes[1].Mirrors[2]: route "all": no authority`}, log.attrs("left out of a profile", "err"))
+	})
 }
 
 func TestMirrorShare(t *testing.T) {
@@ -130,8 +129,7 @@ func TestMirrorRouterEnds(t *testing.T) {
 func TestMirrorMetrics(t *testing.T) {
 	c := newCounters()
 	c.requests.Mirrored = labelled{}
-	measured := profiles.WithMetrics[webRequest, webResponse](func(profiles.Route) (requests, tries layer.Instruments) { return c.requests, c.tries })
-	withRouter(t, nil, func(t *testing.T, w *testRouter) {
+	withConfig(t, profiles.Config{Metrics: c.instruments}, nil, func(t *testing.T, w *testRouter) {
 		w.serve[shadow] = func(context.Context) (webResponse, error) { return answer(500), nil }
 		w.post(t, "order")
 		w.post(t, strings.Repeat("x", 64<<10))
@@ -145,7 +143,7 @@ func TestMirrorMetrics(t *testing.T) {
 		tree := layer.Describe(w.webRouter).String()
 		assert.Contains(t, tree, "mirror     share=1 in_flight=0 answered=2 failed=0 rejected=0 full=0 skipped=1")
 		assert.Contains(t, tree, "to         target="+shadow)
-	}, measured)
+	})
 }
 
 // The copy knows its route, for tap and metrics, and nothing else of its caller.

@@ -25,24 +25,24 @@ func TestRouterModel(t *testing.T) {
 		down := make(map[string]bool)
 		bs.prepare = func(b *backend) { b.unready.Store(down[b.authority]) }
 		stacks := make(map[string]int) // route name: stacks made
-		r := profiles.New(ctx, target, src, access{}, bs.mk, profiles.WithPerRoute(
+		r := profiles.New(ctx, profiles.Config{Target: target, Source: src}, access{}, bs.mk, profiles.WithPerRoute(
 			func(route profiles.Route, next service) service { stacks[route.Name]++; return next }))
 
 		var routes []string // names are paths
 		targets := []string{target}
 		t.Repeat(map[string]func(*rapid.T){
 			"profile": func(t *rapid.T) {
-				p := &profiles.Profile{}
+				p := &profiles.Profile{Distribution: profiles.RandomAvailable}
 				before := routes
 				routes, targets = nil, nil
 				for _, name := range rapid.SliceOfN(rapid.SampledFrom(paths), 0, 4).Draw(t, "routes") {
 					p.Routes = append(p.Routes, profiles.Route{Name: name, Match: profiles.Path(name)}, profiles.Route{Name: "bad"})
 					routes = append(routes, name)
 				}
-				for _, authority := range append(slices.Clone(authorities), "10.0.0.1:80") {
-					weight := rapid.Uint32Range(0, 2).Draw(t, authority)
+				for _, authority := range append(slices.Clone(authorities), "") {
+					weight := rapid.Uint32Range(0, 2).Draw(t, "weight of "+authority)
 					p.Targets = append(p.Targets, profiles.Target{Authority: authority, Weight: weight})
-					if weight > 0 && authority != "10.0.0.1:80" {
+					if weight > 0 && authority != "" {
 						targets = append(targets, authority)
 					}
 				}

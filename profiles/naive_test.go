@@ -57,10 +57,13 @@ func naiveLeaf(m Match, f facts) (holds, valid bool) {
 			(m.Service == "" || m.Service == parts[1]) && (m.Method == "" || m.Method == parts[2])
 		return holds, compileErr(m) == nil
 	case Header:
+		var lines []string
 		for name, v := range f.header.All() {
-			holds = holds || strings.EqualFold(name, m.Name) && naiveText(m.Value, v)
+			if strings.EqualFold(name, m.Name) {
+				lines = append(lines, v)
+			}
 		}
-		return holds, compileErr(m) == nil
+		return len(lines) > 0 && naiveText(m.Value, strings.Join(lines, ", ")), compileErr(m) == nil
 	case Query:
 		values, _ := url.ParseQuery(f.query)
 		return slices.ContainsFunc(values[m.Name], func(v string) bool { return naiveText(m.Value, v) }), compileErr(m) == nil
@@ -114,7 +117,7 @@ var leaves = rapid.OneOf(
 	rapid.SampledFrom([]Match{
 		PathPrefix("/"), PathPrefix("/a"), PathPrefix("/a/b/"), PathPrefix("a"), Path("/a/[^/]*"), Path("/[^/]+/b"), Path("/a/[a-z]+/c"), Path(".*b"),
 		GRPC{"books.v1", "Get"}, GRPC{"books.v1", ""}, GRPC{"", "Get"}, GRPC{"", "b"}, GRPC{}, GRPC{"/", ""},
-		Header{"x-v", Exact("1")}, Header{"X-V", AnyValue{}}, Header{"x-v", Regex("1|2")}, Header{"x-v", nil},
+		Header{Name: "x-v", Value: Exact("1")}, Header{Name: "X-V", Value: AnyValue{}}, Header{Name: "x-v", Value: Regex("1|2")}, Header{Name: "x-v", Value: nil},
 		Query{"v", Exact("1")}, Query{"v", AnyValue{}}, Query{"v", Prefix("2")}, Host{Exact("a")}, Host{Regex("[^b]")}, Host{AnyValue{}},
 		Host{Exact("x.b")}, Host{Suffix(".b")}, Host{Suffix("b")}, Host{Suffix(".x.b")},
 	}),

@@ -12,8 +12,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// The header fields that change the retries and timeouts of a request: see Overrides of
-// [RoutePolicy]. The names are in canonical form, because net/http allocates for other forms.
+// These header fields change a request's retries and timeouts: see Overrides in [RoutePolicy].
+// The names are in canonical form, because net/http allocates for other forms.
 const (
 	overrideHTTP     = "L5d-Retry-Http"
 	overrideGRPC     = "L5d-Retry-Grpc"
@@ -38,43 +38,40 @@ type overrides[Req, Rsp any] struct {
 }
 
 func (o *overrides[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	if hasName(o.access.RequestHeader(req), isOverrideField) {
+	header := o.access.RequestHeader(req)
+	if slices.ContainsFunc(overrideFields[:], func(name string) bool { return len(header.Values(name)) > 0 }) {
 		return o.overridden.Call(ctx, req)
 	}
 	return o.Service.Call(ctx, req)
-}
-
-func isOverrideField(name string) bool {
-	const common = "L5d-Timeout"
-	return len(name) >= len(common) && (name[0] == 'L' || name[0] == 'l') &&
-		slices.ContainsFunc(overrideFields[:], func(field string) bool { return strings.EqualFold(field, name) })
 }
 
 func (o *overrides[Req, Rsp]) Next() layer.Service[Req, Rsp] { return o.Service }
 
 func (o *overrides[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "overrides"} }
 
-// addTimeout adds to st a layer that limits the time of a request to d. A d of 0 means no limit. If
-// a.overridden is true, the request may have its own limit in a header field. The argument fields
-// has the names of these header fields. The first one with a valid duration replaces d.
-func (a *routeStack[Req, Rsp]) addTimeout(st layer.Stack[Req, Rsp], d time.Duration, fields ...string) layer.Stack[Req, Rsp] {
+// addTimeout adds to st a layer that limits a request's time to d, unless d is 0. If a.overridden
+// is true, a request may set its own limit in one of the header fields in fields. The first one
+// with a valid duration replaces d.
+func (a *routeStack[Req, Rsp]) addTimeout(
+	st layer.Stack[Req, Rsp], d time.Duration, opts []layer.Option[Rsp], fields ...string,
+) layer.Stack[Req, Rsp] {
 	if !a.overridden {
-		return st.Timeout(d)
+		return st.With("timeout", layer.Timeout[Req](d, opts...))
 	}
-	return st.DeadlineFromRequest(func(req Req) (time.Duration, bool) {
+	return st.With("deadline_in", layer.DeadlineFromRequest(func(req Req) (time.Duration, bool) {
 		header := a.access.RequestHeader(req)
 		for _, name := range fields {
-			if own, ok := overrideDuration(header.Get(name)); ok {
-				return own, own > 0
+			if limit, ok := overrideDuration(header.Get(name)); ok {
+				return limit, limit > 0
 			}
 		}
 		return d, d > 0
-	})
+	}, opts...))
 }
 
 // overriddenRetry retries requests as their override fields specify. It keeps the service that it
-// made for the last request, because most clients send the same fields with each request. If the
-// next request has other values, overriddenRetry makes a new service.
+// made for the last request, because most clients send the same fields with each request, and
+// makes a new one when the values differ.
 type overriddenRetry[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	stack   *routeStack[Req, Rsp]
@@ -97,15 +94,15 @@ func (o *overriddenRetry[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, err
 	for i, name := range retryFields {
 		values[i] = header.Get(name)
 	}
-	made := o.last.Load()
-	if made == nil || made.values != values {
-		made = &madeRetry[Req, Rsp]{Service: o.Service, values: values}
+	retry := o.last.Load()
+	if retry == nil || retry.values != values {
+		retry = &madeRetry[Req, Rsp]{Service: o.Service, values: values}
 		if r := overrideRetry(header, o.stack.route.Policy.Retry); r != nil {
-			made.Service = layer.Retry(o.stack.retryPolicy(r), o.options...)(o.Service)
+			retry.Service = layer.Retry(o.stack.retryPolicy(r), o.options...)(o.Service)
 		}
-		o.last.Store(made)
+		o.last.Store(retry)
 	}
-	return made.Service.Call(ctx, req)
+	return retry.Service.Call(ctx, req)
 }
 
 func (o *overriddenRetry[Req, Rsp]) Next() layer.Service[Req, Rsp] { return o.Service }
@@ -113,22 +110,21 @@ func (o *overriddenRetry[Req, Rsp]) Next() layer.Service[Req, Rsp] { return o.Se
 func (o *overriddenRetry[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "retry"} }
 
 // overrideRetry returns the Retry for a request with the given header. It is a copy of the
-// policy's Retry (the argument of), in which valid override fields replace values. If the policy
-// has no Retry, linkerd's defaults are used instead. Without a valid override field, the result is
-// the policy's Retry itself, which may be nil. If the limit of retries is 0 after the overrides,
-// the result is nil.
-func overrideRetry(header layer.Header, of *Retry) *Retry {
+// policy's Retry, with values replaced by valid override fields. If the policy sets no Retry,
+// linkerd's defaults are used instead. Without a valid override field, the result is the policy's
+// Retry itself, which may be nil. If the overrides leave no retries, the result is nil.
+func overrideRetry(header layer.Header, policy *Retry) *Retry {
 	statuses, byStatus := overrideStatuses(header.Get(overrideHTTP))
 	codes, byCode := overrideCodes(header.Get(overrideGRPC))
 	limit, err := strconv.ParseUint(header.Get(overrideLimit), 10, 32)
 	limited := err == nil
 	timeout, timed := overrideDuration(header.Get(overrideAttempt))
 	if !byStatus && !byCode && !limited && !timed {
-		return of
+		return policy
 	}
 	r := Retry{Max: 1, MaxBodyBytes: keptBody, Backoff: layer.Backoff{Min: 25 * time.Millisecond, Max: 250 * time.Millisecond, Jitter: 1}}
-	if of != nil {
-		r = *of
+	if policy != nil {
+		r = *policy
 	}
 	if byStatus {
 		r.Statuses = statuses
@@ -184,13 +180,13 @@ func overrideCodes(list string) (codes []GRPCStatus, ok bool) {
 	if list == "" {
 		return nil, false
 	}
-	known := [...]struct {
+	rows := [...]struct {
 		name string
 		code uint32
 	}{{"cancelled", 1}, {"deadline-exceeded", 4}, {"resource-exhausted", 8}, {"internal", 13}, {"unavailable", 14}}
 	for name := range strings.SplitSeq(list, ",") {
 		name = strings.TrimSpace(name)
-		for _, k := range known {
+		for _, k := range rows {
 			if strings.EqualFold(name, k.name) {
 				codes = append(codes, GRPCStatus{k.code, k.code})
 			}
@@ -199,8 +195,8 @@ func overrideCodes(list string) (codes []GRPCStatus, ok bool) {
 	return codes, true
 }
 
-// overrideDuration parses a whole number with the unit ms, s, m, h or d. 0 needs no unit.
-// It returns false if s has another form.
+// overrideDuration parses a whole number with the unit ms, s, m, h or d. 0 needs no unit. It
+// returns false if s looks different.
 func overrideDuration(s string) (time.Duration, bool) {
 	if s = strings.TrimSpace(s); s == "" {
 		return 0, false // without the allocation of an error

@@ -46,14 +46,18 @@ func (badHandler) Handle(context.Context, slog.Record) error { panic("log") }
 func TestRouterContainsPanics(t *testing.T) {
 	one := profiles.Route{Name: "one", Match: profiles.Path("/one")}
 	p := &profiles.Profile{Name: "web", Routes: []profiles.Route{one}}
-	for name, opt := range map[string]option{
-		"per route": profiles.WithPerRoute(func(profiles.Route, service) service { panic("per route") }),
-		"default":   profiles.WithDefaultRoute(func(service) service { panic("default") }),
-		"on update": profiles.WithOnUpdate[request, *reply](func(*profiles.Profile) { panic("on update") }),
+	onUpdate := profiles.Config{OnUpdate: func(*profiles.Profile) { panic("on update") }}
+	for name, tt := range map[string]struct {
+		c   profiles.Config
+		opt option
+	}{
+		"per route": {opt: profiles.WithPerRoute(func(profiles.Route, service) service { panic("per route") })},
+		"default":   {opt: profiles.WithDefaultRoute(func(service) service { panic("default") })},
+		"on update": {c: onUpdate},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var bs backends
-			r := routerOf(t, p, &bs, opt)
+			r := routerWith(t, tt.c, p, &bs, tt.opt)
 			require.Eventually(t, func() bool { return r.Profile() == p }, 10*time.Second, time.Millisecond)
 			require.Equal(t, 200, send(t, r, http.MethodGet, "/one").status)
 		})
@@ -66,7 +70,7 @@ func TestRouterContainsPanics(t *testing.T) {
 				panic("source")
 			}
 		})
-		r := profiles.New(t.Context(), target, source, access{}, bs.mk)
+		r := profiles.New(t.Context(), profiles.Config{Target: target, Source: source}, access{}, bs.mk)
 		require.Eventually(t, func() bool {
 			return strings.Contains(layer.Describe[request, *reply](r).String(), "panic at panic_test.go")
 		}, 10*time.Second, time.Millisecond)
@@ -78,14 +82,14 @@ func TestRouterContainsPanics(t *testing.T) {
 		source := sourceFunc(func(context.Context, string) iter.Seq2[*profiles.Profile, error] {
 			return func(yield func(*profiles.Profile, error) bool) { yield(p, nil) }
 		})
-		r := profiles.New(t.Context(), target, source, access{}, bs.mk,
-			profiles.WithLogger[request, *reply](slog.New(badHandler{slog.DiscardHandler})))
+		config := profiles.Config{Target: target, Source: source, Log: slog.New(badHandler{slog.DiscardHandler})}
+		r := profiles.New(t.Context(), config, access{}, bs.mk)
 		require.Eventually(t, func() bool { return r.Profile() == p }, 10*time.Second, time.Millisecond)
 		require.Equal(t, 200, send(t, r, http.MethodGet, "/one").status)
 	})
 	t.Run("make", func(t *testing.T) {
 		source := newScript()
-		r := profiles.New(t.Context(), target, source, access{}, func(string) service { panic("make") })
+		r := profiles.New(t.Context(), profiles.Config{Target: target, Source: source}, access{}, func(string) service { panic("make") })
 		source.send(p, nil)
 		_, err := r.Call(t.Context(), request{method: http.MethodGet, path: "/one"})
 		require.ErrorContains(t, err, "panic at panic_test.go")
@@ -102,7 +106,8 @@ func TestRouterContainsPanics(t *testing.T) {
 	})
 	t.Run("ready", func(t *testing.T) {
 		source := newScript()
-		r := profiles.New(t.Context(), target, source, access{}, func(string) service { return panicking{} })
+		config := profiles.Config{Target: target, Source: source}
+		r := profiles.New(t.Context(), config, access{}, func(string) service { return panicking{} })
 		source.send(p, nil)
 		require.ErrorContains(t, r.Ready(t.Context()), "panic at panic_test.go")
 	})
@@ -141,8 +146,8 @@ func TestRouterExtremeProfiles(t *testing.T) {
 		defer cancel()
 		var bs backends
 		source := newScript()
-		r := profiles.New(ctx, target, source, access{}, bs.mk,
-			profiles.WithRouteLayers(resend{}, answers{}, errClass))
+		r := profiles.New(ctx, profiles.Config{Target: target, Source: source}, access{}, bs.mk,
+			profiles.WithRouteLayers(resend{}))
 		source.send(p, nil)
 		require.NotContains(t, layer.Describe[request, *reply](r).String(), "panic")
 		gone, leave := context.WithCancel(ctx)

@@ -55,7 +55,7 @@ func anchor(pattern string) string {
 }
 
 // flatten splits a concatenation into its parts, without the anchors at the start and at the end.
-// hasStart and hasEnd report whether tree has these anchors.
+// hasStart and hasEnd report whether tree contains these anchors.
 func flatten(tree *syntax.Regexp) (steps []*syntax.Regexp, hasStart, hasEnd bool) {
 	steps = appendSteps(nil, tree.Simplify())
 	for ; len(steps) > 0 && steps[0].Op == syntax.OpBeginText; hasStart = true {
@@ -67,6 +67,7 @@ func flatten(tree *syntax.Regexp) (steps []*syntax.Regexp, hasStart, hasEnd bool
 	return steps, hasStart, hasEnd
 }
 
+// appendSteps appends the parts of tree that must match one after another.
 func appendSteps(steps []*syntax.Regexp, tree *syntax.Regexp) []*syntax.Regexp {
 	switch tree.Op {
 	case syntax.OpEmptyMatch:
@@ -129,8 +130,8 @@ func (p prefixPath) holds(f facts) bool {
 func (prefixPath) needs() needs     { return 0 }
 func (p prefixPath) String() string { return fmt.Sprintf("path prefix %q", string(p)+"/") }
 
-// grpcCondition is the compiled form of the condition [GRPC]. It holds if the path has the
-// given gRPC service and method.
+// grpcCondition is a compiled [GRPC]. It holds if the path names the given gRPC service and
+// method.
 type grpcCondition struct{ service, method string }
 
 func (g GRPC) compile() (matcher, error) {
@@ -162,8 +163,8 @@ func (g grpcCondition) String() string {
 
 // pathSegments is a compiled Path that consists of fixed text, of wildcards within segments, and
 // possibly of .* or .+ at the end. Examples are "/users/[^/]+/orders", "/files/[^/]*\.json" and
-// "/static/.*". Most expressions in generated profiles have this form. Matching takes a tenth of
-// the time of a regular expression.
+// "/static/.*". Most expressions in generated profiles look like this. Matching takes a tenth of
+// the time that a regular expression needs.
 type pathSegments struct {
 	head      string
 	wildcards []wildcard
@@ -226,16 +227,16 @@ func segmentsOf(steps []*syntax.Regexp) (*pathSegments, bool) {
 			p.append(text)
 			continue
 		}
-		least, ok := repeats(step)
+		low, ok := repeats(step)
 		// Two wildcards in one segment would need backtracking.
 		if n := len(p.wildcards); !ok || n > 0 && p.wildcards[n-1].next == "" {
 			return nil, false
 		}
 		switch sub := step.Sub[0]; {
 		case sub.Op == syntax.OpAnyChar, sub.Op == syntax.OpAnyCharNotNL:
-			p.open, p.tail = true, tail{least, sub.Op == syntax.OpAnyChar}
+			p.open, p.tail = true, tail{low, sub.Op == syntax.OpAnyChar}
 		case sub.Op == syntax.OpCharClass && slices.Equal(sub.Rune, []rune{0, '/' - 1, '/' + 1, utf8.MaxRune}):
-			p.wildcards = append(p.wildcards, wildcard{least: least})
+			p.wildcards = append(p.wildcards, wildcard{least: low})
 		default:
 			return nil, false
 		}
@@ -277,9 +278,9 @@ func literal(step *syntax.Regexp) (string, bool) {
 	return b.String(), true
 }
 
-// repeats returns the minimum number of repetitions of step: 0 for * and 1 for +. For other
-// steps it returns false.
-func repeats(step *syntax.Regexp) (least int, ok bool) {
+// repeats returns how often step must repeat at least: 0 for * and 1 for +. For other steps it
+// returns false.
+func repeats(step *syntax.Regexp) (low int, ok bool) {
 	if step.Op == syntax.OpPlus {
 		return 1, true
 	}

@@ -14,19 +14,20 @@ import (
 	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/resolve"
 )
 
-// Policy has the name and labels of a resource with a policy, and the profile of its connections
-// that are not HTTP. linkerd's client policies have these parts, but its service profiles do not.
-// NewPolicies of package profiles/linkerd makes profiles with a Policy.
+// Policy holds the name and labels of a policy's resource, and the profile for connections that
+// are not HTTP. linkerd's client policies provide these, but its service profiles do not.
+// NewPolicies in package profiles/linkerd makes profiles with a Policy.
 type Policy struct {
 	// name of the resource to which the policy is attached: "Service.default.web:80"
 	Name   string
 	Labels map[string]string // labels of this resource, for metrics and tap ("parent_name")
 
-	// Connections is the profile of the connections that are not HTTP. A server of
-	// connections uses it instead of the profile of the requests. nil means that the
-	// profile of the requests also applies to connections.
+	// Connections is the profile for connections that are not HTTP. A server of connections uses
+	// it instead of the requests' profile. nil means that the requests' profile also applies to
+	// connections.
 	Connections *Profile
 
 	// ServerNames reports whether the routes of Connections select TLS connections. A [Host] in
@@ -34,71 +35,74 @@ type Policy struct {
 	ServerNames bool
 }
 
-// RoutePolicy has backends, further timeouts, rules for retries, and overrides by header fields for
-// a [Route]. linkerd's client policies have these parts, but its service profiles do not.
+// RoutePolicy adds backends, further timeouts, rules for retries, and overrides by header fields to
+// a [Route]. linkerd's client policies provide these, but its service profiles do not.
 type RoutePolicy struct {
-	// Backends share the requests of the route in proportion to their weights. If Failover is true,
-	// the first ready backend gets all requests. If all weights are 0, requests are rejected. An
-	// invalid backend fails its share of the requests. nil means the targets of the profile. The
-	// [layer.Route] of a request is added to the context when a backend is chosen, so the layers of
-	// the route do not see it.
-	Backends []Backend
-	Failover bool
+	// Backends share the route's requests in proportion to their weights, as Distribution determines. They are
+	// different services, with their own filters and balancers. For fail-over among one service's endpoints, you should
+	// use resolve.Endpoint.Priority instead. If all weights are 0, requests are rejected. An invalid backend fails its
+	// share of the requests. nil means the profile's targets. If a backend has Labels, a request's [layer.Route] is added
+	// to the context when a backend is chosen, so the route's layers do not see it.
+	Backends     []Backend
+	Distribution Distribution
 
-	// RequestTimeout limits the time of a request up to the end of its response, including
-	// all attempts. ResponseTimeout limits the time of one attempt in the same way. (In
-	// linkerd, this time begins only after the body of the request was sent.) IdleTimeout
-	// limits the wait for each part of the response body. 0 means no limit.
+	// RequestTimeout limits how long a request takes until its response ends, including all
+	// attempts. ResponseTimeout limits one attempt from the end of the request body to the end of
+	// the response. IdleTimeout limits the wait for each part of the response body. 0 means no
+	// limit.
 	RequestTimeout  time.Duration
 	ResponseTimeout time.Duration
 	IdleTimeout     time.Duration
 
-	// Retry replaces the fields Retryable, AttemptTimeout and Hedge of the route. nil means
-	// that these fields of the route apply.
+	// Retry replaces the route's Retryable, AttemptTimeout and Hedge. nil means that these apply.
 	Retry *Retry
 
 	// Overrides allows requests to change their retries and timeouts by header fields:
 	// l5d-retry-http, l5d-retry-grpc, l5d-retry-limit, l5d-retry-timeout, l5d-timeout (or
-	// l5d-request-timeout) and l5d-response-timeout. The values have the form that linkerd
-	// documents. The fields are removed before the request is forwarded. If a request has such a
-	// field, Retryable, AttemptTimeout and Hedge of the route do not apply to it.
+	// l5d-request-timeout) and l5d-response-timeout. The values look as linkerd documents. The
+	// fields are removed before the request is forwarded. If a request carries one, the route's
+	// Retryable, AttemptTimeout and Hedge do not apply to it.
 	Overrides bool
 }
 
 // Retry allows retries of requests with any method, without a budget. An attempt is retried if its
-// response matches Statuses or GRPC. It is also retried if it exceeds AttemptTimeout or ends with
-// an error of class [layer.Retryable]. An attempt that a layer or a backend rejects, with an error
-// that matches [layer.ErrNotReady], is not retried.
+// response matches Statuses or GRPC, if it exceeds AttemptTimeout, or if its error is of class
+// [layer.Retryable]. An attempt that a layer or a backend rejects, with an error that matches
+// [layer.ErrNotReady], is not retried.
 type Retry struct {
 	Max            int           // maximum number of retries of one request, 1 to 99
 	MaxBodyBytes   int64         // requests with a larger body are sent once
 	Statuses       []Status      // HTTP statuses that are retried
 	GRPC           []GRPCStatus  // gRPC statuses that are retried
-	AttemptTimeout time.Duration // limit of an attempt up to its response headers; 0 means none
+	AttemptTimeout time.Duration // limit of an attempt but the last, up to its response headers; 0 means none
 	Backoff        layer.Backoff // the pause between attempts; zero means none
 }
 
-// Backend is a target of the requests of one route.
+// Backend is a target of one route's requests.
 type Backend struct {
 	Target
-	Endpoint  *Endpoint // the only endpoint of the backend, instead of Authority; may be nil
+	Endpoint  *resolve.Endpoint // the only endpoint of the backend, instead of Authority; may be nil
 	Balancing Balancing
-	// labels of the backend's resource, for example "backend_name", for metrics and tap. If Labels
-	// is not empty, the layers of the backend see a [layer.Route] that has the labels of the
-	// policy, the route and the backend.
+	// Labels are those of the backend's resource, for example "backend_name", for metrics and tap. If Labels
+	// is not empty, the backend's layers see a [layer.Route] with the policy's labels, the route
+	// and the backend.
 	Labels map[string]string
-	// the reason with which the requests to the backend fail; "" if the backend exists
+	// Missing is the reason why all requests to the backend fail, for example that it does not exist. It is "" for a
+	// backend that can be used.
 	Missing string
+	// Value is for the program that makes the profile, and gets it in the function of [WithBackends]. It must be
+	// comparable, and is usually a pointer.
+	Value any
 
-	// The following fields have the same meaning as in a [Route]. They apply to the
-	// requests to this backend.
+	// The following fields mean the same as in a [Route], for requests to this backend.
 	RequestHeader, ResponseHeader layer.HeaderMutation
 	Redirect                      *Redirect
 	Faults                        []Fault
 }
 
-// Balancing configures the balancer of a backend. The function that is passed to
-// [WithBackends] must apply it. A zero field means the default of the balancer.
+// Balancing configures a backend's balancer. The function that is passed to [WithBackends] must apply
+// it. A zero field means the balancer's default. If a profile changes the Balancing of a backend, the
+// function is called again. It may keep the balancer and change its policy.
 type Balancing struct {
 	Decay         time.Duration // time constant of the moving average of latencies
 	Penalty       time.Duration // latency that is recorded for a failure
@@ -108,47 +112,35 @@ type Balancing struct {
 	Breaker layer.BreakerPolicy
 }
 
-// WithBackends sets the function mk, which makes the service of a backend of a [RoutePolicy].
-// Backends with equal Authority, Endpoint, Missing and Balancing share one service. The service is
-// kept until a profile has no such backend. mk must release the services of earlier backends.
-// Without this option, the function that was passed to [New] makes the service for an Authority.
-// The function that was passed to [WithForward] makes the service for an Endpoint.
+// WithBackends sets the function mk, which makes the service for a backend in a [RoutePolicy].
+// Backends with equal Authority, Endpoint, Missing, Balancing and Value share one service. The service is
+// kept until a profile contains no such backend; mk must release the services of earlier backends.
+// Without this option, [New]'s mk makes the service for an Authority, and [WithForward]'s for an
+// Endpoint.
 func WithBackends[Req, Rsp any](mk layer.MakeService[*Backend, Req, Rsp]) Option[Req, Rsp] {
 	return func(o *options[Req, Rsp]) { o.backends = mk }
 }
 
 // valid returns a copy of p in which negative timeouts are 0 and an invalid Retry is nil. It
-// returns an error for each such part, and for each invalid part of the filters of a backend.
-func (p RoutePolicy) valid() (RoutePolicy, []error) {
-	var problems []error
-	for _, d := range []struct {
-		name  string
-		value *time.Duration
-	}{
-		{"request timeout", &p.RequestTimeout},
-		{"response timeout", &p.ResponseTimeout},
-		{"idle timeout", &p.IdleTimeout},
-	} {
-		if *d.value < 0 {
-			problems = append(problems, fmt.Errorf("%s %v is below 0", d.name, *d.value))
-			*d.value = 0
-		}
-	}
-	if p.Retry != nil {
-		if err := p.Retry.validate(); err != nil {
-			problems = append(problems, fmt.Errorf("retry: %w", err))
-			p.Retry = nil
-		}
+// also returns the mistakes in these fields, and in the filters of backends.
+func (p RoutePolicy) valid() (RoutePolicy, FieldErrors) {
+	var problems FieldErrors
+	problems.negative("RequestTimeout", &p.RequestTimeout)
+	problems.negative("ResponseTimeout", &p.ResponseTimeout)
+	problems.negative("IdleTimeout", &p.IdleTimeout)
+	if p.Retry != nil && problems.add("Retry", p.Retry.validate()) {
+		p.Retry = nil
 	}
 	for i := range p.Backends {
-		_, errs := p.Backends[i].filters().valid()
-		for _, err := range errs {
-			problems = append(problems, fmt.Errorf("backend %d: %w", i, err))
+		if b := &p.Backends[i]; b.hasFilters() {
+			_, mistakes := b.filters().valid()
+			problems.add(item("Backends", i), mistakes.orNil())
 		}
 	}
 	return p, problems
 }
 
+// validate returns an error that describes the first mistake in r, or nil.
 func (r *Retry) validate() error {
 	switch {
 	case r.Max < 1 || r.Max > maxRetries:
@@ -174,28 +166,31 @@ func (r *Retry) validate() error {
 	return nil
 }
 
+// retries reports whether a request with this response is sent again. A condition on trailers that have not
+// arrived does not hold yet.
 func (r *Retry) retries(rsp response) bool {
 	return slices.ContainsFunc(r.Statuses, func(s Status) bool { return s.holds(rsp) == yes }) ||
 		slices.ContainsFunc(r.GRPC, func(g GRPCStatus) bool { return g.holds(rsp) == yes })
 }
 
-// MayRetry reports whether the requests of the route may be sent more than once.
+// MayRetry reports whether the route's requests may be sent more than once.
 func (r Route) MayRetry() bool {
 	return r.Retryable || r.Policy != nil && (r.Policy.Retry != nil || r.Policy.Overrides)
 }
 
+// retryPolicy converts p for [layer.Retry].
 func (a *routeStack[Req, Rsp]) retryPolicy(p *Retry) layer.RetryPolicy[Req, Rsp] {
 	pause := p.Backoff
 	if pause == (layer.Backoff{}) {
 		pause = noBackoff()
 	}
-	keep := p.MaxBodyBytes
-	if keep == 0 {
-		keep = -1 // for layer.Retry, 0 means the default
+	limit := p.MaxBodyBytes
+	if limit == 0 {
+		limit = -1 // for layer.Retry, 0 means the default
 	}
 	return layer.RetryPolicy[Req, Rsp]{
-		Budget: a.unlimited, MaxAttempts: p.Max + 1, AttemptTimeout: p.AttemptTimeout,
-		Backoff: pause, MaxRetryAfter: maxErrorWait, MaxBodyBytes: keep,
+		Budget: a.unlimited, MaxAttempts: p.Max + 1, AttemptTimeout: p.AttemptTimeout, LastUnlimited: true,
+		Backoff: pause, MaxRetryAfter: maxErrorWait, MaxBodyBytes: limit,
 		CanRetry: func(Req) bool { return true },
 		RetryIf: func(o layer.Outcome[Rsp]) bool {
 			if o.Err != nil {
@@ -208,15 +203,20 @@ func (a *routeStack[Req, Rsp]) retryPolicy(p *Retry) layer.RetryPolicy[Req, Rsp]
 	}
 }
 
-// routeSplit returns the split among the backends of route. If route has no Policy or no list of
-// Backends, routeSplit returns nil, and the split of the profile applies. The argument parent has
-// the labels of the profile's Policy, for the context of requests. The caller must hold mu.
+// routeSplit returns the split among route's backends. If there is no Policy or no list of
+// Backends, it returns nil, and the profile's split applies. parent holds the labels of the
+// profile's Policy, for the request context. The caller must hold mu.
 func (r *Router[Req, Rsp]) routeSplit(route *liveRoute[Req, Rsp], parent map[string]string, drop func(error)) *split[Req, Rsp] {
 	p := route.def.Policy
 	if p == nil || p.Backends == nil {
+		route.outer = route.info
 		return nil
 	}
-	s := &split[Req, Rsp]{apex: r.target, ordered: p.Failover}
+	s := &split[Req, Rsp]{apex: r.target, distribution: p.Distribution}
+	labels := slices.ContainsFunc(p.Backends, func(b Backend) bool { return len(b.Labels) > 0 })
+	if !labels {
+		route.outer = route.info
+	}
 	for i := range p.Backends {
 		b := &p.Backends[i]
 		if b.Weight == 0 {
@@ -224,12 +224,14 @@ func (r *Router[Req, Rsp]) routeSplit(route *liveRoute[Req, Rsp], parent map[str
 		}
 		key := b.key()
 		svc := r.backend(b, key, drop)
-		if r.layers != nil {
+		if r.protocol != nil {
 			svc = r.filtered(b, svc)
 		}
 		s.add(Target{Authority: b.label(), Weight: b.Weight}, svc)
 		last := &s.parts[len(s.parts)-1]
-		last.key, last.route = key, cmp.Or(route.def.toBackend(b, parent), route.info)
+		if last.key = key; labels {
+			last.route = cmp.Or(route.def.toBackend(b, parent), route.info)
+		}
 	}
 	if len(s.parts) == 0 {
 		s.add(Target{Authority: "none", Weight: 1}, failingBackend[Req, Rsp]{&layer.Error{
@@ -239,9 +241,8 @@ func (r *Router[Req, Rsp]) routeSplit(route *liveRoute[Req, Rsp], parent map[str
 	return s
 }
 
-// toBackend returns the [layer.Route] that is in the context of requests from the route r to b. It
-// has the name of r, and the labels of the policy (the argument parent), of r and of b. The result
-// is nil if b has no labels.
+// toBackend returns the [layer.Route] in the context of requests from r to b. It carries r's name,
+// and the labels of the policy (parent), of r and of b. The result is nil if b sets no labels.
 func (r Route) toBackend(b *Backend, parent map[string]string) *layer.Route {
 	if len(b.Labels) == 0 {
 		return nil
@@ -253,6 +254,7 @@ func (r Route) toBackend(b *Backend, parent map[string]string) *layer.Route {
 	return &layer.Route{Name: r.Name, Labels: labels}
 }
 
+// labels returns the labels of p, which may be nil.
 func (p *Policy) labels() map[string]string {
 	if p == nil {
 		return nil
@@ -260,11 +262,11 @@ func (p *Policy) labels() map[string]string {
 	return p.Labels
 }
 
-// backend returns the service of b. key must be the result of b.key(). If a current backend has
-// the same key, backend returns its service. Otherwise it makes the service. If b is invalid or the
-// callback that makes the service panics, backend calls drop and returns a service that fails each
-// request. The caller must hold mu.
-func (r *Router[Req, Rsp]) backend(b *Backend, key string, drop func(error)) layer.Service[Req, Rsp] {
+// backend returns the service for b. key must be b.key(). If a current backend's key is the same,
+// backend returns its service. Otherwise it makes the service. If b is invalid or the callback that
+// makes the service panics, backend calls drop and returns a service that fails each request. The
+// caller must hold mu.
+func (r *Router[Req, Rsp]) backend(b *Backend, key backendKey, drop func(error)) layer.Service[Req, Rsp] {
 	if svc, ok := r.backendServices[key]; ok {
 		return svc
 	}
@@ -281,12 +283,13 @@ func (r *Router[Req, Rsp]) backend(b *Backend, key string, drop func(error)) lay
 		}}
 	}
 	if r.backendServices == nil {
-		r.backendServices = make(map[string]layer.Service[Req, Rsp])
+		r.backendServices = make(map[backendKey]layer.Service[Req, Rsp])
 	}
 	r.backendServices[key] = svc
 	return svc
 }
 
+// newBackend makes the service of b, or returns the mistake in b.
 func (r *Router[Req, Rsp]) newBackend(b *Backend) (layer.Service[Req, Rsp], error) {
 	err := b.Validate()
 	switch {
@@ -313,8 +316,8 @@ func (b *Backend) Validate() error {
 	return b.Target.Validate()
 }
 
-// failingBackend is the service of an invalid backend. It fails each request. It is always
-// ready, so that it keeps its share of the requests.
+// failingBackend is an invalid backend's service. It fails each request. It is always ready, so
+// that it keeps its share of the requests.
 type failingBackend[Req, Rsp any] struct{ err error }
 
 // Ready returns nil, so that the backend is drawn as often as its weight requires.
@@ -326,32 +329,45 @@ func (f failingBackend[Req, Rsp]) Describe() layer.Node {
 
 // filtered returns svc with layers for the filters of b: see the method filters.
 func (r *Router[Req, Rsp]) filtered(b *Backend, svc layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
-	route, _ := b.filters().valid() // stackOf reports the invalid parts
-	if r.layers.edit == nil {
-		route, _ = withoutEdits(route)
+	if !b.hasFilters() {
+		return svc
 	}
-	a := &routeStack[Req, Rsp]{Router: r, route: route}
-	st := layer.NewStack[Req](a.options(r.layers.classify)...)
+	route, _ := b.filters().valid() // stackOf reports the invalid parts
+	a := &routeStack[Req, Rsp]{Router: r, route: route, arrival: time.Now()}
+	st := layer.NewStack[Req](a.options(r.protocol.Classify)...)
 	return a.changeRequests(a.addOnce(a.changeResponses(st))).Service(svc)
 }
 
-// filters returns a Route with the fields of b that have the same meaning as in a Route.
+// hasFilters reports whether b changes, redirects or fails requests of its own.
+func (b *Backend) hasFilters() bool {
+	return !b.RequestHeader.Empty() || !b.ResponseHeader.Empty() || b.Redirect != nil || len(b.Faults) > 0
+}
+
+// filters returns a Route with those fields of b that mean the same in a Route.
 func (b *Backend) filters() Route {
 	return Route{RequestHeader: b.RequestHeader, ResponseHeader: b.ResponseHeader, Redirect: b.Redirect, Faults: b.Faults}
 }
 
-// key returns a text that identifies the service of b. Backends with the same key share one
-// service.
-func (b *Backend) key() string {
-	endpoint := ""
-	if b.Endpoint != nil {
-		type plain Endpoint // without the method String
-		endpoint = fmt.Sprintf("%+v", plain(*b.Endpoint))
-	}
-	return strings.Join([]string{b.Authority, endpoint, b.Missing, fmt.Sprintf("%+v", b.Balancing)}, "\x00")
+// backendKey identifies the service of a Backend: a text that describes it, and its Value. Backends with
+// the same key share one service.
+type backendKey struct {
+	text  string
+	value any
 }
 
-// label returns the name of b in explanations: the address of its Endpoint, or else its authority.
+// key returns the key of b's service. That of a mere authority is this alone, which needs no formatting.
+func (b *Backend) key() backendKey {
+	if b.Endpoint == nil && b.Missing == "" && b.Balancing == (Balancing{}) {
+		return backendKey{b.Authority, b.Value}
+	}
+	endpoint := ""
+	if b.Endpoint != nil {
+		endpoint = fmt.Sprintf("%+v", *b.Endpoint)
+	}
+	return backendKey{strings.Join([]string{b.Authority, endpoint, b.Missing, fmt.Sprintf("%+v", b.Balancing)}, "\x00"), b.Value}
+}
+
+// label returns the name of b in explanations: its Endpoint's address, or else its authority.
 func (b *Backend) label() string {
 	if b.Endpoint != nil {
 		return b.Endpoint.Addr.String()
@@ -359,13 +375,13 @@ func (b *Backend) label() string {
 	return cmp.Or(b.Authority, "missing")
 }
 
-// releaseBackends forgets the services of backends that no route of s uses. If the profile of s
-// has RoutesOnly and each route has backends, no request goes to s.split. In this case,
-// releaseBackends sets s.split to all backends in use, so that Ready of the Router waits for one
+// releaseBackends forgets the services of backends that no route in s uses. If the profile of s sets
+// RoutesOnly and each route names backends, no request goes to s.split. In this case,
+// releaseBackends sets s.split to all backends in use, so that the Router's Ready waits for one
 // of them. The caller must hold mu.
 func (r *Router[Req, Rsp]) releaseBackends(s *snapshot[Req, Rsp]) {
-	used := make(map[string]layer.Service[Req, Rsp], len(r.backendServices))
-	all := split[Req, Rsp]{apex: s.split.apex}
+	used := make(map[backendKey]layer.Service[Req, Rsp], len(r.backendServices))
+	backends := split[Req, Rsp]{apex: s.split.apex}
 	unused := s.profile.RoutesOnly // whether no request goes to s.split
 	for _, route := range s.routes {
 		if route.split == nil {
@@ -375,13 +391,15 @@ func (r *Router[Req, Rsp]) releaseBackends(s *snapshot[Req, Rsp]) {
 		for _, p := range route.split.parts {
 			if svc, ok := r.backendServices[p.key]; ok && used[p.key] == nil {
 				used[p.key] = svc
-				all.add(p.Target, svc)
+				if unused {
+					backends.add(p.Target, svc)
+				}
 			}
 		}
 	}
 	r.backendServices = used
-	if unused && len(all.parts) > 0 {
-		s.split = all
+	if unused && len(backends.parts) > 0 {
+		s.split = backends
 	}
 }
 
@@ -393,13 +411,4 @@ func (s *split[Req, Rsp]) describeTargets() string {
 		texts = append(texts, p.Authority+" "+strconv.FormatUint(uint64(p.Weight), 10))
 	}
 	return strings.Join(texts, ", ")
-}
-
-// hasEdits reports whether a backend of p changes headers, redirects requests, or has a fault with
-// a response. This requires a layer.Editor.
-func (p RoutePolicy) hasEdits() bool {
-	return slices.ContainsFunc(p.Backends, func(b Backend) bool {
-		_, without := withoutEdits(b.filters())
-		return !without
-	})
 }

@@ -93,9 +93,8 @@ func routed(tb testing.TB, profile *profiles.Profile, header map[string]string) 
 	}
 	var source profiles.Static
 	source.Set(target, profile)
-	r := profiles.New(tb.Context(), target, &source, httplayer.Accessor{}, mk,
-		profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
-		profiles.WithInitialWait[*http.Request, *http.Response](time.Minute))
+	r := profiles.New(tb.Context(), profiles.Config{Target: target, Source: &source, InitialWait: time.Minute}, httplayer.HTTP{}, mk,
+		profiles.WithRouteLayers(httplayer.HTTP{}))
 	req, _ := http.NewRequest(http.MethodGet, "http://web.example/api/777/x", nil)
 	req.Header = http.Header{"Accept": {"*/*"}, "Accept-Encoding": {"gzip"}, "L5d-Dst-Canonical": {"web.example:80"}, "User-Agent": {"test"}}
 	for name, value := range header {

@@ -18,6 +18,7 @@ import (
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/profiles"
+	"github.com/gotower/gotower/resolve"
 )
 
 // ofPolicy is a profile with one route of a policy, for all requests.
@@ -35,7 +36,9 @@ func weighted(authority string, weight uint32) profiles.Backend {
 
 func TestPolicyBackendsByWeight(t *testing.T) {
 	var bs backends
-	p := ofPolicy(profiles.RoutePolicy{Backends: []profiles.Backend{weighted("a:80", 3), weighted("b:80", 1), weighted("c:80", 0)}})
+	p := ofPolicy(profiles.RoutePolicy{
+		Backends: []profiles.Backend{weighted("a:80", 3), weighted("b:80", 1), weighted("c:80", 0)}, Distribution: profiles.RandomAvailable,
+	})
 	r := routerOf(t, p, &bs)
 	for range 4000 {
 		send(t, r, "GET", "/")
@@ -54,7 +57,7 @@ func TestPolicyBackendsByWeight(t *testing.T) {
 func TestPolicyFailover(t *testing.T) {
 	var bs backends
 	r := routerOf(t, ofPolicy(profiles.RoutePolicy{
-		Failover: true, Backends: []profiles.Backend{weighted("a:80", 1), weighted("b:80", 1000)},
+		Distribution: profiles.FirstAvailable, Backends: []profiles.Backend{weighted("a:80", 1), weighted("b:80", 1000)},
 	}), &bs)
 	for range 20 {
 		require.Equal(t, "a:80", send(t, r, "GET", "/").from)
@@ -67,7 +70,7 @@ func TestPolicyFailover(t *testing.T) {
 func TestPolicyFailoverRejected(t *testing.T) {
 	var bs backends
 	r := routerOf(t, ofPolicy(profiles.RoutePolicy{
-		Failover: true, Backends: []profiles.Backend{weighted("a:80", 1), weighted("b:80", 1), weighted("c:80", 1000)},
+		Distribution: profiles.FirstAvailable, Backends: []profiles.Backend{weighted("a:80", 1), weighted("b:80", 1), weighted("c:80", 1000)},
 	}), &bs)
 	bs.get(t, "a:80").refusing.Store(true)
 	for range 20 {
@@ -84,7 +87,7 @@ func TestPolicyFailoverRejected(t *testing.T) {
 func TestPolicyWithoutBackend(t *testing.T) {
 	var bs backends
 	missing := profiles.Backend{Target: profiles.Target{Weight: 1}, Missing: "Service default/none does not exist"}
-	r := routerOf(t, ofPolicy(profiles.RoutePolicy{Backends: []profiles.Backend{weighted("a:80", 1), missing, weighted("10.0.0.1:80", 1)}}), &bs)
+	r := routerOf(t, ofPolicy(profiles.RoutePolicy{Backends: []profiles.Backend{weighted("a:80", 1), missing, weighted("", 1)}}), &bs)
 	served, failed := 0, 0
 	for range 600 {
 		if _, err := r.Call(t.Context(), request{method: "GET", path: "/"}); err == nil {
@@ -101,6 +104,64 @@ func TestPolicyWithoutBackend(t *testing.T) {
 	_, err := r.Call(t.Context(), request{method: "GET", path: "/"})
 	require.ErrorIs(t, err, layer.ErrNotReady)
 	require.ErrorContains(t, err, "no backends")
+}
+
+// A program gets back the Values that it attached to a route and to its backends. Equal Values keep the
+// services, and nothing follows the pointers in them.
+func TestPolicyValues(t *testing.T) {
+	type value struct {
+		name    string
+		unequal func() // not equal to itself in reflect.DeepEqual
+	}
+	profile := func(route, first, second *value) *profiles.Profile {
+		backends := []profiles.Backend{weighted("a:80", 1), weighted("a:80", 1)}
+		backends[0].Value, backends[1].Value = first, second
+		return ofPolicy(profiles.RoutePolicy{Backends: backends}, func(r *profiles.Route) { r.Value = route })
+	}
+	var routes, targets []string
+	var bs backends
+	src := newScript()
+	profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk,
+		profiles.WithPerRoute(func(route profiles.Route, next service) service {
+			routes = append(routes, route.Value.(*value).name)
+			return next
+		}),
+		profiles.WithBackends(func(b *profiles.Backend) service {
+			targets = append(targets, b.Value.(*value).name)
+			return bs.mk(b.Authority)
+		}))
+	one, two, three := &value{"one", func() {}}, &value{"two", func() {}}, &value{"three", func() {}}
+	src.send(profile(one, two, three), nil)
+	src.send(profile(one, two, three), nil)
+	assert.Equal(t, []string{"one"}, routes)
+	assert.Equal(t, []string{"two", "three"}, targets, "a service for each Value")
+	src.send(profile(&value{"one again", nil}, two, three), nil)
+	assert.Equal(t, []string{"one", "one again"}, routes)
+	assert.Equal(t, []string{"two", "three"}, targets)
+	src.send(profile(one, two, &value{"three again", nil}), nil)
+	assert.Equal(t, []string{"one", "one again", "one"}, routes)
+	assert.Equal(t, []string{"two", "three", "three again"}, targets)
+}
+
+// The layers of a route see it in the context, unless its backends have labels of their own.
+func TestPolicyRouteInContext(t *testing.T) {
+	for _, labels := range []map[string]string{nil, {"backend": "a"}} {
+		var seen *layer.Route
+		b := weighted("a:80", 1)
+		b.Labels = labels
+		var bs backends
+		r := routerOf(t, ofPolicy(profiles.RoutePolicy{Backends: []profiles.Backend{b}}), &bs,
+			profiles.WithPerRoute(func(_ profiles.Route, next service) service {
+				return layer.Func[request, *reply](func(ctx context.Context, req request) (*reply, error) {
+					seen = layer.RouteFromContext(ctx)
+					return next.Call(ctx, req)
+				})
+			}))
+		rsp := send(t, r, "GET", "/")
+		assert.Equal(t, "r", rsp.route.Name)
+		assert.Equal(t, labels, rsp.route.Labels)
+		assert.Equal(t, labels == nil, seen != nil)
+	}
 }
 
 // A route without backends sends requests to the targets of the profile, also beside routes
@@ -131,12 +192,12 @@ func TestPolicyBackendServices(t *testing.T) {
 		return handler(func(context.Context, request) (*reply, error) { return &reply{status: 200, from: b.Authority}, nil })
 	})
 	src := newScript()
-	r := profiles.New(t.Context(), target, src, access{}, new(backends).mk, mk)
+	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, new(backends).mk, mk)
 	a, tuned := weighted("a:80", 1), weighted("a:80", 1)
 	tuned.Balancing.Breaker.ConsecutiveFailures = 3
-	e := profiles.Backend{Target: profiles.Target{Weight: 1}, Endpoint: &profiles.Endpoint{Addr: netip.MustParseAddrPort("10.0.0.1:80")}}
+	e := profiles.Backend{Target: profiles.Target{Weight: 1}, Endpoint: &resolve.Endpoint{ID: resolve.ID{Addr: netip.MustParseAddrPort("10.0.0.1:80")}}}
 	same := e
-	same.Endpoint = &profiles.Endpoint{Addr: e.Endpoint.Addr}
+	same.Endpoint = &resolve.Endpoint{ID: resolve.ID{Addr: e.Endpoint.Addr}}
 	for i, tt := range []struct {
 		backends []profiles.Backend
 		made     int
@@ -186,6 +247,35 @@ func TestPolicyRetry(t *testing.T) {
 	}
 }
 
+// The last attempt has no limit, as with linkerd, because no retry can follow it.
+func TestPolicyRetryLastAttempt(t *testing.T) {
+	for retries, want := range map[int]time.Duration{1: time.Minute + time.Second, 2: time.Minute + 2*time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var source profiles.Static
+			source.Set(target, ofPolicy(profiles.RoutePolicy{Retry: &profiles.Retry{Max: retries, AttemptTimeout: time.Second}}))
+			r := profiles.New(ctx, profiles.Config{Target: target, Source: &source, InitialWait: time.Second},
+				httplayer.HTTP{}, func(string) httplayer.Service {
+					return handlerHTTP(func(ctx context.Context, _ *http.Request) (*http.Response, error) {
+						select {
+						case <-ctx.Done():
+							return nil, context.Cause(ctx)
+						case <-time.After(time.Minute):
+							return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
+						}
+					})
+				}, profiles.WithRouteLayers(httplayer.HTTP{}))
+			req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://web/", nil)
+			began := time.Now()
+			rsp, err := r.Call(ctx, req)
+			require.NoError(t, err)
+			require.NoError(t, rsp.Body.Close())
+			require.InDelta(t, want.Seconds(), time.Since(began).Seconds(), 1e-3)
+		})
+	}
+}
+
 // Override fields change the request that has them, and are removed. Without Overrides they
 // are forwarded.
 func TestPolicyOverrides(t *testing.T) {
@@ -231,12 +321,12 @@ func TestPolicyOverriddenTimeouts(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		src := newScript()
-		r := profiles.New(ctx, target, src, httplayer.Accessor{}, func(string) httplayer.Service {
+		r := profiles.New(ctx, profiles.Config{Target: target, Source: src}, httplayer.HTTP{}, func(string) httplayer.Service {
 			return handlerHTTP(func(ctx context.Context, _ *http.Request) (*http.Response, error) {
 				<-ctx.Done()
 				return nil, context.Cause(ctx)
 			})
-		}, profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify))
+		}, profiles.WithRouteLayers(httplayer.HTTP{}))
 		call := func(name, value string) (int, error) {
 			req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://web/", nil)
 			req.Header.Set(name, value)
@@ -299,6 +389,11 @@ func TestPolicyBackendFilters(t *testing.T) {
 	assert.Equal(t, []string{"a"}, came()[0].header["X-Backend"])
 }
 
+// failures is a protocol in which each outcome is a failure.
+type failures struct{ resend }
+
+func (failures) Classify(layer.Outcome[*reply]) layer.Class { return layer.Failure }
+
 func TestPolicyTimeouts(t *testing.T) {
 	for what, p := range map[string]profiles.RoutePolicy{
 		"request": {RequestTimeout: 50 * time.Millisecond}, "response": {ResponseTimeout: 50 * time.Millisecond},
@@ -308,7 +403,7 @@ func TestPolicyTimeouts(t *testing.T) {
 			r, _ := serving(t, ofPolicy(p), func(ctx context.Context, _ request) (*reply, error) {
 				<-ctx.Done()
 				return nil, context.Cause(ctx)
-			}, profiles.WithRouteLayers[request, *reply](nil, nil, func(layer.Outcome[*reply]) layer.Class { return layer.Failure }))
+			}, profiles.WithRouteLayers(failures{}))
 			_, err := r.Call(t.Context(), request{method: "GET", path: "/"})
 			require.ErrorIs(t, err, layer.ErrTimeout)
 		})
@@ -334,12 +429,12 @@ func TestPolicyIdleTimeout(t *testing.T) {
 	defer server.CloseClientConnections()
 	var source profiles.Static
 	source.Set(target, ofPolicy(profiles.RoutePolicy{IdleTimeout: 300 * time.Millisecond}))
-	r := profiles.New(ctx, target, &source, httplayer.Accessor{}, func(string) httplayer.Service {
+	config := profiles.Config{Target: target, Source: &source, InitialWait: time.Minute}
+	r := profiles.New(ctx, config, httplayer.HTTP{}, func(string) httplayer.Service {
 		return handlerHTTP(func(ctx context.Context, req *http.Request) (*http.Response, error) {
 			return http.DefaultTransport.RoundTrip(req.WithContext(ctx))
 		})
-	}, profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
-		profiles.WithInitialWait[*http.Request, *http.Response](time.Minute))
+	}, profiles.WithRouteLayers(httplayer.HTTP{}))
 	read := func(path string) (string, error) {
 		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+path, nil)
 		rsp, err := r.Call(ctx, req)

@@ -15,10 +15,10 @@ const (
 
 	// MostSpecific selects the matching route with the most specific condition, as in the Gateway
 	// API. These criteria apply in order: an exact host, a longer [Suffix] of the host, an exact
-	// path, a longer [PathPrefix], more headers, more query parameters, a method. Of routes that
-	// are equal by all criteria, the first in the profile applies. Each member of an [Any] is
-	// compared as if it were a separate route. A [Path] counts as an exact path. Of two [GRPC]
-	// conditions, the longer Service is more specific, and then the longer Method.
+	// path, a longer [PathPrefix], more headers, more query parameters, a method. Among routes
+	// that are equal by all criteria, the first in the profile applies. Each member of an [Any]
+	// is compared as if it were a separate route. A [Path] counts as an exact path. Between two
+	// [GRPC] conditions, the longer Service is more specific, and then the longer Method.
 	MostSpecific
 )
 
@@ -53,46 +53,46 @@ func alternatives(m matcher) []matcher {
 	return []matcher{m}
 }
 
-// rank is the specificity of a condition. Ranks are compared field by field, in the order of the
+// rank is a condition's specificity. Ranks are compared field by field, in the order of the
 // fields. A higher value is more specific.
 type rank struct {
-	host, path, headers, queries, method int
+	host, path, headers, queries, method int64
 }
 
 const exactRank = 1 << 40 // above every length
 
+// compare returns a number above 0 if r is more specific than other, below 0 if it is less, or 0.
 func (r rank) compare(other rank) int {
 	return cmp.Or(
 		cmp.Compare(r.host, other.host), cmp.Compare(r.path, other.path), cmp.Compare(r.headers, other.headers),
 		cmp.Compare(r.queries, other.queries), cmp.Compare(r.method, other.method))
 }
 
-// rankOf returns the rank of m. The rank of an Any or a Not is zero, whatever conditions it has.
+// rankOf returns m's rank. An Any or a Not ranks zero, whatever it contains.
 func rankOf(m matcher) (r rank) {
 	switch m := m.(type) {
 	case allOf:
 		for _, member := range m {
-			of := rankOf(member)
-			r.host, r.path = max(r.host, of.host), max(r.path, of.path)
-			r.headers, r.queries, r.method = r.headers+of.headers, r.queries+of.queries, max(r.method, of.method)
+			memberRank := rankOf(member)
+			r.host, r.path = max(r.host, memberRank.host), max(r.path, memberRank.path)
+			r.headers, r.queries, r.method = r.headers+memberRank.headers, r.queries+memberRank.queries, max(r.method, memberRank.method)
 		}
-	case hostIs:
-		switch m.kind {
+	case *hostIs:
+		switch m.kind { //nolint:exhaustive // the other kinds have the lowest rank
 		case matchExact:
 			r.host = exactRank
 		case matchSuffix:
-			r.host = len(m.want)
-		case matchPresent, matchPrefix, matchRegex:
+			r.host = int64(len(m.want))
 		}
 	case exactPath, *pathSegments, *regexPath:
 		r.path = exactRank
 	case prefixPath:
-		r.path = len(m)
+		r.path = int64(len(m))
 	case grpcCondition:
-		r.path = len(m.service)<<16 | len(m.method)
-	case headerCondition:
+		r.path = int64(len(m.service))<<16 | int64(len(m.method))
+	case *headerCondition:
 		r.headers = 1
-	case queryCondition:
+	case *queryCondition:
 		r.queries = 1
 	case methodIs:
 		r.method = 1

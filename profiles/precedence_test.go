@@ -9,7 +9,7 @@ import (
 
 // Each route takes precedence over the next one. All match the request.
 func TestPrecedenceMostSpecific(t *testing.T) {
-	x, y := Header{"x-a", AnyValue{}}, Header{"x-b", Exact("1")}
+	x, y := Header{Name: "x-a", Value: AnyValue{}}, Header{Name: "x-b", Value: Exact("1")}
 	q := Query{"q", AnyValue{}}
 	matches := []Match{
 		All{Host{Exact("a.b.example")}, PathPrefix("/")},

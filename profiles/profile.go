@@ -7,51 +7,54 @@ import (
 	"net"
 	"time"
 
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/resolve"
 )
 
-// Profile specifies how the requests of one destination are treated. It must not be
-// modified after it was passed to [Static.Set] or yielded by a [Source]. The zero Profile
-// is the default one: it has no routes, and every request goes to its target.
+// Profile specifies how requests to one destination are treated. It must not be modified after it
+// was passed to [Static.Set] or yielded by a [Source]. The zero Profile is the default one: it
+// defines no routes, and every request goes to its target.
 type Profile struct {
-	// Name is the fully qualified name of the destination, without a port. The apex is the
-	// destination of requests if the profile has no Targets. If Name is a DNS name, the apex is
-	// Name with the port of the target. Otherwise the apex is the target.
+	// Name is the destination's fully qualified name, without a port. Requests go to the apex if
+	// the profile lists no Targets. If Name is a DNS name, the apex is Name with the target's
+	// port. Otherwise the apex is the target.
 	Name string
 
-	// Routes select the requests to which they apply. Precedence determines which of
-	// several matching routes applies. If no route matches, the request has the default
-	// route, which has no name, no labels and no classes. With RoutesOnly, such a request
-	// fails with [layer.ErrNoRoute] instead, which is the HTTP status 404.
+	// Routes select the requests to which they apply. Precedence determines which of several
+	// matching routes applies. If no route matches, the default route applies, which has no name,
+	// no labels and no classes. With RoutesOnly, such a request fails with [layer.ErrNoRoute]
+	// instead, which is the HTTP status 404.
 	Routes     []Route
 	Precedence Precedence
 	RoutesOnly bool
 
-	// Targets share the requests in proportion to their weights. If no valid target has a weight
-	// above 0, all requests go to the apex.
-	Targets []Target
+	// Targets share the requests in proportion to their weights, as Distribution determines. If no
+	// valid target's weight is above 0, all requests go to the apex.
+	Targets      []Target
+	Distribution Distribution
 
-	// OpaqueProtocol turns protocol detection off for connections, see [Dispatch]. It
-	// has no effect on requests.
+	// OpaqueProtocol turns protocol detection off for connections, see [Dispatch]. It does not
+	// matter to requests.
 	OpaqueProtocol bool
 
 	// Endpoint is the only address of a destination without a Name, such as a pod. See
 	// [Profile.Dispatch]. A Router uses Endpoint only with [WithForward].
-	Endpoint *Endpoint
+	Endpoint *resolve.Endpoint
 
-	// RetryBudget limits the retries and hedges of all routes together. If it is nil,
-	// requests are neither retried nor hedged, except by Retry of a [RoutePolicy].
+	// RetryBudget limits the retries and hedges of all routes together. If it is nil, requests
+	// are neither retried nor hedged, except by a [RoutePolicy]'s Retry.
 	RetryBudget *RetryBudget
 
 	Policy *Policy // for client policies; may be nil
 }
 
-// Route selects requests and specifies how they are treated. Two routes are equal if
-// reflect.DeepEqual returns true for them. If the next profile has an equal route, the route keeps
-// its state.
+// Route selects requests and specifies how they are treated. Two routes are equal if their Values are
+// equal and reflect.DeepEqual returns true for the rest. If the next profile contains an equal route, it
+// keeps its state.
 //
-// The fields from Timeout to Mirrors have an effect only with [WithRouteLayers], or if the
-// function of [WithPerRoute] applies them. A zero or invalid value turns a field off.
+// The fields from Timeout to Mirrors take effect only with [WithRouteLayers], or if your
+// [WithPerRoute] function applies them. A zero or invalid value turns a field off.
 type Route struct {
 	Name    string            // for metrics and messages; may be empty
 	Match   Match             // condition on requests; nil is invalid
@@ -59,47 +62,61 @@ type Route struct {
 	Labels  map[string]string // for metrics and tap
 
 	// Timeout limits the time of a request up to its response headers, including all
-	// attempts and waits.
-	Timeout time.Duration
+	// attempts and waits. It includes the time in which the client sends the request body, as in
+	// linkerd. If TimeoutAfterBody is true, it does not, as in [layer.ResponseHeaderTimeout].
+	Timeout          time.Duration
+	TimeoutAfterBody bool
 
-	// AttemptTimeout limits the time of one attempt up to its response headers. An attempt
-	// that takes longer is retried if the route is Retryable. Otherwise the request fails.
+	// AttemptTimeout limits the time of one attempt up to its response headers, without the time
+	// in which the client sends the request body. An attempt that takes longer is retried if the
+	// route is Retryable. Otherwise the request fails.
 	AttemptTimeout time.Duration
 
 	// Retryable allows retries of failed requests that are idempotent, within the RetryBudget. For
 	// HTTP these are GET, HEAD, OPTIONS, TRACE, PUT, DELETE (RFC 9110) and requests with an
 	// Idempotency-Key. A gRPC call is a POST. If RetryNonIdempotent is set too, all other requests
-	// may also be retried, as with linkerd's isRetryable. MaxRetries is the largest number of
-	// retries of one request, up to 99. 0 means 99.
+	// may also be retried, as with linkerd's isRetryable. MaxRetries is how often one request may
+	// be retried, up to 99. 0 means 99.
 	Retryable          bool
 	RetryNonIdempotent bool
 	MaxRetries         int
 
-	// Hedge is the time without response headers after which a copy of the request is sent to
-	// another endpoint. Each copy is withdrawn from the RetryBudget, like a retry. Only idempotent
-	// requests are copied, unless both Retryable and RetryNonIdempotent are set. Retryable itself
-	// is not required.
+	// Hedge is how long a request waits for response headers until a copy is sent to another
+	// endpoint. Each copy is withdrawn from the RetryBudget, like a retry. In addition, at most 5
+	// % of the route's requests in the last second, plus one a second, are copied, because more
+	// copies could overload a slow backend. A retry is not copied. Only idempotent requests are
+	// copied, unless both Retryable and RetryNonIdempotent are set. Retryable itself is not
+	// required.
 	Hedge time.Duration
 
-	// Limit is the maximum number of concurrent requests, up to the end of their responses.
-	// Rate is the maximum rate of new requests. Requests above a limit are rejected. 0
-	// means no limit.
+	// Limit is how many requests may run concurrently, up to the end of their responses. Rate is
+	// the maximum rate of new requests. Requests above a limit are rejected. 0 means no limit.
 	Limit int
 	Rate  Rate
 
-	// RequestHeader changes the header of forwarded requests. Conditions read the original header.
-	// ResponseHeader changes the header of responses, including those of Redirect and Faults.
+	// RequestHeader changes the headers of forwarded requests; conditions read the original ones.
+	// ResponseHeader changes response headers, including those for Redirect, Respond and Faults.
 	RequestHeader  layer.HeaderMutation
 	ResponseHeader layer.HeaderMutation
 
-	// Redirect answers every request, unless the request is already at the location of Redirect. A
-	// request gets at most one of Faults, selected at random by the Fraction of each. A copy of
-	// each request is sent to each of Mirrors. Retries of a request are not copied.
+	// Rewrite changes the host and path of forwarded requests.
+	Rewrite *Rewrite
+
+	// Redirect answers every request, unless the request is already at the new location. Respond
+	// answers every other request itself, so that no target is needed. A request gets at most one of
+	// Faults, selected at random by their Fractions. A copy of each request, but not of its retries,
+	// is sent to each of Mirrors.
 	Redirect *Redirect
+	Respond  *layer.DirectResponse
 	Faults   []Fault
 	Mirrors  []Mirror
 
-	Policy *RoutePolicy // for routes of client policies; may be nil
+	Policy *RoutePolicy // backends of the route, and the rest of a client policy; may be nil
+
+	// Value is for the program that makes the profile. [Config.Metrics] and the function of [WithPerRoute]
+	// get it with the route, so that they need no other way to find what belongs to it. It must be
+	// comparable, and is usually a pointer.
+	Value any
 }
 
 // Rate is a limit of requests per second.
@@ -108,147 +125,125 @@ type Rate struct {
 	Burst     int     // largest number of requests at once; 0 means PerSecond rounded up, at least 1
 }
 
-// RetryBudget limits retries to a share of the requests, as [layer.Budget] does. In any period of
-// length TTL there are at most Ratio × requests + MinPerSecond × TTL retries. Only the requests of
-// routes with Retryable or a Hedge are counted. If the next profile has an equal RetryBudget, the
-// counts continue. Otherwise they start again, and all routes are built again.
+// RetryBudget limits retries to a share of the requests, like [layer.Budget]. In any period of
+// length TTL there are at most Ratio × requests + MinPerSecond × TTL retries. Only requests on
+// routes with Retryable or a Hedge are counted. If the next profile contains an equal RetryBudget,
+// the counts continue. Otherwise they start again, and all routes are built again.
 //
 // For a Ratio up to 1, linkerd rounds 1/Ratio to a whole number. It rounds times to tenths of the
-// TTL. Here, times are rounded to TTL/64, and the rounding never allows more retries than the
-// formula above. A Ratio above 10 counts as 10. A MinPerSecond above 1 000 000 counts as 1 000 000.
+// TTL. Here, times are rounded to TTL/64, and never so that there are more retries than the formula
+// above allows. A Ratio above 10 counts as 10. A MinPerSecond above 1 000 000 counts as 1 000 000.
 type RetryBudget struct {
 	Ratio        float64       // allowed retries per request, 0 to 1000
 	MinPerSecond uint32        // retries that are always allowed, up to 2³¹−1
 	TTL          time.Duration // time for which a request counts, 1 s to 60 s
 }
 
-// Validate returns an error for each part of p that a Router would leave out, joined into
-// one error. It returns nil if p is valid. A Router uses the valid parts of an invalid
-// profile.
+// Validate returns the mistakes in p, as [FieldErrors], or nil if p is valid. A Router leaves out each
+// field with a mistake, and uses the rest of the profile.
 func (p *Profile) Validate() error {
-	var problems []error
-	add := func(err error) {
-		if err != nil {
-			problems = append(problems, err)
-		}
-	}
+	var problems FieldErrors
 	_, err := p.apex("")
-	add(err)
+	problems.add("Name", err)
 	for i, r := range p.Routes {
-		_, err := compileRoute(i, r, add)
-		add(err)
-		_, invalid := r.valid()
-		for _, err := range invalid {
-			add(routeError(i, r, err))
+		for _, mistake := range r.mistakes() {
+			problems = append(problems, routeError(i, r, mistake))
 		}
 	}
-	for _, t := range p.Targets {
-		add(t.Validate())
+	for i, t := range p.Targets {
+		problems.add(item("Targets", i), t.Validate())
 	}
 	if p.Endpoint != nil {
-		add(p.Endpoint.Validate())
+		problems.add("Endpoint", p.Endpoint.Validate())
 	}
 	if p.RetryBudget != nil {
-		add(p.RetryBudget.Validate())
+		problems.add("RetryBudget", p.RetryBudget.Validate())
 	}
-	return errors.Join(problems...)
+	return problems.orNil()
 }
 
-// Validate returns the reason why a Router would leave the whole route out of a profile, or nil.
-// This depends only on Match. If another part is invalid, such as a timeout, the Router leaves out
-// only this part. [Profile.Validate] reports such parts.
-func (r Route) Validate() error {
-	_, err := compileMatch(r.Match, func(error) {})
-	return err
+// Validate returns the mistakes in r, as [FieldErrors], or nil if r is valid. A Router leaves out each
+// field with a mistake. If Match is invalid (see [ValidateMatch]), it leaves out the whole route.
+func (r Route) Validate() error { return r.mistakes().orNil() }
+
+func (r Route) mistakes() FieldErrors {
+	_, invalid := r.valid()
+	problems := make(FieldErrors, 0, len(invalid))
+	_, _ = compileRoute(r, &problems)
+	return append(problems, invalid...)
 }
 
 // maxRetries is the largest number of retries that layer.Retry allows for one request.
 const maxRetries = 99
 
-// valid returns a copy of r without invalid timeouts, limits, header changes, redirects,
-// faults and mirrors, and an error for each of them. It does not check Match.
-func (r Route) valid() (Route, []error) {
-	var problems []error
-	invalid := func(err error) bool {
-		if err != nil {
-			problems = append(problems, err)
-		}
-		return err != nil
-	}
-	for _, d := range []struct {
-		name  string
-		value *time.Duration
-	}{{"timeout", &r.Timeout}, {"attempt timeout", &r.AttemptTimeout}, {"hedge", &r.Hedge}} {
-		if *d.value < 0 {
-			invalid(fmt.Errorf("%s %v is below 0", d.name, *d.value))
-			*d.value = 0
-		}
-	}
+// valid returns a copy of r without invalid timeouts, limits, header changes, redirects, faults
+// and mirrors, and the mistakes in them, but does not check Match.
+func (r Route) valid() (Route, FieldErrors) {
+	var problems FieldErrors
+	problems.negative("Timeout", &r.Timeout)
+	problems.negative("AttemptTimeout", &r.AttemptTimeout)
+	problems.negative("Hedge", &r.Hedge)
 	if r.MaxRetries < 0 || r.MaxRetries > maxRetries {
-		invalid(fmt.Errorf("max retries %d is not from 0 to %d", r.MaxRetries, maxRetries))
+		problems.add("MaxRetries", fmt.Errorf("%d is not from 0 to %d", r.MaxRetries, maxRetries))
 		r.MaxRetries = 0
 	}
 	if r.Limit < 0 {
-		invalid(fmt.Errorf("limit %d is below 0", r.Limit))
+		problems.add("Limit", fmt.Errorf("%d is below 0", r.Limit))
 		r.Limit = 0
 	}
-	if invalid(r.Rate.Validate()) {
+	if problems.add("Rate", r.Rate.Validate()) {
 		r.Rate = Rate{}
 	}
-	var errs []error
-	r.RequestHeader, errs = r.RequestHeader.Valid()
-	for _, err := range errs {
-		invalid(fmt.Errorf("request header: %w", err))
-	}
-	r.ResponseHeader, errs = r.ResponseHeader.Valid()
-	for _, err := range errs {
-		invalid(fmt.Errorf("response header: %w", err))
-	}
-	if r.Redirect != nil && invalid(r.Redirect.Validate()) {
+	r.RequestHeader = validHeader("RequestHeader", r.RequestHeader, &problems)
+	r.ResponseHeader = validHeader("ResponseHeader", r.ResponseHeader, &problems)
+	if r.Redirect != nil && problems.add("Redirect", r.Redirect.Validate()) {
 		r.Redirect = nil
 	}
-	var faults []Fault
-	sum := 0.0
-	for i, f := range r.Faults {
-		err := f.problem()
-		if err == nil && sum+f.Fraction > 1+1e-9 { // 1e-9 compensates for rounding
-			err = fmt.Errorf("fraction %v is more than the faults before leave", f.Fraction)
-		}
-		if err != nil {
-			invalid(fmt.Errorf("fault %d: %w", i, err))
-			continue
-		}
-		sum += f.Fraction
-		faults = append(faults, f)
+	if r.Rewrite != nil && problems.add("Rewrite", r.Rewrite.Validate()) {
+		r.Rewrite = nil
 	}
-	r.Faults = faults
+	if r.Respond != nil && problems.add("Respond", validResponse(r.Respond)) {
+		r.Respond = nil
+	}
+	r.Faults = validFaults(r.Faults, &problems)
 	var mirrors []Mirror
-	for _, m := range r.Mirrors {
-		if !invalid(m.Validate()) {
+	for i, m := range r.Mirrors {
+		if !problems.add(item("Mirrors", i), m.Validate()) {
 			mirrors = append(mirrors, m)
 		}
 	}
 	r.Mirrors = mirrors
 	if r.Policy != nil {
-		p, errs := r.Policy.valid()
-		r.Policy, problems = &p, append(problems, errs...)
+		p, mistakes := r.Policy.valid()
+		problems.add("Policy", mistakes.orNil())
+		r.Policy = &p
 	}
 	return r, problems
 }
 
-// Validate returns an error with the name of the invalid field, or nil.
+// validHeader returns the valid changes of c, which is the given field. It adds the others to problems.
+func validHeader(field string, c layer.HeaderMutation, problems *FieldErrors) layer.HeaderMutation {
+	valid, mistakes := c.Valid()
+	for _, err := range mistakes {
+		problems.add(field, err)
+	}
+	return valid
+}
+
+// Validate returns an error with the invalid field's name, or nil.
 func (r Rate) Validate() error {
 	switch {
 	case !(r.PerSecond >= 0 && r.PerSecond <= math.MaxFloat64):
-		return fmt.Errorf("rate: %v per second is not a number from 0", r.PerSecond)
+		return fmt.Errorf("%v per second is not a number from 0", r.PerSecond)
 	case r.Burst < 0:
-		return fmt.Errorf("rate: burst %d is below 0", r.Burst)
+		return fmt.Errorf("burst %d is below 0", r.Burst)
 	case r.Burst > 0 && r.PerSecond == 0:
-		return errors.New("rate: a burst without a number per second")
+		return errors.New("a burst without a number per second")
 	}
 	return nil
 }
 
+// burst returns Burst, or by default the requests of one second.
 func (r Rate) burst() int {
 	if r.Burst > 0 {
 		return r.Burst
@@ -256,20 +251,21 @@ func (r Rate) burst() int {
 	return int(min(max(math.Ceil(r.PerSecond), 1), math.MaxInt32))
 }
 
-// Validate returns an error with the name of the invalid field, or nil. The ranges are
-// those of linkerd.
+// Validate returns an error with the invalid field's name, or nil. The ranges are those of
+// linkerd.
 func (b RetryBudget) Validate() error {
 	switch {
 	case b.TTL < time.Second || b.TTL > time.Minute:
-		return fmt.Errorf("retry budget: ttl %v is not from 1s to 60s", b.TTL)
+		return fmt.Errorf("ttl %v is not from 1s to 60s", b.TTL)
 	case b.MinPerSecond > math.MaxInt32:
-		return fmt.Errorf("retry budget: min per second %d is above %d", b.MinPerSecond, math.MaxInt32)
+		return fmt.Errorf("min per second %d is above %d", b.MinPerSecond, math.MaxInt32)
 	case !(b.Ratio >= 0 && b.Ratio <= 1000):
-		return fmt.Errorf("retry budget: ratio %v is not from 0 to 1000", b.Ratio)
+		return fmt.Errorf("ratio %v is not from 0 to 1000", b.Ratio)
 	}
 	return nil
 }
 
+// budget returns a new budget as b describes it.
 func (b RetryBudget) budget() *layer.Budget {
 	ratio, perSecond := b.Ratio, int(b.MinPerSecond)
 	if ratio == 0 {
@@ -281,25 +277,18 @@ func (b RetryBudget) budget() *layer.Budget {
 	return layer.NewBudget(b.TTL, ratio, perSecond)
 }
 
-// apex returns the destination of requests if the profile has no split: Name with the port of
-// target. If Name is empty or target has no port, apex returns target. If Name is invalid, apex
-// returns target and an error.
+// apex returns where requests go if the profile contains no split: Name with target's port. If
+// Name is empty or target has no port, apex returns target. If Name is invalid, apex returns
+// target and an error.
 func (p *Profile) apex(target string) (string, error) {
 	if p.Name == "" {
 		return target, nil
 	}
-	if !isName(p.Name) {
-		return target, fmt.Errorf("name %q: not a DNS name", p.Name)
+	if !authority.IsDNSName(p.Name) {
+		return target, fmt.Errorf("%q is not a DNS name", p.Name)
 	}
 	if _, port, err := net.SplitHostPort(target); err == nil {
 		return net.JoinHostPort(p.Name, port), nil
 	}
 	return target, nil // target has no port
-}
-
-func routeError(i int, r Route, err error) error {
-	if r.Name == "" {
-		return fmt.Errorf("route %d: %w", i, err)
-	}
-	return fmt.Errorf("route %d %q: %w", i, r.Name, err)
 }

@@ -53,7 +53,7 @@ func TestReadyWaits(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				bs := backends{prepare: func(b *backend) { b.unready.Store(b.authority != "c:80") }}
 				src := newScript()
-				r := profiles.New(t.Context(), target, src, access{}, bs.mk)
+				r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk)
 				src.send(&profiles.Profile{Targets: two}, nil)
 				var ready atomic.Int32
 				for range 10 {
@@ -89,7 +89,7 @@ func TestReadyAllTargetsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bs := backends{prepare: func(b *backend) { b.unready.Store(true) }}
 		src := newScript()
-		r := profiles.New(t.Context(), target, src, access{}, bs.mk)
+		r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk)
 		src.send(&profiles.Profile{Targets: two}, nil)
 		a, b := bs.get(t, "a:80"), bs.get(t, "b:80")
 		answer := make(chan error, 1)
@@ -125,7 +125,7 @@ func TestReadyWithOtherTargets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bs := backends{prepare: func(b *backend) { b.closed.Store(b.authority != "c:80") }}
 		src := newScript()
-		r := profiles.New(t.Context(), target, src, access{}, bs.mk)
+		r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk)
 		src.send(&profiles.Profile{Targets: two}, nil)
 		answer := make(chan error, 1)
 		go func() { answer <- r.Ready(t.Context()) }()
@@ -172,7 +172,8 @@ func TestReadyLeaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var left atomic.Bool
 		src := newScript()
-		r := profiles.New(t.Context(), target, src, access{}, func(string) service { return tardy{left: &left} })
+		config := profiles.Config{Target: target, Source: src}
+		r := profiles.New(t.Context(), config, access{}, func(string) service { return tardy{left: &left} })
 		src.send(&profiles.Profile{}, nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

@@ -11,61 +11,71 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/layer"
 )
 
-// Redirect answers requests with another location. Empty fields keep the host, port, path and query
-// of the request. A request that is already at the location is forwarded, as in linkerd's proxy.
+// Redirect answers requests with another location. Empty fields keep the request's host, port, path
+// and query. A request that is already at the location is forwarded, as in linkerd's proxy.
 //
-// The location is an absolute URI without the default port of its scheme. If neither the request
-// nor Host has a valid host, the response has status 400. A gRPC request gets the status NOT_FOUND
-// with the location in its message, as in linkerd, because gRPC clients do not follow redirects.
+// The location is an absolute URI without its scheme's default port. If neither the request nor
+// Host contains a valid host, the response's status is 400. A gRPC request gets the status
+// NOT_FOUND with the location in its message, as in linkerd, because gRPC clients do not follow
+// redirects.
 type Redirect struct {
 	Status int    // 301, 302, 303, 307 or 308; 0 means 302; 307 and 308 keep the method
 	Scheme string // "http" or "https"
 	Host   string // a DNS name or an IP address, without a port
 	Port   uint16 // 0 keeps the port, or means the default port if Scheme is set
 
-	// Path replaces the path. If Path has a query, this query replaces that of the request.
-	// Without Path, NewPrefix replaces OldPrefix at the start of the path. For example, with "/v1"
-	// as OldPrefix and "/v2" as NewPrefix, "/v1/books" becomes "/v2/books", but "/v10" is kept.
-	// The values of all three fields are percent-encoded.
+	// Path replaces the path. If Path contains a query, it replaces the request's. Without Path,
+	// NewPrefix replaces OldPrefix at the start of the path. For example, with "/v1" as OldPrefix
+	// and "/v2" as NewPrefix, "/v1/books" becomes "/v2/books", but "/v10" is kept. All three
+	// fields are percent-encoded.
 	Path                 string
 	OldPrefix, NewPrefix string
 }
 
 // Validate returns the reason why a Router would leave the redirect out of a route, or nil
 // if the redirect is valid. Without the redirect, the requests are forwarded.
-func (r Redirect) Validate() error { //nolint:gocyclo // a list of rules
+func (r Redirect) Validate() error {
 	switch {
 	case r.Status != 0 && !slices.Contains([]int{301, 302, 303, 307, 308}, r.Status):
-		return fmt.Errorf("redirect: status %d is not 301, 302, 303, 307 or 308", r.Status)
+		return fmt.Errorf("status %d is not 301, 302, 303, 307 or 308", r.Status)
 	case r.Scheme != "" && r.Scheme != "http" && r.Scheme != "https":
-		return fmt.Errorf("redirect: scheme %q is not http or https", r.Scheme)
-	case r.Host != "" && !isName(r.Host) && !isAddress(r.Host):
-		return fmt.Errorf("redirect: host %q is not a DNS name or an IP address without a port", r.Host)
+		return fmt.Errorf("scheme %q is not http or https", r.Scheme)
+	case r.Host != "" && !authority.IsDNSName(r.Host) && !isAddress(r.Host):
+		return fmt.Errorf("host %q is not a DNS name or an IP address without a port", r.Host)
 	case r.Scheme+r.Host+r.Path+r.OldPrefix+r.NewPrefix == "" && r.Port == 0:
-		return errors.New("redirect: no scheme, host, port or path")
-	case r.Path != "" && r.OldPrefix+r.NewPrefix != "":
-		return errors.New("redirect: a path and a prefix exclude each other")
-	case r.NewPrefix != "" && r.OldPrefix == "":
-		return fmt.Errorf("redirect: new prefix %q without an old one", r.NewPrefix)
+		return errors.New("no scheme, host, port or path")
 	}
-	path, query, _ := strings.Cut(r.Path, "?")
-	for _, p := range []string{path, r.OldPrefix, r.NewPrefix} {
-		if p != "" && p[0] != '/' || path == "" && r.Path != "" {
-			return fmt.Errorf("redirect: path %q does not begin with /", p)
+	return validPaths(r.Path, r.OldPrefix, r.NewPrefix)
+}
+
+// validPaths returns an error if the fields of a Redirect or Rewrite for the path are invalid.
+func validPaths(target, oldPrefix, newPrefix string) error {
+	switch {
+	case target != "" && oldPrefix+newPrefix != "":
+		return errors.New("a path and a prefix exclude each other")
+	case newPrefix != "" && oldPrefix == "":
+		return fmt.Errorf("new prefix %q without an old one", newPrefix)
+	}
+	path, query, _ := strings.Cut(target, "?")
+	for _, p := range []string{path, oldPrefix, newPrefix} {
+		if p != "" && p[0] != '/' || path == "" && target != "" {
+			return fmt.Errorf("path %q does not begin with /", p)
 		}
-		if string(appendEscaped(nil, p, true)) != p {
-			return fmt.Errorf("redirect: path %q has a character that must be written with %%", p)
+		if escaped(p) != p {
+			return fmt.Errorf("path %q has a character that must be written with %%", p)
 		}
 	}
-	if string(appendEscaped(nil, query, false)) != query {
-		return fmt.Errorf("redirect: query %q has a character that must be written with %%", query)
+	if query = strings.ReplaceAll(query, "?", ""); escaped(query) != query {
+		return fmt.Errorf("query %q has a character that must be written with %%", query)
 	}
 	return nil
 }
 
+// isAddress reports whether s is an IP address without a zone.
 func isAddress(s string) bool {
 	addr, err := netip.ParseAddr(s)
 	return err == nil && addr.Zone() == ""
@@ -79,13 +89,14 @@ type redirectService[Req, Rsp any] struct {
 	redirect                Redirect
 }
 
+// Call answers req with the redirect, or sends it if it is at the location already.
 func (r *redirectService[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	answer, ok := r.answer(req)
 	if !ok || ctx.Err() != nil { // the service below rejects canceled requests
 		return r.Service.Call(ctx, req)
 	}
-	if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
-		why.Add(layer.Node{Name: "redirect", State: layer.State{
+	if explanation := layer.PickInfoFromContext(ctx).Explanation; explanation != nil {
+		explanation.Add(layer.Node{Name: "redirect", State: layer.State{
 			{Key: "status", Value: answer.Status}, {Key: "message", Value: answer.Message},
 		}})
 	}
@@ -101,17 +112,17 @@ const (
 // answer returns the response to req. It returns false if req is already at the location
 // and must be forwarded.
 func (r *redirectService[Req, Rsp]) answer(req Req) (layer.DirectResponse, bool) {
-	from, known := locationOf(r.access.Scheme(req), r.access.Authority(req), r.access.Path(req), r.access.Query(req))
-	if !known && r.redirect.Host == "" {
+	source, ok := locationOf(r.access.Scheme(req), r.access.Authority(req), r.access.Path(req), r.access.Query(req))
+	if !ok && r.redirect.Host == "" {
 		return layer.DirectResponse{
 			Status: 400, GRPC: grpcInvalidArgument, Message: "redirect: the request has no valid host",
 		}, true
 	}
-	to := r.redirect.apply(from)
-	if known && to.equal(from) {
+	target := r.redirect.apply(source)
+	if ok && target.equal(source) {
 		return layer.DirectResponse{}, false
 	}
-	uri := to.String()
+	uri := target.String()
 	return layer.DirectResponse{
 		Status: cmp.Or(r.redirect.Status, 302), GRPC: grpcNotFound, Message: "redirected to " + uri,
 		Header: []layer.HeaderField{{Name: "Location", Value: uri}},
@@ -123,10 +134,10 @@ func (r *redirectService[Req, Rsp]) Next() layer.Service[Req, Rsp] { return r.Se
 // Describe shows an example of a request, and the location to which that request is
 // redirected.
 func (r *redirectService[Req, Rsp]) Describe() layer.Node {
-	from := location{scheme: "http", host: "host", path: strings.TrimSuffix(r.redirect.OldPrefix, "/") + "/path"}
+	source := location{scheme: "http", host: "host", path: strings.TrimSuffix(r.redirect.OldPrefix, "/") + "/path"}
 	return layer.Node{Name: "redirect", State: layer.State{
 		{Key: "status", Value: cmp.Or(r.redirect.Status, 302)},
-		{Key: "from", Value: from.String()}, {Key: "to", Value: r.redirect.apply(from).String()},
+		{Key: "from", Value: source.String()}, {Key: "to", Value: r.redirect.apply(source).String()},
 	}}
 }
 
@@ -138,32 +149,33 @@ type location struct {
 	path, query string
 }
 
-// locationOf returns the URI of a request as a location. It returns false if the authority has no
+// locationOf returns a request's URI as a location. It returns false if target, the authority, contains no
 // valid host. Any scheme other than "https" counts as "http".
-func locationOf(scheme, authority, path, query string) (location, bool) {
+func locationOf(scheme, target, path, query string) (location, bool) {
 	if scheme != "https" {
 		scheme = "http"
 	}
-	host, port, ok := splitAuthority(authority)
+	host, port, ok := splitAuthority(target)
 	return location{scheme, host, port, path, query}.normalized(), ok
 }
 
-// splitAuthority returns the host and the port in authority. Without a port, the port is 0. It
+// splitAuthority returns the host and the port in target, an authority. Without a port, the port is 0. It
 // returns false if the host is neither a name nor an IP address.
-func splitAuthority(authority string) (host string, port uint16, ok bool) {
-	host = authority
-	if h, number, err := net.SplitHostPort(authority); err == nil {
+func splitAuthority(target string) (host string, port uint16, ok bool) {
+	host = target
+	if h, number, err := net.SplitHostPort(target); err == nil {
 		n, err := strconv.ParseUint(number, 10, 16)
 		if number != "" && err != nil {
 			return "", 0, false
 		}
 		host, port = h, uint16(n)
-	} else if strings.HasPrefix(authority, "[") && strings.HasSuffix(authority, "]") {
-		host = authority[1 : len(authority)-1]
+	} else if strings.HasPrefix(target, "[") && strings.HasSuffix(target, "]") {
+		host = target[1 : len(target)-1]
 	}
-	return host, port, isName(host) || isAddress(host)
+	return host, port, authority.IsDNSName(host) || isAddress(host)
 }
 
+// apply returns the location to which r redirects requests at l.
 func (r Redirect) apply(l location) location {
 	if r.Scheme != "" {
 		l.scheme, l.port = r.Scheme, 0
@@ -171,9 +183,9 @@ func (r Redirect) apply(l location) location {
 	l.port = cmp.Or(r.Port, l.port)
 	l.host = cmp.Or(r.Host, l.host)
 	if r.Path != "" {
-		path, query, has := strings.Cut(r.Path, "?")
+		path, query, hasQuery := strings.Cut(r.Path, "?")
 		l.path = path
-		if has {
+		if hasQuery {
 			l.query = query
 		}
 	} else if r.OldPrefix != "" {
@@ -182,15 +194,20 @@ func (r Redirect) apply(l location) location {
 	return l.normalized()
 }
 
+// replacePrefix returns path with NewPrefix in place of OldPrefix, or unchanged if it does not begin with that.
 func (r Redirect) replacePrefix(path string) string {
-	rest, ok := strings.CutPrefix(path, strings.TrimSuffix(r.OldPrefix, "/"))
-	switch {
-	case !ok || rest != "" && rest[0] != '/':
+	prefix := strings.TrimSuffix(r.OldPrefix, "/")
+	if rest, ok := strings.CutPrefix(escaped(path), prefix); !ok || rest != "" && rest[0] != '/' {
 		return path
-	case rest == "":
+	}
+	remaining := path
+	for range strings.Count(prefix, "/") { // path may have bytes that are percent-encoded in prefix
+		remaining = remaining[1+strings.IndexByte(remaining[1:]+"/", '/'):]
+	}
+	if remaining == "" {
 		return cmp.Or(r.NewPrefix, "/")
 	}
-	return strings.TrimSuffix(r.NewPrefix, "/") + rest
+	return strings.TrimSuffix(r.NewPrefix, "/") + remaining
 }
 
 // normalized returns l without the default port of its scheme.
@@ -201,13 +218,15 @@ func (l location) normalized() location {
 	return l
 }
 
+// equal reports whether both are the same location. Case does not matter in hosts.
 func (l location) equal(other location) bool {
 	sameHost := strings.EqualFold(l.host, other.host)
 	l.host, other.host = "", ""
 	return sameHost && l == other
 }
 
-// String returns the URI. Invalid and ambiguous characters are percent-encoded.
+// String returns the URI. The path and the query keep the bytes that the client sent, except for those
+// that could end the path, the URI or the header field, which are percent-encoded.
 func (l location) String() string {
 	b := make([]byte, 0, len("https://[]:65535?")+len(l.host)+len(l.path)+len(l.query))
 	b = append(append(b, l.scheme...), "://"...)
@@ -222,29 +241,9 @@ func (l location) String() string {
 	if !strings.HasPrefix(l.path, "/") { // for OPTIONS * and CONNECT
 		l.path = "/"
 	}
-	b = appendEscaped(b, l.path, true)
+	b = appendEscaped(b, l.path, "?#")
 	if l.query != "" {
-		b = appendEscaped(append(b, '?'), l.query, false)
+		b = appendEscaped(append(b, '?'), l.query, "#")
 	}
 	return string(b)
 }
-
-// appendEscaped appends s, a path or a query, to b. It percent-encodes the characters that
-// must be encoded and are not encoded yet. path reports whether s is a path.
-func appendEscaped(b []byte, s string, path bool) []byte {
-	const hex = "0123456789ABCDEF"
-	for i := range len(s) {
-		c := s[i]
-		if c <= ' ' || c > '~' || strings.IndexByte("\"#<>\\^`{|}", c) >= 0 || path && c == '?' || c == '%' && !isEscape(s[i:]) {
-			b = append(b, '%', hex[c>>4], hex[c&15])
-		} else {
-			b = append(b, c)
-		}
-	}
-	return b
-}
-
-// isEscape reports whether s begins with a percent-encoded character.
-func isEscape(s string) bool { return len(s) > 2 && isHex(s[1]) && isHex(s[2]) }
-
-func isHex(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f' }

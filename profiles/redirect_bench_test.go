@@ -27,7 +27,7 @@ func BenchmarkFaults(b *testing.B) {
 			a := &routeStack[int, int]{
 				Router: &Router[int, int]{access: blind{}}, route: Route{Faults: []Fault{f}},
 			}
-			a.layers = &routeLayers[int, int]{classify: layer.DefaultClassifier[int]}
+			a.protocol = integers{}
 			svc := a.addFaults(layer.NewStack[int, int]()).Service(layer.Func[int, int](func(context.Context, int) (int, error) { return 0, nil }))
 			b.ReportAllocs()
 			for b.Loop() {
@@ -40,4 +40,8 @@ func BenchmarkFaults(b *testing.B) {
 // blind is an Accessor without messages.
 type blind struct{ layer.Accessor[int, int] }
 
-func (blind) Complete(_ context.Context, rsp int, _ layer.Observer) int { return rsp }
+// integers is a Protocol of numbers.
+type integers struct {
+	layer.BaseProtocol[int, int]
+	layer.Editor[int, int]
+}

@@ -82,10 +82,13 @@ func TestLocation(t *testing.T) {
 		{"two slashes", "http://a//evil.com/x", Redirect{Scheme: "https"}, "https://a//evil.com/x"},
 		{"two slashes after a prefix", "http://a/v1//evil.com", Redirect{OldPrefix: "/v1"}, "http://a//evil.com"},
 		{"two slashes in a prefix", "http://a/v1/x", Redirect{OldPrefix: "/v1", NewPrefix: "//evil.com"}, "http://a//evil.com/x"},
-		{"backslashes", `http://a/\evil.com`, Redirect{Scheme: "https"}, "https://a/%5Cevil.com"},
+		{"backslashes", `http://a/\evil.com`, Redirect{Scheme: "https"}, `https://a/\evil.com`},
 		{"line breaks", "http://a/x\r\nSet-Cookie: y", Redirect{Scheme: "https"}, "https://a/x%0D%0ASet-Cookie:%20y"},
-		{"a fragment in the query", "http://a/x?y#z\"", Redirect{Scheme: "https"}, "https://a/x?y%23z%22"},
+		{"a fragment in the query", "http://a/x?y#z\"", Redirect{Scheme: "https"}, `https://a/x?y%23z"`},
 		{"escapes", "http://a/%2Fb%20?c=%26+", Redirect{Scheme: "https"}, "https://a/%2Fb%20?c=%26+"},
+		{"bytes that a URI excludes", "http://a/v1/|{}^`\"<\xe9é\\?|{}\\é%zz", Redirect{OldPrefix: "/v1"}, "http://a/|{}^`\"<\xe9é\\?|{}\\é%zz"},
+		{"bytes that the prefix has encoded", "http://a/c|d/é/x", Redirect{OldPrefix: "/c%7Cd/%C3%A9", NewPrefix: "/e"}, "http://a/e/x"},
+		{"another prefix than the encoded one", "http://a/c|d/x", Redirect{OldPrefix: "/c%7Cd/%C3%A9", NewPrefix: "/e"}, ""},
 		{"no path", "http://a", Redirect{Scheme: "https"}, "https://a/"},
 	} {
 		t.Run(tt.what, func(t *testing.T) { assert.Equal(t, tt.to, redirectTo(t, tt.r, tt.from)) })
@@ -119,7 +122,7 @@ func FuzzLocation(f *testing.F) {
 	f.Fuzz(func(t *testing.T, authority, path, query, oldPrefix, newPrefix string) {
 		for _, r := range []Redirect{{Scheme: "https"}, {Host: "b"}, {OldPrefix: oldPrefix, NewPrefix: newPrefix}, {Path: newPrefix}} {
 			from, known := locationOf("http", authority, path, query)
-			if r.Validate() != nil || !known && r.Host == "" {
+			if _, err := url.PathUnescape(path); err != nil || r.Validate() != nil || !known && r.Host == "" {
 				continue
 			}
 			to := r.apply(from)
@@ -168,7 +171,6 @@ func TestRedirectValidate(t *testing.T) {
 		`path ""`:                        {Path: "?b"},
 	} {
 		require.ErrorContains(t, r.Validate(), why)
-		require.ErrorContains(t, r.Validate(), "redirect: ")
 	}
 	for _, status := range []int{0, 301, 302, 303, 307, 308} {
 		require.NoError(t, Redirect{Status: status, Path: "/a?b=c"}.Validate())

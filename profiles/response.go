@@ -7,14 +7,14 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// response has the values of a response that conditions read. Before the end of the response,
-// trailer is nil. At the end, header is nil, because no condition reads the header then.
+// response holds the response values that conditions read. Before the response ends, trailer is
+// nil. Afterwards, header is nil, because no condition reads it then.
 type response struct {
 	status          int
 	header, trailer layer.Header
 }
 
-// truth is the value of a condition on a response: yes, no, or open. The value is open if the
+// truth is what a condition on a response evaluates to: yes, no, or open. It is open if the
 // condition needs the trailers and these have not arrived.
 type truth uint8
 
@@ -24,6 +24,7 @@ const (
 	open // unknown until the trailers arrive
 )
 
+// truthOf returns yes or no.
 func truthOf(holds bool) truth {
 	if holds {
 		return yes
@@ -81,27 +82,26 @@ func compileResponses(members []Match, decisive truth, drop func(error)) (respon
 	return joined, nil
 }
 
-// responseJoin is a compiled All or Any. The field decisive is the value of a member that
-// determines the result: no for an All, yes for an Any. If a member has this value, so does the
-// result. Otherwise the result is open if a member is open. Otherwise an All has the value yes, and
-// an Any the value no.
+// responseJoin is a compiled All or Any. decisive is the value that settles the result as soon as
+// one alternative has it: no for an All, yes for an Any. Without it, the result is open if a member
+// is open, and otherwise yes for an All and no for an Any.
 type responseJoin struct {
 	members  []responseMatcher
 	decisive truth // no for All, yes for Any
 }
 
 func (j responseJoin) holds(r response) truth {
-	all := yes - j.decisive
+	total := yes - j.decisive
 	for _, m := range j.members {
 		switch m.holds(r) {
 		case j.decisive:
 			return j.decisive
 		case open:
-			all = open
+			total = open
 		case no, yes:
 		}
 	}
-	return all
+	return total
 }
 
 type responseNot struct{ member responseMatcher }
@@ -143,12 +143,12 @@ func (g GRPCStatus) holds(r response) truth {
 	return truthOf(ok && g.Min <= code && code <= g.Max)
 }
 
-// trailerCondition is the compiled form of the condition [Trailer]. Its value is open until
-// the trailers have arrived. A gRPC response may send them as its header.
-type trailerCondition struct{ headerCondition }
+// trailerCondition is a compiled [Trailer]. It is open until the trailers have arrived. A gRPC
+// response may send them as its header.
+type trailerCondition struct{ *headerCondition }
 
 func (t Trailer) compileResponse() (responseMatcher, error) {
-	field, err := compileField("trailer", t.Name, t.Value)
+	field, err := compileField("trailer", Header{Name: t.Name, Value: t.Value})
 	return trailerCondition{field}, err
 }
 

@@ -58,7 +58,9 @@ func TestClassifyByTrailers(t *testing.T) {
 		{"not, decided", []ResponseClass{{Not{code(0, 0)}, true}}, true, 200, grpcStatus("0"), nil, success, false, success},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
-			v := compileClasses(tt.classes, noDrop(t)).head(tt.grpc, tt.status, tt.header)
+			var problems FieldErrors
+			v := compileClasses(tt.classes, &problems).head(tt.grpc, tt.status, tt.header)
+			require.Empty(t, problems)
 			assert.Equal(t, tt.head, v.class, "by the head")
 			assert.Equal(t, tt.awaits, (v.open || v.undecided != nil))
 			assert.Equal(t, tt.end, v.end(tt.trailer))
@@ -88,7 +90,7 @@ func TestClassesOfTrailersValidate(t *testing.T) {
 		require.ErrorContains(t, err, tt.err)
 	}
 	for _, m := range []Match{GRPCStatus{}, Trailer{"x", AnyValue{}}} {
-		require.ErrorContains(t, Route{Match: m}.Validate(), "is not a condition on a request")
+		require.ErrorContains(t, ValidateMatch(m), "is not a condition on a request")
 	}
 }
 
@@ -104,7 +106,9 @@ func TestClassesFirstDecides(t *testing.T) {
 		return ResponseClass{m, rapid.Bool().Draw(t, "failure")}
 	})
 	rapid.Check(t, func(t *rapid.T) {
-		classes := compileClasses(rapid.SliceOfN(class, 0, 4).Draw(t, "classes"), func(err error) { t.Fatal(err) })
+		var problems FieldErrors
+		classes := compileClasses(rapid.SliceOfN(class, 0, 4).Draw(t, "classes"), &problems)
+		require.Empty(t, problems)
 		status := rapid.SampledFrom([]int{200, 404, 503}).Draw(t, "status")
 		grpc := rapid.Bool().Draw(t, "grpc")
 		trailer := rapid.SampledFrom([]fieldMap{nil, grpcStatus("0"), grpcStatus("2"), {"X-Sum": "42"}, {"X-Sum": "1", "grpc-status": "7"}}).Draw(t, "trailer")

@@ -28,6 +28,7 @@ type received struct {
 	length  int64
 	header  http.Header
 	trailer http.Header
+	url     string // the host and the path with its query
 }
 
 // newWebRouter returns a router over a real server, which answers with the status that
@@ -39,7 +40,7 @@ func newWebRouter(t *testing.T, p *profiles.Profile) (*profiles.Router[*http.Req
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		mu.Lock()
-		came = append(came, received{string(body), r.ContentLength, r.Header, r.Trailer})
+		came = append(came, received{string(body), r.ContentLength, r.Header, r.Trailer, r.Host + r.RequestURI})
 		n := len(came)
 		mu.Unlock()
 		switch fails, _ := strconv.Atoi(r.URL.Query().Get("fails")); {
@@ -54,9 +55,10 @@ func newWebRouter(t *testing.T, p *profiles.Profile) (*profiles.Router[*http.Req
 	ctx, cancel := context.WithCancel(t.Context())
 	var source profiles.Static
 	source.Set(target, p)
-	r := profiles.New(ctx, target, &source, httplayer.Accessor{}, func(string) httplayer.Service {
+	config := profiles.Config{Target: target, Source: &source, InitialWait: time.Minute}
+	r := profiles.New(ctx, config, httplayer.HTTP{}, func(string) httplayer.Service {
 		return httplayer.NewEndpoint(ctx, srv.Listener.Addr().String())
-	}, profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify), profiles.WithInitialWait[*http.Request, *http.Response](time.Minute))
+	}, profiles.WithRouteLayers(httplayer.HTTP{}))
 	t.Cleanup(func() {
 		cancel()
 		srv.Close()
@@ -190,9 +192,10 @@ func TestTimeoutExcludesBody(t *testing.T) {
 		defer cancel()
 		var source profiles.Static
 		source.Set(target, retryable(func(r *profiles.Route) { r.Timeout, r.Limit = limit, 1 }))
-		r := profiles.New(ctx, target, &source, httplayer.Accessor{}, func(string) httplayer.Service {
+		config := profiles.Config{Target: target, Source: &source, InitialWait: time.Minute}
+		r := profiles.New(ctx, config, httplayer.HTTP{}, func(string) httplayer.Service {
 			return httplayer.NewEndpoint(ctx, "10.0.0.1:80", httplayer.WithDialContext(network.DialContext))
-		}, profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify), profiles.WithInitialWait[*http.Request, *http.Response](time.Minute))
+		}, profiles.WithRouteLayers(httplayer.HTTP{}))
 		began := time.Now()
 		rsp, err := r.Call(ctx, streamed(t, "/", strings.NewReader(""), 0))
 		require.NoError(t, err)

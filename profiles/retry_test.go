@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,13 +19,39 @@ import (
 
 // resend is the Replayer of the test's protocol. Its requests can be sent again
 // unchanged. Only GET is idempotent. It counts discarded responses.
-type resend struct{ discarded *atomic.Int64 }
+type resend struct {
+	layer.BaseProtocol[request, *reply]
+	answers
+	discarded *atomic.Int64
+}
 
 func (resend) Idempotent(r request) bool                      { return r.method == "GET" }
-func (resend) Replay(request, int64) layer.Replay[request]    { return nil }
 func (resend) RetryAfter(*reply, error) (time.Duration, bool) { return time.Hour, true }
 
-func (resend) Peek(_ context.Context, r *reply) (*reply, bool) { return r, false }
+func (resend) Complete(_ context.Context, r *reply, o layer.Observer) *reply {
+	if r.open {
+		r.end = o.End
+		return r
+	}
+	o.End(nil)
+	return r
+}
+
+// Classify finds one error of an endpoint, after which a request may be sent again.
+func (resend) Classify(o layer.Outcome[*reply]) layer.Class {
+	if errors.Is(o.Err, errPeer) {
+		return layer.Retryable
+	}
+	return layer.DefaultClassifier(o)
+}
+
+func (resend) Outline(r *reply) string {
+	outline := "status " + strconv.Itoa(r.status)
+	if code := r.header["grpc-status"]; code != "" {
+		outline += ", gRPC status " + code
+	}
+	return outline
+}
 
 func (r resend) Drain(*reply) {
 	if r.discarded != nil {
@@ -33,20 +60,12 @@ func (r resend) Drain(*reply) {
 }
 
 func standardWith(discarded *atomic.Int64) option {
-	return profiles.WithRouteLayers(resend{discarded}, nil, errClass)
+	return profiles.WithRouteLayers(resend{discarded: discarded})
 }
 
 func standard() option { return standardWith(nil) }
 
 var errPeer = errors.New("peer")
-
-// errClass has one error of an endpoint, which may be sent again.
-func errClass(o layer.Outcome[*reply]) layer.Class {
-	if errors.Is(o.Err, errPeer) {
-		return layer.Retryable
-	}
-	return layer.DefaultClassifier(o)
-}
 
 // budget allows 10 retries in 10 seconds, for any requests.
 func budget() *profiles.RetryBudget {
@@ -65,8 +84,15 @@ func retryable(change ...func(*profiles.Route)) *profiles.Profile {
 func serving(
 	t *testing.T, p *profiles.Profile, serve func(ctx context.Context, req request) (*reply, error), opts ...option,
 ) (*router, *backends) {
+	return servingWith(t, profiles.Config{}, p, serve, opts...)
+}
+
+// servingWith is serving for a router with the other fields of c.
+func servingWith(
+	t *testing.T, c profiles.Config, p *profiles.Profile, serve func(ctx context.Context, req request) (*reply, error), opts ...option,
+) (*router, *backends) {
 	bs := &backends{prepare: func(b *backend) { b.serve = serve }}
-	return routerOf(t, p, bs, append([]option{standard()}, opts...)...), bs
+	return routerWith(t, c, p, bs, append([]option{standard()}, opts...)...), bs
 }
 
 func status(code int) func(context.Context, request) (*reply, error) {
@@ -179,7 +205,7 @@ func TestRetryWithoutBackoff(t *testing.T) {
 		bs := &backends{prepare: func(b *backend) { b.serve = status(503) }}
 		var source profiles.Static
 		source.Set(target, retryable())
-		r := profiles.New(ctx, target, &source, access{}, bs.mk, standard(), profiles.WithInitialWait[request, *reply](time.Second))
+		r := profiles.New(ctx, profiles.Config{Target: target, Source: &source, InitialWait: time.Second}, access{}, bs.mk, standard())
 		began := time.Now()
 		rsp, err := r.Call(ctx, get)
 		require.NoError(t, err)

@@ -23,36 +23,33 @@ import (
 
 type (
 	httpRouter = profiles.Router[*http.Request, *http.Response]
-	httpOption = profiles.Option[*http.Request, *http.Response]
 )
 
 // newHTTPRouter returns a router right over the endpoint at addr.
-func newHTTPRouter(t *testing.T, p *profiles.Profile, addr string, opts ...httpOption) *httpRouter {
+func newHTTPRouter(t *testing.T, c profiles.Config, p *profiles.Profile, addr string) *httpRouter {
 	t.Helper()
-	return newRouterOver(t, p, func(ctx context.Context) httplayer.Service { return httplayer.NewEndpoint(ctx, addr, briefly()) }, opts...)
+	return newRouterOver(t, c, p, func(ctx context.Context) httplayer.Service { return httplayer.NewEndpoint(ctx, addr, briefly()) })
 }
 
 func briefly() httplayer.EndpointOption {
 	return httplayer.WithBackoff(layer.Backoff{Min: 20 * time.Millisecond, Max: 40 * time.Millisecond})
 }
 
-// newRouterOver is a router right over an endpoint.
-func newRouterOver(t *testing.T, p *profiles.Profile, endpoint func(context.Context) httplayer.Service, opts ...httpOption) *httpRouter {
+// newRouterOver is a router with the other fields of c right over an endpoint.
+func newRouterOver(t *testing.T, c profiles.Config, p *profiles.Profile, endpoint func(context.Context) httplayer.Service) *httpRouter {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	var source profiles.Static
 	source.Set(target, p)
-	opts = append([]httpOption{
-		profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
-		profiles.WithInitialWait[*http.Request, *http.Response](time.Minute),
-	}, opts...)
-	return profiles.New(ctx, target, &source, httplayer.Accessor{}, func(string) httplayer.Service { return endpoint(ctx) }, opts...)
+	c.Target, c.Source, c.InitialWait = target, &source, time.Minute
+	return profiles.New(ctx, c, httplayer.HTTP{}, func(string) httplayer.Service { return endpoint(ctx) },
+		profiles.WithRouteLayers(httplayer.HTTP{}))
 }
 
 // newGRPCRouter returns a router over a server that answers with serve, which gets the number of
 // the call.
-func newGRPCRouter(t *testing.T, p *profiles.Profile, serve func(w http.ResponseWriter, r *http.Request, n int64), opts ...httpOption) (*httpRouter, *atomic.Int64) {
+func newGRPCRouter(t *testing.T, c profiles.Config, p *profiles.Profile, serve func(w http.ResponseWriter, r *http.Request, n int64)) (*httpRouter, *atomic.Int64) {
 	t.Helper()
 	came := new(atomic.Int64)
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -63,12 +60,12 @@ func newGRPCRouter(t *testing.T, p *profiles.Profile, serve func(w http.Response
 	srv.Config.Protocols.SetUnencryptedHTTP2(true)
 	srv.Start()
 	t.Cleanup(srv.Close)
-	return newHTTPRouter(t, p, srv.Listener.Addr().String(), opts...), came
+	return newHTTPRouter(t, c, p, srv.Listener.Addr().String()), came
 }
 
 // bubbledGRPC is newGRPCRouter in a bubble.
 func bubbledGRPC(
-	t *testing.T, p *profiles.Profile, serve func(w http.ResponseWriter, r *http.Request, n int64), opts ...httpOption,
+	t *testing.T, c profiles.Config, p *profiles.Profile, serve func(w http.ResponseWriter, r *http.Request, n int64),
 ) (*httpRouter, *atomic.Int64) {
 	t.Helper()
 	came, network := new(atomic.Int64), new(layertest.Network)
@@ -81,9 +78,9 @@ func bubbledGRPC(
 	srv.Protocols.SetUnencryptedHTTP2(true)
 	go func() { _ = srv.Serve(l) }()
 	t.Cleanup(func() { srv.Close() })
-	return newRouterOver(t, p, func(ctx context.Context) httplayer.Service {
+	return newRouterOver(t, c, p, func(ctx context.Context) httplayer.Service {
 		return httplayer.NewEndpoint(ctx, "10.0.0.1:80", httplayer.WithDialContext(network.DialContext), httplayer.WithHTTP2())
-	}, opts...), came
+	}), came
 }
 
 func call(t *testing.T, body io.Reader) *http.Request {
@@ -110,7 +107,7 @@ func TestRetryByTrailers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCounters()
-				r, came := bubbledGRPC(t, retryable(), func(w http.ResponseWriter, req *http.Request, n int64) {
+				r, came := bubbledGRPC(t, profiles.Config{Metrics: c.instruments}, retryable(), func(w http.ResponseWriter, req *http.Request, n int64) {
 					body, _ := io.ReadAll(req.Body)
 					for _, s := range before {
 						_, _ = io.WriteString(w, s) // it goes out with the trailers
@@ -121,7 +118,7 @@ func TestRetryByTrailers(t *testing.T) {
 						code = "0"
 					}
 					ends(w, code)
-				}, c.forHTTP())
+				})
 				rsp, err := r.Call(t.Context(), call(t, strings.NewReader("hello")))
 				require.NoError(t, err)
 				body, err := io.ReadAll(rsp.Body)
@@ -143,7 +140,7 @@ func TestRetryByCustomTrailer(t *testing.T) {
 		p := retryable(func(r *profiles.Route) {
 			r.Classes = []profiles.ResponseClass{{Match: profiles.Trailer{Name: "x-sum", Value: profiles.Exact("bad")}, Failure: true}}
 		})
-		r, came := bubbledGRPC(t, p, func(w http.ResponseWriter, r *http.Request, n int64) {
+		r, came := bubbledGRPC(t, profiles.Config{}, p, func(w http.ResponseWriter, r *http.Request, n int64) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			_, _ = io.WriteString(w, "hello")
 			w.Header().Set(http.TrailerPrefix+"X-Sum", map[bool]string{true: "bad", false: "good"}[n == 1])
@@ -164,13 +161,13 @@ func TestRetryByCustomTrailer(t *testing.T) {
 // counted.
 func TestRetryOfStream(t *testing.T) {
 	c, seen := newCounters(), make(chan struct{})
-	r, came := newGRPCRouter(t, retryable(), func(w http.ResponseWriter, r *http.Request, _ int64) {
+	r, came := newGRPCRouter(t, profiles.Config{Metrics: c.instruments}, retryable(), func(w http.ResponseWriter, r *http.Request, _ int64) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		message(w, "one")
 		<-seen
 		message(w, "two")
 		ends(w, "14")
-	}, c.forHTTP())
+	})
 	rsp, err := r.Call(t.Context(), call(t, strings.NewReader("")))
 	require.NoError(t, err)
 	first := make([]byte, 3)
@@ -189,7 +186,7 @@ func TestRetryOfStream(t *testing.T) {
 // A bidirectional call must not be delayed: its client may wait for the headers before
 // it continues, and the server for the client.
 func TestRetryWhileRequestIsSent(t *testing.T) {
-	r, came := newGRPCRouter(t, retryable(), func(w http.ResponseWriter, r *http.Request, _ int64) {
+	r, came := newGRPCRouter(t, profiles.Config{}, retryable(), func(w http.ResponseWriter, r *http.Request, _ int64) {
 		message(w, "")
 		word := make([]byte, 5)
 		_, _ = io.ReadFull(r.Body, word)
@@ -212,7 +209,7 @@ func TestRetryWhileRequestIsSent(t *testing.T) {
 // The limit on a request covers the wait for the trailers.
 func TestTimeoutDuringPeek(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, came := bubbledGRPC(t, retryable(func(r *profiles.Route) { r.Timeout = time.Second }), func(w http.ResponseWriter, r *http.Request, _ int64) {
+		r, came := bubbledGRPC(t, profiles.Config{}, retryable(func(r *profiles.Route) { r.Timeout = time.Second }), func(w http.ResponseWriter, r *http.Request, _ int64) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			message(w, "")
 			<-r.Context().Done()
@@ -233,7 +230,7 @@ func TestRetryOfSingleEndpoint(t *testing.T) {
 			return httplayer.SingleEndpoint(httplayer.NewEndpoint(ctx, addr, httplayer.WithDialContext(network.DialContext), briefly()))
 		}
 		c := newCounters()
-		r := newRouterOver(t, retryable(func(r *profiles.Route) { r.MaxRetries = 2 }), endpoint, c.forHTTP())
+		r := newRouterOver(t, profiles.Config{Metrics: c.instruments}, retryable(func(r *profiles.Route) { r.MaxRetries = 2 }), endpoint)
 		_, err := r.Call(t.Context(), streamed(t, "/", strings.NewReader("hello"), 5))
 		require.Error(t, err)
 		require.NotErrorIs(t, err, layer.ErrNotReady)
@@ -244,7 +241,7 @@ func TestRetryOfSingleEndpoint(t *testing.T) {
 		assert.EqualValues(t, 3, count(c.tries.Requests))
 		assert.EqualValues(t, 1, count(c.requests.Requests))
 
-		r = newRouterOver(t, retryable(), func(ctx context.Context) httplayer.Service {
+		r = newRouterOver(t, profiles.Config{}, retryable(), func(ctx context.Context) httplayer.Service {
 			return &dormant{Service: endpoint(ctx), wake: func() {
 				l, err := network.Listen("tcp", addr)
 				if !assert.NoError(t, err) {

@@ -39,7 +39,7 @@ func TestRetryReturnsConnectionWindow(t *testing.T) {
 		l.Close()
 		<-served
 	})
-	r := newRouterOver(t, p, func(ctx context.Context) httplayer.Service {
+	r := newRouterOver(t, profiles.Config{}, p, func(ctx context.Context) httplayer.Service {
 		return httplayer.NewEndpoint(ctx, l.Addr().String(), httplayer.WithHTTP2())
 	})
 	for range requests {

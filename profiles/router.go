@@ -18,18 +18,18 @@ import (
 
 const layerName = "profiles"
 
-// Router is a service that treats requests according to the profile of its target. It finds the
-// route of a request and sends the request to one of the profile's targets. If the route has a name
-// or labels, Call adds them to the context: see [layer.WithRoute]. [New] returns a Router.
+// Router is a service that treats requests according to its target's profile. It finds a request's
+// route and sends the request to one of the profile's targets. If the route sets a name or labels,
+// Call adds them to the context: see [layer.WithRoute]. Use [New] to make a Router.
 //
 // A request is rejected if every target rejects it. If all targets return an error that matches
-// [layer.ErrClosed], the error of the Router matches ErrClosed only after the watch of the profile
-// has ended. While the watch runs, the next profile may have other targets.
+// [layer.ErrClosed], the Router's error matches ErrClosed only after the profile's watch has ended.
+// While the watch runs, the next profile may have other targets.
 type Router[Req, Rsp any] struct {
 	options[Req, Rsp]
-	target string
+	config Config
+	target string          // of config
 	life   context.Context //nolint:containedctx // the ctx of New; copies of requests end with it
-	source Source
 	access layer.Accessor[Req, Rsp]
 	mk     layer.MakeService[string, Req, Rsp]
 
@@ -40,7 +40,7 @@ type Router[Req, Rsp any] struct {
 	services  map[string]layer.Service[Req, Rsp] // by authority
 	forwarded endpointService[Req, Rsp]          // the service of the profile's Endpoint: see WithForward
 
-	backendServices map[string]layer.Service[Req, Rsp] // by the result of Backend.key
+	backendServices map[backendKey]layer.Service[Req, Rsp]
 
 	budget   *layer.Budget // the budget that was built last
 	budgetOf RetryBudget   // the RetryBudget from which budget was built
@@ -49,54 +49,68 @@ type Router[Req, Rsp any] struct {
 	done chan struct{} // closed when no further profile will arrive
 }
 
-// New returns a Router for target. It watches the profile of target in source until ctx
-// ends. After that the last profile stays current. Requests go to target until the first
-// profile arrives.
+// New returns a Router for c's Target. It watches Target's profile in c's Source until ctx ends; after
+// that the last profile stays current.
 //
 // mk returns the service for an authority of the profile's targets, usually a balancer with a
-// queue. mk is called once for each authority during the life of the Router. The Router does not
-// release services. mk must release those that are not used any more, for example by a
-// [layer.Cache]. If mk returns nil, the requests for the authority go to other targets. Without
-// other targets, the requests are rejected with an error that matches [layer.ErrNoRoute].
+// queue. It is called once for each authority as long as the Router lives. The Router does not
+// release services, so mk should release those that are not used any more, for example with a
+// [layer.Cache]. If mk returns nil, requests for the authority are rejected with an error that
+// matches [layer.ErrNoRoute].
 //
-// A nil source, access or mk panics.
+// A nil Source, access or mk panics.
 func New[Req, Rsp any](
 	ctx context.Context,
-	target string,
-	source Source,
+	c Config,
 	access layer.Accessor[Req, Rsp],
 	mk layer.MakeService[string, Req, Rsp],
 	opts ...Option[Req, Rsp],
 ) *Router[Req, Rsp] {
 	switch {
-	case source == nil:
+	case c.Source == nil:
 		panic("profiles: New: nil Source")
 	case access == nil:
 		panic("profiles: New: nil Accessor")
 	case mk == nil:
 		panic("profiles: New: nil MakeService")
 	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
 	r := &Router[Req, Rsp]{
-		target: target, life: ctx, source: source, access: access, mk: mk,
+		config: c, target: c.Target, life: ctx, access: access, mk: mk,
 		services: make(map[string]layer.Service[Req, Rsp]), done: make(chan struct{}),
 	}
 	option.Apply(&r.options, opts)
-	if r.log == nil {
-		r.log = slog.New(slog.DiscardHandler)
-	}
-	r.invalid.Log = func(err error) { r.log.Warn("left out of a profile", "target", r.target, "err", err) }
+	r.invalid.Log = func(err error) { c.Log.Warn("left out of a profile", "target", c.Target, "err", err) }
 	r.watch.Store(&watchState{})
 	r.current.Store(&snapshot[Req, Rsp]{profile: &Profile{}, provisional: true, replaced: make(chan struct{})})
-	if r.initialWait <= 0 {
+	if c.InitialWait <= 0 {
 		r.endInitialWait()
 	}
 	go func() { _ = panics.Contain(func() { r.follow(ctx) }) }()
 	return r
 }
 
-// Profile returns the current profile, including its invalid parts. The caller must not
-// modify the profile.
+// Profile returns the current profile as it was received, with invalid parts, which the Router
+// ignores. Before the first one, it returns an empty profile. The caller must not modify it.
 func (r *Router[Req, Rsp]) Profile() *Profile { return r.current.Load().profile }
+
+// Route returns the route of the current profile whose condition req meets, or nil. The caller must
+// not modify it. Like Call, Route waits for the first profile, and returns a rejection if ctx ends first.
+func (r *Router[Req, Rsp]) Route(ctx context.Context, req Req) (*Route, error) {
+	s := r.current.Load()
+	if s.provisional {
+		var err error
+		if s, err = r.await(ctx, s); err != nil {
+			return nil, err
+		}
+	}
+	if route := s.match(r.access, req); route != nil {
+		return &route.def, nil
+	}
+	return nil, nil //nolint:nilnil // no route is not an error
+}
 
 // Call sends req according to the current profile. A later profile does not affect the
 // request.
@@ -114,17 +128,17 @@ func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 	if len(s.candidates) > 0 {
 		route = s.match(r.access, req)
 	}
-	if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
-		r.explain(why, s, route, req)
+	if explanation := layer.PickInfoFromContext(ctx).Explanation; explanation != nil {
+		r.explain(explanation, s, route, req)
 	}
-	if route != nil && route.info != nil && route.split == nil {
-		ctx = layer.WithRoute(ctx, route.info)
+	if route != nil && route.outer != nil {
+		ctx = layer.WithRoute(ctx, route.outer)
 	}
 	switch {
 	case route != nil && route.split != nil: // its stack does not read the snapshot
 		rsp, err = route.stack.Call(ctx, req)
 	case route != nil && route.stack != nil:
-		rsp, err = route.stack.Call(context.WithValue(ctx, r, s), req)
+		rsp, err = route.stack.Call(reqctx.WithValue(ctx, r, s), req)
 	case route == nil && s.profile.RoutesOnly:
 		return rsp, &layer.Error{Layer: layerName, Target: r.target, Kind: layer.ErrNoRoute, Reason: "no route matches the request"}
 	case route == nil && s.defaultRoute != nil:
@@ -141,7 +155,7 @@ func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 	return rsp, err
 }
 
-// await waits until the first profile arrives or the wait of WithInitialWait ends. It returns the
+// await waits until the first profile arrives or Config.InitialWait ends. It returns the
 // snapshot that is then current, which is a compiled profile, or a rejection if ctx ends first. s
 // is the snapshot before the wait.
 func (r *Router[Req, Rsp]) await(ctx context.Context, s *snapshot[Req, Rsp]) (*snapshot[Req, Rsp], error) {
@@ -157,9 +171,9 @@ func (r *Router[Req, Rsp]) await(ctx context.Context, s *snapshot[Req, Rsp]) (*s
 	return s, nil
 }
 
-// notClosed wraps an error of a target, so that the error does not match ErrClosed. A Router
-// returns ErrClosed only after its watch has ended, because until then another profile with
-// other targets may arrive.
+// notClosed wraps a target's error, so that it does not match ErrClosed. A Router returns
+// ErrClosed only after its watch has ended, because until then another profile with other targets
+// may arrive.
 type notClosed struct{ error } //nolint:errname // it hides ErrClosed
 
 func (u notClosed) Is(target error) bool {
@@ -168,9 +182,8 @@ func (u notClosed) Is(target error) bool {
 
 func (u notClosed) As(target any) bool { return errors.As(u.error, target) }
 
-// reject returns the rejection of a request after the end of its context. The argument waited is
-// the time that the request waited for the first profile. It is 0 if the context had ended before
-// the wait.
+// reject returns the rejection of a request whose context has ended. waited is how long it waited
+// for the first profile, and 0 if its context had ended before.
 func (r *Router[Req, Rsp]) reject(ctx context.Context, waited time.Duration) error {
 	reason := ctxreason.Text(ctx)
 	if waited > 0 {
@@ -182,9 +195,9 @@ func (r *Router[Req, Rsp]) reject(ctx context.Context, waited time.Duration) err
 	}
 }
 
-// Ready waits until one of the profile's targets is ready. It does not wait for the limits of
-// routes, because it does not know the route of the next request. It returns an error that matches
-// [layer.ErrClosed] if all targets return such an error and the watch of the profile has ended.
+// Ready waits until one of the profile's targets is ready. It does not wait for route limits,
+// because it does not know the next request's route. It returns an error that matches
+// [layer.ErrClosed] if all targets return such an error and the profile's watch has ended.
 func (r *Router[Req, Rsp]) Ready(ctx context.Context) error {
 	for {
 		s := r.current.Load()

@@ -72,16 +72,16 @@ func TestRouterInvalidRoute(t *testing.T) {
 func TestRouterLogsInvalidParts(t *testing.T) {
 	log := newLog()
 	var bs backends
-	routerOf(t, &profiles.Profile{
+	routerWith(t, profiles.Config{Log: log.logger()}, &profiles.Profile{
 		Name:    "bad name",
 		Routes:  []profiles.Route{{Name: "a"}, {Name: "b", Match: profiles.All{nil}}},
-		Targets: []profiles.Target{{Authority: "10.0.0.1:80", Weight: 1}, {Authority: "zero:80"}},
-	}, &bs, log.option())
+		Targets: []profiles.Target{{Weight: 1}, {Authority: "zero:80"}},
+	}, &bs)
 	assert.Equal(t, []string{
-		`route 0 "a": no condition`,
-		`route 1 "b": member of a condition: no condition`,
-		`name "bad name": not a DNS name`,
-		`target "10.0.0.1:80": not a DNS name`,
+		`Routes[0].Match: route "a": no condition`,
+		`Routes[1].Match: route "b": member of a condition: no condition`,
+		`Name: "bad name" is not a DNS name`,
+		`Targets[0]: no authority`,
 	}, log.errors("left out of a profile"))
 	assert.Equal(t, []string{target}, log.attrs("left out of a profile", "target")[:1])
 }
@@ -114,7 +114,7 @@ func TestRouterPassesErrors(t *testing.T) {
 func TestRouterRejectsDoneContext(t *testing.T) {
 	var bs backends
 	src := newScript()
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk, profiles.WithPerRoute(
+	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk, profiles.WithPerRoute(
 		func(_ profiles.Route, next service) service { return next }))
 	gone := errors.New("gone")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -173,7 +173,7 @@ func TestPerRouteNext(t *testing.T) {
 	var next service
 	r := routerOf(t, &profiles.Profile{
 		Routes:  []profiles.Route{{Name: "all", Match: profiles.All{}}},
-		Targets: []profiles.Target{{"a:80", 1}, {"b:80", 1}},
+		Targets: []profiles.Target{{"a:80", 1}, {"b:80", 1}}, Distribution: profiles.RandomAvailable,
 	}, &bs, profiles.WithPerRoute(func(_ profiles.Route, n service) service {
 		next = n
 		return n
@@ -211,7 +211,8 @@ func TestNestedRouters(t *testing.T) {
 	all := []profiles.Route{{Name: "all", Match: profiles.All{}}}
 	inner := routerOf(t, &profiles.Profile{Routes: all, Targets: []profiles.Target{{"inner:80", 1}}}, &bs, pass)
 	src := newScript()
-	outer := profiles.New(t.Context(), "outer:80", src, access{}, func(string) service { return inner }, pass)
+	config := profiles.Config{Target: "outer:80", Source: src}
+	outer := profiles.New(t.Context(), config, access{}, func(string) service { return inner }, pass)
 	src.send(&profiles.Profile{Routes: all}, nil)
 	assert.Equal(t, "inner:80", send(t, outer, "GET", "/").from)
 }
@@ -219,7 +220,7 @@ func TestNestedRouters(t *testing.T) {
 func TestDescribe(t *testing.T) {
 	var bs backends
 	src := newScript()
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk, profiles.WithPerRoute(
+	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk, profiles.WithPerRoute(
 		func(route profiles.Route, next service) service {
 			if !route.Retryable {
 				return nil
@@ -267,7 +268,7 @@ func TestDescribeWatch(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			src := newScript()
-			r := profiles.New(t.Context(), target, src, access{}, new(backends).mk)
+			r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, new(backends).mk)
 			src.send(&profiles.Profile{}, nil)
 			end(src)
 			synctest.Wait()

@@ -33,53 +33,52 @@ type liveRoute[Req, Rsp any] struct {
 	def   Route
 	key   string                  // the result of routeKey(def), or "" if not computed
 	stack layer.Service[Req, Rsp] // nil means that requests go to the split
+	outer *layer.Route            // info, unless the split adds a route to the context, with labels of the backend
 	split *split[Req, Rsp]        // over the backends of a RoutePolicy; nil means the split of the snapshot
 }
 
-// compile converts p to a snapshot. The argument old is the current snapshot. If it has an equal
-// route, compile uses the liveRoute of old, with the state of its stack. It makes all routes again
-// if the retry budget or the labels of the Policy changed. With WithOnUpdate, it also does so if
-// the Name changed. The caller must hold mu.
+// compile converts p to a snapshot. old is the current snapshot. If it contains an equal route,
+// compile uses that liveRoute, with its stack's state. It makes all routes again if the retry
+// budget or the Policy's labels changed. With Config.OnUpdate, it also does so if the Name changed.
+// The caller must hold mu.
 func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapshot[Req, Rsp] {
 	drop := r.invalid.Add
 	defer r.invalid.End()
 	s := &snapshot[Req, Rsp]{profile: p, budget: r.budgetFor(p, drop), replaced: make(chan struct{})}
-	if r.onUpdate != nil {
-		if err := panics.Contain(func() { r.onUpdate(p) }); err != nil {
-			drop(fmt.Errorf("the function of WithOnUpdate: %w", err))
+	if r.config.OnUpdate != nil {
+		if err := panics.Contain(func() { r.config.OnUpdate(p) }); err != nil {
+			drop(fmt.Errorf("OnUpdate: %w", err))
 		}
 	}
-	var known routeSet[Req, Rsp]
-	var same []*liveRoute[Req, Rsp] // the routes of old that may be equal in p
-	if old != nil && old.budget == s.budget && (r.onUpdate == nil || old.profile.Name == p.Name) &&
+	var routes routeSet[Req, Rsp]
+	var candidates []*liveRoute[Req, Rsp] // the routes of old that may be equal in p
+	if old != nil && old.budget == s.budget && (r.config.OnUpdate == nil || old.profile.Name == p.Name) &&
 		maps.Equal(old.profile.Policy.labels(), p.Policy.labels()) {
-		same = old.routes
+		candidates = old.routes
 	}
-	next := 0 // the position in same that probably has the next route of p
+	next := 0 // the position in candidates that probably has the next route of p
 	for i, def := range p.Routes {
 		var key string
 		var route *liveRoute[Req, Rsp]
-		if next < len(same) && same[next].isOf(&p.Routes[i]) {
-			route = same[next]
+		if next < len(candidates) && candidates[next].isOf(&p.Routes[i]) {
+			route = candidates[next]
 		} else {
-			if known == nil {
-				known = routeSetOf(same)
+			if routes == nil {
+				routes = routeSetOf(candidates)
 			}
 			key = routeKey(def)
-			if route = known.find(key, &p.Routes[i]); route != nil {
-				next = slices.Index(same, route)
+			if route = routes.find(key, &p.Routes[i]); route != nil {
+				next = slices.Index(candidates, route)
 			}
 		}
 		if route != nil {
 			next++
 		} else {
-			var err error
-			if route, err = r.makeRoute(i, def, s, drop); err != nil {
-				drop(err)
+			if route = r.makeRoute(i, def, s, drop); route == nil {
 				continue
 			}
 			route.key = key
-			known[key] = append(known[key], route)
+			routes[key] = append(routes[key], route)
 		}
 		s.routes = append(s.routes, route)
 	}
@@ -97,42 +96,50 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 	return s
 }
 
-func (r *Router[Req, Rsp]) makeRoute(i int, def Route, s *snapshot[Req, Rsp], drop func(error)) (*liveRoute[Req, Rsp], error) {
-	compiled, err := compileRoute(i, def, drop)
-	if err != nil {
-		return nil, err
+// makeRoute makes the route def, which is at the position i of the profile of s. It calls drop for each
+// part that it leaves out, and returns nil if it leaves out the whole route. The caller must hold mu.
+func (r *Router[Req, Rsp]) makeRoute(i int, def Route, s *snapshot[Req, Rsp], drop func(error)) *liveRoute[Req, Rsp] {
+	inRoute := func(err error) { drop(routeError(i, def, err)) }
+	var problems FieldErrors
+	compiled, ok := compileRoute(def, &problems)
+	for _, err := range problems {
+		inRoute(err)
+	}
+	if !ok {
+		return nil
 	}
 	route := &liveRoute[Req, Rsp]{compiledRoute: compiled, def: def}
-	err = panics.Contain(func() {
+	err := panics.Contain(func() {
 		route.split = r.routeSplit(route, s.profile.Policy.labels(), drop)
-		below := layer.Service[Req, Rsp](targets[Req, Rsp]{router: r, split: route.split})
-		next := below
-		if r.layers != nil {
-			next = r.stackOf(def, s.budget, below, func(err error) { drop(routeError(i, def, err)) })
+		inner := layer.Service[Req, Rsp](targets[Req, Rsp]{router: r, split: route.split})
+		next := inner
+		if r.protocol != nil {
+			next = r.stackOf(route, s.budget, inner, inRoute)
 		}
 		if r.perRoute != nil {
 			route.stack = r.perRoute(def, next)
 		}
-		if route.stack == nil && (next != below || route.split != nil) {
+		if route.stack == nil && (next != inner || route.split != nil) {
 			route.stack = next
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("route %d: the layers of WithPerRoute: %w", i, err)
+		inRoute(fmt.Errorf("the layers of WithPerRoute: %w", err))
+		return nil
 	}
-	return route, nil
+	return route
 }
 
-// budgetFor returns the retry budget of p, or nil if p has no valid RetryBudget. If the
-// values of the RetryBudget have not changed, it returns the same budget as before. It
-// calls drop for an invalid RetryBudget. The caller must hold mu.
+// budgetFor returns p's retry budget, or nil if p contains no valid RetryBudget. If the
+// RetryBudget has not changed, it returns the same budget as before. It calls drop for an invalid
+// RetryBudget. The caller must hold mu.
 func (r *Router[Req, Rsp]) budgetFor(p *Profile, drop func(error)) *layer.Budget {
 	b := p.RetryBudget
 	if b == nil {
 		return nil
 	}
 	if err := b.Validate(); err != nil {
-		drop(err)
+		drop(&FieldError{"RetryBudget", err})
 		return nil
 	}
 	if r.budget == nil || r.budgetOf != *b {
@@ -152,8 +159,8 @@ func routeSetOf[Req, Rsp any](routes []*liveRoute[Req, Rsp]) routeSet[Req, Rsp] 
 	return s
 }
 
-// routeKey returns the key of r in a [routeSet]: the name of r, or else its condition as a text.
-// Equal routes have the same key. Different routes may also have the same key.
+// routeKey returns r's key in a [routeSet]: its name, or else its condition as a text. Equal
+// routes share a key, and different routes may do so too.
 func routeKey(r Route) string {
 	if r.Name != "" {
 		return r.Name
@@ -173,27 +180,38 @@ func (s routeSet[Req, Rsp]) find(key string, def *Route) *liveRoute[Req, Rsp] {
 
 // isOf reports whether l was made from a Route that is deeply equal to def. It passes pointers to
 // DeepEqual, which saves the allocation of copies.
-func (l *liveRoute[Req, Rsp]) isOf(def *Route) bool { return reflect.DeepEqual(&l.def, def) }
+func (l *liveRoute[Req, Rsp]) isOf(def *Route) bool {
+	return equalValues(&l.def, def) && reflect.DeepEqual(&l.def, def)
+}
 
-// splitOf returns the split of p. If requests go to the endpoint of p (see [WithForward]),
-// the split has only that endpoint. Otherwise it has the valid targets of p. Without a valid
-// target it has only the apex: the Name of p, or else the target of the Router. It calls
-// drop for each part that it leaves out. The caller must hold mu.
+// equalValues reports whether the Values of r and other, and of their backends, are equal. If so,
+// reflect.DeepEqual does not follow pointers in them, to memory that may change.
+func equalValues(r, other *Route) bool {
+	if r.Value != other.Value || r.Policy == nil || other.Policy == nil {
+		return r.Value == other.Value
+	}
+	return slices.EqualFunc(r.Policy.Backends, other.Policy.Backends, func(a, b Backend) bool { return a.Value == b.Value })
+}
+
+// splitOf returns p's split. If requests go to p's endpoint (see [WithForward]), that contains
+// only the endpoint. Otherwise it contains the valid targets, or without any only the apex: p's
+// Name, or else the Router's target. It calls drop for each part that it leaves out. The caller
+// must hold mu.
 func (r *Router[Req, Rsp]) splitOf(p *Profile, drop func(error)) split[Req, Rsp] {
 	if s, ok := r.forwardOf(p, drop); ok {
 		return s
 	}
 	apex, err := p.apex(r.target)
 	if err != nil {
-		drop(err)
+		drop(&FieldError{"Name", err})
 	}
-	s := split[Req, Rsp]{apex: apex}
-	for _, t := range p.Targets {
+	s := split[Req, Rsp]{apex: apex, distribution: p.Distribution}
+	for i, t := range p.Targets {
 		if t.Weight == 0 {
 			continue
 		}
 		if err := t.Validate(); err != nil {
-			drop(err)
+			drop(&FieldError{item("Targets", i), err})
 			continue
 		}
 		s.add(t, r.service(t.Authority))
@@ -204,8 +222,8 @@ func (r *Router[Req, Rsp]) splitOf(p *Profile, drop func(error)) split[Req, Rsp]
 	return s
 }
 
-// service returns the service of an authority. At the first call for an authority, it makes
-// the service by the function mk of [New]. The caller must hold mu.
+// service returns an authority's service. At the first call for an authority, it makes the
+// service by the function mk of [New]. The caller must hold mu.
 func (r *Router[Req, Rsp]) service(authority string) layer.Service[Req, Rsp] {
 	svc, ok := r.services[authority]
 	if ok {
@@ -217,15 +235,15 @@ func (r *Router[Req, Rsp]) service(authority string) layer.Service[Req, Rsp] {
 			Layer: layerName, Target: r.target, Endpoint: authority,
 			Kind: layer.ErrClosed, Reason: "no service was made", Err: cmp.Or(err, layer.ErrNoRoute),
 		}}
-		r.log.Warn("target without a service", "target", r.target, "err", m.err)
+		r.config.Log.Warn("target without a service", "target", r.target, "err", m.err)
 		svc = m
 	}
 	r.services[authority] = svc
 	return svc
 }
 
-// closedTarget is a service that rejects all requests with err. It replaces the service of an
-// authority if the function mk of [New] returned nil or panicked.
+// closedTarget is a service that rejects all requests with err. It replaces an authority's
+// service if the function mk of [New] returned nil or panicked.
 type closedTarget[Req, Rsp any] struct{ err error }
 
 func (m closedTarget[Req, Rsp]) Ready(context.Context) error { return m.err }
@@ -234,8 +252,8 @@ func (m closedTarget[Req, Rsp]) Call(context.Context, Req) (rsp Rsp, err error) 
 
 func (m closedTarget[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "missing"} }
 
-// targets is the service below the layers of a route. It sends a request to one of the profile's
-// targets, or to a backend if the route has backends.
+// targets is the service below a route's layers. It sends a request to one of the profile's
+// targets, or to a backend if the route defines backends.
 type targets[Req, Rsp any] struct {
 	router *Router[Req, Rsp]
 	split  *split[Req, Rsp] // nil means the split of the snapshot in the context

@@ -14,32 +14,32 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Source watches the profiles of destinations.
+// Source watches the profiles for destinations.
 //
-// The sequence that Watch returns ends when ctx ends or the consumer breaks. The Source has then
-// released the resources of the watch. Each profile replaces the previous one completely. After an
-// error, the last profile stays current and the Source tries again. After an error that matches
-// [ErrNoProfile], the sequence ends.
+// The sequence that Watch returns ends when ctx ends or the consumer breaks. By then the Source
+// has released everything that belongs to the watch. Each profile replaces the previous one
+// completely. After an error, the last profile stays current and the Source tries again. After an
+// error that matches [ErrNoProfile], the sequence ends.
 //
 // A Source is safe for concurrent use. Each call of Watch is a separate stream.
 type Source interface {
 	Watch(ctx context.Context, target string) iter.Seq2[*Profile, error]
 }
 
-// ErrNoProfile means that a source will never have a profile for a target, because it does
-// not support names of this form.
+// ErrNoProfile means that a source will never provide a profile for a target, because it does not
+// support such names.
 var ErrNoProfile = errors.New("no profile for this name")
 
-// Static is a Source of profiles that the program sets. The zero Static is ready to
-// use: every target has the default profile.
+// Static is a Source whose profiles your program sets. The zero Static is ready to use: every
+// target gets the default profile.
 type Static struct {
 	mu       sync.Mutex
 	profiles map[string]*Profile
 	changed  notify.Broadcast
 }
 
-// Set sets the profile of target. p must not be modified afterwards. The sequences of Watch for
-// target yield p. A nil p means the default profile.
+// Set sets target's profile. p must not be modified afterwards. The sequences of Watch for target
+// yield p. A nil p means the default profile.
 func (s *Static) Set(target string, p *Profile) {
 	s.mu.Lock()
 	if s.profiles == nil {
@@ -57,37 +57,39 @@ func (s *Static) Set(target string, p *Profile) {
 // receives the last profile, but may miss profiles before that.
 func (s *Static) Watch(ctx context.Context, target string) iter.Seq2[*Profile, error] {
 	return func(yield func(*Profile, error) bool) {
-		seen := s.get(target)
-		first := seen
+		entry := s.get(target)
+		first := entry
 		if first == nil {
 			first = &Profile{}
 		}
-		for p := first; ctx.Err() == nil; p = seen {
+		for p := first; ctx.Err() == nil; p = entry {
 			if !yield(p, nil) {
 				return
 			}
-			if s.changed.Wait(ctx, func() bool { return s.get(target) != seen }) != nil {
+			if s.changed.Wait(ctx, func() bool { return s.get(target) != entry }) != nil {
 				return
 			}
-			seen = s.get(target)
+			entry = s.get(target)
 		}
 	}
 }
 
+// get returns the profile that was set for target, or nil.
 func (s *Static) get(target string) *Profile {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.profiles[target]
 }
 
-// watchState counts the profiles that a Router has received from its Source, and has the last
-// error. Describe of the Router shows it.
+// watchState counts the profiles that a Router has received from its Source, and keeps the last
+// error. The Router's Describe shows it.
 type watchState struct {
 	profiles int   // number of profiles received
 	err      error // the last error; nil after a profile was received
 	ended    bool  // whether the sequence of the Source has ended
 }
 
+// String returns the state as Describe shows it.
 func (w *watchState) String() string {
 	switch {
 	case w.err != nil && w.ended:
@@ -102,32 +104,34 @@ func (w *watchState) String() string {
 	return "watching"
 }
 
-// follow applies each profile of the Source. It returns when the sequence of the Source
-// ends or yields ErrNoProfile.
+// follow applies each profile from the Source. It returns when the Source's sequence ends or
+// yields ErrNoProfile.
 func (r *Router[Req, Rsp]) follow(ctx context.Context) {
-	if r.initialWait > 0 {
-		timer := time.AfterFunc(r.initialWait, func() { _ = panics.Contain(r.endInitialWait) })
+	if r.config.InitialWait > 0 {
+		timer := time.AfterFunc(r.config.InitialWait, func() { _ = panics.Contain(r.endInitialWait) })
 		defer timer.Stop()
 	}
+	// If no profile has arrived, the default one becomes current before done tells waiting requests that
+	// none follows.
 	defer close(r.done)
 	defer r.endInitialWait()
 	var w watchState
-	log := r.log.With("target", r.target)
+	log := r.config.Log.With("target", r.target)
 	out := stream.Outage{Log: log, Name: "profile stream", Kept: "the last profile stays current"}
 	err := panics.Do("the source", func() error {
-		for p, err := range r.source.Watch(ctx, r.target) {
+		for p, err := range r.config.Source.Watch(ctx, r.target) {
 			w.err = err
 			switch {
 			case err == nil:
 				w.profiles++
 				out.Received(ctx)
-				freshstack.Call(func() { r.replace(p) })
+				freshstack.Call(func() { r.replace(p) }) // keeps the stack of this goroutine small, which then waits
 			case errors.Is(err, ErrNoProfile):
 				log.DebugContext(ctx, "no profile", "err", err) // most addresses have none
 			default:
 				out.Failed(ctx, err)
 			}
-			r.watch.Store(new(w))
+			r.watch.Store(new(w)) // a copy, because Describe reads it while w changes
 			if errors.Is(err, ErrNoProfile) {
 				break
 			}
@@ -142,8 +146,8 @@ func (r *Router[Req, Rsp]) follow(ctx context.Context) {
 	r.watch.Store(new(w))
 }
 
-// endInitialWait ends the wait of requests for the first profile. If the first profile has
-// not arrived, it makes the default profile current.
+// endInitialWait ends the requests' wait for the first profile. If the first profile has not
+// arrived, it makes the default profile current.
 func (r *Router[Req, Rsp]) endInitialWait() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -160,7 +164,7 @@ func (r *Router[Req, Rsp]) replace(p *Profile) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.swap(p)
-	r.log.Debug("profile", "target", r.target, "name", p.Name, "routes", len(p.Routes), "targets", len(p.Targets))
+	r.config.Log.Debug("profile", "target", r.target, "name", p.Name, "routes", len(p.Routes), "targets", len(p.Targets))
 }
 
 // swap compiles p and makes the result the current snapshot. The caller must hold mu.
@@ -170,12 +174,12 @@ func (r *Router[Req, Rsp]) swap(p *Profile) {
 	close(old.replaced)
 }
 
-// errReplaced is returned by the method ready of a snapshot if another profile, with its own
-// snapshot, has become current.
+// errReplaced is what a snapshot's ready returns if another profile, with its own snapshot, has
+// become current.
 var errReplaced = errors.New("profile replaced")
 
-// poll returns nil if a target of the split is ready now. Otherwise it returns an error without
-// waiting. The error matches ErrClosed only if the errors of all targets match it.
+// poll returns nil if a target in the split is ready now. Otherwise it returns an error without
+// waiting, which matches ErrClosed only if the errors of all targets do.
 func (s *snapshot[Req, Rsp]) poll() error {
 	result := layer.ErrNotReady // without targets, while the first profile has not arrived
 	for i := range s.split.parts {
@@ -190,11 +194,11 @@ func (s *snapshot[Req, Rsp]) poll() error {
 	return result
 }
 
-// ready calls Ready of all targets of the split, each on a new goroutine. It returns the first
+// ready calls Ready on all targets in the split, each on a new goroutine. It returns the first
 // result that does not match ErrClosed. If all results match ErrClosed, it waits until done is
 // closed, because another profile may arrive until then. It then returns the last result. When
-// another snapshot becomes current, it returns errReplaced. When ctx ends, it returns the cause of
-// ctx. ready waits for all of its goroutines before it returns.
+// another snapshot becomes current, it returns errReplaced. When ctx ends, it returns ctx's cause.
+// ready waits for all of its goroutines before it returns.
 func (s *snapshot[Req, Rsp]) ready(ctx context.Context, done <-chan struct{}) error {
 	waiting, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
@@ -209,13 +213,13 @@ func (s *snapshot[Req, Rsp]) ready(ctx context.Context, done <-chan struct{}) er
 	}
 	var closed error
 	var end <-chan struct{} // set to done when all targets are closed
-	for left := len(parts); ; {
+	for remaining := len(parts); ; {
 		select {
 		case err := <-results:
 			if !errors.Is(err, layer.ErrClosed) {
 				return err
 			}
-			if left--; left == 0 {
+			if remaining--; remaining == 0 {
 				closed, end = err, done
 			}
 		case <-end:

@@ -15,7 +15,10 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-func split(targets ...profiles.Target) *profiles.Profile { return &profiles.Profile{Targets: targets} }
+// split returns a profile that uses the available ones of targets, as linkerd does.
+func split(targets ...profiles.Target) *profiles.Profile {
+	return &profiles.Profile{Targets: targets, Distribution: profiles.RandomAvailable}
+}
 
 // shares sends n requests and checks that each authority got its share of
 // them, within six standard deviations.
@@ -46,15 +49,19 @@ func TestSplit(t *testing.T) {
 	}{
 		{"empty: apex", split(), map[string]float64{target: 1}},
 		{"all weights 0: apex", split(profiles.Target{"a:80", 0}, profiles.Target{"b:80", 0}), map[string]float64{target: 1}},
-		{"all invalid: apex", split(profiles.Target{"10.0.0.1:80", 1}, profiles.Target{"a", 1}), map[string]float64{target: 1}},
+		{"all invalid: apex", split(profiles.Target{"", 1}, profiles.Target{"", 2}), map[string]float64{target: 1}},
 		{
 			"all invalid: the apex of a named profile",
-			&profiles.Profile{Name: "web.local", Targets: []profiles.Target{{"[::1]:80", 1}}},
+			&profiles.Profile{Name: "web.local", Targets: []profiles.Target{{"", 1}}},
 			map[string]float64{"web.local:80": 1},
 		},
 		{"exactly 1: all of it", split(profiles.Target{"a:80", 1}), map[string]float64{"a:80": 1}},
 		{"weight 0 gets none", split(profiles.Target{"a:80", 1}, profiles.Target{"b:80", 0}), map[string]float64{"a:80": 1}},
-		{"invalid gets none", split(profiles.Target{"a:80", 1}, profiles.Target{"10.0.0.1:80", 9}), map[string]float64{"a:80": 1}},
+		{"invalid gets none", split(profiles.Target{"a:80", 1}, profiles.Target{"", 9}), map[string]float64{"a:80": 1}},
+		{
+			"keys of any form", split(profiles.Target{"default/backend/rule/0", 1}, profiles.Target{"outbound|80||web", 1}, profiles.Target{"10.0.0.1:80", 2}),
+			map[string]float64{"default/backend/rule/0": 0.25, "outbound|80||web": 0.25, "10.0.0.1:80": 0.5},
+		},
 		{"by weight", split(profiles.Target{"a:80", 90}, profiles.Target{"b:80", 10}), map[string]float64{"a:80": 0.9, "b:80": 0.1}},
 		{
 			"several", split(profiles.Target{"a:80", 1}, profiles.Target{"b:80", 2}, profiles.Target{"c:80", 5}),
@@ -74,6 +81,50 @@ func TestSplit(t *testing.T) {
 			shares(t, routerOf(t, tt.profile, &bs), &bs, 4000, tt.want)
 		})
 	}
+}
+
+// With FixedShares, the share of a target that is not ready or that rejects requests is not given
+// to the others.
+func TestSplitFixedShares(t *testing.T) {
+	var bs backends
+	r := routerOf(t, &profiles.Profile{Targets: two}, &bs)
+	a, b := bs.get(t, "a:80"), bs.get(t, "b:80")
+	half := func(failed *backend) {
+		t.Helper()
+		const n = 2000
+		failures := 0
+		for range n {
+			if _, err := r.Call(t.Context(), request{}); err != nil {
+				require.ErrorIs(t, err, layer.ErrNotReady)
+				require.NotErrorIs(t, err, layer.ErrClosed, "the other target is open")
+				failures++
+			}
+		}
+		assert.InDelta(t, n/2, failures, 6*math.Sqrt(n)/2)
+		assert.EqualValues(t, failures, failed.refused.Swap(0))
+	}
+	a.refusing.Store(true)
+	half(a)
+	a.refusing.Store(false)
+	b.closed.Store(true)
+	half(b)
+	b.closed.Store(false)
+	a.unready.Store(true)
+	half(a)
+}
+
+func TestSplitFixedSharesClosed(t *testing.T) {
+	var bs backends
+	src := newScript()
+	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk)
+	src.send(&profiles.Profile{Targets: two}, nil)
+	src.end()
+	bs.get(t, "a:80").closed.Store(true)
+	bs.get(t, "b:80").closed.Store(true)
+	require.Eventually(t, func() bool { // until the Router has received the end of the profiles
+		_, err := r.Call(t.Context(), request{})
+		return errors.Is(err, layer.ErrClosed)
+	}, time.Minute, time.Millisecond)
 }
 
 var three = split(profiles.Target{"a:80", 1}, profiles.Target{"b:80", 2}, profiles.Target{"c:80", 5})
@@ -119,7 +170,7 @@ func TestSplitWithoutReadyTargets(t *testing.T) {
 			return queue{bs.mk(authority).(*backend), func() { first[authority]++ }}
 		}
 		src := newScript()
-		r := profiles.New(t.Context(), target, src, access{}, mk)
+		r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, mk)
 		src.send(three, nil)
 		a, b, c := bs.get(t, "a:80"), bs.get(t, "b:80"), bs.get(t, "c:80")
 		const n = 2000
@@ -193,7 +244,7 @@ func TestSplitTriesOthersAfterRejection(t *testing.T) {
 func TestSplitWithClosedTargets(t *testing.T) {
 	var bs backends
 	src := newScript()
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk)
+	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk)
 	src.send(split(two...), nil)
 	src.end()
 	a, b := bs.get(t, "a:80"), bs.get(t, "b:80")
@@ -244,7 +295,7 @@ func TestSplitStopsAfterCancellation(t *testing.T) {
 func TestSplitOneTargetClosed(t *testing.T) {
 	var bs backends
 	src := newScript()
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk)
+	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk)
 	src.send(split(two...), nil)
 	src.end()
 	a, b := bs.get(t, "a:80"), bs.get(t, "b:80")
@@ -283,7 +334,7 @@ func TestSplitWithMissingService(t *testing.T) {
 		return bs.mk(authority)
 	}
 	src := newScript()
-	r := profiles.New(t.Context(), target, src, access{}, mk, logged.option())
+	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src, Log: logged.logger()}, access{}, mk)
 	src.send(split(two...), nil)
 	for range 50 {
 		assert.Equal(t, "a:80", send(t, r, "GET", "/").from)
@@ -305,7 +356,7 @@ func TestSplitWithMissingService(t *testing.T) {
 func TestSplitUpdatesKeepServices(t *testing.T) {
 	var bs backends
 	src := newScript()
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk)
+	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk)
 	for _, step := range []struct {
 		profile *profiles.Profile
 		want    map[string]float64

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"regexp"
 	"regexp/syntax"
+	"strconv"
 	"strings"
 )
 
-// StringMatch is a condition on the value of a header field, a query parameter or a
-// host: an [Exact], a [Prefix], a [Suffix], a [Regex] or [AnyValue].
+// StringMatch is a condition on a header field's value, a query parameter or a host: an [Exact],
+// [Prefix], [Suffix], [Contains], [Regex], [Range] or [AnyValue], or one of these in [IgnoreCase].
 type StringMatch interface {
 	isStringMatch()
 }
@@ -27,20 +28,33 @@ type (
 	// Suffix(".example.com") holds for all hosts below example.com.
 	Suffix string
 
-	// Regex is a regular expression of package regexp that must match the whole value. Unlike in a
-	// [Path], "a|b" means "^(?:a|b)$". The size limits of a Path apply.
+	// Contains holds for values that contain it. An empty Contains is invalid.
+	Contains string
+
+	// Range holds for whole decimal numbers from Min to Max, both included, such as "-7" or "20".
+	Range struct{ Min, Max int64 }
+
+	// IgnoreCase holds for a value that satisfies Value if upper and lower case are not distinguished.
+	IgnoreCase struct{ Value StringMatch }
+
+	// Regex is a regular expression, in package regexp's syntax, that must match the whole value.
+	// Unlike in a [Path], "a|b" means "^(?:a|b)$". The same size limits as for a Path apply.
 	Regex string
 
 	// AnyValue holds for every value, including an empty one.
 	AnyValue struct{}
 )
 
-func (Exact) isStringMatch()    {}
-func (Prefix) isStringMatch()   {}
-func (Suffix) isStringMatch()   {}
-func (Regex) isStringMatch()    {}
-func (AnyValue) isStringMatch() {}
+func (Exact) isStringMatch()      {}
+func (Prefix) isStringMatch()     {}
+func (Suffix) isStringMatch()     {}
+func (Contains) isStringMatch()   {}
+func (Regex) isStringMatch()      {}
+func (Range) isStringMatch()      {}
+func (IgnoreCase) isStringMatch() {}
+func (AnyValue) isStringMatch()   {}
 
+// stringKind says how a stringMatcher compares. matchPresent holds for every value.
 type stringKind uint8
 
 const (
@@ -48,41 +62,61 @@ const (
 	matchExact
 	matchPrefix
 	matchSuffix
+	matchContains
 	matchRegex
+	matchRange
 )
 
 // stringMatcher is a compiled StringMatch.
 type stringMatcher struct {
-	kind stringKind
-	want string // the text of the Exact, Prefix, Suffix or Regex
-	re   *regexp.Regexp
+	kind   stringKind
+	fold   bool   // whether the condition ignores case
+	want   string // the text of the Exact, Prefix, Suffix, Contains or Regex
+	re     *regexp.Regexp
+	within Range
 }
 
-// compileStringMatch compiles a condition on a value. The argument fold reports whether the
-// condition ignores case.
-func compileStringMatch(t StringMatch, fold bool) (stringMatcher, error) {
+// compileStringMatch compiles a condition on a value. If fold is true, the condition ignores case.
+func compileStringMatch(t StringMatch, fold bool) (m stringMatcher, err error) {
+	m.fold = fold
 	switch t := t.(type) {
 	case nil:
-		return stringMatcher{}, errors.New("no value: AnyValue holds for any")
+		return m, errors.New("no value: AnyValue holds for any")
 	case Exact:
-		return stringMatcher{kind: matchExact, want: string(t)}, nil
+		m.kind, m.want = matchExact, string(t)
+		return m, nil
 	case Prefix:
-		if t == "" {
-			return stringMatcher{}, errors.New("prefix is empty: AnyValue holds for any value")
-		}
-		return stringMatcher{kind: matchPrefix, want: string(t)}, nil
+		m.kind, m.want = matchPrefix, string(t)
+		return m, notEmpty("prefix", m.want)
 	case Suffix:
-		if t == "" {
-			return stringMatcher{}, errors.New("suffix is empty: AnyValue holds for any value")
-		}
-		return stringMatcher{kind: matchSuffix, want: string(t)}, nil
+		m.kind, m.want = matchSuffix, string(t)
+		return m, notEmpty("suffix", m.want)
+	case Contains:
+		m.kind, m.want = matchContains, string(t)
+		return m, notEmpty("contains", m.want)
 	case Regex:
-		re, err := t.compile(fold)
-		return stringMatcher{kind: matchRegex, want: string(t), re: re}, err
+		m.kind, m.want = matchRegex, string(t)
+		m.re, err = t.compile(fold)
+		return m, err
+	case Range:
+		if m.kind, m.within = matchRange, t; t.Min > t.Max {
+			return m, fmt.Errorf("range %d to %d: the first number is above the last", t.Min, t.Max)
+		}
+		return m, nil
+	case IgnoreCase:
+		return compileStringMatch(t.Value, true)
 	case AnyValue:
-		return stringMatcher{}, nil
+		return m, nil
 	}
-	return stringMatcher{}, fmt.Errorf("%T is not a condition on a value", t)
+	return m, fmt.Errorf("%T is not a condition on a value", t)
+}
+
+// notEmpty returns an error if text, that of a condition of this kind, is empty.
+func notEmpty(kind, text string) error {
+	if text == "" {
+		return fmt.Errorf("%s is empty: AnyValue holds for any value", kind)
+	}
+	return nil
 }
 
 // compile compiles the expression so that it must match a whole value. For this purpose it puts a
@@ -104,32 +138,56 @@ func (r Regex) compile(fold bool) (*regexp.Regexp, error) {
 	return re, nil
 }
 
-func (t stringMatcher) holds(s string) bool {
+func (t *stringMatcher) holds(s string) bool {
 	switch t.kind {
 	case matchExact:
-		return s == t.want
+		return len(s) == len(t.want) && t.equal(s)
 	case matchPrefix:
-		return strings.HasPrefix(s, t.want)
+		return len(s) >= len(t.want) && t.equal(s[:len(t.want)])
 	case matchSuffix:
-		return len(s) > len(t.want) && strings.HasSuffix(s, t.want)
+		return len(s) > len(t.want) && t.equal(s[len(s)-len(t.want):])
+	case matchContains:
+		for ; len(s) >= len(t.want); s = s[1:] {
+			if t.equal(s[:len(t.want)]) {
+				return true
+			}
+		}
+		return false
 	case matchRegex:
 		return t.re.MatchString(s)
+	case matchRange:
+		n, err := strconv.ParseInt(s, 10, 64)
+		return err == nil && t.within.Min <= n && n <= t.within.Max
 	case matchPresent:
 	}
 	return true
 }
 
-func (t stringMatcher) String() string {
+// equal reports whether s is the wanted text.
+func (t *stringMatcher) equal(s string) bool {
+	return s == t.want || t.fold && strings.EqualFold(s, t.want)
+}
+
+func (t *stringMatcher) String() string {
+	text := ""
 	switch t.kind {
 	case matchExact:
-		return fmt.Sprintf("is %q", t.want)
+		text = fmt.Sprintf("is %q", t.want)
 	case matchPrefix:
-		return fmt.Sprintf("begins with %q", t.want)
+		text = fmt.Sprintf("begins with %q", t.want)
 	case matchSuffix:
-		return fmt.Sprintf("ends with %q", t.want)
+		text = fmt.Sprintf("ends with %q", t.want)
+	case matchContains:
+		text = fmt.Sprintf("contains %q", t.want)
 	case matchRegex:
-		return fmt.Sprintf("matches %q", t.want)
+		text = fmt.Sprintf("matches %q", t.want)
+	case matchRange:
+		return fmt.Sprintf("is from %d to %d", t.within.Min, t.within.Max)
 	case matchPresent:
+		return "is present"
 	}
-	return "is present"
+	if t.fold {
+		text += " in any case"
+	}
+	return text
 }

@@ -93,10 +93,10 @@ func TestSwapUnderLoadOfHTTP(t *testing.T) {
 	source.Set(target, version(0))
 	var counts tallies
 	var even atomic.Int64
-	r := profiles.New(ctx, target, &source, httplayer.Accessor{}, func(string) httplayer.Service {
+	config := profiles.Config{Target: target, Source: &source, Metrics: counts.instruments, InitialWait: time.Minute}
+	r := profiles.New(ctx, config, httplayer.HTTP{}, func(string) httplayer.Service {
 		return httplayer.NewEndpoint(ctx, srv.Listener.Addr().String())
-	}, profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify), tallied[*http.Request, *http.Response](&counts),
-		profiles.WithInitialWait[*http.Request, *http.Response](time.Minute))
+	}, profiles.WithRouteLayers(httplayer.HTTP{}))
 	var stop atomic.Bool
 	var group sync.WaitGroup
 	for range 8 {

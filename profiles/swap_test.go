@@ -60,7 +60,7 @@ func TestSwapUnderLoad(t *testing.T) {
 			}
 		}
 		src.Set(target, version(0))
-		r := profiles.New(t.Context(), target, &src, access{}, bs.mk, twice, profiles.WithInitialWait[request, *reply](time.Second))
+		r := profiles.New(t.Context(), profiles.Config{Target: target, Source: &src, InitialWait: time.Second}, access{}, bs.mk, twice)
 		stop := make(chan struct{})
 		var group sync.WaitGroup
 		seen := make([]map[string]bool, callers)
@@ -113,7 +113,7 @@ func TestSwapUnchangedRoutes(t *testing.T) {
 	var bs backends
 	src := newScript()
 	var made []string
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk, profiles.WithPerRoute(
+	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk, profiles.WithPerRoute(
 		func(route profiles.Route, next service) service {
 			made = append(made, route.Name)
 			served := 0
@@ -166,7 +166,7 @@ func TestSwapIdenticalProfile(t *testing.T) {
 	var bs backends
 	src := newScript()
 	stacks := 0
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk, profiles.WithPerRoute(
+	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk, profiles.WithPerRoute(
 		func(_ profiles.Route, next service) service { stacks++; return next }))
 	p := func() *profiles.Profile {
 		return &profiles.Profile{
@@ -190,7 +190,7 @@ func TestStorm(t *testing.T) {
 	var src profiles.Static
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	r := profiles.New(ctx, target, &src, access{}, bs.mk,
+	r := profiles.New(ctx, profiles.Config{Target: target, Source: &src}, access{}, bs.mk,
 		profiles.WithPerRoute(func(_ profiles.Route, next service) service { return handler(next.Call) }))
 	var group sync.WaitGroup
 	for range 500 {

@@ -25,10 +25,8 @@ type tally struct {
 	inFlight            gauge
 }
 
-func tallied[Req, Rsp any](all *tallies) profiles.Option[Req, Rsp] {
-	return profiles.WithMetrics[Req, Rsp](func(route profiles.Route) (requests, tries layer.Instruments) {
-		return all.add(route.Name + ": requests"), all.add(route.Name + ": tries")
-	})
+func (a *tallies) instruments(route profiles.Route) (requests, tries layer.Instruments) {
+	return a.add(route.Name + ": requests"), a.add(route.Name + ": tries")
 }
 
 func (a *tallies) add(what string) layer.Instruments {

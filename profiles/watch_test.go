@@ -24,7 +24,7 @@ func named(route string) *profiles.Profile {
 func TestRouterBeforeFirstProfile(t *testing.T) {
 	var bs backends
 	src := newScript()
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk)
+	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk)
 	rsp := send(t, r, "GET", "/")
 	assert.Equal(t, target, rsp.from)
 	assert.Nil(t, rsp.route)
@@ -35,7 +35,7 @@ func TestRouterBeforeFirstProfile(t *testing.T) {
 func TestProfileReplacesPrevious(t *testing.T) {
 	var bs backends
 	src := newScript()
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk)
+	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk)
 	src.send(&profiles.Profile{
 		Routes:  []profiles.Route{{Name: "a", Match: profiles.Path("/a")}},
 		Targets: []profiles.Target{{"v2:80", 1}},
@@ -62,7 +62,7 @@ func TestSwapKeepsRequestsInFlight(t *testing.T) {
 			}
 		}}
 		src := newScript()
-		r := profiles.New(t.Context(), target, src, access{}, bs.mk)
+		r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk)
 		src.send(&profiles.Profile{
 			Routes:  []profiles.Route{{Name: "old", Match: profiles.All{}}},
 			Targets: []profiles.Target{{"old:80", 1}},
@@ -85,7 +85,7 @@ func TestSwapKeepsRequestsInFlight(t *testing.T) {
 func TestErrorKeepsLastProfile(t *testing.T) {
 	var bs backends
 	src := newScript()
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk)
+	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk)
 	src.send(nil, errors.New("unavailable"))
 	assert.Nil(t, send(t, r, "GET", "/").route)
 	src.send(named("first"), nil)
@@ -99,7 +99,7 @@ func TestErrorKeepsLastProfile(t *testing.T) {
 func TestLogOutage(t *testing.T) {
 	log := newLog()
 	src := newScript()
-	profiles.New(t.Context(), target, src, access{}, new(backends).mk, log.option())
+	profiles.New(t.Context(), profiles.Config{Target: target, Source: src, Log: log.logger()}, access{}, new(backends).mk)
 	src.send(nil, errors.New("refused"))
 	src.send(nil, errors.New("refused"))
 	src.send(nil, fmt.Errorf("web: %w", stream.ErrEnded))
@@ -124,7 +124,7 @@ func TestLogOutage(t *testing.T) {
 func TestLogEmptyStreams(t *testing.T) {
 	log := newLog()
 	src := newScript()
-	profiles.New(t.Context(), target, src, access{}, new(backends).mk, log.option())
+	profiles.New(t.Context(), profiles.Config{Target: target, Source: src, Log: log.logger()}, access{}, new(backends).mk)
 	src.send(nil, stream.ErrLimit)
 	src.send(nil, stream.ErrEnded)
 	src.send(nil, stream.ErrEnded)
@@ -157,7 +157,7 @@ func TestLastProfileAfterWatch(t *testing.T) {
 				defer cancel()
 				var bs backends
 				src := newScript()
-				r := profiles.New(ctx, target, src, access{}, bs.mk, profiles.WithInitialWait[request, *reply](time.Hour))
+				r := profiles.New(ctx, profiles.Config{Target: target, Source: src, InitialWait: time.Hour}, access{}, bs.mk)
 				if first {
 					src.send(named("first"), nil)
 				}
@@ -173,17 +173,17 @@ func TestLastProfileAfterWatch(t *testing.T) {
 func TestWatchContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	src := newScript()
-	profiles.New(ctx, target, src, access{}, new(backends).mk)
+	profiles.New(ctx, profiles.Config{Target: target, Source: src}, access{}, new(backends).mk)
 	src.send(named("first"), nil)
 	cancel()
 	<-src.ended
 }
 
 func TestInitialWait(t *testing.T) {
-	wait := profiles.WithInitialWait[request, *reply](500 * time.Millisecond)
 	start := func(t *testing.T) (*script, *router, *backends) {
 		src, bs := newScript(), new(backends)
-		return src, profiles.New(t.Context(), target, src, access{}, bs.mk, wait), bs
+		c := profiles.Config{Target: target, Source: src, InitialWait: 500 * time.Millisecond}
+		return src, profiles.New(t.Context(), c, access{}, bs.mk), bs
 	}
 	bubble := func(what string, f func(t *testing.T)) {
 		t.Run(what, func(t *testing.T) { synctest.Test(t, f) })
@@ -232,7 +232,7 @@ func TestInitialWait(t *testing.T) {
 		assert.Empty(t, bs.asked)
 	})
 	bubble("the default is not to wait", func(t *testing.T) {
-		r := profiles.New(t.Context(), target, newScript(), access{}, new(backends).mk)
+		r := profiles.New(t.Context(), profiles.Config{Target: target, Source: newScript()}, access{}, new(backends).mk)
 		began := time.Now()
 		send(t, r, "GET", "/")
 		assert.Zero(t, time.Since(began))

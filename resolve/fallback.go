@@ -9,28 +9,30 @@ import (
 )
 
 // Fallback returns a Resolver that uses primary. While primary reports that the target does not
-// exist or cannot be resolved ([ErrUnresolvable]), it uses secondary. It does not use secondary
-// if primary reports Empty or yields another error.
+// exist or cannot be resolved ([ErrUnresolvable]), it uses secondary. It does not use secondary if
+// primary reports Empty or yields another error.
 //
 // A switch to the other resolver yields one Replace, Empty or DoesNotExist. The endpoints of
 // primary stay until secondary has answered. secondary is resolved only while it is used. If
 // secondary returns ErrUnresolvable, the target does not exist. If both resolvers return
 // ErrUnresolvable, the sequence ends with an error that matches ErrUnresolvable.
 //
-// If primary reports again, after an error, that the target does not exist, the endpoints of
-// secondary are yielded again. This shows that the error has ended. If the sequence of a resolver
-// ends without ErrUnresolvable, the current endpoints stay, and are yielded again. Resolve of that
-// resolver is then not called again. Wrap the resolver in [Reconnect] to avoid that.
+// If primary reports again, after an error, that the target does not exist, secondary's endpoints
+// are yielded again, to show that the error has ended. If a resolver's sequence ends without
+// ErrUnresolvable, the current endpoints stay, and are yielded again. That resolver is then not
+// called again; you can avoid this by wrapping it in [Reconnect].
 func Fallback(primary, secondary Resolver) Resolver {
 	requireResolvers(primary, secondary)
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {
 		return func(yield func(Update, error) bool) {
 			f := fallback{second: secondary, target: target, messages: make(chan message), yield: yield}
+			// A function, because standIn is replaced while the stream runs.
 			defer startFeed(ctx, primary, target, isFirst, f.messages).close()
 			defer func() { f.standIn.close() }()
 			for ctx.Err() == nil {
 				select {
 				case <-ctx.Done():
+				// Deliberately empty: the loop's condition ends the stream.
 				case m := <-f.messages:
 					if !f.apply(ctx, m) {
 						return
@@ -41,12 +43,14 @@ func Fallback(primary, secondary Resolver) Resolver {
 	})
 }
 
+// The index of the two resolvers in a message and in fallback.final.
 const (
 	isFirst = iota
 	isSecond
 )
 
-// fallback has the sets and the errors of both resolvers, for one stream of a Fallback.
+// fallback is the state of one stream that a Resolver from Fallback yields: both resolvers' sets and
+// errors. Only the stream's goroutine uses it.
 type fallback struct {
 	second   Resolver
 	target   string
@@ -64,55 +68,69 @@ type fallback struct {
 func (f *fallback) apply(ctx context.Context, m message) bool {
 	switch {
 	case m.ended && errors.Is(m.err, ErrUnresolvable):
-		f.final[m.from] = m.err
+		f.final[m.index] = m.err
+		// Both resolvers have given up, so nothing more can come.
 		if !slices.Contains(f.final[:], nil) {
 			f.yield(Update{}, fmt.Errorf("fallback: %w", errors.Join(f.final[:]...)))
 			return false
 		}
+		// While the other resolver may still answer, ErrUnresolvable only means that this one does not
+		// know the target.
 		m.update = Update{Kind: DoesNotExist}
 	case m.ended:
+		// A resolver that ended otherwise will not be called again. Its last endpoints stay.
 		return f.yield(Update{}, m.err) && f.repeat()
 	case m.err != nil:
-		f.lost = f.lost || m.from == isFirst
+		f.lost = f.lost || m.index == isFirst
 		return f.yield(Update{}, m.err)
 	}
-	if m.from == isSecond {
+	if m.index == isSecond {
 		return f.applySecond(m.update)
 	}
 	return f.applyFirst(ctx, m.update)
 }
 
-// repeat yields again the set of the resolver in use, because an update ends an error. It yields
-// nothing if that resolver has not answered yet. It returns false if the consumer broke.
+// repeat yields again the set from the resolver in use, after an error of a resolver, because an update
+// ends an error. It yields nothing if that resolver has not answered yet. It returns false if the
+// consumer broke.
 func (f *fallback) repeat() bool {
-	known := &f.primary
+	set := &f.primary
 	if f.standIn != nil {
-		known = &f.secondary
+		set = &f.secondary
 	}
-	return known.State() == StatePending || f.yield(whole(known), nil)
+	return set.State() == StatePending || f.yield(whole(set), nil)
 }
 
+// applyFirst applies u, an update from the primary resolver. It starts the secondary resolver when the
+// target stops existing, and ends it when the target exists again. It returns false if the consumer
+// broke.
 func (f *fallback) applyFirst(ctx context.Context, u Update) bool {
 	f.primary.Apply(u)
-	back := f.lost
+	recovered := f.lost
 	f.lost = false
 	switch absent := f.primary.State() == StateDoesNotExist; {
 	case absent && f.standIn == nil:
 		f.secondary = Set{}
 		f.standIn = startFeed(ctx, f.second, f.target, isSecond, f.messages)
 		return true
-	case absent && back && f.secondary.State() != StatePending:
+	case absent && recovered && f.secondary.State() != StatePending:
 		return f.repeat() // because the error is over
+	// The secondary resolver is in use already, or has not answered yet.
 	case absent:
 		return true
+	// The usual case: the primary resolver is in use.
 	case f.standIn == nil:
 		return f.yield(u, nil)
 	}
+	// The target exists again. The consumer holds the endpoints of the secondary resolver, so that it
+	// needs the whole set.
 	f.standIn.close()
 	f.standIn, f.final[isSecond] = nil, nil
 	return f.yield(whole(&f.primary), nil)
 }
 
+// applySecond applies u, an update from the secondary resolver while that one is in use. It returns
+// false if the consumer broke.
 func (f *fallback) applySecond(u Update) bool {
 	isFirst := f.secondary.State() == StatePending
 	f.secondary.Apply(u)
@@ -120,6 +138,7 @@ func (f *fallback) applySecond(u Update) bool {
 	case f.secondary.State() == StatePending:
 		return true
 	case isFirst:
+		// The consumer still holds the primary's endpoints, which an Add alone would not remove.
 		u = whole(&f.secondary)
 	}
 	return f.yield(u, nil)

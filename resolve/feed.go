@@ -9,23 +9,27 @@ import (
 	"github.com/gotower/gotower/internal/stream"
 )
 
-// message is an item that a feed has read from its resolver.
+// message is one item that a feed or a puller has read from its resolver: an update, an error, or the
+// end.
 type message struct {
-	from   int // index of the resolver in a Merge or Fallback
+	index  int // index of the resolver in a Merge or Fallback
 	update Update
 	err    error
 	ended  bool // whether this is the last item of the resolver; err is then the reason
 }
 
-// feed reads one resolver on its own goroutine and sends the items to a channel.
+// feed reads one resolver on its own goroutine and sends the items to a channel. Fallback and Merge use
+// feeds to wait for several resolvers at once, which a range over an iterator cannot do.
 type feed struct {
-	cancel context.CancelFunc
-	done   chan struct{}
+	cancel context.CancelFunc // ends the context of the resolver
+	done   chan struct{}      // closed when the goroutine has ended
 }
 
-// startFeed starts a feed that sends the items of r to messages, until the feed is closed or r
-// ends. messages must be unbuffered. Each message has the argument index, by which its receiver
-// identifies r. A panic of r is sent as an error, followed by a message with the field ended set.
+// startFeed starts a feed that sends the items of r to messages, until the feed is closed or r ends.
+// messages must be unbuffered, so that no item of a closed feed is left in it. Each message carries
+// index, by which its receiver identifies r. Unless the feed is closed, the last message has ended set. Its
+// error matches ErrUnresolvable if r has yielded that, and otherwise stream.ErrEnded. If r panics, the panic
+// is sent as an error before it.
 func startFeed(ctx context.Context, r Resolver, target string, index int, messages chan<- message) *feed {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &feed{cancel: cancel, done: make(chan struct{})}
@@ -33,14 +37,16 @@ func startFeed(ctx context.Context, r Resolver, target string, index int, messag
 		defer close(f.done)
 		defer cancel()
 		send := func(m message) bool {
-			m.from = index
+			m.index = index
 			select {
 			case messages <- m:
+				// After the last message, the resolver must stop too.
 				return !m.ended
 			case <-ctx.Done():
 				return false
 			}
 		}
+		// open is false after the last message, or once the feed is closed. Then nothing more is sent.
 		open := true
 		err := panics.Do("the resolver", func() error {
 			for u, err := range r.Resolve(ctx, target) {
@@ -72,7 +78,7 @@ func (f *feed) close() {
 // feeds is a list of feeds that are closed together.
 type feeds []*feed
 
-// close cancels all feeds and then waits for them.
+// close cancels all feeds before it waits for the first one, so that they end concurrently.
 func (list feeds) close() {
 	for _, f := range list {
 		f.cancel()

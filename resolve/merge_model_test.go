@@ -103,17 +103,17 @@ func someSteps(sources int) *rapid.Generator[[]step] {
 			return step{wait: time.Duration(rapid.IntRange(1, 40).Draw(t, "wait")) * time.Second}
 		case what <= 2:
 			err := rapid.SampledFrom([]error{errLost, stream.ErrLimit}).Draw(t, "err")
-			return step{message: message{from: rapid.IntRange(0, sources-1).Draw(t, "from"), err: err}}
+			return step{message: message{index: rapid.IntRange(0, sources-1).Draw(t, "from"), err: err}}
 		case what == 3 && rapid.IntRange(0, 9).Draw(t, "final") == 0:
-			m := message{from: rapid.IntRange(0, sources-1).Draw(t, "from"), err: ErrUnresolvable, ended: true}
+			m := message{index: rapid.IntRange(0, sources-1).Draw(t, "from"), err: ErrUnresolvable, ended: true}
 			return step{message: m}
 		}
-		m := message{from: rapid.IntRange(0, sources-1).Draw(t, "from")}
+		m := message{index: rapid.IntRange(0, sources-1).Draw(t, "from")}
 		m.update.Kind = Kind(rapid.Uint8Range(1, 5).Draw(t, "kind"))
 		for _, n := range rapid.SliceOfN(rapid.ByteMax(4), 0, 5).Draw(t, "hosts") {
 			e := Endpoint{ID: ID{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, n}), 80)}}
 			m.update.Removed = append(m.update.Removed, e.Addr)
-			e.Weight = uint32(m.from)
+			e.Weight = uint32(m.index)
 			m.update.Endpoints = append(m.update.Endpoints, e)
 		}
 		return step{message: m}
@@ -136,14 +136,14 @@ func (m *mergeModel) take(s step) int {
 	back := false
 	switch {
 	case s.ended:
-		m.over[s.from], back = true, true
-		m.sources[s.from] = model{state: StateDoesNotExist}
+		m.over[s.index], back = true, true
+		m.sources[s.index] = model{state: StateDoesNotExist}
 	case s.err != nil:
-		m.lost[s.from] = true
+		m.lost[s.index] = true
 	case s.wait == 0:
-		m.sources[s.from].apply(s.update)
-		if m.sources[s.from].state != StatePending {
-			back, m.lost[s.from] = m.lost[s.from], false
+		m.sources[s.index].apply(s.update)
+		if m.sources[s.index].state != StatePending {
+			back, m.lost[s.index] = m.lost[s.index], false
 		}
 	}
 	now, ok := m.union()
@@ -193,10 +193,10 @@ func checkMerge(t *testing.T, steps []step) (err error) {
 			switch {
 			case s.wait > 0:
 				time.Sleep(s.wait)
-			case m.over[s.from]:
+			case m.over[s.index]:
 				continue
 			default:
-				puppets[s.from] <- s.message
+				puppets[s.index] <- s.message
 			}
 			now = c.look()
 			if s.err != nil {

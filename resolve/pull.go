@@ -10,15 +10,15 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// puller reads one resolver for a consumer that sometimes has a deadline. The resolver runs as a
-// coroutine. Without a deadline, an item therefore reaches the consumer without a wake-up of
+// puller reads one resolver for ServeStale, which sometimes must wake up at a deadline. The resolver
+// runs as a coroutine. Without a deadline, an item therefore reaches the consumer without waking up
 // another goroutine, which would cost more than the item.
 type puller struct {
 	target  string
 	cancel  context.CancelFunc
-	pull    func() (Update, error, bool)
-	stop    func()
-	pending chan message // receives the next message from another goroutine; nil without one
+	pull    func() (Update, error, bool) // of iter.Pull2: runs the resolver until its next item
+	stop    func()                       // of iter.Pull2: ends the resolver
+	pending chan message                 // receives the next message from another goroutine; nil without one
 }
 
 // newPuller returns a puller for the items of r. The caller must close it.
@@ -26,7 +26,7 @@ func newPuller(ctx context.Context, r Resolver, target string) *puller {
 	ctx, cancel := context.WithCancel(ctx)
 	p := &puller{target: target, cancel: cancel}
 	p.pull, p.stop = iter.Pull2(func(yield func(Update, error) bool) {
-		// Pull2 panics again in the consumer. The error has the position of the first panic.
+		// Pull2 panics again in the consumer. The error tells where the first panic occurred.
 		if err := panics.Contain(func() { r.Resolve(ctx, target)(yield) }); err != nil {
 			panic(err)
 		}
@@ -34,13 +34,16 @@ func newPuller(ctx context.Context, r Resolver, target string) *puller {
 	return p
 }
 
-// next waits for the next message. If deadline is not zero and passes before, next returns the zero
-// message. The last message has the field ended set.
+// next waits for the next message. If deadline is not zero and passes before one arrives, next returns
+// the zero message; a later call then returns the one that was being waited for. In the last message,
+// ended is set.
 func (p *puller) next(deadline time.Time) message {
 	if p.pending == nil {
 		if deadline.IsZero() {
 			return p.receive()
 		}
+		// A coroutine cannot be waited for with a timer, so a goroutine receives the item. The buffer
+		// lets it end after next has returned.
 		pending := make(chan message, 1)
 		go func() { pending <- p.receive() }()
 		p.pending = pending
@@ -60,24 +63,25 @@ func (p *puller) next(deadline time.Time) message {
 	}
 }
 
-// receive pulls the next item. A panic of the resolver becomes an error, and the resolver has then
-// ended.
+// receive pulls the next item. If the resolver panics, that becomes an error, and the resolver has
+// then ended.
 func (p *puller) receive() (m message) {
-	more := false
+	ok := false
 	err := panics.Do("the resolver", func() error {
-		m.update, m.err, more = p.pull()
+		m.update, m.err, ok = p.pull()
 		return nil
 	})
 	if err != nil {
 		return message{err: fmt.Errorf("resolve %q: %w", p.target, err)}
 	}
-	m.ended = !more || errors.Is(m.err, ErrUnresolvable)
+	m.ended = !ok || errors.Is(m.err, ErrUnresolvable)
 	return m
 }
 
 // close ends the resolver and waits until it has returned.
 func (p *puller) close() {
 	p.cancel()
+	// A goroutine may still be running the coroutine, in which case stop must not be called.
 	if p.pending != nil {
 		<-p.pending
 	}

@@ -7,17 +7,19 @@ import (
 	"iter"
 	"net/netip"
 	"time"
+
+	"github.com/gotower/gotower/internal/authority"
 )
 
-// Resolver resolves a name to a stream of updates about its endpoints. It is safe for
-// concurrent use. Each call of Resolve is a separate stream.
+// Resolver resolves a name to a stream of updates about its endpoints. It is safe for concurrent
+// use. Each call of Resolve is a separate stream.
 //
-// A stream starts with the current state when the sequence is ranged over. It ends when
-// ctx ends or the consumer breaks, and then releases all resources.
+// A stream starts with the current state when you range over the sequence. It ends when ctx ends
+// or the consumer breaks, and then releases all resources.
 //
 // An error does not change the endpoints and does not end the stream, unless it matches
-// [ErrUnresolvable], which is the last item. The first answer after an error is yielded
-// even if nothing has changed, because it ends the error.
+// [ErrUnresolvable], which is the last item. The first answer after an error is yielded even if
+// nothing has changed, because it ends the error.
 type Resolver interface {
 	Resolve(ctx context.Context, target string) iter.Seq2[Update, error]
 }
@@ -43,11 +45,11 @@ func (f Func) Resolve(ctx context.Context, target string) iter.Seq2[Update, erro
 // support names of this form.
 var ErrUnresolvable = errors.New("not a name that this resolver resolves")
 
-// Kind determines how an Update changes the endpoints of a target.
+// Kind determines how an Update changes a target's endpoints.
 type Kind uint8
 
-// The kinds of Update. Updates may be redundant or out of order. Adding an existing
-// endpoint or removing a missing one has no effect.
+// These are the kinds of Update. Updates may be redundant or out of order: adding an existing
+// endpoint or removing a missing one does nothing.
 const (
 	Replace      Kind = iota + 1 // Endpoints is the whole set
 	Add                          // the endpoints in Endpoints were added or changed
@@ -68,11 +70,21 @@ type Endpoint struct {
 	ID
 	Weight uint32            // share of the load; 10 000 is one unit, and 0 means unset
 	Labels map[string]string // for metrics and tap ("pod", "zone"); must not be modified
+
+	// Priority is 0 for the endpoints that are used first. Those with a higher number are used if
+	// too few of the lower ones are healthy.
+	Priority uint32
+
+	// Locality names the place where the endpoint is, usually its zone; "" means unknown. If
+	// LocalityWeight is not 0, a priority's requests are divided among the localities in
+	// proportion to their weights. It should be the same for all endpoints in a locality.
+	Locality       string
+	LocalityWeight uint32
 }
 
-// ID is the identity of an endpoint: its address, and all parameters of its connections. An
-// ID is comparable. As long as the ID stays the same, the connections and statistics of the
-// endpoint are kept.
+// ID is an endpoint's identity: its address, and everything that determines how to connect to it.
+// An ID is comparable. As long as it stays the same, the endpoint keeps its connections and
+// statistics.
 type ID struct {
 	Addr       netip.AddrPort
 	Protocol   Protocol // the protocol of the endpoint, if known
@@ -81,14 +93,32 @@ type ID struct {
 	Authority  string   // the authority to send instead of the request's; "" means the request's
 	OpaquePort uint16   // port that accepts linkerd's opaque transport; 0 means none
 
-	// PingInterval and PingTimeout configure the keep-alive of HTTP/2 connections. A PING
-	// is sent when nothing was received for PingInterval. The connection is closed if the
-	// answer takes longer than PingTimeout. A PingInterval of 0 means no PING.
-	PingInterval time.Duration
-	PingTimeout  time.Duration
+	// PingInterval and PingTimeout configure keep-alive on HTTP/2 connections. A PING is sent
+	// when nothing was received for PingInterval. The connection is closed if the answer takes
+	// longer than PingTimeout. A PingInterval of 0 means no PING. Without PingWhileIdle, a
+	// connection with no requests in flight sends no PING.
+	PingInterval  time.Duration
+	PingTimeout   time.Duration
+	PingWhileIdle bool
 }
 
-// Protocol says which protocol an endpoint supports, as far as the source of the endpoint knows.
+// Validate returns an error if no connection to e is possible: if e lacks an address or port, has
+// a TLS server name without an identity or the reverse, or an invalid authority or protocol.
+func (e Endpoint) Validate() error {
+	switch {
+	case !e.Addr.IsValid() || e.Addr.Port() == 0:
+		return fmt.Errorf("endpoint %v: want an IP address and a port", e.Addr)
+	case e.Protocol > Opaque:
+		return fmt.Errorf("endpoint %v: unknown %v", e.Addr, e.Protocol)
+	case (e.ServerName == "") != (e.Identity == ""):
+		return fmt.Errorf("endpoint %v: a TLS server name needs an identity, and the reverse", e.Addr)
+	case e.Authority != "" && !authority.Valid(e.Authority):
+		return fmt.Errorf("endpoint %v: authority %q is not a host with an optional port", e.Addr, e.Authority)
+	}
+	return nil
+}
+
+// Protocol says which protocol an endpoint supports, as far as the endpoint's source knows.
 type Protocol uint8
 
 // The protocol hints.
@@ -128,9 +158,9 @@ func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil
 
 // UnmarshalText parses the result of MarshalText. "" means Unknown.
 func (p *Protocol) UnmarshalText(text []byte) error {
-	for known := Unknown; known <= Opaque; known++ {
-		if len(text) == 0 || string(text) == known.String() {
-			*p = known
+	for candidate := Unknown; candidate <= Opaque; candidate++ {
+		if len(text) == 0 || string(text) == candidate.String() {
+			*p = candidate
 			return nil
 		}
 	}

@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// State records whether a target exists and has endpoints.
+// State tells whether a target exists and has endpoints.
 type State uint8
 
-// The states of a target.
+// A target's states.
 const (
 	StatePending      State = iota // no answer yet
 	StateExists                    // there are endpoints
@@ -17,8 +17,8 @@ const (
 	StateDoesNotExist              // the target does not exist
 )
 
-// Set is the result of a sequence of updates: the current endpoints, at most one per address.
-// The zero value is pending and ready to use. A Set is not safe for concurrent use.
+// Set is the result of applying a sequence of updates: the current endpoints, at most one per
+// address. The zero value is pending and ready to use. A Set is not safe for concurrent use.
 type Set struct {
 	state  State
 	byAddr map[netip.AddrPort]*Endpoint // pointers, because a map of large values wastes memory
@@ -40,11 +40,10 @@ func (d Diff) HasChanges() bool {
 
 // Apply applies u and returns its effect.
 //
-// If a list in u has an address twice, Apply uses the last entry. An Add replaces an endpoint
-// that has the same address and another ID. A Remove removes the endpoint of an address
-// regardless of its ID. If u removes the last endpoint, the state is StateEmpty. Before the
-// first answer, a Remove and an Add without endpoints have no effect. The maps of labels in u
-// are not copied.
+// If a list in u contains an address twice, Apply uses the last entry. An Add replaces an
+// endpoint that has the same address and another ID. A Remove removes the endpoint at an address
+// regardless of its ID. If u removes the last endpoint, the state is StateEmpty. Before the first
+// answer, a Remove and an Add without endpoints do nothing. The label maps in u are not copied.
 func (s *Set) Apply(u Update) Diff {
 	d := Diff{Before: s.state}
 	switch u.Kind {
@@ -55,6 +54,7 @@ func (s *Set) Apply(u Update) Diff {
 				s.drop(addr, &d)
 			}
 		}
+		// With endpoints, StateExists replaces this below.
 		s.state = StateEmpty
 	case Add:
 		s.put(u.Endpoints, &d)
@@ -80,6 +80,7 @@ func (s *Set) Apply(u Update) Diff {
 	return d
 }
 
+// clear removes all endpoints, adds them to d.Removed, and sets the state to now.
 func (s *Set) clear(d *Diff, now State) {
 	for addr := range s.byAddr {
 		s.drop(addr, d)
@@ -87,10 +88,11 @@ func (s *Set) clear(d *Diff, now State) {
 	s.state = now
 }
 
-// put adds endpoints to the set, and replaces those with the same addresses. It adds the changes to
-// d. It returns a map of the argument endpoints by address. For a Replace, the caller removes the
-// endpoints that are not in this map.
+// put adds endpoints to the set, and replaces those with the same addresses. It adds the changes to d.
+// It returns endpoints as a map by address, because for a Replace the caller then removes the endpoints
+// that are not in this map.
 func (s *Set) put(endpoints []Endpoint, d *Diff) map[netip.AddrPort]*Endpoint {
+	// A map first: of entries with the same address only the last one counts.
 	named := make(map[netip.AddrPort]*Endpoint, len(endpoints))
 	for i := range endpoints {
 		named[endpoints[i].Addr] = &endpoints[i]
@@ -104,6 +106,8 @@ func (s *Set) put(endpoints []Endpoint, d *Diff) map[netip.AddrPort]*Endpoint {
 		case old == nil:
 			d.Added = append(d.Added, *e)
 		case old.ID != e.ID:
+			// A new identity at a known address is another endpoint: its connections must not be
+			// reused.
 			d.Removed = append(d.Removed, *old)
 			d.Added = append(d.Added, *e)
 		case !old.Equal(*e):
@@ -111,11 +115,13 @@ func (s *Set) put(endpoints []Endpoint, d *Diff) map[netip.AddrPort]*Endpoint {
 		default:
 			continue
 		}
+		// A copy, because the set must not change if the caller modifies its slice.
 		s.byAddr[addr] = new(*e)
 	}
 	return named
 }
 
+// drop removes the endpoint at addr, if there is one, and adds it to d.Removed.
 func (s *Set) drop(addr netip.AddrPort, d *Diff) {
 	if old := s.byAddr[addr]; old != nil {
 		d.Removed = append(d.Removed, *old)
@@ -123,25 +129,26 @@ func (s *Set) drop(addr netip.AddrPort, d *Diff) {
 	}
 }
 
-// State returns the state of the target.
+// State returns the target's state.
 func (s *Set) State() State { return s.state }
 
 // Len returns the number of endpoints.
 func (s *Set) Len() int { return len(s.byAddr) }
 
-// Endpoints returns a copy of the endpoints in the order of their addresses.
+// Endpoints returns a copy of the endpoints, sorted by address.
 func (s *Set) Endpoints() []Endpoint {
-	var all []Endpoint //nolint:prealloc // nil without endpoints
+	var endpoints []Endpoint //nolint:prealloc // nil without endpoints
 	for _, e := range s.byAddr {
-		all = append(all, *e)
+		endpoints = append(endpoints, *e)
 	}
-	slices.SortFunc(all, byAddress)
-	return all
+	slices.SortFunc(endpoints, byAddress)
+	return endpoints
 }
 
 func byAddress(a, b Endpoint) int { return a.Addr.Compare(b.Addr) }
 
 // Equal reports whether all fields of e and o are equal.
 func (e Endpoint) Equal(o Endpoint) bool {
-	return e.ID == o.ID && e.Weight == o.Weight && maps.Equal(e.Labels, o.Labels)
+	return e.ID == o.ID && e.Weight == o.Weight && e.Priority == o.Priority && e.Locality == o.Locality &&
+		e.LocalityWeight == o.LocalityWeight && maps.Equal(e.Labels, o.Labels)
 }

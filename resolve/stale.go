@@ -14,9 +14,9 @@ import (
 // StalePolicy sets for how long [ServeStale] delays an empty answer and keeps a set, and where it
 // logs. The zero value means a delay of 30 s, no maximum age and no log.
 type StalePolicy struct {
-	// Grace is the time for which an empty answer after an error is delayed. 0 means 30
-	// s: three periods of a Kubernetes probe, in which a restarted controller has
-	// filled its caches. A negative value means no delay.
+	// Grace is how long an empty answer after an error is delayed. 0 means 30 s: three periods of
+	// a Kubernetes probe, in which a restarted controller has filled its caches. A negative value
+	// means no delay.
 	Grace time.Duration
 
 	// MaxAge is the age at which a set is dropped: see [ServeStale]. The age is the time since the
@@ -37,21 +37,20 @@ type StaleResolver struct {
 	streams map[*staleStream]struct{}
 }
 
-// ServeStale returns a Resolver that keeps the endpoints of a target during an outage of r. If
-// the first answer after an error has no endpoints, it is delayed, and the consumer keeps the
-// last set. A lost stream that [Reconnect] opens again is such an error.
+// ServeStale returns a Resolver that keeps a target's endpoints while r fails. If the first answer
+// after an error contains no endpoints, it is delayed, and the consumer keeps the last set. A lost
+// stream that [Reconnect] opens again is such an error.
 //
-// The delay ends with the next update that has an endpoint, or after the time Grace. Then one
-// update has the whole set that r has sent. Another error drops the delayed answer. The next empty
+// The delay ends with the next update that contains an endpoint, or after Grace. Then one update
+// carries the whole set that r has sent. Another error drops the delayed answer. The next empty
 // answer then starts a new delay.
 //
-// The age of a set is 0 until an error follows, because silence means that nothing has changed.
-// After that it is the time since the first error. When the age reaches MaxAge, the set is replaced
-// by the delayed answer, or by Empty if no answer is delayed.
+// A set's age is 0 until an error follows, because silence means that nothing has changed. After
+// that it is the time since the first error. When the age reaches MaxAge, the set is replaced by
+// the delayed answer, or by Empty if no answer is delayed.
 //
-// An error that matches [ErrUnresolvable] is yielded unchanged and ends the sequence. If the
-// sequence of r ends, so does this one. Therefore r should continue after errors, as Reconnect
-// does.
+// An error that matches [ErrUnresolvable] is yielded unchanged and ends the sequence. If r's
+// sequence ends, so does this one, so r should continue after errors, as Reconnect does.
 func ServeStale(r Resolver, p StalePolicy) *StaleResolver {
 	requireResolvers(r)
 	if p.Grace == 0 {
@@ -74,20 +73,20 @@ type StaleStatus struct {
 	Err       error         // the last error; nil if Age is 0
 }
 
-// Status returns the state of each open stream, sorted by target.
+// Status returns each open stream's state, sorted by target.
 func (r *StaleResolver) Status() []StaleStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	list := make([]StaleStatus, 0, len(r.streams))
 	for s := range r.streams {
-		one := StaleStatus{
+		status := StaleStatus{
 			Target: s.target, State: s.served.State(), Endpoints: s.served.Len(),
 			IsStale: !s.heldAt.IsZero(), Err: s.err,
 		}
 		if !s.lostAt.IsZero() {
-			one.Age = time.Since(s.lostAt)
+			status.Age = time.Since(s.lostAt)
 		}
-		list = append(list, one)
+		list = append(list, status)
 	}
 	slices.SortFunc(list, func(a, b StaleStatus) int {
 		return cmp.Or(cmp.Compare(a.Target, b.Target), cmp.Compare(a.Age, b.Age))
@@ -128,14 +127,15 @@ func (r *StaleResolver) Resolve(ctx context.Context, target string) iter.Seq2[Up
 	}
 }
 
+// locked calls f while it holds the mutex.
 func (r *StaleResolver) locked(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f()
 }
 
-// staleStream is one stream of a StaleResolver. Only the goroutine of the stream modifies it,
-// and holds the mutex of the StaleResolver meanwhile.
+// staleStream is the state of one stream from a StaleResolver. Only the stream's goroutine modifies it.
+// It holds the StaleResolver's mutex meanwhile, because Status reads the state from other goroutines.
 type staleStream struct {
 	StalePolicy
 	target string
@@ -151,12 +151,14 @@ type staleStream struct {
 	err        error     // the last error since lostAt
 }
 
-// step changes the state of the stream by m, a message of the source. With a zero m, which has
-// neither an update nor an error, it checks whether the deadline has passed. If ok is true, the
-// caller must yield u. If log is not nil, the caller must call it to write a log line.
+// step applies m, a message from the source, to the stream's state. A zero m, with neither an update
+// nor an error, checks whether the deadline has passed. If ok is true, the caller must yield u. If log
+// is not nil, the caller must call it to write a log line, after it has released the mutex, because a
+// log handler may block.
 func (s *staleStream) step(m message) (u Update, ok bool, log func()) {
 	switch {
 	case m.err != nil:
+		// A source that fails again has not confirmed its delayed answer, so heldAt is reset.
 		s.err, s.afterError, s.heldAt = m.err, true, time.Time{}
 		if s.lostAt.IsZero() {
 			s.lostAt = time.Now()
@@ -165,20 +167,25 @@ func (s *staleStream) step(m message) (u Update, ok bool, log func()) {
 	case m.update.Kind != 0:
 		return s.update(m.update)
 	}
-	if at := s.deadline(); at.IsZero() || time.Now().Before(at) {
+	if deadline := s.deadline(); deadline.IsZero() || time.Now().Before(deadline) {
 		return Update{}, false, nil
 	}
+	// Grace or MaxAge is over.
 	log = s.line(slog.LevelWarn, "last good set is dropped",
 		"endpoints", s.served.Len(), "age", time.Since(s.lostAt), "err", s.err)
+	// An empty answer was delayed: now it takes effect.
 	if !s.heldAt.IsZero() {
 		return s.accept(Update{}), true, log
 	}
+	// No answer was delayed, and the set is too old.
 	s.differ, s.logged = true, true
 	u = Update{Kind: Empty}
 	s.served.Apply(u)
 	return u, true, log
 }
 
+// update applies u, an answer of the source: it yields it, or delays it if it is the first one after an
+// error and contains no endpoints. The results are as for step.
 func (s *staleStream) update(u Update) (_ Update, ok bool, log func()) {
 	s.latest.Apply(u)
 	switch {
@@ -188,6 +195,7 @@ func (s *staleStream) update(u Update) (_ Update, ok bool, log func()) {
 		if s.heldAt.IsZero() {
 			s.heldAt = time.Now()
 		}
+		// One line for an outage, even if the source alternates between errors and empty answers.
 		if !s.logged {
 			log = s.line(slog.LevelWarn, "empty answer after an error is held back; the last good set stays",
 				"state", s.latest.State().String(), "endpoints", s.served.Len(), "grace", s.Grace, "err", s.err)
@@ -201,7 +209,9 @@ func (s *staleStream) update(u Update) (_ Update, ok bool, log func()) {
 	return s.accept(u), true, log
 }
 
-// mustDelay reports whether the latest answer has no endpoints and must be delayed.
+// mustDelay reports whether the latest answer contains no endpoints and must be delayed: it is the
+// first one after an error, or follows one that is delayed, and the consumer still has endpoints to
+// lose.
 func (s *staleStream) mustDelay() bool {
 	return (s.afterError || !s.heldAt.IsZero()) && s.Grace > 0 && s.served.Len() > 0 && s.latest.Len() == 0
 }
@@ -221,18 +231,20 @@ func (s *staleStream) accept(u Update) Update {
 // deadline returns the time at which Grace or MaxAge is over. At that time the caller must call
 // step with the zero message. deadline returns the zero time if neither runs.
 func (s *staleStream) deadline() time.Time {
-	var at time.Time
+	var deadline time.Time
 	if !s.heldAt.IsZero() {
-		at = s.heldAt.Add(s.Grace)
+		deadline = s.heldAt.Add(s.Grace)
 	}
 	if s.MaxAge > 0 && !s.lostAt.IsZero() && s.served.Len() > 0 {
-		if old := s.lostAt.Add(s.MaxAge); at.IsZero() || old.Before(at) {
-			at = old
+		if old := s.lostAt.Add(s.MaxAge); deadline.IsZero() || old.Before(deadline) {
+			deadline = old
 		}
 	}
-	return at
+	return deadline
 }
 
+// line returns a function that writes a log line about the stream's target. It is a function because
+// the caller holds the mutex.
 func (s *staleStream) line(level slog.Level, text string, args ...any) func() {
 	return func() {
 		args = append([]any{"target", s.target}, args...)

@@ -12,23 +12,23 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// maxBodies is the upper limit of the parameter maxBytes of WithBodies, in bytes. A request
-// body and a response body of this size fit together into the buffer of a watcher.
+// maxBodies is the upper limit for WithBodies' maxBytes. A request body and a response body of
+// this size fit together into a watcher's buffer.
 const maxBodies = 256 << 10
 
-// WithBodies allows watchers to request the bodies of requests and responses. At most
-// maxBytes bytes from the beginning of each body are kept. A maxBytes above 256 KiB means
-// 256 KiB. A watcher that requests bodies is rejected with PermissionDenied without this
-// option, or if maxBytes is not positive or redact is nil.
+// WithBodies allows watchers to request bodies. Up to maxBytes bytes from the beginning of each
+// body are kept. A maxBytes above 256 KiB means 256 KiB. A watcher that requests bodies is
+// rejected with PermissionDenied without this option, or if maxBytes is not positive or redact is
+// nil.
 //
-// redact returns the part of a body that may be shown. Its argument body holds the kept
-// bytes as they were sent. They may end in the middle of a value and may be compressed.
-// redact should return nil for a body that it cannot parse. contentType is the content-type
-// field, cut to 256 bytes. redact may change and keep body. It is called concurrently. If
-// it panics, the body is shown as empty and cut.
+// redact returns the part of a body that may be shown. It receives the kept bytes as they were
+// sent; they may end in the middle of a value and may be compressed. redact should return nil for
+// a body that it cannot parse. contentType is the content-type field, cut to 256 bytes. redact
+// may change and keep body. It is called concurrently. If it panics, the body is shown as empty
+// and cut.
 //
-// net/http may send a body, such as the content of a file, without passing its bytes
-// through the layer. Such a body is shown as cut.
+// net/http may send a body, such as a file, without passing its bytes through the layer. Such a
+// body is shown as cut.
 func WithBodies(maxBytes int, redact func(contentType string, body []byte) []byte) RegistryOption {
 	return func(r *Registry) {
 		r.maxBody, r.redact = min(maxBytes, maxBodies), redact
@@ -38,9 +38,9 @@ func WithBodies(maxBytes int, redact func(contentType string, body []byte) []byt
 	}
 }
 
-// shown returns the event that is sent to the watcher in place of e. If e has no bodies,
-// shown returns e. Otherwise it returns a copy of e. Each body of the copy is the result of
-// the function of WithBodies, cut to the length that the watcher requested.
+// shown returns the event to send to the watcher in place of e. It applies WithBodies' function to the
+// bodies and cuts them to the length that the watcher requested, on a copy, because other watchers get
+// the same event. An event without bodies is returned as it is.
 func (w *watcher) shown(e Event) Event {
 	if e.ResponseEnd == nil || e.ResponseEnd.RequestBody == nil && e.ResponseEnd.ResponseBody == nil {
 		return e
@@ -52,9 +52,9 @@ func (w *watcher) shown(e Event) Event {
 	return e
 }
 
-// redacted returns the body that a watcher sees instead of b: the result of the function of
-// WithBodies, cut to limit bytes. If b is nil, redacted returns nil. If the function
-// panics, redacted returns an empty Body that is marked as cut.
+// redacted returns the body that a watcher may see instead of b: the result of WithBodies' function,
+// cut to limit bytes. It returns nil for a nil b. If the function panics, the body is empty and marked
+// as cut, so that nothing secret is shown.
 func (r *Registry) redacted(b *Body, limit int) (out *Body) {
 	if b == nil {
 		return nil
@@ -71,23 +71,23 @@ func (r *Registry) redacted(b *Body, limit int) (out *Body) {
 	return out
 }
 
-// excerpt is the beginning of one body, kept for one watcher. Its bytes take room in the buffer of
-// the watcher, which has room for maxText bytes of bodies and events.
+// excerpt keeps the beginning of one body for one watcher, until the ResponseEnd is sent. Its bytes
+// count against maxText in the watcher's buffer.
 type excerpt struct {
 	w           *watcher
-	room        *buffer
+	room        *buffer // the buffer of w, in which data takes room
 	contentType string
 
-	mu   sync.Mutex
+	mu   sync.Mutex // guards the fields below
 	data []byte
-	cut  bool
-	over bool
+	cut  bool // the body continues after data
+	over bool // the excerpt has ended, and keeps nothing any more
 }
 
-// take appends to the excerpt the bytes of p that it does not have yet, up to the limit of
-// WithBodies. p is the part of the body at the given offset. take ignores p if earlier bytes are
-// missing, or if the excerpt has ended. It ends the excerpt if the buffer has no room for the
-// bytes, or if the watcher has been closed.
+// take adds the bytes of p that follow those kept so far, up to WithBodies' limit. p is the part of the
+// body at the given offset; a retry sends a body again from offset 0, so parts may be known already.
+// After a gap, p is ignored. If the bytes do not fit into the watcher's buffer, or the watcher has been
+// closed, the excerpt ends.
 func (x *excerpt) take(offset int64, p []byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -95,7 +95,7 @@ func (x *excerpt) take(offset int64, p []byte) {
 	if x.over || offset > have || offset+int64(len(p)) <= have {
 		return // known, or after a gap
 	}
-	if x.w.buf.Load() == nil {
+	if x.w.buf.Load() == nil { // the watcher has been closed
 		x.end()
 		return
 	}
@@ -112,15 +112,15 @@ func (x *excerpt) take(offset int64, p []byte) {
 	x.data = append(x.data, p...)
 }
 
-// markCut records that the body has bytes after the end of the excerpt.
+// markCut records that the body continues after the excerpt.
 func (x *excerpt) markCut() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.cut = true
 }
 
-// grow makes room for n more bytes in the field data. It returns false if the buffer of the
-// watcher has no room for n more bytes. The caller holds mu.
+// grow makes room for n more bytes in data. It returns false if they do not fit into the
+// watcher's buffer. The caller holds mu.
 func (x *excerpt) grow(n int) bool {
 	size := len(x.data) + n
 	if size <= cap(x.data) {
@@ -154,9 +154,11 @@ func (x *excerpt) body() *Body {
 	return &Body{Data: data, Cut: x.cut, contentType: x.contentType}
 }
 
-// bodies has the excerpts of the bodies of one request and its response, for one watcher.
+// bodies holds the excerpts from a request's and a response's body, for one watcher.
 type bodies struct{ request, response excerpt }
 
+// newBodies returns the excerpts of a request with the given header, or nil if the watcher w has been
+// closed.
 func newBodies(w *watcher, header layer.Header) *bodies {
 	room := w.buf.Load()
 	if room == nil {
@@ -179,7 +181,7 @@ func (b *bodies) drop() {
 	}
 }
 
-// contentType returns a copy of the content-type field of header, cut to 256 bytes.
+// contentType returns a copy of header's content-type field, cut to 256 bytes.
 func contentType(header layer.Header) string {
 	return strings.Clone(cut(header.Get("content-type")))
 }
@@ -192,9 +194,8 @@ const (
 	resetCancel   uint32 = 8
 )
 
-// streamError has the fields of net/http's unexported error of an HTTP/2 stream reset.
-// [errors.As] fills it, because the method As of that error fills any struct with these
-// fields.
+// streamError mirrors net/http's unexported error for a reset HTTP/2 stream. [errors.As] fills
+// it, because that error's As method fills any struct with these fields.
 type streamError struct {
 	StreamID uint32
 	Code     uint32
@@ -203,10 +204,10 @@ type streamError struct {
 
 func (e streamError) Error() string { return "stream reset: " + strconv.Itoa(int(e.Code)) }
 
-// resetCode returns the HTTP/2 error code of a request with the context ctx that ended with err. It
-// returns nil for a complete response, and for a body that its reader closed early. A rejection has
-// the code REFUSED_STREAM. If err has its own code, this is the result. Otherwise the result is
-// CANCEL if ctx has ended or err is the error of a context, and nil for any other error.
+// resetCode returns the HTTP/2 error code that an event shows for a request that ended with err; ctx is
+// the request's. A complete response, and one that its reader closed early, has none. A rejection has
+// REFUSED_STREAM. Otherwise the code is the one that err carries, or CANCEL if err comes from the end
+// of a context, or nil.
 func resetCode(ctx context.Context, err error) *uint32 {
 	if err == nil || errors.Is(err, layer.ErrBodyClosedEarly) {
 		return nil // complete, or closed early by its reader
@@ -229,8 +230,8 @@ func resetCode(ctx context.Context, err error) *uint32 {
 	return nil
 }
 
-// abortCode returns the HTTP/2 error code with which net/http's server resets a response that
-// its handler aborted. It is CANCEL if ctx has ended, and INTERNAL_ERROR otherwise.
+// abortCode returns the HTTP/2 error code with which net/http's server resets a response that its
+// handler aborted. It is CANCEL if ctx has ended, and INTERNAL_ERROR otherwise.
 func abortCode(ctx context.Context) *uint32 {
 	if ctx.Err() != nil {
 		return new(resetCancel)
@@ -238,8 +239,7 @@ func abortCode(ctx context.Context) *uint32 {
 	return new(resetInternal)
 }
 
-// grpcStatus parses s, the value of a grpc-status field. It returns nil if s is not a
-// number.
+// grpcStatus parses s, a grpc-status field's value. It returns nil if s is not a number.
 func grpcStatus(s string) *codes.Code {
 	if s == "" { // the error of ParseUint allocates
 		return nil

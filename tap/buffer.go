@@ -6,15 +6,16 @@ import "sync/atomic"
 // 400 events takes less than 1 MiB.
 const maxText = 768 << 10
 
-// buffer has the events of a watcher that have not been sent yet. Adding an event never waits.
-// The buffer also counts and limits the held requests. These are the requests with events that
-// wait until the outcome of the request is known.
+// buffer holds the events of one watcher until they are sent. Adding an event never waits: if it does
+// not fit, it is dropped. The buffer also counts and limits the held requests, whose events are kept
+// back until the request's outcome is known.
 type buffer struct {
 	events chan Event
 	room   atomic.Int64 // bytes of text that still fit
 	held   atomic.Int64 // number of held requests
 }
 
+// newBuffer returns a buffer for this number of events, whose texts have at most maxText bytes together.
 func newBuffer(events int) *buffer {
 	b := &buffer{events: make(chan Event, events)}
 	b.room.Store(maxText)
@@ -31,6 +32,7 @@ func (b *buffer) reserve(n int64) bool {
 	return true
 }
 
+// release returns room for n bytes that reserve has reserved.
 func (b *buffer) release(n int64) { b.room.Add(n) }
 
 // offer adds e to the buffer. It returns false, and adds nothing, if e does not fit.
@@ -53,8 +55,8 @@ func (b *buffer) offer(e Event) bool {
 func (b *buffer) releaseEvent(e Event) { b.release(e.weight()) }
 
 // hold counts a held request, reserves n bytes for it, and returns true. It returns false and
-// changes nothing if the bytes do not fit, or if the number of held requests has reached the
-// capacity of the channel events.
+// changes nothing if the bytes do not fit, or if as many requests are held as fit into the
+// channel events.
 func (b *buffer) hold(n int64) bool {
 	if b.held.Add(1) > int64(cap(b.events)) || !b.reserve(n) {
 		b.held.Add(-1)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,8 +39,8 @@ func (x *exchange[Req, Rsp]) requestFields(r *Registry) []Field {
 	return r.capture(out, x.access.RequestHeader(x.req))
 }
 
-// responseFields returns the fields of header with secret values replaced. header has the header
-// fields of rsp. For a response over HTTP/2, the field ":status" comes first.
+// responseFields returns header's fields with secret values replaced. header holds rsp's header
+// fields. For a response over HTTP/2, the field ":status" comes first.
 func (x *exchange[Req, Rsp]) responseFields(r *Registry, rsp Rsp, header layer.Header) []Field {
 	out := []Field{}
 	if x.access.ResponseOverHTTP2(rsp) {
@@ -59,17 +58,16 @@ func (r *Registry) pseudo(fields []Field, name, value string) []Field {
 	return append(fields, Field{name, r.shownValue(name, value)})
 }
 
-// capture appends the header fields in the argument fields to out, sorted by name and with secret
-// values replaced. If out is not empty, it already has the pseudo-header fields, such as ":path",
-// and capture does not append them again.
+// capture appends the given header fields to out, with names in lower case, sorted by name, and with
+// secret values replaced. If out is not empty, it holds the pseudo-header fields, such as ":path",
+// which capture then does not add again.
 func (r *Registry) capture(out []Field, fields layer.Header) []Field {
 	first := len(out)
 	for name, value := range fields.All() {
-		name = strings.ToLower(name)
 		if first > 0 && strings.HasPrefix(name, ":") {
 			continue // out has it
 		}
-		out = append(out, Field{name, r.shownValue(name, value)})
+		out = append(out, Field{strings.ToLower(name), r.shownValue(name, value)})
 	}
 	slices.SortStableFunc(out[first:], func(a, b Field) int { return strings.Compare(a.Name, b.Name) })
 	return out
@@ -84,36 +82,43 @@ func (r *Registry) shownValue(name, value string) string {
 	return value
 }
 
-// mask returns the function that replaces the secret parts of a value of the header field
-// with the given name. It returns nil if such a value is shown unchanged. name must be in
-// lower case.
+// mask returns the function that hides the secret parts of a value in the header field with the given
+// name: all of it in a field such as X-Api-Key, queries in a field with URIs such as Location, and
+// otherwise the values in pairs such as token=a. It returns nil for a name that was passed to
+// WithRevealed, because then nothing is hidden.
 func (r *Registry) mask(name string) func(string) string {
-	switch name {
-	case "host", ":authority":
-		if !r.secret(name) {
-			return withoutUser
-		}
-	case ":path", "location", "content-location", "referer", "refresh",
-		"x-forwarded-uri", "x-original-uri", "x-original-url", "x-rewrite-url", "x-envoy-original-path":
-		switch _, set := r.secrets[name]; {
-		case set:
-		case r.showsQueries():
-			return r.withoutCredentials
-		default:
-			return withoutQuery
-		}
+	lower := strings.ToLower(name)
+	_, set := r.secrets[lower]
+	switch {
+	case r.secret(name):
+		return withhold
+	case lower == "host", lower == ":authority":
+		return withoutUser
+	case set:
+		return nil
+	case hasURIs[lower[strings.LastIndexAny(lower, "-_:")+1:]] && !r.showsQueries():
+		return withoutQueries
 	}
-	if r.secret(name) {
-		return func(string) string { return redacted }
-	}
-	return nil
+	return r.withoutPairs
 }
 
-// secret reports whether values of the header field or query parameter with the given name
-// are withheld completely. For a name that was passed to WithRedacted or WithRevealed, that
-// option decides, and otherwise the default. name must be in lower case.
+// withhold replaces a whole value.
+func withhold(string) string { return redacted }
+
+// withoutPairs replaces the secret values of pairs in value, such as token=a.
+func (r *Registry) withoutPairs(value string) string { return secret.Pairs(value, r.secret) }
+
+// hasURIs lists the last words in the names of fields with URIs, such as X-Original-URL.
+var hasURIs = map[string]bool{ //nolint:gochecknoglobals // a table
+	"path": true, "location": true, "referer": true, "referrer": true, "refresh": true, "uri": true, "url": true,
+	"redirect": true, "destination": true, "link": true, "sourcemap": true,
+}
+
+// secret reports whether values of the header field or query parameter with this name are withheld
+// completely. WithRedacted and WithRevealed decide for the names that were passed to them; for others,
+// secret.Field does.
 func (r *Registry) secret(name string) bool {
-	if hide, set := r.secrets[name]; set {
+	if hide, set := r.secrets[strings.ToLower(name)]; set {
 		return hide
 	}
 	return secret.Field(name)
@@ -130,61 +135,33 @@ func withoutUser(authority string) string {
 	return authority[strings.LastIndexByte(authority, '@')+1:]
 }
 
-// withoutQuery returns uri without its user information, and with its query and fragment
-// replaced. Text may precede the URI, as in a Refresh field.
-func withoutQuery(uri string) string {
-	if i := strings.IndexAny(uri, "?#"); i >= 0 && i+1 < len(uri) {
-		uri = uri[:i+1] + redacted
-	}
-	return withoutUserInfo(uri)
-}
-
-// withoutCredentials returns uri without its user information, and with the values of secret
-// parameters of the query and the fragment replaced. OAuth 2.0 sends an access token in the
-// fragment. Text may precede the URI, as in a Refresh field.
-func (r *Registry) withoutCredentials(uri string) string {
-	uri = withoutUserInfo(uri)
-	start := strings.IndexAny(uri, "?#")
-	if start < 0 {
-		return uri
-	}
-	shown, rest := uri[:start], uri[start:]
-	for rest != "" {
-		param := rest[1:] // after a separator
-		end := strings.IndexAny(param, "?#&")
+// withoutQueries returns a value from a field with URIs, with each URI's query and fragment
+// replaced, and without user information. A query ends with the value, or with the angle brackets
+// around a URI in a Link field.
+func withoutQueries(value string) string {
+	value = secret.WithoutUserInfo(value)
+	var b strings.Builder
+	for {
+		query := strings.IndexAny(value, "?#") + 1
+		if query == 0 || query == len(value) {
+			break
+		}
+		b.WriteString(value[:query] + redacted)
+		// The query is not within angle brackets, so it ends with the value.
+		if strings.LastIndexByte(value[:query], '<') <= strings.LastIndexByte(value[:query], '>') {
+			return b.String()
+		}
+		end := strings.IndexByte(value[query:], '>')
 		if end < 0 {
-			end = len(param)
+			return b.String()
 		}
-		param, shown = param[:end], shown+rest[:1]
-		if name, _, valued := strings.Cut(param, "="); valued && r.secretParam(name) {
-			param = name + "=" + redacted
-		}
-		shown, rest = shown+param, rest[1+end:]
+		value = value[query+end:]
 	}
-	return shown
+	return b.String() + value
 }
 
-// secretParam reports whether the value of the query parameter with the given name is
-// withheld. It returns true if name has invalid escapes.
-func (r *Registry) secretParam(name string) bool {
-	plain, err := url.QueryUnescape(name)
-	return err != nil || r.secret(strings.ToLower(plain))
-}
-
-func withoutUserInfo(uri string) string {
-	if i := strings.Index(uri, "//"); i == 0 || i > 0 && uri[i-1] == ':' {
-		host := uri[i+2:]
-		end := len(host)
-		if slash := strings.IndexAny(host, "/?#"); slash >= 0 {
-			end = slash
-		}
-		uri = uri[:i+2] + withoutUser(host[:end]) + host[end:]
-	}
-	return uri
-}
-
-// terms are the validated parameters of a watcher: its condition, its limits, and the
-// optional parts of its events that it requests.
+// terms is what a watcher asks for, after validation: which requests, how many, and which optional
+// parts of events.
 type terms struct {
 	match    *condition
 	limit    uint64        // maximum number of requests; the constant unlimited means no limit
@@ -197,16 +174,17 @@ type terms struct {
 	maxRPS   uint32 // requests per second; 0 means no limit
 
 	connections bool // whether connections are shown too
+	countsSent  bool // whether the limit counts only requests that were sent
 }
 
 const unlimited = math.MaxUint64
 
-// terms validates req and returns the parameters of the watcher that req describes. An
-// error has the type rejection.
+// terms validates req and returns the parameters of the watcher that it describes. Errors are of
+// type rejection.
 func (r *Registry) terms(req *tappb.WatchRequest) (terms, error) {
 	t := terms{
 		limit: req.GetLimit(), sample: req.GetSample(),
-		fields: req.GetFields(), explain: req.GetExplain(), maxRPS: req.GetMaxRps(), connections: true,
+		fields: req.GetFields(), explain: req.GetExplain(), maxRPS: req.GetMaxRps(), connections: true, countsSent: true,
 	}
 	if t.limit == 0 {
 		t.limit = unlimited
@@ -219,7 +197,7 @@ func (r *Registry) terms(req *tappb.WatchRequest) (terms, error) {
 		if r.redact == nil {
 			return terms{}, reject(codes.PermissionDenied, errors.New("body_bytes: the process has no tap.WithBodies"))
 		}
-		t.body = min(int(n), r.maxBody)
+		t.body = int(min(int64(n), int64(r.maxBody)))
 	}
 	var err error
 	if t.outcome, err = outcomeOf(req.GetResponse()); err != nil {
@@ -229,8 +207,8 @@ func (r *Registry) terms(req *tappb.WatchRequest) (terms, error) {
 	return t, err
 }
 
-// checkNumbers returns an error if the sample or the duration of req is out of range. It is
-// separate from terms because Follow checks req before it calls a process.
+// checkNumbers returns an error if req's sample or duration is out of range. Follow also calls it,
+// before it connects to any process.
 func checkNumbers(req *tappb.WatchRequest) error {
 	if s := req.GetSample(); math.IsNaN(s) || s < 0 || s > 1 {
 		return fmt.Errorf("sample: %v must be from 0 to 1", s)

@@ -17,25 +17,26 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// maxConditions is the maximum number of conditions in one match, and maxMatchBytes is the
-// maximum size of a match. They limit the cost that one watcher adds to every request.
+// maxConditions is how many conditions a match may contain, and maxMatchBytes is its maximum
+// size. They limit the cost that one watcher adds to every request.
 const (
 	maxConditions = 1000
 	maxMatchBytes = 64 << 10
 )
 
-// invalid is the error of a match that cannot be compiled. It has two texts: the path of the
-// invalid field in the match, such as ".all[1].source", and a description of the problem.
+// invalid reports a match that cannot be compiled. It says where the invalid field is, such as
+// ".all[1].source", and what is wrong with it.
 type invalid struct{ where, what string }
 
 func (e *invalid) Error() string { return "match" + e.where + ": " + e.what }
 
+// bad returns an error about the field where of a match.
 func bad(where, format string, args ...any) error {
 	return &invalid{where, fmt.Sprintf(format, args...)}
 }
 
-// compile validates m and converts it to a condition. An error names the invalid field of
-// m.
+// compile validates m, a match of linkerd's tap API, and converts it to a condition, which can be
+// evaluated fast. An error names the invalid field of m.
 func compile(m *pb.ObserveRequest_Match) (*condition, error) {
 	if m.GetMatch() == nil {
 		return nil, bad("", "missing")
@@ -54,8 +55,10 @@ func compile(m *pb.ObserveRequest_Match) (*condition, error) {
 
 var errTooLarge = bad("", "more than %d KiB", maxMatchBytes>>10)
 
+// compiler compiles one match. left is how many more conditions it may contain.
 type compiler struct{ left int }
 
+// match compiles m. where is the path of m in the whole match, for errors.
 func (k *compiler) match(where string, m *pb.ObserveRequest_Match) (condition, error) {
 	if k.left--; k.left < 0 {
 		return condition{}, bad("", "more than %d conditions", maxConditions)
@@ -82,9 +85,9 @@ func (k *compiler) match(where string, m *pb.ObserveRequest_Match) (condition, e
 	return condition{}, bad(where, "missing")
 }
 
-// seq compiles the members of the argument seq into one condition with the operator op, which is
-// opAll or opAny. The argument where is the path of the members in the match, for errors. Members
-// without a value are skipped, as in linkerd's proxy.
+// seq compiles seq's members into one condition with the operator op, which is opAll or opAny.
+// where is the members' path in the match, for errors. Members without a value are skipped, as in
+// linkerd's proxy.
 func (k *compiler) seq(op op, where string, seq *pb.ObserveRequest_Match_Seq) (condition, error) {
 	c := condition{op: op}
 	for i, m := range seq.GetMatches() {
@@ -100,9 +103,8 @@ func (k *compiler) seq(op op, where string, seq *pb.ObserveRequest_Match_Seq) (c
 	return c, nil
 }
 
-// filter returns the condition of a watcher. It holds for a request if m and every member
-// of headers match the request. A nil m matches every request. An error has the type
-// rejection.
+// filter compiles a watcher's condition: a request must match m, if that is not nil, and every member
+// of headers. Errors are of type rejection.
 func (r *Registry) filter(m *pb.ObserveRequest_Match, headers []*tappb.HeaderMatch) (*condition, error) {
 	size := proto.Size(m)
 	for _, h := range headers {
@@ -129,11 +131,11 @@ func (r *Registry) filter(m *pb.ObserveRequest_Match, headers []*tappb.HeaderMat
 			return nil, reject(codes.InvalidArgument, err)
 		}
 		// Otherwise a client could guess the value prefix by prefix.
-		if c.op == opHeader && r.secret(strings.ToLower(c.key)) {
+		if c.op == opHeader && r.secret(c.key) {
 			return nil, reject(codes.PermissionDenied, fmt.Errorf(
 				"headers[%d]: the value of %s is withheld: match only its presence", i, strings.ToLower(c.key)))
 		}
-		c.mask = r.mask(strings.ToLower(c.key))
+		c.mask = r.mask(c.key)
 		all.subs = append(all.subs, c)
 	}
 	if len(all.subs) == 1 {
@@ -143,6 +145,7 @@ func (r *Registry) filter(m *pb.ObserveRequest_Match, headers []*tappb.HeaderMat
 	return &all, nil
 }
 
+// headerMatch compiles h, a condition on a header field.
 func headerMatch(where string, h *tappb.HeaderMatch) (condition, error) {
 	if !httpguts.ValidHeaderFieldName(h.GetName()) {
 		return condition{}, fmt.Errorf("%s.name: missing or not a header name: %q", where, h.GetName())
@@ -163,6 +166,7 @@ func headerMatch(where string, h *tappb.HeaderMatch) (condition, error) {
 	return c, nil
 }
 
+// labelMatch compiles l, a condition on a label of the destination or the route, depending on op.
 func labelMatch(where string, op op, l *pb.ObserveRequest_Match_Label) (condition, error) {
 	switch {
 	case l.GetKey() == "":
@@ -173,6 +177,8 @@ func labelMatch(where string, op op, l *pb.ObserveRequest_Match_Label) (conditio
 	return condition{op: op, key: l.GetKey(), text: l.GetValue()}, nil
 }
 
+// tcpMatch compiles t, a condition on an address, that of the source or the destination depending on
+// op.
 func tcpMatch(where string, t *pb.ObserveRequest_Match_Tcp, op op) (condition, error) {
 	switch m := t.GetMatch().(type) {
 	case *pb.ObserveRequest_Match_Tcp_Netmask_:
@@ -183,6 +189,7 @@ func tcpMatch(where string, t *pb.ObserveRequest_Match_Tcp, op op) (condition, e
 	return condition{}, bad(where, "neither netmask nor ports")
 }
 
+// netmask converts a condition on an address. where is its place in the message, for an error.
 func netmask(where string, op op, m *pb.ObserveRequest_Match_Tcp_Netmask) (condition, error) {
 	ip, err := wire.IP(m.GetIp())
 	if err != nil {
@@ -194,6 +201,7 @@ func netmask(where string, op op, m *pb.ObserveRequest_Match_Tcp_Netmask) (condi
 	return condition{op: op, prefix: netip.PrefixFrom(ip, int(m.GetMask()))}, nil
 }
 
+// portRange converts a condition on a port. where is its place in the message, for an error.
 func portRange(where string, op op, r *pb.ObserveRequest_Match_Tcp_PortRange) (condition, error) {
 	lo, hi := r.GetMin(), r.GetMax()
 	switch {
@@ -211,6 +219,7 @@ func portRange(where string, op op, r *pb.ObserveRequest_Match_Tcp_PortRange) (c
 	return condition{op: op, lo: uint16(lo), hi: uint16(hi)}, nil
 }
 
+// httpMatch converts a condition on an HTTP request. where is its place in the message, for an error.
 func httpMatch(where string, h *pb.ObserveRequest_Match_Http) (condition, error) {
 	switch m := h.GetMatch().(type) {
 	case *pb.ObserveRequest_Match_Http_Scheme:
@@ -225,6 +234,7 @@ func httpMatch(where string, h *pb.ObserveRequest_Match_Http) (condition, error)
 	return condition{}, bad(where, "missing")
 }
 
+// schemeMatch converts a condition on the scheme.
 func schemeMatch(where string, s *http_types.Scheme) (condition, error) {
 	name := schemeOf(s)
 	if !httpguts.ValidHeaderFieldName(name) { // a scheme and a method are tokens, too
@@ -233,6 +243,7 @@ func schemeMatch(where string, s *http_types.Scheme) (condition, error) {
 	return condition{op: opScheme, text: name}, nil
 }
 
+// methodMatch converts a condition on the method.
 func methodMatch(where string, m *http_types.HttpMethod) (condition, error) {
 	name := methodOf(m)
 	if !httpguts.ValidHeaderFieldName(name) {
@@ -241,6 +252,7 @@ func methodMatch(where string, m *http_types.HttpMethod) (condition, error) {
 	return condition{op: opMethod, text: name}, nil
 }
 
+// stringMatch converts a condition on the authority or the path, as op says.
 func stringMatch(where string, s *pb.ObserveRequest_Match_Http_StringMatch, op op) (condition, error) {
 	switch m := s.GetMatch().(type) {
 	case *pb.ObserveRequest_Match_Http_StringMatch_Exact:

@@ -9,22 +9,22 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// condition is a compiled match: a tree of operators. The operator op determines which of
-// the other fields are used.
+// condition is a compiled match: a tree of operators. op determines which of the other fields are
+// used.
 type condition struct {
 	op     op
 	subs   []condition         // operands of opAll, opAny and opNot
 	key    string              // key of a label, or name of a header field
 	text   string              // value that is compared
-	starts bool                // whether text must be a prefix of the value, not equal to it
+	starts bool                // whether text must be a prefix of the value; otherwise they must be equal
 	mask   func(string) string // replaces the secret parts of a value; nil leaves values unchanged
 	prefix netip.Prefix        // network of an address; if invalid, lo and hi are used
 	lo, hi uint16              // range of ports, both included
 	reads  reads               // values that the whole condition compares; set at the root only
 }
 
-// reads is a set of groups of request values, with one bit for each group, such as the header
-// fields. A group is read into a view when a condition or an event first needs it.
+// reads is a set of groups of request values, such as the header fields, with one bit for each
+// group. A group is read into a view when a condition or an event first needs it.
 type reads uint8
 
 const (
@@ -35,8 +35,8 @@ const (
 	readsAll = 1<<iota - 1
 )
 
-// needs returns the groups of values that a view must have before c and its operands can be
-// evaluated.
+// needs returns which groups of values must be read before c can be evaluated. An operator needs what
+// its operands need.
 func (c *condition) needs() reads {
 	switch {
 	case c.op >= opHeader:
@@ -55,6 +55,8 @@ func (c *condition) needs() reads {
 	return all
 }
 
+// op is the operator of a condition. Methods rely on the order: the operators after opNot compare a value,
+// opScheme and those after it an HTTP value, and the last two a header field.
 type op uint8
 
 const (
@@ -73,8 +75,8 @@ const (
 	opHeaderPresent
 )
 
-// view has the values of one request or connection to which conditions are applied. It also
-// records, as a set of type reads, which values were read.
+// view holds the values of one request or connection that conditions compare. Groups of values are read
+// into it only when a condition needs them, and then kept for the conditions of other watchers.
 type view struct {
 	has    reads        // the values that have been read
 	common Event        // addresses and labels of the request or connection
@@ -84,8 +86,8 @@ type view struct {
 	isConnection bool
 }
 
-// requestInit returns a copy of v.init. The copy has its own text, because the text of
-// v.init may be part of a long request line, which events would keep in memory.
+// requestInit returns a copy of v.init with texts of its own. Otherwise an event that waits in a buffer
+// would keep the memory of the whole request line.
 func (v *view) requestInit() *RequestInit {
 	all := v.init.Method + v.init.Scheme + v.init.Authority + v.init.Path
 	next := func(s string) string {
@@ -106,6 +108,7 @@ func (c *condition) holds(v *view) bool {
 	switch c.op {
 	case opAll, opAny:
 		for i := range c.subs {
+			// The first true operand decides opAny, and the first false one opAll.
 			if c.subs[i].holds(v) == (c.op == opAny) {
 				return c.op == opAny
 			}
@@ -136,9 +139,8 @@ func (c *condition) holds(v *view) bool {
 	return false
 }
 
-// address reports whether addr matches c. If c has a network, the IP address must be in the
-// network. Otherwise the port must be in the range of ports of c. An unknown address does
-// not match.
+// address reports whether addr matches c. If c specifies a network, the IP address must be in it.
+// Otherwise the port must be in c's range of ports. An unknown address does not match.
 func (c *condition) address(addr netip.AddrPort) bool {
 	if !addr.IsValid() {
 		return false
@@ -149,6 +151,7 @@ func (c *condition) address(addr netip.AddrPort) bool {
 	return c.lo <= addr.Port() && addr.Port() <= c.hi
 }
 
+// string reports whether s equals c.text, or begins with it if c.starts is set.
 func (c *condition) string(s string) bool {
 	if c.starts {
 		return strings.HasPrefix(s, c.text)
@@ -159,25 +162,11 @@ func (c *condition) string(s string) bool {
 // field reports whether c matches at least one value of the header field c.key. Values are
 // compared after their secret parts have been replaced.
 func (c *condition) field(fields layer.Header) bool {
-	if v, ok := fields.(interface{ Values(name string) []string }); ok { // does not allocate
-		return slices.ContainsFunc(v.Values(c.key), c.value)
-	}
-	return c.anyField(fields)
+	return slices.ContainsFunc(fields.Values(c.key), c.value)
 }
 
-// anyField does the work of the method field for a layer.Header without a method Values. It
-// is a separate function, because its loop allocates.
-func (c *condition) anyField(fields layer.Header) bool {
-	for name, value := range fields.All() {
-		if strings.EqualFold(name, c.key) && c.value(value) {
-			return true
-		}
-	}
-	return false
-}
-
-// value reports whether one header value matches c. The value is compared after its secret
-// parts have been replaced.
+// value reports whether one header value matches c. The value is compared after its secret parts
+// have been replaced.
 func (c *condition) value(value string) bool {
 	if c.op == opHeaderPresent {
 		return true

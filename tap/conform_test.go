@@ -17,7 +17,7 @@ type (
 )
 
 // testAccess returns constant values for requests, and implements the methods for bodies.
-type testAccess struct{}
+type testAccess struct{ BaseAccessor[testReq, testRsp] }
 
 var noFields layer.Header = fields{}
 
@@ -31,7 +31,7 @@ func (testAccess) RequestHeader(testReq) layer.Header   { return noFields }
 func (testAccess) Status(testRsp) int                   { return 200 }
 func (testAccess) ResponseHeader(testRsp) layer.Header  { return &fields{} }
 func (testAccess) ResponseTrailer(testRsp) layer.Header { return &fields{} }
-func (testAccess) Complete(ctx context.Context, r testRsp, o layer.Observer) testRsp {
+func (testAccess) ObserveResponse(ctx context.Context, r testRsp, o layer.Observer) testRsp {
 	return layer.AtEnd[testRsp]()(ctx, r, o)
 }
 

@@ -17,16 +17,16 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// Connections returns a layer that shows the connections of a [tcplayer.Service] to the
-// watchers of [Registry.Watch] and [Watch]:
+// Connections returns a layer that shows a [tcplayer.Service]'s connections to the watchers of
+// [Registry.Watch] and [Watch]:
 //
 //	tap.Connections(reg, tap.WithDestination(addr, labels))(tcplayer.NewEndpoint(ctx, addr))
 //
-// A connection causes an Open event, and a Close event when it is closed. A failed dial
-// causes only a Close event. Conditions on HTTP match no connection. A watcher with the
-// condition Failures or SlowerThan gets both events when the connection is closed. Observe
-// and Top do not show connections. The default direction is [Outbound], and the default
-// destination is the remote address.
+// A connection causes an Open event, and a Close event when it is closed. A failed dial causes
+// only a Close event. Conditions on HTTP match no connection. A watcher with the condition
+// Failures or SlowerThan gets both events when the connection is closed. Observe and Top do not
+// show connections. The default direction is [Outbound], and the default destination is the
+// remote address.
 //
 // Admission: Ready is forwarded.
 //
@@ -45,12 +45,14 @@ func Connections(reg *Registry, opts ...Option) layer.Layer[tcplayer.Request, ne
 	return func(next tcplayer.Service) tcplayer.Service { return &connecting{next, reg, place} }
 }
 
+// connecting is the service of [Connections].
 type connecting struct {
 	tcplayer.Service
 	reg   *Registry
 	place *place
 }
 
+// Call makes a connection and shows it to the watchers that it matches.
 func (c *connecting) Call(ctx context.Context, req tcplayer.Request) (net.Conn, error) {
 	if c.reg.active.Load() == nil {
 		return c.Service.Call(ctx, req)
@@ -58,6 +60,7 @@ func (c *connecting) Call(ctx context.Context, req tcplayer.Request) (net.Conn, 
 	began := time.Now()
 	conn, err := c.Service.Call(ctx, req)
 	present := c.reg.active.Load()
+	// Nobody watches any more, or the caller gave up.
 	if present == nil || err == nil && conn == nil || err != nil && ctx.Err() != nil {
 		return conn, err
 	}
@@ -86,18 +89,18 @@ func (c *connecting) Call(ctx context.Context, req tcplayer.Request) (net.Conn, 
 // Next returns the inner service, for [layer.Describe].
 func (c *connecting) Next() tcplayer.Service { return c.Service }
 
-// Describe returns a node with the number of watchers and the number of dropped events of
-// the registry.
+// Describe returns a node that tells how many watchers the registry has and how many events were
+// dropped.
 func (c *connecting) Describe() layer.Node { return c.reg.summary() }
 
-// watchedConn is a connection that at least one watcher sees. It counts the bytes and keeps
-// the first error for the Close event.
+// watchedConn wraps a connection that at least one watcher sees. It counts the bytes and remembers the
+// first error for the Close event.
 type watchedConn struct {
 	net.Conn
 	shown          *connection
-	sent, received atomic.Uint64
-	once           sync.Once
-	broken         atomic.Pointer[error]
+	sent, received atomic.Uint64         // numbers of bytes
+	once           sync.Once             // for the Close event
+	broken         atomic.Pointer[error] // the first error; nil if there was none
 }
 
 func (c *watchedConn) Read(p []byte) (int, error) {
@@ -114,9 +117,8 @@ func (c *watchedConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// failed records err if it is the first error of the connection. It ignores io.EOF. It also
-// ignores the errors of a closed connection or an exceeded deadline, because the user of
-// the connection causes them.
+// failed records err if it is the connection's first error. It ignores io.EOF, and also the
+// errors after closing or a deadline, because the connection's user causes them.
 func (c *watchedConn) failed(err error) {
 	switch {
 	case err == nil, errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed),
@@ -126,9 +128,9 @@ func (c *watchedConn) failed(err error) {
 	}
 }
 
-// CloseWrite closes the sending direction. A TLS handshake is completed first, because
-// crypto/tls cannot close one direction during the handshake. It returns
-// [errors.ErrUnsupported] if the wrapped connection has no method CloseWrite.
+// CloseWrite closes the sending direction. A TLS handshake is completed first, because crypto/tls
+// cannot close one direction during the handshake. It returns [errors.ErrUnsupported] if the
+// wrapped connection does not support CloseWrite.
 func (c *watchedConn) CloseWrite() error {
 	if secure, ok := c.Conn.(interface{ Handshake() error }); ok {
 		if err := secure.Handshake(); err != nil {
@@ -143,6 +145,7 @@ func (c *watchedConn) CloseWrite() error {
 
 func (c *watchedConn) NetConn() net.Conn { return c.Conn }
 
+// Close closes the connection and reports its end to the watchers, once.
 func (c *watchedConn) Close() error {
 	err := c.Conn.Close()
 	c.once.Do(func() {
@@ -155,8 +158,7 @@ func (c *watchedConn) Close() error {
 	return err
 }
 
-// connection is one connection, or one failed dial. It sends the events to the watchers with a
-// condition that the connection matches.
+// connection is a shown connection, or failed dial, with the watchers that get events about it.
 type connection struct {
 	common     Event
 	start      time.Time // start of the dial; after a successful dial, the time of its end
@@ -166,6 +168,8 @@ type connection struct {
 	explanation []layer.Node // for the recipients that request it
 }
 
+// findWatchers returns the connection with the watchers whose conditions v meets, or nil if there is
+// none.
 func (c *connecting) findWatchers(v *view, present *audience, began time.Time) *connection {
 	var x *connection
 	d := draw{reg: c.reg}
@@ -181,10 +185,9 @@ func (c *connecting) findWatchers(v *view, present *audience, began time.Time) *
 	return x
 }
 
-// open sends the Open event to the recipients. A recipient with a condition on the outcome
-// gets the Open event later, from the method close, because the outcome is not known yet.
-// open removes a recipient to which the event cannot be sent, for example because its
-// buffer is full.
+// open sends the Open event. Watchers with a condition on the outcome get it later, from close, because
+// the outcome is not known yet. A watcher to which the event cannot be sent, for example because its
+// buffer is full, gets no further events.
 func (x *connection) open() {
 	x.start, x.opened = time.Now(), true
 	kept := x.recipients[:0]
@@ -196,14 +199,16 @@ func (x *connection) open() {
 	x.recipients = kept
 }
 
+// opening returns the Open event.
 func (x *connection) opening() Event {
 	e := x.common
 	e.Open = &ConnectionOpen{}
 	return e
 }
 
-// close sends the Close event to the recipients. reason is the text of the dial error or of
-// the first error of the connection. It is "" without an error. close is called once.
+// close sends the Close event, and ends the connection for all recipients. Those with a condition on
+// the outcome get the Open event first, or nothing if the outcome does not meet it. A failed dial has
+// no Open event. reason is the text of the first error, or "". close is called once.
 func (x *connection) close(sent, received uint64, reason string) {
 	end := ConnectionClose{SinceOpen: time.Since(x.start), Sent: sent, Received: received, Err: reason}
 	explained := end
@@ -216,12 +221,12 @@ func (x *connection) close(sent, received uint64, reason string) {
 		switch {
 		case s.outcome != nil && !s.outcome.holdsForConnection(e.Close):
 			continue
-		case !x.opened:
+		case !x.opened: // Close is the only event
 			if s.start(e) {
 				s.leave()
 			}
 			continue
-		case s.outcome != nil && !s.start(x.opening()):
+		case s.outcome != nil && !s.start(x.opening()): // the Open event could not be sent
 			continue
 		}
 		s.send(e)
@@ -229,9 +234,8 @@ func (x *connection) close(sent, received uint64, reason string) {
 	}
 }
 
-// holdsForConnection reports whether a connection matches the condition o. The argument end is the
-// Close event of the connection. The result is false if o has a condition on an HTTP or gRPC
-// status.
+// holdsForConnection reports whether the outcome of a connection meets the condition o. end is its
+// Close event. A condition on an HTTP or gRPC status is never met.
 func (o *outcome) holdsForConnection(end *ConnectionClose) bool {
 	return o.hi == 0 && len(o.statuses) == 0 && (!o.failures || end.Err != "") && end.SinceOpen > o.slower
 }

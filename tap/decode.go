@@ -41,6 +41,7 @@ func eventOf(m *pb.TapEvent) Event {
 	return e
 }
 
+// requestInitOf converts a message of the API.
 func requestInitOf(m *pb.TapEvent_Http_RequestInit) *RequestInit {
 	return &RequestInit{
 		Method:    methodOf(m.GetMethod()),
@@ -51,6 +52,7 @@ func requestInitOf(m *pb.TapEvent_Http_RequestInit) *RequestInit {
 	}
 }
 
+// responseInitOf converts a message of the API.
 func responseInitOf(m *pb.TapEvent_Http_ResponseInit) *ResponseInit {
 	return &ResponseInit{
 		SinceRequestInit: m.GetSinceRequestInit().AsDuration(),
@@ -59,6 +61,7 @@ func responseInitOf(m *pb.TapEvent_Http_ResponseInit) *ResponseInit {
 	}
 }
 
+// responseEndOf converts a message of the API.
 func responseEndOf(m *pb.TapEvent_Http_ResponseEnd) *ResponseEnd {
 	end := &ResponseEnd{
 		SinceRequestInit: m.GetSinceRequestInit().AsDuration(),
@@ -77,6 +80,8 @@ func responseEndOf(m *pb.TapEvent_Http_ResponseEnd) *ResponseEnd {
 	return end
 }
 
+// fieldsOf converts headers. It returns nil if the message has none, and an empty list if they have no
+// fields.
 func fieldsOf(m *http_types.Headers) []Field {
 	if m == nil {
 		return nil
@@ -88,7 +93,7 @@ func fieldsOf(m *http_types.Headers) []Field {
 	return fields
 }
 
-// tcpOf converts m to an AddrPort. It returns the zero AddrPort if m has no IP. A port is
+// tcpOf converts m to an AddrPort. It returns the zero AddrPort if m contains no IP. A port is
 // cut to 16 bits, as in linkerd's proxy.
 func tcpOf(m *netpb.TcpAddress) netip.AddrPort {
 	ip, err := wire.IP(m.GetIp())
@@ -112,8 +117,8 @@ func orEmpty(labels map[string]string) map[string]string {
 	return labels
 }
 
-// methodOf returns the name of the HTTP method m, such as "GET". It returns "" if m is
-// empty or has an unknown number.
+// methodOf returns the name of the HTTP method m, such as "GET". It returns "" if m is empty or
+// an unknown number.
 func methodOf(m *http_types.HttpMethod) string {
 	switch m := m.GetType().(type) {
 	case *http_types.HttpMethod_Registered_:
@@ -124,9 +129,8 @@ func methodOf(m *http_types.HttpMethod) string {
 	return ""
 }
 
-// schemeOf returns the name of the URI scheme m in lower case. It returns "" if m is empty
-// or has an unknown number. An unregistered scheme, which m has as a string, is returned
-// unchanged.
+// schemeOf returns the name of the URI scheme m in lower case. It returns "" if m is empty or an
+// unknown number. An unregistered scheme, which m contains as a string, is returned unchanged.
 func schemeOf(m *http_types.Scheme) string {
 	switch m := m.GetType().(type) {
 	case *http_types.Scheme_Registered_:
@@ -174,6 +178,7 @@ func bodyOf(m *tappb.Body) *Body {
 	return &Body{Data: m.GetData(), Cut: m.GetCut()}
 }
 
+// nodesOf converts the description of layers, with all nodes below them.
 func nodesOf(ms []*tappb.Node) []layer.Node {
 	if len(ms) == 0 {
 		return nil

@@ -17,8 +17,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// proto converts e to a message of linkerd's tap service. Bytes that are not valid UTF-8
-// are replaced, because the text fields of messages cannot carry them.
+// proto converts e to a message of linkerd's tap service. Bytes that are not valid UTF-8 are
+// replaced, because text fields in messages cannot carry them.
 func (e *Event) proto() *pb.TapEvent {
 	m := &pb.TapEvent{
 		Source:          tcpProto(e.Source),
@@ -46,6 +46,7 @@ func (e *Event) proto() *pb.TapEvent {
 	return m
 }
 
+// proto converts r to a message of the API.
 func (r *RequestInit) proto(id *pb.TapEvent_Http_StreamId) *pb.TapEvent_Http_RequestInit {
 	return &pb.TapEvent_Http_RequestInit{
 		Id:        id,
@@ -57,6 +58,7 @@ func (r *RequestInit) proto(id *pb.TapEvent_Http_StreamId) *pb.TapEvent_Http_Req
 	}
 }
 
+// proto converts r to a message of the API.
 func (r *ResponseInit) proto(id *pb.TapEvent_Http_StreamId) *pb.TapEvent_Http_ResponseInit {
 	return &pb.TapEvent_Http_ResponseInit{
 		Id:               id,
@@ -66,6 +68,7 @@ func (r *ResponseInit) proto(id *pb.TapEvent_Http_StreamId) *pb.TapEvent_Http_Re
 	}
 }
 
+// proto converts r to a message of the API.
 func (r *ResponseEnd) proto(id *pb.TapEvent_Http_StreamId) *pb.TapEvent_Http_ResponseEnd {
 	m := &pb.TapEvent_Http_ResponseEnd{
 		Id:               id,
@@ -86,6 +89,7 @@ func (r *ResponseEnd) proto(id *pb.TapEvent_Http_StreamId) *pb.TapEvent_Http_Res
 	return m
 }
 
+// fieldsProto is the inverse of fieldsOf.
 func fieldsProto(fields []Field) *http_types.Headers {
 	if fields == nil {
 		return nil
@@ -97,6 +101,7 @@ func fieldsProto(fields []Field) *http_types.Headers {
 	return m
 }
 
+// tcpProto converts an address. It returns nil for an unknown one.
 func tcpProto(a netip.AddrPort) *netpb.TcpAddress {
 	a = normalizeAddr(a)
 	if !a.IsValid() {
@@ -112,9 +117,8 @@ func metaProto(labels map[string]string) *pb.TapEvent_EndpointMeta {
 	return &pb.TapEvent_EndpointMeta{Labels: labelsProto(labels)}
 }
 
-// labelsProto returns the given labels for a message. If all keys and values are valid
-// UTF-8, it returns the map labels. Otherwise it returns a copy with the invalid bytes
-// replaced.
+// labelsProto returns labels with invalid UTF-8 replaced, which a message cannot carry. Usually it
+// returns the same map.
 func labelsProto(labels map[string]string) map[string]string {
 	isValid := true
 	for k, v := range labels {
@@ -174,6 +178,7 @@ func (b *Body) proto() *tappb.Body {
 	return &tappb.Body{Data: b.Data, Cut: b.Cut}
 }
 
+// nodesProto is the inverse of nodesOf.
 func nodesProto(nodes []layer.Node) []*tappb.Node {
 	out := make([]*tappb.Node, 0, len(nodes))
 	for _, n := range nodes {

@@ -9,19 +9,19 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Event is one event of a watched request or connection. One of the fields RequestInit,
-// ResponseInit, ResponseEnd, Open and Close is set. All five are nil in an event that
-// reports dropped events (see Dropped). They are also nil if the server sent a kind of
-// event that this package does not support.
+// Event is one event about a watched request or connection. One of RequestInit, ResponseInit,
+// ResponseEnd, Open and Close is set. All five are nil in an event that reports dropped events
+// (see Dropped), and if the server sent a kind of event that this package does not support.
 //
-// Events of different watchers share their maps, slices and pointers. Do not change them.
+// Events for different watchers share their maps, slices and pointers, so you must not change
+// them.
 type Event struct {
 	Direction Direction
 	ID        StreamID
 
 	Source netip.AddrPort // the client; the zero AddrPort if unknown
-	// Destination is the endpoint of an outbound request, or the address at which an
-	// inbound request arrived.
+	// Destination is an outbound request's endpoint, or the address at which an inbound request
+	// arrived.
 	Destination netip.AddrPort
 
 	SourceLabels      map[string]string
@@ -35,14 +35,12 @@ type Event struct {
 	Open  *ConnectionOpen
 	Close *ConnectionClose
 
-	// Dropped is the number of events that did not fit into the buffer of the watcher since
-	// the last report. If Dropped is not 0, the event is such a report, and all other
-	// fields are zero.
+	// Dropped is how many events did not fit into the watcher's buffer since the last report. If
+	// Dropped is not 0, the event is such a report, and all other fields are zero.
 	Dropped uint64
 }
 
-// StreamID identifies a watched request or connection. All of its events have the same
-// StreamID.
+// StreamID identifies a watched request or connection. All its events carry the same StreamID.
 type StreamID struct {
 	Base   uint32 // identifies the call of Observe or Watch
 	Stream uint64 // number of the request in that call, from 0
@@ -75,11 +73,11 @@ type ResponseEnd struct {
 	// nil if ResetCode is set.
 	GRPCStatus *codes.Code
 
-	// ResetCode is the HTTP/2 error code of a request that did not complete, or nil. It is
-	// 7 (REFUSED_STREAM) for a rejection. Otherwise it is the code of an HTTP/2 error of
-	// net/http, or of an error with a method ResetCode() uint32. Without such a code, it is
-	// 8 (CANCEL) if the context ended. It is 2 (INTERNAL_ERROR) for other failures of a
-	// handler after its response started.
+	// ResetCode is the HTTP/2 error code if the request did not complete, or nil. It is 7
+	// (REFUSED_STREAM) for a rejection. Otherwise it is the code in net/http's HTTP/2 error, or
+	// in an error with a method ResetCode() uint32. Without such a code, it is 8 (CANCEL) if the
+	// context ended. It is 2 (INTERNAL_ERROR) for a handler's other failures after its response
+	// started.
 	ResetCode *uint32
 
 	Trailers []Field
@@ -98,20 +96,19 @@ type Body struct {
 	contentType string // argument contentType of the function of WithBodies
 }
 
-// ConnectionOpen is the event of a new connection.
+// ConnectionOpen is a new connection's event.
 type ConnectionOpen struct{}
 
-// ConnectionClose is the event that is sent when a connection is closed or a dial fails. A
-// failed dial causes no ConnectionOpen. The SinceOpen of a failed dial is the duration of
-// the dial.
+// ConnectionClose is the event that is sent when a connection is closed or a dial fails. A failed
+// dial causes no ConnectionOpen. For a failed dial, SinceOpen is the time that the dial took.
 type ConnectionClose struct {
 	SinceOpen time.Duration
 	Sent      uint64 // bytes to the destination
 	Received  uint64 // bytes from the destination
 	Err       string // the error of the connection or dial, or ""
 
-	// Explanation has the choices that layers made for the connection, if the watcher
-	// requests them, see [Explain].
+	// Explanation lists the choices that layers made for the connection, if the watcher requests
+	// them, see [Explain].
 	Explanation []layer.Node
 }
 
@@ -119,15 +116,14 @@ type ConnectionClose struct {
 // the watcher requests fields.
 type Field struct {
 	Name  string // in lower case
-	Value string // raw bytes, or "[redacted]"
+	Value string // raw bytes, with "[redacted]" in place of secret parts
 }
 
 // fieldOverhead is the size in bytes of a Field in memory, without its text.
 const fieldOverhead = 32
 
-// weight returns the approximate number of bytes that e keeps in memory. For an outbound
-// event, it does not count the source labels, because all events of an outbound layer share
-// one map.
+// weight returns about how many bytes of memory e occupies in a buffer. The source labels of an
+// outbound event do not count, because all events of the layer share one map.
 func (e *Event) weight() int64 {
 	if e.Direction == Inbound {
 		return e.own() + weighLabels(e.SourceLabels)
@@ -135,6 +131,7 @@ func (e *Event) weight() int64 {
 	return e.own()
 }
 
+// weighLabels returns the weight of a map of labels.
 func weighLabels(labels map[string]string) int64 {
 	if len(labels) == 0 {
 		return 0
@@ -150,6 +147,7 @@ func weighLabels(labels map[string]string) int64 {
 // text.
 const labelsOverhead = 320
 
+// own returns the weight of the part of e that is set.
 func (e *Event) own() int64 {
 	switch {
 	case e.RequestInit != nil:
@@ -176,6 +174,7 @@ func (b *Body) weight() int64 {
 // nodeOverhead is the size in bytes of a layer.Node in memory, without its text.
 const nodeOverhead = 96
 
+// weighNodes returns the weight of an explanation.
 func weighNodes(nodes []layer.Node) (n int64) {
 	for i := range nodes {
 		node := &nodes[i]
@@ -194,6 +193,7 @@ func weighNodes(nodes []layer.Node) (n int64) {
 	return n
 }
 
+// weigh returns the weight of header fields.
 func weigh(fields []Field) (n int64) {
 	for _, f := range fields {
 		n += int64(fieldOverhead + len(f.Name) + len(f.Value))

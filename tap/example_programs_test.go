@@ -81,7 +81,7 @@ func ExampleLayer_httpServer() {
 	registry := new(tap.Registry)
 	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
 
-	shown := httplayer.Middleware(tap.Layer(registry, httplayer.Accessor{}, tap.Inbound))(hello) // the line
+	shown := httplayer.Middleware(tap.Layer(registry, httplayer.HTTP{}, tap.Inbound))(hello) // the line
 
 	server := httptest.NewServer(shown)
 	defer server.Close()
@@ -105,7 +105,7 @@ func ExampleLayer_httpClient() {
 	registry := new(tap.Registry)
 	client := new(http.Client)
 
-	client.Transport = httplayer.Transport(tap.Layer(registry, httplayer.Accessor{}, tap.Outbound), client.Transport) // the line
+	client.Transport = httplayer.Transport(tap.Layer(registry, httplayer.HTTP{}, tap.Outbound), client.Transport) // the line
 
 	watching(registry, 1, func() {
 		rsp, err := client.Get(server.URL + "/world")
@@ -125,8 +125,8 @@ func ExampleLayer_httpClient() {
 func ExampleLayer_grpc() {
 	served, called := new(tap.Registry), new(tap.Registry)
 
-	server := grpc.NewServer(grpclayer.NewServer(tap.Layer(served, grpclayer.Accessor{}, tap.Inbound)).ServerOptions()...)
-	options := grpclayer.NewClient(tap.Layer(called, grpclayer.Accessor{}, tap.Outbound)).DialOptions()
+	server := grpc.NewServer(grpclayer.NewServer(tap.Layer(served, grpclayer.GRPC{}, tap.Inbound)).ServerOptions()...)
+	options := grpclayer.NewClient(tap.Layer(called, grpclayer.GRPC{}, tap.Outbound)).DialOptions()
 
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -18,8 +18,10 @@ import (
 )
 
 // verse is how tap reads a protocol where a request is a path and a response
-// is some text. For net/http there is httplayer.Accessor.
-type verse struct{}
+// is some text. For net/http there is httplayer.HTTP.
+type verse struct {
+	tap.BaseAccessor[string, string]
+}
 
 func (verse) Method(string) string                { return "GET" }
 func (verse) Scheme(string) string                { return "http" }
@@ -31,7 +33,7 @@ func (verse) RequestHeader(string) layer.Header   { return none{} }
 func (verse) Status(string) int                   { return 200 }
 func (verse) ResponseHeader(string) layer.Header  { return none{} }
 func (verse) ResponseTrailer(string) layer.Header { return none{} }
-func (verse) Complete(ctx context.Context, rsp string, o layer.Observer) string {
+func (verse) ObserveResponse(ctx context.Context, rsp string, o layer.Observer) string {
 	o.Data(len(rsp))
 	return layer.AtReturn(ctx, rsp, o)
 }
@@ -39,6 +41,7 @@ func (verse) Complete(ctx context.Context, rsp string, o layer.Observer) string 
 type none struct{}
 
 func (none) Get(string) string              { return "" }
+func (none) Values(string) []string         { return nil }
 func (none) All() iter.Seq2[string, string] { return func(func(string, string) bool) {} }
 
 func endpoint(_ context.Context, path string) (string, error) { return "you asked for " + path, nil }

@@ -18,7 +18,7 @@ import (
 
 func ExampleRegistry_Top() {
 	reg := tap.NewRegistry()
-	service := tap.Layer(reg, httplayer.Accessor{}, tap.Outbound,
+	service := tap.Layer(reg, httplayer.HTTP{}, tap.Outbound,
 		tap.WithDestination(netip.MustParseAddrPort("10.1.2.3:8080"), map[string]string{"pod": "web-1"}),
 	)(layer.Func[*http.Request, *http.Response](func(_ context.Context, req *http.Request) (*http.Response, error) {
 		status := http.StatusOK

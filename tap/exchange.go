@@ -3,16 +3,16 @@ package tap
 import (
 	"cmp"
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
 	"github.com/gotower/gotower/layer"
 )
 
-// exchange is one request and its response. It exists only if at least one watcher or call of
-// Top sees the request. It sends the events to the watchers, and counts the request in the rows
-// of Top. It is also the [layer.Observer] of the response body. The watchers share the parts of
-// the events, see eventPart.
+// exchange is a request that at least one watcher or call of Top sees, from its start to its end. It
+// sends the events to the watchers and counts the request in Top's rows. It is also the
+// [layer.Observer] of the response. Watchers with equal wishes share the same event.
 type exchange[Req, Rsp any] struct {
 	access Accessor[Req, Rsp]
 	ctx    context.Context //nolint:containedctx // the request's; read when a response ends
@@ -24,7 +24,8 @@ type exchange[Req, Rsp any] struct {
 	firstRecipient [1]recipient
 	rows           []*row // rows of the calls of Top in which the request is counted
 	firstRow       [1]*row
-	bodied         bool // whether a watcher requests bodies
+	record         *layer.Record // has the pattern of an inbound request in rows; else nil
+	bodied         bool          // whether a watcher requests bodies
 
 	// returned is true after Call has returned or panicked. ResponseData then does nothing,
 	// because Data counts the bytes. deferred is true if the response headers arrive after
@@ -42,11 +43,11 @@ type exchange[Req, Rsp any] struct {
 	secrets     []string     // texts of the request that an explanation must not show
 }
 
-// eventPart has one part of an event, such as a RequestInit, in two forms: without and with
-// header fields. withFields is nil until the event is sent to a watcher that requests
-// fields.
+// eventPart holds one part of an event, such as a RequestInit, in two forms: without header fields, and
+// with them for the watchers that request fields. The second is nil until it is needed.
 type eventPart[T any] struct{ withoutFields, withFields *T }
 
+// of returns the form for a watcher that requests fields or does not.
 func (m *eventPart[T]) of(fields bool) *T {
 	if fields && m.withFields != nil {
 		return m.withFields
@@ -54,15 +55,67 @@ func (m *eventPart[T]) of(fields bool) *T {
 	return m.withoutFields
 }
 
-func newExchange[Req, Rsp any](access Accessor[Req, Rsp], ctx context.Context, req Req, v *view) *exchange[Req, Rsp] { //nolint:revive,lll // access is the receiver
-	x := &exchange[Req, Rsp]{access: access, ctx: ctx, req: req, common: v.common, start: time.Now()}
+// newExchange returns an exchange without recipients and rows. A zero arrival means now.
+func newExchange[Req, Rsp any](
+	access Accessor[Req, Rsp], ctx context.Context, req Req, v *view, arrival time.Time, //nolint:revive // access is the receiver
+) *exchange[Req, Rsp] {
+	if arrival.IsZero() {
+		arrival = time.Now()
+	}
+	x := &exchange[Req, Rsp]{access: access, ctx: ctx, req: req, common: v.common, start: arrival}
 	x.recipients, x.rows = x.firstRecipient[:0], x.firstRow[:0]
 	return x
 }
 
-// show makes w a recipient of the events of the request. It sends the RequestInit, or holds it if
-// w has a condition on the outcome. If the RequestInit does not fit into the buffer of w, or w has
-// reached its limit or rate, show does not add w. w then gets no event of the request.
+// enter returns what the inner service should be called with. It observes the response and the request
+// body as far as the recipients need it.
+func (x *exchange[Req, Rsp]) enter(ctx context.Context, req Req) (context.Context, Req) {
+	x.access.OnResponseStart(ctx, req, x)
+	if x.bodied {
+		req = x.access.TeeRequestBody(req, x.readRequest)
+	}
+	if len(x.rows) > 0 && x.common.Direction == Inbound {
+		ctx, x.record = layer.WithRecord(ctx) // a mux below may report its pattern
+	}
+	return ctx, req
+}
+
+// result returns what the inner service has returned, and observes it. x may be nil.
+func (x *exchange[Req, Rsp]) result(ctx context.Context, rsp Rsp, err error) (Rsp, error) {
+	if x == nil {
+		return rsp, err
+	}
+	x.returned = true
+	if err != nil {
+		x.callFailed(err)
+		return rsp, err
+	}
+	x.rsp = rsp
+	if x.responded.IsZero() {
+		x.deferred = true // before the headers may arrive
+		if !x.access.OnDeferredResponse(rsp, x) {
+			x.deferred = false
+			x.respond(rsp)
+		}
+	}
+	if x.bodied {
+		rsp = x.access.TeeResponseBody(rsp, x.readResponse)
+	}
+	return x.access.ObserveResponse(ctx, rsp, x), nil
+}
+
+// abort ends a request whose inner service did not return, because of a panic or Goexit. It does nothing
+// after result. x may be nil.
+func (x *exchange[Req, Rsp]) abort() {
+	if x != nil && !x.returned {
+		x.returned = true
+		x.endWithoutResponse(nil)
+	}
+}
+
+// show makes w a recipient of the request's events. It sends the RequestInit, or holds it if w
+// sets a condition on the outcome. If the RequestInit does not fit into w's buffer, or w has
+// reached its limit or rate, show does not add w, which then gets no event about the request.
 func (x *exchange[Req, Rsp]) show(w *watcher) {
 	if w.fields && x.init.withFields == nil {
 		x.init.withFields = new(*x.init.withoutFields)
@@ -84,6 +137,7 @@ func (x *exchange[Req, Rsp]) show(w *watcher) {
 	x.recipients = append(x.recipients, s)
 }
 
+// readRequest and readResponse keep parts of the bodies for the watchers that request them.
 func (x *exchange[Req, Rsp]) readRequest(offset int64, p []byte) {
 	x.eachBody(func(b *bodies) { b.request.take(offset, p) })
 }
@@ -92,6 +146,7 @@ func (x *exchange[Req, Rsp]) readResponse(offset int64, p []byte) {
 	x.eachBody(func(b *bodies) { b.response.take(offset, p) })
 }
 
+// eachBody calls f for the bodies of each watcher that asked for them.
 func (x *exchange[Req, Rsp]) eachBody(f func(*bodies)) {
 	for i := range x.recipients {
 		if b := x.recipients[i].bodies; b != nil {
@@ -100,19 +155,14 @@ func (x *exchange[Req, Rsp]) eachBody(f func(*bodies)) {
 	}
 }
 
-// respond records the status and the headers of rsp, and sends the ResponseInit to the
-// recipients. A recipient with a condition on the outcome gets the event only after the
-// request has ended.
+// respond records that the response has begun, and sends the ResponseInit, except to watchers with a
+// condition on the outcome, which get it when the request has ended.
 func (x *exchange[Req, Rsp]) respond(rsp Rsp) {
-	x.rsp, x.responded, x.status = rsp, x.start, x.access.Status(rsp)
+	x.rsp = rsp
 	head := x.access.ResponseHeader(rsp)
 	// Read now, because other layers may change the headers before the end.
 	x.headStatus = head.Get("grpc-status")
-	if len(x.recipients) == 0 {
-		return // the rows need no time of the headers
-	}
-	x.responded = time.Now()
-	x.response.withoutFields = &ResponseInit{SinceRequestInit: x.responded.Sub(x.start), Status: x.status}
+	x.begin(x.access.Status(rsp))
 	for i := range x.recipients {
 		s := &x.recipients[i]
 		if s.fields && x.response.withFields == nil {
@@ -128,17 +178,28 @@ func (x *exchange[Req, Rsp]) respond(rsp Rsp) {
 	}
 }
 
-// ResponseStarted implements [layer.ResponseObserver]. It sends the ResponseInit of rsp. The
-// accessor calls ResponseStarted before Call returns if a handler sends the response headers. It
-// calls ResponseStarted after Call if the headers of rsp arrive later.
+// begin records that a response with the given status has begun. If watchers see the request, it makes
+// the event about the response, to which the header fields are added later.
+func (x *exchange[Req, Rsp]) begin(status int) {
+	x.responded, x.status = x.start, status
+	if len(x.recipients) == 0 {
+		return // the rows need no time of the headers
+	}
+	x.responded = time.Now()
+	x.response.withoutFields = &ResponseInit{SinceRequestInit: x.responded.Sub(x.start), Status: status}
+}
+
+// ResponseStarted implements [layer.ResponseObserver]. It sends the ResponseInit for rsp. The
+// accessor calls it before Call returns if a handler sends the response headers, and after Call
+// if they arrive later.
 func (x *exchange[Req, Rsp]) ResponseStarted(rsp Rsp) {
 	if !x.returned || x.deferred {
 		x.respond(rsp)
 	}
 }
 
-// ResponseData implements [layer.ResponseObserver]. It counts n bytes of the response body that
-// a handler sent before Call returned. p has these bytes. If they are not available, p is nil,
+// ResponseData implements [layer.ResponseObserver]. It counts n response body bytes that a
+// handler sent before Call returned. p holds these bytes. If they are not available, p is nil,
 // and the bodies that watchers get are marked as cut.
 func (x *exchange[Req, Rsp]) ResponseData(n int, p []byte) {
 	if x.returned {
@@ -166,8 +227,8 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	end := ResponseEnd{Bytes: x.bytes.Load(), ResetCode: resetCode(x.ctx, err)}
 	status := x.headStatus
 	var trailer layer.Header
-	// Only a complete response has trailers to read. After a broken one, its
-	// reader may still write to them.
+	// Only a complete response has trailers to read. After a broken one, they may still be
+	// written.
 	if err == nil {
 		trailer = x.access.ResponseTrailer(x.rsp)
 		status = cmp.Or(trailer.Get("grpc-status"), status)
@@ -178,9 +239,8 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	x.finish(end, trailer)
 }
 
-// respondToError returns true if err represents a response, such as a gRPC status. It also
-// sends the ResponseInit of that response if none has been sent. It returns false if err is
-// nil or represents no response.
+// respondToError reports whether err represents a response, as a gRPC status does. If so, it treats
+// that as the response, and sends the ResponseInit if none was sent.
 func (x *exchange[Req, Rsp]) respondToError(err error) bool {
 	if err == nil {
 		return false
@@ -196,8 +256,7 @@ func (x *exchange[Req, Rsp]) respondToError(err error) bool {
 	return true
 }
 
-// callFailed sends the ResponseEnd of a request for which Call returned err. If err represents a
-// response and no ResponseInit was sent, it sends the ResponseInit first.
+// callFailed ends a request for which Call returned err.
 func (x *exchange[Req, Rsp]) callFailed(err error) {
 	if x.respondToError(err) {
 		x.End(nil)
@@ -206,10 +265,22 @@ func (x *exchange[Req, Rsp]) callFailed(err error) {
 	x.endWithoutResponse(err)
 }
 
-// endWithoutResponse sends the ResponseEnd of a request for which Call returned no
-// response. err is the error of Call, or nil if Call panicked. If a handler had started a
-// response, the event has a reset code.
+// endWithoutResponse sends the ResponseEnd of a request for which Call has returned no response. err is
+// Call's error, or nil if Call panicked. If a handler had begun a response before, the event carries a
+// reset code. If the client has left, the events show the status 499.
 func (x *exchange[Req, Rsp]) endWithoutResponse(err error) {
+	var left interface {
+		error
+		StatusCode() int
+	}
+	if x.responded.IsZero() && errors.As(err, &left) && left.StatusCode() == statusLeft {
+		x.begin(statusLeft)
+		for i := range x.recipients {
+			e := x.common
+			e.ResponseInit = x.response.withoutFields
+			x.recipients[i].respond(e)
+		}
+	}
 	end := ResponseEnd{Bytes: x.bytes.Load(), ResetCode: resetCode(x.ctx, err)}
 	if end.ResetCode == nil && !x.responded.IsZero() {
 		end.ResetCode = abortCode(x.ctx)
@@ -217,12 +288,16 @@ func (x *exchange[Req, Rsp]) endWithoutResponse(err error) {
 	x.finish(end, nil)
 }
 
-// finish sets the durations of the event in the argument end and then sends the event to all
-// recipients. Recipients that request fields also get the fields of trailer. finish also records
-// the end of the request in the rows of Top.
+// finish completes end with the durations and sends it to all watchers, with the trailer to those that
+// request fields. It also ends the request in Top's rows.
 func (x *exchange[Req, Rsp]) finish(end ResponseEnd, trailer layer.Header) {
 	end.SinceRequestInit = time.Since(x.start) // faster than time.Now
+	// A mux below may have reported its pattern, by which Top then counts the request.
+	pattern := x.record.Facts().Pattern
 	for _, r := range x.rows {
+		if pattern != "" {
+			r = r.routed(pattern)
+		}
 		r.end(&end, x.status, x.start.Add(end.SinceRequestInit))
 	}
 	if len(x.recipients) == 0 {
@@ -242,9 +317,8 @@ func (x *exchange[Req, Rsp]) finish(end ResponseEnd, trailer layer.Header) {
 	}
 }
 
-// sendEnd sends the event in the argument end to the recipient s. If s has a condition on the
-// outcome, sendEnd first sends the events that were held. It sends nothing if the outcome does not
-// match this condition.
+// sendEnd sends end to the watcher s. If s has a condition on the outcome, sendEnd sends the events
+// that were held back before, or nothing if the outcome does not meet the condition.
 func (x *exchange[Req, Rsp]) sendEnd(s *recipient, end *ResponseEnd) {
 	if s.held != nil && (!s.release(s.outcome.holds(x.status, end)) || !x.sendHeld(s)) {
 		s.bodies.drop()
@@ -256,15 +330,16 @@ func (x *exchange[Req, Rsp]) sendEnd(s *recipient, end *ResponseEnd) {
 	s.watcher.leave()
 }
 
-// sendHeld sends the held RequestInit, and the ResponseInit if there is one, to the
-// recipient s. It returns false if the RequestInit does not fit into the buffer.
+// sendHeld sends the events that were held back for s: the RequestInit, and the ResponseInit if there
+// was one. It returns false if the RequestInit does not fit into the buffer.
 func (x *exchange[Req, Rsp]) sendHeld(s *recipient) bool {
 	e := x.common
 	e.RequestInit = x.init.of(s.fields)
 	if !s.send(e) {
-		s.watcher.leave()
+		s.unsent()
 		return false
 	}
+	s.sent()
 	if x.response.withoutFields != nil {
 		e = x.common
 		e.ResponseInit = x.response.of(s.fields)
@@ -273,8 +348,8 @@ func (x *exchange[Req, Rsp]) sendHeld(s *recipient) bool {
 	return true
 }
 
-// withExtras returns a copy of the event in the argument end, with the bodies and the explanation
-// that s requests. If s requests neither, it returns the event itself.
+// withExtras returns end with the bodies and the explanation that s requests, on a copy, or end itself
+// if s requests neither.
 func (x *exchange[Req, Rsp]) withExtras(s *recipient, end *ResponseEnd) *ResponseEnd {
 	if s.bodies == nil && !s.explain {
 		return end

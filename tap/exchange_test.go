@@ -5,17 +5,28 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/status"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/grpclayer"
+	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/tap/match"
+	"github.com/gotower/gotower/tap/tappb"
 )
 
 // The common fields of the three events, and the fields of each.
@@ -268,6 +279,7 @@ func TestSecretsAreRedacted(t *testing.T) {
 		{"Set-Cookie", "id=s3cret"},
 		{"proxy-authorization", "Basic s3cret"},
 		{"X-Api-Key", "k3y"},
+		{"X-OTP", "s3cret"}, {"Cookie2", "s3cret"}, {"Link", "</a?token=s3cret>"},
 		{"X-Plain", "plain"},
 	}
 	show := func(opts ...RegistryOption) string {
@@ -288,7 +300,7 @@ func TestSecretsAreRedacted(t *testing.T) {
 	}
 	text := show()
 	require.NotContains(t, text, "s3cret")
-	require.Equal(t, 18, strings.Count(text, redacted))
+	require.Equal(t, 27, strings.Count(text, redacted))
 	require.NotContains(t, text, "k3y")
 	require.Contains(t, text, "plain")
 
@@ -311,4 +323,291 @@ func TestSourceIsNormalised(t *testing.T) {
 	req.source = netip.MustParseAddrPort("[::ffff:10.0.0.1]:7")
 	send(t, stand(reg, respond("")), req)
 	require.Equal(t, netip.MustParseAddrPort("10.0.0.1:7"), events(w)[0].Source)
+}
+
+// aborts are responses that are aborted after they started. Each function returns when its
+// server has stopped.
+var aborts = map[string]func(*testing.T, *Registry){
+	"HTTP handler panics": func(t *testing.T, reg *Registry) {
+		halfOf(t, httplayer.Middleware(Layer(reg, httplayer.HTTP{}, Inbound)), func() {
+			panic(http.ErrAbortHandler)
+		})
+	},
+	"HTTP client leaves": func(t *testing.T, reg *Registry) {
+		h := httplayer.Middleware(Layer(reg, httplayer.HTTP{}, Inbound))(http.HandlerFunc(
+			func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.WriteString(w, "half")
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+				panic(http.ErrAbortHandler) // as a reverse proxy does it
+			}))
+		server := httptest.NewServer(h)
+		defer server.Close()
+		rsp, err := server.Client().Get(server.URL)
+		require.NoError(t, err)
+		_, err = io.ReadFull(rsp.Body, make([]byte, len("half")))
+		require.NoError(t, err)
+		_ = rsp.Body.Close()
+	},
+	"gRPC handler panics": func(t *testing.T, reg *Registry) {
+		recovers := func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+			defer func() {
+				if recover() != nil {
+					err = status.Error(codes.Internal, "panic")
+				}
+			}()
+			return next(srv, s)
+		}
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		server := grpc.NewServer(append([]grpc.ServerOption{grpc.ChainStreamInterceptor(recovers)},
+			grpclayer.NewServer(Layer(reg, grpclayer.GRPC{}, Inbound)).ServerOptions()...)...)
+		testpb.RegisterTestServiceServer(server, panicServer{})
+		var served sync.WaitGroup
+		served.Go(func() { _ = server.Serve(l) })
+		defer func() { server.Stop(); served.Wait() }()
+		conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		require.NoError(t, err)
+		defer conn.Close()
+		s, err := testpb.NewTestServiceClient(conn).StreamingOutputCall(t.Context(), new(testpb.StreamingOutputCallRequest))
+		require.NoError(t, err)
+		require.Equal(t, codes.Internal, status.Code(drain(s.Recv)))
+	},
+}
+
+// halfOf serves a handler behind wrap, which writes half of a response and then calls then.
+// The client must get an error.
+func halfOf(t *testing.T, wrap func(http.Handler) http.Handler, then func()) {
+	t.Helper()
+	server := httptest.NewServer(wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "half")
+		_ = http.NewResponseController(w).Flush()
+		then()
+	})))
+	defer server.Close()
+	rsp, err := server.Client().Get(server.URL)
+	require.NoError(t, err)
+	_, err = io.ReadAll(rsp.Body)
+	require.Error(t, err, "the client does not take it for whole")
+	_ = rsp.Body.Close()
+}
+
+type panicServer struct {
+	testpb.UnimplementedTestServiceServer
+}
+
+func (panicServer) StreamingOutputCall(
+	_ *testpb.StreamingOutputCallRequest, out grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse],
+) error {
+	_ = out.Send(new(testpb.StreamingOutputCallResponse))
+	panic("after the first message")
+}
+
+// A response that is aborted after its start is a failure for all watchers. Top counts the
+// same with and without other watchers.
+func TestResponseAbortedAfterStart(t *testing.T) {
+	for name, abort := range aborts {
+		for _, watched := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", watched ", watched), func(t *testing.T) {
+				reg := new(Registry)
+				var all, failed *watcher
+				if watched {
+					all = watchOn(t, reg, &tappb.WatchRequest{})
+					failed = watchOn(t, reg, &tappb.WatchRequest{Response: &tappb.ResponseMatch{Failures: true}})
+				}
+				c := countAll(t, reg, nil)
+				abort(t, reg)
+				var r *tappb.Row
+				require.Eventually(t, func() bool { // the end of the context is reported by another goroutine
+					r = only(t, c)
+					return r.GetCount() == 1
+				}, time.Minute, time.Millisecond)
+				require.Zero(t, r.GetSuccesses())
+				if !watched {
+					return
+				}
+				for _, w := range []*watcher{all, failed} {
+					var got []Event
+					require.Eventually(t, func() bool { // the end of the context is reported by another goroutine
+						got = append(got, readAll(w)...)
+						return kinds(got) == "qre"
+					}, time.Minute, time.Millisecond)
+					require.Equal(t, 200, got[1].ResponseInit.Status)
+					end := got[2].ResponseEnd
+					require.NotZero(t, end.Bytes)
+					require.NotNil(t, end.SinceResponseInit)
+					require.Nil(t, end.GRPCStatus)
+					require.True(t, end.Failed(200))
+					want := "INTERNAL_ERROR"
+					if name == "HTTP client leaves" {
+						want = "CANCEL"
+					}
+					require.Equal(t, want, end.Reset())
+				}
+			})
+		}
+	}
+}
+
+// A client that leaves before the response has the status 499, as in the access log. The request
+// has not failed.
+func TestClientLeft(t *testing.T) {
+	began, closed := make(chan struct{}, 1), make(chan struct{})
+	up := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		began <- struct{}{}
+		<-r.Context().Done()
+	}))
+	defer up.Close()
+	reg := new(Registry)
+	all := watchOn(t, reg, &tappb.WatchRequest{})
+	c := countAll(t, reg, nil)
+	endpoint := httplayer.NewEndpoint(t.Context(), up.Listener.Addr().String())
+	svc := Layer(reg, httplayer.HTTP{}, Outbound)(httplayer.SingleEndpoint(endpoint))
+	h := httplayer.Handler(svc)
+	var once sync.Once
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer once.Do(func() { close(closed) })
+		h.ServeHTTP(w, r)
+	}))
+	defer front.Close()
+	ctx, leave := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, front.URL, http.NoBody)
+	require.NoError(t, err)
+	go func() { <-began; leave() }()
+	_, err = front.Client().Do(req) //nolint:bodyclose // it fails
+	require.ErrorIs(t, err, context.Canceled)
+	<-closed
+	got := readAll(all)
+	require.Equal(t, "qre", kinds(got))
+	require.Equal(t, 499, got[1].ResponseInit.Status)
+	require.Equal(t, "CANCEL", got[2].ResponseEnd.Reset())
+	require.False(t, got[2].ResponseEnd.Failed(499))
+	r := only(t, c)
+	require.EqualValues(t, 1, r.GetSuccesses())
+}
+
+type httpLayer = layer.Layer[*http.Request, *http.Response]
+
+type httpFunc = layer.Func[*http.Request, *http.Response]
+
+// answered is a response of a layer, without a handler.
+func answered(r *http.Request) *http.Response {
+	return &http.Response{
+		StatusCode: http.StatusNonAuthoritativeInfo, Header: http.Header{"A": {"b"}}, Request: r,
+		Body: io.NopCloser(strings.NewReader("hello")),
+	}
+}
+
+// visit requests path of h, behind a Middleware with a tap between two layers,
+// and returns the response.
+func visit(t *testing.T, reg *Registry, above, below httpLayer, h http.Handler, path string) string {
+	t.Helper()
+	tapped := Layer(reg, httplayer.HTTP{}, Inbound)
+	around := func(next layer.Service[*http.Request, *http.Response]) layer.Service[*http.Request, *http.Response] {
+		return above(tapped(below(next)))
+	}
+	server := httptest.NewServer(httplayer.Middleware(around)(h))
+	defer server.Close() // waits for the handler
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, http.NoBody)
+	require.NoError(t, err)
+	rsp, err := server.Client().Do(r)
+	require.NoError(t, err)
+	defer rsp.Body.Close()
+	body, err := io.ReadAll(rsp.Body)
+	require.NoError(t, err)
+	return string(body)
+}
+
+func nothingBetween(next layer.Service[*http.Request, *http.Response]) layer.Service[*http.Request, *http.Response] {
+	return next
+}
+
+// A response that a layer returns in place of a handler is shown once.
+func TestEarlyResponseOfLayer(t *testing.T) {
+	reg := NewRegistry(WithBodies(100, asItIs))
+	w := watchOn(t, reg, &tappb.WatchRequest{BodyBytes: 100})
+	answers := func(layer.Service[*http.Request, *http.Response]) layer.Service[*http.Request, *http.Response] {
+		return httpFunc(func(_ context.Context, r *http.Request) (*http.Response, error) { return answered(r), nil })
+	}
+	require.Equal(t, "hello", visit(t, reg, nothingBetween, answers, http.NotFoundHandler(), "/"))
+	end := endOf(t, readAll(w))
+	require.EqualValues(t, 5, end.Bytes)
+	require.Equal(t, "hello", string(end.ResponseBody.Data))
+}
+
+// A response that a layer above returns in place of an error is not shown.
+func TestEarlyResponseReplacesError(t *testing.T) {
+	reg := NewRegistry(WithBodies(100, asItIs))
+	req := &tappb.WatchRequest{BodyBytes: 100, Fields: true}
+	w := watchOn(t, reg, req)
+	req.Response = &tappb.ResponseMatch{}
+	held := watchOn(t, reg, req)
+	fails := func(layer.Service[*http.Request, *http.Response]) layer.Service[*http.Request, *http.Response] {
+		return httpFunc(func(context.Context, *http.Request) (*http.Response, error) { return nil, errors.New("broken") })
+	}
+	consoles := func(next layer.Service[*http.Request, *http.Response]) layer.Service[*http.Request, *http.Response] {
+		return httpFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
+			if _, err := next.Call(ctx, r); err == nil {
+				return nil, errors.New("it did not fail")
+			}
+			return answered(r), nil
+		})
+	}
+	require.Equal(t, "hello", visit(t, reg, consoles, fails, http.NotFoundHandler(), "/"))
+	require.Equal(t, "qe", kinds(readAll(w)))
+	require.Equal(t, "qe", kinds(readAll(held)))
+	require.EqualValues(t, maxText, held.buf.Load().room.Load(), "what was kept back gave back what it took")
+}
+
+// Of two attempts, only the one that the handler served has its response.
+func TestEarlyResponseAfterRejectedAttempt(t *testing.T) {
+	reg := new(Registry)
+	w := watchOn(t, reg, &tappb.WatchRequest{})
+	calls := 0
+	refusesOnce := func(next layer.Service[*http.Request, *http.Response]) layer.Service[*http.Request, *http.Response] {
+		return httpFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
+			if calls++; calls == 1 {
+				return nil, layer.ErrNotReady
+			}
+			return next.Call(ctx, r)
+		})
+	}
+	twice := func(next layer.Service[*http.Request, *http.Response]) layer.Service[*http.Request, *http.Response] {
+		return httpFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
+			if _, err := next.Call(ctx, r); !errors.Is(err, layer.ErrNotReady) {
+				return nil, errors.New("it was not refused")
+			}
+			return next.Call(ctx, r)
+		})
+	}
+	h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })
+	require.Equal(t, "hello", visit(t, reg, twice, refusesOnce, h, "/"))
+	byStream := map[uint64][]Event{}
+	for _, e := range readAll(w) {
+		byStream[e.ID.Stream] = append(byStream[e.ID.Stream], e)
+	}
+	require.Equal(t, "qe", kinds(byStream[0]))
+	require.Equal(t, "qre", kinds(byStream[1]))
+	require.EqualValues(t, 5, byStream[1][2].ResponseEnd.Bytes)
+}
+
+// A response that a layer above returns in place of a panic is not shown.
+func TestEarlyResponseReplacesPanic(t *testing.T) {
+	reg := new(Registry)
+	w := watchOn(t, reg, &tappb.WatchRequest{})
+	panics := func(layer.Service[*http.Request, *http.Response]) layer.Service[*http.Request, *http.Response] {
+		return httpFunc(func(context.Context, *http.Request) (*http.Response, error) { panic("boom") })
+	}
+	recovers := func(next layer.Service[*http.Request, *http.Response]) layer.Service[*http.Request, *http.Response] {
+		return httpFunc(func(ctx context.Context, r *http.Request) (rsp *http.Response, err error) {
+			defer func() {
+				if recover() != nil {
+					rsp, err = answered(r), nil
+				}
+			}()
+			return next.Call(ctx, r)
+		})
+	}
+	require.Equal(t, "hello", visit(t, reg, recovers, panics, http.NotFoundHandler(), "/"))
+	require.Equal(t, "qe", kinds(readAll(w)))
 }

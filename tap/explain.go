@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,11 +14,11 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Explain returns a layer that records the choices of the layers below it, such as a route
-// or an endpoint, see [layer.Explain]. It records them only while a watcher requests
-// explanations. Place it above the layers that choose, such as profiles and balancers, and
-// a [Layer] or [Connections] below them. The Layer adds the choices to its ResponseEnd
-// events, and Connections to its ConnectionClose events. A nil reg has no watchers.
+// Explain returns a layer that records what the layers below it choose, such as a route or an
+// endpoint, see [layer.Explain]. It records them only while a watcher requests explanations. You
+// should place it above the layers that choose, such as profiles and balancers, and a [Layer] or
+// [Connections] below them. The Layer adds the choices to its ResponseEnd events, and Connections
+// to its ConnectionClose events. With a nil reg, nothing watches.
 //
 // Admission: Ready is forwarded.
 //
@@ -27,9 +28,8 @@ import (
 //
 // Errors: forwarded.
 //
-// Cost: one atomic load if no watcher requests explanations. Otherwise the choices for
-// every request are recorded, because the Layer below decides only later which requests it
-// shows.
+// Cost: one atomic load if no watcher requests explanations. Otherwise the choices for every
+// request are recorded, because the Layer below decides only later which requests it shows.
 func Explain[Req, Rsp any](reg *Registry) layer.Layer[Req, Rsp] {
 	if reg == nil {
 		reg = new(Registry)
@@ -39,6 +39,7 @@ func Explain[Req, Rsp any](reg *Registry) layer.Layer[Req, Rsp] {
 	}
 }
 
+// explained is the service of [Explain].
 type explained[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	reg *Registry
@@ -61,21 +62,21 @@ func (e *explained[Req, Rsp]) Describe() layer.Node {
 	return layer.Node{Name: "explain", State: layer.State{{Key: "on", Value: present != nil && present.explain}}}
 }
 
-// leastSecret is the minimum length in bytes of a secret value that is replaced in explanations.
-// leastPart is the minimum length of a part of such a value, for example of one cookie. Shorter
-// values and parts stay, because they also occur in harmless text.
+// leastSecret is how many bytes a secret value must contain to be replaced in explanations, and
+// leastPart the same for a part of it, such as one cookie. Shorter values and parts stay, because
+// they also occur in harmless text.
 const (
 	leastSecret = 4
 	leastPart   = 8
 )
 
-// isBetween reports whether r separates the parts of a secret header value, such as the
-// cookies of a Cookie field.
+// isBetween reports whether r separates the parts of a secret header value, such as the cookies
+// in a Cookie field.
 func isBetween(r rune) bool { return strings.ContainsRune(` ;,="`, r) }
 
-// secretsOf returns the texts that must be replaced in explanations of the request:
-// withheld header values, user information and withheld queries. Longer texts come first.
-// An explanation may contain them, for example in an error with a URL. The result is not
+// secretsOf returns the texts of the request that must not appear in an explanation: withheld header
+// values, user information and withheld queries. An explanation could contain them, for example in an
+// error with a URL. Longer texts come first, because they may contain shorter ones. The result is not
 // nil.
 func (x *exchange[Req, Rsp]) secretsOf(r *Registry) []string {
 	all := []string{}
@@ -89,7 +90,7 @@ func (x *exchange[Req, Rsp]) secretsOf(r *Registry) []string {
 		}
 	}
 	for name, value := range x.access.RequestHeader(x.req).All() {
-		if !r.secret(strings.ToLower(name)) {
+		if !r.secret(name) {
 			continue
 		}
 		add(value)
@@ -106,7 +107,8 @@ func (x *exchange[Req, Rsp]) secretsOf(r *Registry) []string {
 		add(query)
 	}
 	for param := range strings.SplitSeq(query, "&") {
-		if name, value, _ := strings.Cut(param, "="); r.secretParam(name) {
+		name, value, _ := strings.Cut(param, "=")
+		if plain, err := url.QueryUnescape(name); err != nil || r.secret(plain) {
 			add(value)
 		}
 	}
@@ -114,9 +116,8 @@ func (x *exchange[Req, Rsp]) secretsOf(r *Registry) []string {
 	return all
 }
 
-// choices returns the choices that layers have recorded for the request, with secret texts
-// replaced. A value that is not a number, boolean, duration or address is converted to
-// text.
+// choices returns the explanation of the request, with secret texts replaced. Values that could hold
+// text are converted to text first.
 func (x *exchange[Req, Rsp]) choices() []layer.Node {
 	choices := layer.PickInfoFromContext(x.ctx).Explanation.Choices()
 	if len(choices) == 0 {
@@ -129,6 +130,7 @@ func (x *exchange[Req, Rsp]) choices() []layer.Node {
 	return shownNodes(choices, strings.NewReplacer(pairs...))
 }
 
+// shownNodes returns copies of nodes whose texts are replaced by without.
 func shownNodes(nodes []layer.Node, without *strings.Replacer) []layer.Node {
 	if len(nodes) == 0 {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"iter"
+	"net"
 	"net/netip"
 	"strings"
 	"sync/atomic"
@@ -11,9 +12,14 @@ import (
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap/match"
+	"github.com/gotower/gotower/tap/tappb"
 )
 
 // call and reply are a protocol of these tests, because tap must not need net/http.
@@ -67,9 +73,12 @@ func (l *looks) request() int64 {
 	return l.method.Load() + l.scheme.Load() + l.authority.Load() + l.path.Load() + l.source.Load() + l.header.Load()
 }
 
-type fakeAccess struct{ *looks }
+type fakeAccess struct {
+	BaseAccessor[*call, *reply]
+	*looks
+}
 
-func newAccess() fakeAccess { return fakeAccess{new(looks)} }
+func newAccess() fakeAccess { return fakeAccess{looks: new(looks)} }
 
 func (a fakeAccess) Method(c *call) string              { a.method.Add(1); return c.method }
 func (a fakeAccess) Scheme(c *call) string              { a.scheme.Add(1); return c.scheme }
@@ -84,7 +93,7 @@ func (a fakeAccess) ResponseHeader(r *reply) layer.Header {
 	return &r.header
 }
 func (a fakeAccess) ResponseTrailer(r *reply) layer.Header { return &r.trailer }
-func (a fakeAccess) Complete(ctx context.Context, r *reply, o layer.Observer) *reply {
+func (a fakeAccess) ObserveResponse(ctx context.Context, r *reply, o layer.Observer) *reply {
 	return layer.AtEnd[*reply]()(ctx, r, o)
 }
 
@@ -181,3 +190,199 @@ func isDone(w *watcher) bool {
 }
 
 func mustAddr(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+
+// process is a real gRPC server on 127.0.0.1 and a client of it.
+type process struct {
+	reg   *Registry
+	srv   *Server
+	grpc  *grpc.Server
+	conn  *grpc.ClientConn
+	ended chan error // what each Observe returned
+}
+
+// listen starts a process. wrap may change the listener.
+func listen(t testing.TB, srv *Server, wrap func(net.Listener) net.Listener, opts ...grpc.ServerOption) *process {
+	t.Helper()
+	p := &process{reg: srv.reg, srv: srv, ended: make(chan error, 200)}
+	opts = append(opts, grpc.StreamInterceptor(
+		func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+			err := h(srv, s)
+			p.ended <- err
+			return err
+		}))
+	p.grpc = grpc.NewServer(opts...)
+	srv.Register(p.grpc)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	if wrap != nil {
+		l = wrap(l)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = p.grpc.Serve(l)
+	}()
+	t.Cleanup(func() { p.grpc.Stop(); <-done })
+	p.conn = dial(t, l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	return p
+}
+
+func dial(t testing.TB, addr string, opts ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+addr, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// observe opens a stream, and returns when the server has sent the headers.
+func (p *process) observe(ctx context.Context, t testing.TB, req *pb.ObserveRequest) grpc.ServerStreamingClient[pb.TapEvent] {
+	t.Helper()
+	stream, err := pb.NewTapClient(p.conn).Observe(ctx, req)
+	require.NoError(t, err)
+	_, err = stream.Header()
+	require.NoError(t, err)
+	return stream
+}
+
+func recv(t testing.TB, stream grpc.ServerStreamingClient[pb.TapEvent]) Event {
+	t.Helper()
+	m, err := stream.Recv()
+	require.NoError(t, err)
+	return eventOf(m)
+}
+
+// bodied is a request of a protocol with bodies on both sides.
+type bodied struct {
+	call
+	Body io.ReadCloser
+}
+
+// bodiedAccess reads it.
+type bodiedAccess struct{ fakeAccess }
+
+// withBodies tees its bodies.
+type withBodies struct {
+	bodiedAccess
+	BaseAccessor[*bodied, *reply]
+}
+
+func newTee() withBodies {
+	return withBodies{bodiedAccess: bodiedAccess{newAccess()}}
+}
+
+func (a withBodies) ObserveResponse(ctx context.Context, r *reply, o layer.Observer) *reply {
+	return a.fakeAccess.ObserveResponse(ctx, r, o)
+}
+
+func (withBodies) TeeRequestBody(b *bodied, read func(int64, []byte)) *bodied {
+	if b.Body == nil {
+		return b
+	}
+	out := *b
+	out.Body = &readAlong{ReadCloser: b.Body, read: read}
+	return &out
+}
+
+func (withBodies) TeeResponseBody(r *reply, read func(int64, []byte)) *reply {
+	if r.Body != nil {
+		r.Body = &readAlong{ReadCloser: r.Body, read: read}
+	}
+	return r
+}
+
+type readAlong struct {
+	io.ReadCloser
+	read func(int64, []byte)
+	at   int64
+}
+
+func (r *readAlong) Read(p []byte) (int, error) {
+	n, err := r.ReadCloser.Read(p)
+	r.read(r.at, p[:n])
+	r.at += int64(n)
+	return n, err
+}
+
+func (a bodiedAccess) Method(b *bodied) string         { return a.fakeAccess.Method(&b.call) }
+func (a bodiedAccess) Scheme(b *bodied) string         { return a.fakeAccess.Scheme(&b.call) }
+func (a bodiedAccess) Authority(b *bodied) string      { return a.fakeAccess.Authority(&b.call) }
+func (a bodiedAccess) Path(b *bodied) string           { return a.fakeAccess.Path(&b.call) }
+func (a bodiedAccess) Source(b *bodied) netip.AddrPort { return a.fakeAccess.Source(&b.call) }
+func (bodiedAccess) Query(*bodied) string              { return "" }
+func (a bodiedAccess) RequestHeader(b *bodied) layer.Header {
+	return a.fakeAccess.RequestHeader(&b.call)
+}
+
+// watchOn watches reg in the process without a reader of its own.
+func watchOn(t testing.TB, reg *Registry, req *tappb.WatchRequest) *watcher {
+	t.Helper()
+	terms, err := reg.terms(req)
+	require.NoError(t, err)
+	w, err := reg.watch(terms)
+	require.NoError(t, err)
+	t.Cleanup(func() { reg.close(w) })
+	return w
+}
+
+// watch opens a stream of gotower's own service, and returns when the server has sent the
+// headers.
+func (p *process) watch(ctx context.Context, t testing.TB, req *tappb.WatchRequest) grpc.ServerStreamingClient[tappb.WatchResponse] {
+	t.Helper()
+	stream, err := tappb.NewTapClient(p.conn).Watch(ctx, req)
+	require.NoError(t, err)
+	_, err = stream.Header()
+	require.NoError(t, err)
+	return stream
+}
+
+func recvWatch(t testing.TB, stream grpc.ServerStreamingClient[tappb.WatchResponse]) Event {
+	t.Helper()
+	m, err := stream.Recv()
+	require.NoError(t, err)
+	return watchEventOf(m)
+}
+
+// readAll returns the unread events of a watcher as they would be sent.
+func readAll(w *watcher) (all []Event) {
+	r := w.reader(true, func(e Event) error { all = append(all, e); return nil })
+	for {
+		select {
+		case e := <-r.unread.events:
+			_ = r.forward(context.Background(), e)
+		default:
+			_ = r.reportDrops(context.Background())
+			return all
+		}
+	}
+}
+
+// watchStream is a stream without a connection, for bubbles.
+type watchStream struct {
+	grpc.ServerStream
+	ctx     context.Context
+	send    func(*tappb.WatchResponse) error
+	trailer *metadata.MD
+}
+
+func (s watchStream) Context() context.Context     { return s.ctx }
+func (watchStream) SendHeader(_ metadata.MD) error { return nil }
+
+// Send encodes and decodes m, as a connection would.
+func (s watchStream) Send(m *tappb.WatchResponse) error {
+	b, err := proto.Marshal(m)
+	if err != nil {
+		return err
+	}
+	arrived := new(tappb.WatchResponse)
+	if err := proto.Unmarshal(b, arrived); err != nil {
+		return err
+	}
+	return s.send(arrived)
+}
+
+func (s watchStream) SetTrailer(md metadata.MD) {
+	if s.trailer != nil {
+		*s.trailer = md
+	}
+}

@@ -33,26 +33,24 @@ type ProcessEvent struct {
 	Event Event
 }
 
-// Follow yields the events of several processes as they arrive. It continues while a
-// process restarts, has not started yet or cannot be reached. Equal StreamIDs of different
-// processes do not mean the same request.
+// Follow yields events from several processes as they arrive. It continues while a process
+// restarts, has not started yet or cannot be reached. Equal StreamIDs from different processes do
+// not mean the same request.
 //
 //	for e, err := range tap.Follow(ctx, processes, &tappb.WatchRequest{}) {
 //
-// After an error, the process is called again after a backoff of 100 ms to 10 s. The text
-// of the error begins with the name of the process. A process is not called again after
-// InvalidArgument, PermissionDenied or Unauthenticated, or when it has sent as many
-// requests as the limit of req. A restart of the process resets this count. The sequence
-// ends when Follow does not call any process again, or when the duration of req is over.
-// When ctx ends, its cause is the last item.
+// After an error, the process is called again after a backoff of 100 ms to 10 s. The error text
+// begins with the process name. A process is not called again after InvalidArgument,
+// PermissionDenied or Unauthenticated, or when it has sent as many requests as req's limit, which
+// counts again after a restart. The sequence ends when Follow does not call any process again, or
+// when req's duration is over. When ctx ends, its cause is the last item.
 //
-// Breaking from the range releases all streams. The caller closes the connections. These
-// need a keep-alive, and a backoff (grpc.WithConnectParams) of at most a few seconds.
+// Breaking from the range releases all streams. You close the connections. They need a
+// keep-alive, and a backoff (grpc.WithConnectParams) of at most a few seconds.
 //
-// A process that serves only linkerd's tap shows at most 100 requests a second, or the
-// MaxRps of req, and neither bodies nor explanations. For this process, a sample in req, or
-// a condition on headers or responses, is an error. If the caller is too slow, processes
-// drop events and report their number.
+// A process that serves only linkerd's tap shows at most 100 requests a second, or req's MaxRps,
+// and neither bodies nor explanations. For it, a sample in req, or a condition on headers or
+// responses, is an error. If you read too slowly, processes drop events and report how many.
 func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest) iter.Seq2[ProcessEvent, error] {
 	return func(yield func(ProcessEvent, error) bool) {
 		if err := checkNumbers(req); err != nil {
@@ -80,8 +78,8 @@ func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest) i
 	}
 }
 
-// errDone is the last error that watchProcess yields for a process that has reached the
-// limit or the duration of the request. The process is then not called again.
+// errDone is the last error that watchProcess yields for a process that has reached the request's
+// limit or duration. The process is then not called again.
 var errDone = errors.New("done")
 
 // lateEnd is how long a stream may stay open after the duration of the request is over.
@@ -93,9 +91,9 @@ func followBackoff() backoff.Backoff {
 	return backoff.Backoff{Min: 100 * time.Millisecond, Max: 10 * time.Second, Jitter: backoff.Default().Jitter}
 }
 
-// follow watches one process, and opens a new stream when its stream ends. The process should end
-// its stream at the time in the argument until. If the stream is still open at that time plus
-// lateEnd, follow cancels it. If until is the zero time, the stream has no time limit.
+// follow watches one process, and opens a new stream when one ends, with a backoff. At the time until,
+// the process should end its stream; if it has not lateEnd later, follow cancels it. A zero until sets
+// no limit.
 func follow(
 	ctx context.Context, p Process, req *tappb.WatchRequest, until time.Time,
 ) iter.Seq2[ProcessEvent, error] {
@@ -109,7 +107,7 @@ func follow(
 		open := func(ctx context.Context) iter.Seq2[Event, error] {
 			return func(yield func(Event, error) bool) {
 				if !until.IsZero() {
-					req = proto.CloneOf(req)
+					req = proto.CloneOf(req) // a new stream gets the rest of the time
 					req.Duration = durationpb.New(max(time.Until(until), 1))
 				}
 				containPanics(watchProcess(ctx, p, req))(yield)
@@ -138,8 +136,8 @@ func isFinal(err error) bool {
 	return errors.Is(err, errDone)
 }
 
-// watchProcess calls one process once and yields its events. It calls linkerd's tap service
-// if the process does not serve gotower's.
+// watchProcess watches one process with one stream, and yields its events. If the process does not
+// serve gotower's tap service, watchProcess uses linkerd's.
 func watchProcess(ctx context.Context, p Process, req *tappb.WatchRequest) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		if err := p.check(); err != nil {
@@ -172,13 +170,12 @@ func (p *Process) check() error {
 	return nil
 }
 
-// source is a function that starts a sequence of items of type T, such as the events of one
-// process. The sequence must end when the context ends.
+// source starts a sequence, such as the events of one process, that must end when the context ends.
 type source[T any] func(context.Context) iter.Seq2[T, error]
 
-// merged yields the items of all sources in the order in which they arrive. It ends when
-// all sources have ended, when ctx ends, or when the range loop ends. It waits for the
-// goroutines of the sources before it returns.
+// merged yields the items of all sources as they arrive. It runs each source on its own goroutine, and
+// ends when all sources or ctx have ended, or when the range loop does. All goroutines have ended when
+// it returns.
 func merged[T any](ctx context.Context, sources []source[T]) iter.Seq2[T, error] {
 	type item struct {
 		value T
@@ -217,9 +214,8 @@ func merged[T any](ctx context.Context, sources []source[T]) iter.Seq2[T, error]
 	}
 }
 
-// withoutDeadline returns a context that is canceled when ctx ends, but has no deadline.
-// Calls use it, because gRPC sends a deadline to the server. The server could then fail the
-// stream before ctx ends.
+// withoutDeadline returns a context that is canceled when ctx ends, but has no deadline. gRPC would
+// send a deadline to the server, which could then fail the stream a little before ctx ends.
 func withoutDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	within, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)
@@ -229,8 +225,8 @@ func withoutDeadline(ctx context.Context) (context.Context, context.CancelFunc) 
 	}
 }
 
-// containPanics yields the items of seq. If seq panics, the last item is an error with the
-// panic.
+// containPanics yields the items of seq. If seq panics, for example in a connection of the user, the
+// panic becomes an error, which is the last item.
 func containPanics[T any](seq iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		stopped := false

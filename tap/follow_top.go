@@ -25,14 +25,13 @@ import (
 // process. It continues while a process restarts, has not started yet or cannot be reached. It
 // yields errors and ends as [Follow] does.
 //
-// Rows are added up if they have the same client, endpoint and direction, and the same method
-// and path, or route. P50, P95, P99 and Worst of the sum are the largest values of the rows. A
-// quantile of the sum is therefore an upper bound. The field Last of the sum is that of one of
-// the rows. An outbound row without a source gets the name of its process as the source. An
-// inbound row without a destination gets this name as the destination. Processes that cannot be
-// reached do not count. The counts of a process start from 0 after its restart.
+// Rows are added up if they agree in client, endpoint and direction, and in method and path, or
+// route. P50, P95, P99 and Worst are the largest values among the rows, so a quantile is an upper
+// bound. Last comes from one of the rows. An outbound row without a source gets the process name
+// as its source, and an inbound row without a destination as its destination. Processes that
+// cannot be reached do not count. A process's counts start from 0 after it restarts.
 //
-// The processes must serve gotower's tap. linkerd's tap has no counts of requests.
+// The processes must serve gotower's tap, because linkerd's does not count requests.
 func FollowTop(
 	ctx context.Context, processes []Process, req *tappb.TopRequest,
 ) iter.Seq2[*tappb.TopResponse, error] {
@@ -52,13 +51,14 @@ func FollowTop(
 	}
 }
 
-// MergeTop adds up the rows of several processes as [FollowTop] does. Use it if the set of
-// processes changes. The keys of the argument rows are the names of the processes. req is
-// the request that they answered.
+// MergeTop adds up rows from several processes like [FollowTop]. It is useful if the set of
+// processes changes. The keys of rows are the process names. req is the request that they
+// answered.
 func MergeTop(rows map[string]*tappb.TopResponse, req *tappb.TopRequest) *tappb.TopResponse {
 	return mergeRows(maps.All(rows), req)
 }
 
+// mergeRows adds up the rows of several processes, by name.
 func mergeRows(rows iter.Seq2[string, *tappb.TopResponse], req *tappb.TopRequest) *tappb.TopResponse {
 	m := &rowMerger{byDestination: req.GetByDestination(), rows: map[mergedKey]*tappb.Row{}}
 	for process, answer := range rows {
@@ -67,6 +67,7 @@ func mergeRows(rows iter.Seq2[string, *tappb.TopResponse], req *tappb.TopRequest
 	return m.top(req.GetRows())
 }
 
+// topFollower is the state of one FollowTop.
 type topFollower struct {
 	req   *tappb.TopRequest
 	every time.Duration
@@ -74,8 +75,8 @@ type topFollower struct {
 	rows  []*tappb.TopResponse // by index of the process; nil while it cannot be reached
 }
 
-// topUpdate is an input of topFollower. It is one of three things: new rows of a process, the
-// information that a process is not called again, or a tick of the clock.
+// topUpdate is what topFollower receives: new rows of a process, the news that a process is not called
+// again, or a tick of the clock.
 type topUpdate struct {
 	process int // index in names and rows
 	rows    *tappb.TopResponse
@@ -83,9 +84,8 @@ type topUpdate struct {
 	tick    bool // it is time to yield rows
 }
 
-// follow yields the merged rows of all processes at each tick, and their errors. It returns true
-// when ctx ends, or when no process is called again. It returns false when yield has returned
-// false.
+// follow yields the merged rows of all processes at each tick, and errors as they occur. It returns
+// false if yield did, and true if ctx has ended or no process is called again.
 func (f *topFollower) follow(ctx context.Context, processes []Process, yield func(*tappb.TopResponse, error) bool) bool {
 	all := append(make([]source[topUpdate], 0, 1+len(processes)), f.clock)
 	for i, p := range processes {
@@ -131,9 +131,8 @@ func (f *topFollower) clock(ctx context.Context) iter.Seq2[topUpdate, error] {
 	}
 }
 
-// followProcess yields the updates of process p, which has the index i in f.names and f.rows. It
-// calls the process again after errors. In the last update, the field gone is true: the process is
-// not called again.
+// followProcess yields the updates of the process p with the index i. It calls p again after errors.
+// The last update says that p is gone.
 func (f *topFollower) followProcess(ctx context.Context, i int, p Process) iter.Seq2[topUpdate, error] {
 	open := func(ctx context.Context) iter.Seq2[*tappb.TopResponse, error] {
 		return containPanics(f.topRows(ctx, p))
@@ -171,8 +170,7 @@ func (f *topFollower) topRows(ctx context.Context, p Process) iter.Seq2[*tappb.T
 	}
 }
 
-// current yields the name and the current rows of each process that has rows. A process that
-// cannot be reached has none.
+// current yields the name and the current rows of each process that can be reached.
 func (f *topFollower) current(yield func(string, *tappb.TopResponse) bool) {
 	for i, rows := range f.rows {
 		if rows != nil && !yield(f.names[i], rows) {
@@ -181,8 +179,7 @@ func (f *topFollower) current(yield func(string, *tappb.TopResponse) bool) {
 	}
 }
 
-// rowMerger adds up the rows of several processes. Rows with the same client, endpoint,
-// direction, method, and path or route become one row.
+// rowMerger adds up the rows of several processes: those with the same mergedKey become one.
 type rowMerger struct {
 	byDestination bool // whether rows have no source
 
@@ -191,19 +188,19 @@ type rowMerger struct {
 	omitted uint64
 }
 
+// mergedKey is what the rows that are added up have in common.
 type mergedKey struct {
 	source, destination, method, path, route string
 	direction                                pb.TapEvent_ProxyDirection
 }
 
-// add adds the rows of the process with the given name to the merged rows. It does not change the
-// argument rows.
+// add adds the rows of one process, which it does not change.
 func (m *rowMerger) add(process string, rows *tappb.TopResponse) {
 	m.span = max(m.span, rows.GetSpan().AsDuration())
 	m.omitted += rows.GetOmitted()
 	for _, r := range rows.GetRows() {
 		source, destination := r.GetSource(), r.GetDestination()
-		switch {
+		switch { // the missing side is the process itself
 		case source == "" && !m.byDestination && r.GetDirection() == pb.TapEvent_OUTBOUND:
 			source = process
 		case destination == "" && r.GetDirection() == pb.TapEvent_INBOUND:
@@ -223,8 +220,8 @@ func (m *rowMerger) add(process string, rows *tappb.TopResponse) {
 	}
 }
 
-// addRow adds the counts and the rate of r to sum. It keeps the larger value of each
-// quantile and of Worst, the smaller Best, and the Last of r.
+// addRow adds r to sum. Counts and rates are added up. Of quantiles and Worst, the larger one is kept,
+// which makes a quantile an upper bound.
 func addRow(sum, r *tappb.Row) {
 	if r.GetCount() > 0 {
 		sum.P50, sum.P95, sum.P99 = longer(sum.GetP50(), r.GetP50()), longer(sum.GetP95(), r.GetP95()), longer(sum.GetP99(), r.GetP99())
@@ -249,6 +246,7 @@ func rateOf(r *tappb.Row) float64 {
 	return 0
 }
 
+// longer returns the longer duration. nil is the shortest one.
 func longer(a, b *durationpb.Duration) *durationpb.Duration {
 	if b.AsDuration() > a.AsDuration() || a == nil {
 		return b
@@ -266,12 +264,11 @@ func (m *rowMerger) top(limit uint32) *tappb.TopResponse {
 	slices.SortFunc(rows, func(a, b *tappb.Row) int {
 		return cmp.Or(cmp.Compare(b.GetCount(), a.GetCount()), compareNames(a, b))
 	})
-	n := min(len(rows), orDefault(int(limit), defaultRows))
+	n := min(len(rows), orDefault(int(min(limit, math.MaxInt32)), defaultRows))
 	return &tappb.TopResponse{Span: durationpb.New(m.span), Rows: rows[:n], Omitted: m.omitted + uint64(len(rows)-n)}
 }
 
-// compareNames compares the names of two rows. It decides the order of rows with equal
-// counts.
+// compareNames compares the names of two rows. It decides the order of rows with equal counts.
 func compareNames(a, b *tappb.Row) int {
 	return cmp.Or(
 		cmp.Compare(a.GetSource(), b.GetSource()), cmp.Compare(a.GetDestination(), b.GetDestination()),

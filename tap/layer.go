@@ -3,43 +3,44 @@ package tap
 import (
 	"context"
 	"maps"
+	"time"
 
 	"github.com/gotower/gotower/layer"
 )
 
-// Layer returns a layer that shows requests to the watchers of reg. Build one Layer for
-// each endpoint, with the address and labels of the endpoint:
+// Layer returns a layer that shows requests to reg's watchers. You should build one Layer for
+// each endpoint, with the endpoint's address and labels:
 //
-//	tap.Layer(reg, httplayer.Accessor{}, tap.Outbound, tap.WithDestination(addr, labels))
+//	tap.Layer(reg, httplayer.HTTP{}, tap.Outbound, tap.WithDestination(addr, labels))
 //
-// Admission: Ready is forwarded. Place the layer below layers that reject requests.
-// Otherwise it also shows the requests that those layers reject.
+// Admission: Ready is forwarded. The layer should normally be below those that reject requests,
+// unless it is to show what they reject, as at the front of a server.
 //
 // Cancellation: a request is not shown if its context has ended before Call.
 //
-// Body: the ResponseEnd is sent when the response body has ended. The method Complete of
-// access determines this time.
+// Body: the ResponseEnd is sent when the response body has ended, as access.ObserveResponse determines.
 //
 // Errors: forwarded.
 //
 // Cost: one atomic load without watchers. With watchers, comparing a request with their
 // conditions does not allocate. Watchers never delay a request.
 //
-// Route labels come from [layer.RouteFromContext]. A nil reg has no watchers. A nil access
+// Route labels come from [layer.RouteFromContext]; see [WithRouteBelow] for a router below. With a nil reg, nothing watches. A nil access
 // panics.
-func Layer[Req, Rsp any](reg *Registry, access layer.Accessor[Req, Rsp], opts ...Option) layer.Layer[Req, Rsp] {
+func Layer[Req, Rsp any](reg *Registry, access Accessor[Req, Rsp], opts ...Option) layer.Layer[Req, Rsp] {
 	if reg == nil {
 		reg = new(Registry)
 	}
 	if access == nil {
 		panic("tap: Layer: nil Accessor")
 	}
-	place, full := newPlace(opts), completed(access)
+	place := newPlace(opts)
 	return func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
-		return &tapped[Req, Rsp]{Service: next, reg: reg, access: full, place: place}
+		return &tapped[Req, Rsp]{Service: next, reg: reg, access: access, place: place}
 	}
 }
 
+// tapped is the service of [Layer].
 type tapped[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	reg    *Registry
@@ -47,6 +48,7 @@ type tapped[Req, Rsp any] struct {
 	place  *place
 }
 
+// Call sends req. Without watchers, that costs one atomic load.
 func (t *tapped[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	present := t.reg.active.Load()
 	if present == nil {
@@ -55,50 +57,31 @@ func (t *tapped[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return t.watched(ctx, req, present)
 }
 
-// watched does the work of Call if there is at least one watcher or call of Top. It is a
-// separate function, because a small Call is faster without watchers.
-func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, present *audience) (rsp Rsp, err error) {
+// watched does the work of Call if there is at least one watcher or call of Top. It is a separate
+// function, because a small Call is faster without watchers.
+func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, present *audience) (Rsp, error) {
 	if ctx.Err() != nil {
 		return t.Service.Call(ctx, req)
 	}
-	x := t.startExchange(ctx, req, present)
+	if t.place.routeBelow {
+		return (&pending[Req, Rsp]{tapped: t, ctx: ctx, req: req, present: present, arrival: time.Now()}).call()
+	}
+	x := t.startExchange(ctx, req, present, time.Time{})
 	if x == nil {
 		return t.Service.Call(ctx, req)
 	}
-	t.access.OnResponseStart(ctx, req, x)
-	if x.bodied {
-		req = t.access.TeeRequestBody(req, x.readRequest)
-	}
-	defer func() {
-		if !x.returned { // a panic, or Goexit
-			x.returned = true
-			x.endWithoutResponse(nil)
-		}
-	}()
-	rsp, err = t.Service.Call(ctx, req)
-	x.returned = true
-	if err != nil {
-		x.callFailed(err)
-		return rsp, err
-	}
-	x.rsp = rsp
-	if x.responded.IsZero() {
-		x.deferred = true // before the headers may arrive
-		if !t.access.OnDeferredResponse(rsp, x) {
-			x.deferred = false
-			x.respond(rsp)
-		}
-	}
-	if x.bodied {
-		rsp = t.access.TeeResponseBody(rsp, x.readResponse)
-	}
-	return t.access.Complete(ctx, rsp, x), nil
+	ctx, req = x.enter(ctx, req)
+	defer x.abort()
+	rsp, err := t.Service.Call(ctx, req)
+	return x.result(ctx, rsp, err)
 }
 
-// startExchange selects the watchers and the calls of Top that see the request. It sends
-// the RequestInit to the watchers, and counts the request in the rows of Top. It returns
-// nil if neither a watcher nor a call of Top sees the request.
-func (t *tapped[Req, Rsp]) startExchange(ctx context.Context, req Req, present *audience) *exchange[Req, Rsp] {
+// startExchange selects the watchers and the calls of Top that see the request. It sends them the
+// RequestInit, and counts the request in Top's rows. It returns nil if neither a watcher nor a
+// call of Top sees the request. A zero arrival means now.
+func (t *tapped[Req, Rsp]) startExchange(
+	ctx context.Context, req Req, present *audience, arrival time.Time,
+) *exchange[Req, Rsp] {
 	var v view
 	var x *exchange[Req, Rsp]
 	d := draw{reg: t.reg}
@@ -112,7 +95,7 @@ func (t *tapped[Req, Rsp]) startExchange(ctx context.Context, req Req, present *
 		}
 		if x == nil {
 			t.read(&v, readsCommon|readsMethod|readsTarget, ctx, req)
-			x = newExchange(t.access, ctx, req, &v)
+			x = newExchange(t.access, ctx, req, &v, arrival)
 		}
 		if x.init.withoutFields == nil {
 			x.init.withoutFields = v.requestInit()
@@ -126,9 +109,9 @@ func (t *tapped[Req, Rsp]) startExchange(ctx context.Context, req Req, present *
 		}
 		if x == nil {
 			t.read(&v, readsCommon|readsMethod|readsTarget, ctx, req)
-			x = newExchange(t.access, ctx, req, &v)
+			x = newExchange(t.access, ctx, req, &v, arrival)
 		}
-		x.rows = append(x.rows, c.rows.begin(&v.common, &v.init, x.start))
+		x.rows = append(x.rows, c.rows.begin(&v.common, &v.init, t.access.Pattern(req), x.start))
 	}
 	if x == nil || len(x.recipients)+len(x.rows) == 0 {
 		return nil
@@ -136,8 +119,8 @@ func (t *tapped[Req, Rsp]) startExchange(ctx context.Context, req Req, present *
 	return x
 }
 
-// matches reports whether the request matches c. v has the values of the request that earlier
-// calls have read. If c compares a value that is missing in v, matches first reads it into v.
+// matches reports whether the request meets c. v holds the values that were read so far, and gets those
+// that c needs in addition.
 func (t *tapped[Req, Rsp]) matches(c *condition, v *view, ctx context.Context, req Req) bool { //nolint:revive // v is the state
 	if c.reads&^v.has != 0 {
 		t.read(v, c.reads, ctx, req)
@@ -145,8 +128,7 @@ func (t *tapped[Req, Rsp]) matches(c *condition, v *view, ctx context.Context, r
 	return c.holds(v)
 }
 
-// read reads values of the request into v. The argument wanted selects the groups of values to
-// read. read skips groups that v already has.
+// read reads the wanted groups of request values into v, except those that v already contains.
 func (t *tapped[Req, Rsp]) read(v *view, wanted reads, ctx context.Context, req Req) { //nolint:revive // v is the result
 	wanted &^= v.has
 	v.has |= wanted
@@ -167,9 +149,8 @@ func (t *tapped[Req, Rsp]) read(v *view, wanted reads, ctx context.Context, req 
 	}
 }
 
-// sourceLabels returns the labels of the client of req: those of WithSourceLabels and, for
-// an inbound request, those of the accessor. WithSourceLabels takes precedence over a label
-// of the accessor with the same name.
+// sourceLabels returns the labels for req's client: those from WithSourceLabels and, for an
+// inbound request, from the accessor. WithSourceLabels takes precedence.
 func (t *tapped[Req, Rsp]) sourceLabels(req Req) map[string]string {
 	if t.place.direction != Inbound {
 		return t.place.sourceLabels
@@ -185,6 +166,6 @@ func (t *tapped[Req, Rsp]) sourceLabels(req Req) map[string]string {
 // Next returns the inner service, for [layer.Describe].
 func (t *tapped[Req, Rsp]) Next() layer.Service[Req, Rsp] { return t.Service }
 
-// Describe returns a node with the number of watchers and the number of dropped events of
-// the registry.
+// Describe returns a node that tells how many watchers the registry has and how many events were
+// dropped.
 func (t *tapped[Req, Rsp]) Describe() layer.Node { return t.reg.summary() }

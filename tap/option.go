@@ -11,8 +11,8 @@ import (
 // Option configures a layer that [Layer] or [Connections] returns.
 type Option interface{ apply(p *place) }
 
-// Direction specifies whether the requests of a layer are inbound or outbound. It is an
-// [Option]. The zero Direction means unknown.
+// Direction specifies whether a layer's requests are inbound or outbound. It is an [Option]. The
+// zero Direction means unknown.
 type Direction int
 
 // The directions have the same numbers as in linkerd's tap API.
@@ -44,8 +44,8 @@ func WithDestination(addr netip.AddrPort, labels map[string]string) Option {
 	})
 }
 
-// WithSourceLabels sets labels that all clients of a layer have, such as tls=loopback. They
-// take precedence over labels of the [Accessor] with the same names.
+// WithSourceLabels sets labels that all of a layer's clients share, such as tls=loopback. They
+// take precedence over the [Accessor]'s.
 func WithSourceLabels(labels map[string]string) Option {
 	return optionFunc(func(p *place) { p.sourceLabels = cloned(labels) })
 }
@@ -54,14 +54,17 @@ type optionFunc func(*place)
 
 func (f optionFunc) apply(p *place) { f(p) }
 
-// place has the values that are the same in all events of a layer.
+// place is where a layer observes requests: it holds the values that are the same in all of the
+// layer's events.
 type place struct {
 	direction         Direction
 	destination       netip.AddrPort
 	destinationLabels map[string]string // never nil
 	sourceLabels      map[string]string // never nil
+	routeBelow        bool              // a Layer shows requests when they get their route
 }
 
+// newPlace returns the place that opts describe. Options that are nil are ignored.
 func newPlace(opts []Option) *place {
 	p := &place{destinationLabels: map[string]string{}, sourceLabels: map[string]string{}}
 	for _, opt := range opts {
@@ -72,8 +75,8 @@ func newPlace(opts []Option) *place {
 	return p
 }
 
-// fill sets the fields of e that are the same in all events of one request or connection:
-// the direction, addresses and labels.
+// fill sets what is the same in all events of a request or connection: the direction, addresses
+// and labels.
 func (p *place) fill(ctx context.Context, e *Event, source netip.AddrPort) {
 	e.Direction, e.Source, e.Destination = p.direction, normalizeAddr(source), p.destination
 	e.SourceLabels, e.DestinationLabels = p.sourceLabels, p.destinationLabels

@@ -12,19 +12,19 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// outcome is a condition on the end of a request or connection, which must match all fields. A
-// field with the zero value matches everything. For slower, a negative value does so instead.
+// outcome is a condition on the end of a request or connection. It is met if the end matches each
+// field that is set.
 type outcome struct {
 	lo, hi   int      // range of HTTP statuses; 0 means any
 	statuses []uint32 // gRPC statuses; empty means any
-	failures bool
+	failures bool     // only failures match, including the lack of a response
 	// slower is the duration that the request or connection must exceed. A negative value
 	// means any duration.
 	slower time.Duration
 }
 
-// outcomeOf validates m and converts it to an outcome. It returns nil if m is nil, because
-// a watcher then has no condition on the outcome.
+// outcomeOf validates m and converts it to an outcome. It returns nil if m is nil, because the
+// watcher then sets no condition on the outcome.
 func outcomeOf(m *tappb.ResponseMatch) (*outcome, error) {
 	if m == nil {
 		return nil, nil //nolint:nilnil // no condition is valid
@@ -37,8 +37,12 @@ func outcomeOf(m *tappb.ResponseMatch) (*outcome, error) {
 		return nil, fmt.Errorf("response: min_status %d is above max_status %d", lo, hi)
 	case len(m.GetGrpcStatus()) > maxStatuses:
 		return nil, fmt.Errorf("response.grpc_status: more than %d", maxStatuses)
-	case hi > maxStatus:
+	case hi > 999:
 		return nil, fmt.Errorf("response.max_status: %d is not a status", hi)
+	case lo != 0 && (lo > maxStatus || hi < minStatus):
+		return nil, fmt.Errorf("response: no response has a status from %d to %d: a status is from %d to %d", lo, hi, minStatus, maxStatus)
+	case slices.ContainsFunc(m.GetGrpcStatus(), func(code uint32) bool { return code > uint32(codes.Unauthenticated) }):
+		return nil, fmt.Errorf("response.grpc_status: %v: a code of gRPC is from 0 to %d", m.GetGrpcStatus(), codes.Unauthenticated)
 	}
 	o := &outcome{
 		lo: int(lo), hi: int(hi), statuses: slices.Clone(m.GetGrpcStatus()), failures: m.GetFailures(), slower: -1,
@@ -52,12 +56,13 @@ func outcomeOf(m *tappb.ResponseMatch) (*outcome, error) {
 }
 
 const (
-	maxStatus   = 999 // largest HTTP status
+	minStatus   = 100 // the statuses of HTTP (RFC 9110, section 15)
+	maxStatus   = 599
 	maxStatuses = 100 // limit of gRPC statuses in one condition
 )
 
-// holds reports whether a request matches the condition o. The argument end is the last event of
-// the request. status is the HTTP status, or 0 without a response.
+// holds reports whether the outcome of a request meets the condition o. end is the last event, and
+// status the HTTP status, or 0 without a response. Each case is a reason why not.
 func (o *outcome) holds(status int, end *ResponseEnd) bool {
 	switch {
 	case o.hi > 0 && (status < o.lo || status > o.hi):
@@ -70,16 +75,22 @@ func (o *outcome) holds(status int, end *ResponseEnd) bool {
 	return false
 }
 
+// statusLeft is the status of a request whose client left before the response.
+const statusLeft = 499
+
 // Failed reports whether a request that ended with r has failed, as linkerd's top defines it.
-// status is the HTTP status of the response, or 0 without one. A request has failed if ResetCode is
-// not nil, or if status is 500 or more. It has also failed with the gRPC status Unknown,
+// status is the response's HTTP status, or 0 without one. A request has failed if ResetCode is not
+// nil, or if status is 500 or more. It has also failed with the gRPC status Unknown,
 // DeadlineExceeded, Internal, Unavailable or DataLoss.
 //
-// A request that the caller canceled, such as the losing request of a hedge, has the ResetCode 8
-// (CANCEL) and has failed. Failed returns false for a request without a response and without a
-// ResetCode. To find such requests, check whether SinceResponseInit is nil.
+// A request whose client left before the response ends with the status 499 and has not failed.
+// Another request that the caller canceled, such as the losing side of a hedge, ends with the
+// ResetCode 8 (CANCEL) and has failed. Failed returns false for a request without a response and
+// without a ResetCode. To find such requests, check whether SinceResponseInit is nil.
 func (r *ResponseEnd) Failed(status int) bool {
 	switch {
+	case status == statusLeft:
+		return false
 	case r.ResetCode != nil, status >= 500:
 		return true
 	case r.GRPCStatus == nil:

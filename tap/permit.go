@@ -17,11 +17,10 @@ import (
 // ServerOption configures a [Server] of [NewServer] or [Serve].
 type ServerOption func(*Server)
 
-// WithAllowedIdentities allows clients of other machines to watch if their verified
-// certificate has one of the given names. A name must be equal to a DNS name or a URI of
-// the subject alternative names of the certificate. The credentials of the gRPC server must
-// require client certificates. With this option, a TLS client of this machine also needs
-// one of the names.
+// WithAllowedIdentities allows clients on other machines to watch if their verified certificate
+// carries one of the given names as a DNS name or a URI among its subject alternative names. The
+// gRPC server's credentials must require client certificates. With this option, a TLS client on
+// this machine also needs one of the names.
 func WithAllowedIdentities(names ...string) ServerOption {
 	return func(s *Server) {
 		for _, name := range names {
@@ -46,8 +45,8 @@ type access struct {
 	identities []string // URIs, and DNS names in lower case
 }
 
-// permit returns nil if the client of a call may watch, and otherwise a rejection with the
-// code Unauthenticated. ctx is the context of the call.
+// permit returns nil if a call's client may watch, and otherwise a rejection with the code
+// Unauthenticated. ctx is the call context.
 func (a *access) permit(ctx context.Context) error {
 	if err := a.check(ctx); err != nil {
 		return reject(codes.Unauthenticated, err)
@@ -55,6 +54,7 @@ func (a *access) permit(ctx context.Context) error {
 	return nil
 }
 
+// check returns why a client may not watch, or nil.
 func (a *access) check(ctx context.Context) error {
 	if a.everyone {
 		return nil
@@ -75,8 +75,8 @@ func (a *access) check(ctx context.Context) error {
 	return nil
 }
 
-// isForwarded reports whether the metadata of the call has a field that proxies add. The
-// client of such a call may be on another machine, although the proxy is on this machine.
+// isForwarded reports whether a proxy has forwarded the call. Then the address tells nothing about the
+// client, which may be on another machine.
 func isForwarded(ctx context.Context) bool {
 	for _, name := range [...]string{"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"} {
 		if len(metadata.ValueFromIncomingContext(ctx, name)) > 0 {
@@ -86,6 +86,7 @@ func isForwarded(ctx context.Context) bool {
 	return false
 }
 
+// permitIdentity returns nil if the verified certificate of a TLS client has one of the allowed names.
 func (a *access) permitIdentity(tls credentials.TLSInfo) error {
 	// Only verified certificates count, because a server may ask for
 	// certificates without verifying them.

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// reader takes the events of one watcher out of its buffer and sends them in order.
+// reader takes a watcher's events out of its buffer and sends them in order.
 type reader struct {
 	*watcher
 	unread *buffer
@@ -21,15 +21,15 @@ type reader struct {
 	reported     uint64 // number of dropped events that were reported
 }
 
-// reader returns the reader that takes the events of w out of the buffer and calls send with
-// each. If reportsDrops is true, the reader also sends events with the number of dropped events.
-// A watcher must have only one reader.
+// reader returns the reader that takes w's events out of the buffer and calls send with each. If
+// reportsDrops is true, the reader also reports how many events were dropped. There must be only
+// one reader per watcher.
 func (w *watcher) reader(reportsDrops bool, send func(Event) error) *reader {
 	return &reader{watcher: w, unread: w.buf.Load(), send: send, reportsDrops: reportsDrops}
 }
 
-// run sends events until the watch ends. It returns nil if the number of requests has reached
-// the limit, or if the duration is over. It returns an error if send fails or ctx ends.
+// run sends events until the watch ends, and returns nil if it ended because the limit or the duration
+// was reached. It returns an error if send fails or ctx ends.
 func (r *reader) run(ctx context.Context) error {
 	over := make(chan struct{})
 	if r.duration > 0 {
@@ -41,7 +41,7 @@ func (r *reader) run(ctx context.Context) error {
 		})
 		defer timer.Stop()
 	}
-	filled := r.filled
+	filled := r.filled // nil after its first signal, so that the loop does not spin
 	for {
 		var err error
 		select {
@@ -67,8 +67,8 @@ func (r *reader) run(ctx context.Context) error {
 
 var errDown = reject(codes.Unavailable, errors.New("the server is shutting down"))
 
-// ended returns the error of a stream with the context ctx, which has ended. If the server is
-// shutting down, it is errDown. Otherwise it is the gRPC status of the error of ctx.
+// ended returns the error for a stream whose context ctx has ended: errDown if the server is
+// shutting down, and otherwise the gRPC status for ctx's error.
 func ended(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), errDown) {
 		return errDown
@@ -76,8 +76,8 @@ func ended(ctx context.Context) error {
 	return status.FromContextError(ctx.Err()).Err()
 }
 
-// forward waits until the event rate allows one more event, and then sends e. If events were
-// dropped, it first sends an event with their number.
+// forward sends e when the rate limit allows it. If events were dropped before e, it first reports
+// their number.
 func (r *reader) forward(ctx context.Context, e Event) error {
 	if err := r.reportDrops(ctx); err != nil {
 		return err
@@ -115,8 +115,8 @@ func (r *reader) wait(ctx context.Context) error {
 	return ended(ctx)
 }
 
-// drain ends the watch and sends the events that the buffer still has. Later events of
-// requests in flight are not added to the buffer.
+// drain ends the watch when its limit or duration was reached: it sends the events that are still in
+// the buffer. Requests in flight can add no further events.
 func (r *reader) drain(ctx context.Context) error {
 	r.buf.Store(nil)
 	for {

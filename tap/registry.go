@@ -13,19 +13,19 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Registry holds the watchers of a process. Usually, all tap layers and servers of the
-// process share one Registry. The zero Registry is ready to use. It must not be copied, and
-// is safe for concurrent use. It starts no goroutine and needs no Close.
+// Registry holds a process's watchers. Usually, all tap layers and servers in the process share
+// one Registry. The zero Registry is ready to use. It must not be copied, and is safe for
+// concurrent use. It starts no goroutine and needs no Close.
 type Registry struct {
-	// active has the watchers, and the counters of Top, that see new requests. It is nil if
-	// no watcher or counter sees new requests. Every change stores a new audience, because
-	// requests read active without a lock.
+	// active holds the watchers, and Top's counters, that see new requests. It is nil if no
+	// watcher or counter sees new requests. Every change stores a new audience, because requests
+	// read active without a lock.
 	active atomic.Pointer[audience]
 
 	maxWatchers int
 	maxEvents   int
-	// secrets maps the names of WithRedacted to true and those of WithRevealed to false.
-	// The names are in lower case.
+	// secrets maps names from WithRedacted to true and names from WithRevealed to false. The
+	// names are in lower case.
 	secrets map[string]bool
 	maxBody int
 	// redact is the function of WithBodies. nil means that bodies are not shown.
@@ -37,19 +37,19 @@ type Registry struct {
 	mu       sync.Mutex
 	watchers []*watcher // watchers that are not closed; some may be full
 	counters []*counter
-	nextBase uint32
+	nextBase uint32 // StreamID.Base of the next watcher's events
 	dropped  uint64 // events dropped by closed watchers
 }
 
-// audience has the watchers and the counters of Top that see new requests. It is immutable: a
-// change of the watchers creates another audience.
+// audience is the set of watchers and Top's counters that see new requests. It is immutable, because
+// requests read it without a lock: each change makes a new one.
 type audience struct {
 	watchers []*watcher
 	counters []*counter
 	explain  bool // whether a watcher requests explanations
 }
 
-// The defaults of WithCapacity are equal to the limits of linkerd's proxy.
+// The defaults for WithCapacity equal the limits in linkerd's proxy.
 const (
 	defaultMaxTaps   = 100
 	defaultMaxEvents = 400
@@ -65,35 +65,39 @@ func NewRegistry(opts ...RegistryOption) *Registry {
 	return r
 }
 
-// WithCapacity limits the number of watchers, and the number of events in the buffer of
-// each watcher. A further watcher is rejected with ResourceExhausted. 0 or less means the
-// default: 100 watchers, and 400 events.
+// Watched reports whether a watcher or a call of Top sees new requests. It costs one atomic load. Use
+// it to do work for a tap only while somebody watches.
+func (r *Registry) Watched() bool { return r.active.Load() != nil }
+
+// WithCapacity limits how many watchers there may be, and how many events each watcher's buffer
+// holds. A further watcher is rejected with ResourceExhausted. 0 or less means the default: 100
+// watchers, and 400 events.
 func WithCapacity(watchers, events int) RegistryOption {
 	return func(r *Registry) { r.maxWatchers, r.maxEvents = watchers, events }
 }
 
-// WithRedacted withholds the values of the header fields, trailer fields and query
-// parameters with the given names, in addition to those that are withheld by default.
+// WithRedacted withholds the header fields' values, trailer fields and query parameters with the
+// given names, in addition to those that are withheld by default.
 func WithRedacted(names ...string) RegistryOption {
 	return func(r *Registry) { r.hide(names, true) }
 }
 
-// WithRevealed shows the values of header fields and query parameters with the given names,
-// if they are withheld by default. The name "query" shows the queries and fragments of
-// URIs. Names are not case-sensitive. A later WithRevealed or WithRedacted overrides an
-// earlier one.
+// WithRevealed shows the values of header fields and query parameters with the given names, if
+// they are withheld by default. The name "query" shows queries and fragments in URIs. Names are
+// not case-sensitive. A later WithRevealed or WithRedacted overrides an earlier one.
 func WithRevealed(names ...string) RegistryOption {
 	return func(r *Registry) { r.hide(names, false) }
 }
 
+// hide withholds the values of the given names, or shows them if hide is false.
 func (r *Registry) hide(names []string, hide bool) {
 	for _, name := range names {
 		r.secrets[strings.ToLower(name)] = hide
 	}
 }
 
-// watch adds a watcher with the parameters t. It returns an error of type rejection if there are
-// too many watchers. The caller must call close for the watcher.
+// watch adds a watcher with the parameters t, or returns a rejection if there are too many. The caller
+// must call close for the watcher in the end.
 func (r *Registry) watch(t terms) (*watcher, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,8 +111,8 @@ func (r *Registry) watch(t terms) (*watcher, error) {
 	return w, nil
 }
 
-// admit returns a rejection if the registry has the maximum number of watchers. The caller
-// holds mu.
+// admit returns a rejection if the registry already holds the maximum number of watchers. The
+// caller holds mu.
 func (r *Registry) admit() error {
 	most := orDefault(r.maxWatchers, defaultMaxTaps)
 	if n := len(r.watchers) + len(r.counters); n >= most {
@@ -117,16 +121,15 @@ func (r *Registry) admit() error {
 	return nil
 }
 
-// refresh publishes an audience without the watchers that have reached their limit or duration.
-// They see no new requests, but still get the events of earlier requests.
+// refresh is called when a watcher has reached its limit or duration. From then on it sees no new
+// requests, but still gets the events of those in flight.
 func (r *Registry) refresh() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.publish()
 }
 
-// close removes the watcher w and discards its buffer. Later events of requests in flight
-// are ignored. close may be called more than once.
+// close removes the watcher w. It gets no further events. close may be called more than once.
 func (r *Registry) close(w *watcher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,8 +141,8 @@ func (r *Registry) close(w *watcher) {
 	r.publish()
 }
 
-// publish makes a new audience and stores it for later requests. The audience has all counters, and
-// the watchers that have not reached their limit or duration. The caller holds mu.
+// publish makes the audience for later requests: all counters, and the watchers that have not reached
+// their limit or duration. The caller holds mu.
 func (r *Registry) publish() {
 	a := audience{counters: slices.Clone(r.counters)}
 	for _, w := range r.watchers {
@@ -155,8 +158,8 @@ func (r *Registry) publish() {
 	r.active.Store(&a)
 }
 
-// Describe returns a node with the number of watchers and the number of events that have
-// been dropped since the start of the process. It has a child for each watcher.
+// Describe returns a node that tells how many watchers there are and how many events were dropped
+// since the process started, with a child for each watcher.
 func (r *Registry) Describe() layer.Node {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -170,12 +173,14 @@ func (r *Registry) Describe() layer.Node {
 	return n
 }
 
+// summary returns the node of Describe without the watchers.
 func (r *Registry) summary() layer.Node {
 	n := r.Describe()
 	n.Children = nil
 	return n
 }
 
+// orDefault returns n, or otherwise if n is 0 or less.
 func orDefault(n, otherwise int) int {
 	if n <= 0 {
 		return otherwise

@@ -33,18 +33,18 @@ const (
 	otherRow     = "(other)"
 	defaultRoute = "[DEFAULT]"
 
-	// podLabel is the label that names the client or the endpoint of a row, and routeLabel
-	// is the label that names the route, as in linkerd's top.
+	// podLabel is the label that names a row's client or endpoint, and routeLabel is the label
+	// that names the route, as in linkerd's top.
 	podLabel   = "pod"
 	routeLabel = "route"
 
-	// rateDecay is the time constant of a rate. A request that ended rateDecay ago has 1/e
-	// of the weight of a new one.
+	// rateDecay is a rate's time constant. A request that ended rateDecay ago counts 1/e of a new
+	// one.
 	rateDecay = 10 * time.Second
 )
 
-// table counts the requests of one call of Top in rows. A table has at most maxRows rows.
-// Requests that would need a further row are counted in the row other.
+// table counts the requests of one call of Top, in up to maxRows rows. When it is full, requests that
+// need another row count in a common row of their direction, in others.
 type table struct {
 	byRoute       bool
 	byDestination bool
@@ -52,21 +52,22 @@ type table struct {
 
 	mu             sync.Mutex // guards the following fields and the fields of all rows
 	rows           map[rowKey]*row
-	other          *row
+	others         map[Direction]*row
 	start, sampled time.Time
 }
 
-// rowKey has the properties that are the same for all requests of a row.
+// rowKey holds the properties that all requests in a row share.
 type rowKey struct {
 	source, destination string // pods; if one is "", from or to has the address
-	from, to            netip.Addr
+	from                netip.Addr
+	to                  netip.AddrPort
 	method              string // "" if byRoute
 	path                string // the route if byRoute; "" if byDestination
 	direction           Direction
 }
 
-// row has the counts and durations of the requests with the same key. The lock of its table
-// guards it.
+// row holds the counts and durations for the requests with the same key. Its table's lock guards
+// it.
 type row struct {
 	table            *table
 	key              rowKey
@@ -81,51 +82,103 @@ type row struct {
 	used    time.Time // time of the last start or end of a request
 }
 
+// newTable returns an empty table for the watch that req describes.
 func newTable(req *tappb.TopRequest) *table {
 	now := time.Now()
 	t := &table{
 		byRoute: req.GetByRoute() && !req.GetByDestination(), byDestination: req.GetByDestination(),
-		ttl: rowTTL, rows: map[rowKey]*row{}, start: now, sampled: now,
+		ttl: rowTTL, rows: map[rowKey]*row{}, others: map[Direction]*row{}, start: now, sampled: now,
 	}
-	t.other = &row{table: t, key: rowKey{path: otherRow}}
 	return t
 }
 
-// begin counts the start of a request and returns the row in which it counts. common has the
-// addresses and labels of the request. If no row fits the request, begin adds one, or uses
-// t.other if the table is full.
-func (t *table) begin(common *Event, init *RequestInit, now time.Time) *row {
+// begin counts a request that has started, and returns its row, in which its end must be counted. The
+// addresses and labels come from common, and pattern, which may be "", from [Accessor]. A row is added
+// if none fits.
+func (t *table) begin(common *Event, init *RequestInit, pattern string, now time.Time) *row {
 	k := rowKey{direction: common.Direction}
-	k.destination, k.to = nameOf(common.DestinationLabels, common.Destination)
+	if k.destination = podOf(common.DestinationLabels); k.destination == "" {
+		k.to = common.Destination
+	}
 	route := ""
 	if !t.byDestination {
-		k.source, k.from = nameOf(common.SourceLabels, common.Source)
+		if k.source = podOf(common.SourceLabels); k.source == "" {
+			k.from = common.Source.Addr() // each connection has another port
+		}
 		route = cut(common.RouteLabels[routeLabel])
 	}
 	switch {
 	case t.byDestination:
 	case t.byRoute:
-		k.path = route
+		k.path = cmp.Or(route, cut(pattern))
 	default:
-		k.method, k.path = cut(init.Method), cut(init.Path)
+		k.method, k.path = cut(init.Method), cut(cmp.Or(pathOf(pattern), init.Path))
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	r := t.row(k, init.Authority, route)
+	r.started++
+	r.used = now
+	return r
+}
+
+// row returns the row with the key k, and adds it if there is none, with its first request's authority
+// and route. If the table is full, it returns a common row. The caller holds mu.
+func (t *table) row(k rowKey, authority, route string) *row {
 	r := t.rows[k]
 	switch {
 	case r != nil:
 	case len(t.rows) >= maxRows:
-		r = t.other
+		if r = t.others[k.direction]; r == nil {
+			r = &row{table: t, key: rowKey{path: otherRow, direction: k.direction}}
+			t.others[k.direction] = r
+		}
 	default:
 		for _, s := range []*string{&k.source, &k.destination, &k.method, &k.path} {
 			*s = strings.Clone(*s) // the original may keep a large buffer in memory
 		}
-		r = &row{table: t, key: k, authority: strings.Clone(cut(init.Authority)), route: strings.Clone(route)}
+		r = &row{table: t, key: k, authority: strings.Clone(cut(authority)), route: strings.Clone(route)}
 		t.rows[k] = r
 	}
-	r.started++
-	r.used = now
 	return r
+}
+
+// routed moves an open request from r to the row of a pattern, which a mux has reported after the
+// request's start. It returns that row.
+func (r *row) routed(pattern string) *row {
+	t, k := r.table, r.key
+	switch {
+	case r.key.path == otherRow, t.byDestination, t.byRoute && k.path != "":
+		return r
+	case t.byRoute:
+		k.path = cut(pattern)
+	default:
+		k.path = cut(cmp.Or(pathOf(pattern), k.path))
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if k == r.key {
+		return r
+	}
+	if r.started--; r.started == 0 {
+		delete(t.rows, r.key)
+	}
+	r = t.row(k, r.authority, r.route)
+	r.started++
+	return r
+}
+
+// pathOf returns the host and the path in a pattern of http.ServeMux, without the method. It returns ""
+// for a subtree's pattern, such as "/", because another router may serve it.
+func pathOf(pattern string) string {
+	if strings.HasSuffix(pattern, "/") {
+		return ""
+	}
+	_, path, hasMethod := strings.Cut(pattern, " ")
+	if !hasMethod {
+		return pattern
+	}
+	return strings.TrimLeft(path, " \t")
 }
 
 // end counts the end of a request and its duration. status is the HTTP status. It is 0
@@ -146,20 +199,13 @@ func (r *row) end(end *ResponseEnd, status int, now time.Time) {
 	r.used = now
 }
 
-// nameOf returns the name and the IP address that identify a client or endpoint in a rowKey. If
-// labels has a label named pod, it returns the value of this label and a zero Addr. Otherwise it
-// returns "" and the IP address in addr.
-func nameOf(labels map[string]string, addr netip.AddrPort) (string, netip.Addr) {
-	if pod := labels[podLabel]; pod != "" {
-		return cut(pod), netip.Addr{}
-	}
-	return "", addr.Addr()
-}
+// podOf returns the label that names a client or endpoint in a rowKey, or "".
+func podOf(labels map[string]string) string { return cut(labels[podLabel]) }
 
 func cut(s string) string { return s[:min(len(s), maxRowText)] }
 
-// sample updates the rates of all rows and removes rows without recent requests. It assumes
-// that the requests since the last sample ended at a constant rate. The caller holds mu.
+// sample updates the rates of all rows, and removes rows that were not used for a while. It assumes
+// that the requests since the last sample have ended at a constant rate. The caller holds mu.
 func (t *table) sample() {
 	now := time.Now()
 	fade, share := 1.0, 1.0
@@ -177,7 +223,9 @@ func (t *table) sample() {
 		r.recent = r.recent*fade + float64(r.ended-r.sampled)*share
 		r.sampled = r.ended
 	}
-	update(t.other)
+	for _, r := range t.others {
+		update(r)
+	}
 	for k, r := range t.rows {
 		update(r)
 		if r.started == r.ended && now.Sub(r.used) >= ttl {
@@ -186,9 +234,8 @@ func (t *table) sample() {
 	}
 }
 
-// answer returns the rows with the most requests. limit is the maximum number of rows. 0
-// means 100. answer does not hold the lock while it computes quantiles, because requests
-// wait for the lock.
+// answer returns the rows with the most requests, at most limit, of which 0 means 100. Quantiles are
+// computed on copies without the lock, because requests wait for it.
 func (t *table) answer(limit uint32) *tappb.TopResponse {
 	type counted struct {
 		*row
@@ -196,12 +243,12 @@ func (t *table) answer(limit uint32) *tappb.TopResponse {
 	}
 	t.mu.Lock()
 	t.sample()
-	all := make([]counted, 0, len(t.rows)+1)
+	all := make([]counted, 0, len(t.rows)+len(t.others))
 	for _, r := range t.rows {
 		all = append(all, counted{r, r.ended})
 	}
-	if t.other.started > 0 {
-		all = append(all, counted{t.other, t.other.ended})
+	for _, r := range t.others {
+		all = append(all, counted{r, r.ended})
 	}
 	age := t.sampled.Sub(t.start)
 	t.mu.Unlock()
@@ -209,7 +256,7 @@ func (t *table) answer(limit uint32) *tappb.TopResponse {
 	slices.SortFunc(all, func(a, b counted) int {
 		return cmp.Or(cmp.Compare(b.count, a.count), compareKeys(&a.key, &b.key))
 	})
-	n := min(len(all), orDefault(int(limit), defaultRows))
+	n := min(len(all), orDefault(int(min(limit, math.MaxInt32)), defaultRows))
 	m := &tappb.TopResponse{Span: durationpb.New(age), Omitted: uint64(len(all) - n)}
 	for _, r := range all[:n] {
 		t.mu.Lock()
@@ -220,14 +267,20 @@ func (t *table) answer(limit uint32) *tappb.TopResponse {
 	return m
 }
 
-// proto converts the row to a message. age is the time since the table was created. It corrects the
-// rate of a new table, which has counted for less than the averaging time rateDecay.
+// proto converts the row to a message. age is the time since the table was made, by which the rate is
+// corrected: in a new table, the moving average has had less than rateDecay to grow.
 func (r *row) proto(age time.Duration) *tappb.Row {
 	m := &tappb.Row{
-		Source: nameText(r.key.source, r.key.from), Destination: nameText(r.key.destination, r.key.to),
+		Source: valid(r.key.source), Destination: valid(r.key.destination),
 		Method: valid(r.key.method), Path: valid(r.key.path), Route: valid(r.route), Authority: valid(r.authority),
 		Direction: pb.TapEvent_ProxyDirection(r.key.direction),
 		Count:     r.ended, Successes: r.ended - r.failed, Open: r.started - r.ended,
+	}
+	if r.key.from.IsValid() {
+		m.Source = r.key.from.String()
+	}
+	if r.key.to.IsValid() {
+		m.Destination = r.key.to.String()
 	}
 	if r.table.byRoute {
 		m.Path, m.Route = "", cmp.Or(m.GetPath(), defaultRoute)
@@ -246,15 +299,7 @@ func (r *row) proto(age time.Duration) *tappb.Row {
 	return m
 }
 
-func nameText(name string, addr netip.Addr) string {
-	if name != "" || !addr.IsValid() {
-		return valid(name)
-	}
-	return addr.String()
-}
-
-// compareKeys compares the keys of two rows. It decides the order of rows with equal
-// counts.
+// compareKeys compares the keys of two rows. It decides the order of rows with equal counts.
 func compareKeys(a, b *rowKey) int {
 	return cmp.Or(
 		cmp.Compare(a.source, b.source), a.from.Compare(b.from),

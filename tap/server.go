@@ -26,18 +26,17 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// droppedTrailer is the name of the gRPC trailer with the number of events that did not fit into
-// the buffer of the watcher.
+// droppedTrailer is the gRPC trailer that tells how many events did not fit into the watcher's
+// buffer.
 const droppedTrailer = "gotower-tap-dropped"
 
-// Server serves the watchers of a [Registry] over gRPC. It implements two services:
-// linkerd's io.linkerd.proxy.tap.Tap and gotower's own (package tappb). Register it on any
-// number of gRPC servers. Its streams end when their gRPC server stops. It has no goroutine
-// of its own.
+// Server serves a [Registry]'s watchers over gRPC. It implements two services: linkerd's
+// io.linkerd.proxy.tap.Tap and gotower's own (package tappb). You can register it on any number
+// of gRPC servers. Its streams end when their gRPC server stops. It runs no goroutine of its own.
 //
 //	tap.NewServer(reg).Register(grpcServer)
 //
-// By default it serves only clients of the same machine, and rejects calls with metadata that
+// By default it serves only clients on the same machine, and rejects calls with metadata that
 // proxies add, such as via. A proxy on this machine that adds none is not detected. See
 // [WithAllowedIdentities].
 type Server struct {
@@ -71,18 +70,18 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	tappb.RegisterTapServer(registrar, gotowerTap{server: s})
 }
 
-// Shutdown ends all streams with Unavailable, also later ones. It does not affect Describe.
-// Call it before grpc.Server.GracefulStop, which waits for all streams. If a client does
-// not read, its stream ends only when its connection is closed. Shutdown does not wait, and
-// may be called more than once.
+// Shutdown ends all streams with Unavailable, also later ones. It does not affect Describe. You
+// should call it before grpc.Server.GracefulStop, which waits for all streams. If a client does
+// not read, its stream ends only when its connection is closed. Shutdown does not wait, and may
+// be called more than once.
 func (s *Server) Shutdown() { s.shutDown() }
 
-// Observe implements linkerd's service. It sends the response headers at once, and then
-// shows the requests that match. The stream ends without an error when req.Limit requests
-// have matched and ended. The trailer gotower-tap-dropped has the decimal number of events
-// that did not fit into the buffer. A request that is not shown at all counts as one event.
+// Observe implements linkerd's service. It sends the response headers at once, and then shows the
+// requests that match. The stream ends without an error when req.Limit requests have matched and
+// ended. The trailer gotower-tap-dropped tells, in decimal, how many events did not fit into the
+// buffer. A request that is not shown at all counts as one.
 //
-// The errors are Unauthenticated, InvalidArgument with the name of the invalid field, and
+// The errors are Unauthenticated, InvalidArgument with the invalid field's name, and
 // ResourceExhausted (see [WithCapacity]).
 func (s *Server) Observe(req *pb.ObserveRequest, stream grpc.ServerStreamingServer[pb.TapEvent]) error {
 	if err := s.access.permit(stream.Context()); err != nil {
@@ -104,8 +103,8 @@ func (s *Server) Observe(req *pb.ObserveRequest, stream grpc.ServerStreamingServ
 	return s.serve(stream, w.reader(false, func(e Event) error { return stream.Send(e.proto()) }))
 }
 
-// serve sends the response headers, and then the events that r reads. When the watch ends, it
-// closes the watcher of r and sets the trailer with the number of dropped events.
+// serve sends the response headers, and then the events from r until the watch ends. It closes r's
+// watcher, and tells in the trailer how many events were dropped.
 func (s *Server) serve(stream grpc.ServerStream, r *reader) error {
 	defer s.reg.close(r.watcher)
 	defer func() {
@@ -138,15 +137,15 @@ const DefaultAddress = "127.0.0.1:4190"
 // shutdownTimeout is how long Serve waits for its streams to end after its ctx has ended.
 const shutdownTimeout = 2 * time.Second
 
-// Serve listens on addr and serves the watchers of reg until ctx ends. It is for a process
-// without a gRPC server of its own. Otherwise use [NewServer].
+// Serve listens on addr and serves the watchers of reg until ctx ends. Use it in a process
+// without a gRPC server, and otherwise [NewServer].
 //
 //	go func() { log.Println(tap.Serve(ctx, "", registry)) }()
 //
-// An empty addr means [DefaultAddress]. "unix:" followed by a path is a Unix socket. It
-// replaces the socket of a process that has crashed. An address that other machines can
-// reach is an error, except in two cases. It is allowed if [WithCredentials] and
-// [WithAllowedIdentities] restrict the clients. It is also allowed with [WithAllowRemote].
+// An empty addr means [DefaultAddress]. "unix:" followed by a path is a Unix socket, which
+// replaces the socket of a crashed process. An address that other machines can reach is an error,
+// unless [WithCredentials] and [WithAllowedIdentities] restrict the clients, or you pass
+// [WithAllowRemote].
 //
 // When ctx ends, streams end with Unavailable, and Serve returns nil within two seconds.
 func Serve(ctx context.Context, addr string, reg *Registry, opts ...ServerOption) error {
@@ -206,8 +205,8 @@ func WithCredentials(c credentials.TransportCredentials) ServerOption {
 	return func(s *Server) { s.credentials = c }
 }
 
-// WithOnListen sets a function that [Serve] calls with the address of its listener before
-// it accepts connections. Use it to get the port if the port in addr is 0.
+// WithOnListen sets a function that [Serve] calls with its listener's address before it accepts
+// connections. Use it to get the port if the port in addr is 0.
 func WithOnListen(f func(net.Addr)) ServerOption {
 	return func(s *Server) { s.onListen = f }
 }
@@ -219,6 +218,7 @@ var (
 		"WithCredentials needs WithAllowedIdentities, and WithAllowedIdentities needs WithCredentials")
 )
 
+// listen returns the listener for addr, which is host:port or "unix:" and a path.
 func (s *Server) listen(ctx context.Context, addr string) (net.Listener, error) {
 	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
 		if path == "" { // Linux would choose an abstract name
@@ -233,7 +233,8 @@ func (s *Server) listen(ctx context.Context, addr string) (net.Listener, error) 
 	return new(net.ListenConfig).Listen(ctx, "tcp", addr)
 }
 
-// removeStale removes the socket at path if no process listens on it, as after a crash.
+// removeStale removes the socket at path if no process listens on it any more, for example after a
+// crash. Otherwise Listen would fail.
 func removeStale(ctx context.Context, path string) {
 	if info, err := os.Lstat(path); err != nil || info.Mode().Type() != os.ModeSocket {
 		return
@@ -246,8 +247,8 @@ func removeStale(ctx context.Context, path string) {
 	}
 }
 
-// checkListenAddress returns an error if Serve must not listen on addr, because other
-// machines can reach it and no option restricts or allows their clients.
+// checkListenAddress returns an error if Serve must not listen on addr: other machines could reach it,
+// and no option restricts or allows their clients.
 func (s *Server) checkListenAddress(addr string) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -264,8 +265,8 @@ func (s *Server) checkListenAddress(addr string) error {
 	return errReachable
 }
 
-// gotowerTap implements gotower's tap service. It is a separate type from Server, because
-// each type embeds a generated type, and both generated types have the same name.
+// gotowerTap implements gotower's tap service, and Server implements linkerd's. Each embeds the type
+// that was generated for its service. One type cannot embed both, because they have the same name.
 type gotowerTap struct {
 	tappb.UnimplementedTapServer
 	server *Server
@@ -291,9 +292,9 @@ func (o gotowerTap) Watch(req *tappb.WatchRequest, stream grpc.ServerStreamingSe
 	}))
 }
 
-// WithDescribe sets the function that returns the layers of the process, for example by
-// [layer.Describe]. The server calls it for each Describe call of a client. If the function
-// panics, the response is a node with the name "describe" and the error.
+// WithDescribe sets the function that returns the process's layers, usually by [layer.Describe].
+// The server calls it whenever a client calls Describe. If it panics, the response is a node with
+// the name "describe" and the error.
 func WithDescribe(tree func() layer.Node) ServerOption {
 	return func(s *Server) { s.describe = tree }
 }
@@ -310,8 +311,8 @@ func (o gotowerTap) Describe(ctx context.Context, _ *tappb.DescribeRequest) (*ta
 	return described(o.server.describe), nil
 }
 
-// described calls describe and converts the layers to a response. If describe panics, the
-// response is a node with the error.
+// described calls describe and converts the tree to a response, in which the nodes from outside to
+// inside are a list. A panic of describe becomes a node with the error.
 func described(describe func() layer.Node) *tappb.DescribeResponse {
 	var n layer.Node
 	if err := panics.Contain(func() { n = describe() }); err != nil {
@@ -319,18 +320,17 @@ func described(describe func() layer.Node) *tappb.DescribeResponse {
 	}
 	rsp := &tappb.DescribeResponse{}
 	for next := &n; next != nil; next = next.Next {
-		one := *next
-		one.Next = nil
-		rsp.Nodes = append(rsp.Nodes, nodeProto(one))
+		node := *next
+		node.Next = nil
+		rsp.Nodes = append(rsp.Nodes, nodeProto(node))
 	}
 	return rsp
 }
 
-// WithEventRate limits the number of events a second that a Server sends to all its
-// watchers together. It bounds CPU time, because an event costs about ten microseconds.
-// Reports of dropped events count too. Events above the rate stay in the buffers of the
-// watchers. They are dropped and counted when a buffer is full. By default, and for n <= 0,
-// the rate is unlimited.
+// WithEventRate limits how many events a second a Server sends to all its watchers together. It
+// bounds CPU time, because an event costs about ten microseconds. Reports of dropped events count
+// too. Events above the rate stay in the watchers' buffers, and are dropped and counted once a
+// buffer is full. By default, and for n <= 0, the rate is unlimited.
 func WithEventRate(n int) ServerOption {
 	return func(s *Server) {
 		s.rate = nil
@@ -340,14 +340,12 @@ func WithEventRate(n int) ServerOption {
 	}
 }
 
-// eventBurst determines the burst: the number of events that a Server may send at once. The burst
-// is the number of events per second of WithEventRate, divided by eventBurst, but at least 1. The
-// division gives the number of events in 10 ms.
+// eventBurst determines how many events a Server may send at once: WithEventRate's events per
+// second divided by eventBurst, which is what fits into 10 ms, but at least 1.
 const eventBurst = 100
 
-// rejection is the error of a rejected watcher or a rejected call of Top. [status.Code] returns the
-// gRPC code in the field code of this error. The same holds for the errors that [Registry.Watch]
-// and [Registry.Top] yield.
+// rejection is the error for a rejected watcher or a rejected call of Top. [status.Code] returns
+// its code, as for the errors that [Registry.Watch] and [Registry.Top] yield.
 type rejection struct {
 	code  codes.Code
 	cause error

@@ -13,31 +13,26 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
+// leastEvery is the shortest interval that a TopRequest may ask for, and defaultEvery the one without
+// the field every.
 const (
 	leastEvery   = 100 * time.Millisecond
 	defaultEvery = time.Second
 )
 
-// Top counts the requests of this process that match req from now on. It yields the rows once
-// per interval: req.Every, or by default one second. When ctx ends, the last item is the cause
-// of ctx. Top does not keep or send the requests.
+// Top counts this process's requests that match req from now on. It yields the rows once per interval:
+// req.Every, or by default one second. When ctx ends, its cause is the last item. Top does not keep or send
+// the requests.
 //
-// The requests of a row have the same client, endpoint, direction, method and path. If
-// req.ByRoute is set, the route replaces method and path. If req.ByDestination is set, the
-// requests of a row have only the same endpoint and direction. A client or endpoint is
-// identified by the value of its label pod, or by its IP address without that label. Paths and
-// names are cut to 256 bytes.
+// The requests of a row have the same client, endpoint, direction, method and path, or what req selects
+// instead; see "Rows of Top" in the package documentation.
 //
-// There are at most 1000 rows. Requests that would need another row count in a row with the path
-// or route "(other)". A row without open requests is removed ten minutes after its last request.
-// While there are 1000 rows, such a row is removed after one minute.
+// A success is a response for which [ResponseEnd.Failed] returns false. Quantiles are accurate to 5 % up to
+// 4.5 minutes. The rate is how many requests ended per second during about the last ten seconds, or the last
+// interval if that is longer.
 //
-// A success is a response for which [ResponseEnd.Failed] returns false. Quantiles are accurate to
-// 5 % up to 4.5 minutes. The rate is the number of ended requests per second in about the last ten
-// seconds, or in the last interval if that is longer.
-//
-// A call counts as a watcher, see [WithCapacity]. An invalid or rejected req yields one error
-// with the gRPC status InvalidArgument, PermissionDenied or ResourceExhausted.
+// A call counts as a watcher, see [WithCapacity]. An invalid or rejected req yields one error with the gRPC
+// status InvalidArgument, PermissionDenied or ResourceExhausted.
 func (r *Registry) Top(ctx context.Context, req *tappb.TopRequest) iter.Seq2[*tappb.TopResponse, error] {
 	return func(yield func(*tappb.TopResponse, error) bool) {
 		c, err := r.count(req)
@@ -52,17 +47,17 @@ func (r *Registry) Top(ctx context.Context, req *tappb.TopRequest) iter.Seq2[*ta
 	}
 }
 
-// counter is one call of Top. It has the condition of the call, and the rows in which it counts
-// the requests that match.
+// counter is one call of Top, with its condition and the rows in which it counts the requests
+// that match.
 type counter struct {
 	match *condition
 	rows  *table
-	every time.Duration
-	most  uint32
+	every time.Duration // the interval between two answers
+	most  uint32        // how many rows an answer may have; 0 means defaultRows
 }
 
-// count adds a counter for a call of Top with req. A counter counts as a watcher for
-// WithCapacity. The caller must call detach for it. An error has the type rejection.
+// count adds a counter for a call of Top, which counts as a watcher for WithCapacity. The caller must
+// call detach for it in the end. Errors are of type rejection.
 func (r *Registry) count(req *tappb.TopRequest) (*counter, error) {
 	every, err := everyOf(req)
 	if err != nil {
@@ -92,6 +87,7 @@ func (r *Registry) detach(c *counter) {
 	r.publish()
 }
 
+// everyOf returns the interval that req asks for, or the default.
 func everyOf(req *tappb.TopRequest) (time.Duration, error) {
 	if req.GetEvery() == nil {
 		return defaultEvery, nil
@@ -148,10 +144,10 @@ func (o gotowerTap) Top(req *tappb.TopRequest, stream grpc.ServerStreamingServer
 	return err
 }
 
-// Top yields the rows of the process at the other end of conn, see [Registry.Top]. The
-// process must serve gotower's service ([Server.Register]). Each range over the sequence is
-// one call. A failed call yields an error as its last item. If ctx has ended, the error is
-// the cause of ctx. Breaking from the range releases the stream. The caller closes conn.
+// Top yields the rows for the process at the other end of conn, see [Registry.Top]. The process
+// must serve gotower's service ([Server.Register]). Each range over the sequence is one call. A
+// failed call yields an error as its last item. If ctx has ended, that error is ctx's cause.
+// Breaking from the range releases the stream. You close conn.
 func Top(
 	ctx context.Context, conn grpc.ClientConnInterface, req *tappb.TopRequest, opts ...grpc.CallOption,
 ) iter.Seq2[*tappb.TopResponse, error] {

@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -18,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/layertest"
 	"github.com/gotower/gotower/tap/match"
 	"github.com/gotower/gotower/tap/tappb"
@@ -298,7 +303,7 @@ func TestTopConcurrentFirstRequests(t *testing.T) {
 			running.Go(func() {
 				<-begin
 				for i := range 20 {
-					rows.begin(&namelessEvent, &RequestInit{Path: fmt.Sprint(i)}, time.Now())
+					rows.begin(&namelessEvent, &RequestInit{Path: fmt.Sprint(i)}, "", time.Now())
 				}
 			})
 		}
@@ -333,4 +338,191 @@ func TestTopAllocations(t *testing.T) {
 	svc = standPlain(reg, endpoint{&reply{status: 200}})
 	n = testing.AllocsPerRun(100, func() { _, _ = svc.Call(t.Context(), req) })
 	require.Zero(t, n)
+}
+
+// By destination, requests with the same endpoint are one row. Its quantiles are those
+// of all requests, because quantiles of rows could not be added up.
+func TestTopByDestination(t *testing.T) {
+	rows := newEventCounter(&tappb.TopRequest{ByDestination: true, ByRoute: true})
+	for i := range 100 {
+		e := Event{
+			Direction: Outbound, ID: StreamID{Stream: uint64(i)},
+			Source:            netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80),
+			DestinationLabels: map[string]string{"pod": "web-0"},
+			RouteLabels:       map[string]string{"route": string(rune('a' + i%7))},
+			RequestInit:       &RequestInit{Method: "GET", Path: "/" + string(rune('a'+i%26)), Authority: "web"},
+		}
+		rows.add(&e)
+		rows.add(&Event{ID: e.ID, ResponseInit: &ResponseInit{Status: 200}})
+		rows.add(&Event{ID: e.ID, ResponseEnd: &ResponseEnd{SinceRequestInit: time.Duration(i+1) * time.Millisecond}})
+	}
+	answer := rows.rows.answer(0)
+	require.Len(t, answer.GetRows(), 1)
+	row := answer.GetRows()[0]
+	require.Equal(t, "web-0", row.GetDestination())
+	require.Equal(t, pb.TapEvent_OUTBOUND, row.GetDirection())
+	require.EqualValues(t, 100, row.GetCount())
+	require.Empty(t, row.GetSource()+row.GetMethod()+row.GetPath()+row.GetRoute())
+	require.InEpsilon(t, 50*time.Millisecond, row.GetP50().AsDuration(), 0.06)
+	require.InEpsilon(t, 95*time.Millisecond, row.GetP95().AsDuration(), 0.06)
+	require.InEpsilon(t, 99*time.Millisecond, row.GetP99().AsDuration(), 0.06)
+}
+
+// The name of a process is not part of a row, because otherwise each process would have its
+// own row.
+func TestFollowTopByDestination(t *testing.T) {
+	t.Parallel()
+	a, b := start(t, "", ours(new(Registry))), start(t, "", ours(new(Registry)))
+	traffic(t, a.reg, "/a")
+	traffic(t, b.reg, "/b")
+	req := often()
+	req.ByDestination = true
+	for m, err := range FollowTop(bounded(t), []Process{a.process(t, "a"), b.process(t, "b")}, req) {
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(m.GetRows()), 1, m)
+		if len(m.GetRows()) == 1 && m.GetRows()[0].GetCount() > 20 {
+			require.Empty(t, m.GetRows()[0].GetSource())
+			return
+		}
+	}
+}
+
+// often is a TopRequest for tests with a real clock.
+func often() *tappb.TopRequest { return &tappb.TopRequest{Every: durationpb.New(leastEvery)} }
+
+func TestTopOverGRPC(t *testing.T) {
+	t.Parallel()
+	l := start(t, "", ours(new(Registry)))
+	svc := stand(l.reg, respond("x"))
+	conn := l.dial(t)
+	stream, err := tappb.NewTapClient(conn).Top(t.Context(), often())
+	require.NoError(t, err)
+	_, err = stream.Header()
+	require.NoError(t, err)
+	send(t, svc, get("/api")) // counted after the headers
+	m := new(tappb.TopResponse)
+	for len(m.GetRows()) == 0 {
+		m, err = stream.Recv()
+		require.NoError(t, err)
+	}
+	require.Len(t, m.GetRows(), 1)
+	require.Equal(t, "/api", m.GetRows()[0].GetPath())
+
+	n := 0
+	for m, err := range Top(t.Context(), conn, often()) {
+		require.NoError(t, err)
+		if n++; n == 1 {
+			require.Empty(t, m.GetRows())
+			send(t, svc, get("/api"))
+			continue
+		}
+		if len(m.GetRows()) == 0 {
+			continue // it was on its way before the request
+		}
+		require.EqualValues(t, 1, m.GetRows()[0].GetCount())
+		break
+	}
+}
+
+func TestTopOverGRPCEnds(t *testing.T) {
+	t.Parallel()
+	l := start(t, "", ours(new(Registry)))
+	gone := func() bool { return l.reg.active.Load() == nil }
+	t.Run("when the client leaves", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var last error
+		for _, err := range Top(ctx, l.dial(t), often()) {
+			last = err
+			cancel()
+		}
+		require.ErrorIs(t, last, context.Canceled)
+		require.Eventually(t, gone, 20*time.Second, time.Millisecond)
+	})
+	t.Run("when the server shuts down", func(t *testing.T) {
+		var last error
+		for _, err := range Top(t.Context(), l.dial(t), often()) {
+			last = err
+			l.srv.Shutdown()
+		}
+		require.Equal(t, codes.Unavailable, status.Code(last))
+		require.Eventually(t, gone, 20*time.Second, time.Millisecond)
+	})
+}
+
+func TestTopOverGRPCRejects(t *testing.T) {
+	t.Parallel()
+	l := start(t, "", ours(NewRegistry(WithCapacity(1, 0))))
+	conn := l.dial(t)
+	refusal := func(req *tappb.TopRequest) codes.Code {
+		var code codes.Code
+		for m, err := range Top(t.Context(), conn, req) {
+			require.Nil(t, m)
+			code = status.Code(err)
+		}
+		return code
+	}
+	require.Equal(t, codes.InvalidArgument, refusal(&tappb.TopRequest{Every: durationpb.New(1)}))
+	require.Equal(t, codes.InvalidArgument, refusal(&tappb.TopRequest{Match: match.Method("")}))
+	watchAll(t, l.reg)
+	require.Equal(t, codes.ResourceExhausted, refusal(nil))
+	err := gotowerTap{server: NewServer(nil)}.Top(nil, foreign{ctx: t.Context()})
+	require.Equal(t, codes.Unauthenticated, status.Code(err))
+}
+
+// The requests that a mux routes by one pattern are one row, and not a row for each ID. Those of a subtree are not,
+// because another router may serve it.
+func TestTopPattern(t *testing.T) {
+	t.Parallel()
+	reg := new(Registry)
+	byPath, byRoute := countAll(t, reg, nil), countAll(t, reg, &tappb.TopRequest{ByRoute: true})
+	byDestination := countAll(t, reg, &tappb.TopRequest{ByDestination: true})
+	shown := func(c *counter) map[string]uint64 {
+		counts := make(map[string]uint64)
+		for _, r := range c.rows.answer(0).GetRows() {
+			counts[strings.TrimSpace(r.GetMethod()+" "+r.GetPath()+" "+r.GetRoute())] += r.GetCount()
+			require.LessOrEqual(t, r.GetOpen(), uint64(1))
+		}
+		return counts
+	}
+	during := make(chan map[string]uint64, 1)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /users/{id}", func(_ http.ResponseWriter, r *http.Request) {
+		if r.PathValue("id") == "2" {
+			during <- shown(byPath)
+		}
+	})
+	mux.HandleFunc("/old/{id}", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, strings.Repeat("x", 10_000)) })
+	mux.HandleFunc("/files/", func(http.ResponseWriter, *http.Request) {})
+	s := httptest.NewServer(httplayer.Middleware(Layer(reg, httplayer.HTTP{}, Inbound))(mux))
+	t.Cleanup(s.Close)
+	for i, path := range []string{"/users/1", "/users/2", "/old/1", "/old/2", "/files/a", "/files/b", "/unknown", "/pkg.Service/Method"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+path, http.NoBody)
+		require.NoError(t, err)
+		if strings.HasPrefix(path, "/pkg") {
+			req.Header.Set("Content-Type", "application/grpc")
+		}
+		rsp, err := s.Client().Do(req)
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, rsp.Body)
+		require.NoError(t, err)
+		require.NoError(t, rsp.Body.Close())
+		for _, c := range []*counter{byPath, byRoute, byDestination} {
+			require.Eventually(t, func() bool { // the end of the body is seen after the client has it
+				var ended uint64
+				for _, n := range shown(c) {
+					ended += n
+				}
+				return ended == uint64(i+1)
+			}, time.Minute, time.Millisecond)
+		}
+	}
+	require.Equal(t, map[string]uint64{
+		"GET /users/{id}": 2, "GET /old/{id}": 2, "GET /files/a": 1, "GET /files/b": 1, "GET /unknown": 1, "GET /pkg.Service/Method": 1,
+	}, shown(byPath))
+	require.Equal(t, map[string]uint64{
+		"GET /users/{id}": 2, "/old/{id}": 2, "/files/": 2, "[DEFAULT]": 1, "/pkg.Service/Method": 1,
+	}, shown(byRoute))
+	require.Equal(t, map[string]uint64{"": 8}, shown(byDestination))
+	require.Equal(t, map[string]uint64{"GET /users/{id}": 1, "GET /users/2": 0}, <-during, "an open request counts by its own path")
 }

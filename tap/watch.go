@@ -18,24 +18,22 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Watch yields the events of the requests of this process that match req. It ends when ctx
-// ends, when the duration of req is over, or when as many requests as the limit of req have
-// ended.
+// Watch yields the events about this process's requests that match req. It ends when ctx ends, when
+// req's duration is over, or when as many requests as its limit have ended.
 //
 //	for e, err := range reg.Watch(ctx, &tappb.WatchRequest{Response: &tappb.ResponseMatch{Failures: true}}) {
 //
-// Each range over the sequence adds a watcher. An error is the last item: the cause of ctx,
-// or a rejection with a gRPC status. An event with Dropped reports the number of events
-// that did not fit into the buffer. A request that is not shown at all counts as one
-// dropped event.
+// Each range over the sequence adds a watcher. An error is the last item: the cause of ctx, or a
+// rejection with a gRPC status. An event with Dropped reports how many events did not fit into the
+// buffer. A request that is not shown at all counts as one.
 //
-// tap.proto documents the fields of req. Each attempt counts as a request. With a condition
-// on the response, the events of a request are held until the request ends. A request is
-// dropped if its events do not fit into the buffer. The limit counts only requests that match
-// all conditions. Secret values cannot be matched.
+// tap.proto documents req's fields. Each attempt counts as a request. With a condition on the response,
+// a request's events are held until the request ends. A request is dropped if its events do not fit
+// into the buffer. The limit counts only requests that match all conditions and are shown, whereas
+// linkerd's Observe counts dropped ones as well. Secret values cannot be matched.
 //
-// An Explanation requires the layer [Explain] above the [Layer]. Bodies require
-// [WithBodies] and an [Accessor] of this package.
+// Explanations require an [Explain] layer above the [Layer], and bodies [WithBodies] and this package's
+// [Accessor].
 func (r *Registry) Watch(ctx context.Context, req *tappb.WatchRequest) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		err := r.forEachEvent(ctx, req, func(e Event) bool { return yield(e, nil) })
@@ -75,8 +73,8 @@ func (r *Registry) forEachEvent(ctx context.Context, req *tappb.WatchRequest, f 
 
 var errEnough = errors.New("enough")
 
-// Watch yields the events of the process at the other end of conn, see [Registry.Watch].
-// The process must serve gotower's service ([Server.Register]).
+// Watch yields the events from the process at the other end of conn, see [Registry.Watch]. The
+// process must serve gotower's service ([Server.Register]).
 func Watch(
 	ctx context.Context, conn grpc.ClientConnInterface, req *tappb.WatchRequest, opts ...grpc.CallOption,
 ) iter.Seq2[Event, error] {
@@ -85,14 +83,14 @@ func Watch(
 	})
 }
 
-// Observe yields the events of the process at the other end of conn. The process must serve
-// linkerd's io.linkerd.proxy.tap.Tap.
+// Observe yields the events from the process at the other end of conn. The process must serve linkerd's
+// io.linkerd.proxy.tap.Tap.
 //
 //	for e, err := range tap.Observe(ctx, conn, &pb.ObserveRequest{Limit: 100, Match: match.PathPrefix("/api/")}) {
 //
-// Each range over the sequence is one call of Observe. The sequence ends after Limit
-// requests, or with an error, such as the cause of ctx, as its last item. Breaking from the
-// range releases the stream. The caller closes conn.
+// Each range over the sequence is one call of Observe. The sequence ends after Limit requests, or with
+// an error, such as ctx's cause, as its last item. Breaking from the range releases the stream. You
+// close conn.
 func Observe(
 	ctx context.Context, conn grpc.ClientConnInterface, req *pb.ObserveRequest, opts ...grpc.CallOption,
 ) iter.Seq2[Event, error] {
@@ -101,9 +99,8 @@ func Observe(
 	})
 }
 
-// stream returns a sequence of the messages of a streaming call, converted by itemOf. If
-// the call fails, the last item is an error with name in its text. Each range over the
-// sequence starts a new call.
+// stream returns the messages of a streaming call as a sequence, converted by itemOf. Each range over
+// it starts a new call. If the call fails, the last item is an error whose text contains name.
 func stream[M, T any](
 	ctx context.Context, name string, itemOf func(*M) T,
 	call func(context.Context) (grpc.ServerStreamingClient[M], error),
@@ -123,8 +120,8 @@ func stream[M, T any](
 	}
 }
 
-// receive starts a call and passes each message to the function in the argument each. It returns
-// nil when the stream has ended without an error, or when this function has returned false.
+// receive starts a call and passes each message to each. It returns nil when the stream has ended
+// without an error, or when each has returned false.
 func receive[M any](
 	ctx context.Context, call func(context.Context) (grpc.ServerStreamingClient[M], error), each func(*M) bool,
 ) error {
@@ -145,13 +142,13 @@ func receive[M any](
 	}
 }
 
-// watcher is one call of Observe or Watch.
+// watcher is one call of Observe or Watch. The methods that count its requests are called in this
+// order: enter for a request that matches, then sent or unsent for its first event, and after sent,
+// leave when the request has ended. If a request is held back until its outcome is known, that happens
+// when its events are sent.
 //
-// The method enter counts the start of a matching request, and leave counts its end. For a request
-// that is held until its outcome is known, both are called when its events are sent. A watcher is
-// full when it has seen as many requests as its limit, or when its duration is over. A full watcher
-// sees no new request. The channel done is closed when a full watcher has no request in flight any
-// more.
+// A watcher is full when it has counted as many requests as its limit allows, or when its duration is
+// over. It then sees no new requests, and when none is in flight any more, done is closed.
 type watcher struct {
 	terms
 	reg  *Registry
@@ -162,10 +159,14 @@ type watcher struct {
 	buf atomic.Pointer[buffer]
 
 	rate     *rate.Limiter // maximum rate of requests; nil means no limit
-	seen     atomic.Uint64 // number of requests that matched
+	seen     atomic.Uint64 // number of requests that count toward the limit
 	inFlight atomic.Int64  // number of requests that entered and have not left
 	dropped  atomic.Uint64 // number of events that did not fit
 	expired  atomic.Bool   // whether the duration is over
+
+	mu      sync.Mutex // guards the writes of seen, and the following fields
+	streams uint64     // number of requests that entered
+	pending uint64     // number of those whose first event is being sent
 
 	dropSignal chan struct{} // has an item when dropped has increased
 	filled     chan struct{} // closed when the number of requests reaches the limit
@@ -173,6 +174,7 @@ type watcher struct {
 	doneOnce   sync.Once
 }
 
+// newWatcher returns a watcher with the given terms, which does not watch yet.
 func newWatcher(r *Registry, t terms) *watcher {
 	w := &watcher{
 		terms: t, reg: r, base: r.nextBase,
@@ -185,28 +187,28 @@ func newWatcher(r *Registry, t terms) *watcher {
 	return w
 }
 
-// full reports whether the watcher has reached its limit or the end of its duration.
+// full reports whether the watcher has reached its limit or duration.
 func (w *watcher) full() bool { return w.seen.Load() >= w.limit || w.expired.Load() }
 
 // rateLimited reports whether the maximum rate of requests allows no request now.
 func (w *watcher) rateLimited() bool { return w.rate != nil && w.rate.Tokens() < 1 }
 
-// admits reports whether the watcher may see a new request, before the condition is
-// checked. The watcher must not be full, its rate must allow one more request, and its
-// sample must include the request.
+// admits reports whether the watcher may see a new request, before its condition is checked, which
+// costs more: it is not full, its rate allows another request, and the request is in its sample.
 func (w *watcher) admits(d *draw) bool {
 	return !w.full() && !w.rateLimited() && (w.sample == 0 || d.value() < w.sample)
 }
 
-// draw is a random number from 0 to 1, which is drawn once for each request. Watchers
-// compare it with their sample. They share the number, so that watchers with the same
-// sample see the same requests.
+// draw is a random number for one request, with which watchers compare their sample. It is drawn once,
+// so that watchers with the same sample see the same requests, and only if a watcher has a sample.
 type draw struct {
 	reg   *Registry
 	drawn bool
 	n     float64
 }
 
+// value returns the request's random number, which is drawn once, so that all watchers decide by the
+// same one.
 func (d *draw) value() float64 {
 	if !d.drawn {
 		d.drawn = true
@@ -217,46 +219,62 @@ func (d *draw) value() float64 {
 	return d.n
 }
 
-// bufferFull reports whether the buffer has no room for another event. For a watcher with a
-// condition on the outcome it returns false, because the first event of a request is then sent
-// later.
+// bufferFull reports whether the RequestInit would not fit into the buffer, so that it need not be
+// made. A watcher with a condition on the outcome needs no room for it yet.
 func (w *watcher) bufferFull() bool {
 	b := w.buf.Load()
 	return w.outcome == nil && b != nil && len(b.events) == cap(b.events)
 }
 
-// dropRequest counts one dropped event for a request that the watcher does not see, because
-// its first event does not fit.
+// dropRequest counts a request that the watcher does not see because its buffer is full.
 func (w *watcher) dropRequest() {
 	if _, ok := w.enter(); ok {
 		w.countDrop()
-		w.leave()
+		w.unsent()
 	}
 }
 
-// enter counts a new request and returns its number, counted from 0. ok is false if the limit or
-// the rate does not allow the request. If ok is true, the caller must call leave when the
-// request has ended.
+// enter admits a new request and returns its number, counted from 0. ok is false if the limit or the
+// rate does not allow it. After true, the caller must call sent or unsent.
 func (w *watcher) enter() (stream uint64, ok bool) {
 	if w.rate != nil && !w.rate.Allow() {
 		return 0, false
 	}
-	// inFlight is increased first, so that leave does not see a full watcher without this request.
-	w.inFlight.Add(1)
-	n := w.seen.Add(1)
-	if n > w.limit {
-		w.leave()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	// Requests whose first event is being sent may still count.
+	if w.limit-w.seen.Load() <= w.pending {
 		return 0, false
 	}
-	if n == w.limit {
-		close(w.filled)
-	}
-	return n - 1, true
+	w.inFlight.Add(1)
+	w.pending++
+	w.streams++
+	return w.streams - 1, true
 }
 
-// leave counts the end of a request that enter has counted. It closes done if the watcher is full
-// and no counted request is in flight. It reads inFlight again after it has checked that the
-// watcher is full, because another request may have entered since the decrement.
+// sent counts a request of which the first event was sent.
+func (w *watcher) sent() { w.count(true) }
+
+// unsent ends a request whose first event could not be sent. For linkerd's Observe, it counts toward
+// the limit all the same.
+func (w *watcher) unsent() {
+	w.count(!w.countsSent)
+	w.leave()
+}
+
+// count ends the sending of a first event. If counts is true, the request counts toward the limit.
+func (w *watcher) count(counts bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pending--
+	if counts && w.seen.Add(1) == w.limit {
+		close(w.filled)
+	}
+}
+
+// leave counts the end of a request that enter has admitted. If the watcher is full and no request is
+// in flight, the watch is done. inFlight is read twice, because another request may have entered before
+// the watcher became full.
 func (w *watcher) leave() {
 	if w.inFlight.Add(-1) == 0 && w.full() && w.inFlight.Load() == 0 {
 		w.doneOnce.Do(func() { close(w.done) })
@@ -287,16 +305,18 @@ func (w *watcher) countDrop() {
 	}
 }
 
+// describe returns w's node. The attribute held is present only if w has a condition on the outcome,
+// for which it holds events until their request has ended.
 func (w *watcher) describe() layer.Node {
 	s := layer.State{
 		{Key: "base", Value: w.base},
-		{Key: "seen", Value: min(w.seen.Load(), w.limit)},
+		{Key: "seen", Value: w.seen.Load()},
 		{Key: "limit", Value: w.limit},
 		{Key: "in_flight", Value: w.inFlight.Load()},
 		{Key: "dropped", Value: w.dropped.Load()},
 	}
 	if w.limit == unlimited {
-		s[2].Value = "none"
+		s[2].Value = "none" // the attribute limit
 	}
 	if b := w.buf.Load(); b != nil && w.outcome != nil {
 		s = append(s, layer.Attr{Key: "held", Value: b.held.Load()})

@@ -22,10 +22,10 @@ import (
 // requests can end. A window is a call of Observe, see windows.
 const windowTail = 10 * time.Second
 
-// windows watches a process that serves only linkerd's tap. That service cannot limit the rate
-// of requests, so windows calls Observe repeatedly. Each call is a window that shows perWindow
-// requests. Windows start at least a second apart. A window ends when its requests have ended,
-// or windowTail after the last of them began.
+// windows watches a process that serves only linkerd's tap. That service cannot limit how many requests
+// it shows per second, so windows calls Observe again and again. Each call, called a window, shows
+// perWindow requests. Windows begin at least a second apart, and end when their requests have ended, or
+// windowTail after the last of them began.
 type windows struct {
 	observe   func(ctx context.Context, limit uint32) iter.Seq2[Event, error]
 	perWindow uint32
@@ -54,8 +54,7 @@ func watchLinkerd(ctx context.Context, conn grpc.ClientConnInterface, req *tappb
 	}
 }
 
-// beyondLinkerd returns the name of a condition of req that linkerd's tap does not support.
-// It returns "" if linkerd's tap supports all conditions of req.
+// beyondLinkerd returns which part of req linkerd's tap does not support, as words for an error, or "".
 func beyondLinkerd(req *tappb.WatchRequest) string {
 	switch {
 	case len(req.GetHeaders()) > 0:
@@ -68,10 +67,13 @@ func beyondLinkerd(req *tappb.WatchRequest) string {
 	return ""
 }
 
+// errBeyondLinkerd returns a rejection of a request for what, which linkerd's tap does not offer.
 func errBeyondLinkerd(what string) error {
 	return reject(codes.InvalidArgument, fmt.Errorf("this process has linkerd's tap only, which has no %s", what))
 }
 
+// observer returns a function that calls Observe of linkerd's tap for up to limit requests that match
+// m.
 func observer(
 	conn grpc.ClientConnInterface, m *pb.ObserveRequest_Match, fields bool,
 ) func(ctx context.Context, limit uint32) iter.Seq2[Event, error] {
@@ -87,8 +89,8 @@ func observer(
 	}
 }
 
-// all yields the events of windows, one window after the other. It ends after an error, when ctx
-// ends, or when w.remaining, the number of requests that may still be shown, is 0.
+// all yields the events of one window after the other, until w.remaining is 0, ctx ends or an error
+// occurs.
 func (w *windows) all(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for w.remaining > 0 && ctx.Err() == nil {
@@ -105,8 +107,8 @@ func (w *windows) all(ctx context.Context) iter.Seq2[Event, error] {
 
 var errNoTap = errors.New("it serves neither gotower's tap nor linkerd's")
 
-// observeWindow yields the events of one window. It returns true if another window may
-// follow. It returns false after an error, or when yield has returned false.
+// observeWindow yields one window's events. It returns true if another window may follow. It
+// returns false after an error, or when yield has returned false.
 func (w *windows) observeWindow(ctx context.Context, yield func(Event, error) bool) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

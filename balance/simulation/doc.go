@@ -1,5 +1,5 @@
-// Package simulation compares the balancer with other balancers, in virtual time and with
-// seeds, so that runs are reproducible. It has only tests; SIMULATION.md has the results.
+// Package simulation compares the balancer with other balancers, in virtual time and with seeds, so
+// that runs are reproducible. It contains only tests; SIMULATION.md shows the results.
 //
 //	         arrivals (Poisson)
 //	             │
@@ -13,6 +13,9 @@
 // One goroutine processes all events in the order of their times. The real balancer runs in
 // a bubble of testing/synctest. The clock of the bubble is the virtual time. The rules of
 // the other balancers get the time as an argument.
+//
+// stacks_test.go compares stacks of layers above the real balancer. Their calls need goroutines, so that
+// they have servers of their own.
 //
 // engine_test.go has the engine, scenarios_*_test.go the scenarios and peer_*_test.go the
 // other balancers. contender_test.go lists all balancers.

@@ -37,7 +37,7 @@ func TestRunQueueLength(t *testing.T) {
 	require.InEpsilon(t, 0.020, waited.Seconds()/float64(len(s.calls)), 0.05)
 }
 
-// A canceled request frees its place in the queue and at the worker.
+// A canceled request ends at once, also if a worker has it.
 func TestRunCancellation(t *testing.T) {
 	sc := usual("", "")
 	sc.backends, sc.workers, sc.rate, sc.length = 1, 1, 1000, sec

@@ -125,7 +125,11 @@ func (s *simulation) update(t *tier) {
 }
 
 func (s *simulation) gap() time.Duration {
-	return time.Duration(s.random.ExpFloat64() / s.rate * float64(time.Second))
+	rate := s.rate
+	if s.burst != nil {
+		rate *= s.burst(s.now)
+	}
+	return time.Duration(s.random.ExpFloat64() / rate * float64(time.Second))
 }
 
 func (s *simulation) arrive() {
@@ -197,6 +201,7 @@ func (s *simulation) work(b *backend, r *request) {
 	s.at(s.now+a.end, func() {
 		switch {
 		case r.over:
+			s.release(r)
 		case a.err != nil || r.tier+1 == len(s.tiers):
 			s.complete(r, a.err)
 		default: // the worker waits for the next tier
@@ -216,16 +221,18 @@ func (r *request) below() *call {
 
 // complete ends a request that its backend has served.
 func (s *simulation) complete(r *request, err error) {
+	if r.over { // it was abandoned while the next tier worked
+		s.release(r)
+		return
+	}
 	if err == nil && r.head == 0 {
 		s.headers(r)
 	}
-	if !r.over {
-		b := s.tiers[r.tier].backends[r.to]
-		slot := min(r.inFlight, len(b.served)-1)
-		b.served[slot][b.count[slot]%len(b.served[slot])] = s.now - r.sent
-		b.count[slot]++
-		s.finish(r, err)
-	}
+	b := s.tiers[r.tier].backends[r.to]
+	slot := min(r.inFlight, len(b.served)-1)
+	b.served[slot][b.count[slot]%len(b.served[slot])] = s.now - r.sent
+	b.count[slot]++
+	s.finish(r, err)
 }
 
 // headers is the arrival of the headers of r. It cancels the other attempts of the call.
@@ -265,23 +272,15 @@ func (s *simulation) abandon(r *request, cause error) {
 	}
 }
 
-// finish ends r. Its worker takes the next request, and the call ends or is retried.
+// finish ends r. Its worker takes the next request, unless r was abandoned: most servers finish such a
+// request. The call ends or is retried.
 func (s *simulation) finish(r *request, err error) {
 	r.over, r.err = true, err
 	if r.onEnd != nil {
 		r.onEnd(s.now, err)
 	}
-	if r.working {
-		b := s.tiers[r.tier].backends[r.to]
-		b.busy--
-		for len(b.queue) > 0 && b.busy < b.workers {
-			next := b.queue[0]
-			b.queue = b.queue[1:]
-			if !next.over {
-				s.work(b, next)
-			}
-		}
-		s.reportIdle(s.tiers[r.tier], r.to)
+	if r.working && r.ctx.err == nil {
+		s.release(r)
 	}
 	c := r.call
 	switch {
@@ -291,6 +290,18 @@ func (s *simulation) finish(r *request, err error) {
 	default:
 		c.end(s.now, err)
 	}
+}
+
+// release frees the worker of r. It takes the next request.
+func (s *simulation) release(r *request) {
+	b := s.tiers[r.tier].backends[r.to]
+	b.busy--
+	for len(b.queue) > 0 && b.busy < b.workers {
+		next := b.queue[0]
+		b.queue = b.queue[1:]
+		s.work(b, next)
+	}
+	s.reportIdle(s.tiers[r.tier], r.to)
 }
 
 // reportIdle lets a backend with a free worker join the idle queue of a random client.

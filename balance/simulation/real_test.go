@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -45,7 +46,7 @@ func newReal(sc *scenario, p balance.Policy, seed uint64) policy {
 		p.Zone = near
 	}
 	o.balancer = balance.New(ctx, "simulated", news,
-		balance.WithClassifier(layer.Classifier[response](layer.DefaultClassifier[response])), balance.WithRand[response](source(seed).Uint64),
+		balance.WithClassifier(classify), balance.WithRand[response](source(seed).Uint64),
 		balance.WithPolicy[response](p), balance.WithCompletion(complete))
 	return o
 }
@@ -95,6 +96,14 @@ func (o *realBalancer) newEndpoint(i int) *endpoint {
 		e.Labels = map[string]string{"zone": o.scenario.zone(i)}
 	}
 	return e
+}
+
+// classify returns the class of an error as the classifiers of HTTP and gRPC do.
+func classify(o layer.Outcome[response]) layer.Class {
+	if errors.Is(o.Err, errBackend) {
+		return layer.Retryable
+	}
+	return layer.DefaultClassifier(o)
 }
 
 // leaf is the service of one backend. It records the backend in the request, and returns the

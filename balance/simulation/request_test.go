@@ -77,4 +77,8 @@ type answer struct {
 	err       error
 }
 
-var errBackend = errors.New("unavailable")
+// The errors of a backend: it is unavailable, or the application has failed.
+var (
+	errBackend     = errors.New("unavailable")
+	errApplication = errors.New("internal")
+)

@@ -12,11 +12,12 @@ type scenario struct { //nolint:recvcheck // with returns a changed copy
 	name string
 	what string // the troubles
 
-	rate     float64       // Poisson arrivals per second
-	length   time.Duration // of the arrivals
-	from     time.Duration // figures are of calls from here on
-	deadline time.Duration // a response with later headers is not good
-	clients  int           // each with its own balancer; 0 means one
+	rate     float64                         // Poisson arrivals per second
+	burst    func(now time.Duration) float64 // multiplies rate; nil for 1
+	length   time.Duration                   // of the arrivals
+	from     time.Duration                   // figures are of calls from here on
+	deadline time.Duration                   // a response with later headers is not good
+	clients  int                             // each with its own balancer; 0 means one
 	backends int
 	workers  int                                        // of each backend
 	serve    func(r *request, now time.Duration) answer // called when a worker takes r; must have no effects
@@ -103,6 +104,8 @@ func times(n time.Duration) func(answer) answer {
 
 func failing(answer) answer { return failed(ms) }
 
+func erring(answer) answer { return answer{end: ms, err: errApplication} }
+
 func hanging(answer) answer { return done(time.Hour) }
 
 func between(from, to time.Duration) func(*request, time.Duration) bool {
@@ -114,7 +117,7 @@ func below(n int) func(int) bool { return func(backend int) bool { return backen
 // scenarios returns all scenarios in the order of the page.
 func scenarios() []scenario {
 	var all []scenario
-	for _, group := range [][]scenario{fleets(), rates(), troubles(), work100(), changes(), zones(), callers()} {
+	for _, group := range [][]scenario{fleets(), rates(), troubles(), work100(), changes(), zones(), callers(), forgiving()} {
 		all = append(all, group...)
 	}
 	return all

@@ -136,5 +136,27 @@ func work100() []scenario {
 		return plain(r, now)
 	}
 	streams.claims = []claim{even(4)}
-	return append(all, streams)
+	return append(all, streams, tails(), bursts())
+}
+
+// tails is a network that loses packets on the way to some backends.
+func tails() scenario {
+	sc := usual("tails of a third", "5 % of the requests to ten of thirty backends take 200 ms longer, as after a retransmission").
+		with(below(10), func(r *request, _ time.Duration) bool { return r.luck < 0.05 }, slower(200*ms))
+	sc.backends, sc.rate = 30, 3000
+	return sc
+}
+
+// bursts are longer than the queues of the backends can hide.
+func bursts() scenario {
+	sc := fleetOf(1, 20, 50, false)
+	sc.name, sc.what = "bursts", "20 equal backends with 4 workers at 50 % of their capacity, and at 300 % for 200 ms in every 2 s"
+	sc.deadline, sc.length = 500*ms, 40*sec
+	sc.burst = func(now time.Duration) float64 {
+		if now%(2*sec) < 200*ms {
+			return 6
+		}
+		return 1
+	}
+	return sc
 }

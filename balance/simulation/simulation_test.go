@@ -31,15 +31,15 @@ func (o *outcome) of(name string) *result {
 }
 
 // isListed reports whether the page lists the claim among those that do not hold.
-func isListed(page []byte, sc *scenario, c claim) bool {
-	return bytes.Contains(page, fmt.Appendf(nil, "\n| %s | %s | ", sc.name, c.what))
+func isListed(page []byte, scenario string, c claim) bool {
+	return bytes.Contains(page, fmt.Appendf(nil, "\n| %s | %s | ", scenario, c.what))
 }
 
-func compared(t *testing.T, sc *scenario, c contender, seeds []uint64) result {
-	t.Helper()
+// compared returns the medians of runs with these seeds.
+func compared(seeds []uint64, run func(seed uint64) result) result {
 	rs := make([]result, len(seeds))
 	for i, seed := range seeds {
-		rs[i] = run(t, sc, c, seed).measure()
+		rs[i] = run(seed)
 	}
 	return median(rs)
 }
@@ -69,7 +69,7 @@ func TestClaims(t *testing.T) {
 			for _, c := range contenders() {
 				r := result{P99: math.Inf(1)}
 				if full || strong[c.name] && (!raced || c.kind != ours) && (sc.name != "cold join" || c.name == ourDefault) {
-					r = compared(t, &sc, c, seeds()[:n])
+					r = compared(seeds()[:n], func(seed uint64) result { return run(t, &sc, c, seed).measure() })
 				}
 				o.results = append(o.results, r)
 			}
@@ -77,7 +77,7 @@ func TestClaims(t *testing.T) {
 				return // the real balancer is too slow with the race detector
 			}
 			for _, c := range o.claims() {
-				if value, ok := c.met(o.of(ourDefault)); !ok && !isListed(page, &sc, c) {
+				if value, ok := c.met(o.of(ourDefault)); !ok && !isListed(page, sc.name, c) {
 					t.Errorf("%s: %s, got %.2f", c.what, c.bound, value)
 				}
 			}
@@ -96,29 +96,44 @@ func TestTable(t *testing.T) {
 	if text, err := os.ReadFile(path); err == nil {
 		require.NoError(t, json.Unmarshal(text, &stored))
 	}
-	complete, began := true, time.Now()
-	var outcomes []outcome
-	for _, sc := range scenarios() {
-		complete = t.Run(sc.name, func(t *testing.T) {
-			o := outcome{sc: sc}
-			for _, c := range contenders() {
-				key := sc.name + ": " + c.name
-				r, ok := stored[key]
-				if !ok {
-					r = compared(t, &sc, c, seeds())
-					stored[key] = r
-				}
-				o.results = append(o.results, r)
-			}
-			outcomes = append(outcomes, o)
-		}) && complete
+	began := time.Now()
+	find := func(scenario, contender string, run func(seed uint64) result) result {
+		key := scenario + ": " + contender
+		if _, ok := stored[key]; !ok {
+			stored[key] = compared(seeds(), run)
+		}
+		return stored[key]
+	}
+	finish := func(scenario string) {
 		if text, err := json.Marshal(stored); path != "" {
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(path, text, 0o600))
 		}
-		t.Logf("%v: %s", time.Since(began).Round(time.Second), sc.name)
+		t.Logf("%v: %s", time.Since(began).Round(time.Second), scenario)
 	}
-	if complete && len(outcomes) == len(scenarios()) {
-		require.NoError(t, os.WriteFile("../SIMULATION.md", []byte(document(outcomes)), 0o644))
+	var outcomes []outcome
+	for _, sc := range scenarios() {
+		t.Run(sc.name, func(t *testing.T) {
+			o := outcome{sc: sc}
+			for _, c := range contenders() {
+				o.results = append(o.results, find(sc.name, c.name, func(seed uint64) result { return run(t, &sc, c, seed).measure() }))
+			}
+			outcomes = append(outcomes, o)
+		})
+		finish(sc.name)
+	}
+	var stacks []stackOutcome
+	for _, sc := range stackScenarios() {
+		t.Run(sc.name, func(t *testing.T) {
+			o := stackOutcome{sc: sc}
+			for _, c := range sc.stacks {
+				o.results = append(o.results, find(sc.name, c.name, func(seed uint64) result { return sc.run(t, c, seed) }))
+			}
+			stacks = append(stacks, o)
+		})
+		finish(sc.name)
+	}
+	if !t.Failed() && len(outcomes) == len(scenarios()) && len(stacks) == len(stackScenarios()) {
+		require.NoError(t, os.WriteFile("../SIMULATION.md", []byte(document(outcomes, stacks)), 0o644))
 	}
 }

@@ -8,33 +8,32 @@ import (
 	"strings"
 )
 
-// The paths of HTTP/1.1 requests. The response to a GET request has a body of responseSize
-// bytes for smallPath, and of largeSize bytes for largePath. A POST request has a body of
-// largeSize bytes.
+// Paths for HTTP/1.1 requests. A GET returns responseSize bytes from smallPath and largeSize bytes
+// from largePath. A POST has a body of largeSize bytes.
 const (
 	smallPath     = "/bench"
 	largePath     = "/large"
 	contentLength = "\r\nContent-Length: "
 )
 
-// largeSize is the size of a large body in bytes. Tests set a smaller one.
+// largeSize is the size of a large body in bytes. Tests reduce it.
 var largeSize = 1 << 20 //nolint:gochecknoglobals // the tests change it once
 
-// responseSize is the size of a small response body in bytes. responseHeaders and
-// responseTrailers are the header blocks of a gRPC response, encoded by hand (RFC 7541, section
-// 6.2.2). In them, a field is a 0, the length of the name, the name, the length of the value,
-// and the value.
+// responseSize is the size of a small response body in bytes. responseHeaders and responseTrailers
+// are a gRPC response's header blocks, encoded by hand: a field is a 0, followed by the name and
+// the value, each after its length (RFC 7541, section 6.2.2).
 const (
 	responseSize     = 1024
 	responseHeaders  = "\x88\x00\x0ccontent-type\x10application/grpc" // :status 200
 	responseTrailers = "\x00\x0bgrpc-status\x010"
 )
 
-// backend runs the HTTP and gRPC server to which all proxies forward requests. It is the
-// main function of a child process, and serves until the process ends.
+// backend is the [role] of the HTTP and gRPC server to which all proxies forward requests.
 func backend(_ context.Context, _ []string, ready func(string, command)) error {
-	small, large := http1Response(responseSize), http1Response(largeSize)
-	call, largeCall := message(responseSize), message(largeSize)
+	small := http1Response(responseSize)
+	large := http1Response(largeSize)
+	call := message(responseSize)
+	largeCall := message(largeSize)
 	return serve(ready, func(conn net.Conn) {
 		w := newWire(conn)
 		for len(w.in) < len(preface) && bytes.HasPrefix([]byte(preface), w.in) {
@@ -43,8 +42,9 @@ func backend(_ context.Context, _ []string, ready func(string, command)) error {
 			}
 		}
 		respond := w.http1Responder(small, large)
-		if after, ok := bytes.CutPrefix(w.in, []byte(preface)); ok {
-			w.in, w.out = after, append(w.out, settingsFrame...)
+		if rest, ok := bytes.CutPrefix(w.in, []byte(preface)); ok {
+			w.in = rest
+			w.out = append(w.out, settingsFrame...)
 			respond = w.grpcResponder(call, largeCall)
 		}
 		for {
@@ -60,21 +60,21 @@ func http1Response(size int) string {
 	return "HTTP/1.1 200 OK\r\nContent-Type: text/plain" + contentLength + strconv.Itoa(size) + headEnd + strings.Repeat("x", size)
 }
 
-// http1Responder returns a function that serves the HTTP/1.1 connection w. The caller calls
-// the function after each read. For each complete request, the function appends a response
-// to w.out. The response is the argument large for a GET request with largePath, and small
-// for all other requests.
+// http1Responder returns a function that serves the HTTP/1.1 connection w, and has to be called
+// after each read. For each complete request, it appends a response to w.out: large for a GET of
+// largePath, and otherwise small.
 func (w *wire) http1Responder(small, large string) func() {
-	response := "" // to the last request
+	response := "" // to a request whose body is still being read
 	return func() {
 		for w.skipped() {
 			w.out = append(w.out, response...)
 			response = ""
-			head, after, ok := bytes.Cut(w.in, []byte(headEnd))
+			head, rest, ok := bytes.Cut(w.in, []byte(headEnd))
 			if !ok {
 				return
 			}
-			w.in, response = after, small
+			w.in = rest
+			response = small
 			switch {
 			case bytes.HasPrefix(head, []byte("POST ")):
 				w.skip = largeSize
@@ -85,10 +85,9 @@ func (w *wire) http1Responder(small, large string) func() {
 	}
 }
 
-// grpcResponder returns a function that serves the gRPC connection w. The caller calls the
-// function after each read. The function responds to each complete call. The response is
-// the argument large for a call with a request of downloadSize bytes, and small for all
-// other calls.
+// grpcResponder returns a function that serves the gRPC connection w, and has to be called after
+// each read. It responds to each complete call: with large to a request of downloadSize bytes, and
+// otherwise with small.
 func (w *wire) grpcResponder(small, large string) func() {
 	received := make(map[uint32]int) // bytes of each open request
 	return func() {

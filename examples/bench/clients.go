@@ -10,22 +10,23 @@ import (
 	"time"
 )
 
-// clientCounts is the result of the process with the role named clients. Requests is the number of
-// all requests, and Failed is the number of failed requests. Generations is the highest
-// configuration number in the [generationHeader] of a response.
+// clientCounts is the result of the role named clients. Generations is the highest configuration
+// number in any response's [generationHeader].
 type clientCounts struct {
 	Requests, Failed, Generations int
-	First                         string // error of the first failed request; "" if none failed
+	First                         string // the first failed request's error, or ""
 }
 
-// sendDuringReloads is the [role] of a child process with clients that send requests while a
-// gateway reloads. args are the address of the gateway and the number of its routes. The clients
-// share and reuse connections. Each client sends a request every 4 ms. The method is DELETE,
-// because net/http does not repeat a DELETE request if the connection closes after the request
-// was written. The [command] of this role stops the clients, waits for open requests, and returns
-// a [clientCounts].
+// sendDuringReloads is the [role] of clients that send requests while a gateway reloads. args are
+// the gateway's address and number of routes. The clients share and reuse connections, and each
+// sends a request every 4 ms. They use DELETE, because net/http repeats other methods when a
+// connection closes after the request was written, and would hide the failure. The role's [command]
+// stops the clients, waits for open requests, and returns a [clientCounts].
 func sendDuringReloads(_ context.Context, args []string, ready func(string, command)) error {
-	const many, pause = 16, 4 * time.Millisecond
+	const (
+		many  = 16
+		pause = 4 * time.Millisecond
+	)
 	routes, err := strconv.Atoi(args[1])
 	if err != nil {
 		return err
@@ -69,9 +70,8 @@ func sendDuringReloads(_ context.Context, args []string, ready func(string, comm
 	select {}
 }
 
-// generationOf sends one request to url. It returns the number of the gateway's configuration,
-// which the response has in [generationHeader]. A response with a status other than 200 is an
-// error.
+// generationOf sends one request to url, and returns the number of the gateway's configuration from
+// [generationHeader]. Any status other than 200 is an error.
 func generationOf(transport http.RoundTripper, url string) (int, error) {
 	req, err := http.NewRequest(http.MethodDelete, url, http.NoBody) //nolint:noctx,gosec // it ends with the process; the gateway
 	if err != nil {

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// gateways returns the gateways that are compared: examples/gateway, nginx, Caddy and Traefik.
-// The argument own is the path of the program examples/gateway.
-func gateways(own string) []gateway {
+// gateways returns the gateways to compare: examples/gateway, whose program is built, nginx, Caddy
+// and Traefik.
+func gateways(built string) []gateway {
 	return []gateway{
 		{
-			name: "gateway", program: own, files: gatewayFiles, reload: signalReload,
+			name: "gateway", program: built, files: gatewayFiles, reload: signalReload,
 			args: func(dir string) []string { return []string{"run", filepath.Join(dir, "gateway.yaml")} },
 		},
 		{
@@ -28,14 +28,14 @@ func gateways(own string) []gateway {
 		{
 			name: "traefik", program: "traefik", versionArg: "version", files: traefikFiles,
 			args: func(dir string) []string { return []string{"--configFile=" + filepath.Join(dir, "traefik.yaml")} },
-			// It watches the file.
+			// Traefik watches the file.
 			reload: func(context.Context, gateway, *process, gatewaySettings) error { return nil },
 		},
 	}
 }
 
-// eachRoute formats each route of s by format, and returns the joined texts. In format, %[1]s is
-// the path of a route and %[2]d is its number.
+// eachRoute formats each of s's routes and joins the results. In format, %[1]s is a route's path
+// and %[2]d its number.
 func eachRoute(s gatewaySettings, format string) string {
 	var text strings.Builder
 	for i := range s.routes {
@@ -45,18 +45,39 @@ func eachRoute(s gatewaySettings, format string) string {
 }
 
 func gatewayFiles(s gatewaySettings) map[string]string {
-	route := fmt.Sprintf(`- name: route-%%[2]d
-  matches: [{path: {prefix: %%[1]s}}]
+	const route = `- name: route-%[2]d
+  matches: [{path: {prefix: %[1]s}}]
   backendRefs: [{name: backend}]
-  retry: {attempts: 1, codes: [502, 503, 504]}
-  responseHeaderModifier: {set: [{name: %s, value: "%d"}]}
-`, generationHeader, s.generation)
+`
 	return map[string]string{"gateway.yaml": fmt.Sprintf(`listeners: [{name: http, address: "%s"}]
 admin: {address: "%s", tap: "off"}
 accessLog: {format: json, path: access.log}
 services: [{name: backend, static: {addresses: ["%s"]}}]
+defaults:
+  routes:
+    retry: {attempts: 1, codes: [502, 503, 504]}
+    responseHeaderModifier: {set: [{name: %s, value: "%d"}]}
 routes:
-`, s.listen, s.admin, strings.Join(s.backends, `", "`)) + eachRoute(s, route)}
+`, s.listen, s.admin, strings.Join(s.backends, `", "`), generationHeader, s.generation) + eachRoute(s, route)}
+}
+
+// gatewayConfig is the configuration of examples/gateway in the comparison with other proxies. It
+// includes an access log, metrics, an idle tap, a retry and a header edit.
+func gatewayConfig(protocol, listen, backend string) string {
+	service := "HTTP1"
+	if isGRPC(protocol) {
+		service = "HTTP2"
+	}
+	return fmt.Sprintf(`listeners: [{name: http, address: "%s"}]
+admin: {address: "%s", tap: "%s"}
+accessLog: {format: json, path: access.log}
+services: [{name: backend, protocol: %s, static: {addresses: ["%s"]}}]
+routes:
+- name: all
+  backendRefs: [{name: backend}]
+  retry: {attempts: 1, codes: [502, 503, 504]}
+  requestHeaderModifier: {set: [{name: X-Gateway, value: bench}]}
+`, listen, freeAddress(), freeAddress(), service, backend)
 }
 
 func nginxFiles(s gatewaySettings) map[string]string {
@@ -93,9 +114,8 @@ http {
 		eachRoute(s, "    location %[1]s { proxy_pass http://b; }\n"))}
 }
 
-// caddyFiles returns the content of the configuration file of Caddy, by file name. The
-// format is JSON, because Caddy needs more time to convert a Caddyfile with many routes
-// than to reload.
+// caddyFiles returns Caddy's configuration. It is in JSON, because converting a Caddyfile with many
+// routes takes Caddy longer than the reload itself.
 func caddyFiles(s gatewaySettings) map[string]string {
 	route := fmt.Sprintf(`,
 {"match": [{"path": ["%%[1]s/*"]}], "terminal": true, "handle": [{"handler": "reverse_proxy", "load_balancing": {"retries": 1},

@@ -15,39 +15,37 @@ import (
 	"time"
 )
 
-// The numbers of routes in the compared configurations, and the rate of the open loop in
-// requests per second.
+// Numbers of routes in the configurations, and the open loop's rate in requests per second.
 const (
 	fewRoutes   = 10
 	manyRoutes  = 10_000
 	gatewayRate = 1000
 )
 
-// gatewayLoops returns the kinds of load for gateways, in the order in which their tables are
-// printed. Gateways are measured with two numbers of routes: fewRoutes, and the argument many.
+// gatewayLoops returns the loads for gateways in the order of their tables. They are measured with
+// fewRoutes and with many routes.
 func gatewayLoops(many int) []loop {
-	few, most := fmt.Sprintf(routesProtocol, fewRoutes), fmt.Sprintf(routesProtocol, many)
-	return []loop{{few, 0}, {few, gatewayRate}, {most, 0}, {most, gatewayRate}}
+	fewProtocol := fmt.Sprintf(routesProtocol, fewRoutes)
+	manyProtocol := fmt.Sprintf(routesProtocol, many)
+	return []loop{{fewProtocol, 0}, {fewProtocol, gatewayRate}, {manyProtocol, 0}, {manyProtocol, gatewayRate}}
 }
 
-// gateway is a program that is configured by files. Its configuration has prefix routes,
-// two endpoints, one retry, an access log with one line of JSON for each request, and
-// metrics.
+// gateway is a program that is configured by files. All gateways get the same configuration: routes
+// by prefix, two endpoints, one retry, a JSON access log and metrics.
 type gateway struct {
 	name, program string
-	versionArg    string // argument with which the program prints its version
-	// files returns the content of each configuration file, by the name of the file.
+	versionArg    string // makes the program print its version
+	// files returns the content of each configuration file by name.
 	files func(gatewaySettings) map[string]string
-	// args returns the arguments with which the program serves the files in dir.
+	// args returns the arguments to serve the files in dir.
 	args func(dir string) []string
-	// reload makes the program use its changed files.
+	// reload makes the program load its changed files.
 	reload func(ctx context.Context, g gateway, p *process, s gatewaySettings) error
 }
 
-// gatewaySettings has the parts of the configuration of a gateway that differ between runs.
-// generation is the number of the configuration, which the gateway sends in [generationHeader].
-// If master is true, nginx starts a master process, which a reload needs. The field master is
-// false while CPU time is measured.
+// gatewaySettings contains what differs between runs. generation numbers the configurations, and is
+// sent in [generationHeader]. master makes nginx start a master process, which a reload requires,
+// but which is off while CPU time is measured.
 type gatewaySettings struct {
 	dir           string
 	listen, admin string
@@ -57,20 +55,19 @@ type gatewaySettings struct {
 	master        bool
 }
 
-// generationHeader is the response header with the number of the configuration that the
-// gateway uses.
+// generationHeader is the response header with the number of the gateway's configuration.
 const generationHeader = "X-Generation"
 
-// routePath returns the path prefix of the route with the number i.
+// routePath returns the path prefix of route i.
 func routePath(i int) string { return fmt.Sprintf("/route-%05d", i) }
 
-// signalReload sends SIGHUP to the program of p, which then reads its files again.
+// signalReload sends SIGHUP to p, which makes it read its files again.
 func signalReload(_ context.Context, _ gateway, p *process, _ gatewaySettings) error {
 	return p.cmd.Process.Signal(syscall.SIGHUP)
 }
 
-// runGateways measures the CPU time and the latency of all gateways under load. Unless b.reloads
-// is 0, it then measures how long each gateway takes to reload its configuration.
+// runGateways measures the CPU time and latency of all gateways under load, and then how long they
+// take to reload their configuration, unless b.reloads is 0.
 func (b *bench) runGateways(ctx context.Context) (err error) {
 	if b.second, err = startRole(ctx, b.otherCPUs, "backend"); err != nil {
 		return err
@@ -91,17 +88,16 @@ func (b *bench) runGateways(ctx context.Context) (err error) {
 	return nil
 }
 
-// findGateways builds examples/gateway and adds it to the targets of b. It also adds each
-// other gateway that is installed.
+// findGateways adds examples/gateway, which it builds, and all other gateways that are installed to
+// the targets.
 func (b *bench) findGateways(ctx context.Context) error {
-	own := filepath.Join(b.dir, "gateway")
-	build := exec.CommandContext(ctx, "go", "build", "-o", own, "github.com/gotower/gotower/examples/gateway") //nolint:gosec // constant
-	if text, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build of examples/gateway: %w: %s", err, text)
+	built, err := b.buildGateway(ctx)
+	if err != nil {
+		return err
 	}
-	for _, g := range gateways(own) {
+	for _, g := range gateways(built) {
 		name := g.name
-		if g.program != own {
+		if g.program != built {
 			g.program = installed(g.program)
 			text, _ := exec.CommandContext(ctx, g.program, g.versionArg).CombinedOutput() //nolint:gosec // a known gateway
 			version := regexp.MustCompile(`\d+(\.\d+)+`).FindString(string(text))
@@ -122,9 +118,19 @@ func (b *bench) findGateways(ctx context.Context) error {
 	return nil
 }
 
-// installed returns the path of program in the directory where .ci/peers.sh installs
-// programs. If the directory does not contain program, installed returns the argument
-// unchanged.
+// buildGateway builds examples/gateway and returns the program's path.
+func (b *bench) buildGateway(ctx context.Context) (program string, err error) {
+	program = filepath.Join(b.dir, "gateway")
+	const path = "github.com/gotower/gotower/examples/gateway"
+	build := exec.CommandContext(ctx, "go", "build", "-o", program, path) //nolint:gosec // a constant
+	if text, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build of examples/gateway: %w: %s", err, text)
+	}
+	return program, nil
+}
+
+// installed returns the path of a program that .ci/peers.sh has installed. It returns other names
+// unchanged, to be found in PATH.
 func installed(program string) string {
 	dir := os.Getenv("GOTOWER_PEERS")
 	if dir == "" {
@@ -140,11 +146,12 @@ func installed(program string) string {
 
 func (b *bench) gatewaySettings(g gateway, routes int) gatewaySettings {
 	s := gatewaySettings{dir: filepath.Join(b.dir, g.name+".files"), backends: []string{b.backend.addr, b.second.addr}, routes: routes}
-	s.listen, s.admin = freeAddress(), freeAddress()
+	s.listen = freeAddress()
+	s.admin = freeAddress()
 	return s
 }
 
-// freeAddress returns an address of loopback with a free port, or "" if no port is free.
+// freeAddress returns a free port on loopback, or "" if there is none.
 func freeAddress() string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -154,8 +161,8 @@ func freeAddress() string {
 	return l.Addr().String()
 }
 
-// write writes the configuration files of the gateway. It writes each file under a new name and
-// then renames it, so that a running gateway never reads an incomplete file.
+// write writes the gateway's configuration files. Each is written under another name and then
+// renamed, so that a running gateway never reads an incomplete file.
 func (g gateway) write(s gatewaySettings) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
@@ -172,7 +179,7 @@ func (g gateway) write(s gatewaySettings) error {
 	return nil
 }
 
-// start writes the files of the gateway, starts it, and waits until it serves its last route.
+// start writes the gateway's files, starts it, and waits until it serves its last route.
 func (g gateway) start(ctx context.Context, cpus []int, s gatewaySettings) (*process, error) {
 	if err := os.RemoveAll(s.dir); err != nil {
 		return nil, err
@@ -181,12 +188,13 @@ func (g gateway) start(ctx context.Context, cpus []int, s gatewaySettings) (*pro
 		return nil, err
 	}
 	cmd := g.command(ctx, s.dir, g.args(s.dir)...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // so that nginx ends its workers
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // lets nginx end its workers
 	p, err := start(cmd, cpus)
 	if err != nil {
 		return nil, err
 	}
-	p.addr, p.graceful = s.listen, s.master
+	p.addr = s.listen
+	p.graceful = s.master
 	return p, g.wait(ctx, p, s)
 }
 
@@ -198,8 +206,7 @@ func (g gateway) command(ctx context.Context, dir string, args ...string) *exec.
 }
 
 // wait sends requests to the last route until a response shows that the gateway uses the
-// configuration with the number s.generation. It returns an error if the process p or ctx ends
-// first.
+// configuration s.generation. It returns an error if p or ctx ends first.
 func (g gateway) wait(ctx context.Context, p *process, s gatewaySettings) error {
 	transport := &http.Transport{DisableKeepAlives: true}
 	for {
@@ -224,15 +231,15 @@ func (g gateway) wait(ctx context.Context, p *process, s gatewaySettings) error 
 	}
 }
 
-// reloads has the results of measureReloads for one gateway: the duration of each reload, and
-// the numbers of all requests and of failed requests.
+// reloads is the result of measureReloads for one gateway: how long each reload took until a new
+// connection used the new configuration, and how many requests were sent and failed meanwhile.
 type reloads struct {
-	took             []time.Duration // time until a new connection uses the new configuration
+	durations        []time.Duration
 	requests, failed int
 }
 
-// measureReloads changes the configuration of the gateway of t several times while clients send
-// requests. It stores the duration of each reload and the result of the clients in t.reloads.
+// measureReloads changes the gateway's configuration several times while clients send requests, and
+// stores the result in t.reloads.
 func (b *bench) measureReloads(ctx context.Context, t *target) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -260,8 +267,8 @@ func (b *bench) measureReloads(ctx context.Context, t *target) error {
 		if err := t.gateway.wait(ctx, p, s); err != nil {
 			return err
 		}
-		t.reloads.took = append(t.reloads.took, time.Since(begin))
-		select { // requests may fail later, when the gateway closes old connections
+		t.reloads.durations = append(t.reloads.durations, time.Since(begin))
+		select { // leave time for requests to fail when the gateway closes old connections
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(300 * time.Millisecond):
@@ -274,18 +281,20 @@ func (b *bench) measureReloads(ctx context.Context, t *target) error {
 	if counts.Generations < b.reloads {
 		return fmt.Errorf("the clients have seen %d of %d configurations", counts.Generations, b.reloads+1)
 	}
-	t.reloads.requests, t.reloads.failed = counts.Requests, counts.Failed
+	t.reloads.requests = counts.Requests
+	t.reloads.failed = counts.Failed
 	if counts.Failed > 0 {
 		fmt.Fprintf(b.log, "%s: the first failed request: %s\n", t.name, counts.First)
 	}
 	return nil
 }
 
-// printGateways writes the results of the comparison of gateways to w as Markdown.
+// printGateways writes the comparison of gateways as Markdown.
 func (b *bench) printGateways(w io.Writer, args string) {
 	b.printHead(w, args)
 	for _, protocol := range []string{b.loops[0].protocol, b.loops[2].protocol} {
-		full, fixed := loop{protocol, 0}, loop{protocol, gatewayRate}
+		full := loop{protocol, 0}
+		fixed := loop{protocol, gatewayRate}
 		fmt.Fprintf(w, "\n%s:\n\n| gateway | requests/s | CPU µs (minimum) | p99 µs | CPU µs at %d/s | p99 µs at %d/s |\n",
 			protocol, gatewayRate, gatewayRate)
 		fmt.Fprintln(w, "|---|--:|--:|--:|--:|--:|")
@@ -307,7 +316,7 @@ func (b *bench) printGateways(w io.Writer, args string) {
 	fmt.Fprint(w, "| gateway | median of a reload | longest | requests | failed |\n|---|--:|--:|--:|--:|\n")
 	for _, t := range b.targets {
 		r := t.reloads
-		ms := func(q float64) time.Duration { return quantile(r.took, q).Round(time.Millisecond) }
+		ms := func(q float64) time.Duration { return quantile(r.durations, q).Round(time.Millisecond) }
 		fmt.Fprintf(w, "| %s | %v | %v | %d | %d |\n", t.name, ms(0.5), ms(1), r.requests, r.failed)
 	}
 }

@@ -14,76 +14,78 @@ import (
 	"time"
 )
 
-// atOnce is the number of open requests on all connections together. streamsOfConn is the number
-// of open requests on one gRPC connection. An HTTP/1.1 connection has one.
+// atOnce is how many requests are open on all connections together, and streamsOfConn how many on
+// one gRPC connection. An HTTP/1.1 connection only has one.
 const (
 	atOnce        = 64
 	streamsOfConn = 4
 )
 
-// The parts of requests: the authority in the constant name, the header fields of an HTTP/1.1
-// request in fields, and the header block of a gRPC call in requestHeaders. This block is encoded
-// by hand like responseHeaders.
+// Parts of requests: the authority in name, the header fields of an HTTP/1.1 request in fields, and
+// the header block of a gRPC call in requestHeaders, which is encoded by hand like responseHeaders.
 const (
 	name           = "bench.default.svc.cluster.local"
-	routesProtocol = "%d routes" // HTTP/1.1 by a gateway with this number of routes
+	routesProtocol = "%d routes" // HTTP/1.1 through a gateway with this number of routes
 	fields         = " HTTP/1.1\r\nHost: " + name + "\r\nUser-Agent: bench\r\nAccept: */*"
 	requestSize    = 128
-	downloadSize   = 256          // size of a gRPC request that has a large response
+	downloadSize   = 256          // size of a gRPC request that gets a large response
 	requestHeaders = "\x83\x86" + // :method POST, :scheme http
 		"\x00\x05:path\x12/bench.Bench/Unary" + "\x00\x0a:authority\x1f" + name +
 		"\x00\x0ccontent-type\x10application/grpc" + "\x00\x02te\x08trailers"
 )
 
-// load is the load generator for one proxy. In a closed loop, each response causes the next
-// request. In an open loop, requests are sent at a given rate.
+// load generates load for one proxy. In a closed loop, each response triggers the next request. In
+// an open loop, requests are sent at a given rate.
 type load struct {
 	clients []*client
-	streams int // concurrent requests of one connection
+	streams int // concurrent requests on one connection
 
-	// The following fields change only while no request is open.
+	// These fields only change while no request is open.
 	begin, end time.Time
 	free       chan *client // a connection for each request that can be sent now; nil in a closed loop
 	open       sync.WaitGroup
 }
 
-// client is one connection of the load generator, with its open requests.
+// client is one of the load generator's connections, with its open requests.
 type client struct {
 	wire
 
 	load    *load
 	grpc    bool
-	request string // text of each HTTP/1.1 request, or message of each gRPC request
-	size    int    // size of the response body
-	began   bool   // the headers of the HTTP/1.1 response were read
+	request string // an HTTP/1.1 request, or the message in a gRPC request
+	size    int    // the response body's size
+	hasHead bool   // the HTTP/1.1 response's headers have been read
 
-	mu     sync.Mutex // guards the fields below, and the field out of wire
-	stream uint32     // number of the next stream minus 1
-	calls  map[uint32]call
-	took   []time.Duration
+	mu        sync.Mutex // guards the fields below, and wire.out
+	stream    uint32     // number of the next stream minus 1
+	calls     map[uint32]call
+	latencies []time.Duration
 }
 
-// call is one open request of a client.
+// call is one of a client's open requests.
 type call struct {
 	due  time.Time
 	body int // bytes of the response body so far
 }
 
-// generate is the [role] of a child process that sends load to a proxy. args are the protocol
-// and the address of the proxy. It connects to the proxy, and sends requests when the parent
-// process writes a command. generate returns the error of the first connection that fails.
+// generate is the [role] of the load generator. args are the protocol and the proxy's address. The
+// parent's commands make it send requests. It returns the first connection's error.
 func generate(ctx context.Context, args []string, ready func(string, command)) error {
-	l, protocol, size := &load{streams: 1}, args[0], responseSize
+	l := &load{streams: 1}
+	protocol := args[0]
+	size := responseSize
 	request := "GET " + smallPath + fields + headEnd
 	switch protocol {
 	case grpcProtocol:
 		request = message(requestSize)
 	case grpcDownloadProtocol:
-		request, size = message(downloadSize), largeSize
+		request = message(downloadSize)
+		size = largeSize
 	case grpcUploadProtocol:
 		request = message(largeSize)
 	case downloadProtocol:
-		request, size = "GET "+largePath+fields+headEnd, largeSize
+		request = "GET " + largePath + fields + headEnd
+		size = largeSize
 	case uploadProtocol:
 		request = "POST " + smallPath + fields + contentLength + strconv.Itoa(largeSize) + headEnd + strings.Repeat("x", largeSize)
 	}
@@ -94,7 +96,7 @@ func generate(ctx context.Context, args []string, ready func(string, command)) e
 	_, _ = fmt.Sscanf(protocol, routesProtocol, &routes)
 	failed := make(chan error, atOnce)
 	for i := range atOnce / l.streams {
-		if routes > 0 { // each connection uses another route
+		if routes > 0 { // each connection uses a different route
 			request = "GET " + routePath(i*routes/atOnce) + smallPath + fields + headEnd
 		}
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", args[1])
@@ -113,17 +115,16 @@ func generate(ctx context.Context, args []string, ready func(string, command)) e
 	return <-failed
 }
 
-// summary has the results of one run of the load generator: the number of requests, the
-// duration in seconds, and the 99th percentile of the latency.
+// summary is the result of one run: the number of requests, the duration in seconds, and the
+// latencies' 99th percentile.
 type summary struct {
 	Requests int
 	Seconds  float64
 	P99      time.Duration
 }
 
-// run sends requests for a given time, waits for their responses, and returns a summary.
-// line has two numbers. The first is the rate in requests per second, or 0 for a closed
-// loop. The second is the duration in seconds.
+// run sends requests for some time, waits for the responses, and returns a summary. line contains
+// the rate in requests per second, which is 0 for a closed loop, and the duration in seconds.
 func (l *load) run(line string) (any, error) {
 	var rate, seconds float64
 	if _, err := fmt.Sscan(line, &rate, &seconds); err != nil {
@@ -140,21 +141,20 @@ func (l *load) run(line string) (any, error) {
 	}
 	l.open.Wait()
 	s := summary{Seconds: time.Since(l.begin).Seconds()}
-	var took []time.Duration
+	var latencies []time.Duration
 	for _, c := range l.clients {
-		took = append(took, c.took...)
-		c.took = c.took[:0]
+		latencies = append(latencies, c.latencies...)
+		c.latencies = c.latencies[:0]
 	}
-	if s.Requests = len(took); s.Requests == 0 {
+	if s.Requests = len(latencies); s.Requests == 0 {
 		return nil, errors.New("no request was due")
 	}
-	slices.Sort(took)
-	s.P99 = took[len(took)*99/100]
+	slices.Sort(latencies)
+	s.P99 = latencies[len(latencies)*99/100]
 	return s, nil
 }
 
-// closedLoop sends the first requests of a closed loop, in which each response causes the
-// next request. [client.process] sends the later requests.
+// closedLoop sends a closed loop's first requests. [client.process] sends the others.
 func (l *load) closedLoop(float64) error {
 	l.free = nil
 	for _, c := range l.clients {
@@ -166,8 +166,8 @@ func (l *load) closedLoop(float64) error {
 	return nil
 }
 
-// openLoop sends requests at the random times of a Poisson process with the given rate. A
-// request waits if no connection is free. Its latency includes this wait.
+// openLoop sends requests at the random times of a Poisson process with the given rate. If no
+// connection is free, a request waits, and the wait is part of its latency.
 func (l *load) openLoop(rate float64) error {
 	l.free = make(chan *client, atOnce)
 	for range l.streams {
@@ -193,8 +193,7 @@ func (l *load) openLoop(rate float64) error {
 	return nil
 }
 
-// send writes n requests to the connection. The measured latency of each begins at the time due,
-// which may be in the past.
+// send writes n requests. Their latency begins at due, which may be in the past.
 func (c *client) send(n int, due time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,8 +203,7 @@ func (c *client) send(n int, due time.Time) error {
 	return c.flush()
 }
 
-// add appends one request to the unwritten output of the connection. It does not write to the
-// connection. The caller holds mu.
+// add appends a request to the output, without writing it. The caller must hold mu.
 func (c *client) add(due time.Time) {
 	if !c.grpc {
 		c.calls[0] = call{due: due}
@@ -220,8 +218,7 @@ func (c *client) add(due time.Time) {
 	c.pump()
 }
 
-// receive reads and processes responses until the connection fails or a response is
-// invalid.
+// receive processes responses until the connection fails or a response is invalid.
 func (c *client) receive() error {
 	for {
 		if err := c.read(); err != nil {
@@ -233,8 +230,8 @@ func (c *client) receive() error {
 	}
 }
 
-// process finishes each request with a complete response. In a closed loop, it also sends a
-// new request for each finished one, until the end of the run.
+// process finishes each request whose response is complete. In a closed loop, it also sends the
+// next one, until the run ends.
 func (c *client) process() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -247,8 +244,9 @@ func (c *client) process() error {
 	return errors.Join(err, c.flush())
 }
 
+// http1Response processes the bytes of an HTTP/1.1 response that have arrived.
 func (c *client) http1Response() error {
-	if !c.began {
+	if !c.hasHead {
 		head, rest, ok := bytes.Cut(c.in, []byte(headEnd))
 		switch {
 		case !ok:
@@ -256,7 +254,9 @@ func (c *client) http1Response() error {
 		case !bytes.HasPrefix(head, []byte("HTTP/1.1 200 ")):
 			return fmt.Errorf("the response is %q, want status 200", head)
 		}
-		c.in, c.skip, c.began = rest, c.size, true
+		c.in = rest
+		c.skip = c.size
+		c.hasHead = true
 	}
 	if !c.skipped() {
 		return nil
@@ -264,19 +264,20 @@ func (c *client) http1Response() error {
 	if len(c.in) > 0 {
 		return fmt.Errorf("the response has %d bytes, want %d", c.size+len(c.in), c.size)
 	}
-	c.began = false
+	c.hasHead = false
 	c.finish(0)
 	return nil
 }
 
+// grpcResponses processes the frames of gRPC responses that have arrived.
 func (c *client) grpcResponses() error {
 	for f, ok := c.next(); ok; f, ok = c.next() {
-		open, known := c.calls[f.stream]
+		open, isOpen := c.calls[f.stream]
 		ends := f.flags&flagEndStream != 0
 		switch {
-		case f.kind == frameGoAway || f.kind == frameReset && known:
+		case f.kind == frameGoAway || f.kind == frameReset && isOpen:
 			return fmt.Errorf("the proxy sent a frame of type %d with %q", f.kind, f.payload)
-		case !known: // a reset without an error may follow a response
+		case !isOpen: // a reset without an error may follow a response
 		case ends && (f.kind != frameHeaders || open.body != messagePrefix+c.size):
 			return fmt.Errorf("a stream ended by a frame of type %d after %d bytes, want trailers after %d",
 				f.kind, open.body, messagePrefix+c.size)
@@ -290,19 +291,19 @@ func (c *client) grpcResponses() error {
 	return nil
 }
 
-// finish records the latency of the request on the given HTTP/2 stream. For HTTP/1.1, stream is
-// 0. In a closed loop, finish then adds the next request, unless the run has ended. The caller
-// holds mu.
+// finish records the latency of the request on stream, which is 0 for HTTP/1.1. In an open loop, the
+// connection can then serve another request. In a closed loop, finish adds the next request, unless the
+// run has ended. The caller must hold mu.
 func (c *client) finish(stream uint32) {
 	now := time.Now()
-	c.took = append(c.took, now.Sub(c.calls[stream].due))
+	c.latencies = append(c.latencies, now.Sub(c.calls[stream].due))
 	delete(c.calls, stream)
 	switch {
-	case c.load.free != nil:
+	case c.load.free != nil: // an open loop
 		c.load.free <- c
 	case now.Before(c.load.end):
 		c.add(now)
-		return
+		return // the number of open requests stays the same
 	}
 	c.load.open.Done()
 }

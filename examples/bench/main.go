@@ -1,21 +1,22 @@
-// Command bench compares proxies on this machine. It measures a proxy of five layers of
-// gotower's library (hop), the whole sidecar, and two sidecars with mutual TLS. For
-// comparison, it measures a relay that parses nothing, httputil.ReverseProxy, and nginx and
-// haproxy if they are installed.
+// Command bench compares proxies on this machine. It measures a proxy with five layers of gotower's
+// library (hop), the whole sidecar, its inbound side with an access log, the gateway, and two
+// sidecars with mutual TLS. They are compared with a relay that parses nothing, with
+// httputil.ReverseProxy, and with nginx and haproxy if they are installed. It also compares
+// httpclient with net/http's client.
 //
 //	go run ./examples/bench
 //
-// The program starts itself again as backend, load generator and proxies. These processes
-// listen on loopback and end with the program. On Linux the proxy has a CPU for itself, and
-// the other processes share the remaining CPUs. Other systems do not pin processes and
-// measure no CPU time. Each round measures each proxy once, so that a change in the speed
-// of the machine affects all proxies equally.
+// The program starts itself again as the backend, the load generator and each proxy. These
+// processes listen on loopback and end with the program. On Linux, the proxy gets a CPU of its own,
+// and the other processes share the rest. Other systems do not pin processes and measure no CPU
+// time. Each round measures every proxy once, so that changes in the machine's speed affect all of
+// them equally.
 //
 //	bash .ci/peers.sh && go run ./examples/bench -gateways
 //
-// compares examples/gateway with nginx, Caddy and Traefik. All gateways have the same
-// routes, two endpoints, a retry, an access log and metrics. The program also reloads their
-// configurations under load, and counts the failed requests.
+// compares examples/gateway with nginx, Caddy and Traefik. All gateways get the same routes, two
+// endpoints, a retry, an access log and metrics. The program also reloads their configurations
+// under load, and counts failed requests.
 package main
 
 import (
@@ -32,9 +33,8 @@ import (
 	"github.com/gotower/gotower/examples/internal/cli"
 )
 
-// The names of the protocols that are measured. In the upload protocols, requests have a large
-// body. In the download protocols, responses have a large body. fixedRate is the rate of the
-// open loop in requests per second.
+// Protocols that are measured. In the upload and download protocols, requests or responses have a
+// large body. fixedRate is the open loop's rate in requests per second.
 const (
 	http1Protocol    = "http1"
 	grpcProtocol     = "grpc"
@@ -44,13 +44,15 @@ const (
 
 	grpcDownloadProtocol = "grpc download"
 	grpcUploadProtocol   = "grpc upload"
+
+	clientProtocol = "client" // HTTP/1.1 requests that the measured process itself sends
 )
 
-// loops returns the measured loads in the order in which their tables are printed.
+// loops returns the measured loads in the order of their tables.
 func loops() []loop {
 	return []loop{
 		{http1Protocol, 0}, {http1Protocol, fixedRate}, {grpcProtocol, 0}, {grpcProtocol, fixedRate},
-		{downloadProtocol, 0}, {uploadProtocol, 0}, {grpcDownloadProtocol, 0}, {grpcUploadProtocol, 0},
+		{downloadProtocol, 0}, {uploadProtocol, 0}, {grpcDownloadProtocol, 0}, {grpcUploadProtocol, 0}, {clientProtocol, 0},
 	}
 }
 
@@ -66,44 +68,46 @@ func main() {
 	os.Exit(cli.Status(os.Stderr, "bench", err))
 }
 
-// bench is one comparison of proxies: its settings, its processes, and the proxies with their
-// results. If gateways is true, it compares gateways instead of sidecars and other proxies.
+// bench is one comparison: its settings, its processes, and the compared targets with their
+// results. gateways selects gateways instead of sidecars and other proxies.
 type bench struct {
 	proxyCPUs, otherCPUs        []int
 	gateways                    bool
+	short                       bool // leave out the gateway, which would have to be built
 	loops                       []loop
 	rounds                      int
 	duration                    time.Duration
-	reloads, routes             int    // numbers of the reloads of each gateway, and of its routes
-	dir                         string // directory of the configuration files
+	reloads, routes             int    // number of each gateway's reloads and routes
+	dir                         string // for configuration files
 	log                         io.Writer
 	backend, second, controller *process
 	targets                     []target
 }
 
-// target is one of the proxies that are compared, with the results of its measurements.
+// target is one of the compared proxies or clients, with its results.
 type target struct {
 	name    string
-	isRole  bool // the proxy is a role of this program, so its allocations are known
+	isRole  bool // a role of this program, whose allocations are known
+	sends   bool // a client, which sends the requests itself
 	start   func(ctx context.Context, b *bench, protocol string) (*process, error)
-	samples map[loop][]sample // one sample for each round
-	gateway *gateway          // nil unless the target is a gateway
+	samples map[loop][]sample // one for each round
+	gateway *gateway          // nil unless target is a gateway
 	reloads reloads
 }
 
-// loop identifies a kind of load: a protocol and a rate in requests per second. A rate of 0
-// means a closed loop, in which each response causes the next request.
+// loop is a kind of load: a protocol and a rate in requests per second. A rate of 0 means a closed
+// loop, in which each response triggers the next request.
 type loop struct {
 	protocol string
 	rate     int
 }
 
-// sample has the results of one run of a loop. The fields cpu and allocations are the CPU
-// time and the number of allocations of the proxy per request. busy is the share of the
-// time in which the CPU of the proxy was busy. p99 is the 99th percentile of the latency.
-// cpu and p99 are in µs, and rate is in requests per second.
+// sample is the result of one run. cpu and allocations are the proxy's CPU time in µs and
+// allocations per request. busy is the share of the time in which its CPU was busy, p99 the
+// latency's 99th percentile in µs, rate the requests per second, and resident the proxy's memory in
+// MiB after the load.
 type sample struct {
-	cpu, busy, p99, rate, allocations float64
+	cpu, busy, p99, rate, allocations, resident float64
 }
 
 func compare(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -114,7 +118,7 @@ func compare(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	flags.IntVar(&b.reloads, "reloads", 5, "with -gateways: reloads of each gateway under load")
 	only := flags.String("only", "", "measure only the loads of this protocol, such as \"grpc upload\"")
 	flags.BoolVar(&b.gateways, "gateways", false, "compare examples/gateway with nginx, Caddy and Traefik")
-	short := flags.Bool("short", false, "one round of 30ms, to see that the command works")
+	flags.BoolVar(&b.short, "short", false, "one round of 30ms without the gateway, to see that the command works")
 	cli.Describe(flags, "bench measures the proxies of gotower, and nginx and haproxy if they are installed, on this machine.")
 	switch err := cli.Parse(flags, args, stderr); {
 	case err != nil:
@@ -125,8 +129,11 @@ func compare(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		return cli.Misuse(fmt.Errorf("-reloads is %d; it must be in [0, 100]", b.reloads))
 	case b.duration < time.Millisecond || b.duration > time.Minute:
 		return cli.Misuse(fmt.Errorf("-duration is %v; it must be in [1ms, 1m]", b.duration))
-	case *short:
-		b.rounds, b.duration, b.reloads, b.routes = 1, 30*time.Millisecond, 2, 2*fewRoutes
+	case b.short:
+		b.rounds = 1
+		b.duration = 30 * time.Millisecond
+		b.reloads = 2
+		b.routes = 2 * fewRoutes
 	}
 	if *only != "" {
 		b.loops = slices.DeleteFunc(b.loops, func(l loop) bool { return l.protocol != *only })
@@ -136,7 +143,8 @@ func compare(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	}
 	show := b.print
 	if b.gateways {
-		b.loops, show = gatewayLoops(b.routes), b.printGateways
+		b.loops = gatewayLoops(b.routes)
+		show = b.printGateways
 	}
 	if err := b.run(ctx); err != nil {
 		return err
@@ -145,9 +153,8 @@ func compare(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	return nil
 }
 
-// run starts the backend, which all proxies use, and measures the proxies. If b.gateways is
-// true, it calls runGateways. Otherwise it also starts the controller, and measures each proxy
-// once with each load in each round.
+// run starts the backend and measures the targets. Gateways are left to runGateways. All other
+// proxies also need the controller.
 func (b *bench) run(ctx context.Context) (err error) {
 	if b.proxyCPUs, b.otherCPUs, err = split(); err != nil {
 		return err
@@ -167,11 +174,13 @@ func (b *bench) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer b.controller.stop()
-	b.findTargets(ctx)
+	if err := b.findTargets(ctx); err != nil {
+		return err
+	}
 	return b.runRounds(ctx)
 }
 
-// runRounds measures each target with each load, once in each round.
+// runRounds measures each target with each load once in each round.
 func (b *bench) runRounds(ctx context.Context) error {
 	for round := range b.rounds {
 		fmt.Fprintf(b.log, "round %d of %d\n", round+1, b.rounds)
@@ -180,6 +189,9 @@ func (b *bench) runRounds(ctx context.Context) error {
 				continue // measured with the previous loop
 			}
 			for _, t := range b.targets {
+				if t.sends != (l.protocol == clientProtocol) {
+					continue
+				}
 				if err := b.measure(ctx, t, l.protocol); err != nil {
 					return fmt.Errorf("%s, %s: %w", t.name, l.protocol, err)
 				}
@@ -189,32 +201,47 @@ func (b *bench) runRounds(ctx context.Context) error {
 	return nil
 }
 
-func (b *bench) findTargets(ctx context.Context) {
-	for _, t := range []struct{ name, role string }{
-		{"relay", "relay"}, {"ReverseProxy", "reverseproxy"}, {"library hop", "hop"}, {"whole sidecar", "sidecar"},
-		{"two sidecars, mutual TLS", "mesh"},
+// findTargets adds all targets except other projects' gateways.
+func (b *bench) findTargets(ctx context.Context) error {
+	for _, t := range []struct {
+		name, role string
+		sends      bool
+	}{
+		{name: "relay", role: "relay"}, {name: "ReverseProxy", role: "reverseproxy"}, {name: "library hop", role: "hop"},
+		{name: "whole sidecar", role: "sidecar"}, {name: "sidecar, access log", role: "inbound"},
+		{name: "two sidecars, mutual TLS", role: "mesh"},
+		{name: "net/http", role: "net/http", sends: true}, {name: "httpclient", role: "httpclient", sends: true},
 	} {
 		start := func(ctx context.Context, b *bench, protocol string) (*process, error) {
 			return startRole(ctx, b.proxyCPUs, t.role, protocol, b.backend.addr, b.controller.addr)
 		}
-		b.targets = append(b.targets, target{name: t.name, isRole: true, start: start, samples: make(map[loop][]sample)})
+		b.targets = append(b.targets, target{name: t.name, isRole: true, sends: t.sends, start: start, samples: make(map[loop][]sample)})
+	}
+	if !b.short {
+		program, err := b.buildGateway(ctx)
+		if err != nil {
+			return err
+		}
+		args := func(_, file string) []string { return []string{"run", file} }
+		start := peer{program, args, gatewayConfig}.start
+		b.targets = append(b.targets, target{name: "gateway", start: start, samples: make(map[loop][]sample)})
 	}
 	for _, p := range peers() {
 		if version := p.version(ctx); version != "" {
 			b.targets = append(b.targets, target{name: p.program + " " + version, start: p.start, samples: make(map[loop][]sample)})
 		}
 	}
+	return nil
 }
 
-// measure starts the target t and a load generator for the given protocol. For each element of
-// b.loops with this protocol, it runs the load once and adds the result to t.samples. A short
-// run before the measurements warms the target up.
+// measure starts the target and, unless it is a client, a load generator. It runs each of b.loops
+// with this protocol once, after a short run to warm up, and adds the results to t.samples.
 func (b *bench) measure(ctx context.Context, t target, protocol string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*b.duration+time.Minute)
 	defer cancel()
 	defer func() {
 		if err != nil {
-			err = errors.Join(ctx.Err(), err) // the end of ctx kills the processes
+			err = errors.Join(ctx.Err(), err) // when ctx ends, it kills the processes
 		}
 	}()
 	proxy, err := t.start(ctx, b, protocol)
@@ -222,11 +249,13 @@ func (b *bench) measure(ctx context.Context, t target, protocol string) (err err
 		return err
 	}
 	defer proxy.stop()
-	generator, err := startRole(ctx, b.otherCPUs, "load", protocol, proxy.addr)
-	if err != nil {
-		return err
+	generator := proxy
+	if !t.sends {
+		if generator, err = startRole(ctx, b.otherCPUs, "load", protocol, proxy.addr); err != nil {
+			return err
+		}
+		defer generator.stop()
 	}
-	defer generator.stop()
 	if err := generator.ask(new(summary), 0, b.duration.Seconds()/4); err != nil {
 		return err
 	}
@@ -235,21 +264,22 @@ func (b *bench) measure(ctx context.Context, t target, protocol string) (err err
 			continue
 		}
 		var run summary
-		before, err := proxy.usage()
+		previous, err := proxy.usage()
 		if err != nil {
 			return err
 		}
 		if err := generator.ask(&run, l.rate, b.duration.Seconds()); err != nil {
 			return err
 		}
-		after, err := proxy.usage()
+		current, err := proxy.usage()
 		if err != nil {
 			return err
 		}
-		n, cpu := float64(run.Requests), (after.cpu - before.cpu).Seconds()
+		n := float64(run.Requests)
+		cpu := (current.cpu - previous.cpu).Seconds()
 		t.samples[l] = append(t.samples[l], sample{
 			cpu: cpu / n * 1e6, busy: cpu / run.Seconds, p99: run.P99.Seconds() * 1e6, rate: n / run.Seconds,
-			allocations: float64(after.Allocations-before.Allocations) / n,
+			allocations: float64(current.Allocations-previous.Allocations) / n, resident: current.resident,
 		})
 	}
 	return nil

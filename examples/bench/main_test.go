@@ -25,7 +25,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	largeSize = 64 << 10 // also in the processes of the roles
+	largeSize = 64 << 10 // in the roles' processes too
 	if os.Getenv(roleVariable) != "" {
 		main()
 		return
@@ -33,9 +33,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// The short form has one protocol with small messages and one with large messages. The layers of
-// the sidecar allocate nothing for a request. Connections that open during the 30 ms of a run do,
-// so that one run of five must have few allocations.
+// The short form measures one protocol with small and one with large messages. The sidecar's layers
+// allocate nothing for a request, but connections that open during the 30 ms of a run do. Therefore
+// only one run of five must have few allocations.
 func TestCompareShort(t *testing.T) {
 	for range 5 {
 		sidecar := compareShort(t)
@@ -47,13 +47,13 @@ func TestCompareShort(t *testing.T) {
 	t.Error("the whole sidecar has 20 or more allocations for a request")
 }
 
-// compareShort checks the tables of one comparison. It returns the largest number of allocations
-// of the whole sidecar for a small request.
+// compareShort checks one comparison's tables. It returns the whole sidecar's largest number of
+// allocations for a small request.
 func compareShort(t *testing.T) (sidecar float64) {
 	t.Helper()
-	protocols, small, all := []string{http1Protocol, grpcUploadProtocol}, 2, 3
+	protocols, small, all := []string{http1Protocol, grpcUploadProtocol, clientProtocol}, 2, 4
 	if os.Getenv("GOTOWER_TESTS") == "full" {
-		protocols, small, all = []string{""}, 4, 8
+		protocols, small, all = []string{""}, 4, 9
 	}
 	var out bytes.Buffer
 	for _, p := range protocols {
@@ -62,11 +62,15 @@ func compareShort(t *testing.T) (sidecar float64) {
 	tables := strings.Split(out.String(), "\n\n|")[1:]
 	require.Len(t, tables, all, out.String())
 	for i, table := range tables {
-		for _, name := range []string{"relay", "ReverseProxy", "library hop", "whole sidecar", "two sidecars, mutual TLS"} {
+		names := []string{"relay", "ReverseProxy", "library hop", "whole sidecar", "sidecar, access log", "two sidecars, mutual TLS"}
+		if i == all-1 {
+			names = []string{"net/http", "httpclient"}
+		}
+		for _, name := range names {
 			row := regexp.MustCompile(`(?m)^\| ` + name + ` \| (.*) \|$`).FindStringSubmatch(table)
 			require.NotNil(t, row, "no row of %s in %s", name, table)
 			cells := strings.Split(row[1], " | ")
-			requests, allocations := cells[len(cells)-3], cells[len(cells)-1]
+			requests, allocations := cells[len(cells)-4], cells[len(cells)-1]
 			assert.Positive(t, number(t, requests), row[0])
 			if name != "relay" {
 				assert.Greater(t, number(t, allocations), 1.0, row[0])
@@ -76,6 +80,7 @@ func compareShort(t *testing.T) (sidecar float64) {
 			}
 			if runtime.GOOS == "linux" {
 				assert.Positive(t, number(t, cells[0]), row[0])
+				assert.Positive(t, number(t, cells[len(cells)-2]), row[0])
 			}
 		}
 	}
@@ -83,7 +88,7 @@ func compareShort(t *testing.T) (sidecar float64) {
 	return sidecar
 }
 
-// The gateways that are installed, each with a short run and two reloads. No request to
+// Each installed gateway is measured in a short run with two reloads. No request to
 // examples/gateway fails during the reloads.
 func TestCompareGateways(t *testing.T) {
 	if os.Getenv("GOTOWER_TESTS") != "full" {
@@ -107,7 +112,7 @@ func TestCompareGateways(t *testing.T) {
 	}
 }
 
-// Each gateway has a configuration with the same routes. examples/gateway accepts its own.
+// All gateways are configured with the same routes. examples/gateway accepts its configuration.
 func TestGatewayFiles(t *testing.T) {
 	s := gatewaySettings{dir: "/etc", listen: "127.0.0.1:1", admin: "127.0.0.1:2", backends: []string{"127.0.0.1:3", "127.0.0.1:4"}, routes: 30, generation: 7}
 	for _, g := range gateways("") {
@@ -131,7 +136,7 @@ func TestGatewayFiles(t *testing.T) {
 	assert.Len(t, c.Routes, s.routes)
 }
 
-// The figures are known, so the cells are, too.
+// The cells follow from known figures.
 func TestGatewayTables(t *testing.T) {
 	b := &bench{loops: gatewayLoops(20), reloads: 2, routes: 20, rounds: 1}
 	fixed := sample{cpu: 30, p99: 300, rate: gatewayRate}
@@ -139,7 +144,7 @@ func TestGatewayTables(t *testing.T) {
 	b.targets = []target{{
 		name:    "gateway",
 		samples: map[loop][]sample{b.loops[0]: {{cpu: 20, p99: 100, rate: 5000}}, b.loops[1]: {fixed}, b.loops[2]: {slow}, b.loops[3]: {slow}},
-		reloads: reloads{took: []time.Duration{time.Second, 20 * time.Millisecond}, requests: 1000, failed: 1},
+		reloads: reloads{durations: []time.Duration{time.Second, 20 * time.Millisecond}, requests: 1000, failed: 1},
 	}}
 	var out bytes.Buffer
 	b.printGateways(&out, "-gateways")
@@ -150,7 +155,7 @@ func TestGatewayTables(t *testing.T) {
 	}
 }
 
-// number reads the first number of a cell.
+// number returns the first number in a cell.
 func number(t *testing.T, cell string) float64 {
 	t.Helper()
 	first, _, _ := strings.Cut(cell, " ")
@@ -169,14 +174,14 @@ func TestCompareFlags(t *testing.T) {
 	}
 }
 
-// The figures of three rounds are known, so the cells are, too.
+// The cells follow from the known figures of three rounds.
 func TestTable(t *testing.T) {
 	l := loop{http1Protocol, 0}
 	b := &bench{targets: []target{
 		{name: "relay", samples: map[loop][]sample{l: {{cpu: 12, p99: 100}, {cpu: 10, p99: 50}, {cpu: 20, p99: 90}}}},
 		{name: "whole sidecar", isRole: true, samples: map[loop][]sample{l: {
-			{cpu: 30, busy: 0.9, p99: 180, rate: 1000, allocations: 9}, {cpu: 18, busy: 1, p99: 400, rate: 900, allocations: 9.4},
-			{cpu: 17, busy: 0.8, p99: 90, rate: 1100, allocations: 9.2},
+			{cpu: 30, busy: 0.9, p99: 180, rate: 1000, allocations: 9}, {cpu: 18, busy: 1, p99: 400, rate: 900, allocations: 9.4, resident: 31},
+			{cpu: 17, busy: 0.8, p99: 90, rate: 1100, allocations: 9.2, resident: 28.5},
 		}}},
 	}}
 	var out bytes.Buffer
@@ -184,14 +189,14 @@ func TestTable(t *testing.T) {
 	assert.Equal(t, `
 HTTP/1.1, 64 requests at once:
 
-| proxy | CPU µs (minimum) | × relay | p99 µs | × relay | requests/s | CPU busy | allocations |
-|---|--:|--:|--:|--:|--:|--:|--:|
-| relay | 12.0 (10.0) | 1.00 | 90 | 1.00 | 0 | 0 % | – |
-| whole sidecar | 18.0 (17.0) | 1.50 | 180 | 2.00 | 1000 | 90 % | 9.2 |
+| proxy | CPU µs (minimum) | × relay | p99 µs | × relay | requests/s | CPU busy | memory MiB | allocations |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|
+| relay | 12.0 (10.0) | 1.00 | 90 | 1.00 | 0 | 0 % | 0.0 | – |
+| whole sidecar | 18.0 (17.0) | 1.50 | 180 | 2.00 | 1000 | 90 % | 28.5 | 9.2 |
 `, out.String())
 }
 
-// clients are a client of each protocol.
+// clients returns a client for each protocol.
 func clients(t *testing.T) map[string]*http.Client {
 	t.Helper()
 	clients := make(map[string]*http.Client)
@@ -205,7 +210,7 @@ func clients(t *testing.T) map[string]*http.Client {
 	return clients
 }
 
-// net/http reads the responses of the backend, also many by one connection.
+// net/http can read the backend's responses, even many on one connection.
 func TestBackend(t *testing.T) {
 	p, err := startRole(t.Context(), cpus(t), "backend")
 	require.NoError(t, err)
@@ -234,7 +239,7 @@ func TestBackend(t *testing.T) {
 	}
 }
 
-// Requests pass the mesh by mutual TLS.
+// Requests in the mesh use mutual TLS.
 func TestMeshUsesTLS(t *testing.T) {
 	backend, err := startRole(t.Context(), cpus(t), "backend")
 	require.NoError(t, err)
@@ -262,7 +267,7 @@ func TestMeshUsesTLS(t *testing.T) {
 	<-ended
 }
 
-// cpus are those of the processes of a test.
+// cpus returns the CPUs for a test's processes.
 func cpus(t *testing.T) []int {
 	t.Helper()
 	_, others, err := split()
@@ -270,7 +275,7 @@ func cpus(t *testing.T) []int {
 	return others
 }
 
-// served serves a handler by both protocols.
+// served serves a handler over both protocols.
 func served(t *testing.T, h http.HandlerFunc) (addr string) {
 	t.Helper()
 	srv := httptest.NewUnstartedServer(h)

@@ -16,24 +16,22 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// authorityName is the name in the certificate of the certificate authority. serverName is
-// the name in the certificate of the second sidecar, which is in front of the server.
+// authorityName and serverName are the names in the certificates of the certificate authority and
+// of the second sidecar, which is in front of the server.
 const (
 	authorityName = "identity.cluster.local"
 	serverName    = "server.cluster.local"
 )
 
-// mesh is the [role] of a child process that runs two sidecars with mutual TLS. The requests
-// pass the outbound side of the first sidecar and the inbound side of the second. The process
-// also contains the controller and the certificate authority, which are idle during the
-// measurement.
+// mesh is the [role] of two sidecars with mutual TLS. Requests pass the first one's outbound side
+// and the second one's inbound side. The process also contains the controller and the certificate
+// authority, which are idle during the measurement.
 func mesh(ctx context.Context, args []string, ready func(string, command)) error {
 	return meshOf(ctx, args[1], func(client *sidecar.Proxy) { ready(client.Addr, memory) })
 }
 
-// meshOf runs two sidecars in front of the server at the address backend. When both serve,
-// it calls ready with the first sidecar, to which clients send requests. It returns the
-// first error.
+// meshOf runs two sidecars in front of the server at the address backend. When both serve, it calls
+// ready with the first one, which accepts requests. It returns the first error.
 func meshOf(ctx context.Context, backend string, ready func(client *sidecar.Proxy)) error {
 	dir, err := os.MkdirTemp("", "gotower-bench-mesh-")
 	if err != nil {
@@ -104,9 +102,8 @@ func meshOf(ctx context.Context, backend string, ready func(client *sidecar.Prox
 	return <-ended
 }
 
-// background listens on a free port of loopback and calls serve with the listener in a new
-// goroutine. It returns the address of the listener. When serve returns, its error is sent to
-// the channel ended.
+// background calls serve with a listener on a free loopback port in a new goroutine, and returns
+// the listener's address. serve's error is sent to ended.
 func background(ended chan<- error, serve func(net.Listener) error) (addr string, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// peer is a proxy of another project, such as nginx. It is compared if its program is in
-// PATH.
+// peer is another program, such as nginx. Those of other projects are compared if they are in PATH.
 type peer struct {
 	program string
 	args    func(dir, file string) []string
@@ -26,14 +25,14 @@ func peers() []peer {
 	}
 }
 
-// version returns the version of the program of the peer, or "" if it is not installed.
+// version returns the program's version, or "" if it is not installed.
 func (p peer) version(ctx context.Context) string {
 	text, _ := exec.CommandContext(ctx, p.program, "-v").CombinedOutput() //nolint:gosec // nginx or haproxy
 	return regexp.MustCompile(`\d+(\.\d+)+`).FindString(string(text))
 }
 
-// start starts the peer with one thread, as a proxy in front of the backend of b. It waits
-// until the peer accepts connections.
+// start starts the peer with one thread in front of the backend, and waits until it accepts
+// connections.
 func (p peer) start(ctx context.Context, b *bench, protocol string) (*process, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -41,11 +40,11 @@ func (p peer) start(ctx context.Context, b *bench, protocol string) (*process, e
 	}
 	addr := l.Addr().String()
 	l.Close()
-	file := filepath.Join(b.dir, p.program+".conf")
+	file := filepath.Join(b.dir, filepath.Base(p.program)+".conf")
 	if err := os.WriteFile(file, []byte(p.config(protocol, addr, b.backend.addr)), 0o600); err != nil {
 		return nil, err
 	}
-	proxy, err := start(exec.CommandContext(ctx, p.program, p.args(b.dir, file)...), b.proxyCPUs) //nolint:gosec // nginx or haproxy
+	proxy, err := start(exec.CommandContext(ctx, p.program, p.args(b.dir, file)...), b.proxyCPUs) //nolint:gosec // a known proxy
 	if err != nil {
 		return nil, err
 	}
@@ -64,9 +63,11 @@ func (p peer) start(ctx context.Context, b *bench, protocol string) (*process, e
 }
 
 func nginxConfig(protocol, listen, backend string) string {
-	http2, location := "", "proxy_pass http://b; proxy_http_version 1.1; proxy_set_header Connection '';"
+	http2 := ""
+	location := "proxy_pass http://b; proxy_http_version 1.1; proxy_set_header Connection '';"
 	if isGRPC(protocol) {
-		http2, location = "http2", "grpc_pass grpc://b;"
+		http2 = "http2"
+		location = "grpc_pass grpc://b;"
 	}
 	return fmt.Sprintf(`daemon off;
 master_process off;

@@ -14,35 +14,32 @@ import (
 	"time"
 )
 
-// roleVariable is the environment variable that contains the role of a child process of
-// this program. The parent process does not have it.
+// roleVariable is the environment variable that contains the name of a child process's [role]. It
+// must not be set for the parent process, which would then play that role instead of comparing.
 const roleVariable = "GOTOWER_BENCH_ROLE"
 
-// role is the main function of a child process of this program. args are the arguments of the
-// process. When the process accepts work, the function calls ready. The arguments of ready are
-// the address of the process, and the [command] that the process runs for its parent.
+// role is the main function of a child process with the arguments args. When the child is ready, the
+// role calls ready once. addr is the address on which it serves, and serve runs the parent's commands.
 type role func(ctx context.Context, args []string, ready func(addr string, serve command)) error
 
-// command is a function of a child process that its parent can call. The parent writes line to
-// the child. The child calls the function with line, and writes the result to the parent as
-// JSON.
+// command is a function in a child process that its parent can call, by writing line to the child's
+// standard input. The parent reads the result from the standard output, as JSON.
 type command func(line string) (result any, err error)
 
-// playRole runs the role r. It first writes the address of the role to the output out. For
-// each line of the input in, it calls the command of the role, and writes the result as one
-// line of JSON. It returns at the end of the input, when r returns, or when the command
-// fails.
-func playRole(r role, args []string, in io.Reader, out io.Writer) error {
+// playRole runs r. It writes the role's address to output first. For each line of input, it calls
+// the role's command, and writes the result as one line of JSON. It returns when the input or r
+// ends, or when the command fails.
+func playRole(r role, args []string, input io.Reader, output io.Writer) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	ended := make(chan error, 2)
 	ready := func(addr string, serve command) {
-		fmt.Fprintln(out, addr)
+		fmt.Fprintln(output, addr)
 		go func() {
-			for lines := bufio.NewScanner(in); lines.Scan(); {
+			for lines := bufio.NewScanner(input); lines.Scan(); {
 				result, err := serve(lines.Text())
 				if err == nil {
-					err = json.NewEncoder(out).Encode(result)
+					err = json.NewEncoder(output).Encode(result)
 				}
 				if err != nil {
 					ended <- err
@@ -56,30 +53,29 @@ func playRole(r role, args []string, in io.Reader, out io.Writer) error {
 	return <-ended
 }
 
-// process is a process that this program has started. It is killed when the context of its
-// command ends.
+// process is a running program. It is killed when its command's context ends.
 type process struct {
-	role     string // name of the role; "" for a program of another project
+	role     string // "" for another project's program
 	addr     string
-	graceful bool // stop first sends SIGTERM, because the process must end its children
+	graceful bool // stop should send SIGTERM first, so that the process can end its children
 	cmd      *exec.Cmd
-	in       io.Writer
-	out      *bufio.Reader
-	errors   bytes.Buffer // standard error; complete when ended is closed
+	input    io.Writer
+	output   *bufio.Reader
+	errors   bytes.Buffer // standard error; may be read when ended is closed
 	ended    chan struct{}
 }
 
-// start starts cmd as a process that may use only the given CPUs.
+// start starts cmd on the given CPUs.
 func start(cmd *exec.Cmd, cpus []int) (*process, error) {
-	in, err := cmd.StdinPipe()
+	input, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
 	}
-	out, err := cmd.StdoutPipe()
+	output, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: cmd, in: in, out: bufio.NewReader(out), ended: make(chan struct{})}
+	p := &process{cmd: cmd, input: input, output: bufio.NewReader(output), ended: make(chan struct{})}
 	cmd.Stderr = &p.errors
 	started := make(chan error, 1)
 	go func() {
@@ -89,8 +85,8 @@ func start(cmd *exec.Cmd, cpus []int) (*process, error) {
 	return p, <-started
 }
 
-// startRole starts this program again as a process with the given role and arguments. It
-// waits until the role is ready.
+// startRole starts this program again with the given role and arguments, and waits until it is
+// ready.
 func startRole(ctx context.Context, cpus []int, role string, args ...string) (*process, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -107,10 +103,10 @@ func startRole(ctx context.Context, cpus []int, role string, args ...string) (*p
 	return p, err
 }
 
-// line reads one line from the output of the process. If the process has ended, the error
-// contains its standard error.
+// line reads one line from the process's output. If the process has ended, the error contains its
+// standard error.
 func (p *process) line() (string, error) {
-	text, err := p.out.ReadString('\n')
+	text, err := p.output.ReadString('\n')
 	if err != nil {
 		p.stop()
 		return "", fmt.Errorf("%s ended with %v: %s", p.role, p.cmd.ProcessState, strings.TrimSpace(p.errors.String()))
@@ -118,10 +114,10 @@ func (p *process) line() (string, error) {
 	return strings.TrimSpace(text), nil
 }
 
-// ask sends one line to the process: the words, separated by spaces. The process calls its
-// [command] with this line. ask decodes the response from JSON into result.
+// ask calls the process's [command] with words, separated by spaces, and decodes the response into
+// result.
 func (p *process) ask(result any, words ...any) error {
-	fmt.Fprintln(p.in, words...) // line reports an error of it
+	fmt.Fprintln(p.input, words...) // line would report the error
 	text, err := p.line()
 	if err != nil {
 		return err
@@ -129,10 +125,11 @@ func (p *process) ask(result any, words ...any) error {
 	return json.Unmarshal([]byte(text), result)
 }
 
-// usage is the CPU time and the number of allocations of a process since its start.
+// usage is a process's CPU time and number of allocations since its start, and its memory.
 type usage struct {
-	Allocations uint64 // number of allocations; 0 for programs of other projects
+	Allocations uint64 // 0 for other projects' programs
 	cpu         time.Duration
+	resident    float64 // resident memory in MiB
 }
 
 func (p *process) usage() (u usage, err error) {
@@ -141,12 +138,13 @@ func (p *process) usage() (u usage, err error) {
 			return u, err
 		}
 	}
+	u.resident = residentMemory(p.cmd.Process.Pid)
 	u.cpu, err = cpuTime(p.cmd.Process.Pid)
 	return u, err
 }
 
-// stop kills the process and waits until it has ended. If p.graceful is true, stop first
-// sends SIGTERM and waits up to 10 s.
+// stop kills the process and waits for its end. If p.graceful is set, it sends SIGTERM first, and
+// waits for up to 10 s.
 func (p *process) stop() {
 	if p.graceful {
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)

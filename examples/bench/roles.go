@@ -25,9 +25,8 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// roles returns the main function of each kind of child process, by the name of its [role]. All
-// proxies have the same arguments: the protocol, the address of the backend and the address of
-// the controller.
+// roles returns the main function of each [role]. All proxies have the same arguments: the
+// protocol, the backend's address and the controller's address.
 func roles() map[string]role {
 	return map[string]role{
 		"backend":      backend,
@@ -38,20 +37,22 @@ func roles() map[string]role {
 		"reverseproxy": reverseProxy,
 		"hop":          hop,
 		"sidecar":      wholeSidecar,
+		"inbound":      inboundSidecar,
 		"mesh":         mesh,
+		"net/http":     clientRole(standardClient),
+		"httpclient":   clientRole(balancedClient),
 	}
 }
 
-// memory returns the number of allocations of this process since its start. It is the [command] of
-// the roles that only accept connections, and ignores its argument.
+// memory returns how many allocations this process has made. It is the [command] of roles that only
+// accept connections, and ignores its argument.
 func memory(string) (any, error) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return usage{Allocations: m.Mallocs}, nil
 }
 
-// listen listens on a free port of loopback. It then calls ready with the address, and with
-// the function memory as the command.
+// listen listens on a free loopback port, and calls ready with the address and the command memory.
 func listen(ready func(string, command)) (net.Listener, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err == nil {
@@ -60,8 +61,8 @@ func listen(ready func(string, command)) (net.Listener, error) {
 	return l, err
 }
 
-// serve listens on a free port of loopback and calls ready with the address. It then calls
-// handle for each connection, in a separate goroutine.
+// serve listens on a free loopback port, calls ready, and then handle for each connection in a new
+// goroutine.
 func serve(ready func(string, command), handle func(net.Conn)) error {
 	l, err := listen(ready)
 	for err == nil {
@@ -76,8 +77,7 @@ func serve(ready func(string, command), handle func(net.Conn)) error {
 	return err
 }
 
-// relay is the [role] of a child process that is a proxy. It copies bytes between client and
-// backend, and parses nothing.
+// relay is the [role] of a proxy that copies bytes between client and backend, and parses nothing.
 func relay(ctx context.Context, args []string, ready func(string, command)) error {
 	return serve(ready, func(client net.Conn) {
 		upstream, err := new(net.Dialer).DialContext(ctx, "tcp", args[1])
@@ -90,17 +90,16 @@ func relay(ctx context.Context, args []string, ready func(string, command)) erro
 	})
 }
 
-// transfer copies bytes from one connection to the other through a buffer, as a proxy that
-// parses requests does. It does not use io.Copy, because io.Copy would copy the bytes
-// inside the kernel.
-func transfer(to, from net.Conn) {
-	defer to.Close()
+// transfer copies bytes through a buffer, as a proxy that parses requests does. io.Copy would let
+// the kernel copy them.
+func transfer(dst, src net.Conn) {
+	defer dst.Close()
 	for b := make([]byte, 32<<10); ; {
-		n, err := from.Read(b)
+		n, err := src.Read(b)
 		if err != nil {
 			return
 		}
-		if _, err := to.Write(b[:n]); err != nil {
+		if _, err := dst.Write(b[:n]); err != nil {
 			return
 		}
 	}
@@ -118,12 +117,12 @@ func (b *buffers) Get() []byte {
 
 func (b *buffers) Put(room []byte) { b.Pool.Put(&room) }
 
-// heapReserve is the size in bytes of memory that [reverseProxy] and [hop] allocate but do not
-// use. examples/proxy does the same. Without this memory, the heap would be so small that the
-// garbage collector runs many times per second, unlike in a service with data.
-const heapReserve = 24 << 20
+// heapReserve is how many bytes [reverseProxy] and [hop] allocate without using them, like
+// examples/proxy. The heap would otherwise be so small that the garbage collector runs many times
+// per second, unlike in a service with data.
+const heapReserve = 6 << 20
 
-// reverseProxy is the role of httputil.ReverseProxy with its fastest settings.
+// reverseProxy is the [role] of httputil.ReverseProxy with its fastest settings.
 func reverseProxy(_ context.Context, args []string, ready func(string, command)) error {
 	defer runtime.KeepAlive(make([]byte, heapReserve))
 	protocols := new(http.Protocols)
@@ -141,8 +140,8 @@ func reverseProxy(_ context.Context, args []string, ready func(string, command))
 	return srv.Serve(l)
 }
 
-// hop is the [role] of a child process that is a proxy with five layers of the library: limit,
-// queue, balance, tap and endpoint.
+// hop is the [role] of a proxy with five of the library's layers: limit, queue, balance, tap and
+// endpoint.
 func hop(ctx context.Context, args []string, ready func(string, command)) error {
 	defer runtime.KeepAlive(make([]byte, heapReserve))
 	endpoints, err := static.Endpoints(args[1])
@@ -153,7 +152,7 @@ func hop(ctx context.Context, args []string, ready func(string, command)) error 
 	mk := func(ctx context.Context, t discover.Target) httplayer.Service {
 		addr := t.Endpoint.Addr
 		return httplayer.NewStack().
-			With("tap", tap.Layer(new(tap.Registry), httplayer.Accessor{}, tap.Outbound, tap.WithDestination(addr, nil))).
+			With("tap", tap.Layer(new(tap.Registry), httplayer.HTTP{}, tap.Outbound, tap.WithDestination(addr, nil))).
 			Service(httplayer.NewEndpoint(ctx, addr.String()))
 	}
 	svc := httplayer.NewStack().Limit(10_000).Queue(1000, time.Second).
@@ -162,11 +161,11 @@ func hop(ctx context.Context, args []string, ready func(string, command)) error 
 	if err != nil {
 		return err
 	}
-	return tcplayer.Serve(ctx, l, httplayer.NewServer(httplayer.Handler(svc)))
+	return tcplayer.Serve(ctx, l, httplayer.NewServer(svc))
 }
 
-// control is the [role] of the destination controller. It serves one destination, the host in
-// the constant [name], to the sidecar. The only endpoint is the backend.
+// control is the [role] of the destination controller. Its only destination is [name], whose only
+// endpoint is the backend.
 func control(ctx context.Context, args []string, ready func(string, command)) error {
 	addr, err := netip.ParseAddrPort(args[0])
 	if err != nil {
@@ -186,7 +185,7 @@ func control(ctx context.Context, args []string, ready func(string, command)) er
 	return c.Serve(ctx, l)
 }
 
-// wholeSidecar is the role of the sidecar, examples/proxy, with its default settings.
+// wholeSidecar is the [role] of the sidecar, examples/proxy, with its default settings.
 func wholeSidecar(ctx context.Context, args []string, ready func(string, command)) error {
 	s, err := sidecarSettings(args[2])
 	if err != nil {
@@ -200,8 +199,29 @@ func wholeSidecar(ctx context.Context, args []string, ready func(string, command
 	return p.Run(ctx)
 }
 
-// sidecarSettings returns the default settings of examples/proxy, but with free ports, the
-// controller at controllerAddr, and long connect timeouts, because the load uses all CPUs.
+// inboundSidecar is the [role] of the sidecar's inbound side in front of the backend, with an
+// access log in JSON.
+func inboundSidecar(ctx context.Context, args []string, ready func(string, command)) error {
+	s, err := sidecarSettings(args[2])
+	if err != nil {
+		return err
+	}
+	addr, err := netip.ParseAddrPort(args[1])
+	if err != nil {
+		return err
+	}
+	s.Inbound.Origin = settings.Origin{Kind: settings.Fixed, Addr: addr}
+	s.Log.Access = settings.AccessJSON
+	p, err := sidecar.New(sidecar.Config{Settings: s}, nil)
+	if err != nil {
+		return err
+	}
+	ready(p.Inbound, memory)
+	return p.Run(ctx)
+}
+
+// sidecarSettings returns the default settings of examples/proxy with free ports and the controller
+// at controllerAddr. The timeouts for connections are long, because the load uses all CPUs.
 func sidecarSettings(controllerAddr string) (settings.Settings, error) {
 	variables := map[string]string{
 		"LINKERD2_PROXY_DESTINATION_SVC_ADDR": controllerAddr,

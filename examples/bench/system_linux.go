@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
@@ -11,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// split returns the CPU for the proxy and the CPUs for all other processes. On a machine
-// with one CPU, both are the same.
-func split() (proxy, others []int, err error) {
+// split returns the CPU for the proxy and those for all other processes. They are the same on a
+// machine with a single CPU.
+func split() (proxy, rest []int, err error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
 		return nil, nil, err
@@ -27,10 +28,10 @@ func split() (proxy, others []int, err error) {
 	return all[:1], all[min(1, len(all)-1):], nil
 }
 
-// run starts cmd as a process on the given CPUs, and sends the error of the start, or nil,
-// to started. It then waits until the process has ended. It locks its operating system
-// thread until then, because the kernel kills the process when the thread ends. It does not
-// unlock the thread, because other code must not run on the restricted CPUs.
+// run starts cmd on the given CPUs, sends the error of the start, or nil, to started, and waits
+// until the process has ended. It locks its operating system thread until then, because the kernel
+// kills the process when the thread ends. The thread stays locked, so that no other code runs on
+// the restricted CPUs.
 func run(cmd *exec.Cmd, cpus []int, started chan<- error) {
 	runtime.LockOSThread()
 	var set unix.CPUSet
@@ -44,28 +45,36 @@ func run(cmd *exec.Cmd, cpus []int, started chan<- error) {
 	}
 	started <- err
 	if err == nil {
-		_ = cmd.Wait() // the command is killed when its context ends
+		_ = cmd.Wait() // killed when its context ends
 	}
 }
 
-// cpuTime returns the CPU time that the process pid has used. It computes the clock ID as
-// in clock_getcpuclockid(3).
+// cpuTime returns how much CPU time the process has used. The clock ID is computed as in
+// clock_getcpuclockid(3).
 func cpuTime(pid int) (time.Duration, error) {
 	var t unix.Timespec
 	err := unix.ClockGettime(int32(^pid<<3|2), &t)
 	return time.Duration(t.Nano()), err
 }
 
-// processor returns the model name of the CPU, or "" if it is unknown.
+// residentMemory returns the process's resident memory in MiB, or 0 if it is unknown.
+func residentMemory(pid int) float64 {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	var size, resident int // in pages
+	_, _ = fmt.Sscan(string(text), &size, &resident)
+	return float64(resident) * float64(os.Getpagesize()) / (1 << 20)
+}
+
+// processor returns the CPU's model name, or "" if it is unknown.
 func processor() string {
 	text, _ := os.ReadFile("/proc/cpuinfo")
-	_, after, _ := bytes.Cut(text, []byte("model name\t: "))
-	line, _, _ := bytes.Cut(after, []byte("\n"))
+	_, rest, _ := bytes.Cut(text, []byte("model name\t: "))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
 	return string(line)
 }
 
-// pollable returns the file f with reads that wait in the poller of the runtime. A blocking read
-// of an idle file keeps the only P of a program for 10 to 20 ms, which delays its other requests.
+// pollable returns f with reads that wait in the runtime's poller. A blocking read of an idle file
+// keeps a program's only P for 10 to 20 ms, which delays its other requests.
 func pollable(f *os.File) *os.File {
 	fd := int(f.Fd())
 	if unix.SetNonblock(fd, true) != nil {
@@ -74,8 +83,8 @@ func pollable(f *os.File) *os.File {
 	return os.NewFile(uintptr(fd), f.Name())
 }
 
-// alarm is a timer that is exact for waits of less than a millisecond. The timers of an
-// idle Go program are less exact.
+// alarm is a timer that is exact for waits of less than a millisecond, unlike the timers of an idle
+// Go program.
 type alarm struct {
 	fd   int
 	file *os.File
@@ -86,6 +95,7 @@ func newAlarm() (alarm, error) {
 	return alarm{fd, os.NewFile(uintptr(fd), "timerfd")}, err
 }
 
+// sleep waits for d.
 func (a alarm) sleep(d time.Duration) error {
 	if d <= 0 {
 		return nil

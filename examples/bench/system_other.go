@@ -8,17 +8,19 @@ import (
 	"time"
 )
 
-func split() (proxy, others []int, err error) { return nil, nil, nil }
+func split() (proxy, rest []int, err error) { return nil, nil, nil }
 
 func run(cmd *exec.Cmd, _ []int, started chan<- error) {
 	err := cmd.Start()
 	started <- err
 	if err == nil {
-		_ = cmd.Wait() // it is killed at its end
+		_ = cmd.Wait() // killed when its context ends
 	}
 }
 
 func cpuTime(int) (time.Duration, error) { return 0, nil }
+
+func residentMemory(int) float64 { return 0 }
 
 func pollable(f *os.File) *os.File { return f }
 

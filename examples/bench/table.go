@@ -10,10 +10,11 @@ import (
 	"time"
 )
 
-// print writes the results to w as Markdown, with one table for each protocol and rate.
-// args are the arguments of the command.
+// print writes the results as Markdown, with a table for each protocol and rate. args are the
+// command's arguments.
 func (b *bench) print(w io.Writer, args string) {
 	b.printHead(w, args)
+	fmt.Fprintln(w, "Memory is the resident memory of the proxy process after the load.")
 	for _, l := range b.loops {
 		b.table(w, l)
 	}
@@ -38,25 +39,30 @@ func (b *bench) table(w io.Writer, l loop) {
 		downloadProtocol: "HTTP/1.1 responses of 1 MiB", uploadProtocol: "HTTP/1.1 requests of 1 MiB",
 		grpcDownloadProtocol: "gRPC responses of 1 MiB by cleartext HTTP/2",
 		grpcUploadProtocol:   "gRPC requests of 1 MiB by cleartext HTTP/2",
+		clientProtocol:       "Clients of HTTP/1.1",
 	}[l.protocol]
 	columns := []string{"proxy", "CPU µs (minimum)"}
-	var bases []target
+	var rows, bases []target
 	for _, t := range b.targets {
-		if t.name == "relay" || t.name == "ReverseProxy" || strings.HasPrefix(t.name, "haproxy") {
+		if len(t.samples[l]) == 0 {
+			continue
+		}
+		rows = append(rows, t)
+		if t.sends && len(bases) == 0 || t.name == "relay" || t.name == "ReverseProxy" || strings.HasPrefix(t.name, "haproxy") {
 			bases = append(bases, t)
 			columns = append(columns, "× "+t.name)
 		}
 	}
-	columns = append(columns, "p99 µs", "× relay", "requests/s", "CPU busy", "allocations")
+	columns = append(columns, "p99 µs", "× "+rows[0].name, "requests/s", "CPU busy", "memory MiB", "allocations")
 	fmt.Fprintf(w, "\n%s, %s:\n\n| %s |\n|---|%s\n", protocol, title, strings.Join(columns, " | "), strings.Repeat("--:|", len(columns)-1))
-	for _, t := range b.targets {
+	for _, t := range rows {
 		median := func(f func(sample) float64) float64 { return t.quantile(l, f, 0.5) }
 		fmt.Fprintf(w, "| %s | %.1f (%.1f) |", t.name, median(cpu), t.quantile(l, cpu, 0))
 		for _, base := range bases {
 			fmt.Fprintf(w, " %.2f |", median(cpu)/base.quantile(l, cpu, 0.5))
 		}
-		fmt.Fprintf(w, " %.0f | %.2f | %.0f | %.0f %% |", median(p99), median(p99)/b.targets[0].quantile(l, p99, 0.5),
-			median(rate), 100*median(func(s sample) float64 { return s.busy }))
+		fmt.Fprintf(w, " %.0f | %.2f | %.0f | %.0f %% | %.1f |", median(p99), median(p99)/rows[0].quantile(l, p99, 0.5),
+			median(rate), 100*median(func(s sample) float64 { return s.busy }), median(func(s sample) float64 { return s.resident }))
 		if t.isRole {
 			fmt.Fprintf(w, " %.1f |\n", median(func(s sample) float64 { return s.allocations }))
 		} else {
@@ -69,9 +75,8 @@ func cpu(s sample) float64  { return s.cpu }
 func p99(s sample) float64  { return s.p99 }
 func rate(s sample) float64 { return s.rate }
 
-// quantile calls figure for each sample of the load l, and returns the quantile q of the
-// results. q is from 0 to 1. The function figure returns one number of a sample, such as its
-// latency.
+// quantile returns the quantile q, from 0 to 1, of figure's results for the samples with the load
+// l.
 func (t target) quantile(l loop, figure func(sample) float64, q float64) float64 {
 	v := make([]float64, 0, len(t.samples[l]))
 	for _, s := range t.samples[l] {
@@ -80,7 +85,7 @@ func (t target) quantile(l loop, figure func(sample) float64, q float64) float64
 	return quantile(v, q)
 }
 
-// quantile returns the quantile q of the numbers in v. q is from 0 to 1.
+// quantile returns the quantile q, from 0 to 1, of v.
 func quantile[T cmp.Ordered](v []T, q float64) T {
 	sorted := slices.Sorted(slices.Values(v))
 	return sorted[int(q*float64(len(v)-1)+0.5)]

@@ -6,11 +6,11 @@ import (
 	"net"
 )
 
-// headEnd is the text at the end of the headers of an HTTP/1.1 message.
+// headEnd ends the headers of an HTTP/1.1 message.
 const headEnd = "\r\n\r\n"
 
-// The parts of HTTP/2 that the load generator and the backend use: the bytes that begin a
-// connection, the types and flags of frames, and sizes in bytes.
+// The parts of HTTP/2 that the load generator and the backend use: the bytes at the beginning of a
+// connection, types and flags of frames, and sizes in bytes.
 const (
 	preface       = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 	settingsFrame = "\x00\x00\x0c\x04\x00\x00\x00\x00\x00" +
@@ -25,47 +25,48 @@ const (
 	initialWindow = 65535
 	settingWindow = 4 // INITIAL_WINDOW_SIZE
 	maxFrame      = 16 << 10
-	credit        = 16 << 10 // bytes of received DATA after which a WINDOW_UPDATE is sent
+	credit        = 16 << 10 // how many bytes of DATA may arrive before a WINDOW_UPDATE is sent
 )
 
-// frame is one frame of HTTP/2. Its payload is valid until the next call of [wire.read].
+// frame is an HTTP/2 frame. Its payload is valid until the next call to [wire.read].
 type frame struct {
 	kind, flags byte
 	stream      uint32
 	payload     []byte
 }
 
-// wire is a connection with its unprocessed input and its unwritten output. It skips header
-// blocks without decoding them. Later blocks do not depend on a skipped block, because wire
-// announces a size of 0 for the header table of HPACK.
+// wire is a connection with its unprocessed input and unwritten output. It skips header blocks
+// without decoding them. That is possible because it announces an HPACK table of size 0, so later
+// blocks do not depend on skipped ones.
 type wire struct {
-	conn   net.Conn
-	room   []byte // memory of the field in
-	in     []byte // input that is not yet processed
-	out    []byte // output that is not yet written
-	window int    // bytes of DATA that the peer accepts on the connection
-	start  int    // bytes of DATA that the peer accepts on a new stream
-	bodies []body // bodies that are not completely sent, because a window is too small
-	used   uint32 // bytes of DATA received since the last WINDOW_UPDATE
-	skip   int    // bytes of an HTTP/1.1 body that are still to come
+	conn    net.Conn
+	room    []byte // memory for in
+	in      []byte // unprocessed input
+	out     []byte // unwritten output
+	window  int    // bytes of DATA that the peer still accepts on the connection
+	start   int    // bytes of DATA that the peer accepts on a new stream
+	bodies  []body // not completely sent yet, because a window is too small
+	unacked uint32 // bytes of DATA since the last WINDOW_UPDATE
+	skip    int    // bytes of an HTTP/1.1 body that have not arrived yet
 }
 
-// body is the part of a message that has not been sent yet. If trailers is not empty, a header
-// block with them ends the stream. Otherwise the last DATA frame ends it.
+// body is the unsent part of a message. The stream ends with a header block if there are trailers,
+// and otherwise with the last DATA frame.
 type body struct {
 	stream         uint32
-	window         int
-	rest, trailers string
+	window         int    // bytes of DATA that the peer still accepts on the stream
+	rest, trailers string // rest is the unsent part of the content
 }
 
+// newWire returns a wire on conn. Its peer accepts initialWindow bytes at first.
 func newWire(conn net.Conn) wire {
 	return wire{conn: conn, room: make([]byte, 64<<10), window: initialWindow, start: initialWindow}
 }
 
-// pump appends DATA frames to the unwritten output, as far as the flow control windows permit.
-// After the last DATA frame of a body, it appends the trailers of the body.
+// pump appends DATA frames to the output, as far as the flow control windows permit, and a body's
+// trailers after its last frame.
 func (w *wire) pump() {
-	kept := w.bodies[:0]
+	unfinished := w.bodies[:0]
 	for _, b := range w.bodies {
 		for b.rest != "" {
 			n := min(len(b.rest), b.window, w.window, maxFrame)
@@ -77,38 +78,40 @@ func (w *wire) pump() {
 				flags = flagEndStream
 			}
 			w.frame(frameData, flags, b.stream, b.rest[:n])
-			b.rest, b.window, w.window = b.rest[n:], b.window-n, w.window-n
+			b.rest = b.rest[n:]
+			b.window -= n
+			w.window -= n
 		}
 		if b.rest != "" {
-			kept = append(kept, b)
+			unfinished = append(unfinished, b)
 		} else if b.trailers != "" {
 			w.frame(frameHeaders, flagEndHeaders|flagEndStream, b.stream, b.trailers)
 		}
 	}
-	w.bodies = kept
+	w.bodies = unfinished
 }
 
-// update applies f, a SETTINGS or WINDOW_UPDATE frame, to the flow control windows of the
-// streams. A window is the number of bytes that the peer still accepts.
+// update applies a SETTINGS or WINDOW_UPDATE frame to the streams' flow control windows, which are
+// the number of bytes that the peer still accepts.
 func (w *wire) update(f frame) {
-	more := 0
+	increment := 0
 	if f.kind == frameWindowUpdate {
-		more = int(binary.BigEndian.Uint32(f.payload))
+		increment = int(binary.BigEndian.Uint32(f.payload))
 	}
 	for p := f.payload; f.kind == frameSettings && len(p) >= 6; p = p[6:] {
 		if binary.BigEndian.Uint16(p) == settingWindow {
-			more = int(binary.BigEndian.Uint32(p[2:])) - w.start
-			w.start += more
+			increment = int(binary.BigEndian.Uint32(p[2:])) - w.start
+			w.start += increment
 		}
 	}
 	for i := range w.bodies {
 		if f.stream == 0 || f.stream == w.bodies[i].stream {
-			w.bodies[i].window += more
+			w.bodies[i].window += increment
 		}
 	}
 }
 
-// read waits for more bytes from the connection and appends them to the field in.
+// read waits for more input.
 func (w *wire) read() error {
 	w.in = append(w.room[:0], w.in...)
 	if len(w.in) == len(w.room) {
@@ -119,15 +122,16 @@ func (w *wire) read() error {
 	return err
 }
 
-// skipped removes the rest of an HTTP/1.1 body from the unprocessed input, as far as the body
-// has been received. It returns true when the whole body has been removed.
+// skipped removes the rest of an HTTP/1.1 body from the input, as far as it has arrived. It returns
+// true when the whole body is removed.
 func (w *wire) skipped() bool {
 	n := min(w.skip, len(w.in))
-	w.in, w.skip = w.in[n:], w.skip-n
+	w.in = w.in[n:]
+	w.skip -= n
 	return w.skip == 0
 }
 
-// flush writes the bytes in the field out to the connection.
+// flush writes the output.
 func (w *wire) flush() error {
 	if len(w.out) == 0 {
 		return nil
@@ -137,8 +141,7 @@ func (w *wire) flush() error {
 	return err
 }
 
-// frame appends one frame with the given type and flags to the unwritten output. It does not
-// write the frame to the connection.
+// frame appends a frame to the output, without writing it.
 func (w *wire) frame(kind, flags byte, stream uint32, payload string) {
 	n := len(payload)
 	w.out = append(w.out, byte(n>>16), byte(n>>8), byte(n), kind, flags)
@@ -146,9 +149,8 @@ func (w *wire) frame(kind, flags byte, stream uint32, payload string) {
 	w.out = append(w.out, payload...)
 }
 
-// next removes the next complete frame from the unprocessed input and returns it. ok is false if
-// no complete frame has arrived. next handles SETTINGS, PING and WINDOW_UPDATE frames itself and
-// does not return them.
+// next removes the next complete frame from the input. ok is false if there is none. It handles
+// SETTINGS, PING and WINDOW_UPDATE frames itself and does not return them.
 func (w *wire) next() (f frame, ok bool) {
 	for len(w.in) >= frameHeader {
 		end := frameHeader + (int(w.in[0])<<16 | int(w.in[1])<<8 | int(w.in[2]))
@@ -168,9 +170,9 @@ func (w *wire) next() (f frame, ok bool) {
 		case f.kind == frameWindowUpdate && len(f.payload) == 4:
 			w.update(f)
 		case f.kind == frameData:
-			if w.used += uint32(len(f.payload)); w.used > credit {
-				w.frame(frameWindowUpdate, 0, 0, string(binary.BigEndian.AppendUint32(nil, w.used)))
-				w.used = 0
+			if w.unacked += uint32(len(f.payload)); w.unacked > credit {
+				w.frame(frameWindowUpdate, 0, 0, string(binary.BigEndian.AppendUint32(nil, w.unacked)))
+				w.unacked = 0
 			}
 			return f, true
 		case f.kind == frameHeaders || f.kind == frameReset || f.kind == frameGoAway:
@@ -180,7 +182,7 @@ func (w *wire) next() (f frame, ok bool) {
 	return frame{}, false
 }
 
-// messagePrefix is the size in bytes of the prefix of a gRPC message.
+// messagePrefix is the size of a gRPC message's prefix in bytes.
 const messagePrefix = 5
 
 // message returns a gRPC message of n zero bytes, with its prefix.

@@ -20,54 +20,54 @@ import (
 	"github.com/gotower/gotower/internal/backoff"
 )
 
-// The authorities by which requests address the services.
+// Authorities with which requests address the services.
 const (
 	webName    = "web.emojivoto:80"
 	emojiName  = "emoji.emojivoto:8080"
 	votingName = "voting.emojivoto:8080"
 )
 
-// The constants quick and slow are the latencies of replicas. upTime is how long
-// restartRepeatedly runs its replica, and downTime is how long the replica stays stopped.
+// quick and slow are replicas' latencies. upTime is how long restartRepeatedly runs its replica,
+// and downTime is how long the replica then stays stopped.
 const (
 	quick = 2 * time.Millisecond
 	slow  = 400 * time.Millisecond // long enough for the slowest replica on a busy machine
 
 	upTime = 2 * time.Second
-	// drainTime is how long a replica still serves after it was removed from the
-	// controller, as with a preStop hook.
+	// drainTime is how long a replica still serves after it was removed from the controller, as
+	// with a preStop hook.
 	drainTime = 500 * time.Millisecond
 	downTime  = time.Second
 )
 
-// application is the emoji-voting application. It has the replicas of its services. It also
-// has the controller, which reports their endpoints to the proxies.
+// application is the emoji-voting application. It consists of its services' replicas, and the
+// controller, which reports their endpoints to the proxies.
 type application struct {
 	controller *controller.Controller
 	running    *errgroup.Group
 	log        *slog.Logger
 
-	mu    sync.Mutex
-	where map[string]map[string]controller.Endpoint // by the name of the service, then of the pod
+	mu        sync.Mutex
+	endpoints map[string]map[string]controller.Endpoint // by the names of the service and the pod
 }
 
-// replica starts a gRPC server as one replica of service with the given pod name, and
-// announces it to the controller. The replica serves until ctx ends. The function register
-// adds the methods of service to the server.
+// replica starts a gRPC server as one replica of service with the given pod name, and announces
+// it to the controller. The replica serves until ctx ends. register adds service's methods to the
+// server.
 func (a *application) replica(ctx context.Context, service, pod string, register func(*grpc.Server)) error {
 	var g serve.Group
 	addr := g.GRPC(pod, loopback, register, nil)
-	return a.announced(ctx, &g, service, pod, addr)
+	return a.announce(ctx, &g, service, pod, addr)
 }
 
-// announced runs the servers of the group g in the background, and adds addr to the
-// controller as an endpoint of service. The label "pod" of the endpoint is the argument
-// pod. When ctx ends, announced removes the endpoint, waits for drainTime, and stops g.
-func (a *application) announced(ctx context.Context, g *serve.Group, service, pod, addr string) error {
+// announce runs g's servers in the background, and adds addr to the controller as an endpoint of
+// service, with the label "pod" set to pod. When ctx ends, it removes the endpoint, waits for
+// drainTime, and stops g.
+func (a *application) announce(ctx context.Context, g *serve.Group, service, pod, addr string) error {
 	if err := g.Err(); err != nil {
 		return err
 	}
-	at, err := netip.ParseAddrPort(addr)
+	addrPort, err := netip.ParseAddrPort(addr)
 	if err != nil {
 		return fmt.Errorf("%s: %w", pod, err)
 	}
@@ -78,32 +78,32 @@ func (a *application) announced(ctx context.Context, g *serve.Group, service, po
 		<-ctx.Done()
 		return a.leave(service, pod)
 	})
-	return a.join(service, pod, controller.Endpoint{Addr: at, Labels: map[string]string{"pod": pod}})
+	return a.join(service, pod, controller.Endpoint{Addr: addrPort, Labels: map[string]string{"pod": pod}})
 }
 
 func (a *application) join(service, pod string, e controller.Endpoint) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.where[service] == nil {
-		a.where[service] = map[string]controller.Endpoint{}
+	if a.endpoints[service] == nil {
+		a.endpoints[service] = map[string]controller.Endpoint{}
 	}
-	a.where[service][pod] = e
+	a.endpoints[service][pod] = e
 	return a.publish()
 }
 
 func (a *application) leave(service, pod string) error {
 	a.mu.Lock()
-	delete(a.where[service], pod)
+	delete(a.endpoints[service], pod)
 	err := a.publish()
 	a.mu.Unlock()
 	_ = backoff.Sleep(context.Background(), drainTime)
 	return err
 }
 
-// publish sends the endpoints of all replicas to the controller. The caller holds mu.
+// publish sends the endpoints of all replicas to the controller. The caller must hold mu.
 func (a *application) publish() error {
 	cfg := controller.Config{Destinations: map[string]controller.Destination{}}
-	for service, pods := range a.where {
+	for service, pods := range a.endpoints {
 		d := controller.Destination{
 			Labels:  map[string]string{"namespace": "emojivoto", "deployment": deployment(service)},
 			Profile: profile(service),
@@ -119,8 +119,7 @@ func (a *application) publish() error {
 	return nil
 }
 
-// deployment returns the name of the deployment of a service: the part before the first
-// dot.
+// deployment returns the name of a service's deployment: the part before the first dot.
 func deployment(service string) string {
 	name, _, _ := strings.Cut(service, ".")
 	return name
@@ -144,18 +143,18 @@ func profile(service string) *controller.Profile {
 	return nil
 }
 
-// backends starts the replicas of the emoji service and of the voting service.
+// backends starts the replicas of the emoji and voting services.
 func (a *application) backends(ctx context.Context) error {
-	takes := func(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
+	constant := func(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
 	for pod, latency := range map[string]time.Duration{"emoji-0": quick, "emoji-1": quick, "emoji-2": quick, "emoji-slow": slow} {
 		if err := a.replica(ctx, emojiName, pod, func(s *grpc.Server) {
-			emojivoto.NewEmojiServer(takes(latency)).Register(s)
+			emojivoto.NewEmojiServer(constant(latency)).Register(s)
 		}); err != nil {
 			return err
 		}
 	}
 	tally := emojivoto.NewTally()
-	voting := func(s *grpc.Server) { emojivoto.NewVotingServer(tally, takes(quick)).Register(s) }
+	voting := func(s *grpc.Server) { emojivoto.NewVotingServer(tally, constant(quick)).Register(s) }
 	for _, pod := range []string{"voting-0", "voting-1"} {
 		if err := a.replica(ctx, votingName, pod, voting); err != nil {
 			return err
@@ -165,16 +164,15 @@ func (a *application) backends(ctx context.Context) error {
 	return nil
 }
 
-// restartRepeatedly starts a replica of the voting service with the given pod name, and
-// stops it again. It repeats this until ctx ends.
+// restartRepeatedly starts a replica of the voting service and stops it again, until ctx ends.
 func (a *application) restartRepeatedly(ctx context.Context, pod string, register func(*grpc.Server)) error {
 	for ctx.Err() == nil {
-		present, leave := context.WithCancel(ctx)
-		err := a.replica(present, votingName, pod, register)
+		replicaCtx, stop := context.WithCancel(ctx)
+		err := a.replica(replicaCtx, votingName, pod, register)
 		if err == nil {
 			_ = backoff.Sleep(ctx, upTime)
 		}
-		leave()
+		stop()
 		if err != nil {
 			return err
 		}

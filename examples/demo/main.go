@@ -31,12 +31,12 @@ import (
 
 const (
 	loopback = "127.0.0.1:0"
-	// grace is how long open requests may take at the end of the program. It is longer than
-	// the 5 s that net/http waits for the first request of a connection.
+	// grace is how long open requests may take when the program ends. It is longer than the 5 s
+	// that net/http waits for a connection's first request.
 	grace = 6 * time.Second
 
-	// botTap is the address of the tap of the bot's proxy, and webTap is the address of the
-	// tap of the web front's proxy. If an address is in use, a free port is used instead.
+	// botTap is where the tap of the bot's proxy listens, and webTap where that of the web
+	// front's proxy does. If an address is in use, a free port is used instead.
 	botTap = "127.0.0.1:4190"
 	webTap = "127.0.0.1:4290"
 )
@@ -57,7 +57,7 @@ type options struct {
 	rate     float64
 }
 
-// The limits of the rate of the bot, in requests per second.
+// The bot's rate is limited to these requests per second.
 const minRate, maxRate = 0.001, 1e6
 
 func parse(args []string, help io.Writer) (o options, err error) {
@@ -109,16 +109,15 @@ func bounded(ctx context.Context, d time.Duration) (context.Context, context.Can
 	return context.WithCancel(ctx)
 }
 
-// demo has the bot, the HTTP client of the bot, and the proxies through which requests
-// pass.
+// demo consists of the bot, its HTTP client, and the proxies through which requests pass.
 type demo struct {
 	client  *http.Client
 	bot     *emojivoto.Bot
 	proxies []*sidecar.Proxy
 }
 
-// start starts the controller, the application and the proxies. It adds their goroutines to the
-// group in the argument running. The goroutines end when ctx ends.
+// start starts the controller, the application and the proxies. Their goroutines belong to running,
+// and end when ctx ends.
 func start(ctx context.Context, running *errgroup.Group, o options, log *slog.Logger) (*demo, error) {
 	ctl := controller.New(log)
 	var g serve.Group
@@ -130,7 +129,7 @@ func start(ctx context.Context, running *errgroup.Group, o options, log *slog.Lo
 
 	app := &application{
 		controller: ctl, running: running, log: log,
-		where: map[string]map[string]controller.Endpoint{},
+		endpoints: map[string]map[string]controller.Endpoint{},
 	}
 	if err := app.backends(ctx); err != nil {
 		return nil, err
@@ -154,8 +153,7 @@ func start(ctx context.Context, running *errgroup.Group, o options, log *slog.Lo
 	}, nil
 }
 
-// httpThrough returns an HTTP client that sends all requests to the given address of a
-// proxy.
+// httpThrough returns an HTTP client that sends all requests through the proxy at this address.
 func httpThrough(proxy string) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		DialContext: dialler(proxy), MaxIdleConnsPerHost: 64,
@@ -200,8 +198,7 @@ func (d *demo) show(ctx context.Context, o options, out *os.File) error {
 	return top.WriteScreen(out, rows, top.Columns{})
 }
 
-// taps returns a [tap.Process] for each of the two proxies. Each has a connection to the
-// tap of its proxy. closeAll closes these connections.
+// taps connects to the tap of each proxy. closeAll closes the connections.
 func (d *demo) taps() (all []tap.Process, closeAll func(), err error) {
 	var conns []*grpc.ClientConn
 	closeAll = func() {

@@ -78,8 +78,8 @@ func TestInvalidFlags(t *testing.T) {
 	require.Regexp(t, `(?s)^demo runs an emoji-voting application.*-rate float`, help.String())
 }
 
-// patiently runs the demo. If the machine was too slow, it runs the demo again for twice as
-// long.
+// patiently runs the demo. If the machine was too slow, it repeats the demo with twice the
+// duration.
 func patiently(t *testing.T, d time.Duration, output string, check func([]byte) error) {
 	t.Helper()
 	const most = 5
@@ -109,22 +109,21 @@ type row struct {
 
 // spread returns an error if a replica gets too few or too many requests.
 func spread(rows []row) error {
-	emoji, seen, total := map[string]int{}, map[string]bool{}, 0
+	emoji, pods, total := map[string]int{}, map[string]bool{}, 0
 	for _, r := range rows {
-		seen[r.Destination] = true
+		pods[r.Destination] = true
 		if strings.HasPrefix(r.Destination, "emoji-") {
 			emoji[r.Destination] += r.Count
 			total += r.Count
 		}
 	}
 	for _, pod := range []string{"web-0", "voting-0", "voting-1", "voting-2", "emoji-0", "emoji-1", "emoji-2"} {
-		if !seen[pod] {
+		if !pods[pod] {
 			return fmt.Errorf("%s is not in the table", pod)
 		}
 	}
-	// On a quiet machine it is less than a fifth, which the demo step of .ci/run
-	// holds; beside other tests, under the race detector, every replica is slow
-	// now and then.
+	// On a quiet machine it is less than a fifth, which the demo step in .ci/run requires. Next to
+	// other tests, under the race detector, every replica is slow now and then.
 	if slow := emoji["emoji-slow"]; slow >= total/len(emoji)/2 {
 		return fmt.Errorf("the slow replica got %d of %d, more than half of its share", slow, total)
 	}

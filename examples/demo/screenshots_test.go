@@ -28,7 +28,7 @@ func TestScreenshots(t *testing.T) {
 	if err != nil {
 		t.Skip("no Chromium on this machine: .ci/view.sh installs it")
 	}
-	// A package's tests run in its folder.
+	// A package's tests run in its own folder.
 	if !filepath.IsAbs(folder) {
 		folder = filepath.Join("..", "..", folder)
 	}
@@ -53,8 +53,7 @@ func TestScreenshots(t *testing.T) {
 		(rows.find(r => r.textContent.includes('VoteDoughnut')) ?? rows[0]).click(); ''`)
 }
 
-// shoot opens a page, waits, runs a script on the page if there is one, and saves a
-// screenshot.
+// shoot opens a page, waits, runs a script on it if there is one, and saves a screenshot.
 func shoot(t *testing.T, chromium, page, folder, name string, after time.Duration, do string) {
 	t.Helper()
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox,
@@ -75,7 +74,7 @@ func shoot(t *testing.T, chromium, page, folder, name string, after time.Duratio
 	require.NoError(t, os.WriteFile(filepath.Join(folder, name), picture, 0o600))
 }
 
-// The page that the walk-through mentions is served.
+// The page that the walk-through mentions exists.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(context.Background())

@@ -15,8 +15,7 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// proxy starts the proxy of pod. The tap of the proxy listens on tapAddr, or on a free port
-// if tapAddr is in use.
+// proxy starts pod's proxy. Its tap listens on tapAddr, or on a free port if tapAddr is in use.
 func (a *application) proxy(ctx context.Context, pod, controllerAddr, tapAddr string) (*sidecar.Proxy, error) {
 	vars := map[string]string{
 		"DESTINATION_SVC_ADDR":            controllerAddr,
@@ -62,7 +61,7 @@ func (a *application) web(ctx context.Context, proxy string) error {
 	})
 	var g serve.Group
 	addr := g.HTTP("web-0", loopback, emojivoto.NewWeb(emoji, voting))
-	return a.announced(ctx, &g, webName, "web-0", addr)
+	return a.announce(ctx, &g, webName, "web-0", addr)
 }
 
 func grpcThrough(proxy, name string) (*grpc.ClientConn, error) {
@@ -74,8 +73,7 @@ func grpcThrough(proxy, name string) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// dialler returns a dial function that always connects to addr and ignores the requested
-// address.
+// dialler returns a dial function that always connects to addr, whatever address is requested.
 func dialler(addr string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, addr)

@@ -19,7 +19,7 @@ import (
 	"github.com/gotower/gotower/examples/internal/kubeobject"
 )
 
-// kubernetes has the values of the flags that apply only with -kubernetes.
+// kubernetes holds the flags that apply only with -kubernetes.
 type kubernetes struct {
 	on         bool
 	kubeconfig string
@@ -44,15 +44,18 @@ func (k *kubernetes) flags(f *flag.FlagSet) {
 		"with -kubernetes: access `policy` of ports without a Server")
 	f.StringVar(&k.networks, "cluster-networks", "",
 		"with -kubernetes: comma-separated `networks` of the cluster; default: those of linkerd's chart")
+	f.StringVar(&s.EgressNamespace, "global-egress-network-namespace", s.EgressNamespace,
+		"with -kubernetes: `namespace` of the EgressNetworks for all clients")
 	f.StringVar(&s.ControllerName, "controller-name", s.ControllerName,
 		"with -kubernetes: `name` of this controller in the status of routes")
+	f.BoolVar(&s.LinkedClusters, "linked-clusters", false,
+		"with -kubernetes: read the clusters that Secrets of linkerd's multicluster extension link; see kube/rbac-links.yaml")
 	f.StringVar(&k.lease, "lease", "linkerd-destination",
 		"with -kubernetes: `name` of the Lease of the leader election; empty: no status is written")
 }
 
-// serve watches the objects of the cluster and serves them to the clients of c until ctx ends.
-// It listens only after all existing objects have been read, because earlier clients would have
-// to wait.
+// serve watches the cluster and serves c's clients until ctx ends. It starts to listen once all
+// existing objects have been read, because clients would have to wait until then anyway.
 func (k *kubernetes) serve(ctx context.Context, c *controller.Controller, listen string, log *slog.Logger, stdout io.Writer) error {
 	k.settings.DefaultInbound = controller.AccessPolicy(k.inbound)
 	for text := range strings.SplitSeq(k.networks, ",") {
@@ -72,7 +75,7 @@ func (k *kubernetes) serve(ctx context.Context, c *controller.Controller, listen
 	if err != nil {
 		return err
 	}
-	host, err := os.Hostname() // in a cluster, it is the name of the pod
+	host, err := os.Hostname() // inside a cluster, this is the pod's name
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,5 @@
-// Command destination is a destination and policy controller. It serves linkerd's
-// destination and policy APIs from a YAML file, which it reloads on changes, or from the
-// objects of a Kubernetes cluster.
+// Command destination is a destination and policy controller. It serves linkerd's destination and
+// policy APIs from a YAML file, which it reloads when it changes, or from a Kubernetes cluster.
 //
 //	go run ./examples/destination -config examples/destination/destination.yaml
 //	go run ./examples/destination -kubernetes -kubeconfig ~/.kube/config
@@ -29,8 +28,8 @@ func main() {
 	os.Exit(cli.Status(os.Stderr, "destination", err))
 }
 
-// run reads the configuration and serves until ctx ends. It prints one line to stdout when
-// it is ready to accept connections, and logs to stderr.
+// run reads the configuration and serves until ctx ends. When it is ready to accept connections,
+// it prints one line to stdout. Logs go to stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("destination", flag.ContinueOnError)
 	listen := flags.String("listen", "127.0.0.1:8086", "`address` to serve gRPC on, in cleartext")
@@ -49,7 +48,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if *verbose {
 		level = slog.LevelDebug
 	}
-	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+	log, lines := cli.Log(stderr, func(w io.Writer) slog.Handler {
+		return slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})
+	})
+	defer cli.Flush(lines)
 
 	c := controller.New(log)
 	if cluster.on {

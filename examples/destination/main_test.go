@@ -47,7 +47,7 @@ func TestServesFile(t *testing.T) {
 		_ = in.CloseWithError(errors.Join(io.EOF, err)) // ends the wait for the line
 		ended <- err
 	}()
-	match := regexp.MustCompile(`^serving 8 destinations of destination\.yaml on (127\.0\.0\.1:\d+)$`).FindStringSubmatch(firstLine(t, out))
+	match := regexp.MustCompile(`^serving 9 destinations of destination\.yaml on (127\.0\.0\.1:\d+)$`).FindStringSubmatch(firstLine(t, out))
 	require.NotNil(t, match)
 
 	conn, err := grpc.NewClient("passthrough:///"+match[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -80,7 +80,7 @@ func TestInvalidArguments(t *testing.T) {
 		{"-kubernetes -default-opaque-ports 41-40", `opaque ports "41-40": must be ports and ranges such as 25,4000-4100; see -help`},
 		{"-kubernetes -cluster-networks x", "-cluster-networks: "},
 		{"-config none.yaml", "none.yaml"},
-		{"-config " + bad, bad + `:3: exists "x" is neither true nor false`},
+		{"-config " + bad, bad + `:3:15: destinations.c.exists "x": want true or false`},
 		{"-config destination.yaml -listen 127.0.0.1:none", "listen tcp"},
 	} {
 		err := run(t.Context(), strings.Fields(c.args), io.Discard, io.Discard)
@@ -113,7 +113,7 @@ func TestServesPipe(t *testing.T) {
 		_ = in.CloseWithError(errors.Join(io.EOF, err))
 		ended <- err
 	}()
-	require.Contains(t, firstLine(t, out), "serving 8 destinations of "+path)
+	require.Contains(t, firstLine(t, out), "serving 9 destinations of "+path)
 	cancel()
 	require.NoError(t, <-ended)
 }

@@ -31,23 +31,37 @@ func TestACME(t *testing.T) {
 	if os.Getenv("GOTOWER_TESTS") != "full" {
 		t.Skip("GOTOWER_TESTS=full installs pebble")
 	}
-	dir := t.TempDir()
+	bin := t.TempDir()
 	install := exec.CommandContext(t.Context(), "go", "install", "github.com/letsencrypt/pebble/v2/cmd/pebble@v2.10.1")
-	install.Env = append(os.Environ(), "GOBIN="+dir)
+	install.Env = append(os.Environ(), "GOBIN="+bin)
 	out, err := install.CombinedOutput()
 	require.NoError(t, err, string(out))
+	t.Run("TLS-ALPN-01", func(t *testing.T) { testACME(t, bin, false) })
+	t.Run("HTTP-01", func(t *testing.T) { testACME(t, bin, true) })
+}
 
-	address := freeport.Addr(t)
+// testACME obtains a certificate from pebble, which is in the folder bin. If http01 is true, pebble cannot
+// connect by TLS, as behind a load balancer that ends it.
+func testACME(t *testing.T, bin string, http01 bool) {
+	t.Helper()
+	dir := t.TempDir()
+	address, cleartext := freeport.Addr(t), freeport.Addr(t)
+	httpPort, tlsPort := netip.MustParseAddrPort(cleartext).Port(), netip.MustParseAddrPort(address).Port()
+	if http01 {
+		tlsPort = 1
+	} else {
+		httpPort = 1
+	}
 	certtest.New(t, "127.0.0.1").Write(t, filepath.Join(dir, "pebble"), filepath.Join(dir, "ca.crt"))
 	server := freeport.Addr(t)
 	settings, err := json.Marshal(map[string]any{"pebble": map[string]any{
 		"listenAddress": server, "managementListenAddress": "", "certificate": filepath.Join(dir, "pebble.crt"),
-		"privateKey": filepath.Join(dir, "pebble.key"), "httpPort": 1, "tlsPort": netip.MustParseAddrPort(address).Port(),
+		"privateKey": filepath.Join(dir, "pebble.key"), "httpPort": httpPort, "tlsPort": tlsPort,
 		"profiles": map[string]any{"default": map[string]any{"description": "default", "validityPeriod": 7776000}},
 	}})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "pebble.json"), settings, 0o600))
-	pebble := exec.CommandContext(t.Context(), filepath.Join(dir, "pebble"), "-config", filepath.Join(dir, "pebble.json"), "-dnsserver", serveDNS(t))
+	pebble := exec.CommandContext(t.Context(), filepath.Join(bin, "pebble"), "-config", filepath.Join(dir, "pebble.json"), "-dnsserver", serveDNS(t))
 	pebble.Env = append(os.Environ(), "PEBBLE_VA_NOSLEEP=1", "PEBBLE_WFE_NONCEREJECT=0")
 	log := &syncBuffer{}
 	pebble.Stdout, pebble.Stderr = log, log
@@ -58,6 +72,7 @@ func TestACME(t *testing.T) {
 
 	p := startFile(t, writeIn(t, dir, `
 listeners:
+- {name: http, address: "`+cleartext+`"}
 - name: https
   address: `+address+`
   protocol: HTTPS
@@ -66,7 +81,9 @@ listeners:
     acme: {domains: [books.example.test], cacheDirectory: acme, directoryURL: "`+directory+`", caCertificates: ca.crt}
 admin: {address: "127.0.0.1:0", tap: "off"}
 accessLog: {format: "off"}
-routes: [{name: all, directResponse: {status: 200, body: secured}}]
+routes:
+- {name: to-https, listeners: [http], requestRedirect: {scheme: https}}
+- {name: all, directResponse: {status: 200, body: secured}}
 `))
 	get := func(name string) (string, string, error) {
 		transport := &http.Transport{TLSClientConfig: &tls.Config{ServerName: name, InsecureSkipVerify: true}}
@@ -85,6 +102,10 @@ routes: [{name: all, directResponse: {status: 200, body: secured}}]
 	assert.Contains(t, issuer, "Pebble Intermediate CA")
 	_, _, err = get("other.example.test")
 	require.Error(t, err)
+	for _, host := range []string{"books.example.test", "other.example.test"} { // no challenge
+		a := p.get(t, "GET", "/.well-known/acme-challenge/none", "Host: "+host)
+		assert.Equal(t, []any{302, "https://" + host + "/.well-known/acme-challenge/none"}, []any{a.StatusCode, a.Header.Get("Location")})
+	}
 	kept, err := os.ReadDir(filepath.Join(dir, "acme"))
 	require.NoError(t, err)
 	assert.NotEmpty(t, kept)

@@ -21,20 +21,14 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// addField adds the field to header. A field is a name and a value, such as "X-User: 7".
-func addField(header http.Header, field string) error {
-	name, value, ok := strings.Cut(field, ":")
-	if !ok {
-		return errors.New("want a header field such as 'X-User: 7'")
-	}
-	header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
-	return nil
-}
-
-// explain implements the command "explain". It prints the route and the services that a
-// request would use, without sending it.
-func explain(ctx context.Context, file, method, address string, header http.Header, stdout io.Writer) error {
-	c, err := config.Load(file)
+// explain prints which route and services a request would use, without sending it. It fails if no
+// listener has a route for the request.
+func explain(ctx context.Context, line *commandLine) error {
+	method := line.args[1]
+	address := line.args[2]
+	header := line.header
+	stdout := line.stdout
+	c, err := config.Load(line.args[0])
 	if err != nil {
 		return err
 	}
@@ -53,39 +47,57 @@ func explain(ctx context.Context, file, method, address string, header http.Head
 	}
 	u.Host = cmp.Or(header.Get("Host"), u.Host)
 	header.Del("Host")
-	req := &http.Request{Method: method, URL: u, Host: u.Host, Header: header, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+	req := &http.Request{
+		Method: method, URL: u, Host: u.Host, Header: header, RemoteAddr: line.client,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+	}
+	anyRoute := false
 	for _, l := range listeners {
 		fmt.Fprintf(stdout, "listener %s:\n", l.Name)
 		ctx := context.WithValue(ctx, listenerKey{}, string(l.Name))
-		if err := explainOne(ctx, c, normalPath(req.WithContext(ctx)), stdout); err != nil {
+		normal := req.WithContext(ctx)
+		if l.Path.Normalize {
+			path, err := l.Path.Policy().Normalize(httplayer.HTTP{}.Path(req))
+			if err != nil {
+				fmt.Fprintf(stdout, "  route    none: status 400: %v\n", err)
+				continue
+			}
+			normal.URL = withPath(u, path)
+		}
+		hasRoute, err := explainOne(ctx, c, normal, stdout)
+		if err != nil {
 			return err
 		}
+		anyRoute = anyRoute || hasRoute
+	}
+	if !anyRoute {
+		return errors.New("no route matches the request")
 	}
 	return nil
 }
 
-// listenersOf returns the listeners with the scheme and the port of u. If no listener has
-// both, it returns all listeners with the scheme, because a load balancer in front of the
-// gateway can change the port.
+// listenersOf returns the listeners that match u's scheme and port. If no port matches, it
+// returns all listeners with the scheme, because a load balancer in front of the gateway may use
+// another port.
 func listenersOf(c *config.Config, u *url.URL) (all []*config.Listener) {
 	port := ":" + cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
 	samePort := false
 	for i := range c.Listeners {
 		l := &c.Listeners[i]
-		has := strings.HasSuffix(string(l.Address), port)
-		if (l.Protocol == "HTTPS") != (u.Scheme == "https") || samePort && !has {
+		portMatches := strings.HasSuffix(string(l.Address), port)
+		if !strings.EqualFold(l.Protocol, u.Scheme) || samePort && !portMatches {
 			continue
 		}
-		if has && !samePort {
-			samePort, all = true, nil
+		if portMatches && !samePort {
+			samePort = true
+			all = nil
 		}
 		all = append(all, l)
 	}
 	return all
 }
 
-// withCluster returns c together with the listeners, services and routes of the Kubernetes
-// cluster that c specifies.
+// withCluster adds the Kubernetes cluster's listeners, services and routes to c.
 func withCluster(ctx context.Context, c *config.Config) (*config.Config, error) {
 	w, err := kube.New(c.Kubernetes, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
@@ -100,16 +112,16 @@ func withCluster(ctx context.Context, c *config.Config) (*config.Config, error) 
 	return c.Merge(cluster)
 }
 
-// explainOne prints the route and the services that the gateway would use for req on one
-// listener. The name of this listener is in ctx. The route is found by package profiles,
-// as in the gateway.
-func explainOne(ctx context.Context, c *config.Config, req *http.Request, stdout io.Writer) error {
+// explainOne prints the route and services for req on the listener named in ctx, and returns
+// false if there is no route. It asks package profiles, as the gateway does, so that both always
+// agree.
+func explainOne(ctx context.Context, c *config.Config, req *http.Request, stdout io.Writer) (bool, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	found := ""
+	routeName := ""
 	record := func(def profiles.Route, _ httplayer.Service) httplayer.Service {
 		return layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) {
-			found = def.Name
+			routeName = def.Name
 			return nil, errExplained
 		})
 	}
@@ -120,25 +132,29 @@ func explainOne(ctx context.Context, c *config.Config, req *http.Request, stdout
 			return nil, errExplained
 		})
 	}
-	router := profiles.New(ctx, target, &source, accessor{}, nothing,
-		profiles.WithPerRoute(record), profiles.WithInitialWait[*http.Request, *http.Response](1<<62))
-	ctx, why := layer.Explain(ctx)
+	router := profiles.New(ctx, profiles.Config{Target: target, Source: &source, InitialWait: 1 << 62}, accessor{}, nothing,
+		profiles.WithPerRoute(record))
+	ctx, explanation := layer.Explain(ctx)
 	if _, err := router.Call(ctx, req); !errors.Is(err, errExplained) {
-		return err
+		return false, err
 	}
-	if found == "" {
+	if routeName == "" {
 		fmt.Fprintln(stdout, "  route    none: status 404")
 	}
 	for i := range c.Routes {
-		if r := &c.Routes[i]; string(r.Name) == found {
-			fmt.Fprintf(stdout, "  route    %s\n  action   %s\n", found, r.Describe())
+		if r := &c.Routes[i]; string(r.Name) == routeName {
+			fmt.Fprintf(stdout, "  route    %s\n  action   %s\n", routeName, r.Describe())
 			for _, b := range r.BackendRefs {
 				fmt.Fprintf(stdout, "  service  %s\n", c.Service(b.Name).Describe())
 			}
+			if limits := r.DescribeLimits(); limits != "" {
+				fmt.Fprintf(stdout, "  limits   %s\n", limits)
+			}
 		}
 	}
-	fmt.Fprintf(stdout, "  because  %s\n", strings.ReplaceAll(strings.TrimSpace(why.String()), "\n", "\n           "))
-	return nil
+	reasons := strings.NewReplacer(fmt.Sprintf("header %q", config.ListenerHeader), "listener", "\n", "\n           ")
+	fmt.Fprintf(stdout, "  because  %s\n", reasons.Replace(strings.TrimSpace(explanation.String())))
+	return routeName != "", nil
 }
 
 var errExplained = errors.New("the request is only explained")

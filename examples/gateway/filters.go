@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -15,11 +14,10 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// A layer of your own embeds the inner service and overrides Call.
+// To write a layer of your own, embed the inner service and override Call, as the types below do.
 
-// cors returns the layer that applies c, the field cors of a route. It returns nil if c is
-// nil. The layer responds to preflight requests. It also adds the headers that allow pages
-// of other origins to read responses.
+// cors returns a layer that applies c, or nil if c is nil. It responds to preflight requests, and
+// adds headers that let pages from other origins read responses.
 func cors(c *config.CORS) httplayer.Layer {
 	if c == nil {
 		return nil
@@ -37,14 +35,16 @@ func cors(c *config.CORS) httplayer.Layer {
 	}
 }
 
+// corsService is the service of a route with CORS. The texts are values of response headers.
 type corsService struct {
 	httplayer.Service
 	*config.CORS
 
-	any                               bool
+	any                               bool // whether all origins are allowed
 	methods, headers, exposed, maxAge string
 }
 
+// Call answers a preflight request. It sends any other one, and adds the headers for CORS to the response.
 func (s *corsService) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	origin := req.Header.Get("Origin")
 	if req.Method == http.MethodOptions && origin != "" && req.Header.Get("Access-Control-Request-Method") != "" {
@@ -55,15 +55,15 @@ func (s *corsService) Call(ctx context.Context, req *http.Request) (*http.Respon
 		return nil, &corsError{err, s, origin}
 	}
 	for _, name := range []string{"Origin", "Credentials", "Methods", "Headers"} {
-		rsp.Header.Del("Access-Control-Allow-" + name) // the gateway decides
+		rsp.Header.Del("Access-Control-Allow-" + name) // the gateway decides, not the service
 	}
 	rsp.Header.Del("Access-Control-Expose-Headers")
 	s.allow(rsp.Header, origin)
 	return rsp, nil
 }
 
-// corsError is an error of a route with CORS. The function problem adds the headers to the response
-// that allow a page of the given origin to read it.
+// corsError is an error on a route with CORS. [errorPages] adds the headers that let a page from
+// origin read the error response.
 type corsError struct {
 	error
 	cors   *corsService
@@ -72,16 +72,32 @@ type corsError struct {
 
 func (e *corsError) Unwrap() error { return e.error }
 
-// problem is the [httplayer.ErrorHandler] of the gateway.
-func problem(w http.ResponseWriter, r *http.Request, err error) {
-	if e, ok := errors.AsType[*corsError](err); ok {
-		e.cors.allow(w.Header(), e.origin)
+// errorPages returns the error handler for a listener with the given pages.
+func errorPages(pages []config.ErrorPage) httplayer.ErrorHandler {
+	byCode := make(map[int]*config.ErrorPage)
+	for i := range pages {
+		for _, code := range pages[i].Codes {
+			byCode[int(code)] = &pages[i]
+		}
 	}
-	httplayer.Problem(w, r, err)
+	return func(w http.ResponseWriter, r *http.Request, err error) {
+		if e, ok := errors.AsType[*corsError](err); ok {
+			e.cors.allow(w.Header(), e.origin)
+		}
+		status, _ := httplayer.StatusFromError(err)
+		if page := byCode[status]; page != nil {
+			w.Header().Set("Content-Type", string(page.ContentType))
+			_, _ = w.Write(page.File.Data)
+			return
+		}
+		httplayer.Problem(w, r, err)
+	}
 }
 
+// preflight returns the response to a preflight request from origin. It allows nothing if the configuration
+// does not allow origin.
 func (s *corsService) preflight(req *http.Request, origin string) *http.Response {
-	rsp := httplayer.Editor{}.NewResponse(req, layer.DirectResponse{Status: http.StatusNoContent})
+	rsp := httplayer.HTTP{}.NewResponse(req, layer.DirectResponse{Status: http.StatusNoContent})
 	if s.allow(rsp.Header, origin) {
 		rsp.Header.Set("Access-Control-Allow-Methods", allowed(s.methods, req.Header.Get("Access-Control-Request-Method")))
 		rsp.Header.Set("Access-Control-Max-Age", s.maxAge)
@@ -92,9 +108,8 @@ func (s *corsService) preflight(req *http.Request, origin string) *http.Response
 	return rsp
 }
 
-// allowed returns the value of a CORS response header. This is the argument list, the configured
-// value. If list is "*", allowed returns the value that the browser requested, because browsers
-// do not support "*" for requests with credentials.
+// allowed returns the value for a CORS response header: the configured list, or what the browser
+// requested if list is "*". Browsers do not accept a literal "*" for requests with credentials.
 func allowed(list, requested string) string {
 	if list == "*" {
 		return requested
@@ -102,8 +117,8 @@ func allowed(list, requested string) string {
 	return list
 }
 
-// allow adds to h the response headers that allow a page of the given origin to use the
-// route. It returns false if the origin is not allowed.
+// allow adds the headers that let a page from origin use the route. It returns false if the
+// origin is not allowed.
 func (s *corsService) allow(h http.Header, origin string) bool {
 	if s.any {
 		origin = "*"
@@ -123,61 +138,58 @@ func (s *corsService) allow(h http.Header, origin string) bool {
 	return true
 }
 
-// externalAuth returns the layer that applies e, the field externalAuth of a route. It
-// returns nil if e is nil. For each request, the layer calls the argument service to find
-// out whether the request is allowed.
+// externalAuth returns a layer that asks service whether each request is allowed, as e
+// configures, or nil if e is nil.
 func externalAuth(e *config.ExternalAuth, service httplayer.Service) httplayer.Layer {
 	if e == nil {
 		return nil
 	}
-	asked := httplayer.NewStack(httplayer.WithTarget(string(e.BackendRef.Name))).
+	authorizer := httplayer.NewStack(httplayer.WithTarget(string(e.BackendRef.Name))).
 		ResponseHeaderTimeout(e.Timeout.D()).
+		With("drop_informational", httplayer.DropInformational()).
 		Service(service)
 	return func(next httplayer.Service) httplayer.Service {
-		return &authService{Service: next, ExternalAuth: e, asked: asked}
+		return &authService{Service: next, ExternalAuth: e, authorizer: authorizer}
 	}
 }
 
+// authService is the service of a route with external authorization.
 type authService struct {
 	httplayer.Service
 	*config.ExternalAuth
 
-	asked httplayer.Service
+	authorizer httplayer.Service
 }
 
+// Call asks the authorizer about req. It sends req, with the header fields that the authorizer adds, if the
+// answer has a status from 200 to 299. Otherwise it returns the answer, or 503 if there is none.
 func (s *authService) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	question, err := s.question(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := s.asked.Call(ctx, question)
+	answer, err := s.authorizer.Call(ctx, question)
 	switch {
-	case err != nil && ctx.Err() != nil: // the client canceled the request, for example
+	case err != nil && ctx.Err() != nil: // for example, the client canceled the request
 		return nil, err
 	case err != nil:
 		return nil, &httplayer.StatusError{Code: http.StatusServiceUnavailable, Reason: fmt.Sprintf("external auth: %v", err)}
 	case answer.StatusCode/100 != 2:
 		return answer, nil
 	}
-	httplayer.Replayer{}.Drain(answer)
-	allowed := *req
-	allowed.Header = req.Header.Clone()
+	httplayer.HTTP{}.Drain(answer)
+	allowed := httplayer.HTTP{}.EditRequest(req, layer.HeaderMutation{Remove: texts(s.AllowedResponseHeaders)})
 	for _, name := range s.AllowedResponseHeaders {
-		same := dashes(string(name)) // some services treat X_User as X-User
-		maps.DeleteFunc(allowed.Header, func(field string, _ []string) bool { return strings.EqualFold(dashes(field), same) })
 		for _, value := range answer.Header.Values(string(name)) {
 			allowed.Header.Add(string(name), value)
 		}
 	}
-	return s.Service.Call(ctx, &allowed)
+	return s.Service.Call(ctx, allowed)
 }
 
-func dashes(name string) string { return strings.ReplaceAll(name, "_", "-") }
-
-// question returns the GET request that asks the service of externalAuth whether req is
-// allowed.
+// question returns the GET request that asks whether req is allowed.
 func (s *authService) question(ctx context.Context, req *http.Request) (*http.Request, error) {
-	a := httplayer.Accessor{}
+	a := httplayer.HTTP{}
 	url := "http://" + a.Authority(req) + string(s.Path)
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody) //nolint:gosec // the authority selects no endpoint
 	if err != nil {
@@ -192,6 +204,6 @@ func (s *authService) question(ctx context.Context, req *http.Request) (*http.Re
 	q.Header.Set("X-Forwarded-Proto", a.Scheme(req))
 	q.Header.Set("X-Forwarded-Host", a.Authority(req))
 	q.Header.Set("X-Forwarded-Uri", req.URL.RequestURI())
-	q.Header["X-Forwarded-For"] = req.Header["X-Forwarded-For"] // of the layer forwarded
+	q.Header["X-Forwarded-For"] = req.Header["X-Forwarded-For"] // set by the layer "forwarded"
 	return q, nil
 }

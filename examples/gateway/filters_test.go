@@ -17,7 +17,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/net/http2" //nolint:depguard // its Framer is the raw client
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -210,28 +209,6 @@ func TestWebSocket(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, message, got)
 		}
-	})
-}
-
-// The gateway does not announce extended CONNECT, so a browser opens a WebSocket over HTTP/1.1.
-func TestWebSocketNotAnnounced(t *testing.T) {
-	both(t, func(t *testing.T, head string) {
-		t.Helper()
-		p := start(t, head+"services:\n"+service("a", backend(t, "a"))+"routes: [{name: all, backendRefs: [{name: a}]}]\n")
-		conn, err := net.Dial("tcp", p.addresses["http"])
-		require.NoError(t, err)
-		defer conn.Close()
-		require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
-		_, err = io.WriteString(conn, http2.ClientPreface)
-		require.NoError(t, err)
-		framer := http2.NewFramer(conn, conn)
-		require.NoError(t, framer.WriteSettings())
-		frame, err := framer.ReadFrame()
-		require.NoError(t, err)
-		settings, ok := frame.(*http2.SettingsFrame)
-		require.True(t, ok)
-		extended, _ := settings.Value(http2.SettingEnableConnectProtocol)
-		require.Zero(t, extended)
 	})
 }
 

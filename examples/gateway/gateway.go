@@ -4,9 +4,9 @@ import (
 	"context"
 	"iter"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,169 +14,231 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gotower/gotower/examples/gateway/config"
+	"github.com/gotower/gotower/instrument/promtower"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/tcplayer"
 	"github.com/gotower/gotower/profiles"
-	"github.com/gotower/gotower/promtower"
 	"github.com/gotower/gotower/tap"
 )
 
-// gateway has the state that all listeners share. The path of a request through its parts
-// is:
+// gateway is the state that all listeners share. A request takes this path through its parts:
 //
 //	listener ─▶ access log ─▶ route ─▶ CORS, authentication, rate limit of a client    routes.go
 //	                            │
 //	                            ▼ limits, mirrors, timeout, faults, retry, hedge       package profiles
 //	                          split ─▶ service: queue ─▶ balancer ─▶ endpoint          services.go
 //
-// A new configuration replaces the routes at once. A request that has a route keeps that
-// route until it ends. A route keeps its state, such as its rate limits, unless the
-// configuration of the route or of one of its services changes. A service keeps its
-// connections unless its own configuration changes.
+// A new configuration replaces all routes at the same time. Requests that have already been
+// routed keep their route until they end. A route keeps its state, such as rate limits, until its
+// own configuration or that of one of its services changes. A service keeps its connections until
+// its [config.Service.Version] changes.
 type gateway struct {
-	log      *slog.Logger
-	tap      *tap.Registry
-	registry *registry
-	metrics  *promtower.Metrics // metrics in registry
-	tracing  *tracing           // nil if requests are not traced
-	services *layer.Cache[*config.Service, *http.Request, *http.Response]
-	source   profiles.Static
-	router   *profiles.Router[*http.Request, *http.Response]
+	log       *slog.Logger
+	tap       *tap.Registry
+	registry  *registry
+	metrics   *promtower.Metrics // metrics in registry
+	responses *responses         // counts all responses, in registry
+	limits    limits             // counts rateLimitService's decisions, in registry
+	ended     connections        // counts TCP routes' connections, in registry
+	state     *state             // metrics about the gateway itself, in registry
+	tracing   *tracing           // nil if requests are not traced
+	acme      challenges         // the listeners' ACME challenges
+	services  *layer.Cache[*upstream, *http.Request, *http.Response]
+	tcp       *layer.Cache[*upstream, tcplayer.Request, net.Conn] // for TCP routes
+	static    *profiles.Static                                    // the configuration's routes; nil if another source provides the routes
+	router    *profiles.Router[*http.Request, *http.Response]
 
-	loading sync.Mutex // held by load
-	current atomic.Pointer[generation]
+	loading  sync.Mutex                // held by load
+	measured map[config.Name]*upstream // services that may have series; for deleteSeries
+	current  atomic.Pointer[generation]
 }
 
-// generation is one loaded configuration and its state. Each load creates a generation.
+// generation is a loaded configuration with its state. Each load creates one.
 type generation struct {
 	*config.Config
 
-	services map[config.Name]*config.Service // the values are the keys of gateway.services
-	// routes has the routes of this and of the previous generation, by version, and replaced has
-	// the services of the previous one. The router may still use the previous routes for a short time.
-	routes   map[string]*config.Route
-	replaced map[config.Name]*config.Service
+	services map[config.Name]*upstream // the values are the keys of gateway.services
+	routes   map[string]*route         // by version
 	profile  *profiles.Profile
 	release  context.CancelFunc // lets a service close a minute after its last request
 }
 
-// target is the authority of the only profile of the gateway, which has all routes. For this
-// authority, the method [gateway.target] returns the service that sends each request to the
-// backends of its route. Its port is not 80, because a service can have the name gateway; see
-// [config.Name.Authority].
+// target is the target of the only profile of the gateway, which has all routes. A service cannot have
+// this name, because it has a port.
 const target = "gateway:1"
 
-// newGateway returns a gateway with the configuration c. The background work of the gateway
-// ends when ctx ends.
-func newGateway(ctx context.Context, c *config.Config, log *slog.Logger) (*gateway, error) {
+// newGateway returns a gateway with the configuration c. Its routes are those that source provides for
+// [target], or those of c if source is nil. Their backends are the services of c. The gateway's background
+// work stops when ctx ends.
+func newGateway(ctx context.Context, c *config.Config, source profiles.Source, log *slog.Logger) (*gateway, error) {
 	g := &gateway{log: log, tap: tap.NewRegistry(), registry: &registry{Registry: prometheus.NewRegistry()}}
-	g.metrics, g.tracing = promtower.New(g.registry), newTracing(c.Tracing, g.registry, log)
+	g.responses = newResponses(g.registry, log)
+	g.state = newState(g.registry, g.current.Load)
+	g.limits = newLimits(g.registry, g.log)
+	g.ended = newConnections(g.registry)
+	g.metrics = promtower.New(g.registry)
+	g.tracing = newTracing(c.Tracing, g.registry, log)
 	g.services = layer.NewCache(ctx, g.newService, layer.CachePolicy{IdleTimeout: time.Minute}, layer.WithCompletion(httplayer.Completion))
+	g.tcp = layer.NewCache(ctx, g.newTCPService, layer.CachePolicy{IdleTimeout: time.Minute}, layer.WithCompletion(tcplayer.UntilClosed))
+	if source == nil {
+		g.static = new(profiles.Static)
+		source = g.static
+	}
 	g.current.Store(&generation{Config: &config.Config{}, release: func() {}})
 	if err := g.load(ctx, c); err != nil {
 		return nil, err
 	}
-	g.router = profiles.New(ctx, target, &g.source, accessor{}, g.target,
-		profiles.WithInitialWait[*http.Request, *http.Response](time.Minute), // the first profile is there already
-		profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
-		profiles.WithMetrics[*http.Request, *http.Response](g.routeMetrics),
-		profiles.WithOnUpdate[*http.Request, *http.Response](g.deleteSeries),
-		profiles.WithPerRoute(g.newRoute),
-		profiles.WithDefaultRoute(noRoute),
-		profiles.WithLogger[*http.Request, *http.Response](log))
+	g.router = profiles.New(ctx, profiles.Config{
+		Target: target, Source: source,
+		InitialWait:  time.Minute, // the profile of the configuration is there already
+		RetryByClass: true,        // as httpclient does
+		LazyRoutes:   true,        // a file may have thousands of routes
+		Metrics:      g.routeMetrics, OnUpdate: g.deleteSeries, Log: log,
+	}, accessor{}, g.named,
+		profiles.WithRouteLayers(httplayer.HTTP{}), profiles.WithPerRoute(g.newRoute), profiles.WithBackends(g.newBackend))
 	return g, nil
 }
 
-// handler returns the HTTP handler for the listener with the configuration c. The HTTP
-// handler passes requests to the routes.
-func (g *gateway) handler(c *config.Listener) http.Handler {
+// service returns the service for a listener's requests: the layers that c, the listener's configuration,
+// asks for, and below them the router. A layer that is nil is left out by With.
+func (g *gateway) service(c *config.Listener) httplayer.Service {
+	var trailers httplayer.Layer
+	if !c.KeepRequestTrailers {
+		trailers = httplayer.DropRequestTrailers()
+	}
+	var compress httplayer.Layer
+	if z := c.Compression; z != nil {
+		compress = httplayer.Compress(httplayer.CompressPolicy{MinBytes: z.MinBytes, ContentTypes: z.ContentTypes})
+	}
+	var acmeLayer httplayer.Layer
+	if c.TLS == nil {
+		acmeLayer = g.acme.layer()
+	}
+	st := httplayer.NewStack().
+		With("trace_context", g.tracing.begin()).
+		With("compress", compress).
+		With("trailers", trailers)
+	st = withClient(st, c).
+		With("acme_challenge", acmeLayer).
+		With("normal_path", g.normalPath(&c.Path)).
+		With("trace", g.tracing.request())
+	return g.withAccess(st, &c.Access).Service(g.router)
+}
+
+// withClient returns st with the layers that determine a client's address, certificate and scheme. For a client
+// behind one of the listener's trusted proxies, they take these from the headers that the proxy has set.
+func withClient(st httplayer.Stack, c *config.Listener) httplayer.Stack {
 	trusted := make([]netip.Prefix, 0, len(c.TrustedProxies))
 	for _, p := range c.TrustedProxies {
 		trusted = append(trusted, p.Prefix)
 	}
-	svc := httplayer.NewStack().
-		With("forwarded", httplayer.Forwarded(trusted...)).
-		With("scheme", layer.MapRequest[*http.Request, *http.Response](clientScheme)).
-		With("normal_path", layer.MapRequest[*http.Request, *http.Response](normalPath)).
-		With("trace", g.tracing.request()).
-		With("explain", tap.Explain[*http.Request, *http.Response](g.tap)).
-		Service(g.router)
-	h := httplayer.Handler(svc, httplayer.WithLogger(g.log), httplayer.WithErrorHandler(problem))
-	scheme := "http"
-	if c.TLS != nil {
-		scheme = "https"
+	var certificate httplayer.Layer // With ignores nil
+	if c.TLS != nil && c.TLS.ClientValidation != nil {
+		switch c.TLS.ClientValidation.ForwardCertificate {
+		case "Certificate":
+			certificate = httplayer.ForwardClientCertificate(httplayer.CertificateOnly, trusted...)
+		case "Chain":
+			certificate = httplayer.ForwardClientCertificate(httplayer.CertificateWithChain, trusted...)
+		}
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.URL.Scheme = scheme // the scheme that a client sends is not trusted
-		h.ServeHTTP(w, r)
-	})
+	return st.
+		With("forwarded", httplayer.Forwarded(trusted...)).
+		With("client_certificate", certificate).
+		With("scheme", layer.MapRequest[*http.Request, *http.Response](clientScheme))
 }
 
-// clientScheme returns req with the scheme that the client of a trusted proxy used. The layer
-// forwarded has removed X-Forwarded-Proto of other clients.
+// clientScheme returns req with the scheme that a trusted proxy's client used. For other clients,
+// the layer "forwarded" has already removed X-Forwarded-Proto.
 func clientScheme(req *http.Request) *http.Request {
 	scheme := req.Header.Get("X-Forwarded-Proto")
 	if scheme == req.URL.Scheme || scheme != "http" && scheme != "https" {
 		return req
 	}
-	copied, u := *req, *req.URL
-	u.Scheme, copied.URL = scheme, &u
+	copied := *req
+	u := *req.URL
+	u.Scheme = scheme
+	copied.URL = &u
 	return &copied
 }
 
-// load makes c the configuration of new requests. A service that is not in c is closed a
-// minute after its last request.
+// load makes c the configuration for new requests. Services that c does not contain are closed
+// one minute after their last request.
 func (g *gateway) load(ctx context.Context, c *config.Config) error {
 	g.loading.Lock()
 	defer g.loading.Unlock()
-	before := g.current.Load()
+	previous := g.current.Load()
 	next := &generation{
-		Config: c, profile: c.Profile(), replaced: before.services,
-		services: make(map[config.Name]*config.Service, len(c.Services)), routes: make(map[string]*config.Route, len(c.Routes)),
+		Config: c, profile: c.Profile(),
+		services: make(map[config.Name]*upstream, len(c.Services)), routes: make(map[string]*route, len(c.Routes)),
 	}
 	for i := range c.Services {
 		s := &c.Services[i]
-		if old := before.services[s.Name]; old != nil && old.Version() == s.Version() {
-			s = old // the same key keeps the service with its connections
+		if old := previous.services[s.Name]; old.keeps(s) {
+			next.services[s.Name] = old
+		} else {
+			next.services[s.Name] = newUpstream(s, g.log)
 		}
-		next.services[s.Name] = s
-	}
-	for i := range before.Routes {
-		next.routes[before.Routes[i].Version()] = &before.Routes[i]
 	}
 	for i := range c.Routes {
-		next.routes[c.Routes[i].Version()] = &c.Routes[i]
+		version := c.Routes[i].Version()
+		r := previous.routes[version]
+		if r == nil {
+			r = &route{&c.Routes[i], make(map[config.Name]*upstream)}
+			for _, name := range r.Services() {
+				r.services[name] = next.services[name]
+			}
+		}
+		next.routes[version] = r
+		next.profile.Routes[i].Value = r
+		next.profile.Routes[i].Policy = r.policy()
 	}
+	// Pin the services before the previous generation releases its own. Those in both then stay open.
 	var pinned context.Context
 	pinned, next.release = context.WithCancel(ctx)
-	for _, s := range next.services {
-		if err := g.services.Pin(pinned, s); err != nil {
+	for name, s := range next.services {
+		if err := g.pin(pinned, c, name, s); err != nil {
 			next.release()
 			return err
 		}
 	}
+	for i := range c.Services {
+		next.services[c.Services[i].Name].update(&c.Services[i])
+	}
 	g.current.Store(next)
-	g.source.Set(target, next.profile)
-	before.release()
+	if g.static != nil {
+		g.static.Set(target, next.profile)
+	}
+	previous.release()
 	return nil
 }
 
-// isLoaded reports whether the router already uses the current configuration. The router
-// receives a new configuration shortly after load.
-func (g *gateway) isLoaded() bool {
-	p := g.current.Load().profile
-	return p != nil && g.router.Profile() == p
+// pin keeps s in the caches of services until ctx ends.
+func (g *gateway) pin(ctx context.Context, c *config.Config, name config.Name, s *upstream) error {
+	if c.InTCPRoutes(name) {
+		if err := g.tcp.Pin(ctx, s); err != nil {
+			return err
+		}
+	}
+	if c.OnlyTCP(name) {
+		return nil
+	}
+	return g.services.Pin(ctx, s)
 }
 
-// target returns the service that the router calls for authority. If authority is the constant
-// target, this service sends each request to the backends of its route. Otherwise authority is
-// the name of a configured service with the port 80, and requests go to that service. The router
-// uses such an authority for mirrored requests.
-func (g *gateway) target(authority string) httplayer.Service {
+// isLoaded reports whether the router uses the routes of the current configuration, which it receives shortly
+// after load. If another source provides the routes, requests wait for them.
+func (g *gateway) isLoaded() bool {
+	return g.static == nil || g.router.Profile() == g.current.Load().profile
+}
+
+// named returns a service that sends requests to the configured service with the name authority. Requests
+// to [target] itself match no route.
+func (g *gateway) named(authority string) httplayer.Service {
 	if authority == target {
-		return routeBackends{}
+		return noRoute()
 	}
-	name := config.Name(strings.TrimSuffix(authority, ":80"))
+	name := config.Name(authority)
 	return layer.Func[*http.Request, *http.Response](func(ctx context.Context, req *http.Request) (*http.Response, error) {
 		s := g.current.Load().services[name]
 		if s == nil {
@@ -186,21 +248,32 @@ func (g *gateway) target(authority string) httplayer.Service {
 	})
 }
 
-// listenerKey is the context key of the name of the listener. The context of a connection
-// and of its requests has this value.
+// listenerKey is the context key for the listener's name, which connections and requests carry.
 type listenerKey struct{}
 
 // accessor reads the properties of requests for the conditions of routes. It is
-// httplayer.Accessor with the additional request header [config.ListenerHeader]. The value
+// httplayer.HTTP with the additional request header [config.ListenerHeader]. The value
 // of the header is the name of the listener, so that a route can have a condition on it.
-type accessor struct{ httplayer.Accessor }
+type accessor struct{ httplayer.HTTP }
 
+// Source returns the client's address as the [httplayer.Forwarded] layer has determined it, which looks
+// past the listener's trusted proxies. The port is then 0, because the layer does not know it. Without
+// such a layer, Source returns the address of the connection's peer.
+func (a accessor) Source(r *http.Request) netip.AddrPort {
+	if client := httplayer.ClientFromContext(r.Context()); client.IsValid() {
+		return netip.AddrPortFrom(client, 0)
+	}
+	return a.HTTP.Source(r)
+}
+
+// RequestHeader returns the request's header fields. Get and Values also find [config.ListenerHeader].
 func (accessor) RequestHeader(r *http.Request) layer.Header { return (*requestHeader)(r) }
 
+// requestHeader reads the header fields of a request, as [accessor] describes.
 type requestHeader http.Request
 
 func (h *requestHeader) header() layer.Header {
-	return httplayer.Accessor{}.RequestHeader((*http.Request)(h))
+	return httplayer.HTTP{}.RequestHeader((*http.Request)(h))
 }
 
 func (h *requestHeader) Get(name string) string {
@@ -220,7 +293,7 @@ func (h *requestHeader) Values(name string) []string {
 
 func (h *requestHeader) All() iter.Seq2[string, string] { return h.header().All() }
 
-// describe returns the tree of the current routes and services for the admin page.
+// describe returns the current routes and services as a tree, for the admin page.
 func (g *gateway) describe() layer.Node {
-	return layer.Node{Name: "gateway", Children: []layer.Node{g.router.Describe(), g.services.Describe()}}
+	return layer.Node{Name: "gateway", Children: []layer.Node{g.router.Describe(), g.services.Describe(), g.tcp.Describe()}}
 }

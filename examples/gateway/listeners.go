@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/crypto/acme"
 	"golang.org/x/crypto/acme/autocert"
 
@@ -24,56 +25,67 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// listeners has the open listeners by address. If a new configuration has the address of an
-// open listener, the listener keeps its socket, so that a reload loses no connection.
+// listeners are the open listeners by address. If a new configuration uses the address of an open
+// listener, the socket stays open, so that a reload loses no connection.
 type listeners struct {
 	log *slog.Logger
-	// handler returns the HTTP handler for the listener with the given configuration.
-	handler func(*config.Listener) (http.Handler, error)
+	// service returns the service for requests to a listener, and the options for its server.
+	service func(*config.Listener) (httplayer.Service, []httplayer.ServerOption)
+	tcp     func(*config.Listener) tcplayer.Server // returns the server for a TCP listener
+	counts  *responses                             // counts connections
+	state   *state                                 // shows the certificates
+	// challenges answers HTTP-01 for the listeners' certificates.
+	challenges *challenges
 
 	mu   sync.Mutex
-	open map[string]*listener // by the result of socketKey; nil after shutdown
+	open map[string]*listener // keyed by socketKey; nil after shutdown
 	all  sync.WaitGroup
 }
 
-// listener is one open socket. The field current serves new connections of the socket.
+// listener is an open socket. New connections are served by current.
 type listener struct {
 	socket  net.Listener
+	counts  *responses
 	close   context.CancelFunc
 	current atomic.Pointer[listenerServer]
 }
 
-// listenerServer serves the connections of a listener according to one configuration of the
-// listener. When the configuration changes, another listenerServer serves new connections.
+// listenerServer serves a listener's connections with one version of its configuration. A new
+// version is a new listenerServer, while open connections stay with the old one.
 type listenerServer struct {
 	version string
 	name    string
 	server  tcplayer.Server
-	drain   context.CancelFunc // closes each connection when its open requests have ended
+	open    prometheus.Gauge   // connections
+	drain   context.CancelFunc // closes each connection once its open requests have ended
+	acme    *autocert.Manager  // nil without ACME
 }
 
-// load opens, changes and closes listeners so that they match c. If a listener cannot be opened,
-// load returns an error and does not change the open listeners that c also has. It may already
-// have closed a listener that c does not have, because a listener in c needed its port.
+// load opens, changes and closes listeners to match c. If a listener cannot be opened, load
+// returns an error and leaves the listeners that c keeps as they were. By then, it may have
+// closed a listener that c does not contain, to free its port.
 func (l *listeners) load(c *config.Config) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.open == nil {
 		return errors.New("the gateway is shutting down")
 	}
-	opened, servers := make(map[string]*listener), make([]*listenerServer, len(c.Listeners))
-	wanted := make(map[string]bool)
+	additions := make(map[string]*listener)
+	servers := make([]*listenerServer, len(c.Listeners))
+	keys := make(map[string]bool)
 	for i := range c.Listeners {
-		wanted[socketKey(&c.Listeners[i])] = true
+		keys[socketKey(&c.Listeners[i])] = true
 	}
+	// Everything that can fail comes first, so that an error does not change the listeners that stay.
 	undo := func(err error) error {
-		for _, o := range opened {
+		for _, o := range additions {
 			_ = o.socket.Close()
 		}
 		return err
 	}
 	for i := range c.Listeners {
-		cfg, key := &c.Listeners[i], socketKey(&c.Listeners[i])
+		cfg := &c.Listeners[i]
+		key := socketKey(&c.Listeners[i])
 		if old := l.open[key]; old != nil && old.current.Load().version == cfg.Version() {
 			continue
 		}
@@ -84,20 +96,20 @@ func (l *listeners) load(c *config.Config) error {
 		servers[i] = s
 		if l.open[key] == nil {
 			socket, err := net.Listen("tcp", string(cfg.Address))
-			if errors.Is(err, syscall.EADDRINUSE) && l.closePort(string(cfg.Address), wanted) {
+			if errors.Is(err, syscall.EADDRINUSE) && l.closePort(string(cfg.Address), keys) {
 				socket, err = net.Listen("tcp", string(cfg.Address))
 			}
 			if err != nil {
 				return undo(fmt.Errorf("listener %s: %w", cfg.Name, &config.AddressError{Address: string(cfg.Address), Err: err}))
 			}
-			opened[key] = &listener{socket: socket}
+			additions[key] = &listener{socket: socket, counts: l.counts}
 		}
 	}
-	for i := range c.Listeners {
+	for i := range c.Listeners { // nothing fails from here on
 		key := socketKey(&c.Listeners[i])
 		switch {
-		case opened[key] != nil:
-			l.open[key] = opened[key]
+		case additions[key] != nil:
+			l.open[key] = additions[key]
 			l.open[key].current.Store(servers[i])
 			l.serve(l.open[key], c.DrainTimeout.D())
 		case servers[i] != nil:
@@ -105,22 +117,41 @@ func (l *listeners) load(c *config.Config) error {
 		}
 	}
 	for key, open := range l.open {
-		if !wanted[key] {
+		if !keys[key] {
 			l.closeListener(key, open)
 		}
 	}
+	l.answerChallenges(c)
 	return nil
 }
 
-// closePort closes each open listener that has the port of address and is not in wanted,
-// because it can prevent a new listener at address. For example, a listener at ":80" can
-// prevent one at "192.0.2.1:80". closePort returns true if it closed a listener.
-func (l *listeners) closePort(address string, wanted map[string]bool) (closed bool) {
+// answerChallenges makes listeners without TLS answer the challenges for those with ACME. If
+// there are none, certificates are obtained by TLS-ALPN-01 alone.
+func (l *listeners) answerChallenges(c *config.Config) {
+	managers := make(map[*autocert.Manager]*config.ACME)
+	cleartext := false
+	for i := range c.Listeners {
+		t := c.Listeners[i].TLS
+		cleartext = cleartext || c.Listeners[i].Protocol == "HTTP"
+		if t != nil && t.ACME != nil {
+			managers[l.open[socketKey(&c.Listeners[i])].current.Load().acme] = t.ACME
+		}
+	}
+	if !cleartext {
+		clear(managers)
+	}
+	l.challenges.use(managers)
+}
+
+// closePort closes every open listener on address's port that is not in keys, and reports
+// whether there was one. Such a listener can be in the way: ":80", for example, prevents
+// listening at "192.0.2.1:80".
+func (l *listeners) closePort(address string, keys map[string]bool) (closed bool) {
 	_, port, _ := net.SplitHostPort(address)
 	for key, open := range l.open {
-		if strings.HasSuffix(key, ":"+port) && !wanted[key] {
+		if strings.HasSuffix(key, ":"+port) && !keys[key] {
 			l.closeListener(key, open)
-			_ = open.socket.Close() // at once
+			_ = open.socket.Close() // do not wait for its connections
 			closed = true
 		}
 	}
@@ -133,9 +164,8 @@ func (l *listeners) closeListener(key string, open *listener) {
 	delete(l.open, key)
 }
 
-// socketKey returns the key of l in the map of open listeners, which is the address of l.
-// If the port is 0, the key also contains the name, because several listeners may have such
-// an address.
+// socketKey returns the key for l in the map of open listeners, which is its address. With port 0
+// the key also contains the name, because several listeners may use such an address.
 func socketKey(l *config.Listener) string {
 	if strings.HasSuffix(string(l.Address), ":0") {
 		return string(l.Name) + " " + string(l.Address)
@@ -143,9 +173,8 @@ func socketKey(l *config.Listener) string {
 	return string(l.Address)
 }
 
-// serve accepts connections in the background on a listener, the argument open. It sets the
-// function open.close, which ends this. Requests in progress may then take up to the duration
-// grace to end.
+// serve accepts connections on open in the background. It sets open.close, which stops this and
+// gives requests in progress up to grace to end.
 func (l *listeners) serve(open *listener, grace time.Duration) {
 	ctx, cancel := context.WithCancel(context.Background())
 	open.close = func() {
@@ -165,14 +194,20 @@ func (l *listeners) serve(open *listener, grace time.Duration) {
 // Ready returns nil, because a new connection can always be served.
 func (*listener) Ready(context.Context) error { return nil }
 
-// Call serves conn with the current configuration of the listener.
+// Call serves conn with the listener's current configuration.
 func (l *listener) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	s := l.current.Load()
-	return s.server.Call(context.WithValue(ctx, listenerKey{}, s.name), conn)
+	s.open.Inc()
+	defer s.open.Dec()
+	n, err := s.server.Call(context.WithValue(ctx, listenerKey{}, s.name), conn)
+	if err != nil {
+		l.counts.failed(s.name, err)
+	}
+	return n, err
 }
 
-// shutdown closes all listeners and waits until their connections have ended. The wait is
-// limited by the drain timeout.
+// shutdown closes all listeners and waits until their connections have ended, at most for the
+// drain timeout.
 func (l *listeners) shutdown() {
 	l.mu.Lock()
 	for _, open := range l.open {
@@ -183,7 +218,7 @@ func (l *listeners) shutdown() {
 	l.all.Wait()
 }
 
-// addresses returns the socket address of each open listener, by the name of the listener.
+// addresses returns each open listener's socket address by listener name.
 func (l *listeners) addresses() map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -194,56 +229,75 @@ func (l *listeners) addresses() map[string]string {
 	return all
 }
 
-// listenerHandler returns the function that makes the HTTP handler of a listener. The
-// handler writes the access log, compresses responses, and passes requests to the routes.
-func (g *gateway) listenerHandler(log *accessLog) func(*config.Listener) (http.Handler, error) {
-	return func(c *config.Listener) (http.Handler, error) {
-		h := g.handler(c)
-		if c.Compression != nil {
-			var err error
-			if h, err = compressed(c.Compression, h); err != nil {
-				return nil, err
-			}
+// listenerService returns the function that makes a listener's service and its server's options,
+// which write the access log and count responses.
+func (g *gateway) listenerService(log *accessLog) func(*config.Listener) (httplayer.Service, []httplayer.ServerOption) {
+	return func(c *config.Listener) (httplayer.Service, []httplayer.ServerOption) {
+		scheme := "http"
+		if c.TLS != nil {
+			scheme = "https"
 		}
+		opts := append(g.front(c),
+			httplayer.WithScheme(scheme), httplayer.WithErrorHandler(errorPages(c.ErrorPages)),
+			httplayer.WithOnResponse(g.responses.of(string(c.Name))))
 		if log.format != "off" {
-			h = httplayer.AccessLog(log, log.format, nil)(h)
+			opts = append(opts, httplayer.WithAccessLog(log.lines, log.format, nil))
 		}
-		return g.tracing.begin(h), nil
+		return g.service(c), opts
 	}
 }
 
-// server returns the server for the connections of a listener. It processes a connection in
-// this order: limit of connections, PROXY protocol, TLS, HTTP.
+// server returns the server for a listener's connections. Each connection passes through the
+// connection limit, the PROXY protocol, TLS, and then HTTP or the TCP routes.
 func (l *listeners) server(c *config.Listener) (*listenerServer, error) {
-	h, err := l.handler(c)
-	if err != nil {
-		return nil, err
-	}
 	ctx, drain := context.WithCancel(context.Background())
-	var svc tcplayer.Server = httplayer.NewServer(h,
-		httplayer.WithDrainOnDone(ctx), httplayer.WithServerLogger(l.log),
-		httplayer.WithServerIdleTimeout(c.IdleTimeout.D()), httplayer.WithHeaderTimeout(c.RequestHeadersTimeout.D()),
-		httplayer.WithMaxHeaderBytes(c.MaxHeaderBytes),
-		httplayer.WithHTTP2Config(http.HTTP2Config{MaxConcurrentStreams: c.MaxConcurrentStreams}))
+	var svc tcplayer.Server
+	if c.Protocol == "TCP" {
+		svc = l.tcp(c)
+	} else {
+		svc = l.httpServer(ctx, c)
+	}
+	var manager *autocert.Manager
 	if c.TLS != nil {
-		cfg, err := serverTLS(c.TLS)
+		cfg, acme, err := serverTLS(c.TLS)
 		if err != nil {
 			drain()
 			return nil, err
 		}
+		manager = acme
+		l.state.observe(string(c.Name), cfg)
 		svc = &terminated{Server: svc, cfg: cfg, timeout: c.RequestHeadersTimeout.D()}
 	}
-	if c.ProxyProtocol {
-		svc = tcplayer.Transparent(tcplayer.ProxyProtocol(tcplayer.WithDetectTimeout(c.RequestHeadersTimeout.D())), svc, svc)
+	if len(c.ProxyProtocol) > 0 {
+		svc = tcplayer.Transparent(tcplayer.ProxyProtocol(
+			tcplayer.WithDetectTimeout(c.RequestHeadersTimeout.D()), tcplayer.WithSkipDetect(notOneOf(c.ProxyProtocol)),
+		), svc, svc)
 	}
 	if c.MaxConnections > 0 {
 		svc = layer.Limit[net.Conn, tcplayer.ByteCount](c.MaxConnections, layer.WithCompletion(layer.AtReturn[tcplayer.ByteCount]))(svc)
 	}
-	return &listenerServer{c.Version(), string(c.Name), svc, drain}, nil
+	return &listenerServer{c.Version(), string(c.Name), svc, l.counts.open.WithLabelValues(string(c.Name)), drain, manager}, nil
 }
 
-// serverTLS converts t to a configuration of crypto/tls.
-func serverTLS(t *config.ListenerTLS) (*tls.Config, error) {
+// httpServer returns the server for requests to c. It drains its connections when ctx ends.
+func (l *listeners) httpServer(ctx context.Context, c *config.Listener) tcplayer.Server {
+	requests, opts := l.service(c)
+	return httplayer.NewServer(requests, append(opts,
+		httplayer.WithDrainOnDone(ctx), httplayer.WithLogger(l.log),
+		httplayer.WithServerIdleTimeout(c.IdleTimeout.D()), httplayer.WithHeaderTimeout(c.RequestHeadersTimeout.D()),
+		httplayer.WithMinBodyRate(c.RequestBodyIdleTimeout.D(), c.MinRequestBodyRate), httplayer.WithMaxHeaderBytes(c.MaxHeaderBytes),
+		httplayer.WithHTTP2Config(http.HTTP2Config{MaxConcurrentStreams: c.MaxConcurrentStreams}))...)
+}
+
+// notOneOf returns a function that reports whether a connection comes from none of senders.
+func notOneOf(senders []config.Prefix) func(context.Context, net.Conn) bool {
+	return func(_ context.Context, conn net.Conn) bool {
+		return !contains(senders, addrOf(conn))
+	}
+}
+
+// serverTLS converts t for crypto/tls. The manager is nil without ACME.
+func serverTLS(t *config.ListenerTLS) (*tls.Config, *autocert.Manager, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 	if t.MinVersion == "1.3" {
 		cfg.MinVersion = tls.VersionTLS13
@@ -252,23 +306,26 @@ func serverTLS(t *config.ListenerTLS) (*tls.Config, error) {
 		cfg.Certificates = append(cfg.Certificates, t.Certificates[i].TLS())
 	}
 	if v := t.ClientValidation; v != nil {
-		cfg.ClientCAs, cfg.ClientAuth = v.Pool(), tls.RequireAndVerifyClientCert
+		cfg.ClientCAs = v.Pool()
+		cfg.ClientAuth = tls.RequireAndVerifyClientCert
 		if v.Mode == "Optional" {
 			cfg.ClientAuth = tls.VerifyClientCertIfGiven
 		}
 	}
-	if t.ACME != nil {
-		manager, err := certificates(t.ACME)
-		if err != nil {
-			return nil, err
-		}
-		cfg.GetCertificate, cfg.NextProtos = manager.GetCertificate, append(cfg.NextProtos, acme.ALPNProto)
+	if t.ACME == nil {
+		return cfg, nil, nil
 	}
-	return cfg, nil
+	manager, err := certificates(t.ACME)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg.GetCertificate = manager.GetCertificate
+	cfg.NextProtos = append(cfg.NextProtos, acme.ALPNProto)
+	return cfg, manager, nil
 }
 
-// certificates returns the manager that obtains and renews the certificates of a listener
-// by ACME.
+// certificates returns the manager that obtains and renews a listener's certificates by ACME. It
+// trusts a.CACertificates for the connection to the ACME server, or by default the system's.
 func certificates(a *config.ACME) (*autocert.Manager, error) {
 	client := &acme.Client{DirectoryURL: string(a.DirectoryURL)}
 	if a.CACertificates != nil {
@@ -276,8 +333,8 @@ func certificates(a *config.ACME) (*autocert.Manager, error) {
 		if !roots.AppendCertsFromPEM(a.CACertificates.Data) {
 			return nil, errors.New("acme: no certificate authority")
 		}
-		trusting := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
-		client.HTTPClient = &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: trusting}}
+		tlsConfig := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+		client.HTTPClient = &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: tlsConfig}}
 	}
 	return &autocert.Manager{
 		Prompt: autocert.AcceptTOS, Cache: autocert.DirCache(a.CacheDirectory), HostPolicy: autocert.HostWhitelist(texts(a.Domains)...),
@@ -285,8 +342,8 @@ func certificates(a *config.ACME) (*autocert.Manager, error) {
 	}, nil
 }
 
-// terminated is a server that completes the TLS handshake of a connection and passes the
-// decrypted connection to the inner server.
+// terminated is a server that completes the TLS handshake and passes the decrypted connection to
+// the inner server.
 type terminated struct {
 	tcplayer.Server
 
@@ -295,12 +352,12 @@ type terminated struct {
 }
 
 func (t *terminated) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
-	secured := tls.Server(conn, t.cfg)
+	tlsConn := tls.Server(conn, t.cfg)
 	limit, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
-	if err := secured.HandshakeContext(limit); err != nil {
+	if err := tlsConn.HandshakeContext(limit); err != nil {
 		_ = conn.Close()
 		return tcplayer.ByteCount{}, &layer.Error{Layer: "tls", Reason: "handshake", Err: err}
 	}
-	return t.Server.Call(ctx, secured)
+	return t.Server.Call(ctx, tlsConn)
 }

@@ -1,24 +1,20 @@
-// Command gateway is an HTTP gateway that is configured by one YAML file.
+// Command gateway is an HTTP gateway that is configured by one YAML file. "gateway help" lists
+// its commands, which are in commands.go.
 //
-//	gateway run FILE                   serves
-//	gateway check FILE                 reports the mistakes in a file
-//	gateway explain FILE METHOD URL    reports the route and the service of a request
-//
-// Read gateway.go first. It has the path of a request, and shows how the parts of the
+// Start reading in gateway.go. It shows the path that a request takes, and how the parts of the
 // library fit together.
 package main
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
-	"net/http"
+	"net"
 	"os"
 	"os/signal"
+	"runtime"
 	"slices"
 	"syscall"
 	"time"
@@ -30,6 +26,7 @@ import (
 	"github.com/gotower/gotower/examples/internal/cli"
 	"github.com/gotower/gotower/examples/internal/serve"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/tap"
 )
 
@@ -40,51 +37,23 @@ func main() {
 	os.Exit(cli.Status(os.Stderr, "gateway", err))
 }
 
-const usage = `gateway is an HTTP gateway that is configured by one YAML file. It routes requests by host, path, method,
-header and query to balanced services, with retries, timeouts, limits and a live view of the requests.
+// heapReserve is the size in bytes of memory that is allocated but never used. The garbage collector counts it
+// as live memory, and therefore runs less often while the heap is small, as it is with some hundred connections. It
+// is as large as that of examples/proxy, where BENCHMARKS.md compares sizes.
+const heapReserve = 6 << 20
 
-  gateway run FILE                               serves until SIGTERM; reloads FILE on changes and on SIGHUP
-  gateway check FILE                             reports each mistake in FILE with its line and column
-  gateway explain FILE METHOD URL [-H 'A: b']    reports the route and the service that a request would use
-
-examples/gateway/complete.yaml has every field with its default.
-`
-
-// run runs the command that args specify. It prints results to stdout and logs to stderr.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	flags := flag.NewFlagSet("gateway", flag.ContinueOnError)
-	flags.Usage = func() { fmt.Fprint(flags.Output(), usage) }
-	header := make(http.Header)
-	flags.Func("H", "", func(field string) error { return addField(header, field) })
-	var words []string // without flags, which may be before, after and between them
-	for rest := args; ; rest = flags.Args()[1:] {
-		if err := cli.ParseFlags(flags, rest, stderr); err != nil {
-			return err
-		}
-		if flags.NArg() == 0 {
-			break
-		}
-		words = append(words, flags.Arg(0))
+// serveFile implements the command "run". It serves the configuration until ctx ends. It prints the
+// addresses of the listeners as soon as they accept connections. After the end of ctx, it waits for
+// the drain delay, and then for open requests, at most for the drain timeout.
+func serveFile(ctx context.Context, line *commandLine) error {
+	defer runtime.KeepAlive(make([]byte, heapReserve))
+	log, lines := cli.Log(line.stderr, line.logHandler)
+	defer cli.Flush(lines)
+	load, err := config.Loader(line.args[0])
+	if err != nil {
+		return err
 	}
-	err := cli.Misuse(errors.New("want run FILE, check FILE, or explain FILE METHOD URL [-H 'Name: value']"))
-	switch {
-	case len(words) == 2 && words[0] == "run":
-		err = serveFile(ctx, words[1], stdout, slog.New(slog.NewTextHandler(stderr, nil)))
-	case len(words) == 2 && words[0] == "check":
-		if _, err = config.Load(words[1]); err == nil {
-			fmt.Fprintf(stdout, "%s is valid\n", words[1])
-		}
-	case len(words) == 4 && words[0] == "explain":
-		err = explain(ctx, words[1], words[2], words[3], header, stdout)
-	}
-	return err
-}
-
-// serveFile implements the command "run". It serves the configuration at path until ctx
-// ends. It prints the addresses of the listeners as soon as they accept connections. After
-// the end of ctx, it waits for open requests, at most for the drain timeout.
-func serveFile(ctx context.Context, path string, stdout io.Writer, log *slog.Logger) error {
-	c, err := config.Load(path)
+	c, err := load()
 	if err != nil {
 		return err
 	}
@@ -94,61 +63,63 @@ func serveFile(ctx context.Context, path string, stdout io.Writer, log *slog.Log
 			return err
 		}
 	}
-	// Requests that are open at shutdown may be retried, or need a new endpoint.
+	// Requests that are still open at shutdown may need a retry or a new endpoint, so their
+	// context must outlive ctx.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	g, err := newGateway(background, c, log)
+	g, err := newGateway(background, c, line.routes, log)
 	if err != nil {
 		return err
 	}
-	accessLog, err := newAccessLog(c.AccessLog, stdout)
+	accessLog, err := newAccessLog(c.AccessLog, line.stdout, log)
 	if err != nil {
 		return err
 	}
+	g.registry.countDropped(map[string]*httplayer.LogWriter{"program": lines, "access": accessLog.lines})
 	defer accessLog.Close()
-	clients := &listeners{log: log, handler: g.listenerHandler(accessLog), open: make(map[string]*listener)}
+	clients := &listeners{
+		log: log, service: g.listenerService(accessLog), tcp: g.tcpServer(accessLog), open: make(map[string]*listener),
+		counts: g.responses, state: g.state, challenges: &g.acme,
+	}
 	if err := clients.load(c); err != nil {
 		return err
 	}
 	var operators serve.Group
-	both := &merger{file: c, watches: c.Kubernetes != nil, load: func(c *config.Config) error {
-		to, err := accessLog.open(c.AccessLog)
+	merged := &merger{file: c, watches: c.Kubernetes != nil, load: func(c *config.Config) error {
+		output, err := accessLog.open(c.AccessLog)
 		if err != nil {
 			return err
 		}
 		if err := clients.load(c); err != nil {
-			if to != nil {
-				_ = to.Close()
-			}
+			accessLog.close(output)
 			return err
 		}
-		accessLog.use(to)
+		accessLog.use(output)
 		return g.load(background, c)
 	}}
-	admin := newAdmin(g, texts(c.Admin.Hosts), func() bool { return g.isLoaded() && both.isComplete() })
+	admin := newAdmin(g, texts(c.Admin.Hosts), func() bool { return g.isLoaded() && merged.isComplete() })
+	if c.Admin.PProf {
+		admin.addProfiles(texts(c.Admin.Hosts))
+	}
 	page := operators.HTTP("admin", string(c.Admin.Address), admin)
 	if err := operators.Err(); err != nil {
 		clients.shutdown()
 		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(clients.addresses())) {
-		fmt.Fprintf(stdout, "%s: %s\n", name, clients.addresses()[name])
-	}
-	fmt.Fprintf(stdout, "admin: http://%s/\n", page)
-
+	printAddresses(line.stdout, clients.addresses(), page)
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
-	files := &reloader{path: path, log: log, every: time.Second / 2, started: c, seen: c.Contents(), load: both.setFile}
+	files := &reloader{
+		parse: load, log: log, every: time.Second / 2, started: c, seen: c.Contents(), load: merged.setFile, loaded: g.state.reloaded,
+	}
 	running, ended := errgroup.WithContext(ctx)
 	running.Go(func() error { files.run(ended, hangup); return nil })
 	if c.Kubernetes != nil {
-		running.Go(func() error { cluster.Run(ended, both.setCluster); return nil })
+		running.Go(func() error { cluster.Run(ended, merged.setCluster); return nil })
 	}
 	if c.Admin.Tap != "off" {
-		running.Go(func() error {
-			return tap.Serve(background, c.Admin.Tap, g.tap, tap.WithDescribe(func() layer.Node { return g.describe() }))
-		})
+		running.Go(func() error { return g.serveTap(background, c.Admin.Tap) })
 	}
 	exporting, flush := context.WithCancel(context.WithoutCancel(ctx))
 	if g.tracing != nil {
@@ -158,12 +129,37 @@ func serveFile(ctx context.Context, path string, stdout io.Writer, log *slog.Log
 	running.Go(func() error {
 		<-ended.Done()
 		admin.draining.Store(true)
+		notifyManager(background, "STOPPING=1", log)
+		if ctx.Err() != nil { // not because of an error
+			<-time.After(c.DrainDelay.D())
+		}
 		clients.shutdown()
 		flush() // all spans have ended
 		stop()
 		return nil
 	})
+	notifyManager(background, "READY=1", log)
 	return running.Wait()
+}
+
+func printAddresses(stdout io.Writer, listeners map[string]string, page string) {
+	for _, name := range slices.Sorted(maps.Keys(listeners)) {
+		fmt.Fprintf(stdout, "%s: %s\n", name, listeners[name])
+	}
+	fmt.Fprintf(stdout, "admin: http://%s/\n", page)
+}
+
+// serveTap serves the tap API at address until ctx ends. "" means tapctl's default address, or a
+// free port if that is taken, so that two gateways can run on one machine.
+func (g *gateway) serveTap(ctx context.Context, address string) error {
+	describe := tap.WithDescribe(func() layer.Node { return g.describe() })
+	err := tap.Serve(ctx, address, g.tap, describe)
+	if address == "" && errors.Is(err, syscall.EADDRINUSE) {
+		err = tap.Serve(ctx, "127.0.0.1:0", g.tap, describe, tap.WithOnListen(func(a net.Addr) {
+			g.log.Warn("the default address of the tap is in use: serving it at another one", "address", a.String())
+		}))
+	}
+	return err
 }
 
 func texts[T ~string](list []T) []string {

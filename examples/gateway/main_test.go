@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -20,9 +21,17 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/gotower/gotower/examples/gateway/internal/certtest"
+	"github.com/gotower/gotower/profiles"
 )
 
+// asGateway has this test program be the gateway itself.
+const asGateway = "GOTOWER_TEST_AS_GATEWAY"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(asGateway) != "" {
+		main()
+		return
+	}
 	// Most parallel tests wait, so more of them than CPUs may run.
 	flag.Parse()
 	if err := flag.Set("test.parallel", "8"); err != nil {
@@ -80,21 +89,35 @@ accessLog: {format: "off"}
 `
 
 // start runs the gateway with a configuration.
-func start(t *testing.T, text string) *process {
+func start(t testing.TB, text string) *process {
+	t.Helper()
+	return startFrom(t, text, nil)
+}
+
+// startFrom runs the gateway with a configuration and the routes of source, or those of the configuration
+// if source is nil.
+func startFrom(t testing.TB, text string, source profiles.Source) *process {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "gateway.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-	return startFile(t, file)
+	return startLine(t, &commandLine{args: []string{file}, routes: source})
 }
 
-func startFile(t *testing.T, file string) *process {
+func startFile(t testing.TB, file string) *process {
 	t.Helper()
+	return startLine(t, &commandLine{args: []string{file}})
+}
+
+func startLine(t testing.TB, line *commandLine) *process {
+	t.Helper()
+	file := line.args[0]
 	ctx, stop := context.WithCancel(t.Context())
 	out, in := io.Pipe()
 	p := &process{file: file, addresses: map[string]string{}, log: &syncBuffer{}, stop: stop}
+	line.stdout, line.stderr = in, p.log
 	done := make(chan error, 1)
 	go func() {
-		done <- run(ctx, []string{"run", file}, in, p.log)
+		done <- serveFile(ctx, line)
 		in.Close()
 	}()
 	p.ended = sync.OnceValue(func() error { return <-done })
@@ -143,6 +166,19 @@ func (p *process) get(t *testing.T, method, path string, fields ...string) answe
 	a, err := p.send(t.Context(), method, "http://"+p.addresses["http"]+path, "", fields...)
 	require.NoError(t, err)
 	return a
+}
+
+// raw sends text to the listener "http" and returns all that the gateway answers until it closes the
+// connection.
+func (p *process) raw(t *testing.T, text string) string {
+	t.Helper()
+	conn, err := net.Dial("tcp", p.addresses["http"])
+	require.NoError(t, err)
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	_, _ = io.WriteString(conn, text) // the gateway may close before the end
+	answer, _ := io.ReadAll(conn)
+	return string(answer)
 }
 
 func (p *process) send(ctx context.Context, method, url, body string, fields ...string) (answer, error) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"net/http"
 	"os"
 	"strings"
@@ -37,25 +38,31 @@ services:
 `+service("flaky", one)+`
 - {name: waits, static: {addresses: ["`+waits+`"]}, circuitBreakers: {maxRequests: 1}, queue: {maxWait: 1m}}
 - {name: broken, static: {addresses: ["`+one+`", "`+two+`"]}, outlierDetection: {consecutiveFailures: 1}}
-- {name: closed, static: {addresses: ["127.0.0.1:1"]}, queue: {maxWait: 10ms}}
+- {name: busy, static: {addresses: ["`+waits+`"]}, circuitBreakers: {maxRequests: 1}, queue: {maxWait: 10ms}}
+- {name: closed, static: {addresses: ["127.0.0.1:1"]}}
 routes:
 - {name: slow, matches: [{path: {exact: /slow}}], backendRefs: [{name: flaky}], timeouts: {request: 20ms}}
 - {name: waits, matches: [{path: {exact: /waits}}], backendRefs: [{name: waits}]}
 - {name: broken, matches: [{path: {exact: /fails}}], backendRefs: [{name: broken}]}
+- {name: busy, matches: [{path: {exact: /busy}}], backendRefs: [{name: busy}]}
 - {name: closed, matches: [{path: {exact: /closed}}], backendRefs: [{name: closed}]}
 - {name: limited, matches: [{path: {exact: /limited}}], backendRefs: [{name: flaky}], rateLimit: {requestsPerSecond: 0.001, burst: 1}}
 - {name: all, backendRefs: [{name: flaky}]}
 `)
 	var waiting sync.WaitGroup
-	for range 2 {
-		waiting.Go(func() { _, _ = p.send(t.Context(), "GET", "http://"+p.addresses["http"]+"/waits", "") })
+	release := sync.OnceFunc(func() { close(end); waiting.Wait() })
+	t.Cleanup(release)
+	for _, path := range []string{"/waits", "/waits", "/busy"} {
+		waiting.Go(func() { _, _ = p.send(context.Background(), "GET", "http://"+p.addresses["http"]+path, "") })
 	}
-	<-entered
-	dashboard, err := os.ReadFile("../../promtower/grafana.json")
+	for range 2 {
+		<-entered
+	}
+	dashboard, err := os.ReadFile("../../instrument/promtower/grafana.json")
 	require.NoError(t, err)
 	late := time.Now().Add(time.Minute)
 	for {
-		for _, path := range []string{"/", "/", "/limited", "/slow", "/fails", "/closed"} {
+		for _, path := range []string{"/", "/", "/limited", "/slow", "/fails", "/busy", "/closed"} {
 			p.get(t, "GET", path)
 		}
 		page, err := p.send(t.Context(), "GET", "http://"+p.addresses["admin"]+"/metrics", "")
@@ -71,8 +78,7 @@ routes:
 		}
 		require.True(t, time.Now().Before(late), strings.Join(missing, "\n"))
 	}
-	close(end)
-	waiting.Wait()
+	release()
 }
 
 // A reload deletes the series of the routes and services that it removes. It keeps the others.

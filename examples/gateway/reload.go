@@ -13,43 +13,47 @@ import (
 	"github.com/gotower/gotower/examples/gateway/config"
 )
 
-// reloader loads the configuration again when the configuration file changes. It does the same
-// for a file to which the configuration refers, such as a certificate.
+// reloader reloads the configuration when its file changes, or any file that it refers to, such
+// as a certificate.
 type reloader struct {
-	path  string
-	log   *slog.Logger
-	load  func(*config.Config) error
-	every time.Duration // interval of the checks for changes
+	parse  func() (*config.Config, error)
+	log    *slog.Logger
+	load   func(*config.Config) error
+	every  time.Duration // how often to look for changes
+	loaded func(error)   // receives each load's result
 
-	started *config.Config   // configuration at start
-	seen    []config.Content // files of the last configuration, valid or not, as last read
-	again   time.Time        // when to load a valid configuration again after a failure; zero if none failed
+	started *config.Config   // the configuration at start
+	seen    []config.Content // files in the last configuration, valid or not, as last read
+	again   time.Time        // when to retry a valid configuration that could not be loaded; otherwise zero
 }
 
-// run checks the files for changes at intervals until ctx ends, and loads a changed
-// configuration. It also loads the configuration after each signal, changed or not. An
-// invalid configuration is logged, and the last valid one stays in use. If a valid one cannot be
-// loaded, for example because an address is in use, run tries again after ten intervals.
+// run looks for changes until ctx ends, and reloads the configuration after each change or
+// signal. An invalid configuration is logged, and the last valid one stays in use. A valid one
+// may still fail to load, for example because an address is in use; run retries it after ten
+// intervals.
 func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) {
 	tick := time.NewTicker(r.every)
 	defer tick.Stop()
 	for {
-		asked := false
+		signaled := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-signals:
-			asked = true
+			signaled = true
 		case <-tick.C:
 		}
-		if r.changed() || asked || !r.again.IsZero() && !time.Now().Before(r.again) {
+		if r.changed() || signaled || !r.again.IsZero() && !time.Now().Before(r.again) {
 			r.reload()
 		}
 	}
 }
 
+// reload parses the file and loads the configuration, and passes the result to r.loaded. If the file is
+// invalid or cannot be loaded, the last configuration stays in use. Only in the second case, it sets
+// r.again, because an invalid file cannot become valid without a change.
 func (r *reloader) reload() {
-	c, err := config.Load(r.path)
+	c, err := r.parse()
 	if c != nil {
 		r.seen = c.Contents()
 	}
@@ -59,26 +63,27 @@ func (r *reloader) reload() {
 			r.again = time.Now().Add(10 * r.every)
 		}
 	}
+	r.loaded(err)
 	if err != nil {
 		r.log.Error("the configuration was not loaded, the last one stays in use", "err", err)
 		return
 	}
-	r.log.Info("configuration loaded", "file", r.path, "services", len(c.Services), "routes", len(c.Routes))
+	r.log.Info("configuration loaded", "services", len(c.Services), "routes", len(c.Routes))
 	if fields := unusedChanges(r.started, c); len(fields) > 0 {
 		r.log.Warn("changed fields need a restart", "fields", fields)
 	}
 }
 
-// unusedChanges returns the names of the fields in which c differs from started, the configuration
-// at start, if the gateway reads these fields only at start.
+// unusedChanges returns the names of fields that differ between started and c, but that the
+// gateway reads only at start.
 func unusedChanges(started, c *config.Config) (fields []string) {
 	for _, f := range []struct {
 		name     string
 		was, now any
 	}{
-		{"accessLog.format", started.AccessLog.Format, c.AccessLog.Format}, {"admin", started.Admin, c.Admin},
-		{"drainTimeout", started.DrainTimeout, c.DrainTimeout}, {"kubernetes", started.Kubernetes, c.Kubernetes},
-		{"tracing", started.Tracing, c.Tracing},
+		{"accessLog.format", started.AccessLog.LogFormat(), c.AccessLog.LogFormat()}, {"admin", started.Admin, c.Admin},
+		{"drainDelay", started.DrainDelay, c.DrainDelay}, {"drainTimeout", started.DrainTimeout, c.DrainTimeout},
+		{"kubernetes", started.Kubernetes, c.Kubernetes}, {"tracing", started.Tracing, c.Tracing},
 	} {
 		if !reflect.DeepEqual(f.was, f.now) {
 			fields = append(fields, f.name)
@@ -87,38 +92,38 @@ func unusedChanges(started, c *config.Config) (fields []string) {
 	return fields
 }
 
-// changed reports whether the content of a file has changed since the last call of changed
-// or reload. It stores the new content in r.seen.
+// changed reports whether a file's content has changed since the last call to changed or reload,
+// and remembers the new content in r.seen.
 func (r *reloader) changed() bool {
 	changed := false
 	for i, f := range r.seen {
-		now, _ := os.ReadFile(f.Path) // an unreadable file is an error of the next load
+		now, _ := f.Read() // the next load reports a file that cannot be read
 		if !bytes.Equal(now, f.Data) {
 			if !changed {
-				r.seen = slices.Clone(r.seen) // it belongs to the configuration
+				r.seen = slices.Clone(r.seen) // the configuration shares it
 			}
-			r.seen[i].Data, changed = now, true
+			r.seen[i].Data = now
+			changed = true
 		}
 	}
 	return changed
 }
 
-// merger joins the configuration of the file and that of a Kubernetes cluster, and loads
-// the result.
+// merger loads the file's configuration together with a Kubernetes cluster's.
 type merger struct {
 	load    func(*config.Config) error
-	watches bool // whether the gateway watches a cluster
+	watches bool // whether there is a cluster to watch
 
 	mu            sync.Mutex
-	file, cluster *config.Config // last loaded configurations; cluster may be nil
+	file, cluster *config.Config // loaded last; cluster is nil until the first one is loaded
 }
 
+// setFile and setCluster replace one of the two configurations, and load both together.
 func (m *merger) setFile(c *config.Config) error    { return m.set(c, nil) }
 func (m *merger) setCluster(c *config.Config) error { return m.set(nil, c) }
 
-// set merges the arguments file and cluster, and loads the result. If file is nil, set uses
-// the last loaded configuration of the file. If cluster is nil, set uses the last loaded
-// configuration of the cluster.
+// set loads file and cluster together. A nil argument stands for the configuration that was
+// loaded last.
 func (m *merger) set(file, cluster *config.Config) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -133,13 +138,14 @@ func (m *merger) set(file, cluster *config.Config) error {
 		err = m.load(merged)
 	}
 	if err == nil {
-		m.file, m.cluster = file, cluster
+		m.file = file
+		m.cluster = cluster
 	}
 	return err
 }
 
-// isComplete returns false if the gateway watches a cluster and the routes of the cluster are not
-// loaded yet. Otherwise it returns true.
+// isComplete returns false as long as a cluster is watched but its routes have not been loaded
+// yet.
 func (m *merger) isComplete() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -23,12 +22,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/examples/gateway/config"
 	"github.com/gotower/gotower/examples/gateway/internal/certtest"
 	"github.com/gotower/gotower/internal/freeport"
+	"github.com/gotower/gotower/layer/httplayer"
 )
 
 // The configuration changes under load: services, routes, and settings of the listener. No
@@ -118,13 +119,13 @@ func TestReloadTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var loads []time.Duration
 		began := time.Now()
-		r := &reloader{path: file, log: slog.New(slog.DiscardHandler), every: time.Second / 2, started: c, load: func(*config.Config) error {
+		r := &reloader{parse: func() (*config.Config, error) { return config.Load(file) }, log: slog.New(slog.DiscardHandler), every: time.Second / 2, started: c, load: func(*config.Config) error {
 			loads = append(loads, time.Since(began))
 			if len(loads) < 3 {
 				return errors.New("the address is in use")
 			}
 			return nil
-		}}
+		}, loaded: func(error) {}}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		signals := make(chan os.Signal, 1)
@@ -163,7 +164,7 @@ routes:
 	assert.Equal(t, http.StatusTooManyRequests, p.get(t, "GET", "/limited").StatusCode)
 }
 
-// The router may make a route when a later configuration has already replaced it and its service.
+// The router may make a route when later configurations have already replaced it and its service.
 func TestReloadReplacedRoute(t *testing.T) {
 	t.Parallel()
 	parse := func(name string) *config.Config {
@@ -172,12 +173,13 @@ func TestReloadReplacedRoute(t *testing.T) {
 		require.NoError(t, err)
 		return c
 	}
-	old := parse("old")
-	g, err := newGateway(t.Context(), old, slog.New(slog.DiscardHandler))
+	g, err := newGateway(t.Context(), parse("old"), nil, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
+	old := g.current.Load().profile.Routes[0]
 	require.NoError(t, g.load(t.Context(), parse("new")))
-	route := g.newRoute(old.Profile().Routes[0], routeBackends{})
-	rsp, err := route.Call(t.Context(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	require.NoError(t, g.load(t.Context(), parse("newer")))
+	svc := g.newRoute(old, g.newBackend(&old.Policy.Backends[0]))
+	rsp, err := svc.Call(t.Context(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusOK, rsp.StatusCode)
 }
@@ -312,19 +314,29 @@ func TestReloadAccessLogError(t *testing.T) {
 	}
 }
 
-// The PROXY protocol sets the address of the client.
+// The PROXY protocol of a configured sender sets the address of the client. Other clients cannot set it.
 func TestListenerProxyProtocol(t *testing.T) {
-	p := start(t, strings.Replace(head, `"127.0.0.1:0"}]`, `"127.0.0.1:0", proxyProtocol: true}]`, 1)+
+	p := start(t, strings.Replace(head, `"127.0.0.1:0"}]`, `"127.0.0.1:0", proxyProtocol: [127.0.0.0/8]}, {name: other, address: "127.0.0.1:0", proxyProtocol: [192.0.2.0/24]}]`, 1)+
 		`routes: [{name: all, directResponse: {status: 200}, rateLimit: {requestsPerSecond: 0.001, burst: 1, per: Client}}]`)
+	const request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 	for client, want := range map[string]string{"192.0.2.1": "200", "192.0.2.2": "200"} {
 		for _, status := range []string{want, "429"} {
-			assert.Equal(t, status, raw(t, p.addresses["http"], "PROXY TCP4 "+client+" 127.0.0.1 1000 80\r\nGET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"))
+			assert.Equal(t, status, raw(t, p.addresses["http"], "PROXY TCP4 "+client+" 127.0.0.1 1000 80\r\n"+request))
 		}
 	}
+	assert.Equal(t, "200", raw(t, p.addresses["other"], request))
+	assert.Equal(t, "400", raw(t, p.addresses["other"], "PROXY TCP4 192.0.2.1 127.0.0.1 1000 80\r\n"+request))
+	assert.Equal(t, "429", raw(t, p.addresses["other"], request))
 }
 
 // raw sends bytes and returns the status of the response.
 func raw(t *testing.T, address, text string) string {
+	t.Helper()
+	status, _ := rawBody(t, address, text)
+	return status
+}
+
+func rawBody(t *testing.T, address, text string) (status, body string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
 	require.NoError(t, err)
@@ -334,8 +346,10 @@ func raw(t *testing.T, address, text string) string {
 	require.NoError(t, err)
 	rsp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(t, err)
-	rsp.Body.Close()
-	return rsp.Status[:3]
+	defer rsp.Body.Close()
+	b, err := io.ReadAll(rsp.Body)
+	require.NoError(t, err)
+	return rsp.Status[:3], string(b)
 }
 
 // A request that two parsers may read differently reaches no service.
@@ -347,12 +361,12 @@ func TestListenerRejectsAmbiguousRequests(t *testing.T) {
 	for text, status := range map[string]string{
 		"GET / HTTP/1.1\r\n" + end + "\r\n": "200",
 		"POST / HTTP/1.1\r\n" + end + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\n\r\n": "400",
-		"GET / HTTP/1.1\n" + end + "\r\n":                                      "400",
+		"GET / HTTP/1.1\n" + end + "\r\n":                                      "200",
 		"GET / HTTP/1.1\r\n" + end + "X-A: b\r\n c\r\n\r\n":                    "400",
-		"GET / HTTP/1.2\r\n" + end + "\r\n":                                    "505",
+		"GET / HTTP/1.2\r\n" + end + "\r\n":                                    "200",
 		"POST / HTTP/1.1\r\n" + end + "Content-Length : 5\r\n\r\nhello":        "400",
-		"GET /\xff\xfe HTTP/1.1\r\n" + end + "\r\n":                            "400",
-		"GET http://a/?a=\xc3\xa9 HTTP/1.1\r\n" + end + "\r\n":                 "400",
+		"GET /\xff\xfe HTTP/1.1\r\n" + end + "\r\n":                            "200",
+		"GET http://a/?a=\xc3\xa9 HTTP/1.1\r\n" + end + "\r\n":                 "200",
 		"GET / HTTP/1.1\r\n" + end + strings.Repeat("X: y\r\n", 8000) + "\r\n": "431",
 	} {
 		reached.Store(0)
@@ -406,8 +420,11 @@ func TestLoadAfterShutdown(t *testing.T) {
 	c, err := config.Parse("gateway.yaml", []byte(head+"routes: [{name: all, directResponse: {status: 200}}]\n"))
 	require.NoError(t, err)
 	l := &listeners{
-		log: slog.New(slog.DiscardHandler), open: make(map[string]*listener),
-		handler: func(*config.Listener) (http.Handler, error) { return http.NotFoundHandler(), nil },
+		log: slog.New(slog.DiscardHandler), open: make(map[string]*listener), challenges: new(challenges),
+		counts: newResponses(prometheus.NewRegistry(), slog.New(slog.DiscardHandler)),
+		service: func(*config.Listener) (httplayer.Service, []httplayer.ServerOption) {
+			return httplayer.FromHandler(http.NotFoundHandler()), nil
+		},
 	}
 	require.NoError(t, l.load(c))
 	l.shutdown()
@@ -452,7 +469,9 @@ routes:
 	assert.Contains(t, text, "route    books\n")
 	assert.Contains(t, text, "a 75%, b 25%")
 	assert.Contains(t, text, "a: static [10.0.0.1:80], protocol Auto, EWMA")
-	assert.Contains(t, out("explain", file, "GET", "http://x.example/books/1"), "none: status 404")
+	var none bytes.Buffer
+	require.EqualError(t, run(t.Context(), []string{"explain", file, "GET", "http://x.example/books/1"}, &none, io.Discard), "no route matches the request")
+	assert.Contains(t, none.String(), "none: status 404")
 	assert.Contains(t, out("explain", file, "GET", "http://127.0.0.1/", "-H", "Host: shop.example"), "route    shop\n")
 	assert.Contains(t, out("explain", file, "GET", "http://x.example/old"), "action   redirect 302\n")
 	for _, args := range [][]string{{}, {"serve", file}, {"run"}, {"explain", file}, {"explain", file, "GET", "/books"}, {"explain", file, "GET", "ftp://a/"}, {"explain", file, "GET", "http://a/", "-H", "A"}} {
@@ -463,26 +482,15 @@ routes:
 listeners: [{name: one, address: ":8001"}, {name: two, address: "127.0.0.1:8002"}]
 routes: [{name: two, listeners: [two], directResponse: {status: 200}}]
 `), 0o600))
+	none.Reset()
+	require.Error(t, run(t.Context(), []string{"explain", file, "GET", "http://x.example:8001/"}, &none, io.Discard))
 	assert.Equal(t, "listener one:\n  route    none: status 404\n"+
-		"  because  profiles   target=gateway:1 route=default\n             route      route=two failed=header \"Gateway-Listener\" is \"two\"\n",
-		out("explain", file, "GET", "http://x.example:8001/"))
+		"  because  profiles   target=gateway:1 route=default\n             route      route=two failed=listener is \"two\"\n", none.String())
 	assert.Contains(t, out("explain", file, "GET", "http://x.example:8002/"), "listener two:\n  route    two\n")
-	assert.Equal(t, 2, strings.Count(out("explain", file, "GET", "http://x.example/"), "listener "))
+	assert.Equal(t, 2, strings.Count(out("explain", file, "GET", "http://x.example/"), ":\n  route "))
 	require.EqualError(t, run(t.Context(), []string{"explain", file, "GET", "https://x.example/"}, io.Discard, io.Discard), "no listener serves https")
 	require.NoError(t, os.WriteFile(file, []byte("routes: 1\n"), 0o600))
 	require.ErrorContains(t, run(t.Context(), []string{"check", file}, io.Discard, io.Discard), "gateway.yaml:1:9: routes")
-}
-
-func TestHelp(t *testing.T) {
-	var b bytes.Buffer
-	require.ErrorIs(t, run(t.Context(), []string{"--help"}, io.Discard, &b), flag.ErrHelp)
-	for line := range strings.Lines(b.String()) {
-		assert.LessOrEqual(t, len(line), 121, line)
-	}
-	assert.Contains(t, b.String(), "gateway explain FILE METHOD URL")
-	for _, args := range [][]string{{"run", "-h"}, {"run", "gateway.yaml", "-h"}, {"explain", "-H", "A: b", "-help"}} {
-		require.ErrorIs(t, run(t.Context(), args, io.Discard, io.Discard), flag.ErrHelp)
-	}
 }
 
 func TestExampleIsValid(t *testing.T) {
@@ -606,12 +614,43 @@ routes:
 	until(t, func() bool { return len(used()) == 1 })
 	assert.True(t, used()["2"])
 
+	for _, name := range []string{"1", "2"} { // a session may move before both servers are connected
+		until(t, func() bool { return p.get(t, "GET", "/b").Header.Get("X-Backend") == name })
+	}
 	first := p.get(t, "GET", "/b")
 	require.Len(t, first.Cookies(), 1)
 	cookie := "Cookie: s=" + first.Cookies()[0].Value
 	for range 20 {
 		assert.Equal(t, first.Header.Get("X-Backend"), p.get(t, "GET", "/b", cookie).Header.Get("X-Backend"))
 	}
+}
+
+// A health check has the host, the method, the fields and the status of a server that requires them.
+func TestServiceHealthRequest(t *testing.T) {
+	member := func(name string, status int) string {
+		return serverAt(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Backend", name)
+			if r.URL.Path == "/up" {
+				assert.Equal(t, "HEAD books.example:81 1", r.Method+" "+r.Host+" "+r.Header.Get("X-Probe"))
+				w.WriteHeader(status)
+			}
+		})
+	}
+	p := start(t, head+`
+services:
+- name: a
+  static: {addresses: ["`+member("1", http.StatusUnauthorized)+`", "`+member("2", http.StatusOK)+`"]}
+  healthCheck: {path: /up, method: HEAD, hostname: "books.example:81", headers: [{name: X-Probe, value: "1"}], expectedStatuses: [401], interval: 10ms}
+routes: [{name: all, backendRefs: [{name: a}]}]
+`)
+	until(t, func() bool {
+		for range 20 {
+			if p.get(t, "GET", "/").Header.Get("X-Backend") != "1" {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // Health checks reach an endpoint also while its limit of requests is full.

@@ -1,16 +1,19 @@
 package main
 
 import (
+	"encoding/base64"
 	"io"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
 )
 
 func TestRouteMatches(t *testing.T) {
@@ -46,7 +49,7 @@ routes:
 		{"GET", "/%65xact", "b", nil},
 		{"GET", "/prefix/../exact", "b", nil},
 		{"GET", "/prefix/%2E%2e/exact?a", "b", nil},
-		{"GET", "/exact%2F", "a", nil},
+		{"GET", "/exact%7C", "a", nil},
 		{"GET", "/prefix/x", "b", nil},
 		{"GET", "/prefixed", "a", nil},
 		{"GET", "/books/7/pages/1", "b", nil},
@@ -90,7 +93,7 @@ func TestRouteEdits(t *testing.T) {
 		w.Header().Set("X-Shelf", "7")
 		_, _ = io.WriteString(w, r.Host+" "+r.RequestURI+" "+r.Header.Get("X-From")+r.Header.Get("X-Secret"))
 	})
-	p := start(t, head+`
+	p := start(t, strings.Replace(head, `"127.0.0.1:0"}]`, `"127.0.0.1:0", path: {allow: ["%2F"]}}]`, 1)+`
 services:
 `+service("a", seen)+`
 routes:
@@ -100,6 +103,7 @@ routes:
   requestHeaderModifier: {set: [{name: X-From, value: gateway}], remove: [X-Secret]}
   responseHeaderModifier: {set: [{name: Cache-Control, value: max-age=5}], remove: [X-Shelf]}
   urlRewrite: {hostname: books.internal, path: {replacePrefixMatch: /v1}}
+- {name: encoded, matches: [{path: {prefix: /b%7Cc/d}}], backendRefs: [{name: a}], urlRewrite: {path: {replacePrefixMatch: /v2/}}}
 - {name: root, matches: [{path: {prefix: /root}}], backendRefs: [{name: a}], urlRewrite: {path: {replacePrefixMatch: /}}}
 - {name: full, matches: [{path: {prefix: /full}}], backendRefs: [{name: a}], urlRewrite: {path: {replaceFullPath: /all}}}
 - {name: moved, matches: [{path: {prefix: /library}}], requestRedirect: {hostname: new.example, path: {replacePrefixMatch: /books}, statusCode: 308}}
@@ -113,6 +117,18 @@ routes:
 	assert.Equal(t, "x.example /a/b ", p.get(t, "GET", "/root/a/b", "Host: x.example").body)
 	assert.Equal(t, "x.example / ", p.get(t, "GET", "/root", "Host: x.example").body)
 	assert.Equal(t, "x.example /all?q=1 ", p.get(t, "GET", "/full/a/b?q=1", "Host: x.example").body)
+	for target, want := range map[string]string{
+		"/books/a|{b}%7c\"<é>\xff?c=|%7C": "/v1/a|{b}%7c\"<é>\xff?c=|%7C", "/root/|/": "/|/",
+		"/b|c/d/|%7Ce/": "/v2/|%7Ce/", "/b%7Cc/d": "/v2/",
+	} {
+		assert.Contains(t, p.raw(t, "GET "+target+" HTTP/1.1\r\nHost: x.example\r\nConnection: close\r\n\r\n"), " "+want+" ", target)
+	}
+	for target, want := range map[string]string{ // redirects keep the bytes that they do not replace
+		"/library/a|{b}%7c\"<é>\xff^`%2f?c=|\\%7C%zz": "new.example/books/a|{b}%7c\"<é>\xff^`%2f?c=|\\%7C%zz",
+		"/itself/a|\xff?c=|{}":                        "x.example/itself/a|\xff?c=|{}",
+	} {
+		assert.Contains(t, p.raw(t, "GET "+target+" HTTP/1.1\r\nHost: x.example\r\nConnection: close\r\n\r\n"), "Location: http://"+want+"\r\n", target)
+	}
 	a = p.get(t, "GET", "/library/emma?page=2", "Host: old.example")
 	assert.Equal(t, []any{308, "http://new.example/books/emma?page=2"}, []any{a.StatusCode, a.Header.Get("Location")})
 	a = p.get(t, "GET", "/itself/a%2Fb?page=2", "Host: old.example:81")
@@ -126,7 +142,7 @@ func TestRouteSplit(t *testing.T) {
 services:
 `+service("a", backend(t, "a"))+service("b", backend(t, "b"))+service("gone", "127.0.0.1:1")+`
 routes:
-- {name: failover, matches: [{path: {exact: /failover}}], backendRefs: [{name: gone, weight: 9}, {name: a}]}
+- {name: canary, matches: [{path: {exact: /canary}}], backendRefs: [{name: gone}, {name: a}], retry: {attempts: 0}}
 - {name: split, backendRefs: [{name: a, weight: 9}, {name: b, weight: 1}]}
 `)
 	count := map[string]int{}
@@ -135,6 +151,18 @@ routes:
 	}
 	assert.InDelta(t, 40, count["b"], 36, "six standard deviations")
 	assert.Equal(t, 400, count["a"]+count["b"])
+
+	var failed atomic.Int64
+	var group sync.WaitGroup
+	for range 40 {
+		group.Go(func() {
+			if p.get(t, "GET", "/canary").StatusCode >= 500 {
+				failed.Add(1)
+			}
+		})
+	}
+	group.Wait()
+	assert.InDelta(t, 20, failed.Load(), 19, "six standard deviations of the share of a service that is down")
 }
 
 // The endpoint fails every other request, and the route retries idempotent ones.
@@ -212,6 +240,36 @@ func TestRouteLimitOfIPv6Client(t *testing.T) {
 	}
 }
 
+// Each value of a header field has a limit of its own, also of a field that a rule above the limit sets.
+func TestRouteLimitByHeader(t *testing.T) {
+	p := start(t, head+`routes:
+- name: keys
+  matches: [{path: {exact: /keys}}]
+  directResponse: {status: 200}
+  rateLimit: {requestsPerSecond: 0.001, burst: 2, per: Header, header: x-api-key}
+- name: users
+  basicAuth: {users: ["emma:`+hash(t, "secret")+`", "jane:`+hash(t, "secret")+`"], forwardUsernameHeader: X-User}
+  directResponse: {status: 200}
+  rateLimit: {requestsPerSecond: 0.001, burst: 1, per: Header, header: X-User}
+`)
+	password := func(user string) string {
+		return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(user+":secret"))
+	}
+	for i, c := range []struct {
+		path, field string
+		status      int
+	}{
+		{"/keys", "X-API-Key: a", 200}, {"/keys", "x-api-key: a", 200}, {"/keys", "X-API-Key: a", 429},
+		{"/keys", "X-API-Key: b", 200}, {"/keys", "A: b", 200}, {"/keys", "A: c", 200}, {"/keys", "A: d", 429},
+		{"/", "X-User: emma", 401}, {"/", password("emma"), 200}, {"/", password("emma"), 429}, {"/", password("jane"), 200},
+	} {
+		a := p.get(t, "GET", c.path, c.field)
+		assert.Equal(t, c.status, a.StatusCode, i)
+		assert.Equal(t, c.status == 429, a.Header.Get("Retry-After") != "", i)
+	}
+	assert.Contains(t, output(t, "explain", p.file, "GET", "http://a/keys"), "limits   0.001 requests a second per value of x-api-key\n")
+}
+
 func TestRouteMirrorsAndHedges(t *testing.T) {
 	copies := make(chan string, 10)
 	next := serverAt(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -249,14 +307,61 @@ services:
 routes:
 - {name: all, backendRefs: [{name: a}]}
 `)
-	used := map[string]bool{}
+	of := func(user int) string {
+		return p.get(t, "GET", "/", "Cookie: session="+strconv.Itoa(user)).Header.Get("X-Backend")
+	}
+	until(t, func() bool { // a session may move before all servers are connected
+		used := map[string]bool{}
+		for user := range 50 {
+			used[of(user)] = true
+		}
+		return len(used) == 3
+	})
 	for user := range 20 {
-		cookie := "Cookie: session=" + strconv.Itoa(user)
-		first := p.get(t, "GET", "/", cookie).Header.Get("X-Backend")
-		used[first] = true
+		first := of(user)
 		for range 3 {
-			assert.Equal(t, first, p.get(t, "GET", "/", cookie).Header.Get("X-Backend"))
+			assert.Equal(t, first, of(user))
 		}
 	}
-	assert.Greater(t, len(used), 1)
+}
+
+// The statuses that a route retries by default.
+func TestRetriedStatuses(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int64
+	p := start(t, head+`
+services: [{name: a, protocol: HTTP1, static: {addresses: ["`+serverAt(t, func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		if code, ok := strings.CutPrefix(r.URL.Path, "/grpc-"); ok {
+			w.Header().Set("Grpc-Status", code)
+			return
+		}
+		status, _ := strconv.Atoi(r.URL.Path[1:])
+		w.WriteHeader(status)
+	})+`"]}}]
+retryBudget: {minRetryRate: 100}
+routes:
+- {name: all, backendRefs: [{name: a}], retry: {attempts: 1}}
+`)
+	for status, want := range map[int]int64{
+		200: 1, 400: 1, 404: 1, 408: 1, 425: 2, 429: 1, 500: 1, 501: 1, 502: 2, 503: 2, 504: 2, 505: 1,
+	} {
+		requests.Store(0)
+		assert.Equal(t, status, p.get(t, "GET", "/"+strconv.Itoa(status)).StatusCode)
+		assert.Equal(t, want, requests.Load(), status)
+		requests.Store(want - 1)
+		assert.Equal(t, status, p.get(t, "GET", "/"+strconv.Itoa(status), "Early-Data: 1").StatusCode)
+		assert.Equal(t, want, requests.Load(), "the client repeats it: %d", status)
+		assert.Equal(t, status, p.get(t, "POST", "/"+strconv.Itoa(status)).StatusCode)
+		assert.Equal(t, want+1, requests.Load(), "POST is not idempotent: %d", status)
+	}
+	for code := range 17 {
+		requests.Store(0)
+		p.get(t, "GET", "/grpc-"+strconv.Itoa(code), "Content-Type: application/grpc")
+		want := int64(1)
+		if codes.Code(code) == codes.Unavailable {
+			want = 2
+		}
+		assert.Equal(t, want, requests.Load(), codes.Code(code))
+	}
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// registry is a registry of Prometheus that can delete series.
+// registry is a Prometheus registry that can delete series.
 type registry struct {
 	*prometheus.Registry
 
 	mu      sync.Mutex
-	vectors []vector // registered by MustRegister
+	vectors []vector // all that MustRegister has registered
 }
 
 // vector is a prometheus.CounterVec, GaugeVec or HistogramVec.
@@ -25,7 +25,7 @@ type vector interface {
 	Delete(labels prometheus.Labels) bool
 }
 
-// MustRegister is part of [prometheus.Registerer].
+// MustRegister implements [prometheus.Registerer].
 func (r *registry) MustRegister(all ...prometheus.Collector) {
 	r.Registry.MustRegister(all...)
 	r.mu.Lock()
@@ -37,7 +37,7 @@ func (r *registry) MustRegister(all ...prometheus.Collector) {
 	}
 }
 
-// deleteFunc deletes the series of vectors for which the function del returns true.
+// deleteFunc deletes all series for whose labels del returns true.
 func (r *registry) deleteFunc(del func(labels prometheus.Labels) bool) {
 	r.mu.Lock()
 	vectors := slices.Clone(r.vectors)
@@ -51,7 +51,7 @@ func (r *registry) deleteFunc(del func(labels prometheus.Labels) bool) {
 		var deleted []prometheus.Labels
 		for series := range all {
 			var written dto.Metric
-			_ = series.Write(&written) // the series of vectors have no errors
+			_ = series.Write(&written) // vectors return no errors
 			labels := make(prometheus.Labels)
 			for _, l := range written.GetLabel() {
 				labels[l.GetName()] = l.GetValue()
@@ -66,17 +66,29 @@ func (r *registry) deleteFunc(del func(labels prometheus.Labels) bool) {
 	}
 }
 
-// deleteSeries deletes the series of routes that are not in p, and of services that are not in
-// the current configuration. Otherwise routes with changing names would fill the memory. The
-// router calls deleteSeries before p takes effect.
+// deleteSeries deletes series for routes that are not in p, and for services that are not
+// configured. Otherwise routes whose names keep changing would fill the memory. The router calls
+// it before p takes effect.
 func (g *gateway) deleteSeries(p *profiles.Profile) {
-	g.loading.Lock() // load must not make the series of a service before the service is current
+	g.loading.Lock() // load must not create series for a service that is not current yet
 	defer g.loading.Unlock()
 	routes := map[string]bool{"": true}
 	for _, r := range p.Routes {
 		routes[r.Name] = true
 	}
-	services := g.current.Load().services
+	current := g.current.Load()
+	for i := range current.TCPRoutes {
+		routes[string(current.TCPRoutes[i].Name)] = true
+	}
+	removed := g.responses.keep(routes)
+	services := current.services
+	for name := range g.measured {
+		removed = removed || services[name] == nil
+	}
+	g.measured = services
+	if !removed {
+		return // comparing all series takes longer than the rest of a reload
+	}
 	g.registry.deleteFunc(func(labels prometheus.Labels) bool {
 		target := labels["target"]
 		return !routes[labels["route"]] || target != "" && services[config.Name(target)] == nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"iter"
+	"log/slog"
 	"maps"
 	"net/http"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/examples/gateway/config"
 	"github.com/gotower/gotower/examples/gateway/kube"
+	"github.com/gotower/gotower/examples/internal/setting"
 	"github.com/gotower/gotower/httpclient"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
@@ -28,54 +30,101 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// newService returns the service for the configuration s: a queue, and a balancer over the
-// endpoints of s. The queue is the only place where a request waits for an endpoint. The
-// background work of the service ends when ctx ends.
-func (g *gateway) newService(ctx context.Context, s *config.Service) httplayer.Service {
-	if s.DirectResponse != nil {
-		return direct(s.DirectResponse)
-	}
-	resolver, name, err := newResolver(ctx, s)
-	if err != nil {
-		g.log.Error("service without endpoints", "service", s.Name, "err", err)
-		resolver = failed(err)
-	}
-	to := g.metrics.Layer(string(s.Name))
-	return httplayer.NewStack(httplayer.WithTarget(string(s.Name)), httplayer.WithMetrics(to)).
-		With("hash", affinity(s.LoadBalancer.Hash)).
-		With("sticky_session", session(s.SessionPersistence)).
-		Queue(s.Queue.Capacity, s.Queue.MaxWait.D()).
-		Service(balance.Resolve(ctx, resolver, name,
-			g.newEndpoint(s), balance.WithPolicy[*http.Response](policy(s)),
-			balance.WithMetrics[*http.Response](g.metrics.Balance(string(s.Name)))))
+// upstream is a configured service with its current settings, and the key in gateway.services. As
+// long as the service's Version stays the same, only the settings change, and the service keeps
+// its connections and statistics.
+type upstream struct {
+	settings *setting.Value[*config.Service]
+	health   *serviceHealth // nil if the service has no endpoints
 }
 
-// newResolver returns the resolver that finds the endpoints of s, and the name that the
-// caller must pass to the resolver.
-func newResolver(ctx context.Context, s *config.Service) (resolve.Resolver, string, error) {
-	switch name := string(s.Name); {
-	case s.Static != nil:
-		addresses := make([]string, 0, len(s.Static.Addresses))
-		for _, a := range s.Static.Addresses {
-			addresses = append(addresses, string(a))
+func newUpstream(c *config.Service, log *slog.Logger) *upstream {
+	s := &upstream{settings: setting.New(c)}
+	if c.DirectResponse == nil {
+		s.health = newHealth(string(c.Name), log)
+	}
+	return s
+}
+
+// String returns the service's name.
+func (s *upstream) String() string { return s.settings.Get().String() }
+
+// keeps reports whether s can take over the settings in c. If not, a new service is needed.
+func (s *upstream) keeps(c *config.Service) bool {
+	return s != nil && s.settings.Get().Version() == c.Version()
+}
+
+// update gives s the settings in c.
+func (s *upstream) update(c *config.Service) {
+	if s.settings.Get().Settings() != c.Settings() {
+		s.settings.Set(c)
+	}
+}
+
+// newService returns the service for s: a balancer over its endpoints, behind a queue. Requests
+// wait for an endpoint only in this queue, until the service is resolved or while its endpoints
+// are busy. If all endpoints have failed, requests fail immediately. Background work stops when
+// ctx ends.
+func (g *gateway) newService(ctx context.Context, s *upstream) httplayer.Service {
+	c := s.settings.Get()
+	if c.DirectResponse != nil {
+		return direct(c.DirectResponse)
+	}
+	resolver, name, err := g.newResolver(ctx, s)
+	if err != nil {
+		g.log.Error("service without endpoints", "service", c.Name, "err", err)
+		resolver = failed(err)
+	}
+	balancer := balance.Resolve(ctx, s.health.watch(resolver), name, g.newEndpoint(s),
+		balance.WithFailFast[*http.Response](), balance.WithCompletion(httplayer.Completion),
+		balance.WithEvents[*http.Response](s.health.event),
+		balance.WithMetrics[*http.Response](g.metrics.Balance(string(c.Name))))
+	s.health.follow(balancer.Snapshot)
+	s.settings.Follow(ctx, func(now *config.Service) {
+		if err := balancer.SetPolicy(policy(now)); err != nil {
+			g.log.Error("the load balancer was not changed", "service", now.Name, "err", err)
 		}
-		endpoints, err := static.Endpoints(addresses...)
-		return static.New(map[string][]resolve.Endpoint{name: endpoints}), name, err
-	case s.DNS != nil:
-		return resolve.ServeStale(dns.New(), resolve.StalePolicy{}), s.DNS.Name, nil
-	case s.Linkerd != nil:
-		conn, err := grpc.NewClient(string(s.Linkerd.Controller), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	})
+	instruments := g.metrics.Layer(string(c.Name))
+	return setting.Layer(s.settings, func(now *config.Service) httplayer.Layer {
+		return httplayer.NewStack(httplayer.WithTarget(string(now.Name)), httplayer.WithMetrics(instruments)).
+			With("hash", affinity(now.LoadBalancer.Hash)).
+			With("sticky_session", session(now.SessionPersistence)).
+			With("unavailable", unavailable(string(now.Name))).
+			Queue(now.Queue.Capacity, now.Queue.MaxWait.D()).
+			Layer()
+	})(balancer)
+}
+
+// newResolver returns a resolver for s's endpoints, and the name to pass to it.
+func (g *gateway) newResolver(ctx context.Context, s *upstream) (resolve.Resolver, string, error) {
+	c := s.settings.Get()
+	switch name := string(c.Name); {
+	case c.Static != nil:
+		addresses := static.New(nil)
+		s.settings.Follow(ctx, func(now *config.Service) {
+			endpoints, err := staticEndpoints(now.Static)
+			if err != nil {
+				g.log.Error("service without endpoints", "service", now.Name, "err", err)
+			}
+			addresses.Set(name, endpoints...)
+		})
+		return addresses, name, nil
+	case c.DNS != nil:
+		return resolve.ServeStale(dns.New(), resolve.StalePolicy{}), c.DNS.Name, nil
+	case c.Linkerd != nil:
+		conn, err := grpc.NewClient(string(c.Linkerd.Controller), grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			return nil, name, err
 		}
 		context.AfterFunc(ctx, func() { _ = conn.Close() })
-		return resolve.ServeStale(linkerd.New(conn), resolve.StalePolicy{}), string(s.Linkerd.Name), nil
+		return resolve.ServeStale(linkerd.New(conn), resolve.StalePolicy{}), string(c.Linkerd.Name), nil
 	}
-	client, err := kubernetesClient(s.Kubernetes.Kubeconfig)
+	client, err := kubernetesClient(c.Kubernetes.Kubeconfig)
 	if err != nil {
-		return nil, s.Kubernetes.Name, err
+		return nil, c.Kubernetes.Name, err
 	}
-	return resolve.ServeStale(k8s.New(client), resolve.StalePolicy{}), s.Kubernetes.Name, nil
+	return resolve.ServeStale(k8s.New(client), resolve.StalePolicy{}), c.Kubernetes.Name, nil
 }
 
 func kubernetesClient(kubeconfig *config.File) (kubernetes.Interface, error) {
@@ -86,7 +135,7 @@ func kubernetesClient(kubeconfig *config.File) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(cfg)
 }
 
-// failed returns a resolver that yields err for every name.
+// failed returns a resolver that fails with err for every name.
 func failed(err error) resolve.Resolver {
 	return resolve.Func(func(context.Context, string) iter.Seq2[resolve.Update, error] {
 		return func(yield func(resolve.Update, error) bool) {
@@ -95,10 +144,11 @@ func failed(err error) resolve.Resolver {
 	})
 }
 
-// newEndpoint returns a function that makes a service for one endpoint of s. The service
-// sends requests to the endpoint, with the protocol, the TLS and the limits of s. Health checks are
-// sent below the limit of requests, because a full limit does not mean that the endpoint is unhealthy.
-func (g *gateway) newEndpoint(s *config.Service) discover.MakeService[*http.Request, *http.Response] {
+// newEndpoint returns a function that makes the service for one of target's endpoints, with the
+// configured protocol, TLS and limits. Health checks bypass the request limit, because an
+// endpoint at its limit is not unhealthy.
+func (g *gateway) newEndpoint(target *upstream) discover.MakeService[*http.Request, *http.Response] {
+	s := target.settings.Get()
 	opts := []httplayer.EndpointOption{httplayer.WithConnectTimeout(s.ConnectTimeout.D())}
 	switch s.Protocol {
 	case "HTTP1":
@@ -109,40 +159,49 @@ func (g *gateway) newEndpoint(s *config.Service) discover.MakeService[*http.Requ
 	if s.TLS != nil {
 		opts = append(opts, httplayer.WithTLS(s.TLS.Config()))
 	} else {
-		opts = append(opts, httplayer.WithCleartextHTTPS()) // TLS of clients ends at the gateway
+		opts = append(opts, httplayer.WithCleartextHTTPS()) // clients' TLS ends at the gateway
 	}
 	if n := s.CircuitBreakers.MaxConnections; n > 0 {
 		opts = append(opts, httplayer.WithMaxConns(n))
 	}
-	checked := withHealthCheck(s.HealthCheck, func(ctx context.Context, t discover.Target) httplayer.Service {
-		e, own := t.Endpoint, opts
+	newChecked := withHealthCheck(s.HealthCheck, target.health, func(ctx context.Context, t discover.Target) httplayer.Service {
+		e := t.Endpoint
+		endpointOpts := opts
 		if e.Protocol == resolve.H2 && s.Protocol == "Auto" {
-			own = append(slices.Clip(own), httplayer.WithHTTP2())
+			endpointOpts = append(slices.Clip(endpointOpts), httplayer.WithHTTP2())
+		}
+		if path, ok := e.Labels[socketLabel]; ok && s.Static != nil {
+			endpointOpts = append(slices.Clip(endpointOpts), httplayer.WithDialContext(dialSocket(path)))
 		}
 		if e.PingInterval > 0 {
-			own = append(slices.Clip(own), httplayer.WithPing(e.PingInterval, e.PingTimeout))
+			endpointOpts = append(slices.Clip(endpointOpts), httplayer.WithPing(e.PingInterval, e.PingTimeout))
+		}
+		if e.PingWhileIdle {
+			endpointOpts = append(slices.Clip(endpointOpts), httplayer.WithPingWhileIdle())
 		}
 		return httplayer.NewStack(httplayer.WithTarget(string(s.Name))).
 			With("authority", httplayer.OverrideAuthority(e.Authority)).
-			Service(httplayer.NewEndpoint(ctx, e.Addr.String(), own...))
+			Service(httplayer.NewEndpoint(ctx, e.Addr.String(), endpointOpts...))
 	})
 	return func(ctx context.Context, t discover.Target) httplayer.Service {
-		e, st := t.Endpoint, httplayer.NewStack(httplayer.WithTarget(string(s.Name)))
-		if n := s.CircuitBreakers.MaxRequests; n > 0 {
-			st = st.Limit(n)
-		}
-		return st.
+		e := t.Endpoint
+		st := httplayer.NewStack(httplayer.WithTarget(string(s.Name)))
+		return setting.Layer(target.settings, func(now *config.Service) httplayer.Layer {
+			if n := now.CircuitBreakers.MaxRequests; n > 0 {
+				return st.Limit(n).Layer()
+			}
+			return nil
+		})(st.
 			With("trace", g.tracing.attempt(s.Name, e.Addr.String())).
-			With("tap", tap.Layer(g.tap, httplayer.Accessor{}, tap.Outbound, tap.WithDestination(e.Addr, labelsOf(s, e)))).
-			Service(checked(ctx, t))
+			With("tap", tap.Layer(g.tap, httplayer.HTTP{}, tap.Outbound, tap.WithDestination(e.Addr, labelsOf(s, e)))).
+			Service(newChecked(ctx, t)))
 	}
 }
 
-// withHealthCheck returns a function that makes the service of an endpoint as mk does, and also
-// checks the endpoint in the background. The argument h specifies the check. If h is nil,
-// withHealthCheck returns mk.
+// withHealthCheck returns mk, but each endpoint that it makes is also checked in the background,
+// as h configures. If h is nil, nothing is checked.
 func withHealthCheck(
-	h *config.HealthCheck, mk discover.MakeService[*http.Request, *http.Response],
+	h *config.HealthCheck, observer *serviceHealth, mk discover.MakeService[*http.Request, *http.Response],
 ) discover.MakeService[*http.Request, *http.Response] {
 	if h == nil {
 		return mk
@@ -150,17 +209,29 @@ func withHealthCheck(
 	check := httpclient.CheckTCP()
 	switch {
 	case h.Path != "":
-		check = httpclient.CheckHTTP(string(h.Path))
+		request := httpclient.HTTPCheck{Path: string(h.Path), Method: string(h.Method), Host: h.Hostname, Header: make(http.Header)}
+		for _, f := range h.Headers {
+			request.Header.Add(string(f.Name), string(f.Value))
+		}
+		for _, status := range h.ExpectedStatuses {
+			request.Statuses = append(request.Statuses, int(status))
+		}
+		check = httpclient.CheckRequest(request)
 	case h.GRPC != nil:
 		check = httpclient.CheckGRPC(string(*h.GRPC))
 	}
-	return discover.WithHealthCheck(mk, check, discover.HealthPolicy{
-		Interval: h.Interval.D(), Timeout: h.Timeout.D(), Healthy: h.HealthyThreshold, Unhealthy: h.UnhealthyThreshold,
-	})
+	policy := healthPolicy(h)
+	policy.OnChange = func(t discover.Target, err error) { observer.checked(t.Endpoint.ID, err) }
+	return discover.WithHealthCheck(mk, check, policy)
 }
 
-// session returns the layer that applies p, the field sessionPersistence of a service. It
-// returns nil if p is nil.
+func healthPolicy(h *config.HealthCheck) discover.HealthPolicy {
+	return discover.HealthPolicy{
+		Interval: h.Interval.D(), Timeout: h.Timeout.D(), Healthy: h.HealthyThreshold, Unhealthy: h.UnhealthyThreshold,
+	}
+}
+
+// session returns a layer for sticky sessions, or nil if p is nil.
 func session(p *config.SessionPersistence) httplayer.Layer {
 	if p == nil {
 		return nil
@@ -168,17 +239,15 @@ func session(p *config.SessionPersistence) httplayer.Layer {
 	return httplayer.StickySession(string(p.SessionName))
 }
 
-// labelsOf returns the labels that package tap shows for the endpoint e of s. These are the
-// labels of e, and the label "service" with the name of s. A label "service" of e takes
-// precedence.
+// labelsOf returns the labels that tap shows for the endpoint e: its own, and the label
+// "service", unless e has one already.
 func labelsOf(s *config.Service, e resolve.Endpoint) map[string]string {
 	labels := map[string]string{"service": string(s.Name)}
 	maps.Copy(labels, e.Labels)
 	return labels
 }
 
-// policy converts the fields loadBalancer, sessionPersistence and outlierDetection of s to
-// the policy of its balancer.
+// policy converts the fields of s that concern its balancer.
 func policy(s *config.Service) balance.Policy {
 	p := balance.Policy{SlowStart: s.LoadBalancer.SlowStart.D()}
 	switch s.LoadBalancer.Policy {
@@ -203,9 +272,8 @@ func policy(s *config.Service) balance.Policy {
 	return p
 }
 
-// affinity returns the layer that applies h, the field hash of a load balancer. It returns
-// nil if h is nil. The layer sends requests with the same hash key to the same endpoint.
-// Requests without a key may be sent to any endpoint.
+// affinity returns a layer that sends requests with the same hash key to the same endpoint, or
+// nil if h is nil. Requests without a key may go anywhere.
 func affinity(h *config.Hash) httplayer.Layer {
 	if h == nil {
 		return nil
@@ -213,6 +281,7 @@ func affinity(h *config.Hash) httplayer.Layer {
 	return func(next httplayer.Service) httplayer.Service { return &hashed{Service: next, by: h} }
 }
 
+// hashed sets the affinity of requests to the hash of a value in them, which by selects.
 type hashed struct {
 	httplayer.Service
 
@@ -221,13 +290,14 @@ type hashed struct {
 
 func (s *hashed) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	if key := s.key(req); key != "" {
-		sum := fnv.New64a() // the same in all gateways
+		sum := fnv.New64a() // all gateways must compute the same hash
 		_, _ = sum.Write([]byte(key))
 		ctx = layer.WithAffinity(ctx, sum.Sum64())
 	}
 	return s.Service.Call(ctx, req)
 }
 
+// key returns the value that is hashed. If it is "", the request has no affinity.
 func (s *hashed) key(req *http.Request) string {
 	switch {
 	case s.by.Header != "":

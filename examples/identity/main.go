@@ -36,8 +36,8 @@ func main() {
 	os.Exit(cli.Status(os.Stderr, "identity", err))
 }
 
-// run writes the private key and the certificate signing request of a proxy if the first argument
-// is "init". Otherwise it runs the certificate authority.
+// run writes a proxy's private key and certificate signing request if the first argument is
+// "init". Otherwise it runs the certificate authority.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == "init" {
 		return initialize(args[1:], stdout, stderr)
@@ -68,12 +68,12 @@ func initialize(args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// minLifetime is the minimum of the flag -lifetime. A proxy waits at least 10 s before it
+// minLifetime is the lowest value for the flag -lifetime. A proxy waits at least 10 s before it
 // renews its certificate. The minimum is twice this time, because the wait must not be longer
 // than half of the lifetime.
 const minLifetime = 20 * time.Second
 
-// options are the flags of the authority.
+// options are the authority's flags.
 type options struct {
 	listen, dir, domain, name string
 	lifetime                  time.Duration
@@ -105,6 +105,8 @@ func (o *options) check() error {
 		return errors.New("-kubernetes does not use -token-file and -tokens")
 	case !o.kubernetes && (o.tokenFile == "") == (o.tokens == ""):
 		return errors.New("-token-file or -tokens is required, but not both")
+	case o.domain != "" && ca.CheckTrustDomain(o.domain) != nil:
+		return fmt.Errorf("-trust-domain: %w", ca.CheckTrustDomain(o.domain))
 	case o.lifetime < minLifetime:
 		return fmt.Errorf("-lifetime %v: must be at least %v, because proxies renew at most every 10s", o.lifetime, minLifetime)
 	}
@@ -124,7 +126,8 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if err := o.check(); err != nil {
 		return cli.Misuse(err)
 	}
-	log := slog.New(lograte.New(slog.NewTextHandler(stderr, nil)))
+	log, lines := cli.Log(stderr, func(w io.Writer) slog.Handler { return lograte.New(cli.TextLog(w)) })
+	defer cli.Flush(lines)
 	if o.kubernetes {
 		return o.serveCluster(ctx, stdout, log)
 	}
@@ -151,12 +154,12 @@ func (o *options) serve(
 	authority.Log = log
 	if o.name != "" {
 		if err := authority.CheckServerName(o.name); err != nil {
-			return err
+			return fmt.Errorf("-name: %w", err)
 		}
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.listen)
 	if err != nil {
-		return err
+		return fmt.Errorf("-listen %s: %w", o.listen, err)
 	}
 	fmt.Fprintf(stdout, "certifying names of %s on %s; trust anchors are %s\n", o.domain, l.Addr(), anchors)
 	return ca.Serve(ctx, l, authority, check, o.name)
@@ -166,6 +169,9 @@ func (o *options) serve(
 // It accepts no connection before the trust anchors and the issuer are loaded.
 func (o *options) serveCluster(ctx context.Context, stdout io.Writer, log *slog.Logger) error {
 	client, err := kube.Client(o.kubeconfig)
+	if err != nil && o.kubeconfig != "" {
+		return fmt.Errorf("-kubeconfig %s: %w", o.kubeconfig, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -193,9 +199,9 @@ func (o *options) serveCluster(ctx context.Context, stdout io.Writer, log *slog.
 	return group.Wait()
 }
 
-// checkTokens checks the path of the flag -token-file (the argument file) or -tokens (the
-// argument dir). It returns an error if file is a directory or dir is a file. If the path does
-// not exist, it only logs a warning, because the authority reads the tokens at each request.
+// checkTokens checks the path in -token-file or -tokens. It returns an error if file is a
+// directory or dir is a file. A path that does not exist only causes a warning, because the
+// authority reads tokens at each request.
 func checkTokens(file, dir string, log *slog.Logger) error {
 	info, err := os.Stat(cmp.Or(file, dir))
 	switch {

@@ -1,10 +1,9 @@
-// Command init redirects the TCP connections of a network namespace to a proxy in this
-// namespace. It adds rules of iptables. Run it once, as root, before the applications
-// start.
+// Command init redirects a network namespace's TCP connections to a proxy in it, by adding
+// iptables rules. You should run it once, as root, before the applications start.
 //
 //	go run ./examples/init -p 4143 -o 4140 -u 2102 --simulate
 //
-// It has the flags of linkerd's proxy-init. Package redirect computes the rules.
+// It accepts the same flags as linkerd's proxy-init. Package redirect computes the rules.
 package main
 
 import (
@@ -84,7 +83,7 @@ func command(ctx context.Context, argv []string) ([]byte, error) {
 	return out, err
 }
 
-// settings has the values of all flags.
+// settings holds the values of all flags.
 type settings struct {
 	redirect.Config
 
@@ -96,7 +95,7 @@ type settings struct {
 	format, level  string
 }
 
-// parse parses the flags of the program. Many flags have a short and a long name.
+// parse parses the program's flags. Many flags have a short and a long name.
 func parse(args []string, errs io.Writer) (settings, error) {
 	var s settings
 	f := flag.NewFlagSet("init", flag.ContinueOnError)
@@ -159,7 +158,7 @@ func numbers(ports []int, list string) ([]int, error) {
 	return ports, nil
 }
 
-// logger returns a logger to w with the level and the format of the flags.
+// logger returns a logger that writes to w, with the level and the format from the flags.
 func (s settings) logger(w io.Writer) (*slog.Logger, error) {
 	var opts slog.HandlerOptions
 	var level slog.Level

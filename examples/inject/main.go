@@ -1,5 +1,5 @@
-// Command inject adds the proxy to the pods of Kubernetes workloads. It is a filter of
-// manifests, or with -webhook an admission webhook.
+// Command inject adds the proxy to Kubernetes workloads. It is a filter for manifests, or with
+// -webhook an admission webhook.
 //
 //	go run ./examples/inject -trust-anchors anchors.pem < deployment.yaml | kubectl apply -f -
 package main
@@ -31,25 +31,37 @@ func main() {
 	os.Exit(cli.Status(os.Stderr, "inject", err))
 }
 
-// command has the flags of the program.
+// command holds the program's flags.
 type command struct {
 	injector.Config
 
 	anchors         string
 	disableIdentity bool
 	uninject        bool
+	annotate        bool
 	webhook         bool
+	validate        bool
 
+	// for -webhook
 	listen, admin, kubeconfig string
-	service, secret, hook     string
-	lifetime                  time.Duration
+	service, secret, hook     string        // names of the Service, the Secret and the webhook configuration
+	lifetime                  time.Duration // of a certificate
 }
+
+// validatorName is the name of linkerd's Service for the validation of ServiceProfiles. Its Secret
+// and its webhook configuration have it as a prefix.
+const validatorName = "linkerd-sp-validator"
 
 const (
 	certOverlap  = 2 * time.Minute  // how long a new and an old certificate of the webhook are trusted together
 	certInterval = 10 * time.Second // time between two reads of the certificate
+
+	// minLifetime is the shortest -cert-lifetime. A rotation begins in the last third of the lifetime. It
+	// takes two overlaps, and a third of minLifetime is twice as much.
+	minLifetime = 12 * certOverlap
 )
 
+// run parses args and runs the command: as a filter, or with -webhook until ctx ends.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	c := command{Config: injector.Default()}
 	f := flag.NewFlagSet("inject", flag.ContinueOnError)
@@ -57,6 +69,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	f.StringVar(&c.anchors, "trust-anchors", "", "`file` with the trust anchors in PEM; required for an identity")
 	f.BoolVar(&c.disableIdentity, "disable-identity", false, "proxies without an identity and without TLS")
 	f.BoolVar(&c.uninject, "uninject", false, "remove the proxy instead")
+	f.BoolVar(&c.annotate, "annotate", false, "only add the annotation "+injector.InjectAnnotation+", for a webhook that injects the pods")
 	f.BoolVar(&c.webhook, "webhook", false, "serve as an admission webhook")
 	f.StringVar(&c.listen, "listen", ":8443", "with -webhook: `address` for the API server")
 	f.StringVar(&c.admin, "admin", ":9995", "with -webhook: `address` of /healthz, /readyz and /metrics")
@@ -65,24 +78,31 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	f.StringVar(&c.secret, "secret", "linkerd-proxy-injector-k8s-tls", "with -webhook: `name` of the Secret with the certificate")
 	f.StringVar(&c.hook, "configuration", "linkerd-proxy-injector-webhook-config",
 		"with -webhook: `name` of the MutatingWebhookConfiguration")
-	f.DurationVar(&c.lifetime, "cert-lifetime", 30*24*time.Hour, "with -webhook: validity of a certificate; it is renewed after 2/3 of it")
+	f.BoolVar(&c.validate, "validate", false,
+		"with -webhook: also validate ServiceProfiles, as the Service "+validatorName)
+	f.DurationVar(&c.lifetime, "cert-lifetime", webhook.DefaultLifetime,
+		"with -webhook: validity of a certificate; it is renewed after 2/3 of it")
 	cli.Describe(f, "usage: inject [flags] [file ...]\n\ninject adds the proxy to the workloads in manifests. "+
 		"Without a file, or with -, it reads standard input.")
 	switch err := cli.ParseFlags(f, args, stdout); {
 	case err != nil:
 		return err
-	case c.webhook && (c.uninject || f.NArg() > 0):
-		return cli.Misuse(errors.New("-webhook: must be without -uninject and files"))
-	case c.webhook && c.lifetime < 12*certOverlap:
-		return cli.Misuse(fmt.Errorf("-cert-lifetime %v: must be at least %v", c.lifetime, 12*certOverlap))
+	case c.webhook && (c.uninject || c.annotate || f.NArg() > 0):
+		return cli.Misuse(errors.New("-webhook: must be without -uninject, -annotate and files"))
+	case c.uninject && c.annotate:
+		return cli.Misuse(errors.New("-uninject and -annotate exclude each other"))
+	case c.webhook && c.lifetime < minLifetime:
+		return cli.Misuse(fmt.Errorf("-cert-lifetime %v: must be at least %v", c.lifetime, minLifetime))
 	}
-	if !c.uninject {
+	if !c.uninject && !c.annotate {
 		if err := c.check(); err != nil {
 			return cli.Misuse(err)
 		}
 	}
 	if c.webhook {
-		return c.serve(ctx, slog.New(slog.NewTextHandler(stderr, nil)))
+		log, lines := cli.Log(stderr, cli.TextLog)
+		defer cli.Flush(lines)
+		return c.serve(ctx, log)
 	}
 	return c.filter(f.Args(), stdin, stdout, stderr)
 }
@@ -99,8 +119,8 @@ func (c *command) check() error {
 	return config.Validate()
 }
 
-// load returns the configuration of the flags, with the content of the file -trust-anchors.
-// It reads the file at each call, because the trust anchors may change.
+// load returns the flags' configuration, with the content of the file -trust-anchors. It reads
+// the file at each call, because the trust anchors may change.
 func (c *command) load() (injector.Config, error) {
 	config := c.Config
 	if c.anchors == "" {
@@ -114,18 +134,22 @@ func (c *command) load() (injector.Config, error) {
 	return config, err
 }
 
-// filter writes the files to stdout with the proxy added. With -uninject, it removes the
-// proxy instead. It writes a line for each workload to stderr. Without files it reads
-// stdin.
+// filter writes the files to stdout with the proxy added, or removed with -uninject, and a line
+// for each workload to stderr. Without files it reads stdin.
 func (c *command) filter(files []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	convert := injector.FilterUninject
 	verb := "uninjected"
-	if !c.uninject {
+	switch {
+	case c.annotate:
+		convert = injector.FilterAnnotate
+		verb = "annotated"
+	case !c.uninject:
 		config, err := c.load()
 		if err != nil {
 			return err
 		}
-		convert, verb = config.Filter, "injected"
+		convert = config.Filter
+		verb = "injected"
 	}
 	if len(files) == 0 {
 		files = []string{"-"}
@@ -156,8 +180,7 @@ func (c *command) filter(files []string, stdin io.Reader, stdout, stderr io.Writ
 	return err
 }
 
-// join appends the YAML or JSON documents b to the documents a, and separates YAML
-// documents by "---".
+// join appends the YAML or JSON documents in b to those in a, with "---" between YAML documents.
 func join(a, b []byte) []byte {
 	if len(a) > 0 && a[len(a)-1] != '\n' {
 		a = append(a, '\n')
@@ -168,6 +191,7 @@ func join(a, b []byte) []byte {
 	return append(a, b...)
 }
 
+// readFile returns the content of the named file, or of stdin if the name is "-".
 func readFile(name string, stdin io.Reader) ([]byte, error) {
 	if name == "-" {
 		return io.ReadAll(stdin)
@@ -187,11 +211,19 @@ func (c *command) serve(ctx context.Context, log *slog.Logger) error {
 	}
 	server := webhook.Server{
 		Client: client, Config: c.load, Listen: c.listen, Admin: c.admin, Log: log,
-		Certificate: &webhook.Certificate{
-			Client: client, Namespace: c.Namespace, Secret: c.secret, Configuration: c.hook,
-			Names:    []string{fmt.Sprintf("%s.%s.svc", c.service, c.Namespace)},
+	}
+	add := func(service, secret, configuration string) *webhook.Certificate {
+		cert := &webhook.Certificate{
+			Client: client, Namespace: c.Namespace, Secret: secret, Configuration: configuration,
+			Names:    []string{fmt.Sprintf("%s.%s.svc", service, c.Namespace)},
 			Lifetime: c.lifetime, Overlap: certOverlap, Interval: certInterval, Log: log,
-		},
+		}
+		server.Certificates = append(server.Certificates, cert)
+		return cert
+	}
+	add(c.service, c.secret, c.hook)
+	if c.validate {
+		add(validatorName, validatorName+"-k8s-tls", validatorName+"-webhook-config").Validating = true
 	}
 	return server.Run(ctx)
 }

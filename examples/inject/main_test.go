@@ -77,7 +77,7 @@ func TestInvalidCommandLine(t *testing.T) {
 		`the pull policy "x" must be Always, IfNotPresent`: {"-trust-anchors", file, "-image-pull-policy", "x"},
 		"-listen requires -webhook":                        {"-trust-anchors", file, "-listen", ":1"},
 		"INBOUND_DEFAULT_POLICY":                           {"-trust-anchors", file, "-default-inbound-policy", "x"},
-		"must be without -uninject and files":              {"-webhook", "-uninject"},
+		"must be without -uninject, -annotate and files":   {"-webhook", "-uninject"},
 		"-cert-lifetime 1m0s: must be at least 24m0s":      {"-webhook", "-cert-lifetime", "1m"},
 		"flag provided but not defined":                    {"-nonsense"},
 		"/nonexistent/file: no such file or directory":     {"-trust-anchors", file, "/nonexistent/file"},

@@ -15,12 +15,10 @@ import (
 	"github.com/gotower/gotower/examples/internal/kubeobject"
 )
 
-// errChecks is the error of a run in which a check has failed. The printed report has the
-// reasons.
+// errChecks says that a check failed. The report has already been printed.
 var errChecks = errors.New("some checks failed")
 
-// runCheck checks the cluster and prints a report. It returns errChecks if a check has
-// failed.
+// runCheck checks the cluster and prints a report. It returns errChecks if a check failed.
 func runCheck(ctx context.Context, args []string, stdout, _ io.Writer) error {
 	o := check.Options{Now: time.Now()}
 	var kubeconfig, output string
@@ -63,5 +61,5 @@ func runCheck(ctx context.Context, args []string, stdout, _ io.Writer) error {
 	return nil
 }
 
-// requestTimeout is the timeout of a request to the API server.
+// requestTimeout limits each request to the API server.
 const requestTimeout = 10 * time.Second

@@ -16,13 +16,16 @@ import (
 )
 
 // The Dockerfile ends with a distroless image without root, and builds the programs of the
-// manifests.
+// manifests. One of its images has the programs that linkerd's chart runs.
 func TestDockerfile(t *testing.T) {
 	text, err := os.ReadFile("../../Dockerfile")
 	require.NoError(t, err)
 	stages := strings.Split(string(text), "\nFROM ")[1:]
-	require.Len(t, stages, 3)
-	last := stages[2]
+	require.Len(t, stages, 5)
+	for _, program := range []string{"linkerd2-proxy-init", "linkerd2-proxy-identity", "linkerd-await"} {
+		require.Contains(t, stages[2], " /usr/lib/linkerd/"+program)
+	}
+	last := stages[4]
 	require.Contains(t, string(text), "ARG BASE=gcr.io/distroless/static-debian12:nonroot\n")
 	require.True(t, strings.HasPrefix(last, "${BASE}\n"))
 	require.Contains(t, last, "\nUSER 65532:65532\n")

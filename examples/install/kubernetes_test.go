@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -119,27 +120,31 @@ func (c *cluster) makeReady(t *testing.T, name string) {
 	d, err := deployments.Get(t.Context(), name, metav1.GetOptions{})
 	require.NoError(t, err)
 	n := *d.Spec.Replicas
-	d.Status.ObservedGeneration, d.Status.Replicas, d.Status.UpdatedReplicas, d.Status.ReadyReplicas = d.Generation, n, n, n
+	d.Status.ObservedGeneration, d.Status.Replicas, d.Status.UpdatedReplicas = d.Generation, n, n
+	d.Status.ReadyReplicas, d.Status.AvailableReplicas = n, n
 	_, err = deployments.UpdateStatus(t.Context(), d, metav1.UpdateOptions{})
 	require.NoError(t, err)
 }
 
-// runCertificate keeps the certificate of the injector with the rights of its service account.
-func (c *cluster) runCertificate(t *testing.T) (stop func()) {
+// runCertificates keeps the certificates of the injector with the rights of its service account.
+func (c *cluster) runCertificates(t *testing.T) (stop func()) {
 	t.Helper()
 	token, err := c.client.CoreV1().ServiceAccounts("linkerd").CreateToken(t.Context(), "linkerd-proxy-injector",
 		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	cert := &webhook.Certificate{
-		Client: c.Client(t, token.Status.Token), Namespace: "linkerd", Secret: "linkerd-proxy-injector-k8s-tls",
-		Configuration: "linkerd-proxy-injector-webhook-config", Names: []string{"linkerd-proxy-injector.linkerd.svc"},
-		Lifetime: time.Hour, Overlap: time.Minute, Interval: 50 * time.Millisecond, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
-	}
+	client := c.Client(t, token.Status.Token)
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); cert.Run(ctx) }()
-	require.Eventually(t, cert.Ready, time.Minute, 10*time.Millisecond)
-	return func() { cancel(); <-done }
+	var all sync.WaitGroup
+	for service, validating := range map[string]bool{"linkerd-proxy-injector": false, "linkerd-sp-validator": true} {
+		cert := &webhook.Certificate{
+			Client: client, Namespace: "linkerd", Secret: service + "-k8s-tls", Configuration: service + "-webhook-config",
+			Validating: validating, Names: []string{service + ".linkerd.svc"},
+			Lifetime: webhook.DefaultLifetime, Overlap: time.Minute, Interval: 50 * time.Millisecond, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		}
+		all.Go(func() { cert.Run(ctx) })
+		require.Eventually(t, cert.Ready, time.Minute, 10*time.Millisecond)
+	}
+	return func() { cancel(); all.Wait() }
 }
 
 // full skips a test that the long form runs.
@@ -158,7 +163,7 @@ func TestRealAPIServerInstall(t *testing.T) {
 	require.Empty(t, problems)
 	require.Contains(t, text, "√ can create CustomResourceDefinitions\n")
 	problems, _ = c.check(t, check.Options{Pre: true, Client: c.Client(t, kubetest.Guest)})
-	require.Len(t, problems, 16)
+	require.Len(t, problems, 17)
 	problems, text = c.check(t, check.Options{})
 	require.Equal(t, []string{`error control plane namespace exists: namespaces "linkerd" not found`}, problems)
 	require.Contains(t, text, "    hint: install the control plane")
@@ -182,12 +187,12 @@ func TestRealAPIServerInstall(t *testing.T) {
 	require.Equal(t, []string{
 		"error control plane pods are ready: linkerd-destination: 0 of 1 replicas are ready\nlinkerd-identity: 0 of 1 replicas are ready\n" +
 			"linkerd-proxy-injector: 0 of 1 replicas are ready",
-		"error caBundle has certificates: certificates in PEM are missing",
+		"error caBundle for linkerd-proxy-injector has certificates: certificates in PEM are missing",
 	}, problems)
 	for _, name := range manifest.Components() {
 		c.makeReady(t, name)
 	}
-	stop := c.runCertificate(t)
+	stop := c.runCertificates(t)
 	stop()
 	problems, text = c.check(t, check.Options{})
 	require.Empty(t, problems)
@@ -203,10 +208,10 @@ func (c *cluster) breakControlPlane(t *testing.T) {
 	t.Helper()
 	ctx, gone := t.Context(), metav1.DeleteOptions{}
 	problems, _ := c.check(t, check.Options{Now: time.Now().AddDate(0, 11, 0)})
-	require.Len(t, problems, 2, "the issuer expires soon, and the webhook's certificate has expired: %v", problems)
+	require.Len(t, problems, 1, "the issuer expires soon: %v", problems)
 	require.Contains(t, problems[0], "warning issuer is valid for at least 60 days: CN=identity.linkerd.cluster.local is valid until")
 	problems, _ = c.check(t, check.Options{Now: time.Now().AddDate(11, 0, 0)})
-	require.Len(t, problems, 6, "all certificates have expired: %v", problems)
+	require.Len(t, problems, 7, "all certificates have expired: %v", problems)
 	problems, _ = c.check(t, check.Options{Client: c.Client(t, kubetest.Guest)})
 	require.Contains(t, problems[0], "this user has no right for it")
 
@@ -231,7 +236,7 @@ func (c *cluster) breakControlPlane(t *testing.T) {
 		"error control plane ServiceAccounts exist: missing: linkerd-identity",
 		"error control plane ClusterRoles exist: missing: linkerd-linkerd-destination",
 		"error issuer is verified by the trust anchors: x509: certificate signed by unknown authority",
-		"error certificate of the webhook is verified by the caBundle: x509: ",
+		"error certificate of linkerd-proxy-injector is verified by the caBundle: x509: ",
 	} {
 		require.Contains(t, problems[i], want)
 	}
@@ -242,7 +247,7 @@ func (c *cluster) breakControlPlane(t *testing.T) {
 	// The same manifests repair all but the issuer.
 	c.apply(t, render(t, "-keep-identity"))
 	c.makeReady(t, "linkerd-identity")
-	stop := c.runCertificate(t)
+	stop := c.runCertificates(t)
 	stop()
 	problems, _ = c.check(t, check.Options{})
 	require.Len(t, problems, 1)

@@ -34,7 +34,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	f := flag.NewFlagSet("install", flag.ContinueOnError)
 	injector.AddFlags(f, &o.Config)
 	f.BoolVar(&o.HA, "ha", false, "three replicas on different nodes, and -failure-policy Fail by default")
-	f.StringVar(&o.FailurePolicy, "failure-policy", "", "`policy` of the webhook: Ignore or Fail (default Ignore, with -ha Fail)")
+	f.StringVar(&o.FailurePolicy, "failure-policy", "", "`policy` of the webhooks: Ignore or Fail (default Ignore, with -ha Fail)")
 	f.BoolVar(&o.CRDs, "crds", true, "print the CustomResourceDefinitions; false in a cluster that has those of linkerd")
 	f.BoolVar(&o.KeepIdentity, "keep-identity", false, "do not print trust anchors and issuer; for an upgrade")
 	f.StringVar(&anchors, "trust-anchors", "", "`file` with the trust anchors in PEM; default: a generated root")
@@ -67,19 +67,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 // key. It generates an identity if none of the three paths is given. It returns an error
 // if only some are given, or if KeepIdentity is also set.
 func readIdentity(o manifest.Options, anchors, issuer, key string) (i manifest.Identity, err error) {
-	given := 0
-	for to, path := range map[*[]byte]string{&i.Anchors: anchors, &i.Issuer: issuer, &i.Key: key} {
+	count := 0
+	for dst, path := range map[*[]byte]string{&i.Anchors: anchors, &i.Issuer: issuer, &i.Key: key} {
 		if path != "" {
-			given++
-			if *to, err = os.ReadFile(path); err != nil {
+			count++
+			if *dst, err = os.ReadFile(path); err != nil {
 				return i, err
 			}
 		}
 	}
 	switch {
-	case given == 0:
+	case count == 0:
 		return manifest.NewIdentity(o.TrustDomain)
-	case given < 3 || o.KeepIdentity:
+	case count < 3 || o.KeepIdentity:
 		return i, cli.Misuse(errors.New("-trust-anchors, -issuer and -issuer-key: must be given together, and without -keep-identity"))
 	}
 	return i, nil

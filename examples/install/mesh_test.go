@@ -18,6 +18,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
@@ -78,7 +80,7 @@ func TestRealAPIServerCertificate(t *testing.T) {
 	authority, anchors := freeport.Addr(t), ""
 	for _, o := range parse(t, manifests) {
 		switch {
-		case o.Kind == "ConfigMap":
+		case o.Metadata.Name == injector.AnchorsConfigMap:
 			anchors = o.Data[injector.AnchorsKey]
 		case o.Kind == "Secret":
 			for name, text := range o.Data {
@@ -143,9 +145,9 @@ func TestRealAPIServerCertificate(t *testing.T) {
 	require.Error(t, ready(c.token(t, "app", "web"), "2s"), "for another audience")
 }
 
-// The program inject, with the flags and the rights of the manifests, keeps the certificate of
-// the webhook configuration of the manifests. The API server then injects a pod by it. A
-// Service of type ExternalName replaces kube-proxy.
+// The program inject, with the flags and the rights of the manifests, keeps the certificates of
+// the webhook configurations of the manifests. The API server then injects a pod by it, and validates
+// ServiceProfiles. Services of type ExternalName replace kube-proxy.
 func TestRealAPIServerInjector(t *testing.T) {
 	full(t)
 	dir := t.TempDir()
@@ -159,7 +161,7 @@ func TestRealAPIServerInjector(t *testing.T) {
 	require.NoError(t, err)
 	for _, o := range parse(t, manifests) {
 		switch {
-		case o.Kind == "ConfigMap":
+		case o.Metadata.Name == injector.AnchorsConfigMap:
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "anchors"), []byte(o.Data[injector.AnchorsKey]), 0o600))
 		case o.Kind == "Deployment" && o.Metadata.Name == "linkerd-proxy-injector":
 			args := append(o.Spec.Template.Spec.Containers[0].Args, "-listen="+listen, "-admin=127.0.0.1:0", "-trust-anchors="+filepath.Join(dir, "anchors"),
@@ -167,16 +169,9 @@ func TestRealAPIServerInjector(t *testing.T) {
 			start(t, filepath.Join(dir, "inject"), nil, args...)
 		}
 	}
-	services := c.client.CoreV1().Services("linkerd")
-	require.NoError(t, services.Delete(t.Context(), "linkerd-proxy-injector", metav1.DeleteOptions{}))
-	_, err = services.Create(t.Context(), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "linkerd-proxy-injector"},
-		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "127.0.0.1"},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, err = c.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(t.Context(), "linkerd-proxy-injector-webhook-config",
-		types.JSONPatchType, []byte(`[{"op": "add", "path": "/webhooks/0/clientConfig/service/port", "value": `+port+`}]`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	for _, service := range []string{"linkerd-proxy-injector", "linkerd-sp-validator"} {
+		c.redirect(t, service, port)
+	}
 
 	create := func(namespace string) *corev1.Pod {
 		t.Helper()
@@ -204,4 +199,54 @@ func TestRealAPIServerInjector(t *testing.T) {
 	require.Equal(t, injector.ProxyName, containers[1].Name)
 	require.Equal(t, "example/gotower:v1", containers[1].Image)
 	require.Equal(t, corev1.ContainerRestartPolicyAlways, *containers[1].RestartPolicy, "a native sidecar")
+	c.checkValidation(t)
+}
+
+// redirect lets the API server call a port of this machine instead of a Service.
+func (c *cluster) redirect(t *testing.T, service, port string) {
+	t.Helper()
+	services := c.client.CoreV1().Services("linkerd")
+	require.NoError(t, services.Delete(t.Context(), service, metav1.DeleteOptions{}))
+	_, err := services.Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: service},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "127.0.0.1"},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	resource := "validatingwebhookconfigurations"
+	if service == "linkerd-proxy-injector" {
+		resource = "mutatingwebhookconfigurations"
+	}
+	_, err = c.dynamic.Resource(schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: resource}).Patch(
+		t.Context(), service+"-webhook-config", types.JSONPatchType,
+		[]byte(`[{"op": "add", "path": "/webhooks/0/clientConfig/service/port", "value": `+port+`}]`), metav1.PatchOptions{})
+	require.NoError(t, err)
+}
+
+// checkValidation creates ServiceProfiles. The API server refuses wrong ones, with the mistake.
+func (c *cluster) checkValidation(t *testing.T) {
+	t.Helper()
+	profiles := c.dynamic.Resource(schema.GroupVersionResource{Group: "linkerd.io", Version: "v1alpha2", Resource: "serviceprofiles"}).Namespace("app")
+	profile := func(name, timeout string) *unstructured.Unstructured {
+		u := new(unstructured.Unstructured)
+		require.NoError(t, yaml.Unmarshal([]byte("apiVersion: linkerd.io/v1alpha2\nkind: ServiceProfile\nmetadata: {name: "+name+"}\n"+
+			"spec: {routes: [{name: read, condition: {method: GET}, timeout: "+timeout+"}]}\n"), &u.Object))
+		return u
+	}
+	const web = "web.app.svc.cluster.local"
+	var created *unstructured.Unstructured
+	var err error
+	require.Eventually(t, func() bool {
+		created, err = profiles.Create(t.Context(), profile(web, "300ms"), metav1.CreateOptions{})
+		return err == nil
+	}, time.Minute, 100*time.Millisecond, "the last error: %v", &err)
+	const denied = `admission webhook "linkerd-sp-validator.linkerd.io" denied the request: `
+	const mistake = denied + `spec.routes[0].timeout "soon": want a duration, such as 250ms or 10s`
+	_, err = profiles.Create(t.Context(), profile("other.app.svc.cluster.local", "soon"), metav1.CreateOptions{})
+	require.EqualError(t, err, mistake)
+	_, err = profiles.Create(t.Context(), profile("web", "1s"), metav1.CreateOptions{})
+	require.EqualError(t, err, denied+`metadata.name "web": want SERVICE.app.svc.cluster.local for a Service in the same namespace`)
+	changed := profile(web, "soon")
+	changed.SetResourceVersion(created.GetResourceVersion())
+	_, err = profiles.Update(t.Context(), changed, metav1.UpdateOptions{})
+	require.EqualError(t, err, mistake)
 }

@@ -33,8 +33,8 @@ func (r *running) startApplications(ctx context.Context) error {
 	return r.serve(ctx, r.data, "mail", r.mail, r.bin("app"), "mail", ":"+r.mail.port())
 }
 
-// serve starts a server of the service s in the pod p, and waits until the server listens.
-// argv is the command line. The name of the log file begins with name.
+// serve starts a server for the service s in the pod p, and waits until the server listens. argv
+// is the command line. The log file's name begins with name.
 func (r *running) serve(ctx context.Context, p pod, name string, s service, argv ...string) error {
 	if _, err := r.start(p, app, name+"-"+p.name, nil, argv...); err != nil {
 		return err
@@ -53,9 +53,9 @@ func (r *running) listening(ctx context.Context, p pod, port uint16) error {
 	})
 }
 
-// nginx writes a configuration file for nginx in the pod p and returns its path. nginx
-// responds with the name of the pod and the URI of the request. While the file at the path
-// of [running.failing] exists, nginx responds with 500 to requests to the service shop.
+// nginx writes a configuration file for nginx in the pod p and returns its path. It responds with
+// the pod name and the request URI. While the file at [running.failing] exists, it responds with
+// 500 to requests for the service shop.
 func (r *running) nginx(p pod) (file string, err error) {
 	dir := filepath.Dir(r.failing(p))
 	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // for another user

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // checkRedis verifies that redis-cli can store a value and read it.
@@ -32,22 +31,17 @@ func (r *running) checkRedis(ctx context.Context) (string, error) {
 	return "SET, GET, STRLEN", nil
 }
 
-// tooLong is the maximum time for sending a mail. It is less than the 10 s that a proxy
-// waits for the first bytes of a client on a port that is not opaque.
-const tooLong = 8 * time.Second
-
-// checkMail verifies that sending a mail takes at most the time tooLong. It takes longer if a
-// proxy waits for the first bytes of the client, because in SMTP the server sends first.
+// checkMail verifies that a mail can be sent, although the server speaks first in SMTP. It would
+// fail if a proxy waited for the first bytes of the client, because the proxies wait for
+// detectTimeout on a port that is not opaque, longer than any check.
 func (r *running) checkMail(ctx context.Context) (string, error) {
 	letter := r.path("run", "letter")
 	if err := writePrivateFile(letter, "Subject: hello\r\n\r\n"+encryptedMarker+"\r\n", app); err != nil {
 		return "", err
 	}
-	cmd := command(ctx, r.client, app, nil, "curl", "-sSv", "--max-time", "30", "smtp://"+r.mail.String(),
+	cmd := command(ctx, r.client, app, nil, "curl", "-sSv", "smtp://"+r.mail.String(),
 		"--mail-from", "a@example.com", "--mail-rcpt", "b@example.com", "-T", letter)
-	begun := time.Now()
 	text, err := cmd.CombinedOutput()
-	took := time.Since(begun)
 	if err != nil {
 		return "", fmt.Errorf("curl: %w\n%s", err, text)
 	}
@@ -56,8 +50,5 @@ func (r *running) checkMail(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("no %q in\n%s", want, text)
 		}
 	}
-	if took > tooLong {
-		return "", fmt.Errorf("it took %v: a proxy waited for the client's first bytes", took)
-	}
-	return fmt.Sprintf("greeted, and a mail accepted, within %.2f s", took.Seconds()), nil
+	return "greeted, and a mail accepted", nil
 }

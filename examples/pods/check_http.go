@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// runAsApp runs a program in the pod p as the user of the applications, and returns its
-// output.
+// runAsApp runs a program in the pod p as the applications' user, and returns its output.
 func (r *running) runAsApp(ctx context.Context, p pod, argv ...string) (string, error) {
 	return output(command(ctx, p, app, nil, argv...))
 }
@@ -27,36 +26,55 @@ const (
 // time, because the balancer may send sequential requests to the same pod.
 func (r *running) checkNginx(ctx context.Context) (string, error) {
 	url := fmt.Sprintf("http://%s/[1-%d]?%s", r.web.host(), requests, encryptedMarker)
-	out, err := r.runAsApp(ctx, r.client, "curl", "-sS", "--fail", "--max-time", "30", "--parallel", "--parallel-max", "10", url)
-	if err != nil {
-		return "", err
-	}
-	return balanced(lines(out), requests, r.web.pods, func(line string) (pod string, ok bool) {
+	argv := []string{"curl", "-sS", "--fail", "--parallel", "--parallel-max", "10", url}
+	return r.balance(ctx, r.web, argv, func(line string) (pod string, ok bool) {
 		pod, uri, _ := strings.Cut(line, " ")
 		return pod, strings.HasPrefix(uri, "/") && strings.HasSuffix(uri, "?"+encryptedMarker)
 	})
 }
 
-// checkBodies verifies that requests with bodies succeed and are balanced.
-func (r *running) checkBodies(ctx context.Context) (string, error) {
-	out, err := r.runAsApp(ctx, r.client, r.bin("app"), "post", "http://"+r.api.String()+"/", strconv.Itoa(requests), encryptedMarker)
+// checkShared verifies that requests in HTTP/1.1 share connections between the proxies, because they
+// are sent over HTTP/2. Without this, each concurrent request would need its own connection.
+func (r *running) checkShared(ctx context.Context) (string, error) {
+	const concurrent, perPod = 100, 3
+	opened := func() (int, error) {
+		return r.clientSeries(ctx, "tcp_open_total{", `direction="outbound"`, `peer="dst"`, fmt.Sprintf("server_id=%q", r.web1.identity()))
+	}
+	connsBefore, err := opened()
 	if err != nil {
 		return "", err
 	}
-	figure, err := balanced(lines(out), requests, r.api.pods, func(line string) (pod string, ok bool) {
+	url := fmt.Sprintf("http://%s/[1-%d]?%s", r.web.host(), concurrent, encryptedMarker)
+	if _, err := r.runAsApp(ctx, r.client, "curl", "-sS", "--fail", "--parallel", "--parallel-immediate", "--parallel-max",
+		strconv.Itoa(concurrent), url); err != nil {
+		return "", err
+	}
+	r.answered += concurrent
+	connsAfter, err := opened()
+	if n := connsAfter - connsBefore; err == nil && n > perPod*len(r.web.pods) {
+		err = fmt.Errorf("%d new connections for %d requests, at most %d for each pod", n, concurrent, perPod)
+	}
+	return fmt.Sprintf("%d answered, %d new connections", concurrent, connsAfter-connsBefore), err
+}
+
+// checkBodies verifies that requests with bodies succeed and are balanced.
+func (r *running) checkBodies(ctx context.Context) (string, error) {
+	argv := []string{r.bin("app"), "post", "http://" + r.api.String() + "/", strconv.Itoa(requests), encryptedMarker}
+	figure, err := r.balance(ctx, r.api, argv, func(line string) (pod string, ok bool) {
 		pod, _, _ = strings.Cut(line, " ")
 		return pod, true
 	})
 	return figure + ", 64 KiB each way", err
 }
 
-// checkClientID verifies that the proxies replace a forged header l5d-client-id by the
-// identity of the client.
+// checkClientID verifies that the proxies replace a forged header l5d-client-id by the client's
+// identity.
 func (r *running) checkClientID(ctx context.Context) (string, error) {
 	out, err := r.runAsApp(ctx, r.client, r.bin("app"), "post", "http://"+r.api.String()+"/", strconv.Itoa(forged), encryptedMarker)
 	if err != nil {
 		return "", err
 	}
+	r.answered += forged
 	for _, line := range lines(out) {
 		if _, id, _ := strings.Cut(line, " "); id != r.client.identity() {
 			return "", fmt.Errorf("the server received client id %q, want %s", id, r.client.identity())
@@ -65,20 +83,11 @@ func (r *running) checkClientID(ctx context.Context) (string, error) {
 	return "l5d-client-id: " + r.client.identity() + ", although the client sent another one", nil
 }
 
-// checkGRPC verifies that calls of all four kinds succeed and are balanced, on one
-// connection of the client.
+// checkGRPC verifies that all four kinds of calls succeed and are balanced, over one connection
+// from the client.
 func (r *running) checkGRPC(ctx context.Context) (string, error) {
-	const calls = requests / 4
-	out, err := r.runAsApp(ctx, r.client, r.bin("app"), "call", r.echo.String(), strconv.Itoa(calls), encryptedMarker)
-	if err != nil {
-		return "", err
-	}
-	all := lines(out)
-	if len(all) != 4*calls {
-		return "", fmt.Errorf("%d responses to %d calls", len(all), 4*calls)
-	}
-	all = slices.DeleteFunc(all, func(line string) bool { return line == "input ?" })
-	figure, err := balanced(all, 3*calls, r.echo.pods, func(line string) (pod string, ok bool) {
+	argv := []string{r.bin("app"), "call", r.echo.String(), strconv.Itoa(requests / 4), encryptedMarker}
+	figure, err := r.balance(ctx, r.echo, argv, func(line string) (pod string, ok bool) {
 		_, pod, ok = strings.Cut(line, " ")
 		return pod, ok
 	})
@@ -92,6 +101,7 @@ func (r *running) checkPodAddress(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	r.answered += direct
 	for _, line := range lines(out) {
 		if !strings.HasPrefix(line, r.web2.name+" ") {
 			return "", fmt.Errorf("%s: %q", url, line)
@@ -119,31 +129,43 @@ func (r *running) checkUnmeshed(ctx context.Context) (string, error) {
 
 func lines(text string) []string { return strings.Split(strings.TrimSpace(text), "\n") }
 
-// balanced returns a text with the number of requests that each pod served. It counts the lines
-// in answers. The function good returns the pod of a line, and whether the line is valid.
-// balanced returns an error if a line is not valid, or if the number of lines is not want. It
-// also returns an error if a pod served less than a tenth of the requests.
-func balanced(answers []string, want int, pods []pod, good func(line string) (pod string, ok bool)) (string, error) {
+// balance runs a program that sends a number of requests, the constant requests, to the service s
+// and prints a line for each. It repeats this until each pod has served a request. It does not
+// ask for equal shares: if a busy machine delays one response for a second, the balancer rightly
+// prefers the other pod for the next half minute. balance returns a text that tells how many
+// requests each pod served. good returns a line's pod, and whether the line is valid.
+func (r *running) balance(ctx context.Context, s service, argv []string, good func(line string) (pod string, ok bool)) (string, error) {
+	total := 0
 	count := map[string]int{}
-	for _, line := range answers {
-		pod, ok := good(line)
-		if !ok {
-			return "", fmt.Errorf("invalid response %q", line)
+	err := until(ctx, "requests for all pods of "+s.name, func() (bool, error) {
+		out, err := r.runAsApp(ctx, r.client, argv...)
+		if err != nil {
+			return false, err
 		}
-		count[pod]++
-	}
-	if len(answers) != want {
-		return "", fmt.Errorf("%d responses to %d requests", len(answers), want)
-	}
-	var shares []string
+		answers := lines(out)
+		for _, line := range answers {
+			pod, ok := good(line)
+			if !ok {
+				return false, fmt.Errorf("invalid response %q", line)
+			}
+			if pod != "?" { // the response to a call with streaming requests only does not name it
+				count[pod]++
+			}
+		}
+		if len(answers) != requests {
+			return false, fmt.Errorf("%d responses to %d requests", len(answers), requests)
+		}
+		r.answered += requests
+		total += requests
+		return !slices.ContainsFunc(s.pods, func(p pod) bool { return count[p.name] == 0 }), nil
+	})
+	shares := make([]string, 0, len(count))
 	for _, name := range slices.Sorted(maps.Keys(count)) {
 		shares = append(shares, fmt.Sprintf("%s %d", name, count[name]))
 	}
-	figure := fmt.Sprintf("%d of %d answered: %s", want, want, strings.Join(shares, ", "))
-	for _, p := range pods {
-		if count[p.name] < want/10 {
-			return "", fmt.Errorf("%s: too few from %s", figure, p.name)
-		}
+	figure := fmt.Sprintf("%d of %d answered: %s", total, total, strings.Join(shares, ", "))
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", figure, err)
 	}
 	return figure, nil
 }

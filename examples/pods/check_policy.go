@@ -13,8 +13,8 @@ import (
 
 // checkDeniedRequest sends a request from a pod without a proxy to the service api, which permits
 // only the service account client. It verifies that the status is 403, and that the metrics of
-// the proxy include the denial. Tap and the explanation of the request must also show it, unless
-// the flag -proxy sets another program as the proxy.
+// the proxy include the denial. Tap and the request's explanation must also show it, unless the
+// proxy is foreign.
 func (r *running) checkDeniedRequest(ctx context.Context) (string, error) {
 	url := "http://" + netip.AddrPortFrom(r.web1.addr, r.api.addr.Port()).String() + "/"
 	out, err := r.runAsApp(ctx, r.unmeshedClient, "curl", "-sS", "--max-time", "30", "-o", "/dev/null", "-w", "%{http_code}", url)
@@ -26,10 +26,10 @@ func (r *running) checkDeniedRequest(ctx context.Context) (string, error) {
 	}
 	server := r.api.serverName(r.web1)
 	n, err := denials(ctx, r.web1, "inbound_http_authz_deny_total{", server)
-	if err != nil || r.proxy != "" {
+	if err != nil || r.isForeign(r.web1) {
 		return fmt.Sprintf("403; inbound_http_authz_deny_total: %d", n), err
 	}
-	init, why, err := r.explained(ctx, r.web1, "/denied", func() {
+	init, explanation, err := r.explained(ctx, r.web1, "/denied", func() {
 		_, _ = r.runAsApp(ctx, r.unmeshedClient, "curl", "-sS", "--max-time", "30", url+"denied")
 	})
 	if err != nil {
@@ -37,47 +37,47 @@ func (r *running) checkDeniedRequest(ctx context.Context) (string, error) {
 	}
 	return fmt.Sprintf("403; inbound_http_authz_deny_total: %d; in tap and its explanation", n), errors.Join(
 		from(init.Source, r.unmeshedClient), label(init.DestinationLabels, "srv_name", server),
-		contains("the explanation", why, "server="+server, "permitted_by=none"))
+		contains("the explanation", explanation, "server="+server, "permitted_by=none"))
 }
 
 // checkDeniedConnection connects from a pod without a proxy to redis, which permits only the
 // service account client. It verifies that the connection is closed without a response, and that
-// the metrics of the proxy include the denial. Tap and the explanation of the connection must
-// also show it, unless the flag -proxy sets another program as the proxy.
+// the metrics of the proxy include the denial. Tap and the connection's explanation must also
+// show it, unless the proxy is foreign.
 func (r *running) checkDeniedConnection(ctx context.Context) (string, error) {
 	out, err := r.runAsApp(ctx, r.unmeshedClient, "redis-cli", "-h", r.data.addr.String(), "-p", r.redis.port(), "GET", "key")
 	if err == nil && !strings.Contains(out, "closed") {
 		return "", fmt.Errorf("redis-cli received %q", out)
 	}
 	n, err := denials(ctx, r.data, "inbound_tcp_authz_deny_total{", r.redis.serverName(r.data))
-	if err != nil || r.proxy != "" {
+	if err != nil || r.isForeign(r.data) {
 		return fmt.Sprintf("closed; inbound_tcp_authz_deny_total: %d", n), err
 	}
-	failed, err := r.deniedConnection(ctx, r.data, func() {
+	failed, err := r.deniedConnection(ctx, r.data, r.unmeshedClient, func() {
 		_, _ = r.runAsApp(ctx, r.unmeshedClient, "redis-cli", "-h", r.data.addr.String(), "-p", r.redis.port(), "GET", "key")
 	})
 	if err != nil {
 		return "", err
 	}
-	why := layer.Node{Name: "connection", Children: failed.Close.Explanation}.String()
+	explanation := layer.Node{Name: "connection", Children: failed.Close.Explanation}.String()
 	return fmt.Sprintf("closed; inbound_tcp_authz_deny_total: %d; in tap and its explanation", n), errors.Join(
-		from(failed.Source, r.unmeshedClient), contains("the error", failed.Close.Err, "unauthorized connection"),
-		contains("the explanation", why, "server="+r.redis.serverName(r.data), "permitted_by=none"))
+		contains("the error", failed.Close.Err, "unauthorized connection"),
+		contains("the explanation", explanation, "server="+r.redis.serverName(r.data), "permitted_by=none"))
 }
 
-// denials returns how many requests or connections the proxy of the pod p has denied. The
-// argument metric is the name of the counter. The argument server is the name of a policy,
-// and only its denials are counted. A number of 0 is an error.
+// denials returns how many requests or connections p's proxy denied, as counted by metric under
+// the policy server. It waits for the first one, because a proxy may count it late.
 func denials(ctx context.Context, p pod, metric, server string) (n int, err error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	url := fmt.Sprintf("http://%s/metrics", netip.AddrPortFrom(p.addr, adminPort))
-	err = series(ctx, client, url, metric, func(labels string, value int) {
-		if strings.Contains(labels, fmt.Sprintf("srv_name=%q", server)) {
-			n += value
-		}
+	err = until(ctx, fmt.Sprintf("%s to count a denial by the server %s", p.name, server), func() (bool, error) {
+		n = 0
+		err := series(ctx, client, url, metric, func(labels string, value int) {
+			if strings.Contains(labels, fmt.Sprintf("srv_name=%q", server)) {
+				n += value
+			}
+		})
+		return n > 0, err
 	})
-	if err == nil && n == 0 {
-		err = fmt.Errorf("%s: no denial by the server %s", p.name, server)
-	}
 	return n, err
 }

@@ -20,8 +20,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// tapped is a request that the tap of one proxy has shown: its headers, and the status of its
-// response.
+// tapped is a request that a proxy's tap has shown: its headers and its response status.
 type tapped struct {
 	init  tap.Event // event of the request headers
 	code  int       // status of the response
@@ -36,8 +35,8 @@ func (r *running) watch(ctx context.Context) (err error) {
 	return err
 }
 
-// tapPods watches the taps of the proxies of the given pods. Meanwhile it sends requests to path
-// of the service s. It returns the first complete request from each tap.
+// tapPods watches the taps of the given pods' proxies. Meanwhile it sends requests to path on the
+// service s. It returns the first complete request from each tap.
 func (r *running) tapPods(ctx context.Context, s service, path string, pods ...pod) ([]tapped, error) {
 	if err := r.watch(ctx); err != nil {
 		return nil, err
@@ -64,8 +63,8 @@ func (r *running) tapPods(ctx context.Context, s service, path string, pods ...p
 	return shown, err
 }
 
-// tapPod watches the tap of the proxy of the pod p. It returns the first complete request
-// to path.
+// tapPod watches the tap of the proxy in the pod p. It returns the first complete request to
+// path.
 func (r *running) tapPod(ctx context.Context, path string, p pod) (tapped, error) {
 	conn, err := r.watcher.tap(p)
 	if err != nil {
@@ -94,30 +93,31 @@ func (r *running) tapPod(ctx context.Context, path string, p pod) (tapped, error
 	return tapped{}, fmt.Errorf("%s: tap ended without a complete request", p.name)
 }
 
-// explained watches the tap of the pod p and calls send repeatedly. It stops when the tap
-// has shown a complete request to path, with the explanation of how the proxy handled it.
-// The result init is the event of the request headers, and why is the explanation as text.
-func (r *running) explained(ctx context.Context, p pod, path string, send func()) (init tap.Event, why string, err error) {
+// explained watches the tap of p and calls send until the tap has shown a complete request to
+// path, together with how the proxy handled it. init is the event with the request headers, and
+// explanation is the explanation as text.
+func (r *running) explained(ctx context.Context, p pod, path string, send func()) (init tap.Event, explanation string, err error) {
 	inits := map[uint64]tap.Event{}
 	err = r.tapWhile(ctx, p, &tappb.WatchRequest{Match: match.PathPrefix(path), Explain: true}, send, func(e tap.Event) bool {
 		switch {
 		case e.RequestInit != nil:
 			inits[e.ID.Stream] = e
 		case e.ResponseEnd != nil && len(e.ResponseEnd.Explanation) > 0 && inits[e.ID.Stream].RequestInit != nil:
-			init, why = inits[e.ID.Stream], layer.Node{Name: "request", Children: e.ResponseEnd.Explanation}.String()
+			init = inits[e.ID.Stream]
+			explanation = layer.Node{Name: "request", Children: e.ResponseEnd.Explanation}.String()
 			return true
 		}
 		return false
 	})
-	return init, why, err
+	return init, explanation, err
 }
 
-// deniedConnection watches the tap of the pod p and calls send repeatedly, until the tap has
-// shown a failed connection with an explanation. It returns the Close event of the connection.
-func (r *running) deniedConnection(ctx context.Context, p pod, send func()) (failed tap.Event, err error) {
+// deniedConnection watches p's tap and calls send until the tap shows that a connection from
+// client failed, with an explanation. It returns the connection's Close event.
+func (r *running) deniedConnection(ctx context.Context, p, client pod, send func()) (failed tap.Event, err error) {
 	err = r.tapWhile(ctx, p, &tappb.WatchRequest{Explain: true}, send, func(e tap.Event) bool {
 		failed = e
-		return e.Close != nil && e.Close.Err != "" && len(e.Close.Explanation) > 0
+		return e.Source.Addr() == client.addr && e.Close != nil && e.Close.Err != "" && len(e.Close.Explanation) > 0
 	})
 	return failed, err
 }
@@ -153,17 +153,20 @@ func (r *running) tapWhile(ctx context.Context, p pod, req *tappb.WatchRequest, 
 	return fmt.Errorf("%s: tap ended too early", p.name)
 }
 
-// explainShop sends requests to path of shop from the client until the tap of the client
-// shows the explanation of a request. It returns this explanation: how the proxy handled
-// the request.
-func (r *running) explainShop(ctx context.Context, path string) (string, error) {
-	_, why, err := r.explained(ctx, r.client, path, func() {
+// explainsShop sends requests to path on shop from the client until the client's tap shows an
+// explanation of how the proxy handled one of them. It returns an error unless this explanation
+// contains all texts. If the client's proxy is foreign, it returns nil.
+func (r *running) explainsShop(ctx context.Context, path string, texts ...string) error {
+	if r.isForeign(r.client) {
+		return nil
+	}
+	_, explanation, err := r.explained(ctx, r.client, path, func() {
 		_, _ = r.runAsApp(ctx, r.client, "curl", "-sS", "--max-time", "30", "http://"+r.shop.host()+path+"?"+encryptedMarker)
 	})
-	return why, err
+	return errors.Join(err, contains("the explanation", explanation, texts...))
 }
 
-// contains returns an error unless text contains each element of want. The argument name
+// contains returns an error unless text contains each element of want. name
 // identifies text in the error.
 func contains(name, text string, want ...string) (err error) {
 	for _, w := range want {
@@ -203,8 +206,8 @@ func (r *running) checkTapIn(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%s and %s, from %s", r.web1.name, r.web2.name, all[0].init.SourceLabels["client_id"]), err
 }
 
-// is returns an error unless t has the given direction, an authority that begins with host, and
-// the status 200.
+// is returns an error unless t goes in this direction, its authority begins with host, and its
+// status is 200.
 func (t tapped) is(direction tap.Direction, host string) error {
 	init := t.init.RequestInit
 	if t.init.Direction != direction || !strings.HasPrefix(init.Authority, host) || t.code != 200 {
@@ -221,7 +224,7 @@ func from(addr netip.AddrPort, p pod) error {
 	return nil
 }
 
-// label returns an error unless labels has the key with the value want.
+// label returns an error unless labels contains the key with the value want.
 func label(labels map[string]string, key, want string) error {
 	if labels[key] != want {
 		return fmt.Errorf("label %s=%q, must be %q, in %v", key, labels[key], want, labels)
@@ -229,8 +232,8 @@ func label(labels map[string]string, key, want string) error {
 	return nil
 }
 
-// checkTapRejected verifies that tap rejects a client in cleartext, and a client that has a
-// certificate for another name.
+// checkTapRejected verifies that tap rejects a client in cleartext, and a client whose
+// certificate is for another name.
 func (r *running) checkTapRejected(ctx context.Context) (string, error) {
 	cleartext, err := dial(netip.AddrPortFrom(r.client.addr, tapPort), nil)
 	if err != nil {

@@ -55,8 +55,8 @@ func (r *running) flows(ctx context.Context) ([]wire.Flow, error) {
 	return flows, err
 }
 
-// name returns the name of the pod with the address addr. If no pod has this address, it returns
-// the text "this program", because only this program uses other addresses.
+// name returns the name of the pod with the address addr, or "this program" if there is none,
+// because only this program uses other addresses.
 func (r *running) name(addr netip.Addr) string {
 	for _, p := range r.pods() {
 		if p.addr == addr {
@@ -77,7 +77,9 @@ func (r *running) checkWire(ctx context.Context) (string, error) {
 	for _, p := range r.meshed() {
 		meshed[p.addr] = true
 	}
-	connections, size, seen := 0, 0, map[string]int{}
+	connections := 0
+	size := 0
+	captured := map[string]int{}
 	for _, f := range flows {
 		if bytes.Contains(f.Data, []byte(encryptedMarker)) {
 			return "", fmt.Errorf("%s has the marker", r.describe(f))
@@ -91,30 +93,35 @@ func (r *running) checkWire(ctx context.Context) (string, error) {
 		size += len(f.Data)
 		if name := f.ServerName(); name != "" {
 			connections++
-			seen[fmt.Sprintf("%s → %s:%d, TLS for %s", r.name(f.From.Addr()), r.name(f.To.Addr()), f.To.Port(), name)]++
+			captured[fmt.Sprintf("%s → %s:%d, TLS for %s", r.name(f.From.Addr()), r.name(f.To.Addr()), f.To.Port(), name)]++
 		}
 	}
 	if r.wire {
-		for _, line := range slices.Sorted(maps.Keys(seen)) {
-			fmt.Printf("%4d × %s\n", seen[line], line)
+		for _, line := range slices.Sorted(maps.Keys(captured)) {
+			fmt.Printf("%4d × %s\n", captured[line], line)
 		}
 	}
 	figure := fmt.Sprintf("%d connections, %d KiB, all TLS; the marker: not once", connections, size>>10)
-	return figure, r.expected(seen)
+	return figure, r.expected(captured)
 }
 
-// expected returns an error if the capture lacks a connection that the other checks must have
-// caused, such as a connection of the client to the controller. The keys of seen are the
-// descriptions of the captured connections.
-func (r *running) expected(seen map[string]int) error {
+// expected returns an error unless the capture contains the connections that the other checks
+// must have caused, such as one from the client to the controller. The keys of captured describe
+// the connections.
+func (r *running) expected(captured map[string]int) error {
 	redis := r.redis.addr.Port()
 	if r.redis.direct {
 		redis = inboundPort
+	}
+	api := r.api.addr.Port()
+	if r.api.direct {
+		api = inboundPort
 	}
 	for _, c := range []struct {
 		from, to pod
 		port     uint16
 	}{
+		{r.client, r.web1, api},
 		{r.client, r.control, destinationPort},
 		{r.client, r.control, caPort},
 		{r.client, r.web1, r.web.addr.Port()},
@@ -123,8 +130,8 @@ func (r *running) expected(seen map[string]int) error {
 		{r.client, r.data, inboundPort},
 	} {
 		want := fmt.Sprintf("%s → %s:%d, TLS for %s", c.from.name, c.to.name, c.port, c.to.identity())
-		if seen[want] == 0 {
-			return fmt.Errorf("%s: not captured, only\n%s", want, strings.Join(slices.Sorted(maps.Keys(seen)), "\n"))
+		if captured[want] == 0 {
+			return fmt.Errorf("%s: not captured, only\n%s", want, strings.Join(slices.Sorted(maps.Keys(captured)), "\n"))
 		}
 	}
 	return nil
@@ -142,7 +149,8 @@ func (r *running) checkWireCleartext(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	requests, answers := 0, 0
+	requests := 0
+	answers := 0
 	for _, f := range flows {
 		n := bytes.Count(f.Data, []byte(cleartextMarker))
 		switch {

@@ -18,10 +18,10 @@ type pod struct {
 	opaque  string // ports on which the server of the pod sends first, separated by commas
 }
 
-// meshed reports whether the pod has a proxy.
+// meshed reports whether there is a proxy in the pod.
 func (p pod) meshed() bool { return p.account != "" }
 
-// identity returns the identity of the proxy of the pod.
+// identity returns the identity of the pod's proxy.
 func (p pod) identity() string { return identity(p.account) }
 
 // workload returns the text by which a proxy identifies its pod to the policy controller.
@@ -35,9 +35,9 @@ func identity(account string) string {
 // tapper is the service account of the client that may watch taps.
 const tapper = "tapper"
 
-// service is a name with a virtual IP address and a port, for a set of pods. No pod has this
-// address. A proxy asks the controller for the pods of the service and connects to one of them.
-// A client without a proxy cannot connect to the address.
+// service is a name with a virtual IP address and a port, for a set of pods. No pod uses this
+// address. A proxy asks the controller for the service's pods and connects to one of them. A
+// client without a proxy cannot connect.
 type service struct {
 	name   string
 	addr   netip.AddrPort
@@ -52,7 +52,7 @@ func (s service) port() string { return strconv.Itoa(int(s.addr.Port())) }
 
 func (s service) String() string { return s.host() + ":" + s.port() }
 
-// The ports of the proxy, which are those of linkerd's proxy.
+// The proxy's ports, which are those of linkerd's proxy.
 const (
 	inboundPort  = 4143
 	outboundPort = 4140
@@ -60,7 +60,7 @@ const (
 	adminPort    = 4191
 )
 
-// cluster has all pods and services of the program.
+// cluster holds all of the program's pods and services.
 type cluster struct {
 	control, client, web1, web2, data, unmeshedClient pod
 
@@ -70,21 +70,21 @@ type cluster struct {
 
 // newCluster returns the description of all pods and services. It does not start anything.
 func newCluster() cluster {
-	at := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 77, 0, last}) }
+	address := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 77, 0, last}) }
 	c := cluster{
-		control:        pod{name: "control", addr: at(2), account: "control"},
-		client:         pod{name: "client", addr: at(10), account: "client"},
-		web1:           pod{name: "web-1", addr: at(11), account: "web"},
-		web2:           pod{name: "web-2", addr: at(12), account: "web"},
-		data:           pod{name: "data", addr: at(13), account: "data", opaque: "2525"},
-		unmeshedClient: pod{name: "unmeshedClient", addr: at(20)},
+		control:        pod{name: "control", addr: address(2), account: "control"},
+		client:         pod{name: "client", addr: address(10), account: "client"},
+		web1:           pod{name: "web-1", addr: address(11), account: "web"},
+		web2:           pod{name: "web-2", addr: address(12), account: "web"},
+		data:           pod{name: "data", addr: address(13), account: "data", opaque: "2525"},
+		unmeshedClient: pod{name: "unmeshedClient", addr: address(20)},
 	}
 	virtual := func(last byte, port uint16) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 78, 0, last}), port)
 	}
 	both := []pod{c.web1, c.web2}
 	c.web = service{name: "web", addr: virtual(1, 80), pods: both}
-	c.api = service{name: "api", addr: virtual(2, 8080), pods: both}
+	c.api = service{name: "api", addr: virtual(2, 8080), pods: both, direct: true}
 	c.echo = service{name: "echo", addr: virtual(3, 9090), pods: both}
 	c.redis = service{name: "redis", addr: virtual(4, 6379), pods: []pod{c.data}, opaque: true}
 	c.mail = service{name: "mail", addr: virtual(5, 2525), pods: []pod{c.data}, opaque: true, direct: true}
@@ -106,8 +106,7 @@ func (c cluster) services() []service {
 	return []service{c.web, c.api, c.echo, c.redis, c.mail, c.shop, c.shop1, c.shop2}
 }
 
-// hosts returns the content of /etc/hosts, which contains the names and addresses of the
-// services.
+// hosts returns the content of /etc/hosts: the services' names and addresses.
 func (c cluster) hosts() string {
 	var b strings.Builder
 	b.WriteString("127.0.0.1 localhost\n")
@@ -120,11 +119,10 @@ func (c cluster) hosts() string {
 // object is a mapping in YAML.
 type object map[string]any
 
-// destinations returns the configuration file of examples/destination. Each service name has an
-// entry with the endpoints and the profile of the service. Each service address has an entry
-// with the same profile. The address of a pod has an entry with a profile that leads to that
-// pod. The argument policy is the outbound policy of shop. The file also has the inbound
-// policies of api and redis.
+// destinations returns the configuration file of examples/destination. There is an entry for each
+// service name with the service's endpoints and profile, one for each service address with the
+// same profile, and one for each pod address with a profile that leads to that pod. policy is the
+// outbound policy for shop. The file also contains the inbound policies for api and redis.
 func (c cluster) destinations(policy object) ([]byte, error) {
 	all := object{}
 	for _, s := range c.services() {
@@ -149,8 +147,8 @@ func (c cluster) destinations(policy object) ([]byte, error) {
 	return yaml.Marshal(object{"destinations": all, "servers": append(c.api.servers(), c.redis.servers()...)})
 }
 
-// servers returns the inbound policies of the pods of the service, in the format of the
-// configuration file. They permit only clients with a service account named "client".
+// servers returns the inbound policies of the service's pods, in the configuration file's format.
+// They permit only clients with a service account named "client".
 func (s service) servers() []object {
 	servers := make([]object, 0, len(s.pods))
 	for _, p := range s.pods {
@@ -164,10 +162,10 @@ func (s service) servers() []object {
 	return servers
 }
 
-// serverName returns the name of the inbound policy of the service in the pod p.
+// serverName names the inbound policy for the service in the pod p.
 func (s service) serverName(p pod) string { return s.name + "-" + p.name }
 
-// endpoint returns the pod p as an endpoint in the format of the configuration file.
+// endpoint returns the pod p as an endpoint in the configuration file's format.
 func (s service) endpoint(p pod) object {
 	ep := object{
 		"addr":     netip.AddrPortFrom(p.addr, s.addr.Port()).String(),

@@ -12,20 +12,21 @@ import (
 	id "github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// The ports of the control plane, which are those of linkerd.
+// The control plane's ports, which are those of linkerd.
 const (
 	destinationPort = 8086
 	caPort          = 8080
 )
 
-// controlPlane returns the addresses of the controller and the CA for the proxy of the pod p.
-// name is the identity that both must prove. For the pod of the control plane itself, the
-// addresses are on loopback and name is "", because no identity is checked.
+// controlPlane returns the addresses of the controller and the CA for the proxy in the pod p.
+// name is the identity that both must prove. For the control plane's pod itself, the addresses
+// are on loopback and name is "", because no identity is checked.
 func (r *running) controlPlane(p pod) (destination, ca, name string) {
 	host := r.control.addr.String()
 	name = r.control.identity()
 	if p.name == r.control.name {
-		host, name = "127.0.0.1", ""
+		host = "127.0.0.1"
+		name = ""
 	}
 	return fmt.Sprintf("%s:%d", host, destinationPort), fmt.Sprintf("%s:%d", host, caPort), name
 }
@@ -57,8 +58,8 @@ func (r *running) startControl(ctx context.Context) error {
 	return errors.Join(r.listening(ctx, r.control, destinationPort), r.listening(ctx, r.control, caPort))
 }
 
-// fileSources writes the configuration file of the controller, and creates the directories of
-// the CA. It returns the command-line flags of both.
+// fileSources writes the controller's configuration file, and creates the CA's directories. It
+// returns the command-line flags of both.
 func (r *running) fileSources(context.Context) (destination, ca []string, err error) {
 	file := r.path("run", "destinations.yaml")
 	err = r.writeDestinations(file, r.shopSplit(100, 0))
@@ -66,9 +67,9 @@ func (r *running) fileSources(context.Context) (destination, ca []string, err er
 	return []string{"-config", file}, []string{"-tokens", r.tokens()}, err
 }
 
-// kubernetesSources starts an API server with the objects of the cluster. The results destination
-// and ca are the command-line flags of the controller and of the CA program. With these flags, both
-// programs use the API server with the rights of linkerd's service accounts.
+// kubernetesSources starts an API server with the cluster's objects. destination and ca are
+// command-line flags for the controller and the CA program. With these flags, both use the API
+// server with the rights of linkerd's service accounts.
 func (r *running) kubernetesSources(ctx context.Context) (destination, ca []string, err error) {
 	if err := r.startAPIServer(ctx); err != nil {
 		return nil, nil, err
@@ -81,8 +82,8 @@ func (r *running) kubernetesSources(ctx context.Context) (destination, ca []stri
 	return []string{"-kubernetes", "-kubeconfig", first}, []string{"-kubernetes", "-kubeconfig", second}, errors.Join(err1, err2)
 }
 
-// writeDestinations replaces the configuration file of the controller. In the new file,
-// policy is the outbound policy of shop.
+// writeDestinations replaces the controller's configuration file by one in which policy is the
+// outbound policy for shop.
 func (r *running) writeDestinations(file string, policy object) error {
 	destinations, err := r.destinations(policy)
 	if err != nil {
@@ -94,10 +95,9 @@ func (r *running) writeDestinations(file string, policy object) error {
 	return os.Rename(file+".new", file)
 }
 
-// credentials writes the files with which a client requests certificates of a service account
-// from the CA. The user uid owns the files. The result dir is the directory of a key and a
-// certificate signing request. The result token is the path of a token. The name of the directory
-// contains the argument name, because several clients may use one account.
+// credentials writes the files with which a client, as the user uid, requests certificates for a
+// service account from the CA: a key and a certificate signing request in dir, and a token at the
+// path token. The directory is named after name, because several clients may use one account.
 func (r *running) credentials(ctx context.Context, account, name string, uid int) (dir, token string, err error) {
 	dir = r.path("run", "identity-"+name)
 	if err := makePrivateDir(dir, uid); err != nil {
@@ -122,11 +122,11 @@ func (r *running) token(ctx context.Context, account string) (string, error) {
 		token, tokenErr := r.apiServer.token(ctx, "default", account, identitykube.Audience)
 		return token, errors.Join(err, tokenErr)
 	}
-	known := filepath.Join(r.tokens(), identity(account))
-	text, err := os.ReadFile(known)
+	tokenPath := filepath.Join(r.tokens(), identity(account))
+	text, err := os.ReadFile(tokenPath)
 	if errors.Is(err, os.ErrNotExist) {
 		text = []byte(rand.Text())
-		err = writePrivateFile(known, string(text), app)
+		err = writePrivateFile(tokenPath, string(text), app)
 	}
 	return string(text), err
 }

@@ -33,10 +33,10 @@ import (
 	identitykube "github.com/gotower/gotower/examples/identity/kube"
 )
 
-// apiPort is the port of the API server, which listens at the address of the bridge.
+// apiPort is the port of the API server, which listens at the bridge's address.
 const apiPort = 6443
 
-// apiServer is the client of the API server. It has all rights.
+// apiServer is the API server's client, which may do everything.
 type apiServer struct {
 	client  kubernetes.Interface
 	dynamic dynamic.Interface
@@ -61,8 +61,8 @@ func kubePrograms() (string, error) {
 	return dir, nil
 }
 
-// startAPIServer starts etcd and a kube-apiserver outside of the pods, and creates the
-// objects of the cluster.
+// startAPIServer starts etcd and a kube-apiserver outside of the pods, and creates the cluster's
+// objects.
 func (r *running) startAPIServer(ctx context.Context) error {
 	programs, err := kubePrograms()
 	if err != nil {
@@ -87,7 +87,7 @@ func (r *running) startAPIServer(ctx context.Context) error {
 		"--listen-client-urls", etcd, "--advertise-client-urls", etcd); err != nil {
 		return err
 	}
-	// The first address of the network is that of the Service kubernetes.
+	// The network's first address belongs to the Service kubernetes.
 	if _, err := r.start(pod{}, root, "kube-apiserver", nil, filepath.Join(programs, "kube-apiserver"),
 		"--etcd-servers", etcd, "--cert-dir", dir+"/certificates",
 		"--bind-address", gateway.String(), "--advertise-address", gateway.String(), "--secure-port", strconv.Itoa(apiPort),
@@ -138,9 +138,9 @@ func apiURL() string { return "https://" + net.JoinHostPort(gateway.String(), st
 
 // applyText creates or changes the objects in text, which is YAML.
 func (a *apiServer) applyText(ctx context.Context, text string) error {
-	for part := range strings.SplitSeq(text, "\n---\n") {
+	for document := range strings.SplitSeq(text, "\n---\n") {
 		var o object
-		if err := yaml.Unmarshal([]byte(part), &o); err != nil {
+		if err := yaml.Unmarshal([]byte(document), &o); err != nil {
 			return err
 		}
 		if o == nil {
@@ -153,8 +153,8 @@ func (a *apiServer) applyText(ctx context.Context, text string) error {
 	return nil
 }
 
-// apply creates or changes objects with their status. It waits until the API server has the
-// kinds of the objects, because a new CRD is served only after a moment.
+// apply creates or changes objects with their status. It waits until the API server knows the
+// objects' kinds, because a new CRD is served only after a moment.
 func (a *apiServer) apply(ctx context.Context, objects ...object) error {
 	for _, o := range objects {
 		u, err := unstructuredOf(o)
@@ -163,16 +163,16 @@ func (a *apiServer) apply(ctx context.Context, objects ...object) error {
 		}
 		options := metav1.ApplyOptions{FieldManager: "pods", Force: true}
 		err = until(ctx, "the kind "+u.GetKind(), func() (bool, error) {
-			to, err := a.resource(u)
+			resource, err := a.resource(u)
 			if err == nil {
-				_, err = to.Apply(ctx, u.GetName(), u, options)
+				_, err = resource.Apply(ctx, u.GetName(), u, options)
 			}
 			if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 				a.mapper.Reset()
 				return false, nil
 			}
 			if _, found := o["status"]; err == nil && found {
-				_, err = to.ApplyStatus(ctx, u.GetName(), u, options)
+				_, err = resource.ApplyStatus(ctx, u.GetName(), u, options)
 			}
 			return err == nil, err
 		})
@@ -192,7 +192,7 @@ func unstructuredOf(o object) (*unstructured.Unstructured, error) {
 	return u, u.UnmarshalJSON(text)
 }
 
-// resource returns the client of the kind and the namespace of u.
+// resource returns the client for u's kind and namespace.
 func (a *apiServer) resource(u *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
 	kind := u.GroupVersionKind()
 	m, err := a.mapper.RESTMapping(kind.GroupKind(), kind.Version)
@@ -205,8 +205,8 @@ func (a *apiServer) resource(u *unstructured.Unstructured) (dynamic.ResourceInte
 	return a.dynamic.Resource(m.Resource).Namespace(u.GetNamespace()), nil
 }
 
-// newObject returns an object with the given name in the namespace default. The argument
-// fields has all fields except apiVersion, kind and the name.
+// newObject returns an object with the given name in the namespace default. fields contains all
+// fields except apiVersion, kind and the name.
 func newObject(version, kind, name string, fields object) object {
 	o := object{"apiVersion": version, "kind": kind}
 	maps.Copy(o, fields)
@@ -214,14 +214,15 @@ func newObject(version, kind, name string, fields object) object {
 	if metadata == nil {
 		metadata = object{}
 	}
-	metadata["name"], metadata["namespace"] = name, "default"
+	metadata["name"] = name
+	metadata["namespace"] = "default"
 	o["metadata"] = metadata
 	return o
 }
 
-// objects returns the objects of the cluster, without the policy of shop. Each pod with a
-// proxy has a Pod and a ServiceAccount. Each service has a Service and an EndpointSlice.
-// The services api and redis have policies that permit only the service account client.
+// objects returns the cluster's objects, without shop's policy: a Pod and a ServiceAccount for
+// each pod with a proxy, and a Service and an EndpointSlice for each service. The policies for
+// the services api and redis permit only the service account client.
 func (c cluster) objects() (all []object) {
 	for _, p := range c.meshed() {
 		annotations := object{}
@@ -290,9 +291,8 @@ func (s service) object(annotations object) object {
 	})
 }
 
-// applyShop makes policy the outbound policy of shop. policy has the format of the
-// configuration file of the controller. applyShop translates it to an HTTPRoute or to
-// annotations of the Service.
+// applyShop makes policy the outbound policy for shop. policy is written as in the controller's
+// configuration file; applyShop translates it to an HTTPRoute or to annotations on the Service.
 func (r *running) applyShop(ctx context.Context, policy object) error {
 	annotations := object{}
 	accrual, _ := policy["failureAccrual"].(object)
@@ -314,16 +314,16 @@ func (r *running) applyShop(ctx context.Context, policy object) error {
 		if err != nil {
 			return err
 		}
-		to, err := r.apiServer.resource(u)
+		resource, err := r.apiServer.resource(u)
 		if err != nil {
 			return err
 		}
-		return to.Delete(ctx, "shop-route", metav1.DeleteOptions{})
+		return resource.Delete(ctx, "shop-route", metav1.DeleteOptions{})
 	}
 	rules, _ := routes[0]["rules"].([]object)
 	for _, rule := range rules {
 		backends, _ := rule["backendRefs"].([]object)
-		for _, b := range backends { // the file has the name of the host
+		for _, b := range backends { // the file is named after the host
 			b["name"], _, _ = strings.Cut(fmt.Sprint(b["name"]), ".")
 		}
 	}
@@ -331,8 +331,8 @@ func (r *running) applyShop(ctx context.Context, policy object) error {
 	return r.apiServer.apply(ctx, route)
 }
 
-// kubeconfig writes a kubeconfig file for a client with the rights of the service account
-// in the namespace of the control plane. It returns the path of the file.
+// kubeconfig writes a kubeconfig file for a client with the rights of the service account in the
+// control plane's namespace. It returns the file's path.
 func (r *running) kubeconfig(ctx context.Context, account string) (string, error) {
 	token, err := r.apiServer.token(ctx, identitykube.Namespace, account)
 	if err != nil {
@@ -349,8 +349,8 @@ users: [{name: pods, user: {token: %q}}]
 `, apiURL(), token), app)
 }
 
-// token returns a token of a service account. audiences are the recipients of the token.
-// Without audiences, the token is for the API server.
+// token returns a token of a service account. audiences are the token's recipients. Without
+// audiences, the token is for the API server.
 func (a *apiServer) token(ctx context.Context, namespace, account string, audiences ...string) (string, error) {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}
 	token, err := a.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
@@ -361,7 +361,7 @@ func (a *apiServer) token(ctx context.Context, namespace, account string, audien
 }
 
 // makeIssuer creates a CA as the installation of linkerd does: the trust anchors are in a
-// ConfigMap, and the issuer is in a directory with the files of a Secret.
+// ConfigMap, and the issuer is in a directory with a Secret's files.
 func (r *running) makeIssuer(ctx context.Context) error {
 	dir := filepath.Dir(r.anchors())
 	if err := makePrivateDir(dir, app); err != nil {
@@ -370,9 +370,9 @@ func (r *running) makeIssuer(ctx context.Context) error {
 	if _, err := ca.Open(dir, "cluster.local"); err != nil {
 		return err
 	}
-	for from, to := range map[string]string{"issuer.pem": "tls.crt", "issuer.key": "tls.key"} {
-		to = filepath.Join(dir, to)
-		if err := errors.Join(os.Rename(filepath.Join(dir, from), to), os.Chown(to, app, app)); err != nil {
+	for src, dst := range map[string]string{"issuer.pem": "tls.crt", "issuer.key": "tls.key"} {
+		dst = filepath.Join(dir, dst)
+		if err := errors.Join(os.Rename(filepath.Join(dir, src), dst), os.Chown(dst, app, app)); err != nil {
 			return err
 		}
 	}

@@ -1,13 +1,12 @@
-// Command pods runs the proxy in a real network on one machine. A pod is a network
-// namespace with a proxy. examples/init redirects the connections of the pod to the proxy.
-// A destination controller and a CA run in another pod. Ordinary applications communicate
-// through two proxies. The program verifies that their traffic is balanced, encrypted and
-// observable.
+// Command pods runs the proxy in a real network on one machine. A pod is a network namespace with
+// a proxy. examples/init redirects the pod's connections to the proxy. A destination controller
+// and a CA run in another pod. Ordinary applications communicate through two proxies. The program
+// verifies that their traffic is balanced, encrypted and observable.
 //
 //	go run ./examples/pods
 //
-// The program needs Linux, root, and the programs that .ci/pods.sh installs. All processes
-// end with it. README.md has a diagram.
+// The program needs Linux, root, and the programs that .ci/pods.sh installs. All processes end
+// with it. README.md shows a diagram.
 package main
 
 import (
@@ -16,13 +15,15 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/gotower/gotower/examples/internal/cli"
 )
 
-// exitFailed is the exit status if a check has failed. exitSkipped is the exit status on a
-// machine that cannot run the program. automake treats 77 as a skipped test.
+// exitFailed means that a check failed. exitSkipped means that this machine cannot run the
+// program; 77 is what automake uses for a skipped test.
 const (
 	exitFailed  = 1
 	exitSkipped = 77
@@ -30,7 +31,7 @@ const (
 
 // stepTimeout is the timeout of one step or check. Normally a step takes a few seconds at
 // most, but on a busy machine it takes longer.
-const stepTimeout = 60 * time.Second
+const stepTimeout = 2 * time.Minute
 
 var (
 	errFailed = errors.New("a check failed") // printed already
@@ -56,20 +57,22 @@ func main() {
 // inside is the first argument of this program when it runs in the sandbox.
 const inside = "inside"
 
-// options has the values of the flags.
+// options holds the flags' values.
 type options struct {
 	proxy string // program to run as the proxy
+	only  string // names of the pods that run this program; "" means all
 	mode  string // variant of iptables: nft or legacy
 	keep  string // directory for logs, configuration and capture
 	wire  bool   // list all connections
 
-	kubernetes bool // the controller and the CA read objects of an API server instead of files
+	kubernetes bool // the controller and the CA read from an API server instead of files
 }
 
 // parse sets o to the values of the flags in args.
 func (o *options) parse(args []string) error {
 	f := flag.NewFlagSet("pods", flag.ContinueOnError)
 	f.StringVar(&o.proxy, "proxy", "", "`program` to run as the proxy, such as linkerd's; default: examples/proxy")
+	f.StringVar(&o.only, "proxy-pods", "", "with -proxy: `names` of the pods that run it, such as web-1,web-2; default: all")
 	f.StringVar(&o.mode, "iptables-mode", "nft", "nft or legacy")
 	f.StringVar(&o.keep, "keep", "", "new `directory` for logs, configuration and capture; default: a temporary one")
 	f.BoolVar(&o.wire, "wire", false, "list the captured connections")
@@ -78,14 +81,36 @@ func (o *options) parse(args []string) error {
 	if err := cli.Parse(f, args, os.Stderr); err != nil {
 		return err
 	}
+	if o.only != "" && o.proxy == "" {
+		return cli.Misuse(fmt.Errorf("-proxy-pods %s: requires -proxy", o.only))
+	}
+	for name := range strings.SplitSeq(o.only, ",") {
+		if c := newCluster(); o.only != "" && !slices.ContainsFunc(c.meshed(), func(p pod) bool { return p.name == name }) {
+			return cli.Misuse(fmt.Errorf("-proxy-pods: %q must be one of %s", name, strings.Join(names(c.meshed()), ", ")))
+		}
+	}
 	if o.mode != "nft" && o.mode != "legacy" {
 		return cli.Misuse(fmt.Errorf("-iptables-mode: %q must be nft or legacy", o.mode))
 	}
 	return nil
 }
 
-// start runs the part of the program that is outside the sandbox. If the first argument is
-// "inside", start runs the part in the sandbox instead.
+func names(pods []pod) []string {
+	all := make([]string, 0, len(pods))
+	for _, p := range pods {
+		all = append(all, p.name)
+	}
+	return all
+}
+
+// isForeign reports whether the pod p runs the program in the flag -proxy. Proxies other than
+// examples/proxy serve no /stack and no explanations, so checks leave out what needs them.
+func (o *options) isForeign(p pod) bool {
+	return o.proxy != "" && (o.only == "" || slices.Contains(strings.Split(o.only, ","), p.name))
+}
+
+// start runs the part of the program that is outside the sandbox, or the part inside it if the
+// first argument is "inside".
 func start(ctx context.Context, args []string) error {
 	if len(args) > 1 && args[0] == inside {
 		var o options

@@ -69,27 +69,13 @@ func TestAppImports(t *testing.T) {
 	require.Equal(t, []string{"github.com/gotower/gotower/examples/pods/app"}, ours)
 }
 
-func TestBalanced(t *testing.T) {
-	c := newCluster()
-	word := func(line string) (string, bool) { return line, line != "" }
-	many := func(n, m int) []string {
-		return append(strings.Fields(strings.Repeat("web-1 ", n)), strings.Fields(strings.Repeat("web-2 ", m))...)
-	}
-	figure, err := balanced(many(90, 10), 100, c.web.pods, word)
-	require.NoError(t, err)
-	require.Equal(t, "100 of 100 answered: web-1 90, web-2 10", figure)
-	_, err = balanced(many(91, 9), 100, c.web.pods, word)
-	require.ErrorContains(t, err, "too few from web-2")
-	_, err = balanced(many(50, 49), 100, c.web.pods, word)
-	require.ErrorContains(t, err, "99 responses to 100 requests")
-	_, err = balanced(append(many(50, 49), ""), 100, c.web.pods, word)
-	require.ErrorContains(t, err, "invalid response")
-}
-
 func TestFlags(t *testing.T) {
 	var o options
 	require.NoError(t, o.parse([]string{"-iptables-mode", "legacy", "-wire"}))
 	require.Equal(t, options{mode: "legacy", wire: true}, o)
+	require.ErrorContains(t, o.parse([]string{"-proxy-pods", "web-1"}), "-proxy-pods web-1: requires -proxy")
+	require.ErrorContains(t, o.parse([]string{"-proxy", "x", "-proxy-pods", "web-1,web-3"}),
+		`-proxy-pods: "web-3" must be one of control, client, web-1, web-2, data`)
 	require.ErrorContains(t, o.parse([]string{"x"}), `"x": arguments must be flags; see -help`)
 	require.ErrorContains(t, o.parse([]string{"-iptables-mode", "x"}), `"x" must be nft or legacy; see -help`)
 	require.ErrorIs(t, checkRequirements("no-such-mode"), errSkip)

@@ -7,16 +7,15 @@ import (
 	"strings"
 )
 
-// gateway is the address of the bridge. This program sends requests to the proxies from
-// this address.
+// gateway is the bridge's address. This program sends requests to the proxies from this address.
 var gateway = netip.AddrFrom4([4]byte{10, 77, 0, 1}) //nolint:gochecknoglobals // an address cannot be a constant
 
 // bridge is the network device that connects the pods.
 const bridge = "wire"
 
-// createNetwork creates a bridge, and a network namespace with a link to the bridge for
-// each pod. The default route of a pod leads to the bridge. Without a route, a connection
-// to the address of a service would fail before it is redirected.
+// createNetwork creates a bridge, and a network namespace with a link to the bridge for each pod.
+// A pod's default route leads to the bridge. Without a route, a connection to a service's address
+// would fail before it is redirected.
 func createNetwork(ctx context.Context, pods []pod) error {
 	script := strings.Split(fmt.Sprintf(`ip link set lo up
 ip link add %[1]s type bridge forward_delay 0

@@ -32,10 +32,7 @@ func outside(ctx context.Context, args []string) error {
 	if o.keep == "" {
 		defer func() { _ = os.RemoveAll(dir) }()
 	}
-	programs := []string{"init", "destination", "identity", "pods/app"}
-	if o.proxy == "" {
-		programs = append(programs, "proxy")
-	}
+	programs := []string{"init", "destination", "identity", "pods/app", "proxy"}
 	if err := build(ctx, filepath.Join(dir, "bin"), programs); err != nil {
 		return err
 	}
@@ -72,24 +69,19 @@ func checkRequirements(mode string) error {
 	return nil
 }
 
-// makeWorkDir creates the directory for all files at the path keep and returns the path. If keep
-// is empty, it creates a temporary directory. All users can read the directory.
-func makeWorkDir(keep string) (string, error) {
-	if keep == "" {
-		dir, err := os.MkdirTemp("", "pods-")
-		if err != nil {
-			return "", err
-		}
-		return dir, os.Chmod(dir, 0o755) //nolint:gosec // for other users
+// makeWorkDir creates the directory for all files, at keepDir or, if that is empty, in a
+// temporary place. All users can read it, because the programs run as different users.
+func makeWorkDir(keepDir string) (string, error) {
+	dir, err := filepath.Abs(keepDir)
+	if keepDir == "" {
+		dir, err = os.MkdirTemp("", "pods-")
+	} else if err == nil {
+		err = os.Mkdir(dir, 0o700)
 	}
-	dir, err := filepath.Abs(keep)
 	if err != nil {
-		return "", err
-	}
-	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // for other users
 		return "", fmt.Errorf("--keep: %w", err)
 	}
-	return dir, nil
+	return dir, os.Chmod(dir, 0o755) //nolint:gosec // for other users, whatever the umask is
 }
 
 // build compiles the named example programs into dir.

@@ -24,7 +24,7 @@ type process struct {
 	name string
 	cmd  *exec.Cmd
 	log  string        // path of the file with its output
-	done chan struct{} // closed when the program has ended
+	done chan struct{} // closed when the program ends
 	err  error         // result of the program; set before done is closed
 }
 
@@ -44,11 +44,12 @@ func command(ctx context.Context, p pod, uid int, env []string, argv ...string) 
 	return cmd
 }
 
-// output runs cmd and returns its standard output. If cmd fails, the text of the error has
-// its standard error and its standard output.
+// output runs cmd and returns its standard output. If cmd fails, the error text contains its
+// standard error and its standard output.
 func output(cmd *exec.Cmd) (string, error) {
 	var out, complaint bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &complaint
+	cmd.Stdout = &out
+	cmd.Stderr = &complaint
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(complaint.String()+out.String()))
 	}
@@ -63,7 +64,8 @@ func launch(dir, name string, cmd *exec.Cmd) (*process, error) {
 		return nil, err
 	}
 	defer log.Close()
-	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Stdout = log
+	cmd.Stderr = log
 	setProcessGroup(cmd)
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -102,7 +104,7 @@ func (p *process) stop(ctx context.Context, sig os.Signal) error {
 	return nil
 }
 
-// tail returns the last lines of the output of the process.
+// tail returns the last lines that the process printed.
 func (p *process) tail() string {
 	output, err := os.ReadFile(p.log)
 	if err != nil {

@@ -8,14 +8,14 @@ import (
 	"os"
 )
 
-// startProxies starts the proxies and waits until each has a certificate.
+// startProxies starts the proxies and waits until each has obtained a certificate.
 func (r *running) startProxies(ctx context.Context) error {
 	for _, p := range r.meshed() {
 		env, err := r.environment(ctx, p)
 		if err != nil {
 			return err
 		}
-		run, err := r.start(p, proxy, "proxy-"+p.name, env, r.proxyProgram())
+		run, err := r.start(p, proxy, "proxy-"+p.name, env, r.proxyProgram(p))
 		if err != nil {
 			return err
 		}
@@ -33,10 +33,10 @@ func (r *running) startProxies(ctx context.Context) error {
 	return nil
 }
 
-// proxyProgram returns the path of the program that runs as the proxy. A flag can set this
-// path. Without the flag, it is the path of the program examples/proxy.
-func (r *running) proxyProgram() string {
-	if r.proxy != "" {
+// proxyProgram returns the path of the program that runs as the proxy in the pod p, which flags
+// can set. By default, it is examples/proxy.
+func (r *running) proxyProgram(p pod) string {
+	if r.isForeign(p) {
 		return r.proxy
 	}
 	return r.bin("proxy")
@@ -56,9 +56,13 @@ func answers(ctx context.Context, client *http.Client, url string) bool {
 	return rsp.StatusCode == http.StatusOK
 }
 
-// environment returns the environment variables of the proxy of the pod p. linkerd's injector
-// sets variables with the same names. The values are those of this cluster, such as the address
-// of its controller.
+// detectTimeout is how long the proxies wait for a client's first bytes. linkerd's annotations
+// that disable the timeout set the same.
+const detectTimeout = "365d"
+
+// environment returns the environment variables for the proxy in the pod p. linkerd's injector
+// sets variables with the same names. The values are for this cluster, such as its controller's
+// address.
 func (r *running) environment(ctx context.Context, p pod) ([]string, error) {
 	dir, token, err := r.credentials(ctx, p.account, p.name, proxy)
 	if err != nil {
@@ -74,6 +78,8 @@ func (r *running) environment(ctx context.Context, p pod) ([]string, error) {
 		fmt.Sprintf("LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR=127.0.0.1:%d", outboundPort),
 		fmt.Sprintf("LINKERD2_PROXY_CONTROL_LISTEN_ADDR=0.0.0.0:%d", tapPort),
 		fmt.Sprintf("LINKERD2_PROXY_ADMIN_LISTEN_ADDR=0.0.0.0:%d", adminPort),
+		"LINKERD2_PROXY_INBOUND_DETECT_TIMEOUT=" + detectTimeout,
+		"LINKERD2_PROXY_OUTBOUND_DETECT_TIMEOUT=" + detectTimeout,
 		"LINKERD2_PROXY_INBOUND_IPS=" + p.addr.String(),
 		"LINKERD2_PROXY_INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION=" + p.opaque,
 

@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/examples/pods/wire"
 )
 
-// running is the state of the cluster while it runs.
+// running is the cluster's state while it runs.
 type running struct {
 	cluster
 	options
@@ -22,8 +22,9 @@ type running struct {
 	processes []*process
 	proxies   map[string]*process // by the name of the process
 	capture   *process            // process of tcpdump
-	captured  []wire.Flow         // all flows, after the capture has ended
+	captured  []wire.Flow         // all flows, once the capture is complete
 	watcher   *watcher            // client of the taps; nil before its first use
+	answered  int                 // the two web pods' responses to meshed clients, up to the checks on metrics
 	apiServer *apiServer          // nil without the flag -kubernetes
 }
 
@@ -32,7 +33,7 @@ type running struct {
 func run(ctx context.Context, dir string, o options) error {
 	begun := time.Now()
 	r := &running{cluster: newCluster(), options: o, dir: dir, proxies: map[string]*process{}}
-	r.redis.direct = o.kubernetes // as for all opaque ports of pods with a proxy
+	r.redis.direct, r.api.direct = o.kubernetes, !o.kubernetes // Kubernetes: direct for opaque ports of pods with a proxy
 	for _, step := range []struct {
 		name  string
 		do    func(context.Context) error
@@ -112,7 +113,7 @@ func (r *running) start(in pod, uid int, name string, env []string, argv ...stri
 	return p, err
 }
 
-// path returns the path of a file in r.dir, the directory for all files of the program.
+// path returns a file's path in r.dir, the directory for all of the program's files.
 func (r *running) path(name ...string) string {
 	return filepath.Join(append([]string{r.dir}, name...)...)
 }
@@ -120,7 +121,7 @@ func (r *running) path(name ...string) string {
 // bin returns the path of a program that was built.
 func (r *running) bin(name string) string { return r.path("bin", name) }
 
-// alive returns an error if one of the processes has ended, and nil if all are running.
+// alive returns an error if one of the processes has ended.
 func (r *running) alive() error {
 	for _, p := range r.processes {
 		if err := p.ended(); err != nil {
@@ -130,16 +131,16 @@ func (r *running) alive() error {
 	return nil
 }
 
-// tails prints the last lines of the output of each process.
+// tails prints the last lines that each process printed.
 func (r *running) tails() {
 	for _, p := range r.processes {
 		fmt.Printf("\n%s:\n%s\n", p.name, p.tail())
 	}
 }
 
-// until calls done repeatedly until done returns true or an error. If ctx ends first, until
-// returns an error. The argument what describes the condition in the text of this error.
-func until(ctx context.Context, what string, done func() (bool, error)) error {
+// until calls done until it returns true or an error. If ctx ends first, it returns an error that
+// mentions goal.
+func until(ctx context.Context, goal string, done func() (bool, error)) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -149,7 +150,7 @@ func until(ctx context.Context, what string, done func() (bool, error)) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("waited for %s: %w", what, context.Cause(ctx))
+			return fmt.Errorf("waited for %s: %w", goal, context.Cause(ctx))
 		}
 	}
 }

@@ -25,7 +25,8 @@ func sandboxed(ctx context.Context, args ...string) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd := exec.CommandContext(ctx, self, append([]string{inside}, args...)...) //nolint:gosec // this program
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.Stdout = os.Stdout
+	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
 		Pdeathsig:  syscall.SIGKILL,
@@ -45,7 +46,7 @@ func sandboxed(ctx context.Context, args ...string) error {
 func setProcessGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
 // mountSandbox mounts /proc, /run and /etc/hosts, which only the processes of the sandbox see.
-// The argument hosts is the content of /etc/hosts, which mountSandbox stores in a file in dir.
+// hosts is what /etc/hosts contains, which mountSandbox stores in a file in dir.
 func mountSandbox(dir, hosts string) error {
 	file := filepath.Join(dir, "hosts")
 	if err := os.WriteFile(file, []byte(hosts), 0o644); err != nil { //nolint:gosec // readable by all users, like /etc/hosts

@@ -28,6 +28,7 @@ const (
 func (r *running) checks() []check {
 	return []check{
 		{"curl → nginx, HTTP/1.1", r.checkNginx},
+		{"curl → nginx, 100 at once on few connections", r.checkShared},
 		{"Go → Go, HTTP/1.1 with bodies", r.checkBodies},
 		{"client id of the server's requests", r.checkClientID},
 		{"grpc-go → grpc-go, all four shapes", r.checkGRPC},
@@ -53,12 +54,13 @@ func (r *running) checks() []check {
 
 // verify runs the checks and prints a line for each. It returns the number of failed
 // checks. If ctx ends, it does not run the remaining checks.
-func (r *running) verify(ctx context.Context, to io.Writer) (failed int) {
+func (r *running) verify(ctx context.Context, out io.Writer) (failed int) {
 	checks := r.checks()
 	width := 0
 	for _, c := range checks {
 		width = max(width, utf8.RuneCountInString(c.name))
 	}
+	fmt.Fprintf(out, "%-6s  %-*s  %s\n", "", width, "EXPECTED", "SEEN")
 	for _, c := range checks {
 		if ctx.Err() != nil {
 			break
@@ -68,10 +70,11 @@ func (r *running) verify(ctx context.Context, to io.Writer) (failed int) {
 		cancel()
 		verdict := "ok"
 		if err != nil {
-			verdict, figure = "FAILED", strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "\n        ")
+			verdict = "FAILED"
+			figure = strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "\n        ")
 			failed++
 		}
-		fmt.Fprintf(to, "%-6s  %-*s  %s\n", verdict, width, c.name, figure)
+		fmt.Fprintf(out, "%-6s  %-*s  %s\n", verdict, width, c.name, figure)
 	}
 	return failed
 }

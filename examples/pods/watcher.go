@@ -16,14 +16,13 @@ import (
 	id "github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// watcher is a client of the proxies' taps. It has a certificate of its own.
+// watcher is a client of the proxies' taps with its own certificate.
 type watcher struct {
 	own *id.Identity
 }
 
-// newWatcher returns a client of taps with a certificate for the account. It requests the
-// certificate from the CA as a proxy does. The name of the directory with its private key
-// contains the argument name.
+// newWatcher returns a client for taps, with a certificate for the account that it requests from
+// the CA like a proxy. The directory with its private key is named after name.
 func (r *running) newWatcher(ctx context.Context, account, name string) (*watcher, error) {
 	dir, token, err := r.credentials(ctx, account, name, root)
 	if err != nil {
@@ -51,16 +50,16 @@ func (r *running) newWatcher(ctx context.Context, account, name string) (*watche
 	return w, errors.Join(err, certifying.Wait())
 }
 
-// tap connects to the tap server of the proxy of the pod p.
+// tap connects to the tap server of the proxy in the pod p.
 func (w *watcher) tap(p pod) (*grpc.ClientConn, error) {
 	return dial(netip.AddrPortFrom(p.addr, tapPort), w.own.Client("", p.identity()))
 }
 
-// dial returns a gRPC connection to the given address. If cfg is nil, the connection uses
-// cleartext. Otherwise it uses TLS without ALPN, as linkerd's proxies do. It does not use gRPC's
-// own TLS credentials, because they require ALPN.
-func dial(to netip.AddrPort, cfg *tls.Config) (*grpc.ClientConn, error) {
-	return grpc.NewClient("passthrough:///"+to.String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+// dial returns a gRPC connection to target, in cleartext if cfg is nil. TLS is used without ALPN,
+// as by linkerd's proxies, so gRPC's own TLS credentials will not do: they require ALPN.
+func dial(target netip.AddrPort, cfg *tls.Config) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///"+target.String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)), // a proxy on a busy machine may close a slow handshake
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 			raw, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 			if err != nil || cfg == nil {

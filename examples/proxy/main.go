@@ -1,10 +1,10 @@
-// Command proxy is the sidecar proxy of a pod, built from the packages of gotower. It
-// proxies the connections that the application makes and the connections of clients to
-// the application. It balances outbound requests over the endpoints that a destination
-// controller reports. It also serves tap and metrics.
+// Command proxy is a sidecar proxy for a pod, built from gotower's packages. It proxies the
+// connections that the application makes and those that clients make to it. Outbound requests are
+// balanced over the endpoints that a destination controller reports. The proxy also serves tap and
+// metrics.
 //
-// This file reads the settings. Packages outbound and inbound contain the path of a
-// request, and package sidecar assembles the proxy.
+// This file only reads the settings. Packages outbound and inbound contain the path of a request,
+// and package sidecar assembles the proxy.
 package main
 
 import (
@@ -18,25 +18,27 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"syscall"
 	"time"
 
+	"github.com/gotower/gotower/examples/internal/cli"
 	"github.com/gotower/gotower/examples/proxy/logs"
 	"github.com/gotower/gotower/examples/proxy/settings"
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// The exit codes, which are those of linkerd's proxy.
+// Exit codes of linkerd's proxy.
 const (
 	exitFailed    = 1
 	exitBadConfig = 64
 )
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "await" {
-		if err := await(os.Args[2:]); err != nil {
+	if args, ok := awaits(os.Args); ok {
+		if err := await(args); err != nil {
 			fmt.Fprintln(os.Stderr, "proxy await:", err)
 			os.Exit(exitFailed)
 		}
@@ -56,9 +58,9 @@ func main() {
 	}
 }
 
-// read returns the settings from the environment and from the file of the flag --config.
-// The environment overrides the file. If args request help, read prints the settings to
-// the writer help and returns an error that wraps flag.ErrHelp.
+// read returns the settings from the environment and from the file that the flag --config names.
+// The environment overrides the file. If args ask for help, read prints the settings to help and
+// returns an error that wraps flag.ErrHelp.
 func read(args []string, lookup func(string) (string, bool), help io.Writer) (settings.Settings, error) {
 	flags := flag.NewFlagSet("proxy", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -80,17 +82,37 @@ func read(args []string, lookup func(string) (string, bool), help io.Writer) (se
 		opts = append(opts, settings.File(*file, content))
 	}
 	s, err := settings.Read(lookup, opts...)
-	if i := s.Identity; err == nil && i != nil && i.Generate {
+	if i := s.Identity; err == nil && i != nil && (i.Generate || i.IsNew()) {
 		err = identity.Generate(i.Dir, i.ServerID)
 	}
 	return s, errors.Join(err, s.Identity.Check())
 }
 
-// await waits until a proxy is ready, or returns an error after a timeout. args[0] is the
-// address of the admin server of the proxy, by default 127.0.0.1:4191. args[1] is the
-// timeout, by default two minutes.
+// awaits reports whether args is a command line for [await], and returns await's arguments. There
+// are two forms: "proxy await [ip:port] [timeout]", and "linkerd-await [--port=4191]
+// [--timeout=2m]", which is the program that linkerd's chart runs.
+func awaits(args []string) ([]string, bool) {
+	if filepath.Base(args[0]) != awaitProgram {
+		if len(args) > 1 && args[1] == "await" {
+			return args[2:], true
+		}
+		return nil, false
+	}
+	flags := flag.NewFlagSet(awaitProgram, flag.ExitOnError)
+	port := flags.String("port", "4191", "`port` of the admin server of the proxy")
+	timeout := flags.String("timeout", "2m", "maximum `duration`")
+	_ = flags.Parse(args[1:])
+	return []string{"127.0.0.1:" + *port, *timeout}, true
+}
+
+const awaitProgram = "linkerd-await"
+
+// await waits until a proxy is ready, and returns an error if that takes too long. args[0] is the
+// proxy's admin address, by default 127.0.0.1:4191, and args[1] is the timeout, by default two
+// minutes.
 func await(args []string) error {
-	addr, timeout := "127.0.0.1:4191", 2*time.Minute
+	addr := "127.0.0.1:4191"
+	timeout := 2 * time.Minute
 	if len(args) > 0 {
 		addr = args[0]
 	}
@@ -120,10 +142,10 @@ func await(args []string) error {
 	}
 }
 
-// awaitInterval is the time between two requests that await sends for /ready.
+// awaitInterval is how often await asks for /ready.
 const awaitInterval = 100 * time.Millisecond
 
-// checkReady returns an error unless a GET request for url succeeds with status 200.
+// checkReady returns nil if a GET of url succeeds with status 200.
 func checkReady(ctx context.Context, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody) //nolint:gosec // the caller gives the address
 	if err != nil {
@@ -150,19 +172,20 @@ func usage(w io.Writer) error {
 	return errors.Join(err, settings.Help(w))
 }
 
-// run runs a proxy with the settings s until the process receives SIGINT or SIGTERM, or the
-// admin server receives POST /shutdown.
+// run runs a proxy until the process receives SIGINT or SIGTERM, or the admin server receives POST
+// /shutdown.
 func run(s settings.Settings) error {
 	level, err := logs.NewLevel(s.Log.Filter)
 	if err != nil {
 		return err
 	}
-	log := slog.New(newHandler(s, level))
+	log, lines := cli.Log(os.Stderr, func(w io.Writer) slog.Handler { return newHandler(w, s, level) })
+	defer cli.Flush(lines)
 	for _, w := range s.Warnings {
 		log.Warn("configuration", "warning", w)
 	}
 	if s.Cores != (settings.Cores{}) {
-		available := runtime.GOMAXPROCS(0) // the limit of the cgroup
+		available := runtime.GOMAXPROCS(0) // already limited to the cgroup's quota
 		n := s.Cores.Count(available)
 		if s.Cores.Min > n {
 			log.Warn("fewer processors are available than configured", "configured", s.Cores.Min)
@@ -172,17 +195,17 @@ func run(s settings.Settings) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	p, err := sidecar.New(sidecar.Config{Settings: s, Level: level}, log)
+	p, err := sidecar.New(sidecar.Config{Settings: s, Level: level, LogLines: lines}, log)
 	if err != nil {
 		return err
 	}
 	return p.Run(ctx)
 }
 
-func newHandler(s settings.Settings, level *logs.Level) slog.Handler {
+func newHandler(w io.Writer, s settings.Settings, level *logs.Level) slog.Handler {
 	opts := []logs.Option{logs.Start(time.Now())}
 	if s.Log.JSON {
 		opts = append(opts, logs.JSON())
 	}
-	return logs.New(os.Stderr, level, opts...)
+	return logs.New(w, level, opts...)
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// asProxy has this test program be the proxy itself.
+// asProxy makes this test program run the proxy itself.
 const asProxy = "GOTOWER_TEST_AS_PROXY"
 
 func TestMain(m *testing.M) {
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// proxy runs the program with just these variables.
+// proxy runs the program with only these environment variables.
 func proxy(t *testing.T, environ []string, args ...string) (exit int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -62,8 +62,8 @@ func TestExitInvalidConfiguration(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("destination_svc_addr: a:1\nlog: loud=loud\nnothing: 1\n"), 0o600))
 	exit, _, stderr = proxy(t, nil, "--config", file)
 	require.Equal(t, 64, exit)
-	require.Contains(t, stderr, file+":2: log=")
-	require.Contains(t, stderr, file+":3: nothing: is unknown")
+	require.Contains(t, stderr, file+":2:6: log=")
+	require.Contains(t, stderr, file+":3:10: nothing: is unknown")
 
 	for _, args := range [][]string{{"--no-such-flag"}, {"stray"}, {"--config", filepath.Join(t.TempDir(), "none")}} {
 		exit, _, stderr = proxy(t, nil, args...)
@@ -72,7 +72,7 @@ func TestExitInvalidConfiguration(t *testing.T) {
 	}
 }
 
-// Errors of the files of an identity are reported together with all other errors.
+// Errors in an identity's files are reported together with all other errors.
 func TestExitInvalidIdentity(t *testing.T) {
 	authority, err := ca.New("cluster.local")
 	require.NoError(t, err)
@@ -104,7 +104,7 @@ func TestExitInvalidIdentity(t *testing.T) {
 	require.Equal(t, 1, exit, "the only error is an address that this machine does not have: %s", stderr)
 }
 
-// A generated key and signing request are those of the identity.
+// The generated key and signing request match the identity.
 func TestGenerateIdentity(t *testing.T) {
 	authority, err := ca.New("cluster.local")
 	require.NoError(t, err)
@@ -118,6 +118,17 @@ func TestGenerateIdentity(t *testing.T) {
 		"LINKERD2_PROXY_IDENTITY_LOCAL_NAME":    "web.default", "GOTOWER_IDENTITY_GENERATE": "true",
 	}
 	lookup := func(name string) (string, bool) { value, ok := environ[name]; return value, ok }
+	delete(environ, "GOTOWER_IDENTITY_GENERATE")
+	_, err = read(nil, lookup, t.Output())
+	require.NoError(t, err, "an empty directory gets a key")
+	first, err := os.ReadFile(filepath.Join(dir, "csr.der"))
+	require.NoError(t, err)
+	_, err = read(nil, lookup, t.Output())
+	require.NoError(t, err)
+	second, err := os.ReadFile(filepath.Join(dir, "csr.der"))
+	require.NoError(t, err)
+	require.Equal(t, first, second, "which remains")
+	environ["GOTOWER_IDENTITY_GENERATE"] = "true"
 	for range 2 {
 		s, err := read(nil, lookup, t.Output())
 		require.NoError(t, err)
@@ -128,6 +139,19 @@ func TestGenerateIdentity(t *testing.T) {
 	environ["LINKERD2_PROXY_IDENTITY_LOCAL_NAME"] = "db.default"
 	_, err = read(nil, lookup, t.Output())
 	require.ErrorContains(t, err, "is for web.default, not for db.default")
+}
+
+func TestAwaits(t *testing.T) {
+	for line, want := range map[string]string{
+		"/proxy await 127.0.0.1:1 5s": "127.0.0.1:1 5s", "/proxy await": "", "/usr/lib/linkerd/linkerd-await": "127.0.0.1:4191 2m",
+		"linkerd-await --timeout=3m --port=4999": "127.0.0.1:4999 3m",
+	} {
+		args, ok := awaits(strings.Fields(line))
+		require.True(t, ok, line)
+		require.Equal(t, want, strings.Join(args, " "), line)
+	}
+	_, ok := awaits([]string{"/proxy", "--config", "await"})
+	require.False(t, ok)
 }
 
 func TestAwait(t *testing.T) {
@@ -150,7 +174,7 @@ func TestAwait(t *testing.T) {
 	require.Contains(t, stderr, "soon")
 }
 
-// As many as the runtime has, which are those of the cgroup, not of the machine.
+// The runtime's default is the cgroup's limit, not the machine's number of processors.
 func TestProcessors(t *testing.T) {
 	more := strconv.Itoa(runtime.NumCPU() + 1)
 	exit, _, stderr := proxy(t, []string{
@@ -167,13 +191,13 @@ func TestProcessors(t *testing.T) {
 func TestExitInitializationFailure(t *testing.T) {
 	exit, _, stderr := proxy(t, []string{
 		"LINKERD2_PROXY_DESTINATION_SVC_ADDR=127.0.0.1:1", "LINKERD2_PROXY_LOG=info", "LINKERD2_PROXY_LOG_FORMAT=json",
-		"LINKERD2_PROXY_TRACE_COLLECTOR_SVC_ADDR=127.0.0.1:2", "LINKERD2_PROXY_CORES=1",
+		"LINKERD2_PROXY_IDENTITY_SPIRE_SOCKET=/run/spire", "LINKERD2_PROXY_CORES=1",
 		"LINKERD2_PROXY_ADMIN_LISTEN_ADDR=203.0.113.1:1", // of a network for documentation
 		"LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR=127.0.0.1:0", "LINKERD2_PROXY_INBOUND_LISTEN_ADDR=127.0.0.1:0",
 		"LINKERD2_PROXY_CONTROL_LISTEN_ADDR=127.0.0.1:0",
 	})
 	require.Equal(t, 1, exit, stderr)
-	require.Contains(t, stderr, `"warning":"LINKERD2_PROXY_TRACE_COLLECTOR_SVC_ADDR is ignored`)
+	require.Contains(t, stderr, `"warning":"LINKERD2_PROXY_IDENTITY_SPIRE_SOCKET is ignored`)
 	require.Contains(t, stderr, `"message":"using processors"`)
 	require.Contains(t, stderr, "203.0.113.1:1")
 }

@@ -24,10 +24,9 @@ func (a *advised) Error() string { return fmt.Sprintf("%v. %s", a.err, a.advice)
 
 func (a *advised) Unwrap() error { return a.err }
 
-// advise prepares err, the error of a command, for the user. If err is an error of gRPC, the result
-// has its message without the prefixes of gRPC, in one printable line, and advice. Without advice,
-// the result has the complete text of err in one printable line. Any other error is returned
-// unchanged.
+// advise prepares err, a command's error, for the user. A gRPC error becomes its message without
+// gRPC's prefixes, in one printable line, with advice. Without advice, the line contains the
+// complete text. Any other error is returned unchanged.
 func advise(err error) error {
 	var s interface{ GRPCStatus() *status.Status }
 	if !errors.As(err, &s) {
@@ -37,16 +36,16 @@ func advise(err error) error {
 	if found, ok := trust.FindError(reason(st.Message())); ok {
 		return &short{named(err, found), err}
 	}
-	why := advice(st.Code(), st.Message())
-	if why == "" {
+	hint := advice(st.Code(), st.Message())
+	if hint == "" {
 		return &short{text.Clean(err.Error()), err}
 	}
-	return &advised{why, &short{named(err, reason(st.Message())), err}}
+	return &advised{hint, &short{named(err, reason(st.Message())), err}}
 }
 
-// named returns message with the name of a process and ": " before it. It takes the name from the
-// text of err, the error of the process, which begins with the name and ": ". If err does not
-// contain ": ", the result is message without a name.
+// named puts a process's name and ": " in front of message. It takes the name from err's text,
+// which comes from that process and begins with it. If the text does not contain ": ", the name
+// is left out.
 func named(err error, message string) string {
 	if name, _, ok := strings.Cut(err.Error(), ": "); ok {
 		return name + ": " + message

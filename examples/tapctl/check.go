@@ -11,8 +11,8 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
-// errUnfit is the error of the command check if a check failed. It is not printed, because
-// the findings have been printed already.
+// errUnfit is returned by the command check if a check failed. It is not printed, because the
+// findings have been printed already.
 var errUnfit = errors.New("a check failed")
 
 // checkCommand is "tapctl check". It checks each target in steps: the address, TLS, the
@@ -32,22 +32,23 @@ func (c *checkCommand) check() error {
 	return nil
 }
 
-func (c *checkCommand) run(ctx context.Context, on terminal) error {
-	wrong, warned := 0, 0
-	subjects := make([]subject, 0, len(on.targets))
-	for _, t := range on.targets {
+func (c *checkCommand) run(ctx context.Context, term terminal) error {
+	wrong := 0
+	warned := 0
+	subjects := make([]subject, 0, len(term.targets))
+	for _, t := range term.targets {
 		subjects = append(subjects, subject{t.name, checks(ctx, t, c.traffic)})
 	}
-	if on.pods != nil {
-		subjects = append(subjects, subject{strings.Join(on.pods.names(), ", "), clusterChecks(ctx, on.pods)})
+	if term.pods != nil {
+		subjects = append(subjects, subject{strings.Join(term.pods.names(), ", "), clusterChecks(ctx, term.pods)})
 	}
 	for _, s := range subjects {
-		fmt.Fprintf(on.out, "%s\n", s.name)
+		fmt.Fprintf(term.out, "%s\n", s.name)
 		for f := range s.checks {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			f.print(on.out)
+			f.print(term.out)
 			switch {
 			case f.err == nil:
 			case f.warn:
@@ -56,29 +57,29 @@ func (c *checkCommand) run(ctx context.Context, on terminal) error {
 				wrong++
 			}
 		}
-		fmt.Fprintln(on.out)
+		fmt.Fprintln(term.out)
 	}
 	switch {
 	case wrong > 0:
-		fmt.Fprintln(on.out, "Status check results are ×")
+		fmt.Fprintln(term.out, "Status check results are ×")
 		return errUnfit
 	case warned > 0:
-		fmt.Fprintf(on.out, "Status check results are √ with %s\n", text.Plural(uint64(warned), "warning"))
+		fmt.Fprintf(term.out, "Status check results are √ with %s\n", text.Plural(uint64(warned), "warning"))
 	default:
-		fmt.Fprintln(on.out, "Status check results are √")
+		fmt.Fprintln(term.out, "Status check results are √")
 	}
 	return nil
 }
 
-// subject is one thing that the command checks: a target, or the pods of a cluster.
+// subject is one thing that the command checks: a target, or a cluster's pods.
 type subject struct {
 	name   string
 	checks func(yield func(finding) bool)
 }
 
-// checks runs the checks of one target, one after the other, and yields their findings. It stops
-// after the first failed check, unless the finding is only a warning. The last check waits until
-// the target shows a request. The argument traffic is the maximum duration of this wait.
+// checks runs one target's checks, one after the other, and yields their findings. It stops after
+// the first failed check, unless the finding is only a warning. The last check waits until the
+// target shows a request. traffic is the maximum duration of this wait.
 func checks(ctx context.Context, t target, traffic time.Duration) func(yield func(finding) bool) {
 	return func(yield func(finding) bool) {
 		if f := listens(ctx, t); !yield(f) || f.err != nil {

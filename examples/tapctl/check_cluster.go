@@ -17,8 +17,8 @@ import (
 // linkerd.
 const anchorsWarning = 60 * 24 * time.Hour
 
-// clusterChecks runs the checks of a cluster and of the pods p in it, and yields their
-// findings. It stops after a failure that makes the following checks meaningless.
+// clusterChecks runs the checks on a cluster and the pods p in it, and yields their findings. It
+// stops after a failure that makes the following checks meaningless.
 func clusterChecks(ctx context.Context, p *pods) func(yield func(finding) bool) {
 	return func(yield func(finding) bool) {
 		version, err := p.Cluster.Version(ctx)
@@ -35,7 +35,7 @@ func clusterChecks(ctx context.Context, p *pods) func(yield func(finding) bool) 
 		if !yield(f) || now == nil {
 			return
 		}
-		meshed := slices.DeleteFunc(slices.Clone(now.Of), func(one cluster.Pod) bool { return !one.Meshed() })
+		meshed := slices.DeleteFunc(slices.Clone(now.Of), func(pod cluster.Pod) bool { return !pod.Meshed() })
 		if !p.secure.given() && !yield(mayIdentify(ctx, p, meshed)) {
 			return
 		}
@@ -64,8 +64,8 @@ func hasRights(ctx context.Context, p *pods) finding {
 	return allowed(ctx, p, "this user may read the pods and their owners", cluster.Rights(p.Resources))
 }
 
-// mayIdentify checks whether the user has the rights with which tapctl gets a client
-// certificate. A missing right is only a warning, because some taps need no client certificate.
+// mayIdentify checks the rights that tapctl needs to obtain a client certificate. A missing one
+// is only a warning, because some taps do not require a certificate.
 func mayIdentify(ctx context.Context, p *pods, meshed []cluster.Pod) finding {
 	rights := cluster.IdentityRights(p.controlPlane, meshed)
 	f := allowed(ctx, p, "this user may get the trust anchors and a certificate for the taps", rights)
@@ -73,10 +73,10 @@ func mayIdentify(ctx context.Context, p *pods, meshed []cluster.Pod) finding {
 	return f
 }
 
-// allowed checks whether the user has the given rights, and returns a finding with the text in the
-// argument what. If the user lacks rights, the finding has an error that lists them.
-func allowed(ctx context.Context, p *pods, what string, rights []cluster.Right) finding {
-	f := finding{what: what}
+// allowed checks the user's rights, and returns a finding with this title. Rights that the user
+// lacks are listed in its error.
+func allowed(ctx context.Context, p *pods, title string, rights []cluster.Right) finding {
+	f := finding{what: title}
 	denied, err := p.Cluster.Denied(ctx, rights)
 	switch {
 	case err != nil:
@@ -92,12 +92,13 @@ func allowed(ctx context.Context, p *pods, what string, rights []cluster.Right) 
 	return f
 }
 
-// anchorsValid checks that no trust anchor of the control plane has expired or expires soon.
+// anchorsValid checks that none of the control plane's trust anchors has expired or expires soon.
 func anchorsValid(ctx context.Context, p *pods) finding {
 	f := finding{what: "the trust anchors are valid for 60 days", warn: true}
 	anchors, err := p.Cluster.TrustAnchors(ctx, p.controlPlane)
 	if err != nil {
-		f.err, f.advice = err, "Without it, proxies have no identity: examples/install"
+		f.err = err
+		f.advice = "Without it, proxies have no identity: examples/install"
 		return f
 	}
 	for _, a := range anchors {
@@ -110,26 +111,25 @@ func anchorsValid(ctx context.Context, p *pods) finding {
 	return f
 }
 
-// failing checks a condition on each pod in the argument all, and returns a finding. Its text is
-// the argument what, which describes the condition. The function bad returns true for a pod that
-// does not meet it. If there are such pods, the finding has an error with their names, and the
-// given advice.
-func failing(p *pods, what, advice string, all []cluster.Pod, bad func(one cluster.Pod) bool) finding {
-	f := finding{what: what, warn: true}
+// failing returns a finding about a condition, described by title, that each pod in list should
+// meet. bad returns true for one that does not. If there are any, the finding's error names them,
+// with the given advice.
+func failing(p *pods, title, advice string, list []cluster.Pod, bad func(pod cluster.Pod) bool) finding {
+	f := finding{what: title, warn: true}
 	var names []string
-	for _, one := range all {
-		if bad(one) {
-			names = append(names, p.Name(one))
+	for _, pod := range list {
+		if bad(pod) {
+			names = append(names, p.Name(pod))
 		}
 	}
 	if len(names) > 0 {
-		f.err, f.advice = fmt.Errorf("%d of %d do not: %s", len(names), len(all), some(names)), advice
+		f.err = fmt.Errorf("%d of %d do not: %s", len(names), len(list), some(names))
+		f.advice = advice
 	}
 	return f
 }
 
-// some returns up to five of the names, separated by commas, and the number of the other
-// names.
+// some returns up to five names, separated by commas, and how many others there are.
 func some(names []string) string {
 	const most = 5
 	if more := len(names) - most; more > 0 {
@@ -138,44 +138,45 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-func allMeshed(p *pods, all []cluster.Pod) finding {
-	return failing(p, "all running pods have a proxy", adviceInject, all, func(one cluster.Pod) bool { return !one.Meshed() })
+func allMeshed(p *pods, list []cluster.Pod) finding {
+	return failing(p, "all running pods have a proxy", adviceInject, list, func(pod cluster.Pod) bool { return !pod.Meshed() })
 }
 
-func allReady(p *pods, all []cluster.Pod) finding {
-	return failing(p, "all running pods report that they are ready", "kubectl describe pod shows the reason", all,
-		func(one cluster.Pod) bool { return !one.Ready })
+func allReady(p *pods, list []cluster.Pod) finding {
+	return failing(p, "all running pods report that they are ready", "kubectl describe pod shows the reason", list,
+		func(pod cluster.Pod) bool { return !pod.Ready })
 }
 
-// ofEach calls the function find for each pod, for up to 20 pods at a time, and returns one
-// finding. The function find returns an error, and with it a text with advice or "". If calls fail,
-// the finding has the names of these pods, the first error, and its advice. If this advice is "",
-// the argument advice replaces it.
-func ofEach(ctx context.Context, p *pods, what, advice string, all []cluster.Pod, find func(one cluster.Pod) (string, error)) finding {
+// ofEach calls find for each pod, up to 20 at a time, and returns one finding. find returns an
+// error and advice for it, which may be "". If calls fail, the finding names these pods, with the
+// first error and its advice, or else the parameter advice.
+func ofEach(ctx context.Context, p *pods, title, advice string, list []cluster.Pod, find func(pod cluster.Pod) (string, error)) finding {
 	const atOnce = 20
 	slots := semaphore.NewWeighted(atOnce)
-	errs, hints := make([]error, len(all)), make([]string, len(all))
+	errs := make([]error, len(list))
+	hints := make([]string, len(list))
 	var running sync.WaitGroup
-	for i, one := range all {
+	for i, pod := range list {
 		if slots.Acquire(ctx, 1) != nil {
 			break
 		}
 		running.Go(func() {
 			defer slots.Release(1)
-			hints[i], errs[i] = find(one)
+			hints[i], errs[i] = find(pod)
 		})
 	}
 	running.Wait()
-	f := finding{what: what}
+	f := finding{what: title}
 	var names []string
 	for i, err := range errs {
 		if err == nil {
 			continue
 		}
 		if f.err == nil {
-			f.err, f.advice = err, hints[i]
+			f.err = err
+			f.advice = hints[i]
 		}
-		names = append(names, p.Name(all[i]))
+		names = append(names, p.Name(list[i]))
 	}
 	if f.err != nil {
 		f.err = fmt.Errorf("not of %s: %w", some(names), f.err)
@@ -186,14 +187,14 @@ func ofEach(ctx context.Context, p *pods, what, advice string, all []cluster.Pod
 	return f
 }
 
-// certified checks that the admin servers of the proxies answer. It also checks that each proxy
-// with an identity has a certificate that has not expired.
-func certified(ctx context.Context, p *pods, all []cluster.Pod) finding {
+// certified checks that the proxies' admin servers answer, and that each proxy with an identity
+// has a certificate that has not expired.
+func certified(ctx context.Context, p *pods, list []cluster.Pod) finding {
 	const advice = "Is the pod network reachable from here?" +
 		" The logs of the proxy and of linkerd-identity have the reason of a missing certificate"
-	return ofEach(ctx, p, fmt.Sprintf("the certificates of all proxies (%d) are valid", len(all)), advice, all,
-		func(one cluster.Pod) (string, error) {
-			expires, err := cluster.CertificateExpiry(ctx, one)
+	return ofEach(ctx, p, fmt.Sprintf("the certificates of all proxies (%d) are valid", len(list)), advice, list,
+		func(pod cluster.Pod) (string, error) {
+			expires, err := cluster.CertificateExpiry(ctx, pod)
 			if err == nil && !expires.IsZero() && time.Now().After(expires) {
 				err = fmt.Errorf("the certificate expired at %s", expires.UTC().Format(time.RFC3339))
 			}
@@ -202,10 +203,10 @@ func certified(ctx context.Context, p *pods, all []cluster.Pod) finding {
 }
 
 // tapsServe checks that the taps of the proxies serve this client.
-func tapsServe(ctx context.Context, p *pods, all []cluster.Pod) finding {
-	return ofEach(ctx, p, fmt.Sprintf("the taps of all proxies (%d) serve this client", len(all)), "", all,
-		func(one cluster.Pod) (string, error) {
-			t, err := p.target(ctx, one)
+func tapsServe(ctx context.Context, p *pods, list []cluster.Pod) finding {
+	return ofEach(ctx, p, fmt.Sprintf("the taps of all proxies (%d) serve this client", len(list)), "", list,
+		func(pod cluster.Pod) (string, error) {
+			t, err := p.target(ctx, pod)
 			if err != nil {
 				return "", err
 			}

@@ -36,8 +36,8 @@ func connect(ctx context.Context, t target) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", t.addr)
 }
 
-// proves checks the TLS handshake with the process. The check fails if tapctl rejects the
-// certificate of the process, or if the process rejects the certificate of tapctl.
+// proves checks the TLS handshake with the process. It fails if tapctl rejects the process's
+// certificate, or if the process rejects tapctl's.
 func proves(ctx context.Context, t target) finding {
 	f := finding{what: "its identity is " + t.proof.Expected()}
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -48,16 +48,17 @@ func proves(ctx context.Context, t target) finding {
 		err = t.proof.Probe(ctx, conn)
 	}
 	if refused := (*trust.Error)(nil); errors.As(err, &refused) {
-		f.err, f.advice = errors.New(refused.Reason), refused.Advice
+		f.err = errors.New(refused.Reason)
+		f.advice = refused.Advice
 		return f
 	}
 	f.err = err
 	return f
 }
 
-// serves checks that the process serves the gRPC service of linkerd's tap. Every process
-// with a tap has this service. If a target without TLS does not answer, serves also checks
-// whether the process requires TLS.
+// serves checks that the process serves linkerd's tap over gRPC, as every process with a tap
+// does. If a target without TLS does not answer, serves also checks whether the process requires
+// TLS.
 func serves(ctx context.Context, t target, conn *grpc.ClientConn) finding {
 	err := servesLinkerds(ctx, conn)
 	f := finding{what: "it serves tap to this client"}.with(err)
@@ -66,9 +67,9 @@ func serves(ctx context.Context, t target, conn *grpc.ClientConn) finding {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if other, err := connect(ctx, t); err == nil {
-		defer other.Close()
-		if trust.Speaks(ctx, other) {
+	if second, err := connect(ctx, t); err == nil {
+		defer second.Close()
+		if trust.Speaks(ctx, second) {
 			f.err = errors.New("it speaks TLS")
 			f.advice = "Use TLS: --cacert FILE --cert FILE --key FILE"
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// endpoint is one endpoint of a balancer. The data come from the tree of nodes with which the
-// process describes its layers.
+// endpoint is a balancer's endpoint, as it appears in the tree in which the process describes its
+// layers.
 type endpoint struct {
 	From   string            `json:"from"` // name of the process
 	Target string            `json:"target"`
@@ -40,16 +40,16 @@ func (c *endpointsCommand) check() error {
 	return fmt.Errorf("-o %s: no such format; there are wide and json", c.output)
 }
 
-func (c *endpointsCommand) run(ctx context.Context, on terminal) error {
-	if on.pods != nil {
+func (c *endpointsCommand) run(ctx context.Context, term terminal) error {
+	if term.pods != nil {
 		var err error
-		if on.targets, err = on.pods.current(ctx, warner(on.err)); err != nil {
+		if term.targets, err = term.pods.current(ctx, warner(term.err)); err != nil {
 			return err
 		}
 	}
-	var all []endpoint
+	var endpoints []endpoint
 	var errs []error
-	for _, t := range on.targets {
+	for _, t := range term.targets {
 		described, err := describe(ctx, t)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -59,41 +59,41 @@ func (c *endpointsCommand) run(ctx context.Context, on terminal) error {
 			continue
 		}
 		for _, n := range described.GetNodes() {
-			all = appendEndpoints(all, t.name, "", n)
+			endpoints = appendEndpoints(endpoints, t.name, "", n)
 		}
 	}
-	if len(all) == 0 && len(errs) == len(on.targets) {
+	if len(endpoints) == 0 && len(errs) == len(term.targets) {
 		return errors.Join(errs...)
 	}
-	if on.pods != nil { // some pods may start or end
-		warn := warner(on.err)
+	if term.pods != nil { // some pods may start or end
+		warn := warner(term.err)
 		for _, err := range errs {
 			warn(err)
 		}
 		errs = nil
 	}
-	return errors.Join(append(errs, c.print(on, all))...)
+	return errors.Join(append(errs, c.print(term, endpoints))...)
 }
 
-func (c *endpointsCommand) print(on terminal, all []endpoint) error {
+func (c *endpointsCommand) print(term terminal, endpoints []endpoint) error {
 	if c.output == "json" {
-		return text.WriteJSON(on.out, append([]endpoint{}, all...))
+		return text.WriteJSON(term.out, append([]endpoint{}, endpoints...))
 	}
-	if len(all) == 0 {
-		_, err := fmt.Fprintln(on.err, "tapctl: no endpoints: no target was requested yet, or the program has no balancer")
+	if len(endpoints) == 0 {
+		_, err := fmt.Fprintln(term.err, "tapctl: no endpoints: no target was requested yet, or the program has no balancer")
 		return err
 	}
-	w := tabwriter.NewWriter(on.out, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(term.out, 0, 0, 2, ' ', 0)
 	head := "TARGET\tADDRESS\tPOD\tSTATE\tLATENCY\tOPEN\tPICKS\tREASON"
 	if c.output == "wide" {
 		head += "\tMORE"
 	}
-	many := len(on.targets) > 1
+	many := len(term.targets) > 1
 	if many {
 		head = "PROCESS\t" + head
 	}
 	fmt.Fprintln(w, head)
-	for _, e := range all {
+	for _, e := range endpoints {
 		s := e.State
 		line := []string{e.Target, e.Addr, pod(s), s["state"], latency(s), s["in_flight"], s["picks"], s["reason"]}
 		if c.output == "wide" {
@@ -112,16 +112,16 @@ func (c *endpointsCommand) print(on terminal, all []endpoint) error {
 	return w.Flush()
 }
 
-// pod returns the value of the label pod in state, the state of an endpoint. It returns ""
-// without that label.
+// pod returns the value of the label pod in state, an endpoint's state. It returns "" without
+// that label.
 func pod(state map[string]string) string {
-	_, after, _ := strings.Cut(" "+strings.TrimPrefix(state["labels"], "map["), " pod:")
-	name, _, _ := strings.Cut(after, " ")
+	_, labels, _ := strings.Cut(" "+strings.TrimPrefix(state["labels"], "map["), " pod:")
+	name, _, _ := strings.Cut(labels, " ")
 	return strings.TrimSuffix(name, "]")
 }
 
-// latency returns the latency that the balancer expects of an endpoint. state has the attributes
-// of the endpoint. latency returns "" if the balancer has not measured it.
+// latency returns the latency that the balancer expects from an endpoint whose attributes are
+// state, or "" if the balancer has not measured it.
 func latency(state map[string]string) string {
 	if state["known"] == "false" {
 		return ""
@@ -144,24 +144,23 @@ func describe(ctx context.Context, t target) (*tappb.DescribeResponse, error) {
 	return r, nil
 }
 
-// appendEndpoints appends the endpoints in n and in the nodes below n to the slice all. The
-// argument from is the name of the process. The argument target is the target of the nearest
-// node above n that has a target, or "" without such a node.
-func appendEndpoints(all []endpoint, from, target string, n *tappb.Node) []endpoint {
+// appendEndpoints appends the endpoints in n and below it to endpoints. process is the process's
+// name, and target comes from the nearest node above n that has one.
+func appendEndpoints(endpoints []endpoint, process, target string, n *tappb.Node) []endpoint {
 	state := map[string]string{}
 	for _, a := range n.GetState() {
 		state[a.GetKey()] = a.GetValue()
 	}
 	if n.GetName() == "endpoint" && state["addr"] != "" {
-		return append(all, endpoint{From: from, Target: target, Addr: state["addr"], State: state})
+		return append(endpoints, endpoint{From: process, Target: target, Addr: state["addr"], State: state})
 	}
 	if t := state["target"]; t != "" {
 		target = t
 	}
 	for _, c := range n.GetChildren() {
-		all = appendEndpoints(all, from, target, c)
+		endpoints = appendEndpoints(endpoints, process, target, c)
 	}
-	return all
+	return endpoints
 }
 
 // rest returns the text for the column MORE: the attributes in state that no other column shows,

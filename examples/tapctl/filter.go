@@ -18,8 +18,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// filter has the flags that select requests by their properties, and the flag that limits
-// their rate.
+// filter holds the flags that select requests by their properties, and the flag that limits their
+// rate.
 type filter struct {
 	method, path, authority, scheme, to, toNamespace, from string
 
@@ -62,29 +62,29 @@ func (f *filter) check() error {
 	return err
 }
 
-// useCluster sets p as the targets of the command, and reads the flags --from and --to.
-// With --from, the pods of that flag become the targets instead. They are the clients, and
-// only the proxies of clients know the destinations of requests.
+// useCluster sets p as the command's targets, and reads the flags --from and --to. With --from,
+// that flag's pods become the targets instead: they are the clients, and only their proxies know
+// where requests go.
 func (f *filter) useCluster(p *pods) error {
 	f.pods = p
 	switch {
 	case f.from != "" && f.to != "":
 		return errors.New("--from and --to exclude each other")
 	case f.from != "":
-		to, err := p.from(f.from)
-		f.destination = &to
+		source, err := p.from(f.from)
+		f.destination = &source
 		return err
 	case f.to == "":
 		return nil
 	}
-	to, err := cluster.Parse([]string{f.to}, cmp.Or(f.toNamespace, p.Cluster.Namespace))
-	if err == nil && (len(to) != 1 || to[0].Name == "") {
+	resources, err := cluster.Parse([]string{f.to}, cmp.Or(f.toNamespace, p.Cluster.Namespace))
+	if err == nil && (len(resources) != 1 || resources[0].Name == "") {
 		err = fmt.Errorf("%q must be KIND/NAME", f.to)
 	}
 	if err != nil {
 		return fmt.Errorf("--to: %w", err)
 	}
-	f.destination = &to[0]
+	f.destination = &resources[0]
 	return nil
 }
 
@@ -94,49 +94,49 @@ func (f *filter) perRequest() bool {
 	return f.method+f.path+f.authority+f.scheme != "" || len(f.headers) > 0
 }
 
-// toResource returns conditions on the labels of an endpoint: one for the name of r, and one for
-// its namespace. The pods of r meet all of them.
+// toResource returns conditions on an endpoint's labels that only r's pods meet: one for r's
+// name, and one for its namespace.
 func toResource(r *cluster.Resource) []*pb.ObserveRequest_Match {
-	var all []*pb.ObserveRequest_Match
+	var matches []*pb.ObserveRequest_Match
 	if r.Kind != "namespace" && r.Name != "" {
-		all = append(all, match.DestinationLabel(r.Label(), r.Name))
+		matches = append(matches, match.DestinationLabel(r.Label(), r.Name))
 	}
 	if r.Namespace != "" {
-		all = append(all, match.DestinationLabel("namespace", r.Namespace))
+		matches = append(matches, match.DestinationLabel("namespace", r.Namespace))
 	}
-	return all
+	return matches
 }
 
 // match combines the flags for requests into one condition. A request must match all of the
 // flags.
 func (f *filter) match() (*pb.ObserveRequest_Match, error) {
-	var all []*pb.ObserveRequest_Match
+	var matches []*pb.ObserveRequest_Match
 	if f.method != "" {
-		all = append(all, match.Method(f.method))
+		matches = append(matches, match.Method(f.method))
 	}
 	if f.path != "" {
-		all = append(all, match.PathPrefix(f.path))
+		matches = append(matches, match.PathPrefix(f.path))
 	}
 	if f.authority != "" {
-		all = append(all, match.Authority(f.authority))
+		matches = append(matches, match.Authority(f.authority))
 	}
 	if f.scheme != "" {
-		all = append(all, match.Scheme(f.scheme))
+		matches = append(matches, match.Scheme(f.scheme))
 	}
 	switch {
 	case f.destination != nil:
-		return match.All(append(all, toResource(f.destination)...)...), nil
+		return match.All(append(matches, toResource(f.destination)...)...), nil
 	case f.to != "":
 		kind, name, ok := strings.Cut(f.to, "/")
 		if !ok || kind == "" || name == "" {
 			return nil, fmt.Errorf("--to %q must be KIND/NAME, such as pod/voting-0: a label of the endpoint", f.to)
 		}
-		all = append(all, match.DestinationLabel(kind, name))
+		matches = append(matches, match.DestinationLabel(kind, name))
 	}
 	if f.toNamespace != "" {
-		all = append(all, match.DestinationLabel("namespace", f.toNamespace))
+		matches = append(matches, match.DestinationLabel("namespace", f.toNamespace))
 	}
-	return match.All(all...), nil
+	return match.All(matches...), nil
 }
 
 // gotowerOnly returns a text that names a flag of f that gotower's tap supports but
@@ -151,19 +151,19 @@ func (f *filter) gotowerOnly() string {
 
 // headerMatches returns a condition for each --header flag.
 func (f *filter) headerMatches() []*tappb.HeaderMatch {
-	all := make([]*tappb.HeaderMatch, 0, len(f.headers))
+	matches := make([]*tappb.HeaderMatch, 0, len(f.headers))
 	for _, h := range f.headers {
 		name, value, ok := strings.Cut(h, "=")
 		m := &tappb.HeaderMatch{Name: name, Value: &tappb.HeaderMatch_Exact{Exact: value}}
 		if !ok {
 			m.Value = &tappb.HeaderMatch_Present{Present: true}
 		}
-		all = append(all, m)
+		matches = append(matches, m)
 	}
-	return all
+	return matches
 }
 
-// responses has the flags that select requests by their responses.
+// responses holds the flags that select requests by their responses.
 type responses struct {
 	status   []string
 	failures bool
@@ -206,7 +206,8 @@ func (r *responses) match() (*tappb.ResponseMatch, error) {
 		if m.GetMaxStatus() != 0 {
 			return nil, fmt.Errorf("--status %s: there can be one of HTTP; write a range, such as 400-499", s)
 		}
-		m.MinStatus, m.MaxStatus = lo, hi
+		m.MinStatus = lo
+		m.MaxStatus = hi
 	}
 	return m, nil
 }
@@ -225,15 +226,17 @@ func grpcCode(s string) (codes.Code, bool) {
 // httpStatus parses an HTTP status or a range of them: 404, 5xx or 400-499. It returns the
 // first and the last status.
 func httpStatus(s string) (lo, hi uint32, err error) {
-	from, to, isRange := strings.Cut(strings.ToLower(s), "-")
-	if class, ok := strings.CutSuffix(from, "xx"); ok && !isRange {
-		from, to, isRange = class+"00", class+"99", true
+	first, last, isRange := strings.Cut(strings.ToLower(s), "-")
+	if class, ok := strings.CutSuffix(first, "xx"); ok && !isRange {
+		first = class + "00"
+		last = class + "99"
+		isRange = true
 	}
 	if !isRange {
-		to = from
+		last = first
 	}
-	a, errA := strconv.ParseUint(from, 10, 32)
-	b, errB := strconv.ParseUint(to, 10, 32)
+	a, errA := strconv.ParseUint(first, 10, 32)
+	b, errB := strconv.ParseUint(last, 10, 32)
 	if errA != nil || errB != nil || a < 100 || b > 999 || a > b {
 		return 0, 0, fmt.Errorf("--status %q must be a status such as 404, 5xx or 400-499, or one of gRPC such as Unavailable", s)
 	}

@@ -45,6 +45,7 @@ func (f finding) with(err error) finding {
 		f.err = errors.New(found)
 		return f
 	}
-	f.err, f.advice = errors.New(message), advice(status.Code(err), err.Error())
+	f.err = errors.New(message)
+	f.advice = advice(status.Code(err), err.Error())
 	return f
 }

@@ -9,27 +9,26 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// follow watches all processes, and calls the function in the argument each for every event. It
-// returns when ctx ends, all streams have ended, or this function returns an error, which becomes
-// the result. It passes the error of a single process to the function warn, and continues. If all
-// processes have rejected req, follow returns their errors. Each process gets an equal part of the
-// rate maxRPS.
+// follow watches all processes, and calls each for every event. It returns when ctx ends, all
+// streams have ended, or each returns an error, which becomes the result. A single process's error
+// is passed to warn, and does not end the loop. If all processes have rejected req, follow returns
+// their errors. Each process gets an equal part of the rate maxRPS.
 func follow(
-	ctx context.Context, all source, req *tappb.WatchRequest, maxRPS int, warn func(error), each func(tap.ProcessEvent) error,
+	ctx context.Context, taps source, req *tappb.WatchRequest, maxRPS int, warn func(error), handle func(tap.ProcessEvent) error,
 ) error {
 	var refused []error
 	seenAny := false
-	for seen, err := range all.Watch(ctx, req, maxRPS) {
+	for event, err := range taps.Watch(ctx, req, maxRPS) {
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil:
 			seenAny = true
-			if err := each(seen); err != nil {
+			if err := handle(event); err != nil {
 				return err
 			}
 		case top.Refused(err):
-			if refused = append(refused, advise(err)); len(refused) == all.size() {
+			if refused = append(refused, advise(err)); len(refused) == taps.size() {
 				return errors.Join(refused...)
 			}
 			warn(advise(err))
@@ -37,7 +36,7 @@ func follow(
 			warn(advise(err))
 		}
 	}
-	if ctx.Err() == nil && !seenAny && all.size() == 0 {
+	if ctx.Err() == nil && !seenAny && taps.size() == 0 {
 		return errors.Join(refused...)
 	}
 	return nil

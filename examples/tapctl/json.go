@@ -21,7 +21,7 @@ type jsonEvent struct {
 	ResponseInit   *jsonResponseInit `json:"responseInitEvent,omitempty"`
 	ResponseEnd    *jsonResponseEnd  `json:"responseEndEvent,omitempty"`
 
-	// Open and Close are the events of connections. linkerd's format does not have them.
+	// Open and Close are events about connections, which linkerd's format does not contain.
 	Open  *jsonOpen  `json:"openEvent,omitempty"`
 	Close *jsonClose `json:"closeEvent,omitempty"`
 }

@@ -16,13 +16,14 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/trust"
 )
 
-// clusterFlags has the flags that select a cluster and a namespace, which all commands accept.
+// clusterFlags holds the flags that select a cluster and a namespace, which all commands accept.
 type clusterFlags struct {
 	cluster.Options
 
 	controlPlane string // namespace
 }
 
+// flags defines the flags in f. Most of them have a short and a long name, as in kubectl and linkerd.
 func (c *clusterFlags) flags(f *flag.FlagSet) {
 	f.StringVar(&c.Namespace, "n", "", "cluster: `namespace`; default: that of the context")
 	f.StringVar(&c.Namespace, "namespace", "", "the same as -n `namespace`")
@@ -39,10 +40,10 @@ func (c *clusterFlags) flags(f *flag.FlagSet) {
 // given reports whether at least one of the flags is set.
 func (c *clusterFlags) given() bool { return c.Options != cluster.Options{} }
 
-// targets returns the pods that the command line selects. The slice written has its arguments,
-// which are either resources, such as deploy/web, or addresses. targets returns nil for addresses
-// or without arguments if no cluster flag is set. If a cluster flag is set, an empty slice selects
-// all pods that match the flags, and addresses are an error.
+// targets returns the pods that the command line selects. written holds its arguments, which are
+// either resources, such as deploy/web, or addresses. targets returns nil for addresses or without
+// arguments if no cluster flag is set. If a cluster flag is set, an empty slice selects all pods
+// that match the flags, and addresses are an error.
 func (c *clusterFlags) targets(written []string, secure *security, warn func(error)) (*pods, error) {
 	named := len(written) > 0 && cluster.Is(written[0])
 	switch {
@@ -54,30 +55,30 @@ func (c *clusterFlags) targets(written []string, secure *security, warn func(err
 	}
 	klog.SetOutput(io.Discard) // errors are returned as well
 	klog.LogToStderr(false)
-	all, err := cluster.Open(c.Options)
+	opened, err := cluster.Open(c.Options)
 	if err != nil {
 		return nil, err
 	}
-	resources, err := cluster.Parse(written, all.Namespace)
+	resources, err := cluster.Parse(written, opened.Namespace)
 	switch {
 	case err != nil:
-		all.Close()
+		opened.Close()
 		return nil, err
 	case len(written) > 0:
-	case all.Namespace == "":
+	case opened.Namespace == "":
 		resources = []cluster.Resource{{Kind: "pod"}}
 	default:
-		resources = []cluster.Resource{{Kind: "namespace", Namespace: all.Namespace, Name: all.Namespace}}
+		resources = []cluster.Resource{{Kind: "namespace", Namespace: opened.Namespace, Name: opened.Namespace}}
 	}
 	p := &pods{
-		Source:  cluster.Source{Cluster: all, Resources: resources},
+		Source:  cluster.Source{Cluster: opened, Resources: resources},
 		written: resources, controlPlane: c.controlPlane, secure: secure, warn: warn, identities: map[string]*cluster.Identity{},
 	}
 	p.Dial = p.dial
 	return p, nil
 }
 
-// pods are the targets of a command in a cluster: all pods of the resources on the command line.
+// pods are a command's targets in a cluster: all pods of the resources on the command line.
 type pods struct {
 	cluster.Source
 
@@ -100,21 +101,21 @@ func (p *pods) Close() {
 	p.Cluster.Close()
 }
 
-// identify returns the client identity that the tap of the given pod accepts. If the identity
-// cannot be obtained, identify prints a warning once and returns nil. It does not remember a
-// failure that is due to the end of ctx, because ctx may end with the pod.
-func (p *pods) identify(ctx context.Context, one cluster.Pod) *cluster.Identity {
+// identify returns the client identity that the pod's tap accepts. If it cannot be obtained,
+// identify warns once and returns nil. A failure because ctx ended is not remembered, because ctx
+// may belong to the pod.
+func (p *pods) identify(ctx context.Context, pod cluster.Pod) *cluster.Identity {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	id, ok := p.identities[one.TapClient]
+	id, ok := p.identities[pod.TapClient]
 	if !ok {
 		var err error
-		if id, err = p.Cluster.Identify(ctx, p.controlPlane, one); err != nil && ctx.Err() != nil {
+		if id, err = p.Cluster.Identify(ctx, p.controlPlane, pod); err != nil && ctx.Err() != nil {
 			return nil
 		} else if err != nil {
-			p.warn(fmt.Errorf("no certificate of %s, without which proxies serve only their own machine: %w", one.TapClient, err))
+			p.warn(fmt.Errorf("no certificate of %s, without which proxies serve only their own machine: %w", pod.TapClient, err))
 		}
-		p.identities[one.TapClient] = id
+		p.identities[pod.TapClient] = id
 	}
 	return id
 }
@@ -124,36 +125,36 @@ func (p *pods) size() int { return 0 }
 
 // names returns the resources on the command line with their namespaces.
 func (p *pods) names() []string {
-	all := make([]string, 0, len(p.written))
+	names := make([]string, 0, len(p.written))
 	for _, r := range p.written {
 		name := r.String()
 		if r.Kind != "namespace" && r.Namespace != "" {
 			name += " -n " + r.Namespace
 		}
-		all = append(all, name)
+		names = append(names, name)
 	}
-	return all
+	return names
 }
 
-func (p *pods) dial(ctx context.Context, one cluster.Pod) (*grpc.ClientConn, error) {
-	t, err := p.target(ctx, one)
+func (p *pods) dial(ctx context.Context, pod cluster.Pod) (*grpc.ClientConn, error) {
+	t, err := p.target(ctx, pod)
 	if err != nil {
 		return nil, err
 	}
 	return dial(t)
 }
 
-// target returns the tap of a pod as a target. tapctl expects the identity of the pod,
-// unless --server-identity specifies another name. If no TLS flag is set, tapctl obtains a
-// certificate with the client identity that the pod accepts. If that is not possible, the
-// target has no TLS.
-func (p *pods) target(ctx context.Context, one cluster.Pod) (target, error) {
-	t := target{name: p.Name(one), addr: one.Tap, tls: one.Identity != ""}
+// target returns a pod's tap as a target. tapctl expects the pod's own identity, unless
+// --server-identity says otherwise. If no TLS flag is set, tapctl obtains a certificate for the
+// client identity that the pod accepts. If it cannot, it connects without TLS.
+func (p *pods) target(ctx context.Context, pod cluster.Pod) (target, error) {
+	t := target{name: p.Name(pod), addr: pod.Tap, tls: pod.Identity != ""}
 	if t.tls && !p.secure.given() {
 		t.tls = false
-		if one.TapClient != "" {
-			if id := p.identify(ctx, one); id != nil {
-				t.tls, t.proof = true, trust.FromIdentity(id.Identity, trust.Server{Identity: one.Identity})
+		if pod.TapClient != "" {
+			if id := p.identify(ctx, pod); id != nil {
+				t.tls = true
+				t.proof = trust.FromIdentity(id.Identity, trust.Server{Identity: pod.Identity})
 			}
 		}
 		return t, nil
@@ -163,7 +164,7 @@ func (p *pods) target(ctx context.Context, one cluster.Pod) (target, error) {
 	}
 	server := p.secure.server(t)
 	if len(p.secure.identities) == 0 {
-		server.Identity = one.Identity
+		server.Identity = pod.Identity
 	}
 	var err error
 	t.proof, err = trust.New(p.secure.files, server)
@@ -171,13 +172,13 @@ func (p *pods) target(ctx context.Context, one cluster.Pod) (target, error) {
 }
 
 // exist returns an error if a resource does not exist or its pods cannot be listed. It warns if
-// none of the pods has a proxy.
+// there is no proxy in any of the pods.
 func (p *pods) exist(ctx context.Context, warn func(error)) error {
 	now, err := p.Cluster.Pods(ctx, p.Resources)
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(now.Of, func(one cluster.Pod) bool { return one.Meshed() }) {
+	if !slices.ContainsFunc(now.Of, func(pod cluster.Pod) bool { return pod.Meshed() }) {
 		warn(errNoPods)
 	}
 	return nil
@@ -185,36 +186,35 @@ func (p *pods) exist(ctx context.Context, warn func(error)) error {
 
 var errNoPods = errors.New("no running pod with a proxy")
 
-// current returns the taps of the current pods as targets. It warns of pods without a proxy.
+// current returns the current pods' taps as targets. It warns of pods without a proxy.
 func (p *pods) current(ctx context.Context, warn func(error)) ([]target, error) {
 	now, err := p.Cluster.Pods(ctx, p.Resources)
 	if now == nil {
 		return nil, err
 	}
-	var all []target
-	for _, one := range now.Of {
-		if !one.Meshed() {
-			warn(fmt.Errorf("%s: the pod has no proxy: inject it", p.Name(one)))
+	var targets []target
+	for _, pod := range now.Of {
+		if !pod.Meshed() {
+			warn(fmt.Errorf("%s: the pod has no proxy: inject it", p.Name(pod)))
 			continue
 		}
-		t, err := p.target(ctx, one)
+		t, err := p.target(ctx, pod)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, t)
+		targets = append(targets, t)
 	}
-	if len(all) == 0 {
+	if len(targets) == 0 {
 		return nil, errNoPods
 	}
-	return all, nil
+	return targets, nil
 }
 
-// from parses resource, the value of --from, and makes its pods the targets, because they
-// send the requests. It returns the resource on the command line, the destination of the
-// requests.
-func (p *pods) from(resource string) (to cluster.Resource, err error) {
+// from parses --from, whose pods become the targets, because they send the requests. It returns
+// the resource on the command line, which receives them.
+func (p *pods) from(resource string) (destination cluster.Resource, err error) {
 	if len(p.written) != 1 || p.written[0].Name == "" {
-		return to, errors.New("--from requires one target with a name, such as deploy/web")
+		return destination, errors.New("--from requires one target with a name, such as deploy/web")
 	}
 	p.Resources, err = cluster.Parse([]string{resource}, p.Cluster.Namespace)
 	if err == nil && p.Resources[0].Name == "" {

@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -390,11 +391,12 @@ func TestRealAPIServer(t *testing.T) {
 		w.pod(t, "dead", "web", "ReplicaSet", "web-1", "127.0.41.8", &sidecar.Proxy{Admin: "127.0.41.8:9", Tap: "127.0.41.8:9"})
 		f.until(`tapctl: dead: .*\n`)
 		require.NoError(t, w.CoreV1().Pods("emojivoto").Delete(t.Context(), "voting-1", metav1.DeleteOptions{})) // a pod goes
-		time.Sleep(time.Second)
-		seen := strings.Count(f.text(), "pod=voting-1")
 		f.until(`end id=\S+ .* pod=voting-0\n`)
-		time.Sleep(time.Second)
-		require.Equal(t, seen, strings.Count(f.text(), "pod=voting-1"), "its proxy is not watched any more")
+		late := time.Now().Add(waits)
+		for seen := -1; seen != strings.Count(f.text(), "pod=voting-1"); time.Sleep(time.Second) {
+			require.True(t, time.Now().Before(late), "its proxy is not watched any more")
+			seen = strings.Count(f.text(), "pod=voting-1")
+		}
 		f.end()
 	})
 	for name, tt := range map[string]struct {
@@ -479,6 +481,24 @@ func TestRealAPIServer(t *testing.T) {
 		r = try(t, w.args("stat", "po", "-A", "--for", "1s")...)
 		require.NoError(t, r.err)
 		require.Regexp(t, `(?m)^pod/plain +0/1 +- `, r.out)
+	})
+	t.Run("authz and edges", func(t *testing.T) {
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			r := try(t, w.args("authz", "sts/voting", "--for", "2s")...)
+			require.NoError(c, r.err)
+			require.Regexp(c, `(?m)^ROUTE +SERVER +AUTHORIZATION +UNAUTHORIZED +SUCCESS +RPS +LATENCY_P50 +LATENCY_P95 +LATENCY_P99$`, r.out)
+			require.Regexp(c, `(?m)^default +default:all-unauthenticated +default/all-unauthenticated +0\S* +\d+\.\d\d% +\d+\S* +\S+ +\S+ +\S+$`, r.out)
+		}, time.Minute, time.Millisecond)
+		r := try(t, w.args("authz", "sts/voting", "--for", "1s", "-o", "json")...)
+		require.NoError(t, r.err)
+		var rows []decision
+		require.NoError(t, json.Unmarshal([]byte(r.out), &rows))
+		require.NotEmpty(t, rows)
+		r = try(t, w.args("edges", "po", "-o", "wide")...)
+		require.NoError(t, r.err)
+		require.Regexp(t, `(?m)^SRC +DST +SRC_NS +DST_NS +CLIENT_ID +SERVER_ID +SECURED$`, r.out)
+		require.Regexp(t, `(?m)^web\S* +voting-0 +emojivoto +emojivoto +web\.emojivoto +voting\.emojivoto +√$`, r.out)
+		require.ErrorIs(t, try(t, "edges", "127.0.0.1:4190").err, errOnlyCluster)
 	})
 	t.Run("errors", func(t *testing.T) {
 		for want, args := range map[string][]string{

@@ -14,38 +14,41 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// line returns e as one line, in the format of `linkerd viz tap`. If wide is true, the line
-// also has all labels.
+// line returns e as one line, in the format of `linkerd viz tap`. If wide is true, the line also
+// contains all labels.
 func line(e tap.Event, wide bool) string {
 	var b strings.Builder
-	direction, tls := "???", ""
+	direction := "???"
+	tls := ""
 	switch e.Direction {
 	case tap.Inbound:
-		direction, tls = "in ", e.SourceLabels["tls"]
+		direction = "in "
+		tls = e.SourceLabels["tls"]
 	case tap.Outbound:
-		direction, tls = "out", e.DestinationLabels["tls"]
+		direction = "out"
+		tls = e.DestinationLabels["tls"]
 	}
-	where := fmt.Sprintf("proxy=%s src=%s dst=%s tls=%s", direction, addr(e.Source), addr(e.Destination), tls)
+	addresses := fmt.Sprintf("proxy=%s src=%s dst=%s tls=%s", direction, addr(e.Source), addr(e.Destination), tls)
 	id := fmt.Sprintf("id=%d:%d", e.ID.Base, e.ID.Stream)
 	switch {
 	case e.RequestInit != nil:
 		r := e.RequestInit
-		fmt.Fprintf(&b, "req %s %s :method=%s :authority=%s :path=%s", id, where, r.Method, r.Authority, r.Path)
+		fmt.Fprintf(&b, "req %s %s :method=%s :authority=%s :path=%s", id, addresses, r.Method, r.Authority, r.Path)
 	case e.ResponseInit != nil:
 		r := e.ResponseInit
-		fmt.Fprintf(&b, "rsp %s %s :status=%d latency=%dµs", id, where, r.Status, r.SinceRequestInit.Microseconds())
+		fmt.Fprintf(&b, "rsp %s %s :status=%d latency=%dµs", id, addresses, r.Status, r.SinceRequestInit.Microseconds())
 	case e.ResponseEnd != nil:
-		fmt.Fprintf(&b, "end %s %s%s", id, where, ending(e.ResponseEnd))
+		fmt.Fprintf(&b, "end %s %s%s", id, addresses, ending(e.ResponseEnd))
 	case e.Open != nil:
-		fmt.Fprintf(&b, "open %s %s", id, where)
+		fmt.Fprintf(&b, "open %s %s", id, addresses)
 	case e.Close != nil:
 		c := e.Close
-		fmt.Fprintf(&b, "close %s %s duration=%dµs sent=%dB received=%dB", id, where, c.SinceOpen.Microseconds(), c.Sent, c.Received)
+		fmt.Fprintf(&b, "close %s %s duration=%dµs sent=%dB received=%dB", id, addresses, c.SinceOpen.Microseconds(), c.Sent, c.Received)
 		if c.Err != "" {
 			fmt.Fprintf(&b, " error=%q", c.Err)
 		}
 	default:
-		fmt.Fprintf(&b, "unknown %s", where)
+		fmt.Fprintf(&b, "unknown %s", addresses)
 	}
 	if wide {
 		labels(&b, "src", e.SourceLabels)
@@ -85,8 +88,8 @@ func labels(b *strings.Builder, prefix string, l map[string]string) {
 	}
 }
 
-// writeMore writes the parts of e that do not fit into its line: the bodies and the
-// explanation. It writes nothing if e is not the end of a request or connection.
+// writeMore writes the parts of e that do not fit into its line: the bodies and the explanation.
+// It writes nothing unless e ends a request or connection.
 func writeMore(w io.Writer, e tap.Event) error {
 	var b strings.Builder
 	var explanation []layer.Node
@@ -116,9 +119,8 @@ func writeBody(b *strings.Builder, name string, body *tap.Body) {
 	fmt.Fprintf(b, "    %s=%s%s\n", name, strconv.Quote(string(body.Data)), more)
 }
 
-// writeNode writes n, one node of the explanation of a request. It then writes the children
-// of n with a deeper indent. Last, it writes the service that n wraps, with the same indent
-// as n.
+// writeNode writes n, a node in a request's explanation, then its children with a deeper indent,
+// and last the service that n wraps, with the same indent as n.
 func writeNode(b *strings.Builder, indent string, n layer.Node) {
 	parts := append(make([]string, 0, 1+len(n.State)), n.Name)
 	for _, a := range n.State {

@@ -27,9 +27,8 @@ func main() {
 	}
 }
 
-// report prints err, the error of a command. It prints nothing if err is nil, or if the
-// command has already printed the help or the findings. It returns the exit status of the
-// process.
+// report prints a command's error and returns the exit status. It prints nothing if err is nil,
+// or if the command has already printed the help or the findings.
 func report(stderr io.Writer, err error) (status int) {
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):
@@ -56,8 +55,8 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// command is one of the commands of tapctl, such as top. Its function new returns a runner,
-// which registers the flags of the command, checks them, and runs the command.
+// command is one of tapctl's commands, such as top. new returns a runner, which registers the
+// command's flags, checks them, and runs the command.
 type command struct {
 	name, does string
 	example    string
@@ -68,10 +67,10 @@ type command struct {
 type runner interface {
 	flags(f *flag.FlagSet)
 	check() error
-	run(ctx context.Context, on terminal) error
+	run(ctx context.Context, term terminal) error
 }
 
-// terminal has the output streams and the targets of a command.
+// terminal holds a command's output streams and targets.
 type terminal struct {
 	out     *os.File
 	err     io.Writer
@@ -79,16 +78,16 @@ type terminal struct {
 	pods    *pods // the targets in a cluster; nil means targets
 }
 
-// names returns the names of the targets, as the user wrote them on the command line.
+// names returns the targets' names, as the user wrote them on the command line.
 func (t terminal) names() []string {
 	if t.pods != nil {
 		return t.pods.names()
 	}
-	all := make([]string, 0, len(t.targets))
-	for _, one := range t.targets {
-		all = append(all, one.name)
+	names := make([]string, 0, len(t.targets))
+	for _, target := range t.targets {
+		names = append(names, target.name)
 	}
-	return all
+	return names
 }
 
 // commands returns all commands, in the order in which the help lists them.
@@ -119,6 +118,19 @@ func commands() []command {
 			name: "stat", does: "success rate, rate and latency of each destination",
 			example: "tapctl stat --for 10s 127.0.0.1:4190",
 			new:     func() runner { return &statCommand{} },
+		},
+		{
+			name: "authz", does: "what the policies of a cluster permit and deny, by route and server",
+			example: "tapctl authz deploy/web -n emojivoto",
+			more:    "The columns are those of linkerd viz authz. UNAUTHORIZED also counts connections that are not HTTP.",
+			new:     func() runner { return &authzCommand{} },
+		},
+		{
+			name: "edges", does: "the connections between the resources of a cluster, and whether they are secured",
+			example: "tapctl edges deploy -n emojivoto",
+			more: "The columns are those of linkerd viz edges. Only the proxies of the targets are asked, so that clients\n" +
+				"elsewhere have the name of their service account.",
+			new: func() runner { return &edgesCommand{} },
 		},
 		{
 			name: "endpoints", does: "the endpoints that the balancers know, and their state",
@@ -157,8 +169,8 @@ func run(ctx context.Context, args []string, stdout *os.File, stderr io.Writer) 
 	return usageError{fmt.Errorf("%q is not a command", args[0])}
 }
 
-// start parses args, the command line after the name of the command, and runs the command.
-// It prints the help instead if args request it.
+// start parses args, the command line after the command's name, and runs the command. It prints
+// the help instead if args request it.
 func (c command) start(ctx context.Context, args []string, stdout *os.File, stderr io.Writer) error {
 	r := c.new()
 	f := flag.NewFlagSet(c.name, flag.ContinueOnError)
@@ -173,14 +185,14 @@ func (c command) start(ctx context.Context, args []string, stdout *os.File, stde
 		c.help(stdout, f)
 		return err
 	}
-	on := terminal{out: stdout, err: stderr}
+	term := terminal{out: stdout, err: stderr}
 	if err == nil {
-		on.pods, err = clusters.targets(written, &secure, warner(stderr))
+		term.pods, err = clusters.targets(written, &secure, warner(stderr))
 	}
-	if on.pods != nil {
-		defer on.pods.Close()
+	if term.pods != nil {
+		defer term.pods.Close()
 		if filtered, ok := r.(interface{ useCluster(p *pods) error }); ok {
-			err = filtered.useCluster(on.pods)
+			err = filtered.useCluster(term.pods)
 		}
 	}
 	if len(written) == 0 {
@@ -189,16 +201,16 @@ func (c command) start(ctx context.Context, args []string, stdout *os.File, stde
 	if err == nil {
 		err = r.check()
 	}
-	if err == nil && on.pods == nil {
-		on.targets, err = secure.targets(written)
+	if err == nil && term.pods == nil {
+		term.targets, err = secure.targets(written)
 	}
 	if err != nil {
 		return usageError{fmt.Errorf("%w (see tapctl %s --help)", err, c.name)}
 	}
-	if err := secure.prove(on.targets); err != nil {
+	if err := secure.prove(term.targets); err != nil {
 		return err
 	}
-	return r.run(ctx, on)
+	return r.run(ctx, term)
 }
 
 // parse parses args with the flags of f and returns the other arguments, which are the
@@ -211,7 +223,8 @@ func parse(f *flag.FlagSet, args []string) (targets []string, err error) {
 		if f.NArg() == 0 {
 			return targets, nil
 		}
-		targets, args = append(targets, f.Arg(0)), f.Args()[1:]
+		targets = append(targets, f.Arg(0))
+		args = f.Args()[1:]
 	}
 }
 
@@ -222,16 +235,16 @@ func (c command) help(w io.Writer, f *flag.FlagSet) {
 	}
 	fmt.Fprintf(w, "tapctl %s [flags] [host:port ...]\ntapctl %[1]s [flags] [-n NAMESPACE] KIND/NAME ...\n\n", c.name)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	f.VisitAll(func(one *flag.Flag) {
+	f.VisitAll(func(option *flag.Flag) {
 		dashes := "--"
-		if len(one.Name) == 1 {
+		if len(option.Name) == 1 {
 			dashes = "-"
 		}
-		value, does := flag.UnquoteUsage(one)
-		if d := one.DefValue; d != "" && d != "0" && d != "0s" && d != "false" {
-			does += " (default " + d + ")"
+		value, usage := flag.UnquoteUsage(option)
+		if d := option.DefValue; d != "" && d != "0" && d != "0s" && d != "false" {
+			usage += " (default " + d + ")"
 		}
-		fmt.Fprintf(table, "  %s%s %s\t%s\n", dashes, one.Name, value, does)
+		fmt.Fprintf(table, "  %s%s %s\t%s\n", dashes, option.Name, value, usage)
 	})
 	_ = table.Flush()
 }

@@ -32,13 +32,13 @@ func (c *profileCommand) check() error {
 
 func (c *profileCommand) useCluster(p *pods) error { return c.filter.useCluster(p) }
 
-func (c *profileCommand) run(ctx context.Context, on terminal) error {
+func (c *profileCommand) run(ctx context.Context, term terminal) error {
 	m, err := c.filter.match()
 	if err != nil {
 		return err
 	}
-	warn := warner(on.err)
-	all, closeAll, err := on.source(ctx, c.filter.gotowerOnly(), warn)
+	warn := warner(term.err)
+	taps, closeAll, err := term.source(ctx, c.filter.gotowerOnly(), warn)
 	if err != nil {
 		return err
 	}
@@ -46,15 +46,15 @@ func (c *profileCommand) run(ctx context.Context, on terminal) error {
 	began := time.Now()
 	watching, cancel := bounded(ctx, c.duration)
 	defer cancel()
-	var seen learn.Profiles
+	var profiles learn.Profiles
 	req := &tappb.WatchRequest{Match: m, Headers: c.filter.headerMatches()}
-	if err := follow(watching, all, req, c.filter.maxRPS, warn, func(s tap.ProcessEvent) error {
-		seen.Add(s.From, s.Event)
+	if err := follow(watching, taps, req, c.filter.maxRPS, warn, func(s tap.ProcessEvent) error {
+		profiles.Add(s.From, s.Event)
 		return nil
 	}); err != nil {
 		return err
 	}
-	n, err := seen.Write(on.out)
+	n, err := profiles.Write(term.out)
 	if err == nil && n == 0 {
 		return fmt.Errorf("no request for a service by name in %v; send requests meanwhile, or use a longer --for",
 			spent(watching, began, c.duration))

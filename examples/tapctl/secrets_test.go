@@ -52,7 +52,7 @@ func printed(t *testing.T, req *http.Request, cookie string) string {
 	t.Helper()
 	reg := tap.NewRegistry()
 	svc := httplayer.NewStack().
-		With("tap", tap.Layer(reg, httplayer.Accessor{}, tap.Outbound)).
+		With("tap", tap.Layer(reg, httplayer.HTTP{}, tap.Outbound)).
 		Service(layer.Func[*http.Request, *http.Response](func(_ context.Context, req *http.Request) (*http.Response, error) {
 			_, _ = io.Copy(io.Discard, req.Body)
 			return &http.Response{

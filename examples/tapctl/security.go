@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/trust"
 )
 
-// security has the flags for TLS, which all commands accept.
+// security holds the TLS flags, which all commands accept.
 type security struct {
 	files      trust.Files
 	serverName string
@@ -52,7 +52,7 @@ type target struct {
 // https://host:port always uses TLS, and http://host:port never does. Duplicates are
 // removed. targets returns an error if a target or a TLS flag is invalid.
 func (s *security) targets(written []string) ([]target, error) {
-	all := make([]target, 0, len(written))
+	targets := make([]target, 0, len(written))
 	for i, name := range written {
 		if slices.Contains(written[:i], name) {
 			continue
@@ -63,9 +63,9 @@ func (s *security) targets(written []string) ([]target, error) {
 		if err != nil || !isPort(port) {
 			return nil, fmt.Errorf("%q is not a target: must be host:port", name)
 		}
-		all = append(all, target{name: name, addr: addr, tls: secure || !plain && s.given()})
+		targets = append(targets, target{name: name, addr: addr, tls: secure || !plain && s.given()})
 	}
-	return all, s.check(all)
+	return targets, s.check(targets)
 }
 
 // isPort reports whether s is a port number from 1 to 65535, or a service name with a port
@@ -75,19 +75,19 @@ func isPort(s string) bool {
 	return err == nil && n > 0
 }
 
-// check returns the first error in the TLS flags. The argument all has the targets of the
-// command. check does not read the files of the flags.
-func (s *security) check(all []target) error {
+// check returns the first mistake in the TLS flags, for a command with these targets. It does not
+// read the files yet.
+func (s *security) check(targets []target) error {
 	for _, i := range s.identities {
-		of, name := cutIdentity(i)
+		namespace, name := cutIdentity(i)
 		switch {
 		case name == "":
 			return fmt.Errorf("--server-identity %q must be NAME or TARGET=NAME", i)
-		case of != "" && !slices.ContainsFunc(all, func(t target) bool { return t.tls && t.named(of) }):
-			return fmt.Errorf("--server-identity %s: %s is not a target with TLS", i, of)
+		case namespace != "" && !slices.ContainsFunc(targets, func(t target) bool { return t.tls && t.named(namespace) }):
+			return fmt.Errorf("--server-identity %s: %s is not a target with TLS", i, namespace)
 		}
 	}
-	for _, t := range all {
+	for _, t := range targets {
 		if !t.tls {
 			continue
 		}
@@ -105,36 +105,35 @@ func (s *security) check(all []target) error {
 	return nil
 }
 
-func cutIdentity(s string) (of, name string) {
-	of, name, ok := strings.Cut(s, "=")
+func cutIdentity(s string) (namespace, name string) {
+	namespace, name, ok := strings.Cut(s, "=")
 	if !ok {
 		return "", s
 	}
-	return of, name
+	return namespace, name
 }
 
 func (t target) named(s string) bool { return s == t.name || s == t.addr }
 
-// identitiesOf returns the values of --server-identity that apply to t. A value without the
-// name of a target applies to all targets, and is in the result forAll. A value with the
-// name of t is in the result forOne.
+// identitiesOf returns the values of --server-identity that apply to t. A value without a
+// target's name applies to all targets, and goes to forAll; one with t's name goes to forOne.
 func (s *security) identitiesOf(t target) (forAll, forOne []string) {
 	for _, i := range s.identities {
-		switch of, name := cutIdentity(i); {
-		case of == "":
+		switch namespace, name := cutIdentity(i); {
+		case namespace == "":
 			forAll = append(forAll, name)
-		case t.named(of):
+		case t.named(namespace):
 			forOne = append(forOne, name)
 		}
 	}
 	return forAll, forOne
 }
 
-// prove reads the certificate files of the flags, and sets the credentials of each target
-// that uses TLS.
-func (s *security) prove(all []target) error {
-	for i := range all {
-		t := &all[i]
+// prove reads the certificate files that the flags name, and sets credentials on each target that
+// uses TLS.
+func (s *security) prove(targets []target) error {
+	for i := range targets {
+		t := &targets[i]
 		if !t.tls {
 			continue
 		}

@@ -31,10 +31,12 @@ func (c *statCommand) flags(f *flag.FlagSet) {
 		"`time` to count")
 }
 
+// check returns an error for a wrong flag. In a cluster, where the numbers come from metrics, it also
+// rejects conditions that select single requests.
 func (c *statCommand) check() error {
 	switch wide := c.output == "wide" && c.filter.pods != nil; {
 	case c.output != "" && c.output != "json" && !wide:
-		return fmt.Errorf("-o %s: no such format; there is json", c.output)
+		return fmt.Errorf("-o %s: no such format; there is json, and in a cluster wide", c.output)
 	case c.filter.pods != nil && c.filter.perRequest():
 		return errors.New("stat in a cluster reads metrics: must have no condition but --to, --to-namespace and --from")
 	}
@@ -46,15 +48,15 @@ func (c *statCommand) check() error {
 
 func (c *statCommand) useCluster(p *pods) error { return c.filter.useCluster(p) }
 
-func (c *statCommand) run(ctx context.Context, on terminal) error {
-	if on.pods != nil {
-		return c.runCluster(ctx, on)
+func (c *statCommand) run(ctx context.Context, term terminal) error {
+	if term.pods != nil {
+		return c.runCluster(ctx, term)
 	}
-	config, err := c.filter.config(on)
+	config, err := c.filter.config(term)
 	if err != nil {
 		return err
 	}
-	closeAll, err := watched(ctx, on, &config, "counts of requests")
+	closeAll, err := watched(ctx, term, &config, "counts of requests")
 	if err != nil {
 		return err
 	}
@@ -68,14 +70,15 @@ func (c *statCommand) run(ctx context.Context, on terminal) error {
 	case err != nil:
 		return err
 	case c.output == "json":
-		return writeStatJSON(on.out, rows)
+		return writeStatJSON(term.out, rows)
 	case len(rows) == 0:
-		noRequest(on, spent(ctx, began, c.duration))
+		noRequest(term, spent(ctx, began, c.duration))
 		return nil
 	}
-	return writeStat(on.out, rows)
+	return writeStat(term.out, rows)
 }
 
+// writeStat writes rows as a table. Quantiles of a row without a response are "-".
 func writeStat(out io.Writer, rows []*tappb.Row) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "DESTINATION\tDIRECTION\tSUCCESS\tRPS\tP50\tP95\tP99\tOPEN\tREQUESTS")
@@ -108,9 +111,10 @@ type stat struct {
 	Open        uint64   `json:"open"`
 }
 
+// writeStatJSON writes rows as a JSON array of stats.
 func writeStatJSON(out io.Writer, rows []*tappb.Row) error {
 	ms := func(d time.Duration) float64 { return float64(d.Round(time.Microsecond).Microseconds()) / 1000 }
-	all := make([]stat, 0, len(rows))
+	stats := make([]stat, 0, len(rows))
 	for _, r := range rows {
 		s := stat{
 			Destination: cmp.Or(r.GetDestination(), r.GetPath()), Direction: strings.ToLower(r.GetDirection().String()),
@@ -120,7 +124,7 @@ func writeStatJSON(out io.Writer, rows []*tappb.Row) error {
 		if r.GetCount() > 0 {
 			s.SuccessRate = new(float64(r.GetSuccesses()) / float64(r.GetCount()))
 		}
-		all = append(all, s)
+		stats = append(stats, s)
 	}
-	return text.WriteJSON(out, all)
+	return text.WriteJSON(out, stats)
 }

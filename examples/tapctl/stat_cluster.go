@@ -13,12 +13,12 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
-// runCluster prints the traffic of resources in a cluster, from the metrics of their proxies.
-func (c *statCommand) runCluster(ctx context.Context, on terminal) error {
-	to := c.filter.destination
-	rows, err := on.pods.Cluster.Traffic(ctx, on.pods.Resources, to, c.duration, warner(on.err))
+// runCluster prints resources' traffic in a cluster, from their proxies' metrics.
+func (c *statCommand) runCluster(ctx context.Context, term terminal) error {
+	destination := c.filter.destination
+	rows, err := term.pods.Cluster.Traffic(ctx, term.pods.Resources, destination, c.duration, warner(term.err))
 	if c.filter.from != "" && len(rows) == 1 {
-		rows[0].Resource = *to // the metrics of the clients count its requests
+		rows[0].Resource = *destination // the metrics of the clients count its requests
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -26,12 +26,12 @@ func (c *statCommand) runCluster(ctx context.Context, on terminal) error {
 	case err != nil:
 		return err
 	case len(rows) == 0:
-		_, err := fmt.Fprintln(on.err, "tapctl: no such resources")
+		_, err := fmt.Fprintln(term.err, "tapctl: no such resources")
 		return err
 	case c.output == "json":
-		return text.WriteJSON(on.out, trafficJSON(rows))
+		return text.WriteJSON(term.out, trafficJSON(rows))
 	}
-	return writeTraffic(on.out, rows, c.output == "wide")
+	return writeTraffic(term.out, rows, c.output == "wide")
 }
 
 // writeTraffic writes a table with the columns of "linkerd viz stat". The column NAMESPACE is
@@ -103,7 +103,7 @@ type traffic struct {
 }
 
 func trafficJSON(rows []cluster.Traffic) []traffic {
-	all := make([]traffic, 0, len(rows))
+	traffics := make([]traffic, 0, len(rows))
 	for _, r := range rows {
 		t := traffic{
 			Kind: r.Kind, Namespace: r.Namespace, Name: r.Name, Meshed: r.Meshed, Pods: r.Pods, Open: r.Open,
@@ -112,12 +112,12 @@ func trafficJSON(rows []cluster.Traffic) []traffic {
 		if requests := r.Success + r.Failures; requests > 0 {
 			t.Success = new(r.Success / requests)
 		}
-		for q, to := range map[float64]**float64{0.5: &t.P50, 0.95: &t.P95, 0.99: &t.P99} {
+		for q, field := range map[float64]**float64{0.5: &t.P50, 0.95: &t.P95, 0.99: &t.P99} {
 			if d, ok := r.Quantile(q); ok {
-				*to = new(float64(d) / float64(time.Millisecond))
+				*field = new(float64(d) / float64(time.Millisecond))
 			}
 		}
-		all = append(all, t)
+		traffics = append(traffics, t)
 	}
-	return all
+	return traffics
 }

@@ -59,13 +59,13 @@ func (c *tapCommand) check() error {
 }
 
 func (c *tapCommand) checkOutput() error {
-	format, text, has := strings.Cut(c.output, "=")
+	format, text, hasText := strings.Cut(c.output, "=")
 	switch {
 	case c.output == "", c.output == "wide", c.output == "json":
 		return nil
 	case format != "jsonpath":
 		return fmt.Errorf("-o %s: no such format; there are wide, json and jsonpath=TEMPLATE", c.output)
-	case !has || text == "":
+	case !hasText || text == "":
 		return errors.New("-o jsonpath needs a template: -o jsonpath='{.requestInitEvent.path}'")
 	}
 	var err error
@@ -75,10 +75,9 @@ func (c *tapCommand) checkOutput() error {
 	return nil
 }
 
-// request returns the request by which tapctl watches the processes. The result own is the name
-// of a feature that req uses and that only gotower's tap has. It is "" if linkerd's tap
-// suffices.
-func (c *tapCommand) request() (req *tappb.WatchRequest, own string, err error) {
+// request returns the request with which tapctl watches the processes. If linkerd's tap cannot
+// serve it, feature names what only gotower's tap supports; otherwise it is "".
+func (c *tapCommand) request() (req *tappb.WatchRequest, feature string, err error) {
 	m, err := c.filter.match()
 	if err != nil {
 		return nil, "", err
@@ -95,38 +94,38 @@ func (c *tapCommand) request() (req *tappb.WatchRequest, own string, err error) 
 	if c.duration > 0 {
 		req.Duration = durationpb.New(c.duration) // the process ends the stream
 	}
-	switch own = c.filter.gotowerOnly(); {
-	case own != "":
+	switch feature = c.filter.gotowerOnly(); {
+	case feature != "":
 	case response != nil:
-		own = "conditions on responses (--status, --failures, --slower)"
+		feature = "conditions on responses (--status, --failures, --slower)"
 	case c.sample > 0 && c.sample < 1:
-		own = "samples (--sample)"
+		feature = "samples (--sample)"
 	case c.body > 0:
-		own = "bodies (--body)"
+		feature = "bodies (--body)"
 	case c.explain:
-		own = "explanations (--explain)"
+		feature = "explanations (--explain)"
 	}
-	return req, own, nil
+	return req, feature, nil
 }
 
 // quiet is how long tapctl waits for an event before it prints a hint. The hint is printed
 // once.
 const quiet = 5 * time.Second
 
-func (c *tapCommand) run(ctx context.Context, on terminal) error {
-	req, own, err := c.request()
+func (c *tapCommand) run(ctx context.Context, term terminal) error {
+	req, feature, err := c.request()
 	if err != nil {
 		return err
 	}
-	warn := warner(on.err)
-	all, closeAll, err := on.source(ctx, own, warn)
+	warn := warner(term.err)
+	taps, closeAll, err := term.source(ctx, feature, warn)
 	if err != nil {
 		return err
 	}
 	defer closeAll()
 	began := time.Now()
 	nothing := time.AfterFunc(quiet, func() {
-		fmt.Fprintln(on.err, "tapctl: no such request yet; tapctl check may find the reason")
+		fmt.Fprintln(term.err, "tapctl: no such request yet; tapctl check may find the reason")
 	})
 	defer nothing.Stop()
 	if c.duration > 0 {
@@ -134,30 +133,30 @@ func (c *tapCommand) run(ctx context.Context, on terminal) error {
 		ctx, cancel = context.WithTimeout(ctx, c.duration+time.Second) // the processes end the streams, unless one is not connected
 		defer cancel()
 	}
-	err = follow(ctx, all, req, c.filter.maxRPS, warn, func(seen tap.ProcessEvent) error {
+	err = follow(ctx, taps, req, c.filter.maxRPS, warn, func(event tap.ProcessEvent) error {
 		nothing.Stop()
-		if n := seen.Event.Dropped; n > 0 {
+		if n := event.Event.Dropped; n > 0 {
 			warn(fmt.Errorf("%s: %s dropped: the output is too slow; narrow the filter or use --sample",
-				seen.From, text.Plural(n, "event")))
+				event.From, text.Plural(n, "event")))
 			return nil
 		}
-		return c.print(on, seen, warn)
+		return c.print(term, event, warn)
 	})
 	if err == nil && nothing.Stop() { // the message was not printed yet
-		noRequest(on, spent(ctx, began, c.duration))
+		noRequest(term, spent(ctx, began, c.duration))
 	}
 	return err
 }
 
 func (c *tapCommand) useCluster(p *pods) error { return c.filter.useCluster(p) }
 
-func (c *tapCommand) print(on terminal, seen tap.ProcessEvent, warn func(error)) error {
-	e := seen.Event
+func (c *tapCommand) print(term terminal, event tap.ProcessEvent, warn func(error)) error {
+	e := event.Event
 	switch {
 	case c.output == "json":
-		return writeJSON(on.out, e)
+		return writeJSON(term.out, e)
 	case c.template != nil:
-		err := c.template.Execute(on.out, newJSONEvent(e))
+		err := c.template.Execute(term.out, newJSONEvent(e))
 		if _, ok := errors.AsType[*template.Error](err); ok {
 			warn(fmt.Errorf("-o jsonpath: of some events: %w", err))
 			return nil
@@ -165,11 +164,11 @@ func (c *tapCommand) print(on terminal, seen tap.ProcessEvent, warn func(error))
 		return err
 	}
 	printed := line(e, c.output == "wide")
-	if on.pods != nil {
-		printed += " pod=" + seen.From
+	if term.pods != nil {
+		printed += " pod=" + event.From
 	}
-	if _, err := fmt.Fprintln(on.out, printed); err != nil {
+	if _, err := fmt.Fprintln(term.out, printed); err != nil {
 		return err
 	}
-	return writeMore(on.out, e)
+	return writeMore(term.out, e)
 }

@@ -22,10 +22,10 @@ import (
 )
 
 // patience is the timeout of one call or connection to a target.
-const patience = 3 * time.Second
+const patience = 10 * time.Second
 
-// maxMessage is the maximum size in bytes of a message of a target, such as the layers of a process
-// with many endpoints.
+// maxMessage is how many bytes a target's message may contain, such as the layers of a process with
+// many endpoints.
 const maxMessage = 64 << 20
 
 // dial returns a gRPC connection for t. The first call on the connection establishes it.
@@ -34,11 +34,12 @@ func dial(t target) (*grpc.ClientConn, error) {
 	if t.proof != nil {
 		proof = t.proof
 	}
-	again := backoff.DefaultConfig
-	again.BaseDelay, again.MaxDelay = 100*time.Millisecond, patience
+	delays := backoff.DefaultConfig
+	delays.BaseDelay = 100 * time.Millisecond
+	delays.MaxDelay = patience
 	conn, err := grpc.NewClient("passthrough:///"+t.addr, grpc.WithTransportCredentials(proof),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: patience}))
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: delays, MinConnectTimeout: patience}))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w; must be host:port", t.name, err)
 	}
@@ -47,7 +48,7 @@ func dial(t target) (*grpc.ClientConn, error) {
 
 // processes returns a tap.Process for each target, with a connection to the target.
 // closeAll closes the connections.
-func processes(targets []target) (all []tap.Process, closeAll func(), err error) {
+func taps(targets []target) (taps []tap.Process, closeAll func(), err error) {
 	var conns []*grpc.ClientConn
 	closeAll = func() {
 		for _, c := range conns {
@@ -61,9 +62,9 @@ func processes(targets []target) (all []tap.Process, closeAll func(), err error)
 			return nil, nil, err
 		}
 		conns = append(conns, conn)
-		all = append(all, tap.Process{Name: t.name, Conn: conn})
+		taps = append(taps, tap.Process{Name: t.name, Conn: conn})
 	}
-	return all, closeAll, nil
+	return taps, closeAll, nil
 }
 
 // source is the set of processes that a command watches. In a cluster, the set changes with the
@@ -80,43 +81,43 @@ type fixed struct{ top.Processes }
 
 func (f fixed) size() int { return len(f.Processes) }
 
-// source returns the processes to watch. In a cluster, it returns an error if a resource does not
-// exist. Elsewhere it returns an error if no process serves the tap that own requires (see
-// reachable). closeAll closes the connections.
-func (t terminal) source(ctx context.Context, own string, warn func(error)) (s source, closeAll func(), err error) {
+// source returns the processes to watch. In a cluster, it is an error if a resource does not
+// exist. Elsewhere it is an error if no process serves a tap with feature (see reachable).
+// closeAll closes the connections.
+func (t terminal) source(ctx context.Context, feature string, warn func(error)) (s source, closeAll func(), err error) {
 	if t.pods != nil {
 		return t.pods, func() {}, t.pods.exist(ctx, warn)
 	}
-	all, closeAll, err := processes(t.targets)
+	taps, closeAll, err := taps(t.targets)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := reachable(ctx, all, own, warn); err != nil {
+	if err := reachable(ctx, taps, feature, warn); err != nil {
 		closeAll()
 		return nil, nil, err
 	}
-	return fixed{all}, closeAll, nil
+	return fixed{taps}, closeAll, nil
 }
 
-// reachable checks concurrently whether the processes serve tap. It calls warn for each process
-// that does not serve tap. It returns an error if no process serves tap, or if ctx ends. If own is
-// not "", it names a feature that only gotower's tap has, and linkerd's tap does not suffice.
-func reachable(ctx context.Context, all []tap.Process, own string, warn func(error)) error {
-	errs := make([]error, len(all))
-	var asked sync.WaitGroup
-	for i, p := range all {
-		asked.Go(func() {
-			if err := ask(ctx, p.Conn, own); err != nil {
+// reachable asks all processes at the same time whether they serve tap, and calls warn for each
+// that does not. It returns an error if none does, or if ctx ends. If feature is not "", it names
+// something that only gotower's tap supports, so linkerd's tap will not do.
+func reachable(ctx context.Context, taps []tap.Process, feature string, warn func(error)) error {
+	errs := make([]error, len(taps))
+	var pending sync.WaitGroup
+	for i, p := range taps {
+		pending.Go(func() {
+			if err := ask(ctx, p.Conn, feature); err != nil {
 				errs[i] = advise(fmt.Errorf("%s: %w", p.Name, err))
 			}
 		})
 	}
-	asked.Wait()
+	pending.Wait()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	bad := slices.DeleteFunc(errs, func(err error) bool { return err == nil })
-	if len(bad) == len(all) {
+	if len(bad) == len(taps) {
 		return errors.Join(bad...)
 	}
 	for _, err := range bad {
@@ -125,19 +126,18 @@ func reachable(ctx context.Context, all []tap.Process, own string, warn func(err
 	return nil
 }
 
-// ask asks the process whether it serves gotower's tap or linkerd's tap, and returns nil if that
-// suffices. Linkerd's tap suffices if own is "". Otherwise own names a feature that only gotower's
-// tap has. If the process serves only linkerd's tap, the error contains this name.
-func ask(ctx context.Context, conn grpc.ClientConnInterface, own string) error {
+// ask finds out which tap the process serves, and returns nil if that will do. Linkerd's tap will
+// do if feature is "". Otherwise the error mentions feature, which only gotower's tap supports.
+func ask(ctx context.Context, conn grpc.ClientConnInterface, feature string) error {
 	err := servesOwn(ctx, conn)
 	if status.Code(err) != codes.Unimplemented {
 		return err
 	}
-	if err := servesLinkerds(ctx, conn); err != nil || own == "" {
+	if err := servesLinkerds(ctx, conn); err != nil || feature == "" {
 		return err
 	}
 	return fmt.Errorf("it has linkerd's tap only, which has no %s."+
-		" A gotower program registers both by tap.Server.Register", own)
+		" A gotower program registers both by tap.Server.Register", feature)
 }
 
 // servesOwn returns nil if the process serves gotower's tap. It sends a request with an
@@ -164,9 +164,9 @@ func servesLinkerds(ctx context.Context, conn grpc.ClientConnInterface) error {
 	return expected(err)
 }
 
-// expected checks err, the result of an invalid request. It returns nil if the code is
-// InvalidArgument, because the server then implements the method. If err is nil, it returns a
-// new error. Otherwise it returns err.
+// expected checks err, an invalid request's result. It returns nil if the code is
+// InvalidArgument, because the server then implements the method. If err is nil, it returns a new
+// error. Otherwise it returns err.
 func expected(err error) error {
 	switch {
 	case err == nil:

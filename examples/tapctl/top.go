@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// topCommand is "tapctl top". It shows a live table of the requests of all targets.
+// topCommand is "tapctl top". It shows a live table of requests in all targets.
 type topCommand struct {
 	filter   filter
 	columns  top.Columns
@@ -52,12 +52,12 @@ func (c *topCommand) check() error {
 	return c.filter.check()
 }
 
-func (c *topCommand) run(ctx context.Context, on terminal) error {
-	config, err := c.filter.config(on)
+func (c *topCommand) run(ctx context.Context, term terminal) error {
+	config, err := c.filter.config(term)
 	if err != nil {
 		return err
 	}
-	closeAll, err := watched(ctx, on, &config, "counts of requests")
+	closeAll, err := watched(ctx, term, &config, "counts of requests")
 	if err != nil {
 		return err
 	}
@@ -67,80 +67,80 @@ func (c *topCommand) run(ctx context.Context, on terminal) error {
 	config.Every = c.every
 	ctx, cancel := bounded(ctx, c.duration)
 	defer cancel()
-	return c.show(ctx, on, config)
+	return c.show(ctx, term, config)
 }
 
 func (c *topCommand) useCluster(p *pods) error { return c.filter.useCluster(p) }
 
 // watched stores the targets of the terminal in config, as the processes to watch. It gets them
-// from the method source, with the argument own. It sets the field Processes if the targets cannot
+// from the method source, with feature. It sets the field Processes if the targets cannot
 // change, and otherwise the field Source. closeAll closes the connections.
-func watched(ctx context.Context, on terminal, config *top.Config, own string) (closeAll func(), err error) {
-	all, closeAll, err := on.source(ctx, own, config.Warn)
+func watched(ctx context.Context, term terminal, config *top.Config, feature string) (closeAll func(), err error) {
+	taps, closeAll, err := term.source(ctx, feature, config.Warn)
 	if err != nil {
 		return nil, err
 	}
-	if static, ok := all.(fixed); ok {
+	if static, ok := taps.(fixed); ok {
 		config.Processes = static.Processes
 	} else {
-		config.Source = all
+		config.Source = taps
 	}
 	return closeAll, nil
 }
 
-func (c *topCommand) show(ctx context.Context, on terminal, config top.Config) error {
-	once := c.once || c.output == "json"
+func (c *topCommand) show(ctx context.Context, term terminal, config top.Config) error {
+	isOnce := c.once || c.output == "json"
 	show := top.Live
-	if once {
+	if isOnce {
 		show = func(ctx context.Context, _ *os.File, config top.Config) ([]*tappb.Row, error) {
 			return top.Collect(ctx, config)
 		}
 	}
 	began := time.Now()
-	rows, err := show(ctx, on.out, config)
+	rows, err := show(ctx, term.out, config)
 	switch {
 	case err != nil:
 		return err
 	case c.output == "json":
 		config.Wide = true
-		return top.WriteJSON(on.out, rows, config.Columns)
-	case !once && top.OnScreen(on.out):
+		return top.WriteJSON(term.out, rows, config.Columns)
+	case !isOnce && top.OnScreen(term.out):
 		return nil
 	case len(rows) == 0:
-		noRequest(on, spent(ctx, began, c.duration))
+		noRequest(term, spent(ctx, began, c.duration))
 		return nil
 	}
-	return top.Write(on.out, rows, config.Columns)
+	return top.Write(term.out, rows, config.Columns)
 }
 
-// config returns the configuration of package top for the commands top and stat. It contains
-// the conditions of the flags f, but no processes.
-func (f *filter) config(on terminal) (top.Config, error) {
+// config returns the configuration for package top. It contains the conditions in the flags f,
+// but no processes.
+func (f *filter) config(term terminal) (top.Config, error) {
 	m, err := f.match()
 	if err != nil {
 		return top.Config{}, err
 	}
-	title := strings.Join(append([]string{strings.Join(on.names(), " ")}, f.conditions()...), "  ")
+	title := strings.Join(append([]string{strings.Join(term.names(), " ")}, f.conditions()...), "  ")
 	return top.Config{
 		Title: title, MaxRPS: f.maxRPS,
 		Request: &tappb.TopRequest{Match: m, Headers: f.headerMatches()},
-		Advise:  advise, Warn: warner(on.err),
+		Advise:  advise, Warn: warner(term.err),
 	}, nil
 }
 
-// conditions returns the conditions of the flags as texts such as "method=GET". The title
-// of the table shows them.
+// conditions returns the flags' conditions as texts such as "method=GET". The title of the table
+// shows them.
 func (f *filter) conditions() []string {
-	var all []string
+	var texts []string
 	for _, c := range []struct{ name, value string }{
 		{"method", f.method}, {"path", f.path}, {"authority", f.authority}, {"scheme", f.scheme},
 		{"from", f.from}, {"to", f.to}, {"to-namespace", f.toNamespace}, {"header", strings.Join(f.headers, ",")},
 	} {
 		if c.value != "" {
-			all = append(all, c.name+"="+c.value)
+			texts = append(texts, c.name+"="+c.value)
 		}
 	}
-	return all
+	return texts
 }
 
 func bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
@@ -150,18 +150,17 @@ func bounded(ctx context.Context, d time.Duration) (context.Context, context.Can
 	return context.WithCancel(ctx)
 }
 
-// spent returns the time for which a command has run, for a message to the user. The argument given
-// is the duration that the user requested, or 0. The result is this duration, unless it is 0 or the
-// user canceled the command. The result is then the time since began.
-func spent(ctx context.Context, began time.Time, given time.Duration) time.Duration {
-	if given > 0 && !errors.Is(ctx.Err(), context.Canceled) {
-		return given
+// spent returns how long a command ran, to tell the user: period, which the user asked for, or
+// the time since began if period is 0 or the user canceled.
+func spent(ctx context.Context, began time.Time, period time.Duration) time.Duration {
+	if period > 0 && !errors.Is(ctx.Err(), context.Canceled) {
+		return period
 	}
 	return time.Since(began).Round(100 * time.Millisecond)
 }
 
-// noRequest prints that no request matched, and that tapctl check may find the reason. The argument
+// noRequest prints that no request matched, and that tapctl check may find the reason.
 // waited is the duration that it prints.
-func noRequest(on terminal, waited time.Duration) {
-	fmt.Fprintf(on.err, "tapctl: no such request in %v; tapctl check may find the reason\n", waited)
+func noRequest(term terminal, waited time.Duration) {
+	fmt.Fprintf(term.err, "tapctl: no such request in %v; tapctl check may find the reason\n", waited)
 }

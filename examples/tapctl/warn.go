@@ -28,7 +28,7 @@ func warner(w io.Writer) func(error) {
 		defer mu.Unlock()
 		s := printed{text.CleanLines(err.Error()), time.Now()}
 		process, _, _ := strings.Cut(s.text, ": ")
-		if before := last[process]; before.text != s.text || s.when.Sub(before.when) > again {
+		if previous := last[process]; previous.text != s.text || s.when.Sub(previous.when) > again {
 			last[process] = s
 			fmt.Fprintln(w, "tapctl:", s.text)
 		}

@@ -1,4 +1,4 @@
-// Package authority parses the authority of a request and the address of an endpoint.
+// Package authority parses the authority of a request and an endpoint's address.
 package authority
 
 import (
@@ -19,6 +19,7 @@ func Valid(s string) bool {
 			return false
 		}
 		host = h
+		// SplitHostPort has removed the brackets, which only an IPv6 address may have.
 		if strings.HasPrefix(s, "[") {
 			host = "[" + h + "]"
 		}
@@ -53,8 +54,8 @@ func Domain(name string) string {
 }
 
 // IsOwn reports whether s, the value of a Host header, is localhost, an IP address or one of
-// names, with or without a port. A server that rejects other names prevents DNS rebinding,
-// by which a page makes its own name resolve to the address of the server.
+// names, with or without a port. A server that rejects other names prevents DNS rebinding, by
+// which a page makes its own name resolve to the server's address.
 func IsOwn(s string, names []string) bool {
 	if host, _, err := net.SplitHostPort(s); err == nil {
 		s = host
@@ -65,7 +66,7 @@ func IsOwn(s string, names []string) bool {
 		slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, s) })
 }
 
-// AddrPort parses the address of an endpoint, such as "10.0.0.1:80". It converts an IPv4-mapped IPv6
+// AddrPort parses an endpoint's address, such as "10.0.0.1:80". It converts an IPv4-mapped IPv6
 // address to IPv4.
 func AddrPort(s string) (netip.AddrPort, error) {
 	addr, err := netip.ParseAddrPort(s)

@@ -17,7 +17,8 @@ type Backoff struct {
 	Jitter float64       // the largest random addition to a wait, as a share of the wait; 0 to 100
 }
 
-// Default returns the backoff of linkerd's outbound proxy: 100 ms to 60 s with a jitter of 0.1.
+// Default returns the backoff that linkerd's outbound proxy uses: 100 ms to 60 s with a jitter of
+// 0.1.
 func Default() Backoff {
 	return Backoff{Min: 100 * time.Millisecond, Max: time.Minute, Jitter: 0.1}
 }
@@ -42,10 +43,10 @@ func (b Backoff) Validate() error {
 	return nil
 }
 
-// OrDefault returns a valid copy of b. The zero Backoff becomes [Default]. Any other Backoff is
-// corrected in this order. A Max of 0 or less becomes the longer of Min and the default Max. A Min
-// of 0 or less becomes the shorter of Max and the default Min. A Max below Min becomes Min. Jitter
-// is limited to 0 to 100.
+// OrDefault returns a valid copy of b. The zero Backoff becomes [Default]. In any other, what is
+// missing or invalid is corrected: a Max of 0 or less becomes the default or Min, whichever is
+// longer, and a Min of 0 or less becomes the default or Max, whichever is shorter. A Max below
+// Min becomes Min. Jitter is limited to 0 to 100.
 func (b Backoff) OrDefault() Backoff {
 	def := Default()
 	if b == (Backoff{}) {
@@ -94,7 +95,7 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Check returns an error that names the invalid field of b, or nil if b is valid. Unlike
+// Check returns an error that names the invalid field in b, or nil if b is valid. Unlike
 // [Backoff.Validate], it allows a Min or Max of 0, which means the default.
 func Check(b Backoff) error {
 	full := b.OrDefault()

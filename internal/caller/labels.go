@@ -1,5 +1,5 @@
-// Package caller reads the identity of a client from its certificate. It returns the same
-// labels of the client as linkerd's proxy.
+// Package caller reads a client's identity from its certificate, and labels the client like
+// linkerd's proxy.
 package caller
 
 import (
@@ -8,11 +8,10 @@ import (
 	"net/netip"
 )
 
-// Labels returns the labels of a client. The argument source is the address of the client, and
-// state is nil without TLS. With TLS, the label tls is "true", and client_id is the result of
-// [Client] unless that is "". Without TLS, the label tls is "loopback" for a loopback address and
-// "no_tls_from_remote" for any other address. If state is nil and source is invalid, the result is
-// nil.
+// Labels returns a client's labels. source is the client's address, and state is nil without TLS.
+// With TLS, the label tls is "true", and client_id is the result of [Client] unless that is "".
+// Without TLS, the label tls is "loopback" for a loopback address and "no_tls_from_remote" for any
+// other address. If state is nil and source is invalid, the result is nil.
 func Labels(source netip.AddrPort, state *tls.ConnectionState) map[string]string {
 	switch {
 	case state != nil:

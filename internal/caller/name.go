@@ -11,6 +11,7 @@ import (
 // certificate or certificate request. It keeps their order.
 func Names(extensions []pkix.Extension) []string {
 	for _, e := range extensions {
+		// The object identifier of subject alternative names.
 		if e.Id.Equal(asn1.ObjectIdentifier{2, 5, 29, 17}) {
 			return alternatives(e.Value)
 		}
@@ -21,20 +22,20 @@ func Names(extensions []pkix.Extension) []string {
 // alternatives parses subject alternative names (RFC 5280, section 4.2.1.6).
 // crypto/x509 cannot be used, because it sorts them by kind.
 func alternatives(der []byte) (names []string) {
-	const dns, uri = 2, 6
-	var all, one asn1.RawValue
-	if _, err := asn1.Unmarshal(der, &all); err != nil || !all.IsCompound {
+	const dns, uri = 2, 6 // the tags of dNSName and uniformResourceIdentifier
+	var sequence, element asn1.RawValue
+	if _, err := asn1.Unmarshal(der, &sequence); err != nil || !sequence.IsCompound {
 		return nil
 	}
-	for rest := all.Bytes; len(rest) > 0; {
+	for rest := sequence.Bytes; len(rest) > 0; {
 		var err error
-		if rest, err = asn1.Unmarshal(rest, &one); err != nil {
+		if rest, err = asn1.Unmarshal(rest, &element); err != nil {
 			return nil
 		}
-		name := string(one.Bytes)
+		name := string(element.Bytes)
 		switch {
-		case one.Class != asn1.ClassContextSpecific || one.IsCompound: // crypto/x509 applies no name constraint to it
-		case one.Tag == dns && IsDNS(name), one.Tag == uri && IsURI(name):
+		case element.Class != asn1.ClassContextSpecific || element.IsCompound: // crypto/x509 applies no name constraint to it
+		case element.Tag == dns && IsDNS(name), element.Tag == uri && IsURI(name):
 			names = append(names, name)
 		}
 	}
@@ -44,8 +45,8 @@ func alternatives(der []byte) (names []string) {
 // IsURI reports whether name is a URI, such as a SPIFFE ID.
 func IsURI(name string) bool { return strings.Contains(name, "://") }
 
-// IsDNS reports whether name has the form of a host name without a final dot. It returns
-// false for an IP address.
+// IsDNS reports whether name looks like a host name without a final dot. It returns false for an IP
+// address.
 func IsDNS(name string) bool {
 	if name == "" || len(name) > 253 {
 		return false
@@ -64,6 +65,7 @@ func IsDNS(name string) bool {
 
 // notInLabel reports whether r is not allowed in a label of a host name.
 func notInLabel(r rune) bool {
+	// The bit 0x20 makes an ASCII letter lower case.
 	lower := r | 0x20
 	return (lower < 'a' || lower > 'z') && (r < '0' || r > '9') && r != '-' && r != '_'
 }

@@ -1,4 +1,4 @@
-// Package conformance selects the size of the checks of layertest for the tests of this module.
+// Package conformance selects how extensive layertest's checks are in this module's tests.
 package conformance
 
 import "os"

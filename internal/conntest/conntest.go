@@ -1,4 +1,4 @@
-// Package conntest has TCP connections over the loopback for tests.
+// Package conntest makes TCP connections over the loopback for tests.
 package conntest
 
 import (
@@ -24,9 +24,8 @@ func Pair(t testing.TB) (dialed, accepted *net.TCPConn) {
 	return dialed, accepted
 }
 
-// Serve calls handle for each connection to addr, on a goroutine, and then closes the connection.
-// The argument n is the number of earlier connections. All connections are closed when the test
-// ends.
+// Serve calls handle for each connection to addr, on a goroutine, and then closes the connection. n
+// is the number of earlier connections. All connections are closed when the test ends.
 func Serve(t testing.TB, handle func(n int, conn net.Conn)) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

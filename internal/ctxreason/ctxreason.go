@@ -6,8 +6,7 @@ import (
 	"errors"
 )
 
-// Text returns a text for the reason why ctx has ended: its deadline, or a cancellation by
-// the caller.
+// Text tells why ctx has ended: its deadline, or a cancellation by the caller.
 func Text(ctx context.Context) string {
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return "deadline exceeded"

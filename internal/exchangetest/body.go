@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// noise has the bytes of all bodies. Bodies with different seeds have different parts of it.
+// noise holds the bytes of all bodies. Bodies with different seeds are different parts.
 var noise = func() []byte {
 	b := make([]byte, 2*large)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(b) // never fails
@@ -24,7 +24,7 @@ type body struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	allowed int   // bytes that may be read
-	at      int   // bytes that were read
+	offset  int   // bytes that were read
 	end     error // result of Read after these bytes
 	whole   bool  // Read has returned io.EOF
 	closes  int
@@ -34,8 +34,8 @@ type body struct {
 }
 
 func newBody(seed, size int) *body {
-	from := seed * 997 % large
-	b := &body{bytes: noise[from : from+size], size: size}
+	start := seed * 997 % large
+	b := &body{bytes: noise[start : start+size], size: size}
 	b.changed.L = &b.mu
 	return b
 }
@@ -45,16 +45,16 @@ func (b *body) Read(p []byte) (n int, err error) {
 	defer b.mu.Unlock()
 	b.late = b.late || b.dead
 	b.reading++
-	for b.at == b.allowed && b.end == nil && b.closes == 0 {
+	for b.offset == b.allowed && b.end == nil && b.closes == 0 {
 		b.changed.Wait()
 	}
 	b.reading--
 	if b.closes > 0 {
 		return 0, net.ErrClosed
 	}
-	n = copy(p, b.bytes[b.at:b.allowed])
-	b.at += n
-	if b.at < b.allowed {
+	n = copy(p, b.bytes[b.offset:b.allowed])
+	b.offset += n
+	if b.offset < b.allowed {
 		return n, nil
 	}
 	b.whole = b.end == io.EOF //nolint:errorlint // the model sets exactly this value
@@ -85,7 +85,7 @@ func (b *body) finish() {
 	b.fail(io.EOF)
 }
 
-// fail ends the body with err, unless it has ended. It reports whether it did this.
+// fail ends the body with err and returns true, unless it ended earlier.
 func (b *body) fail(err error) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,14 +110,14 @@ func (b *body) closed() bool {
 	return b.closes > 0
 }
 
-// ended reports whether the body has its end, which may be unread.
+// ended reports whether the body's end was sent, which may be unread.
 func (b *body) ended() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.end != nil
 }
 
-// violation returns the rule that an engine has broken, or "". No goroutine runs meanwhile.
+// violation returns the rule that an engine broke, or "". No goroutine may be running meanwhile.
 func (b *body) violation() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -138,20 +138,20 @@ type pendingBody struct{ *body }
 func (b pendingBody) Pending() (n int, eof bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.allowed - b.at, b.end == io.EOF //nolint:errorlint // the model sets exactly this value
+	return b.allowed - b.offset, b.end == io.EOF //nolint:errorlint // the model sets exactly this value
 }
 
-// reader reads a body that an engine has received. It compares the body with the sent one.
+// reader reads a body that an engine has received, and compares it with the sent one.
 type reader struct {
-	mu     *sync.Mutex // guards the fields below; locked by the callers of all methods
-	from   io.ReadCloser
-	sent   *body
-	at     int
-	err    error
-	began  bool // Read was called
-	busy   bool // Read is in progress
-	closed bool
-	wrong  bool // a byte differs from the sent one
+	mu      *sync.Mutex // guards the fields below; locked by the callers of all methods
+	src     io.ReadCloser
+	sent    *body
+	offset  int
+	err     error
+	started bool // Read was called
+	busy    bool // Read is in progress
+	closed  bool
+	wrong   bool // a byte differs from the sent one
 }
 
 // read starts a Read of up to n bytes, unless one is in progress or the body has ended.
@@ -159,32 +159,34 @@ func (r *reader) read(n int) {
 	if r == nil || r.busy || r.err != nil || r.closed {
 		return
 	}
-	r.began, r.busy = true, true
+	r.started = true
+	r.busy = true
 	go func() {
 		p := make([]byte, n)
-		n, err := r.from.Read(p)
+		n, err := r.src.Read(p)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		rest := r.sent.bytes[r.at:]
+		rest := r.sent.bytes[r.offset:]
 		r.wrong = r.wrong || !bytes.Equal(p[:n], rest[:min(n, len(rest))])
-		r.at += min(n, len(rest))
-		r.err, r.busy = err, false
+		r.offset += min(n, len(rest))
+		r.err = err
+		r.busy = false
 	}()
 }
 
 func (r *reader) close() {
 	r.closed = true
-	_ = r.from.Close()
+	_ = r.src.Close()
 }
 
-// violation returns the rule that an engine has broken, or "". No goroutine runs meanwhile.
+// violation returns the rule that an engine broke, or "". No goroutine may be running meanwhile.
 func (r *reader) violation() string {
 	switch {
 	case r == nil:
 	case r.wrong:
 		return "has wrong bytes"
 	case r.eof() && !r.whole():
-		return fmt.Sprintf("ends after %d of %d bytes", r.at, r.sent.size)
+		return fmt.Sprintf("ends after %d of %d bytes", r.offset, r.sent.size)
 	}
 	return ""
 }
@@ -192,13 +194,13 @@ func (r *reader) violation() string {
 // ended reports whether the body was read to its end, has failed or was closed.
 func (r *reader) ended() bool { return r != nil && (r.err != nil || r.closed) }
 
-// eof reports whether Read has returned the end of the body.
+// eof reports whether Read reached the end of the body.
 func (r *reader) eof() bool {
 	return r != nil && r.err == io.EOF //nolint:errorlint // a Reader returns exactly this value
 }
 
 // whole reports whether all bytes and the end of the body were read.
-func (r *reader) whole() bool { return r.eof() && r.at == r.sent.size }
+func (r *reader) whole() bool { return r.eof() && r.offset == r.sent.size }
 
-// failed reports whether Read has failed before Close.
+// failed reports whether Read failed before Close.
 func (r *reader) failed() bool { return r != nil && !r.closed && r.err != nil && !r.eof() }

@@ -1,14 +1,14 @@
-// Package exchangetest tests an HTTP engine by random exchanges over connections in memory.
+// Package exchangetest tests an HTTP engine with random exchanges over connections in memory.
 //
-// The engine serves both ends of each connection. The steps of the exchanges are parts and ends of
+// The engine serves both ends of each connection. The steps in an exchange are parts and ends of
 // both bodies, early responses, early closes, cancelations, resets, drains and lost connections. The
 // model checks these rules:
 //
 //   - Each body that an engine gets is closed once, and no Read begins after that. RoundTrip has
 //     closed the request body when it has failed, and when the response body is closed.
-//   - A body that is read to io.EOF has all bytes that were sent.
+//   - A body that is read to io.EOF contains all bytes that were sent.
 //   - An exchange without a fault succeeds, whatever happens to other exchanges.
-//   - A connection stays usable, unless it was drained or lost. One of HTTP/1.1 also ends after an
+//   - A connection stays usable, unless it was drained or lost. In HTTP/1.1 it also ends after an
 //     exchange that was not complete.
 //   - A later exchange transfers bodies that are larger than all windows.
 //   - Pooled buffers are returned once.
@@ -39,11 +39,11 @@ type Engine struct {
 	// Pause is the longest time for which a Read of a response waits for the request.
 	Pause time.Duration
 
-	NotSent error        // matched by the error of a RoundTrip that has not used its request
+	NotSent error        // matched by RoundTrip's error if the request was not used
 	Pools   []*sync.Pool // pools of the engine
 
-	// Reset returns an error of a server or a body that resets the stream with code. Cancel returns a
-	// cause of the context of a request with the same effect. Code returns the code of an error, or 0.
+	// Reset returns an error for a server or a body that resets the stream with code. Cancel returns
+	// a cause for a request context that does the same. Code returns an error's code, or 0.
 	Reset, Cancel func(code uint32) error
 	Code          func(err error) uint32
 }
@@ -51,7 +51,7 @@ type Engine struct {
 // Conn is a client connection and the server connection at its other end.
 type Conn interface {
 	// Acquire permits one call of RoundTrip. It returns false if too many exchanges are in
-	// progress or the connection has ended.
+	// progress, or if the connection is gone.
 	Acquire() bool
 	RoundTrip(req *http.Request) (*http.Response, error)
 
@@ -60,11 +60,11 @@ type Conn interface {
 	Break(server bool) // closes the network connection of one side
 	Close()            // closes both ends and waits for their goroutines
 
-	// Resets returns the number of streams that both sides have reset.
+	// Resets returns how many streams either side has reset.
 	Resets() int
 
-	// Open returns the resources that are in use although all exchanges have ended, or "". The connection has
-	// not ended.
+	// Open returns what is still in use although all exchanges have ended, or "". The connection has not
+	// ended.
 	Open() string
 }
 
@@ -78,7 +78,7 @@ func Run(t *testing.T, engine *Engine) {
 	}
 	pools := watch(engine.Pools)
 	defer pools.restore()
-	rounds := 1 // of 100 runs
+	rounds := 1 // out of 100 runs
 	if exact {
 		rounds = 5
 	}
@@ -122,7 +122,7 @@ func exactPools() bool {
 
 var errBody = errors.New("the body fails")
 
-// kind is an event of an exchange or of its connection.
+// kind is an event in an exchange or on its connection.
 type kind int
 
 const (
@@ -149,7 +149,7 @@ type step struct {
 	Kind         kind
 	Which        int // exchange, counted from the last one
 	Size         int // bytes of a part
-	Up, Down     int // sizes of the bodies of a new exchange
+	Up, Down     int // sizes of a new exchange's bodies
 	Known        bool
 	Pending      bool
 	Expects      bool
@@ -169,8 +169,11 @@ func drawStep(rt *rapid.T) step {
 	}).Draw(rt, "kind"), Which: rapid.IntRange(0, 3).Draw(rt, "which")}
 	switch s.Kind {
 	case start:
-		s.Up, s.Down = sizes.Draw(rt, "up"), sizes.Draw(rt, "down")
-		s.Known, s.Pending, s.Expects = flag.Draw(rt, "known"), flag.Draw(rt, "pending"), rapid.IntRange(0, 5).Draw(rt, "expects") == 0
+		s.Up = sizes.Draw(rt, "up")
+		s.Down = sizes.Draw(rt, "down")
+		s.Known = flag.Draw(rt, "known")
+		s.Pending = flag.Draw(rt, "pending")
+		s.Expects = rapid.IntRange(0, 5).Draw(rt, "expects") == 0
 	case sendPart, serverReads, respondPart, clientReads:
 		s.Size = sizes.Filter(func(n int) bool { return n > 0 }).Draw(rt, "size")
 	case refuse, respondReset, cancel:

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// link is a connection of the model.
+// link is a connection between the model's client and server.
 type link struct {
 	Conn
-	mayEnd bool // the connection was drained or lost
-	last   *exchange
+	mayEnd bool      // the connection was drained or lost
+	last   *exchange // the latest exchange on the connection; nil before the first one
 }
 
 // incomplete reports whether the last exchange may be incomplete.
@@ -24,17 +24,17 @@ func (l *link) incomplete() bool { return l.last != nil && (l.last.fault || l.la
 
 // exchange is one request with its response.
 type exchange struct {
-	link     *link
-	spoiled  bool    // the exchange before may have ended the connection
-	up, down *body   // bodies given to the client and the server
-	in, out  *reader // bodies received by the server and the client; nil before
-	expects  bool    // with Expect: 100-continue
-	cancel   context.CancelCauseFunc
+	link             *link
+	spoiled          bool    // the previous exchange may have ended the connection
+	upload, download *body   // bodies given to the client and the server
+	in, out          *reader // bodies received by the server and the client; nil before
+	expects          bool    // with Expect: 100-continue
+	cancel           context.CancelCauseFunc
 
 	answer   chan answer
 	answered bool
-	given    bool  // the server has the response body
-	cause    error // cause of the end of the server's context, before a response
+	given    bool  // the server holds the response body
+	cause    error // why the server's context ended before a response
 
 	done bool // RoundTrip has returned
 	err  error
@@ -54,8 +54,8 @@ type model struct {
 	links  []*link
 	conn   *link // connection for new exchanges
 
-	mu  sync.Mutex // guards the fields below; the engine is called without it, except to end or close something
-	all []*exchange
+	mu        sync.Mutex // guards the fields below; the engine is called without it, except to end or close something
+	exchanges []*exchange
 }
 
 const large = 300_000 // size of a body that is larger than all windows
@@ -73,7 +73,7 @@ func (m *model) run(steps []step) (failure string) {
 	if failure = m.finish(); failure != "" {
 		return failure
 	}
-	for _, e := range m.all {
+	for _, e := range m.exchanges {
 		e.cancel(nil) // without an effect on the connection
 	}
 	m.settle()
@@ -94,12 +94,12 @@ func (m *model) run(steps []step) (failure string) {
 func (m *model) end() {
 	m.settle()
 	m.mu.Lock()
-	for _, e := range m.all {
+	for _, e := range m.exchanges {
 		e.cancel(nil)
-		e.up.fail(errBody)
-		e.down.fail(errBody)
+		e.upload.fail(errBody)
+		e.download.fail(errBody)
 		if e.out != nil {
-			_ = e.out.from.Close()
+			_ = e.out.src.Close()
 		}
 	}
 	m.mu.Unlock()
@@ -122,17 +122,20 @@ func (m *model) settle() {
 	synctest.Wait()
 }
 
-// serve is the server.
+// serve is the server's handler. It finds the exchange by the request header Id, and returns the
+// response or the error that a later step sends to e.answer. If the request's context ends first, serve
+// returns its cause.
 func (m *model) serve(req *http.Request) (*http.Response, error) {
 	id, err := strconv.Atoi(req.Header.Get("Id"))
 	if err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
-	e := m.all[id]
-	e.in = &reader{mu: &m.mu, from: req.Body, sent: e.up}
+	e := m.exchanges[id]
+	e.in = &reader{mu: &m.mu, src: req.Body, sent: e.upload}
 	m.mu.Unlock()
-	context.AfterFunc(req.Context(), func() { e.down.fail(errBody) })
+	// Reads of the response body fail after the request's context has ended.
+	context.AfterFunc(req.Context(), func() { e.download.fail(errBody) })
 	var a answer
 	select {
 	case a = <-e.answer:
@@ -147,8 +150,8 @@ func (m *model) serve(req *http.Request) (*http.Response, error) {
 	return a.rsp, a.err
 }
 
-// begin starts an exchange, if the connection permits it. It makes a new connection if the last one
-// has ended.
+// begin starts an exchange, if the connection permits it. It replaces a connection that has
+// ended.
 func (m *model) begin(s step) (failure string) {
 	if m.conn.Ended() {
 		m.connect()
@@ -158,19 +161,19 @@ func (m *model) begin(s step) (failure string) {
 	if !m.conn.Acquire() {
 		return ""
 	}
-	if last := m.conn.last; m.engine.Serial && last != nil && (!last.up.complete() || !last.down.complete()) {
+	if last := m.conn.last; m.engine.Serial && last != nil && (!last.upload.complete() || !last.download.complete()) {
 		return "the connection is reusable although an exchange is not complete"
 	}
-	id := len(m.all)
+	id := len(m.exchanges)
 	ctx, cancel := context.WithCancelCause(context.Background())
-	e := &exchange{link: m.conn, up: newBody(2*id, s.Up), down: newBody(2*id+1, s.Down), expects: s.Expects, cancel: cancel}
+	e := &exchange{link: m.conn, upload: newBody(2*id, s.Up), download: newBody(2*id+1, s.Down), expects: s.Expects, cancel: cancel}
 	e.answer = make(chan answer, 1)
 	e.spoiled = m.engine.Serial && e.link.incomplete()
 	e.link.last = e
-	m.all = append(m.all, e)
-	var body io.ReadCloser = e.up
+	m.exchanges = append(m.exchanges, e)
+	var body io.ReadCloser = e.upload
 	if s.Pending {
-		body = pendingBody{e.up}
+		body = pendingBody{e.upload}
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://a/", body)
 	if err != nil {
@@ -188,7 +191,7 @@ func (m *model) begin(s step) (failure string) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if e.err = err; err == nil {
-			e.out = &reader{mu: &m.mu, from: rsp.Body, sent: e.down}
+			e.out = &reader{mu: &m.mu, src: rsp.Body, sent: e.download}
 		}
 		e.done = true
 	}()
@@ -216,18 +219,18 @@ func (m *model) step(s step) (failure string) {
 func (m *model) event(s step) { //nolint:gocyclo // one case for each event
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	n := len(m.all)
+	n := len(m.exchanges)
 	if n == 0 {
 		return
 	}
-	e := m.all[n-1-s.Which%min(n, 4)]
+	e := m.exchanges[n-1-s.Which%min(n, 4)]
 	switch s.Kind {
 	case sendPart:
-		e.up.allow(s.Size)
+		e.upload.allow(s.Size)
 	case sendEnd:
-		e.up.finish()
+		e.upload.finish()
 	case sendFailure:
-		e.fault = e.up.fail(errBody) || e.fault
+		e.fault = e.upload.fail(errBody) || e.fault
 	case serverReads:
 		e.in.read(s.Size)
 	case serverCloses:
@@ -244,11 +247,11 @@ func (m *model) event(s step) { //nolint:gocyclo // one case for each event
 			e.answer <- answer{err: m.engine.Reset(s.Code)}
 		}
 	case respondPart:
-		e.down.allow(s.Size)
+		e.download.allow(s.Size)
 	case respondEnd:
-		e.down.finish()
+		e.download.finish()
 	case respondReset:
-		e.fault = e.down.fail(m.engine.Reset(s.Code)) || e.fault
+		e.fault = e.download.fail(m.engine.Reset(s.Code)) || e.fault
 	case clientReads:
 		e.out.read(s.Size)
 	case clientCloses:
@@ -269,9 +272,9 @@ func (m *model) event(s step) { //nolint:gocyclo // one case for each event
 		m.lose(e.link, s.ServerActs)
 	default:
 	}
-	// The request may be cut off by the end of its response. The client sends a request until its body
-	// has ended, also if all bytes of Content-Length are sent.
-	e.cut = e.cut || e.answered && e.down.ended() && (!e.in.whole() || !e.up.ended())
+	// The end of the response may cut off the request. The client sends a request until its body has
+	// ended, even if all bytes of Content-Length are sent.
+	e.cut = e.cut || e.answered && e.download.ended() && (!e.in.whole() || !e.upload.ended())
 }
 
 // fail permits e to fail. If this is its first fault, the code must arrive at the other side.
@@ -282,20 +285,20 @@ func (e *exchange) fail(code uint32) {
 	e.fault = true
 }
 
-// respond makes the server return a response, unless it has returned one or an error.
-func (e *exchange) respond(known, pending bool) {
+// respond makes the server return a response, unless it already returned one or an error.
+func (e *exchange) respond(sized, pending bool) {
 	if e.answered {
 		return
 	}
 	e.answered = true
-	e.cut = e.cut || e.expects && (e.in == nil || !e.in.began)
-	var body io.ReadCloser = e.down
+	e.cut = e.cut || e.expects && (e.in == nil || !e.in.started)
+	var body io.ReadCloser = e.download
 	if pending {
-		body = pendingBody{e.down}
+		body = pendingBody{e.download}
 	}
 	rsp := &http.Response{StatusCode: http.StatusOK, Header: make(http.Header), Body: body, ContentLength: -1}
-	if known {
-		rsp.ContentLength = int64(e.down.size)
+	if sized {
+		rsp.ContentLength = int64(e.download.size)
 	}
 	e.answer <- answer{rsp: rsp}
 }
@@ -303,7 +306,7 @@ func (e *exchange) respond(known, pending bool) {
 // lose closes the network connection of l. Its exchanges may fail.
 func (m *model) lose(l *link, server bool) {
 	l.mayEnd = true
-	for _, e := range m.all {
+	for _, e := range m.exchanges {
 		e.fault = e.fault || e.link == l
 	}
 	l.Break(server)
@@ -313,7 +316,7 @@ func (m *model) lose(l *link, server bool) {
 func (m *model) violation() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for id, e := range m.all {
+	for id, e := range m.exchanges {
 		if text := e.violation(m.engine); text != "" {
 			return fmt.Sprintf("exchange %d: %s", id, text)
 		}
@@ -328,7 +331,7 @@ func (m *model) violation() string {
 
 func (e *exchange) violation(engine *Engine) string {
 	for _, v := range []struct{ name, text string }{
-		{"request body", e.up.violation()}, {"response body", e.down.violation()},
+		{"request body", e.upload.violation()}, {"response body", e.download.violation()},
 		{"received request body", e.in.violation()}, {"received response body", e.out.violation()},
 	} {
 		if v.text != "" {
@@ -340,7 +343,7 @@ func (e *exchange) violation(engine *Engine) string {
 		switch {
 		case !e.link.mayEnd && !e.spoiled:
 			return "the connection was not usable: " + e.err.Error()
-		case e.up.closed() || e.up.at > 0:
+		case e.upload.closed() || e.upload.offset > 0:
 			return "the request body was used, but the request was not sent"
 		}
 		return ""
@@ -350,7 +353,7 @@ func (e *exchange) violation(engine *Engine) string {
 		code = engine.Code(e.cause)
 	}
 	switch {
-	case (e.err != nil || e.out != nil && e.out.closed) && !e.up.closed():
+	case (e.err != nil || e.out != nil && e.out.closed) && !e.upload.closed():
 		return "the request body is open after the end of the exchange"
 	case e.code != 0 && code != 0 && code != e.code:
 		return fmt.Sprintf("reset with code %d, not %d", code, e.code)
@@ -360,7 +363,7 @@ func (e *exchange) violation(engine *Engine) string {
 	return e.failure()
 }
 
-// failure returns how the exchange has failed, or "".
+// failure returns how the exchange failed, or "".
 func (e *exchange) failure() string {
 	switch {
 	case e.err != nil:
@@ -373,8 +376,8 @@ func (e *exchange) failure() string {
 	return ""
 }
 
-// finish completes the exchanges that have no fault and ends all others. After that, nothing may be
-// in use.
+// finish completes the exchanges without a fault and ends all others. After that, nothing may be in
+// use.
 func (m *model) finish() (failure string) {
 	for _, phase := range []struct {
 		name string
@@ -384,7 +387,7 @@ func (m *model) finish() (failure string) {
 			if e.fault || e.cut {
 				return false
 			}
-			e.up.finish()
+			e.upload.finish()
 			e.in.read(large)
 			return !e.in.ended()
 		}},
@@ -393,7 +396,7 @@ func (m *model) finish() (failure string) {
 				return false
 			}
 			e.respond(true, false)
-			e.down.finish()
+			e.download.finish()
 			e.out.read(large)
 			return !e.out.ended()
 		}},
@@ -401,13 +404,13 @@ func (m *model) finish() (failure string) {
 			if e.fault {
 				e.cancel(nil)
 				if m.engine.Serial { // the server may not read
-					e.down.fail(errBody)
+					e.download.fail(errBody)
 				}
 			}
 			if e.out != nil && !e.out.closed {
 				e.out.close()
 			}
-			return !e.done || e.out != nil && e.out.busy || e.in != nil && e.in.busy || e.given && !e.down.closed()
+			return !e.done || e.out != nil && e.out.busy || e.in != nil && e.in.busy || e.given && !e.download.closed()
 		}},
 	} {
 		if failure = m.repeat(phase.goOn); failure != "" {
@@ -432,10 +435,11 @@ func (m *model) finish() (failure string) {
 
 // repeat calls goOn for all exchanges until it returns false for each of them.
 func (m *model) repeat(goOn func(*exchange) bool) string {
-	for idle, before := 0, -1; ; {
-		open, moved := -1, 0
+	for idle, previous := 0, -1; ; {
+		open := -1
+		moved := 0
 		m.mu.Lock()
-		for id, e := range m.all {
+		for id, e := range m.exchanges {
 			if goOn(e) {
 				open = id
 			}
@@ -446,16 +450,17 @@ func (m *model) repeat(goOn func(*exchange) bool) string {
 			return failure
 		}
 		m.mu.Lock()
-		for _, e := range m.all {
+		for _, e := range m.exchanges {
 			for _, r := range []*reader{e.in, e.out} {
 				if r != nil {
-					moved += r.at
+					moved += r.offset
 				}
 			}
 		}
 		m.mu.Unlock()
-		if moved > before {
-			idle, before = 0, moved
+		if moved > previous {
+			idle = 0
+			previous = moved
 			continue
 		}
 		if idle++; idle > 100 {

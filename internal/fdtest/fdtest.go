@@ -26,17 +26,19 @@ func Check(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
 	runtime.GC()
-	limit, percent := debug.SetMemoryLimit(1<<30), debug.SetGCPercent(-1)
-	before := count(t)
+	limit := debug.SetMemoryLimit(1 << 30)
+	percent := debug.SetGCPercent(-1)
+	baseline := count(t)
 	t.Cleanup(func() {
 		assert.EventuallyWithT(t, func(c *assert.CollectT) {
-			assert.LessOrEqual(c, count(t), before, "open file descriptors")
+			assert.LessOrEqual(c, count(t), baseline, "open file descriptors")
 		}, 30*time.Second, 10*time.Millisecond)
 		debug.SetMemoryLimit(limit)
 		debug.SetGCPercent(percent)
 	})
 }
 
+// count returns the number of open file descriptors.
 func count(t *testing.T) int {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// settled is the age at which the modification time of a file becomes reliable. A change of a
-// younger file may leave the time the same, because file systems count time in steps of at most two
+// settled is the age at which a file's modification time becomes reliable. If a younger file
+// changes, the time may stay the same, because file systems count time in steps of up to two
 // seconds (FAT).
 const settled = 2 * time.Second
 
-// MaxSize is the size limit of a YAML file in bytes. Parsing may take several hundred times
-// that size of memory for a short time.
+// MaxSize is the size limit for a YAML file in bytes. Parsing may briefly take several hundred
+// times as much memory.
 const MaxSize = 16 << 20
 
 // Content is the parsed content of a file, or an error. It is immutable.
@@ -23,12 +23,11 @@ type Content[T any] struct {
 	Err   error
 }
 
-// Parse parses data, the content of the file at path.
+// Parse is a function that parses data, the content of the file at path, for a File.
 type Parse[T any] func(path string, data []byte) (T, error)
 
-// File reads and parses the file at Path. The method Look reads the file again if the file has
-// changed. A File must not be used concurrently. Its exported fields must be set before the first
-// Look.
+// File reads and parses the file at Path. Look reads it again if it has changed. A File must not
+// be used concurrently. Set its exported fields before the first Look.
 type File[T any] struct {
 	Path  string // a relative path is resolved at each Look
 	Max   int64  // the largest size in bytes; must be less than math.MaxInt64
@@ -38,7 +37,7 @@ type File[T any] struct {
 	young  bool              // whether the file was modified less than settled before the last read
 	sum    [sha256.Size]byte // checksum of the content that was parsed last
 	parsed *Content[T]       // the result of parsing that content
-	seen   *Seen[T]          // the last result; nil before the first Look
+	last   *Seen[T]          // the last result; nil before the first Look
 }
 
 // Seen is the result of [File.Look]. It is immutable.
@@ -52,38 +51,41 @@ type Seen[T any] struct {
 func (f *File[T]) Look() *Seen[T] {
 	info, err := os.Stat(f.Path)
 	if err == nil && f.unchanged(info) {
-		return f.seen
+		return f.last
 	}
 	c, err := f.read()
 	if err != nil {
+		// The next Look reads the file again, even if it looks the same.
 		f.info = nil
 		c = &Content[T]{Err: err}
 	}
 	now := Seen[T]{Latest: c}
-	if f.seen != nil {
-		if was := f.seen.Latest; was == c || c.Err != nil && text(was.Err) == text(c.Err) {
-			return f.seen
+	if f.last != nil {
+		if previous := f.last.Latest; previous == c || c.Err != nil && text(previous.Err) == text(c.Err) {
+			return f.last
 		}
-		now.Good = f.seen.Good
+		now.Good = f.last.Good
 	}
 	if c.Err == nil {
 		now.Good = c
 	}
-	f.seen = &now
-	return f.seen
+	f.last = &now
+	return f.last
 }
 
-// unchanged reports whether the file at Path is the same as at the last read. The argument info
-// describes the file now. Its size, modification time and identity must be the same as at the last
-// read. The identity differs if another file was renamed to Path. A file younger than settled (2 s)
-// at the last read counts as changed, because a later change may have the same modification time.
+// unchanged reports whether the file at Path is the same as at the last read. info describes the
+// file now. Its size, modification time and identity must be the same as when it was last read.
+// The identity differs if another file was renamed to Path. If the file was younger than settled
+// (2 s) when it was last read, it counts as changed, because a later change may leave the
+// modification time the same.
 func (f *File[T]) unchanged(info os.FileInfo) bool {
 	return f.info != nil && !f.young && os.SameFile(info, f.info) &&
 		info.Size() == f.info.Size() && info.ModTime().Equal(f.info.ModTime())
 }
 
-// read reads the file. If the checksum of the content has changed, read parses the content.
-// Otherwise it returns the same result as before.
+// read reads the file, and returns its parsed content. If the checksum has not changed since the last
+// read, it does not parse the content again, but returns the same pointer. A mistake that Parse finds is
+// in Content.Err; the error is only for a file that cannot be read.
 func (f *File[T]) read() (*Content[T], error) {
 	opened, err := f.open()
 	if err != nil {
@@ -102,10 +104,13 @@ func (f *File[T]) read() (*Content[T], error) {
 	if int64(len(data)) > f.Max {
 		return nil, f.tooLarge()
 	}
-	f.info, f.young = info, time.Since(info.ModTime()) < settled
+	f.info = info
+	f.young = time.Since(info.ModTime()) < settled
+	// A file that was written with the same content, or only touched, need not be parsed again.
 	if sum := sha256.Sum256(data); f.parsed == nil || sum != f.sum {
 		value, err := f.Parse(f.Path, data)
-		f.sum, f.parsed = sum, &Content[T]{value, err}
+		f.sum = sum
+		f.parsed = &Content[T]{value, err}
 	}
 	return f.parsed, nil
 }
@@ -125,10 +130,12 @@ func (f *File[T]) open() (*os.File, error) {
 	return os.Open(f.Path)
 }
 
+// tooLarge returns the error of a file that exceeds Max.
 func (f *File[T]) tooLarge() error {
 	return fmt.Errorf("%s is larger than %d bytes: split it", f.Path, f.Max)
 }
 
+// text returns the text of err, or "" if err is nil.
 func text(err error) string {
 	if err == nil {
 		return ""

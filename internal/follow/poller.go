@@ -12,12 +12,12 @@ import (
 // Interval is the time between two polls of a file.
 const Interval = 500 * time.Millisecond
 
-// Poller polls a value while it has users. A user is a running loop over [Poller.States].
-// All users share one goroutine. A Poller is safe for concurrent use, must not be copied,
-// and needs no Close.
+// Poller polls a value while there are users, which are running loops over [Poller.States]. All
+// users share one goroutine. A Poller is safe for concurrent use, must not be copied, and needs
+// no Close.
 type Poller[S any] struct {
 	every time.Duration // interval of the polls
-	look  func() *S     // returns the current value
+	read  func() *S     // returns the current value
 
 	mu      sync.Mutex
 	users   int
@@ -26,18 +26,17 @@ type Poller[S any] struct {
 	state   *state[S]     // not nil while there are users
 }
 
-// state has the last result of the function look of a [Poller]. It is not modified after its
-// creation.
+// state holds the last value that a [Poller] has read. It is never modified.
 type state[S any] struct {
-	latest *S            // nil until the first look
-	over   chan struct{} // closed when a newer state replaces this one
+	latest   *S            // nil until the first look
+	replaced chan struct{} // closed when a newer state replaces this one
 }
 
-// NewPoller returns a Poller that calls the function look when the first user starts, and then
-// repeatedly. The argument every is the interval. The function look must return the same pointer
-// while nothing has changed. Its calls are not concurrent.
-func NewPoller[S any](every time.Duration, look func() *S) *Poller[S] {
-	return &Poller[S]{every: every, look: look}
+// NewPoller returns a Poller that calls read when the first user starts, and then again after each
+// interval every. read must return the same pointer while nothing has changed. Its calls are not
+// concurrent.
+func NewPoller[S any](every time.Duration, read func() *S) *Poller[S] {
+	return &Poller[S]{every: every, read: read}
 }
 
 // States yields the current value, and the new value after each change, until ctx ends or
@@ -50,12 +49,13 @@ func (p *Poller[S]) States(ctx context.Context) iter.Seq[*S] {
 		p.enter()
 		defer p.leave()
 		for ctx.Err() == nil {
+			// Before the wait, so that a change after it closes s.replaced.
 			s := p.now()
 			if s.latest != nil && !yield(s.latest) {
 				return
 			}
 			select {
-			case <-s.over:
+			case <-s.replaced:
 			case <-ctx.Done():
 			}
 		}
@@ -76,7 +76,7 @@ func (p *Poller[S]) enter() {
 	}
 	p.polling = true
 	p.idle = make(chan struct{}, 1)
-	p.state = &state[S]{over: make(chan struct{})}
+	p.state = &state[S]{replaced: make(chan struct{})}
 	go p.poll(p.idle)
 }
 
@@ -95,22 +95,23 @@ func (p *Poller[S]) leave() {
 	}
 }
 
+// now returns the current state.
 func (p *Poller[S]) now() *state[S] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.state
 }
 
-// poll calls look at once and then at each tick, until no user remains. The channel idle gets a
+// poll calls read immediately and then at each tick, until no user remains. The channel idle gets a
 // value when the last user leaves, so that poll returns without waiting for the next tick.
 func (p *Poller[S]) poll(idle <-chan struct{}) {
 	ticker := time.NewTicker(p.every)
 	defer ticker.Stop()
-	for p.wanted() {
+	for p.mustPoll() {
 		// look may call a log handler, which may panic. The next tick calls look again.
-		var seen *S
-		if panics.Contain(func() { seen = p.look() }) == nil {
-			p.publish(seen)
+		var last *S
+		if panics.Contain(func() { last = p.read() }) == nil {
+			p.publish(last)
 		}
 		select {
 		case <-ticker.C:
@@ -119,10 +120,9 @@ func (p *Poller[S]) poll(idle <-chan struct{}) {
 	}
 }
 
-// wanted reports whether poll must continue, because the Poller has users. Without users, it sets
-// the field polling to false in the same critical section, so that the next user starts another
-// goroutine.
-func (p *Poller[S]) wanted() bool {
+// mustPoll reports whether poll must continue, because there are users. Without users, it sets
+// polling to false in the same critical section, so that the next user starts another goroutine.
+func (p *Poller[S]) mustPoll() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.polling = p.users > 0
@@ -137,7 +137,7 @@ func (p *Poller[S]) publish(s *S) {
 	if p.state.latest == s {
 		return
 	}
-	was := p.state
-	p.state = &state[S]{latest: s, over: make(chan struct{})}
-	close(was.over)
+	previous := p.state
+	p.state = &state[S]{latest: s, replaced: make(chan struct{})}
+	close(previous.replaced)
 }

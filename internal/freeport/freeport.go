@@ -13,9 +13,9 @@ import (
 // to another program.
 func Addr(t testing.TB) string {
 	t.Helper()
-	const least, most = 10_000, 30_000
+	const minPort, maxPort = 10_000, 30_000
 	for range 100 {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", least+rand.IntN(most-least)))
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", minPort+rand.IntN(maxPort-minPort)))
 		if err == nil {
 			if err = l.Close(); err != nil {
 				t.Fatal(err)

@@ -7,12 +7,12 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// Call runs f on a new goroutine and waits until f returns. Therefore f does not grow the stack of
-// the caller. This matters for a goroutine that waits for a long time afterwards, because it keeps
-// its stack. The runtime shrinks a stack only when less than a quarter of it is in use.
+// Call runs f on a new goroutine and waits until f returns. This way f does not grow the caller's
+// stack, which matters if the goroutine then waits for a long time, because it keeps its stack.
+// The runtime shrinks a stack only when less than a quarter of it is in use.
 //
-// If f panics, Call panics with a [panics.Error]. If f ends its goroutine, Call ends the
-// goroutine of the caller.
+// If f panics, Call panics with a [panics.Error]. If f ends its goroutine, Call ends the caller's
+// goroutine.
 func Call(f func()) {
 	var err error
 	returned := false

@@ -17,31 +17,32 @@ type Series struct {
 	Value  float64
 }
 
-// Parse returns the series of a page in the text format of Prometheus.
-func Parse(t *testing.T, page string) (all []Series) {
+// Parse returns the series on a page in Prometheus's text format.
+func Parse(t *testing.T, page string) (series []Series) {
 	t.Helper()
 	for line := range strings.Lines(page) {
 		if strings.HasPrefix(line, "#") {
 			continue
 		}
-		at := strings.LastIndexByte(strings.TrimSpace(line), ' ')
-		require.Positive(t, at, line)
-		value, err := strconv.ParseFloat(strings.TrimSpace(line[at:]), 64)
+		sep := strings.LastIndexByte(strings.TrimSpace(line), ' ')
+		require.Positive(t, sep, line)
+		value, err := strconv.ParseFloat(strings.TrimSpace(line[sep:]), 64)
 		require.NoError(t, err, line)
-		name, labels, _ := strings.Cut(line[:at], "{")
+		name, labels, _ := strings.Cut(line[:sep], "{")
 		s := Series{map[string]string{"__name__": name}, value}
 		for _, l := range regexp.MustCompile(`(\w+)="((?:[^"\\]|\\.)*)"`).FindAllStringSubmatch(labels, -1) {
 			s.Labels[l[1]] = l[2]
 		}
-		all = append(all, s)
+		series = append(series, s)
 	}
-	return all
+	return series
 }
 
-// Missing returns the queries of a dashboard that select no series, or that use a label that no
-// selected series has. The argument text is the dashboard in JSON. The argument all has the series
-// among which a query selects. If active is true, series with the value 0 count as missing.
-func Missing(t *testing.T, text []byte, all []Series, active bool) (queries []string) {
+// Missing returns the queries in a dashboard that would show nothing: they select no series, or use a
+// label that no selected series carries. A test expects none. text is the dashboard in JSON. series are
+// those that exist, among which a query selects. If active is true, series with the value 0 count as
+// missing, so that a test must cause each of them to change.
+func Missing(t *testing.T, text []byte, series []Series, active bool) (queries []string) {
 	t.Helper()
 	var dashboard struct {
 		Templating struct {
@@ -60,6 +61,7 @@ func Missing(t *testing.T, text []byte, all []Series, active bool) (queries []st
 	}
 	require.NoError(t, json.Unmarshal(text, &dashboard))
 	variables := map[string]bool{}
+	// check adds query to the result if selector selects no series, or if no selected one has a label.
 	check := func(query, selector string, labels []string) {
 		name, matchers, _ := strings.Cut(selector, "{")
 		want := map[string]string{"__name__": name}
@@ -75,7 +77,7 @@ func Missing(t *testing.T, text []byte, all []Series, active bool) (queries []st
 		for _, l := range labels {
 			missing[l] = true
 		}
-		for _, s := range all {
+		for _, s := range series {
 			if !includes(s.Labels, want) || active && s.Value == 0 {
 				continue
 			}
@@ -100,8 +102,8 @@ func Missing(t *testing.T, text []byte, all []Series, active bool) (queries []st
 		require.NotEmpty(t, p.Targets)
 		for _, target := range p.Targets {
 			var labels []string
-			for _, by := range regexp.MustCompile(`by \(([\w,]+)\)`).FindAllStringSubmatch(target.Expr, -1) {
-				labels = append(labels, strings.Split(by[1], ",")...)
+			for _, match := range regexp.MustCompile(`by \(([\w,]+)\)`).FindAllStringSubmatch(target.Expr, -1) {
+				labels = append(labels, strings.Split(match[1], ",")...)
 			}
 			for _, l := range regexp.MustCompile(`\{\{(\w+)\}\}`).FindAllStringSubmatch(target.LegendFormat, -1) {
 				labels = append(labels, l[1])
@@ -116,6 +118,7 @@ func Missing(t *testing.T, text []byte, all []Series, active bool) (queries []st
 	return queries
 }
 
+// includes reports whether labels has all labels in want, with the same values.
 func includes(labels, want map[string]string) bool {
 	for name, value := range want {
 		if labels[name] != value {

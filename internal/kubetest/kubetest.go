@@ -60,27 +60,29 @@ type Server struct {
 	Etcd string          // URL of etcd
 
 	program, dir string
-	running      *exec.Cmd
+	running      *process
 }
 
-// The bearer tokens of the two users of a Server. The user with the token Admin has all
-// rights. The user with the token Guest has no rights.
+// These are the bearer tokens for a Server's two users. Admin may do everything, and Guest
+// nothing.
 const (
 	Admin = "of-admin"
 	Guest = "of-guest"
 )
 
-// New starts etcd and a kube-apiserver, waits until both are ready, and kills both at the
-// end of the test. New skips the test unless the environment has GOTOWER_TESTS=full and
-// .ci/kube.sh has built the programs.
+// New starts etcd and a kube-apiserver, waits until both are ready, and kills both when the test
+// ends. New skips the test unless GOTOWER_TESTS=full is set and .ci/kube.sh has built the
+// programs.
 func New(t *testing.T) *Server {
 	t.Helper()
 	if os.Getenv("GOTOWER_TESTS") != "full" { //nolint:forbidigo // of a test
 		t.Skip("it takes ten seconds or more: set GOTOWER_TESTS=full")
 	}
-	programs, dir := programs(t), t.TempDir()
+	programs := programs(t)
+	dir := t.TempDir()
 	s := &Server{program: filepath.Join(programs, "kube-apiserver"), dir: dir, Port: freePort(t)}
-	clients, peers := "http://127.0.0.1:"+freePort(t), "http://127.0.0.1:"+freePort(t)
+	clients := "http://127.0.0.1:" + freePort(t)
+	peers := "http://127.0.0.1:" + freePort(t)
 	s.Etcd = clients
 	start(t, dir, filepath.Join(programs, "etcd"), "--data-dir", filepath.Join(dir, "etcd"), "--unsafe-no-fsync",
 		"--listen-client-urls", clients, "--advertise-client-urls", clients,
@@ -100,8 +102,32 @@ func (s *Server) write(t *testing.T, name, content string) {
 }
 
 // Start starts the kube-apiserver again after [Server.Kill], with the same port and etcd.
-// It waits until the kube-apiserver is ready.
+// It waits until the kube-apiserver is ready. On a busy machine a kube-apiserver may exit because it
+// has not checked all Services in time. It is then started again, as a kubelet does.
 func (s *Server) Start(t *testing.T) {
+	t.Helper()
+	s.run(t)
+	admin := s.Client(t, Admin)
+	deadline := time.Now().Add(10 * time.Minute)
+	for !isReady(t.Context(), admin) {
+		require.True(t, time.Now().Before(deadline), "kube-apiserver is not ready")
+		select {
+		case <-s.running.ended:
+			s.run(t)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func isReady(ctx context.Context, admin kubernetes.Interface) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	answer, err := admin.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+	return err == nil && string(answer) == "ok"
+}
+
+// run starts the kube-apiserver.
+func (s *Server) run(t *testing.T) {
 	t.Helper()
 	file := func(name string) string { return filepath.Join(s.dir, name) }
 	s.running = start(t, s.dir, s.program, "--etcd-servers", s.Etcd, "--cert-dir", file("certificates"),
@@ -110,20 +136,13 @@ func (s *Server) Start(t *testing.T) {
 		"--token-auth-file", file("tokens"), "--service-account-issuer", "https://kubernetes.default.svc",
 		"--service-account-key-file", file("key"), "--service-account-signing-key-file", file("key"),
 		"--disable-admission-plugins", "ServiceAccount")
-	admin := s.Client(t, Admin)
-	require.Eventually(t, func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		answer, err := admin.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
-		return err == nil && string(answer) == "ok"
-	}, 5*time.Minute, 50*time.Millisecond, "kube-apiserver is not ready")
 }
 
 // Kill kills the kube-apiserver without a shutdown. etcd and its data remain.
 func (s *Server) Kill(t *testing.T) {
 	t.Helper()
 	require.NoError(t, s.running.Process.Kill())
-	_ = s.running.Wait()
+	<-s.running.ended
 }
 
 // Config returns the configuration of a client that authenticates with the given token,
@@ -148,8 +167,8 @@ func (s *Server) Client(t *testing.T, token string) kubernetes.Interface {
 	return client
 }
 
-// Kubeconfig writes the configuration of a client with the given token to a file, and
-// returns its path. namespace is the default namespace of the client, which may be empty.
+// Kubeconfig writes the configuration for a client with the given token to a file, and returns
+// its path. namespace is the client's default namespace, which may be empty.
 func (s *Server) Kubeconfig(t *testing.T, token, namespace string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -176,35 +195,47 @@ func (s *Server) Apply(t *testing.T, manifests string) {
 	kinds, err := restmapper.GetAPIGroupResources(s.Client(t, Admin).Discovery())
 	require.NoError(t, err)
 	mapper := restmapper.NewDiscoveryRESTMapper(kinds)
-	for part := range strings.SplitSeq(manifests, "\n---\n") {
+	for doc := range strings.SplitSeq(manifests, "\n---\n") {
 		u := new(unstructured.Unstructured)
-		require.NoError(t, yaml.Unmarshal([]byte(part), &u.Object), part)
+		require.NoError(t, yaml.Unmarshal([]byte(doc), &u.Object), doc)
 		kind := u.GroupVersionKind()
 		m, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
-		require.NoError(t, err, part)
+		require.NoError(t, err, doc)
 		_, err = client.Resource(m.Resource).Namespace(u.GetNamespace()).Create(t.Context(), u, metav1.CreateOptions{})
-		require.NoError(t, err, part)
+		require.NoError(t, err, doc)
 	}
 }
 
-// start runs a program in dir until the test ends. If the test failed, it then logs the
-// last 20 lines of the output of the program.
-func start(t *testing.T, dir, program string, args ...string) *exec.Cmd {
+// process is a running program.
+type process struct {
+	*exec.Cmd
+	ended chan struct{} // closed when the program has exited
+}
+
+// start runs a program in dir until the test ends. If the test failed, it then logs the last 20
+// lines of the program's output.
+func start(t *testing.T, dir, program string, args ...string) *process {
 	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, args...) //nolint:gosec // of .ci/kube.sh
 	cmd.Dir = dir
 	var output bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &output
+	cmd.Stdout = &output
+	cmd.Stderr = &output
 	require.NoError(t, cmd.Start())
+	p := &process{Cmd: cmd, ended: make(chan struct{})}
+	go func() {
+		_ = cmd.Wait()
+		close(p.ended)
+	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		<-p.ended
 		if t.Failed() {
 			lines := strings.Split(output.String(), "\n")
 			t.Log(filepath.Base(program), strings.Join(lines[max(0, len(lines)-20):], "\n"))
 		}
 	})
-	return cmd
+	return p
 }
 
 func freePort(t *testing.T) string {

@@ -10,8 +10,8 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// Burst is the largest number of records with the same message and level that are written within
-// the time Period. After that time, one record reports the number of suppressed records.
+// Burst is how many records with the same message and level are written within Period. After that
+// time, one record tells how many were suppressed.
 const (
 	Burst  = 10
 	Period = 10 * time.Second
@@ -21,15 +21,15 @@ const (
 // messages are written without a limit.
 const mostMessages = 1000
 
-// New returns a handler that passes at most [Burst] records of each message and level to the
-// handler next in a [Period]. After a Period with suppressed records, it writes one record of the
-// same level with their number:
+// New returns a handler that passes at most [Burst] records with the same message and level to
+// next in a [Period]. Afterwards it reports the suppressed ones in a single record at the same
+// level:
 //
 //	WARN repeated message suppressed message="request failed" count=43210
 //
-// Records below [slog.LevelInfo] are not limited. Loggers derived by With and WithGroup
-// share the limit. If next was returned by New, New returns next unchanged. The handler is
-// safe for concurrent use if next is.
+// Records below [slog.LevelInfo] are not limited. Loggers derived by With and WithGroup share the
+// limit. If next was returned by New, New returns next unchanged. The handler is safe for
+// concurrent use if next is.
 func New(next slog.Handler) slog.Handler {
 	if _, ok := next.(*handler); ok {
 		return next
@@ -37,11 +37,13 @@ func New(next slog.Handler) slog.Handler {
 	return &handler{next, &limits{repeats: make(map[message]*repeats)}}
 }
 
+// handler is the handler that New returns.
 type handler struct {
 	slog.Handler
 	limits *limits
 }
 
+// Handle passes r on unless its message was logged too often.
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelInfo && !h.limits.admit(h.Handler, r) {
 		return nil
@@ -49,10 +51,12 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
+// WithAttrs returns a handler with more attributes and the same limits.
 func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &handler{h.Handler.WithAttrs(attrs), h.limits}
 }
 
+// WithGroup returns a handler with a group and the same limits.
 func (h *handler) WithGroup(name string) slog.Handler {
 	return &handler{h.Handler.WithGroup(name), h.limits}
 }
@@ -63,23 +67,25 @@ type limits struct {
 	repeats map[message]*repeats
 }
 
+// message identifies records that count as the same.
 type message struct {
 	level slog.Level
 	text  string
 }
 
-// repeats has the counts of one message and level in its current period.
+// repeats counts one message and level in its current period.
 type repeats struct {
-	since      time.Time // start of the period
+	start      time.Time // start of the period
 	written    int       // number of written records
 	suppressed int       // number of suppressed records
 }
 
 // admit counts r and reports whether r may be written. At the first suppressed record of a
-// period, it starts a timer. At the end of the period, the timer writes the number of
-// suppressed records to h.
+// period, it starts a timer. When the period ends, the timer writes to h how many were
+// suppressed.
 func (l *limits) admit(h slog.Handler, r slog.Record) bool {
-	key, now := message{r.Level, r.Message}, time.Now()
+	key := message{r.Level, r.Message}
+	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.repeats[key]
@@ -88,17 +94,18 @@ func (l *limits) admit(h slog.Handler, r slog.Record) bool {
 		if len(l.repeats) >= mostMessages && !l.forget(now) {
 			return true
 		}
-		c = &repeats{since: now}
+		c = &repeats{start: now}
 		l.repeats[key] = c
-	case c.suppressed == 0 && now.Sub(c.since) >= Period:
-		*c = repeats{since: now}
+	// Without a suppressed record, no timer runs that would end the period.
+	case c.suppressed == 0 && now.Sub(c.start) >= Period:
+		*c = repeats{start: now}
 	}
 	if c.written < Burst {
 		c.written++
 		return true
 	}
 	if c.suppressed++; c.suppressed == 1 {
-		time.AfterFunc(c.since.Add(Period).Sub(now), func() { _ = panics.Contain(func() { l.summarize(h, key) }) })
+		time.AfterFunc(c.start.Add(Period).Sub(now), func() { _ = panics.Contain(func() { l.summarize(h, key) }) })
 	}
 	return false
 }
@@ -107,17 +114,17 @@ func (l *limits) admit(h slog.Handler, r slog.Record) bool {
 // suppressed records stay, because summarize removes them. It reports whether it removed any
 // message. The caller must hold mu.
 func (l *limits) forget(now time.Time) bool {
-	before := len(l.repeats)
+	size := len(l.repeats)
 	for key, c := range l.repeats {
-		if c.suppressed == 0 && now.Sub(c.since) >= Period {
+		if c.suppressed == 0 && now.Sub(c.start) >= Period {
 			delete(l.repeats, key)
 		}
 	}
-	return len(l.repeats) < before
+	return len(l.repeats) < size
 }
 
-// summarize writes the number of suppressed records of the message with the given key to h,
-// and ends the period of the message.
+// summarize writes to h how many records with the given key were suppressed, and ends the
+// message's period.
 func (l *limits) summarize(h slog.Handler, key message) {
 	l.mu.Lock()
 	suppressed := l.repeats[key].suppressed

@@ -11,9 +11,9 @@ import (
 // Broadcast wakes all waiting goroutines. The zero value is ready to use. It must
 // not be copied.
 type Broadcast struct {
-	waiting atomic.Int32
+	waiting atomic.Int32 // the number of goroutines in Wait, so that Wake usually takes no lock
 	mu      sync.Mutex
-	ch      chan struct{} // closed by Wake; nil if no waiter has made it
+	ch      chan struct{} // closed by Wake; nil until somebody waits
 }
 
 // Wake makes each waiting goroutine check its condition again. Call Wake after a change. If
@@ -39,6 +39,7 @@ func (b *Broadcast) Wait(ctx context.Context, ok func() bool) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	// Before ok is checked again: a Wake after that check sees that a goroutine waits.
 	b.waiting.Add(1)
 	defer b.waiting.Add(-1)
 	for {

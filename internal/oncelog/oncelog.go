@@ -6,31 +6,29 @@ import (
 	"fmt"
 )
 
-// maxTexts is the largest number of error texts that a [Logger] logs in one round, which ends with
-// a call of End. maxBytes is the length in bytes to which a text is cut. The limits exist because a
-// peer must not fill the log.
+// maxTexts is how many error texts a [Logger] logs in one round, which ends when End is called, and
+// maxBytes is the length in bytes to which a text is cut. A peer must not be able to fill the log.
 const (
 	maxTexts = 10
 	maxBytes = 500
 )
 
-// Logger logs the problems of one target in rounds, for example one round for each
-// received message. It logs a text only if the previous round did not have it. It must
-// not be used concurrently.
+// Logger logs problems with one target in rounds, usually one round for each received message. It
+// logs a text only if it was not in the previous round. It must not be used concurrently.
 type Logger struct {
 	Log func(error) // nil means that nothing is logged
 
-	before, now             map[string]bool // the texts of the previous round and of this one
+	previous, current       map[string]bool // texts from the previous round and from this one
 	droppedBefore, droppedN int             // the numbers of dropped texts in these rounds
 }
 
-// Add logs err. It logs nothing if this round or the previous one already had the same
-// text, or if this round has maxTexts texts.
+// Add logs err, unless this round or the previous one already contains its text, or this round contains
+// maxTexts texts.
 func (l *Logger) Add(err error) {
 	if l.Log == nil {
 		return
 	}
-	if len(l.now) >= maxTexts {
+	if len(l.current) >= maxTexts {
 		l.droppedN++
 		return
 	}
@@ -39,14 +37,14 @@ func (l *Logger) Add(err error) {
 		text = text[:maxBytes] + "…"
 		err = errors.New(text)
 	}
-	if l.now[text] {
+	if l.current[text] {
 		return
 	}
-	if l.now == nil {
-		l.now = make(map[string]bool)
+	if l.current == nil {
+		l.current = make(map[string]bool)
 	}
-	l.now[text] = true
-	if !l.before[text] {
+	l.current[text] = true
+	if !l.previous[text] {
 		l.Log(err)
 	}
 }
@@ -57,6 +55,8 @@ func (l *Logger) End() {
 	if l.droppedN > 0 && l.droppedN != l.droppedBefore {
 		l.Log(fmt.Errorf("and %d more", l.droppedN))
 	}
-	l.before, l.droppedBefore = l.now, l.droppedN
-	l.now, l.droppedN = nil, 0
+	l.previous = l.current
+	l.droppedBefore = l.droppedN
+	l.current = nil
+	l.droppedN = 0
 }

@@ -1,7 +1,7 @@
-// Package panics recovers panics of callbacks, so that they do not end the process.
+// Package panics recovers panics in callbacks, so that they do not end the process.
 //
-// The rule of this module: a panic on a goroutine of the caller reaches the caller after all
-// resources are released. A panic on a goroutine of the module becomes an [Error].
+// This module's rule: a panic on the caller's goroutine reaches the caller after all resources
+// are released. A panic on one of the module's own goroutines becomes an [Error].
 package panics
 
 import (
@@ -13,11 +13,11 @@ import (
 	"strings"
 )
 
-// Error is a recovered panic of a callback on a goroutine of this module. [errors.Is] does
-// not look into the value of the panic, because that value may be an error with another
+// Error is a panic that was recovered from a callback on one of this module's goroutines.
+// [errors.Is] does not look into the panic value, because that value may be an error with another
 // meaning.
 type Error struct {
-	Value any    // the argument of panic
+	Value any    // what was passed to panic
 	Stack []byte // the stack of the goroutine, as runtime/debug returns it
 
 	place string // " at file:line", or ""
@@ -44,12 +44,13 @@ func Recover(err *error) {
 	}
 }
 
-// place returns the position of the code that panicked, in the form " at file:line". It
-// returns "" if the position is unknown. It skips frames of the runtime.
+// place returns where the code panicked, as " at file:line", or "" if that is unknown. It skips
+// the runtime's frames.
 func place() string {
+	// A panic's own frames are at the top. 16 are enough to get below them.
 	var pcs [16]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
-	for frame, more := frames.Next(); more; frame, more = frames.Next() {
+	for frame, ok := frames.Next(); ok; frame, ok = frames.Next() {
 		if !strings.HasPrefix(frame.Function, "runtime.") && !strings.HasPrefix(frame.Function, "internal/runtime/") {
 			return fmt.Sprintf(" at %s:%d", filepath.Base(frame.File), frame.Line)
 		}
@@ -73,14 +74,14 @@ func Do(name string, f func() error) (err error) {
 	return err
 }
 
-// Observer has a method End, which is called when the observed response or stream has
-// ended.
+// Observer is told when the observed response or stream ends.
 type Observer interface{ End(err error) }
 
 // End calls End of all observers in order, with err. If an observer panics, End still calls
 // the other observers before the panic continues.
 func End[O Observer](observers []O, err error) {
 	next := 0
+	// Deferred, so that it also runs if an observer panics.
 	defer func() {
 		if next < len(observers) {
 			End(observers[next+1:], err)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"time"
 
 	"github.com/linkerd/linkerd2-proxy-api/go/grpc_route"
 	"github.com/linkerd/linkerd2-proxy-api/go/http_route"
@@ -15,7 +14,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// AddHTTPFilter adds the effect of a filter of an HTTPRoute to r. An invalid filter is not added.
+// AddHTTPFilter adds what an HTTPRoute filter does to r. An invalid filter is not added.
 func AddHTTPFilter(r *profiles.Route, filter interface {
 	GetFailureInjector() *http_route.HttpFailureInjector
 	GetRedirect() *http_route.RequestRedirect
@@ -31,7 +30,7 @@ func AddHTTPFilter(r *profiles.Route, filter interface {
 	return addRequestHeaders(r, filter.GetRequestHeaderModifier())
 }
 
-// AddGRPCFilter adds the effect of a filter of a GRPCRoute to r. An invalid filter is not added.
+// AddGRPCFilter adds what a GRPCRoute filter does to r. An invalid filter is not added.
 func AddGRPCFilter(r *profiles.Route, filter interface {
 	GetFailureInjector() *grpc_route.GrpcFailureInjector
 	GetRequestHeaderModifier() *http_route.RequestHeaderModifier
@@ -42,15 +41,10 @@ func AddGRPCFilter(r *profiles.Route, filter interface {
 	return addRequestHeaders(r, filter.GetRequestHeaderModifier())
 }
 
-// Forever is the TTL of the faults that a policy injects into requests. It is the largest
-// duration, because the fault injection of linkerd has no time limit.
-const Forever = time.Duration(math.MaxInt64)
-
-// addFault adds a fault for the share ratio of the requests that get no earlier fault. It sets the
-// Fraction of the fault to the corresponding share of all requests. A missing ratio means all of
-// the remaining requests.
+// addFault adds a fault for the share ratio of the requests that no earlier fault affects. Its
+// Fraction is the corresponding share of all requests. A missing ratio means all that remain.
 func addFault(r *profiles.Route, fault profiles.Fault, ratio *http_route.Ratio) error {
-	fault.Fraction, fault.TTL = 1, Forever
+	fault.Fraction = 1
 	for _, earlier := range r.Faults {
 		fault.Fraction = max(0, fault.Fraction-earlier.Fraction)
 	}
@@ -64,6 +58,8 @@ func addFault(r *profiles.Route, fault profiles.Fault, ratio *http_route.Ratio) 
 	return nil
 }
 
+// addRequestHeaders adds the changes of request headers in m to r. A nil m means that the filter is of
+// another kind, which is an error.
 func addRequestHeaders(r *profiles.Route, m *http_route.RequestHeaderModifier) error {
 	if m == nil {
 		return errors.New("unknown filter")
@@ -72,23 +68,26 @@ func addRequestHeaders(r *profiles.Route, m *http_route.RequestHeaderModifier) e
 	return nil
 }
 
-// AddHeaders adds the changes of m, which changes the header of requests or responses.
-func AddHeaders(to *layer.HeaderMutation, m interface {
+// AddHeaders adds the changes in m, a modifier of request or response headers, to those in dst. It does
+// not check them.
+func AddHeaders(dst *layer.HeaderMutation, m interface {
 	GetAdd() *http_types.Headers
 	GetSet() *http_types.Headers
 	GetRemove() []string
 }) {
-	convert := func(to []layer.HeaderField, from *http_types.Headers) []layer.HeaderField {
-		for _, h := range from.GetHeaders() {
-			to = append(to, layer.HeaderField{Name: h.GetName(), Value: string(h.GetValue())})
+	convert := func(dst []layer.HeaderField, src *http_types.Headers) []layer.HeaderField {
+		for _, h := range src.GetHeaders() {
+			dst = append(dst, layer.HeaderField{Name: h.GetName(), Value: string(h.GetValue())})
 		}
-		return to
+		return dst
 	}
-	to.Add, to.Set, to.Remove = convert(to.Add, m.GetAdd()), convert(to.Set, m.GetSet()), append(to.Remove, m.GetRemove()...)
+	dst.Add = convert(dst.Add, m.GetAdd())
+	dst.Set = convert(dst.Set, m.GetSet())
+	dst.Remove = append(dst.Remove, m.GetRemove()...)
 }
 
 // redirect converts a redirect. The default status is 301. If NewPrefix is set, the caller must set
-// OldPrefix, the path prefix that the condition of the route requires.
+// OldPrefix, the path prefix that the route's condition requires.
 func redirect(m *http_route.RequestRedirect) (*profiles.Redirect, error) {
 	if m.GetPort() > math.MaxUint16 {
 		return nil, fmt.Errorf("redirect: port %d is above %d", m.GetPort(), math.MaxUint16)
@@ -96,14 +95,14 @@ func redirect(m *http_route.RequestRedirect) (*profiles.Redirect, error) {
 	r := &profiles.Redirect{
 		Status: int(cmp.Or(min(m.GetStatus(), math.MaxInt32), 301)), Host: m.GetHost(), Port: uint16(m.GetPort()),
 	}
-	switch of := m.GetScheme().GetType().(type) {
+	switch scheme := m.GetScheme().GetType().(type) {
 	case *http_types.Scheme_Registered_:
 		r.Scheme = "http"
-		if of.Registered == http_types.Scheme_HTTPS {
+		if scheme.Registered == http_types.Scheme_HTTPS {
 			r.Scheme = "https"
 		}
 	case *http_types.Scheme_Unregistered:
-		r.Scheme = of.Unregistered
+		r.Scheme = scheme.Unregistered
 	}
 	switch path := m.GetPath().GetReplace().(type) {
 	case *http_route.PathModifier_Full:

@@ -1,5 +1,5 @@
-// Package policyroute converts the parts of routes that the outbound and the inbound policies
-// of linkerd's API have in common: conditions on requests, and filters.
+// Package policyroute converts what routes in linkerd's outbound and inbound policies share:
+// conditions on requests, and filters.
 package policyroute
 
 import (
@@ -15,12 +15,13 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// HostMatch converts a condition on the host of a request, or on the server name of a connection.
+// HostMatch converts a condition on a request's host, or on the server name of a connection.
 func HostMatch[S interface{ GetReverseLabels() []string }, H interface {
 	GetExact() string
 	GetSuffix() S
 }](m H) (profiles.Match, error) {
 	host := profiles.Host{Value: profiles.Exact(m.GetExact())}
+	// The API lists the labels from the last one to the first.
 	if labels := slices.Clone(m.GetSuffix().GetReverseLabels()); len(labels) > 0 {
 		slices.Reverse(labels)
 		host.Value = profiles.Suffix("." + strings.Join(labels, "."))
@@ -28,27 +29,27 @@ func HostMatch[S interface{ GetReverseLabels() []string }, H interface {
 	return host, valid(host)
 }
 
-// HTTPMatch converts a condition on HTTP requests. The result prefix is the path prefix of the
-// condition, or "/" if all paths satisfy it. It is "" if the condition has an exact path or a
-// regular expression.
-func HTTPMatch(m *http_route.HttpRouteMatch) (all profiles.All, prefix string, err error) {
-	all = profiles.All{}
+// HTTPMatch converts a condition on HTTP requests. prefix is the condition's path prefix, or "/"
+// if all paths satisfy it. It is "" if the condition contains an exact path or a regular
+// expression.
+func HTTPMatch(m *http_route.HttpRouteMatch) (conditions profiles.All, prefix string, err error) {
+	conditions = profiles.All{}
 	switch kind := m.GetPath().GetKind().(type) {
 	case *http_route.PathMatch_Exact:
-		all = append(all, profiles.Path("^"+regexp.QuoteMeta(kind.Exact)+"$"))
+		conditions = append(conditions, profiles.Path("^"+regexp.QuoteMeta(kind.Exact)+"$"))
 	case *http_route.PathMatch_Regex:
 		if _, err := regexp.Compile(kind.Regex); err != nil { // before the group is added
 			return nil, "", fmt.Errorf("path: %w", err)
 		}
-		all = append(all, profiles.Path("^(?:"+kind.Regex+")$"))
+		conditions = append(conditions, profiles.Path("^(?:"+kind.Regex+")$"))
 	default:
 		if prefix = m.GetPath().GetPrefix(); strings.Trim(prefix, "/") == "" {
 			prefix = "/"
 		} else {
-			all = append(all, profiles.PathPrefix(strings.TrimRight(prefix, "/")))
+			conditions = append(conditions, profiles.PathPrefix(strings.TrimRight(prefix, "/")))
 		}
 	}
-	if all, err = withHeaders(all, m.GetHeaders()); err != nil {
+	if conditions, err = withHeaders(conditions, m.GetHeaders()); err != nil {
 		return nil, "", err
 	}
 	for _, q := range m.GetQueryParams() {
@@ -56,32 +57,32 @@ func HTTPMatch(m *http_route.HttpRouteMatch) (all profiles.All, prefix string, e
 		if _, ok := q.GetValue().(*http_route.QueryParamMatch_Regex); ok {
 			match.Value = profiles.Regex(q.GetRegex())
 		}
-		all = append(all, match)
+		conditions = append(conditions, match)
 	}
 	if m.GetMethod() != nil {
-		method := Method(m.GetMethod(), func(of error) { err = of })
-		if all = append(all, method); err != nil {
+		method := Method(m.GetMethod(), func(reason error) { err = reason })
+		if conditions = append(conditions, method); err != nil {
 			return nil, "", err
 		}
 	}
-	return all, prefix, validMembers(all)
+	return conditions, prefix, validMembers(conditions)
 }
 
 // GRPCMatch converts a condition on gRPC requests. The second result, the path prefix, is
 // always "".
 func GRPCMatch(m *grpc_route.GrpcRouteMatch) (profiles.All, string, error) {
-	all := profiles.All{
+	conditions := profiles.All{
 		profiles.GRPC{Service: m.GetRpc().GetService(), Method: m.GetRpc().GetMethod()}, profiles.Method("POST"),
 	}
-	all, err := withHeaders(all, m.GetHeaders())
+	conditions, err := withHeaders(conditions, m.GetHeaders())
 	if err != nil {
 		return nil, "", err
 	}
-	return all, "", validMembers(all)
+	return conditions, "", validMembers(conditions)
 }
 
-// Method converts a condition on the method of a request. It returns nil if m is empty or
-// unknown. It calls drop with an error if m is unknown.
+// Method converts a condition on a request method. It returns nil if m is empty or unknown. If m is
+// unknown, it also calls drop with an error.
 func Method(m *http_types.HttpMethod, drop func(error)) profiles.Match {
 	switch m := m.GetType().(type) {
 	case *http_types.HttpMethod_Registered_:
@@ -97,9 +98,10 @@ func Method(m *http_types.HttpMethod, drop func(error)) profiles.Match {
 	return nil
 }
 
-func withHeaders(all profiles.All, headers []*http_route.HeaderMatch) (profiles.All, error) {
+// withHeaders appends the conditions for headers to conditions.
+func withHeaders(conditions profiles.All, headers []*http_route.HeaderMatch) (profiles.All, error) {
 	for _, h := range headers {
-		match := profiles.Header{Name: h.GetName()}
+		match := profiles.Header{Name: h.GetName(), AnyLine: true} // as in linkerd's proxy
 		switch v := h.GetValue().(type) {
 		case *http_route.HeaderMatch_Exact:
 			match.Value = profiles.Exact(v.Exact)
@@ -108,17 +110,18 @@ func withHeaders(all profiles.All, headers []*http_route.HeaderMatch) (profiles.
 		default:
 			return nil, fmt.Errorf("header %q: no value", h.GetName())
 		}
-		all = append(all, match)
+		conditions = append(conditions, match)
 	}
-	return all, nil
+	return conditions, nil
 }
 
 // valid returns an error if m is invalid. It must be called for each member of an All. A Router
 // leaves an invalid member out, and the All would then hold for too many requests.
-func valid(m profiles.Match) error { return profiles.Route{Match: m}.Validate() }
+func valid(m profiles.Match) error { return profiles.ValidateMatch(m) }
 
-func validMembers(all profiles.All) error {
-	for _, m := range all {
+// validMembers returns the error of the first invalid condition.
+func validMembers(conditions profiles.All) error {
+	for _, m := range conditions {
 		if err := valid(m); err != nil {
 			return err
 		}

@@ -4,9 +4,9 @@ package refcount
 
 import "sync/atomic"
 
-// Count counts the open uses of a service. Begin starts a use, and Done ends it. After Retire,
-// Begin returns false and starts no use. The function in the field Ended is then called as soon as
-// no use is open. A Count must not be copied.
+// Count counts a service's open uses. Begin starts a use, and Done ends it. After Retire, Begin
+// returns false and starts no use. Ended is then called as soon as no use is open. A Count must
+// not be copied.
 //
 // The state is one word, so that Begin costs one atomic addition:
 //
@@ -14,7 +14,7 @@ import "sync/atomic"
 //	bit  31      retired
 //	bits 30..0   open uses
 //
-// The upper half of the word shows whether a use has begun between two calls of the method Word.
+// The upper half shows whether a use has begun between two calls of Word.
 type Count struct {
 	// Ended is called when the Count is retired and no use is open. It may be called again
 	// after a call of Begin that returned false.
@@ -24,7 +24,7 @@ type Count struct {
 }
 
 const (
-	began    = 1<<32 | 1
+	oneUse   = 1<<32 | 1 // one call of Begin, and one open use
 	retired  = 1 << 31
 	openMask = retired - 1
 )
@@ -32,15 +32,17 @@ const (
 // Begin starts a use and returns true. The caller must then call Done. If the Count is
 // retired, Begin returns false.
 func (c *Count) Begin() bool {
-	if c.word.Add(began)&retired == 0 {
+	if c.word.Add(oneUse)&retired == 0 {
 		return true
 	}
+	// The addition counted a use, although the Count is retired. Done may then call Ended again.
 	c.Done()
 	return false
 }
 
 // Done ends a use that Begin started.
 func (c *Count) Done() {
+	// Adding the largest number subtracts 1.
 	if c.word.Add(^uint64(0))&(retired|openMask) == retired {
 		c.Ended()
 	}
@@ -54,18 +56,18 @@ func (c *Count) Retire() {
 	}
 }
 
-// RetireUnused retires the Count if no use is open and no use has begun since Word returned
-// the argument seen. It reports whether it retired the Count.
-func (c *Count) RetireUnused(seen uint64) bool {
-	if seen&openMask != 0 || !c.word.CompareAndSwap(seen, seen|retired) {
+// RetireUnused retires the Count if no use is open and no use has begun since Word returned word.
+// It reports whether it retired the Count.
+func (c *Count) RetireUnused(word uint64) bool {
+	if word&openMask != 0 || !c.word.CompareAndSwap(word, word|retired) {
 		return false
 	}
 	c.Ended()
 	return true
 }
 
-// Word returns the state of the Count, which changes with each Begin and each Done. Pass
-// the result to RetireUnused.
+// Word returns the Count's state, which changes with each Begin and each Done. Pass the result to
+// RetireUnused.
 func (c *Count) Word() uint64 { return c.word.Load() }
 
 // Open returns the number of open uses.

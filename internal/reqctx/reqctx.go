@@ -1,10 +1,8 @@
-// Package reqctx has a context for requests that is cheap as long as no component waits for
-// the end of the context.
+// Package reqctx implements a request context that is cheap as long as nothing waits for its end.
 //
-// A [Context] costs one allocation, or none if it is part of a larger struct. It registers
-// with its parent and starts a timer for its deadline only when a component asks to be
-// notified of its end. Contexts of package context that are derived from it need no
-// goroutine.
+// A [Context] costs one allocation, or none if it is part of a larger struct. It registers with
+// its parent and starts a timer for its deadline only when a component asks to be notified of its
+// end. Contexts that package context derives from it need no goroutine.
 package reqctx
 
 import (
@@ -24,15 +22,18 @@ type Context struct {
 	deadline time.Time       // zero without a deadline, or if the parent's is earlier
 	cause    error           // the cause of the time limit; after the end, the result of Cause
 
+	limit time.Duration // the length of a limit that Pause stops; 0 if it cannot be paused
+
 	hidden  bool          // the method Deadline does not return the deadline
 	lifted  bool          // the deadline no longer applies; guarded by mu
 	expired bool          // the context ended at its own deadline; guarded by mu
 	state   atomic.Uint32 // one of the states below; changed with mu, except by Release
+	pauses  int32         // number of callers of Pause that have not called Resume; guarded by mu
 
-	mu    sync.Mutex
-	timer *time.Timer
-	stop  func() bool // ends the registration with a parent of another package
-	below watchers    // the watchers of this context, and the channel of Done
+	mu       sync.Mutex
+	timer    *time.Timer
+	stop     func() bool // ends the registration with a parent of another package
+	watchers watchers    // the watchers of this context, and the channel of Done
 }
 
 var _ context.Context = (*Context)(nil)
@@ -54,32 +55,85 @@ func New(parent context.Context, d time.Duration, cause error) *Context {
 }
 
 // Init initializes c. The context ends when the context parent ends or Cancel is called. If d > 0,
-// it also ends after d. The cause of this end is the argument cause.
+// it also ends after d, with the given cause.
 func (c *Context) Init(parent context.Context, d time.Duration, cause error) {
-	c.parent, c.cause = parent, cause
+	c.parent = parent
+	c.cause = cause
 	if d <= 0 {
 		return
 	}
-	at := time.Now().Add(d)
-	if above, ok := parent.Deadline(); !ok || at.Before(above) {
-		c.deadline = at
+	deadline := time.Now().Add(d)
+	// An earlier deadline of the parent ends this context too.
+	if parentDeadline, ok := parent.Deadline(); !ok || deadline.Before(parentDeadline) {
+		c.deadline = deadline
 	}
 }
 
-// InitHidden is like Init, but Lift can remove the time limit. The method Deadline ignores this
-// limit, because a caller must not rely on a deadline that Lift may remove. After the limit has
-// passed, Err returns [context.Canceled].
+// InitHidden is like Init, but Lift can remove the time limit. Deadline ignores this limit,
+// because a caller must not rely on a deadline that Lift may remove. After the limit has passed,
+// Err returns [context.Canceled].
 func (c *Context) InitHidden(parent context.Context, d time.Duration, cause error) {
-	c.parent, c.cause, c.hidden = parent, cause, true
+	c.parent = parent
+	c.cause = cause
+	c.hidden = true
 	if d > 0 {
 		c.deadline = time.Now().Add(d)
+	}
+}
+
+// InitPausable is like InitHidden, but [Context.Pause] can also stop the time limit.
+func (c *Context) InitPausable(parent context.Context, d time.Duration, cause error) {
+	c.InitHidden(parent, d, cause)
+	c.limit = d
+}
+
+// pausableKey is the key for which Value returns the nearest Context with a pausable limit.
+type pausableKey struct{}
+
+// Pausable returns the nearest Context with a time limit from InitPausable: ctx itself or one of
+// its parents, or nil if there is none.
+func Pausable(ctx context.Context) *Context {
+	c, _ := ctx.Value(pausableKey{}).(*Context)
+	return c
+}
+
+// Pause stops c's limit, and its parents' pausable limits, until Resume has been called as often as
+// Pause. Pause and Resume do nothing for a nil c.
+func (c *Context) Pause() {
+	for ; c != nil; c = Pausable(c.parent) {
+		c.mu.Lock()
+		c.pauses++
+		c.mu.Unlock()
+	}
+}
+
+// Resume restarts the limits that Pause has stopped, at their full length.
+func (c *Context) Resume() {
+	for ; c != nil; c = Pausable(c.parent) {
+		c.mu.Lock()
+		if c.pauses--; c.pauses == 0 && !c.lifted {
+			c.restartLocked()
+		}
+		c.mu.Unlock()
+	}
+}
+
+// restartLocked starts the time limit again at its full length, after Resume. The caller must hold mu.
+func (c *Context) restartLocked() {
+	c.deadline = time.Now().Add(c.limit)
+	switch {
+	case c.state.Load() != active: // activate starts the timer, or the context has ended
+	case c.timer != nil:
+		c.timer.Reset(c.limit)
+	default:
+		c.timer = time.AfterFunc(c.limit, c.poll)
 	}
 }
 
 // Deadline returns the earliest deadline of c and its parents. It ignores hidden limits:
 // see InitHidden.
 func (c *Context) Deadline() (time.Time, bool) {
-	if c.deadline.IsZero() || c.hidden {
+	if c.hidden || c.deadline.IsZero() { // Resume changes the deadline of a hidden limit
 		return c.parent.Deadline()
 	}
 	return c.deadline, true
@@ -90,7 +144,7 @@ func (c *Context) Done() <-chan struct{} {
 	c.activate()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	done, ok := c.below.done()
+	done, ok := c.watchers.done()
 	if !ok && c.ended() {
 		close(done)
 	}
@@ -123,39 +177,49 @@ func (c *Context) Cause() error {
 	return nil
 }
 
-// Value returns the parent's value for key. [context.Cause] calls Value with an internal key of
-// package context. After c has ended, Value returns for this key a context that has the cause of c.
+// Value returns the parent's value for key. For pausableKey, it returns c itself if c has a pausable
+// limit.
+//
+// [context.Cause] calls Value with an internal key, to find a context of package context from which
+// it can read the cause. Therefore, once c has ended, Value passes keys to such a context, which has
+// c's cause and the parent's values.
 func (c *Context) Value(key any) any {
+	if _, ok := key.(pausableKey); ok {
+		if c.limit > 0 {
+			return c
+		}
+		return c.parent.Value(key)
+	}
 	if !c.ended() {
 		return c.parent.Value(key)
 	}
-	stand, cancel := context.WithCancelCause(context.WithoutCancel(c.parent))
+	canceledCtx, cancel := context.WithCancelCause(context.WithoutCancel(c.parent))
 	cancel(c.Cause())
-	return stand.Value(key)
+	return canceledCtx.Value(key)
 }
 
 // AfterFunc calls f when the context ends. f must not block. Package context calls
 // AfterFunc for contexts derived from c. Other packages should call [context.AfterFunc].
 func (c *Context) AfterFunc(f func()) (stop func() bool) { return derive(c, f) }
 
-// Cancel ends the context with the error context.Canceled. The method Cause then returns
-// the argument cause, or context.Canceled if cause is nil. Cancel releases the timer and
-// the registration with the parent. If the context has already ended, Cancel has no effect.
+// Cancel ends the context with the error context.Canceled. Cause then returns cause, or
+// context.Canceled if cause is nil. Cancel releases the timer and the registration with the parent.
+// If the context has already ended, Cancel does nothing.
 func (c *Context) Cancel(cause error) {
 	c.poll()
 	c.mu.Lock()
-	c.endLocked(canceled, cmp.Or(cause, context.Canceled), false)
+	c.endAndUnlock(canceled, cmp.Or(cause, context.Canceled), false)
 }
 
-// Release ends the context, as Cancel(nil) does. Components call it at the end of a request.
-// Release is faster than Cancel, because it does not check whether the parent or the deadline has
-// already ended the context.
+// Release ends the context like Cancel(nil), and is called at the end of a request. Release is
+// faster than Cancel, because it does not check whether the parent or the deadline has already
+// ended the context.
 func (c *Context) Release() {
 	if c.state.CompareAndSwap(idle, released) {
 		return
 	}
 	c.mu.Lock()
-	c.endLocked(canceled, context.Canceled, false)
+	c.endAndUnlock(canceled, context.Canceled, false)
 }
 
 // Lift removes the time limit and returns true. If the limit has already ended the context, Lift
@@ -182,8 +246,7 @@ func (c *Context) Expired() bool {
 }
 
 // Ended reports whether ctx has ended, for layers that admit requests. It does not read the
-// clock. Therefore it may return false after the deadline of a [Context] that no component
-// watches.
+// clock, so after the deadline of a [Context] that nothing watches, it may still return false.
 func Ended(ctx context.Context) bool {
 	for {
 		c, ok := ctx.(*Context) // faster than linked
@@ -206,90 +269,92 @@ func Ended(ctx context.Context) bool {
 // Cause returns the same as [context.Cause]. It does not allocate if ctx is, embeds or wraps a
 // [Context].
 func Cause(ctx context.Context) error {
-	own, other := find(ctx)
-	if own == nil {
-		return context.Cause(other)
+	nearest, foreign := find(ctx)
+	if nearest == nil {
+		return context.Cause(foreign)
 	}
-	return own.Cause()
+	return nearest.Cause()
 }
 
 // linked is implemented by [Context], by [Wrapper], and by contexts that embed one of them. With
-// the method link, find and Ended go from a context to its parent. For a Context, link returns the
-// Context and its parent. For a Wrapper, it returns nil and the parent.
+// link, find and Ended go from a context to its parent. For a Context, link returns the Context and
+// its parent. For a Wrapper, it returns nil and the parent.
 type linked interface {
-	link() (own *Context, parent context.Context)
+	link() (reqCtx *Context, parent context.Context)
 }
 
-// find returns as own the Context that ctx is or embeds. If ctx is or embeds a [Wrapper], find
-// continues with the parent of the Wrapper. If find reaches a context of another package, own is
-// nil, and other is that context. Otherwise other is nil.
-func find(ctx context.Context) (own *Context, other context.Context) {
+// find returns the Context that ctx is or embeds as nearest. If ctx is or embeds a [Wrapper], find
+// continues with the Wrapper's parent. If find reaches a context of another package, it returns
+// that as foreign, and nearest is nil.
+func find(ctx context.Context) (nearest *Context, foreign context.Context) {
 	for {
 		l, ok := ctx.(linked)
 		if !ok {
 			return nil, ctx
 		}
-		if own, ctx = l.link(); own != nil {
-			return own, nil
+		if nearest, ctx = l.link(); nearest != nil {
+			return nearest, nil
 		}
 	}
 }
 
-func (c *Context) link() (own *Context, parent context.Context) { return c, c.parent }
+// link implements linked.
+func (c *Context) link() (reqCtx *Context, parent context.Context) { return c, c.parent }
 
+// ended reports whether the context has ended. It does not check the deadline or the parent.
 func (c *Context) ended() bool { return c.state.Load() >= released }
 
-// poll ends c if its deadline has passed or its parent has ended. The timer of c calls poll. If the
-// parent is a context of another package, [context.AfterFunc] also calls it. The caller must not
-// hold c.mu, because poll may end the parent. The parent then calls c.ContextDone, which locks
-// c.mu.
+// poll ends c if its deadline has passed or its parent has ended. c's timer calls poll, and so does
+// [context.AfterFunc] if the parent is a context from another package. The caller must not hold
+// c.mu, because poll may end the parent. The parent then calls c.ContextDone, which locks c.mu.
 func (c *Context) poll() {
 	if c.ended() {
 		return
 	}
-	above := c.parent.Err()
+	// Before the lock, because Err of the parent may lock the parent, and the parent calls this
+	// context.
+	parentErr := c.parent.Err()
 	c.mu.Lock()
-	if _, ended := c.pollLocked(above); !ended {
+	if _, ended := c.pollAndUnlock(parentErr); !ended {
 		c.mu.Unlock()
 	}
 }
 
-// noLimit is the result of pollLocked for a context without a deadline.
+// noLimit is the result of pollAndUnlock for a context without a deadline.
 const noLimit time.Duration = math.MaxInt64
 
-// pollLocked ends c if its deadline has passed or its parent has ended. It then unlocks mu and
+// pollAndUnlock ends c if its deadline has passed or its parent has ended. It then unlocks mu and
 // returns 0 and true. Otherwise it leaves mu locked and returns the time until the deadline
-// (noLimit without a deadline) and false. The argument above is the error of the parent, or nil.
-// The caller must hold mu.
-func (c *Context) pollLocked(above error) (left time.Duration, ended bool) {
-	left = noLimit
-	if !c.deadline.IsZero() && !c.lifted {
-		left = time.Until(c.deadline)
+// (noLimit without a deadline) and false. parentErr is the parent's error, or nil. The caller must
+// hold mu.
+func (c *Context) pollAndUnlock(parentErr error) (remaining time.Duration, ended bool) {
+	remaining = noLimit
+	if !c.deadline.IsZero() && !c.lifted && c.pauses == 0 {
+		remaining = time.Until(c.deadline)
 	}
 	switch {
-	case left <= 0 && (above == nil || c.endedFirst(above)):
-		to := exceeded
+	case remaining <= 0 && (parentErr == nil || c.endedFirst(parentErr)):
+		state := exceeded
 		if c.hidden {
-			to = canceled
+			state = canceled
 		}
-		c.endLocked(to, c.cause, true)
-	case above != nil:
-		c.endLocked(stateOf(above), Cause(c.parent), false)
+		c.endAndUnlock(state, c.cause, true)
+	case parentErr != nil:
+		c.endAndUnlock(stateOf(parentErr), Cause(c.parent), false)
 	default:
-		return left, false
+		return remaining, false
 	}
 	return 0, true
 }
 
 // endedFirst reports whether c ended before its parent, although both have ended now. It returns
-// true if the parent ended at its deadline and the deadline of c is earlier. The argument above is
-// the error of the parent.
-func (c *Context) endedFirst(above error) bool {
+// true if the parent ended at its deadline and c's is earlier. parentErr is the parent's error.
+func (c *Context) endedFirst(parentErr error) bool {
 	deadline, ok := c.parent.Deadline()
-	return errors.Is(above, context.DeadlineExceeded) && ok && c.deadline.Before(deadline)
+	return errors.Is(parentErr, context.DeadlineExceeded) && ok && c.deadline.Before(deadline)
 }
 
-// stateOf returns the state that a context gets when its parent has ended with err.
+// stateOf returns the state for a context whose parent has ended with err.
 func stateOf(err error) uint32 {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return exceeded
@@ -303,10 +368,11 @@ func (c *Context) activate() {
 	if c.state.Load() != idle {
 		return
 	}
-	own, other := find(c.parent)
-	above := c.parent.Err()
+	nearest, foreign := find(c.parent)
+	// As in poll, before the lock.
+	parentErr := c.parent.Err()
 	c.mu.Lock()
-	left, ended := c.pollLocked(above)
+	remaining, ended := c.pollAndUnlock(parentErr)
 	if ended {
 		return
 	}
@@ -314,57 +380,61 @@ func (c *Context) activate() {
 		c.mu.Unlock()
 		return
 	}
-	limited, canEnd := left < noLimit, own == nil && other.Done() != nil
+	limited := remaining < noLimit
+	canEnd := nearest == nil && foreign.Done() != nil
 	if limited || canEnd {
 		poll := c.poll // one allocation for both uses
 		if limited {
-			c.timer = time.AfterFunc(left, poll)
+			c.timer = time.AfterFunc(remaining, poll)
 		}
 		if canEnd {
-			c.stop = context.AfterFunc(other, poll)
+			c.stop = context.AfterFunc(foreign, poll)
 		}
 	}
 	c.mu.Unlock()
-	if own == nil {
+	if nearest == nil {
 		return
 	}
-	own.watch(c)
+	// Without mu, because the parent calls ContextDone at once if it has ended.
+	nearest.watch(c)
+	// Otherwise the parent would keep a context that has ended.
 	if c.ended() { // possibly before watch
-		own.unwatch(c)
+		nearest.unwatch(c)
 	}
 }
 
-// ContextDone implements [Watcher]. The parent calls ContextDone when the parent has ended.
-// c then ends with the same cause.
+// ContextDone implements [Watcher]. The parent calls ContextDone when it has ended, and c then
+// ends with the same cause.
 func (c *Context) ContextDone(cause error) {
-	to := stateOf(c.parent.Err())
+	state := stateOf(c.parent.Err())
 	c.mu.Lock()
-	c.endLocked(to, cause, false)
+	c.endAndUnlock(state, cause, false)
 }
 
-// endLocked ends c and notifies the watchers of c. The argument to is the new state, canceled or
-// exceeded. The argument limit reports whether c ends because its own deadline has passed. If c had
-// already ended, endLocked does nothing. The caller must hold mu, and endLocked unlocks mu.
-func (c *Context) endLocked(to uint32, cause error, limit bool) {
+// endAndUnlock ends c and notifies its watchers. state is the new state, canceled or exceeded.
+// limit reports whether c ends because its own deadline has passed. If c had already ended,
+// endAndUnlock does nothing. The caller must hold mu, and endAndUnlock unlocks mu.
+func (c *Context) endAndUnlock(state uint32, cause error, limit bool) {
 	old := c.state.Load()
 	// The swap fails if Release ends c at the same time.
-	if old >= released || !c.state.CompareAndSwap(old, to) {
+	if old >= released || !c.state.CompareAndSwap(old, state) {
 		c.mu.Unlock()
 		return
 	}
-	c.cause, c.expired = cause, limit
+	c.cause = cause
+	c.expired = limit
 	if c.timer != nil {
 		c.timer.Stop()
 	}
-	below := c.below.end()
+	watchers := c.watchers.end()
 	c.mu.Unlock()
 	switch {
 	case c.stop != nil:
 		c.stop()
 	case old == active:
-		if own, _ := find(c.parent); own != nil {
-			own.unwatch(c)
+		if nearest, _ := find(c.parent); nearest != nil {
+			nearest.unwatch(c)
 		}
 	}
-	below.notify(cause)
+	watchers.notify(cause)
 }

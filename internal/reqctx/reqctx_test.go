@@ -41,7 +41,7 @@ func TestContextEndsByDeadline(t *testing.T) {
 				time.Sleep(time.Second - 1)
 				require.NoError(t, c.Err())
 				require.NoError(t, c.Cause())
-				time.Sleep(1) //nolint:staticcheck // a nanosecond, in a bubble
+				time.Sleep(time.Nanosecond)
 				synctest.Wait()
 				require.Equal(t, context.DeadlineExceeded, c.Err())
 				require.Equal(t, errLimit, context.Cause(c))
@@ -78,6 +78,66 @@ func TestContextHiddenLimit(t *testing.T) {
 		require.Equal(t, context.Canceled, d.Err())
 		require.False(t, d.Lift())
 		require.Equal(t, errLimit, context.Cause(&d))
+	})
+}
+
+// A paused limit does not run, and runs for its whole length after the last Resume. Pause of an inner
+// context also stops the limits of its parents.
+func TestContextPause(t *testing.T) {
+	for _, watched := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var outer, inner reqctx.Context
+			outer.InitPausable(t.Context(), time.Second, errLimit)
+			inner.InitPausable(context.WithValue(reqctx.New(&outer, 0, nil), key{}, 1), 2*time.Second, errLimit)
+			defer inner.Cancel(nil)
+			if watched {
+				require.NotNil(t, inner.Done())
+			}
+			c := reqctx.Pausable(reqctx.WithValue(&inner, key{}, 2))
+			require.Same(t, &inner, c)
+			for range 2 {
+				c.Pause()
+				c.Pause()
+				time.Sleep(time.Minute)
+				c.Resume()
+				time.Sleep(time.Minute)
+				require.NoError(t, inner.Err())
+				c.Resume()
+				time.Sleep(time.Second - 1)
+				require.NoError(t, inner.Err())
+			}
+			time.Sleep(time.Nanosecond)
+			require.True(t, outer.Expired())
+			require.Equal(t, errLimit, context.Cause(&inner))
+			c.Pause() // without effect
+			c.Resume()
+			require.Error(t, inner.Err())
+			require.Nil(t, reqctx.Pausable(t.Context()))
+			reqctx.Pausable(t.Context()).Pause()
+		})
+	}
+}
+
+// A limit that starts while it is paused runs after Resume. A lifted limit does not start again.
+func TestContextPauseLift(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c, lifted reqctx.Context
+		c.InitPausable(t.Context(), time.Second, errLimit)
+		c.Pause()
+		done := c.Done()
+		c.Resume()
+		start := time.Now()
+		<-done
+		require.Equal(t, time.Second, time.Since(start))
+
+		lifted.InitPausable(t.Context(), time.Second, errLimit)
+		lifted.Pause()
+		require.True(t, lifted.Lift())
+		lifted.Resume()
+		require.NotNil(t, lifted.Done())
+		time.Sleep(time.Hour)
+		require.NoError(t, lifted.Err())
+		lifted.Cancel(nil)
 	})
 }
 

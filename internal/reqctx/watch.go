@@ -19,18 +19,18 @@ type Registration struct {
 	stop func() bool // for a context of another package; nil otherwise
 }
 
-// Watch registers w with ctx. It calls w.ContextDone when ctx ends, or at once if ctx has
-// ended. It does not allocate for the first two watchers of a [Context]. w must be
-// comparable, and may watch a context only once at a time.
+// Watch registers w with ctx. It calls w.ContextDone when ctx ends, or immediately if ctx has
+// ended. It does not allocate for the first two watchers of a [Context]. w must be comparable, and
+// may watch a context only once at a time.
 func Watch(ctx context.Context, w Watcher) Registration {
-	own, other := find(ctx)
+	nearest, foreign := find(ctx)
 	switch {
-	case own != nil:
-		return own.watch(w)
-	case other.Done() == nil:
+	case nearest != nil:
+		return nearest.watch(w)
+	case foreign.Done() == nil:
 		return Registration{}
 	}
-	return watchOther(other, w)
+	return watchOther(foreign, w)
 }
 
 // watchOther registers w with a context that is not of this package. It is a separate
@@ -39,6 +39,7 @@ func watchOther(ctx context.Context, w Watcher) Registration {
 	return Registration{stop: context.AfterFunc(ctx, func() { w.ContextDone(context.Cause(ctx)) })}
 }
 
+// watch registers w with c. It is Watch for a Context.
 func (c *Context) watch(w Watcher) Registration {
 	c.activate()
 	c.mu.Lock()
@@ -47,19 +48,20 @@ func (c *Context) watch(w Watcher) Registration {
 		w.ContextDone(c.Cause())
 		return Registration{}
 	}
-	c.below.add(w)
+	c.watchers.add(w)
 	c.mu.Unlock()
 	return Registration{ctx: c, w: w}
 }
 
+// unwatch removes w, and reports whether it was registered.
 func (c *Context) unwatch(w Watcher) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.below.remove(w)
+	return c.watchers.remove(w)
 }
 
-// IsZero reports whether r is the zero Registration. Watch returns the zero Registration
-// for a context that has ended or never ends.
+// IsZero reports whether r is the zero Registration. Watch returns it for a context that has
+// ended or never ends.
 func (r Registration) IsZero() bool { return r.ctx == nil && r.stop == nil }
 
 // Stop ends the registration and returns true. It returns false if ContextDone was called
@@ -74,47 +76,48 @@ func (r Registration) Stop() bool {
 	return r.ctx.unwatch(r.w)
 }
 
-// watchers is a set of Watchers. It does not allocate for the first two. A request usually
-// has two watchers: the client of the endpoint and the response body. The channel of Done
-// is a Watcher too.
+// watchers is a set of Watchers, which does not allocate for the first two. A request usually has
+// two: the endpoint's client and the response body. Done's channel is a Watcher too.
 type watchers struct {
 	first [2]Watcher
 	more  map[Watcher]struct{}
 }
 
 // doneChan is the channel that [Context.Done] returns. It is a [Watcher]. The type watchers always
-// stores it in the element first[0], so that the method done finds it without a search.
+// stores it in first[0], so that done finds it without a search.
 type doneChan chan struct{}
 
+// ContextDone closes the channel.
 func (d doneChan) ContextDone(error) { close(d) }
 
-// done returns the channel that [Context.Done] returns, and makes it if necessary. The result old
-// is false if this call has made the channel.
+// done returns the channel that [Context.Done] returns, and makes it if necessary. old is false
+// if this call has made the channel.
 func (s *watchers) done() (d doneChan, old bool) {
 	if d, old = s.first[0].(doneChan); old {
 		return d, true
 	}
 	d = make(doneChan)
-	was := s.first[0]
+	// The channel takes the first place, and a watcher there moves to another one.
+	watcher := s.first[0]
 	s.first[0] = d
-	if was != nil {
-		s.add(was)
+	if watcher != nil {
+		s.add(watcher)
 	}
 	return d, false
 }
 
-// end removes all watchers from s, and returns a copy of s that still has them. The caller calls
-// notify on the copy. The channel of [Context.Done] also stays in s, because later calls of Done
-// return it.
+// end removes all watchers from s, and returns a copy of s that still holds them. The caller calls
+// notify on the copy. [Context.Done]'s channel also stays in s, because later calls return it.
 func (s *watchers) end() watchers {
-	all := *s
+	old := *s
 	*s = watchers{}
-	if d, ok := all.first[0].(doneChan); ok {
+	if d, ok := old.first[0].(doneChan); ok {
 		s.first[0] = d
 	}
-	return all
+	return old
 }
 
+// add adds w. The caller holds the mutex of the context, as for all methods but notify.
 func (s *watchers) add(w Watcher) {
 	for i := range s.first {
 		if s.first[i] == nil {
@@ -128,6 +131,7 @@ func (s *watchers) add(w Watcher) {
 	s.more[w] = struct{}{}
 }
 
+// remove removes w, and reports whether it was in the set.
 func (s *watchers) remove(w Watcher) bool {
 	for i := range s.first {
 		if s.first[i] == w {
@@ -140,9 +144,9 @@ func (s *watchers) remove(w Watcher) bool {
 	return ok
 }
 
-// notify calls ContextDone of all watchers. It first closes the channel of [Context.Done] and
-// cancels the derived contexts, as package context does. Therefore another watcher can no longer
-// cancel a derived context with a different cause.
+// notify calls ContextDone of all watchers. It first closes [Context.Done]'s channel and cancels
+// the derived contexts, as package context does, so that no other watcher can cancel a derived
+// context with a different cause.
 func (s *watchers) notify(cause error) {
 	for _, derived := range [...]bool{true, false} {
 		for _, w := range s.first {
@@ -158,6 +162,7 @@ func (s *watchers) notify(cause error) {
 	}
 }
 
+// isDerived reports whether w is the channel or belongs to a derived context, which are notified first.
 func isDerived(w Watcher) bool {
 	switch w.(type) {
 	case doneChan, *derived:
@@ -173,6 +178,7 @@ type derived struct {
 	ready  atomic.Bool // set when the registration has returned
 }
 
+// ContextDone cancels the child.
 func (d *derived) ContextDone(error) {
 	if d.ready.Load() {
 		d.cancel()
@@ -181,8 +187,8 @@ func (d *derived) ContextDone(error) {
 	go d.cancel() // because package context holds a lock during the registration
 }
 
-// derive arranges that the function cancel is called when ctx ends. Package context passes
-// cancel to the method AfterFunc of ctx.
+// derive arranges that cancel is called when ctx ends. Package context passes cancel to the method
+// AfterFunc of ctx.
 func derive(ctx context.Context, cancel func()) (stop func() bool) {
 	d := &derived{cancel: cancel}
 	r := Watch(ctx, d)
@@ -198,7 +204,8 @@ type Wrapper struct{ context.Context } //nolint:containedctx // it is a context
 // from w.
 func (w Wrapper) AfterFunc(f func()) (stop func() bool) { return derive(w.Context, f) }
 
-func (w Wrapper) link() (own *Context, parent context.Context) { return nil, w.Context } //nolint:unparam // see linked
+// link implements linked. A Wrapper only has a parent.
+func (w Wrapper) link() (reqCtx *Context, parent context.Context) { return nil, w.Context } //nolint:unparam // see linked
 
 // Detach returns a context with the values of ctx that never ends, as
 // [context.WithoutCancel] does. Its method Value does not allocate.
@@ -206,6 +213,8 @@ func Detach(ctx context.Context) context.Context {
 	return context.WithValue(context.WithoutCancel(ctx), detachedKey{}, nil)
 }
 
+// detachedKey is a key for which nobody asks. Value of a context.WithValue around the detached context
+// does not allocate, unlike Value of the detached context itself.
 type detachedKey struct{}
 
 // WithValue returns the same as [context.WithValue], but the result embeds [Wrapper].
@@ -213,14 +222,20 @@ func WithValue(parent context.Context, key, value any) context.Context {
 	return &valueContext{Wrapper{parent}, key, value}
 }
 
+// valueContext is a context with one more value.
 type valueContext struct {
 	Wrapper
 	key, value any
 }
 
+// Value returns the value for c.key, and the parent's value for other keys.
 func (c *valueContext) Value(key any) any {
 	if key == c.key {
 		return c.value
 	}
 	return c.Context.Value(key)
 }
+
+// PickInfoKey is the context key for a *layer.PickInfo. It is in this package, so that the contexts of
+// servers can have one without an allocation of its own.
+type PickInfoKey struct{}

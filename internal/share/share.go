@@ -3,22 +3,23 @@ package share
 
 import "sync"
 
-// Group has one source, a shared value of type S, for each key that is in use. The zero Group is
+// Group holds one source, a shared value of type S, for each key that is in use. The zero Group is
 // ready to use.
 type Group[K comparable, S any] struct {
 	mu      sync.Mutex
 	sources map[K]*source[S]
 }
 
+// source is a source in use.
 type source[S any] struct {
 	value S
 	stop  func()
 	users int
 }
 
-// Use returns the source of key, and the function leave, which the caller must call once when it no
-// longer uses the source. If the source is not in use, Use calls the function start, which returns
-// the source and the function that stops it. When the last user calls leave, the source is stopped.
+// Use returns the source of key, and a function leave that the caller must call once when it no
+// longer uses the source. If the source is not in use, Use calls start, which returns the source
+// and the function that stops it. When the last user calls leave, the source is stopped.
 func (g *Group[K, S]) Use(key K, start func() (S, func())) (value S, leave func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -40,6 +41,7 @@ func (g *Group[K, S]) Use(key K, start func() (S, func())) (value S, leave func(
 			delete(g.sources, key)
 		}
 		g.mu.Unlock()
+		// Without mu, because stop may take long. The key may already have a new source.
 		if last {
 			s.stop()
 		}
@@ -53,24 +55,25 @@ func (g *Group[K, S]) Len() int {
 	return len(g.sources)
 }
 
-// Latest has the latest value and the latest error of a source, for any number of readers.
-// A change does not wait for the readers. The zero Latest has neither a value nor an error.
+// Latest holds a source's latest value and error, for any number of readers. Changing it never
+// waits for them. The zero Latest holds neither.
 type Latest[T any] struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed at the next change; nil if no reader waits
 	value   T
-	err     error    // nil if the source has a value after its last error
+	err     error    // nil once a value follows the last error
 	now     Position // the numbers of values and errors so far
 }
 
-// Position has the numbers of values and errors that one reader has seen.
+// Position counts the values and errors that one reader has seen.
 type Position struct{ values, errors int }
 
 // Set stores a value, and removes the error that Fail stored before.
 func (l *Latest[T]) Set(value T) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.value, l.err = value, nil
+	l.value = value
+	l.err = nil
 	l.now.values++
 	l.wake()
 }
@@ -84,6 +87,7 @@ func (l *Latest[T]) Fail(err error) {
 	l.wake()
 }
 
+// wake wakes the readers that wait. The caller holds mu.
 func (l *Latest[T]) wake() {
 	if l.changed != nil {
 		close(l.changed)
@@ -91,7 +95,7 @@ func (l *Latest[T]) wake() {
 	}
 }
 
-// Changes has the latest value of a source, and the latest error if the error is new to the reader.
+// Changes holds a source's latest value, and its latest error if that is new to the reader.
 type Changes[T any] struct {
 	Value T
 	Fresh bool            // whether Value is new
@@ -99,18 +103,18 @@ type Changes[T any] struct {
 	Next  <-chan struct{} // closed at the next change
 }
 
-// Look returns the changes that a reader has not seen yet. The argument seen is the
-// position of the reader, which Look updates.
-func (l *Latest[T]) Look(seen *Position) Changes[T] {
+// Look returns the changes that a reader has not seen yet. pos is the reader's position, which Look
+// updates.
+func (l *Latest[T]) Look(pos *Position) Changes[T] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.changed == nil {
 		l.changed = make(chan struct{})
 	}
-	c := Changes[T]{Value: l.value, Fresh: l.now.values > seen.values, Next: l.changed}
-	if l.now.errors > seen.errors {
+	c := Changes[T]{Value: l.value, Fresh: l.now.values > pos.values, Next: l.changed}
+	if l.now.errors > pos.errors {
 		c.Err = l.err
 	}
-	*seen = l.now
+	*pos = l.now
 	return c
 }

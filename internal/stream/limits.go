@@ -13,17 +13,17 @@ import (
 // reset the backoff of [Reconnect].
 const minLife = settled
 
-// Limits has the time limits of a stream. A field of 0 or less means no limit. The Idle
-// limit does not include the time between [Watchdog.Pause] and [Watchdog.Wait].
+// Limits are a stream's time limits. A field of 0 or less means no limit. The Idle limit does not
+// include the time between [Watchdog.Pause] and [Watchdog.Wait].
 type Limits struct {
 	Initial  time.Duration // to the first message of the server
 	Idle     time.Duration // between two messages
 	Lifetime time.Duration // for the whole stream
 }
 
-// OrDefault returns a copy of l. A field of 0 gets the limit of linkerd's chart: 3 s for Initial,
-// 5 min for Idle and 1 h for Lifetime. A positive Idle or Lifetime is raised to at least 10 s. A
-// negative field becomes 0, which means no limit.
+// OrDefault returns a copy of l. Fields that are 0 get the limits in linkerd's chart: 3 s for
+// Initial, 5 min for Idle and 1 h for Lifetime. A positive Idle or Lifetime is raised to at least
+// 10 s. A negative field becomes 0, which means no limit.
 func (l Limits) OrDefault() Limits {
 	return Limits{
 		Initial:  limitOrDefault(l.Initial, 3*time.Second, 0),
@@ -32,14 +32,16 @@ func (l Limits) OrDefault() Limits {
 	}
 }
 
-func limitOrDefault(d, standard, least time.Duration) time.Duration {
+// limitOrDefault returns the limit for the field d: standard if d is 0, no limit if it is negative, and
+// otherwise d, but at least minimum.
+func limitOrDefault(d, standard, minimum time.Duration) time.Duration {
 	switch {
 	case d < 0:
 		return 0
 	case d == 0:
 		return standard
 	}
-	return max(d, least)
+	return max(d, minimum)
 }
 
 // Watchdog cancels the context of one stream at a time limit. Only the goroutine that
@@ -68,10 +70,10 @@ var (
 	errOld   = fmt.Errorf("%w: the stream reached its lifetime", ErrLimit)
 )
 
-// Begin starts the time limits of a stream. The argument silent is the error at the Initial
-// limit. The errors at the Idle and Lifetime limits match [ErrLimit]. A random part of up
-// to a tenth is added to Idle and Lifetime, so that the streams of many clients do not end
-// together. The caller must call Stop when the stream has ended.
+// Begin starts the time limits for a stream. silent is the error at the Initial limit; errors at
+// the Idle and Lifetime limits match [ErrLimit]. Idle and Lifetime are extended by up to a tenth
+// at random, so that many clients' streams do not end together. Call Stop when the stream has
+// ended.
 func (l Limits) Begin(ctx context.Context, silent error) *Watchdog {
 	w := &Watchdog{silentErr: silent}
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
@@ -88,24 +90,25 @@ func (l Limits) Begin(ctx context.Context, silent error) *Watchdog {
 	return w
 }
 
-// addJitter returns d plus a random part of up to a tenth of d.
+// addJitter adds up to a tenth to d at random.
 func addJitter(d time.Duration) time.Duration {
 	d = min(d, math.MaxInt64/2) // avoids an overflow
 	return d + rand.N(d/10+1)
 }
 
-// Context returns the context of the stream. It is canceled at a limit.
+// Context returns the stream context. It is canceled at a limit.
 func (w *Watchdog) Context() context.Context { return w.ctx }
 
-// Wait starts the timer of the next limit. The caller calls Wait before it waits for a
-// message. If the limit has already passed, Wait returns the error of the limit, so that a
-// stream with a constant flow of messages also ends.
+// Wait starts the next limit's timer. Call it before waiting for a message. If the limit has
+// already passed, Wait returns its error, so that even a stream with a constant flow of messages
+// ends.
 func (w *Watchdog) Wait() error {
-	at := w.lifeEnd
+	deadline := w.lifeEnd
 	w.next = errOld
 	sooner := func(t time.Time, end error) {
-		if at.IsZero() || t.Before(at) {
-			at, w.next = t, end
+		if deadline.IsZero() || t.Before(deadline) {
+			deadline = t
+			w.next = end
 		}
 	}
 	switch {
@@ -114,21 +117,22 @@ func (w *Watchdog) Wait() error {
 	case w.silentErr == nil && w.idle > 0:
 		sooner(time.Now().Add(w.idle), errIdle)
 	}
-	left := time.Until(at)
+	remaining := time.Until(deadline)
 	switch {
-	case at.IsZero():
-	case left <= 0:
+	case deadline.IsZero():
+	// The flow of messages can be so dense that the timer is always stopped in time.
+	case remaining <= 0:
 		return w.next
 	case w.timer == nil:
-		w.timer = time.AfterFunc(left, func() { w.cancel(errLimit) })
+		w.timer = time.AfterFunc(remaining, func() { w.cancel(errLimit) })
 	default:
-		w.timer.Reset(left)
+		w.timer.Reset(remaining)
 	}
 	return nil
 }
 
-// Pause stops the timer. The caller calls Pause when it has received a message. The time until the
-// next Wait does not count for the Idle limit.
+// Pause stops the timer. Call it when a message has arrived. The time until the next Wait does
+// not count for the Idle limit.
 func (w *Watchdog) Pause() {
 	if w.timer != nil {
 		w.timer.Stop()

@@ -6,10 +6,9 @@ import (
 	"log/slog"
 )
 
-// Outage logs the errors of a sequence of streams. An outage lasts from the first failure
-// to the next item of a stream. The first error of an outage is logged as a warning, and
-// the end of the outage at info level. Other errors and normal ends of streams are logged
-// at debug level.
+// Outage logs the errors in a sequence of streams. An outage lasts from the first failure to the
+// next item. Its first error is logged as a warning, and its end at info level. Other errors and
+// normal ends are logged at debug level.
 type Outage struct {
 	Log  *slog.Logger
 	Name string // the beginning of each message, such as "profile stream"
@@ -21,6 +20,8 @@ type Outage struct {
 
 // Failed logs err, the error at the end of a stream.
 func (o *Outage) Failed(ctx context.Context, err error) {
+	// A normal end is expected of a server that works: after an item, during an outage that was logged,
+	// or at a limit of the client.
 	expected := errors.Is(err, ErrEnded) && (o.received || o.failures > 0 || errors.Is(err, ErrLimit))
 	o.received = false
 	switch {

@@ -1,5 +1,5 @@
-// Package stream reads a sequence of streams: when a stream has ended, a new one replaces
-// it.
+// Package stream reads from a sequence of streams, in which each new stream replaces the last
+// one.
 package stream
 
 import (
@@ -19,15 +19,14 @@ var ErrEnded = errors.New("stream ended")
 // every stream resets the backoff at most once in ten seconds.
 const settled = 10 * time.Second
 
-// Reconnect yields the items of the streams that the function open returns, one stream after the
-// other, until ctx ends or the consumer breaks. It waits between two streams, as the backoff b
-// specifies. A stream resets the backoff if it yielded an item or ended with [ErrLimit]. It must
-// also have lasted at least 10 s, or b.Max if that is less. Therefore a server that ends streams at
-// once is not called too often.
+// Reconnect yields the items from the streams that open returns, one stream after the other, until
+// ctx ends or the consumer breaks. It waits between two streams, as the backoff b specifies. A
+// stream resets the backoff if it yielded an item or ended with [ErrLimit]. It must also have
+// lasted at least 10 s, or b.Max if that is less. Therefore a server that ends streams at once is
+// not called too often.
 //
 // A stream ends with its first error, which Reconnect yields. After a stream that ended without an
-// error, it yields [ErrEnded]. If the function final returns true for one of these errors, the
-// sequence ends.
+// error, it yields [ErrEnded]. If final returns true for one of these errors, the sequence ends.
 //
 // The context passed to open ends when its stream has ended.
 func Reconnect[T any](
@@ -38,6 +37,7 @@ func Reconnect[T any](
 ) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var zero T
+		// With a short backoff, a stream must not last longer than that to be a success.
 		enough := min(settled, b.Max)
 		for failures := 0; ctx.Err() == nil; failures++ {
 			start := time.Now()

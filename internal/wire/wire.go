@@ -20,15 +20,15 @@ import (
 // IP converts an IP address. It returns an error if a is empty. An IPv4-mapped IPv6 address
 // stays IPv6.
 func IP(a *net.IPAddress) (netip.Addr, error) {
-	switch from := a.GetIp().(type) {
+	switch ip := a.GetIp().(type) {
 	case *net.IPAddress_Ipv4:
 		var b [4]byte
-		binary.BigEndian.PutUint32(b[:], from.Ipv4)
+		binary.BigEndian.PutUint32(b[:], ip.Ipv4)
 		return netip.AddrFrom4(b), nil
 	case *net.IPAddress_Ipv6:
 		var b [16]byte
-		binary.BigEndian.PutUint64(b[:8], from.Ipv6.GetFirst())
-		binary.BigEndian.PutUint64(b[8:], from.Ipv6.GetLast())
+		binary.BigEndian.PutUint64(b[:8], ip.Ipv6.GetFirst())
+		binary.BigEndian.PutUint64(b[8:], ip.Ipv6.GetLast())
 		return netip.AddrFrom16(b), nil
 	}
 	return netip.Addr{}, errors.New("no IP address")
@@ -70,23 +70,23 @@ func FromIP(ip netip.Addr) *net.IPAddress {
 	}}}
 }
 
-// TLS returns the TLS server name and the expected identity of an endpoint. Both are "" for
-// cleartext (id is nil). If id has no server name, a DNS identity is also the server name. TLS
-// returns an error if id has no identity, or if it has a URI identity (SPIFFE) and no server name.
-// After an error, both names are also "".
+// TLS returns an endpoint's TLS server name and expected identity. Both are "" for cleartext (id
+// is nil). If id sets no server name, a DNS identity is also the server name. TLS returns an
+// error if id contains no identity, or a URI identity (SPIFFE) without a server name. After an
+// error, both names are also "".
 //
 // TLS does not validate names, because an invalid name must cause a failed handshake, not
 // cleartext.
 func TLS(id *destination.TlsIdentity) (serverName, identity string, err error) {
 	serverName = id.GetServerName().GetName()
-	switch of := id.GetStrategy().(type) {
+	switch strategy := id.GetStrategy().(type) {
 	case *destination.TlsIdentity_DnsLikeIdentity_:
-		identity = of.DnsLikeIdentity.GetName()
+		identity = strategy.DnsLikeIdentity.GetName()
 		if serverName == "" {
 			serverName = identity
 		}
 	case *destination.TlsIdentity_UriLikeIdentity_:
-		identity = of.UriLikeIdentity.GetUri()
+		identity = strategy.UriLikeIdentity.GetUri()
 	}
 	switch {
 	case id == nil:
@@ -99,8 +99,8 @@ func TLS(id *destination.TlsIdentity) (serverName, identity string, err error) {
 	return serverName, identity, nil
 }
 
-// OpaquePort returns the port at which an endpoint accepts opaque transport, or 0 if hint
-// has no such port. A valid port is 1 to 65534, as in linkerd's proxy.
+// OpaquePort returns the port at which an endpoint accepts opaque transport, or 0 if hint names
+// none. A valid port is 1 to 65534, as in linkerd's proxy.
 func OpaquePort(hint *destination.ProtocolHint) uint16 {
 	port := hint.GetOpaqueTransport().GetInboundPort()
 	if port >= math.MaxUint16 {
@@ -109,16 +109,17 @@ func OpaquePort(hint *destination.ProtocolHint) uint16 {
 	return uint16(port)
 }
 
-// KeepAlive returns the interval between PINGs and the timeout of their answers. If one of
-// them is missing or not positive, it returns 0 and 0, which mean no PING. It ignores
-// linkerd's field while_idle: PINGs are also sent while no request is open.
-func KeepAlive(a *destination.WeightedAddr) (interval, timeout time.Duration) {
+// KeepAlive returns the interval between PINGs, the timeout of their answers, and whether PINGs are
+// also sent while no request is open. If a duration is missing or not positive, it returns 0, 0 and
+// false, which mean no PING.
+func KeepAlive(a *destination.WeightedAddr) (interval, timeout time.Duration, whileIdle bool) {
 	keepAlive := a.GetHttp2().GetKeepAlive()
-	interval, timeout = positive(keepAlive.GetInterval()), positive(keepAlive.GetTimeout())
+	interval = positive(keepAlive.GetInterval())
+	timeout = positive(keepAlive.GetTimeout())
 	if interval == 0 || timeout == 0 {
-		return 0, 0
+		return 0, 0, false
 	}
-	return interval, timeout
+	return interval, timeout, keepAlive.GetWhileIdle()
 }
 
 // positive returns d if it is a positive duration, otherwise 0.
@@ -129,8 +130,8 @@ func positive(d *durationpb.Duration) time.Duration {
 	return max(d.AsDuration(), 0)
 }
 
-// Authority returns the authority that requests to the endpoint must have instead of their
-// own. It returns "" if the endpoint specifies no authority or an invalid one.
+// Authority returns the authority that requests to the endpoint must carry instead of their own.
+// It returns "" if the endpoint specifies no authority or an invalid one.
 func Authority(a *destination.WeightedAddr) string {
 	override := a.GetAuthorityOverride().GetAuthorityOverride()
 	if !authority.Valid(override) {

@@ -14,35 +14,40 @@ import (
 
 // Error describes a mistake in a file, or a part of a file that is ignored.
 type Error struct {
-	File   string // the name of the file
-	Line   int    // from 1
+	File   string // file name; empty for a value made by a program
+	Line   int    // from 1; 0 without a file
 	Column int    // from 1; 0 if only the line is known
 	Field  string // "spec.routes[2].timeout"; empty for the whole document
-	Value  string // the text of the field; empty if it is not a scalar
+	Value  string // the field's text; empty if it is not a scalar
 	Reason string // the mistake and the allowed values
 }
 
-// Error has the format of compiler messages: file:line:column: field "value": reason.
+// Error is formatted like compiler messages: file:line:column: field "value": reason.
 func (e *Error) Error() string {
-	var b strings.Builder
-	b.WriteString(e.File + ":" + strconv.Itoa(e.Line) + ":")
+	if e.Line == 0 {
+		return e.Mistake()
+	}
+	position := e.File + ":" + strconv.Itoa(e.Line) + ": "
 	if e.Column > 0 {
-		b.WriteString(strconv.Itoa(e.Column) + ":")
+		position = e.File + ":" + strconv.Itoa(e.Line) + ":" + strconv.Itoa(e.Column) + ": "
 	}
-	if e.Field != "" {
-		b.WriteString(" " + e.Field)
-		if e.Value != "" {
-			b.WriteString(" " + strconv.Quote(e.Value))
-		}
-		b.WriteString(":")
-	}
-	b.WriteString(" " + e.Reason)
-	return b.String()
+	return position + e.Mistake()
 }
 
-// Located adds the prefix "file: " to an error, such as an error of the operating system. It
-// returns nil for a nil err. It returns an err that wraps an [*Error] unchanged, because the text
-// of an Error begins with the name of the file.
+// Mistake returns the error text without the position: field "value": reason.
+func (e *Error) Mistake() string {
+	switch {
+	case e.Field == "":
+		return e.Reason
+	case e.Value == "":
+		return e.Field + ": " + e.Reason
+	}
+	return e.Field + " " + strconv.Quote(e.Value) + ": " + e.Reason
+}
+
+// Located prefixes an error, for example from the operating system, with "file: ". It returns nil
+// for a nil err. An err that wraps an [*Error] is returned unchanged, because that already begins
+// with the file name.
 func Located(err error) error {
 	if _, ok := errors.AsType[*Error](err); ok || err == nil {
 		return err
@@ -71,18 +76,32 @@ func Join(list []*Error) error {
 	return errors.Join(errs...)
 }
 
-// File collects the mistakes and the warnings of one file.
+// File collects the mistakes and warnings in one file.
 type File struct {
 	Name     string
 	Mistakes []*Error
 	Warnings []*Error
-	lines    int // number of lines in the file
+
+	// Origin maps a line in f to a file and a line in it, if f was put together from several
+	// files. It is nil for a single file.
+	Origin func(line int) (name string, number int)
+	// Paths overrides the paths of nodes that occur in several places in the document.
+	Paths map[*yaml.Node]string
+
+	lines int // number of lines in the file
 }
 
-// NewFile returns a File without mistakes. name is the name of the file, and data is its
-// content.
+// NewFile returns a File without mistakes. name is the file name, and data is its content.
 func NewFile(name string, data []byte) *File {
 	return &File{Name: name, lines: 1 + bytes.Count(data, []byte("\n"))}
+}
+
+// Append adds the lines in data, another file, to f's, and returns how many lines there were before.
+// Use it for a document whose nodes come from several files.
+func (f *File) Append(data []byte) (offset int) {
+	offset = f.lines
+	f.lines += 1 + bytes.Count(data, []byte("\n"))
+	return offset
 }
 
 // Value is a node of a YAML document, with its path from the root.
@@ -92,24 +111,40 @@ type Value struct {
 	Path string
 }
 
-// Fields maps the name of each allowed field of a mapping to the function that reads the
-// value of the field.
+// Fields maps the name of each allowed field in a mapping to the function that reads its value.
 type Fields map[string]func(Value)
 
-// Names returns the names of the allowed fields as a text for an error message.
-func (f Fields) Names() string { return strings.Join(slices.Sorted(maps.Keys(f)), ", ") }
+// Names returns the allowed fields' names, for an error message.
+func (f Fields) Names() string { return sortedNames(f) }
 
-// Failf adds a mistake at the position of v. The arguments form the reason.
+func sortedNames[V any](fields map[string]V) string {
+	return strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
+}
+
+// Program returns value as a document, which may be nil, for reporting mistakes in values that a
+// program has made. Its fields have paths, but no positions.
+func Program(value any) Value { return Value{File: new(File), Node: Tree(value)} }
+
+// Rejectf adds a mistake at v, whose value is given. The reason is formatted as by [fmt.Sprintf].
+func (v Value) Rejectf(value any, format string, args ...any) {
+	mistake := v.Note(fmt.Sprintf(format, args...))
+	if mistake.Value == "" {
+		mistake.Value = abbreviate(fmt.Sprint(value))
+	}
+	v.Mistakes = append(v.Mistakes, mistake)
+}
+
+// Failf adds a mistake at v. The reason is formatted as by [fmt.Sprintf].
 func (v Value) Failf(format string, args ...any) {
 	v.Mistakes = append(v.Mistakes, v.Note(fmt.Sprintf(format, args...)))
 }
 
-// Warnf adds a warning at the position of v. The arguments form the reason.
+// Warnf adds a warning at v. The reason is formatted as by [fmt.Sprintf].
 func (v Value) Warnf(format string, args ...any) {
 	v.Warnings = append(v.Warnings, v.Note(fmt.Sprintf(format, args...)))
 }
 
-// Note returns an Error at the position of v. If the parser reports a line after the end of the
+// Note returns an Error that is located at v. If the parser reports a line after the end of the
 // file, the position is the last line.
 func (v Value) Note(reason string) *Error {
 	e := &Error{File: v.Name, Line: min(max(v.Node.Line, 1), v.lines), Column: v.Node.Column, Field: v.Path, Reason: reason}
@@ -119,6 +154,7 @@ func (v Value) Note(reason string) *Error {
 	return e
 }
 
+// abbreviate returns s, or its beginning if s is long, for an error message.
 func abbreviate(s string) string {
 	const enough = 80
 	if len(s) <= enough {
@@ -130,9 +166,8 @@ func abbreviate(s string) string {
 // IsNull reports whether v is null. A null field is treated as missing.
 func (v Value) IsNull() bool { return IsNull(v.Node) }
 
-// Each calls f with every key of the mapping v and its value. It adds a mistake if v is not
-// a mapping, and for each duplicate key and each key that is not a scalar. Null counts as
-// an empty mapping.
+// Each calls f for every key and value in the mapping v. Mistakes are a v that is not a mapping,
+// duplicate keys, and keys that are not scalars. Null counts as an empty mapping.
 func (v Value) Each(f func(key, item Value)) {
 	if v.IsNull() {
 		return
@@ -140,25 +175,78 @@ func (v Value) Each(f func(key, item Value)) {
 	if !v.Is(yaml.MappingNode, "a mapping") {
 		return
 	}
-	first := make(map[string]int, len(v.Node.Content)/2)
+	first := firstLines{mapping: v.Node}
 	for i := 0; i+1 < len(v.Node.Content); i += 2 {
 		key := Value{v.File, v.Node.Content[i], v.Path}
 		name, ok := key.Text()
 		if !ok {
 			continue
 		}
-		path := below(v.Path, name)
-		key.Path = path
-		if was, twice := first[name]; twice {
-			key.Failf("given twice, first in line %d: take one out", was)
+		item := v.child(name, v.Node.Content[i+1])
+		key.Path = item.Path
+		if line, twice := first.add(i, name); twice {
+			key.hidden(key.Path).Failf("given twice, first in %s: take one out", v.lineName(line, key.Node.Line))
 			continue
 		}
-		first[name] = key.Node.Line
-		f(key, Value{v.File, v.Node.Content[i+1], path})
+		f(key, item)
 	}
 }
 
-func below(path, name string) string {
+// firstLines finds the keys of a mapping that occur twice.
+type firstLines struct {
+	mapping *yaml.Node
+	lines   map[string]int // nil for a small mapping, whose keys are compared one by one
+}
+
+// add returns the line of the first key with the given name, if there is one before key i.
+func (f *firstLines) add(i int, name string) (line int, twice bool) {
+	const small = 16
+	if len(f.mapping.Content) > 2*small {
+		if f.lines == nil {
+			f.lines = make(map[string]int, len(f.mapping.Content)/2)
+		}
+		if line, twice = f.lines[name]; !twice {
+			f.lines[name] = f.mapping.Content[i].Line
+		}
+		return line, twice
+	}
+	for j := 0; j < i; j += 2 {
+		key := f.mapping.Content[j]
+		if key.Value == name && key.Kind == yaml.ScalarNode && key.Style&yaml.TaggedStyle == 0 && !IsNull(key) {
+			return key.Line, true
+		}
+	}
+	return 0, false
+}
+
+// child returns the value of v's field with the given name.
+func (v Value) child(name string, n *yaml.Node) Value {
+	if path := v.Paths[n]; path != "" {
+		return Value{v.File, n, path}
+	}
+	return Value{v.File, n, fieldPath(v.Path, name)}
+}
+
+// hidden returns a Value in the same place as v. Mistakes reported there do not show v's text.
+func (v Value) hidden(path string) Value {
+	return Value{v.File, &yaml.Node{Line: v.Node.Line, Column: v.Node.Column}, path}
+}
+
+// lineName names a line in a message that is about another line.
+func (f *File) lineName(line, other int) string {
+	if f.Origin == nil {
+		return fmt.Sprintf("line %d", line)
+	}
+	name, number := f.Origin(line)
+	if here, _ := f.Origin(other); here != name {
+		return fmt.Sprintf("%s:%d", name, number)
+	}
+	return fmt.Sprintf("line %d", number)
+}
+
+// fieldPath returns the path of a field in the value at path. A name that would be ambiguous in a path
+// is quoted.
+func fieldPath(path, name string) string {
 	if strings.ContainsAny(name, ".[] ") || name == "" {
 		return path + "[" + strconv.Quote(abbreviate(name)) + "]"
 	}
@@ -168,60 +256,93 @@ func below(path, name string) string {
 	return path + "." + abbreviate(name)
 }
 
-// Read reads the mapping v. For each field with a name in the argument known, it calls the
-// function of this name with the value of the field. It skips a field with the value null.
-// It adds a mistake for a field with another name.
-func (v Value) Read(known Fields) {
+// Read calls, for each field in the mapping v, the function that fields lists under its name.
+// Null fields are skipped, and unknown ones are mistakes.
+func (v Value) Read(fields Fields) {
 	v.Each(func(key, item Value) {
-		read, ok := known[key.Node.Value]
+		read, ok := fields[key.Node.Value]
 		switch {
 		case !ok:
-			key.Node = &yaml.Node{Line: key.Node.Line, Column: key.Node.Column} // the path contains the name
-			key.Failf("unknown field: there are %s", known.Names())
+			key.unknown(fields.Names())
 		case !item.IsNull():
 			read(item)
 		}
 	})
 }
 
-// Field returns the value of the field with the given name in the mapping v. The second
-// result is false if v has no such field.
+// unknown adds the mistake that the key v is not one of names.
+func (v Value) unknown(names string) { v.hidden(v.Path).Failf("unknown field: there are %s", names) }
+
+// Field returns the value of v's field with the given name, or false if there is none.
 func (v Value) Field(name string) (Value, bool) {
-	if v.Node.Kind != yaml.MappingNode {
-		return v, false
-	}
-	for i := 0; i+1 < len(v.Node.Content); i += 2 {
-		if v.Node.Content[i].Value == name {
-			return Value{v.File, v.Node.Content[i+1], below(v.Path, name)}, true
-		}
+	if n := v.fieldNode(name); n != nil {
+		return v.child(name, n), true
 	}
 	return v, false
 }
 
-// Require adds a mistake if the mapping v has no field with the given name, or if the field
-// is null. The argument want describes the required value in the text of the mistake.
+// fieldNode returns the node of v's field with the given name, or nil if there is none.
+func (v Value) fieldNode(name string) *yaml.Node {
+	if v.Node.Kind != yaml.MappingNode {
+		return nil
+	}
+	for i := 0; i+1 < len(v.Node.Content); i += 2 {
+		if v.Node.Content[i].Value == name {
+			return v.Node.Content[i+1]
+		}
+	}
+	return nil
+}
+
+// At returns the value of v's field with the given name. For an absent field, it returns a null
+// value with the field's path and v's position.
+func (v Value) At(name string) Value {
+	if item, ok := v.Field(name); ok {
+		return item
+	}
+	return v.hidden(fieldPath(v.Path, name))
+}
+
+// Has reports whether the mapping v contains the named field with a value other than null.
+func (v Value) Has(name string) bool {
+	n := v.fieldNode(name)
+	return n != nil && !IsNull(n)
+}
+
+// Item returns item i of the list v, counting from 0. If the list is shorter, it returns a null
+// value with the item's path and v's position.
+func (v Value) Item(i int) Value {
+	path := v.Path + "[" + strconv.Itoa(i) + "]"
+	if v.Node.Kind == yaml.SequenceNode && i < len(v.Node.Content) {
+		return Value{v.File, v.Node.Content[i], path}
+	}
+	return v.hidden(path)
+}
+
+// Require adds a mistake if the named field in the mapping v is missing or null. want describes
+// the required value.
 func (v Value) Require(name, want string) {
 	if item, ok := v.Field(name); v.Node.Kind == yaml.MappingNode && (!ok || item.IsNull()) {
-		item.Path = below(v.Path, name)
+		item.Path = fieldPath(v.Path, name)
 		item.Failf("missing: write %s", want)
 	}
 }
 
-// Items returns the members of the list v. It adds a mistake if v is not a list. Null
-// counts as an empty list.
+// Items returns the list's items. It adds a mistake if v is not a list. Null counts as an empty
+// list.
 func (v Value) Items() []Value {
 	if v.IsNull() || !v.Is(yaml.SequenceNode, "a list") {
 		return nil
 	}
 	items := make([]Value, 0, len(v.Node.Content))
-	for i, n := range v.Node.Content {
-		items = append(items, Value{v.File, n, fmt.Sprintf("%s[%d]", v.Path, i)})
+	for i := range v.Node.Content {
+		items = append(items, v.Item(i))
 	}
 	return items
 }
 
-// Members returns the members of the list v that are not null. For each null it adds a mistake with
-// the text in the argument reason. For a v that is not a list, it does the same as Items.
+// Members is like Items, but leaves out null items and adds a mistake with the given reason for
+// each.
 func (v Value) Members(reason string) []Value {
 	return slices.DeleteFunc(v.Items(), func(item Value) bool {
 		if item.IsNull() {
@@ -231,8 +352,7 @@ func (v Value) Members(reason string) []Value {
 	})
 }
 
-// OneOrMore returns the members of the list v. If v is a scalar, it returns v as the only
-// member.
+// OneOrMore returns the list's items, or v itself if it is a scalar.
 func (v Value) OneOrMore() []Value {
 	if v.Node.Kind == yaml.ScalarNode {
 		return []Value{v}
@@ -240,8 +360,8 @@ func (v Value) OneOrMore() []Value {
 	return v.Items()
 }
 
-// Text returns the text of the scalar v. For null and for other nodes it adds a mistake and
-// returns false.
+// Text returns the scalar's text. For null and for other nodes it adds a mistake and returns
+// false.
 func (v Value) Text() (string, bool) {
 	if !v.Is(yaml.ScalarNode, "a single value") {
 		return "", false
@@ -253,8 +373,7 @@ func (v Value) Text() (string, bool) {
 	return v.Node.Value, true
 }
 
-// maxPath is the largest length of the path of a value, in bytes. It limits the nesting of
-// a document.
+// maxPath is how long a value's path may be, in bytes. It limits how deep a document nests.
 const maxPath = 1000
 
 // TooDeep reports whether v is nested too deeply: see maxPath. If so, it adds a mistake.
@@ -266,8 +385,8 @@ func (v Value) TooDeep() bool {
 	return true
 }
 
-// Is reports whether v has the given kind and no explicit YAML tag. Otherwise it adds a
-// mistake, in which the argument want describes the kind.
+// Is reports whether v is of this kind and carries no explicit YAML tag. If not, it adds a
+// mistake in which want describes the kind.
 func (v Value) Is(kind yaml.Kind, want string) bool {
 	if v.Node.Kind == kind && v.Node.Style&yaml.TaggedStyle == 0 {
 		return true
@@ -276,9 +395,8 @@ func (v Value) Is(kind yaml.Kind, want string) bool {
 	return false
 }
 
-// Into returns a function that parses a scalar by the function parse and stores the result in
-// *field. If parse returns an error, the returned function adds a mistake with the text of the
-// error.
+// Into returns a function that parses a scalar with parse and stores the result in *field. If parse
+// returns an error, the returned function adds a mistake with the error text.
 func Into[T any](field *T, parse func(string) (T, error)) func(Value) {
 	return func(v Value) {
 		text, ok := v.Text()
@@ -305,7 +423,7 @@ func Boolean(field *bool) func(Value) {
 	})
 }
 
-// Labels returns a function that reads a mapping from names of labels to values into field.
+// Labels returns a function that reads a mapping from label names to values into field.
 func Labels(field *map[string]string) func(Value) {
 	return func(v Value) {
 		read := make(map[string]string, len(v.Node.Content)/2)

@@ -1,11 +1,14 @@
-// Package yamlfile has functions for parsing YAML and JSON files.
+// Package yamlfile helps to parse YAML and JSON files.
 package yamlfile
 
 import (
 	"bytes"
+	"encoding"
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -13,9 +16,19 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Documents returns the root nodes of the YAML documents in data. The argument limit is the largest
-// number of documents that it reads.
-func Documents(data []byte, limit int) ([]*yaml.Node, error) {
+// Documents parses data, the content of the named file, and returns the root of each YAML
+// document, up to limit. The error is an [*Error] that tells the line.
+func Documents(name string, data []byte, limit int) ([]*yaml.Node, error) {
+	roots, err := documents(data, limit)
+	if err != nil {
+		line, reason := syntaxError(data, err, limit)
+		return nil, &Error{File: name, Line: line, Reason: "not YAML: " + reason}
+	}
+	return roots, nil
+}
+
+// documents returns the roots of the first limit documents in data.
+func documents(data []byte, limit int) ([]*yaml.Node, error) {
 	var roots []*yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	for len(roots) < limit {
@@ -33,8 +46,7 @@ func Documents(data []byte, limit int) ([]*yaml.Node, error) {
 // IsNull reports whether n is null or empty.
 func IsNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// Kind returns a description of the kind of n, for the error message of a node with an
-// unexpected kind.
+// Kind describes n, for a message that it is of the wrong kind.
 func Kind(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.AliasNode:
@@ -49,30 +61,29 @@ func Kind(n *yaml.Node) string {
 	return "a single value"
 }
 
-// maxBisect is the largest size of data, in bytes, for which [SyntaxError] searches for the
-// line. The size is limited because the search decodes data about twenty times.
+// maxBisect is how large data may be, in bytes, for [syntaxError] to search for the line, which
+// means decoding it about twenty times.
 const maxBisect = 1 << 20
 
-// SyntaxError returns the line and the reason of err, the error that decode returned for data. The
-// reason is the text of err without the line. The line in this text is often wrong or missing.
-// Therefore SyntaxError searches for the shortest prefix of data for which decode returns the same
-// error. It returns the number of the last line of this prefix. If data is larger than maxBisect,
-// it does not search, and returns the line in the text.
-func SyntaxError(data []byte, err error, decode func([]byte) error) (line int, reason string) {
-	line, reason = CutLine(strings.TrimPrefix(err.Error(), "yaml: "))
+// syntaxError returns the line and the reason for err, which documents returned for data. The
+// line in err's text is often wrong or missing, so syntaxError looks for the shortest prefix that
+// causes the same error, and takes its last line. If data is larger than maxBisect, it trusts the
+// text.
+func syntaxError(data []byte, err error, limit int) (line int, reason string) {
+	line, reason = cutLine(strings.TrimPrefix(err.Error(), "yaml: "))
 	if len(data) <= maxBisect {
 		ends := lineEnds(data)
 		line = 1 + sort.Search(len(ends)-1, func(i int) bool {
-			e := decode(data[:ends[i]])
+			_, e := documents(data[:ends[i]], limit)
 			return e != nil && e.Error() == err.Error()
 		})
 	}
 	return max(line, 1), reason
 }
 
-// CutLine removes a prefix such as "line 7: " from message and returns the number of the
+// cutLine removes a prefix such as "line 7: " from message and returns the number of the
 // line and the rest. Without such a prefix it returns 0 and message.
-func CutLine(message string) (line int, rest string) {
+func cutLine(message string) (line int, rest string) {
 	head, rest, found := strings.Cut(message, ": ")
 	number, numbered := strings.CutPrefix(head, "line ")
 	if line, err := strconv.Atoi(number); found && numbered && err == nil {
@@ -89,4 +100,41 @@ func lineEnds(data []byte) []int {
 		}
 	}
 	return ends
+}
+
+// Tree returns value as a node without positions. value may consist of maps, slices, pointers,
+// strings, numbers, booleans, and values that marshal to text, such as a [netip.Prefix].
+func Tree(value any) *yaml.Node {
+	if text, ok := value.(encoding.TextMarshaler); ok {
+		if b, err := text.MarshalText(); err == nil {
+			return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: string(b)}
+		}
+	}
+	v := reflect.ValueOf(value)
+	switch v.Kind() { //nolint:exhaustive // scalars are the default
+	case reflect.Invalid:
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null"}
+	case reflect.Pointer:
+		if v.IsNil() {
+			return Tree(nil)
+		}
+		return Tree(v.Elem().Interface())
+	case reflect.Map:
+		n := &yaml.Node{Kind: yaml.MappingNode}
+		keys := v.MapKeys()
+		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+		for _, key := range keys {
+			n.Content = append(n.Content, Tree(key.String()), Tree(v.MapIndex(key).Interface()))
+		}
+		return n
+	case reflect.Slice:
+		n := &yaml.Node{Kind: yaml.SequenceNode}
+		for i := range v.Len() {
+			n.Content = append(n.Content, Tree(v.Index(i).Interface()))
+		}
+		return n
+	case reflect.Float64:
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!float", Value: strconv.FormatFloat(v.Float(), 'f', -1, 64)}
+	}
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: fmt.Sprint(value)}
 }

@@ -49,8 +49,8 @@ func TestAccessorCompleteBytes(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				require.Equal(t, c.Streams(), Accessor{}.OnDeferredResponse(r, observing{started: func(*Reply) { begun++ }}))
-				return Accessor{}.Complete(ctx, r, &seen), nil
+				require.Equal(t, c.Streams(), GRPC{}.OnDeferredResponse(r, observing{started: func(*Reply) { begun++ }}))
+				return GRPC{}.ObserveResponse(ctx, r, &seen), nil
 			})
 		})
 		c := pb.NewTestServiceClient(dial(t, &n, newSource(replace(a1)), WithCallLayer(count)))
@@ -98,7 +98,7 @@ func TestServerStreamObservedMetadata(t *testing.T) {
 	var started, ended *Reply
 	s := NewServer(func(next Service) Service {
 		return layer.Func[*Call, *Reply](func(ctx context.Context, c *Call) (r *Reply, err error) {
-			Accessor{}.OnResponseStart(ctx, c, observing{started: func(r *Reply) { started = r }})
+			GRPC{}.OnResponseStart(ctx, c, observing{started: func(r *Reply) { started = r }})
 			ended, err = next.Call(ctx, c)
 			return ended, err
 		})

@@ -12,7 +12,7 @@ import (
 )
 
 func TestAccess(t *testing.T) {
-	var a Accessor
+	var a GRPC
 	ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: net.TCPAddrFromAddrPort(replace(a1).update.Endpoints[0].Addr)})
 	ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(":authority", "web", "k", "v"))
 	c := &Call{Method: method, incoming: true, ctx: ctx}

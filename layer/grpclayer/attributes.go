@@ -9,15 +9,16 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
+// The keys of the attributes by which this package's resolver passes values to its balancer.
 type (
-	idKey       struct{} // key of the resolve.ID of an address
-	endpointKey struct{} // key of the *comparableEndpoint of an endpoint
-	stateKey    struct{} // key of the resolve.State of a resolver.State
-	settingsKey struct{} // key of the *settings of a resolver.State
+	idKey       struct{} // set on an address: its resolve.ID
+	endpointKey struct{} // set on an endpoint: its *comparableEndpoint
+	stateKey    struct{} // set on a resolver.State: the target's resolve.State
+	settingsKey struct{} // set on a resolver.State: the resolver's *settings
 )
 
-// comparableEndpoint stores an endpoint in the attributes of an address. gRPC compares
-// the attributes of addresses by the method Equal.
+// comparableEndpoint stores an endpoint among an address's attributes. gRPC compares these
+// attributes with Equal.
 type comparableEndpoint struct{ resolve.Endpoint }
 
 // Equal reports whether o is a comparableEndpoint with an equal endpoint. Package
@@ -27,17 +28,17 @@ func (k *comparableEndpoint) Equal(o any) bool {
 	return ok && k.Endpoint.Equal(other.Endpoint)
 }
 
-// EndpointID returns the ID of an endpoint from the attributes a of its address. The
-// resolver of [NewResolver] adds the ID to the attributes. EndpointID returns false if
-// another resolver made the address. Transport credentials get the attributes from
+// EndpointID returns an endpoint's ID from the attributes a of its address. [NewResolver]'s
+// resolver adds the ID to the attributes; if another resolver made the address, EndpointID
+// returns false. Transport credentials get the attributes from
 // credentials.ClientHandshakeInfoFromContext.
 func EndpointID(a *attributes.Attributes) (resolve.ID, bool) {
 	id, ok := a.Value(idKey{}).(resolve.ID)
 	return id, ok
 }
 
-// stateOf returns the state that the resolver passes to gRPC for the endpoints in set.
-// The attributes of the state pass the settings s to the balancer.
+// stateOf returns the state that the resolver passes to gRPC for the endpoints in set. gRPC forwards it
+// to the balancer, together with its attributes, which carry the settings s.
 func stateOf(set *resolve.Set, s *settings) resolver.State {
 	endpoints := set.Endpoints()
 	state := resolver.State{
@@ -63,31 +64,37 @@ type addressed struct {
 	addr resolver.Address
 }
 
-// endpointsOf returns the endpoints in s, one for each address. Another resolver than that
-// of this package may have made s. The result invalid lists the addresses that are not an
-// IP address with a port.
-func endpointsOf(s resolver.State) (found []addressed, invalid []string) {
+// endpointsOf returns the endpoints in s, one for each address. A resolver from elsewhere may
+// have made s.
+func endpointsOf(s resolver.State) (found []addressed) {
 	for _, e := range s.Endpoints {
+		// Made by this package's resolver.
 		if k, ok := e.Attributes.Value(endpointKey{}).(*comparableEndpoint); ok && len(e.Addresses) == 1 {
 			found = append(found, addressed{k.Endpoint, e.Addresses[0]})
 			continue
 		}
+		// From another resolver, which only knows addresses and names.
 		for _, a := range e.Addresses {
-			ap, err := netip.ParseAddrPort(a.Addr)
-			if err != nil {
-				invalid = append(invalid, a.Addr)
-				continue
-			}
-			id := resolve.ID{Addr: ap, ServerName: a.ServerName}
+			id := resolve.ID{Addr: addrOf(a.Addr), ServerName: a.ServerName}
 			found = append(found, addressed{resolve.Endpoint{ID: id}, a})
 		}
 	}
-	return found, invalid
+	return found
 }
 
-// targetState returns the resolve.State that the resolver of this package stored in s. If another
-// resolver made s, the result depends on n, the number of endpoints in s. It is StateEmpty if n is
-// 0, and otherwise StateExists.
+// addrOf returns the address in text. If text is a socket's path, or a name for the dialer, addrOf
+// returns the unspecified address with text as its zone, which identifies the endpoint: [::%bufnet]:0.
+// gRPC dials text itself.
+func addrOf(text string) netip.AddrPort {
+	if addr, err := netip.ParseAddrPort(text); err == nil {
+		return addr
+	}
+	return netip.AddrPortFrom(netip.IPv6Unspecified().WithZone(text), 0)
+}
+
+// targetState returns the resolve.State that this package's resolver stored in s. If another
+// resolver made s, which contains n endpoints, it returns StateEmpty if n is 0, and otherwise
+// StateExists.
 func targetState(s resolver.State, n int) resolve.State {
 	if state, ok := s.Attributes.Value(stateKey{}).(resolve.State); ok {
 		return state

@@ -3,7 +3,6 @@ package grpclayer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -25,22 +24,23 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// NewBalancer returns a [balancer.Builder] for grpc-go that uses package balance.
-// [Register] registers it. It works with each resolver that returns IP addresses.
+// NewBalancer returns a [balancer.Builder] for grpc-go that uses package balance. [Register]
+// registers it. You can combine it with any gRPC resolver. An address that is no IP address with a
+// port, such as a name of passthrough, the path of a Unix socket or "bufnet" for a dialer, is shown
+// as [::%name]:0.
 //
-// The balancer connects to each address at once and keeps the connection. A call goes to
-// the endpoint with the lowest cost, among those that are connected and admit the call.
-// Package balance documents which endpoints are compared. The latency of a unary call is
-// the time until it ends. Through a [Client], the latency of a stream is the time to its
-// first message.
+// The balancer connects to each address at once and keeps the connection. A call goes to the
+// endpoint with the lowest cost, among those that are connected and admit the call. Package balance
+// documents which endpoints are compared. A unary call's latency is the time until it ends. Through
+// a [Client], a stream's latency is the time to its first message.
 //
-// If no endpoint admits a call, but one is connecting and has not failed, the call waits.
-// Otherwise it fails with UNAVAILABLE and the reason, or waits if it is wait-for-ready. A
-// removed endpoint gets no new calls and finishes open ones. An address keeps its
-// connection and statistics as long as its ID does not change.
+// If no endpoint admits a call, but one is connecting and has not failed, the call waits. Otherwise
+// it fails with UNAVAILABLE and the reason, or waits if it is wait-for-ready. A removed endpoint
+// gets no new calls and finishes open ones. An address keeps its connection and statistics as long
+// as its ID does not change.
 //
-// Each ClientConn has two goroutines, and up to 16 more while endpoints are not ready. They
-// end when the ClientConn is closed or idle. An empty name panics.
+// Each ClientConn runs two goroutines, and up to 128 more while endpoints are not ready. They end when
+// the ClientConn is closed or idle. An empty name panics.
 func NewBalancer(name string, opts ...Option) balancer.Builder {
 	if name == "" {
 		panic("grpclayer: empty name of a balancer")
@@ -48,6 +48,7 @@ func NewBalancer(name string, opts ...Option) balancer.Builder {
 	return &balancerBuilder{name, newSettings(opts)}
 }
 
+// balancerBuilder makes the balancer of each ClientConn that selects it by its name.
 type balancerBuilder struct {
 	name     string
 	settings *settings
@@ -56,6 +57,8 @@ type balancerBuilder struct {
 // Name returns the name under which the balancer is registered.
 func (b *balancerBuilder) Name() string { return b.name }
 
+// Build returns a balancer for one ClientConn. It does nothing before the first result of the resolver,
+// because only that carries the resolver's options.
 func (b *balancerBuilder) Build(cc balancer.ClientConn, opts balancer.BuildOptions) balancer.Balancer {
 	t := &towerBalancer{
 		cc: cc, target: opts.Target.Endpoint(), settings: b.settings,
@@ -71,8 +74,9 @@ type (
 	change   = discover.Change[balancer.PickInfo, *Pick]
 )
 
-// towerBalancer is a balancer of gRPC that uses a balance.Balancer. gRPC calls the
-// methods of the balancer and the listeners of its connections one at a time.
+// towerBalancer is a gRPC balancer that uses a balance.Balancer. gRPC calls its methods and the
+// listeners of its connections one at a time. Calls choose their connections through a picker, on other
+// goroutines.
 type towerBalancer struct {
 	cc       balancer.ClientConn
 	target   string
@@ -89,7 +93,7 @@ type towerBalancer struct {
 	queue  []step        // changes that were not yet passed to the balancer
 	queued chan struct{} // has a value if queue is not empty
 
-	publishing sync.Mutex
+	publishing sync.Mutex    // held while a picker is passed to gRPC, so that the last one has the latest state
 	rejected   chan struct{} // has a value after a rejected pick
 }
 
@@ -100,20 +104,24 @@ type member struct {
 	now     *endpoint                               // the endpoint in its current form; used by gRPC's goroutine only
 }
 
-// UpdateClientConnState replaces the endpoints by those in the resolver's state s. An
-// endpoint that is unchanged keeps its connection. While the resolver has no result yet,
-// the old endpoints stay. Otherwise, if s has no valid endpoint, the error is
-// balancer.ErrBadResolverState.
+// UpdateClientConnState replaces the endpoints with those in the resolver's state s. Unchanged
+// endpoints keep their connections. While the resolver knows no result yet, the old endpoints
+// stay. Otherwise, if s contains no valid endpoint, the error is balancer.ErrBadResolverState.
 func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error {
-	found, invalid := endpointsOf(s.ResolverState)
+	found := endpointsOf(s.ResolverState)
 	own, _ := s.ResolverState.Attributes.Value(settingsKey{}).(*settings)
 	t.start(own)
+	// Tells this package's resolver that its state has reached this balancer, and not another one.
+	if started, ok := s.ResolverState.Attributes.Value(startedKey{}).(*atomic.Bool); ok {
+		started.Store(true)
+	}
 	if targetState(s.ResolverState, len(found)) == resolve.StatePending {
 		return nil // endpoints or an error follow
 	}
 	var step step
 	named := make(map[resolve.ID]struct{}, len(found))
 	for _, p := range found {
+		// A resolver may list an address twice.
 		if _, again := named[p.ID]; again {
 			continue
 		}
@@ -135,9 +143,6 @@ func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error 
 	}
 	t.state = targetState(s.ResolverState, len(found))
 	step.change.State = t.state
-	if len(invalid) > 0 {
-		step.change.Err = errNotAnAddress(invalid)
-	}
 	t.push(step)
 	if len(found) == 0 {
 		return balancer.ErrBadResolverState
@@ -162,7 +167,7 @@ func (t *towerBalancer) ResolverError(err error) {
 	t.push(step)
 }
 
-// UpdateSubConnState does nothing. gRPC does not call it, because each connection has a
+// UpdateSubConnState does nothing. gRPC does not call it, because each connection registers a
 // listener.
 func (t *towerBalancer) UpdateSubConnState(balancer.SubConn, balancer.SubConnState) {}
 
@@ -180,8 +185,8 @@ func (t *towerBalancer) Close() {
 }
 
 // start creates t.balance, when the resolver reports a state or an error for the first time. Later
-// calls do nothing. If own, the settings of a resolver of this package, is not nil, the options of
-// the resolver are added to those of t.
+// calls do nothing. If own, the settings from this package's resolver, is not nil, the resolver's
+// options are added to t's.
 func (t *towerBalancer) start(own *settings) {
 	if t.balance != nil {
 		return
@@ -197,6 +202,8 @@ func (t *towerBalancer) start(own *settings) {
 	go t.republish()
 }
 
+// connect returns a new member for the endpoint p, which has begun to connect. If gRPC cannot make a
+// connection, the member stays failing.
 func (t *towerBalancer) connect(p addressed) *member {
 	c := newConn(t.target, p.addr.Addr)
 	m := &member{conn: c, service: c}
@@ -219,8 +226,8 @@ func (t *towerBalancer) connect(p addressed) *member {
 }
 
 // layered returns c wrapped in the layer of [WithEndpointLayer]. If the layer panics or returns
-// nil, layered returns c itself and sets the state of c to removed. In this state c rejects all
-// picks with layer.ErrClosed.
+// nil, layered returns c itself and marks it as removed, so that it rejects all picks with
+// layer.ErrClosed.
 func (t *towerBalancer) layered(c *conn) layer.Service[balancer.PickInfo, *Pick] {
 	var service layer.Service[balancer.PickInfo, *Pick]
 	err := panics.Contain(func() { service = t.settings.endpoint(c) })
@@ -231,13 +238,14 @@ func (t *towerBalancer) layered(c *conn) layer.Service[balancer.PickInfo, *Pick]
 	return service
 }
 
-// observe applies s, the new state that gRPC reports for the SubConn of c. If the state of c
-// changes, observe publishes a new picker. If c is then connecting or failing, observe also
-// requests another resolution of the target.
+// observe applies s, the new state that gRPC reports for c's SubConn. If c's state changes,
+// observe publishes a new picker, and if c is then connecting or failing, also asks for the
+// target to be resolved again.
 func (t *towerBalancer) observe(c *conn, s balancer.SubConnState) {
 	before := c.state()
 	c.observe(s)
 	if after := c.state(); before != after {
+		// A lost or failed connection may mean that the endpoint has moved.
 		if after != connected && after != removed {
 			t.cc.ResolveNow(resolver.ResolveNowOptions{})
 		}
@@ -245,22 +253,25 @@ func (t *towerBalancer) observe(c *conn, s balancer.SubConnState) {
 	}
 }
 
+// remove takes m out of the members, and adds its removal to the step s. Its connection is closed
+// later, after the balancer has learned of the removal.
 func (t *towerBalancer) remove(m *member, s *step) {
 	delete(t.members, m.now.ID)
 	s.change.Removed = append(s.change.Removed, m.now)
 	s.closing = append(s.closing, m.conn)
 }
 
-// step is one change of the set of endpoints. It has the connections of the removed endpoints,
+// step is one change to the set of endpoints. It carries the removed endpoints' connections,
 // which are closed after the change.
 type step struct {
 	change  change
 	closing []*conn // closed after the change
 }
 
-// push adds s to the queue from which the method changes reads. It does not wait, because a method
-// that gRPC calls must not block.
+// push adds s to the queue from which the method changes reads, and stores the current members for the
+// pickers. It does not wait, because a method that gRPC calls must not block.
 func (t *towerBalancer) push(s step) {
+	// The pickers on other goroutines read a copy, because only gRPC's goroutine may use the map.
 	current := slices.Collect(maps.Values(t.members))
 	t.current.Store(&current)
 	t.mu.Lock()
@@ -286,6 +297,7 @@ func (t *towerBalancer) changes(yield func(change) bool) {
 		steps := t.queue
 		t.queue = nil
 		t.mu.Unlock()
+		// Closing follows the change, so that no pick can choose a connection that is closed.
 		for _, s := range steps {
 			if !yield(s.change) {
 				return
@@ -298,13 +310,9 @@ func (t *towerBalancer) changes(yield func(change) bool) {
 	}
 }
 
-func errNotAnAddress(addresses []string) error {
-	return fmt.Errorf("grpclayer: %s: must be IP addresses with ports; use a resolver that returns these", strings.Join(addresses, ", "))
-}
-
-// picker chooses the connection of each call. All pickers of a balancer use the same
-// balance.Balancer. A new picker is needed only because gRPC lets waiting calls pick again when it
-// gets one.
+// picker chooses each call's connection. gRPC calls its method Pick concurrently. All pickers of a
+// balancer use the same balance.Balancer. A new one is needed only because gRPC lets waiting calls pick
+// again when it gets one.
 type picker struct{ *towerBalancer }
 
 // Pick chooses a connection for a call, or returns an error. It does not wait.
@@ -314,6 +322,7 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	if err != nil {
 		return balancer.PickResult{}, p.rejectPick(info, a, err)
 	}
+	// a is nil for a call without this package's interceptors.
 	if a != nil {
 		a.rejection.Store(nil)
 		a.picked.Store(picked)
@@ -324,8 +333,8 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 
 // rejectPick returns the error for gRPC after the balancer rejected a pick with err. If err
 // matches layer.ErrClosed, the result is a status, and the call fails. If an endpoint is
-// connecting, or the context of the call has ended, the result is ErrNoSubConnAvailable,
-// and the call waits. Otherwise the call fails unless it is wait-for-ready.
+// connecting, or the call context has ended, the result is ErrNoSubConnAvailable, and the call
+// waits. Otherwise the call fails unless it is wait-for-ready.
 func (t *towerBalancer) rejectPick(info balancer.PickInfo, a *attempt, err error) error {
 	if a != nil {
 		a.rejection.Store(&pickError{err})
@@ -344,9 +353,9 @@ func (t *towerBalancer) rejectPick(info balancer.PickInfo, a *attempt, err error
 	return opaque{err}
 }
 
-// anyConnecting reports whether a rejected call should wait for an endpoint. It returns true if an
-// endpoint is connecting and has not failed. It also returns true if an endpoint became ready after
-// the rejection.
+// anyConnecting reports whether a call that the balancer has just rejected should wait for an endpoint.
+// It should if an endpoint is connecting and no attempt has failed since its last connection, or if an
+// endpoint has become ready since the balancer chose.
 func (t *towerBalancer) anyConnecting() bool {
 	for _, m := range *t.current.Load() {
 		state := m.conn.state()
@@ -357,11 +366,13 @@ func (t *towerBalancer) anyConnecting() bool {
 	return false
 }
 
-// pause is the minimum time between two pickers that republish passes to gRPC.
+// pause is the minimum time between two pickers that republish passes to gRPC. Each picker lets all
+// waiting calls pick again, which costs CPU time.
 const pause = time.Millisecond
 
-// republish runs on a goroutine of its own until the balancer is closed. After each rejected pick
-// it waits until an endpoint is ready, and publishes a new picker. Waiting calls then pick again.
+// republish runs on a goroutine of its own until the balancer is closed. After a rejected pick it waits
+// until an endpoint is ready, and publishes a new picker. Waiting calls then pick again, which gRPC
+// only does if it gets a new picker.
 func (t *towerBalancer) republish() {
 	for {
 		select {
@@ -387,8 +398,8 @@ func (t *towerBalancer) publish() {
 	}
 }
 
-// connectivity returns the state of the balancer for gRPC: Ready if one endpoint is
-// connected, or else Connecting if one is connecting, or else TransientFailure.
+// connectivity returns the state of the balancer for gRPC: Ready if at least one endpoint is connected,
+// or else Connecting if one is connecting, or else TransientFailure.
 func (t *towerBalancer) connectivity() connectivity.State {
 	whole := connectivity.TransientFailure
 	for _, m := range *t.current.Load() {
@@ -403,8 +414,8 @@ func (t *towerBalancer) connectivity() connectivity.State {
 	return whole
 }
 
-// Pick is the connection that was chosen for a call. A pick ends when the call ends, with
-// the error of the call, see [PickCompletion].
+// Pick is the connection that was chosen for a call. A pick ends when the call ends, with the
+// call's error, see [PickCompletion].
 type Pick struct {
 	conn      *conn
 	attempt   *attempt
@@ -413,13 +424,13 @@ type Pick struct {
 	ended     atomic.Bool
 }
 
-// Addr returns the address of the endpoint.
+// Addr returns the endpoint's address.
 func (p *Pick) Addr() string { return p.conn.addr }
 
-// PickCompletion is the [layer.Completion] of picks. A pick ends when gRPC ends the call,
-// with the error of the call. A call is not sent if its credentials fail or its message
-// cannot be encoded. Then the pick ends with a rejection, which is not a failure of the
-// endpoint. Data is called with 1 for each message that a stream of a [Client] receives.
+// PickCompletion is the [layer.Completion] of picks. A pick ends when gRPC ends the call, with
+// the call's error. A call is not sent if its credentials fail or its message cannot be encoded.
+// The pick then ends with a rejection, which is not the endpoint's failure. The method Data of o is
+// called with 1 for each message that a [Client]'s stream receives.
 func PickCompletion(_ context.Context, p *Pick, o layer.Observer) *Pick {
 	if p.observers == nil {
 		p.observers = p.room[:0]
@@ -437,14 +448,15 @@ func NewEndpointStack(opts ...layer.Option[*Pick]) layer.Stack[balancer.PickInfo
 	}, opts)...)
 }
 
+// data reports one received message to the observers.
 func (p *Pick) data() {
 	for _, o := range p.observers {
 		o.Data(1)
 	}
 }
 
-// done ends the pick when its call has ended. gRPC calls it with locks held. Therefore a
-// panic of an observer is dropped.
+// done ends the pick when its call has ended. As gRPC calls it with locks held, a panic in an
+// observer is dropped.
 func (p *Pick) done(info balancer.DoneInfo) {
 	if p.ended.Swap(true) {
 		return
@@ -456,9 +468,10 @@ func (p *Pick) done(info balancer.DoneInfo) {
 }
 
 // outcome returns the error with which the pick ends, or nil if the call succeeded. info is
-// the report of gRPC about the end of the call.
+// gRPC's report about the end of the call.
 func (p *Pick) outcome(info balancer.DoneInfo) error {
 	switch {
+	// gRPC ends a pick in this way if the connection was lost between the pick and the call.
 	case !info.BytesSent && info.Err == nil:
 		return p.conn.lost
 	case !info.BytesSent:
@@ -474,8 +487,8 @@ func (p *Pick) outcome(info balancer.DoneInfo) error {
 }
 
 // unsendable reports whether err means that gRPC could not encode or send the message. It compares
-// the text, because gRPC has no other mark. It must be called only if no bytes were received.
-// Otherwise err may be an error with the same text from the server.
+// the text, because gRPC marks such errors in no other way. It must be called only if no bytes
+// were received; otherwise err may be an error with the same text from the server.
 func unsendable(err error) bool {
 	text := status.Convert(err).Message()
 	return strings.HasPrefix(text, "grpc: error while marshaling") || strings.HasPrefix(text, "grpc: error while compressing") ||

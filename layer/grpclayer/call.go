@@ -3,7 +3,6 @@ package grpclayer
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -26,8 +25,8 @@ type Call struct {
 	rpc      rpc
 }
 
-// rpc is the operation below all layers. On a client, serve sends the call. On a server,
-// serve runs the handler.
+// rpc is what remains to be done with a call below all layers. On a client, serve sends the call
+// through gRPC. On a server, it runs the handler.
 type rpc interface {
 	serve(ctx context.Context, c *Call) (*Reply, error)
 }
@@ -42,8 +41,7 @@ func (c *Call) WithMessage(m any) *Call {
 	return &other
 }
 
-// Header returns a copy of the metadata of the call. Without metadata it returns nil or an
-// empty map.
+// Header returns a copy of the call's metadata. Without metadata it returns nil or an empty map.
 func (c *Call) Header() metadata.MD {
 	if c.ctx == nil {
 		return nil
@@ -56,8 +54,7 @@ func (c *Call) Header() metadata.MD {
 	return md
 }
 
-// Get returns the first value of the metadata field with the given name. It returns "" if
-// the call has no such field.
+// Get returns the first value of the metadata field with the given name, or "" if there is none.
 func (c *Call) Get(name string) string {
 	var values []string
 	switch {
@@ -77,9 +74,9 @@ func (c *Call) Get(name string) string {
 type Reply struct {
 	Message any // the response of a unary call; nil for a stream
 
-	// Header and Trailer are the metadata of the response. On a client they are set for a
-	// unary call, and nil for a stream. On a server they are nil, except for a stream that
-	// [Accessor.OnResponseStart] observes.
+	// Header and Trailer are the response's metadata. On a client they are set for a unary call,
+	// and nil for a stream. On a server they are nil, except for a stream that
+	// [GRPC.OnResponseStart] observes.
 	Header, Trailer metadata.MD
 
 	stream *stream    // the stream of a streaming call on a client; nil for any other reply
@@ -87,16 +84,15 @@ type Reply struct {
 	peer   *peer.Peer // the server of the call; nil unless a call option requests results
 }
 
-// Service, Layer and Stack are the types of package layer for requests of type *Call and
-// responses of type *Reply.
+// Service, Layer and Stack are the types of package layer for *Call and *Reply.
 type (
 	Service = layer.Service[*Call, *Reply]
 	Layer   = layer.Layer[*Call, *Reply]
 	Stack   = layer.Stack[*Call, *Reply]
 )
 
-// RetryPolicy and the other types are the policies of package layer for requests of type
-// *Call and responses of type *Reply.
+// RetryPolicy and the other types are the policies of package layer, instantiated for gRPC, so that you
+// need not write the type arguments.
 type (
 	RetryPolicy    = layer.RetryPolicy[*Call, *Reply]
 	HedgePolicy    = layer.HedgePolicy[*Call]
@@ -104,21 +100,17 @@ type (
 	FaultPolicy    = layer.FaultPolicy[*Call]
 )
 
-// NewStack returns a stack without layers for gRPC. By default its layers use
-// [Completion], [Classify] and the zero [Replayer]. The zero Replayer treats no method as
-// idempotent. opts override these defaults.
+// NewStack returns a stack without layers for gRPC. Its layers read calls and replies through the zero
+// [GRPC], which treats no method as idempotent, unless opts replace it or parts of it.
 func NewStack(opts ...layer.Option[*Reply]) Stack {
-	return layer.NewStack[*Call](slices.Concat([]layer.Option[*Reply]{
-		layer.WithCompletion(Completion),
-		layer.WithClassifier(Classify[*Reply]),
-		layer.WithReplayer[*Call, *Reply](Replayer{}),
-	}, opts)...)
+	return layer.NewStack[*Call](append([]layer.Option[*Reply]{layer.WithProtocol(GRPC{})}, opts...)...)
 }
 
+// The error for a Call that a program made by itself.
 var errNotACall = errors.New("grpclayer: call not made by an interceptor; use Call.WithMessage")
 
-// leaf returns the service below all layers. On a client the service sends a call, and on
-// a server it runs the handler. It rejects a call if the context of the call has ended.
+// leaf returns the service below all layers. On a client it sends a call, and on a server it runs
+// the handler. It rejects a call if the call context has ended.
 func leaf() Service {
 	return layer.Func[*Call, *Reply](func(ctx context.Context, c *Call) (*Reply, error) {
 		if c == nil || c.rpc == nil {
@@ -128,6 +120,7 @@ func leaf() Service {
 	})
 }
 
+// applied returns leaf with the layer l around it, or leaf itself if l is nil.
 func applied(l Layer, leaf Service) Service {
 	if l == nil {
 		return leaf

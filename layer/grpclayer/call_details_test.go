@@ -33,9 +33,9 @@ import (
 // A client's call in a handler has the context of the handler, but not its peer.
 func TestAccessorSourceOfClient(t *testing.T) {
 	ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 80}})
-	assert.Equal(t, "10.0.0.1:80", Accessor{}.Source(&Call{ctx: ctx, incoming: true}).String())
-	assert.False(t, Accessor{}.Source(&Call{ctx: ctx}).IsValid())
-	assert.False(t, Accessor{}.Source(&Call{incoming: true}).IsValid())
+	assert.Equal(t, "10.0.0.1:80", GRPC{}.Source(&Call{ctx: ctx, incoming: true}).String())
+	assert.False(t, GRPC{}.Source(&Call{ctx: ctx}).IsValid())
+	assert.False(t, GRPC{}.Source(&Call{incoming: true}).IsValid())
 }
 
 func TestPushbackLimit(t *testing.T) {

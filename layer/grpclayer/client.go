@@ -12,8 +12,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Client applies a layer to the calls of a client. All its calls, unary or streaming, share
-// the limits, budgets and breakers of the layer. It is safe for concurrent use.
+// Client applies a layer to a client's calls. All its calls, unary or streaming, share the
+// limits, budgets and breakers of the layer. It is safe for concurrent use.
 type Client struct {
 	svc     Service
 	layered bool       // svc has layers above the innermost service
@@ -25,8 +25,8 @@ type Client struct {
 // ClientConns.
 func NewClient(l Layer) *Client { return &Client{svc: applied(l, leaf()), layered: l != nil} }
 
-// DialOptions returns options that install both interceptors of c. If a ClientConn has
-// several interceptors, the first one is outermost.
+// DialOptions returns options that install both of c's interceptors. If a ClientConn has several
+// interceptors, the first one is outermost.
 func (c *Client) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(c.Unary), grpc.WithChainStreamInterceptor(c.Stream)}
 }
@@ -35,9 +35,9 @@ func (c *Client) DialOptions() []grpc.DialOption {
 func (c *Client) Describe() layer.Node { return layer.Describe(c.svc) }
 
 // Unary is a [grpc.UnaryClientInterceptor] that sends each call through the layers, which may make
-// several attempts. The caller gets the message, the metadata and the peer of the successful
-// attempt. If every attempt fails, the caller gets the metadata and the peer of the last one. An
-// error has the status code that [Code] returns, and the errors in its chain still match.
+// several attempts. The caller gets the message, the metadata and the peer from the successful
+// attempt, or the metadata and the peer from the last one if every attempt fails. An error carries
+// the status code that [Code] returns, and the errors in its chain still match.
 func (c *Client) Unary(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
@@ -51,12 +51,12 @@ func (c *Client) Unary(
 	return err
 }
 
-// clientUnary is a unary call on a client, which may have several attempts.
+// clientUnary is a client's unary call, which may be attempted several times, even concurrently.
 //
-// gRPC decodes a response into a message of the caller. Only one attempt at a time may use
-// that message. Concurrent attempts, such as hedges, have messages of their own. All
-// attempts encode the caller's request, so the interceptor returns after the last attempt
-// has returned.
+// gRPC decodes a response into a message that its caller provides. An attempt uses the message of the
+// interceptor's caller, which avoids a copy, unless another attempt does. Attempts at the same time, such
+// as hedges, get messages of their own. All attempts encode the caller's request, so the interceptor
+// returns only after the last attempt has returned.
 type clientUnary struct {
 	Call
 	cc         *grpc.ClientConn
@@ -75,13 +75,15 @@ type clientUnary struct {
 	concurrent sync.WaitGroup // attempts other than the one that decodes into reply; they start with mu held
 }
 
-// try is the state of one attempt of a clientUnary, in one allocation.
+// try holds all that one attempt of a clientUnary needs, so that it takes a single allocation.
 type try struct {
 	Reply
 	attempt attempt
 	room    [8]grpc.CallOption
 }
 
+// serve makes one attempt: it sends c through gRPC. A layer such as Retry or Hedge calls it several
+// times.
 func (u *clientUnary) serve(ctx context.Context, c *Call) (*Reply, error) {
 	t := new(try)
 	opts := append(t.room[:0], u.opts...)
@@ -92,6 +94,7 @@ func (u *clientUnary) serve(ctx context.Context, c *Call) (*Reply, error) {
 	}
 	t.attempt.Context, t.attempt.method = ctx, c.Method
 	err := errNotReturned
+	// Deferred, because a codec may panic.
 	defer func() { t.attempt.endPick(err) }()
 	err = u.invoke(&t.attempt, c, t, opts)
 	u.last.Store(&t.Reply)
@@ -105,12 +108,15 @@ func (u *clientUnary) serve(ctx context.Context, c *Call) (*Reply, error) {
 // count as a failure of the endpoint.
 var errNotReturned error = &layer.Error{Layer: "grpc", Kind: layer.ErrNotReady, Reason: "the call did not return"}
 
+// invoke makes the attempt t, and chooses the message into which gRPC decodes the response. It uses the
+// caller's message if no other attempt does and none has succeeded with it.
 func (u *clientUnary) invoke(ctx context.Context, c *Call, t *try, opts []grpc.CallOption) error {
 	if u.replyMu.TryLock() {
 		defer u.replyMu.Unlock()
 		if !u.replyUsed {
 			t.Message = u.reply
 			err := u.invoker(ctx, c.Method, c.Message, t.Message, u.cc, opts...)
+			// After a failure, the next attempt may use the message.
 			u.replyUsed = err == nil
 			return err
 		}
@@ -123,11 +129,11 @@ func (u *clientUnary) invoke(ctx context.Context, c *Call, t *try, opts []grpc.C
 	return u.invoker(ctx, c.Method, c.Message, t.Message, u.cc, opts...)
 }
 
-// errCallEnded is the rejection of an attempt that a layer starts after the call has ended.
+// errCallEnded rejects an attempt that a layer starts after the call has ended.
 var errCallEnded error = &layer.Error{Layer: "grpc", Kind: layer.ErrClosed, Reason: "the call has ended"}
 
-// begin counts one more concurrent attempt and returns true. After the end of the call it
-// counts nothing and returns false.
+// begin counts one more concurrent attempt and returns true. After the end of the call it counts
+// nothing and returns false, because nobody would wait for that attempt.
 func (u *clientUnary) begin() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -137,14 +143,15 @@ func (u *clientUnary) begin() bool {
 	return !u.ended
 }
 
-// deliver ends the call with rsp and err, the result of the layers, and returns the error for the
-// caller. It first waits for all concurrent attempts, because they may use the messages of the
-// caller. If err is nil, it then copies the message of rsp into the message of the caller, unless
-// both are the same.
+// deliver ends the call with rsp and err, the layers' result, and returns the error for the
+// caller. It first waits for all concurrent attempts, because they may use the caller's messages.
+// If err is nil, it then copies the message of rsp into the caller's message, unless both are the
+// same.
 func (u *clientUnary) deliver(rsp *Reply, err error) error {
 	u.mu.Lock()
 	u.ended = true
 	u.mu.Unlock()
+	// Does not count the attempt that uses the caller's message. The lock below waits for that one.
 	u.concurrent.Wait()
 	if err == nil && rsp != nil && rsp.Message == u.reply {
 		return nil
@@ -161,9 +168,9 @@ func (u *clientUnary) deliver(rsp *Reply, err error) error {
 	return assign(u.reply, rsp.Message)
 }
 
-// setResults stores the header, trailer and peer of rsp in the variables of the caller's options
-// [grpc.Header], [grpc.Trailer] and [grpc.Peer]. If rsp is nil, it uses the reply of the last
-// attempt. Then it calls the OnFinish options with err.
+// setResults stores rsp's header, trailer and peer in the variables of the caller's options
+// [grpc.Header], [grpc.Trailer] and [grpc.Peer]. If rsp is nil, it uses the last attempt's reply.
+// Then it calls the OnFinish options with err.
 func (u *clientUnary) setResults(rsp *Reply, err error) {
 	if len(u.resultOpts) == 0 {
 		return
@@ -189,9 +196,8 @@ func (u *clientUnary) setResults(rsp *Reply, err error) {
 	}
 }
 
-// split divides opts. The result resultOpts has the options for which isResult returns true. These
-// options return results to the caller once per call. The result rest has the other options, which
-// each attempt gets.
+// split divides opts. resultOpts are the options for which isResult returns true, which return
+// results to the caller once per call. Each attempt gets the rest.
 func split(opts []grpc.CallOption, isResult func(grpc.CallOption) bool) (rest, resultOpts []grpc.CallOption) {
 	if !slices.ContainsFunc(opts, isResult) {
 		return opts, nil
@@ -206,6 +212,7 @@ func split(opts []grpc.CallOption, isResult func(grpc.CallOption) bool) (rest, r
 	return rest, resultOpts
 }
 
+// isResultOption reports whether opt returns a result to the caller, and not only changes the call.
 func isResultOption(opt grpc.CallOption) bool {
 	switch opt.(type) {
 	case grpc.HeaderCallOption, grpc.TrailerCallOption, grpc.PeerCallOption, grpc.OnFinishCallOption:
@@ -214,6 +221,7 @@ func isResultOption(opt grpc.CallOption) bool {
 	return false
 }
 
+// reportEnd calls the OnFinish options in resultOpts with err, the error that the caller gets.
 func reportEnd(resultOpts []grpc.CallOption, err error) {
 	for _, opt := range resultOpts {
 		if o, ok := opt.(grpc.OnFinishCallOption); ok {

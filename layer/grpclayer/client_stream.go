@@ -15,26 +15,26 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Stream is a [grpc.StreamClientInterceptor] that opens each stream through the layers. A slot that
-// a layer takes for a stream is free again when the stream ends (see [Completion]). If the limit of
-// a layer ends the stream, RecvMsg and SendMsg fail with DEADLINE_EXCEEDED and the reason.
+// Stream is a [grpc.StreamClientInterceptor] that opens each stream through the layers. The slot
+// that a stream takes in a layer is free again when the stream ends (see [Completion]). If a
+// layer's limit ends the stream, RecvMsg and SendMsg fail with DEADLINE_EXCEEDED and the reason.
 //
-// A Retry opens a stream again if opening it failed. It repeats an open stream only if the stream
-// has one request and many responses, and fails before its header arrives. As for a unary call, the
-// method must be idempotent (see [Replayer]), and the class and the budget must allow a retry.
-// SendMsg of such a stream only stores the request, and RecvMsg returns the error of sending it.
-// The time limit of an attempt applies until the header arrives.
+// A Retry opens a stream again if opening it failed. It repeats an open stream only if that
+// consists of one request and many responses, and fails before its header arrives. As for a unary
+// call, the method must be idempotent (see [GRPC]), and the class and the budget must allow a
+// retry. On such a stream, SendMsg only stores the request, and RecvMsg returns the error from
+// sending it. An attempt's time limit applies until the header arrives.
 func (c *Client) Stream(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	c.live.called(cc)
 	s := &clientStream{desc: desc, cc: cc, streamer: streamer}
-	s.opts, s.resultOpts = split(opts, isOnFinish)
+	s.opts, s.resultOpts = split(opts, isOnFinish) // OnFinish is called once, and not by each attempt
 	s.Call = Call{
 		Method: method, ctx: ctx, rpc: s,
 		ClientStreams: desc.ClientStreams, ServerStreams: desc.ServerStreams,
 	}
-	if c.layered && desc.ServerStreams && !desc.ClientStreams {
+	if c.layered && desc.ServerStreams && !desc.ClientStreams { // a Retry may repeat it: it has a single request
 		return repeat(ctx, s, c.svc)
 	}
 	opened, err := s.open(ctx, c.svc)
@@ -44,8 +44,10 @@ func (c *Client) Stream(
 	return opened, nil
 }
 
+// The layer's own mistake, so it has no status of a call.
 var errNoStream = errors.New("grpclayer: a layer returned a reply without a stream")
 
+// clientStream is the opening of a client's stream, which may be attempted several times.
 type clientStream struct {
 	Call
 	desc       *grpc.StreamDesc
@@ -70,8 +72,8 @@ func (s *clientStream) open(ctx context.Context, svc Service) (*stream, error) {
 	return rsp.stream, nil
 }
 
-// failed converts err, the error of the layers, to the error for the caller. It also passes
-// that error to the OnFinish options of the caller.
+// failed converts err, the layers' error, to the error for the caller. It also passes that error
+// to the OnFinish options of the caller.
 func (s *clientStream) failed(ctx context.Context, err error) error {
 	if err != errNoStream { //nolint:errorlint // it is made here
 		err = toStatus(ctx, err)
@@ -80,6 +82,7 @@ func (s *clientStream) failed(ctx context.Context, err error) error {
 	return err
 }
 
+// serve makes one attempt to open the stream.
 func (s *clientStream) serve(ctx context.Context, c *Call) (*Reply, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	opening := &stream{attempt: attempt{Context: ctx, method: c.Method}, cancel: cancel, single: !s.desc.ServerStreams}
@@ -97,23 +100,27 @@ func (s *clientStream) serve(ctx context.Context, c *Call) (*Reply, error) {
 		return nil, opening.attempt.explain(err, nil, nil)
 	}
 	opening.ClientStream = opened
+	// A Retry above may repeat it: try waits for the header, so that a failure before it reaches the
+	// Retry.
 	if s.repeated != nil && layer.WillRetry(ctx) {
 		return s.repeated.try(opening)
 	}
 	return &Reply{stream: opening}, nil
 }
 
+// isOnFinish reports whether opt is a [grpc.OnFinish] option.
 func isOnFinish(opt grpc.CallOption) bool {
 	_, ok := opt.(grpc.OnFinishCallOption)
 	return ok
 }
 
-// repeatedStream is a client's stream with one request and many responses. A Retry may open
-// the stream again until the header of the responses arrives.
+// repeatedStream is a client's stream with one request and many responses, as the caller gets it. A
+// Retry may open the stream again until the header of the responses arrives, without the caller
+// noticing it.
 //
-// The caller gets the repeatedStream as soon as the first attempt is open, because the header may
-// be late. Another goroutine sends the call through the layers. Their method Call runs until the
-// header arrives, the stream ends, or the Retry ends.
+// The caller gets the repeatedStream as soon as the first attempt is open, because the header may be late
+// and the caller must be able to send the request. Another goroutine sends the call through the layers.
+// Their method Call runs until the header arrives, the stream ends, or the Retry ends.
 type repeatedStream struct {
 	ctx      context.Context //nolint:containedctx // the caller's
 	opened   func()          // called when an attempt is open, so that the caller gets the stream
@@ -129,9 +136,9 @@ type repeatedStream struct {
 	closed    bool          // requested is closed
 }
 
-// repeat sends s through the layers of svc on another goroutine. It returns a
-// repeatedStream as soon as the first attempt is open. If the Call of the layers returns
-// earlier, repeat returns the result of that Call.
+// repeat sends s through svc's layers on another goroutine. It returns a repeatedStream as soon
+// as the first attempt is open. If the layers' Call returns earlier, repeat returns that Call's
+// result.
 func repeat(ctx context.Context, s *clientStream, svc Service) (grpc.ClientStream, error) {
 	opened := make(chan struct{})
 	r := &repeatedStream{
@@ -144,6 +151,7 @@ func repeat(ctx context.Context, s *clientStream, svc Service) (grpc.ClientStrea
 	case <-opened:
 	case <-r.done:
 	}
+	// Both may have happened. Then the result of Call matters, because it may be an error.
 	select {
 	case <-r.done:
 	default:
@@ -156,6 +164,8 @@ func repeat(ctx context.Context, s *clientStream, svc Service) (grpc.ClientStrea
 	return opening, nil
 }
 
+// run sends the call through the layers and stores their result. It runs on its own goroutine. A panic
+// is kept for the caller's goroutine.
 func (r *repeatedStream) run(s *clientStream, svc Service) {
 	defer close(r.done)
 	defer func() {
@@ -178,6 +188,7 @@ func (r *repeatedStream) run(s *clientStream, svc Service) {
 // an error before the header, try returns that error, so that a Retry can open the stream
 // again.
 func (r *repeatedStream) try(s *stream) (*Reply, error) {
+	// The caller gets its stream at the first attempt. Later calls do nothing.
 	r.opened()
 	ended := errNotReturned // by a panic
 	handed := false
@@ -188,6 +199,7 @@ func (r *repeatedStream) try(s *stream) (*Reply, error) {
 	}()
 	select {
 	case <-r.requested:
+		// After io.EOF, RecvMsg below returns the reason.
 		if err := r.send(s.ClientStream); err != nil && !errors.Is(err, io.EOF) {
 			ended = s.attempt.withDetails(err, nil, nil)
 			return nil, ended
@@ -204,6 +216,7 @@ func (r *repeatedStream) try(s *stream) (*Reply, error) {
 	return &Reply{stream: s}, nil
 }
 
+// send sends the request, if there is one, and closes the sending half of the attempt's stream.
 func (r *repeatedStream) send(to grpc.ClientStream) error {
 	r.mu.Lock()
 	message := r.message
@@ -216,8 +229,8 @@ func (r *repeatedStream) send(to grpc.ClientStream) error {
 	return to.CloseSend()
 }
 
-// wait waits until the Call of the layers has returned, and returns its result. If that
-// Call panicked, wait panics with the same value.
+// wait waits until the layers' Call has returned, and returns its result. If that Call panicked,
+// wait panics with the same value.
 func (r *repeatedStream) wait() (*stream, error) {
 	<-r.done
 	if r.panicked != nil {
@@ -226,7 +239,8 @@ func (r *repeatedStream) wait() (*stream, error) {
 	return r.stream, r.err
 }
 
-// SendMsg stores m as the request message, which every attempt sends.
+// SendMsg stores m as the request message, which every attempt sends. There is only one message, so
+// a second call returns an error, and so does a call after CloseSend.
 func (r *repeatedStream) SendMsg(m any) error {
 	if !r.request(m) {
 		return status.Error(codes.Internal, "SendMsg called after CloseSend")
@@ -234,8 +248,7 @@ func (r *repeatedStream) SendMsg(m any) error {
 	return nil
 }
 
-// CloseSend marks the end of the request. If SendMsg was not called before, the request has
-// no message.
+// CloseSend marks the end of the request. If SendMsg was not called before, the request is empty.
 func (r *repeatedStream) CloseSend() error {
 	r.request(nil)
 	return nil
@@ -254,8 +267,7 @@ func (r *repeatedStream) request(m any) bool {
 	return true
 }
 
-// RecvMsg waits for the header and then receives a message, or returns the error of the
-// stream.
+// RecvMsg waits for the header and then receives a message, or returns the stream's error.
 func (r *repeatedStream) RecvMsg(m any) error {
 	s, err := r.wait()
 	if err != nil {
@@ -274,8 +286,7 @@ func (r *repeatedStream) Header() (metadata.MD, error) {
 	return s.Header()
 }
 
-// Trailer returns the trailer of the stream. It is valid after RecvMsg has returned an
-// error.
+// Trailer returns the stream's trailer. You may use it once RecvMsg has returned an error.
 func (r *repeatedStream) Trailer() metadata.MD {
 	s, err := r.wait()
 	if err != nil {
@@ -284,8 +295,8 @@ func (r *repeatedStream) Trailer() metadata.MD {
 	return s.Trailer()
 }
 
-// Context returns the context of the open stream. Before the header has arrived, it returns
-// the context of the caller.
+// Context returns the open stream's context. Before the header has arrived, it returns the
+// caller's context.
 func (r *repeatedStream) Context() context.Context {
 	select {
 	case <-r.done:

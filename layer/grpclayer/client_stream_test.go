@@ -22,7 +22,7 @@ import (
 
 // safe is a stack with a Retry that repeats every method.
 func safe(opts ...layer.Option[*Reply]) Stack {
-	return NewStack(append(opts, layer.WithReplayer[*Call, *Reply](Replayer{IsIdempotent: func(*Call) bool { return true }}))...)
+	return NewStack(append(opts, layer.WithProtocol(GRPC{IsIdempotent: func(*Call) bool { return true }}))...)
 }
 
 // firstStreams ends the first n streams of a server by handle.

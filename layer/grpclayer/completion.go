@@ -14,12 +14,12 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Completion is the [layer.Completion] of gRPC. The reply of a unary call, and any call on
-// a server, ends when Call returns. A client's stream ends at the first of these events:
+// Completion is the [layer.Completion] for gRPC. A unary call's reply, and any call on a server,
+// ends when Call returns. A client's stream ends at the first of these events:
 //
 //   - RecvMsg returns an error. After success the error is [io.EOF], and the trailer has
 //     arrived.
-//   - RecvMsg returns the response of a call that has only one.
+//   - RecvMsg returns the response to a call that expects only one.
 //   - SendMsg returns an error other than [io.EOF].
 //   - The ClientConn is closed, or ctx ends.
 //
@@ -35,7 +35,8 @@ func Completion(ctx context.Context, r *Reply, o layer.Observer) *Reply {
 	return r
 }
 
-// stream is a stream of a client that notifies observers of its progress and its end.
+// stream is a client's open stream. It notifies the layers, which are observers, of its messages and
+// its end, at which they give back its slots.
 type stream struct {
 	grpc.ClientStream
 	attempt attempt
@@ -43,26 +44,25 @@ type stream struct {
 	single  bool // the stream has one response and ends with it
 	room    [4]grpc.CallOption
 
-	// observers are notified of the progress and the end of the stream. begins are called
-	// when the header arrives. Both are changed under mu, or before the stream is passed
-	// to its reader.
+	// observers are notified of the stream's progress and its end, and begins when the header
+	// arrives. Both are changed under mu, or before the stream is passed to its reader.
 	observers []layer.Observer
 	begins    []func()
 
 	started atomic.Bool // the header has arrived
 
 	mu    sync.Mutex
-	stop  func() bool
+	stop  func() bool // stops the observation of the first observer's context; nil without one
 	ended bool
-	err   error
+	err   error // the error with which the stream has ended
 
 	closed     bool              // finished was called
 	closeErr   error             // the argument of finished
 	resultOpts []grpc.CallOption // options with OnFinish, to call when gRPC finishes the stream
 }
 
-// finished calls the OnFinish options of the caller, after gRPC has finished the stream with the
-// error err. It also ends s if the ClientConn was closed, because a caller that neither reads nor
+// finished calls the caller's OnFinish options, after gRPC has finished the stream with the error
+// err. It also ends s if the ClientConn was closed, because a caller that neither reads nor
 // writes would not notice it.
 func (s *stream) finished(err error) {
 	s.mu.Lock()
@@ -78,7 +78,7 @@ func (s *stream) finished(err error) {
 	})
 }
 
-// reportEndTo arranges that the OnFinish options in resultOpts, which come from the caller, are
+// reportEndTo arranges for the caller's OnFinish options, which are among resultOpts, to be
 // called when the stream ends. If gRPC has finished the stream already, reportEndTo calls them at
 // once.
 func (s *stream) reportEndTo(resultOpts []grpc.CallOption) {
@@ -91,11 +91,14 @@ func (s *stream) reportEndTo(resultOpts []grpc.CallOption) {
 	}
 }
 
+// observe adds o, and makes the stream end when ctx ends. If the stream has ended already, o is
+// notified at once.
 func (s *stream) observe(ctx context.Context, o layer.Observer) {
 	s.mu.Lock()
 	if s.ended {
 		err := s.err
 		s.mu.Unlock()
+		// Without the mutex, because an observer may call back.
 		o.End(err)
 		return
 	}
@@ -112,8 +115,8 @@ func (s *stream) observe(ctx context.Context, o layer.Observer) {
 	s.mu.Unlock()
 }
 
-// RecvMsg receives one message, or returns io.EOF or the error of the stream. If the time
-// limit of a layer ended the stream, the error includes that limit.
+// RecvMsg receives one message, or returns io.EOF or the stream's error. If the time limit of a
+// layer ended the stream, the error includes that limit.
 func (s *stream) RecvMsg(m any) error {
 	returned := false
 	defer s.release(&returned)
@@ -150,8 +153,8 @@ func (s *stream) Header() (metadata.MD, error) {
 	return md, err
 }
 
-// begin notifies the observers of [Accessor.OnDeferredResponse] when the header of the response has
-// arrived. Only the first call does so. After the end of the stream, begin does nothing.
+// begin notifies the [GRPC.OnDeferredResponse] observers that the response header has
+// arrived. Only the first call does so, and only before the stream ends.
 func (s *stream) begin() {
 	if s.started.Load() {
 		return
@@ -166,8 +169,7 @@ func (s *stream) begin() {
 	}
 }
 
-// SendMsg sends one message. If it returns [io.EOF], RecvMsg returns the error of the
-// stream.
+// SendMsg sends one message. If it returns [io.EOF], RecvMsg returns the stream's error.
 func (s *stream) SendMsg(m any) error {
 	returned := false
 	defer s.release(&returned)
@@ -179,9 +181,9 @@ func (s *stream) SendMsg(m any) error {
 	return err
 }
 
-// release ends the stream and its pick after a panic of gRPC, which leaves them open. The methods
-// that call gRPC defer release, and set *returned to true after gRPC has returned. If *returned is
-// true, release does nothing.
+// release ends the stream and its pick after a panic in gRPC, which leaves them open. Methods that
+// call gRPC defer release, and set *returned to true after gRPC has returned; release then does
+// nothing.
 func (s *stream) release(returned *bool) {
 	if *returned {
 		return
@@ -201,12 +203,15 @@ func (s *stream) broken(err error, header, trailer metadata.MD) error {
 	return err
 }
 
+// hasEnded reports whether the stream has ended for the layers.
 func (s *stream) hasEnded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ended
 }
 
+// end ends the stream for the layers with err, which is nil after success, and cancels it in gRPC. Only
+// the first call has an effect.
 func (s *stream) end(err error) {
 	s.mu.Lock()
 	if s.ended {

@@ -12,9 +12,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// conn is the connection to one endpoint. It wraps a SubConn of gRPC, and is a service
-// that returns picks. It is ready while it is connected. Otherwise it rejects picks with
-// the last error of the connection.
+// conn is the connection to one endpoint. It wraps a gRPC SubConn, and is a service that returns
+// picks. It is ready while it is connected, and otherwise rejects picks with the connection's
+// last error.
 type conn struct {
 	target, addr string
 	sub          balancer.SubConn // nil if gRPC could not create it
@@ -23,13 +23,13 @@ type conn struct {
 	changed      notify.Broadcast
 }
 
-// health is the state of a connection, and the error with which picks are rejected in that
-// state.
+// health is a connection's state, and the error with which picks are rejected in that state.
 type health struct {
 	state     connState
 	rejection *layer.Error // nil if connected; immutable
 }
 
+// connState is the state of a connection, as a balancer sees it.
 type connState uint8
 
 const (
@@ -44,6 +44,7 @@ func (s connState) String() string {
 	return [...]string{"connecting", "connected", "failing", "closed"}[s]
 }
 
+// newConn returns the conn of the endpoint addr of target, in the state connecting.
 func newConn(target, addr string) *conn {
 	c := &conn{target: target, addr: addr}
 	c.lost = c.rejection(layer.ErrNotReady, "the connection was lost before the call", nil)
@@ -51,10 +52,14 @@ func newConn(target, addr string) *conn {
 	return c
 }
 
+// rejection returns an error that rejects a pick. kind is layer.ErrNotReady or layer.ErrClosed, and
+// cause may be nil.
 func (c *conn) rejection(kind error, reason string, cause error) *layer.Error {
 	return &layer.Error{Layer: "grpc", Target: c.target, Endpoint: c.addr, Kind: kind, Reason: reason, Err: cause}
 }
 
+// set changes the state and wakes those that wait for the connection. reason and cause are the text and
+// the cause of the error with which picks are rejected from now on.
 func (c *conn) set(state connState, reason string, cause error) {
 	h := &health{state: state}
 	switch state {
@@ -74,6 +79,7 @@ func (c *conn) state() connState { return c.health.Load().state }
 // state is failing until the endpoint is connected again, as in gRPC. If the SubConn is
 // idle, observe connects it again.
 func (c *conn) observe(s balancer.SubConnState) {
+	// While failing, Connecting and Idle change nothing: another attempt is not yet a success.
 	now := c.state()
 	switch {
 	case now == removed:
@@ -99,6 +105,7 @@ func (c *conn) close() {
 	}
 }
 
+// Ready waits until the connection is made or removed, or ctx ends.
 func (c *conn) Ready(ctx context.Context) error {
 	err := c.changed.Wait(ctx, func() bool { s := c.state(); return s == connected || s == removed })
 	h := c.health.Load()
@@ -108,9 +115,12 @@ func (c *conn) Ready(ctx context.Context) error {
 	case err == nil || h.rejection == nil:
 		return nil
 	}
+	// The reason for the wait says more than the end of ctx, so the error has both.
 	return c.rejection(err, h.rejection.Reason, h.rejection.Err)
 }
 
+// Call returns a pick of this connection, or the reason why it cannot be picked. It sends nothing and
+// does not wait.
 func (c *conn) Call(ctx context.Context, _ balancer.PickInfo) (*Pick, error) {
 	if ctx.Err() != nil {
 		return nil, c.rejection(layer.ErrNotReady, ctxreason.Text(ctx), context.Cause(ctx))
@@ -121,8 +131,10 @@ func (c *conn) Call(ctx context.Context, _ balancer.PickInfo) (*Pick, error) {
 	return &Pick{conn: c}, nil
 }
 
+// Classifier returns Classify.
 func (*conn) Classifier() layer.Classifier[*Pick] { return Classify[*Pick] }
 
+// Describe returns the state, and the last error.
 func (c *conn) Describe() layer.Node {
 	h := c.health.Load()
 	n := layer.Node{Name: "grpc", State: layer.State{{Key: "state", Value: h.state.String()}}}
@@ -132,11 +144,12 @@ func (c *conn) Describe() layer.Node {
 	return n
 }
 
-// opaque has the text of another error, but errors.Is and errors.As do not find that error in it.
-// Otherwise a timeout while connecting would look like the end of the caller's deadline. Also, a
-// status of another call in the error would become the status of this call.
+// opaque takes over another error's text, but errors.Is and errors.As do not find that error in
+// it. Otherwise a timeout while connecting would look like the end of the caller's deadline.
+// Also, another call's status in the error would become this call's status.
 type opaque struct{ error }
 
+// withoutChain returns err as an opaque error, or nil if err is nil.
 func withoutChain(err error) error {
 	if err == nil {
 		return nil

@@ -30,9 +30,9 @@ import (
 )
 
 // ControlPlaneConn is a connection to a control plane, that is, to the API of a controller. The
-// API may be served at several addresses, restart, and move while it is used. A
-// ControlPlaneConn is a [grpc.ClientConnInterface] and safe for concurrent use. Its layers,
-// from the outside in, are:
+// API may be served at several addresses, restart, and move while it is used. A ControlPlaneConn
+// is a [grpc.ClientConnInterface] and safe for concurrent use. Its layers, from the outside in,
+// are:
 //
 //	origin       sets the authority of each call to Addr
 //	drain        rejects calls after Close
@@ -43,19 +43,19 @@ import (
 //	             connection lost; 100 ms to 60 s between attempts
 //	  └ grpc     connect timeout 1 s: TCP with keep-alive, TLS, HTTP/2
 //
-// Calls wait only in the queue, and grpc.WaitForReady has no effect. If no address is
-// connected for the time FailFast, all waiting calls fail with DEADLINE_EXCEEDED and the
-// last reason. New calls then fail with UNAVAILABLE until an address is connected.
+// Calls wait only in the queue, and grpc.WaitForReady makes no difference. If no address is
+// connected for as long as FailFast, all waiting calls fail with DEADLINE_EXCEEDED and the last
+// reason. New calls then fail with UNAVAILABLE until an address is connected.
 //
-// If DNS fails, the last addresses remain. If the next answer of DNS has no address, they
-// remain for another 30 s (see [resolve.ServeStale]).
+// If DNS fails, the last addresses remain. If DNS next answers without an address, they remain
+// for another 30 s (see [resolve.ServeStale]).
 type ControlPlaneConn struct {
 	cfg    ControlPlaneConfig
-	client *Client
-	svc    Service
-	leaf   Service
-	drain  *layer.Drainer
-	cancel context.CancelFunc
+	client *Client            // makes calls through svc
+	svc    Service            // the layers for all calls, above the balancer
+	leaf   Service            // sends calls on the connection of the link in their context
+	drain  *layer.Drainer     // rejects new calls after Close
+	cancel context.CancelFunc // ends the balancer and the connections
 	links  controlLinks
 }
 
@@ -81,8 +81,8 @@ func NewControlPlaneConn(ctx context.Context, cfg ControlPlaneConfig) (*ControlP
 	return c, nil
 }
 
-// endpoint returns the service of the address in t. The service connects at the first call
-// of Ready, which the balancer makes.
+// endpoint returns the service for the address in t. It connects at the first call of Ready,
+// which the balancer makes.
 func (c *ControlPlaneConn) endpoint(ctx context.Context, t discover.Target) Service {
 	addr := t.Endpoint.Addr.String()
 	connect := func(ctx context.Context) (Service, error) { return c.connect(ctx, addr) }
@@ -96,7 +96,7 @@ func (c *ControlPlaneConn) Invoke(ctx context.Context, method string, args, repl
 }
 
 // NewStream opens a stream. The stream ends when RecvMsg returns an error, when its only response
-// has arrived, or when ctx ends. [Completion] lists all cases. NewStream implements
+// has arrived, or when ctx ends; [Completion] lists all cases. NewStream implements
 // [grpc.ClientConnInterface].
 func (c *ControlPlaneConn) NewStream(
 	ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption,
@@ -110,10 +110,10 @@ func atOnce(opts []grpc.CallOption) []grpc.CallOption {
 	return append(slices.Clip(opts), grpc.WaitForReady(false))
 }
 
-// Close rejects new calls and waits until the open ones have ended. If ctx ends first,
-// Close ends the open calls, and returns an error with their number. Streams that watch a
-// resource do not end by themselves. End them before, or pass a ctx that has ended. When
-// Close returns, all connections are closed.
+// Close rejects new calls and waits until the open ones have ended. If ctx ends first, Close ends
+// the open calls, and returns an error that tells how many there were. Streams that watch a
+// resource do not end by themselves: you should end them before, or pass a ctx that has already
+// ended. When Close returns, all connections are closed.
 func (c *ControlPlaneConn) Close(ctx context.Context) error {
 	err := c.drain.Drain(ctx)
 	c.cancel()
@@ -135,14 +135,14 @@ func (c *ControlPlaneConn) Describe() layer.Node {
 // ControlPlaneConfig configures [NewControlPlaneConn]. Only Addr is required. The defaults
 // are those of linkerd's outbound proxy.
 type ControlPlaneConfig struct {
-	// Addr is "host:port". The host is looked up by SRV records, then by A and AAAA
-	// records. The default Resolver sends no DNS query for an IP address or localhost.
-	// Addr is also the authority of every call.
+	// Addr is "host:port". The host is looked up by SRV records, then by A and AAAA records. The
+	// default Resolver sends no DNS query for an IP address or localhost. Addr is also every
+	// call's authority.
 	Addr string
 
-	// TLS configures TLS. nil means cleartext. The default of ServerName is the host of
-	// Addr, without a dot at its end. The default of NextProtos is "h2". A server without
-	// ALPN is accepted, because proxies in front of controllers may not support ALPN.
+	// TLS configures TLS. nil means cleartext. ServerName defaults to the host in Addr, without a
+	// dot at its end, and NextProtos to "h2". A server without ALPN is accepted, because proxies
+	// in front of controllers may not support ALPN.
 	TLS *tls.Config
 
 	// ConnectTimeout limits the time to connect by TCP, TLS and HTTP/2 together. 0 or less
@@ -177,9 +177,9 @@ type ControlPlaneConfig struct {
 	// UserAgent is added before the user agent string of gRPC. "" adds nothing.
 	UserAgent string
 
-	// DialOptions are further options of each connection, such as message sizes and
-	// credentials of calls. They override the options of this package, so they must not
-	// include transport credentials or a dialer.
+	// DialOptions are further options for each connection, such as message sizes and call
+	// credentials. They override this package's options, so they must not include transport
+	// credentials or a dialer.
 	DialOptions []grpc.DialOption
 
 	Instruments layer.Instruments   // for the calls, the queue, and the attempts to connect
@@ -236,17 +236,15 @@ func controlTLSConfig(cfg *tls.Config, host string) *tls.Config {
 	return cfg
 }
 
-// controlResolver returns the resolver for the address of a control plane, which uses r
-// for the look-ups. As linkerd's proxy does, it looks up SRV records first, then
-// addresses.
+// controlResolver returns the resolver for a control plane's address, which uses r for the
+// look-ups. As linkerd's proxy does, it looks up SRV records first, then addresses.
 func controlResolver(r resolve.Resolver) resolve.Resolver {
 	return resolve.ServeStale(resolve.Fallback(services(r), r), resolve.StalePolicy{})
 }
 
-// services returns a resolver that uses r to look up the SRV records of a host. The SRV
-// records specify the ports. If the host has only other records, or the first look-up fails, the
-// resolver reports that the target does not exist. resolve.Fallback then uses its next
-// resolver.
+// services returns a resolver that uses r to look up a host's SRV records, which specify the
+// ports. If there are only other records, or the first look-up fails, it reports that the target
+// does not exist. resolve.Fallback then uses its next resolver.
 func services(r resolve.Resolver) resolve.Resolver {
 	return resolve.Func(func(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
 		host, _, _ := net.SplitHostPort(target)
@@ -254,6 +252,7 @@ func services(r resolve.Resolver) resolve.Resolver {
 			found := false
 			for u, err := range r.Resolve(ctx, host) {
 				switch {
+				// Fallback asks for addresses only if the target does not exist.
 				case err != nil && !found && !errors.Is(err, resolve.ErrUnresolvable):
 					u, err = resolve.Update{Kind: resolve.DoesNotExist}, nil
 				case err == nil && u.Kind == resolve.Empty:
@@ -274,6 +273,8 @@ type linkKey struct{}
 
 var errNoLink = status.Error(codes.Internal, "grpclayer: the call has no connection")
 
+// invokeOnLink is the invoker of unary calls: it sends the call on the connection that the balancer has
+// chosen, which is in ctx. The nil ClientConn is not used.
 func invokeOnLink(ctx context.Context, method string, req, reply any, _ *grpc.ClientConn, opts ...grpc.CallOption) error {
 	l, ok := ctx.Value(linkKey{}).(*controlLink)
 	if !ok {
@@ -284,6 +285,7 @@ func invokeOnLink(ctx context.Context, method string, req, reply any, _ *grpc.Cl
 	return err
 }
 
+// streamOnLink is invokeOnLink for streams.
 func streamOnLink(
 	ctx context.Context, desc *grpc.StreamDesc, _ *grpc.ClientConn, method string, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
@@ -296,10 +298,10 @@ func streamOnLink(
 	return s, err
 }
 
-// rejectIfLost records in the attempt of a call that the call was rejected. It does so if err, the
-// error of the call, is UNAVAILABLE, nothing was sent, and the connection is lost. Any state except
-// Ready means that it is lost, because a controlLink connects only once. In the state Ready, err
-// has another cause, such as missing credentials.
+// rejectIfLost marks a call's attempt as rejected if err, the call's error, is UNAVAILABLE, nothing was
+// sent, and the connection is lost. The layers then send the call on another connection. Any state
+// except Ready means that it is lost, because a controlLink connects only once. In the state Ready, err
+// is due to something else, such as missing credentials.
 func (l *controlLink) rejectIfLost(ctx context.Context, err error) {
 	if a := attemptOf(ctx); a != nil && status.Code(err) == codes.Unavailable && !a.sent.Load() &&
 		l.cc.GetState() != connectivity.Ready {
@@ -307,14 +309,15 @@ func (l *controlLink) rejectIfLost(ctx context.Context, err error) {
 	}
 }
 
-// sentRecorder is a stats handler of gRPC. When the header of a call is sent, it records in
-// the attempt of the call that the call was sent.
+// sentRecorder is a stats.Handler of gRPC that marks a call's attempt as sent once its header is sent.
+// Before that, the call may safely be sent on another connection.
 type sentRecorder struct{}
 
 func (sentRecorder) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
 func (sentRecorder) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 func (sentRecorder) HandleConn(context.Context, stats.ConnStats)                       {}
 
+// HandleRPC marks the attempt when gRPC reports that the call's header was sent.
 func (sentRecorder) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	if _, ok := s.(*stats.OutHeader); !ok {
 		return
@@ -324,9 +327,9 @@ func (sentRecorder) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	}
 }
 
-// controlTLS has the TLS credentials of one connection. It replaces gRPC's own credentials
-// for two reasons. They require ALPN, which proxies in front of a controller may not
-// support. They also require that the authority equals the name in the certificate.
+// controlTLS holds the TLS credentials for one connection. It replaces gRPC's own credentials,
+// because they require ALPN, which proxies in front of a controller may not support, and because
+// they require the authority to equal the name in the certificate.
 type controlTLS struct {
 	config *tls.Config
 	until  time.Time   // the deadline for connecting

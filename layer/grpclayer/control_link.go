@@ -57,7 +57,7 @@ func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, e
 		return nil, &layer.Error{Layer: "grpc", Target: c.cfg.Addr, Endpoint: addr, Err: err}
 	}
 	l.cc = cc
-	if !c.links.add(l) {
+	if !c.links.add(l) { // Close was called in the meantime
 		_ = cc.Close()
 		return nil, context.Canceled
 	}
@@ -74,6 +74,7 @@ func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, e
 	d := layer.NewDrainer()
 	used, release := context.WithCancel(ctx)
 	l.release = release
+	// A connection never becomes Ready again, so any other state is its end.
 	c.links.watch(func() {
 		cc.WaitForStateChange(used, connectivity.Ready)
 		release()
@@ -83,6 +84,7 @@ func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, e
 					slog.String("addr", c.cfg.Addr), slog.String("endpoint", addr))
 			})
 		}
+		// Open calls may continue, for example after a GOAWAY.
 		_ = d.Drain(ctx)
 		c.links.remove(l)
 	})
@@ -90,7 +92,7 @@ func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, e
 }
 
 // awaitReady starts to connect and waits until the connection is established. It returns an error
-// if connecting fails, or if the context in the argument limit ends. It returns errLost if the
+// if connecting fails, or if the context in limit ends. It returns errLost if the
 // connection is Idle, because the connection was then established and lost again.
 func (l *controlLink) awaitReady(limit context.Context) error {
 	l.cc.Connect()
@@ -111,8 +113,8 @@ func (l *controlLink) awaitReady(limit context.Context) error {
 	}
 }
 
-// connectError returns the reason why connecting failed: the error of TCP or TLS, or else
-// the error of gRPC. If the context limit has ended, it returns the cause of limit.
+// connectError returns why connecting failed: the error from TCP or TLS, or else from gRPC. If
+// the context limit has ended, it returns limit's cause.
 func (l *controlLink) connectError(limit context.Context) error {
 	l.mu.Lock()
 	cause := l.cause
@@ -123,10 +125,13 @@ func (l *controlLink) connectError(limit context.Context) error {
 	case cause != nil:
 		return cause
 	}
+	// gRPC has no other way to tell why the connection failed: a call returns the reason.
 	_, err := l.cc.NewStream(limit, &grpc.StreamDesc{}, "/", grpc.WaitForReady(false))
 	return errors.New(status.Convert(err).Message())
 }
 
+// failed records err as the reason why connecting failed. Only the first one counts, because later ones
+// are usually its consequence.
 func (l *controlLink) failed(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,12 +140,15 @@ func (l *controlLink) failed(err error) {
 	}
 }
 
+// The error of a connection that would have to connect again.
 var errLost = errors.New("the connection was lost")
 
-// controlWindow is the flow-control window of a stream and of a connection, in bytes. It is fixed,
-// because gRPC otherwise measures the bandwidth by a PING for each message of a quiet stream.
+// controlWindow is the flow-control window for streams and connections, in bytes. It is fixed,
+// because otherwise gRPC measures the bandwidth with a PING for each message on a quiet stream.
 const controlWindow = 1 << 20
 
+// dialOptions returns the options of the ClientConn for the link l. until is the deadline for
+// connecting.
 func (c *ControlPlaneConn) dialOptions(until time.Time, l *controlLink) []grpc.DialOption {
 	secure := insecure.NewCredentials()
 	if c.cfg.TLS != nil {
@@ -157,6 +165,7 @@ func (c *ControlPlaneConn) dialOptions(until time.Time, l *controlLink) []grpc.D
 		grpc.WithStaticStreamWindowSize(controlWindow), grpc.WithStaticConnWindowSize(controlWindow),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: c.cfg.ConnectTimeout}),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			// A second attempt of gRPC is refused, so that layer.Reconnect makes it.
 			if l.dialled.Swap(true) {
 				return nil, errLost
 			}
@@ -172,6 +181,8 @@ func (c *ControlPlaneConn) dialOptions(until time.Time, l *controlLink) []grpc.D
 	}, c.cfg.DialOptions)
 }
 
+// dial opens a TCP connection to addr by the configured function or, if there is none, with the
+// configured keep-alive.
 func (c *ControlPlaneConn) dial(ctx context.Context, addr string) (net.Conn, error) {
 	if c.cfg.Dial != nil {
 		return c.cfg.Dial(ctx, "tcp", addr)
@@ -188,15 +199,17 @@ func (c *ControlPlaneConn) dial(ctx context.Context, addr string) (net.Conn, err
 	return conn, err
 }
 
-// rawConn is a connection that is read and written by raw system calls. They save a fifth of the CPU
-// time of an update that arrives while the process is idle.
+// rawConn is a connection that is read and written with the raw system calls of package rawio. If an
+// update arrives while the process is idle, they need a fifth less CPU time than package net's calls.
 type rawConn struct {
 	net.Conn
 	io io.ReadWriter
 }
 
+// Read reads with a raw system call.
 func (c *rawConn) Read(p []byte) (int, error) { return c.io.Read(p) }
 
+// Write writes with a raw system call.
 func (c *rawConn) Write(p []byte) (int, error) { return c.io.Write(p) }
 
 // Ready returns nil at once. The Drain layer around the controlLink returns
@@ -213,14 +226,14 @@ func (l *controlLink) Call(ctx context.Context, call *Call) (*Reply, error) {
 	return rsp, err
 }
 
+// Describe returns the address and the state of the connection in gRPC.
 func (l *controlLink) Describe() layer.Node {
 	return layer.Node{Name: "grpc", State: layer.State{
 		{Key: "endpoint", Value: l.addr}, {Key: "state", Value: l.cc.GetState().String()},
 	}}
 }
 
-// controlLinks has the open connections of a ControlPlaneConn, so that Close can close
-// them.
+// controlLinks holds the open connections of a ControlPlaneConn, so that Close can close them.
 type controlLinks struct {
 	mu     sync.Mutex
 	closed bool
@@ -228,8 +241,8 @@ type controlLinks struct {
 	tasks  sync.WaitGroup // goroutines that wait for the loss of a connection
 }
 
-// add adds the open connection l and returns true. After controlLinks.close it returns
-// false.
+// add registers the open connection l, so that the method close closes it, and returns true. If close was
+// already called, add returns false, and the caller must close l.
 func (s *controlLinks) add(l *controlLink) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,6 +266,7 @@ func (s *controlLinks) watch(wait func()) {
 	}
 }
 
+// remove closes l's connection and forgets it.
 func (s *controlLinks) remove(l *controlLink) {
 	_ = l.cc.Close()
 	s.mu.Lock()

@@ -9,29 +9,30 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Register registers the balancer of this package in gRPC under the given name. Call it
-// once, before the first client is made, because the registry of gRPC is not safe for
-// concurrent use. The options of [DialOptions] take precedence over opts.
+// Register registers this package's balancer with gRPC under the given name. You should call it
+// once, before you make the first client, because gRPC's registry is not safe for concurrent use.
+// Options given to [DialOptions] take precedence over opts.
 func Register(name string, opts ...Option) { balancer.Register(NewBalancer(name, opts...)) }
 
-// DialOptions returns the options of a client that resolves names with r. The client uses
-// the balancer of this package, and applies the layers of opts to its calls:
+// DialOptions returns the options for a client that resolves names with r, uses this package's
+// balancer, and applies the layers in opts to its calls:
 //
 //	grpclayer.Register("gotower") // once
 //	cc, err := grpc.NewClient("gotower:///web.default:80",
 //		append(grpclayer.DialOptions("gotower", r), credentials)...)
 //
-// The argument name, in lower case, is both the scheme of the target and the name of the
-// balancer. If no balancer is registered under that name, [grpc.NewClient] fails with "no
-// supported policies found in config". Clients with the same name may have different
-// options.
+// name, in lower case, is both the target's scheme and the balancer's name. If no balancer is
+// registered under that name, [grpc.NewClient] fails with "no supported policies found in
+// config". Clients with the same name may have different options.
 //
-// Pass a service config by [WithServiceConfig]. gRPC ignores
-// [grpc.WithDefaultServiceConfig], because the resolver provides a service config.
+// To pass a service config, use [WithServiceConfig]. With a later [grpc.WithDefaultServiceConfig]
+// that selects another balancer, calls fail with UNAVAILABLE and this advice. DialOptions
+// overrides an earlier one.
 //
 // DialOptions panics if r is nil or name is not a valid scheme, see [NewResolver].
 func DialOptions(name string, r resolve.Resolver, opts ...Option) []grpc.DialOption {
 	live := new(balancers)
+	// The options go into both the interceptors and the resolver, which passes them to the balancer.
 	opts = append(slices.Clip(opts), func(s *settings) { s.dialOptions, s.live = true, live })
 	s := newSettings(opts)
 	client := &Client{svc: applied(s.calls, &balanced{leaf(), live}), layered: s.calls != nil, live: live}

@@ -3,7 +3,7 @@
 //	calls       layer.Layer[*Call, *Reply]    ──▶  interceptors: Client, Server
 //	discovery   resolve.Resolver              ──▶  resolver.Builder: NewResolver
 //	balancing   balance.Balancer              ──▶  balancer.Builder: NewBalancer, Register
-//	endpoints   layer.Layer[PickInfo, *Pick]  ──▶  the picks of an endpoint: WithEndpointLayer
+//	endpoints   layer.Layer[PickInfo, *Pick]  ──▶  an endpoint's picks: WithEndpointLayer
 //
 // [DialOptions] uses all of them for a client:
 //
@@ -23,20 +23,20 @@
 //	WithEndpointLayer  breaker, limit; after a rejection another endpoint is tried
 //	gRPC               the SubConn
 //
-// A pick is the choice of a connection for one call. gRPC makes it by a picker.
+// A pick is the choice of a connection for a call. In gRPC, a picker makes it.
 //
 // # Errors
 //
-// If the balancer rejects a call, the text of the status has the reason. gRPC itself
-// reports only an expired deadline. Through a [Client], the error also matches the error of
-// the balancer. An error of a call that was not sent matches [layer.ErrNotReady], with any
-// code. Therefore layers may send the call again without using a budget.
+// If the balancer rejects a call, the status text tells the reason. gRPC itself reports only an
+// expired deadline. Through a [Client], the error also matches the balancer's error. The error of
+// a call that was not sent matches [layer.ErrNotReady], whatever its code is, so layers may send
+// the call again without using a budget.
 //
 // # Panics
 //
-// A panic of a layer, a codec or call credentials runs on the goroutine of an RPC. It
-// reaches the caller after the slots of the RPC are released. For a stream with one request
-// and many responses it may reach the next RecvMsg, Header or Trailer.
+// A panic of a layer, a codec or call credentials runs on an RPC's goroutine. It reaches the
+// caller after the RPC's slots are released. For a stream with one request and many responses it
+// may reach the next RecvMsg, Header or Trailer.
 //
 // Other panics do not end the process:
 //
@@ -44,8 +44,8 @@
 //     and keeps the last endpoints.
 //   - If a layer of [WithEndpointLayer] panics when it is applied, the endpoint rejects
 //     all picks with [layer.ErrClosed].
-//   - Panics of [WithOnBalancer], of OnFinish, and of observers at the end of a pick
+//   - Panics in [WithOnBalancer], in OnFinish, and in observers at the end of a pick
 //     are dropped.
 //
-// gRPC itself handles panics of stats handlers, dialers and transport credentials.
+// gRPC itself handles panics in stats handlers, dialers and transport credentials.
 package grpclayer

@@ -18,9 +18,10 @@ import (
 
 var errNoReply = errors.New("grpclayer: a layer returned no reply")
 
-// newMessage returns a new, empty message of the same type as m. It does not read the
-// content of m, because another attempt may be decoding into it.
+// newMessage returns a new, empty message of m's type. It does not read m's content, because
+// another attempt may be decoding into it.
 func newMessage(m any) any {
+	// A message without generated code, such as dynamicpb's, knows its own type.
 	if p, ok := m.(protoreflect.Message); ok {
 		return p.New().Interface()
 	}
@@ -30,8 +31,8 @@ func newMessage(m any) any {
 	return m
 }
 
-// assign copies the content of one message, the argument from, into another one, the argument to.
-// It returns an error if their types differ.
+// assign copies one message's content, from, into another one, the argument to. It returns an
+// error if their types differ.
 func assign(to, from any) error {
 	dst, src := reflect.ValueOf(to), reflect.ValueOf(from)
 	if !dst.IsValid() || !src.IsValid() || dst.Type() != src.Type() || dst.Kind() != reflect.Pointer || dst.IsNil() || src.IsNil() {
@@ -57,32 +58,23 @@ const pushbackKey = "grpc-retry-pushback-ms"
 // pushbackKey.
 const maxPushback = 24 * time.Hour
 
-// Replayer is the [layer.Replayer] of gRPC. A call can be sent any number of times, without
-// storing a body. The request of a unary call, or of a stream with one request, is a
-// message in memory. Any other stream is opened again only before its first message.
-type Replayer struct {
-	// IsIdempotent reports whether sending c twice has the same effect as sending it once.
-	// If the field is nil, no method is idempotent. [Client.Stream] documents which streams
-	// can be repeated.
-	IsIdempotent func(c *Call) bool
-}
-
 // Idempotent returns the result of IsIdempotent, or false if the field IsIdempotent is
 // nil.
-func (r Replayer) Idempotent(c *Call) bool { return r.IsIdempotent != nil && r.IsIdempotent(c) }
+func (g GRPC) Idempotent(c *Call) bool { return g.IsIdempotent != nil && g.IsIdempotent(c) }
 
 // Replay returns nil, because a call can be sent again unchanged.
-func (Replayer) Replay(*Call, int64) layer.Replay[*Call] { return nil }
+func (GRPC) Replay(*Call, int64) layer.Replay[*Call] { return nil }
 
 // RetryAfter returns the wait that the server requests by the trailer field
 // grpc-retry-pushback-ms (gRFC A6), at most a day. It returns false without this field.
 // If the value is not a number of milliseconds, the wait is negative, which forbids a
 // retry.
-func (Replayer) RetryAfter(_ *Reply, err error) (time.Duration, bool) {
+func (GRPC) RetryAfter(_ *Reply, err error) (time.Duration, bool) {
 	call, ok := errors.AsType[*callError](err)
 	if !ok || len(call.pushback) == 0 {
 		return 0, false
 	}
+	// Two values contradict each other, so that no retry is the safe choice.
 	if len(call.pushback) > 1 {
 		return -1, true
 	}
@@ -95,10 +87,10 @@ func (Replayer) RetryAfter(_ *Reply, err error) (time.Duration, bool) {
 
 // Peek returns r and false. It does not wait for trailers, because a failed unary call
 // returns an error, and a stream is not repeated after its header.
-func (Replayer) Peek(_ context.Context, r *Reply) (*Reply, bool) { return r, false }
+func (GRPC) Peek(_ context.Context, r *Reply) (*Reply, bool) { return r, false }
 
-// Drain cancels the stream of r. It does nothing for the reply of a unary call.
-func (Replayer) Drain(r *Reply) {
+// Drain cancels the stream of r. It does nothing for a unary call's reply.
+func (GRPC) Drain(r *Reply) {
 	if r != nil && r.stream != nil {
 		r.stream.end(layer.ErrBodyClosedEarly)
 	}

@@ -72,7 +72,7 @@ func TestStreamOnFinish(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				Replayer{}.Drain(first)
+				GRPC{}.Drain(first)
 				synctest.Wait()
 				return next.Call(ctx, c)
 			})

@@ -10,23 +10,27 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Option is an option of [DialOptions], [NewResolver], [NewBalancer] and [Register]. In one client,
-// an option of DialOptions or NewResolver takes precedence over the same option of the balancer.
+// Option configures [DialOptions], [NewResolver], [NewBalancer] or [Register]. In a client that uses both
+// a resolver and a balancer of this package, the options of NewResolver or DialOptions are applied after
+// those of the balancer, and so override them.
 type Option func(*settings)
 
+// settings holds the options. The resolver passes its settings to the balancer through gRPC.
 type settings struct {
-	endpoint layer.Layer[balancer.PickInfo, *Pick]
+	endpoint layer.Layer[balancer.PickInfo, *Pick] // of WithEndpointLayer; nil without it
 	balance  []balance.Option[*Pick]
-	calls    Layer
+	calls    Layer  // of WithCallLayer; nil without it
 	config   string // service config, in JSON
 
-	introspect  func(layer.Describer)
-	dialOptions bool // DialOptions made both the resolver and the balancer, with these settings
-	live        *balancers
+	introspect  func(layer.Describer) // of WithOnBalancer; nil without it
+	dialOptions bool                  // DialOptions made both the resolver and the balancer, with these settings
+	live        *balancers            // the balancers that use these settings
 
 	opts []Option // the options that made these settings
 }
 
+// newSettings returns the settings in opts. PickCompletion comes first, so that an option of
+// WithBalance can override it.
 func newSettings(opts []Option) *settings {
 	s := &settings{live: new(balancers), opts: slices.Clone(opts)}
 	option.Apply(s, opts)
@@ -34,39 +38,35 @@ func newSettings(opts []Option) *settings {
 	return s
 }
 
-// WithEndpointLayer applies l, such as a breaker or a limit, to the picks of each
-// endpoint. A pick chooses the connection of one RPC; it sends nothing and must not wait.
-// By default no layer applies to picks. Build l with [NewEndpointStack], because its
-// layers then get the end of the RPC and the class of its result.
+// WithEndpointLayer applies l, such as a breaker or a limit, to the picks of each endpoint. A
+// pick chooses the connection for an RPC; it sends nothing and must not wait. By default no layer
+// applies to picks. You should build l with [NewEndpointStack], so that its layers learn when the
+// RPC ends and what its class is.
 //
-// Use [WithCallLayer] for a Queue or a Retry. Also use it for a layer that changes the
-// context, or that measures the duration of Call, such as AdaptiveLimit.
+// For a Queue, a Retry, or a layer that changes the context or measures the duration of Call
+// (such as AdaptiveLimit), use [WithCallLayer].
 func WithEndpointLayer(l layer.Layer[balancer.PickInfo, *Pick]) Option {
 	return func(s *settings) { s.endpoint = l }
 }
 
-// WithBalance sets options of package balance. Options that are not set have the defaults
-// of that package.
+// WithBalance sets options of package balance. Other options keep that package's defaults.
 func WithBalance(opts ...balance.Option[*Pick]) Option {
 	return func(s *settings) { s.balance = append(s.balance, opts...) }
 }
 
-// WithCallLayer applies l to all calls of a client, above the balancer. Examples are time
-// limits, retries and a queue. By default no layer applies to calls. Only [DialOptions]
-// uses this option.
+// WithCallLayer applies l, usually time limits, retries and a queue, to all of a client's calls,
+// above the balancer. By default no layer applies to calls. Only [DialOptions] uses this option.
 //
-// The service below l is ready when the balancer of the ClientConn is ready. While the
-// ClientConn is idle, the service is always ready. The service is also always ready if
-// several ClientConns have the same DialOptions, because the balancer of the next call is
-// then unknown.
+// The service below l is ready when the ClientConn's balancer is ready. It is always ready while
+// the ClientConn is idle, or if several ClientConns share the same DialOptions, because the next
+// call's balancer is then unknown.
 func WithCallLayer(l Layer) Option {
 	return func(s *settings) { s.calls = l }
 }
 
-// WithOnBalancer calls the function seen with each new balancer of a ClientConn. The method
-// Describe of the balancer shows the endpoints with their layers, estimates and reasons. A
-// ClientConn creates another balancer when it leaves the idle state. The function seen must
-// not wait.
+// WithOnBalancer calls the function seen with each new balancer of a ClientConn. Its Describe
+// method shows the endpoints with their layers, estimates and reasons. A ClientConn creates
+// another balancer when it leaves the idle state. The function seen must not wait.
 func WithOnBalancer(seen func(balancer layer.Describer)) Option {
 	return func(s *settings) { s.introspect = seen }
 }

@@ -88,7 +88,7 @@ func TestServerStreamObservers(t *testing.T) {
 	var late grpc.ServerStream
 	s := NewServer(func(next Service) Service {
 		return layer.Func[*Call, *Reply](func(ctx context.Context, c *Call) (*Reply, error) {
-			Accessor{}.OnResponseStart(ctx, c, observing{func(*Reply) { begun++ }, func() { messages++ }})
+			GRPC{}.OnResponseStart(ctx, c, observing{func(*Reply) { begun++ }, func() { messages++ }})
 			return next.Call(ctx, c)
 		})
 	})
@@ -121,35 +121,6 @@ type sink struct {
 func (s sink) Context() context.Context   { return s.ctx }
 func (sink) SendHeader(metadata.MD) error { return nil }
 func (sink) SendMsg(any) error            { return nil }
-
-// Only an update with unusable addresses is an error.
-func TestBalancerAddresses(t *testing.T) {
-	for name, tt := range map[string]struct {
-		addrs []string
-		err   string
-	}{
-		"usable":  {[]string{a1, a2}, ""},
-		"invalid": {[]string{a1, "web:80"}, "grpclayer: web:80: must be IP addresses with ports"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := NewBalancer(name).Build(newFake(), balancer.BuildOptions{}).(*towerBalancer)
-			defer b.Close()
-			b.settings = newSettings(nil)
-			var got []change
-			b.balance = balance.New(t.Context(), "web", func(func(change) bool) {})
-			require.NoError(t, b.UpdateClientConnState(addresses(tt.addrs...)))
-			for _, s := range b.queue {
-				got = append(got, s.change)
-			}
-			require.Len(t, got, 1)
-			if tt.err == "" {
-				require.NoError(t, got[0].Err)
-				return
-			}
-			require.ErrorContains(t, got[0].Err, tt.err)
-		})
-	}
-}
 
 // An error before the first SRV records means that SRV records do not exist, also after an
 // empty response. An error after records keeps them.

@@ -4,35 +4,34 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"google.golang.org/grpc/resolver"
-	"google.golang.org/grpc/serviceconfig"
 
 	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/resolve"
 )
 
-// NewResolver returns a [resolver.Builder] that uses r, for [grpc.WithResolvers]. With the
-// scheme "gotower", r resolves "web:80" for the target "gotower:///web:80". It works with
-// each balancer of grpc-go. The balancer of this package also gets the attributes of
-// endpoints and the options.
+// NewResolver returns a [resolver.Builder] that uses r, for [grpc.WithResolvers]. With the scheme
+// "gotower", r resolves "web:80" for the target "gotower:///web:80". You can combine it with any
+// grpc-go balancer; this package's also gets the endpoints' attributes and the options.
 //
-// After an error of r the last endpoints remain. Each ClientConn in use has one goroutine,
-// which ends when the ClientConn is closed or idle.
+// After r fails, the last endpoints remain. Each ClientConn in use runs one goroutine, which ends
+// when the ClientConn is closed or idle.
 //
-// The certificate of an endpoint is verified against the TLS server name of the endpoint.
-// The credentials determine whether TLS is used, see [EndpointID]. All endpoints have the
-// same authority, the name in the target, because gRPC supports no other. If that is a name
-// of SRV records, the authority is the domain: web.test:80 for
-// "gotower:///_grpc._tcp.web.test:80". Credentials with a server name, and
-// [grpc.WithAuthority], override the authority.
+// An endpoint's certificate is verified against its TLS server name. The credentials determine
+// whether TLS is used, see [EndpointID]. All endpoints share one authority, the name in the
+// target, because gRPC supports no other. If that name stands for SRV records, the authority is
+// the domain: web.test:80 for "gotower:///_grpc._tcp.web.test:80". Credentials with a server
+// name, and [grpc.WithAuthority], override the authority.
 //
-// NewResolver panics if r is nil, or if scheme is not a scheme of RFC 3986 in lower case.
+// NewResolver panics if r is nil, or if scheme is not an RFC 3986 scheme in lower case.
 func NewResolver(scheme string, r resolve.Resolver, opts ...Option) resolver.Builder {
 	return newResolver(scheme, r, newSettings(opts))
 }
 
+// newResolver is NewResolver with the settings s.
 func newResolver(scheme string, r resolve.Resolver, s *settings) *resolverBuilder {
 	if r == nil {
 		panic("grpclayer: nil resolver")
@@ -48,40 +47,57 @@ func newResolver(scheme string, r resolve.Resolver, s *settings) *resolverBuilde
 	return &resolverBuilder{scheme: scheme, resolver: r, settings: s}
 }
 
+// resolverBuilder makes a resolver for each ClientConn.
 type resolverBuilder struct {
 	scheme   string
 	resolver resolve.Resolver
 	settings *settings
 }
 
+// Scheme returns the target scheme for which gRPC uses the resolver.
 func (b *resolverBuilder) Scheme() string { return b.scheme }
 
 // Build starts a goroutine that resolves the target until Close is called.
 func (b *resolverBuilder) Build(target resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
-	var config *serviceconfig.ParseResult // nil: the ClientConn has its own
 	if b.settings.dialOptions {
-		config = cc.ParseServiceConfig(serviceConfig(b.settings.config, b.scheme))
 		// A pending state starts our balancer before the first result of r.
 		state := stateOf(new(resolve.Set), b.settings)
-		state.ServiceConfig = config
-		if err := cc.UpdateState(state); err != nil {
+		started := new(atomic.Bool)
+		state.Attributes = state.Attributes.WithValue(startedKey{}, started)
+		if err := cc.UpdateState(state); !started.Load() {
+			// Another balancer got the state. In ours, calls fail with an error that tells the
+			// reason.
+			state.ServiceConfig = cc.ParseServiceConfig(serviceConfig("", b.scheme))
+			_ = cc.UpdateState(state)
+			cc.ReportError(&resolverError{errOtherBalancer, b.settings})
+			return resolution(func() {}), nil
+		} else if err != nil {
 			return nil, err
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	go b.watch(ctx, target.Endpoint(), cc, config)
+	go b.watch(ctx, target.Endpoint(), cc)
 	return resolution(cancel), nil
 }
 
+var errOtherBalancer = fmt.Errorf("%w: grpc.WithDefaultServiceConfig selects another balancer than grpclayer.DialOptions: "+
+	"pass the service config to grpclayer.WithServiceConfig", resolve.ErrUnresolvable)
+
+// startedKey is the attribute of a resolver's first state. Its value is an *atomic.Bool that our
+// balancer sets, because gRPC does not tell which balancer gets the state.
+type startedKey struct{}
+
 // watch resolves name and reports the endpoints to cc, until ctx ends. If the resolver
 // panics, watch reports the panic as its last error.
-func (b *resolverBuilder) watch(ctx context.Context, name string, cc resolver.ClientConn, config *serviceconfig.ParseResult) {
-	if err := panics.Contain(func() { b.follow(ctx, name, cc, config) }); err != nil && ctx.Err() == nil {
+func (b *resolverBuilder) watch(ctx context.Context, name string, cc resolver.ClientConn) {
+	if err := panics.Contain(func() { b.follow(ctx, name, cc) }); err != nil && ctx.Err() == nil {
 		cc.ReportError(&resolverError{fmt.Errorf("grpclayer: resolve %q: %w", name, err), b.settings})
 	}
 }
 
-func (b *resolverBuilder) follow(ctx context.Context, name string, cc resolver.ClientConn, config *serviceconfig.ParseResult) {
+// follow resolves name with the resolver and passes each change to cc, until ctx ends or the resolver
+// does.
+func (b *resolverBuilder) follow(ctx context.Context, name string, cc resolver.ClientConn) {
 	var set resolve.Set
 	failed := false
 	for u, err := range b.resolver.Resolve(ctx, name) {
@@ -93,15 +109,15 @@ func (b *resolverBuilder) follow(ctx context.Context, name string, cc resolver.C
 			cc.ReportError(&resolverError{err, b.settings})
 			continue
 		}
+		// After an error, the same endpoints are passed again, because gRPC takes them as the end of
+		// the error.
 		changed := set.Apply(u).HasChanges()
 		if set.State() == resolve.StatePending || !changed && !failed {
 			continue
 		}
 		failed = false
-		state := stateOf(&set, b.settings)
-		state.ServiceConfig = config
 		// The error requests another resolution, and this loop continues.
-		_ = cc.UpdateState(state)
+		_ = cc.UpdateState(stateOf(&set, b.settings))
 	}
 }
 
@@ -114,8 +130,7 @@ type resolverError struct {
 
 func (e *resolverError) Unwrap() error { return e.error }
 
-// resolution is the resolver of one ClientConn. Its value is the function that cancels the
-// resolution.
+// resolution is one ClientConn's resolver. Its value is the function that cancels the resolution.
 type resolution context.CancelFunc
 
 // ResolveNow does nothing, because the resolver reports changes by itself.
@@ -124,8 +139,8 @@ func (resolution) ResolveNow(resolver.ResolveNowOptions) {}
 // Close ends the resolution, but does not wait for its goroutine.
 func (r resolution) Close() { r() }
 
-// OverrideAuthority returns the authority of calls to target. If target is a name of SRV records,
-// the authority is the domain in that name. Otherwise it is the default authority of gRPC.
+// OverrideAuthority returns the authority of calls to target: the domain if target is a name with
+// SRV records, and otherwise gRPC's default.
 func (*resolverBuilder) OverrideAuthority(target resolver.Target) string {
 	return defaultAuthority(authority.Domain(target.Endpoint()))
 }
@@ -155,6 +170,7 @@ func escaped(s string) string {
 	return b.String()
 }
 
+// inAuthority reports whether c may be in an authority unescaped.
 func inAuthority(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' ||
 		strings.IndexByte("-_.~!$&'()*+,;=:[]@", c) >= 0

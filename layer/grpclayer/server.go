@@ -17,12 +17,12 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Server applies a layer to the handlers of a server. All calls, unary or streaming, share
-// the limits and queues of the layer. It is safe for concurrent use.
+// Server applies a layer to a server's handlers. All calls, unary or streaming, share the layer's
+// limits and queues. A Server is safe for concurrent use.
 //
-// The result of a handler reaches the client unchanged. If a handler returns an error, the layers
-// get only its text and its status. For example, a handler may return the rejection of another call
-// that it made. The layers do not treat this error as a rejection of the request to the handler.
+// What a handler returns reaches the client unchanged. If a handler returns an error, the layers
+// see only its text and its status. For example, if a handler returns the rejection of another call
+// that it made, the layers do not take it for a rejection of the request to the handler.
 type Server struct{ svc Service }
 
 // NewServer returns a Server that applies l to each call. l may be a whole stack, see
@@ -40,8 +40,8 @@ func (s *Server) ServerOptions() []grpc.ServerOption {
 func (s *Server) Describe() layer.Node { return layer.Describe(s.svc) }
 
 // Unary is a [grpc.UnaryServerInterceptor] that runs the handler below the layers. If the call
-// fails, the client gets the text of the error, with the status code of [Code]. If the error has a
-// RetryAfter, the client gets it in the trailer field grpc-retry-pushback-ms.
+// fails, the client gets the error text, with the status code from [Code], and any RetryAfter in
+// the trailer field grpc-retry-pushback-ms.
 func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	u := &serverUnary{handler: handler}
 	u.Call = Call{Method: info.FullMethod, Message: req, incoming: true, ctx: ctx, rpc: u}
@@ -59,11 +59,11 @@ func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 }
 
 // Stream is a [grpc.StreamServerInterceptor] that runs the handler of a stream below the layers.
-// For the layers the stream ends when the handler returns. Do not use a Retry or Hedge here,
-// because a handler must not be called twice for one stream.
+// For the layers the stream ends when the handler returns. You must not use a Retry or Hedge
+// here, because a handler must not be called twice for one stream.
 //
-// If a time limit of a layer ends the handler's context, the client gets the status at
-// once. After that, RecvMsg and SendMsg of the handler fail with the status.
+// If a layer's time limit ends the handler's context, the client gets the status at once. After
+// that, the handler's RecvMsg and SendMsg fail with the status.
 func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	h := &serverStream{srv: srv, stream: ss, handler: handler}
 	h.Call = Call{
@@ -79,8 +79,8 @@ func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	return toStatus(ss.Context(), err)
 }
 
-// pushback returns metadata that requests a wait from the client: the RetryAfter of err in
-// milliseconds, rounded up. It returns nil if err has no RetryAfter.
+// pushback returns metadata that asks the client to wait: err's RetryAfter in milliseconds,
+// rounded up, or nil if there is none.
 func pushback(err error) metadata.MD {
 	after, ok := layer.RetryAfter(err)
 	if !ok {
@@ -90,11 +90,13 @@ func pushback(err error) metadata.MD {
 	return metadata.Pairs(pushbackKey, strconv.FormatInt((after.Nanoseconds()+999_999)/1_000_000, 10))
 }
 
+// serverUnary is a unary call on a server.
 type serverUnary struct {
 	Call
 	handler grpc.UnaryHandler
 }
 
+// serve runs the handler with the layers' context and the message that the layers pass on.
 func (u *serverUnary) serve(ctx context.Context, c *Call) (*Reply, error) {
 	rsp, err := u.handler(ctx, c.Message)
 	if err != nil {
@@ -103,6 +105,7 @@ func (u *serverUnary) serve(ctx context.Context, c *Call) (*Reply, error) {
 	return &Reply{Message: rsp}, nil
 }
 
+// serverStream is a streaming call on a server.
 type serverStream struct {
 	Call
 	srv     any
@@ -115,6 +118,8 @@ type serverStream struct {
 	started, ended  bool
 }
 
+// serve runs the handler. If a layer has replaced the context, the handler's stream gets it too, and
+// ends when it ends.
 func (s *serverStream) serve(ctx context.Context, _ *Call) (*Reply, error) {
 	ss := s.stream
 	var limited *limitedStream
@@ -128,6 +133,7 @@ func (s *serverStream) serve(ctx context.Context, _ *Call) (*Reply, error) {
 		defer s.end()
 	}
 	err := s.handler(s.srv, ss)
+	// The client got the layer's status already, so the handler's success does not count.
 	if cut := limited.stop(); cut != nil && err == nil {
 		err = cut
 	}
@@ -139,8 +145,8 @@ func (s *serverStream) serve(ctx context.Context, _ *Call) (*Reply, error) {
 
 // limitedStream is a server's stream for the handler, with the context of the layers.
 //
-// If that context ends before the handler returns, the limitedStream writes the status to
-// the client. gRPC has no other way to end a RecvMsg or SendMsg of a running handler.
+// If that context ends before the handler returns, the limitedStream writes the status to the
+// client. gRPC offers no other way to end a running handler's RecvMsg or SendMsg.
 type limitedStream struct {
 	grpc.ServerStream
 	ctx     context.Context //nolint:containedctx // returned by Context
@@ -174,14 +180,15 @@ func limit(ctx context.Context, ss grpc.ServerStream) *limitedStream {
 	return l
 }
 
-// abort ends the stream after the context of the layers has ended, with the status of the
-// cause. It does nothing if the stream has ended.
+// abort ends the stream after the layers' context has ended: it sends the client the status of the
+// context's cause, or of its error if the cause has none. It does nothing if the stream has ended, or
+// if the handler has returned before.
 func (l *limitedStream) abort() {
 	if l.ServerStream.Context().Err() != nil {
 		return
 	}
 	st := status.FromContextError(l.ctx.Err())
-	_ = panics.Contain(func() { // by a method of the cause
+	_ = panics.Contain(func() { // a method of the cause may panic; then st stays as it is
 		cause := context.Cause(l.ctx)
 		code := Code(cause)
 		if code == codes.Unknown { // the cause has no status
@@ -191,6 +198,7 @@ func (l *limitedStream) abort() {
 	})
 	l.opening.Lock()
 	defer l.opening.Unlock()
+	// Only one of the layer and the handler's return ends the stream.
 	if l.end.CompareAndSwap(nil, st) {
 		_ = l.wire.WriteStatus(st) // fails only without a client
 	}
@@ -210,8 +218,7 @@ func (l *limitedStream) stop() error {
 	return l.end.Load().Err()
 }
 
-// Context returns the context of the layers, which also ends when the time limit of a layer
-// expires.
+// Context returns the layers' context, which also ends when a layer's time limit expires.
 func (l *limitedStream) Context() context.Context { return l.ctx }
 
 // RecvMsg receives one message. If a layer has ended the stream, it returns the status that
@@ -243,9 +250,9 @@ func (l *limitedStream) open() error {
 	return nil
 }
 
-// orStatus returns the error for the handler after a method of gRPC returned err. If a layer has
-// ended the stream, and err is an error other than io.EOF, orStatus returns the status that the
-// client got. Otherwise it returns err.
+// orStatus returns the error for the handler after a gRPC method returned err. If a layer has
+// ended the stream, and err is not io.EOF, that is the status that the client got. Otherwise it
+// returns err.
 func (l *limitedStream) orStatus(err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return err
@@ -256,15 +263,16 @@ func (l *limitedStream) orStatus(err error) error {
 	return err
 }
 
-// handlerError is the error of a handler in the form that the layers get. It has the text and the
-// status of the error, but does not match the errors in its chain. Otherwise the rejection of a
-// call that the handler made would count as a rejection of the request to the handler.
+// handlerError is a handler's error as the layers see it. It keeps the text and the status, but
+// does not match the errors in its chain. Otherwise the rejection of a call that the handler made
+// would count as a rejection of the request to the handler.
 type handlerError struct {
 	err    error
 	st     *status.Status // the status for err
 	stated bool           // err has a status itself; if false, st is derived from err
 }
 
+// newHandlerError returns the error for the layers in place of err, which the handler returned.
 func newHandlerError(err error) *handlerError {
 	st, stated := status.FromError(err)
 	if !stated {
@@ -282,13 +290,14 @@ func (e *handlerError) Is(target error) bool {
 	return !e.stated && (target == context.Canceled || target == context.DeadlineExceeded) && errors.Is(e.err, target)
 }
 
-// observedStream is a server's stream. When the handler sends a header or a message, it
-// notifies the observers of the call.
+// observedStream is a server's stream as the handler gets it if taps observe the call. When the handler
+// sends a header or a message, it notifies the call's observers.
 type observedStream struct {
 	grpc.ServerStream
 	call *serverStream
 }
 
+// SetHeader records the header, which gRPC sends later.
 func (h *observedStream) SetHeader(md metadata.MD) error {
 	err := h.ServerStream.SetHeader(md)
 	if err == nil {
@@ -297,6 +306,7 @@ func (h *observedStream) SetHeader(md metadata.MD) error {
 	return err
 }
 
+// SendHeader records the header and reports it.
 func (h *observedStream) SendHeader(md metadata.MD) error {
 	err := h.ServerStream.SendHeader(md)
 	if err == nil {
@@ -306,11 +316,13 @@ func (h *observedStream) SendHeader(md metadata.MD) error {
 	return err
 }
 
+// SetTrailer records the trailer.
 func (h *observedStream) SetTrailer(md metadata.MD) {
 	h.ServerStream.SetTrailer(md)
 	h.call.add(&h.call.trailer, md)
 }
 
+// SendMsg reports the header, which gRPC sends with the first message, and then the message.
 func (h *observedStream) SendMsg(m any) error {
 	h.call.begin()
 	err := h.ServerStream.SendMsg(m)
@@ -320,6 +332,7 @@ func (h *observedStream) SendMsg(m any) error {
 	return err
 }
 
+// add adds md to the metadata that to points to, unless the handler has returned.
 func (s *serverStream) add(to *metadata.MD, md metadata.MD) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -342,6 +355,7 @@ func (s *serverStream) begin() {
 	}
 }
 
+// data reports a message of n bytes to the observers.
 func (s *serverStream) data(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -353,6 +367,7 @@ func (s *serverStream) data(n int) {
 	}
 }
 
+// end stops the reports, because a handler may have left goroutines that still use the stream.
 func (s *serverStream) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

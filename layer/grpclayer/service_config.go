@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// WithServiceConfig sets the gRPC service config, in JSON, of a client with
-// [DialOptions]:
+// WithServiceConfig sets the gRPC service config, in JSON, of a client with [DialOptions]:
 //
 //	grpclayer.WithServiceConfig(`{"methodConfig": [{
 //		"name": [{"service": "shop.Books"}],
@@ -18,19 +17,18 @@ import (
 //		}
 //	}]}`)
 //
-// The balancer of this package replaces the balancer in config. If config is invalid,
-// [grpc.NewClient] fails. Only [DialOptions] uses this option. If the option is given
-// twice, the last one applies.
+// This package's balancer replaces the one in config. If config is invalid, [grpc.NewClient]
+// fails. Only [DialOptions] uses this option. If the option is given twice, the last one applies.
 //
-// gRPC's own retries have no budget. If [WithCallLayer] also has a Retry, each attempt of
-// that Retry may cause several attempts of gRPC.
+// gRPC's own retries are not limited by a budget. If [WithCallLayer] also contains a Retry, each
+// of its attempts may cause several gRPC attempts.
 func WithServiceConfig(config string) Option {
 	return func(s *settings) { s.config = config }
 }
 
-// serviceConfig returns a service config for gRPC, in JSON, that selects the balancer with the name
-// balancer. The other fields are those of the argument given, the config of [WithServiceConfig]. An
-// invalid config is returned unchanged, because gRPC reports the error.
+// serviceConfig returns a service config for gRPC, in JSON, that selects the balancer by its name.
+// The other fields are those of given, the config from [WithServiceConfig]. An invalid config is
+// returned unchanged, because gRPC reports the error.
 func serviceConfig(given, balancer string) string {
 	fields := make(map[string]json.RawMessage)
 	if given != "" && json.Unmarshal([]byte(given), &fields) != nil {

@@ -2,8 +2,10 @@ package grpclayer
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -53,21 +55,29 @@ func TestServiceConfigRetryPolicy(t *testing.T) {
 	assert.Contains(t, seen.Describe().String(), s.addr)
 }
 
-// gRPC ignores a default config, because our resolver provides one.
+// A default config that selects our balancer is used. One that selects another is refused, because gRPC would
+// silently use that balancer.
 func TestServiceConfigDefault(t *testing.T) {
-	s := listen(t)
-	for _, config := range []string{retryConfig, `{"loadBalancingConfig": [{"round_robin": {}}]}`} {
-		var seen layer.Describer
-		cc, err := grpc.NewClient(name+":///web", append(DialOptions(name, newSource(replace(s.addr), replace(s.addr)),
-			WithOnBalancer(func(d layer.Describer) { seen = d })),
+	refuse, calls := unavailableAtFirst(2)
+	s := listen(t, refuse)
+	client := func(config string) *grpc.ClientConn {
+		cc, err := grpc.NewClient(name+":///web", append(DialOptions(name, newSource(replace(s.addr), replace(s.addr))),
 			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(config))...)
 		require.NoError(t, err)
-		_, err = call(t.Context(), cc)
-		require.NoError(t, err)
-		require.NotNil(t, seen, "our balancer is in use")
-		assert.Contains(t, seen.Describe().String(), s.addr)
-		require.NoError(t, cc.Close())
+		t.Cleanup(func() { require.NoError(t, cc.Close()) })
+		return cc
 	}
+	for _, config := range []string{retryConfig, `{"loadBalancingConfig": [{"round_robin": {}}]}`} {
+		cc := client(config)
+		require.Eventually(t, func() bool { // the first call may get an error of the other balancer
+			_, err := call(t.Context(), cc)
+			require.Error(t, err)
+			return strings.Contains(err.Error(), "pass the service config to grpclayer.WithServiceConfig")
+		}, time.Minute, time.Millisecond)
+	}
+	_, err := call(t.Context(), client(serviceConfig(retryConfig, name)))
+	require.NoError(t, err)
+	require.EqualValues(t, 3, calls.Load())
 }
 
 // gRPC reports the error of an invalid config.

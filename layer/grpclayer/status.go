@@ -11,12 +11,12 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Code returns the gRPC status code of err. The first row that matches applies. The rows
-// are those of httplayer.StatusFromError, except the rows with (*):
+// Code returns the gRPC status code of err. The first row that matches applies. The rows are the
+// same as in httplayer.StatusFromError, except those with (*):
 //
-//	fail-fast, or the time limit of a layer      DEADLINE_EXCEEDED
+//	fail-fast, or a layer's time limit           DEADLINE_EXCEEDED
 //	rejected by a rate limit                     RESOURCE_EXHAUSTED (*)
-//	the deadline of the caller                   DEADLINE_EXCEEDED
+//	the caller's deadline                        DEADLINE_EXCEEDED
 //	no route                                     NOT_FOUND
 //	canceled by the caller                       CANCELLED
 //	any other rejection, or a rejected retry     UNAVAILABLE
@@ -46,16 +46,20 @@ func Code(err error) codes.Code {
 	return st.Code()
 }
 
-// isRateLimited reports whether the outermost layer.Error in err is a rejection by a rate
-// limit. It returns false for other layers, such as a breaker, even if the rejection has a
-// RetryAfter.
+// isRateLimited reports whether the outermost layer.Error in err is a rejection by a rate limit,
+// or by a balancer because of its endpoints' rate limits. It returns false for other layers, such
+// as a breaker, even if the rejection sets RetryAfter.
 func isRateLimited(err error) bool {
 	refusal, ok := errors.AsType[*layer.Error](err)
+	// The balancer's error wraps an endpoint's, which has the reason.
+	for ok && refusal.Layer == "balance" {
+		refusal, ok = errors.AsType[*layer.Error](refusal.Err)
+	}
 	return ok && (refusal.Layer == "rate" || refusal.Layer == "rate_by") && errors.Is(err, layer.ErrNotReady)
 }
 
-// statusOf returns the status of the first error in the chain of err that has a status,
-// and true. If the chain has no such error, it returns the status UNKNOWN and false.
+// statusOf returns the first status in err's chain, and true. If there is none, it returns the
+// status UNKNOWN and false.
 func statusOf(err error) (st *status.Status, ok bool) {
 	var has interface{ GRPCStatus() *status.Status }
 	if errors.As(err, &has) && has.GRPCStatus() != nil {
@@ -64,8 +68,8 @@ func statusOf(err error) (st *status.Status, ok bool) {
 	return status.New(codes.Unknown, err.Error()), false
 }
 
-// statusError adds a gRPC status to an error of the layers. The errors in its chain still
-// match.
+// statusError adds a gRPC status to an error of the layers, because gRPC sends UNKNOWN to a client for
+// an error without a status. The errors in its chain still match.
 type statusError struct {
 	error
 	st *status.Status
@@ -88,8 +92,8 @@ func (e *statusError) As(target any) bool {
 	return ok && errors.As(handled.err, target)
 }
 
-// toStatus returns err with a gRPC status, for the caller of an interceptor. It returns
-// err unchanged if err has a status itself, or if err is not an error of this library.
+// toStatus returns err with a gRPC status, for the caller of an interceptor. It returns err
+// unchanged if err already is a status, or if err is not an error from this library.
 func toStatus(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -119,6 +123,7 @@ func toStatus(ctx context.Context, err error) error {
 	return &statusError{err, st}
 }
 
+// withMessage returns st with another message, and with the same code and details.
 func withMessage(st *status.Status, message string) *status.Status {
 	p := st.Proto() // a copy
 	p.Message = message
@@ -134,17 +139,16 @@ func reasonOnce(message, reason string) string {
 	return message + ": " + reason
 }
 
-// Classify is the [layer.Classifier] of gRPC. It uses the status code of an error, see
-// [Code]:
+// Classify is the [layer.Classifier] for gRPC. It uses an error's status code, see [Code]:
 //
-//	UNAVAILABLE, the time limit of one attempt          Retryable
+//	UNAVAILABLE, one attempt's time limit              Retryable
 //	RESOURCE_EXHAUSTED                                  Throttled
 //	UNKNOWN, DEADLINE_EXCEEDED, PERMISSION_DENIED,
 //	INTERNAL, DATA_LOSS                                 Failure
 //
-// Any other code, and a call without an error, is a Success. linkerd's proxy and
-// httplayer classify the same codes as failures. A client's stream is a Success when it
-// opens, and is classified again at its end.
+// Any other code, and a call without an error, is a Success. Package httplayer classifies the codes
+// in the same way, and linkerd's proxy counts the same codes as failures, except RESOURCE_EXHAUSTED.
+// A client's stream is a Success when it opens, and is classified again at its end.
 func Classify[Rsp any](o layer.Outcome[Rsp]) layer.Class {
 	switch {
 	case o.Err == nil:

@@ -38,7 +38,7 @@ func TestCode(t *testing.T) {
 		{"keyed rate limit", refused("rate_by", time.Second, nil), codes.ResourceExhausted},
 		{"a connection that is down", refused("reconnect", time.Second, errPlain), codes.Unavailable},
 		{"breaker with a time", refused("breaker", time.Second, nil), codes.Unavailable},
-		{"balancer over a rate limit", refused("balance", 0, refused("rate", time.Second, nil)), codes.Unavailable},
+		{"balancer over a rate limit", refused("balance", 0, refused("rate", time.Second, nil)), codes.ResourceExhausted},
 		{"limit", refused("limit", 0, nil), codes.Unavailable},
 		{"rejected on a retry", &layer.Error{Layer: "retry", Kind: layer.ErrRetryRejected, Err: errPlain}, codes.Unavailable},
 		{"closed", layer.ErrClosed, codes.Unavailable},
@@ -128,11 +128,11 @@ func TestPushback(t *testing.T) {
 		{[]string{"1", "2"}, -1, true},
 	} {
 		err := fmt.Errorf("around: %w", &callError{err: errPlain, pushback: tt.values})
-		after, ok := Replayer{}.RetryAfter(nil, err)
+		after, ok := GRPC{}.RetryAfter(nil, err)
 		assert.Equal(t, tt.want, after, "%q", tt.values)
 		assert.Equal(t, tt.ok, ok, "%q", tt.values)
 	}
-	_, ok := Replayer{}.RetryAfter(nil, errPlain)
+	_, ok := GRPC{}.RetryAfter(nil, errPlain)
 	assert.False(t, ok)
 
 	assert.Equal(t, []string{"2"}, pushback(refused("rate", 1001*time.Microsecond, nil)).Get(pushbackKey), "rounded up")
@@ -141,9 +141,9 @@ func TestPushback(t *testing.T) {
 
 func TestIdempotent(t *testing.T) {
 	c := &Call{Method: "/s/Get"}
-	assert.False(t, Replayer{}.Idempotent(c))
-	assert.True(t, Replayer{IsIdempotent: func(c *Call) bool { return c.Method == "/s/Get" }}.Idempotent(c))
-	assert.Nil(t, Replayer{}.Replay(c, 1))
+	assert.False(t, GRPC{}.Idempotent(c))
+	assert.True(t, GRPC{IsIdempotent: func(c *Call) bool { return c.Method == "/s/Get" }}.Idempotent(c))
+	assert.Nil(t, GRPC{}.Replay(c, 1))
 }
 
 func FuzzPushback(f *testing.F) {
@@ -151,7 +151,7 @@ func FuzzPushback(f *testing.F) {
 	f.Add("-7")
 	f.Add("18446744073709551616")
 	f.Fuzz(func(t *testing.T, text string) {
-		after, ok := Replayer{}.RetryAfter(nil, &callError{err: errPlain, pushback: []string{text}})
+		after, ok := GRPC{}.RetryAfter(nil, &callError{err: errPlain, pushback: []string{text}})
 		if !ok || after < -1 || after > maxPushback {
 			t.Errorf("%q: %v, %v", text, after, ok)
 		}

@@ -221,7 +221,7 @@ func TestStreamTimeout(t *testing.T) {
 }
 
 // A discarded reply is canceled on the server too.
-func TestReplayerDrain(t *testing.T) {
+func TestGRPCDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		s := serve(t, &n, a1)
@@ -231,7 +231,7 @@ func TestReplayerDrain(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				Replayer{}.Drain(first)
+				GRPC{}.Drain(first)
 				return next.Call(ctx, c)
 			})
 		}
@@ -244,8 +244,8 @@ func TestReplayerDrain(t *testing.T) {
 		require.NoError(t, both.CloseSend())
 		_, err = both.Recv()
 		require.ErrorIs(t, err, io.EOF)
-		Replayer{}.Drain(nil)
-		Replayer{}.Drain(&Reply{})
+		GRPC{}.Drain(nil)
+		GRPC{}.Drain(&Reply{})
 	})
 }
 
@@ -267,7 +267,7 @@ func TestServerPushback(t *testing.T) {
 		require.Equal(t, codes.ResourceExhausted, status.Code(err))
 		assert.Equal(t, "rate: not ready: too many", brief(err))
 		assert.Equal(t, []string{"1500"}, trailer.Get(pushbackKey))
-		after, ok := Replayer{}.RetryAfter(nil, err)
+		after, ok := GRPC{}.RetryAfter(nil, err)
 		assert.True(t, ok)
 		assert.Equal(t, 1500*time.Millisecond, after)
 		require.NotErrorIs(t, err, layer.ErrNotReady, "another process refused: the call was sent")

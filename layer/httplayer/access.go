@@ -16,25 +16,17 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// Accessor is the [layer.Accessor] for the messages of net/http. It reads requests that a
-// server received and requests that a client makes. It has no state. It allocates only to
-// parse addresses.
-type Accessor struct{}
-
-var _ layer.Accessor[*http.Request, *http.Response] = Accessor{}
-
 // Method returns the method of r. It returns "GET" for an empty method.
-func (Accessor) Method(r *http.Request) string {
+func (HTTP) Method(r *http.Request) string {
 	if r.Method == "" {
 		return http.MethodGet
 	}
 	return r.Method
 }
 
-// Scheme returns the scheme of the URL of r. The URL of a received request often has no
-// scheme. For such a request, Scheme returns "https" if the connection uses TLS and "http"
-// otherwise.
-func (Accessor) Scheme(r *http.Request) string {
+// Scheme returns the scheme in r's URL. The URL of a received request usually lacks one; Scheme
+// then returns "https" if the connection uses TLS and "http" otherwise.
+func (HTTP) Scheme(r *http.Request) string {
 	switch {
 	case r.URL != nil && r.URL.Scheme != "":
 		return r.URL.Scheme
@@ -44,85 +36,97 @@ func (Accessor) Scheme(r *http.Request) string {
 	return "http"
 }
 
-// Authority returns the host of the URL of r. If the URL has no host, it returns the Host
-// field, which may be "".
-func (Accessor) Authority(r *http.Request) string {
+// Authority returns the host in r's URL, or else the Host field, which may be "".
+func (HTTP) Authority(r *http.Request) string {
 	if r.URL != nil && r.URL.Host != "" {
 		return r.URL.Host
 	}
 	return r.Host
 }
 
-// Path returns the escaped path of the URL of r. An empty path is returned as "/", except
-// for CONNECT, which has no path.
-func (Accessor) Path(r *http.Request) string {
+// Path returns the path of the URL of r as it is sent: percent-encoded, or unchanged if the request was
+// received. An empty path is returned as "/", except for CONNECT, which has no path.
+func (HTTP) Path(r *http.Request) string {
 	if r.URL == nil {
 		return ""
 	}
-	if path := r.URL.EscapedPath(); path != "" || r.Method == http.MethodConnect {
+	if path := message.EscapedPath(r.URL); path != "" || r.Method == http.MethodConnect {
 		return path
 	}
 	return "/"
 }
 
+// Pattern returns the pattern with which an [http.ServeMux] has routed r. Without one, it returns
+// the path for a gRPC request, which is its method, and otherwise "".
+func (h HTTP) Pattern(r *http.Request) string {
+	if r.Pattern == "" && hasGRPCType(r) {
+		return h.Path(r)
+	}
+	return r.Pattern
+}
+
 // Query returns the raw query of the URL.
-func (Accessor) Query(r *http.Request) string {
+func (HTTP) Query(r *http.Request) string {
 	if r.URL == nil {
 		return ""
 	}
 	return r.URL.RawQuery
 }
 
-// Source returns the address of the client of a received request. It converts an
-// IPv4-mapped IPv6 address to IPv4. It returns the zero value for a request that this
-// process makes.
-func (Accessor) Source(r *http.Request) netip.AddrPort {
+// Source returns the address of a received request's client. It converts an IPv4-mapped IPv6
+// address to IPv4. It returns the zero value for a request that this process makes.
+func (HTTP) Source(r *http.Request) netip.AddrPort {
 	return addrPortOf(r.RemoteAddr)
 }
 
-// RequestHeader returns a view of the header of r. The view has the field Host only if
-// r.Header has it.
-func (Accessor) RequestHeader(r *http.Request) layer.Header { return fields(r.Header) }
+// RequestHeader returns a view of r's header. It contains Host only if r.Header does.
+func (HTTP) RequestHeader(r *http.Request) layer.Header { return fields(r.Header) }
 
 // RequestOverHTTP2 reports whether ProtoMajor of r is 2. For a received request, this means
 // that the client sent the request over HTTP/2.
-func (Accessor) RequestOverHTTP2(r *http.Request) bool { return r.ProtoMajor == 2 }
+func (HTTP) RequestOverHTTP2(r *http.Request) bool { return r.ProtoMajor == 2 }
 
 // ResponseOverHTTP2 reports whether r is a response that was received over HTTP/2.
-func (Accessor) ResponseOverHTTP2(r *http.Response) bool { return r != nil && r.ProtoMajor == 2 }
+func (HTTP) ResponseOverHTTP2(r *http.Response) bool { return r != nil && r.ProtoMajor == 2 }
 
 // Status returns the status code of r, or 0 if r is nil.
-func (Accessor) Status(r *http.Response) int {
+func (HTTP) Status(r *http.Response) int {
 	if r == nil {
 		return 0
 	}
 	return r.StatusCode
 }
 
-// ResponseHeader returns a view of the header of r. The view is empty if r is nil.
-func (Accessor) ResponseHeader(r *http.Response) layer.Header {
+// ResponseHeader returns a view of r's header, which is empty if r is nil.
+func (HTTP) ResponseHeader(r *http.Response) layer.Header {
 	if r == nil {
 		return fields(nil)
 	}
 	return fields(r.Header)
 }
 
-// ResponseTrailer returns a view of the trailers of r. It leaves out announced trailers
-// that have no value yet.
-func (Accessor) ResponseTrailer(r *http.Response) layer.Header {
+// ResponseTrailer returns a view of r's trailers. It leaves out announced trailers that have not
+// arrived yet.
+func (HTTP) ResponseTrailer(r *http.Response) layer.Header {
 	if r == nil {
 		return fields(nil)
 	}
 	return fields(r.Trailer)
 }
 
-// Complete returns r with a body that notifies o of its bytes and of its end: see
-// [Completion].
-func (Accessor) Complete(ctx context.Context, r *http.Response, o layer.Observer) *http.Response {
+// Complete returns the result of [Completion].
+func (HTTP) Complete(ctx context.Context, r *http.Response, o layer.Observer) *http.Response {
 	return Completion(ctx, r, o)
 }
 
-// fields is an http.Header that implements [layer.Header] without an allocation.
+// ObserveResponse does the same as Complete. It exists for package tap, because for gRPC the two
+// differ: Complete counts messages, and ObserveResponse counts bytes.
+func (HTTP) ObserveResponse(ctx context.Context, r *http.Response, o layer.Observer) *http.Response {
+	return Completion(ctx, r, o)
+}
+
+// fields is an http.Header that implements [layer.Header]. Converting one to the other does not
+// allocate.
 type fields http.Header
 
 func (f fields) Get(name string) string { return http.Header(f).Get(name) }
@@ -130,9 +134,9 @@ func (f fields) Get(name string) string { return http.Header(f).Get(name) }
 // Values returns all values of name. The caller must not modify them.
 func (f fields) Values(name string) []string { return http.Header(f).Values(name) }
 
-// HasName calls match with the name of each field, in any order, until match returns true.
+// hasName calls match with the name of each field, in any order, until match returns true.
 // It reports whether match returned true.
-func (f fields) HasName(match func(name string) bool) bool {
+func (f fields) hasName(match func(name string) bool) bool {
 	for name := range f {
 		if match(name) {
 			return true
@@ -141,6 +145,7 @@ func (f fields) HasName(match func(name string) bool) bool {
 	return false
 }
 
+// All returns all fields, each value on its own.
 func (f fields) All() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		for name, values := range f {
@@ -153,20 +158,19 @@ func (f fields) All() iter.Seq2[string, string] {
 	}
 }
 
-// TeeRequestBody returns a shallow copy of r with a body that passes its bytes to the function in
-// the argument read. Each Read of the body calls this function with the received bytes p and the
-// offset of p in the body, before it returns. The function must not keep p. The bodies that GetBody
-// of the copy returns do the same, from offset 0. A request without a body is returned unchanged.
-// net/http sends the headers of the copy separately, even for an in-memory body such as
-// bytes.Reader, because the copy hides the type of the body.
-func (Accessor) TeeRequestBody(r *http.Request, read func(at int64, p []byte)) *http.Request {
+// TeeRequestBody returns a shallow copy of r whose body passes its bytes to read. Each Read calls
+// it with the received bytes p and their offset in the body, before it returns. It must not keep p.
+// The bodies from the copy's GetBody do the same, from offset 0. A request without a body is
+// returned unchanged. net/http sends the copy's headers separately, even for an in-memory body such
+// as bytes.Reader, because the copy hides the body type.
+func (HTTP) TeeRequestBody(r *http.Request, read func(at int64, p []byte)) *http.Request {
 	if !hasBody(r) {
 		return r
 	}
 	out := *r
 	out.Body = newTeeBody(r.Body, read)
 	if again := r.GetBody; again != nil {
-		out.GetBody = func() (io.ReadCloser, error) {
+		out.GetBody = func() (io.ReadCloser, error) { // each copy of the body begins at offset 0 again
 			body, err := again()
 			if err != nil || body == nil || body == http.NoBody {
 				return body, err
@@ -177,11 +181,11 @@ func (Accessor) TeeRequestBody(r *http.Request, read func(at int64, p []byte)) *
 	return &out
 }
 
-// TeeResponseBody replaces the body of r by one that passes its bytes to the function in the
-// argument read, as [Accessor.TeeRequestBody] does, and returns r. The body of an upgraded
-// connection (101) stays an [io.ReadWriteCloser], and keeps its CloseWrite. Bytes that are written
-// to such a body are not passed to this function.
-func (Accessor) TeeResponseBody(r *http.Response, read func(at int64, p []byte)) *http.Response {
+// TeeResponseBody replaces r's body with one that passes its bytes to read, as in
+// [HTTP.TeeRequestBody], and returns r. The body of an upgraded connection (101) stays an
+// [io.ReadWriteCloser], and keeps its CloseWrite. Bytes that are written to it are not passed to
+// read.
+func (HTTP) TeeResponseBody(r *http.Response, read func(at int64, p []byte)) *http.Response {
 	if r == nil || ended(r) {
 		return r
 	}
@@ -189,9 +193,8 @@ func (Accessor) TeeResponseBody(r *http.Response, read func(at int64, p []byte))
 	return r
 }
 
-// newTeeBody returns a wrapper of body. The wrapper passes the bytes that each Read returns, and
-// their offset in body, to the function in the argument read. It has the methods Write and
-// CloseWrite if body has the method Write.
+// newTeeBody wraps body, so that the bytes which each Read returns are passed to read, with their
+// offset in the body. The wrapper implements Write and CloseWrite if body implements Write.
 func newTeeBody(body io.ReadCloser, read func(at int64, p []byte)) io.ReadCloser {
 	tee := &teeBody{wrappedBody: wrappedBody{body}, read: read}
 	if w, ok := body.(io.Writer); ok {
@@ -200,14 +203,15 @@ func newTeeBody(body io.ReadCloser, read func(at int64, p []byte)) io.ReadCloser
 	return tee
 }
 
-// teeBody is a body that passes the bytes of each Read to the function in the field read.
-// Concurrent calls of Read are not allowed.
+// teeBody is a body that passes the bytes from each Read to the function read. Concurrent calls
+// of Read are not allowed.
 type teeBody struct {
 	wrappedBody
 	read func(at int64, p []byte)
 	at   int64 // offset of the next piece
 }
 
+// Read reads from the body and passes the bytes to the function read, with their position.
 func (b *teeBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
@@ -225,39 +229,28 @@ type teeStream struct {
 // CloseWrite closes the sending half of the connection, or returns [http.ErrNotSupported].
 func (s teeStream) CloseWrite() error { return message.CloseWrite(s.Writer) }
 
-// OnResponseStart registers o as an observer of the response to r, which the handler of a
-// [Middleware] writes. o is notified when the handler writes the response headers, and of each
-// piece of the body. OnResponseStart must be called before the handler, with the ctx and r of a
-// request of a Middleware. Otherwise it has no effect. Package tap calls this method through an
-// interface.
-func (Accessor) OnResponseStart(ctx context.Context, r *http.Request, o layer.ResponseObserver[*http.Response]) {
-	x, ok := ctx.Value(servingKey{}).(*served)
-	// A request that the handler itself makes may carry the same context. Only
-	// the received request has a RequestURI.
-	if !ok || r.RequestURI == "" || x.begun.Load() {
-		return
-	}
-	x.observers = append(x.observers, o)
+// OnResponseStart does nothing, because Call returns an HTTP response when its headers are known.
+// Package tap calls this method, because another protocol may send them earlier.
+func (HTTP) OnResponseStart(context.Context, *http.Request, layer.ResponseObserver[*http.Response]) {
 }
 
-// OnDeferredResponse always returns false, because the headers of an HTTP response have arrived
-// when Call returns. Package tap calls this method, because another protocol may deliver them
-// later.
-func (Accessor) OnDeferredResponse(*http.Response, layer.ResponseObserver[*http.Response]) bool {
+// OnDeferredResponse always returns false, because HTTP response headers have arrived when Call
+// returns. Package tap calls this method, because another protocol may deliver them later.
+func (HTTP) OnDeferredResponse(*http.Response, layer.ResponseObserver[*http.Response]) bool {
 	return false
 }
 
-// ErrorResponse returns nil and false, because an error of HTTP does not contain a response.
-// Package tap calls this method, because an error of another protocol may contain one.
-func (Accessor) ErrorResponse(context.Context, *http.Request, error) (*http.Response, bool) {
+// ErrorResponse returns nil and false, because an HTTP error does not contain a response. Package
+// tap calls this method, because another protocol's error may contain one.
+func (HTTP) ErrorResponse(context.Context, *http.Request, error) (*http.Response, bool) {
 	return nil, false
 }
 
-// DestinationAddr returns the address that r was or will be sent to. For a received request
-// this is the local address of the connection. For a request that this process makes it is
-// the address in the URL, or the zero value if the URL has a host name. Package tap calls
-// this method through an interface.
-func (a Accessor) DestinationAddr(ctx context.Context, r *http.Request) netip.AddrPort {
+// DestinationAddr returns the address that r was or will be sent to. For a received request this
+// is the connection's local address. For a request that this process makes it is the address in
+// the URL, or the zero value if the URL names a host. Package tap calls this method through an
+// interface.
+func (HTTP) DestinationAddr(ctx context.Context, r *http.Request) netip.AddrPort {
 	if r.RequestURI != "" {
 		local, _ := ctx.Value(http.LocalAddrContextKey).(net.Addr)
 		return caller.Addr(local)
@@ -279,16 +272,16 @@ func addrPortOf(s string) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// SourceLabels returns linkerd's labels for the client of a received request. With TLS, the
-// label tls is true, and client_id is the first DNS-like name or URI in the verified client
-// certificate. Without TLS, the label tls is loopback for a loopback address, and otherwise
+// SourceLabels returns linkerd's labels for a received request's client. With TLS, the label tls
+// is true, and client_id is the first DNS-like name or URI in the verified client certificate.
+// Without TLS, the label tls is loopback for a loopback address, and otherwise
 // no_tls_from_remote. The result is empty for a request that this process makes.
-func (a Accessor) SourceLabels(r *http.Request) map[string]string {
-	return caller.Labels(a.Source(r), clientTLS(r))
+func (h HTTP) SourceLabels(r *http.Request) map[string]string {
+	return caller.Labels(h.Source(r), clientTLS(r))
 }
 
-// clientTLS returns the TLS state of the connection of a received request. It returns nil if the
-// connection does not use TLS. The connection of a [Server] is in the context of the request.
+// clientTLS returns the TLS state of the connection on which r was received, or nil if it does not use
+// TLS. A request to a [Server] has no TLS field, but its connection is in the context.
 func clientTLS(r *http.Request) *tls.ConnectionState {
 	if r.TLS != nil || r.RequestURI == "" {
 		return r.TLS

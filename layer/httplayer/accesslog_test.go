@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"regexp"
 	"strings"
 	"sync"
@@ -51,12 +52,11 @@ func newPages() *pages { return &pages{more: make(chan struct{}, 100)} }
 
 func TestAccessLogJSON(t *testing.T) {
 	log := newPages()
-	h := AccessLog(log, JSONLog, func(*http.Request) string { return "web.default" })
-	f := servingBy(t, h(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	f := servingBy(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n, _ := io.Copy(io.Discard, r.Body)
 		w.WriteHeader(http.StatusCreated)
 		say(w, strings.Repeat("x", int(2*n)))
-	})))
+	}), WithAccessLog(log, JSONLog, func(*http.Request) string { return "web.default" }))
 	for _, h2 := range []bool{false, true} {
 		req := request(t, "POST", "http://"+f.addr+"/a?b=\"c", "hello")
 		req.Header.Set("User-Agent", "a \"b\"\u2028")
@@ -82,7 +82,7 @@ func TestAccessLogJSON(t *testing.T) {
 		assert.Contains(t, got["client.addr"], "127.0.0.1:")
 		delete(got, "client.addr")
 		assert.Equal(t, map[string]any{
-			"client.id": "web.default", "host": f.addr, "method": "POST", "uri": "http://" + f.addr + "/a?b=\"c",
+			"client.id": "web.default", "client.ip": "127.0.0.1", "host": f.addr, "method": "POST", "uri": "http://" + f.addr + "/a?b=\"c",
 			"version": version, "status": 201.0, "request_bytes": 5.0, "response_bytes": 10.0,
 			"user_agent": "a \"b\"\u2028", "trace_id": "0af7651916cd43dd8448eb211c80319c",
 		}, got)
@@ -91,7 +91,7 @@ func TestAccessLogJSON(t *testing.T) {
 
 func TestAccessLogApache(t *testing.T) {
 	log := newPages()
-	f := servingBy(t, AccessLog(log, ApacheLog, nil)(http.HandlerFunc(shapes)))
+	f := servingBy(t, http.HandlerFunc(shapes), WithAccessLog(log, ApacheLog, nil))
 	rsp, err := client(t, true).Get("http://" + f.addr + "/length")
 	require.NoError(t, err)
 	read(t, rsp)
@@ -99,19 +99,44 @@ func TestAccessLogApache(t *testing.T) {
 		log.next(t))
 }
 
+// The common and the combined log format have the address of the client, the request line that it sent,
+// and "-" for what is missing.
+func TestAccessLogCommon(t *testing.T) {
+	at := time.Date(2022, 8, 23, 20, 28, 20, 7, time.FixedZone("", -2*3600))
+	r := httptest.NewRequest("GET", "/a?b=\"c", http.NoBody)
+	r.RemoteAddr, r.Header = "[2001:db8::1]:4000", http.Header{"Referer": {"https://a.example/"}, "User-Agent": {"curl \"8\""}}
+	x := &Report{Request: r, Status: 404, Began: at, Sent: 7}
+	const line = `2001:db8::1 - - [23/Aug/2022:20:28:20 -0200] "GET /a?b=\"c HTTP/1.1" 404 7`
+	assert.Equal(t, line, string(formatOf(CommonLog)(nil, x, "")))
+	assert.Equal(t, line+` "https://a.example/" "curl \"8\""`, string(formatOf(CombinedLog)(nil, x, "")))
+	x.Facts.Client, x.Sent = netip.MustParseAddr("10.0.0.7"), -1
+	x.Request = &http.Request{Proto: "HTTP/1.1"} // a timeout before the request line
+	assert.Equal(t, `10.0.0.7 - web.id [23/Aug/2022:20:28:20 -0200] "-" 404 - "-" "-"`, string(formatOf(CombinedLog)(nil, x, "web.id")))
+}
+
+// A JSON line has the selected fields alone.
+func TestAccessLogFields(t *testing.T) {
+	x := &Report{Request: httptest.NewRequest("GET", "/", http.NoBody), Status: 204}
+	line := func(fields ...string) string { return string(formatOf(JSONLogOf(fields...))(nil, x, "")) }
+	assert.JSONEq(t, `{"method":"GET","status":204}`, line("status", "route", "method"))
+	assert.Equal(t, `{}`, line("route"))
+	assert.Equal(t, line(), line(JSONLogFields()...))
+	assert.PanicsWithValue(t, `httplayer: JSONLogOf: unknown field "code"`, func() { JSONLogOf("code") })
+}
+
 // A tunnel is logged at its end. A handler that panics is logged.
 func TestAccessLogTunnelAndPanic(t *testing.T) {
 	log := newPages()
-	h := AccessLog(log, ApacheLog, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/panic" {
 			panic(http.ErrAbortHandler)
 		}
 		switchToEcho(w, r)
-	}))
-	f := servingBy(t, h)
+	})
+	f := servingBy(t, h, WithAccessLog(log, ApacheLog, nil))
 	_, err := client(t, false).Get("http://" + f.addr + "/panic")
 	require.Error(t, err)
-	assert.Contains(t, log.next(t), "/panic HTTP/1.1\" 200 0")
+	assert.Contains(t, log.next(t), "/panic HTTP/1.1\" 500 0")
 	rsp, tunnel := upgraded(t, endpoint(t, f.addr))
 	assert.Equal(t, http.StatusSwitchingProtocols, rsp.StatusCode)
 	say(tunnel, "hello")
@@ -125,7 +150,7 @@ func TestAccessLogConnect(t *testing.T) {
 	up, _ := tunnelled(t, established)
 	log, outcomes := newPages(), make(chan layer.Outcome[*http.Response], 1)
 	h := Middleware(watched(outcomes))(Handler(endpoint(t, up), WithConnect()))
-	c := wireTo(t, servingBy(t, AccessLog(log, ApacheLog, nil)(h)).addr)
+	c := wireTo(t, servingBy(t, h, WithAccessLog(log, ApacheLog, nil)).addr)
 	say(c, strings.ReplaceAll(connectHead, "\n", "\r\n"))
 	rsp, err := http.ReadResponse(c.in, &http.Request{Method: http.MethodConnect})
 	require.NoError(t, err)
@@ -134,11 +159,6 @@ func TestAccessLogConnect(t *testing.T) {
 	converse(t, c, "")
 	assert.Contains(t, log.next(t), "\"CONNECT web:443 HTTP/1.1\" 200 -")
 	assert.Equal(t, http.StatusOK, (<-outcomes).Response.StatusCode)
-}
-
-func TestAccessLogNilWriter(t *testing.T) {
-	h := http.NewServeMux()
-	assert.Same(t, h, AccessLog(nil, JSONLog, nil)(h))
 }
 
 func TestAccessLogTraces(t *testing.T) {
@@ -153,37 +173,41 @@ func TestAccessLogTraces(t *testing.T) {
 func FuzzAccessLog(f *testing.F) {
 	f.Add("GET", "/a\nb", "c\"d", "e\\", "\x80\xff", "[::1]:1")
 	f.Add("GET", "/\u2028\u0085", "\r\n", "\x00", "\x7f", "127.0.0.1:80 - -")
+	f.Add("GET", "/", "h", "", "", "[fe80::1%\"\n]:1")
 	f.Fuzz(func(t *testing.T, method, target, host, agent, id, addr string) {
 		r := httptest.NewRequest("GET", "/", http.NoBody)
 		r.Method, r.RequestURI, r.Host, r.RemoteAddr = method, target, host, addr
 		r.Header["User-Agent"] = []string{agent}
-		e := &accessEntry{exchange: &served{received: r}, id: id, began: time.Unix(1, 0), ended: time.Unix(2, 0)}
-		line := e.json(nil)
+		x := &Report{Request: r, Status: 200, Began: time.Unix(1, 0), Head: time.Unix(2, 0), Ended: time.Unix(2, 0)}
+		line := jsonLine(nil)(nil, x, id)
 		var got map[string]any
 		require.NoError(t, json.Unmarshal(line, &got))
-		require.Len(t, got, 14)
+		fields := 14
+		if clientIP(x).IsValid() {
+			fields++
+		}
+		require.Len(t, got, fields)
 		require.Equal(t, strings.ToValidUTF8(agent, "\ufffd") == agent, got["user_agent"] == agent)
-		for _, line := range [][]byte{line, e.apache(nil)} {
+		for _, line := range [][]byte{line, apacheLine(nil, x, id), combinedLine(nil, x, id)} {
 			require.NotContains(t, string(line), "\n")
 			require.False(t, bytes.ContainsAny(line, "\r\x00\x1b\x7f\u0085\u2028"))
 		}
-		require.Regexp(t, `^[^ ]+ [^ ]+ - \[[^]]+\] "([^"\\]|\\.)*" 200 0$`, string(e.apache(nil)))
+		require.Regexp(t, `^[^ ]+ [^ ]+ - \[[^]]+\] "([^"\\]|\\.)*" 200 0$`, string(apacheLine(nil, x, id)))
+		require.Regexp(t, `^[^ ]+ - [^ ]+ \[[^]]+\] "([^"\\]|\\.)*" 200 0 "-" "([^"\\]|\\.)*"$`, string(combinedLine(nil, x, id)))
 	})
 }
 
 func BenchmarkAccessLog(b *testing.B) {
-	r := httptest.NewRequest("GET", "http://web.default:80/api?view=all", http.NoBody)
+	r := httptest.NewRequest("GET", "/api?view=all", http.NoBody)
+	r.Host, r.URL.Host = "web.default:80", "web.default:80"
 	r.Header.Set("User-Agent", "Go-http-client/1.1")
-	for _, format := range []AccessLogFormat{"off", ApacheLog, JSONLog} {
+	x := &Report{Request: r, Status: 200, Response: new(http.Response)}
+	for _, format := range []AccessLogFormat{ApacheLog, JSONLog} {
 		b.Run(string(format), func(b *testing.B) {
-			to := io.Discard
-			if format == "off" {
-				to = nil
-			}
-			h := AccessLog(to, format, nil)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			log := newAccessLog(io.Discard, format, nil)
 			b.ReportAllocs()
 			for b.Loop() {
-				h.ServeHTTP(silent{}, r)
+				log.log(x)
 			}
 		})
 	}

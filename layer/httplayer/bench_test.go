@@ -1,6 +1,7 @@
 package httplayer
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -141,5 +143,159 @@ func BenchmarkRejection(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		_, _ = e.Call(b.Context(), req)
+	}
+}
+
+func BenchmarkDeadline(b *testing.B) {
+	req := &http.Request{Header: http.Header{"Grpc-Timeout": {"4999m"}, "Te": {"trailers"}, "User-Agent": {"x"}}}
+	b.Run("read", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			GRPCTimeout(req)
+		}
+	})
+	b.Run("write", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			SetGRPCTimeout(req, time.Second)
+		}
+	})
+}
+
+// BenchmarkMeshLayers measures the cost of each layer, for a request without headers for
+// proxies and for one with them.
+func BenchmarkMeshLayers(b *testing.B) {
+	rsp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody}
+	for name, l := range meshLayers() {
+		svc := l(serviceFunc(func(context.Context, *http.Request) (*http.Response, error) { return rsp, nil }))
+		plain := request(b, "GET", "http://web/", "")
+		plain.Header = http.Header{"Accept": {"*/*"}, "User-Agent": {"me"}, "X-Request-Id": {"1"}}
+		said := plain.Clone(plain.Context())
+		said.Proto, said.ProtoMajor, said.ProtoMinor = "HTTP/2.0", 2, 0
+		said.Header.Set("L5d-Orig-Proto", "HTTP/1.1")
+		said.Header.Set("L5d-Require-Id", "web.id")
+		said.Header.Set("L5d-Client-Id", "forged")
+		said.Header.Set("L5d-Dst-Override", "web:80")
+		for kind, req := range map[string]*http.Request{"plain": plain, "said": said} {
+			b.Run(strings.ReplaceAll(name, " ", "_")+"/"+kind, func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					_, _ = svc.Call(b.Context(), req)
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkMeshHop measures one HTTP/1.1 request through two proxies, with HTTP/1.1 and with HTTP/2
+// between them. Client, proxies and server are in one process.
+func BenchmarkMeshHop(b *testing.B) {
+	up := serve(b, http.HandlerFunc(small))
+	for name, proxy := range map[string]string{
+		"http1":      oneProxy(b, oneProxy(b, up)),
+		"orig-proto": twoProxies(b, up),
+	} {
+		b.Run(name, func(b *testing.B) {
+			c := client(b, false)
+			b.ReportAllocs()
+			for b.Loop() {
+				req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, "http://"+proxy+"/", http.NoBody)
+				if err != nil {
+					b.Fatal(err)
+				}
+				drained(b, func() (*http.Response, error) { return c.Do(req) })
+			}
+		})
+	}
+}
+
+// BenchmarkTunnel measures a short message through a CONNECT tunnel and its echo.
+func BenchmarkTunnel(b *testing.B) {
+	up, _ := tunnelled(b, established)
+	c := wireTo(b, oneProxy(b, up))
+	c.askEarly(connectHead, "")
+	word := make([]byte, 4)
+	b.ReportAllocs()
+	for b.Loop() {
+		say(c, "ping")
+		if _, err := io.ReadFull(c.in, word); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkMiddleware measures a request to a handler that does nothing: without a middleware,
+// without layers, with a limit, and with a limit and a timeout.
+func BenchmarkMiddleware(b *testing.B) {
+	bare := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	for name, h := range map[string]http.Handler{
+		"bare":          bare,
+		"empty":         Middleware(nil)(bare),
+		"limit":         Middleware(NewStack().Limit(10).Layer())(bare),
+		"limit+timeout": Middleware(NewStack().Limit(10).Timeout(time.Minute).Layer())(bare),
+	} {
+		b.Run(name, func(b *testing.B) {
+			w, r := silent{make(http.Header)}, httptest.NewRequest(http.MethodGet, "/", nil)
+			b.ReportAllocs()
+			for b.Loop() {
+				h.ServeHTTP(w, r)
+			}
+		})
+	}
+}
+
+// silent is a writer of no cost.
+type silent struct{ header http.Header }
+
+func (s silent) Header() http.Header       { return s.header }
+func (silent) Write(p []byte) (int, error) { return len(p), nil }
+func (silent) WriteHeader(int)             {}
+func (silent) Flush()                      {}
+
+// BenchmarkReplay measures the preparation of a request body for further attempts, and one attempt.
+func BenchmarkReplay(b *testing.B) {
+	r := httptest.NewRequest(http.MethodPut, "/", http.NoBody)
+	for name, body := range map[string]func(){
+		"none": func() { r.Body, r.GetBody = http.NoBody, nil },
+		"kept": func() { r.Body = struct{ silentBody }{} },
+	} {
+		b.Run(name, func(b *testing.B) {
+			body()
+			b.ReportAllocs()
+			for b.Loop() {
+				if replay := (HTTP{}).Replay(r, 1<<16); replay != nil {
+					again, _ := replay.Next()
+					_ = again.Body.Close()
+					replay.End()
+				}
+			}
+		})
+	}
+}
+
+type silentBody struct{}
+
+func (silentBody) Read([]byte) (int, error) { return 0, nil }
+func (silentBody) Close() error             { return nil }
+
+// BenchmarkTeeRequest measures the copy of a request without its transport.
+func BenchmarkTeeRequest(b *testing.B) {
+	head := http.Header{"Accept": {"*/*"}, "User-Agent": {"bench"}, "Cookie": {"a=b"}, "Content-Type": {"text/plain"}}
+	url := &url.URL{Scheme: "http", Host: "web", Path: "/"}
+	for name, size := range map[string]int{"no body": 0, "1 KiB": 1 << 10, "64 KiB": 64 << 10} {
+		b.Run(name, func(b *testing.B) {
+			text, buf := make([]byte, size), make([]byte, 32<<10)
+			b.ReportAllocs()
+			for b.Loop() {
+				req := &http.Request{Method: http.MethodPost, URL: url, Header: head, ContentLength: int64(size)}
+				if size > 0 {
+					req.Body = io.NopCloser(bytes.NewReader(text))
+				}
+				req = HTTP{}.TeeRequest(req, 64<<10, func(*http.Request, bool) {})
+				for err := error(nil); err == nil && size > 0; {
+					_, err = req.Body.Read(buf)
+				}
+			}
+		})
 	}
 }

@@ -2,8 +2,6 @@ package httplayer
 
 import (
 	"context"
-	"crypto/tls"
-	"errors"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -14,24 +12,24 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// Endpoint is an HTTP client for one address, and a [Service]. "Connections" in the package
-// documentation describes the choice of the protocol, tunnels, and the age of connections.
+// Endpoint is an HTTP client for one address, and a [Service]. "Connections" in the package documentation
+// describes the choice of the protocol, which requests are sent again, tunnels, and the age of connections.
 //
 // Admission: an HTTP/1.1 connection serves one request at a time. Call uses the most recently used
 // idle connection, or makes a new one, up to [WithMaxConns]. HTTP/2 uses one connection, with as
 // many requests as the server allows. Above these limits, Call rejects requests at once. After a
-// failed connection attempt, all requests are rejected until a new attempt succeeds. The new
-// attempt follows after the backoff of [WithBackoff], at the next Call or while Ready waits.
+// failed connection attempt, all requests are rejected until a new attempt succeeds, which follows
+// after the [WithBackoff] backoff, at the next Call or while Ready waits.
 //
-// Cancellation: if the context of a request ends before its response body is closed, the
-// HTTP/1.1 connection is closed or the HTTP/2 stream is reset.
+// Cancellation: if a request context ends before its response body is closed, the HTTP/1.1
+// connection is closed or the HTTP/2 stream is reset.
 //
-// Body: the caller must close the response body. When Call returns an error, a Read of the
-// request body may still be in progress. Closing that body should end the Read.
+// Body: the caller must close the response body. When Call returns an error, a Read of the request
+// body may still be in progress; closing that body should end it.
 //
 // Errors: a [layer.Error] with the address. A rejection means that the server did not process the
-// request: connecting failed, no byte was written, or HTTP/2 reported it. An Endpoint never sends a
-// request twice. After the context of NewEndpoint ends, Call rejects with [layer.ErrClosed].
+// request, and that its body can be read from its beginning. Once NewEndpoint's context has ended,
+// Call rejects with [layer.ErrClosed].
 //
 // Cost: goroutines of an idle connection: HTTP/1.1 none (one on Windows), HTTP/2 two.
 type Endpoint struct {
@@ -78,10 +76,12 @@ func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 		message.CloseBody(req)
 		return nil, e.fault(nil, "", errCleartextHTTPS)
 	}
+	trace := message.TraceOf(ctx)
+	trace.GetConn(e.addr)
 	if !e.byH2(req) {
-		return e.callH1(ctx, req)
+		return e.callH1(ctx, req, trace)
 	}
-	rsp, err := e.h2.call(ctx, req)
+	rsp, err := e.h2.call(ctx, req, trace)
 	switch {
 	case err == nil || !e.speaksOther(err):
 		return rsp, err
@@ -89,51 +89,60 @@ func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 		message.CloseBody(req) // the request has failed
 		return nil, err
 	}
-	e.onlyH1.Store(true)
-	e.used[1].Store(false)
+	// The server has selected HTTP/1.1, and the Endpoint has recorded that.
 	e.byH2(req) // false from now on
-	return e.callH1(ctx, req)
+	return e.callH1(ctx, req, trace)
+}
+
+// Connect makes a connection for the next request, unless one is idle. Without it, the first request
+// connects. It returns the attempt's error, which also counts as a failed attempt of a request does;
+// see [Endpoint].
+func (e *Endpoint) Connect(ctx context.Context) error {
+	if e.life.Err() != nil {
+		return e.closedError()
+	}
+	// A connection for HTTP/2, or for whatever the server selects.
+	if e.opts.protocol == http2 || e.opts.protocol == auto && e.opts.tls != nil && !e.onlyH1.Load() {
+		_, err := e.h2.get(ctx, attempt{orHTTP1: true})
+		if err == nil || !e.speaksOther(err) {
+			return err
+		}
+	}
+	if c := e.h1.takeIdle(); c != nil {
+		e.h1.release(c, true)
+		return nil
+	}
+	c, err := e.h1.dial(ctx, message.Trace{})
+	if err == nil {
+		e.h1.keep(c)
+	}
+	return err
+}
+
+// CloseIdleConnections closes the connections without requests.
+func (e *Endpoint) CloseIdleConnections() {
+	e.h1.closeIdle()
+	e.h2.closeIdle()
 }
 
 // Classifier returns [Classify]. It implements [layer.Classified].
 func (*Endpoint) Classifier() layer.Classifier[*http.Response] { return Classify }
 
-func (e *Endpoint) callH1(ctx context.Context, req *http.Request) (*http.Response, error) {
-	if _, ok := req.Header[origProtoField]; ok { // it is of HTTP/2 connections
+// callH1 sends req over HTTP/1.1.
+func (e *Endpoint) callH1(ctx context.Context, req *http.Request, trace message.Trace) (*http.Response, error) {
+	if _, ok := req.Header[origProtoField]; ok { // a proxy's header that has a meaning over HTTP/2 only
 		req = without(req, origProtoField)
 	}
-	rsp, err := e.h1.call(ctx, req)
+	rsp, err := e.h1.call(ctx, req, trace)
 	if e.speaksOther(err) {
 		message.CloseBody(req) // the error is not a rejection
 	}
 	return rsp, err
 }
 
-// exchange sends req on a connection. If no byte was sent, the error is a rejection that matches
-// [message.ErrNotSent], or one because ctx has ended.
-func (e *Endpoint) exchange(
-	ctx context.Context, req *http.Request, conn http.RoundTripper, state *tls.ConnectionState,
-) (*http.Response, error) {
-	out, body := outgoing(ctx, req, e.addr)
-	rsp, err := conn.RoundTrip(out)
-	switch {
-	case err == nil:
-		body.admit()
-		rsp.Request, rsp.TLS = req, state
-		return rsp, nil
-	case errors.Is(err, message.ErrNotSent) && ctx.Err() != nil:
-		return nil, e.goneError(ctx)
-	case errors.Is(err, message.ErrNotSent):
-		return nil, e.fault(layer.ErrNotReady, "the connection was lost", &peerError{err})
-	case errors.Is(err, message.ErrNotProcessed) && ctx.Err() == nil && body.withdraw():
-		return nil, e.fault(layer.ErrNotReady, "not processed", &peerError{err})
-	}
-	return nil, e.fault(nil, "", body.fail(ctx, req, err))
-}
-
-// byH2 reports whether req is sent over HTTP/2: the result of wantsH2, but false for a CONNECT or
-// an upgrade. byH2 stores the result in e.used, so that Ready later connects by the protocols in
-// use. It stores nothing if wantsH2 returns true for a CONNECT or an upgrade.
+// byH2 reports whether req is sent over HTTP/2: it is if wantsH2 says so, except for a CONNECT or an
+// upgrade. byH2 also records which protocols requests use, so that Ready can connect by the same ones;
+// a CONNECT or an upgrade counts only if it would use HTTP/1.1 anyway.
 func (e *Endpoint) byH2(req *http.Request) bool {
 	h2 := e.wantsH2(req)
 	if h2 && isTunnel(req) {
@@ -149,14 +158,16 @@ func (e *Endpoint) byH2(req *http.Request) bool {
 	return h2
 }
 
-// wantsH2 reports whether req should be sent over HTTP/2. This depends on the options of the
-// Endpoint, the version and the content type of req, and the known abilities of the server.
-// wantsH2 does not check for CONNECT and upgrades, which need HTTP/1.1.
+// wantsH2 reports whether req should be sent over HTTP/2, by the Endpoint's options, the request's
+// version and content type, and what the server is known to support. The rules are in "Connections" of
+// the package documentation. The version of a request that was not received means nothing, as in
+// net/http. CONNECT and upgrades, which need HTTP/1.1, are checked by byH2.
 func (e *Endpoint) wantsH2(req *http.Request) bool {
 	if e.opts.protocol.isFixed() {
 		return e.opts.protocol == http2
 	}
-	two := req.ProtoMajor >= 2
+	// The request may use HTTP/2.
+	two := req.ProtoMajor >= 2 || req.RequestURI == "" && e.opts.protocol == auto && e.opts.tls != nil
 	if needsHTTP2(req) {
 		return two || e.opts.protocol == auto
 	}
@@ -164,7 +175,7 @@ func (e *Endpoint) wantsH2(req *http.Request) bool {
 		(e.opts.protocol == asReceived || e.opts.tls != nil || hasGRPCType(req) || isConnectRPC(req))
 }
 
-// isHTTPS reports whether the URL of req has the scheme https.
+// isHTTPS reports whether req's URL uses the scheme https.
 func isHTTPS(req *http.Request) bool {
 	return req.URL != nil && len(req.URL.Scheme) == len("https") && strings.EqualFold(req.URL.Scheme, "https")
 }
@@ -177,22 +188,25 @@ var errCleartextHTTPS = &StatusError{
 	Reason: "the URL is https and the endpoint has no TLS: set httplayer.WithTLS, or httplayer.WithCleartextHTTPS to send it in cleartext",
 }
 
-// fault returns an error of the Endpoint. With the kind layer.ErrNotReady it is a rejection: the
-// caller must not have sent a part of the request or read its body.
+// fault returns an error of the Endpoint. If kind is layer.ErrNotReady, it is a rejection, and the
+// caller must not have sent any of the request or read its body, because another endpoint may get the
+// request.
 func (e *Endpoint) fault(kind error, reason string, cause error) *layer.Error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: kind, Reason: reason, Err: cause}
 }
 
+// goneError returns the rejection of a request whose context has ended.
 func (e *Endpoint) goneError(ctx context.Context) error {
 	return e.fault(layer.ErrNotReady, ctxreason.Text(ctx), context.Cause(ctx))
 }
 
+// closedError returns the rejection of a request after the Endpoint's context has ended.
 func (e *Endpoint) closedError() error { return e.fault(layer.ErrClosed, "", context.Cause(e.life)) }
 
-// unreachable returns the error of a request for which no connection could be made because of err.
-// This is a rejection, unless the server supports only the other protocol. Its RetryAfter is the
-// time until the next attempt to connect. After the context of the Endpoint has ended, the kind is
-// layer.ErrClosed.
+// unreachable returns the error for a request that found no connection because of err. It is a
+// rejection, with the time until the next attempt to connect as RetryAfter, so that another endpoint
+// may get the request. If the server supports only the other version of HTTP, it is not a rejection.
+// Once the Endpoint's context has ended, the kind is layer.ErrClosed.
 func (e *Endpoint) unreachable(err error) error {
 	switch {
 	case e.speaksOther(err):
@@ -208,10 +222,10 @@ func (e *Endpoint) unreachable(err error) error {
 // noConnection is the Reason of an error that reports a failed attempt to connect.
 const noConnection = "no connection"
 
-// Describe shows the state of the Endpoint: the address, the protocol, the connections, the
-// idle connections and the requests in flight. HTTP/1.1 connections count from the start of
-// dialing. It also shows whether the address is fresh (not tried), up or down. If it is down, it
-// shows the last error, the number of failures and the time until the next attempt.
+// Describe shows the Endpoint's state: the address, the protocol, the connections, the idle
+// connections and the requests in flight. HTTP/1.1 connections count from the start of dialing.
+// It also shows whether the address is fresh (not tried), up or down. If it is down, it shows the
+// last error, the number of failures and the time until the next attempt.
 func (e *Endpoint) Describe() layer.Node {
 	conns1, idle1, flight1 := e.h1.usage()
 	conns2, idle2, flight2 := e.h2.usage()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -13,7 +14,7 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// pool has the HTTP/1.1 connections of an Endpoint.
+// pool holds an Endpoint's HTTP/1.1 connections.
 type pool struct {
 	endpoint *Endpoint
 
@@ -26,44 +27,54 @@ type pool struct {
 // h1Conn is an HTTP/1.1 connection of an Endpoint. It is idle or used by one request.
 type h1Conn struct {
 	*h1.ClientConn
-	tls   *tls.ConnectionState
-	age   age
-	since time.Time // time at which the connection became idle
-	once  bool      // the connection serves only one request
+	tls    *tls.ConnectionState
+	age    age
+	since  time.Time     // time at which the connection became idle
+	once   bool          // the connection serves only one request
+	unused bool          // no request has used the connection
+	trace  message.Trace // hooks of the current request
 }
 
-// call sends req on an idle connection or on a new one. It tries another connection if the
-// server has closed the idle one before the request was sent.
-func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	own := needsOwnConn(req)
+// call sends req on an idle connection or on a new one. If an idle connection turns out to be closed,
+// it tries the next one. If the request was sent on it, so that the server may have processed it, call
+// tries only a new connection. A request that a new connection has not processed is rejected.
+func (p *pool) call(ctx context.Context, req *http.Request, trace message.Trace) (*http.Response, error) {
+	s := p.endpoint.newSending(ctx, req, trace)
+	exclusive := needsOwnConn(req) // a connection that serves only this request
 	for {
 		var c *h1Conn
-		if !own {
+		if !exclusive && !s.sent {
 			c = p.takeIdle()
 		}
 		fresh := c == nil
 		if fresh {
 			var err error
-			if c, err = p.dial(ctx); err != nil {
-				return nil, err
+			if c, err = p.dial(ctx, s.trace); err != nil {
+				return nil, s.reject(err)
 			}
-			c.once = own
+			c.once = exclusive
 		}
-		rsp, err := p.endpoint.exchange(ctx, req, c, c.tls)
+		if !s.trace.IsZero() || !c.trace.IsZero() {
+			c.useTrace(s.trace)
+		}
+		c.unused = false
+		rsp, err, again := s.exchange(c, c.tls)
 		if err != nil && fresh {
 			p.endpoint.onlyH1.Store(false) // another server may have the address now
 		}
-		if fresh || !errors.Is(err, message.ErrNotSent) {
+		if !again {
 			return rsp, err
 		}
-		// The server closed the connection while it was idle.
+		if fresh {
+			return nil, s.unprocessed()
+		}
 	}
 }
 
 // needsOwnConn reports whether req must use a connection that serves no other request, as
 // in linkerd's proxy. It returns true for a received request of HTTP/1.0 or without a Host.
 func needsOwnConn(req *http.Request) bool {
-	return isHTTP10(req) || req.RequestURI != "" && (Accessor{}).Authority(req) == ""
+	return isHTTP10(req) || req.RequestURI != "" && (HTTP{}).Authority(req) == ""
 }
 
 // takeIdle returns the most recently used idle connection, or nil.
@@ -79,29 +90,46 @@ func (p *pool) takeIdle() *h1Conn {
 	return c
 }
 
-// release returns c to the pool after a request. It closes c instead if reusable is false,
-// or if c is too old or serves only one request. It also closes c if the context of the Endpoint
-// has ended or the pool has the maximum number of idle connections.
+// release gives c back after a request. It keeps c for the next one, unless reusable is false, c is too
+// old or made for one request, the Endpoint's context has ended, or enough connections are idle
+// already. Otherwise it closes c.
 func (p *pool) release(c *h1Conn, reusable bool) {
 	e := p.endpoint
 	p.mu.Lock()
-	most := e.opts.maxIdle
-	if !reusable || c.once || e.life.Err() != nil || most >= 0 && len(p.idle) >= most || c.age.over() {
+	maxIdle := e.opts.maxIdle // negative: no limit
+	trace := c.trace
+	if !reusable || c.once || e.life.Err() != nil || maxIdle >= 0 && len(p.idle) >= maxIdle || c.age.over() {
 		p.mu.Unlock()
 		p.forget()
 		_ = c.Close()
+		trace.PutIdleConn(errNotKept)
 		return
 	}
 	c.since = time.Now()
 	p.idle = append(p.idle, c)
 	p.reapAfter(e.opts.idleTimeout)
 	p.mu.Unlock()
+	trace.PutIdleConn(nil)
 	e.wake.Wake()
 }
 
-// dial makes a connection on a new goroutine. It waits until the connection is made or has failed,
-// or until ctx ends. A connection that is made after ctx has ended becomes idle.
-func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
+var errNotKept = errors.New("httplayer: the connection is not kept")
+
+// useTrace sets t, the hooks of the next request on c, and calls GotConn.
+func (c *h1Conn) useTrace(t message.Trace) {
+	idle := time.Duration(0)
+	if !c.unused {
+		idle = time.Since(c.since)
+	}
+	c.trace = t
+	c.Trace(t)
+	t.GotConn(c.NetConn(), !c.unused, idle)
+}
+
+// dial makes a connection for a request, and waits until it is made or has failed, or until ctx ends.
+// If ctx ends first, the connection is still made, and kept for a later request, because one that takes
+// long is likely to be needed.
+func (p *pool) dial(ctx context.Context, trace message.Trace) (*h1Conn, error) {
 	e := p.endpoint
 	if !p.reserve() {
 		return nil, e.full
@@ -113,9 +141,10 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 	}
 	var c *h1Conn
 	made := make(chan struct{})
+	// On a new goroutine, so that the request can give up.
 	go func() {
 		defer close(made)
-		c, err = p.connect()
+		c, err = p.connect(trace)
 		e.tried(http1, allowed, err)
 	}()
 	select {
@@ -134,14 +163,14 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 	}
 }
 
-// probe makes a connection in the background, without a request, and adds it to the idle
-// connections.
+// probe makes a connection in the background, without a request, to find out whether the address can be
+// reached. The connection is then idle.
 func (p *pool) probe() {
 	if !p.reserve() {
 		return
 	}
 	go func() {
-		c, err := p.connect()
+		c, err := p.connect(message.Trace{})
 		if err == nil {
 			p.keep(c) // before Ready admits a request, which would otherwise dial
 		}
@@ -149,7 +178,7 @@ func (p *pool) probe() {
 	}()
 }
 
-// keep adds a connection that no request uses to the idle connections.
+// keep makes a new connection, which no request uses, an idle one.
 func (p *pool) keep(c *h1Conn) {
 	c.Rest()
 	p.release(c, true)
@@ -157,25 +186,47 @@ func (p *pool) keep(c *h1Conn) {
 
 var errNotH1 = errors.New("the server does not speak HTTP/1.1")
 
-// connect makes a connection, which the caller has counted by reserve. If it fails, it calls
-// forget.
-func (p *pool) connect() (*h1Conn, error) {
+// connect makes a connection that the caller has already counted with reserve. If it fails, it
+// calls forget.
+func (p *pool) connect(trace message.Trace) (*h1Conn, error) {
 	e := p.endpoint
 	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
 	defer cancel()
-	conn, state, err := e.dial(ctx, http1)
+	conn, state, err := e.dial(trace.Context(ctx), http1.String())
 	if err != nil {
 		p.forget()
 		return nil, err
 	}
-	c := &h1Conn{tls: state, age: newAge(e.opts.maxAge)}
-	c.ClientConn = h1.NewClientConn(conn, func(_ *h1.ClientConn, reusable bool) { p.release(c, reusable) })
-	return c, nil
+	return p.newConn(conn, state), nil
 }
 
-// reserve counts a new connection before it is dialed. If the maximum is reached, it closes
-// the connection that has been idle for the longest time. It returns false if the maximum is
-// reached and no connection is idle.
+func (p *pool) newConn(conn net.Conn, state *tls.ConnectionState) *h1Conn {
+	c := &h1Conn{tls: state, unused: true, age: newAge(p.endpoint.opts.maxAge)}
+	c.ClientConn = h1.NewClientConn(conn, func(_ *h1.ClientConn, reusable bool) { p.release(c, reusable) })
+	return c
+}
+
+// adopt makes conn an idle connection. It was made for HTTP/2, but the server has selected HTTP/1.1.
+// adopt closes conn if there are too many connections.
+func (p *pool) adopt(conn net.Conn, state *tls.ConnectionState) {
+	if !p.reserve() {
+		_ = conn.Close()
+		return
+	}
+	p.keep(p.newConn(conn, state))
+}
+
+// closeIdle closes the idle connections.
+func (p *pool) closeIdle() {
+	defer p.endpoint.wake.Wake()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.evict(len(p.idle))
+}
+
+// reserve counts a new connection before it is dialed, and reports whether it may be made. If the
+// maximum is reached, it closes the connection that was idle for the longest time to make room. It
+// returns false if none is idle.
 func (p *pool) reserve() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -189,7 +240,7 @@ func (p *pool) reserve() bool {
 	return true
 }
 
-// forget subtracts a connection that has ended or was not made.
+// forget subtracts a connection that reserve has counted, because it was closed or could not be made.
 func (p *pool) forget() {
 	p.mu.Lock()
 	p.conns--
@@ -202,9 +253,8 @@ func (p *pool) belowMax() bool {
 	return p.endpoint.opts.maxConns <= 0 || p.conns < p.endpoint.opts.maxConns
 }
 
-// room reports whether a request could use an idle connection. If mayConnect is true, it
-// also returns true if the pool has fewer connections than the maximum, so that a connection can be
-// dialed.
+// room reports whether a request would find a connection: an idle one or, if mayConnect is true, a new
+// one within the maximum.
 func (p *pool) room(mayConnect bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -219,7 +269,7 @@ func (p *pool) usage() (conns, idle, inFlight int) {
 	return p.conns, len(p.idle), p.conns - len(p.idle)
 }
 
-// evict closes the n connections that have been idle for the longest time. The caller holds mu.
+// evict closes the n connections that were idle for the longest time. The caller holds mu.
 func (p *pool) evict(n int) {
 	for _, c := range p.idle[:n] {
 		go c.Close() // with TLS it may block
@@ -235,12 +285,13 @@ func (p *pool) reapAfter(d time.Duration) {
 	}
 }
 
-// reap closes the connections that have been idle for the idle timeout. They are the first
-// ones in p.idle.
+// reap closes the connections, at the front of p.idle, that were idle for the idle timeout.
 func (p *pool) reap() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.reaper = nil
+	// The connection that was idle for the longest time is first, so the search ends at the first
+	// recent one.
 	for n, c := range p.idle {
 		if left := p.endpoint.opts.idleTimeout - time.Since(c.since); left > 0 {
 			p.evict(n)
@@ -252,12 +303,11 @@ func (p *pool) reap() {
 }
 
 // shut closes the idle connections. The other connections close when their requests end. It is called
-// when the context of the Endpoint ends.
+// when the Endpoint's context ends.
 func (p *pool) shut() {
-	defer p.endpoint.wake.Wake()
+	p.closeIdle()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.evict(len(p.idle))
 	if p.reaper != nil {
 		p.reaper.Stop()
 	}

@@ -14,13 +14,12 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
-	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer/internal/h2"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// single has the HTTP/2 connections of an Endpoint. The one in the field current accepts
-// new requests. The others are draining.
+// single manages an Endpoint's HTTP/2 connections. A single one, current, gets all new requests. Others
+// are open only as long as they finish their streams.
 type single struct {
 	endpoint *Endpoint
 	cfg      h2.ClientConfig
@@ -43,38 +42,79 @@ func (s *single) init(e *Endpoint) {
 	s.endpoint, s.open = e, make(map[*h2Conn]struct{})
 	s.cfg = h2.ClientConfig{
 		Secure: e.opts.tls != nil, PingInterval: e.opts.pingInterval, PingTimeout: e.opts.pingTimeout,
-		Changed: func(*h2.ClientConn) { e.wake.Wake() },
+		PingWhileIdle: e.opts.pingWhileIdle,
+		Changed:       func(*h2.ClientConn) { e.wake.Wake() },
 	}
 }
 
-// call sends req on the current connection. If the connection ends before the request is
-// sent, it tries again, up to three times in total.
-func (s *single) call(ctx context.Context, req *http.Request) (*http.Response, error) {
+const (
+	maxAttempts  = 100 // attempts to send a request
+	maxFruitless = 3   // attempts that found a server which processed no request
+)
+
+// call sends req on the current connection, and makes one if there is none. If the server has not
+// processed the request, call sends it again, on a new connection if the server has ended the previous
+// one. A server that ends each connection with GOAWAY after some requests therefore makes none of them
+// fail. After maxFruitless attempts at which the server processed nothing, the request is rejected.
+func (s *single) call(ctx context.Context, req *http.Request, trace message.Trace) (*http.Response, error) {
 	e := s.endpoint
-	for range 3 {
-		c, err := s.get(ctx)
+	request := e.newSending(ctx, req, trace)
+	for attempts, fruitless := 0, 0; attempts < maxAttempts && fruitless < maxFruitless; attempts++ {
+		reused := s.serves() // for the trace only
+		c, err := s.get(ctx, attempt{trace, !needsHTTP2(req)})
+		if err == nil && request.failure != nil { // the request was admitted before
+			err = s.await(ctx, c)
+		}
 		if err != nil {
-			return nil, err
+			return nil, request.reject(err)
 		}
 		switch {
 		case c.Reserve():
 			if c.age.over() {
 				s.renew(c)
 			}
-			rsp, err := e.exchange(ctx, req, c, c.tls)
-			if !errors.Is(err, message.ErrNotSent) {
+			trace.GotConn(c.NetConn(), reused, 0)
+			rsp, err, again := request.exchange(c, c.tls)
+			if !again {
 				return rsp, err
 			}
-		case c.Usable():
-			return nil, e.full
+		case c.Usable(): // all slots are taken
+			return nil, request.reject(e.full)
 		}
-		s.retire(c)
+		// No progress: the server refused the stream, or has never processed any on this connection.
+		if c.Usable() || !c.Served() {
+			fruitless++
+		}
+		if !c.Usable() {
+			s.retire(c)
+		}
 	}
-	return nil, e.fault(layer.ErrNotReady, "connections end before they can be used", nil)
+	if request.failure == nil {
+		request.failure = errNoUse
+	}
+	return nil, request.unprocessed()
 }
 
-// get returns the current connection. If none exists yet, it makes one and waits for it.
-func (s *single) get(ctx context.Context) (*h2Conn, error) {
+// errNoUse is the failure of a request for which no connection stayed open long enough.
+var errNoUse = fmt.Errorf("%w: connections end before they can be used", message.ErrNotSent)
+
+// await waits until c can take another stream or accepts no more requests. It is used for a request
+// that was admitted and must be sent again: rejecting it because all streams are in use would be wrong.
+func (s *single) await(ctx context.Context, c *h2Conn) error {
+	if s.endpoint.wake.Wait(ctx, func() bool { return c.Active() < c.Limit() || !c.Usable() }) != nil {
+		return s.endpoint.goneError(ctx)
+	}
+	return nil
+}
+
+// attempt specifies how a connection for HTTP/2 is made.
+type attempt struct {
+	trace   message.Trace // hooks of the request for which it is made
+	orHTTP1 bool          // the server may select HTTP/1.1
+}
+
+// get returns the current connection. If none exists yet, it makes one as a specifies, and waits for it.
+func (s *single) get(ctx context.Context, a attempt) (*h2Conn, error) {
 	if c := s.current.Load(); c != nil {
 		return c, nil
 	}
@@ -84,7 +124,7 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 		return nil, e.unreachable(err)
 	}
 	select {
-	case r := <-s.connectOnce(allowed):
+	case r := <-s.connectOnce(allowed, a):
 		if r.Err != nil {
 			return nil, e.unreachable(r.Err)
 		}
@@ -94,15 +134,15 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 	}
 }
 
-// connectOnce makes a connection on a new goroutine and sends it to the returned channel. If
-// another call is already making a connection, the channel receives that connection. The argument
-// allowed is the result of admit.
-func (s *single) connectOnce(allowed bool) <-chan singleflight.Result {
+// connectOnce makes a connection on a new goroutine and sends it to the returned channel. If a
+// connection is being made already, the channel receives that one, so that simultaneous requests share
+// one attempt. allowed is the result of link.admit.
+func (s *single) connectOnce(allowed bool, a attempt) <-chan singleflight.Result {
 	return s.flight.DoChan("", func() (any, error) {
-		if c := s.current.Load(); c != nil && c.Usable() {
+		if c := s.current.Load(); c != nil && c.Usable() { // made since the caller has looked
 			return c, nil
 		}
-		c, err := s.connect()
+		c, err := s.connect(a)
 		s.endpoint.tried(http2, allowed, err)
 		return c, err
 	})
@@ -113,15 +153,24 @@ func (s *single) connectOnce(allowed bool) <-chan singleflight.Result {
 // end connections.
 var errNotH2 = errors.New("the server does not speak HTTP/2")
 
-// connect makes a connection, waits for the SETTINGS of the server, and makes the connection
-// the current one.
-func (s *single) connect() (*h2Conn, error) {
+// connect makes a connection, waits for the server's SETTINGS, which show that it speaks HTTP/2, and
+// makes it the current one. If the server selects HTTP/1.1 in the TLS handshake, the connection goes to
+// the HTTP/1.1 pool, and the error is errNotH2.
+func (s *single) connect(a attempt) (*h2Conn, error) {
 	e := s.endpoint
 	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
 	defer cancel()
-	conn, state, err := e.dial(ctx, http2)
-	if err != nil {
+	offers := []string{http2.String()}
+	if a.orHTTP1 && e.opts.tls != nil && !e.opts.protocol.isFixed() {
+		offers = append(offers, http1.String())
+	}
+	conn, state, err := e.dial(a.trace.Context(ctx), offers...)
+	switch {
+	case err != nil:
 		return nil, err
+	case len(offers) > 1 && state.NegotiatedProtocol != offers[0]:
+		e.h1.adopt(conn, state)
+		return nil, errNotH2
 	}
 	c := &h2Conn{ClientConn: h2.NewClientConn(conn, &s.cfg), tls: state, age: newAge(e.opts.maxAge)}
 	select {
@@ -133,6 +182,7 @@ func (s *single) connect() (*h2Conn, error) {
 		return nil, fmt.Errorf("no SETTINGS from the server: %w", context.Cause(ctx))
 	case <-c.Done():
 		err := c.Err()
+		// What the server sent was not HTTP/2.
 		if invalid, ok := errors.AsType[*h2.ConnError](err); ok && !invalid.Remote {
 			return nil, errNotH2
 		}
@@ -140,8 +190,9 @@ func (s *single) connect() (*h2Conn, error) {
 	}
 }
 
-// publish makes c the current connection and drains the previous one. c is drained when the context
-// of the Endpoint ends.
+// publish makes c the current connection, and drains the previous one, which closes after its last
+// stream. It starts a goroutine that drains c when the Endpoint's context ends, and forgets it when it
+// has closed.
 func (s *single) publish(c *h2Conn) {
 	s.mu.Lock()
 	s.open[c] = struct{}{}
@@ -171,22 +222,32 @@ func (s *single) retire(c *h2Conn) {
 	c.Drain()
 }
 
-// renew makes a connection in the background, which then replaces the connection c, because
-// c is too old. If the new connection cannot be made, c stays in use. Calls of renew for c
-// then do nothing until a backoff has passed.
+// closeIdle closes the connections without streams.
+func (s *single) closeIdle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.open {
+		if c.Active() == 0 {
+			s.retire(c)
+		}
+	}
+}
+
+// renew replaces c, which is too old, in the background. If no new connection can be made, c stays in
+// use, and further calls do nothing until a backoff has passed.
 func (s *single) renew(c *h2Conn) {
 	if !c.renews.CompareAndSwap(false, true) {
 		return
 	}
 	go func() {
-		if _, err := s.connect(); err != nil {
+		if _, err := s.connect(attempt{}); err != nil {
 			time.AfterFunc(s.endpoint.opts.backoff.Delay(0), func() { c.renews.Store(false) })
 		}
 	}()
 }
 
 // room reports whether the server allows one more stream on the current connection. Without a
-// usable connection, it returns the argument mayConnect, which specifies whether a new connection
+// usable connection, it returns mayConnect, which specifies whether a new connection
 // may be made.
 func (s *single) room(mayConnect bool) bool {
 	c := s.current.Load()
@@ -217,17 +278,16 @@ func (s *single) usage() (conns, idle, inFlight int) {
 	return len(s.open), idle, inFlight
 }
 
-// age is the time limit of a connection. After the time in the field end, the connection is too old
-// and is replaced. The zero value has no limit.
+// age limits a connection's time: after end, the connection is too old and is replaced. The zero
+// value sets no limit.
 type age struct{ end time.Time }
 
 // ageJitter is the fraction by which the age limit of a connection varies at random, as for
 // gRPC's MAX_CONNECTION_AGE (gRFC A9).
 const ageJitter = 0.1
 
-// newAge returns the age of a new connection that becomes too old after about the duration
-// d. It changes d at random by up to ageJitter. A d of 0 or less means that the connection
-// never becomes too old.
+// newAge returns the age limit for a new connection, after about the duration d, which it varies
+// at random by up to ageJitter. A d of 0 or less means that the connection never becomes too old.
 func newAge(d time.Duration) age {
 	if d <= 0 {
 		return age{}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -163,7 +164,7 @@ func (m *poolModel) begin(ctx context.Context) string {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	f := &flight{cancel: cancel, answer: make(chan error, 1)}
-	go func() { f.answer <- get(ctx, m.e, "/") }()
+	go func() { f.answer <- post(ctx, m.e) }()
 	synctest.Wait()
 	select {
 	case err := <-f.answer:
@@ -181,6 +182,21 @@ func (m *poolModel) begin(ctx context.Context) string {
 	f.finish = m.srv.arrived[len(m.srv.arrived)-1]
 	m.flying = append(m.flying, f)
 	return ""
+}
+
+// post sends a request that the Endpoint does not send twice.
+func post(ctx context.Context, e *Endpoint) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://web/", nil)
+	if err != nil {
+		return err
+	}
+	rsp, err := e.Call(ctx, req)
+	if err != nil {
+		return err
+	}
+	defer rsp.Body.Close()
+	_, err = io.Copy(io.Discard, rsp.Body)
+	return err
 }
 
 // finish ends a request: the server answers, or its caller goes.

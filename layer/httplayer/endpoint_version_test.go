@@ -268,7 +268,7 @@ func TestEndpointTLSServerOnlyH2(t *testing.T) {
 				two()
 			}
 			req, body := withBody(t, "hello")
-			req.Method = method
+			req.Method, req.RequestURI = method, "/" // received
 			_, err := e.Call(t.Context(), req)
 			require.ErrorIs(t, err, errNotH1)
 			assert.NotErrorIs(t, err, layer.ErrNotReady)
@@ -301,12 +301,14 @@ func TestEndpointCleartextStartsWithHTTP1(t *testing.T) {
 		contentType string
 		query       string
 		version     string // Connect-Protocol-Version
+		received    string // RequestURI
 		tls, h2     bool
 	}{
 		"by HTTP/1.1":                   {major: 1},
 		"by HTTP/2":                     {major: 2, contentType: "application/json"},
 		"by HTTP/2, over TLS":           {major: 2, tls: true, h2: true},
-		"by HTTP/1.1, over TLS":         {major: 1, tls: true},
+		"by HTTP/1.1, over TLS":         {major: 1, tls: true, received: "/"},
+		"of a client, over TLS":         {major: 1, tls: true, h2: true},
 		"gRPC":                          {major: 2, method: "POST", contentType: "application/grpc", h2: true},
 		"gRPC of a client that is ours": {major: 1, method: "POST", contentType: "application/grpc+proto", h2: true},
 		"gRPC-Web by HTTP/2":            {major: 2, method: "POST", contentType: "application/grpc-web", h2: true},
@@ -336,7 +338,7 @@ func TestEndpointCleartextStartsWithHTTP1(t *testing.T) {
 			}
 			e := endpoint(t, l.Addr().String(), opts...)
 			req := request(t, cmp.Or(tt.method, "GET"), "http://web:80/"+tt.query, "")
-			req.ProtoMajor = tt.major
+			req.ProtoMajor, req.RequestURI = tt.major, tt.received
 			for name, value := range map[string]string{"Content-Type": tt.contentType, "Connect-Protocol-Version": tt.version} {
 				if value != "" {
 					req.Header.Set(name, value)

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/h1"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
@@ -31,35 +32,27 @@ const (
 	grpcUnauthenticated   = 16
 )
 
-// StatusFromError returns the HTTP status of the response for err, and the gRPC status code
-// of the response to a gRPC request. It returns 200 and 0 for nil. The first matching row
-// applies, as in linkerd's proxy (app/core/src/errors/respond.rs):
+// StatusFromError returns the HTTP status of the response for err, and the gRPC status code of the
+// response to a gRPC request, by the table in "Errors" of the package documentation. It returns 200
+// and 0 for nil.
 //
-//	a [StatusError]                                       its Code and GRPC
-//	the request body arrived too slowly                   408   4 DEADLINE_EXCEEDED
-//	rejected by a rate limit                              429   8 RESOURCE_EXHAUSTED
-//	timeout of a layer, or fail-fast of a queue           504   4 DEADLINE_EXCEEDED
-//	rejected: no endpoint is available, or it has ended   503  14 UNAVAILABLE
-//	a retry was rejected                                  503  14 UNAVAILABLE
-//	timeout while connecting, or of the caller's context  504   4 DEADLINE_EXCEEDED
-//	no route                                              404   5 NOT_FOUND
-//	canceled by the caller                                502   1 CANCELLED
-//	stream reset by the endpoint                          502  the code for the reset
-//	the endpoint failed or has the wrong identity         502  14 UNAVAILABLE
-//	rejected for any other reason                         503  14 UNAVAILABLE
-//	anything else                                         500  13 INTERNAL
-//
-// An injected fault (layer.ErrInjected) has the status of its cause. A reset of an HTTP/1
+// In a server other than a [Server], an error does not show that the client has left, but a [Handler]
+// knows. An injected fault (layer.ErrInjected) has the status of its cause. A reset of an HTTP/1
 // request that was sent over HTTP/2 (orig-proto) counts as a failure of the endpoint.
 func StatusFromError(err error) (httpStatus int, grpcCode uint32) {
-	var chosen *StatusError
-	switch {
-	case err == nil:
+	if err == nil {
 		return http.StatusOK, 0
-	case errors.As(err, &chosen):
+	}
+	if chosen, ok := errors.AsType[*StatusError](err); ok {
 		return chosen.status(), chosen.grpcCode()
+	}
+	switch {
+	case has[*message.CanceledError](err):
+		return StatusClientClosedRequest, grpcCanceled
 	case errors.Is(err, message.ErrSlowBody):
 		return http.StatusRequestTimeout, grpcDeadlineExceeded
+	case has[*message.MalformedError](err), has[*h1.SyntaxError](err) && !has[*peerError](err):
+		return http.StatusBadRequest, grpcInternal
 	case isRate(err):
 		return http.StatusTooManyRequests, grpcResourceExhausted
 	case errors.Is(err, layer.ErrFailFast), errors.Is(err, layer.ErrTimeout):
@@ -80,15 +73,23 @@ func StatusFromError(err error) (httpStatus int, grpcCode uint32) {
 	return http.StatusInternalServerError, grpcInternal
 }
 
-// closes reports whether the response for err closes the connection of the client, so that
-// its next requests may reach another proxy. For a [StatusError] the result is its field
-// Close. It is false for a missing route, a rate limit and an injected fault, because
-// another proxy would respond in the same way. For any other error it is true.
-func closes(err error) bool {
+// StatusClientClosedRequest is the status of a request whose client left before the response, as
+// in nginx. Access logs, metrics and tap show it, but it is never sent.
+const StatusClientClosedRequest = message.StatusClientClosedRequest
+
+// closes reports whether the response for err closes the client's connection. For a [StatusError] the
+// result is its Close field. A mesh client's next connection may reach another proxy, so the result for
+// other errors is true, except for a missing route, a rate limit and an injected fault, for which
+// another proxy would respond in the same way. Other clients would pay a handshake for each error
+// during an outage; for them, it is true only if a service is closed for ever.
+func closes(err error, meshed bool) bool {
 	if chosen, ok := errors.AsType[*StatusError](err); ok {
 		return chosen.Close && !errors.Is(err, layer.ErrInjected)
 	}
-	return !errors.Is(err, layer.ErrNoRoute) && !errors.Is(err, layer.ErrInjected) && !isRate(err)
+	if errors.Is(err, layer.ErrClosed) {
+		return true
+	}
+	return meshed && !errors.Is(err, layer.ErrNoRoute) && !errors.Is(err, layer.ErrInjected) && !isRate(err)
 }
 
 // has reports whether err or an error that it wraps is an E.
@@ -97,8 +98,8 @@ func has[E error](err error) bool {
 	return ok
 }
 
-// peerCode returns the gRPC code for a failure of the endpoint: the result of resetCode for a
-// stream reset, and otherwise UNAVAILABLE.
+// peerCode returns the gRPC code for a failure of the endpoint: the one that belongs to the HTTP/2
+// error code if the endpoint reset the stream, and otherwise UNAVAILABLE.
 func peerCode(err error) uint32 {
 	if reset, ok := errors.AsType[*message.ResetError](err); ok {
 		return resetCode(reset)
@@ -113,14 +114,16 @@ func isRate(err error) bool {
 	return ok && errors.Is(err, layer.ErrNotReady) && (rejection.Layer == "rate" || rejection.Layer == "rate_by")
 }
 
-// isShed reports whether err is a rejection that wraps a peerError and has an empty field Endpoint.
-// A layer above the endpoint returns such an error because of an earlier failure at the endpoint.
-// The rejected request did not reach the endpoint.
+// isShed reports whether err is a rejection by a layer above the endpoint, such as a circuit breaker,
+// that cites an earlier failure of the endpoint. The rejected request itself has not reached the
+// endpoint. Such an error wraps a peerError, but its Endpoint is empty.
 func isShed(err error) bool {
 	rejection, ok := errors.AsType[*layer.Error](err)
 	return ok && errors.Is(err, layer.ErrNotReady) && rejection.Endpoint == "" && has[*peerError](err)
 }
 
+// timedOut reports whether a deadline has passed, that of the request or that of the kernel for
+// dialing.
 func timedOut(err error) bool {
 	// The kernel may stop dialing before the connect timeout of the Endpoint.
 	op, ok := errors.AsType[*net.OpError](err)
@@ -134,15 +137,15 @@ func isPeer(err error) bool {
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// peerError marks an error that occurred at the endpoint or on the way to it.
+// peerError marks an error that occurred at the endpoint or on the way to it, so that the response is a
+// 502 and not a 500. Its text is that of the marked error.
 type peerError struct{ err error }
 
 func (e *peerError) Error() string { return e.err.Error() }
 func (e *peerError) Unwrap() error { return e.err }
 
-// resetCode returns the gRPC code for the HTTP/2 error code of a stream reset. The table is
-// that in section "Errors" of gRPC's PROTOCOL-HTTP2.md. A code that is not in the table
-// becomes INTERNAL.
+// resetCode returns the gRPC code for a stream reset's HTTP/2 error code, from the table in
+// section "Errors" of gRPC's PROTOCOL-HTTP2.md. A code that is not in the table becomes INTERNAL.
 func resetCode(reset *message.ResetError) uint32 {
 	switch reset.Code {
 	case message.CodeRefusedStream:
@@ -157,9 +160,9 @@ func resetCode(reset *message.ResetError) uint32 {
 	return grpcInternal
 }
 
-// StatusError is an error that specifies the status of the response of a [Handler].
-// [Classify] treats it as a response with that status. Use it with layer.FaultInjection, or
-// return it from your own layer:
+// StatusError is an error that specifies the status of a [Server]'s response. [Classify] treats it as
+// a response with that status. You can use it with layer.FaultInjection, or return it from your own
+// layer:
 //
 //	&StatusError{Code: 401, Header: http.Header{"Www-Authenticate": {"Bearer"}}} // 16 UNAUTHENTICATED
 //	&StatusError{Code: 403, Reason: "web.default may not call books"}   // 7 PERMISSION_DENIED
@@ -171,10 +174,9 @@ type StatusError struct {
 	Reason string // text that Error returns; "" means the name of the status
 	Close  bool   // close the connection of the client after the response
 
-	// Header is added to the response, for example WWW-Authenticate. Detail is a sentence
-	// for the client, and Body replaces the whole body; see [Problem]. With Body, Header
-	// should have a Content-Type. The three fields must not be modified after the error was
-	// returned.
+	// Header is added to the response, for example WWW-Authenticate. Detail is a sentence for the
+	// client, and Body replaces the whole body; see [Problem]. With Body, Header should contain a
+	// Content-Type. The three fields must not be modified after the error was returned.
 	Header http.Header
 	Detail string
 	Body   []byte
@@ -188,6 +190,7 @@ func (e *StatusError) Error() string {
 	return "status " + message.StatusLines[e.status()]
 }
 
+// status returns the HTTP status, or 500 if Code is not that of an error.
 func (e *StatusError) status() int {
 	if e.Code < 400 || e.Code > 599 {
 		return http.StatusInternalServerError
@@ -195,6 +198,7 @@ func (e *StatusError) status() int {
 	return e.Code
 }
 
+// grpcCode returns GRPC, or if that is 0, the gRPC code that linkerd's proxy uses for the HTTP status.
 func (e *StatusError) grpcCode() uint32 {
 	if e.GRPC != 0 {
 		return e.GRPC
@@ -216,15 +220,15 @@ func (e *StatusError) grpcCode() uint32 {
 	return grpcUnknown
 }
 
-// ErrorHandler writes the response of a [Handler] or [Middleware] for an error or a
-// rejection. At the call, w has the status of [StatusFromError] and the headers for the
-// error, such as Retry-After and the Header of a [StatusError]. The function may change the
-// status by WriteHeader, change the headers, and write a body. The response is kept in
-// memory until the function returns. The function must not use r afterwards. A 2xx for CONNECT is
-// ignored, because it would start a tunnel.
+// ErrorHandler writes a [Server]'s or [Handler]'s response to an error or a rejection. When it is
+// called, w holds the status from [StatusFromError] and the headers for the error, such as
+// Retry-After and a [StatusError]'s Header. It may change the status with WriteHeader, change the
+// headers, and write a body. The response is kept in memory until the function returns. You must
+// not use r afterwards. A 2xx for CONNECT is ignored, because it would start a tunnel. If a [Server]
+// refuses a request by itself, r has what was read of it: see [Refusal].
 //
-// An ErrorHandler is called concurrently. It is not called for gRPC requests, because their
-// error responses have no body.
+// An ErrorHandler is called concurrently, but not for gRPC requests, because their error
+// responses carry no body.
 type ErrorHandler func(w http.ResponseWriter, r *http.Request, err error)
 
 // WithErrorHandler sets the function that writes error responses. The default is [Problem].
@@ -233,14 +237,14 @@ func WithErrorHandler(f ErrorHandler) HandlerOption {
 	return func(h *handler) { h.onError = f }
 }
 
-// Problem is the default [ErrorHandler]. If err is a [StatusError] with a Body, it writes
-// that body. Otherwise it writes problem details (RFC 9457) with the media type
+// Problem is the default [ErrorHandler]. If err is a [StatusError] with a Body, it writes that
+// body. Otherwise it writes problem details (RFC 9457) with the media type
 // application/problem+json:
 //
 //	{"type":"about:blank","title":"Service Unavailable","status":503}
 //
-// The Detail of a StatusError is added as the member detail. The text of err is not sent,
-// because it has addresses of endpoints.
+// A StatusError's Detail is added as the member detail. The text of err is not sent, because it
+// contains endpoint addresses.
 func Problem(w http.ResponseWriter, _ *http.Request, err error) {
 	status, _ := StatusFromError(err)
 	problem := struct {
@@ -260,8 +264,8 @@ func Problem(w http.ResponseWriter, _ *http.Request, err error) {
 	_ = json.NewEncoder(w).Encode(problem) //nolint:errchkjson // w is in memory
 }
 
-// describeError calls the ErrorHandler for err. The ErrorHandler may change the status and
-// the headers of the error response rsp. The body that it writes becomes the body of rsp.
+// describeError lets the ErrorHandler complete rsp, the error response to r for err. The ErrorHandler
+// may change the status and the headers, and write a body.
 func (h *handler) describeError(rsp *http.Response, r *http.Request, err error) {
 	w := &bodyRecorder{rsp: rsp}
 	if h.onError != nil {
@@ -274,8 +278,16 @@ func (h *handler) describeError(rsp *http.Response, r *http.Request, err error) 
 	}
 }
 
-// bodyRecorder is the ResponseWriter that an ErrorHandler receives. The ErrorHandler writes
-// to the status and headers of the field rsp, and to the field body.
+// refusal returns the response to a request that a [Server] refuses before it reaches the layers, for
+// the reason in x.
+func (h *handler) refusal(r *http.Request, x message.Refusal) *http.Response {
+	rsp := newResponse(r, x.Status, make(http.Header))
+	h.describeError(rsp, r, &StatusError{Code: x.Status, Reason: x.Err.Error()})
+	return rsp
+}
+
+// bodyRecorder is the ResponseWriter of an ErrorHandler. It changes the status and the headers of rsp,
+// and keeps the body in memory.
 type bodyRecorder struct {
 	rsp  *http.Response
 	body bytes.Buffer
@@ -307,11 +319,11 @@ func (w *bodyRecorder) Write(p []byte) (int, error) { return w.body.Write(p) }
 //	any other error                                     Failure
 //	any other response                                  Success
 //
-// An upload is a request body, except a body of gRPC and a body of HTTP/2 without a content-length.
-// The gRPC status takes precedence over the HTTP status. It comes from the trailers if the response
-// has ended and they have it, and otherwise from the headers. A gRPC status that is not a number is
-// UNKNOWN. A gRPC response that ended without a gRPC status is classified by its HTTP status, as in
-// linkerd's proxy.
+// An upload is a request body, except in gRPC and in HTTP/2 without a content-length. The gRPC
+// status takes precedence over the HTTP status. It comes from the trailers if the response has
+// ended and they contain it, and otherwise from the headers. A gRPC status that is not a number is
+// UNKNOWN. If a gRPC response ends without a gRPC status, its HTTP status decides, as in linkerd's
+// proxy.
 func Classify(o layer.Outcome[*http.Response]) layer.Class {
 	switch {
 	case o.Err != nil:
@@ -325,10 +337,11 @@ func Classify(o layer.Outcome[*http.Response]) layer.Class {
 	return classOfStatus(o.Response.StatusCode)
 }
 
+// classOfError returns the class of a request that failed with err.
 func classOfError(err error) layer.Class {
 	chosen, ok := errors.AsType[*StatusError](err)
 	switch {
-	case has[*bodyError](err), has[*message.RequestError](err):
+	case has[*bodyError](err), has[*message.MalformedError](err), has[*message.RequestError](err):
 		return layer.Ignorable
 	case ok:
 		return classOfStatus(chosen.status())
@@ -338,6 +351,7 @@ func classOfError(err error) layer.Class {
 	return layer.Failure
 }
 
+// classOfStatus returns the class of a response with this HTTP status.
 func classOfStatus(status int) layer.Class {
 	switch {
 	case status == http.StatusTooManyRequests:
@@ -350,6 +364,8 @@ func classOfStatus(status int) layer.Class {
 	return layer.Success
 }
 
+// grpcStatus returns the gRPC status of a response. ended is true if the response has ended, so that
+// its trailers are complete. ok is false if there is no status.
 func grpcStatus(rsp *http.Response, ended bool) (uint32, bool) {
 	text := first(rsp.Header, "Grpc-Status")
 	if ended {

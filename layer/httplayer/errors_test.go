@@ -1,8 +1,10 @@
 package httplayer
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,9 +12,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -20,7 +25,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	xhttp2 "golang.org/x/net/http2" //nolint:depguard // its Framer is the raw client
 
+	"github.com/gotower/gotower/internal/conntest"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
@@ -113,6 +120,7 @@ func TestStatusOf(t *testing.T) {
 	status, code := StatusFromError(nil)
 	assert.Equal(t, 200, status)
 	assert.Zero(t, code)
+	assert.Zero(t, testing.AllocsPerRun(100, func() { _, _ = StatusFromError(nil) })) // metrics call it for each request
 }
 
 func failing(err error, opts ...HandlerOption) http.Handler {
@@ -193,7 +201,9 @@ func TestInformationalHeaders(t *testing.T) {
 			assert.Equal(t, on, rsp.Header.Get("L5d-Proxy-Error") != "", name)
 			assert.Equal(t, on, rsp.Header.Get("L5d-Proxy-Connection") == "close", name)
 			grpc := contentType == "application/grpc"
-			assert.Equal(t, on && grpc, rsp.Header.Get("Grpc-Message") != "", name)
+			if grpc && !on {
+				assert.Equal(t, "Bad Gateway", rsp.Header.Get("Grpc-Message"), name)
+			}
 			assert.Equal(t, grpc, rsp.Header.Get("Grpc-Status") == "14", name)
 		}
 	}
@@ -362,4 +372,449 @@ func FuzzPercentEncode(f *testing.F) {
 			t.Fatalf("%q came back as %q, %v", s, decoded, err)
 		}
 	})
+}
+
+// The error of an answer in another protocol names its first bytes.
+func TestAnswerNotHTTP(t *testing.T) {
+	for name, tt := range map[string]struct {
+		answer string
+		opts   []EndpointOption
+		want   string
+	}{
+		"HTTP/1.1":   {"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n", nil, `the answer is not HTTP: it begins with "SSH-2.0-OpenSSH_9.2p1 De"`},
+		"part":       {"HTT", nil, `unexpected EOF after "HTT"`},
+		"HTTP/2":     {"\x00\x00\x00\x04\x00\x00\x00\x00\x00", nil, `the answer is not HTTP: it begins with "\x00\x00\x00\x04`},
+		"not HTTP/2": {"HTTP/1.1 400 Bad Request\r\n\r\n", []EndpointOption{WithHTTP2()}, "the server does not speak HTTP/2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			up := conntest.Serve(t, func(_ int, conn net.Conn) {
+				_, _ = conn.Read(make([]byte, 1000))
+				say(conn, tt.answer)
+			})
+			_, err := endpoint(t, up, tt.opts...).Call(t.Context(), request(t, "GET", "http://web/", ""))
+			require.ErrorContains(t, err, tt.want)
+		})
+	}
+}
+
+func serviceError(err error) Service {
+	return layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) { return nil, err })
+}
+
+// answerOf returns the response of h to a GET, or to another method, by a real server.
+func answerOf(t *testing.T, h http.Handler, method string) (*http.Response, string) {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	req, err := http.NewRequestWithContext(t.Context(), method, s.URL, http.NoBody)
+	require.NoError(t, err)
+	rsp, err := s.Client().Do(req)
+	require.NoError(t, err)
+	defer rsp.Body.Close()
+	body, err := io.ReadAll(rsp.Body)
+	require.NoError(t, err)
+	return rsp, string(body)
+}
+
+func TestProblem(t *testing.T) {
+	quiet := WithLogger(slog.New(slog.DiscardHandler))
+	unauthorized := &StatusError{Code: http.StatusUnauthorized, Header: http.Header{"WWW-Authenticate": {"Bearer"}}, Detail: "a token is required"}
+	page := &StatusError{Code: http.StatusNotFound, Header: http.Header{"Content-Type": {"text/html"}}, Body: []byte("<h1>none</h1>")}
+	for name, tt := range map[string]struct {
+		err               error
+		status            int
+		contentType, body string
+	}{
+		"rejection": {
+			&layer.Error{Layer: "limit", Endpoint: "10.0.0.1:80", Kind: layer.ErrNotReady}, http.StatusServiceUnavailable,
+			"application/problem+json", `{"type":"about:blank","title":"Service Unavailable","status":503}` + "\n",
+		},
+		"detail": {
+			unauthorized, http.StatusUnauthorized,
+			"application/problem+json", `{"type":"about:blank","title":"Unauthorized","status":401,"detail":"a token is required"}` + "\n",
+		},
+		"body": {page, http.StatusNotFound, "text/html", "<h1>none</h1>"},
+	} {
+		for kind, h := range map[string]http.Handler{
+			"Handler":    Handler(serviceError(tt.err), quiet),
+			"Middleware": Middleware(func(Service) Service { return serviceError(tt.err) }, quiet)(http.NotFoundHandler()),
+		} {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				rsp, body := answerOf(t, h, http.MethodGet)
+				assert.Equal(t, tt.status, rsp.StatusCode)
+				assert.Equal(t, tt.contentType, rsp.Header.Get("Content-Type"))
+				assert.Equal(t, tt.body, body)
+				assert.NotContains(t, body, "10.0.0.1")
+				head, none := answerOf(t, h, http.MethodHead)
+				assert.Empty(t, none)
+				assert.EqualValues(t, len(tt.body), head.ContentLength)
+			})
+		}
+	}
+	rsp, body := answerOf(t, Handler(serviceError(unauthorized), quiet), http.MethodGet)
+	assert.Equal(t, "Bearer", rsp.Header.Get("WWW-Authenticate"))
+	assert.True(t, json.Valid([]byte(body)))
+	assert.Len(t, unauthorized.Header, 1)
+}
+
+// The handler sees every error with its type, and chooses status, headers and body.
+func TestErrorHandler(t *testing.T) {
+	var seen error
+	custom := WithErrorHandler(func(w http.ResponseWriter, r *http.Request, err error) {
+		seen = err
+		http.Error(w, "no "+r.URL.Path, http.StatusTeapot)
+	})
+	rejection := &layer.Error{Layer: "rate", Kind: layer.ErrNotReady, RetryAfter: 1e9}
+	rsp, body := answerOf(t, Handler(serviceError(rejection), custom), http.MethodGet)
+	assert.Equal(t, http.StatusTeapot, rsp.StatusCode)
+	assert.Equal(t, "no /\n", body)
+	assert.Equal(t, "1", rsp.Header.Get("Retry-After"))
+	require.ErrorIs(t, seen, layer.ErrNotReady)
+
+	rsp, body = answerOf(t, Handler(serviceError(errors.New("x")), WithErrorHandler(nil), WithLogger(nil)), http.MethodGet)
+	assert.Equal(t, http.StatusInternalServerError, rsp.StatusCode)
+	assert.Empty(t, body)
+	assert.Zero(t, rsp.ContentLength)
+}
+
+// A response to an error of CONNECT cannot start a tunnel.
+func TestErrorHandlerConnect(t *testing.T) {
+	accepts := WithErrorHandler(func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusOK) })
+	rsp, _ := answerOf(t, Handler(serviceError(errors.New("x")), accepts, WithConnect(), WithLogger(nil)), http.MethodConnect)
+	assert.Equal(t, http.StatusInternalServerError, rsp.StatusCode)
+}
+
+// The client receives the retry-after time of a rejection.
+func TestHandlerRetryAfter(t *testing.T) {
+	refusal := &layer.Error{Layer: "rate", Kind: layer.ErrNotReady, RetryAfter: 1200 * time.Millisecond}
+	for name, tt := range map[string]struct {
+		err            error
+		http, grpc, at string
+	}{
+		"refused":            {refusal, "2", "1200", ""},
+		"queued":             {&layer.Error{Layer: "queue", Kind: layer.ErrNotReady, Err: refusal}, "2", "1200", ""},
+		"refused on a retry": {&layer.Error{Layer: "retry", Kind: layer.ErrRetryRejected, RetryAfter: 1200 * time.Millisecond}, "2", "1200", ""},
+		"without a time":     {&layer.Error{Layer: "limit", Kind: layer.ErrNotReady}, "", "", ""},
+		"not a refusal":      {&layer.Error{Layer: "retry", RetryAfter: time.Second, Err: errors.New("odd")}, "", "", ""},
+		"without a word why": {refusal, "2", "1200", "quiet"},
+	} {
+		var opts []HandlerOption
+		if tt.at == "quiet" {
+			opts = append(opts, WithErrorHeaders(false))
+		}
+		proxy := serve(t, failing(tt.err, opts...))
+		for _, two := range []bool{false, true} {
+			rsp, err := client(t, two).Do(request(t, http.MethodGet, "http://"+proxy+"/", ""))
+			require.NoError(t, err)
+			read(t, rsp)
+			assert.Equal(t, tt.http, rsp.Header.Get("Retry-After"), name)
+			assert.NotContains(t, rsp.Header, "Grpc-Retry-Pushback-Ms", name)
+			after, said := HTTP{}.RetryAfter(rsp, nil)
+			assert.Equal(t, tt.http != "", said, name)
+			assert.Equal(t, said, after == 2*time.Second, name)
+		}
+		req := request(t, http.MethodPost, "http://"+proxy+"/", "")
+		req.Header.Set("Content-Type", "application/grpc")
+		rsp, err := client(t, true).Do(req)
+		require.NoError(t, err)
+		read(t, rsp)
+		assert.Equal(t, tt.grpc, rsp.Header.Get("Grpc-Retry-Pushback-Ms"), name)
+		assert.NotContains(t, rsp.Header, "Retry-After", name)
+	}
+}
+
+func TestStatusErrorText(t *testing.T) {
+	assert.EqualError(t, &StatusError{Code: 503}, "status 503 Service Unavailable")
+	assert.EqualError(t, &StatusError{}, "status 500 Internal Server Error")
+}
+
+// A client that leaves has the status 499 in the access log and in the Report, whoever serves and
+// sends. Nothing is logged as a failure.
+func TestClientLeft(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		h2, grpc, upload, std bool
+		handler               func(Service, string) http.Handler
+	}{
+		"HTTP/1":                      {},
+		"HTTP/2":                      {h2: true},
+		"gRPC":                        {h2: true, grpc: true},
+		"upload, HTTP/1":              {upload: true},
+		"upload, HTTP/2":              {upload: true, h2: true},
+		"net/http, HTTP/1":            {std: true},
+		"net/http, upload":            {std: true, upload: true},
+		"reverse proxy of net/http":   {handler: reverseProxy},
+		"handler without a response":  {handler: awaitsEnd},
+		"handler on net/http, silent": {handler: awaitsEnd, std: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			began := make(chan struct{}, 2)
+			up := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				began <- struct{}{}
+				_, _ = io.Copy(io.Discard, r.Body)
+				<-r.Context().Done()
+			}))
+			var text bytes.Buffer
+			log := slog.New(slog.NewTextHandler(&text, nil))
+			var classes [5]atomic.Int32
+			var opts []EndpointOption
+			if tt.grpc {
+				opts = append(opts, WithHTTP2())
+			}
+			svc := layer.Layer[*http.Request, *http.Response](func(next Service) Service {
+				return serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
+					rsp, err := next.Call(ctx, r)
+					if err != nil {
+						classes[layer.Classifier[*http.Response](Classify).Classify(ctx, layer.Outcome[*http.Response]{Err: err})].Add(1)
+						status, code := StatusFromError(err)
+						assert.Equal(t, []int{StatusClientClosedRequest, 1}, []int{status, int(code)}, err)
+					}
+					return rsp, err
+				})
+			})(endpoint(t, up, opts...))
+			lines, statuses := newPages(), make(chan int, 1)
+			observed := []HandlerOption{
+				WithLogger(log), WithAccessLog(lines, JSONLog, nil), WithOnResponse(func(x *Report) { statuses <- x.Status }),
+			}
+			h := Handler(svc, observed...)
+			if tt.handler != nil {
+				inner := tt.handler(svc, up)
+				h = Handler(handledBy(func(w http.ResponseWriter, r *http.Request) {
+					began <- struct{}{}
+					inner.ServeHTTP(w, r)
+				}), observed...)
+			}
+			var addr string
+			if tt.std {
+				server := httptest.NewServer(h)
+				t.Cleanup(server.Close)
+				addr = strings.TrimPrefix(server.URL, "http://")
+			} else {
+				addr = servingBy(t, h).addr
+			}
+			ctx, leave := context.WithCancel(t.Context())
+			var body io.Reader = http.NoBody
+			reader, writer := io.Pipe()
+			if tt.upload {
+				go func() { _, _ = io.WriteString(writer, "part") }()
+				body = reader
+			}
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/", body)
+			require.NoError(t, err)
+			if tt.grpc {
+				req.Header.Set("Content-Type", "application/grpc")
+			}
+			go func() {
+				<-began
+				time.Sleep(time.Second) // earlier, it would be a half-closed client of HTTP/1
+				leave()
+				_ = writer.CloseWithError(io.ErrClosedPipe) // net/http's client waits for the body
+			}()
+			if rsp, err := client(t, tt.h2).Do(req); err == nil {
+				_ = rsp.Body.Close()
+				require.Fail(t, "a response")
+			}
+			var got map[string]any
+			require.NoError(t, json.Unmarshal([]byte(lines.next(t)), &got))
+			assert.EqualValues(t, StatusClientClosedRequest, got["status"])
+			assert.Equal(t, true, got["aborted"])
+			if tt.grpc {
+				assert.Equal(t, "1", got["grpc_status"])
+			}
+			assert.Equal(t, StatusClientClosedRequest, <-statuses)
+			assert.Empty(t, text.String())
+			for class := range classes {
+				if layer.Class(class) != layer.Ignorable {
+					assert.Zero(t, classes[class].Load(), layer.Class(class))
+				}
+			}
+		})
+	}
+}
+
+func reverseProxy(_ Service, up string) http.Handler {
+	return &httputil.ReverseProxy{
+		Rewrite:      func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: up}) },
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
+	}
+}
+
+func awaitsEnd(Service, string) http.Handler {
+	return http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+}
+
+// A client that leaves after the response has begun has the status that was sent.
+func TestClientLeftLater(t *testing.T) {
+	t.Parallel()
+	up := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusAccepted)
+		_ = http.NewResponseController(w).Flush()
+		for r.Context().Err() == nil {
+			say(w, strings.Repeat("x", 1<<10))
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(time.Millisecond)
+		}
+	}))
+	for _, h2 := range []bool{false, true} {
+		lines := newPages()
+		f := servingBy(t, Handler(endpoint(t, up), WithAccessLog(lines, JSONLog, nil)))
+		rsp, err := client(t, h2).Get("http://" + f.addr + "/")
+		require.NoError(t, err)
+		require.NoError(t, rsp.Body.Close())
+		var got map[string]any
+		require.NoError(t, json.Unmarshal([]byte(lines.next(t)), &got))
+		assert.EqualValues(t, http.StatusAccepted, got["status"])
+		assert.Equal(t, true, got["aborted"])
+	}
+}
+
+// A response that ends normally, and one that the service breaks off.
+func TestAccessLogAborted(t *testing.T) {
+	t.Parallel()
+	up := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		say(w, "part")
+		_ = http.NewResponseController(w).Flush()
+		if r.URL.Path == "/broken" {
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	lines := newPages()
+	f := servingBy(t, Handler(endpoint(t, up), WithAccessLog(lines, JSONLog, nil)))
+	for path, aborted := range map[string]any{"/whole": nil, "/broken": true} {
+		rsp, err := client(t, false).Get("http://" + f.addr + path)
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, rsp.Body)
+		require.Equal(t, aborted == nil, err == nil)
+		_ = rsp.Body.Close()
+		var got map[string]any
+		require.NoError(t, json.Unmarshal([]byte(lines.next(t)), &got))
+		assert.EqualValues(t, http.StatusOK, got["status"])
+		assert.Equal(t, aborted, got["aborted"])
+	}
+}
+
+// Refused requests are in the access log, with the reason.
+func TestAccessLogRefused(t *testing.T) {
+	t.Parallel()
+	for _, format := range []AccessLogFormat{JSONLog, ApacheLog} {
+		var text strings.Builder
+		out := NewLogWriter(&text, nil)
+		var ended sync.WaitGroup
+		ended.Add(1)
+		f := servingBy(t, http.NotFoundHandler(), WithAccessLog(out, format, nil), WithOnResponse(func(x *Report) {
+			assert.True(t, x.Refused)
+			ended.Done()
+		}))
+		conn, err := net.Dial("tcp", f.addr)
+		require.NoError(t, err)
+		_, err = io.WriteString(conn, "GET /a?b HTTP/1.1\r\nHost: h\r\nA : b\r\n\r\n")
+		require.NoError(t, err)
+		answer, err := io.ReadAll(conn)
+		require.NoError(t, err)
+		_ = conn.Close()
+		assert.Contains(t, string(answer), "400 Bad Request")
+		ended.Wait()
+		require.NoError(t, out.Flush(t.Context()))
+		if format == ApacheLog {
+			assert.Regexp(t, `^127.0.0.1:\d+ - - \[.*\] "GET http://h/a\?b HTTP/1.1" 400 58\n$`, text.String())
+			continue
+		}
+		var got map[string]any
+		require.NoError(t, json.Unmarshal([]byte(text.String()), &got))
+		assert.EqualValues(t, http.StatusBadRequest, got["status"])
+		assert.Contains(t, got["error"], "colon")
+		assert.Equal(t, "http://h/a?b", got["uri"])
+		assert.NotContains(t, got, "aborted")
+	}
+}
+
+// The client receives the headers of a response even if the first bytes of its body are malformed.
+// A client that receives nothing may repeat the request, because it takes it for unprocessed.
+func TestMalformedBodyAfterHeaders(t *testing.T) {
+	up := conntest.Serve(t, func(_ int, conn net.Conn) {
+		if _, err := readHead(bufio.NewReader(conn)); err == nil {
+			say(conn, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello!\r\n0\r\n\r\n")
+		}
+	})
+	conn, err := net.Dial("tcp", serve(t, Handler(endpoint(t, up))))
+	require.NoError(t, err)
+	defer conn.Close()
+	say(conn, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+	rsp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	defer rsp.Body.Close()
+	assert.Equal(t, http.StatusOK, rsp.StatusCode)
+	_, err = io.ReadAll(rsp.Body)
+	assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
+}
+
+// A request whose HTTP/2 body is malformed has the status 400 in the access log, as in HTTP/1.1, also
+// while it is being sent to the endpoint. It is no failure of the endpoint.
+func TestMalformedBodyHTTP2(t *testing.T) {
+	kinds := map[string]func(c *framerClient) error{
+		"longer than content-length": func(c *framerClient) error {
+			c.open(1, false, "content-length", "3")
+			return c.WriteData(1, true, []byte("hello"))
+		},
+		"shorter than content-length": func(c *framerClient) error {
+			c.open(1, false, "content-length", "30")
+			return c.WriteData(1, true, []byte("hello"))
+		},
+		"shorter, with trailers": func(c *framerClient) error {
+			c.open(1, false, "content-length", "30")
+			if err := c.WriteData(1, false, []byte("hello")); err != nil {
+				return err
+			}
+			c.block.Reset()
+			if err := c.enc.WriteField(hpackField("x-sum", "1")); err != nil {
+				return err
+			}
+			return c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: 1, BlockFragment: c.block.Bytes(), EndStream: true, EndHeaders: true})
+		},
+		"trailers with :path": func(c *framerClient) error {
+			c.open(1, false)
+			c.open(1, true)
+			return nil
+		},
+		"trailers without END_STREAM": func(c *framerClient) error {
+			c.open(1, false)
+			c.block.Reset()
+			if err := c.enc.WriteField(hpackField("x-sum", "1")); err != nil {
+				return err
+			}
+			return c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: 1, BlockFragment: c.block.Bytes(), EndHeaders: true})
+		},
+	}
+	for version, opts := range map[string][]EndpointOption{"HTTP/1.1": nil, "HTTP/2": {WithHTTP2()}} {
+		up := endpoint(t, serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })), opts...)
+		for name, send := range kinds {
+			t.Run(version+"/"+name, func(t *testing.T) {
+				log, classes := newPages(), make(chan layer.Class, 1)
+				front := servingBy(t, Handler(serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
+					rsp, err := up.Call(ctx, r)
+					classes <- Classify(layer.Outcome[*http.Response]{Response: rsp, Err: err})
+					return rsp, err
+				}), WithAccessLog(log, JSONLog, nil)))
+				conn, err := net.Dial("tcp", front.addr)
+				require.NoError(t, err)
+				defer conn.Close()
+				c := newFramerClient(t, conn)
+				require.NoError(t, send(c))
+				seen := c.until(func(e event) bool { return e.kind == "reset 1" })
+				assert.Equal(t, xhttp2.ErrCodeProtocol, seen[len(seen)-1].code)
+				var line struct {
+					Status int
+					Error  string
+				}
+				require.NoError(t, json.Unmarshal([]byte(log.next(t)), &line))
+				assert.Equal(t, 400, line.Status)
+				assert.Contains(t, line.Error, "malformed request")
+				close(classes) // it is empty if the body was malformed before the handler began
+				for class := range classes {
+					assert.Equal(t, layer.Ignorable, class)
+				}
+			})
+		}
+	}
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // A client: an http.Client with the layers that a call over a network needs. One budget
-// limits the retries and hedges together. Requests wait only in the queue. Each endpoint
+// limits the retries and hedges together, and the hedge also has a small one of its own. Requests wait only in the queue. Each endpoint
 // has its own limit, so that the balancer uses another endpoint while one is full. All
 // layers use the same classification, and the balancer also uses it to send fewer requests
 // to an endpoint that fails. A circuit breaker for each endpoint is not used, because one
@@ -91,7 +91,7 @@ func Example_gateway() {
 		return httplayer.NewStack(layer.WithTarget[*http.Response](host)).
 			Retry(httplayer.RetryPolicy{}).
 			Queue(1000, time.Second).
-			Breaker(layer.UnifiedBreaker()).
+			Breaker(layer.BreakerPolicy{}).
 			AdaptiveLimit(layer.AdaptivePolicy{}).
 			Service(httplayer.NewEndpoint(ctx, addresses[host]))
 	}
@@ -103,7 +103,7 @@ func Example_gateway() {
 		}
 		return host, nil
 	}
-	client := func(r *http.Request) netip.Addr { return httplayer.Accessor{}.Source(r).Addr() } // of its ports together
+	client := func(r *http.Request) netip.Addr { return httplayer.HTTP{}.Source(r).Addr() } // of its ports together
 
 	drainer := layer.NewDrainer() // server.Shutdown(ctx) and then drainer.Drain(ctx) on the way out
 	gateway := httplayer.NewStack().

@@ -11,25 +11,23 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Forwarded returns a layer that informs servers behind a gateway about the client of a
-// request. It appends the address of the peer of the connection to X-Forwarded-For and
-// Forwarded (RFC 7239). It sets X-Forwarded-Proto and X-Forwarded-Host if they are absent. The
-// protocol is https if the connection uses TLS, and otherwise http.
+// Forwarded returns a layer that tells servers behind a gateway about a request's client. It appends the
+// address of the connection's peer to X-Forwarded-For and Forwarded (RFC 7239). It sets X-Forwarded-Proto
+// and X-Forwarded-Host if they are absent. The protocol is https if the connection uses TLS, and otherwise
+// http.
 //
-// If no prefix in the argument trusted contains the peer, the layer first removes Forwarded,
-// X-Real-IP and the X-Forwarded- headers and trailers, also with underscores in the name. It keeps
-// those of a trusted peer. Without prefixes no peer is trusted.
+// If no prefix in trusted contains the peer, the layer first removes Forwarded, X-Real-IP, the
+// X-Forwarded- fields, and the fields for client certificates, such as Client-Cert (RFC 9440) and
+// X-SSL-Client-Verify. It removes them from headers and trailers, also with underscores in the name. It
+// keeps those of a trusted peer. Without prefixes no peer is trusted.
 //
-// The address of the client is the last address in the new X-Forwarded-For that is not trusted, or
-// else the first address. [ClientFromContext] returns it in the layers below.
+// The client's address is the last address in the new X-Forwarded-For that is not trusted, or else the
+// first address. [ClientFromContext] returns it in the layers below.
 //
 // Admission: every request is admitted. Ready is forwarded.
 //
-// Cancellation: not changed.
-//
-// Body: not touched. The trailers of an untrusted peer are removed at its end.
-//
-// Errors: passed unchanged.
+// Body: not touched. An untrusted peer's trailers are removed when the body ends. Errors and cancellation
+// are passed on unchanged.
 //
 // Cost: a copy of the request and its headers.
 func Forwarded(trusted ...netip.Prefix) Layer {
@@ -37,28 +35,30 @@ func Forwarded(trusted ...netip.Prefix) Layer {
 	return newLayer("forwarded", layer.State{{Key: "trusted", Value: []netip.Prefix(peers)}}, peers.forward)
 }
 
-// trustedPeers has the address prefixes of trusted peers. [Forwarded] keeps the headers
-// about the client that these peers send.
+// trustedPeers lists the address prefixes of peers whose headers about the client [Forwarded]
+// keeps.
 type trustedPeers []netip.Prefix
 
 type clientKey struct{}
 
-// ClientFromContext returns the address of the client that the layer [Forwarded] has found.
-// It returns the zero value without such a layer above.
+// ClientFromContext returns the client address that a [Forwarded] layer above has found, or the
+// zero value without such a layer.
 func ClientFromContext(ctx context.Context) netip.Addr {
-	addr, _ := ctx.Value(clientKey{}).(netip.Addr)
-	return addr
+	if addr, ok := ctx.Value(clientKey{}).(*netip.Addr); ok {
+		return *addr
+	}
+	return netip.Addr{}
 }
 
+// forward is the layer's Call: it adds the fields about the client and calls next.
 func (t trustedPeers) forward(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
-	peer := Accessor{}.Source(req).Addr().WithZone("")
+	peer := HTTP{}.Source(req).Addr().WithZone("") // a zone means something only on the machine of the peer
 	client := t.client(req.Header, peer)
 	layer.RecordFromContext(ctx).SetClient(client)
-	ctx = reqctx.WithValue(ctx, clientKey{}, client)
-	out := req.WithContext(ctx)
-	if out.Header = req.Header.Clone(); out.Header == nil {
-		out.Header = make(http.Header)
-	}
+	f := &forwarded{clientContext: clientContext{reqctx.Wrapper{Context: ctx}, client}}
+	f.req = *req.WithContext(&f.clientContext)
+	out := &f.req
+	out.Header = ownHeader(req)
 	if !t.contains(peer) {
 		removeFields(out, req, isForwarded)
 	}
@@ -66,20 +66,45 @@ func (t trustedPeers) forward(ctx context.Context, req *http.Request, next Servi
 	if clientTLS(req) != nil { // not the scheme in the URL, which a client can set
 		scheme = "https"
 	}
-	addForwarded(out.Header, peer, scheme, Accessor{}.Authority(req))
-	return next.Call(ctx, out)
+	f.add(peer, scheme, HTTP{}.Authority(req))
+	return next.Call(&f.clientContext, out)
+}
+
+// forwarded holds all that forward allocates: the request for the layers below, its context, and the
+// values of its new fields.
+type forwarded struct {
+	clientContext
+	req    http.Request
+	values [4]string
+}
+
+// clientContext is a context with the client's address.
+type clientContext struct {
+	reqctx.Wrapper
+	client netip.Addr
+}
+
+// Value is part of [context.Context].
+func (c *clientContext) Value(key any) any {
+	if key == (clientKey{}) {
+		return &c.client
+	}
+	return c.Context.Value(key)
 }
 
 func (t trustedPeers) contains(addr netip.Addr) bool {
 	return slices.ContainsFunc(t, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// client returns the address of the client. It examines peer and then the elements of
-// X-Forwarded-For, from the last to the first. It returns the first address that is not trusted,
-// which is peer if peer is not trusted. If all addresses are trusted, or an element is not an
-// address, it returns the address that it examined last.
+// client returns the address of the client, as far as trusted peers vouch for it. Each proxy appends
+// its peer's address to X-Forwarded-For, so client goes back from peer through its elements, from the
+// last to the first, until it finds an address that is not trusted. If all are trusted, or an element
+// is not an address, it returns the last one that it has seen.
 func (t trustedPeers) client(h http.Header, peer netip.Addr) netip.Addr {
 	client := peer
+	if !t.contains(client) {
+		return client
+	}
 	elements := strings.Split(strings.Join(h["X-Forwarded-For"], ","), ",")
 	for _, element := range slices.Backward(elements) {
 		if !t.contains(client) {
@@ -97,53 +122,74 @@ func (t trustedPeers) client(h http.Header, peer netip.Addr) netip.Addr {
 // isForwarded reports whether name is a header field about the client that servers behind a
 // gateway usually trust. A client must not be able to set it.
 func isForwarded(name string) bool {
+	if !strings.ContainsAny(name[:min(len(name), 1)], "FXCSfxcs") { // saves the conversion
+		return false
+	}
 	name = strings.ReplaceAll(strings.ToLower(name), "_", "-")
-	return name == "forwarded" || name == "x-real-ip" || strings.HasPrefix(name, "x-forwarded-")
+	return name == "forwarded" || name == "x-real-ip" || strings.HasPrefix(name, "x-forwarded-") || isClientIdentity(name)
 }
 
-func addForwarded(h http.Header, peer netip.Addr, scheme, host string) {
-	from, node := "unknown", "unknown"
-	if peer.IsValid() {
-		from, node = peer.String(), peer.String()
+// add adds the four fields about the peer to the request. The text of the Forwarded element contains
+// peer as text between begin and end, which X-Forwarded-For shares.
+func (f *forwarded) add(peer netip.Addr, scheme, host string) {
+	text := make([]byte, 0, 128)
+	text = append(text, "for="...)
+	begin := len(text)
+	switch {
+	case !peer.IsValid():
+		text = append(text, "unknown"...)
+	case peer.Is6():
+		begin += len(`"[`)
+		text = append(peer.AppendTo(append(text, `"[`...)), `]"`...)
+	default:
+		text = peer.AppendTo(text)
 	}
+	end := len(text)
 	if peer.Is6() {
-		node = `"[` + from + `]"`
+		end -= len(`]"`)
 	}
-	add(h, "X-Forwarded-For", from)
-	add(h, "Forwarded", "for="+node+";host="+quoted(host)+";proto="+scheme)
-	for name, value := range map[string]string{"X-Forwarded-Proto": scheme, "X-Forwarded-Host": host} {
-		if len(h[name]) == 0 {
-			h[name] = []string{value}
+	text = append(text, `;host="`...)
+	for i := range len(host) { // with a port, it must be quoted
+		if host[i] == '"' || host[i] == '\\' {
+			text = append(text, '\\')
 		}
+		text = append(text, host[i])
+	}
+	node := string(append(append(text, `";proto=`...), scheme...))
+	for i, field := range [...]struct {
+		name, value string
+		list        bool
+	}{
+		{"X-Forwarded-For", node[begin:end], true}, {"Forwarded", node, true},
+		{"X-Forwarded-Proto", scheme, false}, {"X-Forwarded-Host", host, false},
+	} {
+		switch old := f.req.Header[field.name]; {
+		case len(old) == 0:
+			f.values[i] = field.value
+		case field.list:
+			f.values[i] = strings.Join(append(slices.Clip(old), field.value), ", ")
+		default:
+			continue
+		}
+		f.req.Header[field.name] = f.values[i : i+1 : i+1]
 	}
 }
 
-// add appends element to the comma-separated list in the header field name.
-func add(h http.Header, name, element string) {
-	h[name] = []string{strings.Join(append(slices.Clip(h[name]), element), ", ")}
-}
-
-// quoted returns s as a quoted-string. The value of host in Forwarded must be quoted if it
-// has a port.
-func quoted(s string) string {
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
-}
-
-// RateLimitByClient limits the requests of each client by [layer.RateLimitBy]. A client is
-// identified by the address of [ClientFromContext]. Without a [Forwarded] above, it is
-// identified by the address of the peer. An IPv6 client is identified by its /64 prefix,
-// because a host can use every address in it. At most 65536 clients are distinguished at a
-// time.
+// RateLimitByClient limits each client's requests with [layer.RateLimitBy]. A client is
+// identified by its address from [ClientFromContext]. Without a [Forwarded] above, it is
+// identified by the peer's address. An IPv6 client is identified by its /64 prefix, because a
+// host can use every address in it. At most 65536 clients are distinguished at a time.
 //
 // Admission, Cancellation, Body, Errors and Cost: as in [layer.RateLimitBy].
 func RateLimitByClient(perSecond float64, burst int, opts ...Option) Layer {
 	return layer.RateLimitBy[netip.Prefix, *http.Request, *http.Response](clientPrefix, perSecond, burst, 0, opts...)
 }
 
+// clientPrefix returns the key for RateLimitByClient: the client's IPv4 address, or its IPv6 /64.
 func clientPrefix(req *http.Request) netip.Prefix {
 	addr := ClientFromContext(req.Context())
 	if !addr.IsValid() {
-		addr = Accessor{}.Source(req).Addr()
+		addr = HTTP{}.Source(req).Addr()
 	}
 	bits := 64
 	if addr.Is4() {

@@ -14,24 +14,23 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// isGRPC reports whether r is a received request that expects a gRPC status: it has a gRPC
-// content type and came over HTTP/2.
+// isGRPC reports whether r is a received request that expects a gRPC status: its content type is
+// gRPC and it came over HTTP/2.
 func isGRPC(r *http.Request) bool { return r.ProtoMajor == 2 && hasGRPCType(r) }
 
 const grpcType = "application/grpc"
 
-// hasGRPCType reports whether r has the content type of gRPC or gRPC-Web.
+// hasGRPCType reports whether r's content type is gRPC or gRPC-Web.
 func hasGRPCType(r *http.Request) bool {
 	return strings.HasPrefix(first(r.Header, "Content-Type"), grpcType)
 }
 
-// needsHTTP2 reports whether r has the content type of gRPC. gRPC-Web may use HTTP/1.1.
+// needsHTTP2 reports whether r's content type is gRPC. gRPC-Web may use HTTP/1.1.
 func needsHTTP2(r *http.Request) bool {
 	return hasGRPCType(r) && !strings.HasPrefix(first(r.Header, "Content-Type"), grpcType+"-web")
 }
 
-// isConnectRPC reports whether r is a request of the Connect protocol. Some streams of that
-// protocol need HTTP/2.
+// isConnectRPC reports whether r is a Connect request. Some streams in that protocol need HTTP/2.
 func isConnectRPC(r *http.Request) bool {
 	return first(r.Header, "Connect-Protocol-Version") != "" ||
 		strings.HasPrefix(first(r.Header, "Content-Type"), "application/connect+") ||
@@ -61,9 +60,10 @@ func percentEncode(s string) string {
 	return b.String()
 }
 
-// grpcBody is the body of a gRPC response. If reading from the endpoint fails, grpcBody ends with
-// io.EOF, and with a gRPC status in the trailers. If the field resets is true, Read returns a
-// stream reset as an error instead.
+// grpcBody is the body of a gRPC response. If reading from the endpoint fails, the client should still
+// get a gRPC status. grpcBody therefore ends with io.EOF then, and puts the status into the trailers.
+// If resets is true, a stream reset by the endpoint is returned as an error instead, and the client's
+// stream is reset, too.
 type grpcBody struct {
 	wrappedBody
 	req     *http.Request
@@ -73,6 +73,8 @@ type grpcBody struct {
 	resets  bool // Read returns a stream reset as an error, so that the stream of the client is reset
 }
 
+// Read reads from the body. If the response breaks off, it ends it with a trailer that has a gRPC
+// status, so that a client gets a reason.
 func (b *grpcBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err == nil || err == io.EOF { //nolint:errorlint // a Reader returns exactly this value
@@ -83,6 +85,7 @@ func (b *grpcBody) Read(p []byte) (int, error) {
 		return n, err
 	}
 	_, code := StatusFromError(err)
+	// The endpoint broke off the response, which is no fault of this process.
 	if _, reset := asReset(err); code == grpcInternal && !reset {
 		code = grpcUnavailable // the peer ended the response
 	}
@@ -96,10 +99,9 @@ func (b *grpcBody) Read(p []byte) (int, error) {
 	return n, io.EOF
 }
 
-// overdue adds context.DeadlineExceeded to err if err is a stream reset with the code CANCEL
-// that arrived after the grpc-timeout of req had passed. A gRPC server ends an overdue call
-// with this reset. The argument began is the time at which the request began. Any other err
-// is returned unchanged.
+// overdue recognizes a call that the server has ended because its grpc-timeout has passed: gRPC servers
+// then reset the stream with CANCEL. If err is such a reset, and at least the timeout has passed since
+// began, overdue returns err combined with context.DeadlineExceeded. Otherwise it returns err.
 func overdue(req *http.Request, began time.Time, err error) error {
 	reset, ok := errors.AsType[*message.ResetError](err)
 	if !ok || reset.Code != message.CodeCancel {
@@ -114,18 +116,18 @@ func overdue(req *http.Request, began time.Time, err error) error {
 
 const grpcTimeoutField = "Grpc-Timeout"
 
-// GRPCTimeout returns the value of the header grpc-timeout, which is the time that remains
-// for the request. It returns false if the header is missing or malformed. The server behind
-// this process may still reject a request with a malformed header. A value that is too large
-// for a [time.Duration] becomes the largest Duration. Use it with
+// GRPCTimeout returns the value of the header grpc-timeout, which is the time that remains for
+// the request. It returns false if the header is missing or malformed. The server behind this
+// process may still reject a request with a malformed header. A value that is too large for a
+// [time.Duration] becomes the largest Duration. The function GRPCTimeout is usually passed to
 // [layer.DeadlineFromRequest].
 func GRPCTimeout(req *http.Request) (time.Duration, bool) {
 	return parseGRPCTimeout(first(req.Header, grpcTimeoutField))
 }
 
 // SetGRPCTimeout returns a shallow copy of req with its own header map, in which grpc-timeout is
-// the duration in the argument left. A value of grpc-timeout has at most 8 digits and a unit, so
-// that long durations are rounded down. A negative duration becomes 0. Use it with
+// left. A value consists of at most 8 digits and a unit, so that long durations are rounded down.
+// A negative duration becomes 0. The function SetGRPCTimeout is usually passed to
 // [layer.DeadlineToRequest].
 func SetGRPCTimeout(req *http.Request, left time.Duration) *http.Request {
 	out := fork(req)
@@ -133,10 +135,9 @@ func SetGRPCTimeout(req *http.Request, left time.Duration) *http.Request {
 	return out
 }
 
-// DeadlineFromHeader returns a function for [layer.DeadlineFromRequest]. That function returns the
-// remaining time in the first value of the header field with the given name. The format is that of
-// [time.ParseDuration], such as "1.5s". The function returns false if the field is missing or
-// malformed.
+// DeadlineFromHeader returns a function for [layer.DeadlineFromRequest], which reads the remaining
+// time from the first value of the given header field. The format is that of [time.ParseDuration],
+// such as "1.5s". If the field is missing or malformed, there is no deadline.
 func DeadlineFromHeader(name string) func(*http.Request) (time.Duration, bool) {
 	name = http.CanonicalHeaderKey(name)
 	return func(req *http.Request) (time.Duration, bool) {
@@ -145,9 +146,9 @@ func DeadlineFromHeader(name string) func(*http.Request) (time.Duration, bool) {
 	}
 }
 
-// DeadlineToHeader returns a function for [layer.DeadlineToRequest]. The function returns a
-// shallow copy of the request with its own header map. In the copy, the header field with
-// the given name has the remaining time in the format of [time.Duration.String].
+// DeadlineToHeader returns a function for [layer.DeadlineToRequest], which returns a shallow copy
+// of the request with its own header map. In the copy, the given header field tells the remaining
+// time as [time.Duration.String] formats it.
 func DeadlineToHeader(name string) func(*http.Request, time.Duration) *http.Request {
 	name = http.CanonicalHeaderKey(name)
 	return func(req *http.Request, left time.Duration) *http.Request {
@@ -157,7 +158,7 @@ func DeadlineToHeader(name string) func(*http.Request, time.Duration) *http.Requ
 	}
 }
 
-// grpcUnits has the units of grpc-timeout, from the smallest.
+// grpcUnits lists the units in grpc-timeout, from the smallest.
 var grpcUnits = [...]struct { //nolint:gochecknoglobals // a table
 	letter byte
 	unit   time.Duration
@@ -166,7 +167,7 @@ var grpcUnits = [...]struct { //nolint:gochecknoglobals // a table
 }
 
 // formatGRPCTimeout formats d for the header grpc-timeout, such as "1500000u" for 1.5 s. It uses
-// the smallest unit in which d has at most 8 digits, and rounds down.
+// the smallest unit in which 8 digits are enough for d, and rounds down.
 func formatGRPCTimeout(d time.Duration) string {
 	i := 0
 	for d/grpcUnits[i].unit > 99_999_999 {

@@ -2,6 +2,7 @@ package httplayer
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,68 +18,127 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// Handler returns a reverse proxy that serves requests by svc. It removes hop-by-hop
-// headers, and forwards trailers, 1xx responses and upgrades. Request and response bodies
-// are copied at the same time. The context given to svc ends when the client disconnects.
-// In a [Server], HTTP/1.1 is full duplex. In any other server it is half duplex.
+// Handler returns a handler for net/http servers that serves requests with svc, like a [Server]. It
+// removes hop-by-hop headers, and forwards trailers, 1xx responses and upgrades. Request and response
+// bodies are copied at the same time, but HTTP/1.1 is half duplex. The context given to svc ends when the
+// client disconnects.
 //
-// svc receives the authority, path, query and headers of the client unchanged.
-// X-Forwarded-For and Via are not added, and those of the client are kept; see [Forwarded].
-// CONNECT is answered with 501, unless [WithConnect] is set. A malformed target or upgrade
-// is answered with 400. A 101 response without a requested upgrade becomes 502. A WebSocket
-// over HTTP/2 is an HTTP/1.1 upgrade for svc; see [Server].
+// svc receives the client's authority, path, query and headers unchanged. X-Forwarded-For and Via are not
+// added, and those from the client are kept; see [Forwarded]. CONNECT is answered with 501, unless
+// [WithConnect] is set. A malformed target or upgrade is answered with 400. A 101 response without a
+// requested upgrade becomes 502.
 //
-// The response to an error of svc has the status of [StatusFromError] and the body of
-// [Problem]; see [WithErrorHandler]. It does not have the text of the error, because that
-// has addresses of endpoints; see [WithErrorHeaders]. Most errors also close the connection
-// of the client. A rejection with a retry-after time adds Retry-After, or
-// grpc-retry-pushback-ms for gRPC. A gRPC request receives a gRPC status, in the trailers
-// if the response body fails. If the endpoint resets a stream, the stream of the client is
-// reset with the same code.
+// An error from svc is answered with the status from [StatusFromError] and the body from [Problem]; see
+// [WithErrorHandler]. The response does not contain the error text, because that names endpoint
+// addresses; see [WithErrorHeaders]. A rejection with a retry-after time adds Retry-After, or
+// grpc-retry-pushback-ms for gRPC. A gRPC request receives a gRPC status, in the trailers if the response
+// body fails. Its message is a [StatusError]'s Detail or the text for the HTTP status. If the endpoint
+// resets a stream, the response is 502 or is aborted.
 //
-// A Handler is safe for concurrent use. A nil svc panics.
-func Handler(svc Service, opts ...HandlerOption) http.Handler { return newHandler(svc, opts...) }
-
-func newHandler(svc Service, opts ...HandlerOption) *handler {
-	if svc == nil {
-		panic("httplayer: nil service")
-	}
-	h := &handler{svc: svc, log: slog.Default(), onError: Problem} //nolint:forbidigo // an error without a log would be lost
+// A Handler is safe for concurrent use, and is a [layer.Describer]. A nil svc panics.
+func Handler(svc Service, opts ...HandlerOption) http.Handler {
+	h := newHandler(svc)
 	option.Apply(h, opts)
-	h.log = limitedLog(h.log)
+	h.configure(&h.cfg)
 	return h
 }
 
-// HandlerOption is an option of [Handler] and [Middleware].
+func newHandler(svc Service) *handler {
+	if svc == nil {
+		panic("httplayer: nil service")
+	}
+	return &handler{svc: svc, log: slog.Default(), onError: Problem} //nolint:forbidigo // an error without a log would be lost
+}
+
+// handler is the http.Handler that [Handler] returns, and the part of a [Server] that answers requests.
+type handler struct {
+	svc      Service
+	log      *slog.Logger
+	scheme   string
+	tunnels  bool
+	informs  bool // error responses have the text of the error
+	closes   bool // most errors close the connection of the client
+	resets   bool // a stream reset by the endpoint resets the stream of the client
+	onError  ErrorHandler
+	onEnd    []func(*Report)
+	observer Layer
+	observed Service              // the observer around a responder; nil without an observer
+	cfg      message.ServerConfig // for ServeHTTP
+}
+
+// configure completes h after its options were applied, and sets the fields of cfg by which a
+// connection uses h.
+func (h *handler) configure(cfg *message.ServerConfig) {
+	h.log = limitedLog(h.log)
+	cfg.Log, cfg.Exchange, cfg.Refusal = h.log, h.serve, h.refusal
+	if h.observer != nil {
+		h.observed = h.observer(responder{h})
+	}
+	if len(h.onEnd) > 0 {
+		cfg.Ended = func(x *Report) {
+			for _, f := range h.onEnd {
+				f(x)
+			}
+		}
+	}
+}
+
+// HandlerOption is an option of [Handler], [Middleware] and [NewServer].
 type HandlerOption func(*handler)
 
-// WithErrorHeaders sets whether an error response has the text of the error in
-// l5d-proxy-error and grpc-message, and also has l5d-proxy-connection. The default is
-// false. The text of an error has names of layers and addresses of endpoints. Enable it
-// only for trusted clients, such as other proxies of a mesh. A server for both kinds of
-// clients needs two Handlers.
+// WithErrorHeaders sets whether an error response carries the error text in l5d-proxy-error and
+// grpc-message, and adds l5d-proxy-connection. It implies [WithCloseOnError]. The default is false.
+// An error text names layers and endpoint addresses, so you should enable it only for trusted
+// clients, such as other proxies in a mesh. A server for both kinds of clients needs two Handlers.
 func WithErrorHeaders(on bool) HandlerOption {
 	return func(h *handler) { h.informs = on }
 }
 
-// WithConnect passes HTTP/1.1 CONNECT requests to svc. The connection becomes a tunnel if
-// the response is a 2xx with an [io.ReadWriteCloser] as its body, as an [Endpoint] returns
-// it. Each direction of a tunnel ends separately. Closing the body ends both directions. A
-// layer.Drain in svc waits for tunnels. After any other response the connection of the
-// client is closed.
+// WithCloseOnError sets whether most errors close the connection of an HTTP/1.1 client, as in linkerd's
+// proxy, so that its next request may reach another proxy. The default is false, because a client would
+// pay a handshake for each error during an outage.
+func WithCloseOnError(on bool) HandlerOption {
+	return func(h *handler) { h.closes = on }
+}
+
+// WithConnect passes HTTP/1.1 CONNECT requests to svc. The connection becomes a tunnel if the
+// response is a 2xx whose body is an [io.ReadWriteCloser], as an [Endpoint] returns it. Each
+// direction of a tunnel ends separately. Closing the body ends both directions. A layer.Drain in
+// svc waits for tunnels. After any other response the client's connection is closed.
 //
-// The default rejects CONNECT, because no layer sees the content of a tunnel. Also, many
-// servers that are not proxies answer CONNECT with 2xx and parse the content of the tunnel
-// as requests.
+// By default CONNECT is rejected, because no layer sees what a tunnel carries. Also, many servers
+// that are not proxies answer CONNECT with 2xx and parse the tunnel's content as requests.
 func WithConnect() HandlerOption { return func(h *handler) { h.tunnels = true } }
 
-// WithLogger sets the logger for errors that a Handler answers: 5xx at level Warn, 4xx at level
-// Debug. An error after the client has disconnected is not logged. At most ten errors of level Warn
-// are logged in ten seconds. After this time, one message has the number of suppressed errors. The
-// default is [slog.Default] at construction. Nil means no log.
+// WithLogger sets the logger for errors that are answered: 5xx at level Warn, 4xx at level Debug. An
+// error after the client has disconnected is not logged. Panics are logged at level Error, and requests
+// that a [Server] refuses at level Debug. Each message of level Info or higher is logged at most ten
+// times in ten seconds. After this time, one message tells how many were suppressed. The default is
+// [slog.Default] at construction. Nil means no log.
 func WithLogger(l *slog.Logger) HandlerOption {
 	return func(h *handler) { h.log = l }
 }
+
+// WithScheme sets the requests' scheme, usually "https" because TLS is terminated before a [Server],
+// instead of what the client sent. The default "" keeps the scheme of an HTTP/1.1 request with an
+// absolute target. Other requests get https with TLS in net/http's server, and otherwise http.
+func WithScheme(scheme string) HandlerOption { return func(h *handler) { h.scheme = scheme } }
+
+// Report describes a request and what its client got. It may be kept, but not modified.
+type Report = message.Report
+
+// WithOnResponse adds a function that is called for each request after its response has ended, for
+// example for a metric. A [Server] also calls it for requests that it refuses by itself. It is called
+// concurrently, and should return soon. All functions and the access log share one Report.
+func WithOnResponse(f func(*Report)) HandlerOption {
+	return func(h *handler) { h.onEnd = append(h.onEnd, f) }
+}
+
+// WithObserver puts a layer, such as one from package tap, where it sees the responses that clients
+// get: those for errors already carry their final status. An error from the inner service is the reset
+// of an HTTP/2 stream. The layer sees requests before any other layer does, except those that a
+// [Server] refuses by itself; see [WithOnResponse]. If you pass several, the last one applies.
+func WithObserver(l Layer) HandlerOption { return func(h *handler) { h.observer = l } }
 
 // limitedLog returns a logger that writes to l. It writes each message of level Info or
 // higher at most ten times in ten seconds. With a nil l it discards all messages.
@@ -89,44 +149,48 @@ func limitedLog(l *slog.Logger) *slog.Logger {
 	return slog.New(lograte.New(l.Handler()))
 }
 
-type handler struct {
-	svc     Service
-	log     *slog.Logger
-	tunnels bool
-	informs bool // error responses have the text of the error
-	onError ErrorHandler
+// serve is the [message.Exchange] of the connections: it returns the response to the received request
+// r. With [WithObserver], r passes through the observer on its way to respond.
+func (h *handler) serve(r *http.Request) (*http.Response, error) {
+	h.complete(r)
+	if h.observed != nil {
+		return roundTripper{h.observed}.RoundTrip(r)
+	}
+	return h.respond(r.Context(), r)
 }
 
-// serve returns the response of svc to r; see finish. The caller has removed the hop-by-hop
-// headers of r.
-func (h *handler) serve(r *http.Request, resets bool) (rsp *http.Response, err error) {
+// responder is the Service inside the observer. Its responses are those for the client, so it has no
+// errors but resets.
+type responder struct{ *handler }
+
+func (responder) Ready(context.Context) error { return nil }
+
+func (h responder) Call(ctx context.Context, r *http.Request) (*http.Response, error) {
+	return h.respond(ctx, r)
+}
+
+// respond returns the response for the client: that of the layers, or one that reports their error.
+// Only a stream reset by the endpoint is returned as an error, if h.resets is true, so that the server
+// resets the client's stream, too.
+func (h *handler) respond(ctx context.Context, r *http.Request) (rsp *http.Response, err error) {
 	began := time.Time{}
 	if len(r.Header[grpcTimeoutField]) > 0 {
 		began = time.Now() // overdue compares it with grpc-timeout
 	}
 	switch err = cmp.Or(misdirected(r), upgradeError(r)); {
+	// Not supported, or an extended CONNECT that is not a WebSocket.
 	case r.Method == http.MethodConnect && (!h.tunnels || len(r.Header[":protocol"]) > 0):
 		rsp, err = newResponse(r, http.StatusNotImplemented, make(http.Header)), nil
 	case err == nil:
-		complete(r)
-		rsp, err = roundTripper{h.svc}.RoundTrip(r)
+		lendBody(r)
+		rsp, err = roundTripper{h.svc}.call(ctx, r)
 	}
-	return h.finish(r, rsp, err, began, resets)
-}
-
-// finish returns the response to r. This is rsp, or the response to err or to an invalid rsp.
-// There is one exception: if resets is true, a stream reset by the endpoint is returned as an
-// error, so that the server resets the stream of the client. The argument began is the time at
-// which a request with grpc-timeout began.
-func (h *handler) finish(
-	r *http.Request, rsp *http.Response, err error, began time.Time, resets bool,
-) (*http.Response, error) {
 	if err == nil {
 		err = checkResponse(r, rsp)
 	}
 	switch {
 	case err == nil && isGRPC(r):
-		h.prepareGRPC(r, rsp, began, resets)
+		h.prepareGRPC(r, rsp, began)
 	case err == nil:
 		if len(rsp.Trailer) > 0 && r.ProtoMajor == 1 {
 			delete(rsp.Header, "Content-Length") // HTTP/1.1 sends trailers only with a chunked body
@@ -137,7 +201,13 @@ func (h *handler) finish(
 			_ = rsp.Body.Close()
 		}
 		err = overdue(r, began, err)
-		if resets && isPassedReset(r, err) {
+		// An outer layer has asked why the request took this way, for example tap. Add the failure to
+		// the answer.
+		if explanation := layer.PickInfoFromContext(ctx).Explanation; explanation != nil {
+			explanation.Add(layer.Node{Name: "failed", State: layer.State{{Key: "err", Value: err.Error()}}})
+		}
+		if h.resets && isPassedReset(r, err) {
+			layer.RecordFromContext(ctx).SetErr(err)
 			h.logFailure(r, http.StatusBadGateway, err)
 			return nil, err
 		}
@@ -147,11 +217,10 @@ func (h *handler) finish(
 	return rsp, nil
 }
 
-// setConnection prepares the connection headers of rsp for the client. If rsp has the header
-// Connection and is not a 101 response, it removes the hop-by-hop headers. For an HTTP/1 client, it
-// adds Connection: close in two cases. The first is a rejected CONNECT, because the client may have
-// sent bytes for the tunnel. The second is a response that a layer has marked with the header
-// closesClient. The mark is always removed.
+// setConnection prepares the connection headers of rsp for the client. It removes hop-by-hop headers
+// that a layer or the endpoint has left, except in a 101 response. It adds Connection: close for an
+// HTTP/1 client if a layer has marked the response with closesClient, or if a CONNECT was rejected,
+// because the client may have sent bytes for the tunnel already. It always removes the mark.
 func setConnection(r *http.Request, rsp *http.Response) {
 	_, closes := rsp.Header[closesClient] //nolint:staticcheck // not canonical on purpose
 	delete(rsp.Header, closesClient)
@@ -164,21 +233,21 @@ func setConnection(r *http.Request, rsp *http.Response) {
 	}
 }
 
-// prepareGRPC prepares rsp for the client of the gRPC request r. If rsp has no body, it removes the
-// content-length. Otherwise it replaces the body by a grpcBody, which ends with a gRPC status if
-// reading from the endpoint fails. If the argument resets is true, Read of the grpcBody returns a
-// stream reset as an error instead.
-func (h *handler) prepareGRPC(r *http.Request, rsp *http.Response, began time.Time, resets bool) {
+// prepareGRPC prepares rsp for the client of the gRPC request r, so that the client gets a gRPC status
+// even if reading from the endpoint fails: see grpcBody. A response without a body only loses its
+// content-length. began is when the request began, if it carries a grpc-timeout.
+func (h *handler) prepareGRPC(r *http.Request, rsp *http.Response, began time.Time) {
 	if ended(rsp) {
 		_ = rsp.Body.Close()
 		rsp.Body, rsp.ContentLength = http.NoBody, -1 // a content-length would be metadata for the client
 		delete(rsp.Header, "Content-Length")
 		return
 	}
-	rsp.Body = &grpcBody{wrappedBody{rsp.Body}, r, rsp, began, h.informs, resets}
+	rsp.Body = &grpcBody{wrappedBody{rsp.Body}, r, rsp, began, h.informs, h.resets}
 }
 
-// checkResponse returns an error if rsp cannot be sent to the client.
+// checkResponse returns an error if rsp, which may come from any layer, cannot be sent to the client:
+// because of its status, or because it begins a tunnel that was not requested or has no connection.
 func checkResponse(req *http.Request, rsp *http.Response) error {
 	_, tunnel := rsp.Body.(io.ReadWriteCloser)
 	switch code := rsp.StatusCode; {
@@ -200,11 +269,14 @@ func checkResponse(req *http.Request, rsp *http.Response) error {
 
 // complete sets the scheme and the host in the URL of a received request, because layers
 // and endpoints expect them. It removes the header fields Host and HTTP2-Settings.
-func complete(r *http.Request) {
-	if r.URL.Scheme == "" && r.TLS == nil {
+func (h *handler) complete(r *http.Request) {
+	switch {
+	case h.scheme != "":
+		r.URL.Scheme = h.scheme
+	case r.URL.Scheme == "" && r.TLS == nil:
 		r.URL.Scheme = "http"
 	}
-	r.URL.Host = (Accessor{}).Authority(r)
+	r.URL.Host = (HTTP{}).Authority(r)
 	delete(r.Header, "Http2-Settings")
 	delete(r.Header, "Host") // an HTTP/2 server stores it in addition to r.Host
 }
@@ -218,20 +290,27 @@ func newResponse(r *http.Request, status int, header http.Header) *http.Response
 	}
 }
 
-// failure returns the response to r for err, and logs err unless the client has
+// failure returns the response that reports err to the client of r. It logs err, unless the client has
 // disconnected.
 func (h *handler) failure(r *http.Request, err error) *http.Response {
 	status, code := StatusFromError(err)
-	if r.Context().Err() == nil {
+	layer.RecordFromContext(r.Context()).SetErr(err)
+	header := make(http.Header)
+	switch {
+	case message.ClientLeft(r):
+		rsp := newResponse(r, StatusClientClosedRequest, header)
+		if isGRPC(r) {
+			setStatus(header, grpcCanceled, "")
+		}
+		return rsp
+	case r.Context().Err() == nil: // not if the client's deadline has passed
 		h.logFailure(r, status, err)
 	}
-	header := make(http.Header)
 	rsp := newResponse(r, status, header)
-	layer.RecordFromContext(r.Context()).SetErr(err)
 	if chosen, ok := errors.AsType[*StatusError](err); ok {
 		maps.Copy(header, chosen.Header.Clone())
 	}
-	if closes(err) {
+	if closes(err, h.closes || h.informs) {
 		header[closesClient] = []string{"close"}
 		if h.informs {
 			header.Set("L5d-Proxy-Connection", "close")
@@ -249,7 +328,10 @@ func (h *handler) failure(r *http.Request, err error) *http.Response {
 		h.describeError(rsp, r, err)
 		return rsp
 	}
-	message := ""
+	message := http.StatusText(status)
+	if chosen, ok := errors.AsType[*StatusError](err); ok && chosen.Detail != "" {
+		message = chosen.Detail
+	}
 	if h.informs {
 		message = err.Error()
 	}
@@ -257,12 +339,14 @@ func (h *handler) failure(r *http.Request, err error) *http.Response {
 	return rsp
 }
 
+// logFailure logs a request that was answered with an error status. A status below 500 is usually the
+// client's fault, and is logged at level Debug.
 func (h *handler) logFailure(r *http.Request, status int, err error) {
 	ctx, level := r.Context(), slog.LevelWarn
 	if status < http.StatusInternalServerError {
 		level = slog.LevelDebug
 	}
-	var a Accessor
+	var a HTTP
 	h.log.LogAttrs(ctx, level, "request failed",
 		slog.String("method", a.Method(r)), slog.String("authority", a.Authority(r)),
 		slog.String("path", a.Path(r)), slog.Int("status", status), slog.Any("err", err))
@@ -278,8 +362,5 @@ func printable(s string) string {
 	}, s)
 }
 
-// answer sends rsp, or the response to err or to an invalid rsp.
-func (h *handler) answer(w http.ResponseWriter, r *http.Request, rsp *http.Response, err error) {
-	rsp, _ = h.finish(r, rsp, err, time.Now(), false) // without resets, finish returns no error
-	send(w, r, rsp)
-}
+// Describe shows the layers.
+func (h *handler) Describe() layer.Node { return layer.Describe(h.svc) }

@@ -9,8 +9,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// link records whether an address can be reached, from the results of connection attempts.
-// While the address cannot be reached, one attempt at a time is allowed, after a backoff.
+// link knows whether an address can be reached, from the results of the attempts to connect. It is
+// fresh before the first one, then up or down. While it is down, one attempt at a time is allowed,
+// after a backoff, and all requests are rejected meanwhile.
 type link struct {
 	backoff layer.Backoff
 	timeout time.Duration // maximum duration of one attempt
@@ -23,10 +24,10 @@ type link struct {
 	next     time.Time // earliest time of the next attempt, while the link is down
 }
 
-// admit returns whether a connection may be made. While the link is not down, connecting needs no
-// permission, and admit returns false and no error. While the link is down, allowed is true if an
-// attempt is allowed now. wait is then its maximum duration, after which another attempt is allowed.
-// Otherwise err is the last error, and wait is the time until an attempt is allowed.
+// admit reports whether the caller may make a connection. If the link is not down, it may: err is nil,
+// and allowed is false, because the attempt is not a probe. If the link is down, allowed is true for
+// one caller after each backoff, and wait is the maximum duration of its attempt, after which another
+// one is allowed. For all others err is the last error, and wait is the time until the next attempt.
 func (l *link) admit() (allowed bool, wait time.Duration, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -37,13 +38,14 @@ func (l *link) admit() (allowed bool, wait time.Duration, err error) {
 	if wait = l.next.Sub(now); wait > 0 {
 		return false, wait, l.err
 	}
-	l.next = now.Add(l.timeout)
+	l.next = now.Add(l.timeout) // if the attempt never ends, the next one may begin then
 	return true, l.timeout, nil
 }
 
-// report records the result err of an attempt to connect. A success sets the link to up. A failure
-// sets it to down and starts a backoff. While the link is down, only an attempt that admit has allowed
-// counts, because simultaneous failures count once.
+// report records err, the result of an attempt to connect; allowed is what admit returned for it. A
+// success sets the link to up. A failure sets it to down and starts a backoff. While the link is down,
+// only the failure of an allowed attempt counts, so that attempts which began together lengthen the
+// backoff once.
 func (l *link) report(allowed bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,6 +71,7 @@ func (l *link) failure() (wait time.Duration, err error) {
 	return max(time.Until(l.next), 0), l.err
 }
 
+// describe adds the state of the link to s, for Describe.
 func (l *link) describe(s layer.State) layer.State {
 	l.mu.Lock()
 	defer l.mu.Unlock()

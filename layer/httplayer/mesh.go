@@ -24,24 +24,22 @@ const (
 	proxyConnectionField = "L5d-Proxy-Connection"
 )
 
-// edits returns a layer that calls the function edit for each request and forwards the request that
-// edit returns. edit must not change its argument. Describe of the layer shows the arguments name
-// and state.
+// edits returns a layer that forwards, instead of each request, the request that edit returns for it.
+// edit must not change its argument. name and state are what Describe shows.
 func edits(name string, state layer.State, edit func(*http.Request) *http.Request) Layer {
 	return newLayer(name, state, func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 		return next.Call(ctx, edit(req))
 	})
 }
 
-// ClientID returns a layer that sets l5d-client-id to the name of the client. The function
-// nameOf returns the name in the verified certificate, or "" without a name. nameOf is
-// called once per request, concurrently. A nil nameOf counts as a function that always
-// returns "". Place the layer in front of an application.
+// ClientID returns a layer that sets l5d-client-id to the client's name. nameOf returns the name
+// in the verified certificate, or "" without a name. It is called once per request, concurrently.
+// A nil nameOf always returns "". The layer should be in front of an application.
 //
-// The layer removes l5d-client-id, l5d-remote-ip and l5d-server-id of clients from headers
-// and trailers. It also removes spellings with underscores, because CGI and WSGI servers
-// read both as one name. The layer forwards a request unchanged if nameOf returns "",
-// Trailer is nil, and none of these headers is present.
+// The layer removes l5d-client-id, l5d-remote-ip and l5d-server-id that clients send from headers
+// and trailers. It also removes spellings with underscores, because CGI and WSGI servers read
+// both as one name. The layer forwards a request unchanged if nameOf returns "", Trailer is nil,
+// and none of these headers is present.
 func ClientID(nameOf func(*http.Request) string) layer.Layer[*http.Request, *http.Response] {
 	if nameOf == nil {
 		nameOf = func(*http.Request) string { return "" }
@@ -74,10 +72,10 @@ func isIdentity(name string) bool {
 	return false
 }
 
-// OverrideAuthority returns a layer that replaces the Host and the host of the URL of every
-// request by authority. Use it for endpoints in other clusters. The layer removes
-// l5d-dst-canonical, because that header names a service of this cluster. With an empty
-// authority the layer does nothing.
+// OverrideAuthority returns a layer that replaces every request's Host and the host in its URL
+// with authority. You need it for endpoints in other clusters. The layer removes
+// l5d-dst-canonical, because that header names a service of this cluster. With an empty authority
+// the layer does nothing.
 func OverrideAuthority(authority string) layer.Layer[*http.Request, *http.Response] {
 	if authority == "" {
 		return func(next Service) Service { return next }
@@ -92,11 +90,10 @@ func OverrideAuthority(authority string) layer.Layer[*http.Request, *http.Respon
 	return edits("override_authority", layer.State{{Key: "authority", Value: authority}}, edit)
 }
 
-// StripHeader returns a layer that removes the named headers and trailers from every
-// request. An example is l5d-dst-override, which is for this proxy only. Place the layer
-// directly above the endpoint, so that a rejected request keeps its headers for the next
-// endpoint. The layer forwards a request unchanged if Trailer is nil and none of the headers
-// is present.
+// StripHeader returns a layer that removes the named headers and trailers from every request. An
+// example is l5d-dst-override, which is for this proxy only. The layer should be directly above
+// the endpoint, so that a rejected request keeps its headers for the next endpoint. The layer
+// forwards a request unchanged if Trailer is nil and none of the headers is present.
 func StripHeader(names ...string) layer.Layer[*http.Request, *http.Response] {
 	canonical := make([]string, len(names))
 	for i, name := range names {
@@ -106,10 +103,10 @@ func StripHeader(names ...string) layer.Layer[*http.Request, *http.Response] {
 	return edits("strip_header", nil, func(req *http.Request) *http.Request { return strip(req, drops) })
 }
 
-// strip returns a copy of req without the headers and trailers that the function drops selects by
-// name. It returns req itself if Trailer is nil and none of the headers is present.
+// strip returns a copy of req without the headers and trailers whose names drops selects. It
+// returns req itself if Trailer is nil and none of the headers is present.
 func strip(req *http.Request, drops func(name string) bool) *http.Request {
-	if req.Trailer == nil && !fields(req.Header).HasName(drops) {
+	if req.Trailer == nil && !fields(req.Header).hasName(drops) {
 		return req
 	}
 	out := fork(req)
@@ -117,13 +114,22 @@ func strip(req *http.Request, drops func(name string) bool) *http.Request {
 	return out
 }
 
-// fork returns a shallow copy of req with its own header map.
+// fork returns a shallow copy of req with its own header map, because layers must not modify the
+// request that they receive; see ownHeader.
 func fork(req *http.Request) *http.Request {
 	out := *req
-	if out.Header = req.Header.Clone(); out.Header == nil {
-		out.Header = make(http.Header)
-	}
+	out.Header = ownHeader(req)
 	return &out
+}
+
+// ownHeader returns a copy of req's header map, in which fields can be added, replaced and deleted. The
+// two maps share the slices of values, so a slice must be replaced instead of changed. This is cheaper
+// than [http.Header.Clone].
+func ownHeader(req *http.Request) http.Header {
+	if req.Header == nil {
+		return make(http.Header)
+	}
+	return maps.Clone(req.Header)
 }
 
 // without returns a shallow copy of req without the header field name.
@@ -134,13 +140,13 @@ func without(req *http.Request, name string) *http.Request {
 }
 
 // RequireID returns a layer that fails a request if the endpoint below does not have the identity
-// in the header l5d-require-id of the request. The argument identity is the identity of the
-// endpoint, or "" if the endpoint proved none. The two identities are compared byte for byte. The
-// layer does not forward the header.
+// that the request's header l5d-require-id demands. identity is the endpoint's identity, or "" if
+// the endpoint proved none. The two identities are compared byte for byte. The layer does not
+// forward the header.
 //
-// If they differ or the argument identity is "", Call returns an [IdentityError]. This is not a
-// rejection, because the client requires this endpoint. A request without the header is forwarded,
-// at the cost of one look-up.
+// If they differ or identity is "", Call returns an [IdentityError]. This is not a rejection,
+// because the client requires this endpoint. A request without the header is forwarded, at the
+// cost of one look-up.
 func RequireID(identity string) layer.Layer[*http.Request, *http.Response] {
 	call := func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 		asked, ok := req.Header[requireIDField]
@@ -157,8 +163,8 @@ func RequireID(identity string) layer.Layer[*http.Request, *http.Response] {
 	return newLayer("require_id", layer.State{{Key: "identity", Value: identity}}, call)
 }
 
-// IdentityError reports that an endpoint does not have the required identity. Its response
-// has the status 502, or UNAVAILABLE for gRPC.
+// IdentityError reports that an endpoint does not have the required identity. It is answered with
+// the status 502, or UNAVAILABLE for gRPC.
 type IdentityError struct {
 	Required string
 	Found    string // identity of the endpoint; "" if it proved none
@@ -175,12 +181,12 @@ func (e *IdentityError) Error() string {
 
 // ProxyErrors returns a layer that removes l5d-proxy-error and l5d-proxy-connection from responses.
 // It logs l5d-proxy-error to log, at level Warn, with the limits of [WithLogger]. If log is nil,
-// the header is not logged. Place it above an endpoint. A response without these headers costs two
-// look-ups.
+// the header is not logged. It should be above an endpoint. A response without these headers costs
+// two look-ups.
 //
-// If meshPeer is true, a response with l5d-proxy-connection: close also closes the connection of
-// the client. Use true if the endpoint is a proxy of the mesh and the only endpoint for the
-// request. Otherwise use false, because the next request on the connection may be sent to another
+// If meshPeer is true, a response with l5d-proxy-connection: close also closes the client's
+// connection. You should use true if the endpoint is a mesh proxy and the only endpoint for the
+// request, and otherwise false, because the next request on the connection may be sent to another
 // endpoint.
 func ProxyErrors(log *slog.Logger, meshPeer bool) layer.Layer[*http.Request, *http.Response] {
 	log = limitedLog(log)
@@ -191,7 +197,7 @@ func ProxyErrors(log *slog.Logger, meshPeer bool) layer.Layer[*http.Request, *ht
 		}
 		if values, ok := rsp.Header[proxyErrorField]; ok {
 			if log.Enabled(ctx, slog.LevelWarn) {
-				var a Accessor
+				var a HTTP
 				log.LogAttrs(ctx, slog.LevelWarn, "the peer's proxy reports an error",
 					slog.String("error", strings.Join(values, ", ")), slog.Int("status", rsp.StatusCode),
 					slog.String("authority", a.Authority(req)))
@@ -209,43 +215,56 @@ func ProxyErrors(log *slog.Logger, meshPeer bool) layer.Layer[*http.Request, *ht
 	return newLayer("proxy_errors", layer.State{{Key: "meshed", Value: meshPeer}}, call)
 }
 
-// closesClient is the name of a response header by which layers close the connection of the
-// client: the Handler then adds Connection: close. An endpoint cannot send this header,
-// because the name is in lower case and the names of received headers are canonical.
+// closesClient is the name of a response header with which layers close the client's connection:
+// the Handler then adds Connection: close. An endpoint cannot send this header, because the name
+// is in lower case and the names of received headers are canonical.
 const closesClient = "connection"
 
-// removeFields removes headers and trailers from out, a copy of received with its own header map. It
-// removes a field if the function drops returns true for its name. out gets its own map Trailer.
-// Because trailers arrive at the end of a body, out also gets a new body. At the end of the new
-// body, the remaining trailers are copied to the map.
+// removeFields removes the headers and trailers whose names drops selects from out, which is a copy of
+// received with its own header map. Trailers arrive when a body ends, so out gets its own Trailer map,
+// and a body that fills the map at its end.
 func removeFields(out, received *http.Request, drops func(name string) bool) {
-	dropped := func(name string, _ []string) bool { return drops(name) }
-	maps.DeleteFunc(out.Header, dropped)
-	out.Trailer = received.Trailer.Clone()
-	maps.DeleteFunc(out.Trailer, dropped)
+	maps.DeleteFunc(out.Header, func(name string, _ []string) bool { return drops(name) })
+	removeTrailers(out, received, drops)
+}
+
+// removeTrailers is removeFields for the trailers alone.
+func removeTrailers(out, received *http.Request, drops func(name string) bool) {
+	if received.Trailer == nil {
+		return
+	}
+	source := &received.Trailer
+	if out == received { // the fields are edited in place, so received.Trailer will be replaced
+		original := received.Trailer
+		source = &original
+	}
+	out.Trailer = source.Clone()
+	maps.DeleteFunc(out.Trailer, func(name string, _ []string) bool { return drops(name) })
 	if out.Trailer != nil && hasBody(out) {
-		out.Body = &trailerFilter{wrappedBody{out.Body}, &received.Trailer, &out.Trailer, drops}
+		out.Body = &trailerFilter{wrappedBody{out.Body}, source, &out.Trailer, drops}
 	}
 }
 
-// trailerFilter wraps the body of a received message. At the end of the body, it copies the
-// trailers of the received message to the forwarded message. It leaves out a trailer if the
-// function in the field drops returns true for its name.
+// trailerFilter wraps a received message's body. When the body ends, it copies the received
+// message's trailers to the forwarded message, except those that drops selects.
 type trailerFilter struct {
 	wrappedBody
-	from, to *http.Header           // trailers of the received and of the forwarded message
-	drops    func(name string) bool // nil drops none
+	received  *http.Header           // the trailers of the received message
+	forwarded *http.Header           // the trailers of the forwarded message
+	drops     func(name string) bool // nil drops none
 }
 
+// Read reads from the body. At its end, when the trailers have arrived, it forwards those that may be
+// forwarded.
 func (b *trailerFilter) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) {
-		if *b.to == nil && *b.from != nil {
-			*b.to = make(http.Header, len(*b.from))
+		if *b.forwarded == nil && *b.received != nil {
+			*b.forwarded = make(http.Header, len(*b.received))
 		}
-		for name, values := range *b.from {
+		for name, values := range *b.received {
 			if b.drops == nil || !b.drops(name) {
-				(*b.to)[name] = values
+				(*b.forwarded)[name] = values
 			}
 		}
 	}

@@ -5,17 +5,22 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
+	"mime/multipart"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
 	"net/textproto"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	xhttp2 "golang.org/x/net/http2" //nolint:depguard // its Framer is the raw client
+	"golang.org/x/net/http2/hpack"  //nolint:depguard // of the raw client
 
 	"github.com/gotower/gotower/layer"
 )
@@ -123,7 +128,6 @@ func TestMiddlewareStreams(t *testing.T) {
 		piece := make([]byte, 4)
 		_, err = io.ReadFull(rsp.Body, piece)
 		require.NoError(t, err)
-		assert.Empty(t, outcomes, "it ends when the handler returns")
 		next <- struct{}{}
 		read(t, rsp)
 		assert.Equal(t, 200, (<-outcomes).Response.StatusCode)
@@ -213,16 +217,18 @@ func TestMiddlewareTimeLimit(t *testing.T) {
 		c := client(t, h2)
 		c.Transport.(*http.Transport).DialContext = up.network.DialContext
 		const base = "http://10.0.0.1:80"
-		for path, want := range map[string]int{"/": 504, "/own": 418} {
+		for _, path := range []string{"/", "/own"} {
 			rsp, err := c.Get(base + path)
 			require.NoError(t, err)
 			read(t, rsp)
-			assert.Equal(t, want, rsp.StatusCode, path)
+			assert.Equal(t, 504, rsp.StatusCode, path)
 		}
 		rsp, err := c.Get(base + "/begun")
 		require.NoError(t, err)
-		read(t, rsp)
-		assert.Equal(t, 200, rsp.StatusCode, "a started response continues")
+		assert.Equal(t, 200, rsp.StatusCode)
+		_, err = io.ReadAll(rsp.Body)
+		require.Error(t, err, "the limit also applies to the body")
+		rsp.Body.Close()
 	})
 }
 
@@ -241,15 +247,16 @@ func TestMiddlewareLayerResponses(t *testing.T) {
 			})
 		}
 	}
-	late := &asked{Reader: strings.NewReader("too late")}
 	l := answer(func(path string) bool { return path != "/" }, func(inner *http.Response) (*http.Response, error) {
 		switch {
 		case inner == nil:
 			return &http.Response{StatusCode: 299, Header: http.Header{"X-By": {"a layer"}, "Connection": {"x"}}, ContentLength: -1,
 				Body: io.NopCloser(strings.NewReader("instead")), Trailer: http.Header{"Sum": {"1"}}}, nil
 		case inner.Request.URL.Path == "/replaced":
-			return &http.Response{StatusCode: 299, Body: late}, nil
+			_ = inner.Body.Close()
+			return &http.Response{StatusCode: 299, Body: io.NopCloser(strings.NewReader("replaced")), ContentLength: -1}, nil
 		}
+		_ = inner.Body.Close()
 		return nil, errors.New("odd")
 	})
 	h := Middleware(l)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -266,48 +273,49 @@ func TestMiddlewareLayerResponses(t *testing.T) {
 		assert.Equal(t, "instead", read(t, rsp))
 		assert.Equal(t, "1", rsp.Trailer.Get("Sum"))
 
-		closes := late.closes.Load()
 		rsp, err = c.Get(base + "/replaced")
 		require.NoError(t, err)
-		assert.Equal(t, "handler", read(t, rsp))
-		assert.Equal(t, closes+1, late.closes.Load())
+		assert.Equal(t, "replaced", read(t, rsp))
 
-		rsp, err = c.Get(base + "/unwritten")
-		require.NoError(t, err)
-		read(t, rsp)
-		assert.Equal(t, 500, rsp.StatusCode)
-
-		rsp, err = c.Get(base + "/written")
-		require.NoError(t, err)
-		_, err = io.ReadAll(rsp.Body)
-		assert.Error(t, err, "it must not look complete")
-		rsp.Body.Close()
+		for _, path := range []string{"/unwritten", "/written"} {
+			rsp, err = c.Get(base + path)
+			require.NoError(t, err)
+			read(t, rsp)
+			assert.Equal(t, 500, rsp.StatusCode, path)
+		}
 	})
-}
-
-func TestMiddlewareRunsHandlerOnce(t *testing.T) {
-	runs := 0
-	l := func(next Service) Service {
-		return serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
-			_, _ = next.Call(ctx, r)
-			return next.Call(ctx, r)
-		})
-	}
-	w := httptest.NewRecorder()
-	h := Middleware(l)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { runs++ }))
-	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
-	assert.Equal(t, 1, runs)
-	assert.Equal(t, 500, w.Code)
-	_, err := handled{h}.Call(t.Context(), httptest.NewRequest(http.MethodGet, "/", nil))
-	assert.Error(t, err)
 }
 
 func TestMiddlewarePanic(t *testing.T) {
 	limit := NewStack().Limit(1).Layer()
-	h := Middleware(limit)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("odd") }))
+	h := Middleware(limit, WithLogger(nil))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("odd") }))
 	for range 2 { // the slot came back
-		assert.PanicsWithValue(t, "odd", func() { h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)) })
+		assert.PanicsWithValue(t, http.ErrAbortHandler, func() {
+			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+		})
 	}
+}
+
+// A layer may call the handler several times.
+func TestMiddlewareRetries(t *testing.T) {
+	runs := 0
+	h := Middleware(func(next Service) Service {
+		return serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
+			rsp, err := next.Call(ctx, r)
+			if err != nil {
+				return nil, err
+			}
+			_ = rsp.Body.Close()
+			return next.Call(ctx, r)
+		})
+	})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		runs++
+		w.WriteHeader(http.StatusTeapot)
+	}))
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	assert.Equal(t, http.StatusTeapot, w.Code)
+	assert.Equal(t, 2, runs)
 }
 
 // An invalid status is not that of the response, because the server panics. The handler may recover.
@@ -321,42 +329,6 @@ func TestMiddlewareInvalidStatus(t *testing.T) {
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 	assert.Equal(t, http.StatusInternalServerError, w.Code)
 	assert.Equal(t, http.StatusInternalServerError, (<-outcomes).Response.StatusCode)
-}
-
-// hijackable is a writer with Hijack that is not of net/http.
-type hijackable struct{ *httptest.ResponseRecorder }
-
-func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, other := net.Pipe()
-	return conn, bufio.NewReadWriter(bufio.NewReader(conn), bufio.NewWriter(conn)), other.Close()
-}
-
-// full is one that can do all that net/http's of HTTP/1.1 can.
-type full struct{ hijackable }
-
-func (f full) ReadFrom(r io.Reader) (int64, error) { return io.Copy(f.ResponseRecorder, r) }
-
-func TestMiddlewareErrorAfterHijack(t *testing.T) {
-	fails := func(next Service) Service {
-		return serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
-			_, err := next.Call(ctx, r)
-			return nil, errors.Join(err, errors.New("odd"))
-		})
-	}
-	w := httptest.NewRecorder()
-	Middleware(fails)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		conn, _, err := http.NewResponseController(w).Hijack()
-		if assert.NoError(t, err) {
-			conn.Close()
-		}
-	})).ServeHTTP(full{hijackable{w}}, httptest.NewRequest(http.MethodGet, "/", nil))
-	assert.Empty(t, w.Header(), "nothing more is written")
-
-	outcomes := make(chan layer.Outcome[*http.Response], 1)
-	Middleware(watched(outcomes))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusSwitchingProtocols)
-	})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
-	assert.Equal(t, 101, (<-outcomes).Response.StatusCode)
 }
 
 // A response of a layer to CONNECT, instead of the handler, is sent.
@@ -382,4 +354,223 @@ func TestMiddlewareConnect(t *testing.T) {
 		require.Eventually(t, func() bool { return len(closed) == 1 }, patience, time.Millisecond)
 		<-closed
 	}
+}
+
+// answeringBy is layers that answer by themselves.
+func answeringBy(rsp func(r *http.Request) *http.Response) layer.Layer[*http.Request, *http.Response] {
+	return func(Service) Service {
+		return serviceFunc(func(_ context.Context, r *http.Request) (*http.Response, error) { return rsp(r), nil })
+	}
+}
+
+// The options for error responses also apply to a response of a layer that is invalid or whose body
+// fails.
+func TestMiddlewareHidesLayerErrors(t *testing.T) {
+	layers := answeringBy(func(r *http.Request) *http.Response {
+		rsp := HTTP{}.NewResponse(r, layer.DirectResponse{Status: http.StatusOK})
+		switch r.URL.Path {
+		case "/status":
+			rsp.StatusCode = 150
+		case "/broken":
+			rsp.Header.Set("Content-Type", "application/grpc")
+			rsp.Body, rsp.ContentLength = readFails{errors.New("secret")}, -1
+			rsp.Header.Del("Content-Length")
+		}
+		return rsp
+	})
+	for _, tells := range []bool{true, false} {
+		var logged strings.Builder
+		h := Middleware(layers, WithErrorHeaders(tells), WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))(http.NotFoundHandler())
+		ask := func(r *http.Request) *http.Response {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			return w.Result()
+		}
+		rsp := ask(httptest.NewRequest(http.MethodGet, "/status", nil))
+		assert.Equal(t, http.StatusBadGateway, rsp.StatusCode)
+		assert.Equal(t, tells, rsp.Header.Get("L5d-Proxy-Error") != "")
+		assert.Contains(t, logged.String(), "invalid response status 150")
+
+		rsp = ask(httptest.NewRequest(http.MethodConnect, "web:443", nil))
+		assert.Equal(t, http.StatusBadGateway, rsp.StatusCode)
+		assert.Equal(t, tells, rsp.Header.Get("L5d-Proxy-Error") != "")
+
+		r := httptest.NewRequest(http.MethodPost, "/broken", strings.NewReader("x"))
+		r.ProtoMajor, r.ProtoMinor = 2, 0
+		r.Header.Set("Content-Type", "application/grpc")
+		rsp = ask(r)
+		assert.Equal(t, "14", rsp.Trailer.Get("Grpc-Status"))
+		assert.Equal(t, tells, rsp.Trailer.Get("Grpc-Message") != "")
+	}
+}
+
+// readFails is a body that ends with an error.
+type readFails struct{ err error }
+
+func (b readFails) Read([]byte) (int, error) { return 0, b.err }
+func (readFails) Close() error               { return nil }
+
+// A Middleware within another one sends its own answers.
+func TestMiddlewareNested(t *testing.T) {
+	inner := Middleware(answeringBy(func(r *http.Request) *http.Response {
+		return HTTP{}.NewResponse(r, layer.DirectResponse{Status: http.StatusTeapot, Message: "inner"})
+	}))(http.NotFoundHandler())
+	for name, tt := range map[string]struct {
+		outer  layer.Layer[*http.Request, *http.Response]
+		status int
+	}{
+		"inner": {nil, http.StatusTeapot},
+		"outer": {answeringBy(func(r *http.Request) *http.Response {
+			return HTTP{}.NewResponse(r, layer.DirectResponse{Status: http.StatusForbidden, Message: "outer"})
+		}), http.StatusForbidden},
+	} {
+		w := httptest.NewRecorder()
+		Middleware(tt.outer)(inner).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		assert.Equal(t, tt.status, w.Code)
+		assert.Equal(t, name, w.Body.String())
+	}
+}
+
+// A rejected CONNECT over HTTP/2 does not end the connection, because other requests share it.
+func TestMiddlewareHTTP2Connect(t *testing.T) {
+	near, far := net.Pipe()
+	defer near.Close()
+	defer far.Close()
+	for name, body := range map[string]func() io.ReadCloser{
+		"no tunnel": func() io.ReadCloser { return http.NoBody },
+		"tunnel":    func() io.ReadCloser { return near },
+	} {
+		t.Run(name, func(t *testing.T) {
+			front := servingBy(t, Middleware(answeringBy(func(r *http.Request) *http.Response {
+				rsp := HTTP{}.NewResponse(r, layer.DirectResponse{Status: http.StatusOK})
+				if r.Method == http.MethodConnect {
+					rsp.Body, rsp.ContentLength = body(), -1
+				}
+				return rsp
+			}))(http.NotFoundHandler()))
+			conn, err := net.Dial("tcp", front.addr)
+			require.NoError(t, err)
+			defer conn.Close()
+			require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+			c := newFramerClient(t, conn)
+			c.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+			for i, fields := range [][]string{
+				{":method", "CONNECT", ":authority", "web:443"},
+				{":method", "GET", ":scheme", "http", ":authority", "web", ":path", "/"},
+			} {
+				c.block.Reset()
+				for f := 0; f < len(fields); f += 2 {
+					require.NoError(t, c.enc.WriteField(hpackField(fields[f], fields[f+1])))
+				}
+				require.NoError(t, c.WriteHeaders(xhttp2.HeadersFrameParam{
+					StreamID: uint32(2*i + 1), BlockFragment: c.block.Bytes(), EndStream: true, EndHeaders: true,
+				}))
+				head := (*xhttp2.MetaHeadersFrame)(nil)
+				for ok := false; !ok; {
+					frame, err := c.ReadFrame()
+					require.NoError(t, err)
+					assert.NotEqual(t, xhttp2.FrameGoAway, frame.Header().Type)
+					head, ok = frame.(*xhttp2.MetaHeadersFrame)
+				}
+				assert.Equal(t, [...]string{"400", "200"}[i], head.PseudoValue("status"))
+			}
+		})
+	}
+}
+
+// formRequest is a POST of a file.
+func formRequest(t testing.TB, url string) *http.Request {
+	t.Helper()
+	var body strings.Builder
+	form := multipart.NewWriter(&body)
+	part, err := form.CreateFormFile("f", "f.txt")
+	require.NoError(t, err)
+	say(part, strings.Repeat("x", 1<<20))
+	require.NoError(t, form.Close())
+	req := request(t, http.MethodPost, url, body.String())
+	req.Header.Set("Content-Type", form.FormDataContentType())
+	return req
+}
+
+// relabelled is a layer that hands on a request of its own.
+func relabelled(r *http.Request) *http.Request {
+	out := fork(r)
+	out.Header.Set("X-Label", "x")
+	return out
+}
+
+// net/http stores files of a form on disk, and removes them by the request that
+// it made, of which a handler may see a copy (golang/go#58809).
+func TestFormFilesAreRemoved(t *testing.T) {
+	logged := func(h http.Handler) http.Handler { return logged(h, io.Discard, JSONLog) }
+	context := Middleware(NewStack().Timeout(time.Minute).Layer())
+	edited := Middleware(NewStack().MapRequest(relabelled).Layer())
+	byServer := func(t *testing.T, h http.Handler) string { return servingBy(t, h).addr }
+	byOther := func(t *testing.T, h http.Handler) string { return serve(t, h) }
+	for name, tt := range map[string]struct {
+		served func(t *testing.T, h http.Handler) string
+		wrap   func(http.Handler) http.Handler
+	}{
+		"AccessLog":                     {byOther, logged},
+		"Middleware, context":           {byOther, context},
+		"Middleware, request":           {byOther, edited},
+		"Middleware, both":              {byOther, Middleware(NewStack().MapRequest(relabelled).Timeout(time.Minute).Layer())},
+		"Server":                        {byServer, func(h http.Handler) http.Handler { return h }},
+		"Server, AccessLog, Middleware": {byServer, func(h http.Handler) http.Handler { return logged(context(edited(h))) }},
+	} {
+		for version, two := range map[string]bool{"http1": false, "h2": true} {
+			t.Run(name+" "+version, func(t *testing.T) {
+				files := make(chan string, 1)
+				addr := tt.served(t, tt.wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					files <- formFile(t, r)
+				})))
+				rsp, err := client(t, two).Do(formRequest(t, "http://"+addr))
+				require.NoError(t, err)
+				read(t, rsp)
+				file := <-files
+				require.NotEmpty(t, file)
+				assert.Eventually(t, func() bool { _, err := os.Stat(file); return os.IsNotExist(err) }, patience, time.Millisecond)
+			})
+		}
+	}
+}
+
+// formFile has net/http keep the form on disk, and returns where.
+func formFile(t *testing.T, r *http.Request) (name string) {
+	if !assert.NoError(t, r.ParseMultipartForm(1)) {
+		return ""
+	}
+	f, err := r.MultipartForm.File["f"][0].Open()
+	if !assert.NoError(t, err) {
+		return ""
+	}
+	defer f.Close()
+	onDisk, ok := f.(*os.File)
+	if !assert.True(t, ok) {
+		return ""
+	}
+	return onDisk.Name()
+}
+
+// The files are removed after a panic, too.
+func TestFormFilesRemovedAfterPanic(t *testing.T) {
+	file := ""
+	h := Middleware(NewStack().MapRequest(relabelled).Layer(), WithLogger(nil))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		file = formFile(t, r)
+		panic("odd")
+	}))
+	assert.PanicsWithValue(t, http.ErrAbortHandler, func() { h.ServeHTTP(httptest.NewRecorder(), formRequest(t, "/")) })
+	_, err := os.Stat(file)
+	assert.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// The parsed form of a received request remains, if a layer forwards a request without the form.
+func TestFormOfReceivedRequestStays(t *testing.T) {
+	received := formRequest(t, "/")
+	formFile(t, received)
+	form := received.MultipartForm
+	another := func(*http.Request) *http.Request { return request(t, http.MethodGet, "/", "") }
+	Middleware(NewStack().MapRequest(another).Layer())(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), received)
+	assert.Same(t, form, received.MultipartForm)
+	assert.NoError(t, form.RemoveAll())
 }

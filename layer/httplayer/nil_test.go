@@ -31,14 +31,14 @@ func TestNilOptions(t *testing.T) {
 func TestNilArguments(t *testing.T) {
 	for want, call := range map[string]func(){
 		"httplayer: nil service":       func() { Handler(nil) },
-		"httplayer: nil handler":       func() { NewServer(nil) },
+		"httplayer: nil handler":       func() { FromHandler(nil) },
 		"httplayer: nil dial function": func() { WithDialContext(nil) },
 	} {
 		require.PanicsWithValue(t, want, call)
 	}
 	require.PanicsWithValue(t, "httplayer: nil service", func() { RoundTripper(nil) })
 	require.PanicsWithValue(t, "httplayer: nil handler", func() { Middleware(nil)(nil) })
-	require.PanicsWithValue(t, "httplayer: nil handler", func() { AccessLog(io.Discard, JSONLog, nil)(nil) })
+	require.PanicsWithValue(t, "httplayer: nil service", func() { NewServer(nil) })
 	require.PanicsWithValue(t, "httplayer: nil endpoint", func() { SingleEndpoint(nil) })
 	require.PanicsWithValue(t, "httplayer: empty address", func() { NewEndpoint(t.Context(), "") })
 }
@@ -59,13 +59,15 @@ func TestEndpointWithoutConnection(t *testing.T) {
 	}
 }
 
-// Without a client certificate, the log has "-". Without a writer the handler is
-// returned unchanged.
+// Without a client certificate, the log has "-". Without a writer there is no log.
 func TestAccessLogNilArguments(t *testing.T) {
 	mux := http.NewServeMux()
-	require.Same(t, mux, AccessLog(nil, JSONLog, nil)(mux))
+	require.Empty(t, newServerOptions(FromHandler(mux), []ServerOption{WithAccessLog(nil, JSONLog, nil), nil, HandlerOption(nil)}).handler.onEnd)
 	var line strings.Builder
-	AccessLog(&line, JSONLog, nil)(mux).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	lines := NewLogWriter(&line, nil)
+	logged(mux, lines, JSONLog).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	require.NoError(t, lines.Flush(t.Context()))
+	require.PanicsWithValue(t, "httplayer: nil writer", func() { NewLogWriter(nil, nil) })
 	require.Contains(t, line.String(), `"client.id":"-"`)
 }
 

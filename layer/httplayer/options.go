@@ -25,6 +25,7 @@ type endpointOptions struct {
 	backoff        layer.Backoff
 	pingInterval   time.Duration
 	pingTimeout    time.Duration
+	pingWhileIdle  bool
 	dial           func(ctx context.Context, network, addr string) (net.Conn, error)
 	tls            *tls.Config
 	cleartextHTTPS bool
@@ -85,39 +86,45 @@ func WithIdleTimeout(d time.Duration) EndpointOption {
 	return func(o *endpointOptions) { o.idleTimeout = d }
 }
 
-// WithMaxConnAge sets the age at which a connection is replaced; see "Connections" in the
-// package documentation. The limit of each connection varies by up to a tenth of d, so that
-// connections are not replaced at the same time. A d below a second counts as a second.
+// WithMaxConnAge sets the age at which a connection is replaced; see "Connections" in the package
+// documentation. Each connection's limit varies by up to a tenth of d, so that connections are
+// not replaced at the same time. A d below a second counts as a second.
 //
-// The default, and a d of 0 or less, means no limit, because an address usually belongs to
-// one process. Set a limit, such as 5 minutes, for the address of a Kubernetes Service or a load
-// balancer. Otherwise, an HTTP/2 connection would never move to a process that started later.
+// The default, and a d of 0 or less, means no limit, because an address usually belongs to one
+// process. You should set a limit, such as 5 minutes, if the address belongs to a Kubernetes
+// Service or a load balancer. Otherwise, an HTTP/2 connection would never move to a process that
+// started later.
 func WithMaxConnAge(d time.Duration) EndpointOption {
 	return func(o *endpointOptions) { o.maxAge = d }
 }
 
 // WithPing enables PING frames on HTTP/2 connections. The Endpoint sends a PING if requests are in
-// flight or output is unsent, and the server sent nothing for the duration interval. If the server
-// then sends nothing for the duration timeout, the connection is closed and its requests fail. This
-// detects a server that no longer responds, after at most the sum of twice interval and once
-// timeout. The default, and an interval of 0 or less, disables PING frames. A timeout of 0 or less
-// means 20 s. grpc-go servers close connections with frequent PINGs.
+// flight or output is unsent, and the server sent nothing for interval. If the server then sends
+// nothing for timeout, the connection is closed and its requests fail. This detects a server that
+// no longer responds, at most interval plus timeout after a request was sent. The default, and an
+// interval of 0 or less, disables PING frames. A timeout of 0 or less means 20 s. Note that grpc-go
+// servers close connections with frequent PINGs.
 func WithPing(interval, timeout time.Duration) EndpointOption {
 	return func(o *endpointOptions) {
 		o.pingInterval, o.pingTimeout = max(interval, 0), max(timeout, 0)
 	}
 }
 
-// WithConnectTimeout limits the time to connect: TCP, TLS and, for HTTP/2, the SETTINGS of
-// the server. The default is 1 s, as in linkerd's proxy. A d of 0 or less selects the
-// default.
+// WithPingWhileIdle makes an Endpoint with [WithPing] also send PING frames while no requests are
+// in flight, so that the next request does not find a broken connection.
+func WithPingWhileIdle() EndpointOption {
+	return func(o *endpointOptions) { o.pingWhileIdle = true }
+}
+
+// WithConnectTimeout limits the time to connect: TCP, TLS and, for HTTP/2, the server's SETTINGS.
+// The default is 1 s, as in linkerd's proxy. A d of 0 or less selects the default.
 func WithConnectTimeout(d time.Duration) EndpointOption {
 	return func(o *endpointOptions) { o.connectTimeout = d }
 }
 
 // WithBackoff sets the backoff between attempts to connect to an address that cannot be reached.
-// The default is 100 ms to 1 s with a jitter of 10 %. If b is not zero, a Min or Max of 0 has the
-// value of [layer.DefaultBackoff], and a Jitter of 0 means no jitter. Invalid values panic.
+// The default is 100 ms to 1 s with a jitter of 10 %. If b is not zero, a Min or Max of 0 is
+// taken from [layer.DefaultBackoff], and a Jitter of 0 means no jitter. Invalid values panic.
 func WithBackoff(b layer.Backoff) EndpointOption {
 	if err := backoff.Check(b); err != nil {
 		panic("httplayer: WithBackoff: " + err.Error())
@@ -125,9 +132,9 @@ func WithBackoff(b layer.Backoff) EndpointOption {
 	return func(o *endpointOptions) { o.backoff = b }
 }
 
-// WithDialContext replaces the function that makes the TCP connection, for example by one
-// for Unix sockets. The function dial receives the network "tcp" and the address of the
-// Endpoint. The default is the DialContext of a zero [net.Dialer]. A nil dial panics.
+// WithDialContext replaces the function that makes the TCP connection, for example by one for
+// Unix sockets. The function dial receives the network "tcp" and the Endpoint's address. The
+// default is the DialContext of a zero [net.Dialer]. A nil dial panics.
 func WithDialContext(dial func(ctx context.Context, network, addr string) (net.Conn, error)) EndpointOption {
 	if dial == nil {
 		panic("httplayer: nil dial function")
@@ -135,11 +142,10 @@ func WithDialContext(dial func(ctx context.Context, network, addr string) (net.C
 	return func(o *endpointOptions) { o.dial = dial }
 }
 
-// WithTLS makes an Endpoint use TLS with a copy of cfg. A nil cfg means the default configuration
-// of crypto/tls. An empty ServerName is replaced by the host of the address. The Endpoint sets
-// NextProtos. A connection fails if its handshake does not select the protocol of the request.
-// After such a failure for HTTP/2, requests other than gRPC use HTTP/1.1, unless [WithHTTP2] is
-// set.
+// WithTLS makes an Endpoint use TLS with a copy of cfg. A nil cfg means crypto/tls's default
+// configuration. An empty ServerName is replaced with the host in the address. The Endpoint sets
+// NextProtos. A connection fails if its handshake does not select the request's protocol. After
+// such a failure for HTTP/2, requests other than gRPC use HTTP/1.1, unless [WithHTTP2] is set.
 //
 // Without this option connections are cleartext, and requests with an https URL fail; see
 // [WithCleartextHTTPS].
@@ -154,11 +160,14 @@ func WithTLS(cfg *tls.Config) EndpointOption {
 // WithCleartextHTTPS makes an Endpoint without [WithTLS] send requests with an https URL.
 // By default they fail with a [StatusError] of 421, because their content would be sent in
 // cleartext. Use it with a dial function that adds TLS (see [WithDialContext]), and in
-// proxies that forward absolute targets.
+// a proxy that sends such requests in cleartext on purpose, for example because the clients' TLS
+// ends at the proxy.
 func WithCleartextHTTPS() EndpointOption {
 	return func(o *endpointOptions) { o.cleartextHTTPS = true }
 }
 
+// newEndpointOptions returns the options in opts, with defaults for what they leave out. addr provides
+// the default TLS server name.
 func newEndpointOptions(addr string, opts []EndpointOption) endpointOptions {
 	o := endpointOptions{dial: new(net.Dialer).DialContext, maxIdle: -1}
 	option.Apply(&o, opts)

@@ -10,19 +10,20 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// UpgradeOrigProto returns a layer that sends HTTP/1 requests to another proxy over HTTP/2.
-// The header l5d-orig-proto has the HTTP/1 version, and whether the target was in absolute
-// form. [DowngradeOrigProto] in the other proxy restores the request. Place the layer above
-// an [Endpoint] with [WithHTTP2] or [WithKeepVersion]. HTTP/2 requests pass unchanged. CONNECT
-// and upgrade requests pass unchanged and use HTTP/1.1.
+// UpgradeOrigProto returns a layer that sends HTTP/1 requests to another proxy over HTTP/2. The
+// header l5d-orig-proto tells the HTTP/1 version, and whether the target was in absolute form;
+// [DowngradeOrigProto] in the other proxy restores the request. The layer should be above an
+// [Endpoint] with [WithHTTP2] or [WithKeepVersion]. HTTP/2 requests pass unchanged, and so do
+// CONNECT and upgrade requests, which use HTTP/1.1.
 //
-// The layer converts the response back to HTTP/1. If the stream is reset before the
-// response, the error is answered with 502, because HTTP/1 has no resets. The layer removes
-// l5d-orig-proto from requests and responses if an application has set it.
+// The layer converts the response back to HTTP/1. If the stream is reset before the response, the
+// error is answered with 502, because HTTP/1 has no resets. The layer removes l5d-orig-proto from
+// requests and responses if an application has set it.
 func UpgradeOrigProto() layer.Layer[*http.Request, *http.Response] {
 	return newLayer("upgrade_orig_proto", nil, upgradeOrigProto)
 }
 
+// upgradeOrigProto is the Call of UpgradeOrigProto's layer.
 func upgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 	if req.ProtoMajor >= 2 || isTunnel(req) {
 		return untagged(ctx, req, next)
@@ -66,8 +67,8 @@ func origProto(req *http.Request) string {
 
 func isHTTP10(req *http.Request) bool { return req.ProtoMajor == 1 && req.ProtoMinor == 0 }
 
-// restoreResponse converts rsp to a response to the HTTP/1 request req. The version of the
-// response comes from l5d-orig-proto in rsp. Without that header it is the version of req.
+// restoreResponse converts rsp to a response to the HTTP/1 request req. The version comes from
+// l5d-orig-proto in rsp, or else from req.
 func restoreResponse(rsp *http.Response, req *http.Request) {
 	ten := isHTTP10(req)
 	if values, ok := rsp.Header[origProtoField]; ok {
@@ -83,8 +84,9 @@ func restoreResponse(rsp *http.Response, req *http.Request) {
 	}
 }
 
-// downgradedReset returns a failure of the endpoint with the text of err if err is a stream reset.
-// Any other error is returned unchanged, and so is a stream reset that is a rejection.
+// downgradedReset turns a stream reset into a plain failure of the endpoint with the same text, because
+// the HTTP/1 client of the request cannot get a reset. It returns any other error unchanged, and also a
+// reset that is a rejection.
 func downgradedReset(err error) error {
 	if _, reset := asReset(err); !reset {
 		return err
@@ -93,13 +95,14 @@ func downgradedReset(err error) error {
 }
 
 // DowngradeOrigProto returns a layer that restores the HTTP/1 requests that [UpgradeOrigProto] sent
-// over HTTP/2. It restores the version and the form of the target, removes l5d-orig-proto, and adds
-// the version to the response. For any other request, it only removes l5d-orig-proto from the
-// request and the response. Make it the first layer behind a [Handler].
+// over HTTP/2. It restores the version and the target's form, removes l5d-orig-proto, and adds the
+// version to the response. For other requests, it only removes l5d-orig-proto from the request and
+// the response. It must be the first layer in a [Server].
 func DowngradeOrigProto() layer.Layer[*http.Request, *http.Response] {
 	return newLayer("downgrade_orig_proto", nil, downgradeOrigProto)
 }
 
+// downgradeOrigProto is the Call of DowngradeOrigProto's layer.
 func downgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 	values := req.Header[origProtoField]
 	if req.ProtoMajor != 2 || len(values) != 1 {
@@ -116,7 +119,8 @@ func downgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*
 		return untagged(ctx, out, next)
 	}
 	if strings.TrimSpace(suffix) == absoluteSuffix[2:] {
-		out.RequestURI = uri(req)
+		target := origin(req)
+		out.RequestURI = strings.Join(target[:], "")
 	}
 	rsp, err := next.Call(ctx, out)
 	if rsp != nil && err == nil {
@@ -138,15 +142,15 @@ func untagged(ctx context.Context, req *http.Request, next Service) (*http.Respo
 	return rsp, err
 }
 
-// isPassedReset reports whether the stream of the client must be reset because of err. The result
-// is true if the endpoint reset its stream and the client sent r over HTTP/2. It is false for a
-// rejection and an exceeded deadline, and if r is an HTTP/1 request that a proxy sent over HTTP/2.
+// isPassedReset reports whether to pass err on as a reset of the client's stream: the endpoint has
+// reset its stream, and the client sent r over HTTP/2. A rejection and an exceeded deadline have better
+// answers than a reset. An HTTP/1 request that another proxy has sent over HTTP/2 cannot be reset.
 func isPassedReset(r *http.Request, err error) bool {
 	reset, ok := asReset(err)
 	return ok && reset.Remote && r.ProtoMajor == 2 && len(r.Header[origProtoField]) == 0 && !errors.Is(err, context.DeadlineExceeded)
 }
 
-// asReset returns the ResetError in err. It returns false if err has none or is a rejection.
+// asReset returns the ResetError in err. It returns false if there is none or err is a rejection.
 func asReset(err error) (*message.ResetError, bool) {
 	if errors.Is(err, layer.ErrNotReady) {
 		return nil, false

@@ -2,44 +2,83 @@ package httplayer
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"strings"
-	"sync"
-	"sync/atomic"
 
-	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// outgoing returns the request to send for req, and the body of that request. The request is a
-// shallow copy of req with the context ctx, and with the Host in the argument host if req has none.
-// The body is nil if req has no body. If nothing must change, outgoing returns req itself.
-func outgoing(ctx context.Context, req *http.Request, host string) (*http.Request, *requestBody) {
-	hasHost := req.Host != "" || req.URL != nil && req.URL.Host != "" || req.RequestURI != "" // a received request is not changed
-	if ctx == req.Context() && !hasBody(req) && hasHost {
+// outgoing returns the request that an attempt sends for req, and its body, which is nil if req has
+// none. The request is a shallow copy of req with the context ctx, and with host as its Host if req
+// names none. The body keeps up to limit bytes, so that another attempt can send them again. If nothing
+// must change, outgoing returns req itself.
+func outgoing(ctx context.Context, req *http.Request, host string, limit int) (*http.Request, *requestBody) {
+	if ctx == req.Context() && !hasBody(req) && hasHost(req) {
 		return req, nil
 	}
 	out := req.WithContext(ctx)
-	if !hasHost {
+	if !hasHost(req) {
 		out.Host = host
 	}
 	if !hasBody(req) {
 		return out, nil
 	}
-	body := &requestBody{wrappedBody: wrappedBody{req.Body}}
-	out.Body = body
+	body := lentBody(req)
+	if body == nil {
+		body = newRequestBody(req, limit)
+	}
+	out.Body = body.begin(reqctx.Pausable(ctx))
 	return out, body
 }
 
-// wrappedBody is embedded in each type of body that wraps another body. Its method Pending
-// calls Pending of the wrapped body, if that has the method.
+// hasHost reports whether req can be sent without a Host from its endpoint: it names a host, or it was
+// received and is sent as it came.
+func hasHost(req *http.Request) bool {
+	return req.Host != "" || req.URL != nil && req.URL.Host != "" || req.RequestURI != ""
+}
+
+// wrappedBody is embedded in each type of body that wraps another body. Pending, Arrive, Proceed and
+// Moved call the same methods of the wrapped body, if it implements them.
 type wrappedBody struct{ io.ReadCloser }
 
 // Pending returns the number of bytes that Read can return without waiting. If eof is true,
 // the body ends after these bytes.
 func (b wrappedBody) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
+
+// Arrive waits until some bytes of the wrapped body, or its end, have arrived from the network. It
+// returns false for a body that does not come from there.
+func (b wrappedBody) Arrive() bool { return message.Arrive(b.ReadCloser) }
+
+// Proceed sends 100 Continue to a client that waits for it.
+func (b wrappedBody) Proceed() { message.Proceed(b.ReadCloser) }
+
+// Moved tells the wrapped body that the server has accepted bytes.
+func (b wrappedBody) Moved() { message.Moved(b.ReadCloser) }
+
+// awaiting returns body, which reads req's body. If the client waits for 100 Continue, the result
+// implements Arrive and Proceed, which a body from package layer does not.
+func awaiting(body io.ReadCloser, req *http.Request) io.ReadCloser {
+	if !message.ExpectsContinue(req.Header) {
+		return body
+	}
+	return &awaitedBody{body, wrappedBody{req.Body}}
+}
+
+// awaitedBody is a body that is read from another one, source, whose Arrive and Proceed it forwards.
+type awaitedBody struct {
+	io.ReadCloser
+	source wrappedBody
+}
+
+// Arrive and Proceed are those of the wrapped body, which is a receivedBody again if an http.Handler is
+// in between.
+func (b *receivedBody) Arrive() bool { return message.Arrive(b.Reader) }
+func (b *receivedBody) Proceed()     { message.Proceed(b.Reader) }
+
+func (b *awaitedBody) Arrive() bool { return b.source.Arrive() }
+func (b *awaitedBody) Proceed()     { b.source.Proceed() }
 
 func hasBody(req *http.Request) bool { return req.Body != nil && req.Body != http.NoBody }
 
@@ -52,122 +91,18 @@ func first(h http.Header, name string) string {
 	return ""
 }
 
-// requestBody is the body of a request that an Endpoint or a RoundTripperLayer sends. It
-// records whether it was read and whether reading failed. As long as the body is unread and
-// admit was not called, Close has no effect, because another endpoint may still get the
-// request.
-type requestBody struct {
-	wrappedBody
-	waits atomic.Bool // a Read is in progress, or was at the first Close
-
-	mu        sync.Mutex
-	admitted  bool  // the body was read, or the request can no longer be rejected
-	withdrawn bool  // the request was rejected, and the body belongs to the caller again
-	closed    bool  // the connection has called Close
-	broken    error // first error of Read before Close
+// causeOf returns why ctx has ended. For a received request whose client has left, that is a
+// [message.CanceledError], even in net/http's server, which only reports context.Canceled.
+func causeOf(ctx context.Context, req *http.Request) error {
+	cause := context.Cause(ctx)
+	if cause == context.Canceled && req.RequestURI != "" && message.ClientLeft(req) { //nolint:errorlint // without a cause of its own
+		return new(message.CanceledError)
+	}
+	return cause
 }
 
-func (b *requestBody) Read(p []byte) (n int, err error) {
-	defer panics.Recover(&err)
-	if !b.admit() {
-		return 0, http.ErrBodyReadAfterClose
-	}
-	b.waits.Store(true)
-	n, err = b.ReadCloser.Read(p)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return n, err
-	}
-	b.waits.Store(false)
-	if err != nil && err != io.EOF && b.broken == nil {
-		b.broken = err
-	}
-	return n, err
-}
-
-func (b *requestBody) Close() error {
-	b.mu.Lock()
-	first, admitted := !b.closed, b.admitted
-	b.closed = true
-	b.mu.Unlock()
-	if !first || !admitted {
-		return nil
-	}
-	return b.close()
-}
-
-func (b *requestBody) close() (err error) {
-	defer panics.Recover(&err)
-	return b.ReadCloser.Close()
-}
-
-// admit records that the request can no longer be rejected. If Close was called before and
-// had no effect, admit closes the body. It returns false if the request was withdrawn.
-func (b *requestBody) admit() bool {
-	if b == nil {
-		return true
-	}
-	b.mu.Lock()
-	late := b.closed && !b.admitted && !b.withdrawn
-	ok := !b.withdrawn
-	b.admitted = ok
-	b.mu.Unlock()
-	if late {
-		_ = b.close()
-	}
-	return ok
-}
-
-// withdraw reports whether the request can still be rejected. It returns true until the first call
-// of Read or admit, because the body is then unread. After that, Read fails and Close has no
-// effect, because another endpoint may get the request while a goroutine of the connection still
-// runs. For a nil body withdraw always returns true.
-func (b *requestBody) withdraw() bool {
-	if b == nil {
-		return true
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.withdrawn = !b.admitted
-	return b.withdrawn
-}
-
-// fail closes the body after a failure of req that is not a rejection. It returns the error to
-// report for err:
-//
-//   - If ctx has ended, it returns the cause of ctx. If a Read of the body was in progress and
-//     isStream returns false, a bodyError wraps the cause.
-//   - Otherwise, if reading the body failed, it returns that error, wrapped in a bodyError.
-//   - It returns a [message.RequestError] unchanged.
-//   - It returns any other err, wrapped in a peerError.
-func (b *requestBody) fail(ctx context.Context, req *http.Request, err error) error {
-	var broken error
-	waits := false
-	if b != nil {
-		b.admit()
-		_ = b.Close()
-		b.mu.Lock()
-		broken, waits = b.broken, b.waits.Load()
-		b.mu.Unlock()
-	}
-	invalid, isInvalid := errors.AsType[*message.RequestError](err)
-	switch {
-	case ctx.Err() != nil && waits && !isStream(req):
-		return &bodyError{"was awaited", context.Cause(ctx)}
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case broken != nil:
-		return &bodyError{"broke off", broken}
-	case isInvalid:
-		return invalid
-	}
-	return &peerError{err}
-}
-
-// isStream reports whether the request body may be one direction of a bidirectional stream,
-// which may have nothing to send for a long time. This is the case for gRPC and for HTTP/2
-// without a content-length.
+// isStream reports whether the request body may be one direction of a bidirectional stream, which
+// may send nothing for a long time, as in gRPC and in HTTP/2 without a content-length.
 func isStream(r *http.Request) bool { return r.ProtoMajor == 2 && r.ContentLength < 0 || isGRPC(r) }
 
 // bodyError reports that a request body could not be read. [Classify] returns

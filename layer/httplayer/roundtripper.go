@@ -12,23 +12,47 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// RoundTripper adapts svc to an [http.RoundTripper], such as the Transport of an
-// [http.Client]. The result calls svc with the context of the request, and returns the
-// errors of svc unchanged. If svc returns an error, the result closes the body of the
-// request, even if svc has closed it before. It is safe for concurrent use. A nil svc panics.
+// RoundTripper adapts svc to an [http.RoundTripper], such as the Transport of an [http.Client].
+// The result calls svc with the request context, and returns svc's errors unchanged. If svc
+// returns an error, it closes the request body, even if svc has closed it before. It is safe for
+// concurrent use. A nil svc panics.
 func RoundTripper(svc Service) http.RoundTripper {
 	if svc == nil {
 		panic("httplayer: nil service")
 	}
-	return roundTripper{svc}
+	return lending{roundTripper{svc}}
 }
 
+// lending is a RoundTripper that sends each request with a body that several endpoints can read: see
+// lendBody.
+type lending struct{ roundTripper }
+
+// RoundTrip sends a copy of req whose body several endpoints can read, one after the other.
+func (l lending) RoundTrip(req *http.Request) (*http.Response, error) {
+	if !hasBody(req) {
+		return l.roundTripper.RoundTrip(req)
+	}
+	lent := *req
+	lendBody(&lent)
+	rsp, err := l.roundTripper.RoundTrip(&lent)
+	if rsp != nil && rsp.Request == &lent {
+		rsp.Request = req // the caller must not see the copy
+	}
+	return rsp, err
+}
+
+// roundTripper is the RoundTripper that calls svc.
 type roundTripper struct{ svc Service }
 
 var errNoResponse = errors.New("httplayer: the service returned neither a response nor an error")
 
 func (t roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
-	rsp, err := t.svc.Call(req.Context(), req)
+	return t.call(req.Context(), req)
+}
+
+// call sends req. Unlike a Service, it closes the request body also after an error, as RoundTrip must.
+func (t roundTripper) call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	rsp, err := t.svc.Call(ctx, req)
 	if err == nil && rsp == nil {
 		err = errNoResponse
 	}
@@ -37,21 +61,22 @@ func (t roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if rsp.Body == nil {
-		// A response made by hand may have a nil body, one of net/http may not.
+		// A response made by hand may lack a body, but net/http requires one.
 		rsp.Body = http.NoBody
 	}
 	return rsp, nil
 }
 
 // Transport puts layers in front of an [http.RoundTripper], such as the transport of an
-// [http.Client]. [Middleware] does the same for a handler:
+// [http.Client]:
 //
 //	client.Transport = httplayer.Transport(stack.Layer(), client.Transport)
 //
-// A nil next means [http.DefaultTransport]. The request that next receives has the context
-// of the layers. An error of next is not a rejection, because next may have sent the
-// request. The result is safe for concurrent use, starts no goroutine, and is a
-// [layer.Describer].
+// [Middleware] does the same for a handler.
+//
+// A nil next means [http.DefaultTransport]. The request that next receives carries the layers'
+// context. An error from next is not a rejection, because next may have sent the request. The
+// result is safe for concurrent use, starts no goroutine, and is a [layer.Describer].
 func Transport(l layer.Layer[*http.Request, *http.Response], next http.RoundTripper) http.RoundTripper {
 	if next == nil {
 		next = http.DefaultTransport //nolint:forbidigo // the same default as http.Client
@@ -63,12 +88,13 @@ func Transport(l layer.Layer[*http.Request, *http.Response], next http.RoundTrip
 	return &wrapped{roundTripper{svc}, next}
 }
 
+// wrapped is the RoundTripper that [Transport] returns.
 type wrapped struct {
 	roundTripper
 	next http.RoundTripper
 }
 
-// CloseIdleConnections calls CloseIdleConnections of next, if next has that method.
+// CloseIdleConnections calls next.CloseIdleConnections, if next implements it.
 // [http.Client.CloseIdleConnections] calls it.
 func (w *wrapped) CloseIdleConnections() {
 	if c, ok := w.next.(interface{ CloseIdleConnections() }); ok {
@@ -84,13 +110,15 @@ type transport struct{ http.RoundTripper }
 
 func (transport) Ready(context.Context) error { return nil }
 
+// Call sends r by the RoundTripper, and forwards its 1xx responses.
 func (t transport) Call(ctx context.Context, r *http.Request) (*http.Response, error) {
 	if ctx.Err() != nil {
 		return nil, &layer.Error{Layer: "transport", Kind: layer.ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx)}
 	}
-	if to, ok := ctx.Value(message.InformerKey).(message.Informer); ok {
+	// net/http's transports report 1xx responses only to the hooks of httptrace.
+	if informer, ok := ctx.Value(message.InformerKey).(message.Informer); ok {
 		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: func(status int, header textproto.MIMEHeader) error {
-			return to.Inform(status, http.Header(header))
+			return informer.Inform(status, http.Header(header))
 		}})
 	}
 	if ctx != r.Context() {
@@ -104,9 +132,9 @@ func (transport) Classifier() layer.Classifier[*http.Response] { return Classify
 func (transport) Describe() layer.Node { return layer.Node{Name: "transport"} }
 
 // FromRoundTripper adapts rt to a [Service], for example to use an [http.Transport] below a
-// stack. The request that rt receives has the context of Call. Ready always returns nil,
-// because rt limits its own connections. An error of rt is not a rejection, because rt may
-// have sent the request. A nil rt panics.
+// stack. The request that rt receives carries Call's context. Ready always returns nil, because
+// rt limits its own connections. An error from rt is not a rejection, because rt may have sent
+// the request. A nil rt panics.
 //
 // To put a RoundTripper around a Service, use [RoundTripperLayer], which keeps rejections.
 func FromRoundTripper(rt http.RoundTripper) Service {
@@ -124,16 +152,15 @@ func FromRoundTripper(rt http.RoundTripper) Service {
 //
 // Admission: the RoundTripper decides. Ready is forwarded to the service below the layer.
 //
-// Cancellation: the request has the context of Call.
+// Cancellation: the request carries Call's context.
 //
 // Body: the RoundTripper reads and closes it.
 //
-// Errors: passed unchanged. A rejection by the service below stays a rejection if the
-// request body is unread. If the body was read, the error does not match
-// [layer.ErrNotReady].
+// Errors: passed unchanged. A rejection by the service below stays a rejection if the request
+// body is unread. If the body was read, the error does not match [layer.ErrNotReady].
 //
-// Cost: one allocation for a request body, and the cost of the RoundTripper. A nil wrap, or
-// a wrap that returns nil, panics.
+// Cost: one allocation for a request body, and whatever the RoundTripper costs. A nil wrap, or a
+// wrap that returns nil, panics.
 func RoundTripperLayer(wrap func(next http.RoundTripper) http.RoundTripper) Layer {
 	if wrap == nil {
 		panic("httplayer: nil function")
@@ -150,11 +177,11 @@ func RoundTripperLayer(wrap func(next http.RoundTripper) http.RoundTripper) Laye
 	}
 }
 
-// lend sends req by rt, which may return a rejection by the service below. In this case the body of
-// req stays open, because lend ignores a Close by rt. If rt has read the body before the rejection,
-// lend returns an error that is not a rejection.
+// lend sends req with rt, which may return a rejection by the service below. Unlike a RoundTripper, a
+// rejected request must leave its body open, so lend ignores that rt closes it. If rt has read the body
+// before, the request cannot be rejected any more, and lend returns another error.
 func lend(ctx context.Context, req *http.Request, rt http.RoundTripper) (*http.Response, error) {
-	req, body := outgoing(ctx, req, req.Host)
+	req, body := outgoing(ctx, req, req.Host, 0)
 	rejected := false
 	defer func() {
 		if !rejected { // also after a panic
@@ -166,7 +193,7 @@ func lend(ctx context.Context, req *http.Request, rt http.RoundTripper) (*http.R
 		err = errNoResponse
 	}
 	if errors.Is(err, layer.ErrNotReady) {
-		if rejected = body.withdraw(); !rejected {
+		if rejected = body.handBack(); !rejected {
 			err = &layer.Error{Layer: "round_tripper", Reason: "rejected after the request body was read", Err: errors.New(err.Error())}
 		}
 	}

@@ -13,32 +13,49 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// ServeHTTP serves a request of a server that is not a [Server].
+// ServeHTTP serves a request in net/http's server, or in another one with the same interface. The
+// handler is called concurrently.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	x := &informer{w: w}
-	out := r.WithContext(reqctx.WithValue(r.Context(), message.InformerKey, x))
-	out.Header = r.Header.Clone()
-	message.RemoveHopByHop(out.Header)
+	x := &stream{w: w, informing: true}
+	x.req = r.WithContext(reqctx.WithValue(r.Context(), message.InformerKey, x))
+	x.req.Header = r.Header.Clone()
+	message.RemoveHopByHop(x.req.Header)
 	url := *r.URL
-	out.URL = &url
+	x.req.URL = &url
 	switch {
 	case r.ContentLength == 0:
-		out.Body = http.NoBody // the layers would take 0 with a body for an unknown length
+		x.req.Body = http.NoBody // the layers would take 0 with a body for an unknown length
 	case r.ProtoMajor == 1:
 		body := &receivedBody{Reader: r.Body, control: http.NewResponseController(w)}
 		defer body.wait()
-		out.Body = body
+		x.req.Body = body
+	}
+	// Count the bytes for the Report.
+	if h.cfg.Ended != nil && hasBody(x.req) {
+		x.req.Body = newTeeBody(x.req.Body, func(_ int64, p []byte) { x.received.Add(int64(len(p))) })
 	}
 	defer x.stop()
-	rsp, _ := h.serve(out, false) // without resets, serve returns no error
-	x.stop()
-	send(w, out, rsp)
+	if message.Serve(&h.cfg, x, x.req) != nil {
+		panic(http.ErrAbortHandler)
+	}
 }
 
-// receivedBody wraps an HTTP/1.1 request body of net/http. Close interrupts a Read in
-// progress, and later Reads fail. It does not close the wrapped body, because that would
-// wait for the rest of the body. The server closes the wrapped body after the handler has
-// returned.
+// stream is the [message.Stream] for a request in a server that is not a [Server].
+type stream struct {
+	w        http.ResponseWriter
+	req      *http.Request
+	received atomic.Int64
+
+	mu        sync.Mutex
+	informing bool // the final response has not begun
+}
+
+// Received is part of [message.Stream].
+func (x *stream) Received() int64 { return x.received.Load() }
+
+// receivedBody wraps an HTTP/1.1 request body from net/http. Close interrupts a Read in progress,
+// and later Reads fail. It does not close the wrapped body, because that would wait for the rest.
+// The server closes the wrapped body after the handler has returned.
 type receivedBody struct {
 	io.Reader
 	control *http.ResponseController
@@ -46,6 +63,7 @@ type receivedBody struct {
 	closed  atomic.Bool
 }
 
+// Read reads from the received body. After Close it fails.
 func (b *receivedBody) Read(p []byte) (int, error) {
 	b.reads.Lock()
 	defer b.reads.Unlock()
@@ -55,6 +73,7 @@ func (b *receivedBody) Read(p []byte) (int, error) {
 	return b.Reader.Read(p)
 }
 
+// Close makes later Reads fail, and ends one in progress by a deadline.
 func (b *receivedBody) Close() error {
 	b.closed.Store(true)
 	if b.reads.TryLock() {
@@ -64,8 +83,9 @@ func (b *receivedBody) Close() error {
 	return b.control.SetReadDeadline(time.Now())
 }
 
-// wait interrupts a Read in progress and waits until it returns. A later Close would set the
-// deadline of another request. If the writer has no deadlines, wait does not wait.
+// wait interrupts a Read in progress and waits until it returns. The handler must not return earlier,
+// because a later Close would set the read deadline for the connection's next request. If the writer
+// does not support deadlines, wait does not wait.
 func (b *receivedBody) wait() {
 	if b.Close() == nil {
 		b.reads.Lock()
@@ -73,21 +93,16 @@ func (b *receivedBody) wait() {
 	}
 }
 
-// informer sends 1xx responses to the client. After a call of stop, Inform sends nothing,
-// because the final response is being written.
-type informer struct {
-	mu sync.Mutex
-	w  http.ResponseWriter // nil after stop
-}
-
 // Inform sends a 1xx response to the client. It is part of [message.Informer]. It ignores 100
 // Continue, because the server sends this itself.
-func (x *informer) Inform(status int, header http.Header) error {
+func (x *stream) Inform(status int, header http.Header) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.w == nil || status == http.StatusContinue {
+	if !x.informing || status == http.StatusContinue {
 		return nil
 	}
+	// net/http sends the whole header map with a 1xx response, so the final headers are put aside
+	// meanwhile.
 	to := x.w.Header()
 	final := maps.Clone(to)
 	clear(to)
@@ -98,19 +113,21 @@ func (x *informer) Inform(status int, header http.Header) error {
 	return nil
 }
 
-func (x *informer) stop() {
+// stop makes Inform send nothing, because the final response is being written.
+func (x *stream) stop() {
 	x.mu.Lock()
-	x.w = nil
+	x.informing = false
 	x.mu.Unlock()
 }
 
-// send writes rsp to w and closes the body of rsp. If the body fails, send aborts the
-// response by a panic with [http.ErrAbortHandler].
-func send(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
+// Respond implements [message.Stream]. After an error, the caller must abort the response.
+func (x *stream) Respond(rsp *http.Response) (sent int64, err error) {
+	x.stop()
+	w, r := x.w, x.req
 	defer rsp.Body.Close()
 	if rsp.StatusCode == http.StatusSwitchingProtocols || r.Method == http.MethodConnect && rsp.StatusCode/100 == 2 {
 		serveTunnel(w, r, rsp)
-		return
+		return -1, nil
 	}
 	header := w.Header()
 	for name, values := range rsp.Header {
@@ -124,7 +141,7 @@ func send(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	if rsp.ContentLength < 0 {
 		delete(header, "Content-Length")
 	}
-	announced := maps.Clone(rsp.Trailer)
+	announced := maps.Clone(rsp.Trailer) // the map may get further trailers at the end of the body
 	for name := range announced {
 		header.Add("Trailer", name)
 	}
@@ -133,11 +150,11 @@ func send(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	}
 	w.WriteHeader(rsp.StatusCode)
 	if ended(rsp) {
-		return
+		return 0, nil
 	}
 	control := http.NewResponseController(w)
-	if _, err := message.Copy(w, rsp.Body, func() { _ = control.Flush() }); err != nil {
-		panic(http.ErrAbortHandler)
+	if sent, err = message.Copy(w, rsp.Body, func() { _ = control.Flush() }); err != nil {
+		return sent, err
 	}
 	if len(rsp.Trailer) > len(announced) {
 		_ = control.Flush() // else net/http would send a Content-Length and no trailers
@@ -148,11 +165,12 @@ func send(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 		}
 		header[name] = values
 	}
+	return sent, nil
 }
 
-// serveTunnel hijacks the connection of the client and sends the headers of rsp, except those
-// about the length of a body. It then copies bytes between the client and the body of rsp,
-// which is the connection to the endpoint.
+// serveTunnel hijacks the client's connection and sends rsp's headers, except those about a body
+// length. It then copies bytes between the client and rsp's body, which is the connection to the
+// endpoint.
 func serveTunnel(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {

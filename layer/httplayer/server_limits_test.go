@@ -2,7 +2,9 @@ package httplayer
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -27,13 +29,14 @@ import (
 )
 
 func TestServerDefaults(t *testing.T) {
-	for _, opts := range [][]ServerOption{nil, {WithMaxHeaderBytes(-1), WithMaxStreamResets(-1), WithHTTP2Config(http.HTTP2Config{}), WithServerLogger(nil)}} {
-		o := newServerOptions(opts)
+	for _, opts := range [][]ServerOption{nil, {WithMaxHeaderBytes(-1), WithMaxStreamResets(-1), WithHTTP2Config(http.HTTP2Config{}), WithLogger(nil)}} {
+		o := newServerOptions(FromHandler(http.NotFoundHandler()), opts)
 		assert.NotNil(t, o.Log)
-		o.Log = nil
+		assert.NotNil(t, o.Refusal)
+		o.Log, o.Exchange, o.Refusal = nil, nil, nil
 		assert.Equal(t, message.ServerConfig{
-			DrainTimeout: time.Second, MaxHeaderBytes: 32 << 10, HeaderTimeout: 5 * time.Second,
-			BodyIdle: 10 * time.Second, MinBodyRate: 240, WriteTimeout: 5 * time.Minute,
+			DrainTimeout: time.Second, MaxHeaderBytes: 256 << 10, HeaderTimeout: time.Minute,
+			BodyIdle: time.Minute, WriteTimeout: 5 * time.Minute,
 			MaxStreams: 100, MaxStreamResets: 100, StreamWindow: 65_535, ConnWindow: 1_048_576, MaxFrameSize: 16_384,
 			PingTimeout: 15 * time.Second,
 		}, o.ServerConfig)
@@ -52,7 +55,7 @@ func TestServerSettings(t *testing.T) {
 		})}, 7, 1 << 17, 60 << 10},
 	} {
 		t.Run(name, func(t *testing.T) {
-			conn, done := callOn(t, t.Context(), NewServer(http.HandlerFunc(shapes), tt.opts...))
+			conn, done := callOn(t, t.Context(), NewServer(handledBy(shapes), tt.opts...))
 			c := newFramerClient(t, conn)
 			f, err := c.ReadFrame()
 			require.NoError(t, err)
@@ -79,12 +82,12 @@ func TestServerSettings(t *testing.T) {
 
 func TestServerSlowHeaders(t *testing.T) {
 	t.Parallel()
-	s := NewServer(http.HandlerFunc(shapes), WithHeaderTimeout(time.Second))
+	s := NewServer(handledBy(shapes), WithHeaderTimeout(time.Second))
 	conn, done := callOn(t, t.Context(), s)
 	say(conn, "GET / HTTP/1.1\r\nHost: a\r\n")
 	text, err := io.ReadAll(conn)
 	require.NoError(t, err)
-	assert.Empty(t, text)
+	assert.Equal(t, http.StatusRequestTimeout, statusOf(text))
 	<-done
 }
 
@@ -102,7 +105,7 @@ func TestServerIncompletePreface(t *testing.T) {
 				defer conn.Close()
 				accepted, err := l.Accept()
 				require.NoError(t, err)
-				s := NewServer(http.HandlerFunc(shapes), WithHeaderTimeout(4*time.Second))
+				s := NewServer(handledBy(shapes), WithHeaderTimeout(4*time.Second))
 				done := make(chan error, 1)
 				go func() {
 					_, err := s.Call(ctx, accepted)
@@ -124,7 +127,7 @@ func TestServerIncompletePreface(t *testing.T) {
 func TestServerLargeHeaders(t *testing.T) {
 	t.Parallel()
 	served := atomic.Int64{}
-	s := NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served.Add(1) }))
+	s := NewServer(handledBy(func(http.ResponseWriter, *http.Request) { served.Add(1) }), WithMaxHeaderBytes(32<<10))
 	t.Run("one of HTTP/1.1", func(t *testing.T) {
 		conn, done := callOn(t, t.Context(), s)
 		go say(conn, "GET / HTTP/1.1\r\nHost: a\r\nX: "+strings.Repeat("x", 64<<10)+"\r\n\r\n")
@@ -200,7 +203,7 @@ func (c *framerClient) openLarge(stream uint32, fields []string) {
 // Endless CONTINUATION frames are read up to a limit and discarded. Then the connection ends.
 func TestServerContinuationFlood(t *testing.T) {
 	t.Parallel()
-	conn, done := callOn(t, t.Context(), NewServer(http.HandlerFunc(shapes)))
+	conn, done := callOn(t, t.Context(), NewServer(handledBy(shapes)))
 	c := newFramerClient(t, conn)
 	go func() { _, _ = io.Copy(io.Discard, conn) }()
 	_ = c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0x82}, EndStream: true})
@@ -235,7 +238,7 @@ func TestServerRapidReset(t *testing.T) {
 					<-r.Context().Done()
 				}))
 				proxy := Handler(endpoint(t, up))
-				s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				s := NewServer(handledBy(func(w http.ResponseWriter, r *http.Request) {
 					handled.Add(1)
 					if proxied { // an error response after a cancel also closes the connection
 						proxy.ServeHTTP(w, r)
@@ -286,7 +289,7 @@ func TestServerRapidResetAfterContinue(t *testing.T) {
 		"table resized":  {func(n int) uint32 { return uint32(100 + n%2) }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s := NewServer(handledBy(func(w http.ResponseWriter, r *http.Request) {
 				if n, err := strconv.Atoi(r.Header.Get("Length")); err == nil {
 					say(w, strings.Repeat("x", n))
 					return
@@ -340,7 +343,7 @@ func (c *framerClient) headOf(stream uint32) bool {
 
 // A reset after the start of the response does not count. A few resets before it are allowed.
 func TestServerAllowsCancellation(t *testing.T) {
-	s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := NewServer(handledBy(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/length" {
 			flush(w)
 		}
@@ -371,7 +374,7 @@ func TestServerStalledReaders(t *testing.T) {
 	t.Parallel()
 	for _, h2 := range []bool{false, true} {
 		t.Run(fmt.Sprint("h2 ", h2), func(t *testing.T) {
-			s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { pipe(w, zeros{}) }),
+			s := NewServer(handledBy(func(w http.ResponseWriter, r *http.Request) { pipe(w, zeros{}) }),
 				WithWriteTimeout(50*time.Millisecond), WithHTTP2Config(http.HTTP2Config{}))
 			conn, done := callOn(t, t.Context(), s)
 			if h2 {
@@ -435,11 +438,54 @@ func TestServerSlowBodies(t *testing.T) {
 	}
 }
 
+// By default, a body with a length may pause for a minute, and any other body for any time.
+func TestServerBodyPauses(t *testing.T) {
+	for name, tt := range map[string]struct {
+		start  string
+		pause  time.Duration
+		rest   string
+		status int
+	}{
+		"length":       {"Content-Length: 4\r\n\r\nhe", 50 * time.Second, "re", http.StatusOK},
+		"too long":     {"Content-Length: 4\r\n\r\nhe", 70 * time.Second, "", http.StatusRequestTimeout},
+		"trickles":     {"Content-Length: 4\r\n\r\n", 0, "here", http.StatusOK},
+		"chunked":      {"Transfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n", time.Hour, "2\r\nre\r\n0\r\n\r\n", http.StatusOK},
+		"within chunk": {"Transfer-Encoding: chunked\r\n\r\n4\r\nhe", time.Hour, "re\r\n0\r\n\r\n", http.StatusOK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := NewServer(handledBy(func(w http.ResponseWriter, r *http.Request) {
+					if _, err := io.ReadAll(r.Body); err != nil {
+						w.WriteHeader(http.StatusRequestTimeout)
+					}
+				}))
+				accepted, conn := net.Pipe()
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					_, _ = s.Call(t.Context(), accepted)
+				}()
+				say(conn, "POST / HTTP/1.1\r\nHost: a\r\n"+tt.start)
+				time.Sleep(tt.pause)
+				for _, b := range []byte(tt.rest) {
+					go say(conn, string(b))
+					time.Sleep(50 * time.Second)
+				}
+				rsp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				require.NoError(t, err)
+				assert.Equal(t, tt.status, rsp.StatusCode)
+				_ = conn.Close()
+				<-done
+			})
+		})
+	}
+}
+
 // The handler receives the error with the reason.
 func TestServerSlowBodyStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told := make(chan error, 1)
-		s := NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		s := NewServer(handledBy(func(_ http.ResponseWriter, r *http.Request) {
 			_, err := io.ReadAll(r.Body)
 			told <- err
 		}), WithMinBodyRate(20*time.Millisecond, 240))
@@ -511,4 +557,325 @@ func memory() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapInuse + m.StackInuse)
+}
+
+// attack writes the frames of step i of an attack to a buffer.
+type attack func(fr *xhttp2.Framer, i uint32)
+
+// headerBlock encodes a POST request to a path that does not respond, and more
+// fields, as literals.
+func headerBlock(more ...string) []byte {
+	var w bytes.Buffer
+	enc := hpack.NewEncoder(&w)
+	enc.SetMaxDynamicTableSize(0)
+	fields := append([]string{":method", "POST", ":scheme", "http", ":path", "/hang", ":authority", "h"}, more...)
+	for i := 0; i < len(fields); i += 2 {
+		_ = enc.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]})
+	}
+	return w.Bytes()[1:] // without the update of the table size, which only the first block may have
+}
+
+// attacks are the known attacks on HTTP/2 servers. Each repeats cheap frames.
+func attacks() map[string]attack {
+	headers := func(fr *xhttp2.Framer, id uint32, end bool) {
+		_ = fr.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, BlockFragment: headerBlock(), EndHeaders: true, EndStream: end})
+	}
+	once := func(first, next attack) attack {
+		return func(fr *xhttp2.Framer, i uint32) {
+			if i == 0 {
+				first(fr, i)
+			}
+			next(fr, i)
+		}
+	}
+	open := func(fr *xhttp2.Framer, _ uint32) { headers(fr, 1, false) }
+	return map[string]attack{
+		"rapid reset": func(fr *xhttp2.Framer, i uint32) { // CVE-2023-44487
+			headers(fr, 2*i+1, true)
+			_ = fr.WriteRSTStream(2*i+1, xhttp2.ErrCodeCancel)
+		},
+		"MadeYouReset by WINDOW_UPDATE of 0": func(fr *xhttp2.Framer, i uint32) { // CVE-2025-8671
+			headers(fr, 2*i+1, true)
+			_ = fr.WriteRawFrame(xhttp2.FrameWindowUpdate, 0, 2*i+1, make([]byte, 4))
+		},
+		"MadeYouReset by window overflow": func(fr *xhttp2.Framer, i uint32) {
+			headers(fr, 2*i+1, true)
+			_ = fr.WriteWindowUpdate(2*i+1, 1<<31-1)
+		},
+		"MadeYouReset by DATA after the end": func(fr *xhttp2.Framer, i uint32) {
+			headers(fr, 2*i+1, true)
+			_ = fr.WriteData(2*i+1, true, nil)
+		},
+		"MadeYouReset by PRIORITY": func(fr *xhttp2.Framer, i uint32) {
+			headers(fr, 2*i+1, true)
+			_ = fr.WritePriority(2*i+1, xhttp2.PriorityParam{StreamDep: 2*i + 1})
+		},
+		"CONTINUATION flood": once(func(fr *xhttp2.Framer, _ uint32) { // CVE-2024-27316
+			_ = fr.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: 1, BlockFragment: headerBlock()})
+		}, func(fr *xhttp2.Framer, _ uint32) { _ = fr.WriteContinuation(1, false, make([]byte, 1000)) }),
+		"empty CONTINUATION": once(func(fr *xhttp2.Framer, _ uint32) {
+			_ = fr.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: 1, BlockFragment: headerBlock()})
+		}, func(fr *xhttp2.Framer, _ uint32) { _ = fr.WriteContinuation(1, false, nil) }),
+		"empty DATA": once(open, func(fr *xhttp2.Framer, _ uint32) { _ = fr.WriteData(1, false, nil) }), // CVE-2019-9518
+		"padded empty DATA": once(open, func(fr *xhttp2.Framer, _ uint32) {
+			_ = fr.WriteRawFrame(xhttp2.FrameData, xhttp2.FlagDataPadded, 1, []byte{0})
+		}),
+		"PING":         func(fr *xhttp2.Framer, _ uint32) { _ = fr.WritePing(false, [8]byte{}) }, // CVE-2019-9512
+		"SETTINGS":     func(fr *xhttp2.Framer, _ uint32) { _ = fr.WriteSettings() },             // CVE-2019-9515
+		"PING ack":     func(fr *xhttp2.Framer, _ uint32) { _ = fr.WritePing(true, [8]byte{}) },
+		"GOAWAY":       func(fr *xhttp2.Framer, _ uint32) { _ = fr.WriteGoAway(0, xhttp2.ErrCodeNo, nil) },
+		"SETTINGS ack": func(fr *xhttp2.Framer, _ uint32) { _ = fr.WriteSettingsAck() },
+		"PRIORITY": func(fr *xhttp2.Framer, i uint32) { // CVE-2019-9513
+			_ = fr.WritePriority(2*i+1, xhttp2.PriorityParam{Weight: 1})
+		},
+		"tiny WINDOW_UPDATE": once(open, func(fr *xhttp2.Framer, i uint32) { _ = fr.WriteWindowUpdate(i%2, 1) }),
+		"unknown frames":     func(fr *xhttp2.Framer, _ uint32) { _ = fr.WriteRawFrame(0xee, 0, 0, nil) },
+		"too many streams":   func(fr *xhttp2.Framer, i uint32) { headers(fr, 2*i+1, false) },
+		"HPACK bomb": func(fr *xhttp2.Framer, i uint32) { // CVE-2016-6581
+			b := append(headerBlock(), 0x40, 1, 'x', 127, 0x81, 0x1e)
+			b = append(b, bytes.Repeat([]byte("a"), 3968)...)
+			b = append(b, bytes.Repeat([]byte{0xbe}, 12000)...)
+			_ = fr.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: b, EndHeaders: true})
+		},
+		"malformed requests": func(fr *xhttp2.Framer, i uint32) {
+			_ = fr.WriteHeaders(xhttp2.HeadersFrameParam{
+				StreamID: 2*i + 1, BlockFragment: headerBlock("connection", "close"), EndHeaders: true, EndStream: true,
+			})
+		},
+	}
+}
+
+// TestServerAttacks runs each attack through a proxy, beside a good client. The
+// connection of the attack ends, no request of the good client fails, and no
+// request of the attack stays upstream.
+func TestServerAttacks(t *testing.T) {
+	var held, most atomic.Int64
+	up := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/hang" {
+			_, _ = io.WriteString(w, "hello")
+			return
+		}
+		n := held.Add(1)
+		defer held.Add(-1)
+		most.Store(max(most.Load(), n))
+		<-r.Context().Done()
+	}))
+	addr := serve(t, Handler(endpoint(t, up, WithHTTP2())))
+	for name, attack := range attacks() {
+		t.Run(name, func(t *testing.T) {
+			good, stop := client(t, true), make(chan struct{})
+			served := make(chan int)
+			go func() {
+				n := 0
+				defer func() { served <- n }()
+				for ; ; n++ {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					rsp, err := good.Get("http://" + addr + "/")
+					if !assert.NoError(t, err) {
+						return
+					}
+					text, err := io.ReadAll(rsp.Body)
+					_ = rsp.Body.Close()
+					if !assert.NoError(t, err) || !assert.Equal(t, "hello", string(text)) {
+						return
+					}
+				}
+			}()
+			code, steps, err := runAttack(t, addr, attack)
+			close(stop)
+			n := <-served
+			require.NoError(t, err)
+			t.Logf("ended with %v after %d steps; the good client was served %d times", code, steps, n)
+			assert.Equal(t, xhttp2.ErrCodeEnhanceYourCalm, code)
+			assert.Positive(t, n)
+			assert.LessOrEqual(t, most.Swap(0), int64(2*newServerOptions(FromHandler(http.NotFoundHandler()), nil).MaxStreams))
+			require.Eventually(t, func() bool { return held.Load() == 0 }, patience, time.Millisecond)
+		})
+	}
+}
+
+// runAttack repeats an attack until the server ends the connection. It returns the
+// code of the GOAWAY.
+func runAttack(t *testing.T, addr string, step attack) (code xhttp2.ErrCode, steps uint32, err error) {
+	t.Helper()
+	nc, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	defer nc.Close()
+	require.NoError(t, nc.SetDeadline(time.Now().Add(patience)))
+	var out bytes.Buffer
+	out.WriteString(xhttp2.ClientPreface)
+	fr := xhttp2.NewFramer(&out, nc)
+	fr.AllowIllegalWrites = true
+	_ = fr.WriteSettings()
+	ended := make(chan error, 1)
+	go func() {
+		err := errors.New("the connection ended without a GOAWAY")
+		for {
+			f, failed := fr.ReadFrame()
+			if failed != nil {
+				ended <- err
+				return
+			}
+			if g, ok := f.(*xhttp2.GoAwayFrame); ok {
+				code, err = g.ErrCode, nil
+			}
+		}
+	}()
+	for {
+		for range 20 {
+			step(fr, steps)
+			steps++
+		}
+		if _, failed := nc.Write(out.Bytes()); failed != nil {
+			return code, steps, <-ended
+		}
+		out.Reset()
+		select {
+		case err := <-ended:
+			return code, steps, err
+		default:
+		}
+	}
+}
+
+// An unread body that does not arrive delays neither the response nor the end of a drain.
+func TestServerRespondsDuringStalledBody(t *testing.T) {
+	t.Parallel()
+	refusals := map[string]http.Handler{
+		"error": Handler(serviceFunc(func(context.Context, *http.Request) (*http.Response, error) {
+			return nil, &layer.Error{Layer: "router", Kind: layer.ErrNoRoute}
+		})),
+		"handler": http.NotFoundHandler(),
+		// These begin the answer, and net/http reads before that, while they run.
+		"long": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusNotFound)
+			say(w, strings.Repeat("x", 10_000))
+		}),
+		"flushed": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusNotFound)
+			flush(w)
+		}),
+	}
+	for name, h := range refusals {
+		for how, body := range map[string]string{
+			"length": "Content-Length: 1000\r\n\r\nx", "chunks": "Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n", "nothing": "Content-Length: 1000\r\n\r\n",
+		} {
+			for _, drained := range []bool{false, true} {
+				t.Run(name+" "+how, func(t *testing.T) {
+					t.Parallel()
+					entered := make(chan struct{}, 1)
+					front := servingBy(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						entered <- struct{}{}
+						h.ServeHTTP(w, r)
+					}), WithMinBodyRate(200*time.Millisecond, 0))
+					c := wireTo(t, front.addr)
+					say(c, "POST / HTTP/1.1\r\nHost: web\r\n"+body)
+					if drained {
+						<-entered
+						ctx, cancel := context.WithTimeout(t.Context(), patience)
+						defer cancel()
+						require.NoError(t, front.Drain(ctx))
+					}
+					rsp, err := http.ReadResponse(c.in, nil)
+					require.NoError(t, err)
+					read(t, rsp)
+					assert.Equal(t, http.StatusNotFound, rsp.StatusCode)
+					_, err = c.in.ReadByte()
+					require.ErrorIs(t, err, io.EOF, "the rest might be taken for a request")
+				})
+			}
+		}
+	}
+}
+
+// A client that reads slowly is served on the same connection, even if net/http has read
+// its request body.
+func TestServerSlowReaderWithUnreadBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		handled := make(chan struct{})
+		s := NewServer(handledBy(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/first" {
+				say(w, strings.Repeat("x", 10_000)) // so much begins the answer
+				close(handled)
+				return
+			}
+			time.Sleep(time.Second)
+			if r.Context().Err() == nil {
+				say(w, "still there")
+			}
+		}), WithMinBodyRate(time.Second, 0))
+		conn, client := net.Pipe()
+		defer client.Close()
+		over := make(chan error, 1)
+		go func() {
+			_, err := s.Call(t.Context(), conn)
+			over <- err
+		}()
+		sayf(client, "POST /first HTTP/1.1\r\nHost: web\r\nContent-Length: 3\r\n\r\nabc")
+		all, piece := "", make([]byte, 100)
+		for returned := false; !returned; {
+			synctest.Wait()
+			select {
+			case <-handled:
+				returned = true // and the end of the answer is being written
+			default:
+				n, err := client.Read(piece)
+				require.NoError(t, err)
+				all += string(piece[:n])
+			}
+		}
+		time.Sleep(time.Minute)
+		for !strings.HasSuffix(all, "\r\n0\r\n\r\n") && strings.Count(all, "x") < 10_000 {
+			n, err := client.Read(piece)
+			require.NoError(t, err)
+			all += string(piece[:n])
+		}
+		if strings.Contains(all, "chunked") {
+			for !strings.HasSuffix(all, "0\r\n\r\n") {
+				n, err := client.Read(piece)
+				require.NoError(t, err)
+				all += string(piece[:n])
+			}
+		}
+		require.NotContains(t, all, "Connection: close")
+		sayf(client, "GET /second HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n")
+		rest, err := io.ReadAll(client)
+		require.NoError(t, err)
+		assert.Contains(t, string(rest), "still there")
+		<-over
+	})
+}
+
+// An unread body that arrives in time affects neither the response nor the connection.
+func TestServerReadsUnreadBodyInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewServer(handledBy(func(w http.ResponseWriter, r *http.Request) {
+			flush(w)
+			time.Sleep(time.Minute)
+			assert.NoError(t, r.Context().Err())
+			say(w, r.URL.Path)
+		}), WithMinBodyRate(time.Second, 0))
+		conn, client := net.Pipe()
+		over := make(chan error, 1)
+		go func() {
+			_, err := s.Call(t.Context(), conn)
+			over <- err
+		}()
+		in := bufio.NewReader(client)
+		for _, path := range []string{"/first", "/second"} {
+			sayf(client, "POST %s HTTP/1.1\r\nHost: web\r\nContent-Length: 3\r\n\r\na", path)
+			time.Sleep(900 * time.Millisecond)
+			go say(client, "bc")
+			rsp, err := http.ReadResponse(in, nil)
+			require.NoError(t, err)
+			assert.Equal(t, path, read(t, rsp))
+			assert.False(t, rsp.Close)
+		}
+		client.Close()
+		<-over
+	})
 }

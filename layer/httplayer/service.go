@@ -3,7 +3,6 @@ package httplayer
 import (
 	"context"
 	"net/http"
-	"slices"
 
 	"github.com/gotower/gotower/layer"
 )
@@ -13,7 +12,7 @@ import (
 // [http.RoundTripper] does.
 type Service = layer.Service[*http.Request, *http.Response]
 
-// These are generic types of package layer, for the messages of net/http.
+// These are generic types from package layer, for net/http's messages.
 type (
 	Layer  = layer.Layer[*http.Request, *http.Response]
 	Stack  = layer.Stack[*http.Request, *http.Response]
@@ -25,21 +24,17 @@ type (
 	FaultPolicy    = layer.FaultPolicy[*http.Request]
 )
 
-// NewStack returns an empty stack for the messages of net/http. Its layers use [Completion],
-// [Classify] and [Replayer], unless opts replace them.
+// NewStack returns an empty stack for the messages of net/http. Its layers use [HTTP], unless opts
+// replace it or parts of it.
 func NewStack(opts ...Option) Stack {
-	protocol := []Option{
-		layer.WithCompletion(Completion), layer.WithClassifier(Classify), layer.WithReplayer[*http.Request, *http.Response](Replayer{}),
-	}
-	return layer.NewStack[*http.Request](slices.Concat(protocol, opts)...)
+	return layer.NewStack[*http.Request](append([]Option{layer.WithProtocol(HTTP{})}, opts...)...)
 }
 
-// Completion is the [layer.Completion] for HTTP. It returns rsp with a body that calls o.End
-// when the body was read to its end, has failed or is closed. At the call of End(nil), the
-// trailers can be read. For a response without a body (HEAD, 204, 304, a length of 0),
-// Completion calls o.End(nil) at once. The body of an upgraded connection (101) stays an
-// [io.ReadWriteCloser] and keeps its CloseWrite. It ends when it is closed, also after it was
-// read to its end.
+// Completion is the [layer.Completion] for HTTP. It returns rsp with a body that calls o.End when
+// it was read to its end, has failed or is closed. When End(nil) is called, the trailers can be
+// read. If there is no body (HEAD, 204, 304, a length of 0), Completion calls o.End(nil) at once.
+// The body of an upgraded connection (101) stays an [io.ReadWriteCloser] and keeps its
+// CloseWrite. It ends when it is closed, also after it was read to its end.
 //
 // Completion allocates once per body, for any number of observers.
 func Completion(ctx context.Context, rsp *http.Response, o layer.Observer) *http.Response {
@@ -51,8 +46,8 @@ func Completion(ctx context.Context, rsp *http.Response, o layer.Observer) *http
 	return rsp
 }
 
-// ended reports whether the headers of rsp show that neither a body nor trailers will
-// arrive. If the result is false, only reading the body shows its end.
+// ended reports whether rsp's headers show that neither a body nor trailers will arrive, so that the
+// response has ended already.
 func ended(rsp *http.Response) bool {
 	switch {
 	case rsp.Body == nil, rsp.Body == http.NoBody,
@@ -68,7 +63,7 @@ func ended(rsp *http.Response) bool {
 	return rsp.ProtoMajor == 1 || len(rsp.Header["Content-Length"]) == 0
 }
 
-// callFunc handles a request in a layer. It usually passes the request on to next.
+// callFunc is the Call of a layer. It usually passes the request on to next, the service below.
 type callFunc func(ctx context.Context, req *http.Request, next Service) (*http.Response, error)
 
 // newLayer returns a layer that calls f for each request and forwards Ready. Describe of the layer
@@ -77,8 +72,8 @@ func newLayer(name string, state layer.State, f callFunc) Layer {
 	return func(next Service) Service { return &around{next, name, state, f} }
 }
 
-// around is the Service of a layer. Its method Call runs the function in the field call, which can
-// pass the request on to the embedded Service. Its method Ready is that of the embedded Service.
+// around is the Service of a layer that only changes Call: that runs the function in the field call.
+// Ready is that of the service below.
 type around struct {
 	Service
 	name  string
@@ -94,8 +89,8 @@ func (a *around) Next() Service { return a.Service }
 
 func (a *around) Describe() layer.Node { return layer.Node{Name: a.name, State: a.state} }
 
-// WithTarget sets the name of the target of a stack, which layers show in errors and descriptions.
-// It calls [layer.WithTarget].
+// WithTarget sets the name of a stack's target, which layers show in errors and descriptions. It
+// calls [layer.WithTarget].
 func WithTarget(target string) Option { return layer.WithTarget[*http.Response](target) }
 
 // WithMetrics sets the instruments in which layers record their measurements. It calls

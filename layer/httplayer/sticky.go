@@ -42,7 +42,7 @@ func StickySession(cookie string) Layer {
 		if err == nil && rsp != nil {
 			c := http.Cookie{ //nolint:gosec // Secure if the client uses TLS
 				Name: cookie, Value: strconv.FormatUint(key, 16), Path: "/", HttpOnly: true,
-				SameSite: http.SameSiteLaxMode, Secure: Accessor{}.Scheme(req) == "https",
+				SameSite: http.SameSiteLaxMode, Secure: HTTP{}.Scheme(req) == "https",
 			}
 			headerOf(rsp).Add("Set-Cookie", c.String())
 		}

@@ -5,21 +5,19 @@
 //	endpoint.Middleware  ── Layer ──▶      layer.Layer[Req, Rsp]
 //	endpoint.Middleware  ◀── Middleware ── layer.Layer[Req, Rsp]
 //	sd.Factory           ── Factory ──▶    layer.Service[Req, Rsp], one for each instance
+//	lb.Balancer          ◀── Balancer ──   layer.Service[Req, Rsp]
 //
-// The fields of layer.Instruments have the metric types of go-kit, so they need no
-// conversion.
+// The fields of layer.Instruments use go-kit's metric types, so you need not convert them.
 //
-// Make stacks for endpoints by [NewStack]. Its layers use [Classify] for the responses and
-// errors of go-kit, so that a breaker and a retry need no settings. A balancer over
-// services of [Service] uses the same classifier.
+// You should make stacks for endpoints with [NewStack]: its layers use [Classify] for go-kit's
+// responses and errors, so that a breaker and a retry need no settings. A balancer over services
+// from [Service] uses the same classifier.
 //
-// The messages of go-kit have the type any. A message of an unexpected type fails the call
-// with a [TypeError]. A nil endpoint, service or factory panics in the constructor.
+// go-kit's messages are of type any. A message of an unexpected type fails the call with a
+// [TypeError]. A nil endpoint, service or factory panics in the constructor.
 //
-// A panic of an endpoint or of a middleware reaches the caller of Call, and the layers
-// release their slots. A panic of the Close of a [Factory] is dropped, because it has no
-// caller.
+// A panic in an endpoint or a middleware reaches the caller of Call, and the layers release their
+// slots. A panic in a [Factory]'s Close is dropped, because nothing called it.
 //
-// A response of an endpoint ends when the endpoint returns, which is the default of the
-// layers.
+// An endpoint's response ends when the endpoint returns, which is the layers' default.
 package kitlayer

@@ -44,7 +44,7 @@ func ExampleEndpoint() {
 	fmt.Println(err)
 	// Output:
 	// hello! <nil>
-	// kitlayer: request is a int and not a string: give both sides the same type
+	// kitlayer: the request is of type int, want string: use the same types on both sides
 }
 
 func ExampleLayer() {

@@ -9,24 +9,24 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Factory returns a function that makes a service by the go-kit factory f, one for each
-// instance. An instance is an address, such as "10.0.0.1:80". Use the function in a
-// discover.MakeService to balance over the instances:
+// Factory returns a function that makes a service with the go-kit factory f, one for each instance.
+// An instance is any text, such as "10.0.0.1:80" or a URL. You can use it in a discover.MakeService
+// to balance over the instances:
 //
 //	service := kitlayer.Factory[SumRequest, SumResponse](factory)
 //	makeSvc := func(ctx context.Context, t discover.Target) layer.Service[SumRequest, SumResponse] {
-//		return service(ctx, t.Endpoint.Addr.String())
+//		return service(ctx, kit.Instance(t.Endpoint))
 //	}
+//	resolver := kit.New(newInstancer, kit.WithParse(kit.Opaque)) // package resolve/kit
 //	svc := balance.Resolve(ctx, resolver, "sum", makeSvc)
 //
-// The [io.Closer] of an instance is closed once, when ctx ends. Its error is ignored. The
-// ctx of a discover.MakeService ends when the instance is removed and its last response has
-// ended.
+// The instance's [io.Closer] is closed once, when ctx ends, and its error is ignored. The ctx that
+// a discover.MakeService gets ends when the instance is removed and its last response has ended.
 //
 // If f returns an error or no endpoint, the service rejects all requests with [layer.ErrClosed],
-// and the rejections wrap the error of f. f is called again when the instance returns after a
-// removal, as in go-kit. The returned function calls f, and must return at once in a
-// discover.MakeService. An f that blocks delays later changes of the instances, but no calls.
+// and the rejections wrap f's error. f is called again when the instance returns after a removal,
+// as in go-kit. The returned function calls f, and must return at once in a discover.MakeService.
+// An f that blocks delays later changes of the instances, but no calls.
 func Factory[Req, Rsp any](f sd.Factory) func(ctx context.Context, instance string) layer.Service[Req, Rsp] {
 	if f == nil {
 		panic("kitlayer: nil factory")

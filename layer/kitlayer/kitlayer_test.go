@@ -56,7 +56,7 @@ func TestServiceWrongType(t *testing.T) {
 	served := false
 	e := kitlayer.Endpoint(layer.Func[int, int](func(context.Context, int) (int, error) { served = true; return 0, nil }))
 	_, err = e(t.Context(), "1")
-	require.EqualError(t, err, "kitlayer: request is a string and not a int: give both sides the same type")
+	require.EqualError(t, err, "kitlayer: the request is of type string, want int: use the same types on both sides")
 	assert.False(t, served)
 }
 

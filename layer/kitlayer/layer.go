@@ -9,22 +9,22 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Layer returns a layer that applies the middleware mw. mw is called once for each service to which
-// the layer is applied. If mw is nil, the layer does nothing.
+// Layer returns a layer that applies the middleware mw. mw is called once for each service that the
+// layer wraps. If mw is nil, the layer does nothing.
 //
-// Admission: the middleware decides. Ready is forwarded, because a middleware has no Ready. A
-// request with an ended context is rejected.
+// Admission: the middleware decides. Ready is forwarded, because a middleware does not know Ready.
+// A request whose context has ended is rejected.
 //
 // Cancellation: the middleware's context ends with the caller's.
 //
 // Body: not touched.
 //
-// Errors: errors of the middleware and of the service below are returned unchanged. If the
+// Errors: errors from the middleware and from the service below are returned unchanged. If the
 // middleware itself rejects a request, as a limiter does, its error does not match
 // [layer.ErrNotReady]. A middleware may call the service several times for a request. If the
 // service admitted one of these calls, the middleware must not return the rejection of another,
-// because an outer layer would resend the request. If the middleware changes the type of a
-// message, the call fails with a [TypeError].
+// because an outer layer would resend the request. If the middleware returns a message of another
+// type, the call fails with a [TypeError].
 //
 // Cost: one allocation for each message that is not a pointer.
 func Layer[Req, Rsp any](mw endpoint.Middleware) layer.Layer[Req, Rsp] {
@@ -45,6 +45,7 @@ type wrapped[Req, Rsp any] struct {
 	around endpoint.Endpoint
 }
 
+// Call sends req through the middleware, with the typed service below it.
 func (w *wrapped[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if ctx.Err() != nil {
 		var none Rsp

@@ -10,19 +10,24 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Service returns a service that calls the endpoint e. It is always ready. If the context
-// has ended, it rejects the request and does not call e.
+// Service returns a service that calls the endpoint e. It is always ready. If the context has
+// ended, it rejects the request and does not call e.
 //
-// If e returns a response of another type than Rsp, the call fails with a [TypeError],
-// although the request may have been served. A nil response becomes the zero Rsp. The
-// errors of e are returned unchanged. The service is safe for concurrent use if e is. A
-// nil e panics.
+// If e returns a response of another type than Rsp, the call fails with a [TypeError], although
+// the request may have been served. A nil response becomes the zero Rsp. The errors of e are
+// returned unchanged, except those of go-kit's limiter (ErrLimited) and circuit breaker
+// (ErrOpenState, ErrTooManyRequests): they become rejections, which wrap them, because e has sent
+// nothing. The service is safe for concurrent use if e is. A nil e panics.
 func Service[Req, Rsp any](e endpoint.Endpoint) layer.Service[Req, Rsp] {
 	if e == nil {
 		panic("kitlayer: nil endpoint")
 	}
 	return service[Req, Rsp]{func(ctx context.Context, req Req) (Rsp, error) {
-		return call[Req, Rsp](ctx, e, req)
+		rsp, err := call[Req, Rsp](ctx, e, req)
+		if err != nil {
+			err = asRejection(err)
+		}
+		return rsp, err
 	}}
 }
 
@@ -31,6 +36,7 @@ type service[Req, Rsp any] struct{ layer.Func[Req, Rsp] }
 
 func (service[Req, Rsp]) Classifier() layer.Classifier[Rsp] { return Classify[Rsp] }
 
+// call calls e and converts its response to Rsp. A response of another type is an error.
 func call[Req, Rsp any](ctx context.Context, e endpoint.Endpoint, req Req) (Rsp, error) {
 	answer, err := e(ctx, req)
 	rsp, wrong := as[Rsp]("response", answer)
@@ -40,12 +46,11 @@ func call[Req, Rsp any](ctx context.Context, e endpoint.Endpoint, req Req) (Rsp,
 	return rsp, wrong
 }
 
-// Endpoint returns an endpoint that calls svc, for go-kit's transports and middlewares. A
-// request of another type than Req fails with a [TypeError]. A nil request becomes the zero
-// Req.
+// Endpoint returns an endpoint that calls svc, for go-kit's transports and middlewares. A request
+// of another type than Req fails with a [TypeError]. A nil request becomes the zero Req.
 //
-// The response must be complete when Call returns, because go-kit does not report a later
-// end. The response and the error of svc are returned unchanged. A nil svc panics.
+// The response must be complete when Call returns, because go-kit does not report a later end.
+// svc's response and error are returned unchanged. A nil svc panics.
 func Endpoint[Req, Rsp any](svc layer.Service[Req, Rsp]) endpoint.Endpoint {
 	if svc == nil {
 		panic("kitlayer: nil service")
@@ -63,7 +68,7 @@ func Endpoint[Req, Rsp any](svc layer.Service[Req, Rsp]) endpoint.Endpoint {
 	}
 }
 
-// TypeError is the error of a call with a request or response of an unexpected type.
+// TypeError reports a request or response of an unexpected type.
 type TypeError struct {
 	Message string // "request" or "response"
 	Want    string // the declared type
@@ -72,11 +77,11 @@ type TypeError struct {
 
 // Error returns a text with the kind of message and both types.
 func (e *TypeError) Error() string {
-	return fmt.Sprintf("kitlayer: %s is a %s and not a %s: give both sides the same type", e.Message, e.Got, e.Want)
+	return fmt.Sprintf("kitlayer: the %s is of type %s, want %s: use the same types on both sides", e.Message, e.Got, e.Want)
 }
 
-// as returns v as a T. If v is nil, it returns the zero T. If v has another type, it
-// returns a [TypeError] with the field Message set to message.
+// as returns v as a T. A nil v becomes the zero T. If v is of another type, as returns a
+// [TypeError] for the given message.
 func as[T any](message string, v any) (T, error) {
 	t, ok := v.(T)
 	if ok || v == nil {

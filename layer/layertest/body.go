@@ -11,7 +11,7 @@ import (
 )
 
 // requestBody is the body of a request that a check sends. It counts reads and closes, so that a
-// check finds a layer that reads or closes the body of a rejected request.
+// check finds a layer that reads or closes a rejected request's body.
 type requestBody struct {
 	data          *strings.Reader
 	reads, closes atomic.Int64
@@ -21,7 +21,7 @@ func newRequestBody(i int) *requestBody {
 	return &requestBody{data: strings.NewReader(requestData(i))}
 }
 
-// requestData returns the content of the body of request i.
+// requestData returns the body content for request i.
 func requestData(i int) string { return "request " + strconv.Itoa(i) }
 
 func (b *requestBody) Read(p []byte) (int, error) {
@@ -36,8 +36,8 @@ func (b *requestBody) Close() error {
 
 var errBodyClosed = errors.New("read of a closed body")
 
-// responseBody is the body of a response of the inner service. A Read returns at most 8
-// bytes. Read fails after the context of the request has ended.
+// responseBody is the body of a response from the inner service. A Read returns at most 8 bytes.
+// Read fails after the request context has ended.
 type responseBody struct {
 	ctx   context.Context // the context of the call of the inner service
 	err   error           // returned instead of io.EOF, if not nil
@@ -49,9 +49,11 @@ type responseBody struct {
 	ended  bool
 }
 
-// responseData returns the content of the body of response i.
+// responseData returns the body content for response i.
 func responseData(i int) string { return "response " + strconv.Itoa(i) + ", in several pieces" }
 
+// Read returns up to 8 bytes, so that a body takes several Reads, and then the planned end. It fails
+// once the call's context has ended.
 func (b *responseBody) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -74,6 +76,7 @@ func (b *responseBody) Read(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
+// Close ends the body.
 func (b *responseBody) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,6 +85,7 @@ func (b *responseBody) Close() error {
 	return nil
 }
 
+// end calls onEnd, but only once. The caller holds mu.
 func (b *responseBody) end() {
 	if !b.ended {
 		b.ended = true

@@ -8,31 +8,31 @@ import (
 	"time"
 )
 
-// goroutines returns the stacks of the other goroutines in the current synctest bubble.
-// The keys are the numbers of the goroutines. The result is nil outside of a bubble. The
-// first line of a stack has the number of the bubble:
+// goroutines returns the stacks of the other goroutines in the current synctest bubble. The keys
+// are their numbers. The result is nil outside of a bubble. The first line of a stack tells the
+// bubble's number:
 //
 //	goroutine 10 [chan receive (durable), synctest bubble 1]:
 func goroutines() map[string]string {
-	own, others, _ := strings.Cut(string(stacks()), "\n\n")
-	own, _, _ = strings.Cut(own, "\n")
-	_, bubble, ok := strings.Cut(own, ", synctest bubble ")
+	current, rest, _ := strings.Cut(string(stacks()), "\n\n")
+	current, _, _ = strings.Cut(current, "\n")
+	_, bubble, ok := strings.Cut(current, ", synctest bubble ")
 	if !ok {
 		return nil
 	}
 	bubble = bubble[:strings.IndexAny(bubble, "],")]
-	all := make(map[string]string)
-	for stack := range strings.SplitSeq(others, "\n\n") {
+	stacksByID := make(map[string]string)
+	for stack := range strings.SplitSeq(rest, "\n\n") {
 		header, _, _ := strings.Cut(stack, "\n")
 		if strings.Contains(header, "synctest bubble "+bubble+"]") || strings.Contains(header, "synctest bubble "+bubble+",") {
 			number, _, _ := strings.Cut(strings.TrimPrefix(header, "goroutine "), " ")
-			all[number] = stack
+			stacksByID[number] = stack
 		}
 	}
-	return all
+	return stacksByID
 }
 
-// stacks returns the stacks of all goroutines. That of the caller comes first.
+// stacks returns all goroutines' stacks, the caller's first.
 func stacks() []byte {
 	for size := 4096 * (runtime.NumGoroutine() + 1); ; size *= 2 {
 		buf := make([]byte, size)
@@ -42,26 +42,25 @@ func stacks() []byte {
 	}
 }
 
-// checkLeaks returns an error if a goroutine runs that is missing in the argument before, an
-// earlier result of the function goroutines. The error has the stack of one such goroutine. If
-// background is true, checkLeaks first waits for a second. The goroutines of the layer or service
-// under test then have time to end, because their context may have just ended.
-func checkLeaks(before map[string]string, background bool) error {
+// checkLeaks returns an error, with the stack, if a goroutine runs that is missing in baseline, an
+// earlier result of goroutines. If background is true, checkLeaks first waits for a second, so that
+// goroutines of the layer or service under test can end, whose context may have just ended.
+func checkLeaks(baseline map[string]string, background bool) error {
 	if background {
 		time.Sleep(time.Second)
 	}
 	synctest.Wait()
-	if leaked := startedSince(before); len(leaked) > 0 {
+	if leaked := startedSince(baseline); len(leaked) > 0 {
 		return fmt.Errorf("%d goroutines leak, one of them is\n%s", len(leaked), leaked[0])
 	}
 	return nil
 }
 
-// startedSince returns the stacks of the goroutines in this bubble that are missing in the argument
-// before, an earlier result of the function goroutines.
-func startedSince(before map[string]string) (stacks []string) {
+// startedSince returns the stacks of those goroutines in this bubble that are missing in baseline,
+// an earlier result of goroutines.
+func startedSince(baseline map[string]string) (stacks []string) {
 	for number, stack := range goroutines() {
-		if _, old := before[number]; !old {
+		if _, old := baseline[number]; !old {
 			stacks = append(stacks, stack)
 		}
 	}

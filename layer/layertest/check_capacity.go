@@ -11,8 +11,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// maxCallers and shortCallers are the numbers of concurrent callers in the full and in the short
-// form of the checks.
+// maxCallers and shortCallers are how many callers run concurrently in the full and in the short
+// checks.
 const (
 	maxCallers   = 1000
 	shortCallers = 120
@@ -62,9 +62,9 @@ func storm[Req, Rsp any](e env[Req, Rsp]) {
 	}
 }
 
-// checkStormCall checks the call p of storm. The check fails if the call has not returned or
-// was served more than once. If canceled is true, storm canceled the call, and the call may fail.
-// If canceled is false, a layer may reject the call only if it has a limit or a queue.
+// checkStormCall checks the call p of storm. The check fails if the call has not returned or was
+// served more than once. If canceled is true, storm canceled the call, and the call may fail. If
+// canceled is false, a layer may reject the call only if it sets a limit or a queue.
 func (r *rig[Req, Rsp]) checkStormCall(p *probe[Req, Rsp], canceled bool) {
 	switch {
 	case !p.returned():
@@ -91,10 +91,9 @@ func (r *rig[Req, Rsp]) checkStormCall(p *probe[Req, Rsp], canceled bool) {
 }
 
 // outcomes are the plans of the calls that capacityKept makes. They differ in the way in which the
-// call ends. If the field keep of a plan is true, the check itself reads or closes the response
-// body.
+// call ends. If a plan's keepsBody is true, the check itself reads or closes the response body.
 var outcomes = []plan{
-	{}, {}, {noBody: true}, {hold: true}, {keep: true}, {keep: true}, {keep: true, bodyErr: errPlanned},
+	{}, {}, {noBody: true}, {hold: true}, {keepsBody: true}, {keepsBody: true}, {keepsBody: true, bodyErr: errPlanned},
 	{err: errPlanned}, {panics: errPlanned}, {exit: true},
 }
 
@@ -102,7 +101,8 @@ var outcomes = []plan{
 // flight must never exceed the limit, and all capacity must be free afterwards.
 func capacityKept[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
-	n, rounds := 8, 10
+	n := 8
+	rounds := 10
 	if r.isLayer() {
 		unlimitedCalls(e)
 		n = min(max(2*(r.Limit+r.Queue), 100), e.callers)
@@ -111,7 +111,7 @@ func capacityKept[Req, Rsp any](e env[Req, Rsp]) {
 	for round := range rounds {
 		r.randomCalls(n, rng, round%2 == 0)
 	}
-	// Canceled calls may still be in the delays of their plans, or in a service.
+	// Canceled calls may still be in their plans' delays, or in a service.
 	time.Sleep(time.Minute)
 	mustf(r.checkServes(), "after the calls had ended")
 	if r.isLayer() {
@@ -119,6 +119,7 @@ func capacityKept[Req, Rsp any](e env[Req, Rsp]) {
 	}
 }
 
+// unlimitedCalls checks that a layer without a limit admits many calls at once.
 func unlimitedCalls[Req, Rsp any](e env[Req, Rsp]) {
 	if e.Limit > 0 {
 		return
@@ -155,7 +156,7 @@ func (r *rig[Req, Rsp]) randomCalls(n int, rng *rand.Rand, cancelEarly bool) {
 	}
 	synctest.Wait()
 	for _, p := range calls {
-		if !p.returned() || !p.keep {
+		if !p.returned() || !p.keepsBody {
 			continue
 		}
 		switch rng.IntN(4) {
@@ -183,6 +184,7 @@ func (r *rig[Req, Rsp]) randomCalls(n int, rng *rand.Rand, cancelEarly bool) {
 
 func micros(n int) time.Duration { return time.Duration(n) * time.Microsecond }
 
+// checkPeak fails the check if more calls than the limit were in flight at once.
 func (r *rig[Req, Rsp]) checkPeak() {
 	if r.Limit == 0 {
 		return

@@ -16,43 +16,43 @@ func doneReturns[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	r.saturate()
 	synctest.Wait()
-	before := goroutines()
+	baseline := goroutines()
 	r.readyCanceled()
-	mustf(checkLeaks(before, r.background), "after Ready")
+	mustf(checkLeaks(baseline, r.background), "after Ready")
 	if !r.isLayer() {
 		return
 	}
 	r = e.rig()
 	synctest.Wait()
-	before = goroutines()
+	baseline = goroutines()
 	r.callCanceled()
-	mustf(checkLeaks(before, r.background), "after Call")
+	mustf(checkLeaks(baseline, r.background), "after Call")
 	if r.background {
 		return // its goroutines may run until its context ends
 	}
 	checkAccumulation(e)
 }
 
-// checkAccumulation checks that calls of Ready and Call leave no goroutine after they have
-// returned, even if their context has not ended.
+// checkAccumulation checks that Ready and Call leave no goroutine after they have returned, even
+// if their context has not ended.
 func checkAccumulation[Req, Rsp any](e env[Req, Rsp]) {
 	const n = 50
 	r := e.rig()
-	before := goroutines()
+	baseline := goroutines()
 	for range n {
 		must(r.call(r.ctx, plan{}).checkSuccess(r.bodies))
 		mustf(r.readyNow(r.ctx), "Ready with all capacity free")
 	}
 	time.Sleep(time.Second)
 	synctest.Wait()
-	if leaked := startedSince(before); len(leaked) >= n/2 {
+	if leaked := startedSince(baseline); len(leaked) >= n/2 {
 		failf("%d calls and waits have ended, and %d goroutines run until ctx ends, one of them is\n%s",
 			n, len(leaked), leaked[0])
 	}
 }
 
-// readyCanceled checks that a waiting Ready returns when its ctx is canceled, and when the
-// deadline of its ctx is exceeded.
+// readyCanceled checks that a waiting Ready returns when its ctx is canceled, and when its ctx's
+// deadline is exceeded.
 func (r *rig[Req, Rsp]) readyCanceled() {
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	w := r.ready(ctx, 1)[0]
@@ -74,7 +74,7 @@ func (r *rig[Req, Rsp]) readyCanceled() {
 	time.Sleep(time.Second)
 	synctest.Wait()
 	switch {
-	case !w.returned() || w.after > time.Second:
+	case !w.returned() || w.delay > time.Second:
 		failf("Ready does not return at the deadline of ctx")
 	case !errors.Is(w.err, errCancel):
 		failf("Ready returned %v at the deadline, want the cause of ctx", w.err)
@@ -95,6 +95,8 @@ func (r *rig[Req, Rsp]) callCanceled() {
 	}), "a deadline")
 }
 
+// inFlightCanceled checks that a call in flight returns when end ends its context ctx, with the given
+// cause and not as a rejection.
 func (r *rig[Req, Rsp]) inFlightCanceled(ctx context.Context, end func(), cause error) {
 	p := r.call(ctx, plan{hold: true})
 	if p.served() == 0 || p.returned() {
@@ -112,8 +114,8 @@ func (r *rig[Req, Rsp]) inFlightCanceled(ctx context.Context, end func(), cause 
 	}
 }
 
-// deadlineKept checks that the deadline of the inner service is not later than the
-// deadline of the caller. Time in a queue must not extend the deadline.
+// deadlineKept checks that the inner service's deadline is not later than the caller's deadline.
+// Time in a queue must not extend the deadline.
 func deadlineKept[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	deadline := time.Now().Add(time.Hour)
@@ -141,6 +143,8 @@ func deadlineKept[Req, Rsp any](e env[Req, Rsp]) {
 	mustf(r.checkRejected(p, context.DeadlineExceeded), "deadline in the queue")
 }
 
+// checkDeadline returns an error if the inner service got no deadline, or a later one than the
+// caller's.
 func (p *probe[Req, Rsp]) checkDeadline(deadline time.Time) error {
 	ctx, _, _ := p.inner()
 	if ctx == nil {

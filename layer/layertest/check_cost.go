@@ -23,7 +23,7 @@ func transparencyKept[Req, Rsp any](e env[Req, Rsp]) {
 // checkUnchanged checks that the layer passes on the context, request, response and
 // response body without changes.
 func (r *rig[Req, Rsp]) checkUnchanged() {
-	p := r.probe(plan{keep: true})
+	p := r.probe(plan{keepsBody: true})
 	ctx, cancel := context.WithDeadline(context.WithValue(r.ctx, probeKey{}, p), time.Now().Add(time.Hour))
 	defer cancel()
 	var rsp Rsp
@@ -37,17 +37,17 @@ func (r *rig[Req, Rsp]) checkUnchanged() {
 	switch {
 	case innerCtx != ctx:
 		failf("the inner service got another context")
-	case !same(innerReq, p.req):
+	case !equalValues(innerReq, p.req):
 		failf("the inner service got another request")
-	case !same(rsp, p.gave):
+	case !equalValues(rsp, p.innerRsp):
 		failf("the caller got another response")
 	case body != nil && r.responses.bodyOf(rsp) != body:
 		failf("the response got another body")
 	}
 }
 
-// same reports whether a == b. It returns true if the values cannot be compared.
-func same[T any](a, b T) (equal bool) {
+// equalValues reports whether a == b. It returns true if the values cannot be compared.
+func equalValues[T any](a, b T) (equal bool) {
 	defer func() {
 		if recover() != nil {
 			equal = true
@@ -56,50 +56,51 @@ func same[T any](a, b T) (equal bool) {
 	return any(a) == any(b)
 }
 
+// checkAllocs checks that a call through the layer allocates nothing more than one without it.
 func checkAllocs[Req, Rsp any](e env[Req, Rsp]) {
-	req, rsp := e.Request(0), e.Response(0)
+	req := e.Request(0)
+	rsp := e.Response(0)
 	if !e.Transparent {
 		e.responses.setBody(rsp, nil)
 	}
 	inner := layer.Func[Req, Rsp](func(context.Context, Req) (Rsp, error) { return rsp, nil })
 	svc := e.New(e.ctx, inner)
-	var with, without uint64
+	var layered, bare uint64
 	w := startWaiter(func() error {
-		with, without = mallocs(e.ctx, svc, req), mallocs(e.ctx, inner, req)
+		layered, bare = mallocs(e.ctx, svc, req), mallocs(e.ctx, inner, req)
 		return nil
 	})
 	synctest.Wait()
 	if !w.returned() {
 		failf("a call with all capacity free does not return")
 	}
-	if with > without {
-		failf("%d calls allocate %d times more than without the layer", allocCalls, with-without)
+	if layered > bare {
+		failf("%d calls allocate %d times more than without the layer", allocCalls, layered-bare)
 	}
 }
 
 const allocCalls = 100
 
-// mallocs returns the number of allocations that one round of calls makes. The constant
-// allocCalls is the number of calls in a round. mallocs returns the least number of ten
-// rounds, because other goroutines allocate too.
+// mallocs returns how many allocations one round of allocCalls calls makes: the least number in
+// ten rounds, because other goroutines allocate too.
 func mallocs[Req, Rsp any](ctx context.Context, svc layer.Service[Req, Rsp], req Req) uint64 {
 	var before, after runtime.MemStats
-	least := ^uint64(0)
+	minimum := ^uint64(0)
 	for range 10 {
 		runtime.ReadMemStats(&before)
 		for range allocCalls {
 			svc.Call(ctx, req) //nolint:errcheck // only its cost matters
 		}
 		runtime.ReadMemStats(&after)
-		least = min(least, after.Mallocs-before.Mallocs)
+		minimum = min(minimum, after.Mallocs-before.Mallocs)
 	}
-	return least
+	return minimum
 }
 
 // inert checks that applying a layer starts no goroutine and does not call the inner
 // service. The goroutines of a layer with a context may run until that context ends.
 func inert[Req, Rsp any](e env[Req, Rsp]) {
-	before := goroutines()
+	baseline := goroutines()
 	ctx, cancel := context.WithCancelCause(e.ctx)
 	defer cancel(errCheckDone)
 	e.ctx = ctx
@@ -119,5 +120,5 @@ func inert[Req, Rsp any](e env[Req, Rsp]) {
 	if e.background {
 		cancel(errCheckDone)
 	}
-	mustf(checkLeaks(before, e.background), "made 100 times")
+	mustf(checkLeaks(baseline, e.background), "made 100 times")
 }

@@ -68,6 +68,8 @@ func (r *rig[Req, Rsp]) callsBeforeClose() (inFlight, queued []*probe[Req, Rsp])
 	return inFlight, queued
 }
 
+// checkClosed checks that a closed service says so in Ready, even if the context has ended, in Poll and
+// in Call.
 func (r *rig[Req, Rsp]) checkClosed() {
 	canceled, cancel := context.WithCancelCause(r.ctx)
 	cancel(errCancel)
@@ -114,10 +116,9 @@ var bodyEnds = []bodyEnd{
 	{name: "half read, canceled and read again", reads: some, cancels: true, rereads: true},
 }
 
-// endsOnce checks that the layer counts each response as ended exactly once. This must
-// happen when the body ends, or when Call returns if the spec declares AtReturn. The
-// context of the inner service must not end before the body. The check is repeated for each
-// element of bodyEnds.
+// endsOnce checks that the layer counts each response as ended exactly once. This must happen
+// when the body ends, or when Call returns if the spec declares AtReturn. The inner service's
+// context must not end before the body. The check is repeated for each element of bodyEnds.
 func endsOnce[Req, Rsp any](e env[Req, Rsp]) {
 	if e.isLayer() {
 		endsWithoutBody(e)
@@ -130,13 +131,14 @@ func endsOnce[Req, Rsp any](e env[Req, Rsp]) {
 	}
 }
 
+// endsWithoutBody checks that a response without a body has ended when Call returns.
 func endsWithoutBody[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
-	before := r.endedNow()
+	ended := r.endedNow()
 	for range 3 {
 		must(r.call(r.ctx, plan{noBody: true}).checkSuccess(false))
 	}
-	if n := r.endedNow() - before; r.Ended != nil && n != 3 {
+	if n := r.endedNow() - ended; r.Ended != nil && n != 3 {
 		failf("3 responses without a body are counted as %d", n)
 	}
 	mustf(r.checkCapacity(), "after responses without a body")
@@ -149,14 +151,16 @@ func (r *rig[Req, Rsp]) endedNow() int {
 	return r.Ended()
 }
 
+// endsBy checks that calls are counted and keep their slots until their bodies end in the way that end
+// describes.
 func endsBy[Req, Rsp any](e env[Req, Rsp], end bodyEnd) {
 	r := e.rig()
-	before := r.endedNow()
+	ended := r.endedNow()
 	ctx, cancel := context.WithCancelCause(e.ctx)
 	defer cancel(nil)
 	open := make([]*probe[Req, Rsp], max(r.Limit, 1))
 	for i := range open {
-		p := r.callToEnd(ctx, plan{keep: true, bodyErr: end.bodyErr})
+		p := r.callToEnd(ctx, plan{keepsBody: true, bodyErr: end.bodyErr})
 		if end.bodyErr != nil && errors.Is(p.err, end.bodyErr) {
 			// The layer has read the body before it returned.
 			if _, _, body := p.inner(); body == nil || !body.isClosed() {
@@ -168,9 +172,9 @@ func endsBy[Req, Rsp any](e env[Req, Rsp], end bodyEnd) {
 		must(p.checkSuccess(false))
 		open[i] = p
 	}
-	r.checkOpen(open, before)
+	r.checkOpen(open, ended)
 	endBodies(r, open, end, cancel)
-	if n := r.endedNow() - before; r.Ended != nil && n != len(open) {
+	if n := r.endedNow() - ended; r.Ended != nil && n != len(open) {
 		failf("%d responses are counted as %d", len(open), n)
 	}
 	if r.isLayer() && r.inner.contextsLost() > 0 {
@@ -183,16 +187,16 @@ func endsBy[Req, Rsp any](e env[Req, Rsp], end bodyEnd) {
 	must(r.checkCapacity())
 }
 
-// checkOpen checks the calls in the argument open. Their response bodies have not ended. If the
-// spec declares AtReturn, the layer must have counted these responses as ended. Otherwise it must
-// not have counted them, and the calls must still occupy their slots. The argument before is the
-// number of responses that the layer had counted as ended before these calls.
-func (r *rig[Req, Rsp]) checkOpen(open []*probe[Req, Rsp], before int) {
+// checkOpen checks the calls in open, whose response bodies have not ended. If the spec declares
+// AtReturn, the layer must have counted these responses as ended. Otherwise it must not have
+// counted them, and the calls must still occupy their slots. ended is how many responses the layer
+// had counted as ended before these calls.
+func (r *rig[Req, Rsp]) checkOpen(open []*probe[Req, Rsp], ended int) {
 	want := 0
 	if r.AtReturn {
 		want = len(open)
 	}
-	if n := r.endedNow() - before; r.Ended != nil && n != want {
+	if n := r.endedNow() - ended; r.Ended != nil && n != want {
 		failf("%d bodies are open, and %d responses are counted as ended, want %d", len(open), n, want)
 	}
 	if r.AtReturn || r.Limit == 0 {
@@ -207,8 +211,8 @@ func (r *rig[Req, Rsp]) checkOpen(open []*probe[Req, Rsp], before int) {
 	}
 }
 
-// endBodies ends the response bodies of the calls in the argument open, in the way that the
-// argument end describes. It checks that the bodies and contexts of the inner service end as well.
+// endBodies ends the response bodies in open, in the way that end describes. It checks that the
+// inner service's bodies and contexts end as well.
 func endBodies[Req, Rsp any](r *rig[Req, Rsp], open []*probe[Req, Rsp], end bodyEnd, cancel context.CancelCauseFunc) {
 	for _, p := range open {
 		switch end.reads { //nolint:exhaustive // nothing is read otherwise
@@ -242,8 +246,8 @@ func endBodies[Req, Rsp any](r *rig[Req, Rsp], open []*probe[Req, Rsp], end body
 	synctest.Wait()
 }
 
-// checkInnerEnd returns an error unless the body and the context of the inner service have ended in
-// the way that the argument end describes.
+// checkInnerEnd returns an error unless the body and the inner service's context have ended in the
+// way that end describes.
 func (p *probe[Req, Rsp]) checkInnerEnd(end bodyEnd) error {
 	ctx, _, body := p.inner()
 	switch {

@@ -31,15 +31,15 @@ func errorsPass[Req, Rsp any](e env[Req, Rsp]) {
 		r.inner.Allow(Unlimited)
 		synctest.Wait()
 	}
-	// A layer that loses a slot each time has none left after this.
+	// After this, a layer that loses a slot each time has none left.
 	for range max(r.Limit, 1) {
 		r.checkPanic()
 	}
 	mustf(r.checkCapacity(), "after panics")
 }
 
-// checkFailure checks the call p after all of its attempts have failed. The error of the
-// call must not be a rejection. If cause is not nil, the error must match cause.
+// checkFailure checks the call p after all its attempts have failed. The call's error must not be
+// a rejection. If cause is not nil, the error must match cause.
 func (r *rig[Req, Rsp]) checkFailure(p *probe[Req, Rsp], cause error) error {
 	switch {
 	case !r.awaitRetries(p):

@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// fifo checks that waiting calls are served in the order of their arrival. At most one in
-// eight calls may be served out of order. Such calls are possible because a call leaves the
-// queue before it takes the capacity.
+// fifo checks that waiting calls are served in the order in which they arrived. At most one in
+// eight calls may be served out of order. Such calls are possible because a call leaves the queue
+// before it takes the capacity.
 func fifo[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	r.inner.Deny()
-	served, late := 0, 0
+	served, misordered := 0, 0
 	for served < 64 {
 		n := r.serveQueued()
-		served, late = served+min(r.Queue, 64), late+n
+		served, misordered = served+min(r.Queue, 64), misordered+n
 	}
-	if late > served/8 {
-		failf("of %d waiting calls, %d were served out of order", served, late)
+	if misordered > served/8 {
+		failf("of %d waiting calls, %d were served out of order", served, misordered)
 	}
 	if r.Queue < 3 {
 		return
@@ -29,24 +29,24 @@ func fifo[Req, Rsp any](e env[Req, Rsp]) {
 	r.newCalls()
 }
 
-// serveQueued fills the queue and then lets its calls be served one by one. It returns the
-// number of calls that were served out of order.
-func (r *rig[Req, Rsp]) serveQueued() (late int) {
+// serveQueued fills the queue and then lets its calls be served one by one. It returns how many
+// calls were served out of order.
+func (r *rig[Req, Rsp]) serveQueued() (misordered int) {
 	queued := make([]*probe[Req, Rsp], min(r.Queue, 64))
-	before := len(r.inner.Requests())
+	count := len(r.inner.Requests())
 	for i := range queued {
 		queued[i] = r.call(r.ctx, plan{})
 	}
 	for i, p := range queued {
-		r.allowOne(func() bool { return len(r.inner.Requests()) > before+i })
-		if n := len(r.inner.Requests()) - before; n != i+1 {
+		r.allowOne(func() bool { return len(r.inner.Requests()) > count+i })
+		if n := len(r.inner.Requests()) - count; n != i+1 {
 			failf("after %d admissions, %d of the waiting calls were served", i+1, n)
 		}
 		if p.served() == 0 {
-			late++
+			misordered++
 		}
 	}
-	return late
+	return misordered
 }
 
 // newCalls checks that a waiting call is served before a new one. In each round two calls
@@ -56,15 +56,16 @@ func (r *rig[Req, Rsp]) newCalls() {
 	const rounds = 200
 	overtaken := 0
 	for range rounds {
-		head, second := r.call(r.ctx, plan{}), r.call(r.ctx, plan{})
+		head := r.call(r.ctx, plan{})
+		second := r.call(r.ctx, plan{})
 		r.inner.Allow(1)
 		added := r.call(r.ctx, plan{})
 		if added.served() > 0 {
 			overtaken++
 		}
 		for range 2 {
-			before := len(r.inner.Requests())
-			r.allowOne(func() bool { return len(r.inner.Requests()) > before })
+			count := len(r.inner.Requests())
+			r.allowOne(func() bool { return len(r.inner.Requests()) > count })
 		}
 		for _, p := range []*probe[Req, Rsp]{head, second, added} {
 			mustf(p.checkSuccess(r.bodies), "three calls in a queue, after three admissions")
@@ -99,16 +100,16 @@ func cancelHarmless[Req, Rsp any](e env[Req, Rsp]) {
 }
 
 // cancelQueued fills a queue and cancels the calls in it, except some at the front and the last
-// one. The argument kept is the number of calls at the front that are not canceled. The calls that
-// are not canceled must be served, and the canceled calls must free their places in the queue.
-func cancelQueued[Req, Rsp any](e env[Req, Rsp], kept int) {
+// one. front is the number of calls at the front that are not canceled. The calls that are not
+// canceled must be served, and the canceled calls must free their places in the queue.
+func cancelQueued[Req, Rsp any](e env[Req, Rsp], front int) {
 	r := e.rig()
 	r.inner.Deny()
 	ctx, cancel := context.WithCancelCause(r.ctx)
-	var canceled, others []*probe[Req, Rsp]
+	var canceled, remaining []*probe[Req, Rsp]
 	for i := range min(r.Queue, 64) {
-		if i < kept || i == min(r.Queue, 64)-1 {
-			others = append(others, r.call(r.ctx, plan{}))
+		if i < front || i == min(r.Queue, 64)-1 {
+			remaining = append(remaining, r.call(r.ctx, plan{}))
 		} else {
 			canceled = append(canceled, r.call(ctx, plan{}))
 		}
@@ -118,11 +119,11 @@ func cancelQueued[Req, Rsp any](e env[Req, Rsp], kept int) {
 	for _, p := range canceled {
 		mustf(r.checkRejected(p, errCancel), "a canceled call in the queue")
 	}
-	for range others {
-		before := len(r.inner.Requests())
-		r.allowOne(func() bool { return len(r.inner.Requests()) > before })
+	for range remaining {
+		count := len(r.inner.Requests())
+		r.allowOne(func() bool { return len(r.inner.Requests()) > count })
 	}
-	for _, p := range others {
+	for _, p := range remaining {
 		mustf(p.checkSuccess(r.bodies), "a call in the queue, when others are canceled")
 	}
 	r.inner.Allow(Unlimited)
@@ -140,12 +141,12 @@ func cancelReady[Req, Rsp any](e env[Req, Rsp], round int) {
 	free := r.saturate()
 	ctx, cancel := context.WithCancelCause(e.ctx)
 	first := r.ready(ctx, 1)[0]
-	others := r.ready(e.ctx, 5)
+	waiters := r.ready(e.ctx, 5)
 	race(round, func() { cancel(errCancel) }, free)
 	if err := first.result(); err != nil && !errors.Is(err, errCancel) {
 		failf("Ready, canceled when capacity came: %w", err)
 	}
-	for _, w := range others {
+	for _, w := range waiters {
 		mustf(w.result(), "Ready, when another was canceled as capacity came")
 	}
 }
@@ -156,7 +157,8 @@ func cancelReady[Req, Rsp any](e env[Req, Rsp], round int) {
 func (r *rig[Req, Rsp]) cancelHead(round int) {
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	head := r.call(ctx, plan{})
-	second, third := r.call(r.ctx, plan{}), r.call(r.ctx, plan{})
+	second := r.call(r.ctx, plan{})
+	third := r.call(r.ctx, plan{})
 	race(round, func() { cancel(errCancel) }, func() { r.inner.Allow(1) })
 	served := func() int { return head.served() + second.served() + third.served() }
 	r.pauseUnless(func() bool { return served() > 0 })
@@ -170,25 +172,27 @@ func (r *rig[Req, Rsp]) cancelHead(round int) {
 		failf("one admission, when the head of the queue is canceled: the first three are served %d, %d and %d times",
 			head.served(), second.served(), third.served())
 	}
+	// If the admission served the canceled head, the second and the third call still need one each.
+	// Otherwise only one of them does.
 	for range 1 + head.served() {
-		before := served()
-		r.allowOne(func() bool { return served() > before })
+		count := served()
+		r.allowOne(func() bool { return served() > count })
 	}
 	for i, p := range []*probe[Req, Rsp]{second, third} {
 		mustf(p.checkSuccess(r.bodies), "call %d, when the head of the queue is canceled", i+2)
 	}
 }
 
-// allowOne lets the inner service admit one call. Then it calls the function served. If the result
-// is false, allowOne sleeps for up to 100 ms, because a queue may pause (see pauseUnless).
+// allowOne lets the inner service admit one call. Then it calls served. If the result is false,
+// allowOne sleeps for up to 100 ms, because a queue may pause (see pauseUnless).
 func (r *rig[Req, Rsp]) allowOne(served func() bool) {
 	r.inner.Allow(1)
 	synctest.Wait()
 	r.pauseUnless(served)
 }
 
-// pauseUnless sleeps for up to 100 ms if the function done returns false. If the inner service was
-// ready and still rejected a call, a queue may pause before it sends the call again.
+// pauseUnless sleeps for up to 100 ms if done returns false. If the inner service was ready and
+// still rejected a call, a queue may pause before it sends the call again.
 func (r *rig[Req, Rsp]) pauseUnless(done func() bool) {
 	if done() {
 		return
@@ -218,15 +222,15 @@ func race(round int, a, b func()) {
 // maxWaiters is the largest number of waiting calls in wakeUpsBounded.
 const maxWaiters = 500
 
-// maxInnerCalls and maxRuns are the largest costs of one waiting call, in inner calls and in runs
-// of goroutines. A queue exceeds both if it wakes all waiting calls for each admission.
+// maxInnerCalls and maxRuns are how many inner calls and goroutine runs one waiting call may
+// cost. A queue exceeds both if it wakes all waiting calls for each admission.
 const (
 	maxInnerCalls = 4   // inner calls for one waiting call; Ready and Call count separately
 	maxRuns       = 100 // runs of goroutines for one waiting call; a run is the time from a start to the next block
 )
 
-// wakeUpsBounded checks that the number of wake-ups for one waiting call does not grow with
-// the length of the queue. Without a queue, each call must call the inner service once.
+// wakeUpsBounded checks that the number of wake-ups for one waiting call does not grow with the
+// queue's length. Without a queue, each call must call the inner service once.
 func wakeUpsBounded[Req, Rsp any](e env[Req, Rsp]) {
 	if e.Queue == 0 {
 		r := e.rig()
@@ -237,8 +241,8 @@ func wakeUpsBounded[Req, Rsp any](e env[Req, Rsp]) {
 		r.checkInnerCalls(n, 1)
 		return
 	}
-	// tries is the largest number of measurements. A measurement above the bound is
-	// repeated, because runs of the runtime's own goroutines count as well.
+	// tries is how often a measurement above the bound is made, because the runtime's own
+	// goroutines count as well.
 	const tries = 3
 	for i := 1; ; i++ {
 		n := min(e.Queue, maxWaiters)
@@ -274,15 +278,15 @@ func (r *rig[Req, Rsp]) serveWaiters(n int) (runs uint64) {
 	return runs
 }
 
+// checkInnerCalls fails if n calls caused more than limit calls each of the inner service's Call or Ready.
 func (r *rig[Req, Rsp]) checkInnerCalls(n, limit int) {
 	if calls, readies := r.inner.Calls(), r.inner.ReadyCalls(); calls > limit*n || readies > limit*n {
 		failf("%d calls caused %d calls and %d times Ready of the inner service", n, calls, readies)
 	}
 }
 
-// goroutineRuns returns an estimate of how often the goroutines of this process began to
-// run. The runtime counts one in eight of these events, so the count is multiplied by
-// eight.
+// goroutineRuns estimates how often this process's goroutines began to run. The runtime counts
+// one in eight of these events, so the count is multiplied by eight.
 func goroutineRuns() uint64 {
 	sample := []metrics.Sample{{Name: "/sched/latencies:seconds"}}
 	metrics.Read(sample)

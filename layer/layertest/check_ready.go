@@ -8,8 +8,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// readyPolls checks the rule that layer.Poll needs: with a context that has ended, Ready
-// returns nil if there is capacity, and otherwise the cause of the context.
+// readyPolls checks the rule that layer.Poll needs: with a context that has ended, Ready returns
+// nil if there is capacity, and otherwise the context's cause.
 func readyPolls[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	synctest.Wait()
@@ -93,18 +93,20 @@ func wakesAfter[Req, Rsp any](e env[Req, Rsp], pl plan, canceled bool) {
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	defer cancel(errCheckDone)
 	pl.hold = true
-	held, err := r.fill(ctx, pl)
+	busy, err := r.fill(ctx, pl)
 	must(err)
-	free := held[0].release
+	free := busy[0].release
 	if canceled {
 		free = func() { cancel(errCancel) }
 	}
 	r.checkWakes(free)
 }
 
+// checkWakes checks that many callers that wait in Ready return once free has made capacity free, and
+// not earlier.
 func (r *rig[Req, Rsp]) checkWakes(free func()) {
-	all := r.ready(r.ctx, 100)
-	for _, w := range all {
+	waiters := r.ready(r.ctx, 100)
+	for _, w := range waiters {
 		if w.returned() {
 			failf("Ready returned before there was capacity: %v", w.err)
 		}
@@ -112,7 +114,7 @@ func (r *rig[Req, Rsp]) checkWakes(free func()) {
 	free()
 	synctest.Wait()
 	waiting := 0
-	for _, w := range all {
+	for _, w := range waiters {
 		switch err := w.result(); {
 		case errors.Is(err, errWaits):
 			waiting++
@@ -121,7 +123,7 @@ func (r *rig[Req, Rsp]) checkWakes(free func()) {
 		}
 	}
 	if waiting > 0 {
-		failf("%d of %d waiting Readys do not return when there is capacity", waiting, len(all))
+		failf("%d of %d waiting Readys do not return when there is capacity", waiting, len(waiters))
 	}
 	mustf(r.readyNow(r.ctx), "Ready, after capacity came")
 }

@@ -33,23 +33,24 @@ func (r *rig[Req, Rsp]) checkRejected(p *probe[Req, Rsp], cause error) error {
 	return r.checkUntouched(p)
 }
 
+// checkUntouched returns an error if the rejected request of p was read, closed or changed. Its caller
+// may still send it elsewhere.
 func (r *rig[Req, Rsp]) checkUntouched(p *probe[Req, Rsp]) error {
-	switch part := r.requests.changed(p.req, p.id); {
+	switch mismatch := r.requests.changed(p.req, p.id); {
 	case p.sent.reads.Load() > 0:
 		return errors.New("the request was rejected, but its body was read")
 	case p.sent.closes.Load() > 0:
 		return errors.New("the request was rejected, but its body was closed")
 	case r.requests.hasBody() && r.requests.bodyOf(p.req) != p.sent:
 		return errors.New("the request was rejected, but its body was replaced")
-	case part != "":
-		return fmt.Errorf("the request was rejected, but its %s was changed", part)
+	case mismatch != "":
+		return fmt.Errorf("the request was rejected, but its %s was changed", mismatch)
 	}
 	return nil
 }
 
-// doneRejects checks that a call with an ended context is rejected with the cause of
-// the context, even if there is capacity (compare golang/go#63615). The inner service
-// must not be called.
+// doneRejects checks that a call with an ended context is rejected with the context's cause, even
+// if there is capacity (compare golang/go#63615). The inner service must not be called.
 func doneRejects[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	canceled, cancel := context.WithCancelCause(e.ctx)
@@ -57,17 +58,17 @@ func doneRejects[Req, Rsp any](e env[Req, Rsp]) {
 	expired, stop := context.WithDeadlineCause(e.ctx, time.Now().Add(-time.Second), errCancel)
 	defer stop()
 	for _, ctx := range []context.Context{canceled, expired} {
-		before := r.innerCalls()
+		calls := r.innerCalls()
 		mustf(r.checkRejected(r.call(ctx, plan{}), errCancel), "ctx done (%v)", ctx.Err())
-		if r.innerCalls() > before {
+		if r.innerCalls() > calls {
 			failf("the inner service was called with a done ctx")
 		}
 	}
 }
 
-// innerCalls returns the number of calls of the inner service. A layer that has neither a limit nor
-// a queue may leave the rejection of a request to the inner service. For such a layer, innerCalls
-// counts only the calls that the inner service admitted.
+// innerCalls returns how often the inner service was called. A layer with neither a limit nor a
+// queue may leave the rejection of a request to the inner service, so for such a layer only
+// admitted calls count.
 func (r *rig[Req, Rsp]) innerCalls() int {
 	switch {
 	case r.isLayer() && r.admits():
@@ -80,25 +81,25 @@ func (r *rig[Req, Rsp]) innerCalls() int {
 	return 0
 }
 
-// saturationRejects checks that a call is rejected at once if all capacity is taken. The
-// error must have the name of the layer.
+// saturationRejects checks that a call is rejected at once if all capacity is taken. The error
+// must name the layer.
 func saturationRejects[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	free := r.saturate()
-	began := time.Now()
+	start := time.Now()
 	for range 3 { // a rejection must not make room for the next call
 		p := r.call(r.ctx, plan{})
 		if !r.awaitRetries(p) {
 			failf("a call waits without capacity")
 		}
 		must(r.checkRejected(p, nil))
-		var where *layer.Error
-		if r.admits() && (!errors.As(p.err, &where) || where.Layer == "") {
+		var layerErr *layer.Error
+		if r.admits() && (!errors.As(p.err, &layerErr) || layerErr.Layer == "") {
 			failf("the rejection does not name its layer: %w", p.err)
 		}
 	}
-	if took := time.Since(began); took > 3*r.retryTime() {
-		failf("three rejections took %v", took)
+	if elapsed := time.Since(start); elapsed > 3*r.retryTime() {
+		failf("three rejections took %v", elapsed)
 	}
 	free()
 	synctest.Wait()
@@ -131,8 +132,8 @@ func maxWaitExact[Req, Rsp any](e env[Req, Rsp]) {
 			failf("call %d still waits after %v", i+1, r.MaxWait)
 		}
 		must(r.checkRejected(p, layer.ErrFailFast))
-		var where *layer.Error
-		if !errors.As(p.err, &where) || where.Waited != r.MaxWait {
+		var layerErr *layer.Error
+		if !errors.As(p.err, &layerErr) || layerErr.Waited != r.MaxWait {
 			failf("the rejection does not report a wait of %v: %w", r.MaxWait, p.err)
 		}
 	}

@@ -13,9 +13,9 @@ import (
 // errRetryable is an error of the inner service that every layer with retries must retry.
 var errRetryable = fmt.Errorf("retryable failure of the inner service: %w", layer.ErrAttemptTimeout)
 
-// attemptsEnd checks that a request has at most MaxAttempts attempts, and that none
-// starts after ctx has ended. When the caller has the result of one attempt, all others
-// must have ended, and their response bodies must be closed.
+// attemptsEnd checks that a request is attempted at most MaxAttempts times, and that no attempt
+// starts after ctx has ended. When the caller gets an attempt's result, all others must have
+// ended, and their response bodies must be closed.
 func attemptsEnd[Req, Rsp any](e env[Req, Rsp]) {
 	for _, part := range []struct {
 		name string
@@ -34,6 +34,7 @@ func attemptsEnd[Req, Rsp any](e env[Req, Rsp]) {
 	}
 }
 
+// checkAttempts returns an error if n is more than the declared number of attempts.
 func (r *rig[Req, Rsp]) checkAttempts(n int) error {
 	if n > r.MaxAttempts {
 		return fmt.Errorf("the inner service is called %d times, at most %d are declared", n, r.MaxAttempts)
@@ -41,17 +42,19 @@ func (r *rig[Req, Rsp]) checkAttempts(n int) error {
 	return nil
 }
 
+// allRejected checks the number of attempts if the inner service rejects all of them.
 func allRejected[Req, Rsp any](e env[Req, Rsp]) {
 	if e.Queue > 0 {
 		return // a queue waits instead
 	}
 	r := e.rig()
 	r.deny()
-	before := r.inner.Calls()
+	calls := r.inner.Calls()
 	must(r.checkRejected(r.call(r.ctx, plan{}), nil))
-	must(r.checkAttempts(r.inner.Calls() - before))
+	must(r.checkAttempts(r.inner.Calls() - calls))
 }
 
+// allFail checks the error if all attempts fail.
 func allFail[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	must(r.checkFailure(r.call(r.ctx, plan{err: errRetryable}), errRetryable))
@@ -64,17 +67,18 @@ func rejectedAfterFailure[Req, Rsp any](e env[Req, Rsp]) {
 		return // the second attempt waits without limit
 	}
 	r := e.rig()
-	p := r.call(r.ctx, plan{err: errRetryable, before: r.inner.Deny})
+	p := r.call(r.ctx, plan{err: errRetryable, beforeEnd: r.inner.Deny})
 	time.Sleep(r.retryTime() + time.Duration(r.MaxAttempts)*r.MaxWait)
 	synctest.Wait()
 	must(r.checkFailure(p, nil))
 }
 
+// canceledInAttempt checks that no attempt follows one during which the context ended.
 func canceledInAttempt[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	ctx, cancel := context.WithCancelCause(e.ctx)
 	defer cancel(nil)
-	p := r.call(ctx, plan{err: errRetryable, before: func() { cancel(errCancel) }})
+	p := r.call(ctx, plan{err: errRetryable, beforeEnd: func() { cancel(errCancel) }})
 	switch {
 	case !r.awaitRetries(p):
 		failf("the call does not return")
@@ -83,6 +87,8 @@ func canceledInAttempt[Req, Rsp any](e env[Req, Rsp]) {
 	}
 }
 
+// canceledInPause checks that a call returns, and makes no further attempt, if its context ends between
+// two attempts.
 func canceledInPause[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	ctx, cancel := context.WithCancelCause(e.ctx)
@@ -112,14 +118,14 @@ func retryableResponses[Req, Rsp any](e env[Req, Rsp]) {
 	}
 	for _, good := range []int{e.MaxAttempts + 1, 2} {
 		r := e.rig()
-		p := r.call(r.ctx, plan{keep: true, each: func(n int) plan { return plan{retryable: n < good} }})
+		p := r.call(r.ctx, plan{keepsBody: true, planOf: func(n int) plan { return plan{retryable: n < good} }})
 		mustf(violationOf(func() { r.checkOneResponse(p) }), "response %d is not retryable", good)
 	}
 }
 
-// checkOneResponse checks the call p after the layer made several attempts. The caller
-// must have one complete response. All other attempts must have ended, and their response
-// bodies must be closed.
+// checkOneResponse checks the call p after the layer made several attempts. The caller must get
+// one complete response. All other attempts must have ended, and their response bodies must be
+// closed.
 func (r *rig[Req, Rsp]) checkOneResponse(p *probe[Req, Rsp]) {
 	r.awaitRetries(p)
 	must(p.checkSuccess(false))
@@ -143,11 +149,11 @@ func (r *rig[Req, Rsp]) checkOneResponse(p *probe[Req, Rsp]) {
 }
 
 // firstHangs checks a call with a first attempt that hangs. If the layer sends a second attempt, as
-// a hedge does, the call must return the response of the second attempt. Otherwise the check lets
-// the first attempt respond.
+// a hedge does, the call must return the second attempt's response. Otherwise the check lets the
+// first attempt respond.
 func firstHangs[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
-	p := r.call(r.ctx, plan{keep: true, each: func(n int) plan { return plan{hold: n == 1, readFirst: true} }})
+	p := r.call(r.ctx, plan{keepsBody: true, planOf: func(n int) plan { return plan{hold: n == 1, readFirst: true} }})
 	if !r.awaitRetries(p) {
 		if p.served() > 1 {
 			failf("another attempt has a response, and the call does not return")
@@ -158,10 +164,12 @@ func firstHangs[Req, Rsp any](e env[Req, Rsp]) {
 	r.checkOneResponse(p)
 }
 
+// allRespond checks that the caller gets one response if several attempts have one. It repeats this,
+// because the order is random.
 func allRespond[Req, Rsp any](e env[Req, Rsp]) {
 	for range 20 {
 		r := e.rig()
-		p := r.call(r.ctx, plan{keep: true, hold: true, readFirst: true})
+		p := r.call(r.ctx, plan{keepsBody: true, hold: true, readFirst: true})
 		time.Sleep(r.retryTime() / 2)
 		p.release()
 		synctest.Wait()

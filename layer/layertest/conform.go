@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// Run checks the invariants of the package documentation against s. Each invariant is a
-// subtest in a testing/synctest bubble. If an invariant does not apply to s, its subtest is
-// skipped, with the reason.
+// Run checks the invariants in the package documentation against s. Each invariant is a subtest
+// in a testing/synctest bubble. If an invariant does not apply to s, its subtest is skipped, with
+// the reason.
 //
-// If the subject of s leaks blocked goroutines, the bubble panics and ends the test
-// program after the failure was reported. If the subject spins, the test runs until the
-// timeout of go test, which prints the stacks. The same happens if the subject blocks on
-// a mutex, on I/O, or on a channel made outside of the bubble.
+// If the subject of s leaks blocked goroutines, the bubble panics and ends the test program after the
+// failure was reported. If it spins, the test runs until go test's timeout, which prints the
+// stacks. The same happens if the subject blocks on a mutex, on I/O, or on a channel made outside
+// of the bubble.
 func Run(t *testing.T, s Spec) {
 	t.Helper()
 	if s == nil {
@@ -32,7 +32,7 @@ type check[Req, Rsp any] struct {
 	run    func(env[Req, Rsp])
 }
 
-// checks returns the invariants of the package documentation, in order of their numbers.
+// checks returns the invariants in the package documentation, in the order of their numbers.
 func checks[Req, Rsp any]() []check[Req, Rsp] {
 	return []check[Req, Rsp]{
 		{1, "Ready looks at capacity before ctx", readyPolls[Req, Rsp]},
@@ -58,19 +58,19 @@ func checks[Req, Rsp any]() []check[Req, Rsp] {
 
 // skips returns the reason why the check does not apply to s, or "" if it applies.
 func (c check[Req, Rsp]) skips(s *subject[Req, Rsp]) string {
-	is := func(numbers ...int) bool { return slices.Contains(numbers, c.number) }
+	isCheck := func(numbers ...int) bool { return slices.Contains(numbers, c.number) }
 	switch {
-	case is(11, 15, 16, 17) && !s.isLayer():
+	case isCheck(11, 15, 16, 17) && !s.isLayer():
 		return "a service has no inner service"
-	case is(4, 5, 7, 10) && !s.fills:
+	case isCheck(4, 5, 7, 10) && !s.fills:
 		return "it declares no way to fill it (Fill)"
-	case is(9) && s.Queue == 0:
+	case isCheck(9) && s.Queue == 0:
 		return "it declares no Queue"
-	case is(12) && !s.closes:
+	case isCheck(12) && !s.closes:
 		return "the checks cannot close it (Close, OutlivesInner)"
-	case is(14) && s.MaxAttempts == 1:
+	case isCheck(14) && s.MaxAttempts == 1:
 		return "it sends a request once (MaxAttempts)"
-	case is(4, 12, 15) && s.queueBelow:
+	case isCheck(4, 12, 15) && s.queueBelow:
 		return "requests that inner rejects wait below the limit"
 	}
 	return ""
@@ -78,6 +78,7 @@ func (c check[Req, Rsp]) skips(s *subject[Req, Rsp]) string {
 
 func (c check[Req, Rsp]) name() string { return fmt.Sprintf("%02d %s", c.number, c.title) }
 
+// run runs all checks as subtests, each in a bubble of package synctest, which makes time virtual.
 func run[Req, Rsp any](t *testing.T, validate func() (*subject[Req, Rsp], error)) {
 	s, err := validate()
 	if err != nil {
@@ -100,7 +101,7 @@ func run[Req, Rsp any](t *testing.T, validate func() (*subject[Req, Rsp], error)
 // verify runs the check in the current bubble. It then checks that the rejected requests were
 // neither changed nor served later, and looks for leaked goroutines.
 func (c check[Req, Rsp]) verify(s *subject[Req, Rsp]) error {
-	before := goroutines()
+	baseline := goroutines()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	e := env[Req, Rsp]{s, ctx, &rejected[Req, Rsp]{}}
 	err := violationOf(func() { c.run(e) })
@@ -108,7 +109,7 @@ func (c check[Req, Rsp]) verify(s *subject[Req, Rsp]) error {
 		err = e.rejected.checkAgain()
 	}
 	cancel(errCheckDone)
-	if leak := checkLeaks(before, s.background); err == nil {
+	if leak := checkLeaks(baseline, s.background); err == nil {
 		err = leak
 	}
 	// Remaining goroutines that wait only for time would end the program.
@@ -116,7 +117,7 @@ func (c check[Req, Rsp]) verify(s *subject[Req, Rsp]) error {
 	return err
 }
 
-// violation is the value of the panic that ends a check. It has the reason.
+// violation is the value, with the reason, of the panic that ends a check.
 type violation struct{ err error }
 
 func failf(format string, args ...any) { panic(violation{fmt.Errorf(format, args...)}) }

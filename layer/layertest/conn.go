@@ -20,8 +20,9 @@ type conn struct {
 }
 
 func newConns(network string, local, remote net.Addr) (near, far *conn) {
-	there, back := newStream(), newStream()
-	return &conn{network, back, there, local, remote}, &conn{network, there, back, remote, local}
+	forward := newStream()
+	reverse := newStream()
+	return &conn{network, reverse, forward, local, remote}, &conn{network, forward, reverse, remote, local}
 }
 
 // Read reads from the connection. It returns io.EOF without a wrapper, as package net does.
@@ -33,6 +34,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Write writes p to the peer. It waits while the window is full.
 func (c *conn) Write(p []byte) (int, error) {
 	n, err := c.out.write(p)
 	if err != nil {
@@ -93,8 +95,7 @@ func (c *conn) fail(op string, err error) error {
 	return &net.OpError{Op: op, Net: c.network, Source: c.local, Addr: c.remote, Err: err}
 }
 
-// window is the size of the buffer of a stream, in bytes. A Write waits while the buffer is
-// full.
+// window is the size of a stream's buffer, in bytes. A Write waits while the buffer is full.
 const window = 64 << 10
 
 var errHalfClosed = os.NewSyscallError("write", syscall.EPIPE)
@@ -119,12 +120,14 @@ type end struct {
 	timer    *time.Timer // wakes the waiters at the deadline
 }
 
+// expired reports whether the deadline has passed.
 func (e *end) expired() bool {
 	return !e.deadline.IsZero() && !time.Now().Before(e.deadline)
 }
 
-func (e *end) stop(why error) {
-	e.stopped = why
+// stop makes later calls of this side fail with cause.
+func (e *end) stop(cause error) {
+	e.stopped = cause
 	if e.timer != nil {
 		e.timer.Stop()
 	}
@@ -136,6 +139,7 @@ func newStream() *stream {
 	return s
 }
 
+// read waits for bytes and moves them to p, or returns why there are none.
 func (s *stream) read(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,6 +163,7 @@ func (s *stream) read(p []byte) (int, error) {
 	}
 }
 
+// write adds p, in parts that fit into the window. One Write at a time runs.
 func (s *stream) write(p []byte) (n int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,6 +193,7 @@ func (s *stream) write(p []byte) (n int, err error) {
 	}
 }
 
+// unwritable returns why nothing can be written, or nil.
 func (s *stream) unwritable() error {
 	switch {
 	case s.writer.stopped != nil:
@@ -216,20 +222,21 @@ func (s *stream) stopReading() bool {
 	return true
 }
 
-// stopWriting closes the writer's side and returns true. The argument why is the error that later
-// writes return. Bytes that were written can still be read. If Close has stopped the writer before,
-// with net.ErrClosed, stopWriting does nothing and returns false.
-func (s *stream) stopWriting(why error) bool {
+// stopWriting closes the writer's side and returns true. cause is the error that later writes
+// return. Bytes that were written can still be read. If Close has stopped the writer before, with
+// net.ErrClosed, stopWriting does nothing and returns false.
+func (s *stream) stopWriting(cause error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if errors.Is(s.writer.stopped, net.ErrClosed) {
 		return false
 	}
-	s.writer.stop(why)
+	s.writer.stop(cause)
 	s.changed.Broadcast()
 	return true
 }
 
+// reset drops the bytes that were not read, and makes both ends fail, as a TCP reset does.
 func (s *stream) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,6 +245,7 @@ func (s *stream) reset() {
 	s.changed.Broadcast()
 }
 
+// setDeadline sets the deadline of one end. It returns false if the end is closed.
 func (s *stream) setDeadline(e *end, t time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -251,10 +259,10 @@ func (s *stream) setDeadline(e *end, t time.Time) bool {
 	e.deadline = t
 	if !t.IsZero() {
 		// The deadline and the timer use the same clock.
-		left := time.Until(t)
-		e.deadline = time.Now().Add(left)
-		if left > 0 {
-			e.timer = time.AfterFunc(left, s.wake)
+		remaining := time.Until(t)
+		e.deadline = time.Now().Add(remaining)
+		if remaining > 0 {
+			e.timer = time.AfterFunc(remaining, s.wake)
 		}
 	}
 	s.changed.Broadcast()

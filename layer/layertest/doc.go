@@ -4,8 +4,8 @@
 //	Mock      is a service with a capacity that the test sets
 //	Network   is a net.Listener and a dialer in memory
 //
-// All of them work in a testing/synctest bubble. Time passes there only when all goroutines
-// wait, so that "rejects without waiting" and "leaks no goroutine" are exact.
+// All of them work in a testing/synctest bubble. Time passes there only when all goroutines wait,
+// so that "rejects without waiting" and "leaks no goroutine" are exact.
 //
 // # Run
 //
@@ -16,7 +16,7 @@
 //	  ▲                                                  │
 //	  └── requests, contexts, number of calls ───────────┘
 //
-// The test of a layer is a few lines:
+// You can test a layer with a few lines:
 //
 //	func TestLimitConforms(t *testing.T) {
 //		layertest.Run(t, layertest.Layer{
@@ -25,9 +25,8 @@
 //		})
 //	}
 //
-// A [LayerOf] is a layer for the messages of one protocol. A [Service] or [ServiceOf] is a
-// service without an inner service. A service that is always ready, such as a router, has
-// no Fill.
+// A [LayerOf] is a layer for one protocol's messages. A [Service] or [ServiceOf] is a service
+// without an inner service. If it is always ready, like a router, leave Fill unset.
 //
 // These are the invariants:
 //
@@ -52,6 +51,6 @@
 //	17  a transparent layer changes and allocates nothing
 //	18  applying the layer starts no goroutine and calls nothing
 //
-// The request of every rejection must be unchanged: its fields are the same, and its body
-// is neither read nor closed.
+// A rejected request must be unchanged: its fields are the same, and its body is neither read nor
+// closed.
 package layertest

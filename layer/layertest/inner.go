@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// innerService is the inner service of a layer under test. It is a [Mock] that serves each
-// call as the plan of the call specifies.
+// innerService is the inner service of a layer under test. It is a [Mock] that serves each call
+// as the call's plan specifies.
 type innerService[Req, Rsp any] struct {
 	*Mock[Req, Rsp]
 	subject *subject[Req, Rsp]
@@ -19,6 +19,8 @@ type innerService[Req, Rsp any] struct {
 	lostContext int // calls with a context that has no probe
 }
 
+// newInner returns the inner service for a check of s. It admits every call. done must be closed at the
+// end of the check.
 func newInner[Req, Rsp any](s *subject[Req, Rsp], done <-chan struct{}) *innerService[Req, Rsp] {
 	in := &innerService[Req, Rsp]{Mock: NewMock[Req, Rsp](), subject: s, done: done}
 	in.Serve(in.serve)
@@ -26,14 +28,16 @@ func newInner[Req, Rsp any](s *subject[Req, Rsp], done <-chan struct{}) *innerSe
 	return in
 }
 
-// serve serves one attempt, as the plan of its probe specifies. The field live counts the call
-// until its response body or its context ends. If the spec declares AtReturn, or the response has
-// no body, the field counts the call until serve returns.
+// serve serves one attempt, as the plan of its probe specifies. It returns errLostContext if the layer
+// has not passed on the context, because then the probe is unknown.
+//
+// The call counts in live until its response body or its context ends. If the subject declares AtReturn,
+// or the response carries no body, it counts only until serve returns.
 func (in *innerService[Req, Rsp]) serve(ctx context.Context, req Req) (rsp Rsp, err error) {
 	p, ok := ctx.Value(probeKey{}).(*probe[Req, Rsp])
 	in.enter(ok)
 	end := sync.OnceFunc(in.leave)
-	open := false // the end of the body or of ctx calls end
+	open := false // whether the end of the body or of ctx calls end, instead of the return
 	defer func() {
 		if !open {
 			end()
@@ -66,26 +70,27 @@ func (in *innerService[Req, Rsp]) serve(ctx context.Context, req Req) (rsp Rsp, 
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	a.body, p.body, p.gave = body, body, rsp
+	a.body, p.body, p.innerRsp = body, body, rsp
 	return rsp, nil
 }
 
-// arrive records a new attempt of the call p, and returns the plan for it.
+// arrive records that the call p has reached the inner service once more, as with a retry. It returns
+// the plan that tells what the inner service does.
 func (p *probe[Req, Rsp]) arrive(ctx context.Context, req Req) (*plan, *attempt) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ctx, p.got = ctx, req
+	p.ctx, p.innerReq = ctx, req
 	a := &attempt{}
-	p.all = append(p.all, a)
-	if p.each != nil {
-		pl := p.each(len(p.all))
+	p.records = append(p.records, a)
+	if p.planOf != nil {
+		pl := p.planOf(len(p.records))
 		return &pl, a
 	}
 	return &p.plan, a
 }
 
-// work performs the plan pl up to the response: it waits, reads the request, and may
-// panic. It returns the error of the plan, or the cause of ctx if ctx has ended.
+// work performs the plan pl up to the response: it waits, reads the request, and may panic. It
+// returns the plan's error, or the cause of ctx if ctx has ended.
 func (p *probe[Req, Rsp]) work(ctx context.Context, done <-chan struct{}, pl *plan, req Req) error {
 	// Sleep is used because timers that fire while others are stopped crash
 	// the race detector in a bubble (golang/go#78156).
@@ -108,8 +113,8 @@ func (p *probe[Req, Rsp]) work(ctx context.Context, done <-chan struct{}, pl *pl
 			p.inspect(ctx, req)
 		}
 	}
-	if pl.before != nil {
-		pl.before()
+	if pl.beforeEnd != nil {
+		pl.beforeEnd()
 	}
 	if pl.panics != nil {
 		panic(pl.panics)
@@ -120,6 +125,7 @@ func (p *probe[Req, Rsp]) work(ctx context.Context, done <-chan struct{}, pl *pl
 	return pl.err
 }
 
+// enter counts a call as live. hasProbe is false if the call's context has no probe.
 func (in *innerService[Req, Rsp]) enter(hasProbe bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -130,13 +136,14 @@ func (in *innerService[Req, Rsp]) enter(hasProbe bool) {
 	}
 }
 
+// leave counts a live call as ended.
 func (in *innerService[Req, Rsp]) leave() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.live--
 }
 
-// takePeak returns the largest number of live calls since the previous call of takePeak.
+// takePeak returns the largest number of live calls since it was last called.
 func (in *innerService[Req, Rsp]) takePeak() int {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -145,6 +152,7 @@ func (in *innerService[Req, Rsp]) takePeak() int {
 	return peak
 }
 
+// contextsLost returns the number of calls for which the layer did not pass on the context.
 func (in *innerService[Req, Rsp]) contextsLost() int {
 	in.mu.Lock()
 	defer in.mu.Unlock()

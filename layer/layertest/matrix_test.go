@@ -49,7 +49,6 @@ func shipped() map[string]Layer {
 		"hedge":     same(layer.Hedge[Q, R](layer.HedgePolicy[Q]{MinDelay: far, MaxDelay: far})),
 		"fallback":  same(layer.Fallback(layer.FallbackPolicy[Q, R]{Handle: passOn})),
 		"reconnect": {OutlivesInner: true, New: connected},
-		"failover":  same(func(next S) S { return layer.Failover(next, closed(), time.Second) }),
 		"lazy":      same(func(next S) S { return layer.Lazy(func() S { return next }) }),
 		"cache":     {OutlivesInner: true, New: cached}, // the next service may be open
 		"filter":    same(layer.Filter[Q, R](func(Q) error { return nil })),
@@ -59,12 +58,6 @@ func shipped() map[string]Layer {
 		"fault":     same(layer.FaultInjection[Q, R](layer.FaultPolicy[Q]{Match: func(Q) bool { return false }, Fraction: 1, Delay: far, TTL: far})),
 		"mirror":    each(mirrored),
 	}
-}
-
-func closed() service {
-	m := NewMock[*Request, *Response]()
-	m.Close()
-	return m
 }
 
 func passOn(_ context.Context, _ *Request, o layer.Outcome[*Response]) (*Response, error) {

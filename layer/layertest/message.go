@@ -15,8 +15,8 @@ type Request struct {
 	Body   io.ReadCloser // may be nil
 }
 
-// Response is a response for layers that work with any message type. It has a field Body,
-// as *http.Response does, so that layer.AtEnd observes the end of the body.
+// Response is a response for layers that work with any message type. Like *http.Response, it
+// contains a field Body, so that layer.AtEnd observes the end of the body.
 type Response struct {
 	ID     int
 	Header map[string]string
@@ -38,14 +38,16 @@ func isStructPointer[T any]() bool {
 	return t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct
 }
 
-// messages makes, reads and compares the messages of the type T, which are the requests or the
-// responses of a subject.
+// messages makes, reads and compares the messages of the type T, which are a subject's requests
+// or responses.
 type messages[T any] struct {
 	factory func(i int) T
 	body    int   // the index of the field Body; -1 if T has no body, see layer.HasBody
 	parts   []int // if T is a pointer to a struct, the indices of its exported fields except Body
 }
 
+// messagesOf returns the messages of the type T, which factory makes. It finds the fields by
+// reflection.
 func messagesOf[T any](factory func(i int) T) messages[T] {
 	m := messages[T]{factory: factory, body: -1}
 	if !isStructPointer[T]() {
@@ -65,7 +67,7 @@ func messagesOf[T any](factory func(i int) T) messages[T] {
 
 func (m messages[T]) hasBody() bool { return m.body >= 0 }
 
-// bodyOf returns the body of message, or nil if it has none.
+// bodyOf returns message's body, or nil if there is none.
 func (m messages[T]) bodyOf(message T) io.ReadCloser {
 	if !m.hasBody() {
 		return nil
@@ -78,7 +80,7 @@ func (m messages[T]) bodyOf(message T) io.ReadCloser {
 	return body
 }
 
-// setBody replaces the body of message. It does nothing if the type T has no body.
+// setBody replaces message's body, if type T has one.
 func (m messages[T]) setBody(message T, body io.ReadCloser) {
 	if !m.hasBody() {
 		return
@@ -95,15 +97,15 @@ func (m messages[T]) setBody(message T, body io.ReadCloser) {
 // differs, or "". It compares only the parts in which factory(i) and factory(i+1) differ, because
 // these parts identify a message. A layer may change the other parts. But a map or slice that is
 // nil only in got always counts as different.
-func (m messages[T]) mismatch(got T, i int) string {
+func (m messages[T]) mismatch(actual T, i int) string {
 	if reflect.TypeFor[T]().Kind() == reflect.Interface {
 		return "" // the layer may have wrapped it
 	}
 	want := m.factory(i)
-	if m.equal(got, want) {
+	if m.equal(actual, want) {
 		return ""
 	}
-	return m.firstPart([]T{got, want, m.factory(i), m.factory(i + 1)}, func(v []reflect.Value) bool {
+	return m.firstPart([]T{actual, want, m.factory(i), m.factory(i + 1)}, func(v []reflect.Value) bool {
 		isNil := func(v reflect.Value) bool {
 			return (v.Kind() == reflect.Map || v.Kind() == reflect.Slice) && v.IsNil()
 		}
@@ -114,26 +116,27 @@ func (m messages[T]) mismatch(got T, i int) string {
 // changed compares the message got with factory(i). It returns the name of the first part that
 // differs, or "". It ignores parts that differ between two messages factory(i), such as functions
 // and times.
-func (m messages[T]) changed(got T, i int) string {
+func (m messages[T]) changed(actual T, i int) string {
 	want := m.factory(i)
-	if m.equal(got, want) {
+	if m.equal(actual, want) {
 		return ""
 	}
-	return m.firstPart([]T{got, want, m.factory(i)}, func(v []reflect.Value) bool {
+	return m.firstPart([]T{actual, want, m.factory(i)}, func(v []reflect.Value) bool {
 		return !equal(v[0], v[1]) && equal(v[1], v[2])
 	})
 }
 
 // equal reports whether all parts of got and want are equal.
-func (m messages[T]) equal(got, want T) bool {
-	return m.firstPart([]T{got, want}, func(v []reflect.Value) bool { return !equal(v[0], v[1]) }) == ""
+func (m messages[T]) equal(actual, want T) bool {
+	return m.firstPart([]T{actual, want}, func(v []reflect.Value) bool { return !equal(v[0], v[1]) }) == ""
 }
 
-// firstPart returns the name of the first part of a message for which the function differs returns
-// true, or "". It calls differs for each part, with the values of the part in all messages. A
-// message that is not a pointer to a struct is one part.
+// firstPart returns the name of the first message part for which differs returns true, or "". It
+// calls differs for each part, with its values in all messages. A message that is not a pointer to
+// a struct is one part.
 func (m messages[T]) firstPart(messages []T, differs func([]reflect.Value) bool) string {
-	t, values := reflect.TypeFor[T](), make([]reflect.Value, len(messages))
+	t := reflect.TypeFor[T]()
+	values := make([]reflect.Value, len(messages))
 	for i := range messages {
 		values[i] = reflect.ValueOf(&messages[i]).Elem()
 	}
@@ -158,6 +161,7 @@ func (m messages[T]) firstPart(messages []T, differs func([]reflect.Value) bool)
 	return ""
 }
 
+// equal reports whether two fields of a message are equal. A nil map is not an empty one.
 func equal(a, b reflect.Value) bool {
 	if a.Kind() == reflect.Map && a.Len() == b.Len() && a.IsNil() == b.IsNil() {
 		if a.Len() == 0 {

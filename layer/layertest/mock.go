@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Unlimited is the argument of [Mock.Allow] that admits any number of calls.
+// Unlimited, passed to [Mock.Allow], admits any number of calls.
 const Unlimited = math.MaxInt
 
 // Mock is a [layer.Service] with a capacity that the test sets. The capacity is zero at
@@ -24,15 +24,16 @@ type Mock[Req, Rsp any] struct {
 	changed notify.Broadcast // wakes the waiting calls of Ready
 
 	mu       sync.Mutex
-	allowed  int
+	allowed  int // unused admissions; Unlimited for any number
 	closed   bool
-	serve    func(context.Context, Req) (Rsp, error)
-	requests []Req
+	serve    func(context.Context, Req) (Rsp, error) // nil means to wait until the context ends
+	requests []Req                                   // the admitted ones
 
-	calls, readies, inFlight, peak int
+	calls, readies int // numbers of calls of Call and Ready
+	inFlight, peak int // admitted calls that have not returned, and their maximum
 }
 
-// NewMock returns a Mock with a capacity of zero.
+// NewMock returns a Mock with a capacity of zero: it rejects every call until Allow is called.
 func NewMock[Req, Rsp any]() *Mock[Req, Rsp] { return &Mock[Req, Rsp]{} }
 
 // Allow adds n admissions and wakes every waiting Ready. With [Unlimited] all calls are
@@ -59,7 +60,7 @@ func (m *Mock[Req, Rsp]) Deny() {
 }
 
 // Serve sets the function that responds to the requests that are admitted from now on. Call runs f
-// on the goroutine of its caller, so f may wait, panic or call runtime.Goexit.
+// on its caller's goroutine, so f may wait, panic or call runtime.Goexit.
 func (m *Mock[Req, Rsp]) Serve(f func(ctx context.Context, req Req) (Rsp, error)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -94,8 +95,8 @@ func (m *Mock[Req, Rsp]) Ready(ctx context.Context) error {
 	return err
 }
 
-// Call uses an admission and returns the result of the function set by Serve. Without
-// capacity, or if ctx has ended, it rejects the request.
+// Call uses an admission and returns what the function set by Serve returns. Without capacity, or
+// if ctx has ended, it rejects the request.
 func (m *Mock[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var zero Rsp
 	serve, err := m.admit(ctx, req)
@@ -132,6 +133,7 @@ func (m *Mock[Req, Rsp]) admit(ctx context.Context, req Req) (func(context.Conte
 	return m.serve, nil
 }
 
+// leave counts an admitted call as returned.
 func (m *Mock[Req, Rsp]) leave() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -151,12 +153,13 @@ func (m *Mock[Req, Rsp]) Calls() int { return m.count(&m.calls) }
 // ReadyCalls returns how often Ready was called.
 func (m *Mock[Req, Rsp]) ReadyCalls() int { return m.count(&m.readies) }
 
-// InFlight returns the number of admitted calls that have not returned.
+// InFlight returns how many admitted calls have not returned.
 func (m *Mock[Req, Rsp]) InFlight() int { return m.count(&m.inFlight) }
 
 // MaxInFlight returns the largest number of calls that were in flight at the same time.
 func (m *Mock[Req, Rsp]) MaxInFlight() int { return m.count(&m.peak) }
 
+// count returns the counter n, which mu guards.
 func (m *Mock[Req, Rsp]) count(n *int) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -11,12 +11,11 @@ import (
 	"syscall"
 )
 
-// Network is a network in memory with TCP addresses. Only its own listeners can be dialed.
-// The zero Network is ready to use.
+// Network is a network in memory with TCP addresses. Only its own listeners can be dialed. The
+// zero Network is ready to use.
 //
-// Its connections block durably in a testing/synctest bubble and use the clock of the
-// bubble, so that net/http and gRPC work there. Call Listen and DialContext in the same
-// bubble.
+// Its connections block durably in a testing/synctest bubble and use the bubble's clock, so that
+// net/http and gRPC work there. Listen and DialContext should be called in the same bubble.
 type Network struct {
 	mu        sync.Mutex
 	listeners map[netip.AddrPort]*listener
@@ -25,14 +24,12 @@ type Network struct {
 
 const firstPort = 49152 // the first of the ports that the Network chooses
 
-// Listen returns a listener on address, for example "10.0.0.1:80". network is "tcp", "tcp4"
-// or "tcp6". If the port is 0, Listen chooses a free one. If the host is empty or
-// unspecified, the listener accepts connections to every IP address that has no listener of
-// its own. The error is a *net.OpError. It matches syscall.EADDRINUSE if the address is in
-// use.
+// Listen returns a listener on address, for example "10.0.0.1:80". network is "tcp", "tcp4" or
+// "tcp6". If the port is 0, Listen chooses a free one. If the host is empty or unspecified, the
+// listener accepts connections to every IP address without its own listener. The error is a
+// *net.OpError. It matches syscall.EADDRINUSE if the address is in use.
 //
-// The caller must close the listener. That also closes the connections that were not
-// accepted.
+// The caller must close the listener. That also closes the connections that were not accepted.
 func (n *Network) Listen(network, address string) (net.Listener, error) {
 	ap, err := parseAddress(network, address)
 	if err != nil {
@@ -55,11 +52,11 @@ func (n *Network) Listen(network, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// DialContext connects to a listener. It has the signature that http.Transport and gRPC
-// use. It waits only while the backlog of the listener, 128 connections, is full. The error
-// is a *net.OpError. It matches syscall.ECONNREFUSED if the address has no listener, and
-// the cause of ctx if ctx has ended. It matches a *net.DNSError if the host is neither an
-// IP address nor "localhost".
+// DialContext connects to a listener. http.Transport and gRPC accept it as their dial function.
+// It waits only while the listener's backlog, 128 connections, is full. The error is a
+// *net.OpError. It matches syscall.ECONNREFUSED if nothing listens at the address, and the cause
+// of ctx if ctx has ended. It matches a *net.DNSError if the host is neither an IP address nor
+// "localhost".
 func (n *Network) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	ap, err := parseAddress(network, address)
 	if err != nil {
@@ -122,6 +119,7 @@ func loopback(like netip.Addr) netip.Addr {
 
 var errNoPort = errors.New("port is not a number from 0 to 65535")
 
+// parseAddress parses an address of the virtual network. The only host name is localhost.
 func parseAddress(network, address string) (netip.AddrPort, error) {
 	switch network {
 	case "tcp", "tcp4", "tcp6":
@@ -155,7 +153,7 @@ const backlog = 128 // the largest number of connections that are not accepted y
 // listener passes connections from DialContext to Accept. Its channels belong to the
 // synctest bubble in which Listen was called.
 type listener struct {
-	on      *Network
+	owner   *Network
 	network string
 	address netip.AddrPort
 	queue   chan *conn
@@ -163,9 +161,9 @@ type listener struct {
 	once    sync.Once
 }
 
-func newListener(on *Network, network string, address netip.AddrPort) *listener {
+func newListener(owner *Network, network string, address netip.AddrPort) *listener {
 	return &listener{
-		on: on, network: network, address: address,
+		owner: owner, network: network, address: address,
 		queue: make(chan *conn, backlog), closed: make(chan struct{}),
 	}
 }
@@ -196,6 +194,7 @@ func (l *listener) offer(ctx context.Context, c *conn) error {
 	}
 }
 
+// Accept waits for a connection. A closed listener accepts none, even if one is waiting.
 func (l *listener) Accept() (net.Conn, error) {
 	select {
 	case <-l.closed:
@@ -216,7 +215,7 @@ func (l *listener) Close() error {
 	err := l.fail("close")
 	l.once.Do(func() {
 		err = nil
-		l.on.remove(l)
+		l.owner.remove(l)
 		close(l.closed)
 		for {
 			select {

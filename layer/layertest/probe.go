@@ -16,7 +16,7 @@ type plan struct {
 	delay     time.Duration // time that the inner service waits first
 	hold      bool          // the inner service holds the call until release is called
 	readFirst bool          // with hold: the inner service reads the request before it holds the call
-	before    func()        // called before the call ends with one of the following outcomes; may be nil
+	beforeEnd func()        // called before the call ends with one of the following outcomes; may be nil
 	panics    any           // the value with which the inner service panics; nil for no panic
 	exit      bool          // the inner service calls runtime.Goexit
 	err       error         // the error that Call returns
@@ -24,18 +24,19 @@ type plan struct {
 	noBody    bool  // the response has no body
 	bodyErr   error // the error that reading the body returns instead of io.EOF
 	retryable bool  // the response is changed by LayerOf.Retryable
-	keep      bool  // the check reads and closes the response body; otherwise probe.run does
+	keepsBody bool  // the check reads and closes the response body; otherwise probe.run does
 
-	each func(attempt int) plan // returns the plan of the given attempt, counted from 1; wait and keep are not used
+	planOf func(attempt int) plan // returns the plan of the given attempt, counted from 1; wait and keepsBody are not used
 }
 
-// attempt is one call of the inner service that the layer makes. A call of a check, which is a
-// probe, can have several attempts.
+// attempt is one call that the layer makes of the inner service. For a probe, which is a check's
+// call, there can be several attempts.
 type attempt struct {
 	returned bool
 	body     *responseBody // nil if the attempt returned no body
 }
 
+// probeKey is the context key for the probe of a call.
 type probeKey struct{}
 
 // probe is one call that a check makes. The caller and the inner service record the
@@ -43,19 +44,19 @@ type probeKey struct{}
 type probe[Req, Rsp any] struct {
 	plan
 	subject *subject[Req, Rsp]
-	id      int
-	req     Req
-	sent    *requestBody
+	id      int          // number of the call, from which the content of its messages is made
+	req     Req          // the request that the caller sends
+	sent    *requestBody // the body of req
 
-	released chan struct{}
-	release  func()
+	released chan struct{} // closed by release
+	release  func()        // ends the wait of a call with plan.hold; may be called more than once
 
 	mu       sync.Mutex // guards the following fields, which the inner service sets
-	all      []*attempt
-	ctx      context.Context // ctx, got, body and gave are those of the last attempt
-	got      Req
+	records  []*attempt
+	ctx      context.Context // ctx, innerReq, body and innerRsp are those of the last attempt
+	innerReq Req
 	body     *responseBody
-	gave     Rsp
+	innerRsp Rsp
 	mismatch error // the first difference between the request sent and the one received
 
 	done     chan struct{} // closed when the following fields are set
@@ -81,6 +82,7 @@ func (r *rig[Req, Rsp]) call(ctx context.Context, pl plan) *probe[Req, Rsp] {
 	return p
 }
 
+// probe returns a new probe for a call with the plan pl. The call itself begins in the method run.
 func (r *rig[Req, Rsp]) probe(pl plan) *probe[Req, Rsp] {
 	id := int(r.calls.Add(1))
 	p := &probe[Req, Rsp]{
@@ -92,8 +94,9 @@ func (r *rig[Req, Rsp]) probe(pl plan) *probe[Req, Rsp] {
 	return p
 }
 
-// run makes the call, on the goroutine of the caller, and records the result. It recovers a panic
-// of the call, and notices if the call ended its goroutine by runtime.Goexit.
+// run waits for p.wait, makes the call and records its result. It also reads the response body,
+// unless p.keepsBody is set. It recovers a panic of the call, and records whether the call ended the
+// goroutine by runtime.Goexit.
 func (p *probe[Req, Rsp]) run(ctx context.Context, call func(context.Context, Req) (Rsp, error)) {
 	defer close(p.done)
 	normal := false
@@ -104,7 +107,7 @@ func (p *probe[Req, Rsp]) run(ctx context.Context, call func(context.Context, Re
 	time.Sleep(p.wait)
 	p.rsp, p.err = call(context.WithValue(ctx, probeKey{}, p), p.req)
 	normal = true
-	if p.err == nil && !p.keep {
+	if p.err == nil && !p.keepsBody {
 		p.drain()
 	}
 }
@@ -115,6 +118,7 @@ func (p *probe[Req, Rsp]) drain() {
 	p.close()
 }
 
+// readAll reads the response body to its end.
 func (p *probe[Req, Rsp]) readAll() {
 	if body := p.subject.responses.bodyOf(p.rsp); body != nil {
 		data, err := io.ReadAll(body)
@@ -125,22 +129,24 @@ func (p *probe[Req, Rsp]) readAll() {
 // readSome reads up to four bytes of the response body.
 func (p *probe[Req, Rsp]) readSome() {
 	if body := p.subject.responses.bodyOf(p.rsp); body != nil {
-		var piece [4]byte
-		n, err := body.Read(piece[:])
-		p.read, p.readErr = p.read+string(piece[:n]), err
+		var buf [4]byte
+		n, err := body.Read(buf[:])
+		p.read, p.readErr = p.read+string(buf[:n]), err
 	}
 }
 
+// close closes the response body.
 func (p *probe[Req, Rsp]) close() {
 	if body := p.subject.responses.bodyOf(p.rsp); body != nil {
 		body.Close()
 	}
 }
 
-// returned reports whether the call has returned. If it has, the results in the fields after done
-// may be read.
+// returned reports whether the call has returned. If so, the results in the fields after done may
+// be read.
 func (p *probe[Req, Rsp]) returned() bool { return isClosed(p.done) }
 
+// isClosed reports whether c is closed.
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -153,14 +159,15 @@ func isClosed(c <-chan struct{}) bool {
 // served returns how often the inner service admitted the call.
 func (p *probe[Req, Rsp]) served() int { return len(p.attempts()) }
 
+// attempts returns a copy of the attempts so far.
 func (p *probe[Req, Rsp]) attempts() []attempt {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all := make([]attempt, len(p.all))
-	for i, a := range p.all {
-		all[i] = *a
+	attempts := make([]attempt, len(p.records))
+	for i, a := range p.records {
+		attempts[i] = *a
 	}
-	return all
+	return attempts
 }
 
 // inner returns the context, the request and the response body of the last attempt at the
@@ -168,7 +175,7 @@ func (p *probe[Req, Rsp]) attempts() []attempt {
 func (p *probe[Req, Rsp]) inner() (context.Context, Req, *responseBody) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.ctx, p.got, p.body
+	return p.ctx, p.innerReq, p.body
 }
 
 // checkSuccess returns an error unless the caller got the complete response. It compares
@@ -185,12 +192,12 @@ func (p *probe[Req, Rsp]) checkSuccess(bodies bool) error {
 		return fmt.Errorf("the call failed: %w", p.err)
 	case p.readErr != nil:
 		return fmt.Errorf("reading the body failed: %w", p.readErr)
-	case bodies && !p.noBody && !p.keep && p.read != responseData(p.id):
+	case bodies && !p.noBody && !p.keepsBody && p.read != responseData(p.id):
 		return fmt.Errorf("call %d read %q from the body, want %q", p.id, p.read, responseData(p.id))
 	}
 	if p.subject.isLayer() && !p.subject.RewritesMessages {
-		if part := p.subject.responses.mismatch(p.rsp, p.id); part != "" {
-			return fmt.Errorf("call %d got the response to another call: its %s differs", p.id, part)
+		if mismatch := p.subject.responses.mismatch(p.rsp, p.id); mismatch != "" {
+			return fmt.Errorf("call %d got the response to another call: its %s differs", p.id, mismatch)
 		}
 	}
 	return p.requestError()
@@ -204,8 +211,8 @@ func (p *probe[Req, Rsp]) requestError() error {
 	return p.mismatch
 }
 
-// inspect reads the request that the inner service got, and records whether it differs from
-// the request of the caller. It ignores differences if ctx has ended.
+// inspect reads the request that the inner service got, and records whether it differs from the
+// caller's request. It ignores differences if ctx has ended.
 func (p *probe[Req, Rsp]) inspect(ctx context.Context, req Req) {
 	if p.subject.RewritesMessages {
 		return
@@ -214,13 +221,15 @@ func (p *probe[Req, Rsp]) inspect(ctx context.Context, req Req) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mismatch == nil && err != nil && ctx.Err() == nil {
-		p.mismatch = fmt.Errorf("the inner service got another request in attempt %d: %w", len(p.all), err)
+		p.mismatch = fmt.Errorf("the inner service got another request in attempt %d: %w", len(p.records), err)
 	}
 }
 
+// compare returns an error if req, which has arrived at the inner service, is not the request that was
+// sent.
 func (p *probe[Req, Rsp]) compare(req Req) error {
-	if part := p.subject.requests.mismatch(req, p.id); part != "" {
-		return fmt.Errorf("its %s is not that of request %d", part, p.id)
+	if mismatch := p.subject.requests.mismatch(req, p.id); mismatch != "" {
+		return fmt.Errorf("its %s is not that of request %d", mismatch, p.id)
 	}
 	if !p.subject.requests.hasBody() {
 		return nil

@@ -22,21 +22,22 @@ var (
 	errLostContext = errors.New("the inner service was called with a context that does not derive from the caller's")
 )
 
-// env has the arguments of one check: the subject, a context that ends with the check, and
-// the list of rejected calls.
+// env holds what one check needs: the subject, a context that ends with the check, and the list of
+// rejected calls.
 type env[Req, Rsp any] struct {
 	*subject[Req, Rsp]
 	ctx      context.Context
 	rejected *rejected[Req, Rsp]
 }
 
-// rejected has the rejected calls of a check. At the end of the check, checkAgain finds a call that
-// was served later or that has a changed request.
+// rejected holds a check's rejected calls. When the check ends, checkAgain finds a call that was
+// served later or whose request was changed.
 type rejected[Req, Rsp any] struct {
 	mu    sync.Mutex
 	calls []rejectedCall[Req, Rsp]
 }
 
+// rejectedCall is a rejected call with the rig that it was made in.
 type rejectedCall[Req, Rsp any] struct {
 	rig   *rig[Req, Rsp]
 	probe *probe[Req, Rsp]
@@ -48,9 +49,9 @@ func (c *rejected[Req, Rsp]) add(r *rig[Req, Rsp], p *probe[Req, Rsp]) {
 	c.calls = append(c.calls, rejectedCall[Req, Rsp]{r, p})
 }
 
-// checkAgain returns an error if the inner service has served a rejected call, or if the request
-// of a rejected call was changed. It first gives the inner service of a layer unlimited capacity
-// and waits for a second. A rejected call that is wrongly still queued is then served.
+// checkAgain returns an error if the inner service has served a rejected call, or if a rejected
+// call's request was changed. It first gives a layer's inner service unlimited capacity and waits
+// for a second. A rejected call that is wrongly still queued is then served.
 func (c *rejected[Req, Rsp]) checkAgain() error {
 	if len(c.calls) == 0 {
 		return nil
@@ -82,6 +83,7 @@ type rig[Req, Rsp any] struct {
 	calls atomic.Int64
 }
 
+// rig makes a new service of the subject, for one check.
 func (e env[Req, Rsp]) rig() *rig[Req, Rsp] {
 	r := &rig[Req, Rsp]{env: e}
 	if !e.isLayer() {
@@ -99,6 +101,7 @@ func (e env[Req, Rsp]) rig() *rig[Req, Rsp] {
 	return r
 }
 
+// close closes the service, or the inner service below a layer.
 func (r *rig[Req, Rsp]) close() {
 	if r.isLayer() {
 		r.inner.Close()
@@ -107,8 +110,8 @@ func (r *rig[Req, Rsp]) close() {
 	}
 }
 
-// saturate takes all capacity of the subject, so that the subject is not ready. The
-// function free makes the subject ready again, so that every waiting Ready returns.
+// saturate takes all capacity of the subject, so that the subject is not ready. free makes the
+// subject ready again, so that every waiting Ready returns.
 func (r *rig[Req, Rsp]) saturate() (free func()) {
 	switch {
 	case !r.isLayer():
@@ -120,25 +123,24 @@ func (r *rig[Req, Rsp]) saturate() (free func()) {
 		r.deny()
 		return func() { r.inner.Allow(1) }
 	}
-	held, err := r.fill(r.ctx, plan{hold: true})
+	busy, err := r.fill(r.ctx, plan{hold: true})
 	must(err)
 	return func() {
 		// A queue may derive its readiness from its own room or from the layer
 		// below. All calls are released, so that both are ready.
-		last := len(held)
+		last := len(busy)
 		if r.Queue == 0 {
 			last = 1
 		}
 		r.inner.Allow(Unlimited)
-		for _, p := range held[:last] {
+		for _, p := range busy[:last] {
 			p.release()
 		}
 	}
 }
 
-// deny removes all capacity of the inner service. If the subject has its own goroutines,
-// deny then makes 16 calls, because such a subject may notice the change only by
-// rejections.
+// deny removes all capacity from the inner service. If the subject runs its own goroutines, deny
+// then makes 16 calls, because such a subject may notice the change only from rejections.
 func (r *rig[Req, Rsp]) deny() {
 	r.inner.Deny()
 	if !r.background {
@@ -155,14 +157,14 @@ func (r *rig[Req, Rsp]) fill(ctx context.Context, pl plan) ([]*probe[Req, Rsp], 
 	if r.Limit == 0 {
 		r.inner.Deny()
 	}
-	held := make([]*probe[Req, Rsp], r.Limit+r.Queue)
-	for i := range held {
-		held[i] = r.call(ctx, pl)
-		if held[i].returned() {
-			return nil, fmt.Errorf("limit %d, queue %d: call %d was not admitted: %v", r.Limit, r.Queue, i+1, held[i].err)
+	busy := make([]*probe[Req, Rsp], r.Limit+r.Queue)
+	for i := range busy {
+		busy[i] = r.call(ctx, pl)
+		if busy[i].returned() {
+			return nil, fmt.Errorf("limit %d, queue %d: call %d was not admitted: %v", r.Limit, r.Queue, i+1, busy[i].err)
 		}
 	}
-	return held, nil
+	return busy, nil
 }
 
 // checkCapacity returns an error unless the layer admits exactly Limit+Queue calls. It
@@ -195,7 +197,7 @@ func (r *rig[Req, Rsp]) checkServes() error {
 }
 
 // callToEnd makes a call with the plan pl, and waits until the call has returned or is blocked. If
-// the subject is a service, a blocked call has up to a minute to return.
+// the subject is a service, a blocked call gets up to a minute to return.
 func (r *rig[Req, Rsp]) callToEnd(ctx context.Context, pl plan) *probe[Req, Rsp] {
 	p := r.call(ctx, pl)
 	if r.isLayer() {
@@ -226,41 +228,42 @@ func (r *rig[Req, Rsp]) poll() error {
 	return w.result()
 }
 
-// waiter runs a function, such as Ready, on a goroutine of its own. It has the error and
-// the duration of the function.
+// waiter runs a function, such as Ready, on its own goroutine, and keeps its error and how long
+// it took.
 type waiter struct {
 	done  chan struct{}
 	err   error
-	after time.Duration
+	delay time.Duration
 }
 
 // ready starts n goroutines that call Ready, and then calls synctest.Wait.
 func (r *rig[Req, Rsp]) ready(ctx context.Context, n int) []*waiter {
-	all := make([]*waiter, n)
-	for i := range all {
-		all[i] = startWaiter(func() error { return r.svc.Ready(ctx) })
+	waiters := make([]*waiter, n)
+	for i := range waiters {
+		waiters[i] = startWaiter(func() error { return r.svc.Ready(ctx) })
 	}
 	synctest.Wait()
-	return all
+	return waiters
 }
 
 // readyNow returns the result of Ready, or errWaits if Ready does not return at once.
 func (r *rig[Req, Rsp]) readyNow(ctx context.Context) error { return r.ready(ctx, 1)[0].result() }
 
+// startWaiter calls f on a new goroutine.
 func startWaiter(f func() error) *waiter {
 	w := &waiter{done: make(chan struct{}), err: errExited} // unless f returns
-	began := time.Now()
+	start := time.Now()
 	go func() {
 		defer close(w.done)
 		w.err = recovered(f)
-		w.after = time.Since(began)
+		w.delay = time.Since(start)
 	}()
 	return w
 }
 
 func (w *waiter) returned() bool { return isClosed(w.done) }
 
-// result returns the error of the function, or errWaits if it has not returned.
+// result returns the function's error, or errWaits if it has not returned.
 func (w *waiter) result() error {
 	if !w.returned() {
 		return errWaits

@@ -33,15 +33,15 @@ type LayerOf[Req, Rsp any] struct {
 	// Layer is the layer under test.
 	Layer layer.Layer[Req, Rsp]
 
-	// New is used instead of Layer if the layer needs a context. An example is a balancer
-	// that uses next as each of its endpoints. The goroutines of the layer must end with
-	// ctx. Ready of the layer may return nil until next rejects a call, even if next is
-	// not ready.
+	// New is used instead of Layer if the layer needs a context. An example is a balancer that
+	// uses next as each of its endpoints. The layer's goroutines must end with ctx. The layer's
+	// Ready may return nil until next rejects a call, even if next is not ready.
 	New func(ctx context.Context, next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]
 
-	// Request and Response return the i-th message. Messages with equal i must be equal.
-	// The checks set the body of a message if its type has one, see layer.HasBody. A nil
-	// field means the default message, which only the types *Request and *Response have.
+	// Request and Response return the i-th message. Messages with equal i must be equal. The
+	// checks set a message's body if its type has one, see layer.HasBody. A nil field means the
+	// default message, which only the types *Request and *Response have. Give an *http.Response a
+	// Header, as net/http does, if the layer sets one.
 	Request  func(i int) Req
 	Response func(i int) Rsp
 
@@ -70,8 +70,8 @@ type LayerOf[Req, Rsp any] struct {
 	// with its body.
 	AtReturn bool
 
-	// Ended returns the number of responses that the layer has counted as ended. If it is
-	// nil, this number is not checked.
+	// Ended returns how many responses the layer has counted as ended. If it is nil, this number
+	// is not checked.
 	Ended func() int
 
 	// OutlivesInner declares that the layer does not reject with ErrClosed when its inner
@@ -93,10 +93,10 @@ type LayerOf[Req, Rsp any] struct {
 // Service is the [ServiceOf] for a service that works with any requests.
 type Service = ServiceOf[*Request, *Response]
 
-// ServiceOf is a service under test that has no inner service, such as an endpoint. It must
-// work in a testing/synctest bubble. Its connections may use a [Network].
+// ServiceOf is a service under test without an inner service, such as an endpoint. It must work
+// in a testing/synctest bubble. Its connections may use a [Network].
 type ServiceOf[Req, Rsp any] struct {
-	// New returns a service that is ready. The goroutines of the service must end with ctx.
+	// New returns a service that is ready. The service's goroutines must end with ctx.
 	New func(ctx context.Context) layer.Service[Req, Rsp]
 
 	// Request returns the i-th request, as in [LayerOf].
@@ -106,8 +106,8 @@ type ServiceOf[Req, Rsp any] struct {
 	// the service is always ready.
 	Fill func(svc layer.Service[Req, Rsp]) (free func())
 
-	// Served returns the number of requests that svc has admitted. If it is nil, this
-	// number is not checked.
+	// Served returns how many requests svc has admitted. If it is nil, this number is not
+	// checked.
 	Served func(svc layer.Service[Req, Rsp]) int
 
 	// Close closes svc, so that svc rejects all requests with ErrClosed. It is nil if the
@@ -133,6 +133,8 @@ func (s LayerOf[Req, Rsp]) conform(t *testing.T) { run(t, s.subject) }
 
 func (s ServiceOf[Req, Rsp]) conform(t *testing.T) { run(t, s.subject) }
 
+// subject returns what the checks need to know about the layer, with defaults for what the spec leaves
+// out.
 func (s LayerOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 	background := s.Layer == nil
 	if s.New == nil && s.Layer != nil {
@@ -156,6 +158,8 @@ func (s LayerOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 	}, nil
 }
 
+// subject returns what the checks need to know about the service, with defaults for what the spec
+// leaves out.
 func (s ServiceOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 	s.Request = orDefault(s.Request, newRequest)
 	switch {
@@ -178,6 +182,7 @@ func (s ServiceOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 // together.
 const maxHeld = 100_000
 
+// validate returns an error if a number in the spec is out of range.
 func (s LayerOf[Req, Rsp]) validate() error {
 	for name, n := range map[string]int64{
 		"Limit": int64(s.Limit), "Queue": int64(s.Queue), "MaxWait": int64(s.MaxWait),
@@ -200,8 +205,8 @@ func checkFactory[T any](name string, factory func(int) T) error {
 	return nil
 }
 
-// orDefault returns the function factory if it is not nil. Otherwise it returns the function usual,
-// which is the default factory. If usual makes messages of another type than T, it returns nil.
+// orDefault returns factory if it is not nil. Otherwise it returns usual, which is the default
+// factory. If usual makes messages of another type than T, it returns nil.
 func orDefault[T, U any](factory func(int) T, usual func(int) U) func(int) T {
 	if factory != nil {
 		return factory
@@ -215,7 +220,7 @@ func (s *subject[Req, Rsp]) isLayer() bool { return s.service == nil }
 // admits reports whether the subject itself decides on admission, by a limit or a queue.
 func (s *subject[Req, Rsp]) admits() bool { return s.Limit > 0 || s.Queue > 0 }
 
-// retryTime returns the sum of the longest pauses between the attempts of one request.
+// retryTime returns the sum of the longest pauses between one request's attempts.
 func (s *subject[Req, Rsp]) retryTime() time.Duration {
 	return time.Duration(s.MaxAttempts-1) * s.Pause
 }

@@ -15,7 +15,7 @@ import (
 
 // A connection has the address of its client and its destination only.
 func TestAccessor(t *testing.T) {
-	var a tcplayer.Accessor
+	var a tcplayer.Bytes
 	client, server := netip.MustParseAddrPort("10.0.0.1:1234"), netip.MustParseAddrPort("[fd00::1]:80")
 	req := tcplayer.Request{Client: client, Server: server}
 	assert.Equal(t, client, a.Source(req))
@@ -40,7 +40,7 @@ func (e *ends) End(err error) { e.with = append(e.with, err) }
 func TestAccessorCompletesAtClose(t *testing.T) {
 	near, far := net.Pipe()
 	var e ends
-	conn := tcplayer.Accessor{}.Complete(t.Context(), near, &e)
+	conn := tcplayer.Bytes{}.Complete(t.Context(), near, &e)
 	require.NoError(t, far.Close())
 	_, err := conn.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)

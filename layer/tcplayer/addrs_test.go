@@ -81,7 +81,7 @@ func TestBufferedConnUnused(t *testing.T) {
 	near, _ := conntest.Pair(t)
 	for _, w := range []io.Writer{shortWriter{}, closedWriter{}} {
 		f := newBufferedConn(near)
-		f.keep([]byte("hello"))
+		f.store([]byte("hello"))
 		n, err := io.Copy(w, f)
 		require.Error(t, err)
 		assert.LessOrEqual(t, n, int64(2))

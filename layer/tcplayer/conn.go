@@ -15,31 +15,33 @@ import (
 	"github.com/gotower/gotower/internal/rawio"
 )
 
-// bufferedConn wraps the connection Conn. It can have other addresses than Conn. It can
-// also hold bytes that were already read from Conn; its Read returns these bytes first.
+// bufferedConn wraps the connection Conn, possibly with other addresses. It may also hold bytes that a
+// detection has already read from Conn; its Read returns these first, so that the next server receives
+// all bytes.
 type bufferedConn struct {
 	net.Conn
 	io             io.ReadWriter // reads and writes Conn
 	client, server net.Addr      // result of RemoteAddr and LocalAddr; nil means that of Conn
 
-	// took is true after bytes were read from Conn. Those bytes can only be read from this
+	// consumed is true after bytes were read from Conn. Those bytes can only be read from this
 	// bufferedConn.
-	took bool
+	consumed bool
 
 	buffered atomic.Bool // true while head is not empty
 	mu       sync.Mutex
 	head     []byte // bytes that Read returns first; guarded by mu
 }
 
+// newBufferedConn returns a bufferedConn without buffered bytes.
 func newBufferedConn(conn net.Conn) *bufferedConn {
 	return &bufferedConn{Conn: conn, io: rawio.New(conn)}
 }
 
-// OverrideAddrs returns a connection that wraps conn and has other addresses. RemoteAddr returns
-// client, or the address of conn if client is invalid. LocalAddr returns server, or the address of
-// conn if server is invalid.
+// OverrideAddrs returns a connection that wraps conn and reports other addresses. RemoteAddr
+// returns client, and LocalAddr server. If one of them is invalid, conn's own address is returned
+// instead.
 //
-// The result has ReadFrom, WriteTo and CloseWrite, so that the kernel can still copy
+// The result implements ReadFrom, WriteTo and CloseWrite, so that the kernel can still copy
 // between two TCP connections. NetConn returns conn.
 func OverrideAddrs(conn net.Conn, client, server netip.AddrPort) net.Conn {
 	f := newBufferedConn(conn)
@@ -65,6 +67,7 @@ func OriginalDst(conn net.Conn) (netip.AddrPort, bool) {
 	return netip.AddrPort{}, false
 }
 
+// unwrap returns the connection that conn wraps, or nil if conn wraps none.
 func unwrap(conn net.Conn) net.Conn {
 	if w, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		return w.NetConn()
@@ -74,12 +77,13 @@ func unwrap(conn net.Conn) net.Conn {
 
 // innermost returns the connection below all wrappers of conn.
 func innermost(conn net.Conn) net.Conn {
-	for in := unwrap(conn); in != nil; in = unwrap(in) {
-		conn = in
+	for inner := unwrap(conn); inner != nil; inner = unwrap(inner) {
+		conn = inner
 	}
 	return conn
 }
 
+// RemoteAddr returns the client's address.
 func (f *bufferedConn) RemoteAddr() net.Addr {
 	if f.client != nil {
 		return f.client
@@ -87,6 +91,7 @@ func (f *bufferedConn) RemoteAddr() net.Addr {
 	return f.Conn.RemoteAddr()
 }
 
+// LocalAddr returns the address that the client connected to.
 func (f *bufferedConn) LocalAddr() net.Addr {
 	if f.server != nil {
 		return f.server
@@ -94,8 +99,10 @@ func (f *bufferedConn) LocalAddr() net.Addr {
 	return f.Conn.LocalAddr()
 }
 
+// NetConn returns the wrapped connection.
 func (f *bufferedConn) NetConn() net.Conn { return f.Conn }
 
+// Read returns the buffered bytes first. Without any, it takes no lock.
 func (f *bufferedConn) Read(p []byte) (int, error) {
 	if f.buffered.Load() && len(p) > 0 {
 		if n := f.readBuffered(p); n > 0 {
@@ -105,18 +112,20 @@ func (f *bufferedConn) Read(p []byte) (int, error) {
 	return f.io.Read(p)
 }
 
+// Write writes to the wrapped connection.
 func (f *bufferedConn) Write(p []byte) (int, error) { return f.io.Write(p) }
 
+// readBuffered moves buffered bytes to p and returns their number.
 func (f *bufferedConn) readBuffered(p []byte) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := copy(p, f.head)
-	f.keep(f.head[n:])
+	f.store(f.head[n:])
 	return n
 }
 
-// keep stores head, the bytes that Read returns first. The caller must hold f.mu.
-func (f *bufferedConn) keep(head []byte) {
+// store keeps head, the bytes that Read returns first. The caller must hold f.mu.
+func (f *bufferedConn) store(head []byte) {
 	if len(head) == 0 {
 		head = nil // release the memory
 	}
@@ -124,14 +133,14 @@ func (f *bufferedConn) keep(head []byte) {
 	f.buffered.Store(head != nil)
 }
 
-// WriteTo is part of [io.WriterTo]. It copies the buffered bytes and then the rest of the
+// WriteTo implements [io.WriterTo]. It copies the buffered bytes and then the rest of the
 // connection to w, until EOF.
 func (f *bufferedConn) WriteTo(w io.Writer) (int64, error) {
 	first := int64(0)
 	if f.buffered.Load() {
 		f.mu.Lock()
 		head := f.head
-		f.keep(nil)
+		f.store(nil)
 		f.mu.Unlock()
 		n, err := w.Write(head)
 		if err == nil && n < len(head) {
@@ -142,48 +151,53 @@ func (f *bufferedConn) WriteTo(w io.Writer) (int64, error) {
 		}
 		first = int64(n)
 	}
-	rest, err := io.Copy(w, f.Conn)
-	return first + rest, err
+	// From here on, the kernel can copy.
+	copied, err := io.Copy(w, f.Conn)
+	return first + copied, err
 }
 
-// ReadFrom is part of [io.ReaderFrom]. It copies from r to the connection, until EOF.
+// ReadFrom implements [io.ReaderFrom]. It copies from r to the connection, until EOF.
 func (f *bufferedConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(f.Conn, r) }
 
 // CloseWrite closes the sending half of the connection.
 func (f *bufferedConn) CloseWrite() error { return closeWrite(f.Conn) }
 
-// peekSpec specifies how long a peek waits for the first bytes of a connection, and how
-// many bytes it reads.
+// peekSpec specifies a peek, which reads the first bytes of a connection without taking them from the
+// next reader: how long it waits for them, and how many it reads.
 type peekSpec struct {
-	max    int                    // maximum number of bytes
-	within time.Duration          // maximum duration of the peek
-	enough func(seen []byte) bool // reports whether seen, never empty, is sufficient
+	max     int                    // maximum number of bytes
+	timeout time.Duration          // maximum duration of the peek
+	enough  func(data []byte) bool // reports whether data, never empty, is sufficient
 }
 
-// peekSize is the number of bytes in the first read of a peek. A ClientHello with a post-quantum
-// key share and a session ticket has about 3 KiB.
+// peekSize is how many bytes the first read of a peek asks for. A ClientHello with a post-quantum
+// key share and a session ticket takes about 3 KiB.
 const peekSize = 4 << 10
 
-// peekFirst waits for the first bytes of a client. It returns the bytes, and a connection
-// that returns them again. On Linux the returned connection is conn itself if conn is a
-// TCP connection, because the kernel keeps the bytes.
+// peekFirst waits for a client's first bytes. It returns them, and a connection that returns them
+// again. On Linux the returned connection is conn itself if conn is a TCP connection, because the
+// kernel keeps the bytes.
 //
-// The error is nil if g.enough returned true or g.max bytes were read. Otherwise it is
-// io.EOF, os.ErrDeadlineExceeded, the cause of ctx, or the error of the connection.
-func peekFirst(ctx context.Context, conn net.Conn, g peekSpec) (seen []byte, next net.Conn, err error) {
-	_ = conn.SetReadDeadline(time.Now().Add(g.within))
+// The error is nil if g.enough returned true or g.max bytes were read. Otherwise it is io.EOF,
+// os.ErrDeadlineExceeded, the cause of ctx, or an error from the connection.
+func peekFirst(ctx context.Context, conn net.Conn, g peekSpec) (data []byte, next net.Conn, err error) {
+	_ = conn.SetReadDeadline(time.Now().Add(g.timeout))
+	// The deadline in the past ends a blocked Read. It is removed below.
 	stop := context.AfterFunc(ctx, func() {
 		_ = panics.Contain(func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
 	})
-	seen, next, err = peekNow(conn, g)
+	data, next, err = peekNow(conn, g)
+	// The function has started, so the deadline in the past may be set at any time: it stays.
 	if !stop() {
-		return seen, next, context.Cause(ctx)
+		return data, next, context.Cause(ctx)
 	}
 	_ = conn.SetReadDeadline(time.Time{})
-	return seen, next, err
+	return data, next, err
 }
 
-func peekNow(conn net.Conn, g peekSpec) (seen []byte, next net.Conn, err error) {
+// peekNow is peekFirst without a time limit: it waits until g.enough returns true, g.max bytes were
+// read, or a Read fails.
+func peekNow(conn net.Conn, g peekSpec) (data []byte, next net.Conn, err error) {
 	// The innermost bufferedConn keeps the bytes, so that each outer wrapper returns
 	// them, too.
 	var target *bufferedConn
@@ -195,48 +209,52 @@ func peekNow(conn net.Conn, g peekSpec) (seen []byte, next net.Conn, err error) 
 		}
 		bare = withoutMeter(f.Conn)
 	}
-	if ok, seen, err := peek(bare, g); ok {
-		return seen, conn, err
+	// Only Linux can peek at bytes in the kernel, and only on a TCP connection without buffered bytes.
+	// Otherwise they are read and kept.
+	if ok, data, err := peek(bare, g); ok {
+		return data, conn, err
 	}
 	if next = conn; target == nil {
 		target = newBufferedConn(conn)
 		next = target
 	}
-	seen, err = target.fill(g)
-	return seen[:min(len(seen), g.max)], next, err
+	data, err = target.fill(g)
+	return data[:min(len(data), g.max)], next, err
 }
 
 // fill reads until g.enough returns true or g.max bytes have arrived. It keeps the bytes, so that
-// Read returns them again. If an earlier call has read more than g.max bytes, the result has all of
-// them.
-func (f *bufferedConn) fill(g peekSpec) (seen []byte, err error) {
+// Read returns them again. If an earlier call has read more than g.max bytes, the result contains
+// all of them.
+func (f *bufferedConn) fill(g peekSpec) (data []byte, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	seen = f.head
-	defer func() { f.keep(seen) }()
-	for !g.isEnough(seen) {
-		buf := make([]byte, min(g.max, max(peekSize, 2*len(seen))))
-		n := copy(buf, seen)
-		var more int
+	data = f.head
+	defer func() { f.store(data) }()
+	for !g.isEnough(data) {
+		buf := make([]byte, min(g.max, max(peekSize, 2*len(data))))
+		n := copy(buf, data)
+		var count int
 		for n < len(buf) {
-			more, err = f.io.Read(buf[n:])
-			n += more
-			f.took = f.took || more > 0
+			count, err = f.io.Read(buf[n:])
+			n += count
+			f.consumed = f.consumed || count > 0
 			if err != nil || n > 0 && g.enough(buf[:n]) {
 				break
 			}
 		}
-		seen = buf[:n]
+		data = buf[:n]
 		// Bytes that come with an error may be enough. The next Read returns the error again.
-		if err != nil && !g.isEnough(seen) {
-			return seen, err
+		if err != nil && !g.isEnough(data) {
+			return data, err
 		}
 	}
-	return seen, nil
+	return data, nil
 }
 
-func (g peekSpec) isEnough(seen []byte) bool {
-	return len(seen) >= g.max || len(seen) > 0 && g.enough(seen)
+// isEnough reports whether data ends the peek.
+func (g peekSpec) isEnough(data []byte) bool {
+	return len(data) >= g.max || len(data) > 0 && g.enough(data)
 }
 
+// isTimeout reports whether err is an exceeded deadline of a connection.
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

@@ -30,8 +30,8 @@ func TestDetectMeasured(t *testing.T) {
 	}{
 		"http/1":       {says("GET / HTTP/1.1\r\n\r\n"), 0},
 		"http/2":       {says(preface + "\r\n\r\nSM\r\n\r\n"), 0},
-		"not_http":     {func(conn net.Conn) { time.Sleep(2 * time.Second); says("HELO")(conn) }, 2000},
-		"read_timeout": {func(net.Conn) { time.Sleep(time.Hour) }, 10_000},
+		"not_http":     {func(conn net.Conn) { time.Sleep(2 * time.Second); io.WriteString(conn, "HELO"); conn.Close() }, 2000},
+		"read_timeout": {says("HELO"), 10_000},
 		"error":        {func(conn net.Conn) { conn.Close() }, 0},
 	} {
 		t.Run(result, func(t *testing.T) {
@@ -40,6 +40,7 @@ func TestDetectMeasured(t *testing.T) {
 				near, accepted := net.Pipe()
 				go func() {
 					tt.do(near)
+					time.Sleep(time.Minute)
 					near.Close()
 				}()
 				end := serverFunc(func(_ context.Context, conn net.Conn) (ByteCount, error) {
@@ -52,6 +53,7 @@ func TestDetectMeasured(t *testing.T) {
 				assert.Equal(t, 5, g.with, "bound once")
 				assert.Equal(t, []float64{tt.wait}, w.seen)
 				accepted.Close()
+				time.Sleep(time.Hour) // until the client has ended
 			})
 		})
 	}

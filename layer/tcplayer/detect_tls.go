@@ -14,33 +14,34 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// TLSServers has the servers of [DetectTLS]. A connection for a nil server is reset.
+// TLSServers holds the servers of [DetectTLS]. A connection for a nil server is reset.
 type TLSServers struct {
 	Terminate   Server // TLS for a local name; receives the decrypted connection
 	Passthrough Server // TLS for another name or without a name; receives the encrypted bytes
 	Cleartext   Server // connections without TLS
 }
 
-// DetectTLS returns a [Server] that reads the ClientHello of each client. It passes the server name
-// in it (SNI, in lower case) to the function local. If local returns true, DetectTLS terminates TLS
-// with cfg and passes the connection to Terminate. [TLSState] then returns the client certificate.
-// [MatchServerName] returns a function for local. If local is nil, no name is accepted. With a nil
-// cfg each handshake fails.
+// DetectTLS returns a [Server] that reads each client's ClientHello and passes the server name in
+// it (SNI, in lower case) to local. If local returns true, DetectTLS terminates TLS with cfg and
+// passes the connection to Terminate. [TLSState] then returns the client certificate. Use
+// [MatchServerName] to make a function for local. If local is nil, no name is accepted, and with a
+// nil cfg each handshake fails.
 //
-// It reads up to 8,192 bytes. TLS without a server name in these bytes goes to Passthrough.
-// A client that sends too few bytes within 10 s ([WithDetectTimeout]) is reset. The
-// handshake has the same time limit.
+// It reads up to 8,192 bytes. TLS without a server name in these bytes goes to Passthrough. A
+// client that sends no whole ClientHello within 10 s ([WithDetectTimeout]), or before it stops
+// sending, goes to Cleartext, where [Detect] does not wait again. If Cleartext is nil, it is reset.
+// The handshake has the same time limit.
 //
-// Admission: the chosen server decides. A rejected connection stays open if no byte was
-// read, as in [Detect]. After the handshake it is reset. Ready returns nil if one server
-// is ready, and otherwise waits for the last one that is not nil. Cancellation: the end of
-// ctx ends the detection and the handshake. Body: DetectTLS removes the read deadline of
-// the connection. Cost: up to 16 KiB, two system calls and the handshake.
+// Admission: the chosen server decides. A rejected connection stays open if no byte was read, as in
+// [Detect]. After the handshake it is reset. Ready returns nil if one server is ready, and
+// otherwise waits for the last one that is not nil. Cancellation: when ctx ends, so do the
+// detection and the handshake. Body: DetectTLS removes the read deadline from the connection. Cost:
+// up to 16 KiB, two system calls and the handshake.
 //
-// Errors: errors of the server are returned unchanged. Other errors are a [layer.Error]. It
-// matches [layer.ErrTimeout], [layer.ErrNoRoute], [io.ErrUnexpectedEOF] or the error of
+// Errors: errors from the server are returned unchanged. Other errors are a [layer.Error], which
+// matches [layer.ErrTimeout], [layer.ErrNoRoute], [io.ErrUnexpectedEOF] or the error from
 // crypto/tls.
-func DetectTLS(cfg *tls.Config, local func(name string) bool, to TLSServers, opts ...DetectOption) Server {
+func DetectTLS(cfg *tls.Config, local func(name string) bool, servers TLSServers, opts ...DetectOption) Server {
 	if local == nil {
 		local = MatchServerName()
 	}
@@ -48,15 +49,14 @@ func DetectTLS(cfg *tls.Config, local func(name string) bool, to TLSServers, opt
 		cfg = &tls.Config{} // crypto/tls panics with a nil config
 	}
 	return &detectTLS{
-		choice: newChoice(to.Terminate, to.Passthrough, to.Cleartext), detectOptions: newDetectOptions(opts),
-		to: to, local: local, cfg: cfg,
+		choice: newChoice(servers.Terminate, servers.Passthrough, servers.Cleartext), detectOptions: newDetectOptions(opts),
+		servers: servers, local: local, cfg: cfg,
 	}
 }
 
 // MatchServerName returns a function that reports whether names contains its argument. The
-// argument must be in lower case. The elements of names may have any case. The function
-// returns false for "", because a client that sends no server name requests no particular
-// identity.
+// argument must be in lower case; names may be in any case. The function returns false for "",
+// because a client that sends no server name requests no particular identity.
 func MatchServerName(names ...string) func(name string) bool {
 	ours := make(map[string]bool, len(names))
 	for _, name := range names {
@@ -68,22 +68,24 @@ func MatchServerName(names ...string) func(name string) bool {
 // maxHello is the maximum number of bytes that DetectTLS reads, as in linkerd's proxy.
 const maxHello = 8 << 10
 
+// detectTLS is the Server that DetectTLS returns.
 type detectTLS struct {
 	choice
 	detectOptions
-	to    TLSServers
-	local func(name string) bool
-	cfg   *tls.Config
+	servers TLSServers
+	local   func(name string) bool
+	cfg     *tls.Config
 }
 
-// hello has the number of first bytes of a client, and the result of parseServerName for them.
+// hello is the result of parsing a client's first bytes: their number, and what parseServerName
+// returned for them.
 type hello struct {
 	size   int
 	name   string
 	failed error
 }
 
-// parse parses the first bytes of a client, unless it has already parsed as many.
+// parse parses a client's first bytes, unless it has already parsed as many.
 func (h *hello) parse(first []byte) {
 	if len(first) != h.size {
 		h.size = len(first)
@@ -91,35 +93,40 @@ func (h *hello) parse(first []byte) {
 	}
 }
 
-// peekHello waits until a client has sent its ClientHello or other bytes, at most for the duration
-// within. It returns the parsed bytes, and a connection that returns them again. It returns the
+// peekHello waits until a client has sent its ClientHello or other bytes, but no longer than
+// timeout. It returns the parsed bytes, and a connection that returns them again. It returns the
 // same errors as peekFirst.
-func peekHello(ctx context.Context, conn net.Conn, within time.Duration) (h hello, next net.Conn, err error) {
+func peekHello(ctx context.Context, conn net.Conn, timeout time.Duration) (h hello, next net.Conn, err error) {
 	h.failed = io.ErrUnexpectedEOF
-	enough := func(seen []byte) bool {
-		h.parse(seen)
+	enough := func(data []byte) bool {
+		h.parse(data)
 		return !errors.Is(h.failed, io.ErrUnexpectedEOF)
 	}
-	first, next, err := peekFirst(ctx, conn, peekSpec{max: maxHello, within: within, enough: enough})
+	first, next, err := peekFirst(ctx, conn, peekSpec{max: maxHello, timeout: timeout, enough: enough})
 	h.parse(first)
 	return h, next, err
 }
 
+// Call reads the ClientHello and passes the connection to one of the servers.
 func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	switch {
 	case ctx.Err() != nil:
 		return ByteCount{}, canceledError(ctx, "tls")
 	case d.skips(ctx, conn):
-		return serveNext(ctx, "tls", d.to.Cleartext, conn, conn)
+		return serveNext(ctx, "tls", d.servers.Cleartext, conn, conn)
 	}
 	h, next, err := peekHello(ctx, conn, d.timeout)
 	switch {
-	case errors.Is(err, io.EOF) && h.size > 0: // no more bytes can come
-		return serveNext(ctx, "tls", d.to.Cleartext, conn, next)
+	case d.servers.Cleartext != nil && errors.Is(err, io.EOF):
+		return serveNext(ctx, "tls", d.servers.Cleartext, conn, next)
+	case d.servers.Cleartext != nil && ctx.Err() == nil && isTimeout(err):
+		d.logUndecided(ctx, conn, "TLS", h.size)
+		// The value tells Detect that the client has had its time.
+		return serveNext(context.WithValue(ctx, waitedKey{}, true), "tls", d.servers.Cleartext, conn, next)
 	case err != nil:
 		return ByteCount{}, d.noBytesError(conn, "tls", "no ClientHello", err)
 	case errors.Is(h.failed, errNotTLS):
-		return serveNext(ctx, "tls", d.to.Cleartext, conn, next)
+		return serveNext(ctx, "tls", d.servers.Cleartext, conn, next)
 	}
 	if h.failed != nil || !d.local(strings.ToLower(h.name)) {
 		return d.pass(ctx, conn, next, h.name)
@@ -127,11 +134,11 @@ func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (ByteCount, error) 
 	return d.terminate(ctx, next)
 }
 
-// pass passes a connection to the server Passthrough. The TLS of the connection has no server name,
-// or a name for which the function local returns false. If Passthrough is nil, pass resets the
-// connection and returns an error with the name.
+// pass passes a connection whose TLS names no server, or one for which local returns false, to
+// Passthrough. If Passthrough is nil, pass resets the connection and returns an error with the
+// name.
 func (d *detectTLS) pass(ctx context.Context, conn, next net.Conn, name string) (ByteCount, error) {
-	if d.to.Passthrough == nil {
+	if d.servers.Passthrough == nil {
 		reset(next)
 		reason := "no server for TLS without a server name"
 		if name != "" {
@@ -139,27 +146,29 @@ func (d *detectTLS) pass(ctx context.Context, conn, next net.Conn, name string) 
 		}
 		return ByteCount{}, &layer.Error{Layer: "tls", Kind: layer.ErrNoRoute, Reason: reason}
 	}
-	return serveNext(ctx, "tls", d.to.Passthrough, conn, next)
+	return serveNext(ctx, "tls", d.servers.Passthrough, conn, next)
 }
 
+// terminate does the TLS handshake and passes the decrypted connection to Terminate.
 func (d *detectTLS) terminate(ctx context.Context, conn net.Conn) (ByteCount, error) {
-	if d.to.Terminate == nil {
+	if d.servers.Terminate == nil {
 		return serveNext(ctx, "tls", nil, conn, conn)
 	}
 	secure := tls.Server(newEOFConn(conn), d.cfg)
-	within, cancel := context.WithTimeout(ctx, d.timeout)
-	err := secure.HandshakeContext(within)
-	late := within.Err() != nil && ctx.Err() == nil
+	handshakeCtx, cancel := context.WithTimeout(ctx, d.timeout)
+	err := secure.HandshakeContext(handshakeCtx)
+	timedOut := handshakeCtx.Err() != nil && ctx.Err() == nil
 	cancel()
 	if err != nil {
 		e := &layer.Error{Layer: "tls", Reason: "handshake", Err: err}
-		if late {
+		if timedOut {
 			e.Kind, e.Waited = layer.ErrTimeout, d.timeout
 		}
 		_ = conn.Close() // not reset, because the client must read the alert
 		return ByteCount{}, e
 	}
-	t, err := d.to.Terminate.Call(ctx, secure)
+	t, err := d.servers.Terminate.Call(ctx, secure)
+	// The handshake has taken bytes, so no other server can have the connection.
 	if errors.Is(err, layer.ErrNotReady) {
 		return t, consumedError("tls", secure, err)
 	}
@@ -168,7 +177,7 @@ func (d *detectTLS) terminate(ctx context.Context, conn net.Conn) (ByteCount, er
 
 // Describe shows the servers and the time limit.
 func (d *detectTLS) Describe() layer.Node {
-	n := d.describe("tls", []string{"local", "pass", "clear"}, d.to.Terminate, d.to.Passthrough, d.to.Cleartext)
+	n := d.describe("tls", []string{"local", "pass", "clear"}, d.servers.Terminate, d.servers.Passthrough, d.servers.Cleartext)
 	n.State = layer.State{{Key: "timeout", Value: d.timeout.Round(time.Millisecond)}}
 	return n
 }
@@ -188,6 +197,7 @@ var (
 	// errNotTLS reports that crypto/tls rejects the first bytes of a connection.
 	errNotTLS = errors.New("not TLS")
 
+	// errHelloRead ends the handshake once crypto/tls has parsed the ClientHello.
 	errHelloRead = errors.New("the ClientHello was read")
 )
 
@@ -196,16 +206,20 @@ const (
 	clientHello     = 1  // first byte of a handshake message of this type (section 4)
 )
 
-// parseServerName returns the server name (SNI) in the ClientHello at the start of first,
-// or "" if the ClientHello has no name. crypto/tls parses it. The error is
-// io.ErrUnexpectedEOF if more bytes are needed, and errNotTLS if the bytes are not a
-// ClientHello.
+// parseServerName returns the server name (SNI) in the ClientHello at the start of first, or ""
+// if there is none. crypto/tls parses it. The error is io.ErrUnexpectedEOF if more bytes are
+// needed, and errNotTLS if the bytes are not a ClientHello.
 func parseServerName(first []byte) (name string, err error) {
+	// These bytes are the same in each ClientHello: the type of the record, its major version and the type
+	// of the message. A 0 in the array means any value. The check rejects another protocol by its first
+	// bytes, while crypto/tls would wait for more.
 	for i, want := range [...]byte{0: handshakeRecord, 1: 3, 5: clientHello} {
 		if want != 0 && i < len(first) && first[i] != want {
 			return "", errNotTLS
 		}
 	}
+	// There is no handshake with the client: crypto/tls reads only these bytes, and what it writes is
+	// discarded.
 	conn := &helloConn{rest: *bytes.NewReader(first)}
 	err = tls.Server(conn, &tls.Config{
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -230,10 +244,12 @@ type helloConn struct {
 	short bool // Read was called after the end of rest
 }
 
+// Read returns the next of the client's bytes.
 func (c *helloConn) Read(p []byte) (int, error) {
 	n, err := c.rest.Read(p)
 	c.short = err != nil
 	return n, err
 }
 
+// Write discards the alert that crypto/tls sends.
 func (c *helloConn) Write(p []byte) (int, error) { return len(p), nil }

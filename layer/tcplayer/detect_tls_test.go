@@ -1,6 +1,7 @@
 package tcplayer
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -107,6 +109,7 @@ func TestDetectTLSEnds(t *testing.T) {
 	hello := helloOf(t, &tls.Config{ServerName: "web.default"})
 	why := errors.New("enough")
 	every := TLSServers{Terminate: named("local"), Passthrough: named("pass"), Cleartext: named("clear")}
+	only := TLSServers{Terminate: named("local"), Passthrough: named("pass")}
 	ways(t, func(t *testing.T, pair func() (*net.TCPConn, net.Conn)) {
 		for name, tt := range map[string]struct {
 			to   TLSServers
@@ -116,10 +119,10 @@ func TestDetectTLSEnds(t *testing.T) {
 			text string
 			ends error
 		}{
-			"closed without a byte": {every, nil, func(c *net.TCPConn, _ context.CancelCauseFunc) { c.CloseWrite() },
+			"closed without a byte": {only, nil, func(c *net.TCPConn, _ context.CancelCauseFunc) { c.CloseWrite() },
 				io.ErrUnexpectedEOF, "tls: no ClientHello: unexpected EOF", nil},
-			"silence":      {every, nil, nil, layer.ErrTimeout, "tls: timeout: no ClientHello (waited 20ms)", syscall.ECONNRESET},
-			"half a hello": {every, hello[:300], nil, layer.ErrTimeout, "tls: timeout: no ClientHello (waited 20ms)", syscall.ECONNRESET},
+			"silence":      {only, nil, nil, layer.ErrTimeout, "tls: timeout: no ClientHello (waited 20ms)", syscall.ECONNRESET},
+			"half a hello": {only, hello[:300], nil, layer.ErrTimeout, "tls: timeout: no ClientHello (waited 20ms)", syscall.ECONNRESET},
 			"context": {every, hello[:300], func(_ *net.TCPConn, cancel context.CancelCauseFunc) { cancel(why) },
 				why, "tls: no ClientHello: enough", syscall.ECONNRESET},
 			"no Terminate":   {TLSServers{Passthrough: named("pass")}, hello, nil, layer.ErrNoRoute, "tls: no route", syscall.ECONNRESET},
@@ -231,6 +234,49 @@ func TestDetectTLSRejects(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrNotReady)
 }
 
+// A connection on which no whole ClientHello arrives is opaque: at the end of the time, for which
+// the client waits only once, or at the end of its bytes.
+func TestDetectTLSUndecided(t *testing.T) {
+	hello := helloOf(t, &tls.Config{ServerName: "web.default"})[:300]
+	for name, tt := range map[string]struct {
+		said []byte
+		ends bool
+	}{
+		"silence": {nil, false}, "half a hello": {hello, false}, "end": {nil, true}, "half a hello and end": {hello, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ways(t, func(t *testing.T, pair func() (*net.TCPConn, net.Conn)) {
+				const limit = 100 * time.Millisecond
+				client, accepted := pair()
+				_, err := client.Write(tt.said)
+				require.NoError(t, err)
+				if tt.ends {
+					require.NoError(t, client.CloseWrite())
+				}
+				var log bytes.Buffer
+				inner := Detect(all3(), WithDetectTimeout(time.Hour))
+				done := make(chan error, 1)
+				start := time.Now()
+				go func() {
+					_, err := DetectTLS(nil, nil, TLSServers{Passthrough: named("pass"), Cleartext: inner}, WithDetectTimeout(limit),
+						WithDetectLogger(debugLog(&log))).Call(t.Context(), accepted)
+					done <- err
+				}()
+				got := make([]byte, len("opaque: ")+len(tt.said))
+				_, err = io.ReadFull(client, got)
+				require.NoError(t, err)
+				assert.Equal(t, "opaque: "+string(tt.said), string(got))
+				if !tt.ends {
+					assert.GreaterOrEqual(t, time.Since(start), limit)
+				}
+				client.CloseWrite()
+				require.NoError(t, <-done)
+				assert.Equal(t, !tt.ends, strings.Contains(log.String(), "detection timed out"), log.String())
+			})
+		})
+	}
+}
+
 // A client that stalls does not delay others.
 func TestDetectTLSStalledClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -247,9 +293,11 @@ func TestDetectTLSStalledClient(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, "clear: x", string(got))
 		assert.Zero(t, time.Since(start))
-		_, err = silent.Read(got)
-		require.Error(t, err)
+		n, err := silent.Read(got)
+		require.NoError(t, err)
+		assert.Equal(t, "clear: ", string(got[:n]))
 		assert.Equal(t, 10*time.Second, time.Since(start))
+		silent.Close()
 		conn.Close()
 		end()
 		require.NoError(t, <-done)

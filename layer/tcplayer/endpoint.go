@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,25 +25,24 @@ import (
 // backoff ends. Then one attempt at a time is allowed, the probe. If a caller waits in Ready, Ready
 // makes the probe and closes the new connection. Otherwise the next Call is the probe.
 //
-// Cancellation: when ctx ends, Call rejects the request. The attempt continues up to the
-// limit of [WithConnectTimeout], because its result updates the state of the endpoint. The
-// end of ctx does not affect a returned connection; see [UntilClosed].
+// Cancellation: when ctx ends, Call rejects the request. The attempt continues up to the limit of
+// [WithConnectTimeout], because its result updates the endpoint's state. The end of ctx does not
+// affect a returned connection; see [UntilClosed].
 //
 // Body: the caller must close the connection.
 //
-// Errors: each error is a rejection. It is a [layer.Error] with the address and the last
-// failure. Its RetryAfter is the rest of the backoff.
+// Errors: each error is a rejection. It is a [layer.Error] with the address and the last failure.
+// Its RetryAfter is the rest of the backoff.
 //
-// Cost: a dial, and one goroutine while it runs. A rejection costs one allocation and one
-// lock.
+// Cost: a dial, and one goroutine while it runs. A rejection costs one allocation and one lock.
 type Endpoint struct {
 	addr string
 	opts endpointOptions
-	life context.Context //nolint:containedctx // ctx of NewEndpoint, the parent of each attempt
+	ctx  context.Context //nolint:containedctx // ctx of NewEndpoint, the parent of each attempt
 	wake notify.Broadcast
 	link link
 
-	connecting, made atomic.Int64 // number of attempts in progress, and of connections made
+	connecting, connections atomic.Int64 // number of attempts in progress, and of connections made so far
 }
 
 // NewEndpoint returns an Endpoint for addr, "host:port". It does not connect yet. When ctx
@@ -53,32 +53,33 @@ func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endp
 	if addr == "" {
 		panic("tcplayer: empty address")
 	}
-	e := &Endpoint{addr: addr, opts: newEndpointOptions(addr, opts), life: ctx}
+	e := &Endpoint{addr: addr, opts: newEndpointOptions(addr, opts), ctx: ctx}
 	e.link.backoff, e.link.timeout = e.opts.backoff, e.opts.connectTimeout
 	context.AfterFunc(ctx, e.wake.Wake)
 	return e
 }
 
-// Call makes a connection to the address. It ignores the request.
-func (e *Endpoint) Call(ctx context.Context, _ Request) (net.Conn, error) {
+// Call makes a connection to the address. It uses the request only for [WithProxyHeader].
+func (e *Endpoint) Call(ctx context.Context, req Request) (net.Conn, error) {
 	switch {
-	case e.life.Err() != nil:
+	case e.ctx.Err() != nil:
 		return nil, e.closedError()
 	case ctx.Err() != nil:
 		return nil, e.reject(ctxreason.Text(ctx), 0, context.Cause(ctx))
 	}
-	trial, wait, err := e.link.admit()
+	isProbe, wait, err := e.link.admit()
 	if err != nil {
 		return nil, e.reject("no connection", wait, err)
 	}
+	// The attempt has its own goroutine, because it goes on after the end of ctx.
 	out := make(chan attempt)
-	go e.attempt(trial, out, ctx.Done())
+	go e.attempt(req, isProbe, out, ctx.Done())
 	select {
 	case a := <-out:
 		switch {
 		case a.err == nil:
 			return a.conn, nil
-		case e.life.Err() != nil:
+		case e.ctx.Err() != nil:
 			return nil, e.closedError()
 		}
 		return nil, e.reject("no connection", 0, a.err)
@@ -94,10 +95,10 @@ type attempt struct {
 }
 
 // attempt connects for a Call and sends the result to the channel out. If the channel done is
-// closed, because the Call has ended, attempt closes the connection. The argument trial is true if
-// the attempt is a probe.
-func (e *Endpoint) attempt(trial bool, out chan<- attempt, done <-chan struct{}) {
-	conn, err := e.connect(trial)
+// closed, because the Call has ended, attempt closes the connection. isProbe is true if the attempt
+// is a probe.
+func (e *Endpoint) attempt(req Request, isProbe bool, out chan<- attempt, done <-chan struct{}) {
+	conn, err := e.connect(req, isProbe)
 	select {
 	case out <- attempt{conn, err}:
 	case <-done:
@@ -110,32 +111,32 @@ func (e *Endpoint) attempt(trial bool, out chan<- attempt, done <-chan struct{})
 // probe connects without a request and closes the connection, to find out whether the
 // address can be reached.
 func (e *Endpoint) probe() {
-	if conn, err := e.connect(true); err == nil {
+	if conn, err := e.connect(Request{}, true); err == nil {
 		_ = panics.Contain(func() { _ = conn.Close() })
 	}
 }
 
 // connect makes a connection within the connect timeout and reports the result to e.link, the state
-// of the path to the address. The argument trial is true for a probe.
-func (e *Endpoint) connect(trial bool) (net.Conn, error) {
+// of the path to the address. isProbe is true for a probe.
+func (e *Endpoint) connect(req Request, isProbe bool) (net.Conn, error) {
 	e.connecting.Add(1)
-	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
-	conn, err := e.dial(ctx)
+	ctx, cancel := context.WithTimeout(e.ctx, e.opts.connectTimeout)
+	conn, err := e.dial(ctx, req)
 	cancel()
 	e.connecting.Add(-1)
 	if err == nil {
-		e.made.Add(1)
+		e.connections.Add(1)
 	}
-	if e.link.report(trial, err) {
+	if e.link.report(isProbe, err) {
 		e.wake.Wake()
 	}
 	return conn, err
 }
 
-// dial makes a TCP connection, sets the socket options and does the TLS handshake. It
-// returns a panic of a callback as an error, because it runs on a goroutine of the
-// Endpoint.
-func (e *Endpoint) dial(ctx context.Context) (_ net.Conn, err error) {
+// dial makes a TCP connection, sets the socket options, sends the header of the PROXY protocol with
+// the addresses in req and does the TLS handshake. It returns a panic of a callback as an error,
+// because it runs on a goroutine of the Endpoint.
+func (e *Endpoint) dial(ctx context.Context, req Request) (_ net.Conn, err error) {
 	var conn net.Conn
 	defer func() {
 		if err != nil && conn != nil {
@@ -144,6 +145,7 @@ func (e *Endpoint) dial(ctx context.Context) (_ net.Conn, err error) {
 	}()
 	defer panics.Recover(&err)
 	if conn, err = e.opts.dial(ctx, "tcp", e.addr); err != nil {
+		// The function may return a typed nil, or a connection, together with an error.
 		conn = nil
 		return nil, err
 	}
@@ -152,6 +154,11 @@ func (e *Endpoint) dial(ctx context.Context) (_ net.Conn, err error) {
 	}
 	if err := e.opts.sockets.set(conn); err != nil {
 		return nil, err
+	}
+	if e.opts.proxyHeader != nil {
+		if err := write(ctx, conn, e.opts.proxyHeader(req.Client, req.Server)); err != nil {
+			return nil, err
+		}
 	}
 	if e.opts.tls == nil {
 		return conn, nil
@@ -169,9 +176,10 @@ var errNoConn = errors.New("the dial function returned neither a connection nor 
 // after each backoff, and waits until an attempt succeeds.
 func (e *Endpoint) Ready(ctx context.Context) error {
 	for {
-		seen := e.link.changes.Load()
+		// Read before the state, so that await notices a change in between.
+		changes := e.link.changes.Load()
 		switch {
-		case e.life.Err() != nil:
+		case e.ctx.Err() != nil:
 			return e.closedError()
 		case !e.link.down.Load():
 			return nil
@@ -180,58 +188,62 @@ func (e *Endpoint) Ready(ctx context.Context) error {
 				Layer: "endpoint", Endpoint: e.addr, Kind: context.Cause(ctx), Reason: "no connection", Err: e.link.lastError(),
 			}
 		}
-		trial, wait, _ := e.link.admit()
-		if trial {
+		isProbe, wait, _ := e.link.admit()
+		if isProbe {
 			wait = e.link.timeout
+			// The loop may start another probe after the time limit, even if this one is stuck.
 			go e.probe()
 		}
-		e.await(ctx, wait, seen)
+		e.await(ctx, wait, changes)
 	}
 }
 
-// await waits until the state of the link has changed, d has passed, ctx ends, or the Endpoint is
-// closed. The state has changed if its change counter differs from the argument seen.
-func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
+// await waits until the link's state has changed, d has passed, ctx ends, or the Endpoint is
+// closed. The state has changed if its change counter differs from changes.
+func (e *Endpoint) await(ctx context.Context, d time.Duration, changes uint64) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	_ = e.wake.Wait(ctx, func() bool { return e.link.changes.Load() != seen || e.life.Err() != nil })
+	_ = e.wake.Wait(ctx, func() bool { return e.link.changes.Load() != changes || e.ctx.Err() != nil })
 }
 
-// reject returns a rejection with the given reason and cause. The argument after is its RetryAfter,
-// which is 0 if the time is unknown.
-func (e *Endpoint) reject(reason string, after time.Duration, cause error) error {
-	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: reason, RetryAfter: after, Err: cause}
+// reject returns a rejection with the given reason and cause. retryAfter is the time after which
+// another attempt may succeed, or 0 if it is unknown.
+func (e *Endpoint) reject(reason string, retryAfter time.Duration, cause error) error {
+	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: reason, RetryAfter: retryAfter, Err: cause}
 }
 
+// closedError returns the error of all requests after the Endpoint's context has ended.
 func (e *Endpoint) closedError() error {
-	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrClosed, Err: context.Cause(e.life)}
+	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrClosed, Err: context.Cause(e.ctx)}
 }
 
-// Describe shows the address, the number of attempts and connections, and the
-// state of the link.
+// Describe shows the address, the number of attempts and connections, and the link's state.
 func (e *Endpoint) Describe() layer.Node {
 	return layer.Node{Name: "endpoint", State: e.link.describe(layer.State{
-		{Key: "addr", Value: e.addr}, {Key: "connecting", Value: e.connecting.Load()}, {Key: "made", Value: e.made.Load()},
+		{Key: "addr", Value: e.addr}, {Key: "connecting", Value: e.connecting.Load()}, {Key: "made", Value: e.connections.Load()},
 	})}
 }
 
 // EndpointOption is an option of [NewEndpoint].
 type EndpointOption interface{ apply(o *endpointOptions) }
 
+// endpointOptions holds the options of an Endpoint.
 type endpointOptions struct {
 	connectTimeout time.Duration
 	backoff        layer.Backoff
 	dial           func(ctx context.Context, network, addr string) (net.Conn, error)
 	tls            *tls.Config
 	sockets        sockets
+	proxyHeader    func(client, server netip.AddrPort) []byte // nil means no header
 }
 
+// endpointOption is an EndpointOption that is only a function.
 type endpointOption func(*endpointOptions)
 
 func (f endpointOption) apply(o *endpointOptions) { f(o) }
 
-// WithConnectTimeout limits the duration of a connection attempt, including the TLS handshake. The
-// default is 1 s, as in linkerd's proxy. A d of 0 or less selects the default.
+// WithConnectTimeout limits how long a connection attempt may take, including the TLS handshake.
+// The default is 1 s, as in linkerd's proxy. A d of 0 or less selects the default.
 func WithConnectTimeout(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.connectTimeout = d })
 }
@@ -257,13 +269,14 @@ func WithDialContext(dial func(ctx context.Context, network, addr string) (net.C
 }
 
 // WithTLS makes the Endpoint use TLS with a clone of cfg. A nil cfg means no TLS. An empty
-// ServerName is replaced by the host of the address.
+// ServerName is replaced by the host in the address.
 func WithTLS(cfg *tls.Config) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.tls = cfg.Clone() })
 }
 
 const defaultConnectTimeout = time.Second
 
+// newEndpointOptions returns the options in opts, with defaults for what they leave out.
 func newEndpointOptions(addr string, opts []EndpointOption) endpointOptions {
 	o := endpointOptions{dial: new(net.Dialer).DialContext}
 	for _, opt := range opts {
@@ -305,13 +318,14 @@ type link struct {
 
 // admit returns a nil error if a request may connect now. While the link is down, it
 // returns the last error and the rest of the backoff. After the backoff it admits one
-// request, or one waiting Ready, as the probe. The result trial is true for the probe.
-func (l *link) admit() (trial bool, wait time.Duration, err error) {
+// request, or one waiting Ready, as the probe. The result isProbe is true for the probe.
+func (l *link) admit() (isProbe bool, wait time.Duration, err error) {
 	if !l.down.Load() {
 		return false, 0, nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// Another goroutine may have brought the link up before the lock was taken.
 	if !l.down.Load() {
 		return false, 0, nil
 	}
@@ -323,9 +337,11 @@ func (l *link) admit() (trial bool, wait time.Duration, err error) {
 	return true, 0, nil
 }
 
-// report records the result of an attempt, and reports whether the state of the link
-// changed. While the link is down, it ignores the failure of an attempt that is not a probe.
-func (l *link) report(trial bool, err error) (changed bool) {
+// report records an attempt's result. It returns true if a waiting Ready must look at the link again,
+// because the link came up or went down, or because a probe failed and a new backoff begins. While the
+// link is down, report ignores the failure of an attempt that is not a probe: it began before the link
+// went down.
+func (l *link) report(isProbe bool, err error) (changed bool) {
 	if err == nil && !l.down.Load() {
 		return false
 	}
@@ -335,7 +351,7 @@ func (l *link) report(trial bool, err error) (changed bool) {
 	switch {
 	case err == nil:
 		l.failures, l.err = 0, nil
-	case down && !trial:
+	case down && !isProbe:
 		return false
 	default:
 		l.err = err
@@ -354,6 +370,7 @@ func (l *link) lastError() error {
 	return l.err
 }
 
+// describe appends the state of the link to s.
 func (l *link) describe(s layer.State) layer.State {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -192,11 +192,11 @@ func TestEndpointConcurrentFailures(t *testing.T) {
 func TestEndpointLinkUp(t *testing.T) {
 	var l link
 	require.True(t, l.report(false, io.EOF))
-	trial, _, _ := l.admit()
-	require.True(t, trial)
+	isProbe, _, _ := l.admit()
+	require.True(t, isProbe)
 	require.True(t, l.report(true, nil))
-	trial, wait, err := l.admit()
+	isProbe, wait, err := l.admit()
 	require.NoError(t, err)
-	require.False(t, trial)
+	require.False(t, isProbe)
 	require.Zero(t, wait)
 }

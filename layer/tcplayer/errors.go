@@ -11,12 +11,12 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// OnError returns a layer that calls the function report when the Call of the server below it
-// returns an error. The arguments are the context, the connection and the error. Put the layer
-// below [Transparent], so that [OriginalDst] returns the destination of the connection. The
-// function report runs on the goroutine of Call. [ErrorKind] classifies the error.
+// OnError returns a layer that calls report when Call returns an error from the server below it.
+// report receives the context, the connection and the error. You should put the layer below
+// [Transparent], so that [OriginalDst] returns the connection's destination. report runs on Call's
+// goroutine, and can classify the error with [ErrorKind].
 //
-// Admission, cancellation, body and errors: as in the server below. Cost: the call of report. A nil
+// Admission, cancellation, body and errors: as in the server below. Cost: calling report. A nil
 // report panics.
 func OnError(report func(ctx context.Context, conn net.Conn, err error)) layer.Layer[net.Conn, ByteCount] {
 	if report == nil {
@@ -28,11 +28,13 @@ func OnError(report func(ctx context.Context, conn net.Conn, err error)) layer.L
 	}
 }
 
+// failures is the Server of OnError.
 type failures struct {
 	Server
 	report func(ctx context.Context, conn net.Conn, err error)
 }
 
+// Call reports an error of the wrapped Server and returns it.
 func (f *failures) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	t, err := f.Server.Call(ctx, conn)
 	if err != nil {
@@ -41,21 +43,24 @@ func (f *failures) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	return t, err
 }
 
+// Next returns the wrapped Server.
 func (f *failures) Next() Server { return f.Server }
 
+// Describe returns a node without state.
 func (f *failures) Describe() layer.Node { return layer.Node{Name: "failures"} }
 
-// ErrorKind classifies err as linkerd does. The result is a value of the label "error" of
+// ErrorKind classifies err as linkerd does. The result is a value for the label "error" in
 // linkerd's metrics, such as inbound_tcp_errors_total, or "" if err is nil:
 //
 //	failfast               [layer.ErrFailFast]
 //	tls detection timeout  no ClientHello or no handshake in time: [DetectTLS]
-//	i/o                    an error of the network, of TLS or of the dial
-//	loadshed               [layer.ErrNotReady], for example of a limit or a full queue
+//	i/o                    an error on the network, in TLS or while dialing
+//	loadshed               [layer.ErrNotReady], for example by a limit or a full queue
 //	unexpected             any other error
 func ErrorKind(err error) string {
-	if late, ok := errors.AsType[*lateError](err); ok {
-		err = late.rejection
+	// The rejection itself decides, although lateError hides it from layers.
+	if lateErr, ok := errors.AsType[*lateError](err); ok {
+		err = lateErr.rejection
 	}
 	switch {
 	case err == nil:
@@ -75,8 +80,8 @@ func ErrorKind(err error) string {
 	}
 }
 
-// hasLayer reports whether the chain of err has a [layer.Error] with the given layer name
-// and kind. A nil kind matches only an error without a kind.
+// hasLayer reports whether err's chain contains a [layer.Error] with the given layer name and
+// kind. A nil kind matches only an error without a kind.
 func hasLayer(err error, name string, kind error) bool {
 	for e := (*layer.Error)(nil); errors.As(err, &e); err = e.Err {
 		if e.Layer == name && errors.Is(e.Kind, kind) {
@@ -86,8 +91,8 @@ func hasLayer(err error, name string, kind error) bool {
 	return false
 }
 
-// isSystemError reports whether err comes from a connection or a system call. It does not
-// check for net.Error, because each [layer.Error] has the methods of that interface.
+// isSystemError reports whether err comes from a connection or a system call. It does not check for
+// net.Error, because each [layer.Error] implements that interface.
 func isSystemError(err error) bool {
 	for _, e := range []error{
 		io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, os.ErrDeadlineExceeded, syscall.ETIMEDOUT,

@@ -59,7 +59,7 @@ func both(t *testing.T, test func(t *testing.T, opts ...ForwardOption)) {
 
 // inProcess hides the methods by which the kernel copies from and to the server.
 func inProcess() ForwardOption {
-	return func(f *forward) { f.to = hiding{f.to} }
+	return func(f *forward) { f.svc = hiding{f.svc} }
 }
 
 type hiding struct{ Service }

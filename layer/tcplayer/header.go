@@ -23,24 +23,24 @@ import (
 // negotiate it, the client sends the header first.
 const TransportProtocol = "transport.l5d.io/v1"
 
-// TransportHeader describes a connection to the proxy of the peer. The client sends it
-// inside TLS, before the bytes of the connection.
+// TransportHeader describes a connection to the peer's proxy. The client sends it inside TLS,
+// before the bytes of the connection.
 type TransportHeader struct {
 	// Port is the port of the server behind the proxy, 1 to 65535.
 	Port uint16
 
 	// Name is the DNS name of the server, if the peer is a gateway. An empty Name means the
-	// server at the address of the peer.
+	// server at the peer's address.
 	Name string
 
-	// Protocol is the protocol of the connection. Opaque means that it is unknown.
+	// Protocol is the connection's protocol. Opaque means that it is unknown.
 	Protocol Protocol
 }
 
-// NewTransportHeader returns the header for a connection to the given port of an endpoint. For a
-// gateway, the argument authority is the "name:port" of the server behind the gateway. The header
-// then has the port of authority, and also the name if it is a DNS name. As in linkerd's proxy, an
-// authority without a port is ignored.
+// NewTransportHeader returns the header for a connection to an endpoint's given port. For a
+// gateway, authority is the "name:port" of the server behind it. The header then carries
+// authority's port, and also the name if it is a DNS name. As in linkerd's proxy, an authority
+// without a port is ignored.
 func NewTransportHeader(port uint16, authority string, p Protocol) TransportHeader {
 	h := TransportHeader{Port: port, Protocol: p}
 	host, text, err := net.SplitHostPort(authority)
@@ -89,7 +89,8 @@ const (
 // protobuf message. AppendTo does not call Validate.
 func (h TransportHeader) AppendTo(b []byte) []byte {
 	b = append(b, headerPreface...)
-	at := len(b)
+	start := len(b)
+	// The length is written when the message is complete.
 	b = append(b, 0, 0, 0, 0)
 	if h.Port != 0 {
 		b = protowire.AppendTag(b, portField, protowire.VarintType)
@@ -106,15 +107,16 @@ func (h TransportHeader) AppendTo(b []byte) []byte {
 		b = appendSession(b, http2Field)
 	case Opaque:
 	}
-	binary.BigEndian.PutUint32(b[at:], uint32(len(b)-at-4))
+	binary.BigEndian.PutUint32(b[start:], uint32(len(b)-start-4))
 	return b
 }
 
-// appendSession appends the protocol of a connection to b, as the message SessionProtocol in the
-// field protocolField. SessionProtocol has one field, an empty message. The number of that field,
-// the argument kind, specifies the protocol.
+// appendSession appends a connection's protocol to b, as the message SessionProtocol in the field
+// protocolField. SessionProtocol consists of a single field, an empty message, whose number,
+// kind, specifies the protocol.
 func appendSession(b []byte, kind protowire.Number) []byte {
 	b = protowire.AppendTag(b, protocolField, protowire.BytesType)
+	// The length of the message: one byte for the tag and one for its length.
 	b = protowire.AppendVarint(b, 2)
 	b = protowire.AppendTag(b, kind, protowire.BytesType)
 	return protowire.AppendVarint(b, 0)
@@ -149,82 +151,87 @@ func parseTransportHeader(first []byte) (h TransportHeader, size int, err error)
 	return h, size, nil
 }
 
-// TransportServers has the servers of [DetectTransport]. A connection for a nil server is
-// reset.
+// TransportServers holds the servers of [DetectTransport]. A connection for a nil server is reset.
 type TransportServers struct {
 	Header Server // connections with a transport header; the server receives the bytes after it
 	None   Server // other connections; the server receives all bytes
 }
 
-// DetectTransport returns a [Server] that reads the [TransportHeader] of a connection. A connection
-// can have a header only if its TLS negotiated [TransportProtocol]; see [DetectTLS]. The server
-// to.Header gets the rest of the connection. [TransportHeaderFromContext] returns the header. If
-// the header has no name, LocalAddr and [OriginalDst] of the connection return the port of the
-// header, so that [Forward] connects to it. Connections without a header go to the server to.None.
-// If they did not negotiate TransportProtocol, no byte of them is read.
+// DetectTransport returns a [Server] that reads the [TransportHeader] at the start of a connection,
+// which can be there only if TLS negotiated [TransportProtocol]; see [DetectTLS]. servers.Header
+// gets the rest of the connection, and [TransportHeaderFromContext] returns the header. If the
+// header names no server, LocalAddr and [OriginalDst] return the header's port, so that [Forward]
+// connects to it. Connections without a header go to servers.None. If they did not negotiate
+// TransportProtocol, no byte of them is read.
 //
-// A client that sends an incomplete header within 10 s ([WithDetectTimeout]) is reset. A
-// header has up to 64 KiB. The identity of the client is not checked; see [TLSState].
+// If the header is not complete within 10 s ([WithDetectTimeout]), the connection is reset, even if no
+// byte has arrived. A header may be up to 64 KiB long. The client's identity is not checked; see
+// [TLSState].
 //
-// Admission: the chosen server decides. A rejected connection stays open if no byte was
-// read. Otherwise it is reset, as in [Detect]. Ready returns nil if one server is ready,
-// and otherwise waits for the last one that is not nil. Cancellation: the end of ctx ends
-// the detection and resets the connection. Body: DetectTransport removes the read
-// deadline of the connection. Cost: about 2 KiB in 14 allocations, and 8 µs.
+// Admission: the chosen server decides. A rejected connection stays open if no byte was read.
+// Otherwise it is reset, as in [Detect]. Ready returns nil if one server is ready, and otherwise
+// waits for servers.None, or for servers.Header if None is nil. Cancellation: when ctx ends, so does
+// the detection, and the connection is reset. Body: DetectTransport removes the read deadline from the
+// connection. Cost: about 2 KiB in 14 allocations, and 8 µs.
 //
-// Errors: errors of the server are returned unchanged. Other errors are a [layer.Error]. It
-// matches [layer.ErrTimeout], [layer.ErrNoRoute] or [io.ErrUnexpectedEOF], or wraps the
-// error of an invalid header.
-func DetectTransport(to TransportServers, opts ...DetectOption) Server {
-	return &detectTransport{choice: newChoice(to.Header, to.None), detectOptions: newDetectOptions(opts), to: to}
+// Errors: errors from the server are returned unchanged. Other errors are a [layer.Error], which
+// matches [layer.ErrTimeout], [layer.ErrNoRoute] or [io.ErrUnexpectedEOF], or wraps the error about
+// an invalid header.
+func DetectTransport(servers TransportServers, opts ...DetectOption) Server {
+	return &detectTransport{choice: newChoice(servers.Header, servers.None), detectOptions: newDetectOptions(opts), servers: servers}
 }
 
+// detectTransport is the Server that DetectTransport returns.
 type detectTransport struct {
 	choice
 	detectOptions
-	to TransportServers
+	servers TransportServers
 }
 
+// Call reads the header and passes the connection to one of the servers.
 func (d *detectTransport) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	switch {
 	case ctx.Err() != nil:
 		return ByteCount{}, canceledError(ctx, "transport")
 	case !hasHeader(conn) || d.skips(ctx, conn):
-		return serveNext(ctx, "transport", d.to.None, conn, conn)
+		return serveNext(ctx, "transport", d.servers.None, conn, conn)
 	}
-	complete := func(seen []byte) bool {
-		_, _, err := parseTransportHeader(seen)
+	complete := func(data []byte) bool {
+		_, _, err := parseTransportHeader(data)
 		return !errors.Is(err, io.ErrUnexpectedEOF)
 	}
-	first, next, err := peekFirst(ctx, conn, peekSpec{max: headerFixed + maxHeader, within: d.timeout, enough: complete})
+	first, next, err := peekFirst(ctx, conn, peekSpec{max: headerFixed + maxHeader, timeout: d.timeout, enough: complete})
 	h, size, wrong := parseTransportHeader(first)
 	switch {
+	// Too short to be a header, whatever would have followed.
 	case errors.Is(err, io.EOF) && 0 < len(first) && len(first) < len(headerPreface):
-		return serveNext(ctx, "transport", d.to.None, conn, next)
+		return serveNext(ctx, "transport", d.servers.None, conn, next)
 	case err != nil:
 		return ByteCount{}, d.noBytesError(conn, "transport", "no header", err)
 	case errors.Is(wrong, errNoTransportHeader):
-		return serveNext(ctx, "transport", d.to.None, conn, next)
+		return serveNext(ctx, "transport", d.servers.None, conn, next)
 	case wrong == nil:
+		// The peek has left the header in the connection. It must be taken out before the server reads.
 		_, wrong = io.ReadFull(next, make([]byte, size))
 	}
 	if wrong != nil {
 		reset(conn)
 		return ByteCount{}, &layer.Error{Layer: "transport", Reason: "bad header", Err: wrong}
 	}
-	return serveNext(context.WithValue(ctx, headerKey{}, &h), "transport", d.to.Header, conn, withPort(next, h))
+	return serveNext(context.WithValue(ctx, headerKey{}, &h), "transport", d.servers.Header, conn, withPort(next, h))
 }
 
+// hasHeader reports whether TLS negotiated that conn begins with a header.
 func hasHeader(conn net.Conn) bool {
 	state, ok := TLSState(conn)
 	return ok && state.NegotiatedProtocol == TransportProtocol
 }
 
-// withPort wraps conn. The wrapper records that the header h was read from conn. If h has no name,
-// LocalAddr of the wrapper has the port of h instead of that of conn.
+// withPort wraps conn and records that the header h was read from it. If h names no server,
+// LocalAddr reports h's port instead of conn's.
 func withPort(conn net.Conn, h TransportHeader) net.Conn {
 	f := newBufferedConn(conn)
-	f.took = true
+	f.consumed = true
 	if local := addrPort(conn.LocalAddr()); local.IsValid() && h.Name == "" {
 		f.server = net.TCPAddrFromAddrPort(netip.AddrPortFrom(local.Addr(), h.Port))
 	}
@@ -233,11 +240,12 @@ func withPort(conn net.Conn, h TransportHeader) net.Conn {
 
 // Describe shows the servers and the time limit.
 func (d *detectTransport) Describe() layer.Node {
-	n := d.describe("transport", []string{"header", "none"}, d.to.Header, d.to.None)
+	n := d.describe("transport", []string{"header", "none"}, d.servers.Header, d.servers.None)
 	n.State = layer.State{{Key: "timeout", Value: d.timeout.Round(time.Millisecond)}}
 	return n
 }
 
+// headerKey is the context key of the header.
 type headerKey struct{}
 
 // TransportHeaderFromContext returns the header that [DetectTransport] read from the
@@ -291,6 +299,7 @@ func parseSession(b []byte, p *Protocol) error {
 		default:
 			return nil
 		}
+		// The empty message must be valid protobuf too.
 		return eachField(f.bytes, func(field) error { return nil })
 	})
 }
@@ -303,12 +312,12 @@ type field struct {
 	bytes  []byte // value, if kind is BytesType
 }
 
-// errNotProtobuf replaces the errors of protowire, because some of them match
-// io.ErrUnexpectedEOF, which means that more bytes are needed.
+// errNotProtobuf replaces errors from protowire, because some of them match io.ErrUnexpectedEOF,
+// which means that more bytes are needed.
 var errNotProtobuf = errors.New("the message is not valid protobuf")
 
-// eachField calls do for each field of the protobuf message b, in order. It returns the
-// first error of do, or errNotProtobuf.
+// eachField calls do for each field of the protobuf message b, in order. It returns the first
+// error from do, or errNotProtobuf.
 func eachField(b []byte, do func(f field) error) error {
 	for len(b) > 0 {
 		var f field
@@ -336,8 +345,8 @@ func eachField(b []byte, do func(f field) error) error {
 	return nil
 }
 
-// isDNSName reports whether s is a DNS host name, with or without a final dot. It returns
-// false if the last label has only digits, because such a name is an IP address.
+// isDNSName reports whether s is a DNS host name, with or without a final dot. It returns false
+// if the last label consists of digits, because such a name is an IP address.
 func isDNSName(s string) bool {
 	s = strings.TrimSuffix(s, ".")
 	last := s[strings.LastIndexByte(s, '.')+1:]

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"sync"
@@ -14,26 +15,25 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// UntilClosed is a [layer.Completion] that observes a connection until it is closed. It
-// calls Data of the observer with the number of bytes of each Read. It calls End once, with
-// one of:
+// UntilClosed is a [layer.Completion] that observes a connection until it is closed. It calls
+// o.Data with the number of bytes in each Read. It calls End once, with one of:
 //
 //   - nil, when EOF was read and Close or CloseWrite was called;
 //   - [layer.ErrBodyClosedEarly], when Close was called before EOF was read;
-//   - the error of a Read or Write, other than net.ErrClosed or a deadline of the caller;
+//   - the error from a Read or Write, other than net.ErrClosed or a deadline of the caller;
 //   - [io.ErrUnexpectedEOF] if TLS ended without close_notify, although Read returns io.EOF;
 //   - the cause of ctx, when ctx ends. The connection is reset then, and Read and Write
 //     return the cause.
 //
 // The caller must always close the connection. A second Close returns nil.
 //
-// The result has ReadFrom, WriteTo and CloseWrite, so that the kernel can still copy
-// between two TCP connections. Their errors do not end the observation, because they may
-// come from the other connection. NetConn returns conn. If conn is already observed, the
-// new observer is added to the same wrapper.
+// The result implements ReadFrom, WriteTo and CloseWrite, so that the kernel can still copy
+// between two TCP connections. Their errors do not end the observation, because they may come
+// from the other connection. NetConn returns conn. If conn is already observed, the new observer
+// is added to the same wrapper.
 //
-// In a balancer, set the field Sample of balance.Policy to SampleHeaders. The measured
-// latency is then the time to connect. By default it is the time to the first byte.
+// In a balancer, you should set balance.Policy's Sample to SampleHeaders. The measured latency is
+// then the time to connect, and not, as by default, the time to the first byte.
 func UntilClosed(ctx context.Context, conn net.Conn, o layer.Observer) net.Conn {
 	if conn == nil {
 		o.End(nil)
@@ -54,13 +54,13 @@ func UntilClosed(ctx context.Context, conn net.Conn, o layer.Observer) net.Conn 
 	return h
 }
 
-// observedConn wraps a connection for UntilClosed. It notifies observers of each Read and of the
-// end of the connection.
+// observedConn wraps a connection for UntilClosed. It notifies observers of each Read and when
+// the connection ends.
 type observedConn struct {
 	net.Conn
 
-	// observers are notified of each Read and of the end of the connection. The field is
-	// written before UntilClosed returns, or with mu held.
+	// observers are notified of each Read and when the connection ends. They are written before
+	// UntilClosed returns, or with mu held.
 	observers []layer.Observer
 	first     [3]layer.Observer // avoids an allocation for the first observers
 
@@ -76,6 +76,7 @@ type observedConn struct {
 	err     error       // argument of End
 }
 
+// add adds an observer. If the observation has ended already, it notifies o at once.
 func (h *observedConn) add(o layer.Observer) {
 	h.mu.Lock()
 	if h.ended {
@@ -88,6 +89,7 @@ func (h *observedConn) add(o layer.Observer) {
 	h.mu.Unlock()
 }
 
+// Read reads, reports the bytes, and notices the end of the connection.
 func (h *observedConn) Read(p []byte) (int, error) {
 	n, err := h.Conn.Read(p)
 	h.data(n)
@@ -101,6 +103,7 @@ func (h *observedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Write writes, and notices that the connection has failed.
 func (h *observedConn) Write(p []byte) (int, error) {
 	n, err := h.Conn.Write(p)
 	if err != nil {
@@ -109,11 +112,13 @@ func (h *observedConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// Close closes the connection and ends the observation. A second call does nothing.
 func (h *observedConn) Close() error {
 	if h.closed.Swap(true) {
 		return nil
 	}
 	err := h.Conn.Close()
+	// The context has ended before, and the observers know its cause.
 	if h.broken.Load() != nil {
 		return nil
 	}
@@ -128,12 +133,12 @@ func (h *observedConn) Close() error {
 	return err
 }
 
-// data calls Data of the observers with n, the number of bytes that were read. It does
-// nothing if n is 0.
+// data calls the observers' Data with n, the number of bytes that were read, unless n is 0.
 func (h *observedConn) data(n int) {
 	if n <= 0 {
 		return
 	}
+	// Load first, because a store to memory that other cores read is slow.
 	if !h.sawByte.Load() {
 		h.sawByte.Store(true)
 	}
@@ -152,25 +157,26 @@ func (h *observedConn) readEOF() {
 	h.endDirection(&h.readEnd)
 }
 
-// endDirection records the end of one direction by setting *which to true. The argument which is
-// &h.readEnd or &h.sentEnd. When both are true, endDirection ends the observation without an error.
-func (h *observedConn) endDirection(which *bool) {
+// endDirection records that one direction has ended by setting *end, which is h.readEnd or
+// h.sentEnd. When both are true, it ends the observation without an error.
+func (h *observedConn) endDirection(end *bool) {
 	h.mu.Lock()
-	*which = true
-	both := h.readEnd && h.sentEnd
+	*end = true
+	ended := h.readEnd && h.sentEnd
 	h.mu.Unlock()
-	if both {
+	if ended {
 		h.end(nil)
 	}
 }
 
-// failed returns the error that a Read or Write returns after it failed with err. If the context
-// has ended, this is an error with the cause of the context. Otherwise it is err, and failed ends
-// the observation with err unless a deadline or an earlier Close caused err.
+// failed returns the error for a Read or Write that failed with err. If the context has ended,
+// that is an error with the context's cause. Otherwise it is err, and failed ends the observation
+// with err unless a deadline or an earlier Close caused it.
 func (h *observedConn) failed(err error) error {
 	switch {
 	case h.broken.Load() != nil:
 		return h.withCause(err)
+	// The caller caused these errors itself, by Close or a deadline, and Close ends the observation.
 	case errors.Is(err, net.ErrClosed), errors.Is(err, io.ErrClosedPipe), errors.Is(err, os.ErrDeadlineExceeded):
 	default:
 		h.end(err)
@@ -178,8 +184,8 @@ func (h *observedConn) failed(err error) error {
 	return err
 }
 
-// withCause returns err. If err is not nil and the context has ended, it returns an error
-// with the cause of the context instead.
+// withCause returns err, or an error with the context's cause if err is not nil and the context
+// has ended.
 func (h *observedConn) withCause(err error) error {
 	if cause := h.broken.Load(); cause != nil && err != nil {
 		return &canceledConnError{*cause}
@@ -195,6 +201,7 @@ func (h *observedConn) cancel(cause error) {
 	h.end(cause)
 }
 
+// end ends the observation with err. Only the first call has an effect.
 func (h *observedConn) end(err error) {
 	h.mu.Lock()
 	if h.ended {
@@ -202,7 +209,8 @@ func (h *observedConn) end(err error) {
 		return
 	}
 	h.ended, h.err = true, err
-	observers, stop := h.observers, h.stop
+	observers := h.observers
+	stop := h.stop
 	h.mu.Unlock()
 	if stop != nil {
 		stop()
@@ -210,9 +218,9 @@ func (h *observedConn) end(err error) {
 	panics.End(observers, err)
 }
 
-// canceledConnError is the error of Read and Write after the context has ended. Its Timeout
-// method returns false, because a caller could otherwise assume that its own deadline was
-// exceeded, and retry.
+// canceledConnError is what Read and Write return after the context has ended. Its Timeout method
+// returns false, because a caller could otherwise assume that its own deadline was exceeded, and
+// retry.
 type canceledConnError struct{ cause error }
 
 func (e *canceledConnError) Error() string   { return "connection closed: " + e.cause.Error() }
@@ -222,12 +230,14 @@ func (e *canceledConnError) Temporary() bool { return false }
 
 // The following methods of net.TCPConn allow the kernel to copy.
 
+// WriteTo implements [io.WriterTo]. It copies from the connection to w, until EOF, and reports the
+// first byte at once and all others afterwards.
 func (h *observedConn) WriteTo(w io.Writer) (n int64, err error) {
 	reported := int64(0)
 	if !h.sawByte.Load() {
-		// The observers need the time of the first byte, which a copy in the
-		// kernel does not report. peek does not read the byte, because the kernel
-		// copies whole pages only if no byte of the first page is missing.
+		// The observers need to know when the first byte arrives, which a copy in the kernel does
+		// not report. peek does not read the byte, because the kernel copies whole pages only if
+		// no byte is missing from the first one.
 		ok, _, err := peek(withoutMeter(h.Conn), peekSpec{max: 1, enough: func([]byte) bool { return true }})
 		switch {
 		case errors.Is(err, io.EOF):
@@ -244,19 +254,24 @@ func (h *observedConn) WriteTo(w io.Writer) (n int64, err error) {
 			}
 		}
 	}
-	rest, err := io.Copy(w, h.Conn)
-	h.data(int(rest - reported))
+	copied, err := io.Copy(w, h.Conn)
+	for unreported := copied - reported; unreported > 0; {
+		size := int(min(unreported, math.MaxInt)) // an int may have 32 bits
+		h.data(size)
+		unreported -= int64(size)
+	}
 	if err == nil {
 		h.readEOF()
 	}
-	return n + rest, h.withCause(err)
+	return n + copied, h.withCause(err)
 }
 
-// firstRead is the buffer size of writeFirst, in bytes.
+// firstRead is the buffer size of writeFirst, in bytes. It is small, because io.Copy copies all
+// bytes after the first Read, in the kernel if it can.
 const firstRead = 1 << 10
 
-// writeFirst copies the result of one Read to w. The Read notifies the observers of the first byte
-// as soon as it arrives. At EOF writeFirst returns 0 and nil.
+// writeFirst copies the result of a single Read to w. The Read tells the observers as soon as the
+// first byte arrives. At EOF writeFirst returns 0 and nil.
 func (h *observedConn) writeFirst(w io.Writer) (int64, error) {
 	buf := make([]byte, firstRead)
 	n, err := h.Read(buf)
@@ -275,7 +290,7 @@ func (h *observedConn) writeFirst(w io.Writer) (int64, error) {
 	return int64(n), err
 }
 
-// ReadFrom is part of [io.ReaderFrom]. It copies from r to the connection, until EOF.
+// ReadFrom implements [io.ReaderFrom]. It copies from r to the connection, until EOF.
 func (h *observedConn) ReadFrom(r io.Reader) (int64, error) {
 	n, err := io.Copy(h.Conn, r)
 	return n, h.withCause(err)
@@ -290,10 +305,11 @@ func (h *observedConn) CloseWrite() error {
 	return err
 }
 
+// NetConn returns the wrapped connection.
 func (h *observedConn) NetConn() net.Conn { return h.Conn }
 
-// closeWrite closes the sending half of conn. It first completes the handshake of a TLS
-// connection. The error matches errors.ErrUnsupported if conn has no CloseWrite method.
+// closeWrite closes the sending half of conn. On a TLS connection, it completes the handshake
+// first. The error matches errors.ErrUnsupported if conn does not implement CloseWrite.
 func closeWrite(conn net.Conn) error {
 	if secure, ok := conn.(interface{ Handshake() error }); ok {
 		if err := secure.Handshake(); err != nil {
@@ -313,6 +329,7 @@ func reset(conn net.Conn) {
 	raw := conn
 	for {
 		if l, ok := raw.(interface{ SetLinger(sec int) error }); ok {
+			// Without a linger time, close sends a reset.
 			_ = l.SetLinger(0)
 		}
 		w, ok := raw.(interface{ NetConn() net.Conn })

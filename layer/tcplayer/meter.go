@@ -16,9 +16,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Instruments are the metrics of a [Meter]. Give each metric the values of all its labels
-// by With, except for the label "errno" of Closed, which the Meter sets. A nil metric is
-// not recorded.
+// Instruments are the metrics for a [Meter]. You should bind all labels with With, except for
+// "errno" in Closed, which the Meter sets. A nil metric is not recorded.
 type Instruments struct {
 	Opened  metrics.Counter // number of connections that were opened
 	Open    metrics.Gauge   // number of connections that are open now
@@ -27,6 +26,7 @@ type Instruments struct {
 	Written metrics.Counter // bytes to the peer
 }
 
+// orDiscard returns i with metrics that do nothing in place of nil.
 func (i Instruments) orDiscard() Instruments {
 	for _, c := range []*metrics.Counter{&i.Opened, &i.Closed, &i.Read, &i.Written} {
 		if *c == nil {
@@ -39,58 +39,59 @@ func (i Instruments) orDiscard() Instruments {
 	return i
 }
 
-// Meter counts connections and their bytes. Use one Meter for all connections with the same labels,
-// because each Meter makes a new counter for each value of the label "errno". A Meter is safe for
-// concurrent use. It ignores a panic of an instrument.
+// Meter counts connections and their bytes. You should use one Meter for all connections with the
+// same labels, because each Meter makes a new counter for each value of the label "errno". A Meter
+// is safe for concurrent use. It ignores panics in instruments.
 type Meter struct {
-	to     Instruments
-	clean  metrics.Counter // connections closed without a system error
-	broken sync.Map        // a metrics.Counter for each errno
+	instruments Instruments
+	clean       metrics.Counter // connections closed without a system error
+	broken      sync.Map        // a metrics.Counter for each errno
 }
 
 // NewMeter returns a Meter that records to the instruments in i.
 func NewMeter(i Instruments) *Meter {
 	i = i.orDiscard()
-	return &Meter{to: i, clean: i.Closed.With("errno", "")}
+	return &Meter{instruments: i, clean: i.Closed.With("errno", "")}
 }
 
-// Conn returns a connection that wraps conn and counts its bytes. The connection counts as
-// open until Close or a system error.
+// Conn returns a connection that wraps conn and counts its bytes. The connection counts as open
+// until Close or a system error.
 //
-// The result has ReadFrom, WriteTo and CloseWrite, so that the kernel can still copy
-// between two TCP connections. During such a copy the count of bytes is late by up to 256
-// KiB. If a copy fails on Linux because conn was reset or timed out, conn counts as closed
-// with that system error. On other systems it then counts as open until Close. NetConn
-// returns conn.
+// The result implements ReadFrom, WriteTo and CloseWrite, so that the kernel can still copy
+// between two TCP connections. During such a copy the bytes are counted late, by up to 256 KiB.
+// If a copy fails on Linux because conn was reset or timed out, conn counts as closed with that
+// system error. On other systems it then counts as open until Close. NetConn returns conn.
 func (m *Meter) Conn(conn net.Conn) net.Conn { return m.open(conn) }
 
+// open counts a connection as opened and wraps it.
 func (m *Meter) open(conn net.Conn) *meteredConn {
-	count(m.to.Opened, 1)
-	count(m.to.Open, 1)
+	count(m.instruments.Opened, 1)
+	count(m.instruments.Open, 1)
 	return &meteredConn{Conn: conn, io: rawio.New(conn), meter: m}
 }
 
+// closed counts a connection as closed. errno is the system error that ended it, or "".
 func (m *Meter) closed(errno string) {
-	defer count(m.to.Open, -1)       // after all other metrics
-	defer func() { _ = recover() }() // With may panic, too
+	defer count(m.instruments.Open, -1) // after all other metrics
+	defer func() { _ = recover() }()    // With may panic, too
 	if errno == "" {
 		count(m.clean, 1)
 		return
 	}
-	kept, ok := m.broken.Load(errno)
+	counter, ok := m.broken.Load(errno)
 	if !ok {
-		kept, _ = m.broken.LoadOrStore(errno, m.to.Closed.With("errno", errno))
+		counter, _ = m.broken.LoadOrStore(errno, m.instruments.Closed.With("errno", errno))
 	}
-	if broken, ok := kept.(metrics.Counter); ok {
+	if broken, ok := counter.(metrics.Counter); ok {
 		count(broken, 1)
 	}
 }
 
 // count adds n to a metric. It recovers a panic of the metric, because the panic could
 // otherwise end any goroutine that reads from the connection.
-func count(to interface{ Add(delta float64) }, n float64) {
+func count(metric interface{ Add(delta float64) }, n float64) {
 	defer func() { _ = recover() }()
-	to.Add(n)
+	metric.Add(n)
 }
 
 // WrapServer is a [layer.Layer] that counts the accepted connections and their bytes.
@@ -101,31 +102,35 @@ func count(to interface{ Add(delta float64) }, n float64) {
 //
 // Body: a connection counts as closed when Call returns.
 //
-// Errors: errors of next are returned unchanged.
+// Errors: errors from next are returned unchanged.
 //
-// Cost: one allocation, and the calls of the instruments.
+// Cost: one allocation, and the instruments' updates.
 func (m *Meter) WrapServer(next Server) Server {
 	notNil(next)
 	return &meteredServer{next, m}
 }
 
+// meteredServer is the Server of WrapServer.
 type meteredServer struct {
 	Server
 	meter *Meter
 }
 
+// Call counts conn while the wrapped Server serves it.
 func (s *meteredServer) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	counted := s.meter.open(conn)
 	defer counted.countEnd("")
 	return s.Server.Call(ctx, counted)
 }
 
+// Next returns the wrapped Server.
 func (s *meteredServer) Next() Server { return s.Server }
 
+// Describe returns a node without state.
 func (s *meteredServer) Describe() layer.Node { return layer.Node{Name: "meter"} }
 
-// WrapDial returns a function that makes connections with the function dial, and counts them and
-// their bytes. It is for [WithDialContext] or the field Dial of a [Dialer].
+// WrapDial returns a function that makes connections with dial, and counts them and their bytes. It
+// is for [WithDialContext] or the field Dial of a [Dialer].
 func (m *Meter) WrapDial(
 	dial func(ctx context.Context, network, addr string) (net.Conn, error),
 ) func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -149,6 +154,7 @@ type meteredConn struct {
 	ended atomic.Bool // the connection was counted as closed
 }
 
+// withoutMeter returns the connection below all meters around conn.
 func withoutMeter(conn net.Conn) net.Conn {
 	for {
 		m, ok := conn.(*meteredConn)
@@ -159,30 +165,34 @@ func withoutMeter(conn net.Conn) net.Conn {
 	}
 }
 
+// Read reads and counts the bytes.
 func (m *meteredConn) Read(p []byte) (int, error) {
 	n, err := m.io.Read(p)
 	m.Transferred(n, 0, err)
 	return n, err
 }
 
+// Write writes and counts the bytes.
 func (m *meteredConn) Write(p []byte) (int, error) {
 	n, err := m.io.Write(p)
 	m.Transferred(0, n, err)
 	return n, err
 }
 
+// Close counts the connection as closed and closes it.
 func (m *meteredConn) Close() error {
 	m.countEnd("")
 	return m.Conn.Close()
 }
 
-// WriteTo is part of [io.WriterTo]. It copies to w until EOF and counts the bytes.
+// WriteTo implements [io.WriterTo]. It copies to w until EOF and counts the bytes.
 func (m *meteredConn) WriteTo(w io.Writer) (int64, error) {
 	n, err := io.Copy(&countingWriter{w, m.read}, m.Conn)
 	m.copied(err)
 	return n, err
 }
 
+// ReadFrom implements [io.ReaderFrom]. It copies from r until EOF and counts the bytes.
 func (m *meteredConn) ReadFrom(r io.Reader) (int64, error) {
 	n, err := copyCounted(m.Conn, r, m.written)
 	m.copied(err)
@@ -192,11 +202,11 @@ func (m *meteredConn) ReadFrom(r io.Reader) (int64, error) {
 // CloseWrite closes the sending half of the connection.
 func (m *meteredConn) CloseWrite() error { return closeWrite(m.Conn) }
 
+// NetConn returns the wrapped connection.
 func (m *meteredConn) NetConn() net.Conn { return m.Conn }
 
-// Transferred counts bytes that the caller has read from and written to the socket
-// directly, without the methods of the connection. The argument err is nil or the error of
-// the last operation.
+// Transferred counts bytes that the caller has read from and written to the socket directly,
+// bypassing the connection. err is nil or the error from the last operation.
 func (m *meteredConn) Transferred(read, written int, err error) {
 	m.read(read)
 	m.written(written)
@@ -205,21 +215,23 @@ func (m *meteredConn) Transferred(read, written int, err error) {
 	}
 }
 
+// read counts n bytes from the peer.
 func (m *meteredConn) read(n int) {
 	if n > 0 {
-		count(m.meter.to.Read, float64(n))
+		count(m.meter.instruments.Read, float64(n))
 	}
 }
 
+// written counts n bytes to the peer.
 func (m *meteredConn) written(n int) {
 	if n > 0 {
-		count(m.meter.to.Written, float64(n))
+		count(m.meter.instruments.Written, float64(n))
 	}
 }
 
-// countEnd counts the connection as closed, with errno as the value of the label "errno".
-// Only the first call has an effect.
+// countEnd counts the connection as closed, with errno as the label. Only the first call counts.
 func (m *meteredConn) countEnd(errno string) {
+	// Load first, because it is cheaper than Swap.
 	if !m.ended.Load() && !m.ended.Swap(true) {
 		m.meter.closed(errno)
 	}
@@ -233,27 +245,28 @@ func (m *meteredConn) failed(err error) {
 	}
 }
 
-// copied counts the connection as closed if a copy failed with err because of this
-// connection. It checks the state of the connection, because err may also come from the
-// other one.
+// copied counts the connection as closed if a copy failed with err because of this connection. It
+// checks the connection's state, because err may also come from the other one.
 func (m *meteredConn) copied(err error) {
 	if err != nil && errnoOf(err) != "" && isClosed(m.Conn) {
 		m.failed(err)
 	}
 }
 
-// countingWriter calls report with the number of bytes of each write.
+// countingWriter calls report with how many bytes were written each time.
 type countingWriter struct {
 	io.Writer
 	report func(n int)
 }
 
+// Write writes and reports the number of bytes.
 func (t *countingWriter) Write(p []byte) (int, error) {
 	n, err := t.Writer.Write(p)
 	t.report(n)
 	return n, err
 }
 
+// ReadFrom copies from r and reports the bytes, so that io.Copy need not use Write.
 func (t *countingWriter) ReadFrom(r io.Reader) (int64, error) {
 	return copyCounted(t.Writer, r, t.report)
 }
@@ -261,8 +274,10 @@ func (t *countingWriter) ReadFrom(r io.Reader) (int64, error) {
 // maxPiece is the largest number of bytes that the kernel copies between two reports.
 const maxPiece = 256 << 10
 
-// copyCounted copies like io.Copy and calls report with the number of bytes of each part.
+// copyCounted copies like io.Copy and calls report with the size of each part.
 func copyCounted(dst io.Writer, src io.Reader, report func(n int)) (n int64, err error) {
+	// io.Copy and http may pass a LimitedReader. Its limit must hold, and its N must be right
+	// afterwards.
 	whole, limited := src.(*io.LimitedReader)
 	if !limited {
 		whole = &io.LimitedReader{R: src, N: math.MaxInt64}
@@ -273,9 +288,9 @@ func copyCounted(dst io.Writer, src io.Reader, report func(n int)) (n int64, err
 	}
 	for whole.N > 0 {
 		// The kernel copies from a connection in one LimitedReader, but not in two.
-		piece := io.LimitedReader{R: whole.R, N: min(maxPiece, whole.N)}
-		size := piece.N
-		moved, err := io.Copy(dst, &piece)
+		chunk := io.LimitedReader{R: whole.R, N: min(maxPiece, whole.N)}
+		size := chunk.N
+		moved, err := io.Copy(dst, &chunk)
 		report(int(moved))
 		n += moved
 		whole.N -= moved
@@ -288,7 +303,7 @@ func copyCounted(dst io.Writer, src io.Reader, report func(n int)) (n int64, err
 
 // byKernel reports whether the types of dst and src allow the kernel to copy between them.
 func byKernel(dst io.Writer, src io.Reader) bool {
-	_, from := src.(syscall.Conn)
-	_, to := dst.(io.ReaderFrom)
-	return from && to
+	_, readable := src.(syscall.Conn)
+	_, writable := dst.(io.ReaderFrom)
+	return readable && writable
 }

@@ -10,18 +10,17 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Origin finds the destination address that the client of a connection connected to. It
-// returns a connection that wraps conn and has this address; see [OverrideAddrs].
+// Origin finds the destination address to which a client has connected. It returns a connection
+// that wraps conn and reports this address; see [OverrideAddrs].
 type Origin func(ctx context.Context, conn net.Conn) (net.Conn, error)
 
 // SOOriginalDst returns the [Origin] for connections that iptables or nftables redirected
-// (REDIRECT, DNAT). It reads the socket option SO_ORIGINAL_DST, for IPv4 and IPv6. A
-// connection without redirection gets the address of the listener. Without connection
-// tracking the Origin returns an error. On systems other than Linux the error matches
-// [errors.ErrUnsupported].
+// (REDIRECT, DNAT). It reads the socket option SO_ORIGINAL_DST, for IPv4 and IPv6. A connection
+// without redirection gets the listener's address. Without connection tracking the Origin returns
+// an error. On systems other than Linux the error matches [errors.ErrUnsupported].
 //
-// The listener must not accept MPTCP, because the kernel does not return the original
-// destination of an MPTCP connection. Listeners of net.Listen accept MPTCP. To disable it:
+// The listener must not accept MPTCP, because the kernel does not return the original destination
+// of an MPTCP connection. Note that listeners from net.Listen do. To disable it:
 //
 //	var cfg net.ListenConfig
 //	cfg.SetMultipathTCP(false)
@@ -52,49 +51,52 @@ func FixedDst(dst netip.AddrPort) Origin {
 var ErrLoop = errors.New("loop")
 
 // Transparent returns a [Server] that calls the Origin for each connection, and passes the
-// resulting connection to the server next. LocalAddr and [OriginalDst] of this connection return
-// the original destination. [Forward] passes this destination as the field Server of its [Request].
+// resulting connection to the server next. This connection's LocalAddr and [OriginalDst] return the
+// original destination. [Forward] passes it on as the Server in its [Request].
 //
-// Forwarding to the listener itself would loop. A destination is the listener if it has the
-// listener's port and an address of this machine. Such a connection goes to the server direct. If
-// that is nil, the connection is reset.
+// Forwarding to the listener itself would loop. A destination is the listener if the port is the
+// listener's and the address belongs to this machine. Such a connection goes to the server direct.
+// If that is nil, the connection is reset.
 //
 // Admission: the chosen server, next or direct, decides. Ready is forwarded to next.
 //
 // Cancellation: ctx is passed to the Origin and to the server.
 //
-// Body: a rejected connection stays open. It is reset if the Origin has read bytes from
-// it, as [ProxyProtocol] does.
+// Body: a rejected connection stays open. It is reset if the Origin has read bytes from it, as
+// [ProxyProtocol] does.
 //
-// Errors: errors of next and direct are returned unchanged. An error of the Origin, or
+// Errors: errors from next and direct are returned unchanged. An error from the Origin, or
 // [ErrLoop], is wrapped in a [layer.Error], and the connection is reset.
 //
-// Cost: two allocations and the cost of the Origin. A nil Origin or a nil next panics.
-func Transparent(from Origin, next, direct Server) Server {
-	if from == nil {
+// Cost: two allocations and what the Origin costs. A nil Origin or a nil next panics.
+func Transparent(origin Origin, next, direct Server) Server {
+	if origin == nil {
 		panic("tcplayer: nil origin")
 	}
 	notNil(next)
-	return &transparent{Server: next, from: from, direct: direct}
+	return &transparent{Server: next, origin: origin, direct: direct}
 }
 
+// transparent is the Server that Transparent returns.
 type transparent struct {
 	Server
-	from   Origin
+	origin Origin
 	direct Server
 }
 
+// Call finds the original destination and passes the connection on.
 func (o *transparent) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	if ctx.Err() != nil {
 		return ByteCount{}, canceledError(ctx, "origin")
 	}
-	next, err := o.from(ctx, conn)
+	next, err := o.origin(ctx, conn)
 	if err != nil {
 		reset(conn)
 		return ByteCount{}, &layer.Error{Layer: "origin", Reason: "no original destination", Err: err}
 	}
 	dst := addrPort(next.LocalAddr())
 	svc := o.Server
+	// The innermost connection has the listener's address, and next has the original destination.
 	if isOwnAddress(addrPort(innermost(conn).LocalAddr()), dst) {
 		if svc = o.direct; svc == nil {
 			reset(next)
@@ -118,18 +120,18 @@ func (o *transparent) Describe() layer.Node {
 	return n
 }
 
-// isOwnAddress reports whether a connection to dst would reach the listener. The argument
-// own is the address of the listener.
-func isOwnAddress(own, dst netip.AddrPort) bool {
-	if !own.IsValid() || own.Port() != dst.Port() {
+// isOwnAddress reports whether a connection to dst would reach the listener at the address
+// listener.
+func isOwnAddress(listener, dst netip.AddrPort) bool {
+	if !listener.IsValid() || listener.Port() != dst.Port() {
 		return false
 	}
 	ip := dst.Addr()
-	return ip == own.Addr() || ip.IsLoopback() || ip.IsUnspecified() || isLocalAddress(ip)
+	return ip == listener.Addr() || ip.IsLoopback() || ip.IsUnspecified() || isLocalAddress(ip)
 }
 
-// isLocalAddress reports whether ip is an address of this machine. It makes a slow system
-// call. Call it only if the port is the port of the listener.
+// isLocalAddress reports whether ip is an address of this machine. It makes a slow system call.
+// Call it only if the port is the listener's port.
 func isLocalAddress(ip netip.Addr) bool {
 	ours, err := net.InterfaceAddrs()
 	return err == nil && slices.ContainsFunc(ours, func(a net.Addr) bool {
@@ -137,7 +139,7 @@ func isLocalAddress(ip netip.Addr) bool {
 		if !ok {
 			return false
 		}
-		our, ok := netip.AddrFromSlice(network.IP)
-		return ok && our.Unmap() == ip.WithZone("")
+		local, ok := netip.AddrFromSlice(network.IP)
+		return ok && local.Unmap() == ip.WithZone("")
 	})
 }

@@ -13,26 +13,26 @@ import (
 	"strings"
 )
 
-// ProxyProtocol returns the [Origin] for connections from a load balancer that uses the
-// PROXY protocol, version 1 or 2. The load balancer first sends a header with the addresses
-// of the client and of the destination. A header without addresses (LOCAL, UNKNOWN, UNSPEC,
-// a Unix socket), as for health checks, keeps the addresses of the connection.
+// ProxyProtocol returns the [Origin] for connections from a load balancer that uses the PROXY
+// protocol, version 1 or 2. The load balancer first sends a header with the client's and the
+// destination's addresses. A header without addresses (LOCAL, UNKNOWN, UNSPEC, a Unix socket), as
+// for health checks, keeps the connection's addresses.
 //
-// A connection without a header is an error, unless [WithSkipDetect] excludes the
-// connection. Only trusted peers should reach the listener, because the header is not
-// authenticated. The header must arrive within 10 s ([WithDetectTimeout]) and may have up
-// to 4,096 bytes. TLV fields are ignored.
+// A connection without a header is an error, unless [WithSkipDetect] excludes the connection. You
+// should let only trusted peers reach the listener, because the header is not authenticated. The
+// header must arrive within 10 s ([WithDetectTimeout]) and may be up to 4,096 bytes long. TLV
+// fields are ignored.
 func ProxyProtocol(opts ...DetectOption) Origin {
 	o := newDetectOptions(opts)
 	return func(ctx context.Context, conn net.Conn) (net.Conn, error) {
 		if o.skips(ctx, conn) {
 			return conn, nil
 		}
-		whole := func(seen []byte) bool {
-			_, err := parseProxyHeader(seen)
+		whole := func(data []byte) bool {
+			_, err := parseProxyHeader(data)
 			return !errors.Is(err, io.ErrUnexpectedEOF)
 		}
-		first, next, err := peekFirst(ctx, conn, peekSpec{max: maxProxyHeader, within: o.timeout, enough: whole})
+		first, next, err := peekFirst(ctx, conn, peekSpec{max: maxProxyHeader, timeout: o.timeout, enough: whole})
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
@@ -41,13 +41,15 @@ func ProxyProtocol(opts ...DetectOption) Origin {
 		}
 		h, err := parseProxyHeader(first)
 		if err == nil {
+			// The peek has left the header in the connection. It must be taken out before the server
+			// reads.
 			_, err = io.ReadFull(next, make([]byte, h.size))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("PROXY protocol: %w", err)
 		}
 		f := newBufferedConn(next)
-		f.took = true
+		f.consumed = true
 		if h.client.IsValid() {
 			f.client, f.server = net.TCPAddrFromAddrPort(h.client), net.TCPAddrFromAddrPort(h.server)
 		}
@@ -55,12 +57,68 @@ func ProxyProtocol(opts ...DetectOption) Origin {
 	}
 }
 
+// WithProxyHeader makes an [Endpoint] send a header of the PROXY protocol before all other bytes, also
+// before a TLS handshake. The header has the addresses of the [Request], so that the server behind the
+// Endpoint knows the client. A request without the address of a client, such as a health check or a probe of
+// Ready, has a header without addresses. The version is 1 or 2. Another version panics.
+func WithProxyHeader(version int) EndpointOption {
+	encode := map[int]func(client, server netip.AddrPort) []byte{1: encodeProxyV1, 2: encodeProxyV2}[version]
+	if encode == nil {
+		panic(fmt.Sprintf("tcplayer: WithProxyHeader: version %d: must be 1 or 2", version))
+	}
+	return endpointOption(func(o *endpointOptions) { o.proxyHeader = encode })
+}
+
+// sameFamily returns both addresses as IPv4 addresses, or both as IPv6 addresses. An unknown address of
+// the server is the unspecified address.
+func sameFamily(client, server netip.AddrPort) (clientAddr, serverAddr netip.Addr) {
+	clientAddr, serverAddr = client.Addr().Unmap().WithZone(""), server.Addr().Unmap().WithZone("")
+	switch {
+	case !serverAddr.IsValid() && clientAddr.Is4():
+		return clientAddr, netip.IPv4Unspecified()
+	case !serverAddr.IsValid():
+		return clientAddr, netip.IPv6Unspecified()
+	case clientAddr.Is4() == serverAddr.Is4():
+		return clientAddr, serverAddr
+	}
+	// One address is IPv4 and the other IPv6: the IPv4 address is mapped to IPv6.
+	return netip.AddrFrom16(clientAddr.As16()), netip.AddrFrom16(serverAddr.As16())
+}
+
+// encodeProxyV2 returns the binary form of the header. It is a LOCAL header if client is invalid.
+func encodeProxyV2(client, server netip.AddrPort) []byte {
+	if !client.Addr().IsValid() {
+		return append([]byte(proxyV2), proxyV2Local, proxyV2Unspec, 0, 0)
+	}
+	src, dst := sameFamily(client, server)
+	family, size := byte(proxyV2TCP4), 2*net.IPv4len+4
+	if src.Is6() {
+		family, size = proxyV2TCP6, 2*net.IPv6len+4
+	}
+	b := append([]byte(proxyV2), proxyV2Proxy, family, 0, byte(size))
+	b = append(append(b, src.AsSlice()...), dst.AsSlice()...)
+	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(b, client.Port()), server.Port())
+}
+
+// encodeProxyV1 returns the text form of the header. Its family is UNKNOWN if client is invalid.
+func encodeProxyV1(client, server netip.AddrPort) []byte {
+	if !client.Addr().IsValid() {
+		return []byte(proxyV1 + "UNKNOWN\r\n")
+	}
+	src, dst := sameFamily(client, server)
+	family := "TCP4"
+	if src.Is6() {
+		family = "TCP6"
+	}
+	return fmt.Appendf(nil, "%s%s %s %s %d %d\r\n", proxyV1, family, src, dst, client.Port(), server.Port())
+}
+
 // maxProxyHeader is the maximum size of a header in bytes. It limits the memory for a
 // client that has not sent a valid header.
 const maxProxyHeader = 4 << 10
 
-// proxyHeader is a decoded header of the PROXY protocol. If the header has no addresses,
-// client and server are invalid.
+// proxyHeader is a decoded PROXY protocol header. If it names no addresses, client and server are
+// invalid.
 type proxyHeader struct {
 	client, server netip.AddrPort
 	size           int // length of the encoded header in bytes
@@ -91,20 +149,21 @@ const (
 	proxyV2      = "\r\n\r\n\x00\r\nQUIT\n"
 	proxyV2Fixed = len(proxyV2) + 4 // signature, command, family and two bytes of length
 
-	proxyV2Local  = 0x20
-	proxyV2Proxy  = 0x21
+	proxyV2Local  = 0x20 // version 2 and the command LOCAL
+	proxyV2Proxy  = 0x21 // version 2 and the command PROXY
 	proxyV2Unspec = 0x00
-	proxyV2TCP4   = 0x11
-	proxyV2TCP6   = 0x21
-	proxyV2Unix   = 0x31
+	proxyV2TCP4   = 0x11 // IPv4 and stream
+	proxyV2TCP6   = 0x21 // IPv6 and stream
+	proxyV2Unix   = 0x31 // a Unix socket and stream
 )
 
-// parseProxyV2 decodes the binary form of the header (section 2.2 of the specification).
+// parseProxyV2 decodes the header's binary form (section 2.2 of the specification).
 func parseProxyV2(b []byte) (proxyHeader, error) {
 	if len(b) < proxyV2Fixed {
 		return proxyHeader{}, io.ErrUnexpectedEOF
 	}
-	command, family := b[len(proxyV2)], b[len(proxyV2)+1]
+	command := b[len(proxyV2)]
+	family := b[len(proxyV2)+1]
 	if command != proxyV2Local && command != proxyV2Proxy {
 		return proxyHeader{}, fmt.Errorf("version and command %#02x", command)
 	}
@@ -131,8 +190,8 @@ func parseProxyV2(b []byte) (proxyHeader, error) {
 	return proxyHeader{}, fmt.Errorf("address family and transport %#02x", family)
 }
 
-// withAddresses returns h with the addresses in body. The body begins with the IP addresses of the
-// client and the server. The argument width is the length of each in bytes. Their ports follow.
+// withAddresses returns h with the addresses in body, which begins with the IP addresses of the
+// client and the server, each width bytes long, and continues with their ports.
 func (h proxyHeader) withAddresses(body []byte, width int) (proxyHeader, error) {
 	if len(body) < 2*width+4 {
 		return proxyHeader{}, fmt.Errorf("%d bytes are too few for two addresses", len(body))
@@ -150,7 +209,7 @@ const (
 	proxyV1Line = 107 // maximum length of a line, with CR LF
 )
 
-// parseProxyV1 decodes the text form of the header (section 2.1 of the specification):
+// parseProxyV1 decodes the header's text form (section 2.1 of the specification):
 //
 //	PROXY TCP4 192.0.2.1 198.51.100.1 56324 443\r\n
 func parseProxyV1(b []byte) (proxyHeader, error) {
@@ -165,22 +224,25 @@ func parseProxyV1(b []byte) (proxyHeader, error) {
 	line := string(b[:end-1])
 	h := proxyHeader{size: end + 1}
 	fields := strings.Split(line, " ")
+	// fields[1] exists, because the line begins with proxyV1, which ends in a blank.
 	switch family := fields[1]; {
 	case family == "UNKNOWN":
 		return h, nil
 	case family != "TCP4" && family != "TCP6" || len(fields) != 6:
 		return proxyHeader{}, fmt.Errorf("unknown line of version 1: %q", line)
 	}
-	from, to := fields[2:4], fields[4:6]
+	src := fields[2:4]
+	dst := fields[4:6]
 	var err [2]error
-	h.client, err[0] = proxyV1Address(fields[1], from[0], to[0])
-	h.server, err[1] = proxyV1Address(fields[1], from[1], to[1])
+	h.client, err[0] = proxyV1Address(fields[1], src[0], dst[0])
+	h.server, err[1] = proxyV1Address(fields[1], src[1], dst[1])
 	if err := errors.Join(err[:]...); err != nil {
 		return proxyHeader{}, fmt.Errorf("%q: %w", line, err)
 	}
 	return h, nil
 }
 
+// proxyV1Address parses an address and a port as the text form allows them.
 func proxyV1Address(family, ip, port string) (netip.AddrPort, error) {
 	addr, err := netip.ParseAddr(ip)
 	if err != nil {
@@ -190,6 +252,7 @@ func proxyV1Address(family, ip, port string) (netip.AddrPort, error) {
 		return netip.AddrPort{}, fmt.Errorf("%s must be an address of %s", ip, family)
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
+	// Only one spelling of a number is allowed, so no leading zero.
 	if err != nil || strconv.FormatUint(n, 10) != port {
 		return netip.AddrPort{}, fmt.Errorf("%s must be a port", port)
 	}

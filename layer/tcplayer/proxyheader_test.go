@@ -202,3 +202,43 @@ func TestProxyProtocolTimeout(t *testing.T) {
 		})
 	}
 }
+
+// The parser reads what an Endpoint sends.
+func TestEncodeProxyHeader(t *testing.T) {
+	addr := netip.MustParseAddrPort
+	for _, c := range []struct {
+		client, server netip.AddrPort
+		want           [2]netip.AddrPort
+		line           string
+	}{
+		{
+			addr("192.0.2.1:56324"), addr("198.51.100.1:443"),
+			[2]netip.AddrPort{addr("192.0.2.1:56324"), addr("198.51.100.1:443")}, "PROXY TCP4 192.0.2.1 198.51.100.1 56324 443\r\n",
+		},
+		{
+			addr("[2001:db8::1]:1"), addr("[2001:db8::2%eth0]:2"),
+			[2]netip.AddrPort{addr("[2001:db8::1]:1"), addr("[2001:db8::2]:2")}, "PROXY TCP6 2001:db8::1 2001:db8::2 1 2\r\n",
+		},
+		{
+			addr("192.0.2.1:1"), addr("[2001:db8::2]:2"),
+			[2]netip.AddrPort{addr("192.0.2.1:1"), addr("[2001:db8::2]:2")}, "PROXY TCP6 ::ffff:192.0.2.1 2001:db8::2 1 2\r\n",
+		},
+		{
+			addr("[::ffff:192.0.2.1]:1"), netip.AddrPort{},
+			[2]netip.AddrPort{addr("192.0.2.1:1"), addr("0.0.0.0:0")}, "PROXY TCP4 192.0.2.1 0.0.0.0 1 0\r\n",
+		},
+		{
+			addr("[2001:db8::1]:1"), netip.AddrPort{},
+			[2]netip.AddrPort{addr("[2001:db8::1]:1"), addr("[::]:0")}, "PROXY TCP6 2001:db8::1 :: 1 0\r\n",
+		},
+		{netip.AddrPort{}, addr("198.51.100.1:443"), [2]netip.AddrPort{}, "PROXY UNKNOWN\r\n"},
+	} {
+		assert.Equal(t, c.line, string(encodeProxyV1(c.client, c.server)))
+		for _, encoded := range [][]byte{encodeProxyV1(c.client, c.server), encodeProxyV2(c.client, c.server)} {
+			h, err := parseProxyHeader(encoded)
+			require.NoError(t, err)
+			assert.Equal(t, proxyHeader{c.want[0], c.want[1], len(encoded)}, h, "%q", encoded)
+		}
+	}
+	assert.Panics(t, func() { WithProxyHeader(3) })
+}

@@ -22,18 +22,18 @@ import (
 // starts to accept when svc is ready. When ctx ends or l fails, it closes l, waits up to
 // [WithShutdownTimeout] for open connections, and returns.
 //
-// Admission: svc decides. Serve resets a rejected connection, so that the client sees an
-// error and not an empty response.
+// Admission: svc decides. Serve resets a rejected connection, so that the client sees an error
+// and not an empty response.
 //
-// Cancellation: the context of a Call has the values of ctx. It ends after the shutdown
-// timeout, with a cause that matches [layer.ErrTimeout]. Serve waits until svc returns.
+// Cancellation: Call's context carries the values from ctx. It ends after the shutdown timeout,
+// with a cause that matches [layer.ErrTimeout]. Serve waits until svc returns.
 //
 // Body: Serve closes a connection after Call. Cost: one goroutine for each connection.
 //
 // Errors: Serve returns nil if ctx ended and every connection closed in time. Otherwise it
-// returns a [layer.Error] with the number of canceled connections, or with the error of
-// Accept or of Ready. It logs errors of svc and temporary errors of Accept. It retries
-// Accept after 5 ms to 1 s.
+// returns a [layer.Error] that tells how many connections were canceled, or that wraps the error
+// from Accept or Ready. Errors from svc and temporary errors from Accept are logged; after the
+// latter, Serve tries again in 5 ms to 1 s.
 //
 // A panic of svc resets its connection and is logged at level Error. A nil l or svc panics.
 func Serve(ctx context.Context, l net.Listener, svc Server, opts ...ServeOption) error {
@@ -43,7 +43,8 @@ func Serve(ctx context.Context, l net.Listener, svc Server, opts ...ServeOption)
 	notNil(svc)
 	s := newServer(svc, opts)
 	defer l.Close() // svc may panic in Ready
-	s.at = l.Addr().String()
+	s.addr = l.Addr().String()
+	// The connections outlive ctx, until the shutdown timeout.
 	serving, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	stop := context.AfterFunc(ctx, func() { _ = panics.Contain(func() { _ = l.Close() }) })
@@ -54,26 +55,27 @@ func Serve(ctx context.Context, l net.Listener, svc Server, opts ...ServeOption)
 	return errors.Join(err, s.drain(cancel))
 }
 
+// server is the state of one Serve.
 type server struct {
 	svc   Server
-	at    string
-	grace time.Duration
+	addr  string
+	grace time.Duration // of WithShutdownTimeout
 	log   *slog.Logger
 	sockets
 
-	conns sync.WaitGroup
-	open  atomic.Int64
+	conns sync.WaitGroup // the connections being served, to wait for them
+	open  atomic.Int64   // the number of connections being served
 }
 
-// acceptBackoff returns the backoff after a temporary error of Accept, with the values of
+// acceptBackoff returns the backoff after a temporary error from Accept, with the same values as
 // net/http.
 func acceptBackoff() backoff.Backoff {
 	return backoff.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
 }
 
-// accept waits until the server is ready and then accepts connections from l. The argument serving
-// is the context with which they are served. accept returns nil when ctx has ended, or the error of
-// Ready or of Accept.
+// accept waits until the server is ready and then accepts connections from l. serving is the
+// context with which they are served. accept returns nil when ctx has ended, or the error from
+// Ready or Accept.
 func (s *server) accept(ctx, serving context.Context, l net.Listener) error {
 	pause := acceptBackoff()
 	if err := s.await(ctx); err != nil {
@@ -88,10 +90,10 @@ func (s *server) accept(ctx, serving context.Context, l net.Listener) error {
 			s.conns.Go(func() { _ = panics.Contain(func() { s.serve(serving, conn) }) }) // conn may panic
 		case ctx.Err() != nil: // Serve closed l
 		case !isTemporary(err):
-			s.log.ErrorContext(ctx, "accept failed, stopping", "listener", s.at, "error", err)
-			return &layer.Error{Layer: "serve", Endpoint: s.at, Reason: "accept", Err: err}
+			s.log.ErrorContext(ctx, "accept failed, stopping", "listener", s.addr, "error", err)
+			return &layer.Error{Layer: "serve", Endpoint: s.addr, Reason: "accept", Err: err}
 		default:
-			s.log.WarnContext(ctx, "accept failed, retrying", "listener", s.at, "error", err)
+			s.log.WarnContext(ctx, "accept failed, retrying", "listener", s.addr, "error", err)
 			_ = backoff.Sleep(ctx, pause.Delay(failures))
 			failures++
 		}
@@ -119,10 +121,10 @@ func (s *server) await(ctx context.Context) error {
 			return nil
 		case ctx.Err() != nil: // may have closed svc
 		case closed:
-			s.log.ErrorContext(ctx, "accept failed, stopping", "listener", s.at, "error", err)
-			return &layer.Error{Layer: "serve", Endpoint: s.at, Reason: "not ready", Err: err}
+			s.log.ErrorContext(ctx, "accept failed, stopping", "listener", s.addr, "error", err)
+			return &layer.Error{Layer: "serve", Endpoint: s.addr, Reason: "not ready", Err: err}
 		default:
-			s.log.WarnContext(ctx, "server is not ready, not accepting connections", "listener", s.at, "error", err)
+			s.log.WarnContext(ctx, "server is not ready, not accepting connections", "listener", s.addr, "error", err)
 		}
 	}
 	return nil
@@ -139,6 +141,7 @@ func isTemporary(err error) bool {
 	return errors.As(err, &t) && t.Temporary()
 }
 
+// serve serves one connection and closes it.
 func (s *server) serve(ctx context.Context, conn net.Conn) {
 	defer s.open.Add(-1)
 	defer conn.Close()
@@ -153,9 +156,8 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// failed logs the error err of a Call. It resets the connection after a rejection or a panic. It is
-// not a part of the method serve, because its variables would enlarge the stack of every
-// connection.
+// failed logs that a Call returned err. It resets the connection after a rejection or a panic. It
+// is separate from serve, because its variables would enlarge the stack of every connection.
 func (s *server) failed(ctx context.Context, conn net.Conn, traffic ByteCount, err error) {
 	panicked, _ := errors.AsType[*panics.Error](err)
 	switch {
@@ -172,69 +174,73 @@ func (s *server) failed(ctx context.Context, conn net.Conn, traffic ByteCount, e
 	}
 }
 
+// call calls the Server and returns a panic as an error.
 func (s *server) call(ctx context.Context, conn net.Conn) (_ ByteCount, err error) {
 	defer panics.Recover(&err)
 	return s.svc.Call(ctx, conn)
 }
 
 // drain waits until all connections are closed. If some are still open after the shutdown timeout,
-// it cancels their context by the function cancel, and waits until they are closed too. It then
-// returns an error with their number. Otherwise it returns nil.
+// it cancels their context with cancel, and waits until they are closed too. It then returns an
+// error with their number. Otherwise it returns nil.
 func (s *server) drain(cancel context.CancelCauseFunc) error {
-	over := make(chan struct{})
+	drained := make(chan struct{})
 	go func() {
 		s.conns.Wait()
-		close(over)
+		close(drained)
 	}()
 	timer := time.NewTimer(s.grace)
 	defer timer.Stop()
 	select {
-	case <-over:
+	case <-drained:
 		return nil
 	case <-timer.C:
 	}
-	left := s.open.Load()
-	if left == 0 {
-		<-over
+	open := s.open.Load()
+	// The last connection was closed when the timer fired.
+	if open == 0 {
+		<-drained
 		return nil
 	}
 	err := &layer.Error{
-		Layer: "serve", Endpoint: s.at, Kind: layer.ErrTimeout, Waited: s.grace,
-		Reason: fmt.Sprintf("%d open connections were canceled", left),
+		Layer: "serve", Endpoint: s.addr, Kind: layer.ErrTimeout, Waited: s.grace,
+		Reason: fmt.Sprintf("%d open connections were canceled", open),
 	}
 	cancel(err)
-	<-over
+	<-drained
 	return err
 }
 
 // ServeOption is an option of [Serve].
 type ServeOption interface{ applyServe(s *server) }
 
+// serveOption is a ServeOption that is only a function.
 type serveOption func(*server)
 
 func (f serveOption) applyServe(s *server) { f(s) }
 
-// WithShutdownTimeout sets how long [Serve] waits for open connections after the end of
-// ctx. It then cancels them. The default is 2 min, as in linkerd's proxy. With a d of 0
-// or less it cancels them at once.
+// WithShutdownTimeout sets how long [Serve] waits for open connections once ctx has ended. It
+// then cancels them. The default is 2 min, as in linkerd's proxy. With a d of 0 or less it
+// cancels them at once.
 func WithShutdownTimeout(d time.Duration) ServeOption {
 	return serveOption(func(s *server) { s.grace = max(d, 0) })
 }
 
-// WithLogger sets the logger of [Serve]. The levels are:
+// WithLogger sets the logger for [Serve]. The levels are:
 //
-//   - Error: Accept has failed, Ready of svc returned [layer.ErrClosed], or svc panicked;
-//   - Warn: a temporary error of Accept, svc is not ready, or a socket option failed;
+//   - Error: Accept has failed, svc's Ready returned [layer.ErrClosed], or svc panicked;
+//   - Warn: a temporary error from Accept, svc is not ready, or a socket option failed;
 //   - Debug: a rejected or failed connection.
 //
-// Each Error or Warn message is logged at most ten times in ten seconds. A later record
-// has the number of messages that were not logged. Without a logger Serve does not log.
+// Each Error or Warn message is logged at most ten times in ten seconds. A later record tells how
+// many messages were left out. Without a logger Serve does not log.
 func WithLogger(l *slog.Logger) ServeOption {
 	return serveOption(func(s *server) { s.log = l })
 }
 
 const defaultGrace = 2 * time.Minute
 
+// newServer returns a server with the options in opts, and with defaults for what they leave out.
 func newServer(svc Server, opts []ServeOption) *server {
 	s := &server{svc: svc, grace: defaultGrace}
 	for _, opt := range opts {
@@ -250,9 +256,8 @@ func newServer(svc Server, opts []ServeOption) *server {
 	return s
 }
 
-// SocketOption is a socket option for the TCP connections of [Serve], of an [Endpoint] or
-// of a [Dialer]. It has no effect on other types of connections. If the option cannot be
-// set, the connection fails.
+// SocketOption is a socket option for TCP connections in [Serve], an [Endpoint] or a [Dialer].
+// Other connections ignore it. If the option cannot be set, the connection fails.
 type SocketOption interface {
 	ServeOption
 	EndpointOption
@@ -265,8 +270,8 @@ func WithKeepAlive(cfg net.KeepAliveConfig) SocketOption {
 }
 
 // WithUserTimeout closes a connection when sent data was not acknowledged for d
-// (TCP_USER_TIMEOUT, RFC 5482). It works on Linux only. The minimum is one millisecond. A d
-// of 0 or less selects the value of the system, about 15 min. This is the default.
+// (TCP_USER_TIMEOUT, RFC 5482). It works on Linux only. The minimum is one millisecond. A d of 0
+// or less selects the system's value, about 15 min. This is the default.
 //
 // An MPTCP connection does not support the option and fails. A net.ListenConfig with
 // SetMultipathTCP(false) does not accept MPTCP connections.
@@ -274,17 +279,19 @@ func WithUserTimeout(d time.Duration) SocketOption {
 	return socketOption(func(s *sockets) { s.user = max(d, 0) })
 }
 
+// socketOption is a SocketOption that is only a function.
 type socketOption func(*sockets)
 
 func (f socketOption) applyServe(s *server)     { f(&s.sockets) }
 func (f socketOption) apply(o *endpointOptions) { f(&o.sockets) }
 
-// sockets has the values of the socket options. The zero value sets none.
+// sockets holds the values of the socket options. The zero value sets none.
 type sockets struct {
 	keepAlive *net.KeepAliveConfig // nil means unchanged
 	user      time.Duration        // TCP_USER_TIMEOUT; 0 means unchanged
 }
 
+// set sets the options on conn, if conn is a TCP connection below all its wrappers.
 func (s *sockets) set(conn net.Conn) error {
 	if s.keepAlive == nil && s.user == 0 {
 		return nil

@@ -5,7 +5,6 @@ import (
 	"iter"
 	"net"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/gotower/gotower/layer"
@@ -20,8 +19,8 @@ type Server = layer.Service[net.Conn, ByteCount]
 
 // Request is a request to a [Service] for a connection. Both addresses are optional.
 type Request struct {
-	// Client is the address of the client, for example for a limit or a consistent hash. It
-	// is invalid if the client has no IP address.
+	// Client is the client's address, usually for a limit or a consistent hash. It is invalid if
+	// the client is not connected over IP.
 	Client netip.AddrPort
 
 	// Server is the destination address that the client connected to. It is invalid if
@@ -32,44 +31,16 @@ type Request struct {
 	ServerName string
 }
 
-// ByteCount has the number of bytes that a closed connection has transferred.
+// ByteCount counts the bytes that were transferred over a closed connection.
 type ByteCount struct {
 	Sent     int64 // bytes from the client to the server
 	Received int64 // bytes from the server to the client
 }
 
-// NewStack returns an empty stack for a [Service]. Its layers observe connections by
-// [UntilClosed], and repeat requests by [Replayer]. The options opts are applied afterwards and
-// may replace both.
+// NewStack returns an empty stack for a [Service]. Its layers use [Bytes], unless opts replace it
+// or parts of it.
 func NewStack(opts ...layer.Option[net.Conn]) layer.Stack[Request, net.Conn] {
-	protocol := []layer.Option[net.Conn]{layer.WithCompletion(UntilClosed), layer.WithReplayer[Request, net.Conn](Replayer{})}
-	return layer.NewStack[Request](slices.Concat(protocol, opts)...)
-}
-
-// Replayer implements [layer.Replayer] for connections, so that retries and hedges can repeat a
-// Request. Each Request can be repeated. Drain closes the connection of an attempt with an
-// unused result.
-type Replayer struct{}
-
-var _ layer.Replayer[Request, net.Conn] = Replayer{}
-
-// Idempotent returns true, because connecting again has no side effect.
-func (Replayer) Idempotent(Request) bool { return true }
-
-// Replay returns nil, because a Request needs no copy.
-func (Replayer) Replay(Request, int64) layer.Replay[Request] { return nil }
-
-// RetryAfter returns false.
-func (Replayer) RetryAfter(net.Conn, error) (time.Duration, bool) { return 0, false }
-
-// Peek returns conn unchanged and false, because a connection has no trailers.
-func (Replayer) Peek(_ context.Context, conn net.Conn) (net.Conn, bool) { return conn, false }
-
-// Drain closes conn.
-func (Replayer) Drain(conn net.Conn) {
-	if conn != nil {
-		_ = conn.Close()
-	}
+	return layer.NewStack[Request](append([]layer.Option[net.Conn]{layer.WithProtocol(Bytes{})}, opts...)...)
 }
 
 // notNil panics for a nil service.
@@ -79,6 +50,7 @@ func notNil[Req, Rsp any](svc layer.Service[Req, Rsp]) {
 	}
 }
 
+// requestOf returns the Request for a connection that forwards conn.
 func requestOf(conn net.Conn) Request {
 	return Request{Client: addrPort(conn.RemoteAddr()), Server: addrPort(conn.LocalAddr())}
 }
@@ -94,21 +66,37 @@ func addrPort(addr net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// Accessor implements [layer.Accessor], by which other packages read requests and responses. A
-// Request has only a source and an authority. The status of a connection is 0.
-type Accessor struct{}
+// Bytes is the [layer.Protocol] of connections, and their [layer.Accessor]. A Request consists only of
+// a source and an authority, and each one can be sent again, because connecting again does no harm. A
+// connection's status is 0.
+type Bytes struct {
+	layer.BaseProtocol[Request, net.Conn]
+}
 
-var _ layer.Accessor[Request, net.Conn] = Accessor{}
+var (
+	_ layer.Protocol[Request, net.Conn] = Bytes{}
+	_ layer.Accessor[Request, net.Conn] = Bytes{}
+)
+
+// RetryAfter returns false.
+func (Bytes) RetryAfter(net.Conn, error) (time.Duration, bool) { return 0, false }
+
+// Drain closes conn.
+func (Bytes) Drain(conn net.Conn) {
+	if conn != nil {
+		_ = conn.Close()
+	}
+}
 
 // Method returns "".
-func (Accessor) Method(Request) string { return "" }
+func (Bytes) Method(Request) string { return "" }
 
 // Scheme returns "".
-func (Accessor) Scheme(Request) string { return "" }
+func (Bytes) Scheme(Request) string { return "" }
 
 // Authority returns the server name of r, or else its destination address as "host:port", or
 // "" if both are unknown.
-func (Accessor) Authority(r Request) string {
+func (Bytes) Authority(r Request) string {
 	if r.ServerName != "" {
 		return r.ServerName
 	}
@@ -119,32 +107,34 @@ func (Accessor) Authority(r Request) string {
 }
 
 // Path returns "".
-func (Accessor) Path(Request) string { return "" }
+func (Bytes) Path(Request) string { return "" }
 
 // Query returns "".
-func (Accessor) Query(Request) string { return "" }
+func (Bytes) Query(Request) string { return "" }
 
-// Source returns the address of the client.
-func (Accessor) Source(r Request) netip.AddrPort { return r.Client }
+// Source returns the client's address.
+func (Bytes) Source(r Request) netip.AddrPort { return r.Client }
 
 // RequestHeader returns a header without fields.
-func (Accessor) RequestHeader(Request) layer.Header { return noFields{} }
+func (Bytes) RequestHeader(Request) layer.Header { return noFields{} }
 
 // Status returns 0.
-func (Accessor) Status(net.Conn) int { return 0 }
+func (Bytes) Status(net.Conn) int { return 0 }
 
 // ResponseHeader returns a header without fields.
-func (Accessor) ResponseHeader(net.Conn) layer.Header { return noFields{} }
+func (Bytes) ResponseHeader(net.Conn) layer.Header { return noFields{} }
 
 // ResponseTrailer returns a header without fields.
-func (Accessor) ResponseTrailer(net.Conn) layer.Header { return noFields{} }
+func (Bytes) ResponseTrailer(net.Conn) layer.Header { return noFields{} }
 
-// Complete notifies o of the bytes and the end of conn, as [UntilClosed] does.
-func (Accessor) Complete(ctx context.Context, conn net.Conn, o layer.Observer) net.Conn {
+// Complete returns the result of [UntilClosed].
+func (Bytes) Complete(ctx context.Context, conn net.Conn, o layer.Observer) net.Conn {
 	return UntilClosed(ctx, conn, o)
 }
 
+// noFields is a header without fields.
 type noFields struct{}
 
 func (noFields) Get(string) string              { return "" }
+func (noFields) Values(string) []string         { return nil }
 func (noFields) All() iter.Seq2[string, string] { return func(func(string, string) bool) {} }

@@ -78,7 +78,7 @@ func TestStackHedge(t *testing.T) {
 
 func TestResend(t *testing.T) {
 	near, far := net.Pipe()
-	var r Replayer
+	var r Bytes
 	assert.True(t, r.Idempotent(Request{}))
 	assert.Nil(t, r.Replay(Request{}, 1))
 	_, says := r.RetryAfter(near, nil)

@@ -16,7 +16,7 @@ import (
 
 // peek waits for the first bytes of conn, as g specifies, and reads them with MSG_PEEK, which
 // leaves them in the kernel. The result ok is false if conn is not a TCP connection.
-func peek(conn net.Conn, g peekSpec) (ok bool, seen []byte, err error) {
+func peek(conn net.Conn, g peekSpec) (ok bool, data []byte, err error) {
 	// A type that embeds TCPConn may buffer bytes.
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -27,23 +27,25 @@ func peek(conn net.Conn, g peekSpec) (ok bool, seen []byte, err error) {
 		return true, nil, err
 	}
 	p := peekState{peekSpec: g, conn: tcp, buf: make([]byte, min(g.max, peekSize))}
-	if err := raw.Read(p.once); err != nil {
-		return true, p.seen, err
+	// Read calls tryPeek again each time the socket becomes readable, until it returns true or the
+	// deadline passes.
+	if err := raw.Read(p.tryPeek); err != nil {
+		return true, p.data, err
 	}
-	return true, p.seen, p.err
+	return true, p.data, p.err
 }
 
-// peekState has the arguments, the buffer and the results of one call of peek.
+// peekState holds one peek's parameters, buffer and results.
 type peekState struct {
 	peekSpec
 	conn      net.Conn
-	buf, seen []byte
+	buf, data []byte
 	err       error
 }
 
-// once peeks without waiting. It returns true if the peek is done, with the result in
-// p.seen and p.err. It returns false if more bytes are needed.
-func (p *peekState) once(fd uintptr) (done bool) {
+// tryPeek peeks without waiting. It returns true if the peek is done, with the result in p.data and
+// p.err. It returns false if more bytes are needed.
+func (p *peekState) tryPeek(fd uintptr) (done bool) {
 	for ended := false; ; {
 		n, _, err := unix.Recvfrom(int(fd), p.buf, unix.MSG_PEEK)
 		switch {
@@ -58,10 +60,11 @@ func (p *peekState) once(fd uintptr) (done bool) {
 			p.err = io.EOF
 			return true
 		}
-		p.seen = p.buf[:n]
+		p.data = p.buf[:n]
 		switch {
-		case n == p.max || p.enough(p.seen):
+		case n == p.max || p.enough(p.data):
 			return true
+		// The buffer is full, so more bytes may have arrived.
 		case n == len(p.buf):
 			p.buf = make([]byte, min(p.max, 2*n))
 		case ended:
@@ -89,8 +92,7 @@ func hasEOF(fd int) bool {
 	}
 }
 
-// closedState is the value of TCP_CLOSE in the kernel. A connection has this state after a
-// reset or a timeout.
+// closedState is the kernel's TCP_CLOSE, the state of a connection after a reset or a timeout.
 const closedState = 7
 
 // isClosed reports whether the TCP connection in conn was closed by a reset or a timeout.
@@ -114,8 +116,8 @@ func isClosed(conn net.Conn) bool {
 	return err == nil && state == closedState
 }
 
-// errnoOf returns the name of the system error in err, such as ECONNRESET. It returns "" if
-// err has no system error.
+// errnoOf returns the name of the system error in err, such as ECONNRESET. It returns "" if there
+// is none.
 func errnoOf(err error) string {
 	errno, ok := errors.AsType[syscall.Errno](err)
 	if !ok {
@@ -127,11 +129,11 @@ func errnoOf(err error) string {
 	return unknownErrno
 }
 
-// unknownErrno is the text of linkerd's proxy for a system error without a name.
+// unknownErrno is the text that linkerd's proxy uses for a system error without a name.
 const unknownErrno = "UNKNOWN_ERRNO"
 
-// originalDst is the socket option that returns the destination that a connection had before a
-// redirection. It is also the option for IPv6, because IP6T_SO_ORIGINAL_DST has the same value.
+// originalDst is the socket option that returns where a connection went before a redirection. It
+// is also the option for IPv6, because IP6T_SO_ORIGINAL_DST has the same value.
 const originalDst = unix.SO_ORIGINAL_DST
 
 // originalDstOf returns the destination that conn had before a redirection by the kernel.
@@ -160,30 +162,31 @@ func originalDstOf(conn net.Conn) (netip.AddrPort, error) {
 	return dst, nil
 }
 
-// originalDst4 reads the original destination of an IPv4 socket. The kernel returns a
-// sockaddr_in of 16 bytes. Package unix has no call for this type. Therefore originalDst4
-// uses a call with a larger struct and decodes its first bytes.
+// originalDst4 reads the original destination of an IPv4 socket. The kernel returns a sockaddr_in
+// of 16 bytes, for which package unix lacks a call. Therefore originalDst4 uses a call with a
+// larger struct and decodes its first bytes.
 func originalDst4(fd int) (netip.AddrPort, error) {
-	got, err := unix.GetsockoptIPv6Mreq(fd, unix.SOL_IP, originalDst)
+	mreq, err := unix.GetsockoptIPv6Mreq(fd, unix.SOL_IP, originalDst)
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
-	b := got.Multiaddr // family, port, address, padding
+	b := mreq.Multiaddr // family, port, address, padding
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:4])), nil
 }
 
 // originalDst6 reads the original destination of an IPv6 socket. The kernel returns a
-// sockaddr_in6. It is the first field of IPv6MTUInfo, for which package unix has a call.
+// sockaddr_in6, which is the first field in IPv6MTUInfo, for which package unix has a call.
 func originalDst6(fd int) (netip.AddrPort, error) {
-	got, err := unix.GetsockoptIPv6MTUInfo(fd, unix.SOL_IPV6, originalDst)
+	info, err := unix.GetsockoptIPv6MTUInfo(fd, unix.SOL_IPV6, originalDst)
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
-	ip := netip.AddrFrom16(got.Addr.Addr)
-	if scope := got.Addr.Scope_id; scope != 0 && ip.IsLinkLocalUnicast() {
+	ip := netip.AddrFrom16(info.Addr.Addr)
+	if scope := info.Addr.Scope_id; scope != 0 && ip.IsLinkLocalUnicast() {
 		ip = ip.WithZone(strconv.FormatUint(uint64(scope), 10))
 	}
 	var port [2]byte // in network byte order
-	binary.NativeEndian.PutUint16(port[:], got.Addr.Port)
+	// The kernel's port is in network byte order, but package unix reads it as a native number.
+	binary.NativeEndian.PutUint16(port[:], info.Addr.Port)
 	return netip.AddrPortFrom(ip.Unmap(), binary.BigEndian.Uint16(port[:])), nil
 }

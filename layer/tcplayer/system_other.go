@@ -12,9 +12,9 @@ import (
 )
 
 // peek returns false, because this system cannot peek.
-func peek(net.Conn, peekSpec) (ok bool, seen []byte, err error) { return false, nil, nil }
+func peek(net.Conn, peekSpec) (ok bool, data []byte, err error) { return false, nil, nil }
 
-// isClosed returns false, because this system cannot report the state of a connection.
+// isClosed returns false, because this system cannot report a connection's state.
 func isClosed(net.Conn) bool { return false }
 
 // errnoOf returns the number of the system error in err as text, or "".
@@ -26,7 +26,7 @@ func errnoOf(err error) string {
 	return fmt.Sprint(uintptr(errno))
 }
 
-// originalDstOf returns an error, because this system has no original destination.
+// originalDstOf returns an error, because this system knows no original destination.
 func originalDstOf(net.Conn) (netip.AddrPort, error) {
 	return netip.AddrPort{}, fmt.Errorf("original destination on %s: %w (use FixedDst or ProxyProtocol)",
 		runtime.GOOS, errors.ErrUnsupported)

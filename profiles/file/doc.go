@@ -24,7 +24,7 @@
 // expression that is too large is also left out, see [profiles.Path].
 //
 // Any other document is in the short form, which has all fields of a [profiles.Profile] and
-// its routes except Policy. FORMAT.md in this directory documents it:
+// its routes except Policy and AnyLine. FORMAT.md in this directory documents it:
 //
 //	target: web.default.svc.cluster.local
 //	routes:

@@ -78,7 +78,7 @@ routes:
 	// Output:
 	// web.yaml:5:30: routes[0].match.path "api/vote": want a path that begins with '/', without a query; pathRegex takes regular expressions
 	// web.yaml:6:12: routes[0].timeout "1": want a duration such as 300ms, 10s or 1m30s
-	// web.yaml:7:3: routes[0].retries: unknown field: there are classes, failures, faults, hedge, labels, limit, match, maxRetries, mirrors, name, rate, redirect, requestHeader, responseHeader, retry, successes, timeout, tryTimeout
+	// web.yaml:7:3: routes[0].retries: unknown field: there are classes, failures, faults, hedge, labels, limit, match, maxRetries, mirrors, name, rate, redirect, requestHeader, respond, responseHeader, retry, rewrite, successes, timeout, timeoutAfterBody, tryTimeout
 }
 
 // Parts that linkerd leaves out are left out here too, with a warning.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -188,7 +187,7 @@ func TestWatchYieldsChanges(t *testing.T) {
 func TestWatchOfInvalidFile(t *testing.T) {
 	path := temp(t, web("a"))
 	bad := func(line string) string {
-		return path + ":" + line + ": targets: unknown field: there are endpoint, name, opaque, precedence, retryBudget, routes, routesOnly, split, target\n" +
+		return path + ":" + line + ": targets: unknown field: there are distribution, endpoint, name, opaque, precedence, retryBudget, routes, routesOnly, split, target\n" +
 			path + ":" + line + ": target: missing: write the name of the service: web.default.svc.cluster.local"
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -303,7 +302,7 @@ func TestRenamedTarget(t *testing.T) {
 	path := temp(t, web("a"))
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		r := newRouter(t, New(path), "web:80", profiles.WithLogger[*http.Request, *http.Response](slog.New(slog.NewTextHandler(&out, nil))))
+		r := newRouter(t, New(path), "web:80", slog.New(slog.NewTextHandler(&out, nil)))
 		require.Equal(t, "a", call(t, r, "GET /"))
 		replace(t, path, profile("wbe", "a"))
 		time.Sleep(poll)
@@ -332,7 +331,7 @@ func TestRemovedTarget(t *testing.T) {
 func TestRouterFollowsFile(t *testing.T) {
 	path := temp(t, web("a"))
 	synctest.Test(t, func(t *testing.T) {
-		r := newRouter(t, New(path), "web:80")
+		r := newRouter(t, New(path), "web:80", nil)
 		require.Equal(t, "a", call(t, r, "GET /"))
 		replace(t, path, web("b"))
 		time.Sleep(poll)

@@ -9,6 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/internal/yamlfile"
 	"github.com/gotower/gotower/profiles"
 )
@@ -55,7 +56,7 @@ func readResourceList(v value) []*entry {
 }
 
 func readServiceProfile(v value) []*entry {
-	e := &entry{linkerd: true, profile: profiles.Profile{RetryBudget: defaultBudget()}}
+	e := &entry{linkerd: true, profile: profiles.Profile{RetryBudget: defaultBudget(), Distribution: profiles.RandomAvailable}}
 	v.Read(fields{
 		"apiVersion": ignored, "kind": ignored,
 		"metadata": e.metadata,
@@ -111,7 +112,7 @@ func isDNS1123(name string) bool {
 	if _, err := netip.ParseAddr(name); err == nil || strings.ToLower(name) != name || strings.Contains(name, "_") {
 		return false
 	}
-	return !strings.HasSuffix(name, ".") && (&profiles.Profile{Name: name}).Validate() == nil
+	return !strings.HasSuffix(name, ".") && authority.IsDNSName(name)
 }
 
 func (e *entry) linkerdRoutes(v value) {
@@ -205,7 +206,7 @@ func (e *entry) dstOverrides(v value) {
 		if t.Authority == "" {
 			continue
 		}
-		if err := (profiles.Target{Authority: withPort(t.Authority, defaultPort)}).Validate(); err != nil {
+		if err := authority.CheckTarget(withPort(t.Authority, defaultPort)); err != nil {
 			at, _ := item.Field("authority")
 			at.Warnf("%v: left out", err)
 			continue

@@ -4,6 +4,7 @@ import (
 	"math"
 	"regexp"
 	"regexp/syntax"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -167,7 +168,7 @@ func checkLeaf(m profiles.Match) string {
 	if _, err := syntax.Parse(regex, syntax.Perl); err != nil {
 		return regexReason(err)
 	}
-	return reason((profiles.Route{Match: m}).Validate())
+	return reason(profiles.ValidateMatch(m))
 }
 
 func regexReason(err error) string {
@@ -262,30 +263,38 @@ func named(add func(profiles.Match), leaf func(value, string, profiles.StringMat
 	}
 }
 
-// readStringMatch reads a condition on a value. A text is an [profiles.Exact]. A mapping
-// such as {prefix: v1} specifies another kind of condition. The result is nil after a
-// mistake.
-func readStringMatch(v value) (t profiles.StringMatch) {
+// readStringMatch reads a condition on a value. A text means [profiles.Exact]. A mapping such as
+// {prefix: v1} specifies the kind of condition, and optionally ignoreCase. The result is nil after
+// a mistake.
+func readStringMatch(v value) (condition profiles.StringMatch) {
 	if v.Node.Kind != yaml.MappingNode {
 		if text, ok := v.Text(); ok {
 			return profiles.Exact(text)
 		}
 		return nil
 	}
-	given := 0
-	kind := func(of func(string) profiles.StringMatch) func(value) {
+	conditions, ignoreCase := 0, false
+	kind := func(newMatch func(string) profiles.StringMatch) func(value) {
 		return func(v value) {
 			if text, ok := v.Text(); ok {
-				t = of(text)
+				condition = newMatch(text)
 			}
-			given++
+			conditions++
 		}
 	}
-	wrong := len(v.Mistakes)
+	oldMistakes := len(v.Mistakes)
 	v.Read(fields{
-		"exact":  kind(func(s string) profiles.StringMatch { return profiles.Exact(s) }),
-		"prefix": kind(func(s string) profiles.StringMatch { return profiles.Prefix(s) }),
-		"suffix": kind(func(s string) profiles.StringMatch { return profiles.Suffix(s) }),
+		"exact":    kind(func(s string) profiles.StringMatch { return profiles.Exact(s) }),
+		"prefix":   kind(func(s string) profiles.StringMatch { return profiles.Prefix(s) }),
+		"suffix":   kind(func(s string) profiles.StringMatch { return profiles.Suffix(s) }),
+		"contains": kind(func(s string) profiles.StringMatch { return profiles.Contains(s) }),
+		"range": func(v value) {
+			conditions++
+			var r profiles.Range
+			into(&r, "whole numbers such as 10-20", parseRange)(v)
+			condition = r
+		},
+		"ignoreCase": yamlfile.Boolean(&ignoreCase),
 		"regex": func(v value) {
 			kind(func(s string) profiles.StringMatch { return profiles.Regex(s) })(v)
 			checkRegex(v)
@@ -296,17 +305,32 @@ func readStringMatch(v value) (t profiles.StringMatch) {
 			if !present {
 				v.Failf("want true; for an absent field, put the condition below not")
 			}
-			t = profiles.AnyValue{}
-			given++
+			condition = profiles.AnyValue{}
+			conditions++
 		},
 	})
-	if given != 1 && len(v.Mistakes) == wrong {
-		v.Failf("want a text, or one of exact, prefix, suffix, regex and present")
+	if conditions != 1 && len(v.Mistakes) == oldMistakes {
+		v.Failf("want a text, or one of exact, prefix, suffix, contains, regex, range and present")
 	}
-	if len(v.Mistakes) > wrong {
+	switch {
+	case len(v.Mistakes) > oldMistakes:
 		return nil
+	case ignoreCase:
+		return profiles.IgnoreCase{Value: condition}
 	}
-	return t
+	return condition
+}
+
+// parseRange parses a range of numbers such as "10-20" or "-5--1", or a single number.
+func parseRange(s string) (r profiles.Range, ok bool) {
+	low, high := s, s
+	if i := strings.IndexByte(s[min(1, len(s)):], '-'); i >= 0 { // a '-' at the start is the sign
+		low, high = s[:i+1], s[i+2:]
+	}
+	var err, err2 error
+	r.Min, err = strconv.ParseInt(low, 10, 64)
+	r.Max, err2 = strconv.ParseInt(high, 10, 64)
+	return r, err == nil && err2 == nil && r.Min <= r.Max
 }
 
 // exactPath returns a condition that holds only for the given path. The condition is a

@@ -31,18 +31,24 @@ func TestMistakesInChanges(t *testing.T) {
 
 		{"faults", in("faults: {ttl: 1m}"), `f:4:11: routes[0].faults: want a list, not a mapping`},
 		{"empty fault", in("faults: [~]"), `f:4:12: routes[0].faults[0]: an empty fault: take it out`},
-		{"no share, no end", in("faults: [{status: 500}]"),
-			"f:4:12: routes[0].faults[0].share: missing: write the share of the requests: 0.1, or 10%\n" +
-				`f:4:12: routes[0].faults[0].ttl: missing: write the life of the fault in each process: 10m`},
+		{"no share", in("faults: [{status: 500}]"), "f:4:12: routes[0].faults[0].share: missing: write the share of the requests: 0.1, or 10%"},
+		{"no rewrite", in("rewrite: {}"), `f:4:12: routes[0].rewrite: no host or path`},
+		{"rewrite's path", in("rewrite: {path: b}"), `f:4:12: routes[0].rewrite: path "b" does not begin with /`},
+		{"rewrite's host", in("rewrite: {host: a/b}"), `f:4:12: routes[0].rewrite: host "a/b" is not a host with an optional port`},
+		{"no response", in("respond: {message: hello}"), `f:4:12: routes[0].respond.status: missing: write the status of the response: 503`},
+		{"response's status", in("respond: {status: 99}"), `f:4:12: routes[0].respond: status 99 is not from 200 to 999`},
+		{"response's header", in("respond: {status: 200, header: {content-length: '1'}}"),
+			`f:4:12: routes[0].respond: header: set "content-length": belongs to the connection, not to the message`},
 		{"share", in("faults: [{share: 2, status: 500, ttl: 1m}]"), `f:4:20: routes[0].faults[0].share "2": ` + aShare},
 		{"percentage", in("faults: [{share: 101%, status: 500, ttl: 1m}]"), `f:4:20: routes[0].faults[0].share "101%": ` + aShare},
-		{"ends at once", in("faults: [{share: 1, status: 500, ttl: 0s}]"), `f:4:12: routes[0].faults[0]: ttl 0s is `},
 		{"does nothing", in("faults: [{share: 1, ttl: 1m}]"), `f:4:12: routes[0].faults[0]: `},
 		{"fault's status", in("faults: [{share: 1, status: 99, ttl: 1m}]"), `f:4:12: routes[0].faults[0]: `},
 		{"gRPC status", in("faults: [{share: 1, grpc: GONE, ttl: 1m}]"),
 			`f:4:29: routes[0].faults[0].grpc "GONE": want a status of gRPC from 1 to 16, or its name, such as UNAVAILABLE`},
 
-		{"too many faults", in("faults: [{share: 60%, status: 500, ttl: 1m}, {share: 60%, status: 500, ttl: 1m}]"), `f:4:11: routes[0].faults: fault 1: `},
+		{"too many faults", in("faults: [{share: 60%, status: 500, ttl: 1m}, {share: 60%, status: 500, ttl: 1m}]"), `f:4:48: routes[0].faults[1]: fraction 0.6 is more `},
+		{"each fault", in("faults: [{share: 1, ttl: 1m}, {share: 1, status: 500}, {share: 1, ttl: 2m}]"), "f:4:12: routes[0].faults[0]: no delay and no status\n" +
+			"f:4:58: routes[0].faults[2]: no delay and no status"},
 		{"OK is not a fault", in("faults: [{share: 1, status: 500, grpc: OK, ttl: 1m}]"),
 			`f:4:42: routes[0].faults[0].grpc "OK": want a status of gRPC from 1 to 16, or its name, such as UNAVAILABLE`},
 		{"class by gRPC", in("classes: [{match: {grpc: [17, 14-13, OOPS]}, failure: true}]"),
@@ -53,7 +59,7 @@ func TestMistakesInChanges(t *testing.T) {
 
 		{"empty mirror", in("mirrors: [~]"), `f:4:13: routes[0].mirrors[0]: an empty mirror: take it out`},
 		{"no mirror", in("mirrors: [{share: 1}]"), `f:4:13: routes[0].mirrors[0].target: missing: write the target of the copies: web-v2.default.svc.cluster.local:80`},
-		{"mirror's target", in("mirrors: [{target: 10.0.0.1:80}]"), `f:4:13: routes[0].mirrors[0]: target "10.0.0.1:80": not a DNS name`},
+		{"mirror's target", in("mirrors: [{target: ''}]"), `f:4:22: routes[0].mirrors[0].target: want a text that is not empty`},
 		{"mirror's share", in("mirrors: [{target: a, share: 0}]"), `f:4:32: routes[0].mirrors[0].share "0": want a share above 0; for no copies, take the mirror out`},
 		{"mirror's body", in("mirrors: [{target: a, body: -1}]"), `f:4:31: routes[0].mirrors[0].body "-1": ` + aSize},
 		{"too large", in("mirrors: [{target: a, body: 17MiB}]"), `f:4:31: routes[0].mirrors[0].body "17MiB": ` + aSize},

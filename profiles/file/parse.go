@@ -13,10 +13,10 @@ import (
 // is reported alone, because the rest of the file cannot be read.
 func Parse(name string, data []byte) (*Set, error) {
 	f := yamlfile.NewFile(name, data)
-	roots, err := documents(data)
+	roots, err := documents(name, data)
 	switch {
 	case err != nil:
-		f.Mistakes = append(f.Mistakes, syntaxError(name, data, err))
+		return nil, errors.Join(err)
 	case len(roots) == 0:
 		f.Mistakes = append(f.Mistakes, &Error{File: name, Line: 1, Reason: "there is nothing in the file; for no profile, write {}"})
 	}
@@ -56,15 +56,13 @@ func readDocument(v value) []*entry {
 // a file.
 const maxDocuments = 10_000
 
-var errTooManyDocuments = errors.New("more than 10000 documents: split the file")
-
-func documents(data []byte) ([]*yaml.Node, error) {
-	all, err := yamlfile.Documents(data, maxDocuments+1)
+func documents(name string, data []byte) ([]*yaml.Node, error) {
+	all, err := yamlfile.Documents(name, data, maxDocuments+1)
 	if err != nil {
 		return nil, err
 	}
 	if len(all) > maxDocuments {
-		return nil, errTooManyDocuments
+		return nil, &Error{File: name, Line: all[maxDocuments].Line, Reason: "more than 10000 documents: split the file"}
 	}
 	var roots []*yaml.Node
 	for _, root := range all {
@@ -73,12 +71,4 @@ func documents(data []byte) ([]*yaml.Node, error) {
 		}
 	}
 	return roots, nil
-}
-
-func syntaxError(name string, data []byte, err error) *Error {
-	line, reason := yamlfile.SyntaxError(data, err, func(data []byte) error {
-		_, err := documents(data)
-		return err
-	})
-	return &Error{File: name, Line: line, Reason: reason}
 }

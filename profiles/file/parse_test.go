@@ -12,6 +12,7 @@ import (
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/profiles"
+	"github.com/gotower/gotower/resolve"
 )
 
 // parse reads a file that is to be good, and valid for any target.
@@ -140,7 +141,7 @@ func TestJSON(t *testing.T) {
 	require.Len(t, s.Profile("web").Routes, 1)
 	assert.Equal(t, "😀\\ä\n", s.Profile("web").Routes[0].Name)
 	assert.Equal(t, profiles.Path("^/a$"), s.Profile("web").Routes[0].Match)
-	requireMistakes(t, "{\"target\": \"web\",\n\"name\": \"\\/\"}", "f:2: found unknown escape character")
+	requireMistakes(t, "{\"target\": \"web\",\n\"name\": \"\\/\"}", `f:2: not YAML: found unknown escape character`)
 }
 
 // documentedBlock returns the indented lines of the package's documentation
@@ -165,7 +166,7 @@ func TestDocumentedFormat(t *testing.T) {
 	match = strings.ReplaceAll("\n"+match, "\n", "\n    ")
 	classes := strings.ReplaceAll("\n"+documentedBlock(t, "classes:"), "\n", "\n  ")
 	route := parse(t, "target: web\nroutes:\n- match:"+match+classes).Profile("web").Routes[0]
-	require.Len(t, route.Match, 12, "each of the eleven fields, one of them with two headers")
+	require.Len(t, route.Match, 13, "each of the eleven fields, one of them with three headers")
 	require.Len(t, route.Classes, 2)
 	require.Equal(t, profiles.All{
 		profiles.Any{profiles.GRPCStatus{Min: 14, Max: 14}, profiles.GRPCStatus{Min: 13, Max: 15}},
@@ -191,9 +192,12 @@ func TestDocumentedFormat(t *testing.T) {
 		{Authority: "web-v3.default.svc.cluster.local:81", Fraction: 0.1, MaxBodyBytes: 64 << 10, MaxInFlight: 100},
 	}, route.Mirrors)
 
-	require.Equal(t, &profiles.Endpoint{
-		Addr: netip.MustParseAddrPort("10.0.0.1:80"), Labels: map[string]string{"zone": "a"}, Weight: 10000,
-		Protocol: profiles.H2Protocol, ServerName: "web.default", Identity: "web.default", Authority: "web.default", OpaquePort: 4143, PingInterval: 10 * time.Second,
+	require.Equal(t, &resolve.Endpoint{
+		Labels: map[string]string{"zone": "a"}, Weight: 10000,
+		ID: resolve.ID{
+			Addr: netip.MustParseAddrPort("10.0.0.1:80"), Protocol: resolve.H2, ServerName: "web.default", Identity: "web.default",
+			Authority: "web.default", OpaquePort: 4143, PingInterval: 10 * time.Second,
+		},
 	}, parse(t, "target: web\n"+documentedBlock(t, "endpoint:")).Profile("web").Endpoint)
 }
 

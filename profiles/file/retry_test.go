@@ -53,10 +53,10 @@ spec: {routes: [{name: pay, condition: {pathRegex: /.*}, isRetryable: true}], re
 			require.NoError(t, os.WriteFile(path, []byte(tt.yaml), 0o600))
 
 			endpoint := httplayer.NewEndpoint(t.Context(), server.Listener.Addr().String())
-			router := profiles.New(t.Context(), "pay.default.svc.cluster.local:80", file.New(path), httplayer.Accessor{},
+			config := profiles.Config{Target: "pay.default.svc.cluster.local:80", Source: file.New(path), InitialWait: time.Minute}
+			router := profiles.New(t.Context(), config, httplayer.HTTP{},
 				func(string) httplayer.Service { return endpoint },
-				profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
-				profiles.WithInitialWait[*http.Request, *http.Response](time.Minute))
+				profiles.WithRouteLayers(httplayer.HTTP{}))
 			req, err := http.NewRequestWithContext(t.Context(), tt.method, "http://pay/orders", strings.NewReader("one"))
 			require.NoError(t, err)
 			if tt.key != "" {

@@ -17,6 +17,17 @@ func (d draw) answers(r *profiles.Route, o object) {
 	m, mirror := d.mirror()
 	r.Faults, o["faults"] = []profiles.Fault{f}, []object{fault}
 	r.Mirrors, o["mirrors"] = []profiles.Mirror{m}, []object{mirror}
+	r.Rewrite, r.Respond = &profiles.Rewrite{Host: d.pick("web", "web:80")}, &layer.DirectResponse{Status: d.int(200, 999)}
+	rewrite, respond := object{"host": r.Rewrite.Host}, object{"status": r.Respond.Status}
+	if d.int(0, 1) == 0 {
+		r.Rewrite.Path, rewrite["path"] = "/new?a=b", "/new?a=b"
+		r.Respond.GRPC, respond["grpc"] = 14, "unavailable"
+	} else {
+		r.Rewrite.OldPrefix, r.Rewrite.NewPrefix, rewrite["oldPrefix"], rewrite["newPrefix"] = "/v1", "/v2", "/v1", "/v2"
+		r.Respond.Message, respond["message"] = "a b", "a b"
+		r.Respond.Header, respond["header"] = []layer.HeaderField{{Name: "retry-after", Value: "1"}}, object{"retry-after": "1"}
+	}
+	o["rewrite"], o["respond"] = rewrite, respond
 }
 
 // changes draws those of a header.

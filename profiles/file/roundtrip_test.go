@@ -15,6 +15,7 @@ import (
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/profiles"
+	"github.com/gotower/gotower/resolve"
 )
 
 type object map[string]any
@@ -33,19 +34,31 @@ func (d draw) duration() (time.Duration, string) {
 
 func (d draw) text() (profiles.StringMatch, any) {
 	s := d.pick("a", "B.c", "true", "007", "é{", "~")
-	switch d.int(0, 5) {
+	var m profiles.StringMatch
+	written := object{}
+	switch d.int(0, 7) {
 	case 0:
 		return profiles.Exact(s), s
-	case 5:
-		return profiles.Suffix(s), object{"suffix": s}
 	case 1:
-		return profiles.Exact(s), object{"exact": s}
+		m, written["exact"] = profiles.Exact(s), s
 	case 2:
-		return profiles.Prefix(s), object{"prefix": s}
+		m, written["prefix"] = profiles.Prefix(s), s
 	case 3:
-		return profiles.Regex(s), object{"regex": s}
+		m, written["suffix"] = profiles.Suffix(s), s
+	case 4:
+		m, written["contains"] = profiles.Contains(s), s
+	case 5:
+		m, written["regex"] = profiles.Regex(s), s
+	case 6:
+		r := profiles.Range{Min: int64(d.int(-9, 0)), Max: int64(d.int(0, 9))}
+		m, written["range"] = r, fmt.Sprintf("%d-%d", r.Min, r.Max)
+	default:
+		return profiles.AnyValue{}, object{"present": true}
 	}
-	return profiles.AnyValue{}, object{"present": true}
+	if d.int(0, 1) == 0 {
+		m, written["ignoreCase"] = profiles.IgnoreCase{Value: m}, true
+	}
+	return m, written
 }
 
 // leaf draws one condition on requests.
@@ -125,6 +138,8 @@ func (d draw) route() (profiles.Route, object) {
 	r.Match, o["match"] = d.tree(3, d.leaf)
 	r.Labels = map[string]string{"team": d.pick("x", "y: z", "")}
 	r.Timeout, o["timeout"] = d.duration()
+	r.TimeoutAfterBody = d.int(0, 1) == 1
+	o["timeoutAfterBody"] = r.TimeoutAfterBody
 	r.AttemptTimeout, o["tryTimeout"] = d.duration()
 	r.Hedge, o["hedge"] = d.duration()
 	switch d.int(0, 3) {
@@ -161,17 +176,19 @@ func (d draw) route() (profiles.Route, object) {
 	return r, o
 }
 
-func (d draw) endpoint() (*profiles.Endpoint, object) {
-	e := &profiles.Endpoint{
-		Addr:   netip.AddrPortFrom(netip.MustParseAddr(d.pick("10.0.0.1", "fd00::1")), uint16(d.int(1, 65535))),
-		Labels: map[string]string{"zone": d.pick("a", "b")}, Weight: uint32(d.int(1, 20000)), Protocol: profiles.H2Protocol,
-		ServerName: "web.ns", Identity: d.pick("web.ns", "spiffe://root/ns/web"), Authority: d.pick("web", "web:80"), OpaquePort: 4143,
+func (d draw) endpoint() (*resolve.Endpoint, object) {
+	e := &resolve.Endpoint{Labels: map[string]string{"zone": d.pick("a", "b")}, Weight: uint32(d.int(1, 20000))}
+	e.ID = resolve.ID{
+		Addr:     netip.AddrPortFrom(netip.MustParseAddr(d.pick("10.0.0.1", "fd00::1")), uint16(d.int(1, 65535))),
+		Protocol: resolve.H2, ServerName: "web.ns", Identity: d.pick("web.ns", "spiffe://root/ns/web"),
+		Authority: d.pick("web", "web:80"), OpaquePort: 4143,
 	}
 	var interval, timeout string
 	e.PingInterval, interval = d.duration()
 	e.PingTimeout, timeout = d.duration()
+	e.PingWhileIdle = true
 	return e, object{
-		"pingInterval": interval, "pingTimeout": timeout,
+		"pingInterval": interval, "pingTimeout": timeout, "pingWhileIdle": true,
 		"addr": e.Addr, "labels": e.Labels, "weight": e.Weight, "protocol": "h2",
 		"serverName": e.ServerName, "identity": e.Identity, "authority": e.Authority, "opaquePort": e.OpaquePort,
 	}
@@ -181,7 +198,8 @@ func (d draw) profile() (profiles.Profile, object) {
 	p := profiles.Profile{
 		Name: d.pick("web.ns", "API_1."), OpaqueProtocol: d.int(0, 1) == 1,
 		Precedence: profiles.Precedence(d.int(0, 1)), RoutesOnly: d.int(0, 1) == 1,
-		Targets: []profiles.Target{{Authority: "web-v2:81", Weight: uint32(d.int(0, 1000))}},
+		Distribution: profiles.Distribution(d.int(0, 2)),
+		Targets:      []profiles.Target{{Authority: "web-v2:81", Weight: uint32(d.int(0, 1000))}},
 		RetryBudget: &profiles.RetryBudget{
 			Ratio: float64(d.int(0, 8000)) / 8, MinPerSecond: uint32(d.int(0, 100)), TTL: time.Duration(d.int(1, 60)) * time.Second,
 		},
@@ -194,8 +212,9 @@ func (d draw) profile() (profiles.Profile, object) {
 	o := object{
 		"target": "web.ns:80", "name": p.Name, "opaque": p.OpaqueProtocol, "routes": routes,
 		"precedence": []string{"firstMatch", "mostSpecific"}[p.Precedence], "routesOnly": p.RoutesOnly,
-		"split":       object{"web-v2:81": p.Targets[0].Weight},
-		"retryBudget": object{"ratio": p.RetryBudget.Ratio, "minPerSecond": p.RetryBudget.MinPerSecond, "ttl": p.RetryBudget.TTL.String()},
+		"distribution": []string{"fixedShares", "randomAvailable", "firstAvailable"}[p.Distribution],
+		"split":        object{"web-v2:81": p.Targets[0].Weight},
+		"retryBudget":  object{"ratio": p.RetryBudget.Ratio, "minPerSecond": p.RetryBudget.MinPerSecond, "ttl": p.RetryBudget.TTL.String()},
 	}
 	if d.int(0, 1) == 1 { // everything goes there: nothing else selects a target
 		p.Endpoint, o["endpoint"] = d.endpoint()
@@ -220,12 +239,14 @@ func TestShortFormRoundTrip(t *testing.T) {
 		require.NoError(t, got.Validate())
 		note(covered, reflect.ValueOf(want))
 		if want.Endpoint != nil {
-			note(covered, reflect.ValueOf(*want.Endpoint))
+			note(covered, reflect.ValueOf(want.Endpoint.ID))
 		}
 		for _, r := range got.Routes {
 			note(covered, reflect.ValueOf(r))
 			note(covered, reflect.ValueOf(r.RequestHeader))
 			note(covered, reflect.ValueOf(r.Faults[0]))
+			note(covered, reflect.ValueOf(*r.Rewrite))
+			note(covered, reflect.ValueOf(*r.Respond))
 			note(covered, reflect.ValueOf(r.Mirrors[0]))
 			if r.Redirect != nil {
 				note(covered, reflect.ValueOf(*r.Redirect))
@@ -233,14 +254,14 @@ func TestShortFormRoundTrip(t *testing.T) {
 		}
 	})
 	for _, of := range []reflect.Type{
-		reflect.TypeFor[profiles.Profile](), reflect.TypeFor[profiles.Route](), reflect.TypeFor[profiles.Endpoint](),
+		reflect.TypeFor[profiles.Profile](), reflect.TypeFor[profiles.Route](), reflect.TypeFor[resolve.ID](),
 		reflect.TypeFor[layer.HeaderMutation](), reflect.TypeFor[profiles.Redirect](), reflect.TypeFor[profiles.Fault](),
-		reflect.TypeFor[profiles.Mirror](),
+		reflect.TypeFor[profiles.Mirror](), reflect.TypeFor[profiles.Rewrite](), reflect.TypeFor[layer.DirectResponse](),
 	} {
 		for field := range of.Fields() {
 			name := of.Name() + "." + field.Name
-			if field.Name == "Policy" {
-				continue // only client policies have it
+			if field.Name == "Policy" || field.Name == "Value" {
+				continue // only client policies have the one, and only programs the other
 			}
 			require.True(t, covered[name], "the short form has nothing for %s: let it, in short.go and above", name)
 		}

@@ -2,6 +2,7 @@ package file
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -22,9 +23,7 @@ type (
 )
 
 // newRouter returns a router with targets that answer with the name of the route.
-func newRouter(
-	t *testing.T, source profiles.Source, target string, opts ...profiles.Option[*http.Request, *http.Response],
-) *httpRouter {
+func newRouter(t *testing.T, source profiles.Source, target string, log *slog.Logger) *httpRouter {
 	t.Helper()
 	mk := func(string) httpService {
 		return layer.Func[*http.Request, *http.Response](func(ctx context.Context, _ *http.Request) (*http.Response, error) {
@@ -35,8 +34,8 @@ func newRouter(
 			return rsp, nil
 		})
 	}
-	return profiles.New(t.Context(), target, source, httplayer.Accessor{}, mk,
-		append(opts, profiles.WithInitialWait[*http.Request, *http.Response](time.Minute))...)
+	c := profiles.Config{Target: target, Source: source, InitialWait: time.Minute, Log: log}
+	return profiles.New(t.Context(), c, httplayer.HTTP{}, mk)
 }
 
 // routed returns the name of the route of a request such as "GET /a?b=c", with
@@ -46,7 +45,7 @@ func routed(t *testing.T, p *profiles.Profile, request string) (route string) {
 	synctest.Test(t, func(t *testing.T) {
 		var source profiles.Static
 		source.Set("web:80", p)
-		route = call(t, newRouter(t, &source, "web:80"), request)
+		route = call(t, newRouter(t, &source, "web:80", nil), request)
 	})
 	return route
 }

@@ -4,9 +4,12 @@ import (
 	"errors"
 	"math"
 	"net"
+	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/internal/yamlfile"
 )
 
@@ -21,7 +24,7 @@ type (
 type Error = yamlfile.Error
 
 // into returns a function that reads a scalar by the function parse and stores it in *field. If
-// parse returns false, the returned function reports a mistake. The argument want names the valid
+// parse returns false, the returned function reports a mistake. want names the valid
 // values in the text of the mistake, such as "want a number".
 func into[T any](field *T, want string, parse func(string) (T, bool)) func(value) {
 	return yamlfile.Into(field, func(s string) (T, error) {
@@ -82,10 +85,12 @@ func parsePort(s string) (uint16, bool) {
 	return uint16(n), err == nil && n > 0
 }
 
-// withPort returns authority, with port added if authority has no port.
-func withPort(authority string, port uint16) string {
-	if _, _, err := net.SplitHostPort(authority); err == nil {
-		return authority
+// withPort returns the key of a target, with port added if the key is a DNS name or an IP address
+// without a port.
+func withPort(key string, port uint16) string {
+	host := strings.Trim(key, "[]")
+	if _, err := netip.ParseAddr(host); err != nil && !authority.IsDNSName(key) {
+		return key
 	}
-	return net.JoinHostPort(authority, strconv.Itoa(int(port)))
+	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }

@@ -87,7 +87,8 @@ spec:
 			{Authority: "web-v2.ns.svc.cluster.local:8080", Weight: 10000},
 			{Authority: "web-v3.ns.svc.cluster.local.:81"},
 		},
-		RetryBudget: linkerdDefault(),
+		Distribution: profiles.RandomAvailable,
+		RetryBudget:  linkerdDefault(),
 	}
 	require.Equal(t, want, s.Profile("web.ns.svc.cluster.local:81"))
 	opaque := s.Profile("web.ns.svc.cluster.local:3306")
@@ -137,7 +138,7 @@ func TestServiceProfileWarnings(t *testing.T) {
 	get := profiles.Method("GET")
 	p := s.Profile("web.ns.svc.cluster.local:80")
 	require.Equal(t, &profiles.Profile{
-		Name: "web.ns.svc.cluster.local",
+		Name: "web.ns.svc.cluster.local", Distribution: profiles.RandomAvailable,
 		Routes: []profiles.Route{
 			{Name: "bad member", Labels: map[string]string{"route": "bad member"}, Match: profiles.Any{get}},
 			{
@@ -156,7 +157,7 @@ func TestServiceProfileWarnings(t *testing.T) {
 		got = append(got, w.Error())
 	}
 	require.Equal(t, []string{
-		"f:6:16: spec.retryBudget: retry budget: ttl 1m1s is not from 1s to 60s: left out, so nothing is retried",
+		"f:6:16: spec.retryBudget: ttl 1m1s is not from 1s to 60s: left out, so nothing is retried",
 		"f:9:16: spec.routes[0].condition: nothing of the condition is left: the route is left out",
 		"f:9:28: spec.routes[0].condition.pathRegex \"/a(\": want a regular expression: missing closing ): `/a(`" + left,
 		"f:11:35: spec.routes[1].condition.any[0].pathRegex \"/a(?=b)\": want a regular expression: invalid or unsupported Perl syntax: `(?=`" + left,

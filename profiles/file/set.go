@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/profiles"
 )
 
@@ -138,7 +139,7 @@ func splitTarget(target string) (host string, port uint16, ok bool) {
 		return addr.Unmap().String(), port, true
 	}
 	host = strings.TrimSuffix(strings.ToLower(host), ".")
-	return host, port, isDNSName(host)
+	return host, port, authority.IsDNSName(host)
 }
 
 // defaultPort is the port that is assumed for a target without a port, as in linkerd's

@@ -4,11 +4,14 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/internal/yamlfile"
 	"github.com/gotower/gotower/profiles"
+	"github.com/gotower/gotower/resolve"
 )
 
 // readShort reads a document in the short form. It returns an entry for each target of the
@@ -28,14 +31,15 @@ func readShort(v value) []*entry {
 				v.Failf("an empty list: want a name such as web.default.svc.cluster.local")
 			}
 		},
-		"name":        e.name,
-		"routes":      e.shortRoutes,
-		"precedence":  precedence(&e.profile.Precedence),
-		"routesOnly":  yamlfile.Boolean(&e.profile.RoutesOnly),
-		"split":       e.readSplit,
-		"retryBudget": e.shortBudget,
-		"opaque":      yamlfile.Boolean(&e.profile.OpaqueProtocol),
-		"endpoint":    e.endpoint,
+		"name":         e.name,
+		"routes":       e.shortRoutes,
+		"precedence":   oneOf(&e.profile.Precedence, "firstMatch", "mostSpecific"),
+		"routesOnly":   yamlfile.Boolean(&e.profile.RoutesOnly),
+		"split":        e.readSplit,
+		"distribution": oneOf(&e.profile.Distribution, "fixedShares", "randomAvailable", "firstAvailable"),
+		"retryBudget":  e.shortBudget,
+		"opaque":       yamlfile.Boolean(&e.profile.OpaqueProtocol),
+		"endpoint":     e.endpoint,
 	})
 	if len(v.Node.Content) == 0 {
 		return nil // {} has no profile
@@ -44,7 +48,7 @@ func readShort(v value) []*entry {
 	checkOneEndpoint(v)
 	for _, t := range targets {
 		t.split, t.profile = e.split, e.profile
-		if t.profile.Name == "" && t.profile.Endpoint == nil && isDNSName(t.host) {
+		if t.profile.Name == "" && t.profile.Endpoint == nil && authority.IsDNSName(t.host) {
 			t.profile.Name = t.host
 		}
 	}
@@ -57,20 +61,16 @@ func readTarget(v value) *entry {
 		return nil
 	}
 	host, port, ok := splitTarget(text)
-	if _, err := netip.ParseAddr(host); !ok || err != nil && !isDNSName(host) {
+	if _, err := netip.ParseAddr(host); !ok || err != nil && !authority.IsDNSName(host) {
 		v.Failf("want a DNS name or an IP address, with a port or without: web.default.svc.cluster.local:80")
 		return nil
 	}
 	return &entry{at: v.Note(""), host: host, port: port}
 }
 
-func isDNSName(host string) bool {
-	return host != "" && (&profiles.Profile{Name: host}).Validate() == nil
-}
-
 func (e *entry) name(v value) {
 	if text, ok := v.Text(); ok {
-		if !isDNSName(text) {
+		if !authority.IsDNSName(text) {
 			v.Failf("want a DNS name without a port")
 		}
 		e.profile.Name = text
@@ -82,7 +82,7 @@ func (e *entry) readSplit(v value) {
 	v.Each(func(key, item value) {
 		t := profiles.Target{Authority: key.Node.Value}
 		count(&t.Weight, math.MaxUint32)(item)
-		if err := (profiles.Target{Authority: withPort(t.Authority, defaultPort)}).Validate(); err != nil {
+		if err := t.Validate(); err != nil {
 			key.Failf("%v: want a name, with a port or without", err)
 		}
 		e.split = append(e.split, t)
@@ -111,38 +111,38 @@ func (e *entry) shortRoutes(v value) {
 	}
 }
 
-func precedence(to *profiles.Precedence) func(value) {
-	return func(v value) {
-		switch text, ok := v.Text(); {
-		case text == "mostSpecific":
-			*to = profiles.MostSpecific
-		case ok && text != "firstMatch":
-			v.Failf("want firstMatch or mostSpecific")
-		}
-	}
+// oneOf returns a function that reads one of names into field. The value of a name is its index.
+func oneOf[T ~uint8](field *T, names ...string) func(value) {
+	return into(field, "one of "+strings.Join(names, ", "), func(s string) (T, bool) {
+		i := slices.Index(names, s)
+		return T(max(i, 0)), i >= 0
+	})
 }
 
 func readShortRoute(v value) (r profiles.Route) {
 	var successes, failures, classes []profiles.ResponseClass
 	v.Read(fields{
-		"name":           anyText(&r.Name),
-		"match":          func(v value) { r.Match = readCondition(v, shortRequests()) },
-		"labels":         yamlfile.Labels(&r.Labels),
-		"timeout":        duration(&r.Timeout),
-		"tryTimeout":     duration(&r.AttemptTimeout),
-		"retry":          retry(&r),
-		"maxRetries":     count(&r.MaxRetries, 99),
-		"hedge":          duration(&r.Hedge),
-		"limit":          count(&r.Limit, math.MaxInt32),
-		"rate":           rate(&r.Rate),
-		"successes":      func(v value) { successes = readStatusClasses(v, false) },
-		"failures":       func(v value) { failures = readStatusClasses(v, true) },
-		"classes":        func(v value) { classes = readShortClasses(v) },
-		"requestHeader":  requestHeader(&r.RequestHeader),
-		"responseHeader": responseHeader(&r.ResponseHeader),
-		"redirect":       redirect(&r.Redirect),
-		"faults":         faults(&r.Faults),
-		"mirrors":        mirrors(&r.Mirrors),
+		"name":             anyText(&r.Name),
+		"match":            func(v value) { r.Match = readCondition(v, shortRequests()) },
+		"labels":           yamlfile.Labels(&r.Labels),
+		"timeout":          duration(&r.Timeout),
+		"timeoutAfterBody": yamlfile.Boolean(&r.TimeoutAfterBody),
+		"tryTimeout":       duration(&r.AttemptTimeout),
+		"retry":            retry(&r),
+		"maxRetries":       count(&r.MaxRetries, 99),
+		"hedge":            duration(&r.Hedge),
+		"limit":            count(&r.Limit, math.MaxInt32),
+		"rate":             rate(&r.Rate),
+		"successes":        func(v value) { successes = readStatusClasses(v, false) },
+		"failures":         func(v value) { failures = readStatusClasses(v, true) },
+		"classes":          func(v value) { classes = readShortClasses(v) },
+		"requestHeader":    headerChanges(&r.RequestHeader),
+		"responseHeader":   headerChanges(&r.ResponseHeader),
+		"rewrite":          rewrite(&r.Rewrite),
+		"redirect":         redirect(&r.Redirect),
+		"respond":          respond(&r.Respond),
+		"faults":           faults(&r.Faults),
+		"mirrors":          mirrors(&r.Mirrors),
 	})
 	v.Require("match", "which requests: {method: GET, path: /books}; all of them are {pathPrefix: /}")
 	r.Labels = labelled(r.Labels, r.Name)
@@ -199,41 +199,32 @@ func rate(field *profiles.Rate) func(value) {
 }
 
 func (e *entry) endpoint(v value) {
-	to := &profiles.Endpoint{}
+	endpoint := &resolve.Endpoint{}
 	wrong := len(v.Mistakes)
 	v.Read(fields{
-		"addr": into(&to.Addr, "an IP address and a port: 10.0.0.1:80", func(s string) (netip.AddrPort, bool) {
+		"addr": into(&endpoint.Addr, "an IP address and a port: 10.0.0.1:80", func(s string) (netip.AddrPort, bool) {
 			addr, err := netip.ParseAddrPort(s)
 			return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()), err == nil && addr.Port() != 0
 		}),
-		"labels":     yamlfile.Labels(&to.Labels),
-		"weight":     count(&to.Weight, math.MaxUint32),
-		"protocol":   into(&to.Protocol, "h2 or opaque", parseProtocol),
-		"serverName": word(&to.ServerName),
-		"identity":   word(&to.Identity),
-		"authority":  word(&to.Authority),
-		"opaquePort": into(&to.OpaquePort, "a port from 1 to 65535", parsePort),
+		"labels":     yamlfile.Labels(&endpoint.Labels),
+		"weight":     count(&endpoint.Weight, math.MaxUint32),
+		"protocol":   oneOf(&endpoint.Protocol, "unknown", "h2", "opaque"),
+		"serverName": word(&endpoint.ServerName),
+		"identity":   word(&endpoint.Identity),
+		"authority":  word(&endpoint.Authority),
+		"opaquePort": into(&endpoint.OpaquePort, "a port from 1 to 65535", parsePort),
 
-		"pingInterval": duration(&to.PingInterval),
-		"pingTimeout":  duration(&to.PingTimeout),
+		"pingInterval":  duration(&endpoint.PingInterval),
+		"pingTimeout":   duration(&endpoint.PingTimeout),
+		"pingWhileIdle": yamlfile.Boolean(&endpoint.PingWhileIdle),
 	})
 	v.Require("addr", "where it is: 10.0.0.1:80")
-	if to.Addr.IsValid() && len(v.Mistakes) == wrong {
-		if err := to.Validate(); err != nil {
+	if endpoint.Addr.IsValid() && len(v.Mistakes) == wrong {
+		if err := endpoint.Validate(); err != nil {
 			v.Failf("%v", err)
 		}
 	}
-	e.profile.Endpoint = to
-}
-
-func parseProtocol(s string) (profiles.Protocol, bool) {
-	switch s {
-	case "h2":
-		return profiles.H2Protocol, true
-	case "opaque":
-		return profiles.OpaqueProtocol, true
-	}
-	return profiles.UnknownProtocol, false
+	e.profile.Endpoint = endpoint
 }
 
 // checkOneEndpoint reports a mistake for a name or a split in a profile with an endpoint, because

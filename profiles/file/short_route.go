@@ -1,8 +1,8 @@
 package file
 
 import (
+	"errors"
 	"math"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,25 +13,18 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// checkRoute validates a field that was read from v, and reports a mistake at v if it is invalid.
-// r is a route with only this field. The argument prefix, the name of the field in errors of
-// package profiles, is removed from the text. If the number of mistakes exceeds wrongBefore,
-// reading the field has failed, and checkRoute does nothing.
-func checkRoute(v value, wrongBefore int, r profiles.Route, prefix string) {
-	if len(v.Mistakes) > wrongBefore {
-		return
-	}
+// checkRoute reports the first mistake in r at v. r is a route with only the field that was read from v.
+// If the number of mistakes exceeds wrongBefore, reading the field has failed, and checkRoute does
+// nothing.
+func checkRoute(v value, wrongBefore int, r profiles.Route) {
 	r.Match = profiles.All{}
-	if err := (&profiles.Profile{Routes: []profiles.Route{r}}).Validate(); err != nil {
-		first, _, _ := strings.Cut(err.Error(), "\n")
-		v.Failf("%s", strings.TrimPrefix(strings.TrimPrefix(first, "route 0: "), prefix+": "))
+	if wrong, ok := errors.AsType[*profiles.FieldError](r.Validate()); ok && len(v.Mistakes) == wrongBefore {
+		v.Failf("%v", wrong.Err)
 	}
 }
 
-// headerChanges returns a function that reads a HeaderMutation into field and validates it. To
-// validate it, the returned function calls checkRoute with the route that the function in returns
-// for the HeaderMutation. The argument header is the name of the field in errors.
-func headerChanges(field *layer.HeaderMutation, header string, in func(layer.HeaderMutation) profiles.Route) func(value) {
+// headerChanges returns a function that reads a HeaderMutation into field.
+func headerChanges(field *layer.HeaderMutation) func(value) {
 	return func(v value) {
 		wrong := len(v.Mistakes)
 		v.Read(fields{
@@ -56,7 +49,7 @@ func headerChanges(field *layer.HeaderMutation, header string, in func(layer.Hea
 		if v.Node.Kind == yaml.MappingNode && len(v.Node.Content) == 0 {
 			v.Failf("no change: want one or more of add, remove, set")
 		}
-		checkRoute(v, wrong, in(*field), header)
+		checkRoute(v, wrong, profiles.Route{RequestHeader: *field})
 	}
 }
 
@@ -65,18 +58,6 @@ func appendField(v value, list []layer.HeaderField, name value) []layer.HeaderFi
 		list = append(list, layer.HeaderField{Name: name.Node.Value, Value: text})
 	}
 	return list
-}
-
-func requestHeader(field *layer.HeaderMutation) func(value) {
-	return headerChanges(field, "request header", func(c layer.HeaderMutation) profiles.Route {
-		return profiles.Route{RequestHeader: c}
-	})
-}
-
-func responseHeader(field *layer.HeaderMutation) func(value) {
-	return headerChanges(field, "response header", func(c layer.HeaderMutation) profiles.Route {
-		return profiles.Route{ResponseHeader: c}
-	})
 }
 
 func redirect(field **profiles.Redirect) func(value) {
@@ -95,41 +76,77 @@ func redirect(field **profiles.Redirect) func(value) {
 		if *to == (profiles.Redirect{}) && len(v.Mistakes) == wrong {
 			v.Failf("no location: want one or more of scheme, host, port, path, oldPrefix with newPrefix")
 		}
-		checkRoute(v, wrong, profiles.Route{Redirect: to}, "redirect")
+		checkRoute(v, wrong, profiles.Route{Redirect: to})
 		*field = to
+	}
+}
+
+func rewrite(field **profiles.Rewrite) func(value) {
+	return func(v value) {
+		rewrite := &profiles.Rewrite{}
+		wrong := len(v.Mistakes)
+		v.Read(fields{
+			"host":      word(&rewrite.Host),
+			"path":      word(&rewrite.Path),
+			"oldPrefix": word(&rewrite.OldPrefix),
+			"newPrefix": word(&rewrite.NewPrefix),
+		})
+		checkRoute(v, wrong, profiles.Route{Rewrite: rewrite})
+		*field = rewrite
+	}
+}
+
+func respond(field **layer.DirectResponse) func(value) {
+	return func(v value) {
+		response := &layer.DirectResponse{}
+		wrong := len(v.Mistakes)
+		v.Read(fields{
+			"status":  count(&response.Status, math.MaxInt16),
+			"grpc":    failedGRPC(&response.GRPC),
+			"message": anyText(&response.Message),
+			"header": func(v value) {
+				v.Each(func(name, item value) { response.Header = appendField(item, response.Header, name) })
+			},
+		})
+		v.Require("status", "the status of the response: 503")
+		checkRoute(v, wrong, profiles.Route{Respond: response})
+		*field = response
 	}
 }
 
 func faults(field *[]profiles.Fault) func(value) {
 	return func(v value) {
-		wrong := len(v.Mistakes)
 		for _, item := range v.Members("an empty fault: take it out") {
-			*field = append(*field, readFault(item))
+			wrong := len(v.Mistakes)
+			all := append(*field, readFault(item))
+			if checkRoute(item, wrong, profiles.Route{Faults: all}); len(v.Mistakes) == wrong {
+				*field = all
+			}
 		}
-		checkRoute(v, wrong, profiles.Route{Faults: *field}, "")
 	}
 }
 
-// readFault reads a Fault. The fields share and ttl are required, because a fault that
-// affects all requests and never ends would be dangerous.
+// readFault reads a Fault. The field share is required, because a fault that affects all requests
+// would be dangerous.
 func readFault(v value) (f profiles.Fault) {
-	wrong := len(v.Mistakes)
 	v.Read(fields{
 		"share":   share(&f.Fraction),
 		"delay":   duration(&f.Delay),
 		"jitter":  duration(&f.Jitter),
 		"message": anyText(&f.Message),
 		"status":  count(&f.Status, math.MaxInt16),
-		"grpc": into(&f.GRPC, "a status of gRPC from 1 to 16, or its name, such as UNAVAILABLE", func(s string) (uint32, bool) {
-			n, ok := parseGRPCStatus(s)
-			return n, ok && n > 0
-		}),
-		"ttl": duration(&f.TTL),
+		"grpc":    failedGRPC(&f.GRPC),
+		"ttl":     duration(&f.TTL),
 	})
 	v.Require("share", "the share of the requests: 0.1, or 10%")
-	v.Require("ttl", "the life of the fault in each process: 10m")
-	checkRoute(v, wrong, profiles.Route{Faults: []profiles.Fault{f}}, "fault 0")
 	return f
+}
+
+func failedGRPC(field *uint32) func(value) {
+	return into(field, "a status of gRPC from 1 to 16, or its name, such as UNAVAILABLE", func(s string) (uint32, bool) {
+		n, ok := parseGRPCStatus(s)
+		return n, ok && n > 0
+	})
 }
 
 // share returns a function that reads a fraction such as 0.1, or a percentage such as 10%,
@@ -166,9 +183,7 @@ func readMirror(v value) (m profiles.Mirror) {
 		"inFlight": count(&m.MaxInFlight, math.MaxInt32),
 	})
 	v.Require("target", "the target of the copies: web-v2.default.svc.cluster.local:80")
-	check := m
-	check.Authority = withPort(m.Authority, defaultPort)
-	checkRoute(v, wrong, profiles.Route{Mirrors: []profiles.Mirror{check}}, "mirror")
+	checkRoute(v, wrong, profiles.Route{Mirrors: []profiles.Mirror{m}})
 	return m
 }
 
@@ -191,14 +206,10 @@ func bodySize(field *int64) func(value) {
 	})
 }
 
-// withMirrorPorts returns routes in which each mirror target has a port. It adds the
-// argument port to a target without a port. If it must change a route, it returns a copy,
-// because other entries use the same routes.
+// withMirrorPorts returns routes in which the mirror targets have a port, as withPort adds it. If it must
+// change a route, it returns a copy, because other entries use the same routes.
 func withMirrorPorts(routes []profiles.Route, port uint16) []profiles.Route {
-	open := func(m profiles.Mirror) bool {
-		_, _, err := net.SplitHostPort(m.Authority)
-		return err != nil
-	}
+	open := func(m profiles.Mirror) bool { return withPort(m.Authority, port) != m.Authority }
 	cloned := false
 	for i, r := range routes {
 		if !slices.ContainsFunc(r.Mirrors, open) {

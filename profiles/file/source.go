@@ -127,9 +127,9 @@ func (v *view) next(st *state) (*profiles.Profile, error) {
 }
 
 // update stores the profile to yield in v.profile and returns true. It returns false if nothing
-// must be yielded. An unchanged profile is yielded only if an error has ended. The argument now is
-// the profile in the file, or nil if the file has none for the target. The argument read reports
-// whether the file was ever valid. The argument healthy is true if the target has no error.
+// must be yielded. An unchanged profile is yielded only if an error has ended. now is
+// the profile in the file, or nil if the file has none for the target. read reports
+// whether the file was ever valid. healthy is true if the target has no error.
 func (v *view) update(now *profiles.Profile, read, healthy bool) bool {
 	switch {
 	case now != nil:
@@ -150,7 +150,7 @@ func (v *view) update(now *profiles.Profile, read, healthy bool) bool {
 	return true
 }
 
-// removed returns the error for a target that a change removed from the file. The argument found
+// removed returns the error for a target that a change removed from the file. found
 // lists the targets that are in the file now.
 func (v *view) removed(found []string) error {
 	const most = 10

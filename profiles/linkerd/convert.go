@@ -9,9 +9,11 @@ import (
 	"github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/internal/policyroute"
 	"github.com/gotower/gotower/internal/wire"
 	"github.com/gotower/gotower/profiles"
+	"github.com/gotower/gotower/resolve"
 )
 
 // convert converts a message to a Profile. It calls drop with an error for each part that it leaves
@@ -20,10 +22,11 @@ func convert(m *destination.DestinationProfile, drop func(error)) *profiles.Prof
 	p := &profiles.Profile{
 		Name:           m.GetFullyQualifiedName(),
 		OpaqueProtocol: m.GetOpaqueProtocol(),
+		Distribution:   profiles.RandomAvailable,
 	}
 	for i, r := range m.GetRoutes() {
 		route := convertRoute(r, func(err error) { drop(fmt.Errorf("route %d: %w", i, err)) })
-		if err := route.Validate(); err != nil {
+		if err := profiles.ValidateMatch(route.Match); err != nil {
 			drop(fmt.Errorf("route %d: %w", i, err))
 			continue
 		}
@@ -31,7 +34,7 @@ func convert(m *destination.DestinationProfile, drop func(error)) *profiles.Prof
 	}
 	for _, d := range m.GetDstOverrides() {
 		target := profiles.Target{Authority: d.GetAuthority(), Weight: d.GetWeight()}
-		if err := target.Validate(); err != nil {
+		if err := authority.CheckTarget(target.Authority); err != nil {
 			drop(err)
 			continue
 		}
@@ -46,7 +49,7 @@ func convert(m *destination.DestinationProfile, drop func(error)) *profiles.Prof
 			Ratio: float64(b.GetRetryRatio()), MinPerSecond: b.GetMinRetriesPerSecond(), TTL: ttl,
 		}
 		if err := budget.Validate(); err != nil {
-			drop(err)
+			drop(fmt.Errorf("retry budget: %w", err))
 		} else {
 			p.RetryBudget = budget
 		}
@@ -54,6 +57,8 @@ func convert(m *destination.DestinationProfile, drop func(error)) *profiles.Prof
 	return p
 }
 
+// convertRoute converts a route. It calls drop with an error for each part that it leaves out, such as an
+// invalid timeout. The caller must check the route's condition, which may be invalid.
 func convertRoute(r *destination.Route, drop func(error)) profiles.Route {
 	route := profiles.Route{
 		Name:      r.GetMetricsLabels()["route"], // the only name in a message
@@ -76,11 +81,12 @@ func convertRoute(r *destination.Route, drop func(error)) profiles.Route {
 		if err != nil {
 			drop(fmt.Errorf("timeout: %w", err))
 		}
-		route.Timeout = timeout
+		route.Timeout = timeout // 0 after an error, which means no timeout
 	}
 	return route
 }
 
+// convertDuration converts d. It returns 0 and an error if d is invalid or negative.
 func convertDuration(d *durationpb.Duration) (time.Duration, error) {
 	if err := d.CheckValid(); err != nil {
 		return 0, err
@@ -109,6 +115,7 @@ func convertRequestMatch(m *destination.RequestMatch, drop func(error)) profiles
 	return nil
 }
 
+// convertResponseMatch is convertRequestMatch for a condition on responses.
 func convertResponseMatch(m *destination.ResponseMatch, drop func(error)) profiles.Match {
 	switch m := m.GetMatch().(type) {
 	case *destination.ResponseMatch_All:
@@ -127,6 +134,8 @@ func convertResponseMatch(m *destination.ResponseMatch, drop func(error)) profil
 	return nil
 }
 
+// convertMembers converts the members of a condition with the function convert. It leaves out empty
+// members, and calls drop with an error for each.
 func convertMembers[M any](members []M, convert func(M, func(error)) profiles.Match, drop func(error)) []profiles.Match {
 	converted := make([]profiles.Match, 0, len(members))
 	for _, m := range members {
@@ -140,6 +149,7 @@ func convertMembers[M any](members []M, convert func(M, func(error)) profiles.Ma
 	return converted
 }
 
+// convertNot returns the negation of m, or nil if m is nil, because an empty condition stays invalid.
 func convertNot(m profiles.Match) profiles.Match {
 	if m == nil {
 		return nil
@@ -147,31 +157,12 @@ func convertNot(m profiles.Match) profiles.Match {
 	return profiles.Not{Match: m}
 }
 
-// convertEndpoint converts the endpoint of a profile as linkerd's proxy does. It returns
-// nil if the address is invalid. It calls drop for each part that it leaves out.
-func convertEndpoint(m *destination.WeightedAddr, drop func(error)) *profiles.Endpoint {
-	addr, err := wire.Addr(m.GetAddr())
-	if err != nil {
-		drop(fmt.Errorf("endpoint: %w", err))
+// convertEndpoint converts a profile's endpoint. It returns nil if the address is invalid. It
+// calls drop for each part that it leaves out.
+func convertEndpoint(m *destination.WeightedAddr, drop func(error)) *resolve.Endpoint {
+	e, ok := wire.Endpoint(m, drop)
+	if !ok {
 		return nil
 	}
-	serverName, identity, err := wire.TLS(m.GetTlsIdentity())
-	if err != nil {
-		drop(fmt.Errorf("endpoint: %w", err))
-	}
-	interval, timeout := wire.KeepAlive(m)
-	e := &profiles.Endpoint{
-		Addr: addr, Labels: m.GetMetricLabels(), Weight: m.GetWeight(),
-		ServerName: serverName, Identity: identity,
-		Authority:    wire.Authority(m),
-		OpaquePort:   wire.OpaquePort(m.GetProtocolHint()),
-		PingInterval: interval, PingTimeout: timeout,
-	}
-	switch m.GetProtocolHint().GetProtocol().(type) {
-	case *destination.ProtocolHint_H2_:
-		e.Protocol = profiles.H2Protocol
-	case *destination.ProtocolHint_Opaque_:
-		e.Protocol = profiles.OpaqueProtocol
-	}
-	return e
+	return &e
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/gotower/gotower/profiles"
+	"github.com/gotower/gotower/resolve"
 )
 
 // Short forms of the messages.
@@ -113,6 +114,7 @@ func TestConvert(t *testing.T) {
 	assert.Equal(t, &profiles.Profile{
 		Name:           "web.default.svc.cluster.local",
 		OpaqueProtocol: true,
+		Distribution:   profiles.RandomAvailable,
 		Routes: []profiles.Route{{
 			Name: "GET /a",
 			Match: profiles.All{
@@ -133,12 +135,15 @@ func TestConvert(t *testing.T) {
 		}},
 		RetryBudget: &profiles.RetryBudget{Ratio: 0.25, MinPerSecond: 10, TTL: 10 * time.Second},
 		Targets:     []profiles.Target{{Authority: "v1.default.svc.cluster.local:80", Weight: 9}, {Authority: "v2:80"}},
-		Endpoint: &profiles.Endpoint{
-			Addr: netip.MustParseAddrPort("10.0.0.1:8080"), Labels: map[string]string{"pod": "web-1"}, Weight: 10000,
-			Protocol: profiles.H2Protocol, ServerName: "sni", Identity: "spiffe://root/ns/web", Authority: "web:80", OpaquePort: 4143,
+		Endpoint: &resolve.Endpoint{
+			Labels: map[string]string{"pod": "web-1"}, Weight: 10000,
+			ID: resolve.ID{
+				Addr: netip.MustParseAddrPort("10.0.0.1:8080"), Protocol: resolve.H2,
+				ServerName: "sni", Identity: "spiffe://root/ns/web", Authority: "web:80", OpaquePort: 4143,
+			},
 		},
 	}, got)
-	assert.Equal(t, &profiles.Profile{}, convert(new(destination.DestinationProfile), nil))
+	assert.Equal(t, &profiles.Profile{Distribution: profiles.RandomAvailable}, convert(new(destination.DestinationProfile), nil))
 }
 
 func TestConvertMethods(t *testing.T) {
@@ -339,7 +344,7 @@ func FuzzProfile(f *testing.F) {
 			require.NoError(t, p.Endpoint.Validate())
 		}
 		for _, r := range p.Routes {
-			require.NoError(t, r.Validate())
+			require.NoError(t, profiles.ValidateMatch(r.Match))
 			require.GreaterOrEqual(t, r.Timeout, time.Duration(0))
 			for _, c := range r.Classes {
 				require.NoError(t, c.Validate())

@@ -1,5 +1,5 @@
-// Package linkerd gets profiles from linkerd's destination controller, or from another
-// server of the streaming call Destination.GetProfile of linkerd2-proxy-api.
+// Package linkerd gets profiles from linkerd's destination controller, or from any other server
+// for linkerd2-proxy-api's streaming call Destination.GetProfile.
 //
 //	New(conn) ── GetProfile{path: "web.default.svc.cluster.local:80"} ──▶ controller
 //	   ▲                                                                     │
@@ -7,16 +7,15 @@
 //	       stream lost: an error, a backoff, GetProfile again
 //	       InvalidArgument, FailedPrecondition: profiles.ErrNoProfile, the end
 //
-// The caller owns the connection and may use it for other calls. Each watch of a target is one
-// stream on the connection. The connection determines how soon gRPC dials again
-// (grpc.WithConnectParams). A stream that is opened between two dials fails at once.
+// You own the connection and may use it for other calls. Each watch on a target is one stream on
+// it. The connection determines how soon gRPC dials again (grpc.WithConnectParams); a stream that
+// is opened between two dials fails at once.
 //
-// Each stream has time limits, which detect a controller that does not answer. See
-// [WithStreamLimits].
+// Time limits on each stream detect a controller that does not answer, see [WithStreamLimits].
 //
-// Invalid parts of a message are logged and left out. The references parent_ref,
-// profile_ref, backend_ref and resource_ref are ignored, as in linkerd's proxy.
+// Invalid parts of a message are logged and left out. The references parent_ref, profile_ref,
+// backend_ref and resource_ref are ignored, as in linkerd's proxy.
 //
-// [NewPolicies] gets client policies from linkerd's policy controller, as profiles with the routes
-// of the Gateway API. [Prefer] selects between the profile and the policy of a target.
+// [NewPolicies] gets client policies from linkerd's policy controller, as profiles with Gateway
+// API routes. [Prefer] selects between a target's profile and its policy.
 package linkerd

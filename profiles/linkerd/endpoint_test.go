@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/gotower/gotower/profiles"
+	"github.com/gotower/gotower/resolve"
 )
 
 func dnsName(name string) *destination.TlsIdentity_DnsLikeIdentity {
@@ -70,24 +70,24 @@ func TestEndpointHints(t *testing.T) {
 	}
 	for what, tt := range map[string]struct {
 		in   *destination.WeightedAddr
-		want profiles.Endpoint
+		want resolve.Endpoint
 	}{
-		"nothing":           {&destination.WeightedAddr{}, profiles.Endpoint{}},
-		"an empty hint":     {&destination.WeightedAddr{ProtocolHint: &destination.ProtocolHint{}}, profiles.Endpoint{}},
-		"opaque":            {&destination.WeightedAddr{ProtocolHint: transport(1)}, profiles.Endpoint{Protocol: profiles.OpaqueProtocol, OpaquePort: 1}},
-		"the highest port":  {&destination.WeightedAddr{ProtocolHint: transport(65534)}, profiles.Endpoint{Protocol: profiles.OpaqueProtocol, OpaquePort: 65534}},
-		"an invalid port":   {&destination.WeightedAddr{ProtocolHint: transport(65535)}, profiles.Endpoint{Protocol: profiles.OpaqueProtocol}},
-		"weight and labels": {&destination.WeightedAddr{Weight: 7, MetricLabels: map[string]string{"pod": "a"}}, profiles.Endpoint{Weight: 7, Labels: map[string]string{"pod": "a"}}},
+		"nothing":           {&destination.WeightedAddr{}, resolve.Endpoint{}},
+		"an empty hint":     {&destination.WeightedAddr{ProtocolHint: &destination.ProtocolHint{}}, resolve.Endpoint{}},
+		"opaque":            {&destination.WeightedAddr{ProtocolHint: transport(1)}, resolve.Endpoint{ID: resolve.ID{Protocol: resolve.Opaque, OpaquePort: 1}}},
+		"the highest port":  {&destination.WeightedAddr{ProtocolHint: transport(65534)}, resolve.Endpoint{ID: resolve.ID{Protocol: resolve.Opaque, OpaquePort: 65534}}},
+		"an invalid port":   {&destination.WeightedAddr{ProtocolHint: transport(65535)}, resolve.Endpoint{ID: resolve.ID{Protocol: resolve.Opaque}}},
+		"weight and labels": {&destination.WeightedAddr{Weight: 7, MetricLabels: map[string]string{"pod": "a"}}, resolve.Endpoint{Weight: 7, Labels: map[string]string{"pod": "a"}}},
 		"keep-alive": {
 			&destination.WeightedAddr{Http2: &destination.Http2ClientParams{KeepAlive: &destination.Http2ClientParams_KeepAlive{
 				Interval: durationpb.New(10 * time.Second), Timeout: durationpb.New(3 * time.Second),
 			}}},
-			profiles.Endpoint{PingInterval: 10 * time.Second, PingTimeout: 3 * time.Second},
+			resolve.Endpoint{ID: resolve.ID{PingInterval: 10 * time.Second, PingTimeout: 3 * time.Second}},
 		},
-		"an authority":     {authorityOverride("[::1]:80"), profiles.Endpoint{Authority: "[::1]:80"}},
-		"not an authority": {authorityOverride("a/b"), profiles.Endpoint{}},
-		"nor this":         {authorityOverride("user@a"), profiles.Endpoint{}},
-		"nor that":         {authorityOverride(`a"b`), profiles.Endpoint{}},
+		"an authority":     {authorityOverride("[::1]:80"), resolve.Endpoint{ID: resolve.ID{Authority: "[::1]:80"}}},
+		"not an authority": {authorityOverride("a/b"), resolve.Endpoint{}},
+		"nor this":         {authorityOverride("user@a"), resolve.Endpoint{}},
+		"nor that":         {authorityOverride(`a"b`), resolve.Endpoint{}},
 	} {
 		tt.in.Addr, tt.want.Addr = ipv4(0x0a000001, 80), at
 		got := convertEndpoint(tt.in, func(err error) { assert.NoError(t, err, what) })

@@ -18,7 +18,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// follower is the state of one watch of a target. It opens a new stream after each stream that
+// follower is the state of a watch on one target. It opens a new stream after each stream that
 // ended.
 type follower[M proto.Message] struct {
 	*options
@@ -64,7 +64,7 @@ func (w *follower[M]) stream(ctx context.Context) iter.Seq2[*profiles.Profile, e
 	}
 }
 
-// read opens one stream and yields its profiles. dog enforces the time limits of the stream. read
+// read opens one stream and yields its profiles. dog enforces the stream's time limits. read
 // returns the error at the end of the stream, or nil if yield returned false.
 func (w *follower[M]) read(dog *stream.Watchdog, yield func(*profiles.Profile) bool) error {
 	if err := dog.Wait(); err != nil {
@@ -109,7 +109,7 @@ func (w *follower[M]) converted(message M) (*profiles.Profile, error) {
 }
 
 // failure returns the error to yield when a stream has ended with err. The error matches
-// ErrNoProfile if the status code of err means that the target has no profile: see w.final.
+// ErrNoProfile if err's status code means that there is no profile for the target: see w.final.
 func (w *follower[M]) failure(err error) error {
 	if errors.Is(err, io.EOF) {
 		err = stream.ErrEnded

@@ -20,6 +20,7 @@ import (
 // Option configures the Source that [New] or [NewPolicies] returns.
 type Option func(*options)
 
+// options holds the options of a Source.
 type options struct {
 	limited      bool // whether only targets in suffixes and networks are requested
 	suffixes     []string
@@ -31,9 +32,9 @@ type options struct {
 }
 
 // WithSuffixes requests profiles only for names below one of the suffixes, such as
-// "svc.cluster.local.", and for targets that [WithNetworks] allows. "." allows all names.
-// Whole labels are compared. Case and a final dot do not matter. An empty suffix allows no
-// name. linkerd's proxy has this setting in LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES.
+// "svc.cluster.local.", and for targets that [WithNetworks] allows. "." allows all names. Whole
+// labels are compared. Case and a final dot do not matter. An empty suffix allows no name.
+// linkerd's proxy takes this setting from LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES.
 //
 // A stream for any other target yields [profiles.ErrNoProfile] at once, without a request.
 // Without WithSuffixes and WithNetworks, the profiles of all targets are requested.
@@ -89,10 +90,10 @@ func WithContextToken(token string) Option {
 	return func(o *options) { o.contextToken = token }
 }
 
-// WithBackoff sets the waits between the end of a stream and the start of the next one. The wait
+// WithBackoff sets how long to wait after a stream has ended before the next one starts. The wait
 // grows from Min to Max while streams fail. A stream that received a message and lasted 10 s sets
 // the wait to Min again. If Max is less than 10 s, such a stream need only last Max. The default
-// is [layer.DefaultBackoff], as in linkerd. A Min or Max of 0 has its default. If one of the
+// is [layer.DefaultBackoff], as in linkerd. A Min or Max of 0 means its default. If one of the
 // fields is set, a Jitter of 0 means no jitter. Invalid values panic.
 func WithBackoff(b layer.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
@@ -101,9 +102,9 @@ func WithBackoff(b layer.Backoff) Option {
 	return func(o *options) { o.backoff = b }
 }
 
-// Limits are the time limits of each stream, see [WithStreamLimits]. A zero field has the value
-// that linkerd's chart sets for its proxies. A negative field means no limit. The time in which the
-// consumer handles a profile counts for Lifetime, but not for Idle.
+// Limits are the time limits for each stream, see [WithStreamLimits]. A zero field means the value
+// that linkerd's chart sets for its proxies, and a negative field means no limit. While the
+// consumer handles a profile, Lifetime counts on, but Idle does not.
 type Limits struct {
 	// Initial limits the time to the first message, including the dial. A stream that takes longer
 	// fails with the code DeadlineExceeded. 0 means 3 s.
@@ -127,9 +128,9 @@ func WithStreamLimits(l Limits) Option {
 // errNoAnswer is the error of a stream that exceeded Limits.Initial.
 var errNoAnswer = status.Error(codes.DeadlineExceeded, "the controller does not answer")
 
-// WithLogger sets the logger for the parts that are left out of profiles. A part is logged once,
-// and again only after a message without that part. For one message, at most ten parts are logged,
-// and then the number of the remaining parts. With nil, the default, nothing is logged.
+// WithLogger sets the logger for what is left out of profiles. A part is logged once, and again
+// only after a message without that part. For one message, at most ten parts are logged, and then
+// how many remain. With nil, the default, nothing is logged.
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) { o.log = l }
 }

@@ -22,28 +22,27 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
+// policies is the Source of [NewPolicies].
 type policies struct {
 	options
 	client   outbound.OutboundPoliciesClient
 	workload string
 }
 
-// NewPolicies returns a Source of the outbound policies of the policy controller at conn. The
-// policies are converted to profiles. The Source calls OutboundPolicies.Watch. workload describes
-// the client to the controller; linkerd's proxies send {"ns":"default","pod":"web-1"}. Targets and
-// options are those of [New], but [WithContextToken] has no effect. A target has no policy if the
-// controller returns NotFound, Unimplemented, InvalidArgument or FailedPrecondition. NewPolicies
-// panics if conn is nil.
+// NewPolicies returns a Source that converts the outbound policies from the policy controller at
+// conn to profiles. The Source calls OutboundPolicies.Watch. workload describes the client to the
+// controller; linkerd's proxies send {"ns":"default","pod":"web-1"}. Targets and options are as in
+// [New], but [WithContextToken] does nothing. There is no policy for a target if the controller
+// returns NotFound, Unimplemented, InvalidArgument or FailedPrecondition. NewPolicies panics if
+// conn is nil.
 //
-// An invalid part of a policy is left out, and an invalid backend fails its share of the
-// requests. linkerd's proxy rejects the whole policy instead. The other differences to
-// linkerd are:
+// An invalid part of a policy is left out, and an invalid backend fails its share of the requests.
+// linkerd's proxy rejects the whole policy instead. Further differences from linkerd are:
 //
-//   - The routes of HTTP/2 also apply to HTTP/1, if a policy has routes for both.
-//   - A prefix of the path never takes precedence over the exact path.
-//   - The timeout of an attempt also applies to the last one, and failed connections are retried.
-//   - The limits of [profiles.RoutePolicy] and [profiles.Retry] apply.
-//   - A fault has a status from 400 to 599.
+//   - HTTP/2 routes also apply to HTTP/1, if a policy defines routes for both.
+//   - A path prefix never takes precedence over the exact path.
+//   - An attempt's timeout also applies to the last one, and failed connections are retried.
+//   - The limits in [profiles.RoutePolicy] and [profiles.Retry] apply.
 func NewPolicies(conn grpc.ClientConnInterface, workload string, opts ...Option) profiles.Source {
 	if conn == nil {
 		panic("linkerd: NewPolicies: the connection is nil; want a gRPC connection to a policy controller")
@@ -51,6 +50,7 @@ func NewPolicies(conn grpc.ClientConnInterface, workload string, opts ...Option)
 	return &policies{client: outbound.NewOutboundPoliciesClient(conn), workload: workload, options: newOptions(opts)}
 }
 
+// Watch yields target's policy as a profile, and again after each change.
 func (s *policies) Watch(ctx context.Context, target string) iter.Seq2[*profiles.Profile, error] {
 	if !s.requests(target) {
 		return s.outside(target)
@@ -69,15 +69,15 @@ func (s *policies) Watch(ctx context.Context, target string) iter.Seq2[*profiles
 	})
 }
 
-// Prefer returns a Source that combines the profile and the policy of a target. The profile is
-// used if it has a name and at least one route or target. Otherwise the policy is used, with the
-// name of the profile. Its OpaqueProtocol is true if the profile or the policy has it. This is the
-// precedence in linkerd's proxy.
+// Prefer returns a Source that combines a target's profile and policy. The profile is used if it
+// sets a name and at least one route or target. Otherwise the policy is used, with the profile's
+// name. OpaqueProtocol is true if either of them sets it. linkerd's proxy gives them the same
+// precedence.
 //
-// The profile is also used if the target has no policy, or if the policy does not arrive within the
-// duration wait. After such a timeout, new watches use the profile at once. After the next answer
-// of the policy controller, new watches wait again. During an outage of the policy controller, the
-// last policies stay current, and one warning is logged by the logger log.
+// The profile is also used if there is no policy for the target, or if the policy does not arrive
+// within wait. After such a timeout, new watches use the profile at once. Once the policy
+// controller answers again, new watches wait again. While the policy controller is down, the last
+// policies stay current, and log gets a single warning.
 func Prefer(profile, policy profiles.Source, wait time.Duration, log *slog.Logger) profiles.Source {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -85,6 +85,7 @@ func Prefer(profile, policy profiles.Source, wait time.Duration, log *slog.Logge
 	return &preferred{profile: profile, policy: policy, wait: wait, log: log}
 }
 
+// preferred is the Source of [Prefer].
 type preferred struct {
 	profile, policy profiles.Source
 	wait            time.Duration
@@ -94,13 +95,15 @@ type preferred struct {
 	warned atomic.Bool // whether the outage was logged
 }
 
-// item is one item of the sequence of the profile source or the policy source.
+// item is one item from the sequence of the profile source or the policy source.
 type item struct {
 	profile *profiles.Profile
 	err     error
 	policy  bool // whether the item comes from the policy source
 }
 
+// Watch watches target in both sources, each on its own goroutine, and yields the profile that applies
+// whenever it changes. It waits for both goroutines before the sequence ends.
 func (s *preferred) Watch(ctx context.Context, target string) iter.Seq2[*profiles.Profile, error] {
 	return func(yield func(*profiles.Profile, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -108,7 +111,8 @@ func (s *preferred) Watch(ctx context.Context, target string) iter.Seq2[*profile
 		defer group.Wait()
 		defer cancel()
 		items := make(chan item)
-		watch := func(from profiles.Source, policy bool) {
+		// watch sends the items of source to items; policy tells whether it is the policy source.
+		watch := func(source profiles.Source, policy bool) {
 			send := func(p *profiles.Profile, err error) bool {
 				select {
 				case items <- item{p, err, policy}:
@@ -118,7 +122,7 @@ func (s *preferred) Watch(ctx context.Context, target string) iter.Seq2[*profile
 				}
 			}
 			group.Go(func() {
-				if err := panics.Contain(func() { from.Watch(ctx, target)(send) }); err != nil {
+				if err := panics.Contain(func() { source.Watch(ctx, target)(send) }); err != nil {
 					send(nil, fmt.Errorf("linkerd: watch %q: %w", target, err))
 				}
 			})
@@ -139,6 +143,8 @@ func (s *preferred) Watch(ctx context.Context, target string) iter.Seq2[*profile
 			case <-ctx.Done():
 				return
 			}
+			// The sequence ends if the consumer breaks, or with ErrNoProfile, after which neither source yields
+			// anything. Any other error is an outage, after which the source tries again.
 			if err != nil && !yield(nil, err) || errors.Is(err, profiles.ErrNoProfile) {
 				return
 			}
@@ -149,14 +155,14 @@ func (s *preferred) Watch(ctx context.Context, target string) iter.Seq2[*profile
 	}
 }
 
-// merged has the results of the profile source and of the policy source of [Prefer], for one watch
-// of a target.
+// merged holds what [Prefer]'s profile source and policy source returned, for a watch on one
+// target.
 type merged struct {
 	*preferred
 	profile, policy side
 }
 
-// side has the state of one sequence, of the profile source or of the policy source: its last
+// side holds the state of one sequence, from the profile source or the policy source: its last
 // profile, and the error that ended it.
 type side struct {
 	current *profiles.Profile // the last profile; nil if there was none
@@ -168,32 +174,32 @@ type side struct {
 // the profile or the error that the sequence must yield. It returns nil and nil if nothing
 // must be yielded.
 func (m *merged) add(ctx context.Context, target string, i item) (_ *profiles.Profile, err error) {
-	of := &m.profile
+	slot := &m.profile
 	if i.policy {
-		of = &m.policy
+		slot = &m.policy
 		m.report(ctx, target, i.err)
 	}
-	before := *of
-	switch of.settled = true; {
+	previous := *slot
+	switch slot.settled = true; {
 	case i.err == nil:
-		of.current = i.profile
+		slot.current = i.profile
 	case errors.Is(i.err, profiles.ErrNoProfile):
-		of.final = i.err
+		slot.final = i.err
 	case !i.policy:
 		err = i.err // an outage, which the consumer logs
 	}
 	switch {
 	case m.profile.final != nil && m.policy.final != nil && m.policy.current == nil:
 		return nil, m.profile.final
-	case before.settled && before.current == of.current && (before.final == nil) == (of.final == nil):
+	case previous.settled && previous.current == slot.current && (previous.final == nil) == (slot.final == nil):
 		return nil, err // nothing has changed
 	}
 	return m.effective(), err
 }
 
-// late is called when the time wait of [Prefer] has passed since the start of the watch. After that
-// the watch no longer waits for a profile or a policy. late returns the profile to yield, or nil if
-// nothing must be yielded, for example because both have arrived.
+// late is called when [Prefer]'s wait is over. After that the watch no longer waits for a profile
+// or a policy. late returns the profile to yield, or nil if nothing must be yielded, for example
+// because both have arrived.
 func (m *merged) late(ctx context.Context, target string) *profiles.Profile {
 	if m.profile.settled && m.policy.settled {
 		return nil
@@ -206,8 +212,8 @@ func (m *merged) late(ctx context.Context, target string) *profiles.Profile {
 	return m.effective()
 }
 
-// report logs the beginning and the end of an outage of the policy controller. err is the
-// error of the last item of the policy source, or nil if the item is a policy.
+// report logs when an outage of the policy controller begins and ends. err is the policy source's
+// last error, or nil after a policy.
 func (m *merged) report(ctx context.Context, target string, err error) {
 	switch {
 	case err == nil:
@@ -227,6 +233,7 @@ func (m *merged) report(ctx context.Context, target string, err error) {
 	}
 }
 
+// warn logs that there are no policies, once for each outage.
 func (m *merged) warn(ctx context.Context, target string, err error) {
 	if !m.warned.Swap(true) {
 		m.log.WarnContext(ctx, "no policies from the policy controller; profiles and discovery are used", "target", target, "err", err)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/profiles"
+	"github.com/gotower/gotower/resolve"
 )
 
 // policyServer is a policy controller. serve plays each stream.
@@ -187,7 +188,7 @@ func TestPreferPrecedence(t *testing.T) {
 	}{
 		{"no profile", &profiles.Profile{}, true},
 		{"a name", &profiles.Profile{Name: "web.ns.svc.cluster.local", OpaqueProtocol: true}, true},
-		{"an endpoint", &profiles.Profile{Endpoint: &profiles.Endpoint{}}, true},
+		{"an endpoint", &profiles.Profile{Endpoint: &resolve.Endpoint{}}, true},
 		{"routes without a name", &profiles.Profile{Routes: []profiles.Route{{}}}, true},
 		{"routes", &profiles.Profile{Name: "web", Routes: []profiles.Route{{}}}, false},
 		{"a split", &profiles.Profile{Name: "web", Targets: []profiles.Target{{Authority: "v1:80", Weight: 1}}}, false},

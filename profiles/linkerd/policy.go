@@ -18,7 +18,7 @@ import (
 )
 
 // convertPolicy converts a message to a Profile. It calls drop with an error for each part that
-// it leaves out. It returns an error if the message has no protocol.
+// it leaves out. It returns an error if the message contains no protocol.
 func convertPolicy(m *outbound.OutboundPolicy, drop func(error)) (*profiles.Profile, error) {
 	p := &profiles.Profile{
 		Precedence: profiles.MostSpecific, RoutesOnly: true,
@@ -62,13 +62,14 @@ func convertPolicy(m *outbound.OutboundPolicy, drop func(error)) (*profiles.Prof
 	return p, nil
 }
 
-// policyConverter converts the routes of one policy to routes of a profile.
+// policyConverter converts one policy's routes to profile routes.
 type policyConverter struct {
-	drop      func(error)
+	drop      func(error)        // is called for each part of the policy that is left out
 	balancing profiles.Balancing // the Balancing of all backends; only its Breaker is set
 	at        string             // the route and the rule that are being converted, for errors
 }
 
+// problem and problemf report a part of the policy that is left out, with its place.
 func (c *policyConverter) problem(err error) { c.drop(fmt.Errorf("%s: %w", c.at, err)) }
 
 func (c *policyConverter) problemf(format string, args ...any) {
@@ -83,10 +84,9 @@ type rule struct {
 	policy   profiles.RoutePolicy
 }
 
-// routes converts the rule r to routes of a profile for the given hosts. Usually, the result is
-// one route. If r is a redirect that replaces a path prefix, the result has one route for each
-// match, because each match has its own prefix. The argument metadata is the metadata of linkerd's
-// route.
+// routes converts the rule r to profile routes for the given hosts, usually one. If r is a
+// redirect that replaces a path prefix, there is one route for each match, because each match
+// brings its own prefix. metadata belongs to linkerd's route.
 func (c *policyConverter) routes(r rule, hosts []profiles.Match, metadata *meta.Metadata) []profiles.Route {
 	route := r.route
 	route.Name, route.Labels = metaName(metadata), metaLabels("route", metadata)
@@ -97,9 +97,9 @@ func (c *policyConverter) routes(r rule, hosts []profiles.Match, metadata *meta.
 	if redirect := route.Redirect; redirect != nil && redirect.NewPrefix != "" {
 		routes := make([]profiles.Route, 0, len(r.matches))
 		for i, m := range r.matches {
-			to := *redirect
-			to.OldPrefix = cmp.Or(r.prefixes[i], "/")
-			route.Match, route.Redirect = atHosts(hosts, []profiles.All{m}), &to
+			copied := *redirect
+			copied.OldPrefix = cmp.Or(r.prefixes[i], "/")
+			route.Match, route.Redirect = atHosts(hosts, []profiles.All{m}), &copied
 			routes = append(routes, route)
 		}
 		return routes
@@ -128,66 +128,65 @@ func atHosts(hosts []profiles.Match, matches []profiles.All) profiles.Match {
 //nolint:dupl // the API has a type for each kind of route
 func (c *policyConverter) httpRoutes(all []*outbound.HttpRoute) []profiles.Route {
 	hosts := func(r *outbound.HttpRoute) ([]profiles.Match, bool) { return hostsOf(c, r.GetHosts()) }
-	return routesOf(c, all, hosts, func(from *outbound.HttpRoute_Rule) (to rule, ok bool) {
-		if !convertMatches(c, &to, from.GetMatches(), policyroute.HTTPMatch) {
-			return to, false
+	return routesOf(c, all, hosts, func(source *outbound.HttpRoute_Rule) (converted rule, ok bool) {
+		if !convertMatches(c, &converted, source.GetMatches(), policyroute.HTTPMatch) {
+			return converted, false
 		}
-		f, d := c.httpFilters(from.GetFilters()), from.GetBackends()
-		to.route, to.policy = f.Route, c.requestPolicy(from)
-		to.policy.Retry = c.httpRetry(from.GetRetry())
-		to.policy.Backends, to.policy.Failover = backendsOf(
+		f, d := c.httpFilters(source.GetFilters()), source.GetBackends()
+		converted.route, converted.policy = f.Route, c.requestPolicy(source)
+		converted.policy.Retry = c.httpRetry(source.GetRetry())
+		converted.policy.Backends, converted.policy.Distribution = backendsOf(
 			c, d.GetKind() != nil, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends(), c.httpFilters)
-		return to, true
+		return converted, true
 	})
 }
 
 //nolint:dupl // the API has a type for each kind of route
 func (c *policyConverter) grpcRoutes(all []*outbound.GrpcRoute) []profiles.Route {
 	hosts := func(r *outbound.GrpcRoute) ([]profiles.Match, bool) { return hostsOf(c, r.GetHosts()) }
-	return routesOf(c, all, hosts, func(from *outbound.GrpcRoute_Rule) (to rule, ok bool) {
-		if !convertMatches(c, &to, from.GetMatches(), policyroute.GRPCMatch) {
-			return to, false
+	return routesOf(c, all, hosts, func(source *outbound.GrpcRoute_Rule) (converted rule, ok bool) {
+		if !convertMatches(c, &converted, source.GetMatches(), policyroute.GRPCMatch) {
+			return converted, false
 		}
-		f, d := c.grpcFilters(from.GetFilters()), from.GetBackends()
-		to.route, to.policy = f.Route, c.requestPolicy(from)
-		to.policy.Retry = c.grpcRetry(from.GetRetry())
-		to.policy.Backends, to.policy.Failover = backendsOf(
+		f, d := c.grpcFilters(source.GetFilters()), source.GetBackends()
+		converted.route, converted.policy = f.Route, c.requestPolicy(source)
+		converted.policy.Retry = c.grpcRetry(source.GetRetry())
+		converted.policy.Backends, converted.policy.Distribution = backendsOf(
 			c, d.GetKind() != nil, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends(), c.grpcFilters)
-		return to, true
+		return converted, true
 	})
 }
 
-// connections returns the profile for a policy of opaque connections. As in linkerd, only
-// the first rule of the first route has an effect.
+// connections returns the profile for a policy of opaque connections. As in linkerd, only the
+// first rule in the first route counts.
 func (c *policyConverter) connections(o *outbound.ProxyProtocol_Opaque) *profiles.Profile {
 	p := &profiles.Profile{RoutesOnly: true}
 	for _, r := range o.GetRoutes()[:min(len(o.GetRoutes()), 1)] {
 		first := &outbound.OpaqueRoute{Metadata: r.GetMetadata(), Rules: r.GetRules()[:min(len(r.GetRules()), 1)]}
 		hosts := func(*outbound.OpaqueRoute) ([]profiles.Match, bool) { return nil, true }
-		p.Routes = routesOf(c, []*outbound.OpaqueRoute{first}, hosts, func(from *outbound.OpaqueRoute_Rule) (rule, bool) {
-			d := from.GetBackends()
+		p.Routes = routesOf(c, []*outbound.OpaqueRoute{first}, hosts, func(source *outbound.OpaqueRoute_Rule) (rule, bool) {
+			d := source.GetBackends()
 			return connectionRule(
-				c, from.GetFilters(), d.GetKind() != nil, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends()), true
+				c, source.GetFilters(), d.GetKind() != nil, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends()), true
 		})
 	}
 	return p
 }
 
-// tlsRoutes converts the routes of TLS connections. A condition on the host applies to the
-// server name in the ClientHello of the connection.
+// tlsRoutes converts the routes for TLS connections. A condition on the host applies to the
+// server name in the ClientHello.
 func (c *policyConverter) tlsRoutes(all []*outbound.TlsRoute) []profiles.Route {
 	hosts := func(r *outbound.TlsRoute) ([]profiles.Match, bool) { return hostsOf(c, r.GetSnis()) }
-	return routesOf(c, all, hosts, func(from *outbound.TlsRoute_Rule) (rule, bool) {
-		d := from.GetBackends()
+	return routesOf(c, all, hosts, func(source *outbound.TlsRoute_Rule) (rule, bool) {
+		d := source.GetBackends()
 		return connectionRule(
-			c, from.GetFilters(), d.GetKind() != nil, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends()), true
+			c, source.GetFilters(), d.GetKind() != nil, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends()), true
 	})
 }
 
-// routesOf converts linkerd's routes (type R) with their rules (type U). The function hosts
-// converts the hosts of a route, and the function convert converts a rule. If one of them returns
-// false, the route or the rule is left out. For errors, routesOf sets c.at to the position of the
-// route and the rule.
+// routesOf converts linkerd's routes (type R) with their rules (type U). hosts converts a route's
+// hosts, and convert converts a rule. If one of them returns false, the route or the rule is left
+// out. For errors, routesOf sets c.at to where the route and the rule are.
 func routesOf[U any, R interface {
 	GetMetadata() *meta.Metadata
 	GetRules() []U
@@ -199,17 +198,17 @@ func routesOf[U any, R interface {
 		if !ok {
 			continue
 		}
-		for j, from := range r.GetRules() {
+		for j, source := range r.GetRules() {
 			c.at = fmt.Sprintf("route %d %q, rule %d", i, metaName(r.GetMetadata()), j)
-			if to, ok := convert(from); ok {
-				routes = append(routes, c.routes(to, names, r.GetMetadata())...)
+			if converted, ok := convert(source); ok {
+				routes = append(routes, c.routes(converted, names, r.GetMetadata())...)
 			}
 		}
 	}
 	return routes
 }
 
-// hostsOf converts conditions on the host of a request, or on the server name of a connection. It
+// hostsOf converts conditions on a request's host, or on the server name of a connection. It
 // leaves out invalid conditions. The result ok is false if all conditions are invalid. Without
 // conditions, ok is true.
 func hostsOf[S interface{ GetReverseLabels() []string }, H interface {
@@ -230,19 +229,19 @@ func hostsOf[S interface{ GetReverseLabels() []string }, H interface {
 // convertMatches converts conditions by the function convert and adds the results to a rule.
 // Invalid conditions are left out. convertMatches returns false if all conditions are invalid.
 // Without conditions, it returns true.
-func convertMatches[M any](c *policyConverter, to *rule, all []M, convert func(M) (profiles.All, string, error)) bool {
+func convertMatches[M any](c *policyConverter, target *rule, all []M, convert func(M) (profiles.All, string, error)) bool {
 	for _, m := range all {
 		match, prefix, err := convert(m)
 		if err != nil {
 			c.problem(err)
 			continue
 		}
-		to.matches, to.prefixes = append(to.matches, match), append(to.prefixes, prefix)
+		target.matches, target.prefixes = append(target.matches, match), append(target.prefixes, prefix)
 	}
-	return len(to.matches) > 0 || len(all) == 0
+	return len(target.matches) > 0 || len(all) == 0
 }
 
-// requestRule is a rule of an HTTP route or of a gRPC route.
+// requestRule is a rule in an HTTP or gRPC route.
 type requestRule interface {
 	GetTimeouts() *http_route.Timeouts
 	GetRequestTimeout() *durationpb.Duration // an old field, which controllers still set
@@ -261,7 +260,7 @@ func (c *policyConverter) requestPolicy(r requestRule) profiles.RoutePolicy {
 	}
 }
 
-// duration converts d. It returns 0 if d is missing or invalid. The argument what describes
+// duration converts d. It returns 0 if d is missing or invalid. what describes
 // d in errors.
 func (c *policyConverter) duration(what string, d *durationpb.Duration) time.Duration {
 	if d == nil {
@@ -274,7 +273,7 @@ func (c *policyConverter) duration(what string, d *durationpb.Duration) time.Dur
 	return converted
 }
 
-// metaName returns the name of a resource as linkerd writes it: "HTTPRoute.default.web:80".
+// metaName returns a resource's name as linkerd writes it: "HTTPRoute.default.web:80".
 func metaName(m *meta.Metadata) string {
 	r := m.GetResource()
 	switch {

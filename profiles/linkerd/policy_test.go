@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/gotower/gotower/internal/policyroute"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/profiles"
 )
@@ -154,7 +153,7 @@ func TestConvertHTTPRoute(t *testing.T) {
 	p, dropped := converted(t, m)
 	web, com := profiles.Host{Value: profiles.Exact("web.example")}, profiles.Host{Value: profiles.Suffix(".example.com")}
 	exact := profiles.All{
-		profiles.Path(`^/a\.b$`), profiles.Header{Name: "x-a", Value: profiles.Exact("1")}, profiles.Header{Name: "x-b", Value: profiles.Regex("a|b")},
+		profiles.Path(`^/a\.b$`), profiles.Header{Name: "x-a", Value: profiles.Exact("1"), AnyLine: true}, profiles.Header{Name: "x-b", Value: profiles.Regex("a|b"), AnyLine: true},
 		profiles.Query{Name: "q", Value: profiles.Exact("2")}, profiles.Query{Name: "r", Value: profiles.Regex(".*")}, profiles.Method("PUT"),
 	}
 	at := func(h profiles.Match) []profiles.Match {
@@ -179,7 +178,7 @@ func TestConvertHTTPRoute(t *testing.T) {
 			},
 			ResponseHeader: layer.HeaderMutation{Set: []layer.HeaderField{{Name: "d", Value: "3"}}},
 			Faults: []profiles.Fault{
-				{Fraction: 0.5, Status: 503, Message: "half", TTL: policyroute.Forever}, {Fraction: 0.5, Status: 500, TTL: policyroute.Forever},
+				{Fraction: 0.5, Status: 503, Message: "half"}, {Fraction: 0.5, Status: 500},
 			},
 			Policy: &profiles.RoutePolicy{
 				RequestTimeout: 3 * time.Second, ResponseTimeout: 2 * time.Second, IdleTimeout: time.Second, Overrides: true,
@@ -187,6 +186,7 @@ func TestConvertHTTPRoute(t *testing.T) {
 					Max: 99, MaxBodyBytes: 1000, AttemptTimeout: 500 * time.Millisecond, Statuses: []profiles.Status{{Min: 500, Max: 599}, {Min: 429, Max: 429}},
 					Backoff: layer.Backoff{Min: 100 * time.Millisecond, Max: time.Second, Jitter: 0.5},
 				},
+				Distribution: profiles.RandomAvailable,
 				Backends: []profiles.Backend{the("v1", 90), the("v2", 10, func(b *profiles.Backend) {
 					b.RequestHeader.Set = []layer.HeaderField{{Name: "v", Value: "2"}}
 				})},
@@ -273,11 +273,11 @@ func TestConvertGRPCRoute(t *testing.T) {
 	assert.Equal(t, []profiles.Route{{
 		Name: "GRPCRoute.ns.books", Labels: routeLabels("GRPCRoute", "books"),
 		Match: profiles.Any{profiles.All{
-			profiles.GRPC{Service: "books.Books", Method: "Get"}, profiles.Method("POST"), profiles.Header{Name: "x-a", Value: profiles.Exact("1")},
+			profiles.GRPC{Service: "books.Books", Method: "Get"}, profiles.Method("POST"), profiles.Header{Name: "x-a", Value: profiles.Exact("1"), AnyLine: true},
 		}},
-		Faults: []profiles.Fault{{Fraction: 1, Status: 500, GRPC: 14, Message: "m", TTL: policyroute.Forever}},
+		Faults: []profiles.Fault{{Fraction: 1, Status: 500, GRPC: 14, Message: "m"}},
 		Policy: &profiles.RoutePolicy{
-			RequestTimeout: 4 * time.Second, Failover: true,
+			RequestTimeout: 4 * time.Second, Distribution: profiles.FirstAvailable,
 			Retry:    &profiles.Retry{Max: 1, GRPC: []profiles.GRPCStatus{{Min: 1, Max: 1}, {Min: 4, Max: 4}, {Min: 8, Max: 8}, {Min: 13, Max: 13}, {Min: 14, Max: 14}}},
 			Backends: []profiles.Backend{the("v1", 1, accrual), the("v2", 1, accrual)},
 		},
@@ -301,7 +301,7 @@ func TestConvertOpaque(t *testing.T) {
 	}}
 	want := []profiles.Route{{
 		Name: "TCPRoute.ns.web", Labels: routeLabels("TCPRoute", "web"), Match: profiles.Any{profiles.All{}},
-		Policy: &profiles.RoutePolicy{Backends: []profiles.Backend{the("v1", 1), the("v2", 3, func(b *profiles.Backend) {
+		Policy: &profiles.RoutePolicy{Distribution: profiles.RandomAvailable, Backends: []profiles.Backend{the("v1", 1), the("v2", 3, func(b *profiles.Backend) {
 			b.Missing = "a filter of the policy forbids the connection"
 		})}},
 	}}
@@ -349,7 +349,7 @@ func TestConvertTLSRoute(t *testing.T) {
 		Match: profiles.Any{
 			profiles.All{profiles.Host{Value: profiles.Exact("web.example")}}, profiles.All{profiles.Host{Value: profiles.Suffix(".example")}},
 		},
-		Policy: &profiles.RoutePolicy{Backends: []profiles.Backend{the("web", 1)}},
+		Policy: &profiles.RoutePolicy{Distribution: profiles.FirstAvailable, Backends: []profiles.Backend{the("web", 1)}},
 	}}, p.Policy.Connections.Routes)
 }
 
@@ -359,7 +359,7 @@ func TestConvertBackend(t *testing.T) {
 	forward := &outbound.Backend{Kind: &outbound.Backend_Forward{Forward: &destination.WeightedAddr{
 		Addr: &apinet.TcpAddress{Ip: &apinet.IPAddress{Ip: &apinet.IPAddress_Ipv4{Ipv4: 10<<24 + 1}}, Port: 80}, Weight: 1,
 	}}}
-	require.Equal(t, "10.0.0.1:80", c.backend(forward).Endpoint.String())
+	require.Equal(t, "10.0.0.1:80", c.backend(forward).Endpoint.Addr.String())
 	forward.GetForward().Addr = nil
 	require.Contains(t, c.backend(forward).Missing, "invalid address")
 	require.Equal(t, "backend Service.ns.web:80 has no dispatcher", c.backend(&outbound.Backend{Metadata: resource("Service", "web", 80)}).Missing)

@@ -8,13 +8,13 @@ import (
 	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/internal/policyroute"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/profiles"
 )
 
-// filters has the effects of the filters of a route or backend. Only the effects are set in the
-// embedded Route.
+// filters holds what a route's or a backend's filters do. Only that is set in the embedded Route.
 type filters struct {
 	profiles.Route
 
@@ -41,6 +41,7 @@ func (c *policyConverter) grpcFilters(all []*outbound.GrpcRoute_Filter) (f filte
 	return f
 }
 
+// httpRetry converts the retries of an HTTP route, or returns nil if it has none.
 func (c *policyConverter) httpRetry(m *outbound.HttpRoute_Retry) *profiles.Retry {
 	if m == nil {
 		return nil
@@ -68,16 +69,16 @@ func (c *policyConverter) grpcRetry(m *outbound.GrpcRoute_Retry) *profiles.Retry
 		return nil
 	}
 	r := c.retry(m.GetMaxRetries(), m.GetMaxRequestBytes(), m)
-	on := m.GetConditions()
+	conditions := m.GetConditions()
 	for _, code := range []struct {
 		retried bool
 		code    uint32
 	}{
-		{on.GetCancelled(), 1},
-		{on.GetDeadineExceeded(), 4},
-		{on.GetResourceExhausted(), 8},
-		{on.GetInternal(), 13},
-		{on.GetUnavailable(), 14},
+		{conditions.GetCancelled(), 1},
+		{conditions.GetDeadineExceeded(), 4},
+		{conditions.GetResourceExhausted(), 8},
+		{conditions.GetInternal(), 13},
+		{conditions.GetUnavailable(), 14},
 	} {
 		if code.retried {
 			r.GRPC = append(r.GRPC, profiles.GRPCStatus{Min: code.code, Max: code.code})
@@ -86,7 +87,7 @@ func (c *policyConverter) grpcRetry(m *outbound.GrpcRoute_Retry) *profiles.Retry
 	return c.validRetry(r)
 }
 
-// timed is a retry message of an HTTP route or of a gRPC route.
+// timed is a retry message in an HTTP or gRPC route.
 type timed interface {
 	GetTimeout() *durationpb.Duration
 	GetBackoff() *outbound.ExponentialBackoff
@@ -95,6 +96,8 @@ type timed interface {
 // maxRetries is the largest valid value of Max in a profiles.Retry.
 const maxRetries = 99
 
+// retry converts what the retries of all kinds of routes have in common. most is the number of retries, and
+// bytes the largest body that is sent again.
 func (c *policyConverter) retry(most, bytes uint32, m timed) profiles.Retry {
 	return profiles.Retry{
 		Max: int(min(most, maxRetries)), MaxBodyBytes: int64(bytes),
@@ -102,6 +105,7 @@ func (c *policyConverter) retry(most, bytes uint32, m timed) profiles.Retry {
 	}
 }
 
+// validRetry returns r, or nil if it allows no retry.
 func (c *policyConverter) validRetry(r profiles.Retry) *profiles.Retry {
 	if r.Max == 0 {
 		return nil
@@ -126,7 +130,7 @@ func (c *policyConverter) backoff(m *outbound.ExponentialBackoff) layer.Backoff 
 }
 
 // withBreaker converts the failure accrual m to a circuit breaker, and stores it in c.balancing.
-// The breaker then applies to each endpoint of all backends of the policy. If m is missing or
+// The breaker then applies to each endpoint of all backends in the policy. If m is missing or
 // invalid, withBreaker stores no breaker. It returns c.
 func (c *policyConverter) withBreaker(m *outbound.FailureAccrual) *policyConverter {
 	c.balancing, c.at = profiles.Balancing{}, "failure accrual"
@@ -162,8 +166,7 @@ func (c *policyConverter) withBreaker(m *outbound.FailureAccrual) *policyConvert
 	return c
 }
 
-// routeBackend is a backend of an HTTP, gRPC, TLS or opaque route. F is the type of its
-// filters.
+// routeBackend is a backend in an HTTP, gRPC, TLS or opaque route. F is the type of its filters.
 type routeBackend[F any] interface {
 	GetBackend() *outbound.Backend
 	GetFilters() []F
@@ -176,26 +179,28 @@ type weightedBackend[B any] interface {
 	GetWeight() uint32
 }
 
-// backendsOf returns the backends of a rule, with their filters converted by the function convert.
-// The rule uses the first available backend of the list first, or one of the list random, selected
-// by weight. The argument given is false if the rule specifies neither. Without backends, the
-// result is empty but not nil. If the result failover is true, a backend is used only while the
-// previous ones are unavailable.
+// backendsOf returns a rule's backends, with their filters converted by convert. The rule uses
+// the first available backend in the list first, or one in the list random, selected by weight.
+// isSet is false if the rule specifies neither. Without backends, the result is empty but not
+// nil.
 func backendsOf[F any, B routeBackend[F], W weightedBackend[B]](
-	c *policyConverter, given bool, first []B, random []W, convert func([]F) filters,
-) (backends []profiles.Backend, failover bool) {
-	if !given {
+	c *policyConverter, isSet bool, first []B, random []W, convert func([]F) filters,
+) (backends []profiles.Backend, d profiles.Distribution) {
+	if !isSet {
 		c.problemf("the rule has no backends")
 	}
 	backends = make([]profiles.Backend, 0, len(first)+len(random))
 	add := func(b B, weight uint32) {
-		to, f := c.backend(b.GetBackend()), convert(b.GetFilters())
-		to.Weight = weight
-		to.RequestHeader, to.ResponseHeader, to.Redirect, to.Faults = f.RequestHeader, f.ResponseHeader, f.Redirect, f.Faults
+		target, f := c.backend(b.GetBackend()), convert(b.GetFilters())
+		target.Weight = weight
+		target.RequestHeader = f.RequestHeader
+		target.ResponseHeader = f.ResponseHeader
+		target.Redirect = f.Redirect
+		target.Faults = f.Faults
 		if f.forbidden {
-			to.Missing = "a filter of the policy forbids the connection"
+			target.Missing = "a filter of the policy forbids the connection"
 		}
-		backends = append(backends, to)
+		backends = append(backends, target)
 	}
 	for _, b := range first {
 		add(b, 1)
@@ -203,9 +208,13 @@ func backendsOf[F any, B routeBackend[F], W weightedBackend[B]](
 	for _, w := range random {
 		add(w.GetBackend(), w.GetWeight())
 	}
-	return backends, len(first) > 1
+	if len(first) > 0 {
+		return backends, profiles.FirstAvailable
+	}
+	return backends, profiles.RandomAvailable
 }
 
+// backend converts a backend. If it is invalid, Missing says why, and its share of the requests fails.
 func (c *policyConverter) backend(m *outbound.Backend) profiles.Backend {
 	b := profiles.Backend{Labels: metaLabels("backend", m.GetMetadata())}
 	switch kind := m.GetKind().(type) {
@@ -222,7 +231,7 @@ func (c *policyConverter) backend(m *outbound.Backend) profiles.Backend {
 		if p := kind.Balancer.GetPenaltyPeakEwma(); p != nil {
 			b.Balancing.Decay, b.Balancing.Penalty = c.duration("decay", p.GetDecay()), c.duration("penalty", p.GetPenalty())
 		}
-		if err := b.Target.Validate(); err != nil {
+		if err := authority.CheckTarget(b.Authority); err != nil {
 			c.problem(err)
 			b.Missing = fmt.Sprintf("backend %s: %v", metaName(m.GetMetadata()), err)
 		}
@@ -237,11 +246,11 @@ type connectionFilter interface {
 	GetInvalid() *opaque_route.Invalid
 }
 
-// connectionRule converts a rule of a TLS or opaque route. If the rule has filters (the argument
-// ofRule), all of its connections are rejected. If a backend has filters, only the connections to
-// that backend are rejected. The other arguments are those of backendsOf.
+// connectionRule converts a rule in a TLS or opaque route. If the rule contains filters (ofRule),
+// all its connections are rejected; if a backend does, only those to that backend. The other
+// arguments are as in backendsOf.
 func connectionRule[F connectionFilter, B routeBackend[F], W weightedBackend[B]](
-	c *policyConverter, ofRule []F, given bool, first []B, random []W,
+	c *policyConverter, ofRule []F, isSet bool, first []B, random []W,
 ) rule {
 	convert := func(all []F) filters {
 		for _, f := range all {
@@ -251,9 +260,9 @@ func connectionRule[F connectionFilter, B routeBackend[F], W weightedBackend[B]]
 		}
 		return filters{forbidden: len(all) > 0}
 	}
-	to := rule{policy: profiles.RoutePolicy{Backends: []profiles.Backend{}}}
+	converted := rule{policy: profiles.RoutePolicy{Backends: []profiles.Backend{}}}
 	if !convert(ofRule).forbidden {
-		to.policy.Backends, to.policy.Failover = backendsOf(c, given, first, random, convert)
+		converted.policy.Backends, converted.policy.Distribution = backendsOf(c, isSet, first, random, convert)
 	}
-	return to
+	return converted
 }

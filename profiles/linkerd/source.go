@@ -19,6 +19,7 @@ import (
 // ignore it.
 const scheme = "k8s"
 
+// source is the Source of [New].
 type source struct {
 	options
 	client destination.DestinationClient
@@ -34,6 +35,7 @@ func New(conn grpc.ClientConnInterface, opts ...Option) profiles.Source {
 	return &source{client: destination.NewDestinationClient(conn), options: newOptions(opts)}
 }
 
+// newOptions returns the options in opts, with defaults for the others.
 func newOptions(opts []Option) options {
 	o := options{limits: stream.Limits{}.OrDefault()}
 	option.Apply(&o, opts)
@@ -44,6 +46,7 @@ func newOptions(opts []Option) options {
 	return o
 }
 
+// Watch yields target's profile, and again after each change.
 func (s *source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.Profile, error] {
 	if !s.requests(target) {
 		return s.outside(target)

@@ -44,13 +44,13 @@ func TestWatchReplacesProfile(t *testing.T) {
 		assert.Empty(t, s.GetContextToken())
 		s.messages <- &destination.DestinationProfile{FullyQualifiedName: "one", OpaqueProtocol: true}
 	})
-	assert.Equal(t, &profiles.Profile{Name: "one", OpaqueProtocol: true}, p)
+	assert.Equal(t, &profiles.Profile{Name: "one", OpaqueProtocol: true, Distribution: profiles.RandomAvailable}, p)
 	p, _, _ = w.during(func() { s.messages <- fqn("two") })
-	assert.Equal(t, &profiles.Profile{Name: "two"}, p, "nothing is left of the one before")
+	assert.Equal(t, &profiles.Profile{Name: "two", Distribution: profiles.RandomAvailable}, p, "nothing is left of the one before")
 	p, ok, err := w.during(func() { s.messages <- fqn("") })
 	require.NoError(t, err)
 	require.True(t, ok)
-	assert.Equal(t, &profiles.Profile{}, p, "an empty one is a profile")
+	assert.Equal(t, &profiles.Profile{Distribution: profiles.RandomAvailable}, p, "an empty one is a profile")
 }
 
 // The clean end of a stream is routine: news, and another stream.
@@ -226,6 +226,6 @@ func TestLogger(t *testing.T) {
 		}
 	})
 	require.NoError(t, err)
-	assert.Equal(t, &profiles.Profile{Name: "web"}, p)
+	assert.Equal(t, &profiles.Profile{Name: "web", Distribution: profiles.RandomAvailable}, p)
 	assert.Equal(t, `level=WARN msg="left out of a profile" target=web:80 err="target \"nowhere\": no port"`+"\n", out.String())
 }

@@ -47,6 +47,7 @@ func (get) Complete(ctx context.Context, s served, o layer.Observer) served {
 type none struct{}
 
 func (none) Get(string) string              { return "" }
+func (none) Values(string) []string         { return nil }
 func (none) All() iter.Seq2[string, string] { return func(func(string, string) bool) {} }
 
 const apex = "web.default.svc.cluster.local:80"
@@ -87,7 +88,7 @@ func newMesh(t *testing.T) *mesh {
 	m := &mesh{controller: newController(), t: t, taken: make(chan error), made: make(map[string]int)}
 	addr, _ := m.serve(t, "")
 	source := taken{New(dial(t, addr), WithBackoff(layer.Backoff{Min: 1, Max: 1})), m.taken}
-	m.router = profiles.New(t.Context(), apex, source, get{},
+	m.router = profiles.New(t.Context(), profiles.Config{Target: apex, Source: source}, get{},
 		func(authority string) layer.Service[string, served] {
 			m.made[authority]++
 			return layer.Func[string, served](func(ctx context.Context, _ string) (served, error) {

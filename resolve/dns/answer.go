@@ -12,24 +12,30 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// answer is the parsed answer of a DNS server to one question.
+// answer is what a DNS server has answered to one question, parsed: addresses, or SRV records.
 type answer struct {
 	hosts
 	srv        []dnsmessage.SRVResource
 	additional map[string]hosts // addresses in the additional section, by name in lower case
 }
 
-// hosts has the addresses of one name.
+// hosts holds the addresses of one name, from one answer or several.
 type hosts struct {
 	exists bool // whether the name exists
 	addrs  []netip.Addr
 	ttl    time.Duration // smallest TTL of the records; the negative TTL if addrs is empty
 }
 
-// maxTTL is the TTL of a result without records. It has no effect on the minimum of several TTLs,
-// because no record has a longer TTL.
+// maxTTL is the TTL for a result without records. It is longer than every record's TTL, so that any
+// other TTL wins when the smallest one is taken.
 const maxTTL = math.MaxUint32 * time.Second
 
+// hasRecords reports whether the answer contains records of the type in question.
+func (a *answer) hasRecords() bool { return len(a.addrs) > 0 || len(a.srv) > 0 }
+
+// interpret returns the answer in msg to the question q. As in Go's resolver, the records' owners
+// do not matter: a recursive server sends the records at the end of a CNAME chain, and nothing
+// else.
 func interpret(msg []byte, q dnsmessage.Question) (answer, error) {
 	m, err := unpack(msg)
 	if err != nil {
@@ -39,89 +45,69 @@ func interpret(msg []byte, q dnsmessage.Question) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	end, ttl, err := canonical(q.Name, m.Answers)
-	if err != nil {
-		return answer{}, err
+	a := answer{hosts: hosts{exists: rcode == dnsmessage.RCodeSuccess, ttl: maxTTL}}
+	// aliased reports whether the answer has a CNAME record, and found whether it has a record of the
+	// type in question.
+	aliased, found := false, false
+	for _, r := range m.Answers {
+		aliased = aliased || r.Header.Type == dnsmessage.TypeCNAME
+		found = a.exists && a.take(r, q.Type) || found
+		a.ttl = min(a.ttl, ttlOf(r.Header))
 	}
-	a := answer{hosts: hosts{exists: rcode == dnsmessage.RCodeSuccess}}
-	records := maxTTL
-	if a.exists {
-		records = a.take(fold(end), q.Type, m.Answers)
-	}
-	if records < maxTTL {
-		a.ttl = min(ttl, records)
-		a.keep(m.Additionals)
+	if found {
+		a.store(m.Additionals)
 		return a, nil
+		// Without records, the SOA record tells for how long that may be believed.
 	}
 	negativeTTL, hasSOA := negative(m.Authorities)
-	a.ttl = min(ttl, negativeTTL)
-	aliased := fold(end) != fold(q.Name)
-	if a.exists && !m.RecursionAvailable && (aliased && !hasSOA || !aliased && !m.Authoritative) {
-		return answer{}, fmt.Errorf("the server does not know %s and is not recursive", end)
+	a.ttl = min(a.ttl, negativeTTL)
+	// An answer without records, without an SOA record and not from a recursive server is a referral to
+	// other servers, or a CNAME whose target the server does not know. It says nothing about the name.
+	if a.exists && !m.RecursionAvailable && !hasSOA && (aliased || !m.Authoritative) {
+		return answer{}, fmt.Errorf("the server does not know %s and is not recursive", q.Name)
 	}
 	return a, nil
 }
 
-// canonical follows the CNAME records from name to the last name, which is the result end. The
-// records may be in any order. ttl is the smallest TTL of the followed records, or maxTTL.
-// canonical returns an error if the records form a circle.
-func canonical(name dnsmessage.Name, records []dnsmessage.Resource) (end dnsmessage.Name, ttl time.Duration, err error) {
-	aliases := make(map[string]dnsmessage.Resource)
-	for _, r := range records {
-		if r.Header.Type == dnsmessage.TypeCNAME && r.Header.Class == dnsmessage.ClassINET {
-			aliases[fold(r.Header.Name)] = r
-		}
+// take adds the record r to a if it belongs to the answer to a question for records of the type kind,
+// and reports whether it does. For an A or AAAA question, a record of either type belongs to the
+// answer, because some servers send both.
+func (a *answer) take(r dnsmessage.Resource, kind dnsmessage.Type) bool {
+	srv, isSRV := r.Body.(*dnsmessage.SRVResource)
+	if isSRV != (kind == dnsmessage.TypeSRV) || !isSRV && !isAddress(r.Header.Type) {
+		return false
 	}
-	end, ttl = name, maxTTL
-	for range len(aliases) + 1 {
-		r, ok := aliases[fold(end)]
-		if !ok {
-			return end, ttl, nil
-		}
-		ttl = min(ttl, ttlOf(r.Header))
-		if c, ok := r.Body.(*dnsmessage.CNAMEResource); ok {
-			end = c.CNAME
-		}
+	if isSRV {
+		a.srv = append(a.srv, *srv)
+	} else if addr, ok := address(r); ok {
+		a.addrs = append(a.addrs, addr)
 	}
-	return dnsmessage.Name{}, 0, fmt.Errorf("the CNAMEs of %s go in a circle", name)
+	return true
 }
 
-// take selects the records with the given name and type. It adds SRV records to a.srv and the
-// addresses in other records to a.addrs. It returns the smallest TTL of the selected records, or
-// maxTTL if none is selected.
-func (a *answer) take(name string, kind dnsmessage.Type, records []dnsmessage.Resource) time.Duration {
-	ttl := maxTTL
-	for _, r := range records {
-		if r.Header.Type != kind || r.Header.Class != dnsmessage.ClassINET || fold(r.Header.Name) != name {
-			continue
-		}
-		ttl = min(ttl, ttlOf(r.Header))
-		if srv, ok := r.Body.(*dnsmessage.SRVResource); ok {
-			a.srv = append(a.srv, *srv)
-		}
-		if addr, ok := address(r); ok {
-			a.addrs = append(a.addrs, addr)
-		}
-	}
-	return ttl
+// isAddress reports whether kind is A or AAAA.
+func isAddress(kind dnsmessage.Type) bool {
+	return kind == dnsmessage.TypeA || kind == dnsmessage.TypeAAAA
 }
 
-// keep stores in a.additional the addresses in records, the additional section of the answer. The
-// hosts of the SRV records are first looked up there. If the answer has no SRV records, keep does
-// nothing.
-func (a *answer) keep(records []dnsmessage.Resource) {
+// store copies the addresses in records, the answer's additional section, to a.additional. There,
+// servers usually send the addresses of the SRV records' hosts, which then need no question of their
+// own. If the answer contains no SRV records, store does nothing.
+func (a *answer) store(records []dnsmessage.Resource) {
 	if len(a.srv) == 0 {
 		return
 	}
 	a.additional = make(map[string]hosts)
 	for _, r := range records {
 		addr, ok := address(r)
-		if !ok || r.Header.Class != dnsmessage.ClassINET {
+		if !ok {
 			continue
 		}
-		name, ttl := fold(r.Header.Name), ttlOf(r.Header)
-		h, known := a.additional[name]
-		if known {
+		name := fold(r.Header.Name)
+		ttl := ttlOf(r.Header)
+		h, exists := a.additional[name]
+		if exists {
+			// A host may have several addresses: they live as long as the shortest-lived one.
 			ttl = min(ttl, h.ttl)
 		}
 		a.additional[name] = hosts{exists: true, addrs: append(h.addrs, addr), ttl: ttl}
@@ -141,8 +127,9 @@ func address(r dnsmessage.Resource) (addr netip.Addr, ok bool) {
 	return addr, addr.IsValid() && !addr.IsUnspecified()
 }
 
-// negative returns the TTL of an answer without records (RFC 2308, section 5). It returns 0
-// and false without an SOA record, because such an answer must not be cached.
+// negative returns the TTL of an answer without records (RFC 2308, section 5), and whether authorities,
+// the answer's authority section, contains an SOA record. Without one, it returns 0 and false, because
+// such an answer must not be cached.
 func negative(authorities []dnsmessage.Resource) (ttl time.Duration, ok bool) {
 	for _, r := range authorities {
 		if soa, ok := r.Body.(*dnsmessage.SOAResource); ok {
@@ -163,25 +150,26 @@ func seconds(n uint32) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// union combines h and o, the answers to the A and AAAA questions for one name. If only one of the
-// answers has addresses, the result has the TTL of that answer. Otherwise it has the smaller TTL.
+// union combines h and o, the answers to the A and AAAA questions for one name. If only one of
+// them contains addresses, the result takes its TTL, and otherwise the smaller one.
 func (h hosts) union(o hosts) hosts {
-	both := hosts{exists: h.exists || o.exists, addrs: append(h.addrs, o.addrs...)}
+	union := hosts{exists: h.exists || o.exists, addrs: append(h.addrs, o.addrs...)}
 	switch {
 	case len(h.addrs) > 0 && len(o.addrs) == 0:
-		both.ttl = h.ttl
+		union.ttl = h.ttl
 	case len(o.addrs) > 0 && len(h.addrs) == 0:
-		both.ttl = o.ttl
+		union.ttl = o.ttl
 	default:
-		both.ttl = min(h.ttl, o.ttl)
+		union.ttl = min(h.ttl, o.ttl)
 	}
-	return both
+	return union
 }
 
 // status returns the RCODE of m if it is NOERROR or NXDOMAIN. For any other RCODE it
 // returns an error.
 func status(m dnsmessage.Message) (dnsmessage.RCode, error) {
 	rcode := m.RCode
+	// EDNS0 keeps the upper bits of the RCODE in the OPT record (RFC 6891, section 6.1.3).
 	for _, r := range m.Additionals {
 		if r.Header.Type == dnsmessage.TypeOPT {
 			rcode = r.Header.ExtendedRCode(rcode)
@@ -193,9 +181,18 @@ func status(m dnsmessage.Message) (dnsmessage.RCode, error) {
 	return rcode, rcodeError(rcode)
 }
 
-// rcodeError is the error of an answer with an RCODE other than NOERROR and NXDOMAIN.
+// rcodeError is the error of an answer with an RCODE, a DNS status, other than NOERROR and NXDOMAIN. It
+// means that the server could not or would not answer.
 type rcodeError dnsmessage.RCode
 
+// mayRejectEDNS reports whether the server may have rejected the question because of EDNS0: with
+// FORMERR, NOTIMP or BADVERS.
+func (e rcodeError) mayRejectEDNS() bool {
+	const badvers = 16
+	return e == rcodeError(dnsmessage.RCodeFormatError) || e == rcodeError(dnsmessage.RCodeNotImplemented) || e == badvers
+}
+
+// Error returns the RCODE's name, if it is a frequent one, and otherwise its number.
 func (e rcodeError) Error() string {
 	names := [...]string{1: "FORMERR", 2: "SERVFAIL", 4: "NOTIMP", 5: "REFUSED"}
 	if int(e) < len(names) && names[e] != "" {
@@ -205,9 +202,9 @@ func (e rcodeError) Error() string {
 }
 
 // unpack parses those records of a message that this package uses. It skips other records,
-// because an unrelated record must not make an answer unreadable. For example, dnsmessage
-// cannot parse names with a dot in a label. Many SOA records have such a name as the
-// mailbox of the zone.
+// because an unrelated record must not make an answer unreadable. For example, dnsmessage cannot
+// parse names with a dot in a label, such as the mailbox in many SOA records. A malformed record ends
+// its section and those that follow. It is an error only if the answer section yields no record.
 func unpack(msg []byte) (m dnsmessage.Message, err error) {
 	var p dnsmessage.Parser
 	if m.Header, err = p.Start(msg); err != nil {
@@ -218,21 +215,24 @@ func unpack(msg []byte) (m dnsmessage.Message, err error) {
 	}
 	for _, s := range []struct {
 		section
-		to *[]dnsmessage.Resource
+		dst *[]dnsmessage.Resource
 	}{
 		{section{&p, p.AnswerHeader, p.Answer, p.SkipAnswer}, &m.Answers},
 		{section{&p, p.AuthorityHeader, p.Authority, p.SkipAuthority}, &m.Authorities},
 		{section{&p, p.AdditionalHeader, p.Additional, p.SkipAdditional}, &m.Additionals},
 	} {
-		if *s.to, err = s.records(); err != nil {
-			return m, err
+		if *s.dst, err = s.records(); err != nil {
+			break
 		}
+	}
+	if len(m.Answers) == 0 && err != nil {
+		return m, err
 	}
 	return m, nil
 }
 
-// section reads the records of one section of a message: of the answers, the authorities or the
-// additional section. Its functions are the methods of the parser for that section.
+// section reads the records in one section of a message: the answers, the authorities or the
+// additional section. Its functions are the parser's methods for that section.
 type section struct {
 	*dnsmessage.Parser
 
@@ -241,6 +241,8 @@ type section struct {
 	skip   func() error
 }
 
+// records returns the section's records that this package uses. An error ends the section: the records
+// before it are returned too.
 func (s section) records() ([]dnsmessage.Resource, error) {
 	var list []dnsmessage.Resource
 	for {
@@ -251,18 +253,19 @@ func (s section) records() ([]dnsmessage.Resource, error) {
 		case err != nil || !isRead(h.Type):
 			// A name that cannot be parsed is not the name in question.
 			if err := s.skip(); err != nil {
-				return nil, err
+				return list, err
 			}
 			continue
 		}
 		r, err := s.read(h)
 		if err != nil {
-			return nil, err
+			return list, err
 		}
 		list = append(list, r)
 	}
 }
 
+// isRead reports whether this package uses records of the type kind.
 func isRead(kind dnsmessage.Type) bool {
 	return slices.Contains([]dnsmessage.Type{
 		dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeSRV, dnsmessage.TypeCNAME, dnsmessage.TypeSOA, dnsmessage.TypeOPT,

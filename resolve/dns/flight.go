@@ -11,19 +11,25 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// flight repeats the lookups of one target and has their latest result. All streams of the
-// target share it.
+// flight repeats the lookups for one target, as long as the target has streams, and holds the latest
+// result for all of them.
 type flight struct{ share.Latest[resolve.Update] }
 
-// startFlight starts the lookups of a target on a new goroutine. look performs one lookup. The
-// returned function ends the lookups and waits until the goroutine has returned.
-func startFlight(o *options, look func(context.Context) (found, error)) (*flight, func()) {
-	// The lookups do not use the context of a stream, because all streams share them.
+// lookFunc performs one lookup. It calls onPartial with endpoints that it finds while another
+// question is still unanswered. If a question fails, it returns the error, possibly together with
+// endpoints.
+type lookFunc func(ctx context.Context, onPartial func(found)) (found, error)
+
+// startFlight starts the lookups for a target on a new goroutine. The returned function ends the
+// lookups and waits until the goroutine has returned.
+func startFlight(o *options, lookUp lookFunc) (*flight, func()) {
+	// The lookups do not use a stream context, because all streams share them.
 	ctx, cancel := context.WithCancel(context.Background())
-	f, ended := new(flight), make(chan struct{})
+	f := new(flight)
+	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		f.run(ctx, o, look)
+		f.run(ctx, o, lookUp)
 	}()
 	return f, func() {
 		cancel()
@@ -31,31 +37,58 @@ func startFlight(o *options, look func(context.Context) (found, error)) (*flight
 	}
 }
 
-// run performs lookups by calling look, one after the other, until ctx ends. Between two lookups
-// it waits for the TTL, or for the backoff after a failure. An answer that is equal to the
-// previous one is stored only after a failure, to show that the failure has ended.
-func (f *flight) run(ctx context.Context, o *options, look func(context.Context) (found, error)) {
+// run performs lookups by calling lookUp, one after the other, until ctx ends. Between two lookups
+// it waits for the TTL, and no longer than the backoff after a failure. An answer that equals the
+// previous one is stored only after a failure, to show that the failure has ended. An answer
+// without endpoints does not replace one with endpoints before the next lookup confirms it.
+func (f *flight) run(ctx context.Context, o *options, lookUp lookFunc) {
 	var last resolve.Update
-	for failures := 0; ; {
-		var result found
-		var err error
-		if panicked := panics.Contain(func() { result, err = look(ctx) }); panicked != nil {
-			err = fmt.Errorf("dns: look up: %w", panicked)
+	// isFailed: an error was stored last. isDoubted: the last answer had no endpoints, but replaces
+	// those before it only if the next lookup confirms it.
+	isFailed, isDoubted := false, false
+	// set stores result for the streams. If it equals the last one, that happens only if force is true.
+	set := func(result found, force bool) {
+		u := resolve.Update{Kind: result.kind, Endpoints: result.endpoints}
+		if force || u.Kind != last.Kind || !slices.EqualFunc(u.Endpoints, last.Endpoints, resolve.Endpoint.Equal) {
+			f.Set(u)
+			last, isFailed = u, false
 		}
+	}
+	for failures := 0; ; {
+		// Partial results are stored too: the addresses of one family need not wait for a slow question
+		// for the other.
+		result, err := contain(ctx, lookUp, func(partial found) { set(partial, false) })
 		if ctx.Err() != nil {
 			return
 		}
 		wait := o.refresh(result.ttl)
-		if err != nil {
-			wait = o.backoff.Delay(failures)
-			failures++
-			f.Fail(err)
+		if err == nil {
+			failures = 0
 		} else {
-			u := resolve.Update{Kind: result.kind, Endpoints: result.endpoints}
-			if failures > 0 || u.Kind != last.Kind || !slices.EqualFunc(u.Endpoints, last.Endpoints, resolve.Endpoint.Equal) {
-				f.Set(u)
+			// A failure is repeated earlier than the TTL says, but not later.
+			if delay := o.backoff.Delay(failures); result.ttl == maxTTL || delay < wait {
+				wait = delay
 			}
-			failures, last = 0, u
+			failures++
+		}
+		// Some endpoints, found although a question failed, are not a failure, unless they are old.
+		hasFailed := err != nil && (result.stale || len(result.endpoints) == 0)
+		switch {
+		case len(result.endpoints) > 0:
+			set(result, isFailed && !hasFailed)
+			isDoubted = false
+		// Deliberately empty: the lookup has no result, and the last endpoints stay.
+		case hasFailed:
+		case len(last.Endpoints) > 0 && !isDoubted:
+			// Ask again soon, in the shortest time that WithRefresh allows.
+			isDoubted = true
+			wait = o.refresh(0)
+		default:
+			set(result, isFailed)
+		}
+		if hasFailed {
+			f.Fail(err)
+			isFailed = true
 		}
 		if backoff.Sleep(ctx, wait) != nil {
 			return
@@ -63,12 +96,20 @@ func (f *flight) run(ctx context.Context, o *options, look func(context.Context)
 	}
 }
 
-// follow yields the latest result, and then each later one, until ctx ends or the consumer
-// breaks.
+// contain calls lookUp. If lookUp panics, contain returns the panic as an error.
+func contain(ctx context.Context, lookUp lookFunc, onPartial func(found)) (result found, err error) {
+	if panicked := panics.Contain(func() { result, err = lookUp(ctx, onPartial) }); panicked != nil {
+		return found{ttl: maxTTL}, fmt.Errorf("dns: look up: %w", panicked)
+	}
+	return result, err
+}
+
+// follow yields the latest result to one stream, and then each later one, until ctx ends or the
+// consumer breaks. A slow consumer misses results, but not the latest one.
 func (f *flight) follow(ctx context.Context, yield func(resolve.Update, error) bool) {
-	var seen share.Position
+	var pos share.Position
 	for ctx.Err() == nil {
-		c := f.Look(&seen)
+		c := f.Look(&pos)
 		c.Value.Endpoints = slices.Clone(c.Value.Endpoints) // the consumer owns the slice
 		if c.Fresh && !yield(c.Value, nil) {
 			return

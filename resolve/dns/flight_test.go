@@ -75,7 +75,7 @@ func TestRefreshSmallestTTL(t *testing.T) {
 	}{
 		"of services":      {services("30", "60", "90"), 30 * time.Second, nil},
 		"of a host":        {services("90", "30", "60"), 30 * time.Second, nil},
-		"of a priority":    {services("90", "60", "30"), 60 * time.Second, nil}, // c is not used
+		"of a backup":      {services("90", "60", "30"), 30 * time.Second, nil},
 		"both families":    {[]string{"web.test. 90 A 10.0.0.1", "web.test. 60 AAAA fd00::1"}, 60 * time.Second, nil},
 		"one family":       {[]string{"web.test. 90 A 10.0.0.1", "test. 9 SOA 9"}, 90 * time.Second, nil},
 		"one of many":      {[]string{"web.test. 90 A 10.0.0.1", "web.test. 30 A 10.0.0.2"}, 30 * time.Second, nil},
@@ -110,8 +110,7 @@ func TestRefreshSmallestTTL(t *testing.T) {
 	}
 }
 
-// services are records with the TTLs of the services, and of two hosts, of which
-// the one with the lower priority counts.
+// services are records with the TTLs of the services, and of two hosts with different priorities.
 func services(ttl, a, c string) []string {
 	return []string{
 		"_h._t.web.test. " + ttl + " SRV 1 0 80 a.test.", "_h._t.web.test. " + ttl + " SRV 2 0 80 c.test.",
@@ -160,8 +159,9 @@ func TestZoneChanges(t *testing.T) {
 			{[]string{"web.test. 1 A 10.0.0.1", "web.test. 1 A 10.0.0.2"}, nil}, // another order
 			{[]string{"web.test. 2 A 10.0.0.1", "web.test. 3 A 10.0.0.2"}, nil}, // another TTL
 			{[]string{"web.test. 1 AAAA fd00::1", "web.test. 1 A 10.0.0.1"}, []string{"replace 10.0.0.1:80 [fd00::1]:80"}},
-			{[]string{"web.test. 1 TXT x"}, []string{"empty"}},
-			{[]string{"web.test. 1 TXT y"}, nil},
+			{[]string{"web.test. 1 TXT x"}, nil}, // the next lookup must confirm it
+			{[]string{"web.test. 1 TXT y"}, []string{"empty"}},
+			{[]string{"web.test. 1 TXT x"}, nil},
 			{nil, []string{"does not exist"}},
 			{[]string{"web.test. 1 A 10.0.0.1"}, []string{"replace 10.0.0.1:80"}},
 		} {

@@ -3,10 +3,12 @@ package dns
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"math"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
@@ -15,73 +17,123 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// lookup performs one lookup of a target. It may ask several questions.
+// lookup performs one lookup for a target, which may take several questions: of several types, for
+// several names of the search list, and for the hosts of SRV records. A question that fails does not
+// end the lookup: its last answer counts, or else no records.
 type lookup struct {
 	// sends one question to the servers
-	ask      func(ctx context.Context, name string, kind dnsmessage.Type) (answer, error)
-	search   search
-	families []dnsmessage.Type // the types of records to ask for: A, AAAA or both
-	counts   counts
-	local    *hosts // the addresses that the hosts file has for the target's host, or nil
+	ask        func(ctx context.Context, name string, kind dnsmessage.Type) (answer, error)
+	onPartial  func(found) // called with endpoints while a question has no answer yet
+	search     search
+	families   []dnsmessage.Type // the types of records to ask for: A, AAAA or both
+	sequential bool              // whether one family is asked for after the other
+	counts     counts
+	local      *hosts               // the addresses that the hosts file has for the target's host, or nil
+	last       map[recordSet]answer // the answers of the previous lookup; not modified
+
+	mu      sync.Mutex
+	answers map[recordSet]answer // the answers of this lookup
+	failed  error                // the first error of a question
+	stale   bool                 // whether a failed question has its last answer
 }
 
-// found is the result of a lookup. kind is Replace, Empty or DoesNotExist.
+// recordSet identifies the records that a question asks for.
+type recordSet struct {
+	name string
+	kind dnsmessage.Type
+}
+
+// found is the result of a lookup, or of one name in it. kind is Replace, Empty or DoesNotExist.
 type found struct {
 	kind      resolve.Kind
 	endpoints []resolve.Endpoint // sorted by address
-	ttl       time.Duration      // the time until the next lookup
+	ttl       time.Duration      // the time until the next lookup; maxTTL if all questions failed
 	final     bool               // whether no further name of the search list is tried
+	stale     bool               // whether a failed question has the answer of an earlier lookup
 }
 
-func (l lookup) target(ctx context.Context, t target) (found, error) {
+// run looks up t. name is the target as the caller wrote it, for errors. The error is the first one
+// of a question. It can come with endpoints.
+func (l *lookup) run(ctx context.Context, t target, name string) (found, error) {
+	f := l.target(ctx, t)
+	f.stale = l.stale
+	if l.failed != nil {
+		return f, fmt.Errorf("dns: resolve %q: %w", name, l.failed)
+	}
+	return f, nil
+}
+
+// target looks up t: first its SRV records, if it can have any, and then its host. SRV records that
+// exist are the final result. Otherwise their result only contributes its TTL and whether the name
+// exists.
+func (l *lookup) target(ctx context.Context, t target) found {
 	result := found{kind: resolve.DoesNotExist, ttl: maxTTL}
 	if t.srv != "" {
-		f, err := l.tryNames(ctx, t.srv, t.complete, l.services)
-		l.counts.services.count(ctx, f, err)
-		if err != nil || f.final {
-			return f, err
+		f := l.tryNames(ctx, t.srv, t.complete, l.services)
+		l.counts.services.count(ctx, len(f.endpoints) > 0 && !l.stale)
+		if f.final {
+			return f
 		}
 		result = result.or(f)
 	}
 	if t.host != "" && l.local != nil {
-		return l.ofFamilies(*l.local).at(t.port), nil
+		return l.ofFamilies(*l.local).withPort(t.port)
 	}
 	if t.host != "" {
-		f, err := l.tryNames(ctx, t.host, t.complete, func(ctx context.Context, name string) (found, error) {
-			h, err := l.addresses(ctx, name)
-			return h.at(t.port), err
+		f := l.tryNames(ctx, t.host, t.complete, func(ctx context.Context, name string) found {
+			return l.addresses(ctx, name, func(h hosts) { l.onPartial(h.withPort(t.port)) }).withPort(t.port)
 		})
-		l.counts.hosts.count(ctx, f, err)
-		if err != nil || f.final {
-			return f, err
+		l.counts.hosts.count(ctx, len(f.endpoints) > 0 && !l.stale)
+		if f.final {
+			return f
 		}
 		result = result.or(f)
 	}
-	return result, nil
+	return result
 }
 
-// tryNames looks up name by the function look: unchanged, and with each domain of the search list
-// appended. It returns the first result that is marked as final, or else the combined results of
-// all names. If the argument complete is true, the search list does not apply.
-func (l lookup) tryNames(
-	ctx context.Context, name string, complete bool, look func(context.Context, string) (found, error),
-) (found, error) {
+// tryNames calls lookUp for the names that a resolver would try for name: with the search domains
+// appended, and unchanged. It returns the first result that is marked as final, or else all names'
+// results combined. If complete is true, the search list does not apply.
+func (l *lookup) tryNames(ctx context.Context, name string, complete bool, lookUp func(context.Context, string) found) found {
 	result := found{kind: resolve.DoesNotExist, ttl: maxTTL}
 	for _, name := range l.search.names(name, complete) {
-		f, err := look(ctx, name)
-		switch {
-		case err != nil:
-			return found{}, err
-		case f.final:
-			return f, nil
+		f := lookUp(ctx, name)
+		if f.final {
+			return f
 		}
 		result = result.or(f)
 	}
-	return result, nil
+	return result
 }
 
-// or combines the results f and o of two names without endpoints. The combined result is Empty if
-// either name exists in DNS, and otherwise DoesNotExist. It has the smaller TTL.
+// answerTo asks for the records of name. If that fails, it returns the answer from the previous lookup,
+// or else an answer without records, and keeps the error in l.failed. It never fails, because one
+// failed question must not fail the lookup.
+func (l *lookup) answerTo(ctx context.Context, name string, kind dnsmessage.Type) answer {
+	a, err := l.ask(ctx, name, kind)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q := recordSet{name, kind}
+	if err != nil {
+		if l.failed == nil {
+			l.failed = err
+		}
+		last, ok := l.last[q]
+		if !ok {
+			return answer{hosts: hosts{ttl: maxTTL}}
+		}
+		l.stale = true
+		a = last
+		// An old answer's TTL has passed. It must not affect when the next lookup follows.
+		a.ttl = maxTTL
+	}
+	l.answers[q] = a
+	return a
+}
+
+// or combines the results f and o for two names without endpoints. The combined result is Empty
+// if either name exists in DNS, and otherwise DoesNotExist. It takes the smaller TTL.
 func (f found) or(o found) found {
 	if o.kind == resolve.Empty {
 		f.kind = resolve.Empty
@@ -90,7 +142,9 @@ func (f found) or(o found) found {
 	return f
 }
 
-func (h hosts) at(port uint16) found {
+// withPort returns the addresses in h as endpoints with the given port, sorted and each once. Endpoints
+// make the result final.
+func (h hosts) withPort(port uint16) found {
 	f := found{kind: resolve.DoesNotExist, ttl: h.ttl}
 	if h.exists {
 		f.kind = resolve.Empty
@@ -106,118 +160,166 @@ func (h hosts) at(port uint16) found {
 	return f
 }
 
-// addresses asks concurrently for the records of name with the types in l.families, which are A
-// and AAAA or one of them. It returns an error if one of the questions fails.
-func (l lookup) addresses(ctx context.Context, name string) (hosts, error) {
-	answers := make([]answer, len(l.families))
-	group, ctx := errgroup.WithContext(ctx)
-	for i, kind := range l.families {
-		group.Go(func() (err error) {
-			answers[i], err = l.ask(ctx, name, kind)
-			return err
-		})
+// resolutionDelay is how long one family's addresses wait for the other's. RFC 8305, section 3,
+// recommends 50 ms.
+const resolutionDelay = 50 * time.Millisecond
+
+// addresses asks concurrently for name's records of the types in l.families, which are A and AAAA
+// or one of them. If one family is answered with addresses and the other stays unanswered for
+// resolutionDelay, addresses calls onPartial with these and the other family's last addresses.
+func (l *lookup) addresses(ctx context.Context, name string, onPartial func(hosts)) hosts {
+	type family struct {
+		kind dnsmessage.Type
+		hosts
 	}
-	if err := group.Wait(); err != nil {
-		return hosts{}, err
+	answers := make(chan family, len(l.families))
+	ask := func(kind dnsmessage.Type) {
+		answers <- family{kind, l.ofFamilies(l.answerTo(ctx, name, kind).hosts)}
 	}
-	h := answers[0].hosts
-	for _, a := range answers[1:] {
-		h = h.union(a.hosts)
+	if l.sequential {
+		go func() {
+			for _, kind := range l.families {
+				ask(kind)
+			}
+		}()
+	} else {
+		for _, kind := range l.families {
+			go ask(kind)
+		}
 	}
-	return h, nil
+	// Each goroutine sends once, and the channel's buffer holds all answers, so that none of them
+	// blocks.
+	first := <-answers
+	if len(l.families) == 1 {
+		return first.hosts
+	}
+	delay := time.NewTimer(resolutionDelay)
+	defer delay.Stop()
+	select {
+	case second := <-answers:
+		return first.union(second.hosts)
+	case <-delay.C:
+	}
+	// Slow questions must not hide addresses that are already known. The other family keeps its last
+	// addresses meanwhile, because they would otherwise be removed and added again.
+	if len(first.addrs) > 0 {
+		otherFamily := l.families[0]
+		if otherFamily == first.kind {
+			otherFamily = l.families[1]
+		}
+		onPartial(first.union(l.ofFamilies(l.last[recordSet{name, otherFamily}].hosts)))
+	}
+	return first.union((<-answers).hosts)
 }
 
-// maxConcurrent is the number of hosts of SRV records that are looked up concurrently.
+// maxConcurrent is how many SRV hosts are looked up concurrently.
 const maxConcurrent = 8
 
-// services asks for the SRV records of name, and for the addresses of the hosts in these records.
-// It asks only for addresses that are not in the additional section of the answer. If name has SRV
-// records, the result is final even without addresses, so that no further name is tried.
-func (l lookup) services(ctx context.Context, name string) (found, error) {
-	a, err := l.ask(ctx, name, dnsmessage.TypeSRV)
-	if err != nil {
-		return found{}, err
-	}
+// services asks for name's SRV records, and for the addresses of their hosts unless these are in
+// the answer's additional section. If there are SRV records for name, the result is final even
+// without addresses, so that no further name is tried.
+func (l *lookup) services(ctx context.Context, name string) found {
+	a := l.answerTo(ctx, name, dnsmessage.TypeSRV)
 	if len(a.srv) == 0 {
-		return a.at(0), nil
+		return a.withPort(0)
 	}
 	// The order of the records must not affect the result.
-	slices.SortFunc(a.srv, func(a, b dnsmessage.SRVResource) int {
+	srv := slices.SortedFunc(slices.Values(a.srv), func(a, b dnsmessage.SRVResource) int {
 		return cmp.Or(
 			cmp.Compare(a.Priority, b.Priority), cmp.Compare(fold(a.Target), fold(b.Target)),
 			cmp.Compare(a.Port, b.Port), cmp.Compare(a.Weight, b.Weight),
 		)
 	})
-	ttl, rest := a.ttl, a.srv
-	for len(rest) > 0 {
-		n := slices.IndexFunc(rest, func(r dnsmessage.SRVResource) bool { return r.Priority != rest[0].Priority })
-		if n < 0 {
-			n = len(rest)
-		}
-		where, least, err := l.locate(ctx, rest[:n], a.additional)
-		if err != nil {
-			return found{}, err
-		}
-		ttl = min(ttl, least)
-		if endpoints := weighted(rest[:n], where); len(endpoints) > 0 {
-			return found{kind: resolve.Replace, endpoints: endpoints, ttl: ttl, final: true}, nil
-		}
-		rest = rest[n:]
+	addresses, ttl := l.locate(ctx, srv, a.additional)
+	f := found{kind: resolve.Empty, ttl: min(a.ttl, ttl), final: true}
+	if f.endpoints = prioritized(srv, addresses); len(f.endpoints) > 0 {
+		f.kind = resolve.Replace
 	}
-	return found{kind: resolve.Empty, ttl: ttl, final: true}, nil
+	return f
 }
 
-// usable reports whether a SRV record has a host and a port. The host "." means that the
+// prioritized returns the endpoints for SRV records, which are sorted by priority. The lowest priority
+// for which there are addresses becomes the Priority 0, the next one 1, and so on. An address with
+// several priorities gets the lowest one. hostsByName holds the addresses for each host in the records.
+func prioritized(records []dnsmessage.SRVResource, hostsByName map[string]hosts) (endpoints []resolve.Endpoint) {
+	visited := make(map[netip.AddrPort]bool)
+	priority := uint32(0)
+	for len(records) > 0 {
+		// The first n records share the lowest priority of those that remain.
+		n := slices.IndexFunc(records, func(r dnsmessage.SRVResource) bool { return r.Priority != records[0].Priority })
+		if n < 0 {
+			n = len(records)
+		}
+		start := len(endpoints)
+		for _, e := range weighted(records[:n], hostsByName) {
+			if !visited[e.Addr] {
+				visited[e.Addr] = true
+				e.Priority = priority
+				endpoints = append(endpoints, e)
+			}
+		}
+		// A priority without addresses does not count, because Priorities must start at 0 and have no
+		// gaps.
+		if len(endpoints) > start {
+			priority++
+		}
+		records = records[n:]
+	}
+	return endpoints
+}
+
+// usable reports whether an SRV record names a host and a port. The host "." means that the
 // service does not exist (RFC 2782).
 func usable(r dnsmessage.SRVResource) bool { return r.Port != 0 && r.Target.String() != "." }
 
-// locate returns the addresses of the hosts in SRV records, as a map by host name, and the
-// smallest TTL of the addresses. known has the addresses from the additional section. locate asks
-// the servers for the other addresses.
-func (l lookup) locate(
-	ctx context.Context, records []dnsmessage.SRVResource, known map[string]hosts,
-) (map[string]hosts, time.Duration, error) {
-	where := make(map[string]hosts)
+// locate returns the addresses of the hosts in SRV records, by host name, and the smallest TTL
+// among them. additional holds the addresses from the additional section. locate asks the servers
+// for the other addresses.
+func (l *lookup) locate(
+	ctx context.Context, records []dnsmessage.SRVResource, additional map[string]hosts,
+) (map[string]hosts, time.Duration) {
+	hostsByName := make(map[string]hosts)
 	var missing []string
 	for _, r := range records {
 		name := fold(r.Target)
-		if _, seen := where[name]; seen || !usable(r) {
+		if _, ok := hostsByName[name]; ok || !usable(r) {
 			continue
 		}
-		where[name] = l.ofFamilies(known[name])
-		if len(where[name].addrs) == 0 {
+		hostsByName[name] = l.ofFamilies(additional[name])
+		if len(hostsByName[name].addrs) == 0 {
 			missing = append(missing, name)
 		}
 	}
-	asked := make([]hosts, len(missing))
-	group, ctx := errgroup.WithContext(ctx)
+	answers := make([]hosts, len(missing))
+	var group errgroup.Group
 	group.SetLimit(maxConcurrent)
 	for i, name := range missing {
-		group.Go(func() (err error) {
-			asked[i], err = l.addresses(ctx, name)
-			return err
+		group.Go(func() error {
+			answers[i] = l.addresses(ctx, name, func(hosts) {})
+			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
-		return nil, 0, err
-	}
+	_ = group.Wait()
 	for i, name := range missing {
-		where[name] = asked[i]
+		hostsByName[name] = answers[i]
 	}
 	ttl := maxTTL
-	for h := range maps.Values(where) {
+	for h := range maps.Values(hostsByName) {
 		ttl = min(ttl, h.ttl)
 	}
-	return where, ttl, nil
+	return hostsByName, ttl
 }
 
-func (l lookup) ofFamilies(h hosts) hosts {
+// ofFamilies returns h without the addresses of families that the options exclude. The slice is copied,
+// because h may belong to an answer that is kept.
+func (l *lookup) ofFamilies(h hosts) hosts {
 	h.addrs = slices.DeleteFunc(slices.Clone(h.addrs), func(addr netip.Addr) bool {
 		return !slices.Contains(l.families, familyOf(addr))
 	})
 	return h
 }
 
+// familyOf returns the type of the record that holds addr: A or AAAA.
 func familyOf(addr netip.Addr) dnsmessage.Type {
 	if addr.Is4() {
 		return dnsmessage.TypeA
@@ -225,23 +327,25 @@ func familyOf(addr netip.Addr) dnsmessage.Type {
 	return dnsmessage.TypeAAAA
 }
 
-// weighted returns the endpoints for SRV records of one priority. The argument where has the
-// addresses of each host of the records, by host name. The weight of a record is divided equally
-// among its addresses. Endpoint.Weight is the weight of the address divided by the mean weight,
-// times 10 000.
-func weighted(records []dnsmessage.SRVResource, where map[string]hosts) []resolve.Endpoint {
+// weighted returns the endpoints for SRV records that share a priority. hostsByName holds the addresses
+// for each host in the records. A record's weight is divided equally among its addresses. The result is
+// scaled so that the mean of Endpoint.Weight is 10 000, which is one unit, because SRV weights have no
+// unit. If all weights are 0, those of the endpoints are 0 too, which means not set.
+func weighted(records []dnsmessage.SRVResource, hostsByName map[string]hosts) []resolve.Endpoint {
 	shares := make(map[netip.AddrPort]float64)
 	for _, r := range records {
 		if !usable(r) {
 			continue
 		}
-		addrs := where[fold(r.Target)].addrs
+		addrs := hostsByName[fold(r.Target)].addrs
 		for _, addr := range addrs {
 			shares[netip.AddrPortFrom(addr, r.Port)] += float64(r.Weight) / float64(len(addrs))
 		}
 	}
 	sorted := slices.SortedFunc(maps.Keys(shares), netip.AddrPort.Compare)
 	total := 0.0
+	// Sorted, because the sum of floats depends on their order, and an unchanged answer must give equal
+	// endpoints.
 	for _, addr := range sorted {
 		total += shares[addr]
 	}
@@ -250,6 +354,7 @@ func weighted(records []dnsmessage.SRVResource, where map[string]hosts) []resolv
 		e := resolve.Endpoint{ID: resolve.ID{Addr: addr}}
 		if total > 0 {
 			weight := math.Round(10_000 * shares[addr] * float64(len(sorted)) / total)
+			// At least 1, because 0 would mean that the weight is not set.
 			e.Weight = uint32(min(max(weight, 1), math.MaxUint32))
 		}
 		endpoints = append(endpoints, e)

@@ -101,13 +101,21 @@ func TestLookups(t *testing.T) {
 			zone: []string{"_http._tcp.web.test. 60 SRV 0 0 0 .", "web.test. 60 A 10.0.0.9"}, target: "_http._tcp.web.test:80",
 			want: "empty", asked: []string{"SRV _http._tcp.web.test."},
 		},
-		"the lowest priority": {
+		"an address of two priorities": {
+			zone: []string{
+				"_h._t.w. 60 SRV 1 1 80 a.", "_h._t.w. 60 SRV 2 1 80 a.", "_h._t.w. 60 SRV 3 1 80 b.", "a. 60 A 10.0.0.1", "b. 60 A 10.0.0.2",
+			},
+			target: "_h._t.w", additional: true,
+			want: "replace 10.0.0.1:80*10000 10.0.0.2:80*10000/1", asked: []string{"SRV _h._t.w."},
+		},
+		"two priorities": {
 			zone: []string{
 				"_h._t.w. 60 SRV 20 1 80 b.", "_h._t.w. 60 SRV 10 1 80 a.", "_h._t.w. 60 SRV 10 1 81 a.",
 				"a. 60 A 10.0.0.1", "b. 60 A 10.0.0.2",
 			},
 			target: "_h._t.w", opts: []Option{WithIPv4Only()},
-			want: "replace 10.0.0.1:80*10000 10.0.0.1:81*10000", asked: []string{"SRV _h._t.w.", "A a."},
+			want:  "replace 10.0.0.1:80*10000 10.0.0.1:81*10000 10.0.0.2:80*10000/1",
+			asked: []string{"SRV _h._t.w.", "A a.", "A b."},
 		},
 		"the lowest priority with addresses": {
 			zone: []string{
@@ -115,7 +123,7 @@ func TestLookups(t *testing.T) {
 				"b. 60 A 10.0.0.2", "c. 60 A 10.0.0.3", "d. 60 A 10.0.0.4", soa,
 			},
 			target: "_h._t.w", opts: []Option{WithIPv4Only()},
-			want: "replace 10.0.0.2:80*10000", asked: []string{"SRV _h._t.w.", "A a.", "A b."},
+			want: "replace 10.0.0.2:80*10000 10.0.0.3:80*10000/1", asked: []string{"SRV _h._t.w.", "A a.", "A b.", "A c."},
 		},
 		"no priority with addresses": {
 			zone:   []string{"_h._t.w. 60 SRV 20 1 80 b.", "_h._t.w. 60 SRV 10 1 80 a.", soa},
@@ -193,6 +201,7 @@ func TestLookupConcurrency(t *testing.T) {
 		var running, most atomic.Int32
 		l := lookup{
 			search: search{ndots: 1}, families: []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA},
+			onPartial: func(found) {}, answers: make(map[recordSet]answer),
 		}
 		l.ask = func(_ context.Context, name string, kind dnsmessage.Type) (answer, error) {
 			if kind == dnsmessage.TypeSRV {
@@ -209,46 +218,12 @@ func TestLookupConcurrency(t *testing.T) {
 			return answer{hosts: hosts{exists: true, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}, nil
 		}
 		start := time.Now()
-		_, err := l.target(t.Context(), target{host: "web", port: 80})
-		require.NoError(t, err)
+		l.target(t.Context(), target{host: "web", port: 80})
 		assert.Equal(t, time.Second, time.Since(start))
 
 		start = time.Now()
-		_, err = l.target(t.Context(), target{srv: "s"})
-		require.NoError(t, err)
+		l.target(t.Context(), target{srv: "s"})
 		assert.Equal(t, 3*time.Second, time.Since(start))
 		assert.LessOrEqual(t, most.Load(), int32(2*maxConcurrent))
 	})
-}
-
-// One failed question of a family, a host or a name of the search list fails the lookup.
-func TestLookupPartFails(t *testing.T) {
-	for name, tt := range map[string]struct {
-		zone   []string
-		target string
-		fails  string // as the server sees it
-	}{
-		"a family":        {[]string{"web. 60 A 10.0.0.1"}, "web:80", "AAAA web."},
-		"the other":       {[]string{"web. 60 AAAA fd00::1"}, "web:80", "A web."},
-		"a host":          {[]string{"_h._t.w. 60 SRV 0 0 80 a.", "_h._t.w. 60 SRV 0 0 80 b.", "b. 60 A 10.0.0.1"}, "_h._t.w", "A a."},
-		"a priority":      {[]string{"_h._t.w. 60 SRV 0 0 80 a.", "_h._t.w. 60 SRV 1 0 80 b.", "b. 60 A 10.0.0.1"}, "_h._t.w", "A a."},
-		"a name before":   {[]string{"web. 60 A 10.0.0.1"}, "web:80", "A web.a.test."},
-		"services":        {[]string{"web. 60 A 10.0.0.1"}, "_h._t.web:80", "SRV _h._t.web."},
-		"addresses, then": {[]string{soa}, "_h._t.web:80", "A web."},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r, s := bubble(WithAttempts(1), WithSearch(1, "a.test"))
-				s.put("zone", tt.zone...)
-				s.fail(func(_ string, q dnsmessage.Question) *reply {
-					if kindName(q.Type)+" "+q.Name.String() != tt.fails {
-						return nil
-					}
-					return &reply{rcode: dnsmessage.RCodeServerFailure}
-				})
-				_, err := first(t.Context(), r, tt.target)
-				require.ErrorContains(t, err, ": SERVFAIL")
-			})
-		})
-	}
 }

@@ -42,8 +42,7 @@ func (s *server) loopback(t testing.TB) netip.AddrPort {
 			if err != nil {
 				return
 			}
-			for _, m := range s.answer("udp", buf[:n]) {
-				packed, _ := m.Pack()
+			for _, packed := range s.answer("udp", buf[:n]) {
 				udp.WriteTo(packed, from)
 			}
 		}
@@ -71,8 +70,7 @@ func (s *server) serveTCP(conn net.Conn) {
 		if _, err := io.ReadFull(conn, packet); err != nil {
 			return
 		}
-		for _, m := range s.answer("tcp", packet) {
-			packed, _ := m.Pack()
+		for _, packed := range s.answer("tcp", packet) {
 			if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(packed))), packed...)); err != nil {
 				return
 			}
@@ -102,8 +100,7 @@ func (n network) dial(_ context.Context, kind, address string) (net.Conn, error)
 			if err != nil {
 				return
 			}
-			for _, m := range s.answer("udp", buf[:size]) {
-				packed, _ := m.Pack()
+			for _, packed := range s.answer("udp", buf[:size]) {
 				if _, err := far.Write(packed); err != nil {
 					return
 				}

@@ -2,37 +2,42 @@ package dns
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-const dnsPort = 53
+const dnsPort = 53 // the port of DNS servers
 
-// config has the servers and the parameters of one lookup.
+// maxServers is how many servers from resolv.conf are used, as in other resolvers.
+const maxServers = 3
+
+// config holds the servers and the parameters of one lookup.
 type config struct {
-	servers  []netip.AddrPort
-	search   search
-	timeout  time.Duration // time limit of one answer
-	attempts int           // how often the list of servers is tried
+	servers    []netip.AddrPort
+	search     search
+	timeout    time.Duration // time limit of one answer
+	attempts   int           // how often the list of servers is tried
+	rotate     bool          // whether each question starts with another server
+	sequential bool          // whether AAAA is asked for after A
+	overTCP    bool          // whether UDP is not used
+	err        error         // the reason why resolv.conf could not be read, if it exists
 }
 
-// config returns the parameters of the next lookup. Options take precedence over resolv.conf. With
-// WithServers, resolv.conf is not read, and a parameter without an option has its default.
-func (o *options) config() (config, error) {
-	c := config{servers: o.servers, search: search{ndots: 1}, timeout: 2 * time.Second, attempts: 2}
+// config returns the parameters for the next lookup. Options take precedence over resolv.conf.
+// With WithServers, resolv.conf is not read, and a parameter without an option gets its default.
+func (o *options) config() config {
+	c := config{servers: o.servers, search: search{ndots: 1}, timeout: 5 * time.Second, attempts: 2}
 	if len(o.servers) == 0 {
 		text, err := os.ReadFile(o.file)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return config{}, fmt.Errorf("dns: %w", err)
+			c.err = err
 		}
-		if err := c.read(string(text)); err != nil {
-			return config{}, fmt.Errorf("dns: %s: %w", o.file, err)
-		}
+		c.read(string(text))
 	}
 	if o.search != nil {
 		c.search = *o.search
@@ -43,104 +48,122 @@ func (o *options) config() (config, error) {
 	if o.attempts > 0 {
 		c.attempts = o.attempts
 	}
-	return c, nil
+	return c
 }
 
-// read parses text, which has the format of resolv.conf(5), into c. It uses the options
-// ndots, timeout and attempts and ignores others. If the file has no nameserver, the server
-// is 127.0.0.1, as resolv.conf(5) specifies. The error for an invalid line has the number
-// of the line.
-func (c *config) read(text string) error {
-	n := 0
+// read parses text, in the format of resolv.conf(5), into c. Like Go's resolver, it ignores what
+// it does not know or cannot parse. Without a nameserver, the servers are on this host. Without a
+// search list, it is the domain in this host's name.
+func (c *config) read(text string) {
 	for line := range strings.Lines(text) {
-		n++
-		if i := strings.IndexAny(line, "#;"); i >= 0 {
-			line = line[:i]
-		}
-		fields := strings.Fields(line)
-		if len(fields) == 0 {
-			continue
-		}
-		if err := c.set(fields[0], fields[1:]); err != nil {
-			return fmt.Errorf("line %d: %w", n, err)
+		if fields := strings.Fields(line); len(fields) > 0 {
+			c.set(fields[0], fields[1:])
 		}
 	}
 	if len(c.servers) == 0 {
-		c.servers = []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), dnsPort)}
+		for _, addr := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
+			c.servers = append(c.servers, netip.AddrPortFrom(addr, dnsPort))
+		}
 	}
-	return nil
+	if len(c.search.domains) == 0 {
+		host, _ := os.Hostname() // without a name there is no domain
+		if _, domain, ok := strings.Cut(host, "."); ok {
+			c.search.domains = []string{domain}
+		}
+	}
 }
 
-func (c *config) set(keyword string, values []string) error {
+// set applies one line of resolv.conf: its keyword, such as "nameserver", and the values that follow
+// it.
+func (c *config) set(keyword string, values []string) {
 	switch keyword {
 	case "nameserver":
-		if len(values) == 0 {
-			return errors.New("nameserver without an address")
+		if len(values) == 0 || len(c.servers) == maxServers {
+			return
 		}
-		addr, err := netip.ParseAddr(values[0])
-		if err != nil {
-			return fmt.Errorf("nameserver %q is not an IP address", values[0])
+		if addr, err := netip.ParseAddr(values[0]); err == nil {
+			c.servers = append(c.servers, netip.AddrPortFrom(addr, dnsPort))
 		}
-		c.servers = append(c.servers, netip.AddrPortFrom(addr, dnsPort))
-	case "domain", "search": // the last such line applies
-		c.search.domains = nil
-		for _, domain := range values {
-			if domain == "." {
-				continue // the name itself is tried anyway
-			}
-			if _, err := cleanName(domain); err != nil {
-				return fmt.Errorf("%s %q: %w", keyword, domain, err)
-			}
-			c.search.domains = append(c.search.domains, domain)
+	case "domain": // the last line with a domain or a search list applies
+		if len(values) > 0 {
+			c.search.domains = values[:1]
 		}
+	case "search":
+		c.search.domains = slices.DeleteFunc(values, func(domain string) bool { return domain == "." })
 	case "options":
 		for _, value := range values {
-			if err := c.option(value); err != nil {
-				return err
-			}
+			c.option(value)
 		}
 	}
-	return nil
 }
 
-// option parses one option of resolv.conf. It limits numbers as resolv.conf(5) specifies,
-// and ignores unknown options.
-func (c *config) option(s string) error {
-	name, value, _ := strings.Cut(s, ":")
+// option parses one value in an options line of resolv.conf, such as "rotate" or "ndots:2". The limits
+// are those of resolv.conf(5).
+func (c *config) option(s string) {
+	name, value, hasValue := strings.Cut(s, ":")
 	switch name {
-	case "ndots", "timeout", "attempts":
-	default:
-		return nil
+	case "rotate":
+		c.rotate = true
+	case "single-request", "single-request-reopen":
+		c.sequential = true
+	case "use-vc", "usevc", "tcp":
+		c.overTCP = true
 	}
-	n, err := strconv.ParseUint(value, 10, 31)
-	if err != nil {
-		return fmt.Errorf("options %q: not a number from 0: write %s:2", s, name)
+	if !hasValue {
+		return
 	}
-	switch name {
+	switch n := leadingNumber(value); name {
 	case "ndots":
-		c.search.ndots = int(min(n, 15))
+		c.search.ndots = min(n, 15)
 	case "timeout":
-		c.timeout = time.Duration(min(max(n, 1), 30)) * time.Second
+		c.timeout = time.Duration(max(n, 1)) * time.Second
 	case "attempts":
-		c.attempts = int(min(max(n, 1), 5))
+		c.attempts = max(n, 1)
 	}
-	return nil
 }
 
-// names returns the complete names to look up for name, in the order of the search list. If
-// complete is true, the search list does not apply. Names that are too long are left out.
-func (s search) names(name string, complete bool) []string {
-	if complete {
-		return []string{name + "."}
+// leadingNumber returns the number that s starts with, or 0. It is limited to maxNumber.
+func leadingNumber(s string) int {
+	end := strings.IndexFunc(s, func(r rune) bool { return r < '0' || r > '9' })
+	if end >= 0 {
+		s = s[:end]
 	}
+	n, err := strconv.Atoi(s)
+	if s == "" {
+		return 0
+	}
+	if err != nil || n > maxNumber {
+		return maxNumber
+	}
+	return n
+}
+
+// maxNumber is the limit of the options timeout and attempts, so that their product does not overflow.
+const maxNumber = 1000
+
+// names returns the complete names to look up for name, in the order in which they are tried. If
+// complete is true, the search list does not apply. Left out are invalid names, and names that end in
+// .onion, which must not be asked for in DNS (RFC 7686).
+func (s search) names(name string, complete bool) []string {
 	var list []string
-	for _, domain := range s.domains {
-		if long, err := cleanName(name + "." + domain); err == nil {
-			list = append(list, long+".")
+	add := func(name string) {
+		name = strings.ToLower(strings.TrimSuffix(name, "."))
+		if checkLabels(name) == nil && !strings.HasSuffix(name, ".onion") {
+			list = append(list, name+".")
 		}
 	}
-	if strings.Count(name, ".") >= s.ndots {
-		return append([]string{name + "."}, list...)
+	// With a search list, a name with few dots is more likely to be one in a search domain.
+	first := complete || strings.Count(name, ".") >= s.ndots
+	if first {
+		add(name)
 	}
-	return append(list, name+".")
+	if !complete {
+		for _, domain := range s.domains {
+			add(name + "." + domain)
+		}
+	}
+	if !first {
+		add(name)
+	}
+	return list
 }

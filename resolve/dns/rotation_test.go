@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"context"
 	"net"
 	"net/netip"
 	"testing"
@@ -34,18 +35,18 @@ func TestServerRotation(t *testing.T) {
 				require.NoError(t, err)
 				assert.Equal(t, "replace 10.0.0.1:80", text(u))
 				if fault.silent {
-					assert.Equal(t, 2*time.Second, time.Since(start), "the timeout of one attempt")
+					assert.Equal(t, patience, time.Since(start))
 				} else {
 					assert.Zero(t, time.Since(start))
 				}
 
-				// The one that failed is not where the next lookup begins.
+				// The first server is asked first again, because the other one may know other names.
 				bad.asked()
 				_, err = first(t.Context(), r, "books.test:80")
 				require.NoError(t, err)
-				assert.Empty(t, bad.asked())
+				assert.Equal(t, []string{"udp A books.test."}, bad.asked())
 
-				// And when the other one fails, it is asked again.
+				// The other one fails, and is not needed.
 				bad.fail(nil)
 				bad.put("web", "web.test. 60 A 10.0.0.3")
 				good.fail(always(fault))
@@ -92,15 +93,57 @@ func TestServerErrors(t *testing.T) {
 		_, err := first(t.Context(), New(WithServers(s.loopback(t)), patient(), WithAttempts(2), WithIPv6Only()), "web.test:80")
 		require.ErrorContains(t, err, "AAAA of web.test. from 127.0.0.1:")
 		require.ErrorContains(t, err, ": "+want)
-		assert.Len(t, s.asked(), 2)
+		want := 2
+		if rcode == dnsmessage.RCodeFormatError || rcode == dnsmessage.RCodeNotImplemented {
+			want = 4 // each time again without EDNS0
+		}
+		assert.Len(t, s.asked(), want)
 	}
+}
+
+// The option rotate distributes the questions.
+func TestRotate(t *testing.T) {
+	one, two := &server{}, &server{}
+	n := network{"10.0.0.1:53": one, "10.0.0.2:53": two}
+	c := client{dial: n.dial}
+	conf := config{
+		servers: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:53"), netip.MustParseAddrPort("10.0.0.2:53")},
+		timeout: time.Minute, attempts: 1, rotate: true,
+	}
+	for range 4 {
+		_, err := c.ask(t.Context(), conf, "web.", dnsmessage.TypeA)
+		require.NoError(t, err)
+	}
+	assert.Len(t, one.asked(), 2)
+	assert.Len(t, two.asked(), 2)
+}
+
+// A later server's answer without records waits for the first server, which is slow.
+func TestNegativeAnswerOfLaterServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow, public := &server{}, &server{}
+		slow.put("web", "web.test. 60 A 10.0.0.1")
+		n := network{"10.0.0.1:53": slow, "10.0.0.2:53": public}
+		r := New(
+			WithServers(netip.MustParseAddrPort("10.0.0.1:53"), netip.MustParseAddrPort("10.0.0.2:53")), WithIPv4Only(),
+			dialer(func(ctx context.Context, network, address string) (net.Conn, error) {
+				if address == "10.0.0.1:53" {
+					time.Sleep(3 * time.Second)
+				}
+				return n.dial(ctx, network, address)
+			}))
+		u, err := first(t.Context(), r, "web.test:80")
+		require.NoError(t, err)
+		assert.Equal(t, "replace 10.0.0.1:80", text(u))
+		assert.Equal(t, []string{"udp A web.test."}, public.asked())
+	})
 }
 
 // Random ids protect from forged answers.
 func TestQueryIDs(t *testing.T) {
 	ids := make(map[uint16]bool)
 	for range 20 {
-		q, err := newQuery("web.test.", dnsmessage.TypeA)
+		q, err := newQuery("web.test.", dnsmessage.TypeA, payload)
 		require.NoError(t, err)
 		ids[q.id] = true
 	}

@@ -18,7 +18,11 @@ type server struct {
 	additional bool                             // send the addresses of SRV targets along
 	fault      func(network string, q dnsmessage.Question) *reply
 	seen       []string // "udp A web."
+	script     script   // makes the packets of an answer; nil means the right one
 }
+
+// script returns the packets of an answer. The messages are the query and the right answer.
+type script func(network string, query, right dnsmessage.Message) [][]byte
 
 // reply is what a fault does instead of answering.
 type reply struct {
@@ -34,7 +38,7 @@ func records(lines ...string) []dnsmessage.Resource {
 	var list []dnsmessage.Resource
 	for _, line := range lines {
 		f := strings.Fields(line)
-		h := dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName(f[0]), TTL: uint32(number(f[1])), Class: dnsmessage.ClassINET}
+		h := dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName(f[0]), TTL: number(f[1]), Class: dnsmessage.ClassINET}
 		var body dnsmessage.ResourceBody
 		switch f[2] {
 		case "A":
@@ -47,7 +51,7 @@ func records(lines ...string) []dnsmessage.Resource {
 			h.Type, body = dnsmessage.TypeTXT, &dnsmessage.TXTResource{TXT: []string{f[3]}}
 		case "SOA":
 			h.Type = dnsmessage.TypeSOA
-			body = &dnsmessage.SOAResource{NS: h.Name, MBox: h.Name, MinTTL: uint32(number(f[3]))}
+			body = &dnsmessage.SOAResource{NS: h.Name, MBox: h.Name, MinTTL: number(f[3])}
 		case "SRV":
 			h.Type = dnsmessage.TypeSRV
 			body = &dnsmessage.SRVResource{
@@ -62,12 +66,12 @@ func records(lines ...string) []dnsmessage.Resource {
 	return list
 }
 
-func number(s string) int {
-	n, err := strconv.Atoi(s)
+func number(s string) uint32 {
+	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil {
 		panic(err)
 	}
-	return n
+	return uint32(n)
 }
 
 // put makes lines all that the zone has under key; none of them takes it away.
@@ -122,15 +126,15 @@ func (s *server) find(name dnsmessage.Name, kind dnsmessage.Type) (found []dnsme
 	return found, exists
 }
 
-// answer returns the messages to send, in order.
-func (s *server) answer(network string, packet []byte) []dnsmessage.Message {
+// answer returns the packets to send, in order.
+func (s *server) answer(network string, packet []byte) (packets [][]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var m dnsmessage.Message
 	if m.Unpack(packet) != nil || len(m.Questions) != 1 {
 		return nil
 	}
-	q, size := m.Questions[0], 512
+	query, q, size := m, m.Questions[0], 512
 	for _, r := range m.Additionals {
 		if r.Header.Type == dnsmessage.TypeOPT {
 			size = int(r.Header.Class)
@@ -158,6 +162,9 @@ func (s *server) answer(network string, packet []byte) []dnsmessage.Message {
 			}
 		}
 	}
+	if s.script != nil {
+		return s.script(network, query, m)
+	}
 	before, silent := s.spoil(network, &m)
 	if silent {
 		return nil
@@ -165,7 +172,11 @@ func (s *server) answer(network string, packet []byte) []dnsmessage.Message {
 	if packed, err := m.Pack(); err != nil || network == "udp" && len(packed) > size {
 		m.Truncated, m.Answers, m.Additionals = true, m.Answers[:min(1, len(m.Answers))], nil
 	}
-	return append(before, m)
+	for _, m := range append(before, m) {
+		packed, _ := m.Pack()
+		packets = append(packets, packed)
+	}
+	return packets
 }
 
 // spoil changes m according to the fault, and returns messages to send before it.

@@ -26,6 +26,9 @@ func TestParseTarget(t *testing.T) {
 		"_http.tcp.web:80":     {host: "_http.tcp.web", port: 80},
 		"1.2.3:80":             {host: "1.2.3", port: 80},
 		"xn--bcher-kva.ch:443": {host: "xn--bcher-kva.ch", port: 443},
+		"Bücher.ch:443":        {host: "xn--bcher-kva.ch", port: 443},
+		"0.0.0.0:80":           {literal: netip.MustParseAddrPort("0.0.0.0:80")}, // this host, as in package net
+		"[fe80::1%eth0]:80":    {literal: netip.MustParseAddrPort("[fe80::1%eth0]:80")},
 	} {
 		got, err := parseTarget(in)
 		require.NoError(t, err, in)
@@ -52,15 +55,13 @@ func TestParseTargetErrors(t *testing.T) {
 		"10.0.0.1":    "an address needs a port that is a number",
 		"10.0.0.1:":   "an address needs a port that is a number",
 		"10.0.0.1:0":  "the port is not a number from 1 to 65535",
-		"0.0.0.0:80":  "the unspecified address is for listening",
-		"[::]:80":     "the unspecified address is for listening",
 		"10.0.0.1:ab": "an address needs a port that is a number",
 		"fd00::1":     "an address needs a port that is a number",
 		"[fd00::1]":   "an address needs a port that is a number",
 		"a:b:80":      "an address needs a port that is a number",
 		"a b:80":      `the name has a character other than a-z, 0-9, - and _ at " b"`,
-		"bücher.ch:1": `the name has a character other than a-z, 0-9, - and _ at "ücher.ch"; write others as xn--`,
-		"a/b:80":      `at "/b"`,
+		"\u2260.ch:1": "the name has a character other than a-z, 0-9, - and _ at",
+		"a/b:80":      "a URL or a path: want host:port",
 
 		"a" + long + ":80":                     "has 64 characters; 63 are the most",
 		strings.Repeat(long+".", 4) + ":80":    "the name has 255 characters; 253 are the most",
@@ -120,7 +121,7 @@ func FuzzParseTarget(f *testing.F) {
 			list := search{domains: []string{"svc.test", strings.Repeat("b.", 100)}}.names(name, got.complete)
 			require.Contains(t, list, name+".")
 			for _, complete := range list {
-				_, err := newQuery(complete, 1)
+				_, err := newQuery(complete, 1, payload)
 				require.NoError(t, err)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,8 +16,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// readEndpoints parses the list of endpoints of a target. It reports a duplicate address as
-// a mistake, because an address identifies an endpoint.
+// readEndpoints parses a target's list of endpoints. It reports a duplicate address as a mistake,
+// because an address identifies an endpoint. It also reports different weights for one locality.
 func readEndpoints(v value) []resolve.Endpoint {
 	items := v.Members("an empty item in the list of endpoints: take it out, or write addr: 10.0.0.1:80")
 	list := make([]resolve.Endpoint, 0, len(items))
@@ -27,39 +28,54 @@ func readEndpoints(v value) []resolve.Endpoint {
 			continue // the mistake has been added
 		}
 		addr, _ := item.Field("addr")
-		if was, twice := first[e.Addr]; twice {
-			addr.Failf("given twice, first in line %d: take one out", was)
+		if line, twice := first[e.Addr]; twice {
+			addr.Failf("given twice, first in line %d: take one out", line)
 			continue
 		}
 		first[e.Addr] = addr.Node.Line
+		// A locality's weight is written at each of its endpoints, so that two endpoints can contradict
+		// each other.
+		inGroup := func(o resolve.Endpoint) bool { return o.Priority == e.Priority && o.Locality == e.Locality }
+		if i := slices.IndexFunc(list, inGroup); i >= 0 && e.Locality != "" && list[i].LocalityWeight != e.LocalityWeight {
+			item.Failf("locality_weight is %d, but %d at %v: write the same for all endpoints of a locality",
+				e.LocalityWeight, list[i].LocalityWeight, list[i].Addr)
+			continue
+		}
 		list = append(list, e)
 	}
 	return list
 }
 
-// readEndpoint parses one item of the list of endpoints. If the address is missing or invalid,
+// readEndpoint parses one item in the list of endpoints. If the address is missing or invalid,
 // e.Addr is the zero value.
 func readEndpoint(v value) (e resolve.Endpoint) {
 	v.Read(fields{
-		"addr":          yamlfile.Into(&e.Addr, authority.AddrPort),
-		"weight":        yamlfile.Into(&e.Weight, parseWeight),
-		"labels":        yamlfile.Labels(&e.Labels),
-		"protocol":      yamlfile.Into(&e.Protocol, parseProtocol),
-		"identity":      yamlfile.Into(&e.Identity, parseWord),
-		"server_name":   yamlfile.Into(&e.ServerName, parseWord),
-		"authority":     yamlfile.Into(&e.Authority, parseAuthority),
-		"opaque_port":   yamlfile.Into(&e.OpaquePort, parsePort),
-		"ping_interval": yamlfile.Into(&e.PingInterval, parseDuration),
-		"ping_timeout":  yamlfile.Into(&e.PingTimeout, parseDuration),
+		"addr":     yamlfile.Into(&e.Addr, authority.AddrPort),
+		"weight":   yamlfile.Into(&e.Weight, parseWeight),
+		"priority": yamlfile.Into(&e.Priority, parsePriority),
+		"locality": yamlfile.Into(&e.Locality, parseWord),
+
+		"locality_weight": yamlfile.Into(&e.LocalityWeight, parseWeight),
+		"labels":          yamlfile.Labels(&e.Labels),
+		"protocol":        yamlfile.Into(&e.Protocol, parseProtocol),
+		"identity":        yamlfile.Into(&e.Identity, parseWord),
+		"server_name":     yamlfile.Into(&e.ServerName, parseWord),
+		"authority":       yamlfile.Into(&e.Authority, parseAuthority),
+		"opaque_port":     yamlfile.Into(&e.OpaquePort, parsePort),
+		"ping_interval":   yamlfile.Into(&e.PingInterval, parseDuration),
+		"ping_timeout":    yamlfile.Into(&e.PingTimeout, parseDuration),
+		"ping_while_idle": yamlfile.Boolean(&e.PingWhileIdle),
 	})
 	v.Require("addr", "addr: 10.0.0.1:80")
+	if weight, ok := v.Field("locality_weight"); ok && e.Locality == "" {
+		weight.Failf("the weight of a locality: write locality too")
+	}
 	defaultServerName(v, &e)
 	return e
 }
 
-// defaultServerName sets the TLS server name of e to its identity, if e has an identity but
-// no server name. If that identity is a URI, it reports a mistake, because a URI cannot be a
-// server name.
+// defaultServerName sets e's TLS server name to its identity, if only the identity is set. If
+// that identity is a URI, it reports a mistake, because a URI cannot be a server name.
 func defaultServerName(v value, e *resolve.Endpoint) {
 	switch {
 	case e.ServerName != "" || e.Identity == "":
@@ -71,8 +87,9 @@ func defaultServerName(v value, e *resolve.Endpoint) {
 	}
 }
 
-// union returns the union of the labels outer and inner. A label of inner overrides a label
-// of outer with the same name.
+// union returns the labels in outer, those of a target, and in inner, those of one of its endpoints. If
+// both contain a label, the result has the value in inner. The result may be one of the two maps, so it
+// must not be modified.
 func union(outer, inner map[string]string) map[string]string {
 	if len(outer) == 0 {
 		return inner
@@ -80,11 +97,13 @@ func union(outer, inner map[string]string) map[string]string {
 	if len(inner) == 0 {
 		return outer
 	}
-	both := maps.Clone(outer)
-	maps.Copy(both, inner)
-	return both
+	labels := maps.Clone(outer)
+	maps.Copy(labels, inner)
+	return labels
 }
 
+// parseWeight parses a weight. 0 is a mistake, because readers expect that it means no traffic, but in
+// resolve it means that the weight is not set.
 func parseWeight(text string) (uint32, error) {
 	n, err := strconv.ParseUint(text, 10, 32)
 	switch {
@@ -96,6 +115,16 @@ func parseWeight(text string) (uint32, error) {
 	return uint32(n), nil
 }
 
+// parsePriority parses a priority. 0 is the highest one.
+func parsePriority(text string) (uint32, error) {
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return 0, errors.New("write a whole number from 0, for the first, to 4294967295")
+	}
+	return uint32(n), nil
+}
+
+// parsePort parses a port. 0 is a mistake.
 func parsePort(text string) (uint16, error) {
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || n == 0 {
@@ -104,6 +133,7 @@ func parsePort(text string) (uint16, error) {
 	return uint16(n), nil
 }
 
+// parseDuration parses a duration of 0 or more, in the format of time.ParseDuration.
 func parseDuration(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
@@ -112,6 +142,7 @@ func parseDuration(text string) (time.Duration, error) {
 	return d, nil
 }
 
+// parseProtocol parses "h2", "opaque" or "unknown".
 func parseProtocol(text string) (p resolve.Protocol, err error) {
 	if p.UnmarshalText([]byte(text)) != nil {
 		err = errors.New("write h2, opaque or unknown")
@@ -119,8 +150,8 @@ func parseProtocol(text string) (p resolve.Protocol, err error) {
 	return p, err
 }
 
-// parseWord returns text, or an error if text has white space or control characters. It
-// allows all other characters, because names in certificates have many forms.
+// parseWord returns text, or an error if text contains white space or control characters. It
+// allows all other characters, because names in certificates come in many forms.
 func parseWord(text string) (string, error) {
 	invalid := func(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) }
 	if strings.ContainsFunc(text, invalid) {
@@ -129,8 +160,8 @@ func parseWord(text string) (string, error) {
 	return text, nil
 }
 
-// parseAuthority returns text if it has the form host, host:port or [address]:port, and an
-// error otherwise.
+// parseAuthority returns text if it looks like host, host:port or [address]:port, and an error
+// otherwise.
 func parseAuthority(text string) (string, error) {
 	if strings.ContainsAny(text, "/@?#") {
 		return "", errors.New("write host:port alone, without a scheme, user or path")
@@ -139,6 +170,7 @@ func parseAuthority(text string) (string, error) {
 	if err == nil {
 		_, err = parsePort(port)
 	}
+	// A bare IPv6 address also has colons.
 	_, bare := netip.ParseAddr(strings.Trim(text, "[]"))
 	if strings.Contains(text, ":") && bare != nil && (err != nil || host == "") {
 		return "", errors.New("write host:port, with a port from 1 to 65535")

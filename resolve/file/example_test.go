@@ -62,6 +62,6 @@ destinations:
 	fmt.Println(err)
 	// Output:
 	// targets.yaml:5:16: destinations.web:80.endpoints[0].addr "localhost:80": not an IP address with a port: write 10.0.0.1:80 or [fd00::1]:80
-	// targets.yaml:6:29: destinations.web:80.endpoints[1].wieght: unknown field: there are addr, authority, identity, labels, opaque_port, ping_interval, ping_timeout, protocol, server_name, weight
+	// targets.yaml:6:29: destinations.web:80.endpoints[1].wieght: unknown field: there are addr, authority, identity, labels, locality, locality_weight, opaque_port, ping_interval, ping_timeout, ping_while_idle, priority, protocol, server_name, weight
 	// targets.yaml:6:57: destinations.web:80.endpoints[1].opaque_port "70000": not a port: write 1 to 65535
 }

@@ -34,19 +34,19 @@ func New(path string) *Resolver {
 	return newResolver(path, follow.Interval)
 }
 
+// newResolver is New with another time between two polls, for tests.
 func newResolver(path string, every time.Duration) *Resolver {
 	return &Resolver{follow.NewPoller(every, (&follow.File[targets]{Path: path, Max: follow.MaxSize, Parse: Parse}).Look)}
 }
 
-// Resolve yields all endpoints of target, and again after each change, until ctx ends or
-// the consumer breaks. A target that is not in the file does not exist.
+// Resolve yields all endpoints of target, and again after each change, until ctx ends or the
+// consumer breaks. A target that is not in the file does not exist.
 //
-// If the file cannot be read or has mistakes, the stream yields one error, which joins an
-// [*Error] for each mistake. The last valid content stays active, also for streams that
-// start later. When the file is valid again, an update is yielded, even if nothing has
-// changed.
+// If the file cannot be read or contains mistakes, the stream yields one error, which joins an
+// [*Error] for each mistake. The last valid content stays active, even for streams that start
+// later. When the file is valid again, an update is yielded, even if nothing has changed.
 //
-// A slow consumer gets only the latest change. For a target that is empty, or has white
+// A slow consumer gets only the latest change. For a target that is empty, or contains white
 // space or control characters, the stream yields the final error [resolve.ErrUnresolvable].
 func (r *Resolver) Resolve(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
 	return func(yield func(resolve.Update, error) bool) {
@@ -59,6 +59,8 @@ func (r *Resolver) Resolve(ctx context.Context, target string) iter.Seq2[resolve
 		}
 		v := view{target: target}
 		for range r.poller.States(ctx) {
+			// A change of the file may cause an update and an error. Until the consumer has handled
+			// one, the file may change again, so the latest state is read each time.
 			for ctx.Err() == nil {
 				u, ok, err := v.next(r.poller.Latest())
 				if !ok {
@@ -72,7 +74,8 @@ func (r *Resolver) Resolve(ctx context.Context, target string) iter.Seq2[resolve
 	}
 }
 
-// view is the state of one stream. It records the items that the stream has yielded.
+// view is the state of one stream. It records what the stream has yielded, to find out whether a new
+// state of the file matters to its target.
 type view struct {
 	target    string
 	last      *content // the content that the method changed examined last; nil before
@@ -83,7 +86,7 @@ type view struct {
 
 // next returns the next item that the stream must yield for the state s of the file. ok is false
 // if nothing must be yielded. If both an update and an error are due, next returns the update
-// first, so that a stream has endpoints while the file has mistakes.
+// first, so that a stream has endpoints while the file contains mistakes.
 func (v *view) next(s *state) (u resolve.Update, ok bool, err error) {
 	recovered := v.failed != nil && s.Latest.Err == nil
 	if s.Good != nil && v.changed(s.Good) || recovered {
@@ -106,9 +109,9 @@ func (v *view) changed(c *content) bool {
 		return false
 	}
 	endpoints, exists := c.Value[v.target]
-	same := v.last != nil && exists == v.exists && slices.EqualFunc(endpoints, v.endpoints, resolve.Endpoint.Equal)
+	unchanged := v.last != nil && exists == v.exists && slices.EqualFunc(endpoints, v.endpoints, resolve.Endpoint.Equal)
 	v.last, v.endpoints, v.exists = c, endpoints, exists
-	return !same
+	return !unchanged
 }
 
 // update returns all endpoints of the target. The consumer may modify the slice.

@@ -18,15 +18,14 @@ type (
 	fields = yamlfile.Fields
 )
 
-// Error is one mistake in a file. It has the fields File, Line, Column, Field, Value and
-// Reason. The errors of [Parse] and of a stream join one Error for each mistake, in the
-// order of the lines.
+// Error is one mistake in a file. Its fields are File, Line, Column, Field, Value and Reason. The
+// errors from [Parse] and from a stream join one Error for each mistake, in line order.
 type Error = yamlfile.Error
 
-// Parse parses the content of a file in the format that the package documentation describes. It
-// returns the endpoints of each target that exists, sorted by address, in the form that static.New
-// takes. name is the name of the file in errors. The error joins an [*Error] for each mistake. A
-// syntax error is reported alone, because the rest cannot be parsed.
+// Parse parses a file in the format that the package documentation describes. It returns the
+// endpoints for each target that exists, sorted by address, as static.New takes them. name is the
+// file name in errors. The error joins an [*Error] for each mistake. A syntax error is reported
+// alone, because the rest cannot be parsed.
 func Parse(name string, data []byte) (map[string][]resolve.Endpoint, error) {
 	f := yamlfile.NewFile(name, data)
 	targets := make(map[string][]resolve.Endpoint)
@@ -43,8 +42,8 @@ func Parse(name string, data []byte) (map[string][]resolve.Endpoint, error) {
 	return targets, nil
 }
 
-// maxDocuments is the number of YAML documents that are parsed. A file must have one
-// document. A second one is parsed in order to report it as a mistake.
+// maxDocuments is how many YAML documents are parsed. A file must consist of one document. A
+// second one is parsed in order to report it as a mistake.
 const maxDocuments = 2
 
 const nothing = `there is nothing in the file; for no targets, write "destinations: {}"`
@@ -52,14 +51,10 @@ const nothing = `there is nothing in the file; for no targets, write "destinatio
 // document returns the only YAML document of a file. It returns nil after a mistake, which
 // it reports to f.
 func document(f *yamlfile.File, data []byte) *yaml.Node {
-	documents, err := yamlfile.Documents(data, maxDocuments)
+	documents, err := yamlfile.Documents(f.Name, data, maxDocuments)
 	mistake := &Error{File: f.Name, Line: 1, Reason: nothing}
 	switch {
-	case err != nil:
-		mistake.Line, mistake.Reason = yamlfile.SyntaxError(data, err, func(data []byte) error {
-			_, err := yamlfile.Documents(data, maxDocuments)
-			return err
-		})
+	case errors.As(err, &mistake):
 	case len(documents) > 1:
 		mistake = value{File: f, Node: documents[1]}.Note("another document: a file is one")
 	case len(documents) == 1 && !yamlfile.IsNull(documents[0]):
@@ -69,6 +64,8 @@ func document(f *yamlfile.File, data []byte) *yaml.Node {
 	return nil
 }
 
+// readTargets parses v, the value of the field destinations, into targets. Targets that do not exist
+// are left out.
 func readTargets(v value, targets map[string][]resolve.Endpoint) {
 	v.Each(func(key, item value) {
 		if err := checkName(key.Node.Value); err != nil {
@@ -89,6 +86,7 @@ func readTarget(v value) (endpoints []resolve.Endpoint, exists bool) {
 		"labels":    yamlfile.Labels(&labels),
 		"endpoints": func(v value) { endpoints = readEndpoints(v) },
 	})
+	// A node's Content holds each field's name and value, so that more than 2 means a second field.
 	if !exists && len(v.Node.Content) > 2 {
 		v.Failf("the target does not exist, and so can have nothing else: take out exists, or the rest")
 	}
@@ -99,6 +97,8 @@ func readTarget(v value) (endpoints []resolve.Endpoint, exists bool) {
 	return endpoints, exists
 }
 
+// checkName returns an error if name cannot be a target, so that a mistake such as a trailing space
+// does not create a target that nobody finds.
 func checkName(name string) error {
 	outside := func(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) }
 	switch {

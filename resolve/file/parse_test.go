@@ -37,9 +37,13 @@ destinations:
         opaque_port: 4143
         ping_interval: 10s
         ping_timeout: 3s
+        ping_while_idle: true
       - addr: 10.0.0.1:80
         weight: 20000
         labels: {pod: web-1, zone: a}
+        priority: 1
+        locality: eu-1a
+        locality_weight: 3
   named:80:
     endpoints:
       - {addr: "[::ffff:10.0.0.2]:80", identity: named.example, protocol: opaque}
@@ -57,12 +61,13 @@ destinations:
 			{
 				ID:     resolve.ID{Addr: addr("10.0.0.1:80")},
 				Weight: 20000, Labels: map[string]string{"service": "web", "pod": "web-1", "zone": "a"},
+				Priority: 1, Locality: "eu-1a", LocalityWeight: 3,
 			},
 			{
 				ID: resolve.ID{
 					Addr: addr("[fd00::1]:80"), Protocol: resolve.H2, Identity: "web.default.example",
 					ServerName: "web.default", Authority: "web.internal:80", OpaquePort: 4143,
-					PingInterval: 10 * time.Second, PingTimeout: 3 * time.Second,
+					PingInterval: 10 * time.Second, PingTimeout: 3 * time.Second, PingWhileIdle: true,
 				},
 				Labels: map[string]string{"service": "web", "zone": "none"},
 			},
@@ -114,7 +119,7 @@ func TestParseControllerFile(t *testing.T) {
 	require.NoError(t, err)
 	got, err := Parse("d.yaml", data)
 	require.NoError(t, err)
-	require.Len(t, got, 7)
+	require.Len(t, got, 8)
 	require.Len(t, got["web.emojivoto.svc.cluster.local:80"], 2)
 	require.Equal(t, map[string]string{"namespace": "emojivoto", "service": "web", "pod": "web-2", "zone": "b"},
 		got["web.emojivoto.svc.cluster.local:80"][1].Labels)
@@ -122,7 +127,7 @@ func TestParseControllerFile(t *testing.T) {
 
 func TestParseMistakes(t *testing.T) {
 	const none = `f:1: there is nothing in the file; for no targets, write "destinations: {}"`
-	const fields = "addr, authority, identity, labels, opaque_port, ping_interval, ping_timeout, protocol, server_name, weight"
+	const fields = "addr, authority, identity, labels, locality, locality_weight, opaque_port, ping_interval, ping_timeout, ping_while_idle, priority, protocol, server_name, weight"
 	const noAddr = "not an IP address with a port: write 10.0.0.1:80 or [fd00::1]:80"
 	for _, c := range []struct{ name, yaml, want string }{
 		{"nothing", "", none},
@@ -131,16 +136,16 @@ func TestParseMistakes(t *testing.T) {
 		{"empty mapping", "{}", none},
 		{"no destinations", "destinations:\n", none},
 
-		{"indentation", in("endpoints:\n      - addr: 10.0.0.1:80\n     - addr: 10.0.0.2:80\n"), `f:5: did not find expected key`},
-		{"tab", "destinations:\n\tweb: {}\n", `f:2: found character that cannot start any token`},
-		{"colon", "destinations:\n  web: exists: false\n", `f:2: mapping values are not allowed in this context`},
-		{"open quote", in("exists: \"tr\n\n\n"), `f:3: found unexpected end of stream`},
-		{"open brace", "{\"destinations\":\n {\"web\": {}\n", `f:2: did not find expected ',' or '}'`},
-		{"half a character in JSON", `{"destinations":` + "\n" + `{"\ud83d": {}}}`, `f:2: found invalid Unicode character escape code`},
-		{"not UTF-8", "destinations:\n  web\xff: {}\n", `f:2: invalid leading UTF-8 octet`},
-		{"control character", "destinations: {}\n\n#\x07\n", `f:3: control characters are not allowed`},
+		{"indentation", in("endpoints:\n      - addr: 10.0.0.1:80\n     - addr: 10.0.0.2:80\n"), `f:5: not YAML: did not find expected key`},
+		{"tab", "destinations:\n\tweb: {}\n", `f:2: not YAML: found character that cannot start any token`},
+		{"colon", "destinations:\n  web: exists: false\n", `f:2: not YAML: mapping values are not allowed in this context`},
+		{"open quote", in("exists: \"tr\n\n\n"), `f:3: not YAML: found unexpected end of stream`},
+		{"open brace", "{\"destinations\":\n {\"web\": {}\n", `f:2: not YAML: did not find expected ',' or '}'`},
+		{"half a character in JSON", `{"destinations":` + "\n" + `{"\ud83d": {}}}`, `f:2: not YAML: found invalid Unicode character escape code`},
+		{"not UTF-8", "destinations:\n  web\xff: {}\n", `f:2: not YAML: invalid leading UTF-8 octet`},
+		{"control character", "destinations: {}\n\n#\x07\n", `f:3: not YAML: control characters are not allowed`},
 		{"second document", "destinations: {}\n---\ndestinations: {}\n", `f:3:1: another document: a file is one`},
-		{"a mistake in a second document", "destinations: {}\n---\n\n}", `f:4: did not find expected node content`},
+		{"a mistake in a second document", "destinations: {}\n---\n\n}", `f:4: not YAML: did not find expected node content`},
 
 		{"not a mapping", "- web\n", `f:1:1: want a mapping, not a list`},
 		{"destinations a list", "destinations: [web]\n", `f:1:15: destinations: want a mapping, not a list`},
@@ -159,9 +164,9 @@ func TestParseMistakes(t *testing.T) {
 		{"unknown field", "destination: {}\n", `f:1:1: destination: unknown field: there are destinations`},
 		{"unknown field of a target", in("profile: {}\n"), `f:3:5: destinations.web:80.profile: unknown field: there are endpoints, exists, labels`},
 		{"unknown field of an endpoint", one("tls: {wieght: 1}"), `f:3:37: destinations.web:80.endpoints[0].tls: unknown field: there are ` + fields},
-		{"destinations twice", "destinations: {}\ndestinations: {}\n", `f:2:1: destinations "destinations": given twice, first in line 1: take one out`},
-		{"target twice", "destinations:\n  web: {}\n  a: {}\n  \"web\": {}\n", `f:4:3: destinations.web "web": given twice, first in line 2: take one out`},
-		{"label twice", in("labels:\n      a: x\n      a: y\n"), `f:5:7: destinations.web:80.labels.a "a": given twice, first in line 4: take one out`},
+		{"destinations twice", "destinations: {}\ndestinations: {}\n", `f:2:1: destinations: given twice, first in line 1: take one out`},
+		{"target twice", "destinations:\n  web: {}\n  a: {}\n  \"web\": {}\n", `f:4:3: destinations.web: given twice, first in line 2: take one out`},
+		{"label twice", in("labels:\n      a: x\n      a: y\n"), `f:5:7: destinations.web:80.labels.a: given twice, first in line 4: take one out`},
 		{"addr twice", in("endpoints:\n      - addr: 10.0.0.1:80\n      - addr: '[::ffff:10.0.0.1]:80'\n"), `f:5:15: destinations.web:80.endpoints[1].addr "[::ffff:10.0.0.1]:80": given twice, first in line 4: take one out`},
 
 		{"empty name", "destinations:\n  \"\": {}\n", `f:2:3: destinations[""]: the name is empty`},
@@ -180,6 +185,14 @@ func TestParseMistakes(t *testing.T) {
 		{"weight", one("weight: 1.5"), `f:3:45: destinations.web:80.endpoints[0].weight "1.5": write a whole number from 1 to 4294967295; 10000 is one unit`},
 		{"weight too large", one("weight: 4294967296"), `f:3:45: destinations.web:80.endpoints[0].weight "4294967296": write a whole number from 1 to 4294967295; 10000 is one unit`},
 		{"weight 0", one("weight: 0"), `f:3:45: destinations.web:80.endpoints[0].weight "0": leave the weight out for the usual share, or the endpoint out for none`},
+		{"priority", one("priority: -1"), `f:3:47: destinations.web:80.endpoints[0].priority "-1": write a whole number from 0, for the first, to 4294967295`},
+		{"locality", one("locality: a b"), `f:3:47: destinations.web:80.endpoints[0].locality "a b": white space or a control character in it: take it out`},
+		{"locality weight", one("locality: a, locality_weight: x"), `f:3:67: destinations.web:80.endpoints[0].locality_weight "x": write a whole number from 1 to 4294967295; 10000 is one unit`},
+		{"locality weight alone", one("locality_weight: 3"), `f:3:54: destinations.web:80.endpoints[0].locality_weight "3": the weight of a locality: write locality too`},
+		{
+			"locality weights", in("endpoints:\n      - {addr: 10.0.0.1:80, locality: a, locality_weight: 3}\n      - {addr: 10.0.0.2:80, locality: a}\n"),
+			`f:5:9: destinations.web:80.endpoints[1]: locality_weight is 0, but 3 at 10.0.0.1:80: write the same for all endpoints of a locality`,
+		},
 		{"protocol", one("protocol: H2"), `f:3:47: destinations.web:80.endpoints[0].protocol "H2": write h2, opaque or unknown`},
 		{"identity", one("identity: a b"), `f:3:47: destinations.web:80.endpoints[0].identity "a b": white space or a control character in it: take it out`},
 		{"URI alone", in("endpoints:\n      - addr: 10.0.0.1:80\n        identity: spiffe://td/x\n"), `f:5:19: destinations.web:80.endpoints[0].identity "spiffe://td/x": a URI: write server_name too`},
@@ -190,6 +203,7 @@ func TestParseMistakes(t *testing.T) {
 		{"authority's colons", one("authority: 'a:b:80'"), `f:3:48: destinations.web:80.endpoints[0].authority "a:b:80": write host:port, with a port from 1 to 65535`},
 		{"authority's blank", one("authority: 'a b'"), `f:3:48: destinations.web:80.endpoints[0].authority "a b": white space or a control character in it: take it out`},
 		{"ping interval", one("ping_interval: -1s"), `f:3:52: destinations.web:80.endpoints[0].ping_interval "-1s": write a duration such as 300ms or 10s`},
+		{"ping while idle", one("ping_while_idle: yes"), `f:3:54: destinations.web:80.endpoints[0].ping_while_idle "yes": want true or false`},
 		{"ping timeout", one("ping_timeout: 10"), `f:3:51: destinations.web:80.endpoints[0].ping_timeout "10": write a duration such as 300ms or 10s`},
 		{"opaque port", one("opaque_port: 0"), `f:3:50: destinations.web:80.endpoints[0].opaque_port "0": not a port: write 1 to 65535`},
 		{"opaque port's name", one("opaque_port: http"), `f:3:50: destinations.web:80.endpoints[0].opaque_port "http": not a port: write 1 to 65535`},
@@ -223,7 +237,7 @@ func TestParseMistakesOrder(t *testing.T) {
 		`f:8:3: destinations[""]: the name is empty`,
 		`f:8:16: destinations[""].exists "perhaps": want true or false`,
 		`f:8:25: destinations[""].ports: unknown field: there are endpoints, exists, labels`,
-		`f:9:3: destinations.web:80 "web:80": given twice, first in line 2: take one out`,
+		`f:9:3: destinations.web:80: given twice, first in line 2: take one out`,
 	}, "\n"))
 }
 

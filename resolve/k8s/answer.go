@@ -17,8 +17,8 @@ type snapshot struct {
 	slices  []*endpointSlice // sorted by name
 }
 
-// answer returns an update with the endpoints of the snapshot s at the port in the argument
-// want. It also returns a text for each problem in s, such as an endpoint without an IP address.
+// answer returns an update with the endpoints of the snapshot s at the port want. It also returns a
+// text for each problem in s, such as an endpoint without an IP address.
 func (o *options) answer(s snapshot, want portRef) (u resolve.Update, problems []string) {
 	if s.service == nil {
 		return resolve.Update{Kind: resolve.DoesNotExist}, nil
@@ -27,9 +27,9 @@ func (o *options) answer(s snapshot, want portRef) (u resolve.Update, problems [
 		return resolve.Update{Kind: resolve.Empty}, []string{fmt.Sprintf(
 			"the Service is of type ExternalName and has no endpoints: resolve %s itself, by DNS", s.service.external)}
 	}
-	port, why := s.service.choose(want)
-	if why != "" {
-		return resolve.Update{Kind: resolve.DoesNotExist}, []string{why}
+	port, reason := s.service.choose(want)
+	if reason != "" {
+		return resolve.Update{Kind: resolve.DoesNotExist}, []string{reason}
 	}
 	for _, slice := range s.slices {
 		if slice.kind == discoveryv1.AddressTypeFQDN {
@@ -48,17 +48,18 @@ func (o *options) answer(s snapshot, want portRef) (u resolve.Update, problems [
 	return resolve.Update{Kind: resolve.Replace, Endpoints: endpoints}, problems
 }
 
-// endpoints returns the ready endpoints of the first address family of the Service that has
-// ready endpoints. If neither family has any, it returns the terminating endpoints that
-// still serve.
+// endpoints returns the ready endpoints from the Service's first address family that has any. If
+// neither family has any, it returns the terminating endpoints that still serve.
 func (o *options) endpoints(s snapshot, port choice) []resolve.Endpoint {
 	families := s.service.familiesInOrder()
 	for _, f := range families {
 		found := collect(s.slices, f, port, func(b *backend) bool { return b.ready })
 		if len(found) > 0 {
-			return endpointsOf(o.near(found))
+			o.preferNear(found)
+			return endpointsOf(found)
 		}
 	}
+	// Terminating endpoints that still serve are better than none.
 	for _, f := range families {
 		found := collect(s.slices, f, port, func(b *backend) bool { return b.draining })
 		if len(found) > 0 {
@@ -83,15 +84,14 @@ type candidate struct {
 	zones []string
 }
 
-// collect returns the backends of the given address family. It skips slices that do not have the
-// port in the argument want, and backends for which the function wanted returns false. An address
-// in two slices is returned once.
+// collect returns the backends of the given address family. It skips slices without the port want,
+// and backends for which include returns false. An address in two slices is returned once.
 func collect(
-	from []*endpointSlice, family corev1.IPFamily, want choice, wanted func(*backend) bool,
+	objects []*endpointSlice, family corev1.IPFamily, want choice, include func(*backend) bool,
 ) []candidate {
 	var list []candidate
-	seen := make(map[netip.AddrPort]bool)
-	for _, s := range from {
+	addrs := make(map[netip.AddrPort]bool)
+	for _, s := range objects {
 		port, ok := s.port(want)
 		if !ok || string(s.kind) != string(family) {
 			continue
@@ -99,39 +99,37 @@ func collect(
 		for i := range s.backends {
 			b := &s.backends[i]
 			addr := netip.AddrPortFrom(b.addr, port.number)
-			if !wanted(b) || seen[addr] {
+			if !include(b) || addrs[addr] {
 				continue
 			}
-			seen[addr] = true
+			addrs[addr] = true
 			id := resolve.ID{Addr: addr, Protocol: port.protocol}
-			list = append(list, candidate{resolve.Endpoint{ID: id, Labels: b.labels}, b.zones})
+			list = append(list, candidate{resolve.Endpoint{ID: id, Labels: b.labels, Locality: b.labels["zone"]}, b.zones})
 		}
 	}
 	return list
 }
 
-// near returns the candidates in list that have a hint for the caller's zone. If a
-// candidate has no hints, or no candidate has a hint for the zone, near returns all
-// candidates. kube-proxy does the same (pkg/proxy/topology.go).
-func (o *options) near(list []candidate) []candidate {
-	if o.zone == "" {
-		return list
+// preferNear prefers the candidates with a hint for the caller's zone: it sets the priority of all
+// others to 1, so that they are used only if too few of the preferred ones are healthy. It changes
+// nothing if the caller's zone is unknown, if a candidate carries no hints, or if none carries a hint
+// for the zone. These conditions are those of kube-proxy (pkg/proxy/topology.go), which never uses
+// the others.
+func (o *options) preferNear(list []candidate) {
+	isNear := func(c candidate) bool { return slices.Contains(c.zones, o.zone) }
+	withoutHints := func(c candidate) bool { return len(c.zones) == 0 }
+	if o.zone == "" || slices.ContainsFunc(list, withoutHints) || !slices.ContainsFunc(list, isNear) {
+		return
 	}
-	var mine []candidate
-	for _, c := range list {
-		if len(c.zones) == 0 {
-			return list
+	for i := range list {
+		if !isNear(list[i]) {
+			list[i].Priority = 1
 		}
-		if slices.Contains(c.zones, o.zone) {
-			mine = append(mine, c)
-		}
 	}
-	if len(mine) == 0 {
-		return list
-	}
-	return mine
 }
 
+// endpointsOf returns the endpoints of the candidates, sorted by address, so that equal snapshots give
+// equal updates.
 func endpointsOf(list []candidate) []resolve.Endpoint {
 	endpoints := make([]resolve.Endpoint, 0, len(list))
 	for _, c := range list {

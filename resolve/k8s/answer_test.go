@@ -1,6 +1,7 @@
 package k8s
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -31,6 +32,9 @@ func words(u resolve.Update) string {
 		text += " " + e.Addr.String()
 		if e.Protocol != resolve.Unknown {
 			text += "/" + e.Protocol.String()
+		}
+		if e.Priority != 0 {
+			text += fmt.Sprint("*", e.Priority)
 		}
 	}
 	return text
@@ -184,8 +188,8 @@ func TestZoneHints(t *testing.T) {
 	eighty := portRef{number: 80}
 	all := list(at("10.0.0.1", hinted("a")), at("10.0.0.2", hinted("b", "a")), at("10.0.0.3", hinted("b")),
 		at("10.0.0.4", unready))
-	expect(t, "replace 10.0.0.1:80 10.0.0.2:80", all, eighty, WithZone("a"))
-	expect(t, "replace 10.0.0.2:80 10.0.0.3:80", all, eighty, WithZone("b"))
+	expect(t, "replace 10.0.0.1:80 10.0.0.2:80 10.0.0.3:80*1", all, eighty, WithZone("a"))
+	expect(t, "replace 10.0.0.1:80*1 10.0.0.2:80 10.0.0.3:80", all, eighty, WithZone("b"))
 	const everyone = "replace 10.0.0.1:80 10.0.0.2:80 10.0.0.3:80"
 	expect(t, everyone, all, eighty)
 	expect(t, everyone, all, eighty, WithZone("c")) // no hint for this zone
@@ -193,7 +197,7 @@ func TestZoneHints(t *testing.T) {
 		expect(t, "replace 10.0.0.1:80 10.0.0.2:80", list(at("10.0.0.1", hinted("a")), at("10.0.0.2", without)), eighty, WithZone("b"))
 		expect(t, "replace 10.0.0.1:80 10.0.0.2:80", list(at("10.0.0.1", hinted("a")), at("10.0.0.2", without)), eighty, WithZone("a"))
 	}
-	// Of those that drain, all are taken.
+	// Those that drain have one priority.
 	drain := func(zone string) func(*discoveryv1.Endpoint) {
 		return func(e *discoveryv1.Endpoint) { hinted(zone)(e); draining(e) }
 	}
@@ -234,4 +238,5 @@ func TestLabels(t *testing.T) {
 	}, u.Endpoints[0].Labels)
 	assert.Equal(t, map[string]string{"namespace": "default", "service": "web"}, u.Endpoints[1].Labels)
 	assert.Zero(t, u.Endpoints[0].Weight)
+	assert.Equal(t, []string{"a", ""}, []string{u.Endpoints[0].Locality, u.Endpoints[1].Locality})
 }

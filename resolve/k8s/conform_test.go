@@ -90,10 +90,12 @@ func TestConforms(t *testing.T) {
 				Labels: map[string]string{
 					"namespace": "default", "pod": fmt.Sprint("pod-", n), "zone": "a", "node": "n1",
 				},
+				Locality: "a",
 			}
 		},
 		Relabel: func(e resolve.Endpoint) resolve.Endpoint {
 			e.Labels = map[string]string{"namespace": "default", "pod": "other", "zone": "b", "node": "n2"}
+			e.Locality = "b"
 			return e
 		},
 		Rekey: func(e resolve.Endpoint) resolve.Endpoint {

@@ -8,7 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// String returns the name of the resource, as in a Role.
+// String returns the resource's name, as in the field resources of a Role.
 func (k kind) String() string {
 	if k == services {
 		return "services"
@@ -16,7 +16,8 @@ func (k kind) String() string {
 	return "endpointslices"
 }
 
-// group returns the API group of the resource, as in a Role.
+// group returns the resource's API group, as in the field apiGroups of a Role. It is "" for the core
+// group, to which Services belong.
 func (k kind) group() string {
 	if k == services {
 		return ""
@@ -24,9 +25,9 @@ func (k kind) group() string {
 	return "discovery.k8s.io"
 }
 
-// failure returns the error to yield after err, a failure to list or watch objects of the
-// given Service. k is the kind of the objects, and verb is "list" or "watch". failure adds
-// advice for errors with a known cause.
+// failure returns the error to yield after err, a failure to list or watch objects of the given
+// Service. k is their kind, and verb is "list" or "watch". failure adds advice for errors with a
+// known cause.
 func failure(service object, k kind, verb string, err error) error {
 	if advice := advice(service, k, err); advice != "" {
 		return fmt.Errorf("k8s: %v: %s %v: %s: %w", service, verb, k, advice, err)
@@ -34,11 +35,13 @@ func failure(service object, k kind, verb string, err error) error {
 	return fmt.Errorf("k8s: %v: %s %v: %w", service, verb, k, err)
 }
 
-func advice(of object, k kind, err error) string {
+// advice returns what a user can do about err, a failure to list or watch the objects of kind k for the
+// Service obj. It returns "" if the cause is not known.
+func advice(obj object, k kind, err error) string {
 	switch {
 	case apierrors.IsForbidden(err):
 		return fmt.Sprintf("not allowed: the client's account needs a Role in namespace %s "+
-			"with the verbs list and watch on the resource %v of the API group %q", of.namespace, k, k.group())
+			"with the verbs list and watch on the resource %v of the API group %q", obj.namespace, k, k.group())
 	case apierrors.IsUnauthorized(err):
 		return "not authenticated: the API server does not accept the client's credentials; they may have expired"
 	case apierrors.IsNotFound(err) && k == endpointSlices:

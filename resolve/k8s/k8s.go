@@ -15,14 +15,14 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Resolver watches the EndpointSlices of Services. Create it with [New]. It is safe for
-// concurrent use, need not be closed, and must not be copied. It has watches and
-// goroutines only while it has streams.
+// Resolver watches Services' EndpointSlices. Create it with [New]. It is safe for concurrent use,
+// need not be closed, and must not be copied. It runs watches and goroutines only while there are
+// streams.
 type Resolver struct {
 	client  kubernetes.Interface
 	options options
 
-	watchers share.Group[object, *watcher]
+	watchers share.Group[object, *watcher] // one for each Service that has a stream
 }
 
 var _ resolve.Resolver = (*Resolver)(nil)
@@ -37,11 +37,12 @@ func New(client kubernetes.Interface, opts ...Option) *Resolver {
 }
 
 // Resolve yields all endpoints of target, and again after each change, until ctx ends or the
-// consumer breaks. The package documentation describes the forms of target and the errors.
+// consumer breaks. The package documentation describes which targets you can use, and the errors.
 //
-// All streams of a Service share its watches, which start with the first stream and end
-// with the last. A later stream yields the last answer immediately. A slow consumer
-// gets only the latest answer.
+// All streams for a Service share its watches, which start with the first stream and end with the
+// last.
+//
+// A later stream yields the last answer immediately. A slow consumer gets only the latest answer.
 func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.Update, error] {
 	return func(yield func(resolve.Update, error) bool) {
 		if ctx.Err() != nil {
@@ -58,10 +59,11 @@ func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.U
 		})
 		defer leave()
 		v := view{options: &r.options, target: t}
-		var at position
+		var pos position
 		for ctx.Err() == nil {
-			n := w.look(&at)
+			n := w.changesSince(&pos)
 			for _, i := range v.items(n) {
+				// The consumer may end ctx while it handles an item.
 				if ctx.Err() != nil || !yield(i.update, i.err) {
 					return
 				}
@@ -84,6 +86,7 @@ type options struct {
 	backoff   resolve.Backoff
 }
 
+// newOptions returns the settings in opts, and the defaults for all others.
 func newOptions(opts []Option) options {
 	var o options
 	option.Apply(&o, opts)
@@ -100,8 +103,8 @@ func newOptions(opts []Option) options {
 // WithNamespace sets the namespace of targets without one, such as "web:80". With "",
 // the default, such targets are rejected. It panics if name cannot be a namespace.
 func WithNamespace(name string) Option {
-	if why := notLabel(name); name != "" && why != "" {
-		panic(fmt.Sprintf("k8s: WithNamespace: %q %s", name, why))
+	if reason := notLabel(name); name != "" && reason != "" {
+		panic(fmt.Sprintf("k8s: WithNamespace: %q %s", name, reason))
 	}
 	return func(o *options) { o.namespace = name }
 }
@@ -112,16 +115,16 @@ func WithClusterDomain(domain string) Option {
 	return func(o *options) { o.domain = strings.ToLower(strings.Trim(domain, ".")) }
 }
 
-// WithZone sets the zone of the caller, as in the node label
-// topology.kubernetes.io/zone. The resolver then follows the hints of topology aware
-// routing, see the package documentation. With "", the default, hints are ignored.
-func WithZone(own string) Option {
-	return func(o *options) { o.zone = own }
+// WithZone sets the caller's zone, as in the node label topology.kubernetes.io/zone. The resolver
+// then follows the hints for topology aware routing: endpoints for other zones get Priority 1,
+// see the package documentation. With "", the default, hints are ignored.
+func WithZone(zone string) Option {
+	return func(o *options) { o.zone = zone }
 }
 
-// WithBackoff sets the wait before a failed list or watch is repeated. The default is that of
-// client-go: 800 ms, doubled up to 30 s, plus a random part of up to the same length. The zero
-// value means this default. If b is not zero, a Min or Max of 0 has the default of
+// WithBackoff sets the wait before a failed list or watch is repeated. The default is
+// client-go's: 800 ms, doubled up to 30 s, plus a random part of up to the same length. The zero
+// value means this default. If b is not zero, a Min or Max of 0 means the default in
 // [resolve.Backoff], and a Jitter of 0 means no jitter. It panics if a field is out of range.
 func WithBackoff(b resolve.Backoff) Option {
 	if err := backoff.Check(b); err != nil {

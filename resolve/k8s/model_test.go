@@ -76,7 +76,7 @@ func TestStreamModel(t *testing.T) {
 				require.NoError(t, slices.Replace([]any{draw("b"), draw("d")}, ""))
 			},
 			"": func(t *rapid.T) {
-				for _, i := range v.items(w.look(&at)) {
+				for _, i := range v.items(w.changesSince(&at)) {
 					require.NoError(t, i.err)
 					set.Apply(i.update)
 				}
@@ -120,12 +120,12 @@ func BenchmarkChange(b *testing.B) {
 	o := newOptions(nil)
 	v := view{options: &o, target: target{w.object, portRef{number: 80}}}
 	var at position
-	require.Len(b, v.items(w.look(&at)), 1)
+	require.Len(b, v.items(w.changesSince(&at)), 1)
 	change := []func(*discoveryv1.Endpoint){unready, func(e *discoveryv1.Endpoint) { e.Conditions.Ready = nil }}
 	b.ReportAllocs()
 	for n := 0; b.Loop(); n++ {
 		change[n%2](&last.Endpoints[0])
-		if slices.Update(last) != nil || len(v.items(w.look(&at))) != 1 {
+		if slices.Update(last) != nil || len(v.items(w.changesSince(&at))) != 1 {
 			b.Fatal("no news")
 		}
 	}

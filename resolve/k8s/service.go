@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// service has the fields of a Service that this package uses.
+// service holds the fields of a Service that this package uses.
 type service struct {
 	headless bool
 	external string // the name that an ExternalName Service refers to, or ""
@@ -16,34 +16,38 @@ type service struct {
 	ports    []servicePort
 }
 
+// servicePort is one entry in spec.ports of a Service.
 type servicePort struct {
 	name   string
 	number uint16
-	other  corev1.Protocol // the protocol of the port if it is not TCP, or ""
+	nonTCP corev1.Protocol // the protocol of the port if it is not TCP, or ""
 }
 
+// readService returns the name and the used fields of obj, an object from the Services' informer. It
+// returns nil if obj is not a Service.
 func readService(obj any) (name string, s *service) {
-	o, ok := obj.(*corev1.Service)
+	k8sService, ok := obj.(*corev1.Service)
 	if !ok {
 		return "", nil
 	}
 	s = &service{
-		headless: o.Spec.ClusterIP == corev1.ClusterIPNone,
-		families: o.Spec.IPFamilies,
+		headless: k8sService.Spec.ClusterIP == corev1.ClusterIPNone,
+		families: k8sService.Spec.IPFamilies,
 	}
-	if o.Spec.Type == corev1.ServiceTypeExternalName {
-		s.external = o.Spec.ExternalName
+	if k8sService.Spec.Type == corev1.ServiceTypeExternalName {
+		s.external = k8sService.Spec.ExternalName
 	}
-	for _, p := range o.Spec.Ports {
+	for _, p := range k8sService.Spec.Ports {
 		port := servicePort{name: p.Name, number: portNumber(p.Port)}
 		if p.Protocol != "" && p.Protocol != corev1.ProtocolTCP {
-			port.other = p.Protocol
+			port.nonTCP = p.Protocol
 		}
 		s.ports = append(s.ports, port)
 	}
-	return o.Name, s
+	return k8sService.Name, s
 }
 
+// portNumber returns n as a port, or 0 if n is not a valid port.
 func portNumber(n int32) uint16 {
 	if n < 1 || n > 65535 {
 		return 0
@@ -52,29 +56,31 @@ func portNumber(n int32) uint16 {
 }
 
 // choice says how to find a port in an EndpointSlice. If direct is false, it is the port with the
-// given name in the slice. If direct is true, it is the given number, and the ports of the slice
-// are ignored.
+// given name in the slice. If direct is true, it is the given number, and the slice's ports are
+// ignored.
 type choice struct {
 	name   string
 	number uint16 // used if direct is true or the port in the slice has no number
 	direct bool   // whether the ports of the slice are ignored
 }
 
-// choose converts the argument want, a port of the Service, to the matching port of the
-// EndpointSlices. If the Service does not have the port, choose returns a text that says so. A
-// headless Service accepts every port number.
+// choose converts want, one of the Service's ports, to the matching port in the EndpointSlices.
+// If the Service has no such port, choose returns a text that says so. A headless Service accepts
+// every port number.
 func (s *service) choose(want portRef) (choice, string) {
 	for _, p := range s.ports {
-		if p.other == "" && (want.number != 0 && p.number == want.number || want.number == 0 && p.name == want.name) {
+		if p.nonTCP == "" && (want.number != 0 && p.number == want.number || want.number == 0 && p.name == want.name) {
 			return choice{name: p.name, number: p.number}, ""
 		}
 	}
+	// A headless Service has no address of its own, so a port need not be declared to be reached.
 	if s.headless && want.number != 0 {
 		return choice{number: want.number, direct: true}, ""
 	}
 	return choice{}, fmt.Sprintf("the Service has no TCP port %v; it has %s", want, s.portList())
 }
 
+// portList returns the Service's ports as a text for an error, such as "80 (http), 53 for UDP".
 func (s *service) portList() string {
 	if len(s.ports) == 0 {
 		return "no ports"
@@ -85,8 +91,8 @@ func (s *service) portList() string {
 		if p.name != "" {
 			text += fmt.Sprintf(" (%s)", p.name)
 		}
-		if p.other != "" {
-			text += " for " + string(p.other)
+		if p.nonTCP != "" {
+			text += " for " + string(p.nonTCP)
 		}
 		list = append(list, text)
 	}

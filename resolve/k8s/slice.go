@@ -12,7 +12,7 @@ import (
 // h2c is the appProtocol of HTTP/2 over cleartext with prior knowledge (KEP-3726).
 const h2c = "kubernetes.io/h2c"
 
-// endpointSlice has the fields of an EndpointSlice that this package uses. It must not be
+// endpointSlice holds the fields of an EndpointSlice that this package uses. It must not be
 // changed.
 type endpointSlice struct {
 	name     string
@@ -22,13 +22,14 @@ type endpointSlice struct {
 	unread   []string // invalid addresses
 }
 
+// slicePort is one port in an EndpointSlice, at which all of its endpoints listen.
 type slicePort struct {
 	name     string
 	number   uint16 // 0 if the slice does not specify it
 	protocol resolve.Protocol
 }
 
-// backend is one endpoint of an EndpointSlice. It has all ports of the slice.
+// backend is one endpoint in an EndpointSlice, with all of the slice's ports.
 type backend struct {
 	addr     netip.Addr
 	ready    bool
@@ -55,6 +56,7 @@ func readSlice(obj any, service string) (name string, s *endpointSlice) {
 		}
 		s.ports = append(s.ports, port)
 	}
+	// The addresses are names, which options.answer reports.
 	if s.kind == discoveryv1.AddressTypeFQDN {
 		return o.Name, s
 	}
@@ -89,6 +91,7 @@ func (s *endpointSlice) add(e *discoveryv1.Endpoint, namespace, service string) 
 	s.backends = append(s.backends, b)
 }
 
+// labelsOf returns the labels of an endpoint: those of its Service, Pod, node and zone that are known.
 func labelsOf(e *discoveryv1.Endpoint, namespace, service string) map[string]string {
 	m := map[string]string{"namespace": namespace, "service": service}
 	if ref := e.TargetRef; ref != nil && ref.Kind == "Pod" {
@@ -103,21 +106,22 @@ func labelsOf(e *discoveryv1.Endpoint, namespace, service string) map[string]str
 	return m
 }
 
-func deref[T any](p *T, otherwise T) T {
+// deref returns *p, or fallback if p is nil, as Kubernetes does for a field that was left out.
+func deref[T any](p *T, fallback T) T {
 	if p == nil {
-		return otherwise
+		return fallback
 	}
 	return *p
 }
 
-// port returns the port of the slice that c selects. It returns false if the slice does not
-// have that port.
+// port returns the slice's port that c selects, or false if there is none.
 func (s *endpointSlice) port(c choice) (slicePort, bool) {
 	if c.direct {
 		return slicePort{number: c.number}, true
 	}
 	for _, p := range s.ports {
 		if p.name == c.name {
+			// A port without a number means that of the Service.
 			if p.number == 0 {
 				p.number = c.number
 			}

@@ -12,18 +12,18 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// listTimeout is the time limit for listing the objects of one Service.
+// listTimeout is the time limit for listing one Service's objects.
 const listTimeout = 30 * time.Second
 
 // tooShort is the duration of a watch below which client-go treats an end without events as a
 // failure. The Reflector then waits for a backoff and lists again.
 const tooShort = time.Second
 
+// errTooShort is the error of a watch that ended within tooShort.
 var errTooShort = errors.New("it ended at once without an event")
 
-// source lists and watches the objects of one kind for a Reflector. It reports every error by
-// calling the function failed, because the error handler of a Reflector does not receive all of
-// them.
+// source lists and watches one kind of object for a Reflector. It reports every error by calling
+// failed, because a Reflector's error handler does not receive all of them.
 type source struct {
 	list  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error)
 	open  func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
@@ -34,10 +34,10 @@ type source struct {
 	running *sync.WaitGroup              // counts the goroutines of the watches
 
 	listing sync.Mutex // held while a list runs
-	over    bool       // whether lists are rejected; guarded by listing
+	closed  bool       // whether lists are rejected; guarded by listing
 
-	// lasting is the smallest duration of a watch that resets the backoff. Only the
-	// goroutine of the Reflector uses this field and the following ones.
+	// lasting is how long a watch must last at least to reset the backoff. Only the Reflector's
+	// goroutine uses this field and the following ones.
 	lasting time.Duration
 	opened  time.Time // when the current watch was opened; zero if that failed
 	long    bool      // whether a watch lasted at least lasting since the last call of lasted
@@ -53,7 +53,7 @@ func (s *source) IsWatchListSemanticsUnSupported() bool { return true }
 func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	s.listing.Lock()
 	defer s.listing.Unlock()
-	if s.over {
+	if s.closed {
 		return nil, context.Canceled
 	}
 	limited, cancel := context.WithTimeout(ctx, listTimeout)
@@ -69,15 +69,15 @@ func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (run
 // after the Reflector has ended, because a Reflector does not wait for a running list.
 func (s *source) settle() {
 	s.listing.Lock()
-	s.over = true
+	s.closed = true
 	s.listing.Unlock()
 }
 
-// WatchWithContext watches the objects that scope selects. A returned error has the text of the
-// original error, but not its type. Otherwise, after errors of some types, the Reflector would
+// WatchWithContext watches the objects that scope selects. A returned error keeps the original
+// error's text, but not its type. Otherwise, after errors of some types, the Reflector would
 // repeat the watch itself, with a backoff that it resets only after two minutes.
 func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	s.note()
+	s.recordEnd()
 	w, err := s.open(ctx, s.scoped(o))
 	if err != nil {
 		if ctx.Err() == nil {
@@ -90,9 +90,9 @@ func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 	return s.observe(ctx, w), nil
 }
 
-// note records the end of the current watch. If that watch lasted at least s.lasting, note sets
-// s.long to true, so that the next call of lasted returns true.
-func (s *source) note() {
+// recordEnd records that the current watch has ended. If it lasted at least s.lasting, recordEnd
+// sets s.long to true, so that lasted next returns true.
+func (s *source) recordEnd() {
 	if !s.opened.IsZero() && time.Since(s.opened) >= s.lasting {
 		s.long = true
 	}
@@ -102,12 +102,14 @@ func (s *source) note() {
 // lasted reports whether a watch that ended since the previous call of lasted was long enough to
 // reset the backoff.
 func (s *source) lasted() bool {
-	s.note()
+	s.recordEnd()
 	long := s.long
 	s.long = false
 	return long
 }
 
+// observe returns a watch that passes the events of w on, and reports its errors unless ctx has ended.
+// It starts a goroutine that ends with w.
 func (s *source) observe(ctx context.Context, w watch.Interface) *observedWatch {
 	h := &observedWatch{Interface: w, events: make(chan watch.Event), stopped: make(chan struct{})}
 	s.running.Go(func() {
@@ -120,23 +122,24 @@ func (s *source) observe(ctx context.Context, w watch.Interface) *observedWatch 
 	return h
 }
 
-// List is required by the interface of a Reflector, which does not call it.
+// List is required by a Reflector's interface, which does not call it.
 func (s *source) List(o metav1.ListOptions) (runtime.Object, error) {
 	return s.ListWithContext(context.Background(), o)
 }
 
-// Watch is required by the interface of a Reflector, which does not call it.
+// Watch is required by a Reflector's interface, which does not call it.
 func (s *source) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	return s.WatchWithContext(context.Background(), o)
 }
 
+// scoped returns o with the selectors in s.scope.
 func (s *source) scoped(o metav1.ListOptions) metav1.ListOptions {
 	o.LabelSelector, o.FieldSelector = s.scope.LabelSelector, s.scope.FieldSelector
 	return o
 }
 
-// observedWatch is a watch that passes its events on, and reports its errors by calling a
-// function.
+// observedWatch is a watch that passes another watch's events on, and reports its errors by calling a
+// function. It exists because a Reflector does not report all errors of a watch.
 type observedWatch struct {
 	watch.Interface
 	events  chan watch.Event
@@ -144,16 +147,18 @@ type observedWatch struct {
 	stopped chan struct{}
 }
 
+// run passes the events on until the watch ends or is stopped, and calls failed for its errors.
 func (h *observedWatch) run(failed func(error)) {
 	defer close(h.events)
-	from := h.Interface.ResultChan()
-	begun := time.Now()
+	src := h.Interface.ResultChan()
+	start := time.Now()
 	for hasEvent := false; ; hasEvent = true {
 		var e watch.Event
 		ok := false
 		select {
-		case e, ok = <-from:
-			if !ok && !hasEvent && time.Since(begun) < tooShort {
+		case e, ok = <-src:
+			// Too short: client-go treats it as a failure, but reports it only in a log.
+			if !ok && !hasEvent && time.Since(start) < tooShort {
 				failed(errTooShort)
 			}
 		case <-h.stopped:
@@ -161,6 +166,8 @@ func (h *observedWatch) run(failed func(error)) {
 		if !ok {
 			return
 		}
+		// An error event ends most watches. It is passed on too, because the Reflector decides what
+		// follows.
 		if e.Type == watch.Error {
 			failed(apierrors.FromObject(e.Object))
 		}

@@ -17,7 +17,7 @@ type target struct {
 	port portRef
 }
 
-// object is the name of a Service. All streams of a Service share its watches.
+// object is a Service's name. All streams of a Service share its watches.
 type object struct{ namespace, name string }
 
 func (o object) String() string { return o.name + "." + o.namespace }
@@ -35,9 +35,8 @@ func (p portRef) String() string {
 	return strconv.Quote(p.name)
 }
 
-// parseTarget parses s, which must have one of the forms in the package documentation. Its
-// error matches resolve.ErrUnresolvable. namespace and domain are the values of the
-// options.
+// parseTarget parses s, which must have one of the forms in the package documentation. Its error
+// matches resolve.ErrUnresolvable. namespace and domain come from the options.
 func parseTarget(s, namespace, domain string) (target, error) {
 	t, err := parse(s, namespace, domain)
 	if err != nil {
@@ -46,6 +45,7 @@ func parseTarget(s, namespace, domain string) (target, error) {
 	return t, nil
 }
 
+// parse is parseTarget, but its errors do not contain s and do not match resolve.ErrUnresolvable.
 func parse(s, namespace, domain string) (t target, err error) {
 	host, port, withPort := authority.CutPort(s)
 	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil || strings.ContainsAny(host, ":[]") {
@@ -57,19 +57,20 @@ func parse(s, namespace, domain string) (t target, err error) {
 	if t.object, err = parseHost(strings.ToLower(host), namespace, domain); err != nil {
 		return t, err
 	}
-	for _, part := range []struct{ what, label string }{
+	// Checked here rather than at the API server, which would answer that the Service does not exist.
+	for _, segment := range []struct{ kind, label string }{
 		{"name of the Service", t.name}, {"namespace", t.namespace},
 	} {
-		if why := notLabel(part.label); why != "" {
-			return t, fmt.Errorf("the %s %q %s", part.what, part.label, why)
+		if reason := notLabel(segment.label); reason != "" {
+			return t, fmt.Errorf("the %s %q %s", segment.kind, segment.label, reason)
 		}
 	}
 	t.port, err = parsePort(strings.ToLower(port))
 	return t, err
 }
 
-// parseHost splits a host into the name and the namespace of a Service. It does not check
-// whether name and namespace are valid.
+// parseHost splits a host into a Service's name and namespace. It does not check whether name and
+// namespace are valid.
 func parseHost(host, namespace, domain string) (object, error) {
 	short, rooted := strings.CutSuffix(host, ".")
 	short, whole := strings.CutSuffix(short, ".svc."+domain)
@@ -100,8 +101,8 @@ func parsePort(s string) (portRef, error) {
 		}
 		return portRef{number: uint16(n)}, nil
 	}
-	if why := notLabel(s); why != "" {
-		return portRef{}, fmt.Errorf("the port %q is neither a number nor a name: as a name it %s", s, why)
+	if reason := notLabel(s); reason != "" {
+		return portRef{}, fmt.Errorf("the port %q is neither a number nor a name: as a name it %s", s, reason)
 	}
 	return portRef{name: s}, nil
 }

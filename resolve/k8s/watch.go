@@ -35,10 +35,12 @@ type watcher struct {
 	running sync.WaitGroup
 }
 
-func startWatcher(client kubernetes.Interface, of object, b resolve.Backoff) *watcher {
-	// The watches do not use the context of the first stream, because all streams share them.
+// startWatcher starts the two Reflectors for the Service obj, with the backoff b. The caller must call
+// stop.
+func startWatcher(client kubernetes.Interface, obj object, b resolve.Backoff) *watcher {
+	// The watches do not use the first stream's context, because all streams share them.
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &watcher{state: newState(), object: of, cancel: cancel}
+	w := &watcher{state: newState(), object: obj, cancel: cancel}
 	// A discarding logger, because the streams yield the errors.
 	ctx = klog.NewContext(ctx, klog.Logger{})
 	w.reflect(ctx, services, w.serviceSource(client), &corev1.Service{}, w.serviceStore(), b)
@@ -52,8 +54,8 @@ func (w *watcher) stop() {
 	w.running.Wait()
 }
 
-// reflect starts a Reflector, which reads the objects of the kind k from the argument src and
-// writes them to the argument dst. The argument example is an object of the kind.
+// reflect starts a Reflector, which reads the objects of kind k from src and writes them to dst.
+// example is an object of that kind.
 func (w *watcher) reflect(
 	ctx context.Context, k kind, src *source, example any, dst cache.ReflectorStore, b resolve.Backoff,
 ) {
@@ -64,8 +66,7 @@ func (w *watcher) reflect(
 	r := cache.NewReflectorWithOptions(src, example, dst, cache.ReflectorOptions{Logger: &silent, Name: w.object.String()})
 	w.running.Go(func() {
 		follow(ctx, func(ctx context.Context) {
-			// A panic can come from the transport of the client. The source has
-			// reported other errors.
+			// A panic can come from the client's transport. The source has reported other errors.
 			err := panics.Contain(func() { _ = r.ListAndWatchWithContext(ctx) })
 			if err != nil && ctx.Err() == nil {
 				src.failed("watch", err)
@@ -90,6 +91,7 @@ func follow(ctx context.Context, listAndWatch func(context.Context), lasted func
 	}
 }
 
+// serviceSource returns the source of the one Service that is watched.
 func (w *watcher) serviceSource(client kubernetes.Interface) *source {
 	api := client.CoreV1().Services(w.object.namespace)
 	return &source{
@@ -101,6 +103,7 @@ func (w *watcher) serviceSource(client kubernetes.Interface) *source {
 	}
 }
 
+// sliceSource returns the source of the EndpointSlices that belong to the Service by their label.
 func (w *watcher) sliceSource(client kubernetes.Interface) *source {
 	api := client.DiscoveryV1().EndpointSlices(w.object.namespace)
 	return &source{
@@ -112,12 +115,15 @@ func (w *watcher) sliceSource(client kubernetes.Interface) *source {
 	}
 }
 
+// serviceStore returns the store that puts the Service into the snapshot, or nil if the Service does
+// not exist.
 func (w *watcher) serviceStore() cache.ReflectorStore {
 	return newStore(readService, func(items map[string]*service) {
 		w.set(services, func(s *snapshot) { s.service = items[w.object.name] })
 	})
 }
 
+// sliceStore returns the store that puts the Service's EndpointSlices into the snapshot.
 func (w *watcher) sliceStore() cache.ReflectorStore {
 	read := func(obj any) (string, *endpointSlice) { return readSlice(obj, w.object.name) }
 	return newStore(read, func(items map[string]*endpointSlice) {
@@ -125,9 +131,9 @@ func (w *watcher) sliceStore() cache.ReflectorStore {
 	})
 }
 
-// store receives objects from a Reflector. It keeps the converted form of each object. After each
-// change, it calls the function in the field put with all of them. A list replaces all objects.
-// Only the goroutine of the Reflector uses the store.
+// store receives objects from a Reflector. It keeps each object's converted form, and after each
+// change calls put with all of them. A list replaces all objects. Only the Reflector's goroutine
+// uses the store.
 type store[T any] struct {
 	// converts an object; item is nil if the object is not used
 	read  func(obj any) (name string, item *T)
@@ -137,6 +143,7 @@ type store[T any] struct {
 
 var _ cache.ReflectorStore = (*store[service])(nil)
 
+// newStore returns an empty store with the two functions, which the fields of store describe.
 func newStore[T any](read func(any) (string, *T), put func(map[string]*T)) *store[T] {
 	return &store[T]{read: read, items: make(map[string]*T), put: put}
 }
@@ -152,8 +159,10 @@ func (s *store[T]) Add(obj any) error {
 	return nil
 }
 
+// Update is called for a changed object.
 func (s *store[T]) Update(obj any) error { return s.Add(obj) }
 
+// Delete removes an object, if it is in the store.
 func (s *store[T]) Delete(obj any) error {
 	key, err := cache.MetaNamespaceKeyFunc(obj)
 	if err != nil {
@@ -163,13 +172,14 @@ func (s *store[T]) Delete(obj any) error {
 	if err != nil {
 		return err
 	}
-	if _, known := s.items[name]; known {
+	if _, ok := s.items[name]; ok {
 		delete(s.items, name)
 		s.put(s.items)
 	}
 	return nil
 }
 
+// Replace replaces all objects by those in list: the Reflector has listed them again.
 func (s *store[T]) Replace(list []any, _ string) error {
 	clear(s.items)
 	for _, obj := range list {
@@ -181,8 +191,10 @@ func (s *store[T]) Replace(list []any, _ string) error {
 	return nil
 }
 
+// Resync is required by the interface. A store has nothing to repeat.
 func (s *store[T]) Resync() error { return nil }
 
+// sorted returns the items, sorted by name.
 func sorted[T any](items map[string]*T) []*T {
 	list := make([]*T, 0, len(items))
 	for _, name := range slices.Sorted(maps.Keys(items)) {
@@ -191,7 +203,8 @@ func sorted[T any](items map[string]*T) []*T {
 	return list
 }
 
-// view is the state of one stream. It records the items that the stream has yielded.
+// view is the state of one stream. It records what the stream has yielded last, to find out what is
+// new.
 type view struct {
 	*options
 
@@ -206,9 +219,9 @@ type item struct {
 	err    error
 }
 
-// items returns the items that the stream must yield after the changes n of the state. Errors
-// about the problems of a snapshot precede the update. Errors of the watches follow the update,
-// so that a stream that starts during an outage yields the endpoints first.
+// items returns what the stream must yield after the changes n to the state. Errors about
+// problems in a snapshot precede the update. Watch errors follow the update, so that a stream
+// that starts during an outage yields the endpoints first.
 func (v *view) items(n changes) []item {
 	var list []item
 	if n.snapshot != nil {
@@ -217,8 +230,8 @@ func (v *view) items(n changes) []item {
 		for _, text := range added {
 			list = append(list, item{err: fmt.Errorf("k8s: %v: %s", v.target.object, text)})
 		}
-		same := u.Kind == v.last.Kind && slices.EqualFunc(u.Endpoints, v.last.Endpoints, resolve.Endpoint.Equal)
-		if !same || n.back || len(added) > 0 { // an update must follow an error
+		unchanged := u.Kind == v.last.Kind && slices.EqualFunc(u.Endpoints, v.last.Endpoints, resolve.Endpoint.Equal)
+		if !unchanged || n.recovered || len(added) > 0 { // an update must follow an error
 			v.last = u
 			u.Endpoints = slices.Clone(u.Endpoints) // the consumer owns the slice
 			list = append(list, item{update: u})
@@ -236,13 +249,13 @@ func (v *view) newProblems(problems []string) []string {
 	for _, text := range problems {
 		now[text] = true
 	}
-	before := v.problems
+	previous := v.problems
 	v.problems = now
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(now)), func(text string) bool { return before[text] })
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(now)), func(text string) bool { return previous[text] })
 }
 
-// state has the current snapshot of one Service, and the errors of its watches. Any number of
-// streams read it. A change of the state does not wait for the streams.
+// state holds a Service's current snapshot, and its watches' errors. Any number of streams read
+// it, and changing it does not wait for them.
 type state struct {
 	mu       sync.Mutex
 	changed  chan struct{} // closed at the next change
@@ -263,10 +276,11 @@ const (
 	kinds
 )
 
+// newState returns the state before the first list: nothing is listed, and nothing has failed.
 func newState() *state { return &state{changed: make(chan struct{})} }
 
-// set is called after an object of the kind k has changed. It applies the function change to the
-// current snapshot and wakes the streams.
+// set is called after an object of kind k has changed. It applies change to the current snapshot
+// and wakes the streams.
 func (b *state) set(k kind, change func(s *snapshot)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -276,6 +290,7 @@ func (b *state) set(k kind, change func(s *snapshot)) {
 	b.wake()
 }
 
+// fail records err as the current error of kind k, and wakes the streams, which yield it.
 func (b *state) fail(k kind, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -284,9 +299,9 @@ func (b *state) fail(k kind, err error) {
 	b.wake()
 }
 
-// works records that a watch of the kind k was opened. It clears the error of that kind. If this
-// was the last error, works counts a recovery and wakes the streams. They then yield the known
-// endpoints again, because an update ends the error.
+// works records that a watch of kind k was opened, and clears that kind's error. If this was the
+// last error, works counts a recovery and wakes the streams. They then yield the known endpoints
+// again, because an update ends the error.
 func (b *state) works(k kind) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -300,45 +315,44 @@ func (b *state) works(k kind) {
 	}
 }
 
-// wake wakes the streams of the Service. The caller must hold mu.
+// wake wakes the Service's streams. The caller must hold mu.
 func (b *state) wake() {
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
 
-// position specifies which part of the state one stream has seen. It has the numbers of snapshots,
-// recoveries and errors at the last call of look for the stream.
+// position specifies which part of the state a stream has seen: how many snapshots, recoveries and
+// errors there were when it last called changesSince. The zero position has seen nothing.
 type position struct {
 	answers, returns int
 	failures         [kinds]int
 }
 
-// changes has the changes that one stream has not seen.
+// changes holds what one stream has not seen yet.
 type changes struct {
-	snapshot *snapshot       // nil if unchanged or incomplete
-	back     bool            // whether the state became free of errors since the last call of look
-	errs     []error         // the errors that have not ended
-	changed  <-chan struct{} // closed at the next change
+	snapshot  *snapshot       // nil if unchanged or incomplete
+	recovered bool            // whether the state became free of errors since the last call
+	errs      []error         // the errors that have not ended
+	changed   <-chan struct{} // closed at the next change
 }
 
-// look returns the changes of the state since the last call of look for the same stream. The
-// argument seen is the position of the stream, which look updates. Errors that a later success has
-// ended are left out.
-func (b *state) look(seen *position) changes {
+// changesSince returns how the state has changed since pos, and moves pos to now. It leaves out
+// errors that a later success has ended.
+func (b *state) changesSince(pos *position) changes {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := changes{changed: b.changed, back: b.returns > seen.returns}
+	n := changes{changed: b.changed, recovered: b.returns > pos.returns}
 	// Without a Service, the slices are not needed.
 	whole := b.listed[services] && (b.now.service == nil || b.listed[endpointSlices])
-	if whole && (b.answers > seen.answers || n.back) {
+	if whole && (b.answers > pos.answers || n.recovered) {
 		s := b.now
 		n.snapshot = &s
 	}
 	for k, err := range b.failing {
-		if err != nil && b.failures[k] > seen.failures[k] {
+		if err != nil && b.failures[k] > pos.failures[k] {
 			n.errs = append(n.errs, err)
 		}
 	}
-	*seen = position{b.answers, b.returns, b.failures}
+	*pos = position{b.answers, b.returns, b.failures}
 	return n
 }

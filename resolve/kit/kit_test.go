@@ -89,7 +89,7 @@ func TestErrors(t *testing.T) {
 		for _, e := range []sd.Event{
 			{Instances: []string{"10.0.0.1:80"}},
 			{Instances: []string{"10.0.0.1:80"}, Err: errAway},
-			{Instances: []string{"10.0.0.2:80", "web:80", "10.0.0.3"}},
+			{Instances: []string{"10.0.0.2:80", "web:http", "10.0.0.3"}},
 			{Instances: []string{"nothing"}},
 			{},
 		} {
@@ -105,10 +105,10 @@ func TestErrors(t *testing.T) {
 			`kit: "web": registry is away`,
 			"replace 10.0.0.1:80",
 			`kit: "web": registry is away`,
-			`kit: "web": instance "10.0.0.3": not an IP address with a port: register addresses, or set kit.WithParse`,
-			`kit: "web": instance "web:80": not an IP address with a port: register addresses, or set kit.WithParse`,
+			`kit: "web": instance "10.0.0.3": neither an address, a name with a port nor a URL: register one of these, or set kit.WithParse`,
+			`kit: "web": instance "web:http": neither an address, a name with a port nor a URL: register one of these, or set kit.WithParse`,
 			"replace 10.0.0.2:80",
-			`kit: "web": instance "nothing": not an IP address with a port: register addresses, or set kit.WithParse`,
+			`kit: "web": instance "nothing": neither an address, a name with a port nor a URL: register one of these, or set kit.WithParse`,
 			"empty", "end",
 		}, *first)
 		assert.Equal(t, []string{"empty", "end"}, *late, "an error that is over is not yielded")

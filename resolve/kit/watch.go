@@ -14,44 +14,47 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// watch has the Instancer of one target and its latest event. All streams of the target share
-// it.
+// watch holds one target's Instancer and its latest event. All streams of the target share it.
 type watch struct {
 	share.Latest[[]string] // the instances, or the error, of the latest event
 
-	target string
-	cancel context.CancelFunc
-	made   chan struct{} // closed when the call of newInstancer has returned
-	done   chan struct{} // closed when the Instancer is stopped
+	target  string
+	cancel  context.CancelFunc
+	created chan struct{} // closed when the call of newInstancer has returned
+	done    chan struct{} // closed when the Instancer is stopped
 }
 
+// startWatch starts a goroutine that creates the target's Instancer and reads its events until end is
+// called.
 func startWatch(target string, newInstancer func(string) (sd.Instancer, error), b resolve.Backoff) *watch {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watch{
-		target: target, cancel: cancel, made: make(chan struct{}), done: make(chan struct{}),
+		target: target, cancel: cancel, created: make(chan struct{}), done: make(chan struct{}),
 	}
 	go w.run(ctx, newInstancer, b)
 	return w
 }
 
+// run creates the Instancer, reads its events until ctx ends, and stops it.
 func (w *watch) run(ctx context.Context, newInstancer func(string) (sd.Instancer, error), b resolve.Backoff) {
 	defer close(w.done)
-	from := w.make(ctx, newInstancer, b)
-	close(w.made)
-	if from == nil {
+	instancer := w.make(ctx, newInstancer, b)
+	close(w.created)
+	if instancer == nil {
 		return
 	}
 	// go-kit's Instancers hold a lock while they send, and Register and Deregister need
 	// the same lock. Therefore the events are read until both have returned.
-	events, stopped := make(chan sd.Event), make(chan struct{})
+	events := make(chan sd.Event)
+	stopped := make(chan struct{})
 	var reading sync.WaitGroup
 	reading.Go(func() { w.read(events, stopped) })
-	if err := panics.Contain(func() { from.Register(events) }); err != nil {
+	if err := panics.Contain(func() { instancer.Register(events) }); err != nil {
 		w.Fail(fmt.Errorf("register with an Instancer: %w", err))
 	}
 	<-ctx.Done()
-	_ = panics.Contain(func() { from.Deregister(events) })
-	_ = panics.Contain(from.Stop)
+	_ = panics.Contain(func() { instancer.Deregister(events) })
+	_ = panics.Contain(instancer.Stop)
 	close(stopped)
 	reading.Wait()
 }
@@ -62,19 +65,19 @@ func (w *watch) make(
 	ctx context.Context, newInstancer func(string) (sd.Instancer, error), b resolve.Backoff,
 ) sd.Instancer {
 	for failures := 0; ; failures++ {
-		var from sd.Instancer
+		var instancer sd.Instancer
 		var err error
-		if panicked := panics.Contain(func() { from, err = newInstancer(w.target) }); panicked != nil {
+		if panicked := panics.Contain(func() { instancer, err = newInstancer(w.target) }); panicked != nil {
 			err = panicked
 		}
 		switch {
-		case err == nil && from == nil:
+		case err == nil && instancer == nil:
 			err = errors.New("it is nil")
 		case err == nil && ctx.Err() != nil:
-			_ = panics.Contain(from.Stop)
+			_ = panics.Contain(instancer.Stop)
 			return nil
 		case err == nil:
-			return from
+			return instancer
 		}
 		w.Fail(fmt.Errorf("make an Instancer: %w", err))
 		if errors.Is(err, resolve.ErrUnresolvable) || backoff.Sleep(ctx, b.Delay(failures)) != nil {
@@ -83,6 +86,7 @@ func (w *watch) make(
 	}
 }
 
+// read stores the latest event until stopped is closed.
 func (w *watch) read(events <-chan sd.Event, stopped <-chan struct{}) {
 	for {
 		select {
@@ -98,12 +102,12 @@ func (w *watch) read(events <-chan sd.Event, stopped <-chan struct{}) {
 	}
 }
 
-// end stops the Instancer and waits until it is stopped. If newInstancer has not returned yet, end
-// does not wait.
+// end stops the Instancer and waits until it is stopped. If newInstancer has not returned yet, end does
+// not wait, because it may block for long. The goroutine then stops the Instancer later.
 func (w *watch) end() {
 	w.cancel()
 	select {
-	case <-w.made:
+	case <-w.created:
 		<-w.done
 	default:
 	}

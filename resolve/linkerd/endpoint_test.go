@@ -177,8 +177,19 @@ func TestEndpointKeepAlive(t *testing.T) {
 			require.True(t, ok)
 			assert.Equal(t, tt.interval, got.PingInterval)
 			assert.Equal(t, tt.timeout, got.PingTimeout)
+			assert.False(t, got.PingWhileIdle)
 		})
 	}
+}
+
+func TestEndpointKeepAliveWhileIdle(t *testing.T) {
+	got, ok := endpoint(&destination.WeightedAddr{Addr: tcp(addr1), Http2: &destination.Http2ClientParams{
+		KeepAlive: &destination.Http2ClientParams_KeepAlive{
+			Interval: durationpb.New(time.Second), Timeout: durationpb.New(time.Second), WhileIdle: true,
+		},
+	}}, nil, ignore)
+	require.True(t, ok)
+	assert.True(t, got.PingWhileIdle)
 }
 
 func TestEndpointAuthority(t *testing.T) {

@@ -14,8 +14,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// scheme is the value of GetDestination.Scheme that the proxy of linkerd 2.6 sends.
-// Controllers ignore it.
+// scheme is the GetDestination.Scheme that linkerd 2.6's proxy sends. Controllers ignore it.
 const scheme = "k8s"
 
 // Option configures [New].
@@ -36,8 +35,8 @@ func WithContextToken(token string) Option {
 }
 
 // WithBackoff sets the wait before Get is called again after a stream has ended. The default is
-// 100 ms to 60 s with a jitter of 0.1. A Min or Max of 0 has its default. If one of the fields is
-// set, a Jitter of 0 means no jitter. Invalid values panic.
+// 100 ms to 60 s with a jitter of 0.1. A Min or Max of 0 means its default. If one of the fields
+// is set, a Jitter of 0 means no jitter. Invalid values panic.
 func WithBackoff(b resolve.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("linkerd: " + err.Error())
@@ -45,18 +44,18 @@ func WithBackoff(b resolve.Backoff) Option {
 	return func(o *options) { o.backoff = b }
 }
 
-// WithLogger sets the logger. The resolver logs a warning at the start of an outage of a
-// target, and a line at its end. Other failures and normal ends of streams are logged at
-// debug level. Each ignored part of a message is logged once as a warning, up to ten parts
-// for a stream. With nil, the default, nothing is logged.
+// WithLogger sets the logger. The resolver logs a warning when a target's outage starts, and a
+// line when it ends. Other failures and normal ends are logged at debug level. Each ignored part
+// of a message is logged once as a warning, up to ten parts for a stream. With nil, the default,
+// nothing is logged.
 func WithLogger(log *slog.Logger) Option {
 	return func(o *options) { o.log = log }
 }
 
-// New returns a Resolver that uses the destination controller to which conn is connected.
-// Targets are names of services with an optional port, such as
-// "web.default.svc.cluster.local:80". The package documentation describes the settings of
-// conn. The caller must close conn. New panics if conn is nil.
+// New returns a Resolver that uses the destination controller to which conn is connected. Targets
+// are service names with an optional port, such as "web.default.svc.cluster.local:80". The
+// package documentation describes conn's settings. You must close conn. New panics if conn is
+// nil.
 func New(conn grpc.ClientConnInterface, opts ...Option) resolve.Resolver {
 	if conn == nil {
 		panic("linkerd: New: the connection is nil; want a gRPC connection to a destination controller")
@@ -64,6 +63,7 @@ func New(conn grpc.ClientConnInterface, opts ...Option) resolve.Resolver {
 	o := &options{limits: stream.Limits{}.OrDefault()}
 	option.Apply(o, opts)
 	r := resolve.Func(func(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
+		// Each call of Resolve gets its own watch, because a watch counts what it has ignored.
 		return func(yield func(resolve.Update, error) bool) {
 			w := &watch{options: o, conn: conn, target: target}
 			if o.log != nil {

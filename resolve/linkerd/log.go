@@ -10,12 +10,13 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// logged is a Resolver that logs the outages of another Resolver.
+// logged is a Resolver that logs another Resolver's outages.
 type logged struct {
 	resolve.Resolver
 	log *slog.Logger
 }
 
+// Resolve yields the same items as the wrapped Resolver, and logs when an outage starts and ends.
 func (l logged) Resolve(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
 	return func(yield func(resolve.Update, error) bool) {
 		log := l.log.With("target", target)

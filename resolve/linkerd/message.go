@@ -1,7 +1,6 @@
 package linkerd
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 
@@ -30,6 +29,7 @@ func update(m *destination.Update, drop func(error)) (resolve.Update, bool) {
 	return resolve.Update{}, false
 }
 
+// endpoints converts the addresses in set, and calls drop for each part that it ignores.
 func endpoints(set *destination.WeightedAddrSet, drop func(error)) []resolve.Endpoint {
 	list := make([]resolve.Endpoint, 0, len(set.GetAddrs()))
 	for _, a := range set.GetAddrs() {
@@ -52,38 +52,21 @@ func removed(set *destination.AddrSet) []netip.AddrPort {
 	return list
 }
 
-// endpoint converts a WeightedAddr as linkerd's proxy does. setLabels has the labels of the
-// set to which the endpoint belongs. endpoint returns false if the address is invalid. It
-// calls drop for each part that it ignores.
+// endpoint converts a WeightedAddr like linkerd's proxy. setLabels are those of the set to which
+// the endpoint belongs. endpoint returns false if the address is invalid. It calls drop for each
+// part that it ignores.
 func endpoint(a *destination.WeightedAddr, setLabels map[string]string, drop func(error)) (resolve.Endpoint, bool) {
-	addr, err := wire.Addr(a.GetAddr())
-	if err != nil {
-		drop(fmt.Errorf("endpoint: %w", err))
-		return resolve.Endpoint{}, false
+	e, ok := wire.Endpoint(a, drop)
+	if !ok {
+		return e, false
 	}
-	serverName, identity, err := wire.TLS(a.GetTlsIdentity())
-	if err != nil {
-		drop(fmt.Errorf("endpoint %v: %w", addr, err))
-	}
-	interval, timeout := wire.KeepAlive(a)
-	return resolve.Endpoint{
-		ID: resolve.ID{
-			Addr:         addr,
-			Protocol:     protocol(a.GetProtocolHint()),
-			ServerName:   serverName,
-			Identity:     identity,
-			Authority:    wire.Authority(a),
-			OpaquePort:   wire.OpaquePort(a.GetProtocolHint()),
-			PingInterval: interval,
-			PingTimeout:  timeout,
-		},
-		Weight: a.GetWeight(),
-		Labels: labels(setLabels, a.GetMetricLabels()),
-	}, true
+	e.Labels = labels(setLabels, e.Labels)
+	e.Locality = e.Labels["zone"]
+	return e, true
 }
 
-// labels returns the labels of an endpoint: the labels in set, overridden by those in the argument
-// own. If own is empty, labels returns set itself.
+// labels returns an endpoint's labels: the labels in set, overridden by those in own. If own is
+// empty, labels returns set itself.
 func labels(set, own map[string]string) map[string]string {
 	switch {
 	case len(own) == 0:
@@ -94,14 +77,4 @@ func labels(set, own map[string]string) map[string]string {
 	all := maps.Clone(set)
 	maps.Copy(all, own)
 	return all
-}
-
-func protocol(hint *destination.ProtocolHint) resolve.Protocol {
-	switch hint.GetProtocol().(type) {
-	case *destination.ProtocolHint_H2_:
-		return resolve.H2
-	case *destination.ProtocolHint_Opaque_:
-		return resolve.Opaque
-	}
-	return resolve.Unknown
 }

@@ -79,6 +79,24 @@ func TestUpdateSetLabels(t *testing.T) {
 	assert.Equal(t, map[string]string{"service": "web", "pod": "b"}, got.Endpoints[1].Labels)
 }
 
+// The Locality is the label "zone", as linkerd's controller sends it.
+func TestUpdateLocality(t *testing.T) {
+	m := addMessage(tcp(netip.MustParseAddrPort("10.0.0.1:80")), tcp(netip.MustParseAddrPort("10.0.0.2:80")))
+	got, ok := update(m, ignore)
+	require.True(t, ok)
+	assert.Empty(t, got.Endpoints[0].Locality)
+	m.GetAdd().MetricLabels = map[string]string{"zone": "a"}
+	m.GetAdd().Addrs[1].MetricLabels = map[string]string{"zone": "b", "zone_locality": "remote"}
+	got, ok = update(m, ignore)
+	require.True(t, ok)
+	assert.Equal(t, "a", got.Endpoints[0].Locality)
+	assert.Equal(t, "b", got.Endpoints[1].Locality)
+	for _, e := range got.Endpoints {
+		assert.Zero(t, e.Priority)
+		assert.Zero(t, e.LocalityWeight)
+	}
+}
+
 func FuzzUpdate(f *testing.F) {
 	for _, m := range []*destination.Update{
 		{}, noEndpoints(true), noEndpoints(false), addMessage(nowhere), removeMessage(nowhere),

@@ -23,10 +23,10 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Limits has the time limits of each stream, see [WithStreamLimits]. A field that is 0 has the
-// value in linkerd's Helm chart: 3 s for Initial, 5 min for Idle and 1 h for Lifetime. A
-// negative field means no limit. While the consumer handles an update, the timer of Idle stops,
-// but that of Lifetime continues.
+// Limits are the time limits for each stream, see [WithStreamLimits]. A field that is 0 means the
+// value in linkerd's Helm chart: 3 s for Initial, 5 min for Idle and 1 h for Lifetime. A negative
+// field means no limit. While the consumer handles an update, Idle's timer stops, but Lifetime's
+// continues.
 type Limits struct {
 	// Initial limits the time from the start of a stream, including connecting, to the
 	// first message other than a Remove. An answer to a health check also ends this time. 0
@@ -104,10 +104,10 @@ func (w *watch) read(dog *stream.Watchdog, yield func(resolve.Update) bool) erro
 	}
 	r := reader{watch: w, dog: dog, opened: opened, updates: updates, first: make(chan received), answers: make(chan bool)}
 	go r.receiveFirst()
-	silent, stopChecks := context.WithCancel(ctx)
+	checkCtx, stopChecks := context.WithCancel(ctx) // next ends it at the first message
 	defer stopChecks()
 	r.stopChecks = stopChecks
-	go w.checkHealth(silent, serverOf(updates.Context()), r.answers)
+	go w.checkHealth(checkCtx, serverOf(updates.Context()), r.answers)
 	for {
 		if err := dog.Wait(); err != nil {
 			return err
@@ -116,27 +116,27 @@ func (w *watch) read(dog *stream.Watchdog, yield func(resolve.Update) bool) erro
 		if err != nil {
 			return dog.Cause(err)
 		}
-		dog.Pause()
+		dog.Pause() // the time that yield takes does not count for Idle
 		if ok && !yield(u) {
 			return nil
 		}
 	}
 }
 
-// reader converts the events of one stream to updates. An event is a message, an answer to a health
+// reader converts one stream's events to updates. An event is a message, an answer to a health
 // check, or a timeout. The timeout yields Empty, because a controller that works has then sent no
 // message. Another goroutine receives the first message, because the reader waits for all three
 // events at once.
 type reader struct {
 	*watch
-	dog        *stream.Watchdog
+	dog        *stream.Watchdog // ends the stream at a time limit
 	opened     time.Time
 	updates    grpc.ServerStreamingClient[destination.Update]
 	first      chan received // receives the first message; nil after that message
 	answers    chan bool     // answers to health checks; true if the server of the stream answered
 	stopChecks context.CancelFunc
-	// a timer for the time without messages after which the set counts as empty. It is nil
-	// before the server of the stream has answered a health check.
+	// a timer for the time without messages after which the set counts as empty. It is nil before
+	// the stream's server has answered a health check.
 	empty <-chan time.Time
 }
 
@@ -168,7 +168,7 @@ func (r *reader) next() (u resolve.Update, ok bool, err error) {
 		return u, false, m.err
 	}
 	u, ok = update(m.message, r.ignored.Add)
-	if ok && u.Kind != resolve.Remove {
+	if ok && u.Kind != resolve.Remove { // see Initial of Limits
 		r.dog.Heard()
 	}
 	return u, ok, nil
@@ -189,7 +189,9 @@ func (r *reader) receive() (m received) {
 	return m
 }
 
-// receiveFirst receives the first message and sends it to the channel r.first.
+// receiveFirst receives the first message and sends it to the channel r.first. It runs on its own
+// goroutine, because next also waits for other events until then. If the stream's context ends
+// before next takes the message, receiveFirst drops it.
 func (r *reader) receiveFirst() {
 	first, m := r.first, r.receive()
 	select {
@@ -198,15 +200,15 @@ func (r *reader) receiveFirst() {
 	}
 }
 
-// checkHealth sends gRPC health checks, and reports on the channel answers whether the server of
-// the stream answered. The argument server is its address. If this server answers, checkHealth
-// sends true and returns. At the first answer from another address, it sends false and continues.
-// The first check is sent after healthCheckAfter, or after half of the limit Initial if that is
-// shorter. Further checks follow with a backoff.
+// checkHealth sends gRPC health checks, and reports on the channel answers whether the stream's
+// server, whose address is server, answered. If this server answers, checkHealth sends true and
+// returns. At the first answer from another address, it sends false and continues. The first check
+// is sent after healthCheckAfter, or after half of Initial if that is shorter. Further checks
+// follow with a backoff.
 //
 // A status counts as an answer unless it is Unavailable, DeadlineExceeded or Canceled. An answer
-// proves that the controller runs. A gRPC keep-alive would not prove that, because the proxy of the
-// controller answers PINGs.
+// proves that the controller runs. A gRPC keep-alive would not prove that, because the controller's
+// proxy answers PINGs.
 func (w *watch) checkHealth(ctx context.Context, server string, answers chan<- bool) {
 	pause := backoff.Backoff{Min: healthCheckAfter, Max: time.Minute}
 	if w.limits.Initial > 0 {
@@ -238,7 +240,7 @@ func (w *watch) checkHealth(ctx context.Context, server string, answers chan<- b
 	}
 }
 
-// serverOf returns the address of the server of a stream, or "" if it is unknown.
+// serverOf returns the address of a stream's server, or "" if it is unknown.
 func serverOf(ctx context.Context) string {
 	p, _ := peer.FromContext(ctx)
 	return addrOf(p)

@@ -52,8 +52,8 @@ func answers() []Check {
 	}
 }
 
-// first starts a stream and checks that its first answer has the given state and endpoints. It
-// then changes the source, and checks that the stream yields the change.
+// first starts a stream and checks its first answer's state and endpoints. It then changes the
+// source, and checks that the stream yields the change.
 func (g *rig) first(state resolve.State, endpoints ...resolve.Endpoint) {
 	w := g.watch(context.Background(), g.target())
 	w.jump(state, endpoints...)
@@ -65,18 +65,19 @@ func (g *rig) first(state resolve.State, endpoints ...resolve.Endpoint) {
 // that no goroutines start. It then changes the source, ranges over one sequence, and
 // checks that the sequence begins with the changed state.
 func notRangedOver(g *rig) {
-	other := g.start(0) // its goroutines may be shared by all streams
+	second := g.start(0) // its goroutines may be shared by all streams
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	before, count := goleak.IgnoreCurrent(), runtime.NumGoroutine()
-	for range many * many { // other goroutines start and end meanwhile, but not as many
+	baseline := goleak.IgnoreCurrent()
+	count := runtime.NumGoroutine()
+	for range streamCount * streamCount { // other goroutines start and end meanwhile, but not as many
 		g.resolver.Resolve(ctx, g.target())
 	}
-	g.fail(g.noneSince(before, count+many))
+	g.fail(g.noneSince(baseline, count+streamCount))
 	w := g.prepare(ctx, g.target())
 	for _, numbers := range [][]int{{1}, {2, 3}} {
 		g.set(numbers...)
-		other.settle(resolve.StateExists, g.endpoints(numbers...)...)
+		second.settle(resolve.StateExists, g.endpoints(numbers...)...)
 	}
 	g.begin(w)
 	g.during = "ranged over after the source changed"
@@ -98,10 +99,10 @@ func unresolvable(g *rig) {
 		case it.err == nil:
 			g.failf("an update (%v) of an unresolvable target", it.update.Kind)
 		case errors.Is(it.err, resolve.ErrUnresolvable):
-			switch it, more, err := w.next(); {
+			switch it, ok, err := w.next(); {
 			case err != nil:
 				g.failf("after the last item: %w", err)
-			case more:
+			case ok:
 				g.failf("%v after the last item, %w", it.update.Kind, it.err)
 			}
 			return

@@ -66,7 +66,7 @@ func changes() []Check {
 	}
 }
 
-// follow checks that the stream follows sets that grow, shrink, and have nothing in common.
+// follow checks that the stream follows sets that grow, shrink, and share nothing.
 func follow(g *rig) {
 	w := g.start(0, 1)
 	for _, numbers := range [][]int{{0, 1, 2}, {1}, {3, 4}, {4, 3, 2, 1, 0}, {2}, {0, 1}} {
@@ -75,8 +75,8 @@ func follow(g *rig) {
 	}
 }
 
-// vanish calls the function remove, which must remove all endpoints, and then adds endpoints. It
-// checks that the target has the given state while it has no endpoints. It does so twice.
+// vanish calls remove, which must remove all endpoints, and then adds endpoints. It checks that the
+// target is in the given state while there are no endpoints. It does so twice.
 func (g *rig) vanish(remove func(string), state resolve.State) {
 	w := g.start(0, 1)
 	for range 2 {
@@ -87,8 +87,8 @@ func (g *rig) vanish(remove func(string), state resolve.State) {
 	}
 }
 
-// alter changes one of two endpoints with the function change. It passes the Diff of that change to
-// the function want. If want returns false, it records a violation.
+// alter changes one of two endpoints with change. It passes the resulting Diff to want. If want
+// returns false, it records a violation.
 func (g *rig) alter(change func(resolve.Endpoint) resolve.Endpoint, want func(resolve.Diff) bool) {
 	w := g.start(0, 1)
 	now := []resolve.Endpoint{g.Endpoint(0), change(g.Endpoint(1))}
@@ -133,8 +133,8 @@ func backlog(g *rig) {
 	w.jump(resolve.StateExists, g.endpoints(9, 0)...)
 }
 
-// messages sends batches of incremental messages. After each batch it compares the set of
-// the stream with a resolve.Set that got the same messages.
+// messages sends batches of incremental messages. After each batch it compares the stream's set
+// with a resolve.Set that got the same messages.
 func messages(g *rig) {
 	add := func(n ...int) resolve.Update { return resolve.Update{Kind: resolve.Add, Endpoints: g.endpoints(n...)} }
 	remove := func(n ...int) resolve.Update {

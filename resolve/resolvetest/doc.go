@@ -4,8 +4,8 @@
 //	           │                                                     ▲
 //	           └────────────── control it, by Source ────────────────┘
 //
-// A [Subject] makes the resolver and a [Source], which controls the source behind it. A
-// check that needs a nil function of the Source is skipped.
+// A [Subject] makes the resolver and a [Source], which controls the source behind it. A check is skipped if it
+// needs a function that is nil in the Source.
 //
 //	func TestResolver(t *testing.T) {
 //		resolvetest.Run(t, resolvetest.Subject{New: func(t testing.TB) (resolve.Resolver, resolvetest.Source) {
@@ -14,5 +14,5 @@
 //		}})
 //	}
 //
-// The suite looks for leaked goroutines: do not run it in parallel with other tests.
+// The suite looks for leaked goroutines, so you must not run it in parallel with other tests.
 package resolvetest

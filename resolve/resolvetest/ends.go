@@ -9,16 +9,16 @@ import (
 	"go.uber.org/goleak"
 )
 
-// many is the number of streams that a check opens to find leaks of streams.
-const many = 8
+// streamCount is how many streams a check opens to find leaks.
+const streamCount = 8
 
 // moment is the time for which a check waits for something that must not happen. A later
 // violation is not found.
 const moment = 50 * time.Millisecond
 
-// soon is the time limit for the fastest of several streams to end. The other streams may take
+// endLimit is the time limit for the fastest of several streams to end. The other streams may take
 // longer, because the machine may be slow.
-const soon = time.Second
+const endLimit = time.Second
 
 // ends returns the checks about the end of streams.
 func ends() []Check {
@@ -69,24 +69,24 @@ func ends() []Check {
 	}
 }
 
-// inTime checks that a stream ends within the time limit, the constant soon. It calls the function
-// leave, which ends a stream and returns it, until a stream has ended in time. The constant many
-// limits the number of calls. If all streams take longer, inTime records a violation.
+// inTime checks that a stream ends within endLimit. It calls leave, which ends a stream and returns
+// it, until a stream has ended in time, at most streamCount times. If all streams take longer,
+// inTime records a violation.
 func (g *rig) inTime(leave func() *watch) {
 	quickest := time.Duration(math.MaxInt64)
-	for i := 0; i < many && g.err == nil; i++ {
-		if quickest = min(quickest, leave().took); quickest <= soon {
+	for i := 0; i < streamCount && g.err == nil; i++ {
+		if quickest = min(quickest, leave().duration); quickest <= endLimit {
 			return
 		}
 	}
-	g.failf("the fastest of %d streams took %v to end; want %v", many, quickest, soon)
+	g.failf("the fastest of %d streams took %v to end; want %v", streamCount, quickest, endLimit)
 }
 
 // leaveByForce leaves the consumer's loop by a panic or by runtime.Goexit, and then looks
 // for leaked goroutines.
 func leaveByForce(g *rig) {
-	for a, what := range map[action]string{panics: "panicked", exits: "exited"} {
-		g.during = "a consumer " + what
+	for a, verb := range map[action]string{panics: "panicked", exits: "exited"} {
+		g.during = "a consumer " + verb
 		g.leaveNothing(func(w *watch) { w.leave(a) })
 	}
 }
@@ -111,7 +111,7 @@ func (g *rig) endEarly() *watch {
 	defer timer.Stop()
 	select {
 	case <-w.items:
-		w.held = true
+		w.pending = true
 	case <-timer.C:
 	}
 	w.cancel()
@@ -120,7 +120,7 @@ func (g *rig) endEarly() *watch {
 }
 
 // endDone ranges over a sequence after its context has ended. It checks that the sequence ends
-// within the duration in the constant soon.
+// soon.
 func endDone(g *rig) {
 	g.set(0)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -132,8 +132,8 @@ func endDone(g *rig) {
 	})
 }
 
-// leaveNothing opens many streams, one after the other, and ends each by the function leave. It
-// checks that no goroutines have leaked. It also checks that streams end in time: see inTime.
+// leaveNothing opens many streams, one after the other, and ends each by leave. It checks that no
+// goroutines have leaked. It also checks that streams end in time: see inTime.
 func (g *rig) leaveNothing(leave func(*watch)) {
 	end := func() *watch {
 		w := g.start(0, 1)
@@ -142,26 +142,27 @@ func (g *rig) leaveNothing(leave func(*watch)) {
 		return w
 	}
 	endMany := func() {
-		for i := 0; i < many && g.err == nil; i++ {
+		for i := 0; i < streamCount && g.err == nil; i++ {
 			end()
 		}
 	}
-	// The goroutines of the first stream do not count, because they may be shared by all,
-	// as those of a connection.
+	// The first stream's goroutines do not count, because they may be shared by all, as those of
+	// a connection.
 	g.inTime(end)
-	before := goleak.IgnoreCurrent()
-	if endMany(); g.err != nil || goleak.Find(before) == nil {
+	baseline := goleak.IgnoreCurrent()
+	if endMany(); g.err != nil || goleak.Find(baseline) == nil {
 		return
 	}
-	// A shared connection may have been replaced. Then the number of goroutines does not
-	// grow with the streams.
-	before, count := goleak.IgnoreCurrent(), runtime.NumGoroutine()
+	// A shared connection may have been replaced. Then the goroutines do not grow with the
+	// streams.
+	baseline = goleak.IgnoreCurrent()
+	count := runtime.NumGoroutine()
 	endMany()
-	g.fail(g.noneSince(before, count+many))
+	g.fail(g.noneSince(baseline, count+streamCount))
 }
 
-// noneSince checks that no goroutines have leaked. The check succeeds if the process has fewer than
-// limit goroutines, or if goleak with the option ignore finds no goroutine. noneSince repeats the
+// noneSince checks that no goroutines have leaked. The check succeeds if the process runs fewer
+// than limit goroutines, or if goleak with the option ignore finds none. noneSince repeats the
 // check until it succeeds. After the timeout it returns an error.
 func (g *rig) noneSince(ignore goleak.Option, limit int) error {
 	deadline := time.Now().Add(g.Timeout)

@@ -63,9 +63,8 @@ func outages() []Check {
 	}
 }
 
-// interrupt interrupts the source of a stream. During the interruption it calls the function in the
-// argument meanwhile. It checks that one update after the interruption yields the given state and
-// endpoints. It does so twice.
+// interrupt interrupts a stream's source. During the interruption it calls meanwhile. It checks
+// that one update after the interruption yields the given state and endpoints. It does so twice.
 func (g *rig) interrupt(meanwhile func(), state resolve.State, endpoints ...resolve.Endpoint) {
 	w := g.start(0, 1)
 	g.Interrupt(g.target(), meanwhile)
@@ -90,10 +89,11 @@ func interruptedForNothing(g *rig) {
 	w.jump(resolve.StateExists, g.endpoints(0, 1, 2)...)
 }
 
-// bothInterrupted interrupts the source of two streams of one target, and checks that both
-// streams recover. It does so twice, because either stream may recover first.
+// bothInterrupted interrupts the source behind two streams for one target, and checks that both
+// recover. It does so twice, because either stream may recover first.
 func bothInterrupted(g *rig) {
-	first, second := g.start(0, 1), g.start(0, 1)
+	first := g.start(0, 1)
+	second := g.start(0, 1)
 	g.during = "one of two streams, after the interruption of both"
 	for n := range 2 {
 		g.Interrupt(g.target(), func() { g.set(2 + n) })
@@ -103,13 +103,13 @@ func bothInterrupted(g *rig) {
 	}
 }
 
-// interruptionIsOver checks that the stream yields the error of an outage, and an update
-// after the outage.
+// interruptionIsOver checks that the stream yields an outage's error, and an update after the
+// outage.
 func interruptionIsOver(g *rig) {
 	w := g.start(0, 1)
 	for range 2 {
 		g.during = "waiting for the error of the outage"
-		g.Interrupt(g.target(), w.lost)
+		g.Interrupt(g.target(), w.awaitError)
 		g.during = "waiting for an update after an error"
 		if g.err != nil {
 			return
@@ -133,12 +133,12 @@ func endInOutage(g *rig) {
 	})
 }
 
-// breakInOutage breaks out of the loop at the first error of an outage. It checks that no
-// goroutines have leaked.
+// breakInOutage breaks out of the loop at an outage's first error. It checks that no goroutines
+// have leaked.
 func breakInOutage(g *rig) {
 	g.leaveNothing(func(w *watch) {
 		g.Interrupt(g.target(), func() {
-			w.lost()
+			w.awaitError()
 			w.leave(breaks)
 		})
 	})

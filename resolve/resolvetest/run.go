@@ -40,8 +40,8 @@ func Checks() []Check {
 	return slices.Concat(answers(), changes(), streams(), ends(), outages())
 }
 
-// need is the name of a function of a Subject or Source that may be nil. A check that needs the
-// function is skipped if it is nil.
+// need names a function of a Subject or Source that may be nil. A check that needs the function
+// is skipped if it is nil.
 type need string
 
 const (
@@ -77,7 +77,7 @@ func (c Check) try(t testing.TB, s Subject) (skipped string, err error) {
 	return "", errors.Join(g.err, g.close())
 }
 
-// rig has the resolver, the streams and the first violation of one run of a check.
+// rig holds the resolver, the streams and the first violation in one run of a check.
 type rig struct {
 	Subject
 	Source
@@ -114,6 +114,6 @@ func (g *rig) close() error {
 
 func (g *rig) target() string { return g.Targets[0] }
 
-// set replaces the endpoints of the first target by the test endpoints with the given numbers: see
-// Endpoint of [Subject].
+// set replaces the first target's endpoints with the test endpoints that have the given numbers:
+// see Endpoint of [Subject].
 func (g *rig) set(numbers ...int) { g.Set(g.target(), g.endpoints(numbers...)...) }

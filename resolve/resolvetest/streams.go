@@ -28,7 +28,7 @@ func streams() []Check {
 		},
 		{
 			Name:  "two targets",
-			Claim: "keep targets separate",
+			Claim: "yield only the endpoints of the target that it was asked for",
 			run:   twoTargets,
 		},
 	}
@@ -36,7 +36,9 @@ func streams() []Check {
 
 // twoStreams ends two streams in different ways, and checks that a third one continues.
 func twoStreams(g *rig) {
-	first, second, third := g.start(0), g.start(0), g.start(0)
+	first := g.start(0)
+	second := g.start(0)
+	third := g.start(0)
 	g.during = "breaking out of the first"
 	first.leave(breaks)
 	g.during = "ending the context of the second"
@@ -67,7 +69,8 @@ func laterStream(g *rig) {
 // slowConsumer stalls one stream while another one follows a hundred changes. It checks
 // that the stalled stream then gets the latest set.
 func slowConsumer(g *rig) {
-	slow, quick := g.start(0), g.start(0)
+	slow := g.start(0)
+	quick := g.start(0)
 	g.during = "while another consumer is slow"
 	for i := range 100 {
 		n := 1 + i%9
@@ -81,19 +84,21 @@ func slowConsumer(g *rig) {
 	}
 }
 
-// twoTargets changes two targets and reads the stream of the second one first. It checks
-// that each stream gets only the updates of its own target.
+// twoTargets changes two targets and reads the stream of the second one first. It checks that
+// each stream gets only its own target's updates.
 func twoTargets(g *rig) {
-	one, other := g.Targets[0], g.Targets[1]
-	g.Set(one, g.endpoints(0)...)
-	g.Set(other, g.endpoints(1)...)
-	ofOne, ofOther := g.watch(context.Background(), one), g.watch(context.Background(), other)
-	ofOne.jump(resolve.StateExists, g.Endpoint(0))
-	ofOther.jump(resolve.StateExists, g.Endpoint(1))
-	g.Set(one, g.endpoints(2, 3)...)
-	g.Set(other, g.endpoints(1, 4)...)
-	g.during = fmt.Sprintf("%s, as %s changed too", other, one)
-	ofOther.jump(resolve.StateExists, g.endpoints(1, 4)...)
-	g.during = fmt.Sprintf("%s, as %s changed too", one, other)
-	ofOne.settle(resolve.StateExists, g.endpoints(2, 3)...)
+	first := g.Targets[0]
+	second := g.Targets[1]
+	g.Set(first, g.endpoints(0)...)
+	g.Set(second, g.endpoints(1)...)
+	firstWatch := g.watch(context.Background(), first)
+	secondWatch := g.watch(context.Background(), second)
+	firstWatch.jump(resolve.StateExists, g.Endpoint(0))
+	secondWatch.jump(resolve.StateExists, g.Endpoint(1))
+	g.Set(first, g.endpoints(2, 3)...)
+	g.Set(second, g.endpoints(1, 4)...)
+	g.during = fmt.Sprintf("%s, as %s changed too", second, first)
+	secondWatch.jump(resolve.StateExists, g.endpoints(1, 4)...)
+	g.during = fmt.Sprintf("%s, as %s changed too", first, second)
+	firstWatch.settle(resolve.StateExists, g.endpoints(2, 3)...)
 }

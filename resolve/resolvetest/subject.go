@@ -10,8 +10,8 @@ import (
 
 // Subject describes a resolver under test and its abilities.
 type Subject struct {
-	// New makes a resolver and its source, without targets. It is called for each check.
-	// Use t.Cleanup to release resources.
+	// New makes a resolver and its source, without targets. It is called for each check. It
+	// should release resources in t.Cleanup.
 	New func(t testing.TB) (resolve.Resolver, Source)
 
 	// Targets are two names that the resolver resolves. The default is
@@ -47,8 +47,8 @@ type Source struct {
 	// DoesNotExist removes the target from the source, so that the target does not exist.
 	DoesNotExist func(target string)
 
-	// Send sends u unchanged, as one message, to the streams of the target. It is for
-	// sources with incremental messages.
+	// Send sends u unchanged, as one message, to the target's streams. It is for sources with
+	// incremental messages.
 	Send func(target string, u resolve.Update)
 
 	// Interrupt makes the source fail, calls meanwhile, and then makes the source work

@@ -12,22 +12,22 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// watch is a consumer of one stream that runs step by step. After each item, the resolver
-// waits in its call of yield until the check has decided how the consumer continues.
+// watch is a consumer that runs one stream step by step. After each item, the resolver waits in
+// its call of yield until the check has decided how the consumer continues.
 type watch struct {
-	g        *rig
-	cancel   context.CancelFunc
-	items    chan item
-	more     chan action   // carries the action after the last item to the consumer
-	left     chan struct{} // closed when the check ends
-	ended    chan struct{} // closed when the sequence has returned
-	late     atomic.Int32  // number of items after the consumer broke
-	panicked bool          // whether the sequence passed on the consumer's panic; read after ended
+	g         *rig
+	cancel    context.CancelFunc
+	items     chan item
+	actions   chan action   // carries the action after the last item to the consumer
+	done      chan struct{} // closed when the check ends
+	ended     chan struct{} // closed when the sequence has returned
+	lateItems atomic.Int32  // number of items after the consumer broke
+	panicked  bool          // whether the sequence passed on the consumer's panic; read after ended
 
-	held   bool // whether an item was received and not answered
-	closed bool
-	set    resolve.Set
-	took   time.Duration // the time that the stream took to end
+	pending  bool // whether an item was received and not answered
+	closed   bool
+	set      resolve.Set
+	duration time.Duration // the time that the stream took to end
 
 	seq func(func(resolve.Update, error) bool)
 }
@@ -65,7 +65,7 @@ func (g *rig) prepare(ctx context.Context, target string) *watch {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watch{
 		g: g, cancel: cancel,
-		items: make(chan item), more: make(chan action), left: make(chan struct{}), ended: make(chan struct{}),
+		items: make(chan item), actions: make(chan action), done: make(chan struct{}), ended: make(chan struct{}),
 	}
 	w.seq = g.resolver.Resolve(ctx, target)
 	return w
@@ -76,8 +76,8 @@ func (g *rig) begin(w *watch) {
 	go w.consume()
 }
 
-// start sets the endpoints of the first target to the test endpoints with the given numbers. It
-// then starts a stream of that target and waits for the endpoints.
+// start sets the first target's endpoints to the test endpoints with the given numbers. It then
+// starts a stream for that target and waits for the endpoints.
 func (g *rig) start(numbers ...int) *watch {
 	g.set(numbers...)
 	w := g.watch(context.Background(), g.target())
@@ -102,20 +102,20 @@ func (w *watch) consume() {
 	broke := false
 	w.seq(func(u resolve.Update, err error) bool {
 		if broke {
-			w.late.Add(1)
+			w.lateItems.Add(1)
 			return false
 		}
 		select {
 		case w.items <- item{u, err}:
-		case <-w.left:
+		case <-w.done:
 			broke = true
 			return false
 		}
 		select {
-		case a := <-w.more:
+		case a := <-w.actions:
 			broke = a != continues
 			a.run()
-		case <-w.left:
+		case <-w.done:
 			broke = true
 		}
 		return !broke
@@ -135,7 +135,7 @@ func (a action) run() {
 }
 
 // next lets the consumer continue after the last item and waits for the next item. ok is false if
-// the sequence ended. next returns an error after the timeout, and for an item that has both an
+// the sequence ended. next returns an error after the timeout, and for an item with both an
 // update and an error, or neither.
 func (w *watch) next() (it item, ok bool, err error) {
 	w.answer(continues)
@@ -143,27 +143,27 @@ func (w *watch) next() (it item, ok bool, err error) {
 	defer timer.Stop()
 	select {
 	case it = <-w.items:
-		w.held = true
+		w.pending = true
 	case <-w.ended:
 		return it, false, nil
 	case <-timer.C:
 		return it, false, fmt.Errorf("no item in %v", w.g.Timeout)
 	}
-	known := it.update.Kind >= resolve.Replace && it.update.Kind <= resolve.DoesNotExist
-	if known == (it.err != nil) {
+	valid := it.update.Kind >= resolve.Replace && it.update.Kind <= resolve.DoesNotExist
+	if valid == (it.err != nil) {
 		return it, true, fmt.Errorf("an item must be an update or an error: %v, %w", it.update, it.err)
 	}
 	return it, true, nil
 }
 
 func (w *watch) answer(a action) {
-	if !w.held {
+	if !w.pending {
 		return
 	}
-	w.held = false
+	w.pending = false
 	select {
-	case w.more <- a:
-	case <-w.left:
+	case w.actions <- a:
+	case <-w.done:
 	}
 }
 
@@ -193,7 +193,7 @@ func (w *watch) stays() {
 	for w.g.err == nil {
 		select {
 		case it := <-w.items:
-			w.held = true
+			w.pending = true
 			if it.err == nil && w.set.Apply(it.update).HasChanges() {
 				w.g.failf("%v after the latest set", it.update)
 			}
@@ -206,8 +206,8 @@ func (w *watch) stays() {
 	}
 }
 
-// lost waits until the stream yields an error. It applies updates that precede the error.
-func (w *watch) lost() {
+// awaitError waits until the stream yields an error. It applies updates that precede the error.
+func (w *watch) awaitError() {
 	for w.g.err == nil {
 		it, ok, err := w.next()
 		switch {
@@ -222,65 +222,76 @@ func (w *watch) lost() {
 	}
 }
 
-// settle waits until the set has the given state and endpoints.
+// settle waits until the set's state and endpoints are as given.
 func (w *watch) settle(state resolve.State, endpoints ...resolve.Endpoint) {
-	for w.g.err == nil && !w.is(state, endpoints) {
+	for w.g.err == nil && !w.matches(state, endpoints) {
 		if _, err := w.step(); err != nil {
-			w.g.failf("waiting for %v %v, at %v %v: %w", state, endpoints, w.set.State(), w.set.Endpoints(), err)
+			w.g.failf("waiting for %v %v, at %v %v: %w", state, texts(endpoints), w.set.State(), texts(w.set.Endpoints()), err)
 		}
 	}
 }
 
-// jump waits until the set has the given state and endpoints. It is a violation if the set
+// jump waits until the set's state and endpoints are as given. It is a violation if the set
 // changes to anything else before that.
 func (w *watch) jump(state resolve.State, endpoints ...resolve.Endpoint) {
 	for w.g.err == nil {
 		diff, err := w.step()
 		switch {
 		case err != nil:
-			w.g.failf("waiting for %v %v: %w", state, endpoints, err)
-		case w.is(state, endpoints):
+			w.g.failf("waiting for %v %v: %w", state, texts(endpoints), err)
+		case w.matches(state, endpoints):
 			return
 		case diff.HasChanges():
-			w.g.failf("from %v straight to %v %v, not by way of %v %v",
-				diff.Before, state, endpoints, w.set.State(), w.set.Endpoints())
+			w.g.failf("want a change from %v straight to %v %v, not by way of %v %v",
+				diff.Before, state, texts(endpoints), w.set.State(), texts(w.set.Endpoints()))
 		}
 	}
 }
 
-func (w *watch) is(state resolve.State, endpoints []resolve.Endpoint) bool {
+// texts returns the address of each endpoint, and all fields of an endpoint that sets others.
+func texts(endpoints []resolve.Endpoint) []string {
+	list := make([]string, len(endpoints))
+	for i, e := range endpoints {
+		list[i] = e.Addr.String()
+		if !e.Equal(resolve.Endpoint{ID: resolve.ID{Addr: e.Addr}}) {
+			list[i] = fmt.Sprintf("%+v", e)
+		}
+	}
+	return list
+}
+
+func (w *watch) matches(state resolve.State, endpoints []resolve.Endpoint) bool {
 	want := slices.Clone(endpoints)
 	slices.SortFunc(want, func(a, b resolve.Endpoint) int { return a.Addr.Compare(b.Addr) })
 	return w.set.State() == state && slices.EqualFunc(w.set.Endpoints(), want, resolve.Endpoint.Equal)
 }
 
-// end waits until the sequence has returned. The caller must have ended the context of the stream,
-// and must not change the source meanwhile.
+// end waits until the sequence has returned. The caller must have ended the stream context, and
+// must not change the source meanwhile.
 func (w *watch) end() {
 	w.finish(continues, w.afterContext)
 }
 
 // finish makes the consumer perform the action a, and waits until the sequence has returned. It
-// calls the function check for each item that is yielded meanwhile. It stores the time of the wait
-// in w.took.
+// calls check for each item that is yielded meanwhile. It stores how long it waited in w.duration.
 func (w *watch) finish(a action, check func(item) error) {
 	if w.g.err != nil {
 		return
 	}
-	begun := time.Now()
+	start := time.Now()
 	w.answer(a)
 	w.g.fail(w.waitEnded(check))
-	w.took = time.Since(begun)
+	w.duration = time.Since(start)
 }
 
 // afterContext checks an item that was yielded after the end of the context. It returns an error
 // if the item is ErrUnresolvable, or an update that changes the set. The first answer may change
 // the set.
 func (w *watch) afterContext(it item) error {
-	switch known := w.set.State() != resolve.StatePending; {
+	switch answered := w.set.State() != resolve.StatePending; {
 	case errors.Is(it.err, resolve.ErrUnresolvable):
 		return fmt.Errorf("after its context ended: wrongly unresolvable: %w", it.err)
-	case it.err == nil && w.set.Apply(it.update).HasChanges() && known:
+	case it.err == nil && w.set.Apply(it.update).HasChanges() && answered:
 		return fmt.Errorf("%v after its context ended changes the set", it.update)
 	}
 	return nil
@@ -289,7 +300,7 @@ func (w *watch) afterContext(it item) error {
 // leave makes the consumer end its loop by the action a, and waits until the sequence has
 // returned. The consumer must have received an item before.
 func (w *watch) leave(a action) {
-	if !w.held {
+	if !w.pending {
 		w.g.failf("no item was received to break at")
 	}
 	w.finish(a, ignore)
@@ -300,21 +311,21 @@ func (w *watch) leave(a action) {
 
 func ignore(item) error { return nil }
 
-// waitEnded waits until the sequence has returned. It calls the function check for each item that
-// is yielded meanwhile.
+// waitEnded waits until the sequence has returned. It calls check for each item that is yielded
+// meanwhile.
 func (w *watch) waitEnded(check func(item) error) error {
 	timer := time.NewTimer(w.g.Timeout)
 	defer timer.Stop()
 	for {
 		select {
 		case it := <-w.items:
-			w.held = true
+			w.pending = true
 			if err := check(it); err != nil {
 				return err
 			}
 			w.answer(continues) // the last item may have been in flight
 		case <-w.ended:
-			if n := w.late.Load(); n > 0 {
+			if n := w.lateItems.Load(); n > 0 {
 				return fmt.Errorf("%d items were yielded after the consumer broke", n)
 			}
 			return nil
@@ -331,7 +342,7 @@ func (w *watch) close() error {
 	}
 	w.closed = true
 	w.cancel()
-	close(w.left)
+	close(w.done)
 	if err := w.waitEnded(ignore); err != nil {
 		return fmt.Errorf("at the end of the check: %w", err)
 	}

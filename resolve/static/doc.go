@@ -4,5 +4,6 @@
 //	Delete(target) ─┴▶ Resolver ──▶ each stream of that target: its endpoints,
 //	                                and again after each change
 //
-// Use it for tests, for a fixed list of servers, and to connect a custom source of endpoints.
+// It is typically used in tests, for a fixed list of servers, and to connect a custom source of
+// endpoints.
 package static

@@ -13,8 +13,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Resolver resolves targets from a table in memory. The zero value has an empty table and is
-// ready to use. It is safe for concurrent use, need not be closed, and must not be copied.
+// Resolver resolves targets from a table in memory. The zero value is empty and ready to use. It
+// is safe for concurrent use, need not be closed, and must not be copied.
 type Resolver struct {
 	mu      sync.Mutex
 	targets map[string]*resolve.Update // by target; each change stores a new pointer
@@ -34,10 +34,9 @@ func New(targets map[string][]resolve.Endpoint) *Resolver {
 	return r
 }
 
-// Set replaces the endpoints of a target. Without endpoints, the target exists and is
-// empty. Streams of the target yield the change, but Set does not wait for that. Set panics
-// if an endpoint has no valid address: use [Endpoints] for addresses that a user has
-// written.
+// Set replaces a target's endpoints. Without endpoints, the target exists and is empty. The
+// target's streams yield the change, but Set does not wait for that. Set panics if an endpoint
+// has no valid address: use [Endpoints] for addresses that a user has written.
 func (r *Resolver) Set(target string, endpoints ...resolve.Endpoint) {
 	for i, e := range endpoints {
 		if !e.Addr.IsValid() {
@@ -71,27 +70,29 @@ func (r *Resolver) Delete(target string) {
 func (r *Resolver) Resolve(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
 	return func(yield func(resolve.Update, error) bool) {
 		for ctx.Err() == nil {
-			seen := r.get(target)
+			current := r.get(target)
 			u := resolve.Update{Kind: resolve.DoesNotExist}
-			if seen != nil {
-				u = resolve.Update{Kind: seen.Kind, Endpoints: slices.Clone(seen.Endpoints)} // the consumer owns the slice
+			if current != nil {
+				u = resolve.Update{Kind: current.Kind, Endpoints: slices.Clone(current.Endpoints)} // the consumer owns the slice
 			}
-			if !yield(u, nil) || r.changed.Wait(ctx, func() bool { return r.get(target) != seen }) != nil {
+			if !yield(u, nil) || r.changed.Wait(ctx, func() bool { return r.get(target) != current }) != nil {
 				return
 			}
 		}
 	}
 }
 
+// get returns the last update for target, or nil if the target does not exist. Pointers can be compared
+// to find out whether a target was set again.
 func (r *Resolver) get(target string) *resolve.Update {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.targets[target]
 }
 
-// Endpoints parses addresses of the form "10.0.0.1:80" or "[fd00::1]:80". It converts IPv4-mapped
-// IPv6 addresses to IPv4. The other fields of the endpoints are zero. The error names each invalid address and the reason, such as a
-// host name, a missing port, port 0, or the unspecified address.
+// Endpoints parses addresses of the form "10.0.0.1:80" or "[fd00::1]:80". It converts IPv4-mapped IPv6
+// addresses to IPv4. The other endpoint fields are zero. The error names each invalid address and the
+// reason, such as a host name, a missing port, port 0, or the unspecified address.
 func Endpoints(addrs ...string) ([]resolve.Endpoint, error) {
 	var errs []error
 	endpoints := make([]resolve.Endpoint, 0, len(addrs))

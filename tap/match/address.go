@@ -30,6 +30,7 @@ func destination(m *pb.ObserveRequest_Match_Tcp) *pb.ObserveRequest_Match {
 	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_Destination{Destination: m}}
 }
 
+// netmask returns a condition on an address: it must be in network.
 func netmask(network netip.Prefix) *pb.ObserveRequest_Match_Tcp {
 	m := &pb.ObserveRequest_Match_Tcp_Netmask{Mask: uint32(max(network.Bits(), 0))}
 	if network.Addr().IsValid() {

@@ -2,7 +2,6 @@
 //
 //	match.All(match.Method("POST"), match.PathPrefix("/api/"), match.Not(match.Authority("health")))
 //
-// Each function returns a message of linkerd's tap API. The process that receives the
-// message validates it. It rejects an invalid message with InvalidArgument and the name of
-// the invalid field.
+// Each function returns a message of linkerd's tap API. The process that receives the message
+// validates it. It rejects an invalid message with InvalidArgument and the invalid field's name.
 package match

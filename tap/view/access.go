@@ -10,10 +10,10 @@ import (
 	"github.com/gotower/gotower/internal/authority"
 )
 
-// Loopback is the default of Config.Authorize. It returns an error unless the client is on
-// this machine. It also returns an error for a request with a header field that proxies add:
-// Forwarded, Via, X-Real-Ip, or X-Forwarded-For, -Host or -Proto. A proxy on this machine that
-// adds none of them, such as nginx by default, is not detected.
+// Loopback is the default for Config.Authorize. It returns an error unless the client is on this
+// machine, and also if the request contains a header field that proxies add: Forwarded, Via,
+// X-Real-Ip, or X-Forwarded-For, -Host or -Proto. A proxy on this machine that adds none of them,
+// such as nginx by default, is not detected.
 func Loopback(r *http.Request) error {
 	for _, name := range [...]string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"} {
 		if _, ok := r.Header[name]; ok { // an empty value counts
@@ -30,8 +30,9 @@ func Loopback(r *http.Request) error {
 	return nil
 }
 
-// permit returns an error if r must be rejected. It checks the client, the Host header, and
-// the origin of the page that sent r.
+// permit returns an error if r must be rejected. It checks the client, and then the Host header and the
+// origin of the page that sent r, because any web page in a browser on this machine can send requests
+// to it.
 func (h *Handler) permit(r *http.Request) error {
 	if err := h.config.Authorize(r); err != nil {
 		return err
@@ -39,7 +40,8 @@ func (h *Handler) permit(r *http.Request) error {
 	if !authority.IsOwn(r.Host, h.config.Hosts) {
 		return fmt.Errorf("the host %q is not allowed; use localhost or an address", r.Host)
 	}
-	// A page of another origin could keep streams open. A link there is allowed.
+	// A page of another origin must not send requests, because it could keep streams open. But it may
+	// contain a link to this page: the browser then sends a navigation, which is allowed below.
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "same-origin", "none":
 		return nil
@@ -57,13 +59,13 @@ func (h *Handler) permit(r *http.Request) error {
 
 // setSecurityHeaders sets headers that make a browser run only the scripts and style of
 // this page. They also prevent other pages from embedding it.
-func setSecurityHeaders(to http.Header) {
-	to.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "+
+func setSecurityHeaders(header http.Header) {
+	header.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "+
 		"img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "+
 		"require-trusted-types-for 'script'; trusted-types 'none'")
-	to.Set("X-Content-Type-Options", "nosniff")
-	to.Set("X-Frame-Options", "DENY")
-	to.Set("Referrer-Policy", "no-referrer")
-	to.Set("Cross-Origin-Opener-Policy", "same-origin")
-	to.Set("Cross-Origin-Resource-Policy", "same-origin")
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("X-Frame-Options", "DENY")
+	header.Set("Referrer-Policy", "no-referrer")
+	header.Set("Cross-Origin-Opener-Policy", "same-origin")
+	header.Set("Cross-Origin-Resource-Policy", "same-origin")
 }

@@ -15,8 +15,7 @@ import (
 //go:embed page
 var files embed.FS
 
-// pageVersion returns a hash of the names and contents of the files of the page. It changes with
-// each change of the page.
+// pageVersion returns a hash over the page's files, which changes whenever the page does.
 func pageVersion() string {
 	sum := sha256.New()
 	_ = fs.WalkDir(files, ".", func(name string, _ fs.DirEntry, _ error) error {
@@ -28,6 +27,7 @@ func pageVersion() string {
 	return hex.EncodeToString(sum.Sum(nil)[:12])
 }
 
+// serveAsset serves a file of the page, which is part of the binary.
 func (h *Handler) serveAsset(w http.ResponseWriter, r *http.Request, name string) {
 	if name == "" {
 		name = "index.html"

@@ -21,21 +21,21 @@ type filter struct {
 	unrouted bool // whether only requests without a route are shown; tap has no such condition
 }
 
-// noRoute is the name that the page shows for requests without a route. routeLabel is the
-// label with the name of a route.
+// noRoute is the name that the page shows for requests without a route. routeLabel is the label
+// with a route name.
 const (
 	noRoute    = "[DEFAULT]"
 	routeLabel = "route"
 )
 
-// maxInspected is the maximum number of live requests that a page receives a second. The
-// page shows only some of them.
+// maxInspected is how many live requests a page receives a second. The page shows only some of
+// them.
 const maxInspected = 1000
 
-// readFilter parses the query of a page. Its parameters are method, authority, route, path,
-// status, failures and slower. The parameter path is a prefix, or "=" with a whole path.
-// status is one of 1xx to 5xx. failures is 1. slower is a duration such as 250ms. A request
-// is shown if all parameters match.
+// readFilter parses a page's query. Its parameters are method, authority, route, path, status,
+// failures and slower. The parameter path is a prefix, or "=" with a whole path. status is one of
+// 1xx to 5xx. failures is 1. slower is a duration such as 250ms. A request is shown if all
+// parameters match.
 func readFilter(query string) (filter, error) {
 	q, err := url.ParseQuery(query)
 	if err != nil {
@@ -67,8 +67,8 @@ func readFilter(query string) (filter, error) {
 	return f, nil
 }
 
-// condition converts one parameter of the query of a page to a condition on requests. It returns
-// nil for a parameter that is a condition on the response, and for an unknown parameter.
+// condition converts a query parameter of the page to a condition on requests. It returns nil for
+// a condition on the response, and for an unknown parameter.
 func condition(name, value string) *pb.ObserveRequest_Match {
 	switch name {
 	case "method":
@@ -76,7 +76,12 @@ func condition(name, value string) *pb.ObserveRequest_Match {
 	case "authority":
 		return match.Authority(value)
 	case "route":
-		return match.RouteLabel(routeLabel, value)
+		label := match.RouteLabel(routeLabel, value)
+		if slash := strings.IndexByte(value, '/'); slash >= 0 { // it may be a pattern of http.ServeMux or a method of gRPC
+			path, _, _ := strings.Cut(value[slash:], "{")
+			return match.Any(label, match.PathPrefix(path))
+		}
+		return label
 	case "path":
 		if whole, ok := strings.CutPrefix(value, "="); ok {
 			return match.Path(whole)
@@ -86,10 +91,11 @@ func condition(name, value string) *pb.ObserveRequest_Match {
 	return nil
 }
 
-// omits reports whether the page leaves out the request of e. It does so if the filter selects
-// only requests without a route, and the request has a route. e must have a RequestInit.
+// omits reports whether the page leaves out e's request, because the filter selects only requests
+// without a route and this one has a route. e must contain a RequestInit.
 func (f *filter) omits(e *tap.Event) bool { return f.unrouted && e.RouteLabels[routeLabel] != "" }
 
+// responseFilter adds the condition of a query parameter to m.
 func responseFilter(m *tappb.ResponseMatch, name, value string) error {
 	switch name {
 	case "status":

@@ -22,6 +22,7 @@ func TestFilter(t *testing.T) {
 		"method=post":    {Match: match.All(match.Method("POST"))},
 		"path=%3D/a":     {Match: match.All(match.Path("/a"))},
 		"route=books":    {Match: match.All(match.RouteLabel("route", "books"))},
+		"route=/a/{id}":  {Match: match.All(match.Any(match.RouteLabel("route", "/a/{id}"), match.PathPrefix("/a/")))},
 		"path=/a":        {Match: match.All(match.PathPrefix("/a"))},
 		"authority=a:80": {Match: match.All(match.Authority("a:80"))},
 		"status=5xx":     {Match: match.All(), Response: &tappb.ResponseMatch{MinStatus: 500, MaxStatus: 599}},

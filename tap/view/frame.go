@@ -15,8 +15,8 @@ type hello struct {
 	Edition string `json:"edition"` // version of the page; a page with another version reloads
 }
 
-// frame is an event of the stream "live", which sends one frame a second. A frame has all
-// data that the page shows, except single requests. Durations are in nanoseconds.
+// frame is an event in the stream "live", which sends one frame a second. It contains all data
+// that the page shows, except single requests. Durations are in nanoseconds.
 type frame struct {
 	// Span is how long the rows have been counted. It is 0 if requests cannot be counted.
 	Span     time.Duration `json:"span"`
@@ -32,6 +32,7 @@ type frame struct {
 	Problems []string      `json:"problems"`
 }
 
+// row is a row of Top in the form for the page.
 type row struct {
 	Direction   string        `json:"direction"`
 	Source      string        `json:"source"`
@@ -52,7 +53,8 @@ type row struct {
 	Last        time.Duration `json:"last"`
 }
 
-// sum has the totals of all rows, including rows that are not shown.
+// sum holds the totals over all rows that Config.Totals selects, including rows that are not
+// shown.
 type sum struct {
 	Count     uint64  `json:"count"`
 	Successes uint64  `json:"successes"`
@@ -60,7 +62,7 @@ type sum struct {
 	Rate      float64 `json:"rate"`
 }
 
-// point has the values of the charts for one interval. Durations are in nanoseconds.
+// point holds the values in the charts for one interval. Durations are in nanoseconds.
 type point struct {
 	At       int64         `json:"at"`       // time in milliseconds since 1970
 	Rate     float64       `json:"rate"`     // ended requests per second
@@ -72,22 +74,26 @@ type point struct {
 }
 
 const (
-	countedRows = 1001 // limit of a registry's rows, plus the row "(other)"
+	countedRows = 1003 // limit of a registry's rows, plus the rows "(other)" of the directions
 	shownRows   = 200
 )
 
-// frame returns the next frame of the pages, with the rows of rsp. As a side effect, it
-// adds a point to the charts. It must not be called concurrently.
+// frame returns the next frame for the pages, with the rows in rsp, which may be nil. It also adds a
+// point to the charts, so it must be called once per interval and not concurrently.
 func (r *run) frame(rsp *tappb.TopResponse) frame {
 	all := rsp.GetRows()
-	var now sum
-	for _, one := range all {
-		now.Count += one.GetCount()
-		now.Successes += one.GetSuccesses()
-		now.Open += one.GetOpen()
-		now.Rate += one.GetRate()
+	counted := all
+	if d := r.config.Totals; d != 0 {
+		counted = slices.DeleteFunc(slices.Clone(all), func(entry *tappb.Row) bool { return tap.Direction(entry.GetDirection()) != d })
 	}
-	r.addPoint(all, time.Now())
+	var now sum
+	for _, entry := range counted {
+		now.Count += entry.GetCount()
+		now.Successes += entry.GetSuccesses()
+		now.Open += entry.GetOpen()
+		now.Rate += entry.GetRate()
+	}
+	r.addPoint(counted, time.Now())
 	shown := all[:min(len(all), shownRows)]
 	f := frame{
 		Span: rsp.GetSpan().AsDuration(), Rows: rows(shown), Omitted: rsp.GetOmitted() + uint64(len(all)-len(shown)), Sum: now,
@@ -103,9 +109,10 @@ func (r *run) frame(rsp *tappb.TopResponse) frame {
 	return f
 }
 
-func rows(of []*tappb.Row) []row {
-	out := make([]row, 0, len(of))
-	for _, r := range of {
+// rows converts rows of a response to those of a page.
+func rows(received []*tappb.Row) []row {
+	out := make([]row, 0, len(received))
+	for _, r := range received {
 		out = append(out, row{
 			Direction: tap.Direction(r.GetDirection()).String(),
 			Source:    text(r.GetSource()), Destination: text(r.GetDestination()), Authority: text(r.GetAuthority()),

@@ -9,8 +9,8 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// joiner joins the events of each request into a record. Its method take returns the records in
-// batches of limited size. Each open stream "tap" has its own joiner.
+// joiner joins the events of each request into a record for the page. Each open page has a joiner, from
+// which its stream takes the new and changed records a few times per second.
 type joiner struct {
 	mu      sync.Mutex
 	open    map[tap.StreamID]*record
@@ -24,9 +24,9 @@ type joiner struct {
 	limited bool      // whether started has reached maxInspected
 }
 
-// Limits of one page: the open records, the records that have not been sent yet, and the
-// new records in one batch. If there are maxOpen open records, a new record replaces the oldest
-// one, unless that has been open for less than maxHeld.
+// These are the limits for a page: the open records, the records that have not been sent yet, and
+// the new records in one batch. If there are maxOpen open records, a new record replaces the
+// oldest one, unless that has been open for less than maxHeld.
 const (
 	maxOpen  = 500 // concurrent requests
 	maxHeld  = 10 * time.Second
@@ -34,7 +34,7 @@ const (
 	maxBatch = 25
 )
 
-// batch is one event of the stream "tap". It has the records that are new or have changed
+// batch is one event in the stream "tap". It contains the records that are new or have changed
 // since the previous batch.
 type batch struct {
 	Records []record `json:"records"`
@@ -43,6 +43,7 @@ type batch struct {
 	Limit   int      `json:"limit"`   // maxInspected if it was reached, otherwise 0
 }
 
+// add adds an event, which arrived at the time now, to the record of its request.
 func (j *joiner) add(e *tap.Event, now time.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -65,6 +66,7 @@ func (j *joiner) add(e *tap.Event, now time.Time) {
 	j.change(r)
 }
 
+// change remembers that r must be sent again, if the page already has it.
 func (j *joiner) change(r *record) {
 	if r.shown && r.current {
 		r.current = false
@@ -72,6 +74,7 @@ func (j *joiner) change(r *record) {
 	}
 }
 
+// begin makes a record for the first event of a request, unless there are too many records.
 func (j *joiner) begin(e *tap.Event, now time.Time) {
 	if j.second != now.Unix() {
 		j.second, j.started = now.Unix(), 0
@@ -92,8 +95,8 @@ func (j *joiner) begin(e *tap.Event, now time.Time) {
 	j.fresh = append(j.fresh, r)
 }
 
-// dropOldest removes the oldest open record and marks it as lost, because the page is not notified
-// of its end. It returns false, and removes nothing, if that record is younger than maxHeld.
+// dropOldest makes room for another open record: it gives up the oldest one and marks it as lost,
+// because the page will not learn its end. It returns false if that record is younger than maxHeld.
 func (j *joiner) dropOldest(now time.Time) bool {
 	var id tap.StreamID
 	var oldest *record
@@ -111,9 +114,9 @@ func (j *joiner) dropOldest(now time.Time) bool {
 	return true
 }
 
-// take returns the next batch: all changed records, and up to maxBatch new records. A new record
-// that does not fit waits for a later batch if its request is open. If its request has ended, it
-// is discarded and counted in the field Skipped.
+// take returns the next batch: the records that have changed since they were sent, and up to maxBatch
+// new ones. Other new records wait for a later batch while their request is open; those that have ended
+// are never shown, and counted in Skipped.
 func (j *joiner) take() batch {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -140,9 +143,8 @@ func (j *joiner) take() batch {
 	return b
 }
 
-// choose selects at most maxBatch new records for the next batch. It prefers failures to other
-// records. Among failures and among other records, it prefers the latest. The result is in the
-// order in which the records began.
+// choose selects the new records for the next batch, at most maxBatch: failures first, and the latest
+// of each kind. The result is in the order in which the requests began.
 func (j *joiner) choose() []*record {
 	if len(j.fresh) <= maxBatch {
 		return j.fresh

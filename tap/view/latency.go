@@ -8,8 +8,8 @@ import (
 	"github.com/gotower/gotower/internal/histogram"
 )
 
-// latency is the distribution of the durations of requests that ended in the last
-// intervals. The constant window is the number of these intervals.
+// latency is the distribution of the durations of the requests that ended in the last 60 intervals.
+// Their number is the constant window.
 type latency struct {
 	mu        sync.Mutex
 	now       durations
@@ -22,7 +22,7 @@ const (
 	perBar = 4  // histogram buckets in one bar of the page
 )
 
-// durations has the durations of the requests that ended in one interval.
+// durations holds the durations of requests that ended in one interval.
 type durations struct {
 	measured, ended uint64 // number of measured requests, and of all requests
 	longest         time.Duration
@@ -43,9 +43,8 @@ func (l *latency) add(d time.Duration) {
 	l.mu.Unlock()
 }
 
-// endInterval ends the current interval, starts the next one, and returns the durations of the
-// ended one. The argument ended is the number of requests that ended in it, with or without a
-// measured duration.
+// endInterval ends the current interval and returns its durations. ended is how many requests ended in
+// it; not all of them are measured.
 func (l *latency) endInterval(ended uint64) durations {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,23 +56,23 @@ func (l *latency) endInterval(ended uint64) durations {
 	return h
 }
 
-// bars is the histogram of the page: the distribution of durations in all intervals of the
-// window.
+// bars is the page's histogram: the distribution of durations over the whole window.
 type bars struct {
 	From   float64  `json:"from"`   // lower bound of the first bar, in nanoseconds
 	Counts []uint64 `json:"counts"` // requests by bar; each bar is √2 times as wide as the previous one
-	// Of is the number of all requests that ended in the window. The sum of Counts may be
-	// lower, because only a sample is measured.
+	// Of is how many requests ended in the window. The sum over Counts may be lower, because only
+	// a sample is measured.
 	Of uint64 `json:"of"`
 }
 
+// bars returns the histogram of the window, without the empty bars at both ends.
 func (l *latency) bars() bars {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var sum [len(histogram.Histogram{}) / perBar]uint64
-	var of uint64
+	var ended uint64
 	for i := range l.past {
-		of += l.past[i].ended
+		ended += l.past[i].ended
 		for j, n := range &l.past[i].counts {
 			sum[j/perBar] += uint64(n)
 		}
@@ -88,6 +87,6 @@ func (l *latency) bars() bars {
 	return bars{
 		From:   float64(histogram.Shortest) * math.Exp2(float64(first*perBar)/histogram.PerOctave),
 		Counts: append([]uint64{}, sum[first:end]...),
-		Of:     of,
+		Of:     ended,
 	}
 }

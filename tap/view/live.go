@@ -15,8 +15,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// live computes the frames that all open pages share. It runs only while at least one page
-// is open.
+// live produces the frames that all open pages share, while at least one page is open.
 type live struct {
 	config Config
 	every  time.Duration // interval of frames
@@ -24,8 +23,8 @@ type live struct {
 	runs share.Group[struct{}, *run] // the current run, if a page is open
 }
 
-// serveLive sends a message hello with the data that does not change, and then frames, until the
-// client or the server ends the stream.
+// serveLive sends the stream "live" of a page: a hello with what does not change, and then a frame
+// whenever there is a new one, until the client has left or the server shuts down.
 func (h *Handler) serveLive(s *stream, r *http.Request) {
 	current, leave := h.live.join()
 	defer leave()
@@ -48,9 +47,8 @@ func (h *Handler) serveLive(s *stream, r *http.Request) {
 	}
 }
 
-// join returns the run, with the data that all open pages share. The first page starts it. Each
-// page must call the function leave when it closes. The last call stops the goroutines of the run
-// and waits for them.
+// join returns the run that all open pages share, and starts it for the first page. A page must call
+// leave when it closes; the last one stops the run's goroutines and waits for them.
 func (l *live) join() (current *run, leave func()) {
 	return l.runs.Use(struct{}{}, func() (*run, func()) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -66,9 +64,9 @@ func (l *live) join() (current *run, leave func()) {
 	})
 }
 
-// repeat calls f repeatedly until ctx ends, with a pause of l.every between calls. After each call
-// it stores the error of f, or nil, in problem, from which the page reads it. If a call of f still
-// runs after l.every, repeat clears problem, because f then works.
+// repeat calls f again and again until ctx ends, with a pause of l.every after each call. problem holds
+// the error of the last call, for the page. It is cleared once f has run for l.every, because f then
+// seems to work.
 func (l *live) repeat(ctx context.Context, problem *problem, f func(context.Context) error) {
 	for ctx.Err() == nil {
 		cleared := make(chan struct{})
@@ -85,8 +83,8 @@ func (l *live) repeat(ctx context.Context, problem *problem, f func(context.Cont
 	}
 }
 
-// publish calls Top of the registry and sends a frame to all pages for each set of rows. If Top
-// fails, it sends frames without rows. It returns when ctx ends.
+// publish sends a frame to all pages for each set of rows of the registry's Top, and frames without
+// rows if Top fails. It returns when ctx ends.
 func (l *live) publish(ctx context.Context, r *run) {
 	req := &tappb.TopRequest{Every: durationpb.New(l.every), Rows: countedRows}
 	for ctx.Err() == nil {

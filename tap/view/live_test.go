@@ -53,6 +53,20 @@ func counting(n int) fake {
 	}
 }
 
+// The totals and charts have the requests of the selected direction.
+func TestTotals(t *testing.T) {
+	rows := []*tappb.Row{{Direction: 1, Count: 5, Successes: 3, Open: 1, Rate: 2}, {Direction: 2, Count: 40, Rate: 20}, {Path: "(other)", Direction: 1, Count: 1}}
+	for direction, want := range map[tap.Direction]sum{
+		tap.Inbound: {Count: 6, Successes: 3, Open: 1, Rate: 2}, 0: {Count: 46, Successes: 3, Open: 1, Rate: 22},
+	} {
+		r := &run{config: Config{Totals: direction, Describe: func() layer.Node { return layer.Node{} }}}
+		f := r.frame(&tappb.TopResponse{Rows: rows})
+		require.Equal(t, want, f.Sum)
+		require.Len(t, f.Rows, 3)
+		require.Equal(t, want.Count, f.Bars.Of)
+	}
+}
+
 func TestFrames(t *testing.T) {
 	_, at := serve(t, Config{Registry: counting(300), Title: "web-0", Describe: func() layer.Node {
 		return layer.Node{Name: "limit", Next: &layer.Node{Name: "endpoint", State: layer.State{{Key: "addr", Value: "a:1"}}}}

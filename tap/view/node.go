@@ -23,20 +23,21 @@ type node struct {
 // attr is one attribute of a node: its key and its value.
 type attr [2]any
 
-// Limits of one tree: the number of nodes, the depth, and the bytes of one text.
+// These are the limits for a tree: how many nodes it may contain, how deep, and how many bytes a
+// text.
 const (
 	maxNodes = 2000
 	maxDepth = 64
 	maxText  = 500
 )
 
-// converter converts layer nodes to the form of the page. The field left has the number of
-// nodes that it may still convert.
+// converter converts a tree of nodes for the page. left is how many more nodes it may convert.
 type converter struct{ left int }
 
 // cut is shown in place of text and nodes beyond the limits.
 const cut = "…"
 
+// node converts n. Beyond the limits, it returns a node that shows only "…".
 func (t *converter) node(n *layer.Node, depth int) *node {
 	if n == nil {
 		return nil
@@ -84,8 +85,8 @@ func describe(layers func() layer.Node) (n *node) {
 	return n
 }
 
-// value converts the value of an attribute to one that JSON can represent. Values of
-// unknown types become text.
+// value converts an attribute's value to one that JSON can represent. Values of unknown types
+// become text.
 func value(v any) any {
 	switch v := v.(type) {
 	case time.Duration:

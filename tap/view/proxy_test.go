@@ -53,7 +53,7 @@ func newTestProxy(t *testing.T) *testProxy {
 		labels := maps.Clone(to.Endpoint.Labels)
 		labels["tls"] = "disabled"
 		return httplayer.NewStack().
-			With("tap", tap.Layer(tn.reg, httplayer.Accessor{}, tap.Outbound,
+			With("tap", tap.Layer(tn.reg, httplayer.HTTP{}, tap.Outbound,
 				tap.WithSourceLabels(map[string]string{"tls": "loopback"}), tap.WithDestination(to.Endpoint.Addr, labels))).
 			Service(httplayer.NewEndpoint(ctx, to.Endpoint.Addr.String()))
 	}
@@ -63,8 +63,8 @@ func newTestProxy(t *testing.T) *testProxy {
 	}
 	concretes := layer.NewCache(ctx, concrete, layer.CachePolicy{})
 	logical := func(ctx context.Context, target string) httplayer.Service {
-		return profiles.New(ctx, target, source, httplayer.Accessor{}, concretes.Service,
-			profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify))
+		return profiles.New(ctx, profiles.Config{Target: target, Source: source}, httplayer.HTTP{}, concretes.Service,
+			profiles.WithRouteLayers(httplayer.HTTP{}))
 	}
 	tn.svc = httplayer.NewStack().With("explain", tap.Explain[*http.Request, *http.Response](tn.reg)).Limit(1000).
 		Service(layer.NewCache(ctx, logical, layer.CachePolicy{}).Router(func(r *http.Request) (string, error) {

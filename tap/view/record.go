@@ -8,8 +8,8 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// record is a request or connection on the page. It joins the events that have arrived so
-// far.
+// record is what the page shows of one request or connection: all events that have arrived so far,
+// joined.
 type record struct {
 	ID   string `json:"id"`
 	At   int64  `json:"at"`             // start, in milliseconds since 1970
@@ -52,13 +52,14 @@ type record struct {
 // field is the name and the value of a header or trailer field.
 type field [2]string
 
-// Limits of one list of header or trailer fields: their number, and the bytes of their
-// texts.
+// These are the limits for a list of header or trailer fields: how many there may be, and how
+// many bytes.
 const (
 	maxFields     = 100
 	maxFieldsText = 16 << 10
 )
 
+// newRecord returns a record for the first event of a request or connection.
 func newRecord(e *tap.Event, now time.Time) *record {
 	r := &record{
 		ID: fmt.Sprintf("%d:%d", e.ID.Base, e.ID.Stream), At: now.UnixMilli(), Kind: "http", Open: true,
@@ -74,8 +75,8 @@ func newRecord(e *tap.Event, now time.Time) *record {
 	return r
 }
 
-// add copies the values of e to the fields of the record. It returns true if e is the last event
-// of the request or connection.
+// add copies e's values to the record. It returns true if e is the last event about the request
+// or connection.
 func (r *record) add(e *tap.Event, now time.Time) (ended bool) {
 	if len(e.RouteLabels) > 0 {
 		r.RouteLabels = labels(e.RouteLabels)
@@ -100,6 +101,7 @@ func (r *record) add(e *tap.Event, now time.Time) (ended bool) {
 	return true
 }
 
+// end adds the last event of a request.
 func (r *record) end(end *tap.ResponseEnd) {
 	r.Duration, r.Bytes = end.SinceRequestInit, end.Bytes
 	r.Trailers, r.Explanation = fields(end.Trailers), nodes(end.Explanation)
@@ -117,6 +119,7 @@ func address(a netip.AddrPort) string {
 	return a.String()
 }
 
+// labels returns up to maxFields of the labels, abbreviated for the page.
 func labels(of map[string]string) map[string]string {
 	out := make(map[string]string, min(len(of), maxFields))
 	for key, value := range of {
@@ -127,6 +130,8 @@ func labels(of map[string]string) map[string]string {
 	return out
 }
 
+// fields returns the header fields for the page, abbreviated. If they exceed the limits, the last one
+// tells how many are missing.
 func fields(of []tap.Field) []field {
 	var out []field
 	room := maxFieldsText

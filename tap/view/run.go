@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// run has the data that all open pages show. It is created when the first page opens. When the last
-// page closes, its goroutines are stopped, and the next page creates another run.
+// run is the state from which the frames for all open pages are made. It lives from the first page's
+// opening to the last page's closing.
 type run struct {
 	config  Config
 	latency latency
@@ -35,6 +35,7 @@ type run struct {
 // problem is the error text for one part of the page. "" means that the part works.
 type problem struct{ text atomic.Pointer[string] }
 
+// set stores the text of err, or "" if err is nil, for the page.
 func (p *problem) set(err error) {
 	s := ""
 	if err != nil {
@@ -55,6 +56,7 @@ func (p *problem) get() string {
 	return ""
 }
 
+// countRoutes keeps the rows by route up to date, until ctx ends.
 func (r *run) countRoutes(ctx context.Context) error {
 	for rsp, err := range r.config.Registry.Top(ctx, &tappb.TopRequest{ByRoute: true, Rows: shownRows}) {
 		if err != nil {
@@ -76,7 +78,7 @@ func (r *run) measure(ctx context.Context) error {
 			return err
 		case e.Dropped > 0:
 			r.missed.Add(e.Dropped)
-		case e.ResponseEnd != nil:
+		case e.ResponseEnd != nil && (r.config.Totals == 0 || r.config.Totals == e.Direction):
 			r.latency.add(e.ResponseEnd.SinceRequestInit)
 		}
 	}
@@ -92,9 +94,9 @@ type rowID struct {
 	source, destination, method, path string
 }
 
-// ended returns how many requests have ended since the previous call, and how many of them have
-// failed. The argument rows has all current rows. The registry removes rows, so the sum over all
-// rows may decrease. Therefore ended compares each row with the previous row of the same rowID.
+// ended returns how many requests have ended since its last call, and how many of them have failed.
+// rows are all current rows. It compares each row with its former counts instead of comparing sums,
+// because the registry may have removed rows meanwhile.
 func (r *run) ended(rows []*tappb.Row) (ended, failed uint64) {
 	last := r.last
 	r.last = make(map[rowID]*tappb.Row, len(rows))
@@ -112,8 +114,8 @@ func (r *run) ended(rows []*tappb.Row) (ended, failed uint64) {
 	return ended, failed
 }
 
-// addPoint adds a point to the charts, for the interval from the previous point to the time in the
-// argument at. The argument rows has all rows at that time.
+// addPoint adds a point to the charts, for the interval from the previous point to at. rows holds
+// all rows at that time.
 func (r *run) addPoint(rows []*tappb.Row, at time.Time) {
 	ended, failed := r.ended(rows)
 	h := r.latency.endInterval(ended)

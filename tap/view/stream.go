@@ -16,6 +16,7 @@ type stream struct {
 	buf          bytes.Buffer
 }
 
+// newStream prepares w for events.
 func newStream(w http.ResponseWriter, writeTimeout time.Duration) *stream {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
@@ -23,6 +24,7 @@ func newStream(w http.ResponseWriter, writeTimeout time.Duration) *stream {
 	return &stream{w: w, control: http.NewResponseController(w), writeTimeout: writeTimeout}
 }
 
+// send sends v as JSON in an event of the given kind.
 func (s *stream) send(event string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -31,6 +33,7 @@ func (s *stream) send(event string, v any) error {
 	return s.raw(event, data)
 }
 
+// raw sends an event whose data is already encoded.
 func (s *stream) raw(event string, data []byte) error {
 	s.buf.Reset()
 	fmt.Fprintf(&s.buf, "event: %s\ndata: %s\n\n", event, data)

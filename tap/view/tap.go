@@ -9,9 +9,9 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// serveTap sends the requests that match the query of r, until the client or the server
-// ends the stream. Errors are sent as events, because a script cannot read the body of an
-// error response.
+// serveTap sends the stream "tap" of a page: batches of the requests that match the query of r, until
+// the client has left or the server shuts down. Errors are sent as events, because the page's script
+// cannot read the body of an error response.
 func (h *Handler) serveTap(s *stream, r *http.Request) {
 	f, err := readFilter(r.URL.RawQuery)
 	if err != nil {
@@ -51,9 +51,10 @@ type problemEvent struct {
 	Text string `json:"text"`
 }
 
-// sendBatches sends a batch of j at once, then one at each interval h.batchEvery, and a last one
-// when done is closed. It skips a batch without changes, unless the last batch was sent h.beatEvery
-// ago. It returns an error if a batch cannot be sent, if ctx ends, or if the server shuts down.
+// sendBatches sends a batch of j immediately, then one per h.batchEvery, and a last one when done is
+// closed. A batch without changes is skipped, but after h.beatEvery one is sent all the same, because
+// only a write finds out that the client has left. sendBatches returns an error if a write fails, ctx
+// ends or the server shuts down.
 func (h *Handler) sendBatches(ctx context.Context, s *stream, j *joiner, done <-chan struct{}) error {
 	before := j.take()
 	if err := s.send("batch", before); err != nil {

@@ -175,7 +175,7 @@ func FuzzStreamSecrets(f *testing.F) {
 	reg := new(tap.Registry)
 	h := New(Config{Registry: reg})
 	h.live.every, h.batchEvery = 100*time.Millisecond, time.Millisecond
-	svc := tap.Layer(reg, httplayer.Accessor{}, tap.Outbound, tap.WithDestination(netip.MustParseAddrPort("127.0.0.1:80"), nil))(
+	svc := tap.Layer(reg, httplayer.HTTP{}, tap.Outbound, tap.WithDestination(netip.MustParseAddrPort("127.0.0.1:80"), nil))(
 		layer.Func[*http.Request, *http.Response](func(_ context.Context, r *http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: http.StatusOK, Header: r.Header, Trailer: r.Header, Body: http.NoBody}, nil
 		}))

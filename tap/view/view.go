@@ -31,11 +31,15 @@ type Config struct {
 
 	Authorize func(*http.Request) error // returns an error to reject a client; default Loopback
 	Hosts     []string                  // allowed host names besides localhost, without a port
+
+	// Totals selects the requests of the totals and charts by their direction. A proxy with a tap in
+	// both directions sets it to tap.Inbound, because it would otherwise count a request's attempts as
+	// further requests. The default 0 selects both directions.
+	Totals tap.Direction
 }
 
 // Handler serves the page, its files and its streams. Mount it below a path with
-// [http.StripPrefix]. It is safe for concurrent use. It has no goroutine while no page is
-// open.
+// [http.StripPrefix]. It is safe for concurrent use, and runs no goroutine while no page is open.
 type Handler struct {
 	config     Config
 	live       live
@@ -52,11 +56,11 @@ type Handler struct {
 	streams atomic.Int64
 }
 
-// maxStreams is the maximum number of open streams. Each page has up to two.
+// maxStreams is how many streams may be open. Each page uses up to two.
 const maxStreams = 64
 
-// New returns a Handler. Register its method Shutdown with the HTTP server, as shown. Otherwise
-// the shutdown of the HTTP server waits for the streams of open pages:
+// New returns a Handler. You should register its Shutdown with the HTTP server, as shown.
+// Otherwise shutting down the HTTP server waits for the streams of open pages:
 //
 //	server.RegisterOnShutdown(handler.Shutdown)
 func New(c Config) *Handler {
@@ -115,8 +119,8 @@ func requestPath(r *http.Request) string {
 	return p
 }
 
-// stream calls serve with a new stream of server-sent events. If maxStreams streams are
-// open or the server is shutting down, it responds with 503 instead.
+// stream responds with a stream of server-sent events, which serve sends. If too many are open, or the
+// server is shutting down, it responds with 503.
 func (h *Handler) stream(w http.ResponseWriter, r *http.Request, serve func(*stream, *http.Request)) {
 	select {
 	case <-h.down:

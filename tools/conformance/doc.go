@@ -3,8 +3,7 @@
 //
 //	bash .ci/conformance.sh
 //
-// The cluster is a kube-apiserver without controllers and nodes. The test does the work of
-// the missing components: it runs the pods of Deployments as processes, writes
-// EndpointSlices, and assigns an address to each Gateway. The report is
-// examples/gateway/CONFORMANCE.md.
+// The cluster is just a kube-apiserver, without controllers or nodes. The test stands in for
+// them: it runs Deployments' pods as processes, writes EndpointSlices, and assigns an address to
+// each Gateway. The report is examples/gateway/CONFORMANCE.md.
 package conformance

@@ -1,10 +1,10 @@
-// Command protogen writes the Go code of a .proto file into the same directory.
-// The compiler and the plug-ins are pinned in tools/go.mod.
+// Command protogen generates Go code for a .proto file, in the same directory. The compiler and
+// plug-ins are pinned in tools/go.mod, so everyone generates the same code.
 //
 //	go -C tools run ./protogen ../tap/tappb/tap.proto gotower/tap/v1/tap.proto
 //
-// The second argument is the registered name of the file, which must be unique
-// in a process. Files of linkerd2-proxy-api may be imported.
+// The second argument is the name to register the file under, which must be unique in a process.
+// The file may import linkerd2-proxy-api's files.
 package main
 
 import (
@@ -50,8 +50,8 @@ func run(ctx context.Context, path, name string) error {
 	return nil
 }
 
-// compile compiles the .proto file at path, which is registered as name. It returns the
-// request for a plug-in.
+// compile compiles the .proto file at path under the given name, and returns the request for a
+// plug-in.
 func compile(ctx context.Context, path, name string) (*pluginpb.CodeGeneratorRequest, error) {
 	linkerd, err := output(exec.CommandContext(ctx, "go", "-C", "..", "list", "-m", "-f", "{{.Dir}}", "github.com/linkerd/linkerd2-proxy-api"))
 	if err != nil {
@@ -66,7 +66,7 @@ func compile(ctx context.Context, path, name string) (*pluginpb.CodeGeneratorReq
 				case imported == name:
 					return os.Open(path)
 				case strings.HasPrefix(imported, "google/protobuf/"):
-					return nil, os.ErrNotExist // use the newer ones of the compiler
+					return nil, os.ErrNotExist // the compiler comes with newer ones
 				}
 				return os.Open(filepath.Join(imports, imported))
 			},
@@ -83,22 +83,21 @@ func compile(ctx context.Context, path, name string) (*pluginpb.CodeGeneratorReq
 	}, nil
 }
 
-// closure returns f and all files that f imports, directly or indirectly. A file comes after its
-// imports. The keys of seen are the paths of files that were returned before. closure does not
-// return these files again. It adds the paths of the files that it returns to seen.
-func closure(f protoreflect.FileDescriptor, seen map[string]bool) []*descriptorpb.FileDescriptorProto {
-	if seen[f.Path()] {
+// closure returns f and everything that it imports, directly or indirectly, with each file after
+// its imports. Paths in visited have been returned before; closure skips them, and adds its own.
+func closure(f protoreflect.FileDescriptor, visited map[string]bool) []*descriptorpb.FileDescriptorProto {
+	if visited[f.Path()] {
 		return nil
 	}
-	seen[f.Path()] = true
+	visited[f.Path()] = true
 	var all []*descriptorpb.FileDescriptorProto
 	for i := range f.Imports().Len() {
-		all = append(all, closure(f.Imports().Get(i).FileDescriptor, seen)...)
+		all = append(all, closure(f.Imports().Get(i).FileDescriptor, visited)...)
 	}
 	return append(all, protodesc.ToFileDescriptorProto(f))
 }
 
-// generate runs a plug-in with request and writes the generated files into folder.
+// generate runs a plug-in and writes the files that it generates into folder.
 func generate(ctx context.Context, plugin string, request *pluginpb.CodeGeneratorRequest, folder string) error {
 	in, err := proto.Marshal(request)
 	if err != nil {

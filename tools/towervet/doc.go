@@ -1,9 +1,9 @@
-// Towervet finds three mistakes with gotower's services that tests of the
-// normal path do not show:
+// Towervet finds three mistakes in code that uses gotower's services. Tests usually miss them,
+// because they show only under load or after an error:
 //
 //	readyforward  the Ready of a wrapper ignores the wrapped service, so a
 //	              caller waits without effect
-//	readycall     Ready (or layer.Poll) and then Call of one service in one
+//	readycall         Ready (or layer.Poll) and then Call on one service in one
 //	              block: Ready reserves nothing; use a layer.Queue
 //	errcompare    == or != with an error of package layer: such errors are
 //	              wrapped, so use errors.Is

@@ -18,7 +18,7 @@ func runErrCompare(pass *analysis.Pass) (any, error) {
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.FuncDecl:
-				return n.Recv == nil || n.Name.Name != "Is" // an Is method compares identity
+				return n.Recv == nil || n.Name.Name != "Is" // an Is method is meant to compare identity
 			case *ast.BinaryExpr:
 				if n.Op == token.EQL || n.Op == token.NEQ {
 					checkCompared(pass, n.X, n.Y)
@@ -40,24 +40,24 @@ func runErrCompare(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// checkCompared checks a comparison of err with the expression other, by an operator or in a switch
-// statement. It reports a mistake if other is an error of package layer, because such an error may
-// be wrapped. The exception is a field Kind, see isKind.
-func checkCompared(pass *analysis.Pass, err, other ast.Expr) {
-	other = ast.Unparen(other)
-	id, ok := other.(*ast.Ident)
-	if s, isSelector := other.(*ast.SelectorExpr); isSelector {
-		id, ok = s.Sel, true
+// checkCompared checks a comparison between err and operand, by an operator or in a switch
+// statement. Comparing with one of package layer's errors is a mistake, because errors may be
+// wrapped. For the exception, see isKind.
+func checkCompared(pass *analysis.Pass, err, operand ast.Expr) {
+	operand = ast.Unparen(operand)
+	id, ok := operand.(*ast.Ident)
+	if s, isSelector := operand.(*ast.SelectorExpr); isSelector {
+		id = s.Sel
+		ok = true
 	}
 	if ok && isLayerError(pass.TypesInfo.Uses[id]) && !isKind(pass, err, id.Name) {
-		pass.Reportf(other.Pos(), "layer.%s comes wrapped: use errors.Is", id.Name)
+		pass.Reportf(operand.Pos(), "layer.%s comes wrapped: use errors.Is", id.Name)
 	}
 }
 
-// isKind reports whether err is a field Kind that may be compared by == with the layer error of the
-// given name. The Kind of a layer.Error may be compared with all names except ErrNotReady and
-// ErrTimeout, because it may wrap these errors. A field Kind of another type may be compared with
-// all names.
+// isKind reports whether err is a field named Kind that == may compare with the named layer
+// error. In a layer.Error, Kind may wrap ErrNotReady and ErrTimeout, so those need errors.Is. A
+// field Kind in another type is fine.
 func isKind(pass *analysis.Pass, err ast.Expr, name string) bool {
 	s, ok := ast.Unparen(err).(*ast.SelectorExpr)
 	if !ok || s.Sel.Name != "Kind" {

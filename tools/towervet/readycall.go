@@ -22,9 +22,9 @@ func runReadyCall(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// checkFunc checks body and its function literals for calls of Ready before Call, block by block.
-// If body calls a function named Accept, it checks only the function literals. An accept loop may
-// call Ready before Call, because it must not accept a connection that it cannot serve.
+// checkFunc checks body and its function literals, block by block, for Ready followed by Call. If
+// body calls a function named Accept, only the literals are checked: an accept loop should ask
+// Ready first, because it must not accept a connection that it cannot serve.
 func checkFunc(pass *analysis.Pass, body *ast.BlockStmt) {
 	var blocks [][]ast.Stmt
 	accepts := false
@@ -53,40 +53,38 @@ func checkFunc(pass *analysis.Pass, body *ast.BlockStmt) {
 	}
 }
 
-// checkBlock reports a call of Ready or layer.Poll as a mistake if a Call of the same service
-// follows in the statements of block. It ignores a Call in a nested block. Such a Call may
-// depend on the result of Ready, as in a failover.
+// checkBlock reports Ready or layer.Poll if a Call on the same service follows in block. A Call
+// in a nested block is ignored, because it may depend on the result, as in a failover.
 func checkBlock(pass *analysis.Pass, block []ast.Stmt) {
-	var asked []*ast.CallExpr
+	var polls []*ast.CallExpr
 	for _, stmt := range block {
 		for _, call := range callsOf(stmt) {
 			svc, method := serviceCall(pass.TypesInfo, call)
 			switch {
 			case method == "Ready" && !isFailover(stmt), method == "Poll" && decides(stmt):
-				asked = append(asked, call)
+				polls = append(polls, call)
 			case method == "Call":
-				asked = reportAsked(pass, asked, svc)
+				polls = reportAsked(pass, polls, svc)
 			}
 		}
 	}
 }
 
-// reportAsked reports the calls of Ready and Poll of the service svc as mistakes, because a Call of
-// svc follows. The argument asked has the earlier calls of Ready and Poll of all services. The
-// result has those of other services.
-func reportAsked(pass *analysis.Pass, asked []*ast.CallExpr, svc ast.Expr) (others []*ast.CallExpr) {
-	for _, call := range asked {
-		if of, _ := serviceCall(pass.TypesInfo, call); !isSame(pass.TypesInfo, of, svc) {
-			others = append(others, call)
+// reportAsked reports the calls in polls that ask svc, because a Call on svc follows. It returns
+// the others.
+func reportAsked(pass *analysis.Pass, polls []*ast.CallExpr, svc ast.Expr) (rest []*ast.CallExpr) {
+	for _, call := range polls {
+		if polled, _ := serviceCall(pass.TypesInfo, call); !isSame(pass.TypesInfo, polled, svc) {
+			rest = append(rest, call)
 			continue
 		}
 		pass.Reportf(call.Pos(), "Ready reserves nothing for the Call that follows: "+
 			"call at once, and put a layer.Queue where requests should wait")
 	}
-	return others
+	return rest
 }
 
-// callsOf returns the calls in a statement, except those in nested blocks and functions.
+// callsOf returns the calls in a statement, but not those in nested blocks and functions.
 func callsOf(stmt ast.Stmt) (calls []*ast.CallExpr) {
 	ast.Inspect(stmt, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -101,16 +99,16 @@ func callsOf(stmt ast.Stmt) (calls []*ast.CallExpr) {
 }
 
 // isFailover reports whether stmt is an if statement that ends with continue. In a loop over
-// services, such a statement skips a service that is not ready.
+// services, this skips one that is not ready.
 func isFailover(stmt ast.Stmt) bool {
 	last, isIf := lastOfIf(stmt)
 	branch, ok := last.(*ast.BranchStmt)
 	return isIf && ok && branch.Tok == token.CONTINUE
 }
 
-// decides reports whether the result of a call in stmt may determine whether the next statements
-// are executed. It returns false for an if statement that does not end with return, because the
-// next statements are then executed in any case. For all other statements it returns true.
+// decides reports whether a call in stmt may decide if the following statements run. It returns
+// false only for an if statement that does not end with return, because what follows then runs in
+// any case.
 func decides(stmt ast.Stmt) bool {
 	last, isIf := lastOfIf(stmt)
 	_, returns := last.(*ast.ReturnStmt)
@@ -125,9 +123,8 @@ func lastOfIf(stmt ast.Stmt) (last ast.Stmt, isIf bool) {
 	return s.Body.List[len(s.Body.List)-1], true
 }
 
-// serviceCall examines the expression call. If it calls a method of a service, the results are the
-// service and the name of the method. For layer.Poll(s), they are s and "Poll". For any other call,
-// svc is nil.
+// serviceCall returns the service and the method's name if call is a method call on a service.
+// For layer.Poll(s), it returns s and "Poll". For any other call, svc is nil.
 func serviceCall(info *types.Info, call *ast.CallExpr) (svc ast.Expr, method string) {
 	callee := typeutil.Callee(info, call)
 	if callee == nil {
@@ -146,10 +143,10 @@ func serviceCall(info *types.Info, call *ast.CallExpr) (svc ast.Expr, method str
 	return s.X, callee.Name()
 }
 
-// isSame reports whether a and b are the same variable, or the same field or element of one
-// variable.
+// isSame reports whether a and b are the same variable, or the same field or element in one.
 func isSame(info *types.Info, a, b ast.Expr) bool {
-	a, b = ast.Unparen(a), ast.Unparen(b)
+	a = ast.Unparen(a)
+	b = ast.Unparen(b)
 	switch a := a.(type) {
 	case *ast.Ident:
 		b, ok := b.(*ast.Ident)

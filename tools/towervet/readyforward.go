@@ -22,7 +22,7 @@ func runReadyForward(pass *analysis.Pass) (any, error) {
 			continue
 		}
 		recv := method.Signature().Recv().Type()
-		a.seen = make(map[*ast.FuncDecl]bool)
+		a.visited = make(map[*ast.FuncDecl]bool)
 		if inner := wrapped(recv); inner != nil && isService(recv) && !a.mayCall(f) {
 			pass.Reportf(f.Name.Pos(), "Ready does not ask %s, which this service wraps: "+
 				"call its Ready too, or leave the method out and embed it", inner.Name())
@@ -31,8 +31,8 @@ func runReadyForward(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// wrapped returns the field with the wrapped service of the struct type t, or of the struct to
-// which t points. It returns nil if t has no field that is a service, or several.
+// wrapped returns the field that holds the wrapped service in the struct type t, or in the struct
+// that t points to. It returns nil unless exactly one field is a service.
 func wrapped(t types.Type) *types.Var {
 	if p, ok := t.(*types.Pointer); ok {
 		t = p.Elem()
@@ -53,12 +53,11 @@ func wrapped(t types.Type) *types.Var {
 	return found
 }
 
-// asking finds the methods of a package that may call a service, for example an inner one. Calls
-// of the receiver itself do not count.
+// asking finds a package's methods that may call a service other than the receiver.
 type asking struct {
 	info    *types.Info
-	methods map[*types.Func]*ast.FuncDecl // methods of the package
-	seen    map[*ast.FuncDecl]bool        // methods that mayCall has visited
+	methods map[*types.Func]*ast.FuncDecl // the package's methods
+	visited map[*ast.FuncDecl]bool        // methods that mayCall has visited, which may be recursive
 }
 
 func newAsking(pass *analysis.Pass) *asking {
@@ -71,14 +70,13 @@ func newAsking(pass *analysis.Pass) *asking {
 	return a
 }
 
-// mayCall reports whether the method f may call a service. It returns true if f mentions a
-// service, passes its receiver to a function, or calls a method for which mayCall returns true.
-// The receiver itself does not count as a service.
+// mayCall reports whether the method f may call a service: it mentions one, passes its receiver
+// to a function, or calls a method that may. The receiver itself does not count as a service.
 func (a *asking) mayCall(f *ast.FuncDecl) bool {
-	if a.seen[f] {
+	if a.visited[f] {
 		return false
 	}
-	a.seen[f] = true
+	a.visited[f] = true
 	var recv types.Object
 	if names := f.Recv.List[0].Names; len(names) > 0 {
 		recv = a.info.Defs[names[0]]
@@ -88,7 +86,7 @@ func (a *asking) mayCall(f *ast.FuncDecl) bool {
 		switch n := n.(type) {
 		case *ast.BinaryExpr:
 			if a.isNil(n.X) || a.isNil(n.Y) {
-				return false // a call of itself adds no service
+				return false // a comparison with nil calls nothing
 			}
 		case *ast.CallExpr:
 			found = found || slices.ContainsFunc(n.Args, func(e ast.Expr) bool { return a.is(recv, e) })
@@ -100,8 +98,7 @@ func (a *asking) mayCall(f *ast.FuncDecl) bool {
 	return found
 }
 
-// mentions reports whether the expression e is a service, or a method for which mayCall returns
-// true. The receiver recv does not count as a service.
+// mentions reports whether e is a service other than recv, or a method that may call one.
 func (a *asking) mentions(recv types.Object, e ast.Expr) bool {
 	if s, ok := e.(*ast.SelectorExpr); ok {
 		if chosen := a.info.Selections[s]; chosen != nil && chosen.Kind() == types.MethodVal {

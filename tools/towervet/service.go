@@ -11,8 +11,8 @@ import (
 
 const layerPath = "github.com/gotower/gotower/layer"
 
-// isService reports whether t has the methods of layer.Service: Ready with a context, and
-// Call with a context and a request.
+// isService reports whether t has layer.Service's methods: Ready with a context, and Call with a
+// context and a request.
 func isService(t types.Type) bool {
 	if _, isPointer := t.Underlying().(*types.Pointer); !isPointer && !types.IsInterface(t) {
 		t = types.NewPointer(t)
@@ -31,7 +31,7 @@ func hasShape(m *types.Selection, params, results int) bool {
 		s.Results().At(results-1).Type().String() == "error"
 }
 
-// isLayerError reports whether obj is one of the error values of package layer.
+// isLayerError reports whether obj is one of package layer's error values.
 func isLayerError(obj types.Object) bool {
 	v, ok := obj.(*types.Var)
 	return ok && isLayers(v) && strings.HasPrefix(v.Name(), "Err") && v.Parent() == v.Pkg().Scope()
@@ -42,8 +42,8 @@ func isLayers(obj types.Object) bool {
 	return obj != nil && obj.Pkg() != nil && obj.Pkg().Path() == layerPath
 }
 
-// productFuncs returns the functions and methods outside of test files. Test files are not
-// checked, because tests call Ready to check it and make faulty services.
+// productFuncs returns the functions and methods outside test files. Tests may call Ready to
+// check it, and make faulty services on purpose.
 func productFuncs(pass *analysis.Pass) iter.Seq[*ast.FuncDecl] {
 	return func(yield func(*ast.FuncDecl) bool) {
 		for _, file := range pass.Files {

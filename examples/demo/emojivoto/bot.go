@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// patience is the timeout of one request.
+	// patience is one request's timeout.
 	patience = 5 * time.Second
-	// inFlight is the maximum number of requests that the bot has open.
+	// inFlight is how many requests the bot may have open.
 	inFlight = 64
 	// defaultRate is the default rate of the bot, in requests per second.
 	defaultRate = 10
@@ -21,19 +21,18 @@ const (
 
 // Bot sends requests to the web front. Its first three requests read the list, read the
 // leaderboard, and vote for the doughnut. After that, about one request in ten reads the list or
-// the leaderboard. About 15 % of the votes are for the doughnut. The other votes go to the other
-// emoji in turn. The same seed results in the same requests in the same order.
+// the leaderboard. About 15 % of the votes are for the doughnut, and the others go to the other
+// emoji in turn. The same seed always results in the same sequence of requests.
 type Bot struct {
-	client *http.Client
-	base   string
-	every  time.Duration
-	seed   uint64
+	client   *http.Client
+	base     string
+	interval time.Duration
+	seed     uint64
 
 	votes, doughnuts, lists, leaderboards, failed, errors atomic.Uint64
 }
 
-// BotCounts has the number of requests of each kind that a bot has sent. It also has the
-// number of failed requests.
+// BotCounts tells how many requests of each kind a bot has sent, and how many have failed.
 type BotCounts struct {
 	Votes        uint64 // all votes, including those for the doughnut
 	Doughnuts    uint64
@@ -43,22 +42,22 @@ type BotCounts struct {
 	Errors       uint64 // requests without a response
 }
 
-// NewBot returns a bot that sends rate requests per second to the web front. client sends
-// the requests to baseURL, such as "http://127.0.0.1:8080". A rate of 0 or less means 10.
-// seed determines the sequence of requests.
+// NewBot returns a bot that uses client to send rate requests per second to baseURL, such as
+// "http://127.0.0.1:8080". If rate is not positive, it is 10. seed determines the sequence of
+// requests.
 func NewBot(client *http.Client, baseURL string, rate float64, seed uint64) *Bot {
 	if !(rate > 0) {
 		rate = defaultRate
 	}
 	return &Bot{
-		client: client,
-		base:   strings.TrimSuffix(baseURL, "/"),
-		every:  max(time.Duration(float64(time.Second)/rate), 1),
-		seed:   seed,
+		client:   client,
+		base:     strings.TrimSuffix(baseURL, "/"),
+		interval: max(time.Duration(float64(time.Second)/rate), 1),
+		seed:     seed,
 	}
 }
 
-// Counts returns the counts of the requests so far. It is safe for concurrent use.
+// Counts returns the numbers of requests so far. It is safe for concurrent use.
 func (b *Bot) Counts() BotCounts {
 	return BotCounts{
 		Votes:        b.votes.Load(),
@@ -70,12 +69,12 @@ func (b *Bot) Counts() BotCounts {
 	}
 }
 
-// Run sends requests until ctx ends. It then waits at most five seconds for open requests.
-// It does not cancel them, because tap would show them as failures.
+// Run sends requests until ctx ends. It then waits up to five seconds for open requests instead of
+// canceling them, because tap would show them as failures.
 func (b *Bot) Run(ctx context.Context) {
 	plan := newPlan(b.seed)
 	slots := make(chan struct{}, inFlight)
-	ticker := time.NewTicker(b.every)
+	ticker := time.NewTicker(b.interval)
 	defer ticker.Stop()
 	var running sync.WaitGroup
 	defer running.Wait()

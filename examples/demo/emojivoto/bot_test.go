@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// front is a web front without a network. It records the requests, responds after a delay,
-// and responds to a vote for the doughnut with 500.
+// front is a web front without a network. It records requests and responds after a delay. A vote
+// for the doughnut gets 500.
 type front struct {
 	takes time.Duration
 	fail  error
@@ -59,7 +59,7 @@ func (f *front) leave() {
 	f.now--
 }
 
-// visited runs a bot for a time.
+// visited runs a bot for some time.
 func visited(t *testing.T, f *front, rate float64, seed uint64, d time.Duration) (BotCounts, []string) {
 	t.Helper()
 	var counts BotCounts
@@ -105,7 +105,7 @@ func TestBotIsDeterministic(t *testing.T) {
 	require.Equal(t, []string{"/api/list", "/api/leaderboard", "/api/vote?choice=%3Adoughnut%3A"}, first[:3])
 }
 
-// Requests in progress when the bot is stopped are finished, not cancelled.
+// Requests in progress are finished when the bot is stopped, instead of being canceled.
 func TestBotDrains(t *testing.T) {
 	counts, paths := visited(t, &front{takes: time.Second}, 10, 1, 250*time.Millisecond)
 	require.Len(t, paths, 3)
@@ -148,7 +148,7 @@ func TestBotRates(t *testing.T) {
 		_, paths := visited(t, &front{}, rate, 1, 950*time.Millisecond)
 		require.Len(t, paths, 10, "the default is 10 a second")
 	}
-	require.EqualValues(t, 1, NewBot(nil, "", 1e300, 1).every)
+	require.EqualValues(t, 1, NewBot(nil, "", 1e300, 1).interval)
 }
 
 func TestBotEndedContext(t *testing.T) {
@@ -159,10 +159,10 @@ func TestBotEndedContext(t *testing.T) {
 	require.Equal(t, BotCounts{}, b.Counts())
 }
 
-// The bot, the web front and the services together, over real connections.
+// The bot, the web front and the services work together over real connections.
 func TestApplication(t *testing.T) {
 	a := newApp(t)
-	b := NewBot(a.front.Client(), a.front.URL, 100, 7) // no more than a slow machine answers in time
+	b := NewBot(a.front.Client(), a.front.URL, 100, 7) // not more than a slow machine answers in time
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	defer running.Wait()

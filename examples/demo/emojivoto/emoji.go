@@ -33,8 +33,8 @@ func Catalogue() []Emoji {
 	}
 }
 
-// VoteMethod returns the name of the method of the voting service that counts a vote for
-// the emoji. For ":hot_pepper:" it is "VoteHotPepper".
+// VoteMethod names the voting service's method that counts a vote for the emoji. For
+// ":hot_pepper:" it is "VoteHotPepper".
 func VoteMethod(shortcode string) string {
 	var method strings.Builder
 	method.WriteString("Vote")

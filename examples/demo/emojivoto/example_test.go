@@ -74,7 +74,7 @@ func ExampleBot() {
 	bot := emojivoto.NewBot(web.Client(), web.URL, 500, 1)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	go func() { // until it has voted for the doughnut, too
+	go func() { // until it has voted for the doughnut as well
 		for ctx.Err() == nil && bot.Counts().Doughnuts == 0 {
 			<-time.After(10 * time.Millisecond)
 		}

@@ -11,8 +11,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// dialled serves on loopback what reg registers and returns a connection to
-// it.
+// dialled serves what reg registers on loopback, and returns a connection to it.
 func dialled(t *testing.T, reg func(grpc.ServiceRegistrar), opts ...grpc.ServerOption) *grpc.ClientConn {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")

@@ -10,8 +10,8 @@ import (
 	"github.com/gotower/gotower/internal/backoff"
 )
 
-// replica has the latency and the request counters of one gRPC server. All counters are
-// created before the server starts, so that the map can be read without a lock.
+// replica holds the latency and the request counters of one gRPC server. All counters are created
+// before the server starts, so that the map can be read without a lock.
 type replica struct {
 	delay  func() time.Duration
 	counts map[string]*atomic.Uint64
@@ -29,7 +29,7 @@ func (r *replica) counter(method string) *atomic.Uint64 {
 	return r.counts[method]
 }
 
-// pause waits for the latency of this replica. It returns an error if ctx ends first.
+// pause waits for this replica's latency. It returns an error if ctx ends first.
 func (r *replica) pause(ctx context.Context) error {
 	d := r.delay()
 	if d <= 0 {
@@ -41,8 +41,7 @@ func (r *replica) pause(ctx context.Context) error {
 	return nil
 }
 
-// Requests returns the number of requests that this replica has received. It includes failed
-// requests and open requests.
+// Requests returns how many requests this replica has received, including failed and open ones.
 func (r *replica) Requests() uint64 {
 	var n uint64
 	for _, c := range r.counts {

@@ -16,14 +16,14 @@ const (
 func fullMethod(service, method string) string { return "/" + service + "/" + method }
 
 // register registers a service with the given name and methods. Unlike generated code, it passes no
-// server value to gRPC, because the handlers of the methods are closures.
+// server value to gRPC, because the methods' handlers are closures.
 func register(r grpc.ServiceRegistrar, service string, methods []grpc.MethodDesc) {
 	r.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Methods: methods}, nil)
 }
 
-// unary returns the gRPC method with the given name. For each request, the method increments its
-// counter in r, waits for the latency of r, and returns the result of the parameter call. The
-// parameter message is a function that returns an empty message, into which the request is decoded.
+// unary returns the gRPC method with the given name. For each request, it increments its counter in
+// r, waits for r's latency, and returns call's result. message returns an empty message, into which
+// the request is decoded.
 func unary[Req, Rsp proto.Message](
 	r *replica, service, method string, message func() Req, call func(context.Context, Req) (Rsp, error),
 ) grpc.MethodDesc {

@@ -18,19 +18,19 @@ import (
 )
 
 func TestCatalogue(t *testing.T) {
-	seen := map[string]bool{}
+	methods := map[string]bool{}
 	for _, e := range Catalogue() {
 		method := VoteMethod(e.Shortcode)
 		require.Regexp(t, `^:[a-z_]+:$`, e.Shortcode)
 		require.Regexp(t, `^Vote([A-Z][a-z]+)+$`, method)
 		require.NotEmpty(t, e.Unicode)
 		for _, s := range []string{e.Shortcode, e.Unicode, method} {
-			require.False(t, seen[s], "%s is there twice", s)
-			seen[s] = true
+			require.False(t, methods[s], "%s is there twice", s)
+			methods[s] = true
 		}
 	}
 	require.GreaterOrEqual(t, len(Catalogue()), 12)
-	require.True(t, seen[Doughnut] && seen["VoteDoughnut"] && seen["VoteRocket"] && seen["VoteHotPepper"])
+	require.True(t, methods[Doughnut] && methods["VoteDoughnut"] && methods["VoteRocket"] && methods["VoteHotPepper"])
 }
 
 func TestVoteMethodUnusualInput(t *testing.T) {
@@ -72,7 +72,7 @@ func TestVotingServiceOverGRPC(t *testing.T) {
 	}
 	require.NoError(t, conns[0].Invoke(t.Context(), "/emojivoto.v1.VotingService/VoteCrab", &emptypb.Empty{}, &emptypb.Empty{}))
 
-	// Either replica knows the votes of both; the doughnut has none.
+	// Either replica knows both replicas' votes. The doughnut has none.
 	for _, conn := range conns {
 		results := &structpb.ListValue{}
 		require.NoError(t, conn.Invoke(t.Context(), "/emojivoto.v1.VotingService/Results", &emptypb.Empty{}, results))
@@ -87,24 +87,23 @@ func TestVotingServiceOverGRPC(t *testing.T) {
 	require.Equal(t, codes.Unimplemented, status.Code(err))
 }
 
-// Handlers written by hand behave as generated ones do. They call the interceptor with the
-// name of the method, and reject a request that they cannot decode.
+// Handlers written by hand behave like generated ones: they call the interceptor with the method's
+// name, and reject requests that they cannot decode.
 func TestHandlersMatchGeneratedCode(t *testing.T) {
 	var mu sync.Mutex
-	var seen []string
+	var methods []string
 	watch := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 		mu.Lock()
 		defer mu.Unlock()
-		seen = append(seen, info.FullMethod)
+		methods = append(methods, info.FullMethod)
 		return next(ctx, req)
 	}
 	s := NewEmojiServer(nil)
 	conn := dialled(t, s.Register, grpc.UnaryInterceptor(watch))
 	require.NoError(t, conn.Invoke(t.Context(), "/emojivoto.v1.EmojiService/ListAll", &emptypb.Empty{}, &structpb.ListValue{}))
-	require.Equal(t, []string{"/emojivoto.v1.EmojiService/ListAll"}, seen)
+	require.Equal(t, []string{"/emojivoto.v1.EmojiService/ListAll"}, methods)
 
-	// Bytes are length-delimited in field 1, as the string is. They are
-	// not valid UTF-8.
+	// Like the string, the bytes are length-delimited in field 1, but they are not valid UTF-8.
 	err := conn.Invoke(t.Context(), "/emojivoto.v1.EmojiService/FindByShortcode", wrapperspb.Bytes([]byte{0xff}), &emptypb.Empty{})
 	require.Equal(t, codes.Internal, status.Code(err))
 	require.EqualValues(t, 1, s.Requests(), "a call that cannot be decoded does not count as a request")
@@ -132,7 +131,7 @@ func TestSlowReplica(t *testing.T) {
 	})
 }
 
-// A canceled caller leaves no request open: the server of dialled waits for open requests.
+// A canceled caller leaves no request open: dialled's server would wait for it.
 func TestSlowReplicaCanceled(t *testing.T) {
 	s := NewVotingServer(NewTally(), always(time.Hour))
 	conn := dialled(t, s.Register)

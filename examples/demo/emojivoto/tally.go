@@ -29,8 +29,8 @@ func (t *Tally) Vote(shortcode string) {
 	t.votes[shortcode]++
 }
 
-// Results returns the emoji that have votes, the one with the most votes first. Emoji with
-// equal votes are ordered by shortcode.
+// Results returns the emoji with votes, the one with the most votes first. Emoji with equal votes
+// are ordered by shortcode.
 func (t *Tally) Results() []Result {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// VotingServer is one replica of the voting service. It has a method for each emoji,
-// because tap then shows a separate path for each emoji. It is safe for concurrent use.
+// VotingServer is one replica of the voting service. There is a method for each emoji, because
+// tap then shows a separate path for each. It is safe for concurrent use.
 type VotingServer struct {
 	replica
 

@@ -13,16 +13,16 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// NewWeb returns the handler of the web front. It calls the emoji service and the voting
-// service over the connections emoji and voting, and responds in JSON:
+// NewWeb returns the web front's handler. It calls the emoji service and the voting service over
+// the connections emoji and voting, and responds in JSON:
 //
 //	GET /api/list                      [{"shortcode", "unicode"}, …]
 //	GET /api/vote?choice=:rocket:      {"shortcode", "unicode"}
 //	GET /api/leaderboard               [{"shortcode", "unicode", "votes"}, …], most votes first
 //
-// An error is {"error", "code"} with the name of the gRPC code. Its status is 400 without a
-// choice, 404 for an unknown choice, and 500 for other failures of the services. The caller
-// closes the connections.
+// An error is {"error", "code"} with the gRPC code's name. Its status is 400 without a choice,
+// 404 for an unknown choice, and 500 for other service failures. The caller closes the
+// connections.
 func NewWeb(emoji, voting grpc.ClientConnInterface) http.Handler {
 	w := &web{emoji: emoji, voting: voting}
 	mux := http.NewServeMux()
@@ -82,8 +82,8 @@ func (w *web) listAll(ctx context.Context) (*structpb.ListValue, error) {
 	return list, call(ctx, w.emoji, EmojiService, "ListAll", newEmpty(), list)
 }
 
-// call sends req to a method of a service and stores the response in rsp. The text of an
-// error begins with the name of the method.
+// call sends req to a method of a service and stores the response in rsp. The text of an error
+// begins with the method's name.
 func call(ctx context.Context, conn grpc.ClientConnInterface, service, method string, req, rsp proto.Message) error {
 	if err := conn.Invoke(ctx, fullMethod(service, method), req, rsp); err != nil {
 		return status.Errorf(status.Code(err), "%s: %s", method, status.Convert(err).Message())
@@ -91,8 +91,7 @@ func call(ctx context.Context, conn grpc.ClientConnInterface, service, method st
 	return nil
 }
 
-// answer returns a handler that calls page, and writes the result or the error of page as
-// JSON.
+// answer returns a handler that writes page's result or error as JSON.
 func answer(page func(*http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, err := page(r)

@@ -57,7 +57,7 @@ func TestWeb(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(body), &list))
 	require.Equal(t, Catalogue(), list)
 
-	// What the front did behind its pages.
+	// The front's requests behind its pages.
 	require.Equal(t, map[string]uint64{"FindByShortcode": 5, "ListAll": 3}, a.emoji.Counts())
 	require.Equal(t, map[string]uint64{"Results": 2, "VoteRocket": 2, "VoteHotPepper": 1, "VoteDoughnut": 1}, a.voting.Counts())
 }
@@ -94,7 +94,7 @@ func TestWebServiceFailure(t *testing.T) {
 	}
 }
 
-// The front forwards the cancellation of its client.
+// The front forwards its client's cancellation.
 func TestWebClientCancels(t *testing.T) {
 	entered, left := make(chan struct{}), make(chan error, 1)
 	front := httptest.NewServer(NewWeb(blocking{entered, left}, nil))
@@ -131,8 +131,8 @@ func (b blocking) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.C
 	return nil, status.Error(codes.Unimplemented, "no streams")
 }
 
-// Each emoji of the list can be voted for by its own method and appears on the leaderboard,
-// except the doughnut.
+// Each emoji in the list has a method to vote for it and appears on the leaderboard, except the
+// doughnut.
 func TestVoteMethods(t *testing.T) {
 	a := newApp(t)
 	for _, e := range Catalogue() {

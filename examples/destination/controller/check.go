@@ -3,50 +3,185 @@ package controller
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"net/url"
-	"regexp/syntax"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/linkerd/linkerd2-proxy-api/go/http_types"
 
+	"github.com/gotower/gotower/examples/destination/internal/rustregexp"
 	"github.com/gotower/gotower/internal/authority"
+	"github.com/gotower/gotower/internal/yamlfile"
 	"github.com/gotower/gotower/profiles"
 )
 
-// Checks of single values of a [Config]. For a file, the caller adds the line to the
-// error.
+// validate reports mistakes in the destinations of cfg. v is the configuration's root.
+func validate(v yamlfile.Value, cfg Config) {
+	first := make(map[target]string)
+	for _, name := range slices.Sorted(maps.Keys(cfg.Destinations)) {
+		item := v.At("destinations").At(name)
+		t, err := parseTarget(name)
+		if err != nil {
+			item.Failf("%v", err)
+			continue
+		}
+		if earlier, repeated := first[t]; repeated {
+			item.Failf("the same destination as %q, in another spelling: take one out", earlier)
+		}
+		first[t] = name
+		cfg.Destinations[name].validate(item, t)
+	}
+}
 
-// checkAddr returns an error for a missing address, and for an address to which a client on
-// another machine cannot connect: an address with a zone, the unspecified address, or an
-// address with port 0.
-func checkAddr(addr netip.AddrPort) error {
+// validate reports mistakes in d, which is at v in the configuration and describes the target t.
+func (d Destination) validate(v yamlfile.Value, t target) {
 	switch {
-	case !addr.IsValid():
-		return errors.New("addr is required")
-	case addr.Addr().Zone() != "":
-		return fmt.Errorf("addr %s: must not have a zone", addr)
-	case addr.Addr().IsUnspecified():
-		return fmt.Errorf("addr %s: must not be the unspecified address", addr)
-	case addr.Port() == 0:
-		return fmt.Errorf("addr %s: the port must not be 0", addr)
+	case d.Absent && (len(d.Endpoints) > 0 || len(d.Labels) > 0 || d.Profile != nil || d.Policy != nil):
+		v.Failf("the destination does not exist: want no labels, endpoints, profile and policy")
+	case t.ip && (d.Absent || len(d.Endpoints) > 0 || len(d.Labels) > 0):
+		v.Failf("an IP address is not resolved: want only a profile and a policy")
 	}
-	return nil
+	checkLabels(v.At("labels"), d.Labels)
+	first := make(map[netip.AddrPort]int)
+	for i, ep := range d.Endpoints {
+		item := v.At("endpoints").Item(i)
+		ep.validate(item)
+		if earlier, repeated := first[unmap(ep.Addr)]; repeated && ep.Addr.IsValid() {
+			item.At("addr").Rejectf(ep.Addr, "the address of endpoints[%d]: take one out", earlier)
+		}
+		first[unmap(ep.Addr)] = i
+	}
+	if p := d.Profile; p != nil {
+		p.validate(v.At("profile"))
+		if p.Endpoint != nil && (!t.ip || p.Name != "") {
+			v.At("profile").At("endpoint").Failf("clients ignore it, because the destination has a name: take it out")
+		}
+	}
 }
 
-func checkProtocol(p Protocol) error {
-	switch p {
-	case Unknown, H2, Opaque:
-		return nil
+// validate reports mistakes in ep, which is at v.
+func (ep Endpoint) validate(v yamlfile.Value) {
+	switch addr := ep.Addr.Addr(); {
+	case !ep.Addr.IsValid():
+		v.At("addr").Failf("missing: addr is required")
+	case addr.Zone() != "":
+		v.At("addr").Rejectf(ep.Addr, "want an address without a zone")
+	case addr.Unmap().IsUnspecified():
+		v.At("addr").Rejectf(ep.Addr, "want an address to which clients can connect")
+	case ep.Addr.Port() == 0:
+		v.At("addr").Rejectf(ep.Addr, "want a port from 1 to 65535")
 	}
-	return fmt.Errorf("protocol %q must be %q or %q", string(p), string(H2), string(Opaque))
+	if p := ep.Protocol; p != Unknown && p != H2 && p != Opaque {
+		v.At("protocol").Rejectf(p, "want one of h2, opaque")
+	}
+	check(v.At("identity"), ep.Identity, checkIdentity(ep.Identity))
+	switch name := ep.ServerName; {
+	case name == "" && isURI(ep.Identity):
+		v.At("server_name").Failf("missing: an identity that is a URI requires it")
+	case name != "" && ep.Identity == "":
+		v.At("server_name").Rejectf(name, "it requires an identity")
+	case name != "":
+		check(v.At("server_name"), name, checkName(name))
+	}
+	check(v.At("authority"), ep.Authority, checkAuthority(ep.Authority))
+	switch port := ep.InboundPort; {
+	case port != 0 && ep.Identity == "":
+		v.At("opaque_port").Rejectf(port, "it requires an identity")
+	case port == math.MaxUint16:
+		v.At("opaque_port").Rejectf(port, "want a port from 1 to %d", math.MaxUint16-1)
+	}
+	checkLabels(v.At("labels"), ep.Labels)
 }
 
-// isURI reports whether an identity is a URI, such as spiffe://cluster/pod. The other
-// identities are DNS names.
+// Validate returns an error that joins an [*Error] for each mistake in p, or nil.
+func (p *Profile) Validate() error {
+	v := yamlfile.Program(nil)
+	p.validate(v)
+	return yamlfile.Join(v.Mistakes)
+}
+
+// validate adds the mistakes in p, which is at v.
+func (p *Profile) validate(v yamlfile.Value) {
+	if p.Name != "" {
+		check(v.At("name"), p.Name, checkName(p.Name))
+	}
+	if p.Endpoint != nil {
+		p.Endpoint.validate(v.At("endpoint"))
+	}
+	for i, r := range p.Routes {
+		r.validate(v.At("routes").Item(i))
+	}
+	for i, s := range p.Splits {
+		check(v.At("splits").Item(i).At("authority"), s.Authority, checkSplit(s.Authority))
+	}
+	if b := p.Budget; b != nil {
+		v := v.At("retry_budget")
+		if math.IsNaN(b.Ratio) || b.Ratio < 0 || b.Ratio > 1000 {
+			v.At("ratio").Rejectf(b.Ratio, "want a number from 0 to 1000")
+		}
+		if b.MinPerSecond > math.MaxInt32 {
+			v.At("min_per_second").Rejectf(b.MinPerSecond, "want a whole number from 0 to %d", math.MaxInt32)
+		}
+		if b.TTL < time.Second || b.TTL > time.Minute {
+			v.At("ttl").Rejectf(b.TTL, "want a duration from 1s to 1m")
+		}
+	}
+}
+
+// validate reports mistakes in r, which is at v.
+func (r Route) validate(v yamlfile.Value) {
+	if r.Name == "" {
+		v.At("name").Failf("missing: name is required")
+	}
+	checkLabels(v.At("labels"), r.Labels)
+	if value, taken := r.Labels[routeLabel]; taken {
+		v.At("labels").At(routeLabel).Rejectf(value, "this label is the name of the route: take it out")
+	}
+	r.Match.validate(v.At("match"))
+	if r.Timeout < 0 {
+		v.At("timeout").Rejectf(r.Timeout, "want a duration of more than 0")
+	}
+	if r.RetryNonIdempotent && !r.Retryable {
+		v.At("retry_non_idempotent").Rejectf(true, "it requires retryable: true")
+	}
+	for i, c := range r.Classes {
+		if c.Min < 100 || c.Max > 999 || c.Min > c.Max { // clients would drop a class that sets only one limit
+			v.At("response_classes").Item(i).At("status").Rejectf(fmt.Sprintf("%d-%d", c.Min, c.Max), "want a range within 100-999")
+		}
+	}
+}
+
+// validate reports mistakes in m and its nested conditions.
+func (m Match) validate(v yamlfile.Value) {
+	if m.Method == "" && m.Path == "" && len(m.All) == 0 && len(m.Any) == 0 && m.Not == nil {
+		// Clients would drop a route with such a match.
+		v.Failf("want method, path, all, any or not; path: /.* matches everything")
+	}
+	check(v.At("method"), m.Method, checkMethod(m.Method))
+	check(v.At("path"), m.Path, checkPath(m.Path))
+	for i, inner := range m.All {
+		inner.validate(v.At("all").Item(i))
+	}
+	for i, inner := range m.Any {
+		inner.validate(v.At("any").Item(i))
+	}
+	if m.Not != nil {
+		m.Not.validate(v.At("not"))
+	}
+}
+
+// check reports err, if any, as a mistake in value, which is at v.
+func check(v yamlfile.Value, value string, err error) {
+	if err != nil {
+		v.Rejectf(value, "%v", err)
+	}
+}
+
+// isURI reports whether an identity is a URI such as spiffe://cluster/pod rather than a DNS name.
 func isURI(identity string) bool { return strings.Contains(identity, "://") }
 
 // checkIdentity returns an error unless identity is empty, a DNS name or a URI with a host.
@@ -55,52 +190,16 @@ func checkIdentity(identity string) error {
 		return nil
 	}
 	if !isURI(identity) {
-		if err := checkName(identity); err != nil {
-			return fmt.Errorf("identity: %w", err)
-		}
-		return nil
+		return checkName(identity)
 	}
 	if u, err := url.Parse(identity); err != nil || u.Scheme == "" || u.Host == "" {
-		return fmt.Errorf("identity %q must be a URI", identity)
+		return errors.New("want a URI such as spiffe://cluster.local/ns/shop/sa/web")
 	}
 	return nil
 }
 
-// checkServerName returns an error for a combination of server_name and identity that is
-// not allowed. A server_name requires an identity and must be a DNS name. An identity that
-// is a URI requires a server_name, because clients would otherwise connect in cleartext.
-func checkServerName(serverName, identity string) error {
-	switch {
-	case serverName == "" && isURI(identity):
-		return fmt.Errorf("identity %q is a URI and requires a server_name", identity)
-	case serverName == "":
-		return nil
-	case identity == "":
-		return errors.New("server_name requires an identity")
-	}
-	if err := checkName(serverName); err != nil {
-		return fmt.Errorf("server_name: %w", err)
-	}
-	return nil
-}
-
-// checkInboundPort returns an error for a port that clients would ignore. A port requires
-// an identity, and must not be 65535. Port 0 is valid, because it means that no port is
-// configured.
-func checkInboundPort(port uint16, identity string) error {
-	switch {
-	case port == 0:
-		return nil
-	case identity == "":
-		return errors.New("opaque_port requires an identity")
-	case port == math.MaxUint16:
-		return fmt.Errorf("opaque_port %d: must be from 1 to %d", port, math.MaxUint16-1)
-	}
-	return nil
-}
-
-// checkAuthority returns an error unless name is empty or host[:port]. The host may be an
-// IP address, because clients send the authority as a header and do not resolve it.
+// checkAuthority returns an error unless name is empty or host[:port]. The host may be an IP
+// address here, because clients only send the authority as a header and never resolve it.
 func checkAuthority(name string) error {
 	if name == "" {
 		return nil
@@ -110,117 +209,65 @@ func checkAuthority(name string) error {
 		bare = strings.Trim(name, "[]")
 	}
 	if _, err := parseTarget(bare); err != nil {
-		return fmt.Errorf("authority %w", err)
+		return err
 	}
 	if !authority.Valid(name) {
-		return fmt.Errorf("authority %q is not host:port: an IPv6 address requires brackets", name)
+		return errors.New("want host:port, with an IPv6 address in brackets")
 	}
 	return nil
 }
 
-// checkLabels returns an error for a label with an empty name.
-func checkLabels(labels map[string]string) error {
+// checkLabels reports labels whose name is empty.
+func checkLabels(v yamlfile.Value, labels map[string]string) {
 	if _, empty := labels[""]; empty {
-		return errors.New("a label must have a name")
+		v.Failf("a label without a name")
 	}
-	return nil
 }
 
-// registered returns the enum value of the API for an HTTP method. It returns false if the
-// API has no enum value for the method.
+// registered returns the API's enum value for an HTTP method, and false if there is none.
 func registered(method string) (http_types.HttpMethod_Registered, bool) {
 	n, ok := http_types.HttpMethod_Registered_value[method]
 	return http_types.HttpMethod_Registered(n), ok
 }
 
-// checkMethod returns an error unless method is a token of RFC 9110, section 5.6.2. A
-// standard method must be in upper case, because methods are case-sensitive.
+// checkMethod returns an error if method contains a character that is not allowed in a token (RFC
+// 9110, section 5.6.2), or if it is a standard method that is not in upper case. An empty method is
+// valid, and means any method.
 func checkMethod(method string) error {
 	for _, r := range method {
 		if r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) {
-			return fmt.Errorf("method %q: %q is not allowed in a method", method, r)
+			return fmt.Errorf("%q is not allowed in a method", r)
 		}
 	}
 	// Methods are case-sensitive: "get" would never match.
 	upper := strings.ToUpper(method)
 	if _, ok := registered(upper); ok && upper != method {
-		return fmt.Errorf("method %q: methods are case-sensitive, write %s", method, upper)
+		return fmt.Errorf("methods are case-sensitive: write %s", upper)
 	}
 	return nil
 }
 
-// checkPath returns an error unless pattern is a regular expression of Go that package
-// profiles accepts. Linkerd's proxies use the syntax of Rust instead, which is the same for
-// usual paths.
+// checkPath returns an error unless every proxy accepts pattern as a regular expression:
+// gotower's own, through package profiles, and linkerd's, which would ignore a route with an
+// invalid pattern.
 func checkPath(pattern string) error {
-	if _, err := syntax.Parse(pattern, syntax.Perl); err != nil {
-		return fmt.Errorf("path: %w", err)
+	if err := rustregexp.Check(pattern); err != nil {
+		return err
 	}
-	return profiles.Route{Match: profiles.Path(pattern)}.Validate()
+	return profiles.ValidateMatch(profiles.Path(pattern))
 }
 
-// checkStatus returns an error unless lowest to highest is a range of status codes within
-// 100 to 999. Both limits are required, because clients drop a response class with only one
-// limit.
-func checkStatus(lowest, highest uint32) error {
-	if lowest < 100 || highest > 999 || lowest > highest {
-		return fmt.Errorf("status %d-%d must be a range within 100-999", lowest, highest)
-	}
-	return nil
-}
-
-func checkTimeout(d time.Duration) error {
-	if d < 0 {
-		return fmt.Errorf("timeout %v must not be negative", d)
-	}
-	return nil
-}
-
-// checkSplit returns an error unless the authority of a split is name:port. Clients drop a
-// split that has an IP address or no port.
-func checkSplit(s Split) error {
-	t, err := parseTarget(s.Authority)
+// checkSplit returns an error unless a split's authority is name:port. Clients would drop a split
+// with an IP address or without a port.
+func checkSplit(authority string) error {
+	t, err := parseTarget(authority)
 	switch {
 	case err != nil:
-		return fmt.Errorf("split: %w", err)
+		return err
 	case t.ip:
-		return fmt.Errorf("split: %q must be a name, not an IP address", s.Authority)
-	case !strings.Contains(s.Authority, ":"):
-		return fmt.Errorf("split: %q must have a port", s.Authority)
+		return errors.New("want a name with a port, not an IP address")
+	case !strings.Contains(authority, ":"):
+		return errors.New("want a name with a port, such as web.shop.svc.cluster.local:80")
 	}
 	return nil
-}
-
-// checkRatio returns an error unless r, the ratio of a retry budget, is from 0 to 1000.
-// Clients ignore a budget with a value outside its limits.
-func checkRatio(r float64) error {
-	if math.IsNaN(r) || r < 0 || r > 1000 {
-		return fmt.Errorf("ratio %v must be a number from 0 to 1000", r)
-	}
-	return nil
-}
-
-func checkMinPerSecond(n uint32) error {
-	if n > math.MaxInt32 {
-		return fmt.Errorf("min_per_second %d must be at most %d", n, math.MaxInt32)
-	}
-	return nil
-}
-
-func checkTTL(d time.Duration) error {
-	if d < time.Second || d > time.Minute {
-		return fmt.Errorf("ttl %v must be from 1s to 1m", d)
-	}
-	return nil
-}
-
-// sortedKeys returns the keys of m in sorted order, so that the order of errors does not
-// change between calls.
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }

@@ -14,6 +14,20 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
+// routeError returns the mistakes in a valid route after a change.
+func routeError(change func(*Route)) error {
+	r := Route{Name: "r", Match: Match{Path: "/"}}
+	change(&r)
+	return (&Profile{Routes: []Route{r}}).Validate()
+}
+
+// budgetError returns the mistakes in a valid budget after a change.
+func budgetError(change func(*RetryBudget)) error {
+	b := RetryBudget{Ratio: 0.2, TTL: time.Second}
+	change(&b)
+	return (&Profile{Budget: &b}).Validate()
+}
+
 // TestCheckBoundaries has the values at the limits that are still valid. The tests of Parse
 // and Set have the invalid values.
 func TestCheckBoundaries(t *testing.T) {
@@ -21,24 +35,24 @@ func TestCheckBoundaries(t *testing.T) {
 		err error
 		ok  bool
 	}{
-		"status 100-999":          {checkStatus(100, 999), true},
-		"status 200-200":          {checkStatus(200, 200), true},
-		"status 99-200":           {checkStatus(99, 200), false},
-		"status 200-1000":         {checkStatus(200, 1000), false},
-		"ratio 0":                 {checkRatio(0), true},
-		"ratio 1000":              {checkRatio(1000), true},
-		"ratio below 0":           {checkRatio(math.Nextafter(0, -1)), false},
-		"ratio above 1000":        {checkRatio(math.Nextafter(1000, 2000)), false},
-		"ratio infinite":          {checkRatio(math.Inf(1)), false},
-		"min_per_second 0":        {checkMinPerSecond(0), true},
-		"min_per_second 2^31-1":   {checkMinPerSecond(math.MaxInt32), true},
-		"min_per_second 2^31":     {checkMinPerSecond(math.MaxInt32 + 1), false},
-		"ttl 1s":                  {checkTTL(time.Second), true},
-		"ttl 1m":                  {checkTTL(time.Minute), true},
-		"ttl below 1s":            {checkTTL(time.Second - 1), false},
-		"ttl above 1m":            {checkTTL(time.Minute + 1), false},
-		"timeout 0":               {checkTimeout(0), true},
-		"timeout below 0":         {checkTimeout(-1), false},
+		"status 100-999":          {routeError(func(r *Route) { r.Classes = []ResponseClass{{Min: 100, Max: 999}} }), true},
+		"status 200-200":          {routeError(func(r *Route) { r.Classes = []ResponseClass{{Min: 200, Max: 200}} }), true},
+		"status 99-200":           {routeError(func(r *Route) { r.Classes = []ResponseClass{{Min: 99, Max: 200}} }), false},
+		"status 200-1000":         {routeError(func(r *Route) { r.Classes = []ResponseClass{{Min: 200, Max: 1000}} }), false},
+		"ratio 0":                 {budgetError(func(b *RetryBudget) { b.Ratio = 0 }), true},
+		"ratio 1000":              {budgetError(func(b *RetryBudget) { b.Ratio = 1000 }), true},
+		"ratio below 0":           {budgetError(func(b *RetryBudget) { b.Ratio = math.Nextafter(0, -1) }), false},
+		"ratio above 1000":        {budgetError(func(b *RetryBudget) { b.Ratio = math.Nextafter(1000, 2000) }), false},
+		"ratio infinite":          {budgetError(func(b *RetryBudget) { b.Ratio = math.Inf(1) }), false},
+		"min_per_second 0":        {budgetError(func(b *RetryBudget) { b.MinPerSecond = 0 }), true},
+		"min_per_second 2^31-1":   {budgetError(func(b *RetryBudget) { b.MinPerSecond = math.MaxInt32 }), true},
+		"min_per_second 2^31":     {budgetError(func(b *RetryBudget) { b.MinPerSecond = math.MaxInt32 + 1 }), false},
+		"ttl 1s":                  {budgetError(func(b *RetryBudget) { b.TTL = time.Second }), true},
+		"ttl 1m":                  {budgetError(func(b *RetryBudget) { b.TTL = time.Minute }), true},
+		"ttl below 1s":            {budgetError(func(b *RetryBudget) { b.TTL = time.Second - 1 }), false},
+		"ttl above 1m":            {budgetError(func(b *RetryBudget) { b.TTL = time.Minute + 1 }), false},
+		"timeout 0":               {routeError(func(r *Route) { r.Timeout = 0 }), true},
+		"timeout below 0":         {routeError(func(r *Route) { r.Timeout = -1 }), false},
 		"label of 63":             {checkName(strings.Repeat("a", 63)), true},
 		"label of 64":             {checkName(strings.Repeat("a", 64)), false},
 		"name of 253":             {checkName(strings.Repeat("a.", 126) + "a"), true},
@@ -57,10 +71,10 @@ func TestCheckBoundaries(t *testing.T) {
 		"authority is IPv6":       {checkAuthority("[::1]"), true},
 		"authority in no bracket": {checkAuthority("::1"), false},
 		"name in brackets":        {checkAuthority("[web]"), false},
-		"split without port":      {checkSplit(Split{Authority: "web.test"}), false},
+		"split without port":      {checkSplit("web.test"), false},
 		"path that is too large":  {checkPath("(/(a?){10}){100}(/(a?){10}){100}(/(a?){10}){100}"), false},
-		"IPv6":                    {checkAddr(addr("[2001:db8::1]:65535")), true},
-		"IPv6 unspecified":        {checkAddr(addr("[::]:80")), false},
+		"IPv6":                    {(&Profile{Endpoint: &Endpoint{Addr: addr("[2001:db8::1]:65535")}}).Validate(), true},
+		"IPv6 unspecified":        {(&Profile{Endpoint: &Endpoint{Addr: addr("[::]:80")}}).Validate(), false},
 	} {
 		if c.ok {
 			assert.NoError(t, c.err, name)

@@ -7,10 +7,9 @@ import (
 	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
 )
 
-// Config is the configuration of a controller: its destinations and inbound policies. A
-// key of Destinations is host:port, or only host if the port is 80. If the host is an IP
-// address, the destination can have only a profile, because [Controller.Get] rejects IP
-// addresses.
+// Config configures a controller. Keys of Destinations are host:port, or just host for port 80. A
+// destination whose host is an IP address cannot have endpoints, because [Controller.Get] does
+// not resolve IP addresses.
 type Config struct {
 	Destinations map[string]Destination
 
@@ -19,106 +18,105 @@ type Config struct {
 	ClusterNetworks      []netip.Prefix // for the "cluster" access policies; empty means linkerd's default
 }
 
-// Destination configures the endpoints and the profile of one name.
+// Destination describes one name: its endpoints, profile and policy.
 type Destination struct {
 	Absent    bool              // the name does not exist; other fields must be zero
-	Labels    map[string]string // metric labels, added to all endpoints
-	Endpoints []Endpoint
-	Profile   *Profile // nil means a profile that has only the name
+	Labels    map[string]string `yaml:"labels"` // metric labels, added to all endpoints
+	Endpoints []Endpoint        `yaml:"endpoints"`
+	Profile   *Profile          `yaml:"profile"` // nil means a profile with just the name
 
-	// Policy is the outbound policy. nil means a policy that balances over the endpoints.
-	// It must be nil for an IP address. If the profile of the address has a name, the
-	// policy of this name applies to the address.
+	// Policy is the outbound policy. If it is nil, clients balance over the endpoints. For an IP
+	// address, nil means the policy of the name in its profile, if there is one.
 	Policy *outbound.OutboundPolicy
 }
 
-// Endpoint is the address of one server of a destination, and how clients connect to it.
+// Endpoint is one server's address, and how clients should connect to it.
 type Endpoint struct {
-	Addr       netip.AddrPort
-	Weight     uint32            // share of the load; 0 means 10000, the default of the API
-	Labels     map[string]string // override the labels of the destination
-	Protocol   Protocol
-	Identity   string // TLS identity: a DNS-like name or a URI; "" means cleartext
-	ServerName string // TLS server name; "" means the identity, which must not be a URI then
-	Authority  string // authority that clients send instead of the request's
+	Addr       netip.AddrPort    `yaml:"addr" is:"required"`
+	Weight     uint32            `yaml:"weight" min:"1"` // share of the load; 0 means 10000, the API's default
+	Labels     map[string]string `yaml:"labels"`         // override the destination's labels
+	Protocol   Protocol          `yaml:"protocol" enum:",h2,opaque"`
+	Identity   string            `yaml:"identity"`    // TLS identity: a DNS-like name or a URI; "" means cleartext
+	ServerName string            `yaml:"server_name"` // TLS server name; "" means the identity; required if that is a URI
+	Authority  string            `yaml:"authority"`   // authority that clients send instead of the request's own
 
-	// InboundPort is a port of the endpoint's proxy. If it is not 0, clients connect to
-	// this port and send a transport header, which contains the port of Addr. It requires
-	// Identity. 0 means that clients connect to Addr.
-	InboundPort uint16
+	// InboundPort is the port on which the endpoint's proxy accepts connections for other ports.
+	// If it is set, clients connect to it and send a transport header with Addr's port. It
+	// requires Identity. If it is 0, clients connect to Addr directly.
+	InboundPort uint16 `yaml:"opaque_port" min:"1"`
 }
 
-// Protocol is the protocol that clients should use for an endpoint.
+// Protocol tells clients which protocol an endpoint speaks.
 type Protocol string
 
-// The protocols of an endpoint. Clients receive them as hints.
+// Protocols, which clients treat as hints.
 const (
-	Unknown Protocol = ""       // no hint: clients use the protocol of the request
+	Unknown Protocol = ""       // no hint: clients use the request's protocol
 	H2      Protocol = "h2"     // the endpoint accepts HTTP/2
 	Opaque  Protocol = "opaque" // forward bytes, without protocol detection
 )
 
-// Profile configures how clients send the requests of a destination: routes, traffic splits
-// and the retry budget.
+// Profile configures how clients send requests to a destination: routes, traffic splits and a
+// retry budget.
 type Profile struct {
-	Name   string // DNS name; "" means the host of the destination, or no name for an IP address
-	Opaque bool   // clients forward bytes, without protocol detection and without routes
-	Routes []Route
-	Splits []Split
-	Budget *RetryBudget // nil means no retries
+	Name   string       `yaml:"name"`   // DNS name; "" means the destination's host, or no name for an IP address
+	Opaque bool         `yaml:"opaque"` // clients forward bytes, without detecting the protocol and without routes
+	Routes []Route      `yaml:"routes"`
+	Splits []Split      `yaml:"splits"`
+	Budget *RetryBudget `yaml:"retry_budget"` // nil means no retries
 
-	// Endpoint is the single endpoint at an IP address. Only the profile of an IP address
-	// may have it. Clients then connect to the endpoint without balancing and ignore its
-	// weight. Name must be empty, because clients would use the name instead.
-	Endpoint *Endpoint
+	// Endpoint is the only server at an IP address, so it is allowed only there. Clients connect
+	// to it without balancing and ignore its weight. Name must be empty, because clients would
+	// prefer it.
+	Endpoint *Endpoint `yaml:"endpoint"`
 }
 
-// Route configures the requests that match a condition. If a request matches several routes
-// of the profile, it belongs to the first of them.
+// Route configures the requests that match a condition. A request belongs to the first route that
+// it matches.
 type Route struct {
-	Name    string // required; the value of the label "route"
-	Labels  map[string]string
-	Match   Match
-	Classes []ResponseClass
-	Timeout time.Duration // 0 means no timeout
+	Name    string            `yaml:"name" is:"required"` // used as the label "route"
+	Labels  map[string]string `yaml:"labels"`
+	Match   Match             `yaml:"match" is:"required"`
+	Classes []ResponseClass   `yaml:"response_classes"`
+	Timeout time.Duration     `yaml:"timeout"` // 0 means no timeout
 
-	// Retryable allows clients to retry failed requests with an idempotent method: GET,
-	// HEAD, OPTIONS, TRACE, PUT or DELETE. Clients may receive two routes with the same
-	// name, because the field is_retryable of the API does not depend on the method.
-	Retryable bool
-	// RetryNonIdempotent allows retries of all methods, which includes gRPC calls. It
-	// requires Retryable.
-	RetryNonIdempotent bool
+	// Retryable lets clients retry failed requests whose method is idempotent: GET, HEAD,
+	// OPTIONS, TRACE, PUT or DELETE. Because the API's is_retryable does not depend on the
+	// method, clients may receive two routes with the same name.
+	Retryable bool `yaml:"retryable"`
+	// RetryNonIdempotent allows retries for every method, including gRPC calls. It requires
+	// Retryable.
+	RetryNonIdempotent bool `yaml:"retry_non_idempotent"`
 }
 
-// Match is a condition on requests. A request matches if it meets every field that is set.
-// All requires all of its conditions, Any requires at least one of them, and Not requires
-// that its condition is not met. At least one field must be set.
+// Match is a condition on requests. A request must meet every field that is set: all conditions
+// in All, at least one in Any, and not the one in Not. At least one field must be set.
 type Match struct {
-	Method string // exact, upper case
-	Path   string // regular expression on the path without its query, anchored at both ends
-	All    []Match
-	Any    []Match
-	Not    *Match
+	Method string  `yaml:"method"` // exact, upper case
+	Path   string  `yaml:"path"`   // regular expression for the whole path, without the query
+	All    []Match `yaml:"all"`
+	Any    []Match `yaml:"any"`
+	Not    *Match  `yaml:"not"`
 }
 
-// ResponseClass specifies whether a response with a status from Min to Max counts as a
-// failure. The first class of a route that contains the status applies.
+// ResponseClass says whether a status from Min to Max counts as a failure. A response belongs to
+// the first class in its route that contains the status.
 type ResponseClass struct {
 	Min, Max uint32
 	Failure  bool
 }
 
-// Split is one target of a traffic split: another destination that receives a share of the
-// requests. The share is Weight, divided by the sum of the weights of all splits.
+// Split sends a share of the requests to another destination. The share is Weight divided by the
+// sum of all splits' weights.
 type Split struct {
-	Authority string // host:port, not an IP address
-	Weight    uint32 // 0 means no traffic
+	Authority string `yaml:"authority" is:"required"` // host:port, not an IP address
+	Weight    uint32 `yaml:"weight" is:"required"`    // 0 means no traffic
 }
 
-// RetryBudget limits the retries of clients to a share of their requests.
+// RetryBudget limits clients' retries to a share of their requests. Fields that a file leaves out
+// default as in linkerd's control plane.
 type RetryBudget struct {
-	Ratio        float64       // allowed retries per request, 0 to 1000
-	MinPerSecond uint32        // retries per second that are always allowed
-	TTL          time.Duration // how long a request counts for Ratio, 1 s to 60 s
+	Ratio        float64       `yaml:"ratio" min:"0" max:"1000" default:"0.2"`       // allowed retries per request, 0 to 1000
+	MinPerSecond uint32        `yaml:"min_per_second" max:"2147483647" default:"10"` // retries per second that are always allowed
+	TTL          time.Duration `yaml:"ttl" min:"1s" max:"1m" default:"10s"`          // how long a request counts for Ratio, 1 s to 60 s
 }

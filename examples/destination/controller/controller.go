@@ -12,13 +12,13 @@ import (
 	"google.golang.org/grpc"
 )
 
-// queueLength is the maximum number of messages that wait in the queue of a stream. If a
-// message does not fit, the client is too slow, and the stream ends. linkerd's controller
-// has the same limit.
+// queueLength is how many messages may wait in a stream's queue. If another does not fit, the
+// client is too slow, and the stream ends. Linkerd's controller uses the same limit.
 const queueLength = 100
 
-// Controller is a gRPC server of the destination and policy APIs. It is safe for concurrent
-// use. Each stream has a goroutine of its own that sends messages to the client.
+// Controller is a gRPC server for the destination and policy APIs. It is safe for concurrent use.
+// Each stream runs its own goroutine to send messages, so a slow client never holds up the
+// others.
 type Controller struct {
 	pb.UnimplementedDestinationServer
 
@@ -38,15 +38,14 @@ type Controller struct {
 	policies hub[target, *outbound.OutboundPolicy]
 	servers  hub[serverKey, *inbound.Server]
 
-	source  Source                      // nil means that entries and inbound have the configuration
-	watched map[any]*requested          // the names (target) and ports (serverKey) that have streams
-	users   map[Object]map[any]struct{} // the keys of watched that depend on an object of source
+	source  Source                      // nil means that entries and inbound hold the configuration
+	watched map[any]*requested          // names (target) and ports (serverKey) with open streams
+	users   map[Object]map[any]struct{} // the keys of watched that depend on an object in source
 }
 
 // New returns a controller without a configuration. Streams wait until [Controller.Set] or
-// [Controller.Use] is called. If logger is nil, nothing is logged. Call [Controller.Stop]
-// after the last use of the controller. This is not necessary after [Controller.Serve],
-// because Serve calls Stop.
+// [Controller.Use] is called. A nil logger discards all messages. Call [Controller.Stop] when you
+// are done with the controller, unless you use [Controller.Serve], which does it for you.
 func New(logger *slog.Logger) *Controller {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
@@ -64,18 +63,18 @@ func New(logger *slog.Logger) *Controller {
 	}
 }
 
-// Register adds the controller to a gRPC server. Call [Controller.Stop] before GracefulStop
-// of the server, because GracefulStop waits until all streams have ended. If a client does
-// not read, GracefulStop can still wait. In this case, call Stop of the server.
+// Register adds the controller to a gRPC server. Call [Controller.Stop] before the server's
+// GracefulStop, which waits until all streams have ended. If it still hangs because a client does
+// not read, call the server's Stop.
 func (c *Controller) Register(s grpc.ServiceRegistrar) {
 	pb.RegisterDestinationServer(s, c)
 	outbound.RegisterOutboundPoliciesServer(s, &outboundServer{Controller: c})
 	inbound.RegisterInboundServerPoliciesServer(s, &inboundServer{Controller: c})
 }
 
-// Set replaces the configuration and queues the changes for each stream. If cfg is invalid,
-// the configuration does not change, and the error joins all errors of cfg. Set does not
-// keep cfg and does not wait for clients.
+// Set replaces the configuration and queues the changes for every stream. If cfg is invalid, the
+// old configuration stays and the error joins all mistakes. Set does not retain cfg, and it does
+// not wait for clients.
 func (c *Controller) Set(cfg Config) error {
 	entries, err := compile(cfg)
 	servers, err2 := compileInbound(cfg)
@@ -92,19 +91,21 @@ func (c *Controller) Set(cfg Config) error {
 			c.servers.publish(k, changes(c, servers.server(k), c.inbound.server(k)))
 		}
 	}
-	c.entries, c.inbound, c.loaded = entries, servers, true
+	c.entries = entries
+	c.inbound = servers
+	c.loaded = true
 	return nil
 }
 
-// publishEntry queues the changes of t for all streams of t. The argument now is the new entry
-// of t, and before is its previous entry.
-func (c *Controller) publishEntry(t target, now, before *entry) {
-	c.updates.publish(t, c.endpointUpdates(now, before))
-	c.profiles.publish(t, changes(c, now.describe(), before.describe()))
-	c.policies.publish(t, changes(c, now.outbound(), before.outbound()))
+// publishEntry queues what has changed for t, whose entry was previous and is now current, on all its
+// streams.
+func (c *Controller) publishEntry(t target, current, previous *entry) {
+	c.updates.publish(t, c.endpointUpdates(current, previous))
+	c.profiles.publish(t, changes(c, current.describe(), previous.describe()))
+	c.policies.publish(t, changes(c, current.outbound(), previous.outbound()))
 }
 
-// Stop ends all streams. Later streams end at once. Stop may be called more than once.
+// Stop ends all streams, and new ones end immediately. It may be called more than once.
 func (c *Controller) Stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

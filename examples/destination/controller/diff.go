@@ -9,8 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// snapshot returns the first message of a Get stream. It contains all endpoints, or reports
-// an empty set.
+// snapshot returns the first message on a Get stream: all endpoints, or none.
 func (e *entry) snapshot() *pb.Update {
 	if e.exists() && len(e.endpoints) > 0 {
 		return e.add(e.endpoints)
@@ -18,9 +17,8 @@ func (e *entry) snapshot() *pb.Update {
 	return noEndpoints(e.exists())
 }
 
-// difference returns the messages that update a client from the entry old to e. Messages
-// that add endpoints come first, so that the set of the client is never empty between two
-// messages.
+// difference returns the messages that take a client from old to e. Endpoints are added before
+// others are removed, so that the client always knows at least one.
 func (e *entry) difference(old *entry) []*pb.Update {
 	switch {
 	case !e.exists() && !old.exists():
@@ -42,9 +40,9 @@ func (e *entry) difference(old *entry) []*pb.Update {
 	return updates
 }
 
-// changedSince returns the endpoints of e that are new or differ from those in old. If the
-// labels of the destination have changed, it returns all endpoints, because clients merge
-// these labels into those of each endpoint.
+// changedSince returns the endpoints that are new in e or differ from old. If the destination's
+// labels have changed, this is every endpoint, because clients merge these labels into each
+// endpoint's own.
 func (e *entry) changedSince(old *entry) []netip.AddrPort {
 	if !maps.Equal(e.labels, old.labels) {
 		return e.endpoints
@@ -58,7 +56,7 @@ func (e *entry) changedSince(old *entry) []netip.AddrPort {
 	return changed
 }
 
-// removedSince returns the addresses of the endpoints that are in old but not in e.
+// removedSince returns the addresses that are in old but no longer in e.
 func (e *entry) removedSince(old *entry) []*apinet.TcpAddress {
 	var gone []*apinet.TcpAddress
 	for _, addr := range old.endpoints {
@@ -69,8 +67,7 @@ func (e *entry) removedSince(old *entry) []*apinet.TcpAddress {
 	return gone
 }
 
-// add returns a message that adds the endpoints of e at addrs, and contains the labels of
-// the destination.
+// add returns a message that adds the endpoints at addrs, with the destination's labels.
 func (e *entry) add(addrs []netip.AddrPort) *pb.Update {
 	set := &pb.WeightedAddrSet{MetricLabels: e.labels, Addrs: make([]*pb.WeightedAddr, 0, len(addrs))}
 	for _, addr := range addrs {
@@ -79,8 +76,8 @@ func (e *entry) add(addrs []netip.AddrPort) *pb.Update {
 	return &pb.Update{Update: &pb.Update_Add{Add: set}}
 }
 
-// noEndpoints returns a message that removes all endpoints. If exists is true, the message
-// states that the name exists, and otherwise that the name does not exist.
+// noEndpoints returns a message that removes all endpoints. exists tells the client whether the
+// name exists at all.
 func noEndpoints(exists bool) *pb.Update {
 	return &pb.Update{Update: &pb.Update_NoEndpoints{NoEndpoints: &pb.NoEndpoints{Exists: exists}}}
 }

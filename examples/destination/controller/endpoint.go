@@ -2,17 +2,18 @@ package controller
 
 import (
 	"maps"
+	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/gotower/gotower/internal/wire"
 )
 
-// unit is the number by which the API represents a weight of 1. An endpoint without a
-// configured weight has this weight.
+// unit is how the API writes a weight of 1, the default.
 const unit = 10000
 
-// endpointMessage returns ep as a message of the API. ep must be valid.
+// endpointMessage returns ep, which must be valid, as an API message.
 func endpointMessage(ep Endpoint) *pb.WeightedAddr {
 	msg := &pb.WeightedAddr{
 		Addr:         wire.TCP(ep.Addr),
@@ -26,6 +27,7 @@ func endpointMessage(ep Endpoint) *pb.WeightedAddr {
 	switch ep.Protocol {
 	case H2:
 		msg.ProtocolHint = &pb.ProtocolHint{Protocol: &pb.ProtocolHint_H2_{H2: &pb.ProtocolHint_H2{}}}
+		msg.Http2 = &pb.Http2ClientParams{KeepAlive: keepAlive()}
 	case Opaque:
 		msg.ProtocolHint = &pb.ProtocolHint{Protocol: &pb.ProtocolHint_Opaque_{Opaque: &pb.ProtocolHint_Opaque{}}}
 	case Unknown:
@@ -42,8 +44,16 @@ func endpointMessage(ep Endpoint) *pb.WeightedAddr {
 	return msg
 }
 
-// identityMessage returns the TLS identity of ep, or nil for cleartext. If ep has no server
-// name, the message has no server name. Clients then use the identity as the server name.
+// keepAlive returns the keep-alive for HTTP/2 connections to other proxies, as in linkerd's
+// chart. Without it, requests to a proxy that no longer responds would hang.
+func keepAlive() *pb.Http2ClientParams_KeepAlive {
+	return &pb.Http2ClientParams_KeepAlive{
+		Interval: durationpb.New(10 * time.Second), Timeout: durationpb.New(3 * time.Second), WhileIdle: true,
+	}
+}
+
+// identityMessage returns the TLS identity of ep, or nil for cleartext. If ep has no server name,
+// neither does the message, and clients use the identity instead.
 func identityMessage(ep Endpoint) *pb.TlsIdentity {
 	if ep.Identity == "" {
 		return nil

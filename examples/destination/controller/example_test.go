@@ -23,8 +23,8 @@ destinations:
 `))
 	fmt.Println(err)
 	// Output:
-	// web.yaml:6: unknown field "wieght"; there are addr, weight, labels, protocol, identity, server_name, authority, opaque_port
-	// web.yaml:6: addr "10.0.0.2" is not ip:port
+	// web.yaml:6:16: destinations["web.default:80"].endpoints[1].addr "10.0.0.2": want an IP address with a port, such as 10.0.0.1:80 or [fd00::1]:80
+	// web.yaml:6:26: destinations["web.default:80"].endpoints[1].wieght: unknown field: there are addr, authority, identity, labels, opaque_port, protocol, server_name, weight
 }
 
 // A controller inside a program. Clients receive the changes of Set.

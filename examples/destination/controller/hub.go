@@ -5,20 +5,18 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// hub contains the open streams of one method, such as Get. The key of the outer map is the
-// name or port that a stream requested, and the inner map is a set of streams. The lock of
-// the controller guards both.
+// hub contains the open streams of one method, such as Get: a set of streams for each name or
+// port. The controller's lock guards it.
 type hub[K comparable, M any] map[K]map[*subscription[M]]struct{}
 
-// subscription is the queue of the messages of one stream. If a message does not fit in the
-// queue, the sender closes the channel in the field slow, which ends the stream. A sender must
-// hold the lock of the controller.
+// subscription is one stream's message queue. Senders hold the controller's lock, so they never
+// wait for a client: if a message does not fit, the sender closes slow, which ends the stream.
 type subscription[M any] struct {
 	queue chan M
 	slow  chan struct{} // closed when a message does not fit in the queue
 }
 
-// subscribe adds a stream for name and returns its queue, which is empty.
+// subscribe adds a stream for name and returns its empty queue.
 func (f hub[K, M]) subscribe(name K) *subscription[M] {
 	s := &subscription[M]{queue: make(chan M, queueLength), slow: make(chan struct{})}
 	if f[name] == nil {
@@ -28,8 +26,7 @@ func (f hub[K, M]) subscribe(name K) *subscription[M] {
 	return s
 }
 
-// unsubscribe removes the subscription s of name. It has no effect if s has been removed
-// already.
+// unsubscribe removes the subscription s to name, if it has not been removed before.
 func (f hub[K, M]) unsubscribe(name K, s *subscription[M]) {
 	delete(f[name], s)
 	if len(f[name]) == 0 {
@@ -37,9 +34,9 @@ func (f hub[K, M]) unsubscribe(name K, s *subscription[M]) {
 	}
 }
 
-// publish queues messages for all streams of name. If the queue of a stream has no room for
-// all messages, publish queues none of them and ends the stream. A client with only some of
-// them would have an incomplete state.
+// publish queues messages for all streams that requested name. If they do not all fit into a
+// stream's queue, publish queues none of them and ends the stream, because a client with only
+// some of them would be in a wrong state.
 func (f hub[K, M]) publish(name K, messages []M) {
 	for s := range f[name] {
 		if len(s.queue)+len(messages) > cap(s.queue) {
@@ -53,19 +50,17 @@ func (f hub[K, M]) publish(name K, messages []M) {
 	}
 }
 
-// endpointUpdates returns the messages for the Get streams of a name when its entry changes
-// from before to now. The messages contain the differences. At the first Set or Use, they
-// contain the whole entry instead.
-func (c *Controller) endpointUpdates(now, before *entry) []*pb.Update {
+// endpointUpdates returns the messages for a name's Get streams when its entry changes from
+// previous to current: the differences, or everything for the first configuration.
+func (c *Controller) endpointUpdates(current, previous *entry) []*pb.Update {
 	if !c.loaded {
-		return []*pb.Update{now.snapshot()}
+		return []*pb.Update{current.snapshot()}
 	}
-	return now.difference(before)
+	return current.difference(previous)
 }
 
-// changes returns the message for streams when a profile or policy may have changed from before to
-// now. The message is the value now. If both values are equal, the result is empty, except at the
-// first Set or Use.
+// changes returns now for the streams of a profile or policy that may have changed. It returns
+// nothing if before is equal, except for the first configuration, which streams are waiting for.
 func changes[M any, P interface {
 	*M
 	proto.Message

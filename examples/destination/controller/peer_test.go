@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/gotower/gotower/examples/destination/internal/policytest"
 )
 
 // patience is the maximum wait of a test.
@@ -26,7 +28,8 @@ func served(t *testing.T, c *Controller, opts ...grpc.DialOption) pb.Destination
 	return pb.NewDestinationClient(connected(t, c, opts...))
 }
 
-// connected runs a controller on loopback and returns a connection to it.
+// connected runs a controller on loopback and returns a connection to it. The test fails if the
+// connection receives a policy that linkerd2-proxy would reject.
 func connected(t *testing.T, c *Controller, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -34,7 +37,7 @@ func connected(t *testing.T, c *Controller, opts ...grpc.DialOption) *grpc.Clien
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Serve(ctx, lis) }()
-	opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	opts = append(append(policytest.DialOptions(t), opts...), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	conn, err := grpc.NewClient("passthrough:///"+lis.Addr().String(), opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() {

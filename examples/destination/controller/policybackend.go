@@ -1,7 +1,9 @@
 package controller
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/linkerd/linkerd2-proxy-api/go/grpc_route"
@@ -10,57 +12,63 @@ import (
 	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
 )
 
-// backend is a backendRef of a route, converted to messages of the API.
+// backend is a route's backendRef as API messages.
 type backend struct {
 	*outbound.Backend
 	weight  uint32
 	filters []filter
-	missing string // host:port of a destination that does not exist; requests to it fail
+	failure string // why requests to it always fail; usually empty
 }
 
-// backends converts the backendRefs of a rule. The argument allowed has the types of
-// filters that a backendRef may have. If allowed is empty, any filter is an error.
-func (r *reader) backends(list []backendYAML, allowed ...string) []backend {
+// backends converts a rule's backendRefs. allowed lists the filter types that a backendRef may
+// use; if it is empty, any filter is a mistake. If all weights are 0, the result makes every
+// request fail, as the Gateway API requires. Linkerd's proxies would panic at such weights, and
+// also at a sum above 32 bits.
+func (o *outboundPolicy) backends(list []backendYAML, allowed ...string) []backend {
 	backends := make([]backend, 0, len(list))
+	sum := uint64(0)
 	for _, y := range list {
-		b := backend{weight: 1}
+		b := backend{weight: y.Weight}
 		if len(allowed) > 0 {
-			b.filters = r.filters(y.Filters, allowed...)
+			b.filters = filters(y.Filters, allowed...)
 		} else if len(y.Filters) > 0 {
-			r.failf(y.At.n, "backends of connections have no filters")
+			y.At.At("filters").Failf("backends of connections have no filters: take them out")
 		}
-		if y.Weight.given() {
-			b.weight = r.number("weight", y.Weight)
+		if sum += uint64(b.weight); sum > math.MaxUint32 {
+			y.At.At("weight").Rejectf(y.Weight, "the sum of the weights is %d: want at most %d", sum, uint32(math.MaxUint32))
 		}
-		if !y.Name.given() {
-			r.missing(y.At.n, "the backendRef has no name")
+		if o.ip && y.Name == o.host {
+			b.Backend = o.own
+			backends = append(backends, b)
 			continue
 		}
-		to := target{host: strings.ToLower(strings.TrimSuffix(y.Name.value, ".")), port: defaultPort}
-		if err := checkName(to.host); err != nil {
-			r.failf(y.Name.line, "backendRef: %s", err)
-			continue
-		}
-		if y.Port.given() {
-			to.port = r.port(y.Port)
-		}
-		if r.exists[to] {
-			b.Backend = balancerTo(to, nil)
+		destination := target{host: strings.ToLower(strings.TrimSuffix(y.Name, ".")), port: cmp.Or(y.Port, defaultPort)}
+		check(y.At.At("name"), y.Name, checkName(destination.host))
+		if o.exists(destination.host, y.Port) {
+			b.Backend = balancerTo(destination, o.load)
 		} else {
-			b.Backend = &outbound.Backend{Metadata: defaultMetadata("invalid"), Queue: defaultQueue()}
-			b.missing = to.String()
+			b.Backend = invalidBackend()
+			b.failure = fmt.Sprintf("destination %s does not exist", destination)
 		}
 		backends = append(backends, b)
+	}
+	if len(backends) > 0 && sum == 0 {
+		return []backend{{Backend: invalidBackend(), weight: 1, failure: "all backends have the weight 0"}}
 	}
 	return backends
 }
 
-// The functions below convert filters and backends to the messages of one kind of route.
-// The argument own is the backend with the endpoints of the destination itself. A rule
-// without backends sends all traffic to this backend.
+// invalidBackend returns a backend without endpoints.
+func invalidBackend() *outbound.Backend {
+	return &outbound.Backend{Metadata: defaultMetadata("invalid"), Queue: defaultQueue()}
+}
+
+// The functions below convert filters and backends to the messages for one kind of route. local
+// is the backend with the destination's own endpoints, which receives all traffic if a rule lists
+// no backends.
 
 func httpFilters(filters []filter) []*outbound.HttpRoute_Filter {
-	msgs := make([]*outbound.HttpRoute_Filter, 0, len(filters)+1) // and that of a missing backend
+	msgs := make([]*outbound.HttpRoute_Filter, 0, len(filters)+1) // one more than filters, for a failure
 	for _, f := range filters {
 		msg := &outbound.HttpRoute_Filter{Kind: &outbound.HttpRoute_Filter_RequestHeaderModifier{RequestHeaderModifier: f.request}}
 		switch {
@@ -84,27 +92,22 @@ func grpcFilters(filters []filter) []*outbound.GrpcRoute_Filter {
 	return msgs
 }
 
-// missingMessage returns the error message for requests to a destination that does not
-// exist.
-func missingMessage(name string) string { return fmt.Sprintf("destination %s does not exist", name) }
-
-// httpBackends returns the distribution of an HTTP rule over backends, by weight. Requests to a
-// backend that does not exist fail with 500. If the list backends is empty, the only backend is
-// own, which has the endpoints of the destination itself.
+// httpBackends distributes an HTTP rule's requests over backends by weight, or sends them all to
+// local if there are none. Requests to a backend that does not exist fail with 500.
 //
 //nolint:dupl // the API has a type for each kind of route
-func httpBackends(own *outbound.Backend, backends []backend) *outbound.HttpRoute_Distribution {
+func httpBackends(local *outbound.Backend, backends []backend) *outbound.HttpRoute_Distribution {
 	if len(backends) == 0 {
 		return &outbound.HttpRoute_Distribution{Kind: &outbound.HttpRoute_Distribution_FirstAvailable_{
-			FirstAvailable: &outbound.HttpRoute_Distribution_FirstAvailable{Backends: []*outbound.HttpRoute_RouteBackend{{Backend: own}}},
+			FirstAvailable: &outbound.HttpRoute_Distribution_FirstAvailable{Backends: []*outbound.HttpRoute_RouteBackend{{Backend: local}}},
 		}}
 	}
 	random := &outbound.HttpRoute_Distribution_RandomAvailable{}
 	for _, b := range backends {
 		filters := httpFilters(b.filters)
-		if b.missing != "" {
+		if b.failure != "" {
 			filters = append(filters, &outbound.HttpRoute_Filter{Kind: &outbound.HttpRoute_Filter_FailureInjector{
-				FailureInjector: &http_route.HttpFailureInjector{Status: 500, Message: missingMessage(b.missing)},
+				FailureInjector: &http_route.HttpFailureInjector{Status: 500, Message: b.failure},
 			}})
 		}
 		random.Backends = append(random.Backends, &outbound.HttpRoute_WeightedRouteBackend{
@@ -114,23 +117,22 @@ func httpBackends(own *outbound.Backend, backends []backend) *outbound.HttpRoute
 	return &outbound.HttpRoute_Distribution{Kind: &outbound.HttpRoute_Distribution_RandomAvailable_{RandomAvailable: random}}
 }
 
-// grpcBackends returns the distribution of a gRPC rule over backends, by weight. Calls to a
-// backend that does not exist fail with UNAVAILABLE. If the list backends is empty, the only
-// backend is own, which has the endpoints of the destination itself.
+// grpcBackends distributes a gRPC rule's calls over backends by weight, or sends them all to
+// local if there are none. Calls to a backend that does not exist fail with UNAVAILABLE.
 //
 //nolint:dupl // the API has a type for each kind of route
-func grpcBackends(own *outbound.Backend, backends []backend) *outbound.GrpcRoute_Distribution {
+func grpcBackends(local *outbound.Backend, backends []backend) *outbound.GrpcRoute_Distribution {
 	if len(backends) == 0 {
 		return &outbound.GrpcRoute_Distribution{Kind: &outbound.GrpcRoute_Distribution_FirstAvailable_{
-			FirstAvailable: &outbound.GrpcRoute_Distribution_FirstAvailable{Backends: []*outbound.GrpcRoute_RouteBackend{{Backend: own}}},
+			FirstAvailable: &outbound.GrpcRoute_Distribution_FirstAvailable{Backends: []*outbound.GrpcRoute_RouteBackend{{Backend: local}}},
 		}}
 	}
 	random := &outbound.GrpcRoute_Distribution_RandomAvailable{}
 	for _, b := range backends {
 		filters := grpcFilters(b.filters)
-		if b.missing != "" {
+		if b.failure != "" {
 			filters = append(filters, &outbound.GrpcRoute_Filter{Kind: &outbound.GrpcRoute_Filter_FailureInjector{
-				FailureInjector: &grpc_route.GrpcFailureInjector{Code: 14, Message: missingMessage(b.missing)},
+				FailureInjector: &grpc_route.GrpcFailureInjector{Code: 14, Message: b.failure},
 			}})
 		}
 		random.Backends = append(random.Backends, &outbound.GrpcRoute_WeightedRouteBackend{
@@ -140,54 +142,45 @@ func grpcBackends(own *outbound.Backend, backends []backend) *outbound.GrpcRoute
 	return &outbound.GrpcRoute_Distribution{Kind: &outbound.GrpcRoute_Distribution_RandomAvailable_{RandomAvailable: random}}
 }
 
-// tlsBackends returns the distribution of a TLS rule over backends, by weight. Connections to a
-// backend that does not exist fail. If the list backends is empty, the only backend is own,
-// which has the endpoints of the destination itself.
-//
-//nolint:dupl // the API has a type for each kind of route
-func tlsBackends(own *outbound.Backend, backends []backend) *outbound.TlsRoute_Distribution {
+// tlsBackends distributes a TLS rule's connections over backends by weight, or sends them all to
+// local if there are none. Connections to a backend that does not exist fail.
+func tlsBackends(local *outbound.Backend, backends []backend) *outbound.TlsRoute_Distribution {
 	if len(backends) == 0 {
 		return &outbound.TlsRoute_Distribution{Kind: &outbound.TlsRoute_Distribution_FirstAvailable_{
-			FirstAvailable: &outbound.TlsRoute_Distribution_FirstAvailable{Backends: []*outbound.TlsRoute_RouteBackend{{Backend: own}}},
+			FirstAvailable: &outbound.TlsRoute_Distribution_FirstAvailable{Backends: []*outbound.TlsRoute_RouteBackend{{Backend: local}}},
 		}}
 	}
 	random := &outbound.TlsRoute_Distribution_RandomAvailable{}
 	for _, b := range backends {
 		msg := &outbound.TlsRoute_RouteBackend{Backend: b.Backend}
-		if b.missing != "" {
-			msg.Filters = []*outbound.TlsRoute_Filter{{Kind: &outbound.TlsRoute_Filter_Invalid{Invalid: invalidBackend(b.missing)}}}
+		if b.failure != "" {
+			invalid := &outbound.TlsRoute_Filter_Invalid{Invalid: &opaque_route.Invalid{Message: b.failure}}
+			msg.Filters = []*outbound.TlsRoute_Filter{{Kind: invalid}}
 		}
 		random.Backends = append(random.Backends, &outbound.TlsRoute_WeightedRouteBackend{Backend: msg, Weight: b.weight})
 	}
 	return &outbound.TlsRoute_Distribution{Kind: &outbound.TlsRoute_Distribution_RandomAvailable_{RandomAvailable: random}}
 }
 
-// opaqueBackends returns the distribution of a TCP rule over backends, by weight. Connections to
-// a backend that does not exist fail. If the list backends is empty, the only backend is own,
-// which has the endpoints of the destination itself.
-//
-//nolint:dupl // the API has a type for each kind of route
-func opaqueBackends(own *outbound.Backend, backends []backend) *outbound.OpaqueRoute_Distribution {
+// opaqueBackends distributes a TCP rule's connections over backends by weight, or sends them all
+// to local if there are none. Connections to a backend that does not exist fail.
+func opaqueBackends(local *outbound.Backend, backends []backend) *outbound.OpaqueRoute_Distribution {
 	if len(backends) == 0 {
 		return &outbound.OpaqueRoute_Distribution{Kind: &outbound.OpaqueRoute_Distribution_FirstAvailable_{
 			FirstAvailable: &outbound.OpaqueRoute_Distribution_FirstAvailable{
-				Backends: []*outbound.OpaqueRoute_RouteBackend{{Backend: own}},
+				Backends: []*outbound.OpaqueRoute_RouteBackend{{Backend: local}},
 			},
 		}}
 	}
 	random := &outbound.OpaqueRoute_Distribution_RandomAvailable{}
 	for _, b := range backends {
 		msg := &outbound.OpaqueRoute_RouteBackend{Backend: b.Backend}
-		if b.missing != "" {
-			msg.Filters = []*outbound.OpaqueRoute_Filter{{Kind: &outbound.OpaqueRoute_Filter_Invalid{Invalid: invalidBackend(b.missing)}}}
+		if b.failure != "" {
+			msg.Filters = []*outbound.OpaqueRoute_Filter{{
+				Kind: &outbound.OpaqueRoute_Filter_Invalid{Invalid: &opaque_route.Invalid{Message: b.failure}},
+			}}
 		}
 		random.Backends = append(random.Backends, &outbound.OpaqueRoute_WeightedRouteBackend{Backend: msg, Weight: b.weight})
 	}
 	return &outbound.OpaqueRoute_Distribution{Kind: &outbound.OpaqueRoute_Distribution_RandomAvailable_{RandomAvailable: random}}
-}
-
-// invalidBackend returns a filter that fails all connections to the destination with the
-// given name, because this destination does not exist.
-func invalidBackend(name string) *opaque_route.Invalid {
-	return &opaque_route.Invalid{Message: missingMessage(name)}
 }

@@ -1,8 +1,6 @@
 package controller
 
 import (
-	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,24 +12,24 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/gotower/gotower/internal/wire"
+	"github.com/gotower/gotower/internal/yamlfile"
 )
 
-// Server configures the inbound policy of one port of a workload. Workload is the text by
-// which the proxies of the workload identify it when they request the policy.
+// Server configures the inbound policy for one port of a workload. Workload is the text by which
+// the workload's proxies identify it when they ask.
 type Server struct {
-	Workload string // "" means all workloads that have no Server of their own for Port
+	Workload string // "" means every workload without its own Server for Port
 	Port     uint16
 	Policy   *inbound.Server
 }
 
-// AccessPolicy specifies the clients that are permitted even if no authorization policy
-// permits them. The values are those of accessPolicy and defaultInboundPolicy in linkerd.
+// AccessPolicy says which clients are permitted even if no authorization policy mentions them.
+// The values are the same as for linkerd's accessPolicy and defaultInboundPolicy.
 type AccessPolicy string
 
-// The access policies. Those with "all" permit clients at all addresses. Those with
-// "cluster" permit only clients in the networks of the cluster. "authenticated" requires a
-// client identity. "tls-unauthenticated" requires TLS, but no identity. Audit permits all
-// clients, and Deny rejects all clients.
+// Access policies. "all" permits clients at any address, and "cluster" only those in the
+// cluster's networks. "authenticated" requires a client identity, while "tls-unauthenticated"
+// requires only TLS. Audit permits everything, and Deny nothing.
 const (
 	Deny                   AccessPolicy = "deny"
 	AllUnauthenticated     AccessPolicy = "all-unauthenticated"
@@ -42,8 +40,7 @@ const (
 	Audit                  AccessPolicy = "audit"
 )
 
-// AccessPolicies returns all access policies. Deny is the first, because it is the default
-// of a server.
+// AccessPolicies returns all access policies, starting with Deny, a server's default.
 func AccessPolicies() []string {
 	return []string{
 		string(Deny), string(AllUnauthenticated), string(AllAuthenticated), string(AllTLSUnauthenticated),
@@ -57,15 +54,14 @@ type serverKey struct {
 	port     uint16
 }
 
-// inboundState is the inbound policy of all ports, in messages of the API.
+// inboundState is every port's inbound policy, as API messages.
 type inboundState struct {
 	servers   map[serverKey]*inbound.Server
-	otherwise *inbound.Server // policy of ports that have no server
+	otherwise *inbound.Server // for ports without a server
 }
 
-// server returns the policy of one port of a workload. If the workload has no policy for
-// the port, it returns the policy of this port for all workloads, or else the default
-// policy.
+// server returns the policy for a workload's port. It falls back to the policy that all workloads
+// share for this port, and then to the default policy.
 func (s inboundState) server(key serverKey) *inbound.Server {
 	if msg := s.servers[key]; msg != nil {
 		return msg
@@ -76,44 +72,44 @@ func (s inboundState) server(key serverKey) *inbound.Server {
 	return s.otherwise
 }
 
-// compileInbound checks the servers and the default inbound policy of cfg, and converts
-// them to messages of the API.
+// compileInbound checks cfg's servers and default inbound policy and converts them to API
+// messages.
 func compileInbound(cfg Config) (inboundState, error) {
 	p := cfg.DefaultInboundPolicy
 	if p == "" {
 		p = AllUnauthenticated
 	}
-	var errs []error
+	v := yamlfile.Program(nil)
 	if !slices.Contains(AccessPolicies(), string(p)) {
-		errs = append(errs, fmt.Errorf("default inbound policy %q must be one of %s", p, strings.Join(AccessPolicies(), ", ")))
+		v.At("defaultInboundPolicy").Rejectf(p, "want one of %s", strings.Join(AccessPolicies(), ", "))
 	}
 	s := inboundState{
 		servers:   make(map[serverKey]*inbound.Server, len(cfg.Servers)),
 		otherwise: DefaultServer(p, cfg.ClusterNetworks, false),
 	}
-	for _, server := range cfg.Servers {
+	for i, server := range cfg.Servers {
 		key := serverKey{server.Workload, server.Port}
+		item := v.At("servers").Item(i)
 		switch {
 		case server.Port == 0:
-			errs = append(errs, errors.New("server: the port must not be 0"))
+			item.At("port").Rejectf(server.Port, "want a port from 1 to 65535")
 		case server.Policy == nil:
-			errs = append(errs, fmt.Errorf("server of port %d: the policy is required", server.Port))
+			item.Failf("missing: the policy is required")
 		case s.servers[key] != nil:
-			errs = append(errs, fmt.Errorf("server of port %d of workload %q is given twice", server.Port, server.Workload))
+			item.At("port").Rejectf(server.Port, "another server has this port of workload %q: take one out", server.Workload)
 		default:
 			s.servers[key] = proto.CloneOf(server.Policy)
 			if _, err := proto.Marshal(server.Policy); err != nil {
-				errs = append(errs, fmt.Errorf("server of port %d cannot be encoded: %w", server.Port, err))
+				item.Failf("cannot be encoded: %v", err)
 			}
 		}
 	}
-	return s, errors.Join(errs...)
+	return s, yamlfile.Join(v.Mistakes)
 }
 
-// DefaultServer returns the policy of ports without a server in the configuration. The
-// argument p is the default inbound policy, and cluster has the networks of the cluster. An
-// empty cluster means the default networks of linkerd. If opaque is true, connections are
-// forwarded as bytes.
+// DefaultServer returns the policy for ports without a server. p is the default inbound policy,
+// and cluster lists the cluster's networks; if it is empty, linkerd's defaults apply. If opaque
+// is true, connections are forwarded as bytes.
 func DefaultServer(p AccessPolicy, cluster []netip.Prefix, opaque bool) *inbound.Server {
 	protocol := &inbound.ProxyProtocol{Kind: &inbound.ProxyProtocol_Opaque_{Opaque: &inbound.ProxyProtocol_Opaque{}}}
 	if !opaque {
@@ -128,15 +124,14 @@ func DefaultServer(p AccessPolicy, cluster []netip.Prefix, opaque bool) *inbound
 	}
 }
 
-// defaultInboundRoute returns the route of a server for which no route is configured. It
-// matches all requests.
+// defaultInboundRoute returns the route for a server that configures none. It matches all
+// requests.
 func defaultInboundRoute() *inbound.HttpRoute {
 	return &inbound.HttpRoute{Metadata: defaultMetadata("default"), Rules: []*inbound.HttpRoute_Rule{{}}}
 }
 
-// accessAuthorization returns the authorization for the clients that p permits, or nil for
-// Deny. The argument cluster has the networks of the cluster. If it is empty, they are the
-// default networks of linkerd.
+// accessAuthorization returns the authorization for the clients that p permits, or nil for Deny.
+// cluster lists the cluster's networks; if it is empty, linkerd's defaults apply.
 func accessAuthorization(p AccessPolicy, cluster []netip.Prefix) []*inbound.Authz {
 	if p == Deny {
 		return nil
@@ -144,7 +139,7 @@ func accessAuthorization(p AccessPolicy, cluster []netip.Prefix) []*inbound.Auth
 	networks := allNetworks()
 	if p == ClusterUnauthenticated || p == ClusterAuthenticated {
 		if networks = cluster; len(networks) == 0 {
-			networks = clusterNetworks()
+			networks = DefaultClusterNetworks()
 		}
 	}
 	authn := unauthenticated()
@@ -165,9 +160,8 @@ func accessAuthorization(p AccessPolicy, cluster []netip.Prefix) []*inbound.Auth
 	return []*inbound.Authz{a}
 }
 
-// clusterNetworks returns the networks that linkerd uses by default as networks of a
-// cluster.
-func clusterNetworks() []netip.Prefix {
+// DefaultClusterNetworks returns the networks that linkerd assumes a cluster to use.
+func DefaultClusterNetworks() []netip.Prefix {
 	return []netip.Prefix{
 		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("172.16.0.0/12"),
 		netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("fd00::/8"),
@@ -179,21 +173,20 @@ func allNetworks() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
 }
 
-// unauthenticated returns an authentication that permits all clients.
+// unauthenticated permits all clients.
 func unauthenticated() *inbound.Authn {
 	return &inbound.Authn{Permit: &inbound.Authn_Unauthenticated{Unauthenticated: &inbound.Authn_PermitUnauthenticated{}}}
 }
 
-// anyTLS returns an authentication that permits clients with TLS, with or without an
-// identity.
+// anyTLS permits clients that use TLS, with or without an identity.
 func anyTLS() *inbound.Authn {
 	return &inbound.Authn{Permit: &inbound.Authn_MeshTLS{MeshTLS: &inbound.Authn_PermitMeshTLS{
 		Clients: &inbound.Authn_PermitMeshTLS_Unauthenticated{Unauthenticated: &inbound.Authn_PermitUnauthenticated{}},
 	}}}
 }
 
-// identified returns an authentication that permits clients with one of the identities, or
-// with an identity that ends in one of the suffixes. An empty suffix matches any identity.
+// identified permits clients with one of the identities, or whose identity ends in one of the
+// suffixes. An empty suffix matches any identity.
 func identified(identities []*inbound.Identity, suffixes []*inbound.IdentitySuffix) *inbound.Authn {
 	return &inbound.Authn{Permit: &inbound.Authn_MeshTLS{MeshTLS: &inbound.Authn_PermitMeshTLS{
 		Clients: &inbound.Authn_PermitMeshTLS_Identities{Identities: &inbound.Authn_PermitMeshTLS_PermitClientIdentities{
@@ -202,77 +195,63 @@ func identified(identities []*inbound.Identity, suffixes []*inbound.IdentitySuff
 	}}}
 }
 
-// networkMessage returns p as a message of the API.
+// networkMessage returns p as an API message.
 func networkMessage(p netip.Prefix) *apinet.IPNetwork {
 	p = p.Masked()
 	return &apinet.IPNetwork{Ip: wire.FromIP(p.Addr()), PrefixLen: uint32(p.Bits())}
 }
 
-// servers converts the servers of the file. The argument cluster has the networks of the
-// cluster. servers adds an error if a port of a workload has two servers.
-func (r *reader) servers(list []serverYAML, cluster []netip.Prefix) []Server {
-	if len(list) == 0 {
-		return nil
-	}
-	servers := make([]Server, 0, len(list))
-	first, names := make(map[serverKey]int), make(map[string]int)
-	for _, y := range list {
-		r.named("server", y.At, y.Name, names)
-		s := Server{Workload: y.Workload.value}
-		if !y.Port.given() {
-			r.missing(y.At.n, "the server has no port")
-		} else if s.Port = r.port(y.Port); s.Port != 0 {
-			key := serverKey{s.Workload, s.Port}
-			if was, twice := first[key]; twice {
-				r.failf(y.Port.line, "port %d has two servers, the first in line %d", s.Port, was)
-			}
-			first[key] = y.Port.line
+// checkServers adds a mistake for each server in list that repeats the name, or the port of the workload,
+// of an earlier one. list is at v in the file.
+func checkServers(v yamlfile.Value, list []serverYAML) {
+	ports := make(map[serverKey]int)
+	names := make(map[string]string)
+	for i, y := range list {
+		unique(y.At.At("name"), y.Name, names)
+		key := serverKey{y.Workload, y.Port}
+		if earlier, repeated := ports[key]; repeated {
+			v.Item(i).At("port").Rejectf(y.Port, "the port of servers[%d]: want one server for a port of a workload", earlier)
 		}
-		s.Policy = r.server(y, cluster)
-		servers = append(servers, s)
+		ports[key] = i
 	}
-	return servers
 }
 
-// server converts one server with its routes and authorizations. cluster has the networks
-// of the cluster. server adds an error for routes and rate limits that the protocol does
-// not allow.
-func (r *reader) server(y serverYAML, cluster []netip.Prefix) *inbound.Server {
-	labels := map[string]string{"group": policyGroup, "kind": "server", "name": y.Name.value}
-	access := AccessPolicy(r.oneOf("accessPolicy", y.AccessPolicy, AccessPolicies()...))
+// message converts a server with its routes and authorizations. cluster lists the networks from which
+// the access policies ClusterUnauthenticated and ClusterAuthenticated permit clients. Routes or a rate
+// limit that the protocol does not support are a mistake in the file.
+func (y *serverYAML) message(cluster []netip.Prefix) *inbound.Server {
 	msg := &inbound.Server{
-		Labels:         labels,
-		Authorizations: append(r.authorizations(y.Authorizations), accessAuthorization(access, cluster)...),
+		Labels:         map[string]string{"group": policyGroup, "kind": "server", "name": y.Name},
+		Authorizations: append(authorizations(y.Authorizations), accessAuthorization(y.AccessPolicy, cluster)...),
 		Protocol:       &inbound.ProxyProtocol{},
 	}
-	protocol := r.oneOf("proxyProtocol", y.ProxyProtocol,
-		protocolUnknown, protocolHTTP1, protocolHTTP2, protocolGRPC, protocolOpaque, protocolTLS)
-	names := make(map[string]int)
+	protocol := y.ProxyProtocol
+	names := make(map[string]string)
 	routes := make([]*inbound.HttpRoute, 0, len(y.HTTPRoutes)+1)
 	for _, route := range y.HTTPRoutes {
-		r.policyRoute(route.At, route.Name, len(route.Rules), names)
-		routes = append(routes, r.inboundHTTP(route))
+		checkRoute(route.At, route.Name, len(route.Rules), names)
+		routes = append(routes, inboundHTTP(route))
 	}
 	if len(routes) == 0 {
 		routes = append(routes, defaultInboundRoute())
 	}
 	calls := make([]*inbound.GrpcRoute, 0, len(y.GRPCRoutes)+1)
 	for _, route := range y.GRPCRoutes {
-		r.policyRoute(route.At, route.Name, len(route.Rules), names)
-		calls = append(calls, r.inboundGRPC(route))
+		checkRoute(route.At, route.Name, len(route.Rules), names)
+		calls = append(calls, inboundGRPC(route))
 	}
 	if len(calls) == 0 {
 		calls = append(calls, &inbound.GrpcRoute{Metadata: defaultMetadata("default"), Rules: []*inbound.GrpcRoute_Rule{{}}})
 	}
-	limit := r.rateLimit(y.RateLimit)
+	limit := y.RateLimit.message()
 	isHTTP := protocol == protocolUnknown || protocol == protocolHTTP1 || protocol == protocolHTTP2
 	switch {
 	case len(y.GRPCRoutes) > 0 && protocol != protocolGRPC:
-		r.failf(y.At.n, "grpcRoutes require proxyProtocol gRPC")
+		y.At.At("grpcRoutes").Failf("they require proxyProtocol: gRPC")
 	case len(y.HTTPRoutes) > 0 && !isHTTP:
-		r.failf(y.At.n, "httpRoutes require proxyProtocol unknown, HTTP/1 or HTTP/2")
+		y.At.At("httpRoutes").Failf("they require the proxyProtocol unknown, HTTP/1 or HTTP/2")
 	case y.RateLimit != nil && !isHTTP:
-		r.failf(y.At.n, "httpLocalRateLimit requires proxyProtocol unknown, HTTP/1 or HTTP/2")
+		y.At.At("httpLocalRateLimit").Failf("it requires the proxyProtocol unknown, HTTP/1 or HTTP/2")
 	}
 	switch protocol {
 	case protocolHTTP1:
@@ -293,16 +272,16 @@ func (r *reader) server(y serverYAML, cluster []netip.Prefix) *inbound.Server {
 	return msg
 }
 
-// inboundHTTP converts an HTTPRoute of a server.
-func (r *reader) inboundHTTP(y policyRouteYAML[httpMatchYAML]) *inbound.HttpRoute {
+// inboundHTTP converts a server's HTTPRoute.
+func inboundHTTP(y policyRouteYAML[httpMatchYAML]) *inbound.HttpRoute {
 	route := &inbound.HttpRoute{
-		Metadata: resourceMetadata(gatewayGroup, "HTTPRoute", y.Name.value), Hosts: r.hostnames(y.Hostnames),
-		Authorizations: r.authorizations(y.Authorizations),
+		Metadata: resourceMetadata(gatewayGroup, "HTTPRoute", y.Name), Hosts: hostMatches(y.At.At("hostnames"), y.Hostnames),
+		Authorizations: authorizations(y.Authorizations),
 	}
 	for _, rule := range y.Rules {
-		notOutbound(r, rule)
-		msg := &inbound.HttpRoute_Rule{Matches: r.httpMatches(rule.Matches)}
-		for _, f := range r.filters(rule.Filters, requestFilter, redirectFilter) {
+		checkInboundRule(rule)
+		msg := &inbound.HttpRoute_Rule{Matches: httpMatches(rule.Matches)}
+		for _, f := range filters(rule.Filters, requestFilter, redirectFilter) {
 			m := &inbound.HttpRoute_Filter{Kind: &inbound.HttpRoute_Filter_RequestHeaderModifier{RequestHeaderModifier: f.request}}
 			if f.redirect != nil {
 				m.Kind = &inbound.HttpRoute_Filter_Redirect{Redirect: f.redirect}
@@ -314,16 +293,16 @@ func (r *reader) inboundHTTP(y policyRouteYAML[httpMatchYAML]) *inbound.HttpRout
 	return route
 }
 
-// inboundGRPC converts a GRPCRoute of a server.
-func (r *reader) inboundGRPC(y policyRouteYAML[grpcMatchYAML]) *inbound.GrpcRoute {
+// inboundGRPC converts a server's GRPCRoute.
+func inboundGRPC(y policyRouteYAML[grpcMatchYAML]) *inbound.GrpcRoute {
 	route := &inbound.GrpcRoute{
-		Metadata: resourceMetadata(gatewayGroup, "GRPCRoute", y.Name.value), Hosts: r.hostnames(y.Hostnames),
-		Authorizations: r.authorizations(y.Authorizations),
+		Metadata: resourceMetadata(gatewayGroup, "GRPCRoute", y.Name), Hosts: hostMatches(y.At.At("hostnames"), y.Hostnames),
+		Authorizations: authorizations(y.Authorizations),
 	}
 	for _, rule := range y.Rules {
-		notOutbound(r, rule)
-		msg := &inbound.GrpcRoute_Rule{Matches: r.grpcMatches(rule.Matches)}
-		for _, f := range r.filters(rule.Filters, requestFilter) {
+		checkInboundRule(rule)
+		msg := &inbound.GrpcRoute_Rule{Matches: grpcMatches(rule.Matches)}
+		for _, f := range filters(rule.Filters, requestFilter) {
 			msg.Filters = append(msg.Filters, &inbound.GrpcRoute_Filter{
 				Kind: &inbound.GrpcRoute_Filter_RequestHeaderModifier{RequestHeaderModifier: f.request},
 			})
@@ -333,29 +312,25 @@ func (r *reader) inboundGRPC(y policyRouteYAML[grpcMatchYAML]) *inbound.GrpcRout
 	return route
 }
 
-// notOutbound adds an error if the rule y of a server has fields that only rules of
-// destinations may have.
-func notOutbound[M any](r *reader, y policyRuleYAML[M]) {
+// checkInboundRule adds a mistake if y has fields that only the rules of destinations may use.
+func checkInboundRule[M any](y policyRuleYAML[M]) {
 	if len(y.BackendRefs) > 0 || y.Timeouts != nil || y.Retry != nil {
-		r.failf(y.At.n, "a rule of a server has no backendRefs, timeouts and retry")
+		y.At.Failf("backendRefs, timeouts and retry are for rules of destinations only: take them out")
 	}
 }
 
-// authorizations converts the authorization policies of a server or route.
-func (r *reader) authorizations(list []authorizationYAML) []*inbound.Authz {
+// authorizations converts a server's or route's authorization policies.
+func authorizations(list []authorizationYAML) []*inbound.Authz {
 	authorizations := make([]*inbound.Authz, 0, len(list))
-	names := make(map[string]int)
+	names := make(map[string]string)
 	for _, y := range list {
-		r.named("authorization policy", y.At, y.Name, names)
-		m := resourceMetadata(policyGroup, "authorizationpolicy", y.Name.value)
-		a := &inbound.Authz{Metadata: m, Labels: oldLabels(m), Authentication: r.authentication(y)}
+		unique(y.At.At("name"), y.Name, names)
+		m := resourceMetadata(policyGroup, "authorizationpolicy", y.Name)
+		a := &inbound.Authz{Metadata: m, Labels: oldLabels(m), Authentication: y.authentication()}
 		for _, n := range y.Networks {
-			if !n.CIDR.given() {
-				r.missing(n.At.n, "the network has no cidr")
-			}
-			msg := &inbound.Network{Net: networkMessage(r.prefix(n.CIDR))}
+			msg := &inbound.Network{Net: networkMessage(n.CIDR)}
 			for _, e := range n.Except {
-				msg.Except = append(msg.Except, networkMessage(r.prefix(e)))
+				msg.Except = append(msg.Except, networkMessage(e))
 			}
 			a.Networks = append(a.Networks, msg)
 		}
@@ -369,27 +344,25 @@ func (r *reader) authorizations(list []authorizationYAML) []*inbound.Authz {
 	return authorizations
 }
 
-// oldLabels returns the labels group, kind and name of the resource in m. They are for old
-// proxies, which read these labels instead of the metadata m.
+// oldLabels repeats the resource in m as labels, for old proxies that do not read metadata.
 func oldLabels(m *meta.Metadata) map[string]string {
 	res := m.GetResource()
 	return map[string]string{"group": res.GetGroup(), "kind": res.GetKind(), "name": res.GetName()}
 }
 
-// authentication converts the fields of y that specify which clients the policy permits. If
-// y has networks but none of these fields, the policy permits all clients in the networks,
-// as with a NetworkAuthentication of linkerd.
-func (r *reader) authentication(y authorizationYAML) *inbound.Authn {
-	open := r.boolean("unauthenticated", y.Unauthenticated, false)
-	tls := r.boolean("unauthenticatedTLS", y.AnyTLS, false)
+// authentication converts the fields that say which clients the policy permits. With networks and
+// nothing else, it permits every client in these networks, like linkerd's NetworkAuthentication.
+func (y *authorizationYAML) authentication() *inbound.Authn {
+	open := y.Unauthenticated
+	tls := y.AnyTLS
 	named := len(y.Identities)+len(y.ServiceAccounts) > 0
 	switch {
 	case open && tls, open && named, tls && named:
-		r.failf(y.At.n, "unauthenticated, unauthenticatedTLS and identities exclude each other")
+		y.At.Failf("unauthenticated, unauthenticatedTLS and identities exclude each other: want one of them")
 	case isEmpty(y.Networks) || isEmpty(y.Identities) || isEmpty(y.ServiceAccounts):
-		r.missing(y.At.n, "the authorization policy has an empty list of networks, identities or serviceAccounts")
+		y.At.Failf("an empty list of networks, identities or serviceAccounts permits no client: take it out")
 	case !open && !tls && !named && len(y.Networks) == 0:
-		r.missing(y.At.n, "the authorization policy has no networks, identities, serviceAccounts, unauthenticated or unauthenticatedTLS")
+		y.At.Failf("missing: want networks, identities, serviceAccounts, unauthenticated or unauthenticatedTLS")
 	}
 	switch {
 	case tls:
@@ -399,103 +372,74 @@ func (r *reader) authentication(y authorizationYAML) *inbound.Authn {
 	}
 	var identities []*inbound.Identity
 	var suffixes []*inbound.IdentitySuffix
-	for _, t := range y.Identities {
-		suffix, wildcard := strings.CutPrefix(t.value, "*.")
+	for i, name := range y.Identities {
+		item := y.At.At("identities").Item(i)
+		suffix, wildcard := strings.CutPrefix(name, "*.")
 		switch {
 		case suffix == "":
-			r.failf(t.line, "identity %q: want a name, a URI, * or *.NAME", t.value)
-		case t.value == "*":
+			item.Rejectf(name, "want a name, a URI, * or *.NAME")
+		case name == "*":
 			suffixes = append(suffixes, &inbound.IdentitySuffix{})
 		case wildcard:
-			r.check(t.line, checkIdentity(suffix))
+			check(item, name, checkIdentity(suffix))
 			suffixes = append(suffixes, &inbound.IdentitySuffix{Parts: strings.Split(suffix, ".")})
 		default:
-			r.check(t.line, checkIdentity(t.value))
-			identities = append(identities, &inbound.Identity{Name: t.value})
+			check(item, name, checkIdentity(name))
+			identities = append(identities, &inbound.Identity{Name: name})
 		}
 	}
-	return identified(append(identities, r.serviceAccounts(y.ServiceAccounts)...), suffixes)
+	return identified(append(identities, serviceAccounts(y.ServiceAccounts)...), suffixes)
 }
 
-// isEmpty returns whether the file has list and list is empty. Such a list permits no client, but
-// without it a policy permits all networks or all clients in its networks.
+// isEmpty reports whether the file contains list, but without an item; a list that the file leaves out
+// is nil. An empty list would permit no client, while leaving it out permits all networks or all clients,
+// so the author probably did not mean it.
 func isEmpty[T any](list []T) bool { return list != nil && len(list) == 0 }
 
-// serviceAccounts returns the identities that linkerd gives to the service accounts in
-// list.
-func (r *reader) serviceAccounts(list []serviceAccountYAML) []*inbound.Identity {
-	var identities []*inbound.Identity
+// serviceAccounts returns the identities that linkerd issues to the service accounts in list.
+func serviceAccounts(list []serviceAccountYAML) []*inbound.Identity {
+	identities := make([]*inbound.Identity, 0, len(list))
 	for _, y := range list {
-		if !y.Name.given() || !y.Namespace.given() {
-			r.missing(y.At.n, "the service account must have a namespace and a name")
-			continue
-		}
-		id := y.Name.value + "." + y.Namespace.value + ".serviceaccount.identity.linkerd.cluster.local"
-		r.check(y.Name.line, checkIdentity(id))
+		id := y.Name + "." + y.Namespace + ".serviceaccount.identity.linkerd.cluster.local"
+		check(y.At.At("name"), y.Name, checkIdentity(id))
 		identities = append(identities, &inbound.Identity{Name: id})
 	}
 	return identities
 }
 
-// prefix parses a network, such as 10.0.0.0/8, or an IP address. For an invalid value it
-// adds an error and returns 0.0.0.0/0, so that no second error follows from the first. For
-// a missing value it returns 0.0.0.0/0 without an error.
-func (r *reader) prefix(t text) netip.Prefix {
-	if p, err := netip.ParsePrefix(t.value); err == nil {
-		return p.Masked()
-	}
-	if ip, err := netip.ParseAddr(t.value); err == nil && ip.Zone() == "" {
-		return netip.PrefixFrom(ip, ip.BitLen())
-	}
-	if t.given() {
-		r.failf(t.line, "%q is not a network such as 10.0.0.0/8", t.value)
-	}
-	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-}
-
-// rateLimit converts the rate limits of a server. It returns nil if y is nil, because
-// requests are then not limited.
-func (r *reader) rateLimit(y *rateLimitYAML) *inbound.HttpLocalRateLimit {
+// message converts a server's rate limits. A nil y means no limit.
+func (y *rateLimitYAML) message() *inbound.HttpLocalRateLimit {
 	if y == nil {
 		return nil
 	}
-	r.named("rate limit", y.At, y.Name, make(map[string]int))
 	msg := &inbound.HttpLocalRateLimit{
-		Metadata: resourceMetadata(policyGroup, "HTTPLocalRateLimitPolicy", y.Name.value),
-		Total:    r.limit(y.Total), Identity: r.limit(y.Identity),
+		Metadata: resourceMetadata(policyGroup, "HTTPLocalRateLimitPolicy", y.Name),
+		Total:    y.Total.message(), Identity: y.Identity.message(),
 	}
 	for _, o := range y.Overrides {
 		if len(o.Clients)+len(o.Named) == 0 {
-			r.missing(o.At.n, "the override has no clientRefs and no identities")
+			o.At.Failf("missing: want clientRefs or identities")
 		}
-		identities := r.serviceAccounts(o.Clients)
-		for _, t := range o.Named {
-			r.check(t.line, checkIdentity(t.value))
-			identities = append(identities, &inbound.Identity{Name: t.value})
+		identities := serviceAccounts(o.Clients)
+		for i, name := range o.Named {
+			check(o.At.At("identities").Item(i), name, checkIdentity(name))
+			identities = append(identities, &inbound.Identity{Name: name})
 		}
 		msg.Overrides = append(msg.Overrides, &inbound.HttpLocalRateLimit_Override{
-			Limit:   r.limit(&limitYAML{o.At, o.Rate}),
+			Limit:   o.message(),
 			Clients: &inbound.HttpLocalRateLimit_Override_ClientIdentities{Identities: identities},
 		})
 	}
 	if msg.GetTotal() == nil && msg.GetIdentity() == nil && len(msg.GetOverrides()) == 0 {
-		r.missing(y.At.n, "the rate limit has no total, identity or overrides")
+		y.At.Failf("missing: want total, identity or overrides")
 	}
 	return msg
 }
 
-// limit converts one rate limit. It returns nil if y is nil.
-func (r *reader) limit(y *limitYAML) *inbound.HttpLocalRateLimit_Limit {
-	switch {
-	case y == nil:
+// message converts one rate limit. A nil y means no limit.
+func (y *limitYAML) message() *inbound.HttpLocalRateLimit_Limit {
+	if y == nil {
 		return nil
-	case !y.Rate.given():
-		r.missing(y.At.n, "the limit has no requestsPerSecond")
-		return &inbound.HttpLocalRateLimit_Limit{}
 	}
-	n := r.number("requestsPerSecond", y.Rate)
-	if n == 0 {
-		r.failf(y.Rate.line, "requestsPerSecond 0: want at least 1, or leave the limit out")
-	}
-	return &inbound.HttpLocalRateLimit_Limit{RequestsPerSecond: n}
+	return &inbound.HttpLocalRateLimit_Limit{RequestsPerSecond: y.Rate}
 }

@@ -1,21 +1,28 @@
 package controller
 
 import (
-	"math"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/linkerd/linkerd2-proxy-api/go/grpc_route"
 	"github.com/linkerd/linkerd2-proxy-api/go/http_route"
 	"github.com/linkerd/linkerd2-proxy-api/go/meta"
+	"github.com/linkerd/linkerd2-proxy-api/go/net"
+	"github.com/linkerd/linkerd2-proxy-api/go/opaque_route"
 	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
 	"github.com/linkerd/linkerd2-proxy-api/go/tls_route"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/internal/wire"
+	"github.com/gotower/gotower/internal/yamlfile"
 )
 
-// Values in messages of the API that the configuration file cannot set. Linkerd's policy
-// controller sends the same values.
+// Values that the configuration file cannot set. Linkerd's policy controller sends the same ones.
 const (
 	detectTimeout   = 10 * time.Second
 	queueCapacity   = 100
@@ -26,10 +33,12 @@ const (
 	maxRequestBytes = 64 << 10
 	minRetryBackoff = 25 * time.Millisecond
 	maxRetryBackoff = 250 * time.Millisecond
+
+	defaultNamespace = "default" // for metadata that would otherwise lack a namespace
 )
 
-// The values of the field proxyProtocol, as in a Server of linkerd. The default is unknown,
-// which means that proxies detect the protocol.
+// Values for proxyProtocol, as in linkerd's Server. The default is unknown, which makes proxies
+// detect the protocol.
 const (
 	protocolUnknown = "unknown"
 	protocolHTTP1   = "HTTP/1"
@@ -39,7 +48,7 @@ const (
 	protocolTLS     = "TLS"
 )
 
-// outboundRoutes are the routes of a destination, by kind, in messages of the API.
+// outboundRoutes are a destination's routes by kind, as API messages.
 type outboundRoutes struct {
 	http   []*outbound.HttpRoute
 	grpc   []*outbound.GrpcRoute
@@ -47,74 +56,98 @@ type outboundRoutes struct {
 	opaque []*outbound.OpaqueRoute
 }
 
-// defaultPolicy returns the policy of a destination for which none is configured. It
-// balances all traffic over the endpoints of t. If opaque is true, connections are
-// forwarded as bytes.
+// Values for trafficPolicy, as in linkerd's EgressNetwork.
+const (
+	allowTraffic = "Allow"
+	denyTraffic  = "Deny"
+)
+
+// defaultPolicy returns the policy for a destination that configures none: it balances all
+// traffic over t's endpoints. If opaque is true, connections are forwarded as bytes.
 func defaultPolicy(t target, opaque bool) *outbound.OutboundPolicy {
 	protocol := protocolUnknown
 	if opaque {
 		protocol = protocolOpaque
 	}
-	return policyMessage(t, protocol, outboundRoutes{}, balancerTo(t, nil), nil)
+	return policyMessage(t, protocol, outboundRoutes{}, ownBackend(t, nil), nil, allowTraffic)
 }
 
-// policy converts the outbound policy of the destination t. It returns nil if y is nil,
-// because the destination then has the default policy. The argument opaque is the field
-// opaque of the profile. If it is true, the protocol is opaque, and proxyProtocol of y has
-// no effect.
-func (r *reader) policy(t target, y *policyYAML, opaque bool) *outbound.OutboundPolicy {
-	if y == nil {
-		return nil
-	}
-	protocol := r.oneOf("proxyProtocol", y.ProxyProtocol,
-		protocolUnknown, protocolHTTP1, protocolHTTP2, protocolGRPC, protocolOpaque, protocolTLS)
+// outboundPolicy is a policy while it is being converted, with what its routes need to know.
+type outboundPolicy struct {
+	target // the policy's destination
+
+	own    *outbound.Backend // the destination's own endpoints
+	load   *outbound.Backend_BalanceP2C_PenaltyPeakEwma_
+	exists func(host string, port uint16) bool
+}
+
+// message converts y, the outbound policy for t. If opaque, which comes from the profile, is
+// true, it overrides proxyProtocol. exists reports whether a backend's destination exists; the
+// port is 0 if the reference does not have one.
+func (y *policyYAML) message(t target, opaque bool, exists func(host string, port uint16) bool) *outbound.OutboundPolicy {
+	protocol := y.ProxyProtocol
 	if opaque {
 		protocol = protocolOpaque
 	}
-	own := balancerTo(t, r.biaser(y.LoadBiaser))
-	accrual := r.accrual(y.FailureAccrual)
-	first := make(map[string]int)
+	traffic := allowTraffic
+	if y.TrafficPolicy != nil {
+		traffic = *y.TrafficPolicy
+		if !t.ip {
+			y.At.At("trafficPolicy").Failf("it is for IP addresses only: take it out")
+		}
+	}
+	o := &outboundPolicy{target: t, load: y.LoadBiaser.message(), exists: exists}
+	o.own = ownBackend(t, o.load)
+	names := make(map[string]string)
 	var routes outboundRoutes
 	for _, route := range y.HTTPRoutes {
-		r.policyRoute(route.At, route.Name, len(route.Rules), first)
-		routes.http = append(routes.http, r.outboundHTTP(route, own))
+		checkRoute(route.At, route.Name, len(route.Rules), names)
+		routes.http = append(routes.http, o.http(route))
 	}
 	for _, route := range y.GRPCRoutes {
-		r.policyRoute(route.At, route.Name, len(route.Rules), first)
-		routes.grpc = append(routes.grpc, r.outboundGRPC(route, own))
+		checkRoute(route.At, route.Name, len(route.Rules), names)
+		routes.grpc = append(routes.grpc, o.grpc(route))
 	}
 	for _, route := range y.TLSRoutes {
-		r.policyRoute(route.At, route.Name, len(route.Rules), first)
-		routes.tls = append(routes.tls, r.outboundTLS(route, own))
+		checkStreamRoute(route, names)
+		routes.tls = append(routes.tls, o.tls(route))
 	}
 	for _, route := range y.TCPRoutes {
-		r.policyRoute(route.At, route.Name, len(route.Rules), first)
-		routes.opaque = append(routes.opaque, r.outboundTCP(route, own))
+		checkStreamRoute(route, names)
+		routes.opaque = append(routes.opaque, o.tcp(route))
 	}
-	r.oneKind(y, protocol)
-	return policyMessage(t, protocol, routes, own, accrual)
+	y.checkKinds(protocol)
+	return policyMessage(t, protocol, routes, o.own, y.FailureAccrual.message(), traffic)
 }
 
-// policyRoute checks a route with the given name and number of rules. It adds an error if the route
-// lacks a name or rules, or has the name of a previous route. The argument at is the line of the
-// route. The map first has the line of each previous name.
-func (r *reader) policyRoute(at line, name text, rules int, first map[string]int) {
-	r.named("route", at, name, first)
+// checkRoute reports a route at v that has no rules or repeats a name. names maps each earlier
+// name to its path.
+func checkRoute(v yamlfile.Value, name string, rules int, names map[string]string) {
+	unique(v.At("name"), name, names)
 	if rules == 0 {
-		r.missing(at.n, errNoRules.Error())
+		v.At("rules").Failf("missing: want at least one rule")
 	}
 }
 
-// oneKind adds an error for routes of a kind that the protocol does not allow. It also adds
-// an error if there are routes of several kinds, because a policy contains the routes of
-// one kind.
-func (r *reader) oneKind(y *policyYAML, protocol string) {
+// checkStreamRoute checks a TLSRoute or TCPRoute. It also reports a second rule: nothing in a
+// connection tells which rule applies, and linkerd's proxies would reject the whole policy.
+func checkStreamRoute(y streamRouteYAML, names map[string]string) {
+	checkRoute(y.At, y.Name, len(y.Rules), names)
+	if len(y.Rules) > 1 {
+		y.At.At("rules").Failf("want one rule in a TLSRoute or TCPRoute, not %d", len(y.Rules))
+	}
+}
+
+// checkKinds reports kinds of routes that the protocol does not support. It also reports several
+// kinds, because the API carries only one, and several TCPRoutes, because each matches every
+// connection.
+func (y *policyYAML) checkKinds(protocol string) {
 	allowed := map[string][]string{
 		protocolUnknown: {"httpRoutes", "grpcRoutes", "tlsRoutes", "tcpRoutes"}, protocolHTTP1: {"httpRoutes"},
 		protocolHTTP2: {"httpRoutes", "grpcRoutes"}, protocolGRPC: {"grpcRoutes"},
 		protocolOpaque: {"tcpRoutes"}, protocolTLS: {"tlsRoutes"},
 	}[protocol]
-	var given []string
+	var present []string
 	for _, kind := range []struct {
 		name string
 		n    int
@@ -125,34 +158,38 @@ func (r *reader) oneKind(y *policyYAML, protocol string) {
 		if kind.n == 0 {
 			continue
 		}
-		given = append(given, kind.name)
+		present = append(present, kind.name)
 		if !slices.Contains(allowed, kind.name) {
-			r.failf(y.At.n, "protocol %s has no %s; there are %s", protocol, kind.name, strings.Join(allowed, ", "))
+			y.At.At(kind.name).Failf("the protocol %s does not have them: want %s", protocol, strings.Join(allowed, ", "))
 		}
 	}
-	if len(given) > 1 {
-		r.failf(y.At.n, "%s exclude each other", strings.Join(given, " and "))
+	if len(present) > 1 {
+		y.At.Failf("%s exclude each other: want one of them", strings.Join(present, " and "))
+	}
+	if len(y.TCPRoutes) > 1 {
+		y.At.At("tcpRoutes").Failf("want one TCPRoute, which matches all connections, not %d", len(y.TCPRoutes))
 	}
 }
 
-// policyMessage returns the outbound policy of t as a message of the API. For each kind of route
-// that the protocol uses, the message has the routes in the argument routes, or else a default
-// route. The default route sends all traffic to own, the backend with the endpoints of t. TLS
-// routes change the protocol from unknown to TLS. gRPC routes change it from unknown or HTTP/2 to
-// gRPC.
-func policyMessage(
-	t target, protocol string, routes outboundRoutes, own *outbound.Backend, accrual *outbound.FailureAccrual,
+// policyMessage returns t's outbound policy as an API message. It contains a list of routes for
+// every kind that the protocol may need; a missing list becomes a default route that sends all
+// traffic to own, t's own backend. For an IP address, the default route is also added after the
+// configured ones, and traffic decides whether it permits the rest.
+//
+// If the protocol is unknown, the routes imply it: TLS routes mean TLS, a TCP route means opaque,
+// and gRPC routes mean gRPC, also with HTTP/2.
+func policyMessage( //nolint:gocyclo // one case for each protocol and kind of route
+	t target, protocol string, routes outboundRoutes, own *outbound.Backend, accrual *outbound.FailureAccrual, traffic string,
 ) *outbound.OutboundPolicy {
-	if routes.http == nil {
-		routes.http = []*outbound.HttpRoute{{
-			Metadata: defaultMetadata("http"),
-			Rules:    []*outbound.HttpRoute_Rule{{Matches: []*http_route.HttpRouteMatch{allPaths()}, Backends: httpBackends(own, nil)}},
-		}}
+	defaults := defaultsOf(t, own, traffic)
+	if routes.http == nil || t.ip {
+		routes.http = append(routes.http, defaults.http...)
 	}
-	if routes.opaque == nil {
-		routes.opaque = []*outbound.OpaqueRoute{{
-			Metadata: defaultMetadata("opaq"), Rules: []*outbound.OpaqueRoute_Rule{{Backends: opaqueBackends(own, nil)}},
-		}}
+	if protocol == protocolUnknown && routes.opaque != nil {
+		protocol = protocolOpaque
+	}
+	if routes.opaque == nil { // otherwise the TCP route matches all connections
+		routes.opaque = defaults.opaque
 	}
 	if protocol == protocolUnknown && routes.grpc != nil || protocol == protocolHTTP2 && routes.grpc != nil {
 		protocol = protocolGRPC
@@ -170,17 +207,13 @@ func policyMessage(
 	case protocolHTTP2:
 		msg.Kind = &outbound.ProxyProtocol_Http2_{Http2: http2}
 	case protocolGRPC:
-		if routes.grpc == nil {
-			routes.grpc = []*outbound.GrpcRoute{{
-				Metadata: defaultMetadata("grpc"), Rules: []*outbound.GrpcRoute_Rule{{Backends: grpcBackends(own, nil)}},
-			}}
+		if routes.grpc == nil || t.ip {
+			routes.grpc = append(routes.grpc, defaults.grpc...)
 		}
 		msg.Kind = &outbound.ProxyProtocol_Grpc_{Grpc: &outbound.ProxyProtocol_Grpc{Routes: routes.grpc, FailureAccrual: accrual}}
 	case protocolTLS:
-		if routes.tls == nil {
-			routes.tls = []*outbound.TlsRoute{{
-				Metadata: defaultMetadata("tls"), Rules: []*outbound.TlsRoute_Rule{{Backends: tlsBackends(own, nil)}},
-			}}
+		if routes.tls == nil || t.ip {
+			routes.tls = append(routes.tls, defaults.tls...)
 		}
 		msg.Kind = &outbound.ProxyProtocol_Tls_{Tls: &outbound.ProxyProtocol_Tls{Routes: routes.tls}}
 	case protocolOpaque:
@@ -190,24 +223,80 @@ func policyMessage(
 			Timeout: durationpb.New(detectTimeout), Opaque: opaque, Http1: http1, Http2: http2,
 		}}
 	}
-	return &outbound.OutboundPolicy{Metadata: serviceMetadata(t), Protocol: msg}
+	return &outbound.OutboundPolicy{Metadata: own.GetMetadata(), Protocol: msg}
 }
 
-// serviceMetadata returns metadata that identifies the Service of t. For the host
-// web.default.svc.cluster.local, it has the name web and the namespace default. For a host
-// of another form, it has the whole host as the name and no namespace.
+// defaultsOf returns t's default route for each kind.
+func defaultsOf(t target, local *outbound.Backend, traffic string) outboundRoutes {
+	http := &outbound.HttpRoute_Rule{Matches: []*http_route.HttpRouteMatch{allPaths()}, Backends: httpBackends(local, nil)}
+	grpc := &outbound.GrpcRoute_Rule{Backends: grpcBackends(local, nil)}
+	tls := &outbound.TlsRoute_Rule{Backends: tlsBackends(local, nil)}
+	opaque := &outbound.OpaqueRoute_Rule{Backends: opaqueBackends(local, nil)}
+	names := [...]string{"http", "grpc", "tls", "opaq"}
+	switch {
+	case t.ip && traffic == denyTraffic:
+		names = [...]string{"http-egress-deny", "grpc-egress-deny", "tls-egress-deny", "tcp-egress-deny"}
+		const message = "traffic not allowed"
+		http.Filters = []*outbound.HttpRoute_Filter{{Kind: &outbound.HttpRoute_Filter_FailureInjector{
+			FailureInjector: &http_route.HttpFailureInjector{Status: 403, Message: message},
+		}}}
+		grpc.Filters = []*outbound.GrpcRoute_Filter{{Kind: &outbound.GrpcRoute_Filter_FailureInjector{
+			FailureInjector: &grpc_route.GrpcFailureInjector{Code: uint32(codes.PermissionDenied), Message: message},
+		}}}
+		forbidden := &opaque_route.Forbidden{}
+		tls.Filters = []*outbound.TlsRoute_Filter{{Kind: &outbound.TlsRoute_Filter_Forbidden{Forbidden: forbidden}}}
+		opaque.Filters = []*outbound.OpaqueRoute_Filter{{Kind: &outbound.OpaqueRoute_Filter_Forbidden{Forbidden: forbidden}}}
+	case t.ip:
+		names = [...]string{"http-egress-allow", "grpc-egress-allow", "tls-egress-allow", "tcp-egress-allow"}
+	}
+	return outboundRoutes{
+		http:   []*outbound.HttpRoute{{Metadata: defaultMetadata(names[0]), Rules: []*outbound.HttpRoute_Rule{http}}},
+		grpc:   []*outbound.GrpcRoute{{Metadata: defaultMetadata(names[1]), Rules: []*outbound.GrpcRoute_Rule{grpc}}},
+		tls:    []*outbound.TlsRoute{{Metadata: defaultMetadata(names[2]), Rules: []*outbound.TlsRoute_Rule{tls}}},
+		opaque: []*outbound.OpaqueRoute{{Metadata: defaultMetadata(names[3]), Rules: []*outbound.OpaqueRoute_Rule{opaque}}},
+	}
+}
+
+// ownBackend returns t's own backend. For a name it balances over the name's endpoints. For an IP
+// address it forwards there, and its metadata names an EgressNetwork after the address, as
+// linkerd does.
+func ownBackend(t target, load *outbound.Backend_BalanceP2C_PenaltyPeakEwma_) *outbound.Backend {
+	if !t.ip {
+		return balancerTo(t, load)
+	}
+	m := resourceMetadata(policyGroup, "EgressNetwork", t.host)
+	m.GetResource().Port = uint32(t.port)
+	m.GetResource().Namespace = defaultNamespace
+	return &outbound.Backend{
+		Metadata: m, Queue: defaultQueue(), Kind: &outbound.Backend_Forward{Forward: &destination.WeightedAddr{
+			Addr: &net.TcpAddress{Ip: wire.FromIP(netip.MustParseAddr(t.host)), Port: uint32(t.port)}, Weight: 1,
+		}},
+	}
+}
+
+// serviceMetadata returns metadata that identifies t's Service: name web and namespace shop for
+// web.shop.svc.cluster.local. Any other host becomes the name as it is, in defaultNamespace.
 func serviceMetadata(t target) *meta.Metadata {
 	m := resourceMetadata("core", "Service", t.host)
 	m.GetResource().Port = uint32(t.port)
+	m.GetResource().Namespace = defaultNamespace
 	if labels := strings.SplitN(t.host, ".", 4); len(labels) > 2 && labels[2] == "svc" {
-		m.GetResource().Name, m.GetResource().Namespace = labels[0], labels[1]
+		m.GetResource().Name = labels[0]
+		m.GetResource().Namespace = labels[1]
 	}
 	return m
 }
 
-// balancerTo returns a backend that balances over the endpoints of t. The argument load
-// configures how the balancer measures the load of endpoints. If it is nil, the balancer
-// uses peak EWMA with the defaults of linkerd.
+// routeMetadata returns metadata for a route. The route is placed in the namespace of its
+// destination, whose backend is local.
+func routeMetadata(local *outbound.Backend, kind, name string) *meta.Metadata {
+	m := resourceMetadata(gatewayGroup, kind, name)
+	m.GetResource().Namespace = local.GetMetadata().GetResource().GetNamespace()
+	return m
+}
+
+// balancerTo returns a backend that balances over t's endpoints. load configures how it measures
+// load; nil means peak EWMA with linkerd's defaults.
 func balancerTo(t target, load *outbound.Backend_BalanceP2C_PenaltyPeakEwma_) *outbound.Backend {
 	b := &outbound.Backend_BalanceP2C{
 		Discovery: &outbound.Backend_EndpointDiscovery{Kind: &outbound.Backend_EndpointDiscovery_Dst{
@@ -225,29 +314,28 @@ func balancerTo(t target, load *outbound.Backend_BalanceP2C_PenaltyPeakEwma_) *o
 	}
 }
 
-// defaultQueue returns the configuration of the queue in front of a backend.
+// defaultQueue configures the queue in front of a backend.
 func defaultQueue() *outbound.Queue {
 	return &outbound.Queue{Capacity: queueCapacity, FailfastTimeout: durationpb.New(queueFailFast)}
 }
 
-// outboundHTTP converts an HTTPRoute of a destination. A rule without backendRefs sends
-// requests to the backend own, the endpoints of the destination itself.
-func (r *reader) outboundHTTP(y policyRouteYAML[httpMatchYAML], own *outbound.Backend) *outbound.HttpRoute {
-	r.noAuthorizations(y.Authorizations)
-	route := &outbound.HttpRoute{Metadata: resourceMetadata(gatewayGroup, "HTTPRoute", y.Name.value), Hosts: r.hostnames(y.Hostnames)}
+// http converts a destination's HTTPRoute. A rule without backendRefs uses the destination's own
+// endpoints.
+func (o *outboundPolicy) http(y policyRouteYAML[httpMatchYAML]) *outbound.HttpRoute {
+	checkNoAuthorizations(y.At, len(y.Authorizations))
+	route := &outbound.HttpRoute{Metadata: routeMetadata(o.own, "HTTPRoute", y.Name), Hosts: hostMatches(y.At.At("hostnames"), y.Hostnames)}
 	for _, rule := range y.Rules {
 		msg := &outbound.HttpRoute_Rule{
-			Matches:  r.httpMatches(rule.Matches),
-			Filters:  httpFilters(r.filters(rule.Filters, requestFilter, responseFilter, redirectFilter)),
-			Backends: httpBackends(own, r.backends(rule.BackendRefs, requestFilter, responseFilter, redirectFilter)),
-			Timeouts: r.timeouts(rule.Timeouts),
+			Matches:  httpMatches(rule.Matches),
+			Filters:  httpFilters(filters(rule.Filters, requestFilter, responseFilter, redirectFilter)),
+			Backends: httpBackends(o.own, o.backends(rule.BackendRefs, requestFilter, responseFilter, redirectFilter)),
+			Timeouts: rule.Timeouts.message(),
 		}
-		msg.RequestTimeout = msg.GetTimeouts().GetResponse() //nolint:staticcheck // for old proxies
+		msg.RequestTimeout = msg.GetTimeouts().GetRequest() //nolint:staticcheck // for old proxies
 		if y := rule.Retry; y != nil {
-			ranges := r.statusRanges(*y)
 			msg.Retry = &outbound.HttpRoute_Retry{
-				MaxRetries: r.retryLimit(*y), MaxRequestBytes: maxRequestBytes, Timeout: r.positive("timeout", y.Timeout),
-				Backoff: retryBackoff(), Conditions: &outbound.HttpRoute_Retry_Conditions{StatusRanges: ranges},
+				MaxRetries: y.Limit, MaxRequestBytes: maxRequestBytes, Timeout: optional(y.Timeout),
+				Backoff: retryBackoff(), Conditions: &outbound.HttpRoute_Retry_Conditions{StatusRanges: y.statusRanges()},
 			}
 		}
 		route.Rules = append(route.Rules, msg)
@@ -255,24 +343,23 @@ func (r *reader) outboundHTTP(y policyRouteYAML[httpMatchYAML], own *outbound.Ba
 	return route
 }
 
-// outboundGRPC converts a GRPCRoute of a destination. A rule without backendRefs sends
-// calls to the backend own, the endpoints of the destination itself.
-func (r *reader) outboundGRPC(y policyRouteYAML[grpcMatchYAML], own *outbound.Backend) *outbound.GrpcRoute {
-	r.noAuthorizations(y.Authorizations)
-	route := &outbound.GrpcRoute{Metadata: resourceMetadata(gatewayGroup, "GRPCRoute", y.Name.value), Hosts: r.hostnames(y.Hostnames)}
+// grpc converts a destination's GRPCRoute. A rule without backendRefs uses the destination's own
+// endpoints.
+func (o *outboundPolicy) grpc(y policyRouteYAML[grpcMatchYAML]) *outbound.GrpcRoute {
+	checkNoAuthorizations(y.At, len(y.Authorizations))
+	route := &outbound.GrpcRoute{Metadata: routeMetadata(o.own, "GRPCRoute", y.Name), Hosts: hostMatches(y.At.At("hostnames"), y.Hostnames)}
 	for _, rule := range y.Rules {
 		msg := &outbound.GrpcRoute_Rule{
-			Matches:  r.grpcMatches(rule.Matches),
-			Filters:  grpcFilters(r.filters(rule.Filters, requestFilter)),
-			Backends: grpcBackends(own, r.backends(rule.BackendRefs, requestFilter)),
-			Timeouts: r.timeouts(rule.Timeouts),
+			Matches:  grpcMatches(rule.Matches),
+			Filters:  grpcFilters(filters(rule.Filters, requestFilter)),
+			Backends: grpcBackends(o.own, o.backends(rule.BackendRefs, requestFilter)),
+			Timeouts: rule.Timeouts.message(),
 		}
-		msg.RequestTimeout = msg.GetTimeouts().GetResponse() //nolint:staticcheck // for old proxies
+		msg.RequestTimeout = msg.GetTimeouts().GetRequest() //nolint:staticcheck // for old proxies
 		if y := rule.Retry; y != nil {
-			conditions := r.grpcConditions(*y)
 			msg.Retry = &outbound.GrpcRoute_Retry{
-				MaxRetries: r.retryLimit(*y), MaxRequestBytes: maxRequestBytes, Timeout: r.positive("timeout", y.Timeout),
-				Backoff: retryBackoff(), Conditions: conditions,
+				MaxRetries: y.Limit, MaxRequestBytes: maxRequestBytes, Timeout: optional(y.Timeout),
+				Backoff: retryBackoff(), Conditions: y.grpcConditions(),
 			}
 		}
 		route.Rules = append(route.Rules, msg)
@@ -280,11 +367,11 @@ func (r *reader) outboundGRPC(y policyRouteYAML[grpcMatchYAML], own *outbound.Ba
 	return route
 }
 
-// outboundTLS converts a TLSRoute of a destination. A rule without backendRefs sends
-// connections to the backend own, the endpoints of the destination itself.
-func (r *reader) outboundTLS(y streamRouteYAML, own *outbound.Backend) *outbound.TlsRoute {
-	route := &outbound.TlsRoute{Metadata: resourceMetadata(gatewayGroup, "TLSRoute", y.Name.value)}
-	for _, host := range r.hostnames(y.Hostnames) {
+// tls converts a destination's TLSRoute. A rule without backendRefs uses the destination's own
+// endpoints.
+func (o *outboundPolicy) tls(y streamRouteYAML) *outbound.TlsRoute {
+	route := &outbound.TlsRoute{Metadata: routeMetadata(o.own, "TLSRoute", y.Name)}
+	for _, host := range hostMatches(y.At.At("hostnames"), y.Hostnames) {
 		sni := &tls_route.SniMatch{Match: &tls_route.SniMatch_Exact{Exact: host.GetExact()}}
 		if s := host.GetSuffix(); s != nil {
 			sni.Match = &tls_route.SniMatch_Suffix_{Suffix: &tls_route.SniMatch_Suffix{ReverseLabels: s.GetReverseLabels()}}
@@ -292,123 +379,95 @@ func (r *reader) outboundTLS(y streamRouteYAML, own *outbound.Backend) *outbound
 		route.Snis = append(route.Snis, sni)
 	}
 	for _, rule := range y.Rules {
-		route.Rules = append(route.Rules, &outbound.TlsRoute_Rule{Backends: tlsBackends(own, r.backends(rule.BackendRefs))})
+		route.Rules = append(route.Rules, &outbound.TlsRoute_Rule{Backends: tlsBackends(o.own, o.backends(rule.BackendRefs))})
 	}
 	return route
 }
 
-// outboundTCP converts a TCPRoute of a destination. A rule without backendRefs sends
-// connections to the backend own, the endpoints of the destination itself.
-func (r *reader) outboundTCP(y streamRouteYAML, own *outbound.Backend) *outbound.OpaqueRoute {
+// tcp converts a destination's TCPRoute. A rule without backendRefs uses the destination's own
+// endpoints.
+func (o *outboundPolicy) tcp(y streamRouteYAML) *outbound.OpaqueRoute {
 	if len(y.Hostnames) > 0 {
-		r.failf(y.At.n, "a TCPRoute has no hostnames")
+		y.At.At("hostnames").Failf("a TCPRoute has no hostnames: take them out")
 	}
-	route := &outbound.OpaqueRoute{Metadata: resourceMetadata(gatewayGroup, "TCPRoute", y.Name.value)}
+	route := &outbound.OpaqueRoute{Metadata: routeMetadata(o.own, "TCPRoute", y.Name)}
 	for _, rule := range y.Rules {
-		route.Rules = append(route.Rules, &outbound.OpaqueRoute_Rule{Backends: opaqueBackends(own, r.backends(rule.BackendRefs))})
+		route.Rules = append(route.Rules, &outbound.OpaqueRoute_Rule{Backends: opaqueBackends(o.own, o.backends(rule.BackendRefs))})
 	}
 	return route
 }
 
-// noAuthorizations adds an error for each authorization policy of a route of a destination,
-// because only routes of servers may have authorization policies.
-func (r *reader) noAuthorizations(list []authorizationYAML) {
-	for _, y := range list {
-		r.failf(y.At.n, "authorizationPolicies are for servers only")
+// checkNoAuthorizations reports a destination's route that has n authorization policies, because
+// only servers' routes may have any.
+func checkNoAuthorizations(route yamlfile.Value, n int) {
+	if n > 0 {
+		route.At("authorizationPolicies").Failf("they are for routes of servers only: take them out")
 	}
 }
 
-// timeouts converts the timeouts of a rule. The field backendRequest becomes the response
-// timeout of the API, which runs from the end of the request to the end of the response.
-func (r *reader) timeouts(y *timeoutsYAML) *http_route.Timeouts {
+// message converts a rule's timeouts. backendRequest becomes the API's response timeout, which
+// runs from the end of the request to the end of the response.
+func (y *timeoutsYAML) message() *http_route.Timeouts {
 	if y == nil {
 		return nil
 	}
-	return &http_route.Timeouts{
-		Request: r.positive("request", y.Request), Response: r.positive("backendRequest", y.Backend), Idle: r.positive("idle", y.Idle),
-	}
+	return &http_route.Timeouts{Request: optional(y.Request), Response: optional(y.Backend), Idle: optional(y.Idle)}
 }
 
-// positive parses t, the value of the field with the given name. The value is a duration of
-// more than 0. positive returns nil if the field is missing.
-func (r *reader) positive(name string, t text) *durationpb.Duration {
-	if !t.given() {
+// optional returns d as an API message, or nil if it is 0.
+func optional(d time.Duration) *durationpb.Duration {
+	if d == 0 {
 		return nil
-	}
-	d := r.duration(name, t)
-	if d <= 0 {
-		r.failf(t.line, "%s %v: want more than 0, or leave it out", name, d)
 	}
 	return durationpb.New(d)
 }
 
-// orDefault parses t, the value of the field with the given name. The value is a duration of
-// more than 0. If the field is missing, orDefault returns the argument otherwise.
-func (r *reader) orDefault(name string, t text, otherwise time.Duration) *durationpb.Duration {
-	if d := r.positive(name, t); d != nil {
-		return d
-	}
-	return durationpb.New(otherwise)
-}
-
-// retryBackoff returns the backoff between the attempts of a request. It grows from
-// minRetryBackoff to maxRetryBackoff. The jitter may double a backoff.
+// retryBackoff returns the backoff between a request's attempts, which grows from minRetryBackoff
+// to maxRetryBackoff. Jitter may double it.
 func retryBackoff() *outbound.ExponentialBackoff {
 	return &outbound.ExponentialBackoff{
 		MinBackoff: durationpb.New(minRetryBackoff), MaxBackoff: durationpb.New(maxRetryBackoff), JitterRatio: 1,
 	}
 }
 
-// retryLimit returns the maximum number of retries of a request. If the field is missing,
-// it is 1.
-func (r *reader) retryLimit(y retryYAML) uint32 {
-	if !y.Limit.given() {
-		return 1
-	}
-	n := r.number("limit", y.Limit)
-	if n == 0 || n > math.MaxUint16 {
-		r.failf(y.Limit.line, "limit %s must be from 1 to %d", y.Limit.value, math.MaxUint16)
-	}
-	return n
-}
-
-// statusRanges converts the conditions of a retry to ranges of statuses. A condition is
-// 5xx, gateway-error, a status such as 503 or a range such as 500-504, as in the annotation
-// retry.linkerd.io/http.
-func (r *reader) statusRanges(y retryYAML) []*outbound.HttpRoute_Retry_Conditions_StatusRange {
+// statusRanges converts a retry's conditions. As in the annotation retry.linkerd.io/http, each is
+// 5xx, gateway-error, a status such as 503, or a range such as 500-504.
+func (y *retryYAML) statusRanges() []*outbound.HttpRoute_Retry_Conditions_StatusRange {
 	ranges := make([]*outbound.HttpRoute_Retry_Conditions_StatusRange, 0, len(y.Conditions))
 	if len(y.Conditions) == 0 {
-		r.missing(y.At.n, "the retry has no conditions")
+		y.At.At("conditions").Failf("want at least one condition, such as 5xx")
 	}
-	for _, t := range y.Conditions {
-		low, high, isRange := strings.Cut(t.value, "-")
+	for i, condition := range y.Conditions {
+		low, high, isRange := strings.Cut(condition, "-")
 		switch {
-		case t.value == "5xx":
-			low, high = "500", "599"
-		case t.value == "gateway-error":
-			low, high = "502", "504"
+		case condition == "5xx":
+			low = "500"
+			high = "599"
+		case condition == "gateway-error":
+			low = "502"
+			high = "504"
 		case !isRange:
 			high = low
 		}
-		from, err1 := strconv.ParseUint(low, 10, 32)
-		to, err2 := strconv.ParseUint(high, 10, 32)
-		if err1 != nil || err2 != nil || from < 400 || to > 599 || from > to {
-			r.failf(t.line, "condition %q must be 5xx, gateway-error, a status or a range within 400-599", t.value)
+		start, err1 := strconv.ParseUint(low, 10, 32)
+		end, err2 := strconv.ParseUint(high, 10, 32)
+		if err1 != nil || err2 != nil || start < 400 || end > 599 || start > end {
+			y.At.At("conditions").Item(i).Rejectf(condition, "want 5xx, gateway-error, a status or a range within 400-599")
 		}
-		ranges = append(ranges, &outbound.HttpRoute_Retry_Conditions_StatusRange{Start: uint32(from), End: uint32(to)})
+		ranges = append(ranges, &outbound.HttpRoute_Retry_Conditions_StatusRange{Start: uint32(start), End: uint32(end)})
 	}
 	return ranges
 }
 
-// grpcConditions converts the conditions of a retry of gRPC calls. A condition is the name
-// of a gRPC status, such as unavailable, as in the annotation retry.linkerd.io/grpc.
-func (r *reader) grpcConditions(y retryYAML) *outbound.GrpcRoute_Retry_Conditions {
+// grpcConditions converts a gRPC retry's conditions, which are status names such as unavailable,
+// as in the annotation retry.linkerd.io/grpc.
+func (y *retryYAML) grpcConditions() *outbound.GrpcRoute_Retry_Conditions {
 	c := &outbound.GrpcRoute_Retry_Conditions{}
 	if len(y.Conditions) == 0 {
-		r.missing(y.At.n, "the retry has no conditions")
+		y.At.At("conditions").Failf("want at least one condition, such as unavailable")
 	}
-	for _, t := range y.Conditions {
-		switch t.value {
+	for i, condition := range y.Conditions {
+		switch condition {
 		case "cancelled":
 			c.Cancelled = true
 		case "deadline-exceeded":
@@ -420,77 +479,54 @@ func (r *reader) grpcConditions(y retryYAML) *outbound.GrpcRoute_Retry_Condition
 		case "unavailable":
 			c.Unavailable = true
 		default:
-			r.failf(t.line, "condition %q must be cancelled, deadline-exceeded, resource-exhausted, internal or unavailable", t.value)
+			const want = "want cancelled, deadline-exceeded, resource-exhausted, internal or unavailable"
+			y.At.At("conditions").Item(i).Rejectf(condition, want)
 		}
 	}
 	return c
 }
 
-// accrual converts failure accrual, which ejects an endpoint after consecutive failures.
-// If successRateThreshold is set, a success rate below it also ejects the endpoint.
-// Missing fields have the defaults of linkerd. accrual returns nil if y is nil.
-func (r *reader) accrual(y *accrualYAML) *outbound.FailureAccrual {
+// message converts failure accrual. A nil y stays nil.
+func (y *accrualYAML) message() *outbound.FailureAccrual {
 	if y == nil {
 		return nil
 	}
+	if y.MinPenalty > y.MaxPenalty {
+		y.At.At("minPenalty").Rejectf(y.MinPenalty, "want at most maxPenalty, %v", y.MaxPenalty)
+	}
 	backoff := &outbound.ExponentialBackoff{
-		MinBackoff:  r.orDefault("minPenalty", y.MinPenalty, time.Second),
-		MaxBackoff:  r.orDefault("maxPenalty", y.MaxPenalty, time.Minute),
-		JitterRatio: float32(r.ratio("jitterRatio", y.Jitter, 0.5, 100)),
-	}
-	if low, high := backoff.GetMinBackoff().AsDuration(), backoff.GetMaxBackoff().AsDuration(); low > high {
-		r.failf(y.At.n, "minPenalty %v must be at most maxPenalty %v", low, high)
-	}
-	failures := uint32(7)
-	if y.Failures.given() {
-		failures = r.number("maxFailures", y.Failures)
+		MinBackoff: durationpb.New(y.MinPenalty), MaxBackoff: durationpb.New(y.MaxPenalty), JitterRatio: float32(y.Jitter),
 	}
 	msg := &outbound.FailureAccrual{Kind: &outbound.FailureAccrual_ConsecutiveFailures_{
-		ConsecutiveFailures: &outbound.FailureAccrual_ConsecutiveFailures{MaxFailures: failures, Backoff: backoff},
+		ConsecutiveFailures: &outbound.FailureAccrual_ConsecutiveFailures{MaxFailures: y.Failures, Backoff: backoff},
 	}}
-	if y.Threshold.given() {
-		requests := uint32(5)
-		if y.Requests.given() {
-			requests = r.number("successRateMinRequests", y.Requests)
-		}
+	if y.Threshold != nil {
 		msg.Kind = &outbound.FailureAccrual_Unified_{Unified: &outbound.FailureAccrual_Unified{
-			SuccessRateThreshold: r.ratio("successRateThreshold", y.Threshold, 0, 1),
-			Decay:                r.orDefault("successRateWindow", y.Window, 10*time.Second),
-			MinRequests:          requests, MaxConsecutiveFailures: failures, Backoff: backoff,
+			SuccessRateThreshold: *y.Threshold, Decay: durationpb.New(10 * time.Second),
+			MinRequests: 5, MaxConsecutiveFailures: y.Failures, Backoff: backoff,
 		}}
-	} else if y.Window.given() || y.Requests.given() {
-		r.failf(max(y.Window.line, y.Requests.line), "successRateWindow and successRateMinRequests require a successRateThreshold")
+		if y.Window != nil {
+			msg.GetUnified().Decay = durationpb.New(*y.Window)
+		}
+		if y.Requests != nil {
+			msg.GetUnified().MinRequests = *y.Requests
+		}
+	} else if y.Window != nil || y.Requests != nil {
+		y.At.At("successRateThreshold").Failf("missing: successRateWindow and successRateMinRequests require it")
 	}
-	if y.MinReady.given() {
-		msg.Ejection = &outbound.EjectionConfig{MinReadyEndpoints: r.number("minReadyEndpoints", y.MinReady)}
+	if y.MinReady != nil {
+		msg.Ejection = &outbound.EjectionConfig{MinReadyEndpoints: *y.MinReady}
 	}
 	return msg
 }
 
-// biaser converts the load biaser, which adds a penalty to the load of an endpoint that
-// responds with 429 or 503. Missing fields have the defaults of linkerd. biaser returns nil
-// if y is nil.
-func (r *reader) biaser(y *biaserYAML) *outbound.Backend_BalanceP2C_PenaltyPeakEwma_ {
+// message converts the load biaser. A nil y stays nil.
+func (y *biaserYAML) message() *outbound.Backend_BalanceP2C_PenaltyPeakEwma_ {
 	if y == nil {
 		return nil
 	}
 	return &outbound.Backend_BalanceP2C_PenaltyPeakEwma_{PenaltyPeakEwma: &outbound.Backend_BalanceP2C_PenaltyPeakEwma{
 		DefaultRtt: durationpb.New(defaultRTT), Decay: durationpb.New(rttDecay), PenaltyDecay: durationpb.New(penaltyDecay),
-		Penalty:       r.orDefault("penalty", y.Penalty, 5*time.Second),
-		MaxRetryAfter: r.orDefault("maxRetryAfter", y.MaxRetryAfter, 30*time.Second),
+		Penalty: durationpb.New(y.Penalty), MaxRetryAfter: durationpb.New(y.MaxRetryAfter),
 	}}
-}
-
-// ratio parses t, the value of the field with the given name. The value must be a number from 0 to
-// the argument most. If the field is missing or invalid, ratio returns the argument otherwise.
-func (r *reader) ratio(name string, t text, otherwise, most float64) float64 {
-	if !t.given() {
-		return otherwise
-	}
-	x, err := strconv.ParseFloat(t.value, 64)
-	if err != nil || !(x >= 0 && x <= most) {
-		r.failf(t.line, "%s %q must be a number from 0 to %v", name, t.value, most)
-		return otherwise
-	}
-	return x
 }

@@ -18,14 +18,14 @@ import (
 	"github.com/gotower/gotower/internal/wire"
 )
 
-// outboundServer is the gRPC server of the API OutboundPolicies.
+// outboundServer implements the OutboundPolicies API.
 type outboundServer struct {
 	outbound.UnimplementedOutboundPoliciesServer
 	*Controller
 }
 
-// Get returns the outbound policy of the name or address in spec. It fails with NotFound
-// for a target without a policy.
+// Get returns the outbound policy for the name or address in spec. It fails with NotFound if
+// there is none.
 func (s *outboundServer) Get(_ context.Context, spec *outbound.TrafficSpec) (*outbound.OutboundPolicy, error) {
 	t, err := trafficTarget(spec)
 	if err != nil {
@@ -39,9 +39,9 @@ func (s *outboundServer) Get(_ context.Context, spec *outbound.TrafficSpec) (*ou
 	return nil, s.unknown(t.String())
 }
 
-// Watch streams the outbound policy of the name or address in spec. It sends the whole
-// policy at the start and after each change. For a target without a policy it fails with
-// NotFound. Proxies then use the profile instead.
+// Watch streams the outbound policy for the name or address in spec, as a whole at the start and
+// after each change. It fails with NotFound if there is no policy, which makes proxies fall back
+// to the profile.
 func (s *outboundServer) Watch(spec *outbound.TrafficSpec, stream grpc.ServerStreamingServer[outbound.OutboundPolicy]) error {
 	t, err := trafficTarget(spec)
 	if err != nil {
@@ -57,8 +57,8 @@ func (s *outboundServer) Watch(spec *outbound.TrafficSpec, stream grpc.ServerStr
 	return serve(stream.Context(), s.Controller, s.policies, "OutboundPolicies.Watch", t, first, send)
 }
 
-// unknown returns the error for a target without a policy. The code is NotFound, or
-// Unavailable if no configuration has been loaded yet. The caller holds s.mu.
+// unknown returns the error for a target without a policy: NotFound, or Unavailable if no
+// configuration has been loaded yet. The caller must hold s.mu.
 func (s *outboundServer) unknown(name string) error {
 	if !s.loaded {
 		return status.Error(codes.Unavailable, "the controller has not loaded a configuration")
@@ -66,29 +66,30 @@ func (s *outboundServer) unknown(name string) error {
 	return status.Errorf(codes.NotFound, "%s has no policy", name)
 }
 
-// trafficTarget returns the name or address in spec as a target. It fails with InvalidArgument
-// if the name or address is missing or invalid.
+// trafficTarget returns the name or address in spec, and the client's namespace. It fails with
+// InvalidArgument if the name or address is missing or invalid.
 func trafficTarget(spec *outbound.TrafficSpec) (target, error) {
 	var t target
 	var err error
-	switch to := spec.GetTarget().(type) {
+	switch requested := spec.GetTarget().(type) {
 	case *outbound.TrafficSpec_Addr:
 		var addr netip.AddrPort
-		if addr, err = addrOf(to.Addr); err == nil {
+		if addr, err = addrOf(requested.Addr); err == nil {
 			t, err = addrTarget(addr)
 		}
 	case *outbound.TrafficSpec_Authority:
-		t, err = parseTarget(to.Authority)
+		t, err = parseTarget(requested.Authority)
 	default:
 		err = errors.New("is required")
 	}
 	if err != nil {
 		return target{}, status.Errorf(codes.InvalidArgument, "target %v", err)
 	}
+	t.client.Namespace = workload(spec.GetSourceWorkload()).Namespace
 	return t, nil
 }
 
-// addrOf returns the address in a message of the API.
+// addrOf parses an address in an API message.
 func addrOf(a *apinet.TcpAddress) (netip.AddrPort, error) {
 	ip, err := wire.IP(a.GetIp())
 	if err != nil {
@@ -100,13 +101,13 @@ func addrOf(a *apinet.TcpAddress) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(ip.Unmap(), uint16(a.GetPort())), nil
 }
 
-// inboundServer is the gRPC server of the API InboundServerPolicies.
+// inboundServer implements the InboundServerPolicies API.
 type inboundServer struct {
 	inbound.UnimplementedInboundServerPoliciesServer
 	*Controller
 }
 
-// GetPort returns the inbound policy of the port in spec.
+// GetPort returns the inbound policy for the port in spec.
 func (s *inboundServer) GetPort(_ context.Context, spec *inbound.PortSpec) (*inbound.Server, error) {
 	key, err := keyOf(spec)
 	if err != nil {
@@ -120,8 +121,8 @@ func (s *inboundServer) GetPort(_ context.Context, spec *inbound.PortSpec) (*inb
 	return s.serverOf(key), nil
 }
 
-// WatchPort streams the inbound policy of the port in spec. It sends the whole policy at
-// the start and after each change.
+// WatchPort streams the inbound policy for the port in spec, as a whole at the start and after
+// each change.
 func (s *inboundServer) WatchPort(spec *inbound.PortSpec, stream grpc.ServerStreamingServer[inbound.Server]) error {
 	key, err := keyOf(spec)
 	if err != nil {

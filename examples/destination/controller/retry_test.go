@@ -53,10 +53,10 @@ func TestRetriesOfClients(t *testing.T) {
 				source.Set("pay.test:80", p)
 				break
 			}
-			router := profiles.New(t.Context(), "pay.test:80", &source, httplayer.Accessor{},
+			config := profiles.Config{Target: "pay.test:80", Source: &source, InitialWait: time.Minute}
+			router := profiles.New(t.Context(), config, httplayer.HTTP{},
 				func(string) httplayer.Service { return endpoint },
-				profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
-				profiles.WithInitialWait[*http.Request, *http.Response](time.Minute))
+				profiles.WithRouteLayers(httplayer.HTTP{}))
 			req, err := http.NewRequestWithContext(t.Context(), tt.method, "http://pay.test/orders", nil)
 			require.NoError(t, err)
 			rsp, err := httplayer.RoundTripper(router).RoundTrip(req)

@@ -81,12 +81,10 @@ func drawConfig(t *rapid.T) Config {
 	cfg := Config{Destinations: map[string]Destination{}}
 	for i := range rapid.IntRange(1, 3).Draw(t, "destinations") {
 		if rapid.IntRange(0, 4).Draw(t, "address") == 0 {
-			cfg.Destinations[fmt.Sprintf("10.0.0.%d:80", i)] = Destination{
-				Labels: map[string]string{}, Endpoints: []Endpoint{}, Profile: drawProfile(t, true),
-			}
+			cfg.Destinations[fmt.Sprintf("10.0.0.%d:80", i)] = Destination{Profile: drawProfile(t, true)}
 			continue
 		}
-		d := Destination{Labels: drawLabels(t), Endpoints: []Endpoint{}}
+		d := Destination{Labels: drawLabels(t)}
 		if rapid.Bool().Draw(t, "profile") {
 			d.Profile = drawProfile(t, false)
 		}
@@ -101,8 +99,12 @@ func drawConfig(t *rapid.T) Config {
 func drawLabels(t *rapid.T) map[string]string {
 	// yaml.Marshal writes "\t\n" in a way that it does not read itself.
 	value := rapid.StringN(0, 5, 20).Filter(func(s string) bool { return !strings.Contains(s, "\t") })
-	return rapid.MapOfN(rapid.StringMatching(`[a-z]{1,3}`), value, 0, 2).
+	labels := rapid.MapOfN(rapid.StringMatching(`[a-z]{1,3}`), value, 0, 2).
 		Filter(func(m map[string]string) bool { _, ok := m["route"]; return !ok }).Draw(t, "labels")
+	if len(labels) == 0 {
+		return nil // the field is not written
+	}
+	return labels
 }
 
 func drawEndpoint(t *rapid.T, i int) Endpoint {

@@ -1,142 +1,252 @@
 package controller
 
 import (
-	"fmt"
-	"reflect"
+	"net/netip"
+	"time"
 
-	"go.yaml.in/yaml/v3"
+	"github.com/gotower/gotower/internal/yamlfile"
 )
 
-// fileYAML has the fields of the YAML file, and the following structs have the fields of its
-// parts. Single values are decoded as text with their line, and parsed later, so that each
-// error can report its line.
-type fileYAML struct {
-	Destinations map[text]destinationYAML `yaml:"destinations"`
+// The structs below define the file format, with tags for [yamlfile.Decoder]. [Config] and the
+// types in it are part of the format.
 
-	Servers         []serverYAML `yaml:"servers"`
-	DefaultPolicy   text         `yaml:"defaultInboundPolicy"`
-	ClusterNetworks []text       `yaml:"clusterNetworks"`
+type fileYAML struct {
+	Destinations    map[string]destinationYAML `yaml:"destinations" is:"required"`
+	Servers         []serverYAML               `yaml:"servers"`
+	DefaultPolicy   AccessPolicy               `yaml:"defaultInboundPolicy" enum:"deny,all-unauthenticated,all-authenticated,all-tls-unauthenticated,cluster-unauthenticated,cluster-authenticated,audit"` //nolint:lll // a tag
+	ClusterNetworks []netip.Prefix             `yaml:"clusterNetworks"`
 }
 
 type destinationYAML struct {
-	Exists    text           `yaml:"exists"`
-	Labels    map[text]text  `yaml:"labels"`
-	Endpoints []endpointYAML `yaml:"endpoints"`
-	Profile   *profileYAML   `yaml:"profile"`
-	Policy    *policyYAML    `yaml:"policy"`
+	Destination
+
+	Exists bool        `yaml:"exists" default:"true"`
+	Policy *policyYAML `yaml:"policy"`
 }
 
-type endpointYAML struct {
-	At         line          `yaml:",inline"`
-	Addr       text          `yaml:"addr"`
-	Weight     text          `yaml:"weight"`
-	Labels     map[text]text `yaml:"labels"`
-	Protocol   text          `yaml:"protocol"`
-	Identity   text          `yaml:"identity"`
-	ServerName text          `yaml:"server_name"`
-	Authority  text          `yaml:"authority"`
-	Inbound    text          `yaml:"opaque_port"`
-}
-
-type profileYAML struct {
-	Name     text          `yaml:"name"`
-	Opaque   text          `yaml:"opaque"`
-	Routes   []routeYAML   `yaml:"routes"`
-	Splits   []splitYAML   `yaml:"splits"`
-	Budget   *budgetYAML   `yaml:"retry_budget"`
-	Endpoint *endpointYAML `yaml:"endpoint"`
-}
-
-type routeYAML struct {
-	At        line          `yaml:",inline"`
-	Name      text          `yaml:"name"`
-	Labels    map[text]text `yaml:"labels"`
-	Match     *matchYAML    `yaml:"match"`
-	Classes   []classYAML   `yaml:"response_classes"`
-	Retryable text          `yaml:"retryable"`
-	RetryAll  text          `yaml:"retry_non_idempotent"`
-	Timeout   text          `yaml:"timeout"`
-}
-
-type matchYAML struct {
-	At     line        `yaml:",inline"`
-	Method text        `yaml:"method"`
-	Path   text        `yaml:"path"`
-	All    []matchYAML `yaml:"all"`
-	Any    []matchYAML `yaml:"any"`
-	Not    *matchYAML  `yaml:"not"`
-}
-
+// classYAML is a [ResponseClass].
 type classYAML struct {
-	At      line `yaml:",inline"`
-	Status  text `yaml:"status"`
-	Failure text `yaml:"is_failure"`
+	Status  statusRange `yaml:"status" is:"required"`
+	Failure bool        `yaml:"is_failure"`
 }
 
-type splitYAML struct {
-	At        line `yaml:",inline"`
-	Authority text `yaml:"authority"`
-	Weight    text `yaml:"weight"`
+// statusRange is a status, or a range such as 500-599.
+type statusRange struct{ Min, Max uint32 }
+
+// The structs below define policies: a destination's policy field, and the list servers. Fields
+// are named as in the Gateway API and in linkerd's policy resources.
+
+// policyYAML is a destination's outbound policy.
+type policyYAML struct {
+	At             yamlfile.Value
+	ProxyProtocol  string                           `yaml:"proxyProtocol" enum:"unknown,HTTP/1,HTTP/2,gRPC,opaque,TLS" default:"unknown"`
+	HTTPRoutes     []policyRouteYAML[httpMatchYAML] `yaml:"httpRoutes"`
+	GRPCRoutes     []policyRouteYAML[grpcMatchYAML] `yaml:"grpcRoutes"`
+	TLSRoutes      []streamRouteYAML                `yaml:"tlsRoutes"`
+	TCPRoutes      []streamRouteYAML                `yaml:"tcpRoutes"`
+	FailureAccrual *accrualYAML                     `yaml:"failureAccrual"`
+	LoadBiaser     *biaserYAML                      `yaml:"loadBiaser"`
+	TrafficPolicy  *string                          `yaml:"trafficPolicy" enum:"Allow,Deny"` // only for IP addresses
 }
 
-type budgetYAML struct {
-	Ratio        text `yaml:"ratio"`
-	MinPerSecond text `yaml:"min_per_second"`
-	TTL          text `yaml:"ttl"`
+// policyRouteYAML is an HTTPRoute or a GRPCRoute. M is the type of its conditions: httpMatchYAML
+// or grpcMatchYAML.
+type policyRouteYAML[M any] struct {
+	At             yamlfile.Value
+	Name           string              `yaml:"name" is:"required"`
+	Hostnames      []string            `yaml:"hostnames"`
+	Rules          []policyRuleYAML[M] `yaml:"rules"`
+	Authorizations []authorizationYAML `yaml:"authorizationPolicies"` // only in servers
 }
 
-// text is a single value of the file that is not parsed yet. Its line is 0 if the field is
-// missing.
-type text struct {
-	value string
-	line  int
+type policyRuleYAML[M any] struct {
+	At          yamlfile.Value
+	Matches     []M           `yaml:"matches"`
+	Filters     []filterYAML  `yaml:"filters"`
+	BackendRefs []backendYAML `yaml:"backendRefs"` // this and the fields below: only in destinations
+	Timeouts    *timeoutsYAML `yaml:"timeouts"`
+	Retry       *retryYAML    `yaml:"retry"`
 }
 
-// given reports whether the field is in the file.
-func (t text) given() bool { return t.line > 0 }
-
-// UnmarshalYAML is part of [yaml.Unmarshaler]. It accepts any single value, such as a
-// number, and rejects lists and mappings.
-func (t *text) UnmarshalYAML(n *yaml.Node) error {
-	if n.Kind != yaml.ScalarNode {
-		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: want a single value, not a list or a mapping", n.Line)}}
-	}
-	*t = text{value: n.Value, line: n.Line}
-	return nil
+// streamRouteYAML is a TLSRoute or a TCPRoute. A TCPRoute must not list hostnames.
+type streamRouteYAML struct {
+	At        yamlfile.Value
+	Name      string           `yaml:"name" is:"required"`
+	Hostnames []string         `yaml:"hostnames"`
+	Rules     []streamRuleYAML `yaml:"rules"`
 }
 
-// line is the number of the line on which a mapping of the file begins. The struct for a mapping
-// has an inlined field of this type. The YAML package calls the method UnmarshalYAML of this
-// field with the node of the mapping, which contains the line number.
-type line struct{ n int }
-
-// UnmarshalYAML is part of [yaml.Unmarshaler]. It records the line of n at its first call.
-// Later calls have no effect, because they are for mappings that a merge key adds.
-func (l *line) UnmarshalYAML(n *yaml.Node) error {
-	if l.n == 0 {
-		l.n = n.Line
-	}
-	return nil
+type streamRuleYAML struct {
+	At          yamlfile.Value
+	BackendRefs []backendYAML `yaml:"backendRefs"`
 }
 
-// fieldsOf returns the names of the fields that a mapping of the file may have. typeName is
-// the name of the Go type of the mapping, as it occurs in errors of the YAML package.
-func fieldsOf(typeName string) []string {
-	for _, v := range append([]any{
-		fileYAML{}, destinationYAML{}, endpointYAML{}, profileYAML{}, routeYAML{},
-		matchYAML{}, classYAML{}, splitYAML{}, budgetYAML{},
-	}, policyTypes()...) {
-		t := reflect.TypeOf(v)
-		if t.String() != typeName {
-			continue
-		}
-		var names []string
-		for field := range t.Fields() {
-			if name := field.Tag.Get("yaml"); name != ",inline" {
-				names = append(names, name)
-			}
-		}
-		return names
-	}
-	return nil
+type httpMatchYAML struct {
+	At          yamlfile.Value
+	Path        *pathYAML        `yaml:"path"`
+	Method      string           `yaml:"method"`
+	Headers     []namedValueYAML `yaml:"headers"`
+	QueryParams []namedValueYAML `yaml:"queryParams"`
+}
+
+type grpcMatchYAML struct {
+	At      yamlfile.Value
+	Method  *grpcMethodYAML  `yaml:"method"`
+	Headers []namedValueYAML `yaml:"headers"`
+}
+
+type grpcMethodYAML struct {
+	At      yamlfile.Value
+	Service string `yaml:"service"`
+	Method  string `yaml:"method"`
+}
+
+// pathYAML is a condition on a request's path.
+type pathYAML struct {
+	At    yamlfile.Value
+	Type  string `yaml:"type" enum:"PathPrefix,Exact,RegularExpression" default:"PathPrefix"`
+	Value string `yaml:"value" default:"/"`
+}
+
+// namedValueYAML is a condition on a header or a query parameter.
+type namedValueYAML struct {
+	At    yamlfile.Value
+	Type  string `yaml:"type" enum:"Exact,RegularExpression" default:"Exact"`
+	Name  string `yaml:"name" is:"required"`
+	Value string `yaml:"value"`
+}
+
+type filterYAML struct {
+	At       yamlfile.Value
+	Type     string        `yaml:"type" is:"required"`
+	Request  *modifierYAML `yaml:"requestHeaderModifier"`
+	Response *modifierYAML `yaml:"responseHeaderModifier"`
+	Redirect *redirectYAML `yaml:"requestRedirect"`
+}
+
+type modifierYAML struct {
+	At     yamlfile.Value
+	Set    []headerYAML `yaml:"set"`
+	Add    []headerYAML `yaml:"add"`
+	Remove []string     `yaml:"remove"`
+}
+
+type headerYAML struct {
+	At    yamlfile.Value
+	Name  string `yaml:"name" is:"required"`
+	Value string `yaml:"value"`
+}
+
+type redirectYAML struct {
+	At       yamlfile.Value
+	Scheme   string            `yaml:"scheme" enum:"http,https"`
+	Hostname *string           `yaml:"hostname"`
+	Port     uint16            `yaml:"port" min:"1"`
+	Status   uint32            `yaml:"statusCode" default:"302"`
+	Path     *pathModifierYAML `yaml:"path"`
+}
+
+type pathModifierYAML struct {
+	At     yamlfile.Value
+	Type   string `yaml:"type" enum:"ReplaceFullPath,ReplacePrefixMatch" default:"ReplaceFullPath"`
+	Full   string `yaml:"replaceFullPath"`
+	Prefix string `yaml:"replacePrefixMatch"`
+}
+
+type backendYAML struct {
+	At      yamlfile.Value
+	Name    string       `yaml:"name" is:"required"`
+	Port    uint16       `yaml:"port" min:"1"` // 0 means the API's default
+	Weight  uint32       `yaml:"weight" default:"1"`
+	Filters []filterYAML `yaml:"filters"`
+}
+
+type timeoutsYAML struct {
+	Request time.Duration `yaml:"request"`
+	Backend time.Duration `yaml:"backendRequest"`
+	Idle    time.Duration `yaml:"idle"`
+}
+
+type retryYAML struct {
+	At         yamlfile.Value
+	Conditions []string      `yaml:"conditions" is:"required"`
+	Limit      uint32        `yaml:"limit" min:"1" max:"65535" default:"1"`
+	Timeout    time.Duration `yaml:"timeout"`
+}
+
+// accrualYAML configures failure accrual, which ejects an endpoint after consecutive failures. If
+// Threshold is set, a success rate below it also ejects the endpoint. Defaults are linkerd's, and
+// limits those of its proxies.
+type accrualYAML struct {
+	At         yamlfile.Value
+	Failures   uint32         `yaml:"maxFailures" default:"7"`
+	MinPenalty time.Duration  `yaml:"minPenalty" default:"1s"`
+	MaxPenalty time.Duration  `yaml:"maxPenalty" default:"1m"`
+	Jitter     float64        `yaml:"jitterRatio" min:"0" max:"100" default:"0.5"`
+	Threshold  *float64       `yaml:"successRateThreshold" min:"0" max:"1"`
+	Window     *time.Duration `yaml:"successRateWindow" min:"10ms"`
+	Requests   *uint32        `yaml:"successRateMinRequests" max:"1000000"`
+	MinReady   *uint32        `yaml:"minReadyEndpoints"`
+}
+
+// biaserYAML configures the load biaser, which adds a penalty to an endpoint's load when it
+// responds with 429 or 503. Defaults are linkerd's.
+type biaserYAML struct {
+	Penalty       time.Duration `yaml:"penalty" default:"5s"`
+	MaxRetryAfter time.Duration `yaml:"maxRetryAfter" default:"30s"`
+}
+
+// serverYAML is a port's inbound policy.
+type serverYAML struct {
+	At             yamlfile.Value
+	Name           string                           `yaml:"name" is:"required"`
+	Workload       string                           `yaml:"workload"`
+	Port           uint16                           `yaml:"port" is:"required" min:"1"`
+	ProxyProtocol  string                           `yaml:"proxyProtocol" enum:"unknown,HTTP/1,HTTP/2,gRPC,opaque,TLS" default:"unknown"`
+	AccessPolicy   AccessPolicy                     `yaml:"accessPolicy" default:"deny" enum:"deny,all-unauthenticated,all-authenticated,all-tls-unauthenticated,cluster-unauthenticated,cluster-authenticated,audit"` //nolint:lll // a tag
+	Authorizations []authorizationYAML              `yaml:"authorizationPolicies"`
+	HTTPRoutes     []policyRouteYAML[httpMatchYAML] `yaml:"httpRoutes"`
+	GRPCRoutes     []policyRouteYAML[grpcMatchYAML] `yaml:"grpcRoutes"`
+	RateLimit      *rateLimitYAML                   `yaml:"httpLocalRateLimit"`
+}
+
+type authorizationYAML struct {
+	At              yamlfile.Value
+	Name            string               `yaml:"name" is:"required"`
+	Networks        []networkYAML        `yaml:"networks"`
+	Identities      []string             `yaml:"identities"`
+	ServiceAccounts []serviceAccountYAML `yaml:"serviceAccounts"`
+	Unauthenticated bool                 `yaml:"unauthenticated"`
+	AnyTLS          bool                 `yaml:"unauthenticatedTLS"`
+}
+
+type networkYAML struct {
+	CIDR   netip.Prefix   `yaml:"cidr" is:"required"`
+	Except []netip.Prefix `yaml:"except"`
+}
+
+type serviceAccountYAML struct {
+	At        yamlfile.Value
+	Namespace string `yaml:"namespace" is:"required"`
+	Name      string `yaml:"name" is:"required"`
+}
+
+type rateLimitYAML struct {
+	At        yamlfile.Value
+	Name      string         `yaml:"name" is:"required"`
+	Total     *limitYAML     `yaml:"total"`
+	Identity  *limitYAML     `yaml:"identity"`
+	Overrides []overrideYAML `yaml:"overrides"`
+}
+
+type limitYAML struct {
+	Rate uint32 `yaml:"requestsPerSecond" is:"required" min:"1"`
+}
+
+type overrideYAML struct {
+	limitYAML
+
+	At      yamlfile.Value
+	Clients []serviceAccountYAML `yaml:"clientRefs"`
+	Named   []string             `yaml:"identities"`
 }

@@ -12,18 +12,17 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// defaultStopTimeout is how long [Controller.Serve] waits for clients to close their connections.
-// It then closes them.
+// defaultStopTimeout is how long [Controller.Serve] waits for clients to close their connections
+// before it closes them.
 const defaultStopTimeout = 2 * time.Second
 
-// minPing is the minimum interval between keep-alive PINGs of a client. The server closes
-// the connection of a client with a shorter interval. The default of gRPC is five minutes,
-// which is longer than the intervals of usual clients.
+// minPing is the shortest interval between keep-alive PINGs that a client may use without being
+// disconnected. gRPC's default of five minutes is longer than what clients usually use.
 const minPing = 5 * time.Second
 
-// Serve accepts connections in cleartext from lis until ctx ends. It then stops the
-// controller, closes lis and all connections, and returns nil after all streams have ended.
-// It returns an error only if lis fails before ctx ends.
+// Serve accepts cleartext connections on lis until ctx ends. It then stops the controller, closes
+// lis and all connections, and returns nil once all streams have ended. It returns an error only if
+// lis fails before ctx ends.
 func (c *Controller) Serve(ctx context.Context, lis net.Listener) error {
 	server := grpc.NewServer(
 		grpc.WaitForHandlers(true),
@@ -40,6 +39,7 @@ func (c *Controller) Serve(ctx context.Context, lis net.Listener) error {
 		server.GracefulStop()
 	})
 	err := server.Serve(lis)
+	// cancel returns true if ctx has not ended, which means that lis has failed.
 	if cancel() {
 		c.Stop()
 		server.Stop()

@@ -1,45 +1,69 @@
 package controller
 
 import (
-	"errors"
+	"encoding/json"
 	"log/slog"
+	"strings"
 
 	"github.com/linkerd/linkerd2-proxy-api/go/inbound"
 	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
+
+	"github.com/gotower/gotower/internal/yamlfile"
 )
 
-// Source has the configuration of a controller. The controller looks up only the names and
-// ports that clients request. It keeps the results only while streams of the name or port
-// are open. Therefore a source may be much larger than a [Config]. The methods must not
-// call methods of the controller, because the controller holds its lock during the call.
+// Source provides a controller's configuration on demand. The controller looks up only names and
+// ports that clients request, and remembers the answers only while streams for them are open, so
+// a source may be much larger than a [Config]. The controller holds its lock during a call, so
+// the methods must not call back into it.
 type Source interface {
-	// Destination returns the destination of host:port, and the objects from which it was
-	// made. The host is a name in lower case or an IP address. If a name does not exist,
-	// d.Absent is true. For an IP address, d must have only a profile. If the argument
-	// endpoints is false, d.Endpoints may be left out.
-	Destination(host string, port uint16, endpoints bool) (d Destination, uses []Object)
+	// Destination returns the destination for host:port as client should see it, and the objects
+	// that the answer depends on. The host is a lower-case name or an IP address. If the name
+	// does not exist, d.Absent is true. For an IP address, only the profile and the policy may be
+	// set. If endpoints is false, d.Endpoints may be left out.
+	Destination(client Client, host string, port uint16, endpoints bool) (d Destination, uses []Object)
 
-	// Server returns the inbound policy of a port of a workload, and the objects from which
-	// it was made. The result must not be nil.
+	// Server returns the inbound policy for a workload's port, which must not be nil, and the
+	// objects that the answer depends on.
 	Server(workload string, port uint16) (msg *inbound.Server, uses []Object)
 }
 
-// Object identifies an object of a [Source]. The source defines the meaning of the fields.
-// An Object may identify an object that does not exist, because an answer may depend on the
-// absence of the object.
+// Client is what an answer may depend on: the client's node for endpoints, and its namespace for
+// policies. The other field is empty, and both are if the client does not say where it runs.
+type Client struct{ Namespace, Node string }
+
+// workload parses the text in which a client says where it runs, a context token or a workload.
+// Linkerd's injector sets it to something like {"ns":"shop","nodeName":"n1","pod":"web-1"}. Old
+// proxies send "ns:shop" as token and "shop:web-1" as workload.
+func workload(text string) Client {
+	var w struct {
+		NS   string `json:"ns"`
+		Node string `json:"nodeName"`
+	}
+	if err := json.Unmarshal([]byte(text), &w); err != nil {
+		namespace, name, _ := strings.Cut(text, ":")
+		if namespace == "ns" {
+			namespace = name
+		}
+		return Client{Namespace: namespace}
+	}
+	return Client{Namespace: w.NS, Node: w.Node}
+}
+
+// Object identifies something in a [Source], which defines what the fields mean. It need not
+// exist, because an answer may depend on its absence.
 type Object struct{ Kind, Namespace, Name string }
 
-// requested is the state of a name or port that has open streams.
+// requested is what the controller remembers about a name or port with open streams.
 type requested struct {
 	streams int
 	uses    []Object
-	entry   *entry          // of a name; nil if the controller has no source
-	server  *inbound.Server // of a port; nil if the controller has no source
+	entry   *entry          // for a name; nil if the controller has no source
+	server  *inbound.Server // for a port; nil if the controller has no source
 }
 
-// Use makes s the source of the controller and queues the first message of each stream.
-// It must be called at most once, and not together with [Controller.Set]. When an object of
-// s changes, the caller must call [Controller.Changed].
+// Use makes s the controller's source and queues each stream's first message. Call it at most
+// once, and not together with [Controller.Set]. When an object in s changes, call
+// [Controller.Changed].
 func (c *Controller) Use(s Source) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -50,9 +74,8 @@ func (c *Controller) Use(s Source) {
 	c.loaded = true
 }
 
-// Changed repeats the look-up of each name or port that has open streams and depends on at
-// least one of the objects. It queues the changes for these streams. It has no effect before
-// [Controller.Use].
+// Changed looks up again every name and port that has open streams and depends on one of the
+// objects, and queues the differences. It has no effect before [Controller.Use].
 func (c *Controller) Changed(objects ...Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,24 +93,24 @@ func (c *Controller) Changed(objects ...Object) {
 	}
 }
 
-// refresh looks up key, a target or serverKey, in the source. It stores the result in w,
-// the element of c.watched for key. It queues the changes for the streams of key.
+// refresh looks up key, a target or serverKey, and queues the differences for its streams. w is
+// c.watched[key].
 func (c *Controller) refresh(key any, w *requested) {
-	before := *w
+	previous := *w
 	c.look(key, w)
 	switch k := key.(type) {
 	case target:
-		c.publishEntry(k, w.entry, before.entry)
+		c.publishEntry(k, w.entry, previous.entry)
 	case serverKey:
-		c.servers.publish(k, changes(c, w.server, before.server))
+		c.servers.publish(k, changes(c, w.server, previous.server))
 	}
 }
 
-// look asks the source for key, a target or a serverKey. It stores the answer and the
-// objects on which it depends in w, which is c.watched[key]. If the source returns an
-// invalid destination, look logs the error and keeps the previous entry.
+// look asks the source about key, a target or serverKey. It stores the answer and what it depends
+// on in w, which is c.watched[key]. If the destination is invalid, look logs the error and keeps
+// the last valid entry.
 func (c *Controller) look(key any, w *requested) {
-	before := w.uses
+	previous := w.uses
 	switch k := key.(type) {
 	case target:
 		e, uses, err := c.find(k)
@@ -100,7 +123,7 @@ func (c *Controller) look(key any, w *requested) {
 	case serverKey:
 		w.server, w.uses = c.source.Server(k.workload, k.port)
 	}
-	c.forget(key, before)
+	c.forget(key, previous)
 	for _, o := range w.uses {
 		if c.users[o] == nil {
 			c.users[o] = make(map[any]struct{})
@@ -109,9 +132,8 @@ func (c *Controller) look(key any, w *requested) {
 	}
 }
 
-// forget records in c.users that key does not depend on the objects any more. key is a target
-// or a serverKey. After that, a change of one of the objects does not cause a new look-up of
-// key.
+// forget records that key, a target or serverKey, no longer depends on the objects, so that
+// changing them does not cause another lookup.
 func (c *Controller) forget(key any, objects []Object) {
 	for _, o := range objects {
 		delete(c.users[o], key)
@@ -121,23 +143,27 @@ func (c *Controller) forget(key any, objects []Object) {
 	}
 }
 
-// find makes the entry of t from the source. It also returns the objects on which the entry
-// depends. After an error, the entry must not be used.
+// find asks the source for t's entry and the objects it depends on. If err is not nil, the entry
+// must not be used.
 func (c *Controller) find(t target) (*entry, []Object, error) {
-	d, uses := c.source.Destination(t.host, t.port, true)
-	e, errs := compileDestination(t, d)
+	v := yamlfile.Program(nil)
+	// The endpoints are needed only for t itself, and not for the targets that its policy names.
+	lookup := func(t target, endpoints bool) (*entry, []Object) {
+		d, uses := c.source.Destination(t.client, t.host, t.port, endpoints)
+		d.validate(v, t)
+		return newEntry(v, t, d), uses
+	}
+	e, uses := lookup(t, true)
 	e.addPolicy(t, func(name target) *outbound.OutboundPolicy {
-		d, more := c.source.Destination(name.host, name.port, false)
-		named, mistakes := compileDestination(name, d)
-		uses, errs = append(uses, more...), append(errs, mistakes...)
+		named, more := lookup(name, false)
+		uses = append(uses, more...)
 		return named.outbound()
 	})
-	return e, uses, errors.Join(errs...)
+	return e, uses, yamlfile.Join(v.Mistakes)
 }
 
-// entry returns the entry of t, or nil if t is not configured. If the source returns an
-// invalid destination for t, entry also returns nil. If t has open streams, it returns the
-// last valid entry instead. The caller must hold c.mu.
+// entry returns t's entry, or nil if t is not configured or the source's answer is invalid. While
+// streams for t are open, it returns the last valid entry. The caller must hold c.mu.
 func (c *Controller) entry(t target) *entry {
 	if c.source == nil {
 		return c.entries[t.String()]
@@ -153,7 +179,7 @@ func (c *Controller) entry(t target) *entry {
 	return e
 }
 
-// serverOf returns the inbound policy of the port in key. The caller must hold c.mu.
+// serverOf returns the inbound policy for key. The caller must hold c.mu.
 func (c *Controller) serverOf(key serverKey) *inbound.Server {
 	if c.source == nil {
 		return c.inbound.server(key)
@@ -165,8 +191,7 @@ func (c *Controller) serverOf(key serverKey) *inbound.Server {
 	return msg
 }
 
-// hold increases the number of streams of key, a target or a serverKey, by one. The first
-// stream adds key to watched.
+// hold counts a new stream for key, a target or serverKey. The first one adds key to watched.
 func (c *Controller) hold(key any) {
 	w := c.watched[key]
 	if w == nil {
@@ -179,8 +204,7 @@ func (c *Controller) hold(key any) {
 	w.streams++
 }
 
-// drop decreases the number of streams of key by one. The last stream removes key from
-// watched.
+// drop counts off a stream for key. The last one removes key from watched.
 func (c *Controller) drop(key any) {
 	w := c.watched[key]
 	if w.streams--; w.streams == 0 {

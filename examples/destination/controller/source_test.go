@@ -16,14 +16,16 @@ import (
 type objects struct {
 	mu     sync.Mutex
 	hosts  map[string]Destination
+	seen   []Client
 	access AccessPolicy
 	looked map[string]int
 }
 
-func (s *objects) Destination(host string, _ uint16, _ bool) (Destination, []Object) {
+func (s *objects) Destination(client Client, host string, _ uint16, _ bool) (Destination, []Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.looked[host]++
+	s.seen = append(s.seen, client)
 	d, ok := s.hosts[host]
 	if !ok {
 		d.Absent = host != "10.1.1.1"
@@ -48,6 +50,26 @@ func (s *objects) lookUps() map[string]int {
 	defer s.mu.Unlock()
 	defer clear(s.looked)
 	return maps.Clone(s.looked)
+}
+
+// An answer about endpoints can depend on the node of the client, and a policy on its namespace.
+func TestSourceClients(t *testing.T) {
+	s := &objects{hosts: map[string]Destination{"web.test": {}}, looked: map[string]int{}}
+	c := New(nil)
+	c.Use(s)
+	conn := connected(t, c)
+	for _, token := range []string{`{"ns":"shop","nodeName":"n1","pod":"p"}`, "ns:shop", ""} {
+		stream, err := pb.NewDestinationClient(conn).Get(within20s(t), &pb.GetDestination{Path: web, ContextToken: token})
+		require.NoError(t, err)
+		recv(t, stream)
+	}
+	for _, workload := range []string{`{"ns":"shop","pod":"p"}`, "old:p", ""} {
+		spec := named(web)
+		spec.SourceWorkload = workload
+		_, err := outbound.NewOutboundPoliciesClient(conn).Get(within20s(t), spec)
+		require.NoError(t, err)
+	}
+	require.Equal(t, []Client{{Node: "n1"}, {}, {Namespace: "shop"}, {Namespace: "old"}}, s.seen)
 }
 
 // A changed object causes look-ups only of names that use it and have streams. An invalid

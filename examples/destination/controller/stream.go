@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Get streams the endpoints of the name in req: first all of them, and then each change.
-// The package documentation specifies the messages and when a stream ends.
+// Get streams the endpoints for the name in req: first all of them, and then each change. See the
+// package documentation for the messages and for when a stream ends.
 func (c *Controller) Get(req *pb.GetDestination, stream grpc.ServerStreamingServer[pb.Update]) error {
 	t, err := parseTarget(req.GetPath())
 	if err != nil {
@@ -20,13 +20,13 @@ func (c *Controller) Get(req *pb.GetDestination, stream grpc.ServerStreamingServ
 	if t.ip {
 		return status.Errorf(codes.InvalidArgument, "path %q is an IP address, which is not resolved", req.GetPath())
 	}
+	t.client.Node = workload(req.GetContextToken()).Node
 	first := func() *pb.Update { return c.entry(t).snapshot() }
 	return serve(stream.Context(), c, c.updates, "Get", t, first, stream.Send)
 }
 
-// GetProfile streams the profile of the name or IP address in req: first the current profile, and
-// then the new profile after each change. The package documentation specifies the messages and when
-// a stream ends.
+// GetProfile streams the profile for the name or IP address in req: first the current one, and
+// then each new one. See the package documentation for the messages and for when a stream ends.
 func (c *Controller) GetProfile(req *pb.GetDestination, stream grpc.ServerStreamingServer[pb.DestinationProfile]) error {
 	t, err := parseTarget(req.GetPath())
 	if err != nil {
@@ -36,10 +36,9 @@ func (c *Controller) GetProfile(req *pb.GetDestination, stream grpc.ServerStream
 	return serve(stream.Context(), c, c.profiles, "GetProfile", t, first, stream.Send)
 }
 
-// serve handles a stream that sends the state of name, and then each change of name. It gets the
-// state from the function first, and the changes from the hub f. The function send sends a message
-// to the client. serve returns when the client cancels the stream or is too slow, when send fails,
-// or when the controller stops.
+// serve handles a stream that sends name's state, which first returns, and then every change
+// published on f. It returns when the client cancels or is too slow, when send fails, or when the
+// controller stops.
 func serve[K comparable, M any](
 	ctx context.Context, c *Controller, f hub[K, M], method string, name K,
 	first func() M, send func(M) error,
@@ -48,10 +47,13 @@ func serve[K comparable, M any](
 	defer leave(c, f, name, s)
 	log := c.log.With(slog.String("method", method), slog.Any("path", name))
 	log.DebugContext(ctx, "stream opened")
-	over, broken := make(chan struct{}), make(chan error, 1)
-	defer close(over)
+	done := make(chan struct{})
+	broken := make(chan error, 1)
+	defer close(done)
+	// The loop sends in its own goroutine, because a send to a client that does not read may block,
+	// and serve must still be able to end the stream.
 	c.begin(func() {
-		if err := sendLoop(s.queue, send, over); err != nil {
+		if err := sendLoop(s.queue, send, done); err != nil {
 			broken <- err
 		}
 	})
@@ -69,17 +71,17 @@ func serve[K comparable, M any](
 	}
 }
 
-// sendLoop sends the messages of queue with send, until the channel over is closed or send
-// returns an error. It drops the messages that are still in the queue, because a client
-// that reconnects receives the whole state.
-func sendLoop[M any](queue <-chan M, send func(M) error, over <-chan struct{}) error {
+// sendLoop sends what arrives in queue until done is closed or send fails. Messages that are
+// still queued by then are dropped, because a client that reconnects receives the whole state
+// anyway.
+func sendLoop[M any](queue <-chan M, send func(M) error, done <-chan struct{}) error {
 	for {
 		select {
-		case <-over:
+		case <-done:
 			return nil
 		case m := <-queue:
 			select {
-			case <-over:
+			case <-done:
 				return nil
 			default:
 			}
@@ -90,9 +92,9 @@ func sendLoop[M any](queue <-chan M, send func(M) error, over <-chan struct{}) e
 	}
 }
 
-// begin runs loop, the send loop of a stream, in a new goroutine. After Stop, it does nothing. The
-// handler of the stream must not wait for loop. If the client does not read, a send may block until
-// the handler has returned.
+// begin runs loop, a stream's send loop, in a new goroutine, unless the controller has been
+// stopped. The stream's handler must not wait for loop: if the client does not read, a send may
+// block until the handler has returned.
 func (c *Controller) begin(loop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,9 +103,8 @@ func (c *Controller) begin(loop func()) {
 	}
 }
 
-// follow subscribes to the changes of name. If a configuration is loaded, it also queues the
-// message for the current entry, which it gets from the function first. It does both under one
-// lock, so that no change is lost or sent twice.
+// follow subscribes to name and, if a configuration is loaded, queues its current state, which
+// first returns. Both happen under one lock, so that no change is lost or sent twice.
 func follow[K comparable, M any](c *Controller, f hub[K, M], name K, first func() M) *subscription[M] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,7 +116,7 @@ func follow[K comparable, M any](c *Controller, f hub[K, M], name K, first func(
 	return s
 }
 
-// leave removes the subscription s of name, and decreases the number of streams of name.
+// leave undoes follow.
 func leave[K comparable, M any](c *Controller, f hub[K, M], name K, s *subscription[M]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 const web = "web.test:80"
@@ -40,6 +41,9 @@ func TestGetSnapshot(t *testing.T) {
 		ProtocolHint: &pb.ProtocolHint{Protocol: &pb.ProtocolHint_H2_{H2: &pb.ProtocolHint_H2{}}},
 		TlsIdentity: &pb.TlsIdentity{Strategy: &pb.TlsIdentity_DnsLikeIdentity_{
 			DnsLikeIdentity: &pb.TlsIdentity_DnsLikeIdentity{Name: "web.id"},
+		}},
+		Http2: &pb.Http2ClientParams{KeepAlive: &pb.Http2ClientParams_KeepAlive{
+			Interval: durationpb.New(10 * time.Second), Timeout: durationpb.New(3 * time.Second), WhileIdle: true,
 		}},
 	}
 	second := &pb.WeightedAddr{

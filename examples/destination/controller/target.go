@@ -9,23 +9,24 @@ import (
 	"strings"
 )
 
-// target is a requested host and port in canonical form, so that equal names have equal
-// targets.
+// target is a requested host and port in canonical form, so that equal names give equal targets.
 type target struct {
 	host string // lower case, without a trailing dot
 	port uint16
 	ip   bool // host is an IP address
+
+	client Client // who asks
 }
 
 func (t target) String() string {
 	return net.JoinHostPort(t.host, strconv.Itoa(int(t.port)))
 }
 
-// defaultPort is the port of a name without a port, as the API defines it.
+// defaultPort applies to a name without a port, as the API defines it.
 const defaultPort = 80
 
-// parseTarget parses host[:port], where host is a DNS name or an IP address. It tries an IP
-// address first, because an IPv6 address without a port contains colons.
+// parseTarget parses host[:port], where host is a DNS name or an IP address. IP addresses are
+// tried first, because an IPv6 address contains colons even without a port.
 func parseTarget(s string) (target, error) {
 	if addr, err := netip.ParseAddr(s); err == nil {
 		return addrTarget(netip.AddrPortFrom(addr, defaultPort))
@@ -48,9 +49,8 @@ func parseTarget(s string) (target, error) {
 	return t, nil
 }
 
-// addrTarget returns the target of an IP address with its port. It returns an error for
-// port 0, and for an address with a zone, because the zone is meaningful only on the
-// client's machine.
+// addrTarget returns the target for an IP address with its port. Port 0 is an error, and so is a
+// zone, which means something only on the client's machine.
 func addrTarget(addr netip.AddrPort) (target, error) {
 	if addr.Port() == 0 {
 		return target{}, fmt.Errorf("%q is not host:port: the port must not be 0", addr)
@@ -70,8 +70,8 @@ func parsePort(s string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// checkName returns an error unless s is a DNS name. Underscores are allowed. A last label
-// of only digits is an error, because such a name is probably a mistyped IP address.
+// checkName returns an error unless s is a DNS name. Underscores are allowed. If the last label
+// consists of digits, s is rejected as a probably mistyped IP address.
 func checkName(s string) error {
 	if s == "" {
 		return errors.New("the name must not be empty")
@@ -82,17 +82,17 @@ func checkName(s string) error {
 	labels := strings.Split(s, ".")
 	for _, label := range labels {
 		if err := checkLabel(label); err != nil {
-			return fmt.Errorf("name %q: %w", s, err)
+			return err
 		}
 	}
 	if last := labels[len(labels)-1]; strings.Trim(last, "0123456789") == "" {
-		return fmt.Errorf("name %q is neither a name nor an IP address", s)
+		return fmt.Errorf("%q is neither a name nor an IP address", s)
 	}
 	return nil
 }
 
-// checkLabel returns an error unless s is one label of a DNS name: 1 to 63 letters, digits,
-// hyphens and underscores, without a hyphen at either end.
+// checkLabel returns an error unless s is a DNS label: 1 to 63 letters, digits, hyphens and
+// underscores, without a hyphen at either end.
 func checkLabel(s string) error {
 	switch {
 	case s == "":

@@ -13,17 +13,17 @@ import (
 // pollInterval is how often a watched file is read.
 const pollInterval = time.Second / 2
 
-// Load reads the configuration file at path, passes the configuration to [Controller.Set]
-// and returns it. The error joins a [*FileError] for each mistake in the file, or is the
-// error of reading the file.
+// Load reads the configuration file at path, passes it to [Controller.Set] and returns it. If the
+// file cannot be read, the error says so; otherwise it joins an [*Error] for each mistake in the
+// file.
 //
-// Call watch once. It reads the file twice a second until ctx ends, and applies each changed
-// content. If the new content is invalid, the last valid configuration stays active.
-// watch then logs each error once, with file, line and reason.
+// Call watch once to follow the file until ctx ends. It reads the file twice a second and applies
+// new content. If that is invalid, the last valid configuration stays active, and each error is
+// logged once, with file, line and reason.
 //
-// To change the configuration, rename a new file to path or change a symbolic link at path.
-// Do not write to the existing file, because watch may read half of the new content. A file
-// that is not regular, such as a pipe, is not watched.
+// To change the configuration, rename a new file to path or replace a symbolic link at path. Do
+// not write to the existing file, because watch might read half of it. A file that is not
+// regular, such as a pipe, is not watched.
 func (c *Controller) Load(path string) (cfg Config, watch func(ctx context.Context), err error) {
 	w := &watched{c: c, path: path}
 	if cfg, err = w.read(); err != nil {
@@ -32,14 +32,14 @@ func (c *Controller) Load(path string) (cfg Config, watch func(ctx context.Conte
 	return cfg, w.watch, nil
 }
 
-// watched is a configuration file, with a hash of the content that was read last.
+// watched is a configuration file with a hash of what was last read from it.
 type watched struct {
 	c    *Controller
 	path string
 	seen [sha256.Size]byte
 }
 
-// watch reads the file repeatedly until ctx ends, and logs the errors.
+// watch rereads the file until ctx ends, and logs errors.
 func (w *watched) watch(ctx context.Context) {
 	if info, err := os.Stat(w.path); err == nil && !info.Mode().IsRegular() {
 		<-ctx.Done()
@@ -59,9 +59,9 @@ func (w *watched) watch(ctx context.Context) {
 	}
 }
 
-// read applies the file if its content has changed, and returns the configuration. If the
-// content has not changed, it returns zero values. If the file cannot be read, read returns
-// the error, but only once until the error or the content changes.
+// read applies the file if its content has changed, and otherwise returns zero values. If the
+// file cannot be read, read returns the error only the first time, so that it is not logged twice
+// a second.
 func (w *watched) read() (cfg Config, err error) {
 	data, err := os.ReadFile(w.path)
 	content := data
@@ -86,31 +86,30 @@ func (w *watched) read() (cfg Config, err error) {
 	return cfg, nil
 }
 
-// report logs each [*FileError] in err as a separate record. It logs any other error as one
-// record.
+// report logs each [*Error] in err as a record of its own, and any other error as one record.
 func (w *watched) report(ctx context.Context, err error) {
 	const message = "invalid configuration, the last valid one stays active"
 	mistakes := fileErrors(err)
 	for _, m := range mistakes {
 		w.c.log.ErrorContext(ctx, message,
-			slog.String("file", m.File), slog.Int("line", m.Line), slog.String("reason", m.Reason))
+			slog.String("file", m.File), slog.Int("line", m.Line), slog.String("reason", m.Mistake()))
 	}
 	if len(mistakes) == 0 {
 		w.c.log.ErrorContext(ctx, message, slog.String("file", w.path), slog.Any("reason", err))
 	}
 }
 
-// fileErrors returns the errors of type [*FileError] in err, which may be a joined error.
-func fileErrors(err error) []*FileError {
+// fileErrors returns the [*Error] values in err, which may be a joined error.
+func fileErrors(err error) []*Error {
 	var joined interface{ Unwrap() []error }
 	if !errors.As(err, &joined) {
 		return nil
 	}
-	var found []*FileError
+	var mistakes []*Error
 	for _, e := range joined.Unwrap() {
-		if m, ok := errors.AsType[*FileError](e); ok {
-			found = append(found, m)
+		if m, ok := errors.AsType[*Error](e); ok {
+			mistakes = append(mistakes, m)
 		}
 	}
-	return found
+	return mistakes
 }

@@ -165,14 +165,14 @@ func TestWatchKeepsLastValidFile(t *testing.T) {
 		}
 		w.expect(nil, 0)
 		const bad = `level=ERROR msg="invalid configuration, the last valid one stays active" file=`
-		require.Equal(t, bad+path+` line=3 reason="addr 10.0.0.2:0: the port must not be 0"`+"\n"+
-			bad+path+` line=4 reason="destination \"x..y\" is not host:port: name \"x..y\": a label is empty"`+"\n",
+		require.Equal(t, bad+path+` line=3 reason="destinations[\"web.test:80\"].endpoints[0].addr \"10.0.0.2:0\": want a port from 1 to 65535"`+"\n"+
+			bad+path+` line=4 reason="destinations[\"x..y\"]: \"x..y\" is not host:port: a label is empty"`+"\n",
 			w.log.take(), "every mistake, once")
 
 		write(t, path, "destinations: [")
 		w.poll()
 		w.poll()
-		require.Equal(t, bad+path+` line=1 reason="did not find expected node content"`+"\n", w.log.take())
+		require.Equal(t, bad+path+` line=1 reason="not YAML: did not find expected node content"`+"\n", w.log.take())
 
 		require.NoError(t, os.Remove(path))
 		w.poll()
@@ -212,9 +212,9 @@ func TestLoadInvalidFile(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 	write(t, path, "destinations: 7\n")
 	_, _, err = New(nil).Load(path)
-	var e *FileError
+	var e *Error
 	require.ErrorAs(t, err, &e)
-	require.Equal(t, FileError{File: path, Line: 1, Reason: "want a mapping, not a single value"}, *e)
+	require.Equal(t, Error{File: path, Line: 1, Column: 15, Field: "destinations", Value: "7", Reason: "want a mapping, not a single value"}, *e)
 }
 
 // A pipe can be read only once. A second read returns nothing, or blocks.

@@ -16,25 +16,27 @@ import (
 	"github.com/gotower/gotower/examples/internal/kubeobject"
 )
 
-// Settings configure how a [Watcher] translates the objects of a cluster. [DefaultSettings]
-// returns the defaults of linkerd's Helm chart.
+// Settings configure how a [Watcher] translates a cluster's objects. Start with
+// [DefaultSettings], which matches linkerd's Helm chart.
 type Settings struct {
-	ClusterDomain   string                  // end of the DNS names of Services
-	TrustDomain     string                  // end of the identities of pods
-	ControlPlane    string                  // the namespace of the control plane, which is part of identities
+	ClusterDomain   string                  // suffix of all Services' DNS names
+	TrustDomain     string                  // suffix of all pods' identities
+	ControlPlane    string                  // linkerd's namespace, which is part of every identity
 	OpaquePorts     string                  // such as "25,4000-4100"; an annotation overrides it
 	DefaultInbound  controller.AccessPolicy // for ports without a Server; an annotation overrides it
-	ClusterNetworks []netip.Prefix          // empty means the default networks of linkerd
-	ControllerName  string                  // name of this controller in the status of routes
+	ClusterNetworks []netip.Prefix          // empty means linkerd's default networks
+	EgressNamespace string                  // its EgressNetworks apply to clients in every namespace
+	ControllerName  string                  // this controller's name in route statuses
+	LinkedClusters  bool                    // whether to read the Secrets of linked clusters, which requires more rights
 }
 
-// DefaultSettings returns the defaults of linkerd's Helm chart, with the name of this
-// controller as ControllerName.
+// DefaultSettings returns the defaults of linkerd's Helm chart, and this controller's own
+// ControllerName.
 func DefaultSettings() Settings {
 	return Settings{
 		ClusterDomain: "cluster.local", TrustDomain: "cluster.local", ControlPlane: "linkerd",
 		OpaquePorts: "25,587,3306,4444,5432,6379,9300,11211", DefaultInbound: controller.AllUnauthenticated,
-		ControllerName: "github.com/gotower/destination",
+		ControllerName: "github.com/gotower/destination", EgressNamespace: "linkerd-egress",
 	}
 }
 
@@ -49,22 +51,23 @@ func (s Settings) Validate() error {
 	return nil
 }
 
-// The names of the indexes of the local copies of objects. Each comment states the kinds
-// of objects in the index, and the values by which the index finds an object.
+// The indexes of the stores: which kinds of objects each one holds, and the values to look them
+// up by.
 const (
-	byIP        = "ip"        // Services and Pods, by their IP addresses
+	byIP        = "ip"        // Services, Pods and ExternalWorkloads, by their IP addresses
 	byService   = "service"   // EndpointSlices, by "namespace/service"
 	byParent    = "parent"    // routes, by "kind/namespace/name" of each parent that is a Service or Server
-	byReference = "reference" // routes, by the values of byParent and of each backend that is a Service
+	byReference = "reference" // routes, by the values of byParent and by each backend that is a Service
 )
 
-// cluster is a [controller.Source]. It answers from local copies of the objects of a
-// Kubernetes cluster, which informers keep up to date.
+// cluster is a [controller.Source]. It answers from local copies of a Kubernetes cluster's
+// objects, which informers keep up to date.
 type cluster struct {
 	settings Settings
 	opaque   portSet
 	log      *slog.Logger
 	stores   map[string]cache.Indexer // by kind
+	links    *links                   // nil in tests and in a linked cluster
 }
 
 func newCluster(s Settings, log *slog.Logger, stores map[string]cache.Indexer) *cluster {
@@ -73,13 +76,18 @@ func newCluster(s Settings, log *slog.Logger, stores map[string]cache.Indexer) *
 
 // get returns the object with the given name from the store of kind, or nil.
 func get[T any](c *cluster, kind, namespace, name string) *T {
-	item, _, _ := c.stores[kind].GetByKey(namespace + "/" + name)
+	store := c.stores[kind]
+	if store == nil { // a linked cluster's store contains only a few kinds
+		return nil
+	}
+	item, _, _ := store.GetByKey(strings.TrimPrefix(namespace+"/"+name, "/")) // nodes are not namespaced
 	o, _ := item.(*T)
 	return o
 }
 
-// list returns the objects of the given kind that have the given value in an index of the
-// cluster. They are sorted by age, the oldest first, and then by name.
+// list returns the objects of a kind that an index finds under value, oldest first. Objects of
+// the same age are sorted by name, so that every replica of the controller returns the same
+// order.
 func list[T any, P interface {
 	*T
 	metav1.Object
@@ -91,14 +99,19 @@ func list[T any, P interface {
 			objects = append(objects, o)
 		}
 	}
-	slices.SortFunc(objects, func(a, b P) int {
-		return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time), cmp.Compare(a.GetName(), b.GetName()))
-	})
+	slices.SortFunc(objects, older)
 	return objects
 }
 
-// lookup makes one answer for the controller from the objects of the cluster. It records the
-// objects on which the answer depends in its field used.
+// older compares two objects by age, oldest first, and then by name.
+func older[P metav1.Object](a, b P) int {
+	first := a.GetCreationTimestamp()
+	second := b.GetCreationTimestamp()
+	return cmp.Or(first.Compare(second.Time), cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(a.GetNamespace(), b.GetNamespace()))
+}
+
+// lookup computes one answer for the controller and records in used every object that the answer
+// depends on. When one of them changes, the controller asks again.
 type lookup struct {
 	*cluster
 
@@ -113,17 +126,21 @@ func (l *lookup) use(kind, namespace, name string) {
 
 func (l *lookup) uses() []controller.Object { return slices.Collect(maps.Keys(l.used)) }
 
-// The kinds of [controller.Object] on which an answer can depend. A change of a route or a
-// ServiceProfile counts as a change of its Services.
+// The kinds of [controller.Object] that an answer can depend on. A change to a route or a
+// ServiceProfile counts as a change to its Services.
 const (
 	usesIP        = "IP"        // the name is an IP address
 	usesService   = "Service"   // the Service, its routes and its ServiceProfile
-	usesEndpoints = "Endpoints" // the EndpointSlices of the Service with the name
+	usesEndpoints = "Endpoints" // the EndpointSlices of the Service with this name
 	usesPod       = "Pod"
-	usesPolicy    = "Policy" // the Servers of a namespace with their policies and routes; the name is empty
+	usesPolicy    = "Policy" // a namespace's Servers with their policies and routes; the name is empty
+	usesExternal  = "ExternalWorkload"
+	usesNode      = "Node"
+	usesNamespace = "Namespace"
+	usesEgress    = "Egress" // a namespace's EgressNetworks with their routes; the name is empty
 )
 
-// service returns a Service, or nil if it does not exist or is of the type ExternalName.
+// service returns the Service n, or nil if it does not exist or is an ExternalName.
 func (l *lookup) service(n kubeobject.Name) *service {
 	l.use(usesService, n.Namespace, n.Name)
 	s := get[service](l.cluster, "Service", n.Namespace, n.Name)
@@ -133,9 +150,9 @@ func (l *lookup) service(n kubeobject.Name) *service {
 	return s
 }
 
-// parse splits host, the DNS name of a Service or of one of its endpoints. For the endpoint
-// web-0.web.default.svc.cluster.local, hostname is web-0. For a Service, hostname is "". ok
-// is false if host is not such a name.
+// parse splits host, which should be the DNS name of a Service or of one of its endpoints. For
+// web-0.web.default.svc.cluster.local the hostname is web-0; for a Service it is empty. If host
+// is neither, ok is false.
 func (c *cluster) parse(host string) (hostname string, service kubeobject.Name, ok bool) {
 	rest, ok := strings.CutSuffix(host, ".svc."+c.settings.ClusterDomain)
 	labels := strings.Split(rest, ".")
@@ -148,24 +165,28 @@ func (c *cluster) parse(host string) (hostname string, service kubeobject.Name, 
 	return "", kubeobject.Name{}, false
 }
 
-// dns returns the DNS name of a Service.
+// dns returns a Service's DNS name.
 func (c *cluster) dns(n kubeobject.Name) string {
 	return n.Name + "." + n.Namespace + ".svc." + c.settings.ClusterDomain
 }
 
-// identity returns the identity of a service account.
+// identity returns the identity that linkerd issues to a service account.
 func (c *cluster) identity(account, namespace string) string {
 	return account + "." + namespace + ".serviceaccount.identity." + c.settings.ControlPlane + "." + c.settings.TrustDomain
 }
 
-// Destination is part of [controller.Source]. It returns the destination with the given
-// host and port, and the objects from which it was made. If the host is not in the cluster,
-// the field Absent of the destination is true. If endpoints is false, the destination has
-// no endpoints.
-func (c *cluster) Destination(host string, port uint16, endpoints bool) (controller.Destination, []controller.Object) {
+// Destination implements [controller.Source]. It describes host and port as client should see
+// them, and returns the objects that the answer depends on. For a host outside the cluster, it
+// sets the destination's Absent field. Endpoints are left out unless endpoints is true.
+func (c *cluster) Destination(
+	client controller.Client, host string, port uint16, endpoints bool,
+) (d controller.Destination, uses []controller.Object) {
 	l := c.look()
 	if addr, err := netip.ParseAddr(host); err == nil {
-		return controller.Destination{Profile: l.address(addr, port)}, l.uses()
+		if d.Profile = l.address(addr, port); d.Profile == nil {
+			d.Policy = l.egress(netip.AddrPortFrom(addr, port), client.Namespace)
+		}
+		return d, l.uses()
 	}
 	hostname, name, ok := c.parse(host)
 	if !ok {
@@ -175,20 +196,20 @@ func (c *cluster) Destination(host string, port uint16, endpoints bool) (control
 	if s == nil {
 		return controller.Destination{Absent: true}, l.uses()
 	}
-	d := controller.Destination{
+	d = controller.Destination{
 		Labels:  map[string]string{"namespace": s.Namespace, "service": s.Name},
 		Profile: l.profile(s, port),
 	}
-	d.Policy = l.policy(s, port, d.Profile.Opaque)
+	d.Policy = l.policy(c.parentService(s), port, d.Profile.Opaque, client.Namespace, make(object))
 	if endpoints {
-		d.Endpoints = l.endpoints(s, port, hostname)
+		d.Endpoints = l.discover(s, port, hostname, l.zoneOf(client.Node))
 	}
 	return d, l.uses()
 }
 
-// address returns the profile of an IP address. For the cluster IP of a Service, it is the
-// profile of the Service. For the address of a pod, it is a profile with the pod as its
-// single endpoint. For any other address, it is nil.
+// address returns an IP address's profile. A Service's cluster IP gets the Service's profile, and
+// the address of a pod or ExternalWorkload gets a profile with that single endpoint. For any
+// other address, the profile is nil.
 func (l *lookup) address(addr netip.Addr, port uint16) *controller.Profile {
 	l.use(usesIP, "", addr.String())
 	for _, s := range list[service](l.cluster, "Service", byIP, addr.String()) {
@@ -200,58 +221,67 @@ func (l *lookup) address(addr netip.Addr, port uint16) *controller.Profile {
 	for _, p := range list[pod](l.cluster, "Pod", byIP, addr.String()) {
 		ep := l.endpoint(p, netip.AddrPortFrom(addr, port), "")
 		ep.Labels["namespace"] = p.Namespace
-		return &controller.Profile{Opaque: l.isOpaque(p, port), Endpoint: &ep}
+		return &controller.Profile{Opaque: l.isOpaque(podOf(p), port), Endpoint: &ep}
+	}
+	for _, w := range list[resource[externalWorkload]](l.cluster, "ExternalWorkload", byIP, addr.String()) {
+		l.use(usesExternal, w.GetNamespace(), w.GetName())
+		ep := l.externalEndpoint(w, netip.AddrPortFrom(addr, port))
+		ep.Labels["namespace"] = w.GetNamespace()
+		return &controller.Profile{Opaque: l.isOpaque(externalOf(w), port), Endpoint: &ep}
 	}
 	return nil
 }
 
-// endpoints returns the endpoints of a port of s. The port number of the pods is in the
-// EndpointSlices of s, under the name of the port. If s does not have the port, the pods
-// use the same port number, as in linkerd. If hostname is not empty, endpoints returns only
-// the endpoint with this hostname.
-func (l *lookup) endpoints(s *service, port uint16, hostname string) []controller.Endpoint {
+// endpoints returns the endpoints that serve a port of s. EndpointSlices list the pods' port
+// numbers by port name. If s does not declare the port, endpoints assumes that the pods listen on
+// the same number, as linkerd does. A hostname that is not empty selects the endpoint with that
+// name.
+func (l *lookup) endpoints(s *service, port uint16, hostname string) []placed {
 	l.use(usesEndpoints, s.Namespace, s.Name)
-	at := slices.IndexFunc(s.ports, func(p namedPort) bool { return p.port == port })
-	seen := make(map[netip.AddrPort]bool)
-	var all []controller.Endpoint
-	for _, from := range list[slice](l.cluster, "EndpointSlice", byService, s.Namespace+"/"+s.Name) {
+	index := slices.IndexFunc(s.ports, func(p namedPort) bool { return p.port == port })
+	visited := make(map[netip.AddrPort]bool)
+	var all []placed
+	for _, epSlice := range list[slice](l.cluster, "EndpointSlice", byService, s.Namespace+"/"+s.Name) {
 		target := port
-		if at >= 0 {
-			i := slices.IndexFunc(from.ports, func(p namedPort) bool { return p.name == s.ports[at].name })
+		if index >= 0 {
+			i := slices.IndexFunc(epSlice.ports, func(p namedPort) bool { return p.name == s.ports[index].name })
 			if i < 0 {
 				continue
 			}
-			target = from.ports[i].port
+			target = epSlice.ports[i].port
 		}
-		if s.family != "" && s.family != from.family {
+		if s.family != "" && s.family != epSlice.family {
 			continue
 		}
-		for _, e := range from.endpoints {
+		for _, e := range epSlice.endpoints {
 			addr := netip.AddrPortFrom(e.addr, target)
-			if seen[addr] || target == 0 || hostname != "" && hostname != e.hostname {
+			if visited[addr] || target == 0 || hostname != "" && hostname != e.hostname {
 				continue
 			}
-			seen[addr] = true
+			visited[addr] = true
 			ep := controller.Endpoint{Addr: addr, Labels: make(map[string]string)}
 			if e.pod != "" {
 				l.use(usesPod, s.Namespace, e.pod)
 				if p := get[pod](l.cluster, "Pod", s.Namespace, e.pod); p != nil {
 					ep = l.endpoint(p, addr, e.zone)
 				}
+			} else if e.external != "" {
+				if w := l.external(kubeobject.Name{Namespace: s.Namespace, Name: e.external}); w != nil {
+					ep = l.externalEndpoint(w, addr)
+				}
 			}
 			if e.zone != "" {
 				ep.Labels["zone"] = e.zone
 			}
-			all = append(all, ep)
+			all = append(all, placed{ep, e.zone, e.hints})
 		}
 	}
 	return all
 }
 
-// endpoint returns the endpoint of the pod p at addr, in the given zone. It sets the
-// identity and the protocol only if the proxy of the pod receives connections to the port
-// of addr. This is the case if the proxy belongs to this control plane, and the annotation
-// skip-inbound-ports does not contain the port.
+// endpoint describes the pod p at addr. The identity and the protocol are set only if the pod's
+// proxy handles connections to this port: the proxy must belong to this control plane, and the
+// annotation skip-inbound-ports must not list the port.
 func (l *lookup) endpoint(p *pod, addr netip.AddrPort, zone string) controller.Endpoint {
 	l.use(usesPod, p.Namespace, p.Name)
 	ep := controller.Endpoint{Addr: addr, Labels: map[string]string{
@@ -270,15 +300,17 @@ func (l *lookup) endpoint(p *pod, addr netip.AddrPort, zone string) controller.E
 	if p.proxy == 0 || p.Labels[controlPlaneLabel] != l.settings.ControlPlane || parsePorts(p.Annotations[skipInbound]).has(addr.Port()) {
 		return ep
 	}
-	ep.Identity, ep.Protocol = l.identity(cmp.Or(p.account, "default"), p.Namespace), controller.H2
-	if l.isOpaque(p, addr.Port()) {
-		ep.Protocol, ep.InboundPort = controller.Opaque, p.proxy
+	ep.Identity = l.identity(cmp.Or(p.account, "default"), p.Namespace)
+	ep.Protocol = controller.H2
+	if l.isOpaque(podOf(p), addr.Port()) {
+		ep.Protocol = controller.Opaque
+		ep.InboundPort = p.proxy
 	}
 	return ep
 }
 
-// ports returns the opaque ports of a Service or pod with the given annotations. Without
-// the annotation opaque-ports, they are the OpaquePorts of the settings.
+// ports returns the opaque ports that a Service's or pod's annotations list. Without the
+// annotation opaque-ports, the settings' OpaquePorts apply.
 func (c *cluster) ports(annotations map[string]string) portSet {
 	if text, ok := annotations[opaquePorts]; ok {
 		return parsePorts(text)
@@ -286,13 +318,26 @@ func (c *cluster) ports(annotations map[string]string) portSet {
 	return c.opaque
 }
 
-// isOpaque reports whether a port of the pod p is opaque. A port is opaque if the
-// annotation opaque-ports of p contains it. Without the annotation, OpaquePorts of the
-// settings applies. A port is also opaque if its Server has the proxyProtocol opaque.
-func (l *lookup) isOpaque(p *pod, port uint16) bool {
-	if l.ports(p.Annotations).has(port) {
+// servicePorts returns the opaque ports of s. A Service without the annotation inherits the one
+// on its namespace.
+func (l *lookup) servicePorts(s *service) portSet {
+	if _, ok := s.Annotations[opaquePorts]; ok {
+		return l.ports(s.Annotations)
+	}
+	l.use(usesNamespace, "", s.Namespace)
+	if n := get[namespace](l.cluster, "Namespace", "", s.Namespace); n != nil {
+		return l.ports(n.Annotations)
+	}
+	return l.opaque
+}
+
+// isOpaque reports whether connections to a port of w should be forwarded as bytes. Ports are
+// opaque if w's annotation opaque-ports (or else the settings' OpaquePorts) lists them, or if
+// their Server sets proxyProtocol to opaque.
+func (l *lookup) isOpaque(w workload, port uint16) bool {
+	if l.ports(w.annotations).has(port) {
 		return true
 	}
-	s := l.serverOf(p, port)
+	s := l.serverOf(w, port)
 	return s != nil && s.spec.ProxyProtocol == "opaque"
 }

@@ -1,5 +1,5 @@
-// Package kube makes the Services and policies of a Kubernetes cluster the configuration of
-// the destination controller:
+// Package kube configures the destination controller from the Services and policies in a
+// Kubernetes cluster:
 //
 //	API server ─▶ informers ─▶ stores ──▶ cluster, a controller.Source ──▶ controller   watch.go
 //	                  │          ▲          destinations: cluster.go, profile.go, route.go
@@ -7,8 +7,9 @@
 //	                  ├──────────┼────────▶ Controller.Changed, with the affected objects
 //	                  └──────────┴────────▶ status of routes, by the leader             status.go
 //
-// The informers keep only the parts of objects that the controller uses (object.go). After a
-// change, only the affected names and ports that have open streams are translated again.
+// The informers keep only the fields that the controller uses (object.go), because memory grows
+// with the cluster. After a change, the controller translates again only what open streams depend
+// on.
 package kube
 
 import (
@@ -17,9 +18,8 @@ import (
 	"strings"
 )
 
-// RBAC has the rights of the controller, as YAML documents: a ClusterRole and a Role with
-// their bindings. The bindings are for the service account linkerd-destination in the
-// namespace linkerd.
+// RBAC grants the controller its rights, as YAML documents: a ClusterRole and a Role, bound to
+// the service account linkerd-destination in the namespace linkerd.
 //
 //go:embed rbac.yaml
 var RBAC string
@@ -27,10 +27,9 @@ var RBAC string
 //go:embed crds/*.yaml
 var crds embed.FS
 
-// CRDs returns the CustomResourceDefinitions of the kinds that the controller reads, as
-// YAML documents. The definitions have only the fields that the controller reads. Install
-// them only in a cluster that does not have the definitions of the Gateway API and of
-// linkerd.
+// CRDs returns CustomResourceDefinitions for the kinds that the controller reads, as YAML
+// documents. They declare only the fields that the controller uses, so install them only in a
+// cluster where linkerd and the Gateway API are not installed.
 func CRDs() string {
 	var all []string
 	err := fs.WalkDir(crds, ".", func(path string, d fs.DirEntry, err error) error {

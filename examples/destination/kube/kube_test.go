@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gotower/gotower/examples/destination/controller"
+	"github.com/gotower/gotower/examples/destination/internal/policytest"
 )
 
 var update = flag.Bool("update", false, "write the expected files of testdata")
@@ -41,7 +42,7 @@ func documents(t *testing.T, text string) (all []*unstructured.Unstructured) {
 func fill(t *testing.T, objects ...*unstructured.Unstructured) *cluster {
 	t.Helper()
 	stores := make(map[string]cache.Indexer)
-	for _, kind := range slices.AppendSeq([]string{"Service", "Pod", "EndpointSlice"}, func(yield func(string) bool) {
+	for _, kind := range slices.AppendSeq([]string{"Service", "Pod", "EndpointSlice", "Node", "Namespace"}, func(yield func(string) bool) {
 		for kind := range resources {
 			yield(kind)
 		}
@@ -50,17 +51,20 @@ func fill(t *testing.T, objects ...*unstructured.Unstructured) *cluster {
 	}
 	for _, u := range objects {
 		var o any = u
-		typed := map[string]any{"Service": new(corev1.Service), "Pod": new(corev1.Pod), "EndpointSlice": new(discoveryv1.EndpointSlice)}
+		typed := map[string]any{
+			"Service": new(corev1.Service), "Pod": new(corev1.Pod), "EndpointSlice": new(discoveryv1.EndpointSlice),
+			"Node": new(corev1.Node), "Namespace": new(corev1.Namespace),
+		}
 		if to := typed[u.GetKind()]; to != nil {
 			require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, to))
 			o = to
 		}
-		o, err := transform(u.GetKind())(o)
+		o, err := transform(kindOf(u))(o)
 		require.NoError(t, err)
-		again, err := transform(u.GetKind())(o)
+		again, err := transform(kindOf(u))(o)
 		require.NoError(t, err)
 		require.Same(t, o, again)
-		require.NoError(t, stores[u.GetKind()].Add(o))
+		require.NoError(t, stores[kindOf(u)].Add(o))
 	}
 	return newCluster(DefaultSettings(), slog.New(slog.DiscardHandler), stores)
 }
@@ -90,13 +94,14 @@ func TestClusterServes(t *testing.T) {
 	} {
 		i := strings.LastIndex(name, ":")
 		port := parsePorts(name[i+1:])[0][0]
-		d, uses := c.Destination(name[:i], port, true)
+		d, uses := c.Destination(controller.Client{Namespace: "shop"}, strings.Trim(name[:i], "[]"), port, true)
 		require.NoError(t, controller.New(nil).Set(controller.Config{Destinations: map[string]controller.Destination{name: d}}), name)
 		entry := map[string]any{}
 		policy := d.Policy
 		d.Policy = nil
 		entry["destination"] = d
 		if policy != nil {
+			require.NoError(t, policytest.Outbound(policy), name)
 			entry["policy"] = message(t, policy)
 		}
 		names := []string{}
@@ -112,12 +117,14 @@ func TestClusterServes(t *testing.T) {
 	} {
 		for _, port := range ports {
 			msg, _ := c.Server(workload, port)
+			require.NoError(t, policytest.Inbound(msg), workload)
 			got[workload+" "+string(unstructuredText(jsonOf(t, port)))] = message(t, msg)
 		}
 	}
 	for _, u := range objects {
-		if r := get[resource[route]](c, u.GetKind(), u.GetNamespace(), u.GetName()); strings.HasSuffix(u.GetKind(), "Route") {
-			got["status of "+u.GetKind()+" "+u.GetName()] = c.status(r)
+		item, _, _ := c.stores[kindOf(u)].GetByKey(strings.TrimPrefix(u.GetNamespace()+"/"+u.GetName(), "/"))
+		if status, from := c.status(item); from != nil {
+			got["status of "+kindOf(u)+" "+u.GetName()] = status
 		}
 	}
 	const file = "testdata/cluster.want.yaml"
@@ -158,7 +165,7 @@ func TestUnchanged(t *testing.T) {
 		for _, words := range [][]string{test.before, test.after} {
 			u := documents(t, strings.NewReplacer(words...).Replace(test.text))[0]
 			c := fill(t, u)
-			both = append(both, c.stores[u.GetKind()].List()...)
+			both = append(both, c.stores[kindOf(u)].List()...)
 		}
 		require.Equal(t, test.want, unchanged(both[0], both[1]), test.after)
 	}
@@ -172,7 +179,7 @@ apiVersion: linkerd.io/v1alpha2
 kind: ServiceProfile
 metadata: {name: a.b.svc.cluster.local, namespace: b}
 spec: {routes: [{name: r, condition: {all: [{any: [null]}]}}]}`)...)
-	d, _ := c.Destination("a.b.svc.cluster.local", 80, true)
+	d, _ := c.Destination(controller.Client{}, "a.b.svc.cluster.local", 80, true)
 	require.Equal(t, &controller.Profile{}, d.Profile)
 }
 
@@ -218,7 +225,7 @@ func TestInvalidAnnotations(t *testing.T) {
 		{[]string{strings.NewReplacer("TIMEOUT", "soon", "FAILURES", "'3'").Replace(web)}, true, false},
 	} {
 		c := fill(t, documents(t, strings.ReplaceAll(strings.Join(test.objects, "\n---\n"), "\t", " "))...)
-		d, _ := c.Destination("a.b.svc.cluster.local", 80, true)
+		d, _ := c.Destination(controller.Client{}, "a.b.svc.cluster.local", 80, true)
 		http := d.Policy.GetProtocol().GetDetect().GetHttp1()
 		require.Equal(t, test.accrual, http.GetFailureAccrual() != nil, test.objects)
 		require.Equal(t, test.routes, http.GetRoutes()[0].GetRules()[0].GetTimeouts() != nil, test.objects)

@@ -2,10 +2,10 @@ package kube
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,115 +13,163 @@ import (
 
 	apimeta "github.com/linkerd/linkerd2-proxy-api/go/meta"
 	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/gotower/gotower/examples/destination/controller"
 	"github.com/gotower/gotower/examples/internal/kubeobject"
 )
 
-// object is a mapping in the format of the controller's configuration file. Routes and
-// policies are translated to this format, because [controller.Parse] then checks and
-// converts them.
+// object is a mapping in the controller's configuration file. Routes and policies are translated
+// to this format first, so that package controller can check and convert objects from a cluster
+// just as it does those in a file.
 type object = map[string]any
 
-// policyFields has each kind of route with its field in the configuration file, in the
-// order of precedence. A port of a Service uses the routes of only one kind, the first in
-// the list that has routes for the port.
-var policyFields = [...]struct{ kind, field string }{ //nolint:gochecknoglobals // constant
-	{"GRPCRoute", "grpcRoutes"}, {"HTTPRoute", "httpRoutes"},
+// routeFields lists the configuration file's fields for routes in order of precedence, and which
+// kinds go into each. A port of a parent uses only one field: the first that contains routes for
+// it.
+var routeFields = [...]struct { //nolint:gochecknoglobals // constant
+	field string
+	kinds []string
+}{
+	{"grpcRoutes", []string{"GRPCRoute"}},
+	{"httpRoutes", []string{"HTTPRoute", linkerdHTTPRoute}},
+	{"tlsRoutes", []string{"TLSRoute"}},
+	{"tcpRoutes", []string{"TCPRoute"}},
 }
 
-// policy returns the outbound policy of a port of s. If neither routes nor annotations
-// configure a policy, it returns nil, which means the default policy. If opaque is true,
-// it ignores routes. It also leaves out invalid routes. The status of such a route
-// contains the reason. It ignores and logs invalid annotations of s.
-func (l *lookup) policy(s *service, port uint16, opaque bool) *outbound.OutboundPolicy {
-	policy := make(object)
+// linkerdHTTPRoute is the kind of an HTTPRoute in the group policy.linkerd.io, named apart from
+// the Gateway API's HTTPRoute.
+const linkerdHTTPRoute = "HTTPRoute." + policyGroup
+
+// kindOf returns the kind of o as a key of [resources].
+func kindOf(o *unstructured.Unstructured) string {
+	if o.GetKind() == "HTTPRoute" && o.GroupVersionKind().Group == policyGroup {
+		return linkerdHTTPRoute
+	}
+	return o.GetKind()
+}
+
+// parent is what outbound routes are attached to: a Service or an EgressNetwork.
+type parent struct {
+	kind string
+	kubeobject.Name
+
+	annotations map[string]string
+	host        string // the destination's name in the configuration file
+}
+
+func (c *cluster) parentService(s *service) parent {
+	name := kubeobject.NameOf(s)
+	return parent{"Service", name, s.Annotations, c.dns(name)}
+}
+
+// policy returns the outbound policy for a port of p, as clients in the given namespace see it.
+// The result is nil, which means the default policy, if neither routes nor annotations configure
+// anything. For an opaque port, only a TCPRoute counts. Invalid routes are left out, and their
+// status says why; invalid annotations are logged and ignored. The caller may pass other fields
+// of the policy in policy, which is extended in place.
+//
+//nolint:gocyclo // one case for each kind of route
+func (l *lookup) policy(p parent, port uint16, opaque bool, clients string, policy object) *outbound.OutboundPolicy {
 	annotated := func(field string, value any) {
-		if err := l.checkOutbound(field, value); err != nil {
-			l.log.Warn("invalid annotations are ignored", "service", kubeobject.NameOf(s), "err", err)
+		if err := l.checkOutbound(p, field, value); err != nil {
+			l.log.Warn("invalid annotations are ignored", "kind", p.kind, "name", p.Name, "err", err)
 			return
 		}
 		policy[field] = value
 	}
-	if accrual := accrualOf(s.Annotations); accrual != nil {
+	if accrual := accrualOf(p.annotations); accrual != nil {
 		annotated("failureAccrual", accrual)
 	}
+	if biaser := biaserOf(p.annotations); biaser != nil {
+		annotated("loadBiaser", biaser)
+	}
 	named := false
-	for _, f := range policyFields {
-		routes := l.attached(f.kind, s, port)
-		if len(routes) == 0 || opaque || named {
+	for _, f := range routeFields {
+		routes := l.attached(f.kinds, p, port, clients)
+		if len(routes) == 0 || named || opaque && f.field != "tcpRoutes" {
 			continue
 		}
 		named = true
 		var translated []object
 		for _, r := range routes {
-			if to, err := l.outboundRoute(r, s.Annotations); err == nil && l.checkOutbound(f.field, []object{to}) == nil {
-				translated = append(translated, to)
+			if route, err := l.outboundRoute(r, p); err == nil && l.checkOutbound(p, f.field, []object{route}) == nil {
+				translated = append(translated, route)
 			}
+		}
+		if f.field == "tcpRoutes" && len(translated) > 1 {
+			translated = translated[:1] // each of them matches every connection, so the first wins
 		}
 		if len(translated) > 0 {
 			policy[f.field] = translated
 		}
 	}
-	if rule := annotatedRule("HTTPRoute", s.Annotations, nil); !named && !opaque && len(rule) > 0 {
+	if rule := annotatedRule("HTTPRoute", p.annotations, nil); !named && !opaque && len(rule) > 0 && policy["trafficPolicy"] != "Deny" {
 		annotated("httpRoutes", []object{{"name": defaultRoute, "rules": []object{rule}}})
 	}
 	if len(policy) == 0 {
 		return nil
 	}
-	name := fmt.Sprintf("%s:%d", l.dns(kubeobject.NameOf(s)), port)
-	destination := object{"policy": policy}
-	if opaque {
-		destination["profile"] = object{"opaque": true}
-	}
-	cfg, err := l.parseDestinations(name, destination, policy)
+	msg, err := controller.OutboundPolicy(net.JoinHostPort(p.host, strconv.Itoa(int(port))), policy, opaque, l.exists)
 	if err != nil {
-		l.log.Warn("invalid policy is ignored", "service", kubeobject.NameOf(s), "err", err)
+		l.log.Warn("invalid policy is ignored", "kind", p.kind, "name", p.Name, "err", err)
 		return nil
 	}
-	msg := cfg.Destinations[name].Policy
-	setMetadata(msg, s.Namespace, named)
+	setMetadata(msg)
 	return msg
 }
 
-// defaultRoute is the name of the route for a Service that has no routes, but has
-// annotations for retries or timeouts.
-const defaultRoute = "http"
+// defaultRoute names the route of a Service that has annotations for retries or timeouts, but no
+// routes. The slash keeps it apart from the names of Kubernetes objects.
+const defaultRoute = "default/http"
 
-// attached returns the routes of the given kind that have s, or the given port of s, as a
-// parent. The routes must be in the namespace of s.
-func (c *cluster) attached(kind string, s *service, port uint16) []*resource[route] {
-	return slices.DeleteFunc(list[resource[route]](c, kind, byParent, "Service/"+s.Namespace+"/"+s.Name), func(r *resource[route]) bool {
-		return r.GetNamespace() != s.Namespace || !slices.ContainsFunc(r.spec.ParentRefs, func(p kubeobject.ParentReference) bool {
-			kind, name := parentOf(r, &p)
-			return kind == "Service" && name == kubeobject.NameOf(s) && kubeobject.Or(p.Port, int(port)) == int(port)
-		})
-	})
+// attached returns the routes whose parent is p, or the given port of p, oldest first. Routes in
+// the same namespace as p apply to all clients, and those in another namespace only to the
+// clients there.
+func (c *cluster) attached(kinds []string, p parent, port uint16, clients string) (all []*resource[route]) {
+	for _, kind := range kinds {
+		for _, r := range list[resource[route]](c, kind, byParent, p.kind+"/"+p.Name.String()) {
+			if r.GetNamespace() != p.Namespace && r.GetNamespace() != clients {
+				continue
+			}
+			if slices.ContainsFunc(r.spec.ParentRefs, func(ref kubeobject.ParentReference) bool {
+				kind, name := parentOf(r, &ref)
+				return kind == p.kind && name == p.Name && kubeobject.Or(ref.Port, int(port)) == int(port)
+			}) {
+				all = append(all, r)
+			}
+		}
+	}
+	if len(kinds) > 1 {
+		slices.SortStableFunc(all, older)
+	}
+	return all
 }
 
-// parentOf returns the kind and the name of the object to which p, a parent reference of
-// the route r, refers. The kind is "" if the object is neither a Service nor a Server.
+// parentOf returns the kind and name that the parent reference p in the route r refers to. The
+// kind is "" unless it is a Service, an EgressNetwork or a Server.
 func parentOf(r *resource[route], p *kubeobject.ParentReference) (string, kubeobject.Name) {
 	kind, name := p.Object(r.GetNamespace(), gatewayGroup, "Gateway")
 	switch {
 	case kind.Kind == "Service" && (*kind.Group == "" || *kind.Group == "core"):
 		return kind.Kind, name
-	case kind.Kind == "Server" && *kind.Group == policyGroup:
+	case (kind.Kind == "Server" || kind.Kind == "EgressNetwork") && *kind.Group == policyGroup:
 		return kind.Kind, name
 	}
 	return "", name
 }
 
-// outboundRoute translates the route r of a Service with the given annotations. The
-// timeouts of a rule override those of annotations. outboundRoute returns an error for a
-// part that is not supported.
-func (l *lookup) outboundRoute(r *resource[route], annotations map[string]string) (object, error) {
+// outboundRoute translates p's route r. Timeouts in a rule override those in annotations. It is
+// an error if r uses something that is not supported.
+func (l *lookup) outboundRoute(r *resource[route], p parent) (object, error) {
 	return translateRoute(r, func(from rule) (object, error) {
-		to := annotatedRule(r.GetKind(), annotations, r.GetAnnotations())
-		timeouts, _ := to["timeouts"].(object)
+		translated := annotatedRule(r.GetKind(), p.annotations, r.GetAnnotations())
+		timeouts, _ := translated["timeouts"].(object)
 		for field, value := range from.Timeouts {
 			if d, err := time.ParseDuration(fmt.Sprint(value)); err == nil && d == 0 {
-				delete(timeouts, field) // no timeout
+				delete(timeouts, field) // 0 turns the timeout off
 				continue
 			}
 			if timeouts == nil {
@@ -130,7 +178,7 @@ func (l *lookup) outboundRoute(r *resource[route], annotations map[string]string
 			timeouts[field] = value
 		}
 		if len(timeouts) > 0 {
-			to["timeouts"] = timeouts
+			translated["timeouts"] = timeouts
 		}
 		if from.Retry != nil {
 			return nil, errors.New("retry is not supported; use the annotations retry.linkerd.io")
@@ -142,7 +190,10 @@ func (l *lookup) outboundRoute(r *resource[route], annotations map[string]string
 			if b.Port != nil {
 				ref["port"] = *b.Port
 			}
-			if kind.Kind != "Service" || *kind.Group != "" {
+			switch {
+			case kind.Kind == p.kind && name == p.Name && *kind.Group == policyGroup: // the EgressNetwork itself
+				ref["name"] = p.host
+			case kind.Kind != "Service" || *kind.Group != "" && *kind.Group != "core":
 				ref["name"] = name.Name + "." + strings.ToLower(kind.Kind) + ".invalid"
 			}
 			if len(b.Filters) > 0 {
@@ -151,31 +202,32 @@ func (l *lookup) outboundRoute(r *resource[route], annotations map[string]string
 			backends = append(backends, ref)
 		}
 		if backends != nil {
-			to["backendRefs"] = backends
+			translated["backendRefs"] = backends
 		}
-		return to, nil
+		return translated, nil
 	})
 }
 
-// translateRoute translates the route r to the format of the configuration file. The function
-// ruleOf translates a rule, except its matches and filters.
+// translateRoute translates r to the configuration file's format. ruleOf translates everything in
+// a rule except matches and filters.
 func translateRoute(r *resource[route], ruleOf func(rule) (object, error)) (object, error) {
-	to := object{"name": r.GetName()}
+	translated := object{"name": resourceName(r)}
 	if len(r.spec.Hostnames) > 0 {
-		to["hostnames"] = r.spec.Hostnames
+		translated["hostnames"] = r.spec.Hostnames
 	}
 	rules := make([]object, 0, len(r.spec.Rules))
-	for _, from := range r.spec.Rules {
-		if from.Persistence != nil {
+	for _, source := range r.spec.Rules {
+		if source.Persistence != nil {
 			return nil, errors.New("sessionPersistence is not supported")
 		}
-		rule, err := ruleOf(from)
+		rule, err := ruleOf(source)
 		if err != nil {
 			return nil, err
 		}
 		var matches []object
-		for _, m := range from.Matches {
-			if method, ok := m["method"].(map[string]any); ok && method["type"] == "Exact" { // the default, of a GRPCRoute
+		for _, m := range source.Matches {
+			// Exact is a GRPCRoute's default. The file format does not know the field.
+			if method, ok := m["method"].(map[string]any); ok && method["type"] == "Exact" {
 				method = maps.Clone(method)
 				delete(method, "type")
 				m = maps.Clone(m)
@@ -186,24 +238,29 @@ func translateRoute(r *resource[route], ruleOf func(rule) (object, error)) (obje
 		if matches != nil {
 			rule["matches"] = matches
 		}
-		if len(from.Filters) > 0 {
-			rule["filters"] = from.Filters
+		if len(source.Filters) > 0 {
+			rule["filters"] = source.Filters
 		}
 		rules = append(rules, rule)
 	}
 	if len(rules) == 0 {
 		rules = append(rules, object{})
 	}
-	to["rules"] = rules
-	return to, nil
+	translated["rules"] = rules
+	return translated, nil
 }
 
-// annotatedRule returns a rule with the timeouts and the retry that annotations configure.
-// The argument kind is the kind of the route. The arguments service and route have the
-// annotations of the Service and of the route. Those of the route take precedence.
+// annotatedRule returns a rule with the timeouts and retries that annotations configure, for a
+// route of the given kind. The route's annotations take precedence over the Service's.
 func annotatedRule(kind string, service, route map[string]string) object {
+	protocol := map[string]string{"HTTPRoute": "http", "GRPCRoute": "grpc"}[kind]
+	if protocol == "" { // this kind routes connections, which cannot be retried
+		return make(object)
+	}
 	value := func(name string) string { return cmp.Or(route[name], service[name]) }
-	rule, timeouts, retry := make(object), make(object), make(object)
+	rule := make(object)
+	timeouts := make(object)
+	retry := make(object)
 	for annotation, field := range map[string]string{"request": "request", "response": "backendRequest", "idle": "idle"} {
 		if v := value(timeoutPrefix + annotation); v != "" {
 			timeouts[field] = v
@@ -212,7 +269,7 @@ func annotatedRule(kind string, service, route map[string]string) object {
 	if len(timeouts) > 0 {
 		rule["timeouts"] = timeouts
 	}
-	conditions := value(retryPrefix + map[string]string{"HTTPRoute": "http", "GRPCRoute": "grpc"}[kind])
+	conditions := value(retryPrefix + protocol)
 	if conditions == "" {
 		return rule
 	}
@@ -226,107 +283,116 @@ func annotatedRule(kind string, service, route map[string]string) object {
 	return rule
 }
 
-// accrualOf returns the failure accrual that the annotations of a Service configure. It
-// returns nil if they do not enable failure accrual.
+// accrualOf returns the failure accrual that a Service's annotations configure, or nil if they do
+// not enable it.
 func accrualOf(annotations map[string]string) object {
-	if annotations[balancerPrefix+"failure-accrual"] != "consecutive" {
-		return nil
-	}
 	accrual := make(object)
-	for annotation, field := range map[string]string{
-		"max-failures": "maxFailures", "min-penalty": "minPenalty", "max-penalty": "maxPenalty", "jitter-ratio": "jitterRatio",
-	} {
-		if v := annotations[balancerPrefix+"failure-accrual-consecutive-"+annotation]; v != "" {
-			accrual[field] = v
-		}
-	}
-	return accrual
-}
-
-// checkOutbound returns an error if value is invalid as the given field of an outbound policy
-// in the configuration file, such as "httpRoutes".
-func (l *lookup) checkOutbound(field string, value any) error {
-	policy := object{field: value}
-	_, err := l.parseDestinations("check.test", object{"policy": policy}, policy)
-	return err
-}
-
-// parseDestinations returns a configuration with the object destination under the given name, or
-// an error if this object is invalid. The argument policy is the outbound policy in this object.
-// The Services to which the policy refers also become destinations, because requests to a
-// backend without a destination fail.
-func (l *lookup) parseDestinations(name string, destination, policy object) (controller.Config, error) {
-	all := object{}
-	for _, f := range policyFields {
-		routes, _ := policy[f.field].([]object)
-		for _, r := range routes {
-			rules, _ := r["rules"].([]object)
-			for _, rule := range rules {
-				backends, _ := rule["backendRefs"].([]object)
-				for _, b := range backends {
-					if host, port := fmt.Sprint(b["name"]), fmt.Sprint(b["port"]); l.exists(host, port) {
-						all[host+":"+port] = object{}
-					}
-				}
+	fields := func(prefix string, names map[string]string) {
+		for annotation, field := range names {
+			if v := annotations[prefix+annotation]; v != "" {
+				accrual[field] = strings.TrimSpace(v)
 			}
 		}
 	}
-	all[name] = destination
-	return parse(object{"destinations": all})
+	switch annotations[balancerPrefix+"failure-accrual"] {
+	case "unified":
+		accrual["successRateThreshold"] = "0.8" // linkerd's default
+		fields(alphaPrefix+"failure-accrual-success-rate-", map[string]string{
+			"threshold": "successRateThreshold", "window": "successRateWindow", "min-requests": "successRateMinRequests",
+		})
+	case "consecutive":
+	default:
+		return nil
+	}
+	fields(balancerPrefix+"failure-accrual-consecutive-", map[string]string{
+		"max-failures": "maxFailures", "min-penalty": "minPenalty", "max-penalty": "maxPenalty", "jitter-ratio": "jitterRatio",
+	})
+	return accrual
 }
 
-// exists reports whether a Service with the DNS name host has the port.
-func (l *lookup) exists(host, port string) bool {
+// biaserOf returns the load biaser that a Service's annotations configure, or nil if they do not
+// enable it.
+func biaserOf(annotations map[string]string) object {
+	enabled, err := strconv.ParseBool(strings.TrimSpace(annotations[alphaPrefix+"penalize-failures"]))
+	if err != nil || !enabled {
+		return nil
+	}
+	biaser := make(object)
+	for annotation, field := range map[string]string{
+		"load-biaser-penalty": "penalty", "load-biaser-max-retry-after": "maxRetryAfter",
+	} {
+		if v := annotations[alphaPrefix+annotation]; v != "" {
+			biaser[field] = strings.TrimSpace(v)
+		}
+	}
+	return biaser
+}
+
+// checkOutbound returns an error if value is invalid in the given field of p's outbound policy,
+// such as "httpRoutes".
+func (l *lookup) checkOutbound(p parent, field string, value any) error {
+	_, err := controller.OutboundPolicy(net.JoinHostPort(p.host, "80"), object{field: value}, false, l.exists)
+	return inResource(err, field)
+}
+
+// inResource makes err, which is about a configuration translated from a Kubernetes object, fit for the
+// object's status: it puts err on one line, and rewrites its paths. A path such as
+// "httpRoutes[0].rules", to the only item of the configuration's list field, becomes "spec.rules".
+func inResource(err error, field string) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(strings.NewReplacer("\n", "; ", field+"[0].", "spec.").Replace(err.Error()))
+}
+
+// exists reports whether host names a Service that declares the port.
+func (l *lookup) exists(host string, port uint16) bool {
 	_, name, ok := l.parse(host)
 	if !ok {
 		return false
 	}
 	s := l.service(name)
-	return s != nil && slices.ContainsFunc(s.ports, func(p namedPort) bool { return strconv.Itoa(int(p.port)) == port })
+	return s != nil && slices.ContainsFunc(s.ports, func(p namedPort) bool { return p.port == port })
 }
 
-// parse converts file to a configuration. The error has only the reasons of the mistakes
-// and not their lines, because file is generated.
-func parse(file object) (controller.Config, error) {
-	text, err := json.Marshal(file)
-	if err != nil {
-		return controller.Config{}, err
-	}
-	cfg, err := controller.Parse("", text)
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return cfg, err
-	}
-	var reasons []string
-	for _, e := range joined.Unwrap() {
-		if at, ok := errors.AsType[*controller.FileError](e); ok {
-			reasons = append(reasons, at.Reason)
-		}
-	}
-	return cfg, errors.New(strings.Join(reasons, "; "))
+// resourceName returns a name for r that is unique in a policy, where routes from two namespaces
+// or groups can share a name. [setMetadata] replaces it in the end.
+func resourceName(r *resource[route]) string {
+	return strings.Join([]string{r.GroupVersionKind().Group, r.GetKind(), r.GetNamespace(), r.GetName()}, "/")
 }
 
-// setMetadata states in the metadata of each route in msg where the route comes from. If named
-// is true, it comes from an object of the cluster, and the metadata gets the given namespace.
-// Otherwise it comes from annotations of a Service, and the metadata contains only the name
-// [defaultRoute].
-func setMetadata(msg *outbound.OutboundPolicy, namespace string, named bool) {
-	set := func(m *apimeta.Metadata) {
-		if r := m.GetResource(); r != nil && named {
-			r.Namespace = namespace
-		} else if r != nil {
-			m.Kind = &apimeta.Metadata_Default{Default: defaultRoute}
+// setMetadata records in each route's metadata where the route came from. A [resourceName]
+// becomes a reference to an object in the cluster. A route that was made from annotations only
+// gets the name http.
+func setMetadata(msg proto.Message) {
+	eachMessage(msg.ProtoReflect(), func(m *apimeta.Metadata) {
+		r := m.GetResource()
+		if parts := strings.Split(r.GetName(), "/"); len(parts) == 4 {
+			r.Group = parts[0]
+			r.Kind = parts[1]
+			r.Namespace = parts[2]
+			r.Name = parts[3]
+		} else if r.GetName() == defaultRoute {
+			m.Kind = &apimeta.Metadata_Default{Default: "http"}
 		}
+	})
+}
+
+// eachMessage calls visit for m and all messages inside it that have the type M.
+func eachMessage[M proto.Message](m protoreflect.Message, visit func(M)) {
+	if found, ok := m.Interface().(M); ok {
+		visit(found)
 	}
-	http := func(routes []*outbound.HttpRoute) {
-		for _, r := range routes {
-			set(r.GetMetadata())
+	m.Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case field.Message() == nil || field.IsMap():
+		case field.IsList():
+			for i := range v.List().Len() {
+				eachMessage(v.List().Get(i).Message(), visit)
+			}
+		default:
+			eachMessage(v.Message(), visit)
 		}
-	}
-	http(msg.GetProtocol().GetDetect().GetHttp1().GetRoutes()) // http2 has the same routes
-	http(msg.GetProtocol().GetHttp1().GetRoutes())
-	http(msg.GetProtocol().GetHttp2().GetRoutes())
-	for _, r := range msg.GetProtocol().GetGrpc().GetRoutes() {
-		set(r.GetMetadata())
-	}
+		return true
+	})
 }

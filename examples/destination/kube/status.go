@@ -6,23 +6,50 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/gotower/gotower/examples/internal/kubeobject"
 )
 
-// status returns the status of the route r. For each parent that is a Service or a Server,
-// it has the conditions Accepted and ResolvedRefs. Other parents are left out.
-func (c *cluster) status(r *resource[route]) kubeobject.Status {
+// status returns the status that o, a route, an EgressNetwork or an HTTPLocalRateLimitPolicy,
+// should have, together with the object as the API server stores it. stored is nil if o's spec is
+// invalid or this controller has nothing to say about it.
+func (c *cluster) status(o any) (s kubeobject.Status, stored *unstructured.Unstructured) {
+	switch o := o.(type) {
+	case *resource[route]:
+		if s = c.routeStatus(o); o.spec != nil && (len(s.Parents) > 0 || c.hasStatus(o)) {
+			stored = o.Unstructured
+		}
+	case *resource[egressNetwork]:
+		if o.spec != nil {
+			s = c.egressStatus(o)
+			stored = o.Unstructured
+		}
+	case *resource[rateLimitPolicy]:
+		if o.spec != nil {
+			s = c.rateLimitStatus(o)
+			stored = o.Unstructured
+		}
+	}
+	return s, stored
+}
+
+// routeStatus returns the conditions Accepted and ResolvedRefs for each of r's parents that is a
+// Service, an EgressNetwork or a Server. Other parents are left to other controllers.
+func (c *cluster) routeStatus(r *resource[route]) kubeobject.Status {
+	if r.spec == nil {
+		return kubeobject.Status{}
+	}
 	s := kubeobject.Status{Kind: r.GetKind(), Object: kubeobject.NameOf(r)}
 	for _, ref := range r.spec.ParentRefs {
 		kind, name := parentOf(r, &ref)
@@ -36,7 +63,7 @@ func (c *cluster) status(r *resource[route]) kubeobject.Status {
 			err = l.acceptInbound(r, name)
 		} else {
 			resolved = l.resolved(r)
-			err = l.acceptOutbound(r, name, ref.Port)
+			err = l.acceptOutbound(r, kind, name, ref.Port)
 		}
 		accepted := kubeobject.Is("Accepted", "")
 		if problem, ok := errors.AsType[*rejection](err); ok {
@@ -49,62 +76,78 @@ func (c *cluster) status(r *resource[route]) kubeobject.Status {
 	return s
 }
 
-// rejection is the error for a route that a parent does not accept. The condition Accepted
-// of the route is then False, with this reason and message.
+// rejection says why a parent does not accept a route. It becomes the reason and message when the
+// route's condition Accepted is False.
 type rejection struct{ reason, message string }
 
 func (r *rejection) Error() string { return r.message }
 
-// acceptOutbound returns nil if the Service with the given name accepts the route r, and
-// otherwise a [rejection]. A nil port means all ports of the Service. The Service accepts r if:
-//   - the Service is in the namespace of r and has the port
+// acceptOutbound returns a [rejection] unless the named Service or EgressNetwork accepts the
+// route r. A nil port means all of the parent's ports. The parent accepts r if:
+//   - it exists and has the port
 //   - r is valid
-//   - the port has no route of a kind before that of r in [policyFields], because such a route
-//     takes precedence
-func (l *lookup) acceptOutbound(r *resource[route], name kubeobject.Name, port *int) error {
-	s := l.service(name)
-	switch {
-	case name.Namespace != r.GetNamespace():
-		return &rejection{"NoMatchingParent", "routes for a Service in another namespace are not supported"}
-	case s == nil:
-		return &rejection{"NoMatchingParent", "no Service " + name.String()}
-	case port != nil && !slices.ContainsFunc(s.ports, func(p namedPort) bool { return int(p.port) == *port }):
-		return &rejection{"NoMatchingParent", fmt.Sprintf("Service %s has no port %d", name, *port)}
+//   - for r's clients, no route on the port takes precedence: one whose kind comes earlier in
+//     [routeFields], or an older TCPRoute
+func (l *lookup) acceptOutbound(r *resource[route], kind string, name kubeobject.Name, port *int) error {
+	p := parent{kind: kind, Name: name, host: "192.0.2.1"} // stands for any address outside the cluster
+	ports := []uint16{uint16(kubeobject.Or(port, 0))}
+	if kind == "Service" {
+		s := l.service(name)
+		switch {
+		case s == nil:
+			return &rejection{"NoMatchingParent", "no Service " + name.String()}
+		case port != nil && !slices.ContainsFunc(s.ports, func(p namedPort) bool { return int(p.port) == *port }):
+			return &rejection{"NoMatchingParent", fmt.Sprintf("Service %s has no port %d", name, *port)}
+		}
+		p = l.parentService(s)
+		ports = ports[:0]
+		for _, served := range s.ports {
+			if kubeobject.Or(port, int(served.port)) == int(served.port) {
+				ports = append(ports, served.port)
+			}
+		}
+	} else if get[resource[egressNetwork]](l.cluster, kind, name.Namespace, name.Name) == nil {
+		return &rejection{"NoMatchingParent", "no EgressNetwork " + name.String()}
 	}
-	for _, f := range policyFields {
-		if f.kind == r.GetKind() {
-			to, err := l.outboundRoute(r, s.Annotations)
+	for _, f := range routeFields {
+		isKind := slices.Contains(f.kinds, kindOf(r.Unstructured))
+		if isKind {
+			translated, err := l.outboundRoute(r, p)
 			if err == nil {
-				err = l.checkOutbound(f.field, []object{to})
+				err = l.checkOutbound(p, f.field, []object{translated})
 			}
 			if err != nil {
 				return &rejection{"UnsupportedValue", err.Error()}
 			}
-			return nil
+			if f.field != "tcpRoutes" {
+				return nil
+			}
 		}
-		for _, p := range s.ports { // f takes precedence
-			if kubeobject.Or(port, int(p.port)) == int(p.port) && len(l.attached(f.kind, s, p.port)) > 0 {
-				return &rejection{"RouteReasonConflicted", fmt.Sprintf("the Service has a %s, which takes precedence", f.kind)}
+		for _, port := range ports { // routes in f take precedence over r
+			if attached := l.attached(f.kinds, p, port, r.GetNamespace()); len(attached) > 0 && attached[0] != r {
+				const text = "the %s has the %s %s, which takes precedence"
+				message := fmt.Sprintf(text, kind, attached[0].GetKind(), kubeobject.NameOf(attached[0]))
+				return &rejection{"RouteReasonConflicted", message}
 			}
 		}
 	}
 	return nil
 }
 
-// acceptInbound returns a [rejection] unless the route r is valid for the Server with the
-// given name. The Server must be in the namespace of r.
+// acceptInbound returns a [rejection] unless r is valid for the named Server, which must be in
+// the same namespace as r.
 func (l *lookup) acceptInbound(r *resource[route], name kubeobject.Name) error {
 	s := get[resource[server]](l.cluster, "Server", name.Namespace, name.Name)
 	if s == nil || s.spec == nil || name.Namespace != r.GetNamespace() {
 		return &rejection{"NoMatchingParent", "no Server " + name.String() + " in the namespace of the route"}
 	}
-	for _, f := range policyFields {
-		if f.kind != r.GetKind() {
+	for _, f := range routeFields {
+		if !slices.Contains(f.kinds, kindOf(r.Unstructured)) {
 			continue
 		}
-		to, err := l.inboundRoute(s, r)
+		translated, err := l.inboundRoute(s, r)
 		if err == nil {
-			err = l.checkInbound(s, f.field, to)
+			err = l.checkInbound(s, f.field, translated)
 		}
 		if err != nil {
 			return &rejection{"UnsupportedValue", err.Error()}
@@ -113,16 +156,18 @@ func (l *lookup) acceptInbound(r *resource[route], name kubeobject.Name) error {
 	return nil
 }
 
-// resolved returns the condition ResolvedRefs of the route r. It is True if each backend is
-// a Service that has the port of the reference.
+// resolved returns r's condition ResolvedRefs. It is True if each backend is a Service that
+// declares the referenced port, or an EgressNetwork that is also a parent of r.
 func (l *lookup) resolved(r *resource[route]) kubeobject.Condition {
 	for _, rule := range r.spec.Rules {
 		for _, b := range rule.BackendRefs {
 			kind, name := b.Object(r.GetNamespace(), "", "Service")
 			switch {
-			case *kind.Group != "" || kind.Kind != "Service":
+			case kind.Kind == "EgressNetwork" && *kind.Group == policyGroup &&
+				slices.Contains(references(r, false), "EgressNetwork/"+name.String()):
+			case *kind.Group != "" && *kind.Group != "core" || kind.Kind != "Service":
 				return kubeobject.IsNot("ResolvedRefs", "InvalidKind", "want a Service, not "+kind.Kind)
-			case b.Port == nil || !l.exists(l.dns(name), strconv.Itoa(int(*b.Port))):
+			case b.Port == nil || !l.exists(l.dns(name), *b.Port):
 				message := fmt.Sprintf("no Service %s with the port of the reference", name)
 				return kubeobject.IsNot("ResolvedRefs", "BackendNotFound", message)
 			}
@@ -131,58 +176,91 @@ func (l *lookup) resolved(r *resource[route]) kubeobject.Condition {
 	return kubeobject.Is("ResolvedRefs", "")
 }
 
-// routeKey identifies a route.
-type routeKey struct {
+// rateLimitStatus returns p's condition Accepted. It is False if the targeted Server does not
+// exist, or if an older valid policy targets it too.
+func (c *cluster) rateLimitStatus(p *resource[rateLimitPolicy]) kubeobject.Status {
+	accepted := kubeobject.Is("Accepted", "")
+	kind, name := p.spec.TargetRef.Object(p.GetNamespace(), "", "")
+	s := get[resource[server]](c, "Server", name.Namespace, name.Name)
+	switch l := c.look(); {
+	case *kind.Group != policyGroup || kind.Kind != "Server" || s == nil || s.spec == nil:
+		accepted = kubeobject.IsNot("Accepted", "NoMatchingTarget", "no Server "+name.String())
+	case l.rateLimit(s)["name"] != p.GetName():
+		const other = "another policy of the Server is older, or this one is invalid"
+		accepted = kubeobject.IsNot("Accepted", "RateLimitReasonAlreadyExists", other)
+	}
+	return kubeobject.Status{Kind: p.GetKind(), Object: kubeobject.NameOf(p), Conditions: []kubeobject.Condition{accepted}}
+}
+
+// statusKey identifies an object whose status the controller writes. Its kind is a key of
+// [resources].
+type statusKey struct {
 	kind string
 	kubeobject.Name
 }
 
-// statusWriter writes the status of routes. The method run writes the statuses. Only the leader
-// calls run. While run runs, the method changed collects the routes with a status that may have
-// changed.
+// statusWriter writes the statuses of routes and some policies. Only the leader calls run, so
+// that replicas do not overwrite each other. While run is active, changed collects the objects
+// whose status may have changed.
 type statusWriter struct {
 	cluster *cluster
 	client  dynamic.Interface
-	wake    chan struct{} // has a value if dirty is not empty
+	wake    chan struct{} // signals that dirty is not empty
 
 	mu    sync.Mutex
-	dirty map[routeKey]struct{} // nil while run does not run
+	dirty map[statusKey]struct{} // nil while run is not active
 }
 
 func newStatusWriter(c *cluster, client dynamic.Interface) *statusWriter {
 	return &statusWriter{cluster: c, client: client, wake: make(chan struct{}, 1)}
 }
 
-// changed adds routes to w after a change of the object o, because their status may depend
-// on o. If o is a route, changed adds o and the routes that refer to a parent of o. If o is
-// a Service or a Server, it adds the routes that refer to o.
+// changed marks the objects whose status may depend on o. For a route, these are the route itself
+// and those that share a parent with it, because one can take precedence over another. For a
+// Service, an EgressNetwork or a Server, these are the routes that refer to it.
 func (w *statusWriter) changed(o any) {
 	var related []string
+	namespace := ""
 	switch o := o.(type) {
 	case *resource[route]:
-		w.add(o)
+		w.add(kindOf(o.Unstructured), o)
 		related = references(o, false)
 	case *service:
 		related = []string{"Service/" + kubeobject.NameOf(o).String()}
+	case *resource[egressNetwork]:
+		w.add("EgressNetwork", o)
+		related = []string{"EgressNetwork/" + kubeobject.NameOf(o).String()}
 	case *resource[server]:
 		related = []string{"Server/" + kubeobject.NameOf(o).String()}
+		namespace = o.GetNamespace()
+	case *resource[rateLimitPolicy]:
+		namespace = o.GetNamespace()
 	}
 	for _, value := range related {
-		for _, f := range policyFields {
-			items, _ := w.cluster.stores[f.kind].ByIndex(byReference, value)
-			for _, item := range items {
-				w.add(item)
+		for _, f := range routeFields {
+			for _, kind := range f.kinds {
+				w.addAll(kind, byReference, value)
 			}
 		}
 	}
+	if namespace != "" {
+		w.addAll("HTTPLocalRateLimitPolicy", cache.NamespaceIndex, namespace)
+	}
 }
 
-// add marks the status of the route o as outdated, and wakes the method run, which writes it. It
-// does nothing while run does not run. It ignores an object that is not a route, and a route that
-// could not be decoded.
-func (w *statusWriter) add(o any) {
-	r, ok := o.(*resource[route])
-	if !ok || r.spec == nil {
+// addAll marks all objects of a kind that an index finds under value.
+func (w *statusWriter) addAll(kind, index, value string) {
+	items, _ := w.cluster.stores[kind].ByIndex(index, value)
+	for _, item := range items {
+		w.add(kind, item)
+	}
+}
+
+// add marks o's status as outdated and wakes run, which writes it. Without an active run it does
+// nothing, because the next run begins with all objects.
+func (w *statusWriter) add(kind string, o any) {
+	named, ok := o.(metav1.Object)
+	if !ok {
 		return
 	}
 	w.mu.Lock()
@@ -190,7 +268,7 @@ func (w *statusWriter) add(o any) {
 	if w.dirty == nil {
 		return
 	}
-	w.dirty[routeKey{r.GetKind(), kubeobject.NameOf(r)}] = struct{}{}
+	w.dirty[statusKey{kind, kubeobject.NameOf(named)}] = struct{}{}
 	w.notify()
 }
 
@@ -201,28 +279,28 @@ func (w *statusWriter) notify() {
 	}
 }
 
-// statusDelay is the time between two rounds of writes. After a round with an error, statusBackoff
-// is used instead. The routes that change during this time are written in the next round.
+// statusDelay is the pause between two rounds of writes, so that many changes to an object cause
+// one write. After a round with an error, the pause is statusBackoff.
 const (
 	statusDelay   = 50 * time.Millisecond
 	statusBackoff = 5 * time.Second
 )
 
-// run writes the status of all routes at the start, and then that of each changed route,
-// until ctx ends. It logs a failed write and repeats it in the next round.
+// run writes every object's status once, and then again whenever it may have changed, until ctx
+// ends. A write that fails is logged and retried in the next round.
 func (w *statusWriter) run(ctx context.Context) {
-	collect := func(dirty map[routeKey]struct{}) map[routeKey]struct{} {
+	collect := func(dirty map[statusKey]struct{}) map[statusKey]struct{} {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		before := w.dirty
+		previous := w.dirty
 		w.dirty = dirty
-		return before
+		return previous
 	}
-	collect(make(map[routeKey]struct{}))
+	collect(make(map[statusKey]struct{}))
 	defer collect(nil)
-	for _, f := range policyFields {
-		for _, item := range w.cluster.stores[f.kind].List() {
-			w.add(item)
+	for kind := range resources {
+		for _, item := range w.cluster.stores[kind].List() {
+			w.add(kind, item)
 		}
 	}
 	for {
@@ -232,7 +310,8 @@ func (w *statusWriter) run(ctx context.Context) {
 			return
 		case <-w.wake:
 		}
-		for key := range collect(make(map[routeKey]struct{})) {
+		// Take everything that is outdated by now. What cannot be written is put back.
+		for key := range collect(make(map[statusKey]struct{})) {
 			err := w.write(ctx, key)
 			if err == nil || ctx.Err() != nil {
 				continue
@@ -252,24 +331,21 @@ func (w *statusWriter) run(ctx context.Context) {
 	}
 }
 
-// write writes the status of one route if it differs from the status in the cluster. It
-// does nothing if the route has been deleted or has an invalid spec. For a route without a
-// parent of this controller, it only removes an old status. A conflict is not an error,
-// because the newer version of the route is written later.
-func (w *statusWriter) write(ctx context.Context, key routeKey) error {
-	r := get[resource[route]](w.cluster, key.kind, key.Namespace, key.Name.Name)
-	if r == nil || r.spec == nil {
+// write updates one object's status if it differs from the stored one. It skips objects that have
+// been deleted or whose spec is invalid. If this controller serves none of a route's parents,
+// only its old status entries are removed. A conflict is no error: the newer version of the
+// object will arrive and be written then.
+func (w *statusWriter) write(ctx context.Context, key statusKey) error {
+	item, _, _ := w.cluster.stores[key.kind].GetByKey(key.Name.String())
+	s, stored := w.cluster.status(item)
+	if stored == nil {
 		return nil
 	}
-	s := w.cluster.status(r)
-	if len(s.Parents) == 0 && !w.cluster.hasStatus(r) {
-		return nil
-	}
-	status, err := s.Merge(r.Unstructured, w.cluster.settings.ControllerName, time.Now().UTC().Format(time.RFC3339))
+	status, err := s.Merge(stored, w.cluster.settings.ControllerName, time.Now().UTC().Format(time.RFC3339))
 	if err != nil || status == nil {
 		return err
 	}
-	u := r.DeepCopy()
+	u := stored.DeepCopy()
 	u.Object["status"] = status
 	_, err = w.client.Resource(resources[key.kind]).Namespace(key.Namespace).UpdateStatus(ctx, u, metav1.UpdateOptions{})
 	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
@@ -278,8 +354,8 @@ func (w *statusWriter) write(ctx context.Context, key routeKey) error {
 	return nil
 }
 
-// hasStatus reports whether the status of r has an entry of this controller. The entry may
-// be for a former parent of r.
+// hasStatus reports whether r's status contains an entry by this controller, perhaps for a former
+// parent.
 func (c *cluster) hasStatus(r *resource[route]) bool {
 	old, err := kubeobject.Decode[struct {
 		Status kubeobject.Status `json:"status"`
@@ -289,19 +365,19 @@ func (c *cluster) hasStatus(r *resource[route]) bool {
 	})
 }
 
-// Lease configures the leader election: the Kubernetes Lease and the identity of this
-// candidate. A duration of 0 means the default, which is 15 s for Duration, 10 s for
-// RenewDeadline and 2 s for RetryPeriod. See [leaderelection.LeaderElectionConfig].
+// Lease configures the leader election: the Kubernetes Lease, and how this candidate calls
+// itself. Durations default to 15 s for Duration, 10 s for RenewDeadline and 2 s for RetryPeriod.
+// See [leaderelection.LeaderElectionConfig].
 type Lease struct {
 	Namespace, Name string
-	Identity        string // of this candidate; different for each candidate
+	Identity        string // must be unique among the candidates
 
 	Duration, RenewDeadline, RetryPeriod time.Duration
 }
 
-// run calls lead each time the candidate gets the Lease. When the candidate loses the
-// Lease, the context of lead ends, and lead must return. run then tries to get the Lease
-// again, until ctx ends.
+// run calls lead each time this candidate acquires the Lease. When it loses the Lease, lead's
+// context ends, and lead should return soon. run then competes for the Lease again, until ctx
+// ends.
 func (l Lease) run(ctx context.Context, client kubernetes.Interface, lead func(context.Context)) error {
 	for ctx.Err() == nil {
 		ended := make(chan struct{})
@@ -324,7 +400,7 @@ func (l Lease) run(ctx context.Context, client kubernetes.Interface, lead func(c
 			return err
 		}
 		elector.Run(ctx)
-		if ctx.Err() == nil { // otherwise the candidate may not have led
+		if ctx.Err() == nil { // Run returned because the Lease was lost, so lead is still running
 			<-ended
 		}
 	}

@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// retryDelay is the minimum time between two attempts of a request to an API server that
-// does not answer. The maximum is twice as long.
+// retryDelay is the shortest pause before a request is repeated because the API server did not
+// answer. The longest is twice that.
 const retryDelay = time.Second
 
-// patient is a transport that repeats a GET request until the API server answers or the
-// context of the request ends. Informers then notice within seconds that the API server is
-// available again. Without patient they may wait a minute, which is their maximum backoff.
+// patient is a transport that repeats GET requests until the API server answers or the request's
+// context ends. With it, informers notice within seconds that the API server is back. On their
+// own they back off for up to a minute.
 type patient struct {
 	next http.RoundTripper
 	log  *slog.Logger
 	away atomic.Bool
 }
 
-// RoundTrip sends req. If req is a GET request, it repeats req after each transport error
-// until the context of req ends. It is part of [http.RoundTripper].
+// RoundTrip implements [http.RoundTripper]. It repeats a GET request after each transport error
+// until the request's context ends. Other requests are sent once.
 func (p *patient) RoundTrip(req *http.Request) (*http.Response, error) {
 	for {
 		rsp, err := p.next.RoundTrip(req)

@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,8 +30,8 @@ import (
 	"github.com/gotower/gotower/examples/internal/kubeobject"
 )
 
-// resources has the API resource of each kind of a CustomResourceDefinition that the
-// controller reads.
+// resources maps each kind that a CustomResourceDefinition defines and the controller reads to
+// its API resource.
 var resources = map[string]schema.GroupVersionResource{ //nolint:gochecknoglobals // constant
 	"HTTPRoute":                {Group: gatewayGroup, Version: "v1", Resource: "httproutes"},
 	"GRPCRoute":                {Group: gatewayGroup, Version: "v1", Resource: "grpcroutes"},
@@ -39,10 +42,15 @@ var resources = map[string]schema.GroupVersionResource{ //nolint:gochecknoglobal
 	"NetworkAuthentication":    {Group: policyGroup, Version: "v1alpha1", Resource: "networkauthentications"},
 	"ServerAuthorization":      {Group: policyGroup, Version: "v1beta1", Resource: "serverauthorizations"},
 	"HTTPLocalRateLimitPolicy": {Group: policyGroup, Version: "v1alpha1", Resource: "httplocalratelimitpolicies"},
+	"TLSRoute":                 {Group: gatewayGroup, Version: "v1alpha2", Resource: "tlsroutes"},
+	"TCPRoute":                 {Group: gatewayGroup, Version: "v1alpha2", Resource: "tcproutes"},
+	linkerdHTTPRoute:           {Group: policyGroup, Version: "v1beta3", Resource: "httproutes"},
+	"EgressNetwork":            {Group: policyGroup, Version: "v1alpha1", Resource: "egressnetworks"},
+	"ExternalWorkload":         {Group: workloadGroup, Version: "v1beta1", Resource: "externalworkloads"},
 }
 
-// Watcher reads the objects of a Kubernetes cluster, and makes them the configuration of a
-// controller. Make it with [New] and start it with [Watcher.Run].
+// Watcher follows the objects in a Kubernetes cluster and configures a controller from them.
+// Create it with [New] and start it with [Watcher.Run].
 type Watcher struct {
 	*cluster
 
@@ -53,61 +61,88 @@ type Watcher struct {
 	statuses   *statusWriter
 }
 
-// informer watches the objects of one kind and has a copy of them.
+// informer watches the objects of one kind and keeps a copy of each.
 type informer struct {
 	cache.SharedIndexInformer
 
-	missing atomic.Int32 // number of answers that the API server does not have the kind
+	missing atomic.Int32 // how often the API server said that the kind does not exist
 }
 
-// minMissing is the number of not-found answers after which a kind counts as missing. One
-// answer is not enough, because an API server that has just started may not have its
-// definitions yet.
+// minMissing is how many not-found answers it takes before a kind counts as missing. One is not
+// enough, because an API server that has just started may not know its definitions yet.
 const minMissing = 3
 
-// New returns a Watcher that reads from the API server of cfg and configures the controller
-// c. It watches nothing before [Watcher.Run]. Do not call Set or Load of c.
+// New returns a Watcher that reads from cfg's API server and configures c. It watches nothing
+// until [Watcher.Run] is called. Do not call c's Set or Load, because the Watcher replaces their
+// configuration.
 func New(cfg *rest.Config, s Settings, c *controller.Controller, log *slog.Logger) (*Watcher, error) {
-	cfg = rest.CopyConfig(cfg)
-	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return &patient{next: next, log: log} })
-	client, err := rest.HTTPClientFor(cfg)
+	typed, dynamic, err := newClients(cfg, log)
 	if err != nil {
 		return nil, err
 	}
-	core := rest.CopyConfig(cfg)
-	core.ContentType, core.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
-	typed, err := kubernetes.NewForConfigAndClient(core, client)
-	if err != nil {
-		return nil, err
-	}
-	d, err := dynamic.NewForConfigAndClient(cfg, client)
-	if err != nil {
-		return nil, err
-	}
-	w := &Watcher{controller: c, dynamic: d, leases: typed, informers: make(map[string]*informer)}
-	tweak := func(o *metav1.ListOptions) { o.FieldSelector = "status.phase!=Succeeded,status.phase!=Failed" }
-	informers := map[string]cache.SharedIndexInformer{
-		"Service":       coreinformers.NewServiceInformer(typed, metav1.NamespaceAll, 0, indexers("Service")),
-		"Pod":           coreinformers.NewFilteredPodInformer(typed, metav1.NamespaceAll, 0, indexers("Pod"), tweak),
-		"EndpointSlice": discoveryinformers.NewEndpointSliceInformer(typed, metav1.NamespaceAll, 0, indexers("EndpointSlice")),
-	}
-	for kind, resource := range resources {
-		informers[kind] = dynamicinformer.NewFilteredDynamicInformer(d, resource, metav1.NamespaceAll, 0, indexers(kind), nil).Informer()
-	}
+	w := &Watcher{controller: c, dynamic: dynamic, leases: typed, informers: make(map[string]*informer)}
 	stores := make(map[string]cache.Indexer)
-	for kind, i := range informers {
+	kinds := slices.AppendSeq([]string{"Service", "Pod", "EndpointSlice", "Node", "Namespace"}, maps.Keys(resources))
+	for kind, i := range informers(typed, dynamic, kinds...) {
 		stores[kind] = i.GetIndexer()
-		if w.informers[kind], err = w.informer(kind, i); err != nil {
+		if w.informers[kind], err = newInformer(kind, i, log, w.changed); err != nil {
 			return nil, err
 		}
 	}
 	w.cluster = newCluster(s, log, stores)
-	w.statuses = newStatusWriter(w.cluster, d)
+	if s.LinkedClusters {
+		w.cluster.links = &links{settings: s, log: log, changed: c.Changed, byName: make(map[string]*link)}
+	}
+	w.statuses = newStatusWriter(w.cluster, dynamic)
 	return w, nil
 }
 
-// transform returns a function for the informer of the given kind. The function converts an
-// object of the API server to the type that the informer stores, such as [service].
+// newClients returns a typed and a dynamic client for cfg's API server. The typed one uses
+// protobuf, which is cheaper to decode than JSON.
+func newClients(cfg *rest.Config, log *slog.Logger) (kubernetes.Interface, dynamic.Interface, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return &patient{next: next, log: log} })
+	client, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	core := rest.CopyConfig(cfg)
+	core.ContentType = runtime.ContentTypeProtobuf
+	core.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	typed, err := kubernetes.NewForConfigAndClient(core, client)
+	if err != nil {
+		return nil, nil, err
+	}
+	d, err := dynamic.NewForConfigAndClient(cfg, client)
+	return typed, d, err
+}
+
+// informers returns new informers of the given kinds.
+func informers(typed kubernetes.Interface, d dynamic.Interface, kinds ...string) map[string]cache.SharedIndexInformer {
+	tweak := func(o *metav1.ListOptions) { o.FieldSelector = "status.phase!=Succeeded,status.phase!=Failed" }
+	all := make(map[string]cache.SharedIndexInformer)
+	for _, kind := range kinds {
+		switch kind {
+		case "Service":
+			all[kind] = coreinformers.NewServiceInformer(typed, metav1.NamespaceAll, 0, indexers(kind))
+		case "Pod":
+			all[kind] = coreinformers.NewFilteredPodInformer(typed, metav1.NamespaceAll, 0, indexers(kind), tweak)
+		case "Node":
+			all[kind] = coreinformers.NewNodeInformer(typed, 0, indexers(kind))
+		case "Namespace":
+			all[kind] = coreinformers.NewNamespaceInformer(typed, 0, indexers(kind))
+		case "EndpointSlice":
+			all[kind] = discoveryinformers.NewEndpointSliceInformer(typed, metav1.NamespaceAll, 0, indexers(kind))
+		default:
+			i := dynamicinformer.NewFilteredDynamicInformer(d, resources[kind], metav1.NamespaceAll, 0, indexers(kind), nil)
+			all[kind] = i.Informer()
+		}
+	}
+	return all
+}
+
+// transform returns the function that converts an API object of the given kind to the type that
+// its informer stores, such as [service].
 func transform(kind string) cache.TransformFunc {
 	return map[string]cache.TransformFunc{
 		"Service": transformService, "Pod": transformPod, "EndpointSlice": transformSlice,
@@ -118,13 +153,20 @@ func transform(kind string) cache.TransformFunc {
 		"NetworkAuthentication":    transformResource[networkAuthentication],
 		"ServerAuthorization":      transformResource[serverAuthorization],
 		"HTTPLocalRateLimitPolicy": transformResource[rateLimitPolicy],
+		"TLSRoute":                 transformResource[route],
+		"TCPRoute":                 transformResource[route],
+		linkerdHTTPRoute:           transformResource[route],
+		"EgressNetwork":            transformResource[egressNetwork],
+		"ExternalWorkload":         transformResource[externalWorkload],
+		"Node":                     transformNode,
+		"Namespace":                transformNamespace,
 	}[kind]
 }
 
-// indexers returns the indexes of the store of a kind.
+// indexers returns the indexes for one kind's store.
 func indexers(kind string) cache.Indexers {
 	switch kind {
-	case "Service", "Pod":
+	case "Service", "Pod", "ExternalWorkload":
 		return cache.Indexers{byIP: func(o any) (ips []string, _ error) {
 			for _, addr := range addrsOf(o) {
 				ips = append(ips, addr.Name)
@@ -139,19 +181,19 @@ func indexers(kind string) cache.Indexers {
 			}
 			return []string{s.Namespace + "/" + s.service}, nil
 		}}
-	case "HTTPRoute", "GRPCRoute":
+	case "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", linkerdHTTPRoute:
 		return cache.Indexers{
 			byParent:    func(o any) ([]string, error) { return references(o, false), nil },
 			byReference: func(o any) ([]string, error) { return references(o, true), nil },
 		}
-	case "ServiceProfile":
+	case "ServiceProfile", "Node", "Namespace":
 		return cache.Indexers{}
 	}
 	return cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
 }
 
-// addrsOf returns one [controller.Object] of the kind usesIP for each IP address of a Service or
-// Pod. When this object changes, the controller looks up the IP address again.
+// addrsOf returns one [controller.Object] for each IP address of a Service, Pod or
+// ExternalWorkload. When the object changes, the controller looks up these addresses again.
 func addrsOf(o any) (all []controller.Object) {
 	add := func(ip string) { all = append(all, controller.Object{Kind: usesIP, Name: ip}) }
 	switch o := o.(type) {
@@ -163,21 +205,30 @@ func addrsOf(o any) (all []controller.Object) {
 		for _, addr := range o.addrs {
 			add(addr.String())
 		}
+	case *resource[externalWorkload]:
+		if o.spec == nil {
+			return nil
+		}
+		for _, w := range o.spec.WorkloadIPs {
+			if addr, err := netip.ParseAddr(w.IP); err == nil {
+				add(addr.Unmap().String())
+			}
+		}
 	}
 	return all
 }
 
-// references returns "kind/namespace/name" of the parents of a route. If backends is true,
-// it also returns the Services to which the route sends requests.
+// references returns the parents of a route as "kind/namespace/name". If backends is true, it
+// adds the objects that the route sends requests to.
 func references(o any, backends bool) (all []string) {
 	r, ok := o.(*resource[route])
 	if !ok || r.spec == nil {
 		return nil
 	}
-	seen := make(map[string]bool)
+	visited := make(map[string]bool)
 	add := func(kind string, name kubeobject.Name) {
-		if key := kind + "/" + name.String(); kind != "" && !seen[key] {
-			seen[key] = true
+		if key := kind + "/" + name.String(); kind != "" && !visited[key] {
+			visited[key] = true
 			all = append(all, key)
 		}
 	}
@@ -187,52 +238,51 @@ func references(o any, backends bool) (all []string) {
 	}
 	for _, rule := range r.spec.Rules {
 		for _, b := range rule.BackendRefs {
-			if kind, name := b.Object(r.GetNamespace(), "", "Service"); backends && kind.Kind == "Service" {
-				add("Service", name)
+			kind, name := b.Object(r.GetNamespace(), "", "Service")
+			if backends && (kind.Kind == "Service" || kind.Kind == "EgressNetwork") {
+				add(kind.Kind, name)
 			}
 		}
 	}
 	return all
 }
 
-// informer configures shared, the informer of the given kind, and returns it. The informer converts
-// each object before it stores the object, and passes each relevant change to [Watcher.changed]. It
-// also counts how often the API server answers that the kind does not exist.
-func (w *Watcher) informer(kind string, shared cache.SharedIndexInformer) (*informer, error) {
+// newInformer configures shared to convert objects before it stores them and to report each
+// change to changed: a new or deleted object alone, or an updated object before and after the
+// update. It also counts how often the API server says that the kind does not exist.
+func newInformer(kind string, shared cache.SharedIndexInformer, log *slog.Logger, changed func(objects ...any)) (*informer, error) {
 	i := &informer{SharedIndexInformer: shared}
 	if err := i.SetTransform(transform(kind)); err != nil {
 		return nil, err
 	}
 	failed := func(_ *cache.Reflector, err error) {
 		if !apierrors.IsNotFound(err) || i.missing.Add(1) == minMissing {
-			w.log.Warn("kubernetes", "kind", kind, "err", err)
+			log.Warn("kubernetes", "kind", kind, "err", err)
 		}
 	}
 	if err := i.SetWatchErrorHandler(failed); err != nil {
 		return nil, err
 	}
 	_, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(o any) { w.changed(o) },
-		UpdateFunc: func(before, after any) {
-			if unchanged(before, after) {
-				w.statuses.changed(after) // another writer may have changed it
-				return
-			}
-			w.changed(before, after)
-		},
+		AddFunc:    func(o any) { changed(o) },
+		UpdateFunc: func(before, after any) { changed(before, after) },
 		DeleteFunc: func(o any) {
 			if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = last.Obj
 			}
-			w.changed(o)
+			changed(o)
 		},
 	})
 	return i, err
 }
 
-// changed notifies the controller and the status writer that an object has changed. For an
-// update, objects has the object before and after the update.
+// changed notifies the controller and the status writer. objects are a new or deleted object, or
+// the versions before and after an update.
 func (w *Watcher) changed(objects ...any) {
+	if len(objects) == 2 && unchanged(objects[0], objects[1]) {
+		w.statuses.changed(objects[1]) // another writer may have changed the status
+		return
+	}
 	all := make([]controller.Object, 0, 2*len(objects))
 	for _, o := range objects {
 		all = append(all, affected(o)...)
@@ -241,8 +291,8 @@ func (w *Watcher) changed(objects ...any) {
 	w.controller.Changed(all...)
 }
 
-// affected returns the objects of a [controller.Source] that change when o changes. The
-// controller then looks up again the names and ports that depend on them.
+// affected returns the [controller.Source] objects that change together with o, so that the
+// controller repeats the lookups that depend on them.
 func affected(o any) []controller.Object {
 	switch o := o.(type) {
 	case *service:
@@ -262,33 +312,46 @@ func affected(o any) []controller.Object {
 				all = append(all, controller.Object{Kind: usesService, Namespace: name.Namespace, Name: name.Name})
 			case "Server":
 				all = append(all, controller.Object{Kind: usesPolicy, Namespace: name.Namespace})
+			case "EgressNetwork":
+				all = append(all, controller.Object{Kind: usesEgress, Namespace: name.Namespace})
 			}
 		}
 		return all
 	case *resource[serviceProfile]:
 		name, _, _ := strings.Cut(o.GetName(), ".")
 		return []controller.Object{{Kind: usesService, Namespace: o.GetNamespace(), Name: name}}
+	case *resource[externalWorkload]:
+		return append(addrsOf(o), controller.Object{Kind: usesExternal, Namespace: o.GetNamespace(), Name: o.GetName()})
+	case *node:
+		return []controller.Object{{Kind: usesNode, Name: o.Name}}
+	case *namespace:
+		return []controller.Object{{Kind: usesNamespace, Name: o.Name}}
+	case *resource[egressNetwork]:
+		return []controller.Object{{Kind: usesEgress, Namespace: o.GetNamespace()}}
 	case metav1.Object:
 		return []controller.Object{{Kind: usesPolicy, Namespace: o.GetNamespace()}}
 	}
 	return nil
 }
 
-// Run watches the cluster until ctx ends. After it has read all existing objects, the
-// controller serves them, and Run calls ready. While the API server is not available, the
-// controller serves the last objects. If l.Name is not empty, Run also writes the status of
-// routes while it holds the Lease.
+// Run watches the cluster until ctx ends. Once all existing objects have been read, the
+// controller starts to serve them and Run calls ready. While the API server is down, the
+// controller keeps serving what it read last. If l.Name is not empty, Run also writes route
+// statuses whenever it holds the Lease.
 func (w *Watcher) Run(ctx context.Context, l Lease, ready func()) error {
 	var all sync.WaitGroup
 	defer all.Wait()
-	ctx, cancel := context.WithCancel(klog.NewContext(ctx, klog.Logger{})) // the Watcher logs errors
+	ctx, cancel := context.WithCancel(klog.NewContext(ctx, klog.Logger{})) // silences klog; the Watcher logs errors itself
 	defer cancel()
 	for _, i := range w.informers {
 		all.Go(func() { i.RunWithContext(ctx) })
 	}
+	if w.links != nil {
+		all.Go(func() { w.links.run(ctx, w.leases) })
+	}
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()
-	for !w.complete() {
+	for !complete(w.informers) {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -298,6 +361,13 @@ func (w *Watcher) Run(ctx context.Context, l Lease, ready func()) error {
 	w.controller.Use(w.cluster)
 	w.log.Info("objects read", "services", len(w.stores["Service"].ListKeys()), "pods", len(w.stores["Pod"].ListKeys()))
 	ready()
+	kinds, err := unservedKinds(ctx, w.leases.Discovery().RESTClient())
+	if err != nil && ctx.Err() == nil {
+		w.log.Warn("kubernetes", "err", err)
+	}
+	for _, kind := range kinds {
+		w.log.Warn("objects of this kind have no effect", "kind", kind)
+	}
 	if l.Name == "" {
 		<-ctx.Done()
 		return nil
@@ -312,10 +382,10 @@ func (w *Watcher) Run(ctx context.Context, l Lease, ready func()) error {
 	return nil
 }
 
-// complete reports whether the existing objects of each kind have been read. It ignores a
-// kind that the API server does not have.
-func (w *Watcher) complete() bool {
-	for _, i := range w.informers {
+// complete reports whether all existing objects have been read. A kind that the API server does
+// not know does not count.
+func complete(informers map[string]*informer) bool {
+	for _, i := range informers {
 		if !i.HasSynced() && i.missing.Load() < minMissing {
 			return false
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -27,7 +28,11 @@ type kinds struct {
 }
 
 func (k *kinds) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	resource := path.Base(r.URL.Path)
+	group, resource := path.Split(r.URL.Path)
+	if group == "/apis/" { // a look-up of the group, not of objects
+		http.NotFound(w, r)
+		return
+	}
 	kind := map[string]string{"services": "v1 Service", "pods": "v1 Pod", "endpointslices": "discovery.k8s.io/v1 EndpointSlice"}[resource]
 	k.mu.Lock()
 	if kind == "" && (resource != "httproutes" || k.answers[resource] < 2) {
@@ -68,7 +73,8 @@ func TestWatcherMissingKinds(t *testing.T) {
 	w, err := New(&rest.Config{Host: server.URL, QPS: -1}, DefaultSettings(), controller.New(nil), slog.New(slog.NewTextHandler(&logged, nil)))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	ready, done := make(chan struct{}), make(chan error)
+	defer cancel() // ends the watches, for which server.Close waits
+	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() { done <- w.Run(ctx, Lease{}, func() { close(ready) }) }()
 	select {
 	case <-ready:
@@ -78,12 +84,13 @@ func TestWatcherMissingKinds(t *testing.T) {
 	require.Equal(t, []string{"b/a"}, w.stores["HTTPRoute"].ListKeys(), "which the API server had late")
 	require.Equal(t, []string{"b/a"}, w.stores["Service"].ListKeys())
 	api.mu.Lock()
-	for resource, n := range api.answers {
+	answers := maps.Clone(api.answers)
+	api.mu.Unlock()
+	for resource, n := range answers {
 		if resource != "httproutes" {
 			require.GreaterOrEqual(t, n, minMissing, resource)
 		}
 	}
-	api.mu.Unlock()
 	cancel()
 	require.NoError(t, <-done)
 	require.Equal(t, 1, strings.Count(logged.String(), "kind=GRPCRoute"), "one warning")

@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gotower/gotower/examples/gateway/internal/certtest"
+	"github.com/gotower/gotower/internal/yamlfile"
 )
 
 // load parses a file of the folder above, with certificates beside it.
@@ -20,7 +21,11 @@ func load(t *testing.T, name string) (*Config, error) {
 	require.NoError(t, err)
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "tls"), 0o700))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "public"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "error.html"), []byte("<p>Sorry</p>"), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "kubeconfig.yaml"), []byte("kind: Config\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "users.htpasswd"), []byte("# users\nemma:$2y$04$Bh8p3g1Gdm3Vd8SL9H9XVuT8KQ5mOkj3DqOzhk1Qbq1IuCYmYxp8q\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "keys.json"), []byte(`{"keys": [{"kty": "oct", "k": "c2VjcmV0"}, {"kty": "new"}]}`), 0o600))
 	certtest.New(t, "books.example").Write(t, filepath.Join(dir, "tls", "books"), filepath.Join(dir, "tls", "ca.crt"))
 	return Parse(filepath.Join(dir, name), data)
 }
@@ -29,12 +34,12 @@ func load(t *testing.T, name string) (*Config, error) {
 func TestConfigCompleteExample(t *testing.T) {
 	c, err := load(t, "complete.yaml")
 	require.NoError(t, err)
-	require.Len(t, c.Routes, 6)
-	require.Len(t, c.Contents(), 10)
+	require.Len(t, c.Routes, 7)
+	require.Len(t, c.Contents(), 15) // with the list of included files
 	// Relative paths start at the folder of the file.
 	dir := filepath.Dir(c.Contents()[0].Path)
 	require.Equal(t, filepath.Join(dir, "kubeconfig.yaml"), c.Kubernetes.Kubeconfig.Path)
-	require.Equal(t, filepath.Join(dir, "acme"), c.Listeners[2].TLS.ACME.CacheDirectory)
+	require.Equal(t, filepath.Join(dir, "acme"), c.Listeners[3].TLS.ACME.CacheDirectory)
 
 	data, err := os.ReadFile("../complete.yaml")
 	require.NoError(t, err)
@@ -48,11 +53,14 @@ func TestConfigCompleteExample(t *testing.T) {
 		for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
 			typ = typ.Elem()
 		}
+		if items, ok := reflect.TypeAssert[interface{ itemType() reflect.Type }](reflect.New(typ)); ok {
+			typ = items.itemType()
+		}
 		if typ.Kind() != reflect.Struct || visited[typ] {
 			return
 		}
 		visited[typ] = true
-		for _, f := range fieldsOf(typ) {
+		for _, f := range yamlfile.FieldsOf(typ) {
 			id := typ.Name() + "." + f.Tag.Get("yaml")
 			if u, ok := reflect.TypeAssert[union](reflect.New(typ)); !ok || !slices.Contains(u.oneOf(), f.Tag.Get("yaml")) {
 				require.True(t, used[id], "complete.yaml does not have %s", id)
@@ -75,15 +83,18 @@ func collect(typ reflect.Type, n *yaml.Node, used map[string]bool) {
 		}
 	case typ.Kind() == reflect.Struct && n.Kind == yaml.MappingNode:
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			if f, ok := fieldByName(typ, n.Content[i].Value); ok {
-				used[typ.Name()+"."+n.Content[i].Value] = true
-				collect(f.Type, n.Content[i+1], used)
+			for _, f := range yamlfile.FieldsOf(typ) {
+				if name := n.Content[i].Value; name == f.Tag.Get("yaml") {
+					used[typ.Name()+"."+name] = true
+					collect(f.Type, n.Content[i+1], used)
+				}
 			}
 		}
 	}
 }
 
-// A version changes with the route, its services and their files, and with nothing else.
+// A version changes with the route, its services and their files, except for the settings of a service
+// that change in place.
 func TestConfigVersions(t *testing.T) {
 	parse := func(text string) *Config {
 		t.Helper()
@@ -103,9 +114,26 @@ routes:
 	before := parse(text)
 	require.Equal(t, before, parse(text))
 	after := parse(replaceOnce(t, text, "10.0.0.2", "10.0.0.3"))
-	require.Equal(t, before.Routes[0].Version(), after.Routes[0].Version())
-	require.NotEqual(t, before.Routes[1].Version(), after.Routes[1].Version())
-	require.NotEqual(t, before.Services[1].Version(), after.Services[1].Version())
+	require.Equal(t, before.Routes, after.Routes)
+	require.Equal(t, before.Services[1].Version(), after.Services[1].Version())
+	require.NotEqual(t, before.Services[1].Settings(), after.Services[1].Settings())
+	for _, change := range []string{
+		"loadBalancer: {policy: RoundRobin}", "loadBalancer: {slowStart: 3s}", "sessionPersistence: {sessionName: s}",
+		"queue: {capacity: 7}", "circuitBreakers: {maxRequests: 7}", "outlierDetection: {}",
+	} {
+		after = parse(replaceOnce(t, text, "{name: b, static", "{name: b, "+change+", static"))
+		require.Equal(t, before.Services[1].Version(), after.Services[1].Version(), change)
+		require.NotEqual(t, before.Services[1].Settings(), after.Services[1].Settings(), change)
+	}
+	for _, change := range []string{
+		"protocol: HTTP1", "connectTimeout: 3s", "tls: {serverName: b.example}", "healthCheck: {tcp: true}",
+		"circuitBreakers: {maxConnections: 7}",
+	} {
+		after = parse(replaceOnce(t, text, "{name: b, static", "{name: b, "+change+", static"))
+		require.Equal(t, before.Routes[0].Version(), after.Routes[0].Version(), change)
+		require.NotEqual(t, before.Routes[1].Version(), after.Routes[1].Version(), change)
+		require.NotEqual(t, before.Services[1].Version(), after.Services[1].Version(), change)
+	}
 	after = parse(replaceOnce(t, text, "{name: a, backend", "{name: a, maxRequests: 5, backend"))
 	require.NotEqual(t, before.Routes[0].Version(), after.Routes[0].Version())
 	require.Equal(t, before.Services, after.Services)
@@ -119,7 +147,9 @@ func TestMergeListeners(t *testing.T) {
 		":80":            "{name: http, address: \":80\"}",
 		"127.0.0.1:8080": "{name: port-8080, address: \"127.0.0.1:8080\"}",
 	} {
-		cluster, err := ParseGenerated([]byte("kubernetes: {}\nlisteners: ["+text+"]\n"), nil)
+		var fields map[string]any
+		require.NoError(t, yaml.Unmarshal([]byte("kubernetes: {}\nlisteners: ["+text+"]\n"), &fields))
+		cluster, err := Generated(fields, nil)
 		require.NoError(t, err)
 		_, err = file.Merge(cluster)
 		var unusable *AddressError
@@ -129,17 +159,11 @@ func TestMergeListeners(t *testing.T) {
 	}
 }
 
-func TestNormalPath(t *testing.T) {
-	for path, want := range map[string]string{
-		"": "", "*": "*", "/": "/", "/.": "/", "/..": "/", "/../..": "/", "/../a": "/a", "/a/.": "/a/", "/a/./b": "/a/b", "/a/..": "/", "/a/b/..": "/a/",
-		"/a/../../b": "/b", "//a//b": "//a//b", "/a//../b": "/a/b", "/.a/..b/c.": "/.a/..b/c.", "/...": "/...",
-		"/%61%5A%30%2d%2E%5f%7E": "/aZ0-._~", "/a/%2e%2E/b": "/b", "/%2F%25%20%c3%a4%40%5B%60%7B%2f": "/%2F%25%20%c3%a4%40%5B%60%7B%2f", "/%2561": "/%2561", "/%": "/%",
-	} {
-		require.Equal(t, want, NormalPath(path), path)
-	}
+func TestPathNormalForm(t *testing.T) {
 	var p Path
-	require.NoError(t, p.parse("/%61/../b"))
-	require.Equal(t, Path("/b"), p)
+	require.NoError(t, p.parse("/%61/../b%2F"))
+	require.Equal(t, Path("/b%2F"), p)
+	require.EqualError(t, p.parse("/a/..%2Fb"), "a path that all services read in the same way")
 }
 
 // An owner of routes in a cluster must not find a route with the version of another.

@@ -5,21 +5,20 @@ import (
 	"strings"
 )
 
-// KubernetesRoutes specifies which Gateways and Ingresses of a cluster the gateway serves.
+// KubernetesRoutes says which Gateways and Ingresses in a cluster the gateway serves.
 type KubernetesRoutes struct {
-	// The controller name of this gateway. The gateway serves the GatewayClasses and
-	// IngressClasses that have this name.
+	// How this gateway's controller is called. The gateway serves GatewayClasses and
+	// IngressClasses with this controller name.
 	ControllerName string `yaml:"controllerName" default:"github.com/gotower/gateway"`
-	// The file with the address and the credentials of the API server. The default is the
-	// service account of the pod.
+	// A file with the API server's address and credentials. The default is the pod's service
+	// account.
 	Kubeconfig *File `yaml:"kubeconfig"`
-	// The IP addresses or host names at which clients reach the gateway. The gateway writes
-	// them to the status of Ingresses, and of Gateways that specify no address.
+	// IP addresses or host names at which clients reach the gateway. The gateway writes them to
+	// the status of Ingresses, and of Gateways that do not specify an address.
 	Addresses []Text `yaml:"addresses"`
-	// The address at which the gateway serves Ingresses by cleartext HTTP.
+	// Address for Ingresses over cleartext HTTP.
 	IngressHTTP Address `yaml:"ingressHTTP" default:":80"`
-	// The address at which the gateway serves Ingresses with a certificate by HTTPS. It
-	// also serves them at ingressHTTP.
+	// Address for Ingresses with a certificate over HTTPS. They are also served at ingressHTTP.
 	IngressHTTPS Address `yaml:"ingressHTTPS" default:":443"`
 }
 
@@ -37,13 +36,13 @@ func (k *KubernetesRoutes) check(n node) {
 	}
 }
 
-// AddressError reports that the gateway cannot listen at an address.
+// AddressError says that the gateway cannot listen at an address.
 type AddressError struct {
 	Address string
 	Err     error
 }
 
-// Error returns the text of e.Err, without the address.
+// Error returns the reason without the address, which callers usually mention anyway.
 func (e *AddressError) Error() string { return e.Err.Error() }
 
 // Unwrap returns e.Err.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"regexp"
 	"strings"
 
@@ -8,59 +9,70 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// ListenerHeader is the name of a header that exists only in the conditions of routes. Its
-// value is the name of the listener that received the request. The gateway does not add
-// the header to the request itself. A header of this name from a client has no effect on
-// routes.
+// ListenerHeader is a header that only route conditions see. Its value is the name of the
+// listener that received the request, so that a condition can select listeners. The gateway never
+// adds it to a request, and ignores it if a client sends it.
 const ListenerHeader = "Gateway-Listener"
 
-// Authority returns the authority by which a profile refers to the service with the name v.
-// It is the name with the port 80.
-func (v Name) Authority() string { return string(v) + ":80" }
-
-// Profile returns the part of the configuration for package profiles: the routes and the
-// retry budget.
+// Profile returns what package profiles needs to know: the routes and the retry budget.
 func (c *Config) Profile() *profiles.Profile {
 	p := &profiles.Profile{RetryBudget: &profiles.RetryBudget{
 		Ratio:        c.RetryBudget.Percent / 100,
 		MinPerSecond: uint32(c.RetryBudget.MinRetryRate),
 		TTL:          c.RetryBudget.Interval.D(),
-	}}
-	for _, r := range c.Routes {
+	}, Routes: make([]profiles.Route, 0, len(c.Routes))}
+	for i := range c.Routes {
+		r := &c.Routes[i]
 		route := r.profile()
-		route.Labels = map[string]string{VersionLabel: r.version}
+		// These labels are for tap. A route with several services has no label "service", because tap has it
+		// for each attempt.
+		route.Labels = map[string]string{"route": string(r.Name)}
+		if len(r.BackendRefs) == 1 {
+			route.Labels["service"] = string(r.BackendRefs[0].Name)
+		}
 		p.Routes = append(p.Routes, route)
 	}
 	return p
 }
 
-// VersionLabel is the name of a label that each route of the profile has. The value of the
-// label is [Route.Version].
-const VersionLabel = "version"
-
-// problems returns the mistakes that package profiles finds in the route. A router would
-// ignore the invalid parts of the route. The result is nil for a valid route.
-func (r *Route) problems() (texts []string) {
+// checkProfile reports the mistakes that package profiles finds in the route, as mistakes in n, the
+// route's node in the file. Without this check, a router would ignore the invalid parts of the route.
+func (r *Route) checkProfile(n node) {
 	route := r.profile()
-	route.Name = "" // the mistake has the place of the route
-	err := (&profiles.Profile{Routes: []profiles.Route{route}}).Validate()
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, e := range joined.Unwrap() {
-			texts = append(texts, strings.TrimPrefix(e.Error(), "route 0: "))
+	route.RequestHeader = r.RequestHeaderModifier.mutation()
+	route.ResponseHeader = r.ResponseHeaderModifier.mutation()
+	err := route.Validate()
+	if err == nil {
+		return
+	}
+	names := map[string]string{ // maps the fields of a profiles.Route to those of a Route in the file
+		"Match": "matches", "Rewrite": "urlRewrite", "Redirect": "requestRedirect",
+		"RequestHeader": "requestHeaderModifier", "ResponseHeader": "responseHeaderModifier",
+	}
+	mistakes, _ := errors.AsType[profiles.FieldErrors](err)
+	for _, mistake := range mistakes {
+		if name := names[mistake.Field]; name != "" {
+			n.at(name).failf("%v", mistake.Err)
+		} else {
+			n.failf("%v", mistake)
 		}
 	}
-	return texts
 }
 
-// profile converts r to a route of package profiles. The result omits the settings that
-// package profiles does not have, such as CORS.
+// profile converts r for package profiles. Settings that package profiles does not know, such as
+// CORS, are left out; routeService applies them.
 func (r *Route) profile() profiles.Route {
 	p := profiles.Route{
 		Name: string(r.Name), Match: r.match(),
-		Timeout: r.Timeouts.Request.D(), AttemptTimeout: r.Timeouts.BackendRequest.D(),
+		Timeout: r.Timeouts.Request.D(), TimeoutAfterBody: true, AttemptTimeout: r.Timeouts.BackendRequest.D(),
 		Retryable: r.Retry.Attempts > 0, RetryNonIdempotent: r.Retry.NonIdempotent, MaxRetries: r.Retry.Attempts,
 		Classes: r.classes(), Limit: r.MaxRequests,
-		RequestHeader: r.RequestHeaderModifier.mutation(), ResponseHeader: r.ResponseHeaderModifier.mutation(),
+	}
+	if !r.RequestHeaderModifier.variables { // otherwise headerVariables applies them
+		p.RequestHeader = r.RequestHeaderModifier.mutation()
+	}
+	if !r.ResponseHeaderModifier.variables {
+		p.ResponseHeader = r.ResponseHeaderModifier.mutation()
 	}
 	if r.Hedge != nil {
 		p.Hedge = r.Hedge.Delay.D()
@@ -74,39 +86,51 @@ func (r *Route) profile() profiles.Route {
 			size = -1
 		}
 		p.Mirrors = append(p.Mirrors, profiles.Mirror{
-			Authority: m.BackendRef.Name.Authority(), Fraction: m.Percent / 100, MaxBodyBytes: size,
+			Authority: string(m.BackendRef.Name), Fraction: m.Percent / 100, MaxBodyBytes: size,
 		})
 	}
 	for _, f := range r.Faults {
 		fault := profiles.Fault{Fraction: f.Percentage / 100, Delay: f.FixedDelay.D(), TTL: f.TTL.D()}
 		if f.Abort != nil {
-			fault.Status, fault.GRPC = f.Abort.HTTPStatus, uint32(f.Abort.GRPCStatus)
+			fault.Status = f.Abort.HTTPStatus
+			fault.GRPC = uint32(f.Abort.GRPCStatus)
 		}
 		p.Faults = append(p.Faults, fault)
 	}
-	if to := r.redirect(); to != nil && *to != (profiles.Redirect{Status: to.Status}) {
-		p.Redirect = to
+	if u := r.URLRewrite; u != nil {
+		p.Rewrite = &profiles.Rewrite{Host: string(u.Hostname)}
+		p.Rewrite.Path, p.Rewrite.OldPrefix, p.Rewrite.NewPrefix = r.paths(u.Path)
+	}
+	if redirect := r.redirect(); redirect != nil && *redirect != (profiles.Redirect{Status: redirect.Status}) {
+		p.Redirect = redirect
 	}
 	return p
 }
 
 func (r *Route) redirect() *profiles.Redirect {
-	to := r.RequestRedirect
-	if to == nil {
+	filter := r.RequestRedirect
+	if filter == nil {
 		return nil
 	}
-	redirect := &profiles.Redirect{Status: to.Status(), Scheme: to.Scheme, Host: string(to.Hostname), Port: uint16(to.Port)}
-	if to.Path != nil && to.Path.ReplacePrefixMatch != nil {
-		redirect.OldPrefix, redirect.NewPrefix = r.Prefix(), string(*to.Path.ReplacePrefixMatch)
-	} else if to.Path != nil {
-		redirect.Path = string(to.Path.ReplaceFullPath)
-	}
+	redirect := &profiles.Redirect{Status: filter.Status(), Scheme: filter.Scheme, Host: string(filter.Hostname), Port: uint16(filter.Port)}
+	redirect.Path, redirect.OldPrefix, redirect.NewPrefix = r.paths(filter.Path)
 	return redirect
 }
 
-// classes returns the response classes of the route. If retry.codes has the status of a
-// response, the response is a failure. All other responses are successes. If retry.codes is
-// empty, classes returns nil, and the default of package profiles applies.
+// paths returns either the full path or the prefixes that p replaces.
+func (r *Route) paths(p *PathModifier) (full, oldPrefix, newPrefix string) {
+	switch {
+	case p == nil:
+		return "", "", ""
+	case p.ReplacePrefixMatch != nil:
+		return "", r.Prefix(), string(*p.ReplacePrefixMatch)
+	}
+	return string(p.ReplaceFullPath), "", ""
+}
+
+// classes returns the route's response classes: the statuses in retry.codes are failures, and
+// everything else is a success. If retry.codes is empty, it returns nil for the defaults of
+// package profiles.
 func (r *Route) classes() []profiles.ResponseClass {
 	if len(r.Retry.Codes) == 0 {
 		return nil
@@ -118,7 +142,7 @@ func (r *Route) classes() []profiles.ResponseClass {
 	return append(classes, profiles.ResponseClass{Match: profiles.Status{Min: 100, Max: 999}})
 }
 
-// mutation converts m to the header changes of package layer.
+// mutation converts m for package layer.
 func (m *HeaderModifier) mutation() (c layer.HeaderMutation) {
 	for _, h := range m.Add {
 		c.Add = append(c.Add, layer.HeaderField{Name: string(h.Name), Value: string(h.Value)})
@@ -132,8 +156,7 @@ func (m *HeaderModifier) mutation() (c layer.HeaderMutation) {
 	return c
 }
 
-// match returns the condition that a request must meet to use the route. It combines the
-// fields listeners, hostnames and matches.
+// match returns the condition for the whole route, combining listeners, hostnames and matches.
 func (r *Route) match() profiles.Match {
 	var all profiles.All
 	all = appendAny(all, r.Listeners, func(name Name) profiles.Match {
@@ -143,9 +166,8 @@ func (r *Route) match() profiles.Match {
 	return appendAny(all, r.Matches, func(m Match) profiles.Match { return m.match(r.CORS != nil) })
 }
 
-// appendAny appends one condition to the list in the argument all, and returns the new list. This
-// condition holds if match(v) holds for at least one item v of list. If list is empty, appendAny
-// appends nothing.
+// appendAny appends to all the condition that match(v) holds for some v in list. An empty list
+// adds no condition.
 func appendAny[T any](all profiles.All, list []T, match func(T) profiles.Match) profiles.All {
 	if len(list) == 0 {
 		return all
@@ -158,14 +180,14 @@ func appendAny[T any](all profiles.All, list []T, match func(T) profiles.Match) 
 }
 
 func (v Hostname) match() profiles.StringMatch {
-	if below, wild := strings.CutPrefix(string(v), "*"); wild {
-		return profiles.Regex(".+" + regexp.QuoteMeta(below))
+	if suffix, wild := strings.CutPrefix(string(v), "*"); wild {
+		return profiles.Regex(".+" + regexp.QuoteMeta(suffix))
 	}
 	return profiles.Exact(v)
 }
 
-// match returns m as a condition of package profiles. If cors is true, the condition also
-// holds for the preflight request that a browser sends before a request that matches m.
+// match converts m for package profiles. If cors is true, the condition also covers the preflight
+// request that a browser sends before a request that matches m.
 func (m *Match) match(cors bool) profiles.Match {
 	var all profiles.All
 	switch p := m.Path; {
@@ -182,7 +204,8 @@ func (m *Match) match(cors bool) profiles.Match {
 	if m.GRPC != nil {
 		all = append(all, profiles.Method("POST"), profiles.GRPC{Service: m.GRPC.Service, Method: m.GRPC.Method})
 	}
-	var others profiles.All // conditions that a preflight request does not meet
+	all = appendAny(all, m.ClientCIDRs, func(p Prefix) profiles.Match { return profiles.SourceIP{Prefix: p.Prefix} })
+	var others profiles.All // conditions that a preflight request cannot meet
 	for _, h := range m.Headers {
 		others = append(others, h.match(func(v profiles.StringMatch) profiles.Match { return profiles.Header{Name: h.Name, Value: v} }))
 	}
@@ -207,8 +230,8 @@ func (m *Match) match(cors bool) profiles.Match {
 	return append(all, profiles.Any{others, preflight})
 }
 
-// match returns v as a condition of package profiles on one header field or query parameter. The
-// argument with is a function that makes this condition from a condition on the value alone.
+// match converts v for package profiles. with turns a condition on the value alone into one on a
+// certain header field or query parameter.
 func (v *ValueMatch) match(with func(profiles.StringMatch) profiles.Match) profiles.Match {
 	switch {
 	case v.Exact != nil:

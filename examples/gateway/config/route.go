@@ -2,69 +2,74 @@ package config
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// Route selects requests and specifies where they are sent and how. Routes are tried in
-// order, and the first one that matches is used.
+// Route selects requests and says where and how to send them. Routes are tried in order, and the
+// first match wins.
 type Route struct {
-	// The name of the route in logs, in metrics and in the output of the command explain.
+	// How logs, metrics and the command explain refer to the route.
 	Name Name `yaml:"name" is:"required"`
-	// The names of the listeners that the route belongs to. The default is all listeners.
+	// Names of the listeners that use the route. The default is all listeners.
 	Listeners []Name `yaml:"listeners"`
-	// The host names that the route serves. The default is all host names.
+	// Host names that the route serves. The default is all host names.
 	Hostnames []Hostname `yaml:"hostnames"`
-	// Conditions on requests. The route matches a request if at least one of them holds.
-	// Without conditions, it matches all requests.
+	// Conditions on requests, of which at least one must hold. Without conditions, the route
+	// matches all requests.
 	Matches []Match `yaml:"matches"`
 
-	// The services to which the requests are sent. They share the requests by weight.
+	// Services that share the requests by weight. If a service is down, its share fails.
 	BackendRefs []BackendRef `yaml:"backendRefs"`
 	// Responds with a redirect to another location.
 	RequestRedirect *RequestRedirect `yaml:"requestRedirect"`
 	// Responds with a fixed response.
 	DirectResponse *DirectResponse `yaml:"directResponse"`
+	// Responds with files from a folder.
+	StaticFiles *StaticFiles `yaml:"staticFiles"`
 
-	// The time limits of a request and of each attempt, up to the response headers.
+	// How long to wait for response headers, for the whole request and for each attempt.
 	Timeouts Timeouts `yaml:"timeouts"`
-	// Retries failed requests, within the retry budget of the gateway.
+	// Retries failed requests, within the gateway's retry budget.
 	Retry Retry `yaml:"retry"`
-	// Sends a copy of a slow request to another endpoint, within the retry budget of the
-	// gateway.
+	// Sends a copy of a slow request to another endpoint, within the gateway's retry budget.
 	Hedge *Hedge `yaml:"hedge"`
-	// The maximum rate of requests. A request above the rate gets the status 429. Absent
-	// means no limit.
+	// Maximum rate of requests. Requests above it get the status 429. Absent means no limit.
 	RateLimit *RateLimit `yaml:"rateLimit"`
-	// The maximum number of concurrent requests. A request above the maximum gets the
-	// status 503. 0 means no limit.
+	// Limits that rateLimitService counts, over all gateways that use it. Requests above a limit
+	// get the status 429.
+	GlobalRateLimits []RateLimitDescriptor `yaml:"globalRateLimits"`
+	// Maximum number of concurrent requests. Further requests get the status 503. 0 means no
+	// limit.
 	MaxRequests int `yaml:"maxRequests" min:"0" max:"10000000"`
-	// Changes the headers of the requests that are sent to the services.
+	// Changes request headers before they reach a service.
 	RequestHeaderModifier HeaderModifier `yaml:"requestHeaderModifier"`
-	// Changes the headers of the responses that are sent to the clients.
+	// Changes response headers before they reach a client.
 	ResponseHeaderModifier HeaderModifier `yaml:"responseHeaderModifier"`
-	// Changes the host or the path of the requests that are sent to the services.
+	// Changes the host or path before a request reaches a service.
 	URLRewrite *URLRewrite `yaml:"urlRewrite"`
 	// Sends copies of requests to other services and discards their responses.
 	RequestMirrors []RequestMirror `yaml:"requestMirrors"`
 	// Injects delays and errors into requests, to test clients.
 	Faults []Fault `yaml:"faults"`
-	// Responds to preflight requests of browsers, and allows pages of other origins to use
-	// the route.
+	// Responds to browsers' preflight requests, and lets pages from other origins use the route.
 	CORS *CORS `yaml:"cors"`
 	// Asks a service whether each request is allowed.
 	ExternalAuth *ExternalAuth `yaml:"externalAuth"`
+	Access
 
 	version string
+	limiter *RateLimitService // nil without globalRateLimits
 }
 
-// Version returns a text that identifies the configuration of the route and of all services
-// to which the route refers. The text changes when one of these configurations changes.
+// Version returns a text that changes when the configuration of the route, or of a service that
+// it refers to, changes.
 func (r *Route) Version() string { return r.version }
 
-// Services returns the names of the services to which the route refers. A name may occur
-// more than once.
+// Services returns the names of all services that the route refers to. A name may occur more than
+// once.
 func (r *Route) Services() (all []Name) {
 	for _, b := range r.BackendRefs {
 		all = append(all, b.Name)
@@ -75,20 +80,25 @@ func (r *Route) Services() (all []Name) {
 	if r.ExternalAuth != nil {
 		all = append(all, r.ExternalAuth.BackendRef.Name)
 	}
+	if r.limiter != nil {
+		all = append(all, r.limiter.BackendRef.Name)
+	}
 	return all
 }
 
-func (r *Route) oneOf() []string { return []string{"backendRefs", "requestRedirect", "directResponse"} }
+func (r *Route) oneOf() []string {
+	return []string{"backendRefs", "requestRedirect", "directResponse", "staticFiles"}
+}
 
 func (r *Route) check(n node) {
-	before := len(n.Mistakes)
+	mistakes := len(n.Mistakes)
 	if n.has("backendRefs") && r.totalWeight() == 0 {
 		n.at("backendRefs").failf("want at least one service with a weight above 0")
 	}
-	if to := r.URLRewrite; to != nil && to.Path != nil && to.Path.ReplacePrefixMatch != nil {
+	if rewrite := r.URLRewrite; rewrite != nil && rewrite.Path != nil && rewrite.Path.ReplacePrefixMatch != nil {
 		r.needPrefix(n.at("urlRewrite").at("path").at("replacePrefixMatch"))
 	}
-	if to := r.RequestRedirect; to != nil && to.Path != nil && to.Path.ReplacePrefixMatch != nil {
+	if redirect := r.RequestRedirect; redirect != nil && redirect.Path != nil && redirect.Path.ReplacePrefixMatch != nil {
 		r.needPrefix(n.at("requestRedirect").at("path").at("replacePrefixMatch"))
 	}
 	total := 0.0
@@ -98,23 +108,21 @@ func (r *Route) check(n node) {
 	if total > 100 {
 		n.at("faults").failf("want percentages with a sum of at most 100, not %v", total)
 	}
-	if len(n.Mistakes) == before {
-		for _, err := range r.problems() {
-			n.failf("%s", strings.ReplaceAll(err, "\n", "; "))
-		}
+	if len(n.Mistakes) == mistakes {
+		r.checkProfile(n)
 	}
 }
 
-// needPrefix reports a mistake at n, the node of a field replacePrefixMatch, unless the
-// route has exactly one match, with a path prefix. The field replaces that prefix.
+// needPrefix reports a mistake at n, a replacePrefixMatch field, unless the route has exactly one
+// match, with a path prefix for the field to replace.
 func (r *Route) needPrefix(n node) {
 	if r.Prefix() == "" {
 		n.failf("want exactly one match with path: {prefix: ...}, because its prefix is replaced")
 	}
 }
 
-// Prefix returns the path prefix of the only match of the route. It returns "" if the match
-// has no prefix, or if the route does not have exactly one match.
+// Prefix returns the path prefix in the route's only match. It returns "" if there is no prefix,
+// or not exactly one match.
 func (r *Route) Prefix() string {
 	if len(r.Matches) == 1 && r.Matches[0].Path != nil {
 		return string(r.Matches[0].Path.Prefix)
@@ -129,19 +137,20 @@ func (r *Route) totalWeight() (total int) {
 	return total
 }
 
-// Match is a condition on requests. A request must meet the condition of each field that is
-// set.
+// Match is a condition on requests. A request must meet every field that is set.
 type Match struct {
-	// A condition on the path of the request.
+	// Condition on the path.
 	Path *PathMatch `yaml:"path"`
-	// The method of the request. The default is every method.
+	// The request's method. The default is every method.
 	Method Method `yaml:"method"`
 	// Conditions on header fields. All of them must hold.
 	Headers []ValueMatch `yaml:"headers"`
 	// Conditions on query parameters. All of them must hold.
 	QueryParams []ValueMatch `yaml:"queryParams"`
-	// A condition on the service and the method of a gRPC call.
+	// Condition on a gRPC call's service and method.
 	GRPC *GRPCMatch `yaml:"grpc"`
+	// Ranges of client addresses, one of which must contain the client's.
+	ClientCIDRs []Prefix `yaml:"clientCIDRs"`
 }
 
 func (m *Match) check(n node) {
@@ -158,22 +167,22 @@ func (m *Match) check(n node) {
 		}
 	}
 	if len(n.n.Content) == 0 {
-		n.failf("want at least one of path, method, headers, queryParams, grpc")
+		n.failf("want at least one of path, method, headers, queryParams, grpc, clientCIDRs")
 	}
 }
 
-// PathMatch is a condition on the path of a request. The path is compared in its normal form, which
-// is also sent to the services: letters, digits, '-', '.', '_' and '~' are decoded, and the segments
-// "." and ".." are removed. Other characters keep their percent-encoding.
+// PathMatch is a condition on the path in its normal form, which services also receive: letters,
+// digits, '-', '.', '_' and '~' are decoded, repeated slashes are merged, and the segments "."
+// and ".." are removed. Other characters stay percent-encoded. The listener's field path changes
+// these rules.
 type PathMatch struct {
 	// The whole path, such as /books/1.
 	Exact Path `yaml:"exact"`
-	// The first segments of the path: /books matches /books and /books/1, but not
-	// /bookshop.
+	// The path's first segments: /books matches /books and /books/1, but not /bookshop.
 	Prefix Path `yaml:"prefix"`
 	// The whole path, with placeholders for segments: /books/{id}.
 	Pattern Pattern `yaml:"pattern"`
-	// A regular expression in the syntax of Go that must match the whole path.
+	// A regular expression in Go syntax that must match the whole path.
 	RegularExpression Regex `yaml:"regularExpression"`
 }
 
@@ -181,18 +190,18 @@ func (p *PathMatch) oneOf() []string {
 	return []string{"exact", "prefix", "pattern", "regularExpression"}
 }
 
-// ValueMatch is a condition on the value of a header field or a query parameter.
+// ValueMatch is a condition on a header field's or query parameter's value.
 type ValueMatch struct {
-	// The name of the header field or the query parameter.
+	// Name of the header field or query parameter.
 	Name string `yaml:"name" is:"required"`
 	// The whole value. It may be empty.
 	Exact *Text `yaml:"exact"`
-	// The beginning of the value.
+	// What the value begins with.
 	Prefix string `yaml:"prefix"`
-	// A regular expression in the syntax of Go that must match the whole value.
+	// A regular expression in Go syntax that must match the whole value.
 	RegularExpression Regex `yaml:"regularExpression"`
-	// True requires that the field or parameter is present, even with an empty value. False
-	// requires that it is absent.
+	// True requires the field or parameter to be present, even if it is empty. False requires it
+	// to be absent.
 	Present *bool `yaml:"present"`
 }
 
@@ -200,11 +209,11 @@ func (v *ValueMatch) oneOf() []string {
 	return []string{"exact", "prefix", "regularExpression", "present"}
 }
 
-// GRPCMatch is a condition on the service and the method of a gRPC call.
+// GRPCMatch is a condition on a gRPC call's service and method.
 type GRPCMatch struct {
-	// The full name of the gRPC service: books.v1.Books. The default is every service.
+	// Full name of the gRPC service, such as books.v1.Books. The default is every service.
 	Service string `yaml:"service"`
-	// The name of the method without its service: GetBook. The default is every method.
+	// Name of the method without its service, such as GetBook. The default is every method.
 	Method string `yaml:"method"`
 }
 
@@ -216,21 +225,22 @@ func (g *GRPCMatch) check(n node) {
 	}
 }
 
-// BackendRef refers to a service that gets a share of the requests of a route.
+// BackendRef refers to a service that gets a share of a route's requests.
 type BackendRef struct {
-	// The name of the service.
+	// Name of the service.
 	Name Name `yaml:"name" is:"required"`
-	// The weight of the service. Its share of the requests is the weight divided by the sum
-	// of the weights of the route. 0 means no requests.
+	// The service's share of the requests is its weight divided by the sum of all weights. 0
+	// means no requests.
 	Weight int `yaml:"weight" default:"1" min:"0" max:"1000000"`
 }
 
-// Timeouts limit the time up to the response headers. They do not limit the body of a
-// response, so a stream or a WebSocket may take longer.
+// Timeouts limit how long to wait for response headers. They count from the end of the request,
+// or from when the service last accepted a part of the body, so that an upload may take longer.
+// They do not limit response bodies, so downloads, streams and WebSockets may take longer too.
 type Timeouts struct {
-	// The time limit of a request, with all its attempts. 0s means no limit.
+	// Time limit for a request with all its attempts. 0s means no limit.
 	Request Duration `yaml:"request" default:"60s"`
-	// The time limit of each attempt. 0s means no limit.
+	// Time limit for each attempt. 0s means no limit.
 	BackendRequest Duration `yaml:"backendRequest"`
 }
 
@@ -240,20 +250,23 @@ func (t *Timeouts) check(n node) {
 	}
 }
 
-// Retry specifies which failed requests are sent again, and how often.
+// Retry says which failed requests are sent again, and how often.
 type Retry struct {
-	// The maximum number of retries after the first attempt. 0 disables retries.
+	// Maximum number of retries after the first attempt. 0 disables retries.
 	Attempts int `yaml:"attempts" default:"2" min:"0" max:"99"`
-	// The response statuses that count as failures and are retried. The default is 500 to 599.
+	// Response statuses that count as failures and are retried. The default is 425, 502, 503 and
+	// 504, and the gRPC status UNAVAILABLE.
 	Codes []Status `yaml:"codes"`
 	// True also retries requests that are not idempotent, such as POST. A service may then
 	// process a request twice.
 	NonIdempotent bool `yaml:"nonIdempotent"`
 }
 
-// Hedge sends a copy of a slow request to another endpoint. The first response is used.
+// Hedge sends a copy of a slow request to another endpoint, and uses whichever response comes
+// first. To keep the load low, only 5 % of the last second's requests, and one per second, are
+// copied, and retryBudget applies too. Retries are not copied.
 type Hedge struct {
-	// How long to wait for the response headers before the copy is sent.
+	// How long to wait for response headers before sending the copy.
 	Delay Duration `yaml:"delay" is:"required"`
 }
 
@@ -263,82 +276,71 @@ func (h *Hedge) check(n node) {
 	}
 }
 
-// RateLimit limits the rate of requests by a token bucket.
-type RateLimit struct {
-	// The number of requests a second that are allowed on average.
-	RequestsPerSecond float64 `yaml:"requestsPerSecond" is:"required" min:"0.001" max:"10000000"`
-	// The size of the token bucket, which is the number of requests that are allowed at
-	// once. 0, the default, means requestsPerSecond, but at least 1.
-	Burst int `yaml:"burst" min:"0" max:"10000000"`
-	// Route applies the limit to all requests of the route together. Client applies it to
-	// the requests of each client address, or of each /64 prefix for IPv6.
-	Per string `yaml:"per" default:"Route" enum:"Route,Client"`
-}
-
-// Bucket returns the size of the token bucket: burst, or its default if burst is 0.
-func (r *RateLimit) Bucket() int {
-	if r.Burst > 0 {
-		return r.Burst
-	}
-	return max(1, int(r.RequestsPerSecond))
-}
-
-// HeaderModifier changes header fields. It applies add first, then set, and then remove.
+// HeaderModifier changes header fields: first add, then set, and then remove. Values may contain
+// variables: {client_ip}, {host}, {listener}, {method}, {path}, {request_id}, {route}, {scheme}.
 type HeaderModifier struct {
-	// Adds a value to the field and keeps its other values.
+	// Adds a value and keeps the field's other values.
 	Add []Header `yaml:"add"`
-	// Sets a value of the field and removes its other values.
+	// Sets a value and removes the field's other values.
 	Set []Header `yaml:"set"`
-	// Removes the fields with these names.
+	// Removes fields by name.
 	Remove []HeaderName `yaml:"remove"`
+
+	variables bool
 }
+
+// HasVariables reports whether any value contains a variable. Generated configurations never do.
+func (m *HeaderModifier) HasVariables() bool { return m.variables }
 
 func (m *HeaderModifier) check(n node) {
 	for list, headers := range map[string][]Header{"add": m.Add, "set": m.Set} {
 		for i, h := range headers {
-			one := HeaderModifier{Add: []Header{h}}
-			if list == "set" {
-				one = HeaderModifier{Set: []Header{h}}
+			if h.Value.checkVariables(n.at(list).item(i).at("value")) {
+				m.variables = true
 			}
-			if err := one.mutation().Validate(); err != nil {
+			modifier := HeaderModifier{Add: []Header{h}}
+			if list == "set" {
+				modifier = HeaderModifier{Set: []Header{h}}
+			}
+			if err := modifier.mutation().Validate(); err != nil {
 				n.at(list).item(i).at("name").failf("cannot be changed: %v", err)
 			}
 		}
 	}
 }
 
-// Header is the name and the value of a header field.
+// Header is a header field's name and value.
 type Header struct {
-	// The name of the header field.
+	// Name of the header field.
 	Name HeaderName `yaml:"name" is:"required"`
-	// The value of the header field.
+	// Value of the header field.
 	Value HeaderValue `yaml:"value" is:"required"`
 }
 
-// PathModifier replaces the path of a request or its prefix.
+// PathModifier replaces a path or its prefix.
 type PathModifier struct {
-	// The path that replaces the whole path.
+	// Replaces the whole path.
 	ReplaceFullPath Path `yaml:"replaceFullPath"`
-	// The new prefix of the path. It replaces the prefix in the match of the route. With
-	// the match {prefix: /books}, the value /v1 changes /books/1 to /v1/1.
+	// Replaces the prefix in the route's match. If the match is {prefix: /books}, the value /v1
+	// changes /books/1 to /v1/1.
 	ReplacePrefixMatch *Path `yaml:"replacePrefixMatch"`
 }
 
 func (p *PathModifier) oneOf() []string { return []string{"replaceFullPath", "replacePrefixMatch"} }
 
-// RequestRedirect responds with a redirect. Parts of the location that are not set here are
-// copied from the URL of the request. At least one field must be set.
+// RequestRedirect responds with a redirect. What is not set here is copied from the request's
+// URL. At least one field must be set.
 type RequestRedirect struct {
-	// The scheme of the location. If it differs from the scheme of the request and port is
-	// not set, the location has the default port of the new scheme.
+	// The location's scheme. If it differs from the request's and port is not set, the location
+	// uses the new scheme's default port.
 	Scheme string `yaml:"scheme" enum:"http,https"`
-	// The host name of the location.
+	// The location's host name.
 	Hostname Hostname `yaml:"hostname"`
-	// The port of the location.
+	// The location's port.
 	Port int `yaml:"port" min:"1" max:"65535"`
-	// The path of the location.
+	// The location's path.
 	Path *PathModifier `yaml:"path"`
-	// The status of the response.
+	// The response status.
 	StatusCode string `yaml:"statusCode" default:"302" enum:"301,302,303,307,308"`
 }
 
@@ -351,17 +353,17 @@ func (r *RequestRedirect) check(n node) {
 	}
 }
 
-// Status returns the status of the response as a number.
+// Status returns the response status as a number.
 func (r *RequestRedirect) Status() int {
-	status, _ := strconv.Atoi(r.StatusCode) // one of a list
+	status, _ := strconv.Atoi(r.StatusCode) // its values are listed in the tag
 	return status
 }
 
-// URLRewrite changes the host or the path of requests that are sent to the services.
+// URLRewrite changes a request's host or path before it reaches a service.
 type URLRewrite struct {
-	// The host name that replaces the host of the request.
+	// Replaces the request's host.
 	Hostname Hostname `yaml:"hostname"`
-	// The path that replaces the path of the request.
+	// Replaces the request's path.
 	Path *PathModifier `yaml:"path"`
 }
 
@@ -374,45 +376,59 @@ func (u *URLRewrite) check(n node) {
 	}
 }
 
-// DirectResponse is a fixed response, which the gateway sends without a request to an
-// endpoint.
+// StaticFiles answers GET and HEAD with files from a folder. The request's path, after
+// urlRewrite, selects the file. For a folder, that is its index.html. Names that begin with a dot
+// are hidden, except .well-known.
+type StaticFiles struct {
+	// The folder.
+	Root string `yaml:"root" is:"required"`
+	// Path of the file to use for paths that do not exist, such as /index.html for an application
+	// that does its own routing. Absent means the status 404.
+	Fallback Path `yaml:"fallback"`
+}
+
+func (s *StaticFiles) check(n node) {
+	if info, err := os.Stat(n.resolve(s.Root)); err != nil || !info.IsDir() {
+		n.at("root").failf("want a folder")
+	}
+}
+
+// DirectResponse is a fixed response that the gateway sends without asking an endpoint.
 type DirectResponse struct {
-	// The status of the response.
+	// The response status.
 	Status Status `yaml:"status" is:"required"`
-	// The body of the response. The default is an empty body.
+	// The response body. The default is empty.
 	Body Text `yaml:"body"`
-	// The content type of the body.
+	// The body's content type.
 	ContentType HeaderValue `yaml:"contentType" default:"text/plain; charset=utf-8"`
 }
 
-// RequestMirror sends copies of requests to a service and discards the responses.
+// RequestMirror sends copies of requests to a service and ignores the responses.
 type RequestMirror struct {
 	// The service that receives the copies. It should receive no other requests.
 	BackendRef BackendName `yaml:"backendRef" is:"required"`
-	// The percentage of the requests that are copied.
+	// Percentage of requests to copy.
 	Percent float64 `yaml:"percent" default:"100" min:"0.001" max:"100"`
-	// The size of the largest request body that is copied, in bytes. A request with a
-	// larger body is not copied. 0 copies only requests without a body.
+	// Size of the largest request body to copy, in bytes. Requests with larger bodies are not
+	// copied. 0 copies only requests without a body.
 	MaxBodyBytes int `yaml:"maxBodyBytes" default:"65536" min:"0" max:"16777216"`
 }
 
 // BackendName refers to a service by its name.
 type BackendName struct {
-	// The name of the service.
+	// Name of the service.
 	Name Name `yaml:"name" is:"required"`
 }
 
 // Fault injects a delay, an error, or a delay followed by an error.
 type Fault struct {
-	// The percentage of the requests that get the fault.
+	// Percentage of requests that are affected.
 	Percentage float64 `yaml:"percentage" default:"100" min:"0.001" max:"100"`
-	// The delay before the request is forwarded, or before the error of abort is sent. 0s
-	// means no delay.
+	// Delay before the request is forwarded, or before abort responds. 0s means no delay.
 	FixedDelay Duration `yaml:"fixedDelay"`
-	// The error that is sent as the response. Absent means that the request is forwarded.
+	// The error to respond with. Absent means that the request is forwarded.
 	Abort *Abort `yaml:"abort"`
-	// How long the fault is injected, from the time when the gateway loads the
-	// configuration.
+	// How long the fault lasts, counting from when the gateway loads the configuration.
 	TTL Duration `yaml:"ttl" default:"10m"`
 }
 
@@ -425,29 +441,29 @@ func (f *Fault) check(n node) {
 	}
 }
 
-// Abort is the response of a fault that injects an error.
+// Abort is the response for an injected error.
 type Abort struct {
-	// The HTTP status of the response.
+	// The HTTP status.
 	HTTPStatus int `yaml:"httpStatus" is:"required" min:"400" max:"599"`
-	// The gRPC status for gRPC calls. 0, the default, means the gRPC status that
-	// corresponds to httpStatus.
+	// The gRPC status for gRPC calls. 0, the default, means the one that corresponds to
+	// httpStatus.
 	GRPCStatus int `yaml:"grpcStatus" min:"0" max:"16"`
 }
 
-// CORS allows pages of other origins to use the route in a browser.
+// CORS lets browsers use the route from pages with other origins.
 type CORS struct {
-	// The allowed origins: https://books.example, https://*.example, or "*" for all
+	// Allowed origins, such as https://books.example or https://*.example, or "*" for all
 	// origins.
 	AllowOrigins []Origin `yaml:"allowOrigins" is:"required"`
-	// The allowed methods. "*" means any method. The default is GET, HEAD and POST.
+	// Allowed methods. "*" means any. The default is GET, HEAD and POST.
 	AllowMethods []Method `yaml:"allowMethods"`
-	// The request header fields that pages may set. "*" means any field.
+	// Request header fields that pages may set. "*" means any.
 	AllowHeaders []HeaderName `yaml:"allowHeaders"`
-	// The response header fields that scripts of pages may read.
+	// Response header fields that scripts in pages may read.
 	ExposeHeaders []HeaderName `yaml:"exposeHeaders"`
-	// True allows pages to send cookies and other credentials.
+	// True lets pages send cookies and other credentials.
 	AllowCredentials bool `yaml:"allowCredentials"`
-	// How long a browser caches the response to a preflight request.
+	// How long browsers may cache the response to a preflight request.
 	MaxAge Duration `yaml:"maxAge" default:"5s"`
 }
 
@@ -460,23 +476,21 @@ func (c *CORS) check(n node) {
 	}
 }
 
-// ExternalAuth asks a service whether a request is allowed. It sends a GET request without
-// a body to the service. A response of the service with a status 2xx allows the request.
-// Any other response of the service is sent to the client. If the service cannot be called,
-// the client gets the status 503.
+// ExternalAuth asks a service whether a request is allowed. The service receives a GET request
+// without a body. If it responds with a 2xx status, the request is allowed. Otherwise its
+// response goes to the client. If the service cannot be called, the client gets the status 503.
 type ExternalAuth struct {
-	// The service that decides.
+	// The service to ask.
 	BackendRef BackendName `yaml:"backendRef" is:"required"`
-	// The path of the GET request to the service that decides.
+	// Path of the GET request.
 	Path Path `yaml:"path" default:"/"`
-	// The time limit for the response of the service that decides.
-	Timeout Duration `yaml:"timeout" default:"1s"`
-	// The header fields that are copied from the request to the GET request. The GET
-	// request also has X-Forwarded-Method, -Proto, -Host, -Uri and -For.
+	// How long to wait for the service.
+	Timeout Duration `yaml:"timeout" default:"10s"`
+	// Header fields to copy from the request to the GET request, which also carries
+	// X-Forwarded-Method, -Proto, -Host, -Uri and -For.
 	AllowedRequestHeaders []HeaderName `yaml:"allowedRequestHeaders"`
-	// The header fields that are copied from the response of the service to the allowed
-	// request. Fields of the client with these names are removed, also if they have underscores
-	// instead of dashes.
+	// Header fields to copy from the service's response to the allowed request. Clients cannot
+	// set them themselves, not even with underscores instead of dashes.
 	AllowedResponseHeaders []HeaderName `yaml:"allowedResponseHeaders"`
 }
 
@@ -486,15 +500,15 @@ func (e *ExternalAuth) check(n node) {
 	}
 }
 
-// RetryBudget limits the retries and hedges of all routes together. The limit is
-// minRetryRate retries per second plus percent of the requests.
+// RetryBudget limits retries and hedges over all routes together, to minRetryRate per second plus
+// percent of the requests.
 type RetryBudget struct {
-	// The number of retries that are allowed for each hundred requests.
+	// Number of retries allowed per hundred requests.
 	Percent float64 `yaml:"percent" default:"20" min:"0" max:"1000"`
-	// The number of retries per second that are allowed in addition, without regard to the
-	// number of requests.
+	// Number of retries per second that are allowed in addition, regardless of how many requests
+	// there are.
 	MinRetryRate int `yaml:"minRetryRate" default:"10" min:"0" max:"1000000"`
-	// The period over which the requests are counted for percent, from 1s to 60s.
+	// Period over which percent counts requests, from 1s to 60s.
 	Interval Duration `yaml:"interval" default:"10s"`
 }
 
@@ -504,12 +518,14 @@ func (b *RetryBudget) check(n node) {
 	}
 }
 
-// Describe returns a text that describes where the route sends requests: its services with
-// their shares, a redirect, or a fixed response.
+// Describe says where the route sends requests: to services with their shares, to a redirect, to
+// a fixed response, or to files.
 func (r *Route) Describe() string {
 	switch {
 	case r.DirectResponse != nil:
 		return fmt.Sprintf("direct response %d", r.DirectResponse.Status)
+	case r.StaticFiles != nil:
+		return "files in " + r.StaticFiles.Root
 	case r.RequestRedirect != nil:
 		return "redirect " + r.RequestRedirect.StatusCode
 	}

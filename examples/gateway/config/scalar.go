@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"regexp/syntax"
 	"slices"
@@ -17,9 +18,12 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/gotower/gotower/internal/yamlfile"
+	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// Name is the name of a listener, a service or a route. It is a DNS name in lower case.
+// Name is the name of a listener, service or route: a lower-case DNS name.
 type Name string
 
 func (v *Name) parse(text string) error {
@@ -30,6 +34,8 @@ func (v *Name) parse(text string) error {
 	return nil
 }
 
+// isLabel reports whether text is a label of a DNS name in lower case: up to 63 letters, digits and
+// '-', which must not be the first or last character.
 func isLabel(text string) bool {
 	if text == "" || len(text) > 63 || text[0] == '-' || text[len(text)-1] == '-' {
 		return false
@@ -39,7 +45,7 @@ func isLabel(text string) bool {
 	})
 }
 
-// Duration is a time of at least 0, written as 300ms, 10s or 1m30s.
+// Duration is a time that is not negative, written as 300ms, 10s or 1m30s.
 type Duration time.Duration
 
 func (v *Duration) parse(text string) error {
@@ -54,8 +60,8 @@ func (v *Duration) parse(text string) error {
 // D returns v as a time.Duration.
 func (v Duration) D() time.Duration { return time.Duration(v) }
 
-// Address is an address to listen on: an IP address or localhost, with a port. ":8080"
-// means the port 8080 of all interfaces.
+// Address is an address to listen on: an IP address or localhost, with a port. ":8080" means port
+// 8080 on all interfaces.
 type Address string
 
 func (v *Address) parse(text string) error {
@@ -83,22 +89,40 @@ func (v *HostPort) parse(text string) error {
 	return nil
 }
 
-// isDomain reports whether text is a DNS name. The parts between the dots may have letters,
-// digits, '-' and '_'.
+// EndpointAddress is an IP address with a port above 0, or "unix:" and a socket's absolute path.
+type EndpointAddress string
+
+func (v *EndpointAddress) parse(text string) error {
+	addr, err := netip.ParseAddrPort(text)
+	path, socket := strings.CutPrefix(text, "unix:")
+	if socket && !filepath.IsAbs(path) || !socket && (err != nil || addr.Port() == 0) {
+		return errors.New("an IP address with a port, such as 10.0.0.1:80, or a socket such as unix:/run/app.sock; use dns for names")
+	}
+	*v = EndpointAddress(text)
+	return nil
+}
+
+// Socket returns the path of a Unix socket, and false for an IP address.
+func (v EndpointAddress) Socket() (path string, ok bool) {
+	return strings.CutPrefix(string(v), "unix:")
+}
+
+// isDomain reports whether text is a DNS name. Its labels may contain letters, digits, '-' and
+// '_'.
 func isDomain(text string) bool {
 	if len(text) > 253 {
 		return false
 	}
 	for label := range strings.SplitSeq(strings.ToLower(strings.TrimSuffix(text, ".")), ".") {
-		if !isLabel(strings.ReplaceAll(label, "_", "x")) {
+		if !isLabel(strings.ReplaceAll(label, "_", "x")) { // isLabel does not allow '_'
 			return false
 		}
 	}
 	return true
 }
 
-// Hostname is a DNS name without a port. In a field that is a condition, such as the
-// hostnames of a route, the first label may be "*". The "*" matches one or more labels.
+// Hostname is a DNS name without a port. In a condition, such as a route's hostnames, the first
+// label may be "*", which matches one or more labels.
 type Hostname string
 
 func (v *Hostname) parse(text string) error {
@@ -126,7 +150,7 @@ func (v *Prefix) parse(text string) error {
 	return nil
 }
 
-// HeaderName is a valid name of a header field.
+// HeaderName is a valid header field name.
 type HeaderName string
 
 func (v *HeaderName) parse(text string) error {
@@ -137,7 +161,7 @@ func (v *HeaderName) parse(text string) error {
 	return nil
 }
 
-// HeaderValue is the value of a header field, without control characters.
+// HeaderValue is a header field value without control characters.
 type HeaderValue string
 
 func (v *HeaderValue) parse(text string) error {
@@ -159,7 +183,7 @@ func (v *Method) parse(text string) error {
 	return nil
 }
 
-// Text is a string that may be empty. A field of the type string must not be empty.
+// Text is a string that may be empty, unlike a field of type string.
 type Text string
 
 func (v *Text) parse(text string) error {
@@ -167,44 +191,24 @@ func (v *Text) parse(text string) error {
 	return nil
 }
 
-// Path is a path that begins with "/". It is percent-encoded and has no query.
+// Path is a percent-encoded path that begins with "/", without a query.
 type Path string
 
 func (v *Path) parse(text string) error {
 	if !strings.HasPrefix(text, "/") || strings.ContainsAny(text, "?#") || !isPath(text) {
 		return errors.New("a path that begins with /, without a query, percent-encoded")
 	}
-	*v = Path(NormalPath(text))
+	normal, err := everyPath.Normalize(text)
+	if err != nil {
+		return errors.New("a path that all services read in the same way")
+	}
+	*v = Path(normal)
 	return nil
 }
 
-// unreserved matches the percent-encoding of a letter, a digit, '-', '.', '_' or '~'.
-var unreserved = regexp.MustCompile(`(?i)%(2[de]|3\d|[46][1-9a-f]|[57][0-9a]|5f|7e)`)
-
-// NormalPath returns the normal form of path, which is percent-encoded (RFC 3986, section 6.2.2).
-// It decodes letters, digits, '-', '.', '_' and '~', and removes the segments "." and "..".
-func NormalPath(path string) string {
-	if strings.Contains(path, "%") {
-		path = unreserved.ReplaceAllStringFunc(path, func(c string) string { c, _ = url.PathUnescape(c); return c })
-	}
-	if !strings.Contains(path, "/.") {
-		return path
-	}
-	var kept []string
-	segments := strings.Split(path, "/")
-	for i, s := range segments {
-		dots := s == "." || s == ".."
-		if s == ".." && len(kept) > 1 { // the first one is before the first slash
-			kept = kept[:len(kept)-1]
-		}
-		if last := i == len(segments)-1; dots && last {
-			kept = append(kept, "")
-		} else if !dots {
-			kept = append(kept, s)
-		}
-	}
-	return strings.Join(kept, "/")
-}
+// everyPath normalizes paths in the configuration to the form that routes compare. It allows
+// every character that a listener might allow.
+var everyPath = httplayer.PathPolicy{KeepSlashes: true, Allow: []string{"%2F", "%5C", "%3B", "%00", `\`}} //nolint:gochecknoglobals,lll // constant
 
 func isPath(text string) bool {
 	u, err := url.ParseRequestURI(text)
@@ -229,8 +233,8 @@ func (v *Pattern) parse(text string) error {
 	return nil
 }
 
-// Regexp returns a regular expression for the paths that v matches. A placeholder in v, such as
-// {id}, matches one segment that is not empty.
+// Regexp returns a regular expression for the paths that v matches. A placeholder such as {id}
+// matches one segment that is not empty.
 func (v Pattern) Regexp() string {
 	var b strings.Builder
 	for segment := range strings.SplitSeq(string(v)[1:], "/") {
@@ -244,7 +248,7 @@ func (v Pattern) Regexp() string {
 	return b.String()
 }
 
-// Regex is a regular expression in the syntax of Go. It must match the whole value.
+// Regex is a regular expression in Go syntax. It must match the whole value.
 type Regex string
 
 func (v *Regex) parse(text string) error {
@@ -255,7 +259,7 @@ func (v *Regex) parse(text string) error {
 	return nil
 }
 
-// Status is an HTTP status of a final response, from 200 to 599.
+// Status is the HTTP status of a final response, from 200 to 599.
 type Status int
 
 func (v *Status) parse(text string) error {
@@ -267,8 +271,8 @@ func (v *Status) parse(text string) error {
 	return nil
 }
 
-// Origin is an origin of a browser: "https://books.example". "*" means any origin. The host
-// may begin with "*.", where "*" matches one or more labels.
+// Origin is a browser origin such as "https://books.example", or "*" for any. The host may begin
+// with "*.", where "*" matches one or more labels.
 type Origin string
 
 func (v *Origin) parse(text string) error {
@@ -281,14 +285,14 @@ func (v *Origin) parse(text string) error {
 	return nil
 }
 
-// Matches reports whether v allows a page of the given origin.
+// Matches reports whether v allows a page from the given origin.
 func (v Origin) Matches(origin string) bool {
 	origin = strings.ToLower(origin)
-	scheme, below, wild := strings.Cut(string(v), "*")
+	scheme, suffix, wild := strings.Cut(string(v), "*")
 	if !wild {
 		return origin == string(v)
 	}
-	return len(origin) >= len(v) && strings.HasPrefix(origin, scheme) && strings.HasSuffix(origin, below)
+	return len(origin) >= len(v) && strings.HasPrefix(origin, scheme) && strings.HasSuffix(origin, suffix)
 }
 
 // URL is an absolute URL with the scheme http or https.
@@ -297,15 +301,14 @@ type URL string
 func (v *URL) parse(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return errors.New("a URL such as https://acme.example/directory")
+		return errors.New("a URL with the scheme http or https, such as https://books.example/path")
 	}
 	*v = URL(text)
 	return nil
 }
 
-// File is the path and the content of a file. A relative path starts at the folder of the
-// configuration. The file is read together with the configuration. When its content
-// changes, the gateway reloads the configuration.
+// File is a file's path and content. Relative paths start at the configuration's folder. The file
+// is read together with the configuration, and the gateway reloads when its content changes.
 type File struct {
 	Path string
 	Data []byte
@@ -319,23 +322,24 @@ func (v *File) parse(text string) error {
 	return nil
 }
 
-func (n node) decodeFile(f *File) {
-	before := len(n.Mistakes)
-	n.decodeScalar(f.parse)
-	if len(n.Mistakes) > before {
+// decodeFile reads the file whose path is v into f.
+func (s *source) decodeFile(d *yamlfile.Decoder, v yamlfile.Value, f *File) {
+	mistakes := len(v.Mistakes)
+	d.Scalar(v, f.parse)
+	if len(v.Mistakes) > mistakes {
 		return
 	}
-	f.Path = n.resolve(f.Path)
-	data, err := n.read(f.Path)
+	f.Path = s.resolve(f.Path)
+	data, err := s.read(f.Path)
 	if err != nil {
-		n.failf("want a file that can be read: %v", err)
+		v.Failf("want a file that can be read: %v", err)
 		return
 	}
 	f.Data = data
 }
 
-// MarshalJSON returns the path of v and a digest of its content. The version of a listener or
-// service is a digest of its JSON, so that a change of the file also changes the version.
+// MarshalJSON returns the path and a digest of the content. Versions of listeners and services
+// are digests of their JSON, so this makes them change with the file.
 func (v File) MarshalJSON() ([]byte, error) {
 	sum := sha256.Sum256(v.Data)
 	return json.Marshal([]string{v.Path, hex.EncodeToString(sum[:])})

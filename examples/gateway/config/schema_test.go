@@ -8,12 +8,15 @@ import (
 	"go/token"
 	"maps"
 	"os"
+	"path/filepath"
 	"reflect"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/yamlfile"
 )
 
 var update = flag.Bool("update", false, "write gateway.schema.json")
@@ -49,32 +52,36 @@ type object = map[string]any
 
 // scalars are the patterns and the examples of the types with a syntax of their own.
 var scalars = map[string]object{
-	"Name":        {"pattern": "^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$"},
-	"Duration":    {"pattern": `^([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$|^0$`},
-	"Address":     {"pattern": ":[0-9]+$"},
-	"HostPort":    {"pattern": "^.+:[0-9]+$"},
-	"Hostname":    {"pattern": `^(\*\.)?[A-Za-z0-9_.-]+$`},
-	"Prefix":      {"pattern": "^[0-9a-fA-F.:]+(/[0-9]+)?$"},
-	"HeaderName":  {"pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"},
-	"HeaderValue": {"pattern": `^[^\u0000-\u0008\u000a-\u001f\u007f]*$`},
-	"Method":      {"pattern": `^\*$|^[A-Z]+(-[A-Z]+)*$`},
-	"Path":        {"pattern": "^/[^?#]*$"},
-	"Pattern":     {"pattern": "^/"},
-	"Origin":      {"pattern": `^\*$|^https?://[^/]+$`},
-	"URL":         {"pattern": "^https?://.+"},
-	"Regex":       {"format": "regex"},
-	"Text":        {},
-	"File":        {"minLength": 1},
+	"Name":            {"pattern": "^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$"},
+	"Duration":        {"pattern": `^([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$|^0$`},
+	"Address":         {"pattern": ":[0-9]+$"},
+	"EndpointAddress": {"pattern": "^.+:[0-9]+$|^unix:/"},
+	"HostPort":        {"pattern": "^.+:[0-9]+$"},
+	"Hostname":        {"pattern": `^(\*\.)?[A-Za-z0-9_.-]+$`},
+	"Prefix":          {"pattern": "^[0-9a-fA-F.:]+(/[0-9]+)?$"},
+	"HeaderName":      {"pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"},
+	"HeaderValue":     {"pattern": `^[^\u0000-\u0008\u000a-\u001f\u007f]*$`},
+	"Method":          {"pattern": `^\*$|^[A-Z]+(-[A-Z]+)*$`},
+	"Path":            {"pattern": "^/[^?#]*$"},
+	"Pattern":         {"pattern": "^/"},
+	"Origin":          {"pattern": `^\*$|^https?://[^/]+$`},
+	"URL":             {"pattern": "^https?://.+"},
+	"Regex":           {"format": "regex"},
+	"Text":            {},
+	"File":            {"minLength": 1},
 }
 
 func (s schemas) of(t reflect.Type, tag reflect.StructTag) object {
 	if t.Kind() == reflect.Pointer {
 		return s.of(t.Elem(), tag)
 	}
+	if items, ok := reflect.TypeAssert[interface{ itemType() reflect.Type }](reflect.New(t)); ok {
+		return s.ofStruct(items.itemType(), "Defaults")
+	}
 	_, custom := reflect.TypeAssert[scalar](reflect.New(t))
 	switch {
 	case t == reflect.TypeFor[Status]():
-		return object{"type": "integer", "minimum": 200, "maximum": 599}
+		return object{"type": numbers("integer"), "minimum": 200, "maximum": 599, "pattern": variables}
 	case custom:
 		o := object{"type": "string"}
 		known, ok := scalars[t.Name()]
@@ -82,6 +89,9 @@ func (s schemas) of(t reflect.Type, tag reflect.StructTag) object {
 			panic("no schema of " + t.Name())
 		}
 		maps.Copy(o, known)
+		if pattern, ok := known["pattern"].(string); ok {
+			o["pattern"] = pattern + "|" + variables
+		}
 		if t.Name() == "Text" || t.Name() == "HeaderValue" {
 			o["type"] = []string{"string", "number", "boolean"} // the text of the scalar is used
 		}
@@ -89,15 +99,15 @@ func (s schemas) of(t reflect.Type, tag reflect.StructTag) object {
 	}
 	switch t.Kind() {
 	case reflect.Struct:
-		return s.ofStruct(t)
+		return s.ofStruct(t, "")
 	case reflect.Slice:
 		return object{"type": "array", "items": s.of(t.Elem(), tag)}
 	case reflect.Bool:
-		return object{"type": "boolean"}
+		return object{"type": numbers("boolean"), "pattern": variables}
 	case reflect.Int:
-		return object{"type": "integer", "minimum": number(tag, "min"), "maximum": number(tag, "max")}
+		return object{"type": numbers("integer"), "pattern": variables, "minimum": number(tag, "min"), "maximum": number(tag, "max")}
 	case reflect.Float64:
-		return object{"type": "number", "minimum": number(tag, "min"), "maximum": number(tag, "max")}
+		return object{"type": numbers("number"), "pattern": variables, "minimum": number(tag, "min"), "maximum": number(tag, "max")}
 	}
 	words := tag.Get("enum")
 	if words == "" {
@@ -110,8 +120,14 @@ func (s schemas) of(t reflect.Type, tag reflect.StructTag) object {
 			all = append(all, f) // YAML has no quotes around it
 		}
 	}
-	return object{"enum": all}
+	return object{"anyOf": []any{object{"enum": all}, object{"type": "string", "pattern": variables}}}
 }
+
+// variables is the pattern of a text with a variable of the environment.
+const variables = `\$\{`
+
+// numbers returns the types of a value that may be a variable instead.
+func numbers(kind string) []string { return []string{kind, "string"} }
 
 func number(tag reflect.StructTag, name string) float64 {
 	f, err := strconv.ParseFloat(tag.Get(name), 64)
@@ -121,30 +137,44 @@ func number(tag reflect.StructTag, name string) float64 {
 	return f
 }
 
-func (s schemas) ofStruct(t reflect.Type) object {
-	ref := object{"$ref": "#/$defs/" + t.Name()}
+// ofStruct returns the schema of the struct type t. If prefix is not empty, it is the schema of a
+// mapping that has some fields of t, and prefix is the start of its name.
+func (s schemas) ofStruct(t reflect.Type, prefix string) object {
+	name := prefix + t.Name()
+	ref := object{"$ref": "#/$defs/" + name}
 	root := t == reflect.TypeFor[Config]()
-	if _, known := s.defs[t.Name()]; known {
+	if _, known := s.defs[name]; known {
 		return ref
 	}
 	properties, required := object{}, []string{}
 	o := object{"type": "object", "description": s.comments[t.Name()], "additionalProperties": false, "properties": properties}
 	if !root {
-		s.defs[t.Name()] = o
+		s.defs[name] = o
 	}
-	for _, f := range fieldsOf(t) {
+	for _, f := range yamlfile.FieldsOf(t) {
 		p := s.of(f.Type, f.Tag)
-		p["description"] = s.comments[t.Name()+"."+f.Name]
+		owner := t
+		for _, i := range f.Index[:len(f.Index)-1] { // an embedded struct
+			owner = owner.Field(i).Type
+		}
+		p["description"] = s.comments[owner.Name()+"."+f.Name]
 		if text, ok := f.Tag.Lookup("default"); ok {
 			p["default"] = text
-			if kind := p["type"]; kind == "integer" || kind == "number" {
+			switch f.Type.Kind() {
+			case reflect.Int, reflect.Float64:
 				p["default"] = json.Number(text)
+			case reflect.Bool:
+				p["default"] = text == "true"
+			default:
 			}
 		}
 		properties[f.Tag.Get("yaml")] = p
 		if f.Tag.Get("is") == "required" {
 			required = append(required, f.Tag.Get("yaml"))
 		}
+	}
+	if prefix != "" {
+		return ref
 	}
 	if len(required) > 0 {
 		o["required"] = required
@@ -166,7 +196,12 @@ func (s schemas) ofStruct(t reflect.Type) object {
 func fieldComments(t *testing.T) map[string]string {
 	t.Helper()
 	comments := map[string]string{}
-	for _, name := range []string{"config.go", "listener.go", "service.go", "route.go"} {
+	names, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
 		require.NoError(t, err)
 		for _, decl := range file.Decls {

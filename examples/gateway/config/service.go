@@ -4,56 +4,81 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"net/netip"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/gotower/gotower/layer"
 )
 
-// Service is a set of endpoints that serve the same requests. Exactly one of static, dns,
-// kubernetes and linkerd provides the endpoints. A service with directResponse has no
-// endpoints.
+// Service is a set of endpoints that serve the same requests. They come from exactly one source:
+// static, dns, kubernetes or linkerd. A service with directResponse has no endpoints.
 type Service struct {
-	// The name of the service in routes, logs and metrics.
+	// How routes, logs and metrics refer to the service.
 	Name Name `yaml:"name" is:"required"`
 
 	// Endpoints at fixed addresses.
 	Static *Static `yaml:"static"`
-	// Endpoints that are resolved by DNS.
+	// Endpoints that DNS resolves.
 	DNS *DNS `yaml:"dns"`
-	// The endpoints of a Kubernetes Service.
+	// A Kubernetes Service's endpoints.
 	Kubernetes *Kubernetes `yaml:"kubernetes"`
-	// Endpoints from the destination controller of linkerd.
+	// Endpoints from linkerd's destination controller.
 	Linkerd *Linkerd `yaml:"linkerd"`
 	// Responds with a fixed response.
 	DirectResponse *DirectResponse `yaml:"directResponse"`
 
-	// The protocol of the endpoints. Auto uses HTTP/2 for gRPC. With TLS, it also uses
-	// HTTP/2 for requests that arrived by HTTP/2. It uses HTTP/1.1 for all other requests.
+	// Protocol that the endpoints speak. Auto uses HTTP/2 for gRPC and, with TLS, for requests
+	// that arrived over HTTP/2. Everything else uses HTTP/1.1.
 	Protocol string `yaml:"protocol" default:"Auto" enum:"Auto,HTTP1,HTTP2"`
-	// TLS for the connections to the endpoints. Absent means cleartext.
+	// TLS for connections to the endpoints. Absent means cleartext.
 	TLS *ServiceTLS `yaml:"tls"`
-	// The time limit to connect to an endpoint, with the TLS handshake.
-	ConnectTimeout Duration `yaml:"connectTimeout" default:"1s"`
-	// Specifies how an endpoint is selected for each request.
+	// Begins each connection, even for health checks, with a PROXY protocol header that tells the
+	// client's address. It comes before TLS. Only tcpRoutes may refer to such a service, because
+	// an HTTP connection carries requests from several clients. Absent means no header.
+	ProxyProtocol *ProxyProtocol `yaml:"proxyProtocol"`
+	// Time limit for connecting to an endpoint, including the TLS handshake.
+	ConnectTimeout Duration `yaml:"connectTimeout" default:"5s"`
+	// How an endpoint is selected for each request.
 	LoadBalancer LoadBalancer `yaml:"loadBalancer"`
-	// Sends the requests of a browser session to the same endpoint, by a cookie.
+	// Sends all requests in a browser session to the same endpoint, by means of a cookie.
 	SessionPersistence *SessionPersistence `yaml:"sessionPersistence"`
-	// Checks each endpoint in the background. An unhealthy endpoint gets no requests.
-	// Absent means no checks.
+	// Checks each endpoint in the background. Unhealthy endpoints get no requests. Absent means
+	// no checks.
 	HealthCheck *HealthCheck `yaml:"healthCheck"`
-	// The queue in which requests wait while no endpoint is ready.
+	// Queue for requests while no endpoint is ready.
 	Queue Queue `yaml:"queue"`
-	// The limits of the connections and of the concurrent requests to each endpoint.
+	// Limits for each endpoint's connections and concurrent requests.
 	CircuitBreakers CircuitBreakers `yaml:"circuitBreakers"`
-	// Ejects endpoints that fail more often than others. Without it, the load balancer
-	// still avoids failing endpoints, except with the policies RoundRobin and Random.
+	// Ejects endpoints that fail more often than others. Without it, the load balancer still
+	// avoids failing endpoints, except with the policies RoundRobin and Random.
 	OutlierDetection *OutlierDetection `yaml:"outlierDetection"`
 
-	version string
+	version, settings string
 }
 
-// Version returns a text that changes when the configuration of the service changes.
+// Version returns a text that changes when new connections are needed, which is the case for all
+// fields except static.addresses, loadBalancer, sessionPersistence, queue,
+// circuitBreakers.maxRequests and outlierDetection.
 func (s *Service) Version() string { return s.version }
+
+// Settings returns a text that changes when any field changes.
+func (s *Service) Settings() string { return s.settings }
+
+// setVersions computes what Version and Settings return.
+func (s *Service) setVersions() {
+	s.settings = digest(s)
+	fixed := *s
+	fixed.LoadBalancer = LoadBalancer{}
+	fixed.SessionPersistence = nil
+	fixed.OutlierDetection = nil
+	fixed.Queue = Queue{}
+	fixed.CircuitBreakers.MaxRequests = 0
+	if s.Static != nil {
+		fixed.Static = &Static{}
+	}
+	s.version = digest(&fixed)
+}
 
 func (s *Service) oneOf() []string {
 	return []string{"static", "dns", "kubernetes", "linkerd", "directResponse"}
@@ -63,6 +88,13 @@ func (s *Service) check(n node) {
 	if s.ConnectTimeout == 0 {
 		n.at("connectTimeout").failf("want a duration above 0")
 	}
+	if s.Static != nil && s.HealthCheck != nil && s.HealthCheck.TCP {
+		for _, a := range s.Static.addresses() {
+			if _, ok := a.Socket(); ok {
+				n.at("healthCheck").at("tcp").failf("want path or grpc for the Unix socket %s", a)
+			}
+		}
+	}
 	if s.SessionPersistence != nil && s.LoadBalancer.Policy != "EWMA" {
 		n.at("sessionPersistence").failf("want no loadBalancer.policy beside sessionPersistence, because that uses consistent hashing")
 	}
@@ -70,26 +102,52 @@ func (s *Service) check(n node) {
 
 // Static is a list of endpoints at fixed addresses.
 type Static struct {
-	// The IP addresses of the endpoints with their ports.
-	Addresses []HostPort `yaml:"addresses" is:"required"`
+	// IP addresses with ports, or Unix sockets such as unix:/run/app.sock.
+	Addresses []EndpointAddress `yaml:"addresses"`
+	// Endpoints with weights.
+	Endpoints []StaticEndpoint `yaml:"endpoints"`
 }
 
+// StaticEndpoint is an endpoint at a fixed address.
+type StaticEndpoint struct {
+	// IP address with a port, or Unix socket.
+	Address EndpointAddress `yaml:"address" is:"required"`
+	// Share of the requests, relative to the other endpoints.
+	Weight int `yaml:"weight" default:"1" min:"1" max:"1000"`
+}
+
+func (s *Static) oneOf() []string { return []string{"addresses", "endpoints"} }
+
 func (s *Static) check(n node) {
-	if len(s.Addresses) == 0 {
-		n.at("addresses").failf("want at least one address, such as 10.0.0.1:80")
-	}
-	for i, a := range s.Addresses {
-		if _, err := netip.ParseAddrPort(string(a)); err != nil {
-			n.at("addresses").item(i).failf("want an IP address with a port, such as 10.0.0.1:80; use dns for names")
+	for _, name := range s.oneOf() {
+		if n.has(name) && len(s.List()) == 0 {
+			n.at(name).failf("want at least one address, such as 10.0.0.1:80")
 		}
 	}
 }
 
-// DNS specifies endpoints that are resolved by DNS. The name is resolved again when the TTL
-// of its records has passed.
+// List returns all endpoints.
+func (s *Static) List() []StaticEndpoint {
+	list := slices.Clone(s.Endpoints)
+	for _, address := range s.Addresses {
+		list = append(list, StaticEndpoint{address, 1})
+	}
+	return list
+}
+
+func (s *Static) addresses() []EndpointAddress {
+	list := s.List()
+	all := make([]EndpointAddress, 0, len(list))
+	for _, e := range list {
+		all = append(all, e.Address)
+	}
+	return all
+}
+
+// DNS resolves a name to endpoints, and again whenever its records' TTL has passed.
 type DNS struct {
-	// The DNS name with a port: "books.example:80". A name without a port is resolved by
-	// SRV records.
+	// A name with a port, such as "books.example:80". A name without a port is resolved by SRV
+	// records.
 	Name string `yaml:"name" is:"required"`
 }
 
@@ -100,13 +158,12 @@ func (d *DNS) check(n node) {
 	}
 }
 
-// Kubernetes specifies the endpoints of a Kubernetes Service. The gateway watches the
-// EndpointSlices of the Service.
+// Kubernetes uses the endpoints of a Kubernetes Service. The gateway watches its EndpointSlices.
 type Kubernetes struct {
-	// The name, namespace and port of the Service: "books.shop:80" or "books.shop:http".
+	// The Service's name, namespace and port, such as "books.shop:80" or "books.shop:http".
 	Name string `yaml:"name" is:"required"`
-	// The file with the address and the credentials of the API server. The default is the
-	// service account of the pod.
+	// A file with the API server's address and credentials. The default is the pod's service
+	// account.
 	Kubeconfig *File `yaml:"kubeconfig"`
 }
 
@@ -117,26 +174,25 @@ func (k *Kubernetes) check(n node) {
 	}
 }
 
-// Linkerd specifies endpoints from the destination controller of linkerd.
+// Linkerd gets endpoints from linkerd's destination controller.
 type Linkerd struct {
-	// The name and port of the service: "books.shop.svc.cluster.local:80".
+	// The service's name and port, such as "books.shop.svc.cluster.local:80".
 	Name HostPort `yaml:"name" is:"required"`
-	// The address of the destination controller.
+	// The destination controller's address.
 	Controller HostPort `yaml:"controller" default:"linkerd-dst-headless.linkerd.svc.cluster.local:8086"`
 }
 
-// ServiceTLS configures TLS for the connections to endpoints.
+// ServiceTLS configures TLS for connections to endpoints.
 type ServiceTLS struct {
-	// The name that must be in the certificates of the endpoints. It is required, unless
+	// The name that the endpoints' certificates must contain. It is required, unless
 	// insecureSkipVerify is true.
 	ServerName Hostname `yaml:"serverName"`
-	// The file with the certificate authorities of the endpoints, in PEM. The default is
-	// the authorities of the system.
+	// A PEM file with the certificate authorities that the endpoints' certificates may come from.
+	// The default is the system's.
 	CACertificates *File `yaml:"caCertificates"`
-	// The certificate that the gateway presents to the endpoints. Absent means no
-	// certificate.
+	// The certificate that the gateway presents to endpoints. Absent means none.
 	ClientCertificate *Certificate `yaml:"clientCertificate"`
-	// True accepts every certificate of an endpoint. Use it only for tests.
+	// True accepts any certificate from an endpoint. Use it only for tests.
 	InsecureSkipVerify bool `yaml:"insecureSkipVerify"`
 
 	pool *x509.CertPool
@@ -151,7 +207,7 @@ func (t *ServiceTLS) check(n node) {
 	}
 }
 
-// Config returns the configuration of crypto/tls for connections to the endpoints.
+// Config returns the crypto/tls configuration for connections to endpoints.
 func (t *ServiceTLS) Config() *tls.Config {
 	cfg := &tls.Config{
 		ServerName: string(t.ServerName), RootCAs: t.pool,
@@ -163,16 +219,30 @@ func (t *ServiceTLS) Config() *tls.Config {
 	return cfg
 }
 
-// LoadBalancer specifies how an endpoint is selected for each request.
+// ProxyProtocol describes the PROXY protocol header for endpoints.
+type ProxyProtocol struct {
+	// V1 is text, and V2 is binary.
+	Version string `yaml:"version" default:"V2" enum:"V1,V2"`
+}
+
+// Number returns the version as a number.
+func (p *ProxyProtocol) Number() int {
+	if p.Version == "V1" {
+		return 1
+	}
+	return 2
+}
+
+// LoadBalancer says how an endpoint is selected for each request.
 type LoadBalancer struct {
-	// EWMA prefers fast endpoints with few requests. LeastRequest prefers endpoints with
-	// few requests. ConsistentHash sends requests with the same hash key to the same
+	// EWMA prefers endpoints that are fast and have few requests. LeastRequest looks only at the
+	// number of requests. ConsistentHash sends requests with the same hash key to the same
 	// endpoint.
 	Policy string `yaml:"policy" default:"EWMA" enum:"EWMA,LeastRequest,RoundRobin,Random,ConsistentHash"`
-	// The hash key of requests for the policy ConsistentHash.
+	// The hash key for the policy ConsistentHash.
 	Hash *Hash `yaml:"hash"`
-	// How long a new endpoint gets less than its full share of the requests. The share
-	// grows during this time. 0s means that a new endpoint gets its full share at once.
+	// How long a new endpoint gets less than its full share of requests, while the share grows.
+	// 0s means that it gets its full share immediately.
 	SlowStart Duration `yaml:"slowStart"`
 }
 
@@ -188,48 +258,71 @@ func (l *LoadBalancer) check(n node) {
 	}
 }
 
-// Hash specifies the hash key of a request for consistent hashing.
+// Hash says what identifies requests for consistent hashing.
 type Hash struct {
-	// The name of the header field that has the key.
+	// Name of a header field with the key.
 	Header HeaderName `yaml:"header"`
-	// The name of the cookie that has the key.
+	// Name of a cookie with the key.
 	Cookie HeaderName `yaml:"cookie"`
-	// The name of the query parameter that has the key.
+	// Name of a query parameter with the key.
 	QueryParam string `yaml:"queryParam"`
-	// True uses the IP address of the client as the key.
+	// True uses the client's IP address as the key.
 	SourceIP bool `yaml:"sourceIP"`
 }
 
 func (h *Hash) oneOf() []string { return []string{"header", "cookie", "queryParam", "sourceIP"} }
 
-// SessionPersistence sends the requests of a browser session to the same endpoint.
+// SessionPersistence sends all requests in a browser session to the same endpoint.
 type SessionPersistence struct {
-	// The name of the cookie that identifies the endpoint. The gateway sets the cookie.
+	// Name of the cookie, set by the gateway, that identifies the endpoint.
 	SessionName HeaderName `yaml:"sessionName" is:"required"`
 }
 
-// HealthCheck checks endpoints in the background. If all endpoints are unhealthy, all of
-// them get requests.
+// HealthCheck checks endpoints in the background. If all endpoints are unhealthy, all of them get
+// requests.
 type HealthCheck struct {
-	// The path of a GET request. An endpoint is healthy if its response has a status 2xx.
+	// Path for an HTTP request. An endpoint is healthy if it responds with an expected status.
 	Path Path `yaml:"path"`
-	// The service name in a call of grpc.health.v1.Health. "" means the whole server.
+	// Method for the HTTP request. The default is GET.
+	Method Method `yaml:"method"`
+	// Host for the HTTP request, with an optional port. The default is the service's name.
+	Hostname string `yaml:"hostname"`
+	// Header fields for the HTTP request.
+	Headers []Header `yaml:"headers"`
+	// Statuses of a healthy endpoint. The default is 200 to 299.
+	ExpectedStatuses []Status `yaml:"expectedStatuses"`
+	// Service name for a call to grpc.health.v1.Health. "" means the whole server.
 	GRPC *Text `yaml:"grpc"`
-	// True checks that the endpoint accepts a TCP connection.
+	// True checks that the endpoint accepts TCP connections.
 	TCP bool `yaml:"tcp"`
-	// The time between two checks of an endpoint.
+	// Time between two checks of an endpoint.
 	Interval Duration `yaml:"interval" default:"5s"`
-	// The time limit of one check.
+	// Time limit for one check.
 	Timeout Duration `yaml:"timeout" default:"1s"`
-	// The number of successive checks that must succeed before an endpoint becomes healthy.
+	// How many checks in a row must succeed before an endpoint becomes healthy.
 	HealthyThreshold int `yaml:"healthyThreshold" default:"1" min:"1" max:"100"`
-	// The number of successive checks that must fail before an endpoint becomes unhealthy.
+	// How many checks in a row must fail before an endpoint becomes unhealthy.
 	UnhealthyThreshold int `yaml:"unhealthyThreshold" default:"3" min:"1" max:"100"`
 }
 
 func (h *HealthCheck) oneOf() []string { return []string{"path", "grpc", "tcp"} }
 
 func (h *HealthCheck) check(n node) {
+	for _, name := range []string{"method", "hostname", "headers", "expectedStatuses"} {
+		if h.Path == "" && n.has(name) {
+			n.at(name).failf("want path beside %s", name)
+		}
+	}
+	host := layer.HeaderMutation{Set: []layer.HeaderField{{Name: "Host", Value: h.Hostname}}}
+	if h.Hostname != "" && host.Validate() != nil {
+		n.at("hostname").failf("want a host name with an optional port, such as books.example")
+	}
+	for i, f := range h.Headers {
+		fields := layer.HeaderMutation{Add: []layer.HeaderField{{Name: string(f.Name), Value: string(f.Value)}}}
+		if fields.Validate() != nil {
+			n.at("headers").item(i).at("name").failf("cannot be sent: use hostname for Host, and leave out fields of the connection")
+		}
+	}
 	if h.Interval.D() < time.Millisecond {
 		n.at("interval").failf("want a duration of at least 1ms")
 	}
@@ -238,11 +331,12 @@ func (h *HealthCheck) check(n node) {
 	}
 }
 
-// Queue specifies how requests wait while no endpoint is ready.
+// Queue says how requests wait until an endpoint is known, or while all are busy. If all
+// endpoints have failed, requests fail without waiting.
 type Queue struct {
-	// The maximum number of waiting requests. 0 means that requests are rejected at once.
+	// Maximum number of waiting requests. 0 means that requests are rejected immediately.
 	Capacity int `yaml:"capacity" default:"1000" min:"0" max:"1000000"`
-	// The maximum time that a request waits. Then it is rejected.
+	// Maximum time that a request waits before it gets the status 503.
 	MaxWait Duration `yaml:"maxWait" default:"3s"`
 }
 
@@ -252,25 +346,23 @@ func (q *Queue) check(n node) {
 	}
 }
 
-// CircuitBreakers limits the connections and the concurrent requests to each endpoint.
+// CircuitBreakers limits connections and concurrent requests for each endpoint.
 type CircuitBreakers struct {
-	// The maximum number of HTTP/1.1 connections to an endpoint. 0 means no limit.
+	// Maximum number of HTTP/1.1 connections to an endpoint. 0 means no limit.
 	MaxConnections int `yaml:"maxConnections" min:"0" max:"1000000"`
-	// The maximum number of concurrent requests to an endpoint. 0 means no limit.
+	// Maximum number of concurrent requests to an endpoint. 0 means no limit.
 	MaxRequests int `yaml:"maxRequests" min:"0" max:"1000000"`
 }
 
 // OutlierDetection ejects endpoints that fail more often than others.
 type OutlierDetection struct {
-	// The number of successive failures after which an endpoint is ejected. 0 disables this
-	// rule.
+	// How many failures in a row eject an endpoint. 0 disables this rule.
 	ConsecutiveFailures int `yaml:"consecutiveFailures" default:"5" min:"0" max:"1000"`
-	// The time between two comparisons of the success rates of the endpoints. 0s disables
-	// these comparisons.
+	// How often the endpoints' success rates are compared. 0s disables the comparison.
 	Interval Duration `yaml:"interval" default:"10s"`
-	// How long the first ejection of an endpoint lasts. Each further ejection lasts longer.
+	// How long an endpoint's first ejection lasts. Further ejections last longer.
 	BaseEjectionTime Duration `yaml:"baseEjectionTime" default:"30s"`
-	// The maximum percentage of the endpoints that are ejected at the same time.
+	// Maximum percentage of endpoints that may be ejected at the same time.
 	MaxEjectionPercent float64 `yaml:"maxEjectionPercent" default:"50" min:"0" max:"99"`
 }
 
@@ -283,27 +375,30 @@ func (o *OutlierDetection) check(n node) {
 	}
 }
 
-// Describe returns a text with the name, the source of the endpoints, the protocol and the
-// load balancer policy of the service.
+// Describe summarizes the service: its name, where its endpoints come from, their protocol, and
+// the load balancer policy.
 func (s *Service) Describe() string {
-	where := ""
+	source := ""
 	switch {
 	case s.Static != nil:
-		where = fmt.Sprint("static ", s.Static.Addresses)
+		source = fmt.Sprint("static ", s.Static.addresses())
 	case s.DNS != nil:
-		where = "dns " + s.DNS.Name
+		source = "dns " + s.DNS.Name
 	case s.Kubernetes != nil:
-		where = "kubernetes " + s.Kubernetes.Name
+		source = "kubernetes " + s.Kubernetes.Name
 	case s.Linkerd != nil:
-		where = "linkerd " + string(s.Linkerd.Name)
+		source = "linkerd " + string(s.Linkerd.Name)
 	case s.DirectResponse != nil:
 		return fmt.Sprintf("%s: direct response %d", s.Name, s.DirectResponse.Status)
 	}
 	if s.TLS != nil {
-		where += ", TLS"
+		source += ", TLS"
 	}
-	return fmt.Sprintf("%s: %s, protocol %s, %s", s.Name, where, s.Protocol, s.LoadBalancer.Policy)
+	if s.ProxyProtocol != nil {
+		source += ", PROXY " + s.ProxyProtocol.Version
+	}
+	return fmt.Sprintf("%s: %s, protocol %s, %s", s.Name, source, s.Protocol, s.LoadBalancer.Policy)
 }
 
-// String returns the name of the service.
+// String returns the service's name.
 func (s *Service) String() string { return string(s.Name) }

@@ -15,27 +15,26 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// listener is one listener of a Gateway that this controller manages. It has the result of
-// its translation to the configuration of the gateway, and its status.
+// listener is a listener in one of this controller's Gateways, with its translation and status.
 type listener struct {
 	gateway ObjectName
 	spec    *Listener
-	address string // address in the configuration: "IP address:port", or ":port" for all addresses
+	address string // its address in the configuration: "IP address:port", or ":port" for all addresses
 
 	accepted, conflicted, resolved Condition
-	serves                         bool // whether the listener is part of the configuration
+	serves                         bool // whether the configuration includes it
 	kinds                          []GroupKind
 	attached                       int // number of attached routes
 }
 
-// port is one listener in the configuration of the gateway. It serves all listeners of
-// Gateways and Ingresses that have its address, because a configuration has one listener
-// for each address.
+// port is a listener in the gateway's configuration. A configuration has one listener per
+// address, which serves all of the Gateways' and Ingresses' listeners there.
 type port struct {
-	protocol     string
-	certificates []object
+	protocol     string   // HTTP or HTTPS
+	certificates []object // of all its listeners, each once
 }
 
+// listener returns p as a listener in the configuration, with the given address.
 func (p *port) listener(address string) object {
 	l := object{"name": portName(address), "address": address, "protocol": p.protocol}
 	if p.protocol == "HTTPS" {
@@ -44,8 +43,8 @@ func (p *port) listener(address string) object {
 	return l
 }
 
-// portName returns the name of the listener of the configuration with the given address,
-// for example "port-80" for ":80".
+// portName returns a name for the configuration's listener at an address, such as "port-80" for
+// ":80".
 func portName(address string) string {
 	host, port, _ := net.SplitHostPort(address)
 	ip, err := netip.ParseAddr(host)
@@ -55,15 +54,14 @@ func portName(address string) string {
 	return "ip-" + strings.NewReplacer(".", "-", ":", "-").Replace(ip.WithZone("").StringExpanded()) + "-port-" + port
 }
 
-// older compares two objects by age, and by namespace and name if they have the same age.
-// The result is negative if a is older.
+// older compares two objects by age, oldest first, and then by namespace and name.
 func older(a, b metav1.Object) int {
 	return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time), cmp.Compare(nameOf(a).String(), nameOf(b).String()))
 }
 
-// gateways translates the Gateways of each GatewayClass of this controller. It begins with
-// the oldest Gateway. It also sets the status of each of these GatewayClasses. It rejects a
-// GatewayClass with parametersRef, and ignores its Gateways.
+// gateways translates the Gateways in this controller's GatewayClasses, oldest first, and sets
+// the classes' status. A GatewayClass with parametersRef is rejected, and its Gateways are
+// ignored.
 func (t *translation) gateways() {
 	classes := make(map[string]bool)
 	for _, c := range t.classes {
@@ -87,47 +85,53 @@ func (t *translation) gateways() {
 	}
 }
 
+// gateway translates g: it decides which of its listeners the configuration includes, and sets g's
+// status.
 func (t *translation) gateway(g *Gateway) {
 	address, problem := addressOf(g)
 	if problem == nil && g.Spec.TLS != nil {
 		problem = new(isNot("Accepted", "Invalid", "spec.tls is not supported"))
 	}
-	own := make([]*listener, 0, len(g.Spec.Listeners))
+	listeners := make([]*listener, 0, len(g.Spec.Listeners))
 	for i := range g.Spec.Listeners {
 		l := &g.Spec.Listeners[i]
-		own = append(own, &listener{
+		listeners = append(listeners, &listener{
 			gateway: nameOf(g), spec: l, address: net.JoinHostPort(address, strconv.Itoa(l.Port)),
 			accepted: is("Accepted", ""), conflicted: isNot("Conflicted", "NoConflicts", ""), resolved: is("ResolvedRefs", ""),
 		})
 	}
-	for _, l := range own {
-		t.listener(l, own)
+	for _, l := range listeners {
+		t.listener(l, listeners)
 		if problem != nil {
 			l.serves = false
 		}
 	}
-	for _, l := range own { // after conflicts between them were found
+	for _, l := range listeners { // only now are the conflicts between them known
 		if l.serves {
 			t.open(l)
 		}
 	}
-	t.listeners = append(t.listeners, own...)
+	t.listeners = append(t.listeners, listeners...)
 
 	serving := 0
-	for _, l := range own {
+	for _, l := range listeners {
 		if l.serves {
 			serving++
 		}
 	}
-	accepted, programmed := is("Accepted", ""), is("Programmed", "")
+	accepted := is("Accepted", "")
+	programmed := is("Programmed", "")
 	switch {
 	case problem != nil:
-		accepted, programmed = *problem, isNot("Programmed", "Invalid", problem.Message)
+		accepted = *problem
+		programmed = isNot("Programmed", "Invalid", problem.Message)
 	case serving == 0:
 		const message = "no listener is valid"
-		accepted, programmed = isNot("Accepted", "ListenersNotValid", message), isNot("Programmed", "Invalid", message)
-	case serving < len(own):
-		accepted.Reason, accepted.Message = "ListenersNotValid", fmt.Sprintf("%d of %d listeners are valid", serving, len(own))
+		accepted = isNot("Accepted", "ListenersNotValid", message)
+		programmed = isNot("Programmed", "Invalid", message)
+	case serving < len(listeners):
+		accepted.Reason = "ListenersNotValid"
+		accepted.Message = fmt.Sprintf("%d of %d listeners are valid", serving, len(listeners))
 	}
 	addresses := g.Spec.Addresses
 	if len(addresses) == 0 {
@@ -140,9 +144,9 @@ func (t *translation) gateway(g *Gateway) {
 	})
 }
 
-// addressOf returns the IP address at which the listeners of g listen, or "" for all
-// addresses. If g has several addresses, or one that is not an IP address, it returns the
-// condition Accepted with the status False.
+// addressOf returns the IP address for g's listeners, or "" for all addresses. If g asks for
+// several addresses or something other than an IP address, it returns a failed condition
+// Accepted.
 func addressOf(g *Gateway) (string, *Condition) {
 	switch a := g.Spec.Addresses; {
 	case len(a) == 0:
@@ -158,6 +162,7 @@ func addressOf(g *Gateway) (string, *Condition) {
 	}
 }
 
+// addressFrom returns text as an address in a Gateway's status: an IP address or a host name.
 func addressFrom(text string) Address {
 	if _, err := netip.ParseAddr(text); err != nil {
 		return Address{Type: "Hostname", Value: text}
@@ -165,18 +170,17 @@ func addressFrom(text string) Address {
 	return Address{Type: "IPAddress", Value: text}
 }
 
-// listener sets l.serves, which reports whether the gateway serves l. It also sets the conditions
-// of l and the kinds of routes that l supports. l.serves is false if the gateway cannot serve l,
-// or if l conflicts with another listener. Listeners with the same address conflict if their
-// protocols differ or their host names are equal. Only the listeners of the same Gateway (the
-// argument own) and the served listeners of older Gateways count.
-func (t *translation) listener(l *listener, own []*listener) {
+// listener decides whether the gateway serves l, and sets its conditions and the kinds of routes
+// that it supports. l is not served if it uses something unsupported or conflicts with another
+// listener. Listeners at the same address conflict if their protocols differ or their host names
+// are equal. Only the same Gateway's listeners, siblings, and those served for older Gateways count.
+func (t *translation) listener(l *listener, siblings []*listener) {
 	if problem := t.unsupported(l); problem != nil {
 		l.accepted = *problem
 	}
 	l.setKinds()
 	certificates := l.spec.Protocol != "HTTPS" || l.accepted.Status != "True" || t.certificates(l)
-	for _, o := range slices.Concat(own, t.listeners) {
+	for _, o := range slices.Concat(siblings, t.listeners) {
 		reason := ""
 		switch older := o.gateway != l.gateway; {
 		case o == l || o.address != l.address || older && !o.serves:
@@ -193,8 +197,8 @@ func (t *translation) listener(l *listener, own []*listener) {
 	l.serves = l.accepted.Status == "True" && l.conflicted.Status == "False" && certificates && len(l.kinds) > 0
 }
 
-// unsupported returns the condition Accepted with the status False if the gateway cannot
-// serve l. Otherwise it returns nil.
+// unsupported returns a failed condition Accepted if the gateway cannot serve l, and otherwise
+// nil.
 func (t *translation) unsupported(l *listener) *Condition {
 	reason := "UnsupportedProtocol"
 	var message string
@@ -204,11 +208,14 @@ func (t *translation) unsupported(l *listener) *Condition {
 	case l.spec.Protocol == "HTTPS" && (tls == nil || tls.Mode != "" && tls.Mode != "Terminate"):
 		message = "want tls with the mode Terminate"
 	case tls != nil && tls.FrontendValidation != nil:
-		reason, message = "Invalid", "tls.frontendValidation is not supported"
+		reason = "Invalid"
+		message = "tls.frontendValidation is not supported"
 	case l.spec.Hostname != "" && !isHostname(l.spec.Hostname):
-		reason, message = "Invalid", "want a DNS name as the host name"
+		reason = "Invalid"
+		message = "want a DNS name as the host name"
 	case t.unusable.Addresses[l.address] != "":
-		reason, message = "PortUnavailable", t.unusable.Addresses[l.address]
+		reason = "PortUnavailable"
+		message = t.unusable.Addresses[l.address]
 	default:
 		return nil
 	}
@@ -216,15 +223,14 @@ func (t *translation) unsupported(l *listener) *Condition {
 }
 
 // setKinds sets l.kinds to the kinds of routes that l allows and the gateway supports. If l
-// allows a kind that the gateway does not support, the condition ResolvedRefs of l becomes
-// False.
+// allows others too, its condition ResolvedRefs becomes False.
 func (l *listener) setKinds() {
 	var supported []GroupKind
 	if l.accepted.Reason != "UnsupportedProtocol" || l.spec.Protocol == "HTTPS" {
 		supported = []GroupKind{{Group: new(gatewayGroup), Kind: "HTTPRoute"}, {Group: new(gatewayGroup), Kind: "GRPCRoute"}}
 	}
 	allowed := l.spec.AllowedRoutes.Kinds
-	l.kinds = []GroupKind{} // required
+	l.kinds = []GroupKind{} // the API requires a list
 	for _, k := range supported {
 		if len(allowed) == 0 || slices.ContainsFunc(allowed, k.Equal) {
 			l.kinds = append(l.kinds, k)
@@ -237,8 +243,8 @@ func (l *listener) setKinds() {
 	}
 }
 
-// certificates reports whether l has at least one certificate and all of them are valid. If
-// not, it sets the condition ResolvedRefs of l to False.
+// certificates reports whether l has a certificate and all of them are valid. If not, it sets l's
+// condition ResolvedRefs to False.
 func (t *translation) certificates(l *listener) bool {
 	refs := l.spec.TLS.CertificateRefs
 	valid := len(refs) > 0
@@ -247,15 +253,15 @@ func (t *translation) certificates(l *listener) bool {
 	}
 	for _, r := range refs {
 		if _, problem := t.certificate(l.gateway.Namespace, r); problem != nil {
-			l.resolved, valid = *problem, false
+			l.resolved = *problem
+			valid = false
 		}
 	}
 	return valid
 }
 
-// open adds the certificates of l, a listener of a Gateway, to the listener with the same
-// address in the configuration. If the configuration has no such listener, open creates
-// it.
+// open adds l to the configuration: it makes sure that the configuration has a listener at l's address,
+// and adds l's certificates to it. l must be valid and conflict with no other listener.
 func (t *translation) open(l *listener) {
 	p := t.ports[l.address]
 	if p == nil {
@@ -264,22 +270,21 @@ func (t *translation) open(l *listener) {
 	}
 	if l.spec.Protocol == "HTTPS" {
 		for _, r := range l.spec.TLS.CertificateRefs {
-			c, _ := t.certificate(l.gateway.Namespace, r)
+			c, _ := t.certificate(l.gateway.Namespace, r) // t.listener has checked it
 			p.add(c)
 		}
 	}
 }
 
-// add adds the certificate c to p, unless p already has it.
+// add adds the certificate c to p, unless it is there already.
 func (p *port) add(c object) {
 	if !slices.ContainsFunc(p.certificates, func(o object) bool { return o["certificateChain"] == c["certificateChain"] }) {
 		p.certificates = append(p.certificates, c)
 	}
 }
 
-// certificate returns the certificate in the Secret to which r refers. r belongs to a
-// Gateway in the given namespace. If r is invalid, certificate returns the condition
-// ResolvedRefs with the reason.
+// certificate returns the certificate in the Secret that r, in a Gateway in the given namespace,
+// refers to. If it is invalid, certificate returns a failed condition ResolvedRefs.
 func (t *translation) certificate(namespace string, r ObjectReference) (object, *Condition) {
 	kind, name := r.Object(namespace, "", "Secret")
 	invalid := func(reason, format string, args ...any) *Condition {
@@ -298,9 +303,9 @@ func (t *translation) certificate(namespace string, r ObjectReference) (object, 
 	return c, nil
 }
 
-// secret returns the certificate in the Secret with the given name, in the form that the
-// configuration of a listener has. It adds the certificate and the private key to t.files.
-// It returns an error if the Secret has no valid pair of them.
+// secret returns the certificate in a Secret as a listener's configuration refers to it, and adds
+// its files to t.files. It returns an error unless the Secret contains a certificate with a
+// matching key.
 func (t *translation) secret(name ObjectName) (object, error) {
 	s := t.secrets[name]
 	if s == nil {
@@ -309,12 +314,14 @@ func (t *translation) secret(name ObjectName) (object, error) {
 	if _, err := tls.X509KeyPair(s.Data["tls.crt"], s.Data["tls.key"]); err != nil {
 		return nil, err
 	}
-	chain, key := "secrets/"+name.String()+"/tls.crt", "secrets/"+name.String()+"/tls.key"
-	t.files[chain], t.files[key] = s.Data["tls.crt"], s.Data["tls.key"]
+	chain := "secrets/" + name.String() + "/tls.crt"
+	key := "secrets/" + name.String() + "/tls.key"
+	t.files[chain] = s.Data["tls.crt"]
+	t.files[key] = s.Data["tls.key"]
 	return object{"certificateChain": chain, "privateKey": key}, nil
 }
 
-// allows reports whether routes of the given kind and namespace may attach to l.
+// allows reports whether routes of this kind in this namespace may attach to l.
 func (t *translation) allows(l *listener, kind, namespace string) bool {
 	if !slices.ContainsFunc(l.kinds, GroupKind{Kind: kind}.Equal) {
 		return false
@@ -331,9 +338,8 @@ func (t *translation) allows(l *listener, kind, namespace string) bool {
 	return namespace == l.gateway.Namespace
 }
 
-// listenerStatuses adds the status of each listener to the status of its Gateway. It is
-// called after the routes are attached, because the status contains the number of attached
-// routes.
+// listenerStatuses adds each listener's status to its Gateway's. Call it after routes are
+// attached, because the status says how many there are.
 func (t *translation) listenerStatuses() {
 	for i := range t.statuses {
 		s := &t.statuses[i]

@@ -10,9 +10,9 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// ingresses translates the Ingresses of each IngressClass of this controller. It begins
-// with the oldest Ingress. The routes of Ingresses belong to the listeners at the addresses
-// IngressHTTP and IngressHTTPS of the settings. Gateways may use the same addresses.
+// ingresses translates the Ingresses in this controller's IngressClasses, oldest first. Their
+// routes belong to the listeners at the settings' IngressHTTP and IngressHTTPS, which Gateways
+// may use too.
 func (t *translation) ingresses() {
 	classes := make(map[string]bool)
 	for _, c := range t.ingressClasses {
@@ -53,9 +53,11 @@ func (t *translation) ingress(in *networkingv1.Ingress) {
 		}
 		match, rank := httpMatch(m)
 		if pathType == "" {
-			rank.path = 0 // the default backend is the last
+			rank.path = 0 // the default backend comes last
 		}
-		rank.created, rank.name, rank.rule = in.CreationTimestamp.Unix(), nameOf(in).String(), of.rule
+		rank.created = in.CreationTimestamp.Unix()
+		rank.name = nameOf(in).String()
+		rank.rule = of.rule
 		t.add(of, rank, object{
 			"name":        fmt.Sprintf("ingress.%s.%s.%d", in.Namespace, in.Name, of.rule),
 			"matches":     []object{match},
@@ -84,10 +86,9 @@ func (t *translation) ingress(in *networkingv1.Ingress) {
 	t.statuses = append(t.statuses, status)
 }
 
-// ingressPort returns the name of the listener of the configuration at the given address.
-// It creates the listener if it does not exist, and adds certificate to it unless
-// certificate is nil. It returns "" if a Gateway has a listener with another protocol at
-// this address, or if the address cannot be used.
+// ingressPort returns the name of the configuration's listener at an address, after creating it
+// if needed and adding certificate unless it is nil. It returns "" if the address cannot be used,
+// or if a Gateway uses it for another protocol.
 func (t *translation) ingressPort(address, protocol string, certificate object) string {
 	if t.unusable.Addresses[address] != "" {
 		return ""

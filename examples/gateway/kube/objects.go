@@ -12,11 +12,10 @@ import (
 	"github.com/gotower/gotower/examples/internal/kubeobject"
 )
 
-// gatewayGroup is the API group of the Gateway API.
+// gatewayGroup is the Gateway API's group.
 const gatewayGroup = "gateway.networking.k8s.io"
 
-// Objects has the objects of a cluster that [Translate] uses. [Objects.Add] adds an object.
-// The zero value has no objects.
+// Objects are the objects in a cluster that [Translate] uses. The zero value is empty.
 type Objects struct {
 	classes        []GatewayClass
 	gateways       []Gateway
@@ -29,7 +28,7 @@ type Objects struct {
 	namespaces     map[string]map[string]string // labels by name
 }
 
-// The types of package kubeobject that this package uses.
+// Types from package kubeobject.
 type (
 	ObjectName      = kubeobject.Name
 	GroupKind       = kubeobject.GroupKind
@@ -52,7 +51,7 @@ func isNot(name, reason, message string) Condition { return kubeobject.IsNot(nam
 
 func or[T any](p *T, def T) T { return kubeobject.Or(p, def) }
 
-// kinds has the API resource of each kind of objects that the gateway reads.
+// kinds maps each kind that the gateway reads to its API resource.
 var kinds = map[string]schema.GroupVersionResource{ //nolint:gochecknoglobals // constant
 	"GatewayClass":   {Group: gatewayGroup, Version: "v1", Resource: "gatewayclasses"},
 	"Gateway":        {Group: gatewayGroup, Version: "v1", Resource: "gateways"},
@@ -66,8 +65,8 @@ var kinds = map[string]schema.GroupVersionResource{ //nolint:gochecknoglobals //
 	"Namespace":      {Version: "v1", Resource: "namespaces"},
 }
 
-// Add adds the object u. It ignores an object of a kind that [Translate] does not use. It
-// returns an error if u cannot be decoded.
+// Add adds the object u, unless its kind does not matter to [Translate]. It returns an error if u
+// cannot be decoded.
 func (o *Objects) Add(u *unstructured.Unstructured) error {
 	switch u.GetKind() {
 	case "GatewayClass":
@@ -115,10 +114,10 @@ func setObject[T any](objects *map[ObjectName]*T, u *unstructured.Unstructured) 
 	return nil
 }
 
-// The types below have the fields of the Gateway API that the gateway uses.
-// sigs.k8s.io/gateway-api has their documentation.
+// The types below mirror the Gateway API, reduced to the fields that the gateway uses. See
+// sigs.k8s.io/gateway-api for their documentation.
 type (
-	// GatewayClass is a class of Gateways. It specifies the controller of these Gateways.
+	// GatewayClass names the controller for its Gateways.
 	GatewayClass struct {
 		metav1.ObjectMeta `json:"metadata"`
 		Spec              struct {
@@ -138,8 +137,7 @@ type (
 		} `json:"spec"`
 	}
 
-	// Listener is a listener of a Gateway: a port with a protocol and optionally a host
-	// name.
+	// Listener is a Gateway's listener: a port with a protocol and optionally a host name.
 	Listener struct {
 		Name     string `json:"name"`
 		Hostname string `json:"hostname"`
@@ -210,8 +208,8 @@ type (
 		Value *string `json:"value"`
 	}
 
-	// MethodMatch is a condition on the method of an HTTP request, or on the service and
-	// the method of a gRPC call.
+	// MethodMatch is a condition on an HTTP request's method, or on a gRPC call's service and
+	// method.
 	MethodMatch struct {
 		HTTP    string `json:"-"`
 		Type    string `json:"type"`
@@ -274,7 +272,7 @@ type (
 		} `json:"fraction"`
 	}
 
-	// CORS allows web pages of other origins to send requests.
+	// CORS lets web pages from other origins send requests.
 	CORS struct {
 		AllowOrigins     []string `json:"allowOrigins"`
 		AllowCredentials bool     `json:"allowCredentials"`
@@ -284,8 +282,7 @@ type (
 		MaxAge           *int     `json:"maxAge"`
 	}
 
-	// ReferenceGrant permits references from other namespaces to objects in its own
-	// namespace.
+	// ReferenceGrant permits references from other namespaces to objects in its own.
 	ReferenceGrant struct {
 		metav1.ObjectMeta `json:"metadata"`
 		Spec              struct {
@@ -303,8 +300,8 @@ type (
 	}
 )
 
-// UnmarshalJSON decodes the method of an HTTPRoute, which is a string, or that of a
-// GRPCRoute, which is an object.
+// UnmarshalJSON decodes an HTTPRoute's method, which is a string, or a GRPCRoute's, which is an
+// object.
 func (m *MethodMatch) UnmarshalJSON(text []byte) error {
 	if len(text) > 0 && text[0] == '"' {
 		return json.Unmarshal(text, &m.HTTP)
@@ -313,9 +310,8 @@ func (m *MethodMatch) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*plain)(m))
 }
 
-// permits reports whether an object of the given kind and namespace may refer to the object
-// with the name target. It may if both are in the same namespace. Otherwise a
-// ReferenceGrant in the namespace of target must permit the reference.
+// permits reports whether an object of the given kind and namespace may refer to target. Within a
+// namespace it always may. Otherwise a ReferenceGrant in target's namespace must permit it.
 func (o *Objects) permits(fromKind, fromNamespace, toKind string, target ObjectName) bool {
 	if fromNamespace == target.Namespace {
 		return true
@@ -324,14 +320,15 @@ func (o *Objects) permits(fromKind, fromNamespace, toKind string, target ObjectN
 		if g.Namespace != target.Namespace {
 			continue
 		}
-		from, to := false, false
+		fromMatches := false
+		toMatches := false
 		for _, f := range g.Spec.From {
-			from = from || f.Group == gatewayGroup && f.Kind == fromKind && f.Namespace == fromNamespace
+			fromMatches = fromMatches || f.Group == gatewayGroup && f.Kind == fromKind && f.Namespace == fromNamespace
 		}
 		for _, t := range g.Spec.To {
-			to = to || t.Group == "" && t.Kind == toKind && (t.Name == "" || t.Name == target.Name)
+			toMatches = toMatches || t.Group == "" && t.Kind == toKind && (t.Name == "" || t.Name == target.Name)
 		}
-		if from && to {
+		if fromMatches && toMatches {
 			return true
 		}
 	}

@@ -15,20 +15,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// invalidBackend is the name of the service of the configuration that replaces a backend
-// with an invalid reference. The service responds with the status 500.
+// invalidBackend is the service that stands in for invalid backends. It responds with the status
+// 500.
 const invalidBackend = "invalid-backend"
 
-// attachment has the host names of one copy of a route in the configuration. The field listener
-// is the host name of the listener of a Gateway. The field host is the host name that the route
-// serves at this listener. This is the narrower of the field listener and a host name of the
-// route.
+// attachment says which host names a copy of a route is for: that of the Gateway's listener, and
+// the one that the route serves there, which is the narrower of listener and one of the route's
+// own host names.
 type attachment struct {
 	listener, host string
 }
 
-// routes translates the HTTPRoutes and GRPCRoutes and sets their status. It translates the
-// GRPCRoutes first, and for each kind it begins with the oldest route.
+// routes translates HTTPRoutes and GRPCRoutes, GRPCRoutes first and older routes before newer
+// ones, and sets their status.
 func (t *translation) routes() {
 	routes := slices.Clone(t.Objects.routes)
 	slices.SortFunc(routes, func(a, b Route) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), older(&a, &b)) })
@@ -74,22 +73,22 @@ func (t *translation) route(r *Route) {
 	t.statuses = append(t.statuses, Status{Kind: r.Kind, Object: nameOf(r), Parents: parents})
 }
 
-// attach finds the listeners of the given Gateway that accept the route r, and returns the
-// condition Accepted of r for this Gateway. A listener accepts r if it has the name and the port
-// that ref may specify, allows r, and shares a host name with r. attach adds these listeners to
-// the map listeners. If the gateway serves a listener, attach also adds its name in the
-// configuration to the map attached, for each [attachment].
+// attach finds the Gateway's listeners that accept r, adds them to listeners, and returns r's
+// condition Accepted for this Gateway. A listener accepts r if it matches the name and port in ref,
+// allows r's kind and namespace, and shares a host name with r. If the configuration includes the
+// listener, attach also adds the name of its port ([portName]) to attached, under the [attachment]
+// of each host name.
 func (t *translation) attach(
 	r *Route, ref ParentReference, gateway ObjectName, attached map[attachment][]string, listeners map[*listener]bool,
 ) Condition {
-	problem := isNot("Accepted", "NoMatchingParent", "the Gateway has no such listener")
+	accepted := isNot("Accepted", "NoMatchingParent", "the Gateway has no such listener")
 	for _, l := range t.listeners {
 		if l.gateway != gateway || or(ref.SectionName, l.spec.Name) != l.spec.Name || or(ref.Port, l.spec.Port) != l.spec.Port {
 			continue
 		}
 		if !t.allows(l, r.Kind, r.Namespace) {
-			if problem.Reason == "NoMatchingParent" {
-				problem = isNot("Accepted", "NotAllowedByListeners", "no listener allows the kind and the namespace of the route")
+			if accepted.Reason == "NoMatchingParent" {
+				accepted = isNot("Accepted", "NotAllowedByListeners", "no listener allows the kind and the namespace of the route")
 			}
 			continue
 		}
@@ -97,42 +96,42 @@ func (t *translation) attach(
 		if len(hosts) == 0 {
 			hosts = []string{""}
 		}
-		found := false
+		intersects := false
 		for _, h := range hosts {
 			host, ok := intersect(l.spec.Hostname, h)
 			if !ok {
 				continue
 			}
-			found = true
-			at, name := attachment{l.spec.Hostname, host}, portName(l.address)
-			if l.serves && !slices.Contains(attached[at], name) {
-				attached[at] = append(attached[at], name)
+			intersects = true
+			key := attachment{l.spec.Hostname, host}
+			name := portName(l.address)
+			if l.serves && !slices.Contains(attached[key], name) {
+				attached[key] = append(attached[key], name)
 			}
 		}
-		if !found {
-			if problem.Status == "False" {
-				problem = isNot("Accepted", "NoMatchingListenerHostname", "no host name of the route matches the listeners")
+		if !intersects {
+			if accepted.Status == "False" {
+				accepted = isNot("Accepted", "NoMatchingListenerHostname", "no host name of the route matches the listeners")
 			}
 			continue
 		}
 		listeners[l] = true
-		problem = is("Accepted", "")
+		accepted = is("Accepted", "")
 	}
-	return problem
+	return accepted
 }
 
-// rules adds the rules of r to the routes of the configuration, with a copy for each attachment
-// in the map attached. It leaves out a rule that [translation.rule] or package config rejects.
-// The result resolved is the condition ResolvedRefs of r. The result partial is the condition for
-// the rules that were left out: PartiallyInvalid for some rules, Accepted with the status False
-// for all. It is zero if no rule was left out.
+// rules adds r's rules to the configuration, with a copy for each attachment in attached. Rules
+// that [translation.rule] or package config rejects are left out. resolved is r's condition
+// ResolvedRefs. partial says what was left out: PartiallyInvalid for some rules, a failed
+// Accepted for all, and zero for none.
 func (t *translation) rules(r *Route, attached map[attachment][]string) (resolved, partial Condition) {
 	resolved = is("ResolvedRefs", "")
 	var dropped []string
 	for i := range r.Spec.Rules {
-		of := ruleName{r.Kind, nameOf(r), i}
+		source := ruleName{r.Kind, nameOf(r), i}
 		route, err := t.rule(r, &r.Spec.Rules[i], &resolved)
-		if text := t.unusable.rules[of]; text != "" {
+		if text := t.unusable.rules[source]; text != "" {
 			err = errors.New(text)
 		}
 		if err != nil {
@@ -150,10 +149,13 @@ func (t *translation) rules(r *Route, attached map[attachment][]string) (resolve
 				kind = "grpc"
 				match, rank = grpcMatch(m)
 			}
-			rank.created, rank.name, rank.rule, rank.match = r.CreationTimestamp.Unix(), nameOf(r).String(), i, j
+			rank.created = r.CreationTimestamp.Unix()
+			rank.name = nameOf(r).String()
+			rank.rule = i
+			rank.match = j
 			route["name"] = fmt.Sprintf("%s.%s.%s.%d.%d", kind, r.Namespace, r.Name, i, j)
 			route["matches"] = []object{match}
-			t.add(of, rank, route, attached)
+			t.add(source, rank, route, attached)
 		}
 	}
 	switch text := strings.Join(dropped, "; "); {
@@ -167,21 +169,19 @@ func (t *translation) rules(r *Route, attached map[attachment][]string) (resolve
 	return resolved, partial
 }
 
-// add adds a copy of route to the configuration for each [attachment] in the map attached. The
-// values of the map are the names of the listeners that serve the copy. The argument source is
-// the rule from which the route comes. The precedence of a copy depends on the argument r and on
-// the host names of the attachment.
+// add adds a copy of route to the configuration for each [attachment] in attached, which maps to
+// the listeners that serve it. source is the rule that route comes from. A copy's precedence
+// depends on r and on the attachment's host names.
 func (t *translation) add(source ruleName, r rank, route object, attached map[attachment][]string) {
-	for at, ports := range attached {
-		r.listener, r.host = rankHost(at.listener), rankHost(at.host)
-		t.entries = append(t.entries, entry{rank: r, of: source, ports: ports, host: at.host, route: maps.Clone(route)})
+	for key, ports := range attached {
+		r.listener = rankHost(key.listener)
+		r.host = rankHost(key.host)
+		t.entries = append(t.entries, entry{rank: r, of: source, ports: ports, host: key.host, route: maps.Clone(route)})
 	}
 }
 
-// rule translates a rule of r to a route of the configuration, without the matches of the
-// rule. If a reference of the rule is invalid, it sets *resolved to the condition
-// ResolvedRefs with the status False. It returns an error if a part of the rule is not
-// supported.
+// rule translates a rule without its matches. If a reference is invalid, it sets *resolved to a
+// failed condition ResolvedRefs. It returns an error if the rule uses something unsupported.
 func (t *translation) rule(r *Route, rule *Rule, resolved *Condition) (object, error) {
 	route := make(object)
 	if rule.SessionPersistence != nil {
@@ -214,17 +214,16 @@ func (t *translation) rule(r *Route, rule *Rule, resolved *Condition) (object, e
 		return nil, err
 	}
 	if retry := rule.Retry; retry != nil {
-		to := object{"attempts": or(retry.Attempts, 1)}
+		translated := object{"attempts": or(retry.Attempts, 1)}
 		if len(retry.Codes) > 0 {
-			to["codes"] = retry.Codes
+			translated["codes"] = retry.Codes
 		}
-		route["retry"] = to
+		route["retry"] = translated
 	}
 	return route, nil
 }
 
-// split returns the field backendRefs of a route: the services with the given names and
-// their weights. If all weights are 0, all requests get the status 500.
+// split returns a route's backendRefs. If all weights are 0, every request gets the status 500.
 func (t *translation) split(names []string, weights map[string]int) []object {
 	refs := make([]object, 0, len(names))
 	total := 0
@@ -238,16 +237,14 @@ func (t *translation) split(names []string, weights map[string]int) []object {
 	return refs
 }
 
-// invalid adds the service that responds with the status 500 to the configuration, and
-// returns its name.
+// invalid adds the service that responds with 500 to the configuration, and returns its name.
 func (t *translation) invalid() string {
 	t.backends[invalidBackend] = object{"name": invalidBackend, "directResponse": object{"status": 500}}
 	return invalidBackend
 }
 
-// backend returns the name of the service of the configuration to which b, a reference of
-// the route r, refers. If b is not valid, it returns [invalidBackend], and the condition
-// ResolvedRefs with the status False.
+// backend returns the name of the configuration's service for b, a reference in r. If b is
+// invalid, it returns [invalidBackend] and a failed condition ResolvedRefs.
 func (t *translation) backend(r *Route, b BackendReference) (string, *Condition) {
 	kind, name := b.Object(r.Namespace, "", "Service")
 	invalid := func(reason, format string, args ...any) (string, *Condition) {
@@ -268,19 +265,19 @@ func (t *translation) backend(r *Route, b BackendReference) (string, *Condition)
 	return service, nil
 }
 
-// service adds a Service to the configuration, and returns its name there. port is the
-// number or the name of a port of the Service. It returns false if the Service or the port
-// does not exist, or if the Service is of the type ExternalName.
+// service adds a Service's port, given by number or name, to the configuration, and returns its
+// name there. It returns false if the Service or port does not exist, or if the Service is an
+// ExternalName.
 func (t *translation) service(name ObjectName, port string) (string, bool) {
 	s := t.Objects.services[name]
 	if s == nil || s.Spec.Type == "ExternalName" {
 		return "", false
 	}
-	at := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return port == strconv.Itoa(int(p.Port)) || port == p.Name })
-	if at < 0 {
+	index := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return port == strconv.Itoa(int(p.Port)) || port == p.Name })
+	if index < 0 {
 		return "", false
 	}
-	number := s.Spec.Ports[at].Port
+	number := s.Spec.Ports[index].Port
 	id := fmt.Sprintf("%s.%s.port-%d", name.Name, name.Namespace, number)
 	source := object{"name": fmt.Sprintf("%s.%s:%d", name.Name, name.Namespace, number)}
 	if k := t.settings.Kubeconfig; k != nil {
@@ -290,8 +287,8 @@ func (t *translation) service(name ObjectName, port string) (string, bool) {
 	return id, true
 }
 
-// timeouts sets the field timeouts of route to the timeouts of rule. It returns an error if
-// the timeout of a backend request is not a duration.
+// timeouts copies the rule's timeouts to route. It returns an error if backendRequest is not a
+// duration.
 func timeouts(rule *Rule, route object) error {
 	limits := make(object)
 	if t := rule.Timeouts.Request; t != "" {
@@ -303,7 +300,7 @@ func timeouts(rule *Rule, route object) error {
 			return fmt.Errorf("timeouts.backendRequest: %w", err)
 		}
 		limits["backendRequest"] = t
-		if rule.Timeouts.Request == "" { // the default must not be shorter
+		if rule.Timeouts.Request == "" { // the default request timeout must not cut the attempt short
 			limits["request"] = max(attempt, time.Minute).String()
 		}
 	}
@@ -313,9 +310,8 @@ func timeouts(rule *Rule, route object) error {
 	return nil
 }
 
-// filter adds the filter f, which belongs to a rule of r, to the argument route. If f has
-// an invalid reference, it sets *resolved to the condition ResolvedRefs with the status
-// False. It returns an error if f is not supported.
+// filter adds one of a rule's filters to route. If it contains an invalid reference, filter sets
+// *resolved to a failed condition ResolvedRefs. It returns an error if f is not supported.
 func (t *translation) filter(r *Route, f Filter, route object, resolved *Condition) error {
 	field := strings.ToLower(f.Type[:min(1, len(f.Type))]) + f.Type[min(1, len(f.Type)):]
 	switch {
@@ -324,16 +320,16 @@ func (t *translation) filter(r *Route, f Filter, route object, resolved *Conditi
 	case f.Type == "ResponseHeaderModifier" && f.ResponseHeaderModifier != nil:
 		route[field] = toObject(f.ResponseHeaderModifier)
 	case f.Type == "RequestRedirect" && f.RequestRedirect != nil:
-		to := toObject(f.RequestRedirect)
+		redirect := toObject(f.RequestRedirect)
 		if code := f.RequestRedirect.StatusCode; code != 0 {
-			to["statusCode"] = strconv.Itoa(code)
+			redirect["statusCode"] = strconv.Itoa(code)
 		}
-		modifyPath(f.RequestRedirect.Path, to)
-		route[field] = to
+		modifyPath(f.RequestRedirect.Path, redirect)
+		route[field] = redirect
 	case f.Type == "URLRewrite" && f.URLRewrite != nil:
-		to := toObject(f.URLRewrite)
-		modifyPath(f.URLRewrite.Path, to)
-		route["urlRewrite"] = to
+		rewrite := toObject(f.URLRewrite)
+		modifyPath(f.URLRewrite.Path, rewrite)
+		route["urlRewrite"] = rewrite
 	case f.Type == "RequestMirror" && f.RequestMirror != nil:
 		name, problem := t.backend(r, f.RequestMirror.BackendRef)
 		if problem != nil {
@@ -349,23 +345,23 @@ func (t *translation) filter(r *Route, f Filter, route object, resolved *Conditi
 			route["requestMirrors"] = append(mirrors, object{"backendRef": object{"name": name}, "percent": percent})
 		}
 	case f.Type == "CORS" && f.CORS != nil:
-		to := toObject(f.CORS)
+		cors := toObject(f.CORS)
 		if f.CORS.MaxAge != nil {
-			to["maxAge"] = fmt.Sprintf("%ds", *f.CORS.MaxAge)
+			cors["maxAge"] = fmt.Sprintf("%ds", *f.CORS.MaxAge)
 		}
 		if f.CORS.AllowCredentials && slices.Contains(f.CORS.AllowOrigins, "*") {
-			to["allowOrigins"] = []string{"http://*", "https://*"} // the file has no "*" with credentials
+			cors["allowOrigins"] = []string{"http://*", "https://*"} // the configuration does not allow "*" with credentials
 		}
-		route["cors"] = to
+		route["cors"] = cors
 	default:
 		return fmt.Errorf("the filter %s is not supported", f.Type)
 	}
 	return nil
 }
 
-// modifyPath replaces the field path of action, which is a redirect or a rewrite, by the
-// translation of p. If p is nil, it removes the field. It adds a "/" at the start of a path
-// if necessary, because the Gateway API allows paths without it.
+// modifyPath replaces action's path, in a redirect or a rewrite, by the translation of p, or
+// removes it if p is nil. The Gateway API allows paths without a leading "/", which modifyPath
+// adds.
 func modifyPath(p *PathModifier, action object) {
 	delete(action, "path")
 	switch {
@@ -377,8 +373,7 @@ func modifyPath(p *PathModifier, action object) {
 	}
 }
 
-// encodedPath returns path with percent-encoding. A path that is already encoded does not
-// change.
+// encodedPath percent-encodes path, unless that has been done already.
 func encodedPath(path string) string {
 	if u, err := url.ParseRequestURI(path); err == nil && u.EscapedPath() == path {
 		return path
@@ -386,8 +381,7 @@ func encodedPath(path string) string {
 	return (&url.URL{Path: path}).EscapedPath()
 }
 
-// toObject returns the fields of v as JSON encodes them, without those that are null, "", 0
-// or false. v must be a struct or a pointer to one.
+// toObject returns v, a struct or a pointer to one, as JSON would encode it, without zero fields.
 func toObject(v any) object {
 	var o object
 	text, err := json.Marshal(v)
@@ -401,24 +395,25 @@ func toObject(v any) object {
 	return o
 }
 
-// The ranks of the types of path matches. A higher rank takes precedence. The Gateway API
-// does not specify the rank of regular expressions.
+// Ranks of path match types. Higher ones take precedence. The Gateway API leaves the rank of
+// regular expressions open.
 const (
 	rankPrefix = iota
 	rankRegex
 	rankExact
 )
 
-// httpMatch translates m, a match of an HTTPRoute, to a match in the configuration. It also
-// returns a [rank], which determines the precedence of the route. The caller sets the fields of
-// the rank that do not depend on m.
+// httpMatch translates an HTTPRoute's match, and returns the [rank] that decides the route's
+// precedence. The caller fills in the rank's fields that do not depend on m.
 func httpMatch(m RouteMatch) (object, rank) {
 	path := encodedPath("/")
 	kind := "PathPrefix"
 	if m.Path != nil {
-		path, kind = or(m.Path.Value, "/"), cmp.Or(m.Path.Type, kind)
+		path = or(m.Path.Value, "/")
+		kind = cmp.Or(m.Path.Type, kind)
 	}
-	match, r := make(object), rank{path: len(path)}
+	match := make(object)
+	r := rank{path: len(path)}
 	switch kind {
 	case "Exact":
 		match["path"], r.pathType = object{"exact": encodedPath(path)}, rankExact
@@ -436,7 +431,8 @@ func httpMatch(m RouteMatch) (object, rank) {
 	if len(m.QueryParams) > 0 {
 		match["queryParams"] = valueMatches(m.QueryParams)
 	}
-	r.headers, r.query = len(m.Headers), len(m.QueryParams)
+	r.headers = len(m.Headers)
+	r.query = len(m.QueryParams)
 	return match, r
 }
 
@@ -452,23 +448,23 @@ func valueMatches(list []ValueMatch) []object {
 	return matches
 }
 
-// grpcMatch translates m, a match of a GRPCRoute, to a match in the configuration. It also
-// returns a [rank], which determines the precedence of the route. The caller sets the fields of
-// the rank that do not depend on m.
+// grpcMatch translates a GRPCRoute's match, and returns the [rank] that decides the route's
+// precedence. The caller fills in the rank's fields that do not depend on m.
 func grpcMatch(m RouteMatch) (object, rank) {
-	service, method := m.Method.Service, m.Method.Method
+	service := m.Method.Service
+	method := m.Method.Method
 	r := rank{grpc: true, path: len(service), method: len(method), headers: len(m.Headers)}
-	to := make(object)
-	match := object{"grpc": to}
+	names := make(object)
+	match := object{"grpc": names}
 	if m.Method.Type == "RegularExpression" {
 		expression := "/(?:" + cmp.Or(service, "[^/]+") + ")/(?:" + cmp.Or(method, "[^/]+") + ")"
 		match = object{"path": object{"regularExpression": expression}, "method": "POST"}
 	}
 	if service != "" {
-		to["service"] = service
+		names["service"] = service
 	}
 	if method != "" {
-		to["method"] = method
+		names["method"] = method
 	}
 	if len(m.Headers) > 0 {
 		match["headers"] = valueMatches(m.Headers)

@@ -1,18 +1,17 @@
-// Package kube makes the configuration of the gateway from the objects of a Kubernetes
-// cluster: Gateway, HTTPRoute and GRPCRoute of the Gateway API, and Ingress. It writes the
-// status of these objects.
+// Package kube configures the gateway from a Kubernetes cluster: from the Gateway API's Gateways,
+// HTTPRoutes and GRPCRoutes, and from Ingresses. It also writes the status of these objects.
 //
-//	cluster ─▶ Objects ─▶ translation ─▶ text of a configuration ─▶ config.Config     watch.go
+//	cluster ─▶ Objects ─▶ translation ─▶ fields of a configuration ─▶ config.Config     watch.go
 //	                          │
-//	                          └────────▶ status of each object ─▶ cluster             status.go
+//	                          └────────▶ status of each object ─▶ cluster               status.go
 //
-// One gateway serves all Gateways of the classes of a controller. A listener of a Gateway
-// becomes a listener of the configuration with the same port. Each match of a rule becomes a
-// route of the configuration. The routes have the order of precedence of the Gateway API.
+// One gateway serves all Gateways in its controller's classes. Each of their listeners becomes a
+// listener in the configuration, with the same port. Each match in a rule becomes a route. The
+// configuration tries routes in order, so they are sorted by the Gateway API's rules of
+// precedence.
 package kube
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -22,42 +21,40 @@ import (
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/gotower/gotower/examples/gateway/config"
 )
 
-// object is a JSON object in the configuration, such as a listener or a route.
+// object is a mapping in the configuration, such as a listener or a route.
 type object = map[string]any
 
-// Result contains the configuration that [Translate] made from the objects of a cluster,
-// and the status of these objects.
+// Result is what [Translate] makes from a cluster's objects: a configuration, and each object's
+// status.
 type Result struct {
 	Config   *config.Config
-	Text     []byte            // Config in YAML
-	Files    map[string][]byte // the files to which Text refers
+	Fields   map[string]any    // the same as Config, as a mapping
+	Files    map[string][]byte // files that Fields refers to
 	Statuses []Status
 }
 
-// Unusable has the addresses at which the gateway cannot listen, and the rules that
-// package config rejects. The values of the maps are the reasons.
+// Unusable lists what the configuration must leave out. The values are the reasons.
 type Unusable struct {
 	Addresses map[string]string // addresses at which the gateway cannot listen
 
 	rules map[ruleName]string // rules that package config rejects
 }
 
-// ruleName identifies a rule of a route or an Ingress.
+// ruleName identifies a rule in a route or an Ingress.
 type ruleName struct {
 	kind  string
 	route ObjectName
 	rule  int
 }
 
-// Translate returns the configuration for the objects o and the settings s, and the status
-// of the objects. It leaves out the addresses in u, and the rules that package config
-// rejects. If package config rejects anything except a rule, Translate returns an error.
+// Translate returns the configuration for the objects o with the settings s, and the objects'
+// status. Addresses in u are left out, and so are rules that package config rejects. If package
+// config rejects anything else, Translate returns an error.
 func Translate(o *Objects, s *config.KubernetesRoutes, u Unusable) (*Result, error) {
 	u.rules = make(map[ruleName]string)
 	for {
@@ -72,15 +69,15 @@ func Translate(o *Objects, s *config.KubernetesRoutes, u Unusable) (*Result, err
 	}
 }
 
-// translation is the state of one pass of [Translate]. If package config rejects rules of
-// the result, Translate makes another pass without these rules.
+// translation is the state of one pass in [Translate]. If package config rejects a rule,
+// Translate makes another pass without it.
 type translation struct {
 	*Objects
 
 	settings *config.KubernetesRoutes
 	unusable Unusable
 
-	owned     map[ObjectName]bool // the Gateways of this controller
+	owned     map[ObjectName]bool // this controller's Gateways
 	listeners []*listener
 	ports     map[string]*port // by address
 	backends  map[string]object
@@ -89,12 +86,12 @@ type translation struct {
 	files     map[string][]byte
 }
 
-// entry is a route of the configuration with its rank among the routes.
+// entry is a route in the configuration, with its rank.
 type entry struct {
 	rank
 
-	of    ruleName // rule from which the route comes; zero for a route of isolate
-	ports []string // names of the listeners of the configuration
+	of    ruleName // the rule that it comes from; zero for a route from isolate
+	ports []string // names of listeners in the configuration
 	host  string
 	route object
 }
@@ -108,25 +105,18 @@ func (t *translation) run() (*Result, error) {
 	if t.settings.Kubeconfig != nil {
 		t.files[t.settings.Kubeconfig.Path] = t.settings.Kubeconfig.Data
 	}
-	// sigs.k8s.io/yaml would fail for some characters, such as U+007F in the value of a header match.
-	var text bytes.Buffer
-	to := yaml.NewEncoder(&text)
-	to.SetIndent(2)
-	to.CompactSeqIndent()
-	if err := errors.Join(to.Encode(t.config()), to.Close()); err != nil {
-		return nil, err
-	}
-	c, err := config.ParseGenerated(text.Bytes(), t.files)
+	fields := t.config()
+	c, err := config.Generated(fields, t.files)
 	if err != nil {
 		return nil, err
 	}
-	return &Result{Config: c, Text: text.Bytes(), Files: t.files, Statuses: t.statuses}, nil
+	return &Result{Config: c, Fields: fields, Files: t.files, Statuses: t.statuses}, nil
 }
 
-// config returns the whole configuration, in the form of a configuration file. It sorts
-// the routes by their rank.
+// config returns the whole configuration as a mapping, with routes sorted by rank.
 func (t *translation) config() object {
-	listeners, services := make([]object, 0, len(t.ports)), make([]object, 0, len(t.backends))
+	listeners := make([]object, 0, len(t.ports))
+	services := make([]object, 0, len(t.backends))
 	routes := make([]object, 0, len(t.entries))
 	for _, address := range slices.Sorted(maps.Keys(t.ports)) {
 		listeners = append(listeners, t.ports[address].listener(address))
@@ -138,7 +128,7 @@ func (t *translation) config() object {
 	names := make(map[string]int)
 	for _, e := range t.entries {
 		name, _ := e.route["name"].(string)
-		if names[name]++; names[name] > 1 { // several host names
+		if names[name]++; names[name] > 1 { // one copy for each host name
 			name = fmt.Sprintf("%s.host%d", name, names[name])
 		}
 		e.route["name"], e.route["listeners"] = shorten(name), e.ports
@@ -150,8 +140,8 @@ func (t *translation) config() object {
 	return object{"kubernetes": object{}, "listeners": listeners, "services": services, "routes": routes}
 }
 
-// shorten cuts a name that is too long for the configuration, and appends a hash of the
-// whole name.
+// shorten cuts a name that is too long for the configuration, and appends a hash to keep it
+// unique.
 func shorten(name string) string {
 	const most = 230
 	if len(name) <= most {
@@ -162,32 +152,35 @@ func shorten(name string) string {
 	return fmt.Sprintf("%s.%x", strings.TrimRight(name[:most], ".-"), h.Sum64())
 }
 
-// exclude adds each rule in which package config found a mistake to the unusable rules, so
-// that the next pass leaves it out. err has the mistakes. exclude returns false if a
-// mistake is not in a rule.
+// exclude marks the rules in which package config found the mistakes in err as unusable, so that
+// the next pass leaves them out. It returns false if a mistake is not in a rule.
 func (t *translation) exclude(err error) bool {
 	mistakes := []error{err}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		mistakes = joined.Unwrap()
 	}
+	rules := make(map[string]ruleName, len(t.entries))
+	for i, e := range t.entries {
+		rules[fmt.Sprintf("routes[%d]", i)] = e.of
+	}
 	for _, err := range mistakes {
-		var mistake *config.Error
-		var i int
-		if !errors.As(err, &mistake) {
+		mistake, ok := errors.AsType[*config.Error](err)
+		if !ok {
 			return false
 		}
-		if n, _ := fmt.Sscanf(mistake.Field, "routes[%d]", &i); n != 1 || i >= len(t.entries) || t.entries[i].of.kind == "" {
+		route, field, _ := strings.Cut(mistake.Field, ".")
+		rule := rules[route]
+		if rule.kind == "" {
 			return false
 		}
-		_, field, _ := strings.Cut(mistake.Field, ".")
-		t.unusable.rules[t.entries[i].of] = strings.TrimSpace(field + " " + fmt.Sprintf("%q", mistake.Value) + ": " + mistake.Reason)
+		t.unusable.rules[rule] = (&config.Error{Field: field, Value: mistake.Value, Reason: mistake.Reason}).Mistake()
 	}
 	return true
 }
 
-// isolate keeps requests for a listener, such as "a.example.com", away from a listener with a
-// wider host name at the same address, such as "*.example.com". It adds a 404 route to the
-// listener with the narrower name, after its other routes.
+// isolate keeps requests for a listener, such as "a.example.com", away from one with a wider host
+// name at the same address, such as "*.example.com". It appends a route that responds with 404 to
+// the narrower listener's routes.
 func (t *translation) isolate() {
 	for _, l := range t.listeners {
 		wider := func(o *listener) bool {
@@ -203,22 +196,21 @@ func (t *translation) isolate() {
 	}
 }
 
-// rank has the properties of a route that determine its precedence according to the Gateway
-// API.
+// rank holds what decides a route's precedence in the Gateway API.
 type rank struct {
 	listener, host hostRank
-	last           bool // after all other routes of the listener
+	last           bool // comes after all of the listener's other routes
 	grpc           bool
-	pathType       int   // rankPrefix, rankRegex or rankExact; a higher one precedes
-	path, method   int   // lengths; for HTTP, method is 1 if the match has a method
+	pathType       int   // rankPrefix, rankRegex or rankExact; higher ones come first
+	path, method   int   // lengths; for HTTP, method is 1 if the match sets a method
 	headers, query int   // numbers of conditions
 	created        int64 // Unix time
 	name           string
 	rule, match    int
 }
 
-// hostRank is the precedence of a host name. Exact names precede wildcards, and longer
-// names precede shorter ones.
+// hostRank is a host name's precedence. Exact names come before wildcards, and longer names
+// before shorter ones.
 type hostRank struct {
 	exact bool
 	size  int
@@ -232,8 +224,7 @@ func (h hostRank) compare(o hostRank) int {
 	return cmp.Or(first(h.exact, o.exact), cmp.Compare(o.size, h.size))
 }
 
-// first returns -1 if only a is true, 1 if only b is true, and 0 otherwise. It sorts true
-// before false.
+// first compares booleans so that true comes before false.
 func first(a, b bool) int {
 	switch {
 	case a == b:
@@ -252,22 +243,22 @@ func (r rank) compare(o rank) int {
 		cmp.Compare(r.created, o.created), cmp.Compare(r.name, o.name), cmp.Compare(r.rule, o.rule), cmp.Compare(r.match, o.match))
 }
 
-// covers reports whether the wildcard wild, such as "*.example.com", matches all hosts that
-// name matches. It returns false if wild is not a wildcard, or equals name.
+// covers reports whether the wildcard wild, such as "*.example.com", matches every host that name
+// matches. It is false if wild is not a wildcard, or equals name.
 func covers(wild, name string) bool {
 	return strings.HasPrefix(wild, "*.") && len(name) >= len(wild) && strings.HasSuffix(name, wild[1:]) && name != wild
 }
 
-// isHostname reports whether name is a DNS name, or one after "*.". The API server also accepts IP
-// addresses and labels of more than 63 characters as host names.
+// isHostname reports whether name is a DNS name, optionally after "*.". The API server also lets
+// IP addresses and labels of more than 63 characters pass.
 func isHostname(name string) bool {
 	_, err := netip.ParseAddr(name)
 	labels := strings.Split(strings.TrimPrefix(name, "*."), ".")
 	return err != nil && !slices.ContainsFunc(labels, func(l string) bool { return len(validation.IsDNS1123Label(l)) > 0 })
 }
 
-// intersect returns the narrower of the host names a and b, which matches the hosts that
-// both match. It returns false if no host matches both. "" matches all hosts.
+// intersect returns the narrower of two host names, which matches exactly the hosts that both
+// match. It returns false if there are none. "" matches all hosts.
 func intersect(a, b string) (string, bool) {
 	switch {
 	case a == "" || a == b || covers(a, b):

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,9 +24,8 @@ import (
 	"github.com/gotower/gotower/examples/internal/kubeobject"
 )
 
-// ClientConfig returns the configuration of a client of the API server that kubeconfig
-// specifies. If kubeconfig is nil, the client uses the API server of the cluster in which
-// the process runs.
+// ClientConfig returns a client configuration for kubeconfig's API server, or for the cluster
+// that the process runs in if kubeconfig is nil.
 func ClientConfig(kubeconfig *config.File) (*rest.Config, error) {
 	if kubeconfig == nil {
 		return kubeobject.ClientConfig("")
@@ -33,29 +33,28 @@ func ClientConfig(kubeconfig *config.File) (*rest.Config, error) {
 	return kubeobject.ClientConfig(kubeconfig.Path)
 }
 
-// Watcher watches the objects of a cluster and translates them to configurations of the
-// gateway.
+// Watcher watches a cluster and translates its objects to configurations for the gateway.
 type Watcher struct {
 	settings  *config.KubernetesRoutes
 	log       *slog.Logger
 	client    dynamic.Interface
 	informers map[string]*informer // by kind
 	changed   chan struct{}
-	stale     atomic.Bool // whether an object has changed, apart from its status
+	stale     atomic.Bool // whether an object has changed beyond its status
 
-	loaded *Result // the last result that was loaded
-	// excluded is true if loaded leaves out an address at which the gateway cannot listen.
+	loaded *Result // what was loaded last
+	// excluded is true if loaded leaves out an address because the gateway cannot listen there.
 	excluded bool
 }
 
-// informer watches the objects of one kind and has a copy of them.
+// informer watches the objects of one kind and keeps a copy of each.
 type informer struct {
 	cache.SharedIndexInformer
 
-	missing atomic.Bool // whether the API server does not have the kind
+	missing atomic.Bool // whether the API server lacks the kind
 }
 
-// New returns a Watcher with the settings s. The watches begin with [Watcher.Run] or
+// New returns a Watcher with the settings s. It starts to watch with [Watcher.Run] or
 // [Watcher.Read].
 func New(s *config.KubernetesRoutes, log *slog.Logger) (*Watcher, error) {
 	cfg, err := ClientConfig(s.Kubeconfig)
@@ -89,30 +88,29 @@ func (w *Watcher) informer(kind string) (*informer, error) {
 		}
 		return o, nil
 	}
-	failed := func(_ *cache.Reflector, err error) {
+	onError := func(_ *cache.Reflector, err error) {
 		if missing := apierrors.IsNotFound(err); !missing || !i.missing.Swap(true) {
 			w.log.Warn("kubernetes", "kind", kind, "err", err)
 		}
 		w.notify()
 	}
 	changed := func(any) { w.stale.Store(true); w.notify() }
-	updated := func(before, after any) {
-		if sameGeneration(before, after) {
+	updated := func(oldObject, newObject any) {
+		if sameGeneration(oldObject, newObject) {
 			w.notify()
 		} else {
-			changed(after)
+			changed(newObject)
 		}
 	}
 	_, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: changed, DeleteFunc: changed, UpdateFunc: updated})
-	return i, errors.Join(err, i.SetTransform(strip), i.SetWatchErrorHandler(failed))
+	return i, errors.Join(err, i.SetTransform(strip), i.SetWatchErrorHandler(onError))
 }
 
-// sameGeneration reports whether an update changed neither the specification nor the
-// annotations of an object. The arguments are the object before and after the update. It
-// returns false for a kind of object without generations, such as Secret.
-func sameGeneration(before, after any) bool {
-	a, ok1 := before.(*unstructured.Unstructured)
-	b, ok2 := after.(*unstructured.Unstructured)
+// sameGeneration reports whether an update left the object's spec and annotations unchanged. It
+// returns false for kinds that do not count generations, such as Secret.
+func sameGeneration(oldObject, newObject any) bool {
+	a, ok1 := oldObject.(*unstructured.Unstructured)
+	b, ok2 := newObject.(*unstructured.Unstructured)
 	return ok1 && ok2 && a.GetUID() == b.GetUID() && a.GetGeneration() != 0 && a.GetGeneration() == b.GetGeneration() &&
 		maps.Equal(a.GetAnnotations(), b.GetAnnotations())
 }
@@ -124,8 +122,7 @@ func (w *Watcher) notify() {
 	}
 }
 
-// start starts the watches, which end when ctx ends. The returned function wait blocks
-// until all watches have ended.
+// start starts the watches, which end with ctx. wait blocks until they have all ended.
 func (w *Watcher) start(ctx context.Context) (wait func()) {
 	var all sync.WaitGroup
 	for _, i := range w.informers {
@@ -134,8 +131,8 @@ func (w *Watcher) start(ctx context.Context) (wait func()) {
 	return all.Wait
 }
 
-// complete reports whether the existing objects of each kind have been read. It ignores a
-// kind that the API server does not have.
+// complete reports whether all existing objects have been read. Kinds that the API server lacks
+// do not count.
 func (w *Watcher) complete() bool {
 	for _, i := range w.informers {
 		if !i.HasSynced() && !i.missing.Load() {
@@ -145,8 +142,8 @@ func (w *Watcher) complete() bool {
 	return true
 }
 
-// objects returns the objects that have been read. It logs and leaves out an object that
-// cannot be decoded.
+// objects returns what has been read so far. An object that cannot be decoded is logged and left
+// out.
 func (w *Watcher) objects() *Objects {
 	o := new(Objects)
 	for _, i := range w.informers {
@@ -163,22 +160,22 @@ func (w *Watcher) objects() *Objects {
 	return o
 }
 
-// delay is the time between a change and its translation. Changes during this time are
+// delay is the time between a change and its translation, so that changes in quick succession are
 // translated together.
 const delay = 50 * time.Millisecond
 
-// retryInterval is the time after which [Watcher.Run] tries to load a configuration again.
+// retryInterval is how long [Watcher.Run] waits before it tries to load a configuration again.
 const retryInterval = 5 * time.Second
 
-// wait waits for a changed object, or for a value from the channel named again. It then
-// waits until all existing objects have been read, and returns true. It returns false if
-// ctx ends first.
-func (w *Watcher) wait(ctx context.Context, again <-chan time.Time) bool {
+// wait waits until an object changes or timer fires, and then for delay. If some kind has not been
+// read completely by then, wait checks this again after each further delay. It returns false if ctx
+// ends first. A nil timer never fires.
+func (w *Watcher) wait(ctx context.Context, timer <-chan time.Time) bool {
 	for {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-again:
+		case <-timer:
 		case <-w.changed:
 		}
 		select {
@@ -189,12 +186,12 @@ func (w *Watcher) wait(ctx context.Context, again <-chan time.Time) bool {
 		if w.complete() {
 			return true
 		}
-		again = time.After(delay) // the end of the first list causes no event
+		timer = time.After(delay) // the informers do not notify when their initial list is complete
 	}
 }
 
-// Read reads all objects once and returns the configuration for them. It returns an error
-// if ctx ends first.
+// Read reads all objects once and returns their configuration. It returns an error if ctx ends
+// first.
 func (w *Watcher) Read(ctx context.Context) (*config.Config, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	wait := w.start(ctx)
@@ -210,25 +207,24 @@ func (w *Watcher) Read(ctx context.Context) (*config.Config, error) {
 	return r.Config, nil
 }
 
-// Run watches the cluster until ctx ends. After a change, it calls load with the new
-// configuration if that differs from the loaded one. It then writes the status of the
-// objects, unless load returned an error.
+// Run watches the cluster until ctx ends. After a change, it calls load if the configuration is a
+// new one, and then writes the objects' status, unless load failed.
 //
-// load must return a [config.AddressError] if the gateway cannot listen at an address. Run
-// then calls load again, with a configuration without this address. After 5 s it tries all
-// addresses again, because the address may be free then. If load returns any other error,
-// or a status cannot be written, Run also tries again after 5 s.
+// If the gateway cannot listen at an address, load must return a [config.AddressError]. Run then
+// calls load again without this address. It tries all addresses again after 5 s, because the
+// address may be free by then. It also tries again after 5 s if load returns another error, or a
+// status cannot be written.
 func (w *Watcher) Run(ctx context.Context, load func(*config.Config) error) {
 	ctx, cancel := context.WithCancel(ctx)
 	wait := w.start(ctx)
 	defer wait()
 	defer cancel()
-	again := time.After(0)
+	timer := time.After(0)
 	w.stale.Store(true)
-	for w.wait(ctx, again) {
-		again = nil
+	for w.wait(ctx, timer) {
+		timer = nil
 		var err error
-		if w.stale.Swap(false) { // before the objects are read
+		if w.stale.Swap(false) { // before reading the objects, so that no change is missed
 			err = w.apply(ctx, w.objects(), load)
 		} else {
 			err = w.writeStatuses(ctx, w.loaded.Statuses)
@@ -238,13 +234,13 @@ func (w *Watcher) Run(ctx context.Context, load func(*config.Config) error) {
 		}
 		if (err != nil || w.excluded) && ctx.Err() == nil {
 			w.stale.Store(true)
-			again = time.After(retryInterval)
+			timer = time.After(retryInterval)
 		}
 	}
 }
 
-// apply translates o, loads the configuration if it has changed, and writes the status of
-// the objects. It leaves out addresses at which the gateway cannot listen.
+// apply translates o, loads the configuration if it is a new one, and writes the objects' status.
+// Addresses at which the gateway cannot listen are left out.
 func (w *Watcher) apply(ctx context.Context, o *Objects, load func(*config.Config) error) error {
 	unusable := Unusable{Addresses: make(map[string]string)}
 	for {
@@ -261,28 +257,28 @@ func (w *Watcher) apply(ctx context.Context, o *Objects, load func(*config.Confi
 			continue
 		}
 		if err != nil {
-			w.loaded = nil // load may have closed listeners
+			w.loaded = nil // load may have closed some listeners
 			return err
 		}
 		if !r.equal(w.loaded) {
 			w.log.Info("configuration loaded", "services", len(r.Config.Services), "routes", len(r.Config.Routes))
-			for address, reason := range unusable.Addresses { // an Ingress has no condition for it
+			for address, reason := range unusable.Addresses { // an Ingress has no condition to report this
 				w.log.Warn("cannot listen", "address", address, "err", reason)
 			}
 		}
-		w.loaded, w.excluded = r, len(unusable.Addresses) > 0
+		w.loaded = r
+		w.excluded = len(unusable.Addresses) > 0
 		return w.writeStatuses(ctx, r.Statuses)
 	}
 }
 
-// equal reports whether r and o have the same configuration. It returns false if o is nil.
+// equal reports whether two results have the same configuration. It returns false if o is nil.
 func (r *Result) equal(o *Result) bool {
-	return o != nil && bytes.Equal(r.Text, o.Text) && maps.EqualFunc(r.Files, o.Files, bytes.Equal)
+	return o != nil && reflect.DeepEqual(r.Fields, o.Fields) && maps.EqualFunc(r.Files, o.Files, bytes.Equal)
 }
 
-// writeStatuses writes each status that differs from the current status of its object. It
-// ignores an object that has been deleted. It also ignores a conflict, because Run writes
-// the statuses again after each change of an object.
+// writeStatuses writes each status that differs from the stored one. An object that has been
+// deleted is skipped. So is a conflict, because Run writes statuses again after each change.
 func (w *Watcher) writeStatuses(ctx context.Context, statuses []Status) error {
 	var errs []error
 	for _, s := range statuses {

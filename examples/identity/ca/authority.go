@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// Authority is a certificate authority. It issues certificates for the names of one trust
-// domain. It is safe for concurrent use.
+// Authority is a certificate authority. It issues certificates for one trust domain's names. It
+// is safe for concurrent use.
 type Authority struct {
 	// Lifetime is how long a certificate is valid. The default is one day, as in linkerd.
 	// It should be at least 20 s, because a proxy waits at least 10 s before it renews its
@@ -38,7 +38,7 @@ type Authority struct {
 type issuer struct {
 	anchors []byte              // trust anchors that verify chain, in PEM
 	chain   []*x509.Certificate // certificate of the issuer, followed by intermediate certificates
-	key     crypto.Signer       // private key of the certificate of the issuer
+	key     crypto.Signer       // the issuer's private key
 }
 
 // ErrNoIssuer is the error of [Authority.Issue] before the first [Authority.Replace].
@@ -52,13 +52,12 @@ const (
 	clockSkew  = time.Minute // a certificate is valid from this long before its issue
 )
 
-// Empty returns an Authority without an issuer. It certifies the names of a trust domain,
-// such as "cluster.local", after the first [Authority.Replace]. An empty domain means any
-// name.
+// Empty returns an Authority without an issuer. It certifies a trust domain's names, such as
+// "cluster.local", after the first [Authority.Replace]. An empty domain means any name.
 func Empty(domain string) *Authority { return &Authority{Lifetime: defaultLifetime, domain: domain} }
 
-// New returns an Authority with a new root and a new issuer. It certifies the names of the
-// trust domain, or any name if domain is empty.
+// New returns an Authority with a new root and a new issuer. It certifies the trust domain's
+// names, or any name if domain is empty.
 func New(domain string) (*Authority, error) {
 	f, err := Generate(domain)
 	if err != nil {
@@ -68,13 +67,11 @@ func New(domain string) (*Authority, error) {
 	return a, a.Replace(f.Anchors, f.Issuer, f.Key)
 }
 
-// Files has the parts of an authority in PEM. Anchors has the trust anchors. Issuer has the
-// certificate that signs the certificates of proxies, and Key has the private key of this
-// certificate.
+// Files holds an authority in PEM: the trust anchors, the certificate that signs the proxies'
+// certificates, and its private key.
 type Files struct{ Anchors, Issuer, Key []byte }
 
-// Generate returns a new root and a new issuer for a trust domain. The key of the root is
-// discarded.
+// Generate returns a new root and a new issuer for a trust domain. The root's key is discarded.
 func Generate(domain string) (Files, error) {
 	root, rootKey, err := newCA("root.linkerd."+domain, rootLife, nil, nil)
 	if err != nil {
@@ -91,10 +88,10 @@ func Generate(domain string) (Files, error) {
 	return Files{encode(root), encode(issuer), encodeKey(pkcs8)}, nil
 }
 
-// Replace replaces the trust anchors and the issuer. All arguments are PEM. cert has the
-// certificate of the issuer, followed by intermediate certificates if no trust anchor has
-// signed it. If the anchors do not verify cert, or key does not belong to cert, Replace
-// returns an error and changes nothing.
+// Replace replaces the trust anchors and the issuer. All arguments are PEM. cert is the issuer's
+// certificate, followed by intermediate certificates if no trust anchor has signed it. If the
+// anchors do not verify cert, or key does not belong to cert, Replace returns an error and
+// changes nothing.
 func (a *Authority) Replace(anchors, cert, key []byte) error {
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
@@ -118,15 +115,16 @@ func (a *Authority) Replace(anchors, cert, key []byte) error {
 	return nil
 }
 
-// verify returns an error if the trust anchors do not verify the certificate of the issuer,
-// or if that certificate may not sign certificates.
+// verify returns an error if the trust anchors do not verify the issuer's certificate, or if that
+// certificate may not sign certificates.
 func (i *issuer) verify() error {
-	roots, others := x509.NewCertPool(), x509.NewCertPool()
+	roots := x509.NewCertPool()
+	intermediates := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(i.anchors) {
 		return errors.New("ca: the trust anchors have no certificate in PEM")
 	}
 	for _, c := range i.chain[1:] {
-		others.AddCert(c)
+		intermediates.AddCert(c)
 	}
 	cert := i.chain[0]
 	if !cert.IsCA || cert.KeyUsage&x509.KeyUsageCertSign == 0 {
@@ -134,7 +132,7 @@ func (i *issuer) verify() error {
 			cert.Subject.CommonName)
 	}
 	_, err := cert.Verify(x509.VerifyOptions{
-		Roots: roots, Intermediates: others, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+		Roots: roots, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	})
 	if err != nil {
 		return fmt.Errorf("ca: the trust anchors do not verify the issuer: %w", err)
@@ -164,17 +162,18 @@ func signer(key crypto.PrivateKey) (crypto.Signer, error) {
 // newCA returns a new CA certificate with the given common name and lifetime, and its key. The
 // certificate is signed by signer, the key of parent. If parent is nil, it is signed by its
 // own key.
-func newCA(name string, life time.Duration, parent *x509.Certificate, signer crypto.Signer) (*x509.Certificate, crypto.Signer, error) {
+func newCA(name string, lifetime time.Duration, parent *x509.Certificate, signer crypto.Signer) (*x509.Certificate, crypto.Signer, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, fmt.Errorf("ca: %w", err)
 	}
 	template := &x509.Certificate{
 		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-		NotBefore: time.Now().Add(-clockSkew), NotAfter: time.Now().Add(life), MaxPathLen: 1,
+		NotBefore: time.Now().Add(-clockSkew), NotAfter: time.Now().Add(lifetime), MaxPathLen: 1,
 	}
 	if parent == nil {
-		parent, signer = template, key
+		parent = template
+		signer = key
 	} else {
 		template.MaxPathLen, template.MaxPathLenZero = 0, true // it signs only proxy certificates
 	}
@@ -182,8 +181,8 @@ func newCA(name string, life time.Duration, parent *x509.Certificate, signer cry
 	return cert, key, err
 }
 
-// sign returns the certificate that template describes. The argument public is the key in
-// the certificate. The argument signer, the key of parent, signs the certificate.
+// sign returns the certificate that template describes. public is the key in
+// the certificate. signer, the key of parent, signs the certificate.
 func sign(template, parent *x509.Certificate, public crypto.PublicKey, signer crypto.Signer) (*x509.Certificate, error) {
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, signer)
 	if err != nil {
@@ -205,11 +204,10 @@ func (a *Authority) TrustAnchors() []byte {
 	return nil
 }
 
-// Issue returns a certificate with the given name and public key, followed by the
-// certificates of the issuer. The name is a DNS name or a URI. Issue does not check whether
-// the client may use the name. The certificate is valid for Lifetime, but not longer than
-// the certificate of the issuer. Issue returns an error if a has no issuer, or if the
-// certificate of the issuer has expired.
+// Issue returns a certificate with the given name and public key, followed by the issuer's
+// certificates. The name is a DNS name or a URI. Issue does not check whether the client may use
+// the name. The certificate is valid for Lifetime, but not longer than the issuer's certificate.
+// Issue returns an error if a has no issuer, or if the issuer's certificate has expired.
 func (a *Authority) Issue(name string, public crypto.PublicKey) (chain []*x509.Certificate, err error) {
 	i := a.current.Load()
 	if i == nil {

@@ -146,7 +146,8 @@ func TestCertifyRejects(t *testing.T) {
 		"not certified: the token does not match":                         {codes.FailedPrecondition, web, "u", forged}, // nothing is computed before the token is valid
 		`"web.elsewhere" does not belong to the trust domain`:             {codes.FailedPrecondition, "web.elsewhere", "t", dns("web.elsewhere")},
 		`"spiffe://elsewhere/web" does not belong to the`:                 {codes.FailedPrecondition, "spiffe://elsewhere/web", "t", uri("spiffe://elsewhere/web")},
-		`"https://cluster.local/web" does not belong to the`:              {codes.FailedPrecondition, "https://cluster.local/web", "t", uri("https://cluster.local/web")},
+		`"https://cluster.local/web" must be a SPIFFE ID: the scheme`:     {codes.FailedPrecondition, "https://cluster.local/web", "t", uri("https://cluster.local/web")},
+		`segment ".." of the path`:                                        {codes.FailedPrecondition, "spiffe://cluster.local/../x", "t", uri("spiffe://cluster.local/../x")},
 	} {
 		_, err := client.Certify(t.Context(), &pb.CertifyRequest{Identity: tt.name, Token: []byte(tt.token), CertificateSigningRequest: tt.csr})
 		assert.Equal(t, tt.code, status.Code(err), want)
@@ -195,7 +196,7 @@ func TestOpen(t *testing.T) {
 	require.ErrorContains(t, err, "(use a new directory for a new issuer): ca: the trust anchors do not verify the issuer: x509: certificate signed by unknown authority")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "issuer.key"), nil, 0o600))
 	_, err = ca.Open(dir, "cluster.local")
-	require.ErrorContains(t, err, "the issuer in "+dir)
+	require.ErrorContains(t, err, "issuer.key in "+dir)
 	require.NoError(t, os.Remove(filepath.Join(dir, "issuer.key")))
 	_, err = ca.Open(dir, "cluster.local")
 	require.ErrorContains(t, err, "restore the missing files, or remove the others")

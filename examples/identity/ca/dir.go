@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// AnchorsFile is the name of the file with the trust anchors in the directory of [Open].
+// AnchorsFile is the file with the trust anchors in [Open]'s directory.
 const AnchorsFile = "trust-anchors.pem"
 
 const (
@@ -63,7 +63,8 @@ func read(dir, domain string) (*Authority, error) {
 	}
 	a := Empty(domain)
 	if err := a.Replace(files[0], files[1], files[2]); err != nil {
-		return nil, fmt.Errorf("ca: the issuer in %s (use a new directory for a new issuer): %w", dir, err)
+		return nil, fmt.Errorf("ca: %s, %s or %s in %s (use a new directory for a new issuer): %w",
+			AnchorsFile, issuerFile, keyFile, dir, err)
 	}
 	return a, nil
 }

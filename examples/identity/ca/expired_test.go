@@ -87,7 +87,7 @@ func TestServeRenewsOwnCertificate(t *testing.T) {
 			a, err := New("cluster.local")
 			require.NoError(t, err)
 			a.Lifetime = lifetime
-			o, err := a.own(ownName)
+			o, err := a.serverCert(ownName)
 			require.NoError(t, err)
 			seen := map[*tls.Certificate]bool{}
 			for range 600 {

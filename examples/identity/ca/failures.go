@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// The limits of failed requests: the number that one address may send at once, the number
-// per second after that, and the number of addresses that are counted.
+// These limit failed requests: how many one address may send at once, how many per second after
+// that, and how many addresses are counted.
 const (
 	failureBurst  = 100
 	failureRate   = 10
@@ -22,16 +22,16 @@ const (
 // a request to the Kubernetes API server. Successful requests are not limited. All clients
 // behind one NAT share the limit of its address. The zero value is ready to use.
 type failures struct {
-	mu sync.Mutex
-	of map[netip.Addr]*rate.Limiter
+	mu       sync.Mutex
+	limiters map[netip.Addr]*rate.Limiter
 }
 
-// exceeded reports whether too many requests of the client have failed. The next request of
-// the client must then be rejected.
+// exceeded reports whether too many of the client's requests have failed, so that its next one
+// must be rejected.
 func (f *failures) exceeded(client netip.Addr) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	l := f.of[client]
+	l := f.limiters[client]
 	return l != nil && l.Tokens() < 1
 }
 
@@ -40,13 +40,13 @@ func (f *failures) exceeded(client netip.Addr) bool {
 func (f *failures) add(client netip.Addr) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	l := f.of[client]
+	l := f.limiters[client]
 	if l == nil {
-		if len(f.of) >= mostAddresses || f.of == nil {
-			f.of = make(map[netip.Addr]*rate.Limiter)
+		if len(f.limiters) >= mostAddresses || f.limiters == nil {
+			f.limiters = make(map[netip.Addr]*rate.Limiter)
 		}
 		l = rate.NewLimiter(failureRate, failureBurst)
-		f.of[client] = l
+		f.limiters[client] = l
 	}
 	l.Allow()
 }

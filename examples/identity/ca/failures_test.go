@@ -52,5 +52,5 @@ func TestFailureAddresses(t *testing.T) {
 		f.add(addr)
 		addr = addr.Next()
 	}
-	require.Len(t, f.of, 1)
+	require.Len(t, f.limiters, 1)
 }

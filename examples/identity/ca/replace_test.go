@@ -37,7 +37,7 @@ func TestReplace(t *testing.T) {
 	s := &service{authority: a, check: anyone}
 	_, err = s.Certify(t.Context(), &pb.CertifyRequest{Identity: ownName, Token: []byte("t"), CertificateSigningRequest: csr})
 	require.Equal(t, codes.Unavailable, status.Code(err))
-	o, err := a.own(ownName)
+	o, err := a.serverCert(ownName)
 	require.NoError(t, err)
 	_, err = o.certificate(nil)
 	require.ErrorIs(t, err, ErrNoIssuer)

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -14,6 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/gotower/gotower/internal/caller"
 )
 
 // Check returns nil if a client with this token may have a certificate for name. Otherwise
@@ -21,13 +22,13 @@ import (
 // request.
 type Check func(ctx context.Context, name string, token []byte) error
 
-// Register adds the identity API of the authority to server. The argument check validates the
-// tokens of clients. An invalid request fails with InvalidArgument. A request fails with
-// FailedPrecondition if its name is not allowed or differs from the name in its certificate
-// signing request. An error of check without a gRPC status gets the same code.
+// Register adds the authority's identity API to server. check validates the clients' tokens. An invalid request
+// fails with InvalidArgument. A request fails with FailedPrecondition if its name is not allowed or differs
+// from the name in its certificate signing request, or if the key there is too weak. An error of check without
+// a gRPC status gets the same code.
 //
-// An IP address may cause 100 failures with these two codes at once, and ten per second after
-// that. Further requests from the address fail with ResourceExhausted.
+// An IP address may cause 100 failures with these two codes at once, and ten per second after that. Further
+// requests from the address fail with ResourceExhausted.
 func Register(server grpc.ServiceRegistrar, a *Authority, check Check) {
 	pb.RegisterIdentityServer(server, &service{authority: a, check: check})
 }
@@ -65,6 +66,7 @@ func (s *service) certify(ctx context.Context, req *pb.CertifyRequest) (*pb.Cert
 	for _, check := range []func() error{
 		func() error { return match(csr, name) },
 		func() error { return s.authority.owns(name) },
+		func() error { return checkKey(csr.PublicKey) },
 		func() error { return s.check(ctx, name, req.GetToken()) },
 	} {
 		if err := check(); err != nil {
@@ -89,7 +91,7 @@ func (s *service) certify(ctx context.Context, req *pb.CertifyRequest) (*pb.Cert
 	return rsp, nil
 }
 
-// withCode returns err as a gRPC status. If err has no status, the code is the given one.
+// withCode returns err as a gRPC status. If err carries no status, the code is the given one.
 func withCode(code codes.Code, err error) error {
 	if s, ok := status.FromError(err); ok {
 		return s.Err()
@@ -136,30 +138,31 @@ func match(csr *x509.CertificateRequest, name string) error {
 	return nil
 }
 
-// owns returns an error unless name belongs to the trust domain of the authority. A name
-// that is not a URI must have only letters, digits, '-', '_' and '.'.
+// owns returns an error unless name belongs to the trust domain of the authority. A name that is
+// not a SPIFFE ID must be DNS-like.
 func (a *Authority) owns(name string) error {
 	ours := a.domain == "" || strings.HasSuffix(name, "."+a.domain)
 	if isURI(name) {
-		u, err := url.Parse(name)
-		ours = err == nil && u.Scheme == "spiffe" && (a.domain == "" || u.Host == a.domain)
+		domain, err := trustDomainOf(name)
+		if err != nil {
+			return fmt.Errorf("%q must be a SPIFFE ID: %w", name, err)
+		}
+		ours = a.domain == "" || domain == a.domain
 	}
 	switch {
+	case !isURI(name) && !caller.IsDNS(name):
+		return fmt.Errorf("%q must be DNS-like", name)
 	case !ours:
 		return fmt.Errorf("%q does not belong to the trust domain %s", name, a.domain)
-	case !isURI(name) && strings.Trim(name, nameChars) != "":
-		return fmt.Errorf("%q must be DNS-like", name)
 	}
 	return nil
 }
 
-const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
-
-// butOwn returns a Check that rejects own, the name of the TLS server of the authority. For all
-// other names, it calls the argument check. If own is empty, it calls check for every name.
-func butOwn(own string, check Check) Check {
+// exceptServer returns a Check that rejects serverName, the name of the authority's TLS server. For all other
+// names, it calls check. If serverName is empty, it calls check for every name.
+func exceptServer(serverName string, check Check) Check {
 	return func(ctx context.Context, name string, token []byte) error {
-		if own != "" && strings.EqualFold(name, own) {
+		if serverName != "" && strings.EqualFold(name, serverName) {
 			return fmt.Errorf("%q is not certified: it is the name of the authority itself", name)
 		}
 		return check(ctx, name, token)

@@ -33,13 +33,12 @@ func TokenDir(dir string) Check {
 	}
 }
 
-// TokenName returns the name of the file with the token for name. Characters that a file
-// name cannot contain, such as the slashes of a URI, are escaped.
+// TokenName returns the name of the file with the token for name. Characters that a file name
+// cannot contain, such as the slashes in a URI, are escaped.
 func TokenName(name string) string { return url.PathEscape(name) }
 
-// compare returns an error unless token is equal to the content of the file at path. White
-// space at the beginning and the end of both is ignored. The comparison takes constant
-// time.
+// compare returns an error unless the file at path contains token. White space at the beginning
+// and the end of both is ignored. The comparison takes constant time.
 func compare(path string, token []byte) error {
 	want, err := os.ReadFile(path)
 	switch {
@@ -48,7 +47,8 @@ func compare(path string, token []byte) error {
 	case err != nil:
 		return errors.New("its stored token cannot be read")
 	}
-	want, token = bytes.TrimSpace(want), bytes.TrimSpace(token)
+	want = bytes.TrimSpace(want)
+	token = bytes.TrimSpace(token)
 	switch {
 	case len(want) == 0:
 		return errors.New("its stored token is empty")

@@ -17,14 +17,13 @@ const Namespace = "linkerd"
 var rbac string
 
 // RBAC returns the manifests of the ServiceAccount linkerd-identity and its rights, in YAML.
-// namespace is the namespace of the control plane.
+// namespace is the control plane's namespace.
 func RBAC(namespace string) string {
 	return strings.ReplaceAll(rbac, "namespace: "+Namespace+"}", "namespace: "+namespace+"}")
 }
 
-// Client returns a client of the API server that the file kubeconfig specifies. If
-// kubeconfig is empty, the client uses the API server of the cluster in which the process
-// runs.
+// Client returns a client for kubeconfig's API server, or for the cluster that the process runs
+// in if kubeconfig is empty.
 func Client(kubeconfig string) (kubernetes.Interface, error) {
 	cfg, err := kubeobject.ClientConfig(kubeconfig) // a Reviewer has its own limits
 	if err != nil {

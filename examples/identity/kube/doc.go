@@ -5,11 +5,11 @@
 //	        Source.Run: trust anchors, issuer │
 //	 ConfigMap linkerd-identity-trust-roots ──┴── mounted Secret: tls.crt, tls.key
 //
-// A [Reviewer] validates the token of a request. It must be a token of the ServiceAccount
-// that the requested name contains, for the audience of the authority. Kubernetes projects
-// such tokens into pods.
+// A [Reviewer] validates a request's token. It must be a token for the ServiceAccount that the
+// requested name contains, for the authority's audience. Kubernetes projects such tokens into
+// pods.
 //
 // A [Source] provides the trust anchors and the issuer, and replaces them when they change.
 //
-// No message of this package contains a token or a key.
+// No message from this package contains a token or a key.
 package kube

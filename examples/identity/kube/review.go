@@ -21,8 +21,8 @@ import (
 // Audience is the audience of the tokens that a [Reviewer] accepts.
 const Audience = "identity.l5d.io"
 
-// The limits of a Reviewer: the number of concurrent requests to the API server, the time
-// that a token waits until its request is sent, and the time limit of a request.
+// A Reviewer's limits: how many requests to the API server may run, how long a token waits until
+// its request is sent, and how long a request may take.
 const (
 	maxReviews    = 32
 	maxWait       = 2 * time.Second
@@ -37,13 +37,13 @@ const (
 // seconds.
 type Reviewer struct {
 	client kubernetes.Interface
-	suffix string // end of the names of all ServiceAccounts
+	suffix string // suffix of all ServiceAccounts' names
 	log    *slog.Logger
 	slots  *semaphore.Weighted
 }
 
-// NewReviewer returns a Reviewer for the names of a trust domain. namespace is the namespace
-// of the control plane, which is a part of all names.
+// NewReviewer returns a Reviewer for a trust domain's names. namespace is the control plane's
+// namespace, which is a part of all names.
 func NewReviewer(client kubernetes.Interface, namespace, domain string, log *slog.Logger) *Reviewer {
 	return &Reviewer{
 		client: client, log: log, slots: semaphore.NewWeighted(maxReviews),
@@ -52,13 +52,12 @@ func NewReviewer(client kubernetes.Interface, namespace, domain string, log *slo
 }
 
 // Check returns nil if token is a valid token of the ServiceAccount in name, such as
-// web.default.serviceaccount.identity.linkerd.cluster.local. The method has the type
-// ca.Check.
+// web.default.serviceaccount.identity.linkerd.cluster.local. It is a ca.Check.
 //
-// The errors have the codes of linkerd: InvalidArgument if the API server does not know the
-// token, and FailedPrecondition for a token of another audience or ServiceAccount. The code
-// is Unavailable if the API server does not answer, and ResourceExhausted if too many
-// tokens wait for a request to it.
+// The errors carry linkerd's codes: InvalidArgument if the API server does not know the token,
+// and FailedPrecondition for a token with another audience or ServiceAccount. The code is
+// Unavailable if the API server does not answer, and ResourceExhausted if too many tokens wait
+// for a request to it.
 func (r *Reviewer) Check(ctx context.Context, name string, token []byte) error {
 	account, ok := strings.CutSuffix(name, r.suffix)
 	if !ok || strings.Count(account, ".") != 1 {
@@ -120,11 +119,11 @@ func (r *Reviewer) owner(s *authn.TokenReviewStatus, token []byte) (string, erro
 	return parts[3] + "." + parts[2] + r.suffix, nil
 }
 
-// maxReason is the maximum length of a text of the API server in an error.
+// maxReason is how much of the API server's text an error contains.
 const maxReason = 300
 
-// redacted returns text with "[redacted]" instead of token, and instead of each part of at
-// least 8 bytes between the dots of token. The result has at most maxReason characters.
+// redacted returns text with "[redacted]" instead of token, and instead of each part of at least
+// 8 bytes between the dots of token. The result is at most maxReason characters long.
 func redacted(text string, token []byte) string {
 	for _, secret := range append([]string{string(token)}, strings.Split(string(token), ".")...) {
 		if len(secret) >= 8 {

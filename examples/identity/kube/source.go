@@ -27,16 +27,16 @@ const (
 	AnchorsKey       = "ca-bundle.crt"
 )
 
-// The files of the issuer, which are the keys of a Secret of the type kubernetes.io/tls.
-// CertFile has the certificate of the issuer, followed by intermediate certificates if no
-// trust anchor has signed it. KeyFile has the private key.
+// The issuer's files, which are the keys of a Secret of the type kubernetes.io/tls. CertFile is
+// the issuer's certificate, followed by intermediate certificates if no trust anchor has signed
+// it. KeyFile is the private key.
 const (
 	CertFile = "tls.crt"
 	KeyFile  = "tls.key"
 )
 
-// filePeriod is the interval at which the files of the issuer are read. maxFile is the
-// maximum size of a file in bytes.
+// filePeriod is the interval at which the issuer's files are read. maxFile is the maximum size of
+// a file in bytes.
 const (
 	filePeriod = 5 * time.Second
 	maxFile    = 1 << 20
@@ -56,7 +56,7 @@ type Source struct {
 	Replace func(anchors, cert, key []byte) error
 }
 
-// content has the trust anchors and the files that a Source has read, in PEM.
+// content holds the trust anchors and the files that a Source has read, in PEM.
 type content struct{ anchors, cert, key []byte }
 
 func (c content) equal(o content) bool {
@@ -87,7 +87,7 @@ func (s *Source) Run(ctx context.Context) {
 		case <-ticker.C:
 		}
 		next, err := s.read(anchors)
-		again := err == nil && next.equal(tried) // its error may contain the current time
+		isRetry := err == nil && next.equal(tried) // its error may contain the current time
 		if err == nil {
 			if next.equal(loaded) {
 				continue
@@ -95,11 +95,12 @@ func (s *Source) Run(ctx context.Context) {
 			tried = next
 			if err = s.Replace(next.anchors, next.cert, next.key); err == nil {
 				s.Log.Info("the issuer and the trust anchors are loaded")
-				loaded, logged = next, ""
+				loaded = next
+				logged = ""
 				continue
 			}
 		}
-		if !again && err.Error() != logged {
+		if !isRetry && err.Error() != logged {
 			logged = err.Error()
 			s.Log.Error("the issuer and the trust anchors are not loaded: the previous ones stay in use", "err", err)
 		}

@@ -25,8 +25,8 @@ type Config struct {
 	Wait bool // wait for the xtables lock
 }
 
-// Validate returns an error that joins all errors of c. Invalid entries of port lists are
-// not errors, because [Ports] leaves them out.
+// Validate returns an error that joins all errors in c. Invalid entries of port lists are not
+// errors, because [Ports] leaves them out.
 func (c Config) Validate() error {
 	errs := slices.Concat(c.checkProxy(), c.checkIDs())
 	for _, p := range c.PortsToRedirect {
@@ -42,7 +42,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// checkProxy returns the errors in the ports of the proxy.
+// checkProxy returns the errors in the proxy's ports.
 func (c Config) checkProxy() (errs []error) {
 	var missing []string
 	for _, p := range []struct {
@@ -85,8 +85,8 @@ func (c Config) checkIDs() (errs []error) {
 // maxID is the largest user or group ID that iptables accepts.
 const maxID = 1<<32 - 2
 
-// ErrRoot reports that the proxy would run as root. The rules could then not distinguish
-// its connections from connections of other processes of root.
+// ErrRoot reports that the proxy would run as root. The rules could then not distinguish its
+// connections from those of root's other processes.
 var ErrRoot = errors.New("a proxy that runs as root cannot be distinguished from other processes of root; " +
 	"run it as a separate user such as 2102")
 

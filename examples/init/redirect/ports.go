@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Ports converts entries such as "80" and "4567-4568" to the syntax of iptables: "80" and
-// "4567:4568". bad has an error for each invalid entry. Invalid entries are left out, as in
-// linkerd's proxy-init. A range of one port becomes that port.
+// Ports converts entries such as "80" and "4567-4568" to iptables syntax: "80" and "4567:4568".
+// bad contains an error for each invalid entry. Invalid entries are left out, as in linkerd's
+// proxy-init. A range of one port becomes that port.
 func Ports(entries []string) (ports []string, bad []error) {
 	for _, entry := range entries {
 		low, high, isRange := strings.Cut(strings.TrimSpace(entry), "-")
@@ -35,12 +35,11 @@ func port(s string) (int, error) {
 	return int(n), err
 }
 
-// maxPorts is the maximum number of ports in one multiport match of iptables. A range
-// counts as two.
+// maxPorts is how many ports fit into one iptables multiport match. A range counts as two.
 const maxPorts = 15
 
-// chunks divides ports, which are in the syntax of iptables, into comma-separated lists.
-// Each list has at most maxPorts ports.
+// chunks divides ports, which are in iptables syntax, into comma-separated lists of at most
+// maxPorts ports.
 func chunks(ports []string) (lists []string) {
 	from, n := 0, 0
 	for i, p := range ports {

@@ -20,7 +20,7 @@ const (
 	Plain  Mode = "plain"  // iptables, the default variant of the system
 )
 
-// suffix returns the suffix of the name of the iptables program.
+// suffix returns the suffix of the iptables program's name.
 func (m Mode) suffix() string {
 	switch m {
 	case NFT:
@@ -32,9 +32,9 @@ func (m Mode) suffix() string {
 	return "-legacy"
 }
 
-// ParseMode returns the mode with the given name. If name is empty, the argument binary
-// determines the mode. It is the name of a program: "iptables-legacy", "iptables-nft" or
-// "iptables". If both arguments are empty, the mode is Legacy.
+// ParseMode returns the mode with the given name. If name is empty, binary determines the mode.
+// It is a program's name: "iptables-legacy", "iptables-nft" or "iptables". If both arguments are
+// empty, the mode is Legacy.
 func ParseMode(name, binary string) (Mode, error) {
 	switch m := Mode(name); m {
 	case Legacy, NFT, Plain:
@@ -65,8 +65,8 @@ type Program struct {
 	Log *slog.Logger
 	Out io.Writer // receives the commands if Simulate is set
 
-	// LookPath finds a program, and Run runs a command and returns its output. They have the
-	// contracts of exec.LookPath and Cmd.Output.
+	// LookPath finds a program, and Run runs a command and returns its output. They work like
+	// exec.LookPath and Cmd.Output.
 	LookPath func(name string) (string, error)
 	Run      func(ctx context.Context, argv []string) ([]byte, error)
 }
@@ -113,7 +113,7 @@ func (p Program) apply(ctx context.Context, family Family, rules func(Existing) 
 	if err != nil {
 		return err
 	}
-	// nft reports a missing table on standard error; it is empty.
+	// Without a table nat, the output is empty: nft reports this on standard error.
 	for _, rule := range rules(Parse(string(before))) {
 		if _, err := p.command(ctx, binary, slices.Concat([]string{"-t", "nat"}, rule)...); err != nil {
 			return err
@@ -145,8 +145,8 @@ func (p Program) binary(family Family) (string, error) {
 	return "", fmt.Errorf("%s is not installed, nor another iptables: install the package iptables", wanted)
 }
 
-// command runs a command in the network namespace and returns its output. With Simulate it
-// only prints the command.
+// command runs a command in the network namespace and returns its output. With Simulate it only
+// prints the command, if the command would change something.
 func (p Program) command(ctx context.Context, name string, args ...string) ([]byte, error) {
 	argv := append([]string{name}, args...)
 	if p.Netns != "" {
@@ -154,7 +154,7 @@ func (p Program) command(ctx context.Context, name string, args ...string) ([]by
 	}
 	line := strings.Join(argv, " ")
 	if p.Simulate {
-		if strings.HasSuffix(name, "-save") {
+		if strings.HasSuffix(name, "-save") { // only reads rules: treat them as empty
 			return nil, nil
 		}
 		_, err := fmt.Fprintln(p.Out, line)
@@ -168,8 +168,8 @@ func (p Program) command(ctx context.Context, name string, args ...string) ([]by
 	return out, nil
 }
 
-// oneLine joins the lines of out, the output of a failed command. It puts ": " before each
-// line, so that the result can be appended to an error message.
+// oneLine joins the lines of out, a failed command's output. It puts ": " before each line, so
+// that the result can be appended to an error message.
 func oneLine(out []byte) string {
 	var b strings.Builder
 	for text := range strings.Lines(string(out)) {

@@ -47,9 +47,9 @@ func Parse(dump string) (e Existing) {
 // Rule is the arguments of one iptables command, without "-t nat".
 type Rule []string
 
-// Rules returns the commands that set the rules of c for one address family. e describes
-// the existing rules. The commands may be run repeatedly, because they first empty chains
-// that exist. Subnets of the other address family are left out.
+// Rules returns the commands that set c's rules for one address family. e describes the existing
+// rules. The commands may be run repeatedly, because they first empty chains that exist. Subnets
+// of the other address family are left out.
 func Rules(c Config, family Family, e Existing) (rules []Rule) {
 	add := func(tag string, args ...string) {
 		if tag != "" {
@@ -84,8 +84,7 @@ func Rules(c Config, family Family, e Existing) (rules []Rule) {
 }
 
 // output passes the commands for outbound connections to the function add, one command for each
-// call. The first argument of add is the comment of the rule, or "" for a command without a
-// comment.
+// call. The first argument of add is the rule's comment, or "" for a command without a comment.
 func output(add func(tag string, args ...string), c Config, e Existing) {
 	add("", begin(e.Output), OutputChain)
 	if c.UID > 0 {
@@ -112,8 +111,8 @@ func begin(exists bool) string {
 	return "-N"
 }
 
-// ignorePorts adds commands that make a chain exclude ports from the redirection. It passes
-// each command to the function add. entries have the syntax of the entries of [Ports].
+// ignorePorts adds commands that make a chain exclude ports from the redirection. It passes each
+// command to add. entries look as in [Ports].
 func ignorePorts(add func(tag string, args ...string), chain string, entries []string) {
 	ports, _ := Ports(entries)
 	for _, list := range chunks(ports) {
@@ -122,8 +121,7 @@ func ignorePorts(add func(tag string, args ...string), chain string, entries []s
 }
 
 // jump returns the command that adds or deletes the rule for a jump from one chain to another.
-// The argument verb is the flag of iptables, such as "-D" to delete the rule. The argument tag is
-// the end of the comment of the rule.
+// verb is an iptables flag, such as "-D" to delete the rule. tag ends the rule's comment.
 func jump(verb, from, to, tag string) Rule {
 	return Rule{verb, from, "-j", to, "-m", "comment", "--comment", "proxy-init/install-proxy-init-" + tag}
 }

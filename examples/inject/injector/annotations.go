@@ -1,6 +1,7 @@
 package injector
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,8 +22,8 @@ const InjectAnnotation = "linkerd.io/inject"
 // ConfigPrefix is the prefix of the annotations that configure a proxy.
 const ConfigPrefix = "config.linkerd.io/"
 
-// options has the settings of the proxy of one pod. The annotations of the pod override the
-// defaults from [Config].
+// options holds the settings for one pod's proxy. The pod's annotations override the defaults
+// from [Config].
 type options struct {
 	proxyImage, initImage, pullPolicy               string
 	inbound, outbound, control, admin               int
@@ -33,6 +34,10 @@ type options struct {
 	defaultPolicy, logLevel, logFormat, accessLog   string
 	inboundConnect, outboundConnect, shutdownGrace  string
 	requests, limits                                corev1.ResourceList
+	cpuRatio, inboundUnused, outboundUnused         string
+	noInboundDetect, noOutboundDetect, hostnames    bool
+	gateway                                         bool
+	additional                                      []corev1.EnvVar
 	externalProfiles, ingress, native, await, tap   bool
 	shutdownEndpoint                                bool
 }
@@ -43,7 +48,7 @@ func (c Config) options() options {
 		inbound: 4143, outbound: 4140, control: 4190, admin: 4191, uid: 2102, gid: -1,
 		skipInbound: "4567,4568", skipOutbound: "4567,4568", opaquePorts: c.OpaquePorts, defaultPolicy: c.DefaultPolicy,
 		logLevel: "warn,linkerd=info,hickory=error", logFormat: "plain",
-		inboundConnect: "100ms", outboundConnect: "1000ms",
+		inboundConnect: "100ms", outboundConnect: "1000ms", inboundUnused: "90s", outboundUnused: "5s",
 		native: c.Native, await: true, tap: c.TapAccount != "",
 		requests: corev1.ResourceList{}, limits: corev1.ResourceList{},
 	}
@@ -78,6 +83,14 @@ func (o *options) setters() map[string]func(string) error {
 		"proxy-wait-before-exit-seconds": number(&o.waitBeforeExit, 0, 3600),
 
 		"proxy-cpu-request": quantity(o.requests, "cpu"), "proxy-cpu-limit": quantity(o.limits, "cpu"),
+		"proxy-cpu-ratio-limit": share(&o.cpuRatio), "proxy-additional-env": environment(&o.additional),
+		"proxy-inbound-discovery-cache-unused-timeout":   text(&o.inboundUnused),
+		"proxy-outbound-discovery-cache-unused-timeout":  text(&o.outboundUnused),
+		"proxy-metrics-hostname-labels":                  either(&o.hostnames, "true", "false"),
+		"enable-gateway":                                 either(&o.gateway, "true", "false"),
+		"proxy-disable-inbound-protocol-detect-timeout":  either(&o.noInboundDetect, "true", "false"),
+		"proxy-disable-outbound-protocol-detect-timeout": either(&o.noOutboundDetect, "true", "false"),
+
 		"proxy-memory-request": quantity(o.requests, "memory"), "proxy-memory-limit": quantity(o.limits, "memory"),
 		"proxy-ephemeral-storage-request": quantity(o.requests, "ephemeral-storage"),
 		"proxy-ephemeral-storage-limit":   quantity(o.limits, "ephemeral-storage"),
@@ -90,9 +103,8 @@ func (o *options) setters() map[string]func(string) error {
 	}
 }
 
-// set stores the values of annotations in o. It returns a warning for each annotation that
-// has a prefix such as [ConfigPrefix], but an unknown name. The error joins the errors of
-// all invalid values.
+// set stores the annotations' values in o. It returns a warning for each annotation with a prefix
+// such as [ConfigPrefix], but an unknown name. The error joins the errors of all invalid values.
 func (o *options) set(annotations map[string]string) (warnings []string, err error) {
 	setters := o.setters()
 	var errs []error
@@ -101,7 +113,11 @@ func (o *options) set(annotations map[string]string) (warnings []string, err err
 		if !ok {
 			continue
 		}
-		if setters[name] == nil {
+		if reason, ok := unsupported()[name]; ok {
+			if value := annotations[key]; value != "off" && value != "false" {
+				warnings = append(warnings, "annotation "+key+" is ignored, because "+reason)
+			}
+		} else if setters[name] == nil {
 			warnings = append(warnings, "annotation "+key+" is ignored, because it is unknown")
 		} else if err := setters[name](annotations[key]); err != nil {
 			errs = append(errs, fmt.Errorf("annotation %s: %q %w", key, annotations[key], err))
@@ -122,6 +138,15 @@ func (o *options) set(annotations map[string]string) (warnings []string, err err
 	return warnings, errors.Join(errs...)
 }
 
+// unsupported returns the linkerd annotations that are ignored, with the reason. Their values off
+// and false describe what the proxy does.
+func unsupported() map[string]string {
+	return map[string]string{
+		"proxy-log-http-headers": "the proxy logs no header fields",
+		"enable-debug-sidecar":   "there is no image for debugging",
+	}
+}
+
 // configName returns key without its prefix. The prefix of an annotation that configures a
 // proxy is [ConfigPrefix], or its alpha or beta variant. For any other annotation, ok is
 // false.
@@ -137,15 +162,14 @@ func configName(key string) (name string, ok bool) {
 // The functions below return a function that parses the value of an annotation and stores
 // it.
 
-func text(to *string) func(string) error {
+func text(field *string) func(string) error {
 	return func(s string) error {
-		*to = strings.TrimSpace(s)
+		*field = strings.TrimSpace(s)
 		return nil
 	}
 }
 
-// tag returns a function that sets the tag of *image, the name of an image, to its argument. The
-// new tag replaces the tag and the digest of *image.
+// tag returns a function that replaces the tag or digest of *image, an image's name.
 func tag(image *string) func(string) error {
 	return func(s string) error {
 		name, _, _ := strings.Cut(*image, "@")
@@ -157,56 +181,82 @@ func tag(image *string) func(string) error {
 	}
 }
 
-func oneOf(to *string, values ...string) func(string) error {
+func oneOf(field *string, values ...string) func(string) error {
 	return func(s string) error {
 		if !slices.Contains(values, s) {
 			return errors.New("must be " + strings.Join(values, " or "))
 		}
-		*to = s
+		*field = s
 		return nil
 	}
 }
 
-func either(to *bool, yes, no string) func(string) error {
+func either(field *bool, yes, no string) func(string) error {
 	return func(s string) error {
 		if s != yes && s != no {
 			return fmt.Errorf("must be %s or %s", yes, no)
 		}
-		*to = s == yes
+		*field = s == yes
 		return nil
 	}
 }
 
-func number(to *int, low, high int) func(string) error {
+func number(field *int, low, high int) func(string) error {
 	return func(s string) error {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < low || n > high {
 			return fmt.Errorf("must be a number from %d to %d", low, high)
 		}
-		*to = n
+		*field = n
 		return nil
 	}
 }
 
 // duration returns a function that stores a duration as a number of whole seconds.
-func duration(to *int) func(string) error {
+func duration(field *int) func(string) error {
 	return func(s string) error {
 		d, err := time.ParseDuration(s)
 		if err != nil || d < 0 || d%time.Second != 0 {
 			return errors.New("must be a duration in whole seconds, such as 60s")
 		}
-		*to = int(d.Seconds())
+		*field = int(d.Seconds())
 		return nil
 	}
 }
 
-func quantity(to corev1.ResourceList, name corev1.ResourceName) func(string) error {
+// share returns a function that stores a share between 0 and 1 as text.
+func share(field *string) func(string) error {
+	return func(s string) error {
+		if x, err := strconv.ParseFloat(s, 64); err != nil || !(x > 0 && x <= 1) {
+			return errors.New("must be a number above 0 and at most 1")
+		}
+		*field = s
+		return nil
+	}
+}
+
+// environment returns a function that stores a list of environment variables, which is JSON.
+func environment(field *[]corev1.EnvVar) func(string) error {
+	return func(s string) error {
+		var list []corev1.EnvVar
+		if err := json.Unmarshal([]byte(s), &list); err != nil {
+			return fmt.Errorf(`must be a list such as [{"name":"A","value":"b"}]: %w`, err)
+		}
+		if slices.ContainsFunc(list, func(e corev1.EnvVar) bool { return e.Name == "" }) {
+			return errors.New("must have a name in each element")
+		}
+		*field = list
+		return nil
+	}
+}
+
+func quantity(list corev1.ResourceList, name corev1.ResourceName) func(string) error {
 	return func(s string) error {
 		q, err := resource.ParseQuantity(s)
 		if err != nil || q.Sign() < 0 {
 			return errors.New("must be a quantity such as 100m or 64Mi")
 		}
-		to[name] = q
+		list[name] = q
 		return nil
 	}
 }

@@ -12,25 +12,29 @@ import (
 	"github.com/gotower/gotower/examples/init/redirect"
 )
 
-// Config has the settings that are the same for all pods. Annotations of a pod override
-// some of them.
+// Config holds the settings that are the same for all pods. A pod's annotations override some of
+// them.
 type Config struct {
 	Namespace     string // namespace of the control plane
-	ClusterDomain string // domain of the names of Services
+	ClusterDomain string // domain of Service names
 	TrustDomain   string // trust domain of the identities
-	TrustAnchors  string // certificates in PEM; "" means that proxies have no identity and no TLS
+	TrustAnchors  string // certificates in PEM; without any, proxies use neither identities nor TLS
 
 	ProxyImage string // image with the program proxy
 	InitImage  string // image with the program init and iptables
-	PullPolicy string // of both images
+	PullPolicy string // for both images
 
 	ClusterNetworks string // CIDRs of pods and Services, separated by commas
-	DefaultPolicy   string // inbound policy of ports without a policy of their own
+	DefaultPolicy   string // inbound policy for ports that no other policy covers
 	OpaquePorts     string // ports without protocol detection, such as "25,3306"
-	TapAccount      string // service account in Namespace that may tap; "" turns tap off
+	TapAccount      string // service account, or account.namespace, that may tap; "" turns tap off
 	IptablesMode    string // nft, legacy or plain
 	IPv6            bool   // also redirect and accept IPv6
 	Native          bool   // the proxy is a native sidecar
+
+	// DestinationAddr and PolicyAddr are the addresses, as host:port, of another control plane than
+	// gotower's. Both default to the Service linkerd-dst-headless.
+	DestinationAddr, PolicyAddr string
 
 	// Controller means that the pod runs the destination controller. The proxy of the pod
 	// then connects to this controller on localhost, and reads the trust anchors from
@@ -63,7 +67,12 @@ func AddFlags(f *flag.FlagSet, c *Config) {
 	f.StringVar(&c.ClusterNetworks, "cluster-networks", c.ClusterNetworks, "`CIDRs` of pods and Services")
 	f.StringVar(&c.DefaultPolicy, "default-inbound-policy", c.DefaultPolicy, "inbound `policy` of ports without one")
 	f.StringVar(&c.OpaquePorts, "opaque-ports", c.OpaquePorts, "`ports` on which the server may speak first")
-	f.StringVar(&c.TapAccount, "tap-account", c.TapAccount, "service `account` of the control plane that may tap; empty: no tap")
+	f.StringVar(&c.TapAccount, "tap-account", c.TapAccount,
+		"service `account` that may tap, of the control plane, or account.namespace; empty: no tap")
+	f.StringVar(&c.DestinationAddr, "destination-addr", c.DestinationAddr,
+		"`address` of the destination controller; default: the Service linkerd-dst-headless")
+	f.StringVar(&c.PolicyAddr, "policy-addr", c.PolicyAddr,
+		"`address` of the policy controller, such as linkerd-policy.linkerd.svc.cluster.local.:8090; default: -destination-addr")
 	f.StringVar(&c.IptablesMode, "iptables-mode", c.IptablesMode, "nft, legacy or plain")
 	f.BoolVar(&c.IPv6, "ipv6", c.IPv6, "also redirect and accept IPv6; requires nodes with IPv6")
 	f.BoolVar(&c.Native, "native-sidecar", c.Native, "native sidecar containers, of Kubernetes 1.29")
@@ -86,14 +95,13 @@ func (c Config) Validate() error {
 	if _, err := redirect.ParseMode(c.IptablesMode, ""); err != nil {
 		return err
 	}
-	_, err := c.Inject(map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "a"}}}}, nil)
+	_, err := c.Inject(map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "a"}}}}, Workload{}, nil)
 	return err
 }
 
 func pullPolicies() []string { return []string{"Always", "IfNotPresent", "Never"} }
 
-// AnchorsConfigMap is the name of the ConfigMap with the trust anchors. AnchorsKey is the
-// key of the trust anchors in this ConfigMap.
+// AnchorsConfigMap is the ConfigMap with the trust anchors, and AnchorsKey their key in it.
 const (
 	AnchorsConfigMap = "linkerd-identity-trust-roots"
 	AnchorsKey       = "ca-bundle.crt"
@@ -104,8 +112,8 @@ func (c Config) identity(account, namespace string) string {
 	return account + "." + namespace + ".serviceaccount.identity." + c.Namespace + "." + c.TrustDomain
 }
 
-// AnchorsSum returns the SHA-256 sum of trust anchors in PEM, in hexadecimal. Each injected
-// pod has the sum in an annotation.
+// AnchorsSum returns the SHA-256 sum of trust anchors in PEM, in hexadecimal. Each injected pod
+// carries the sum in an annotation.
 func AnchorsSum(anchors string) string {
 	sum := sha256.Sum256([]byte(strings.TrimSpace(anchors)))
 	return hex.EncodeToString(sum[:])

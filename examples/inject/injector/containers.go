@@ -1,6 +1,7 @@
 package injector
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,8 +18,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/settings"
 )
 
-// The names of the containers and volumes that are added to a pod. TokenAudience is the
-// audience of the token by which the proxy gets a certificate.
+// Names of the containers and volumes that are added to a pod. TokenAudience is the audience of
+// the token that the proxy exchanges for a certificate.
 const (
 	ProxyName     = "linkerd-proxy"
 	initName      = "linkerd-init"
@@ -35,20 +36,20 @@ const (
 	tokenLifetime = 24 * 60 * 60
 )
 
-// redirection returns the rules by which the init container redirects connections to the
-// proxy. It returns an error if an option is invalid.
+// redirection returns the rules by which the init container redirects connections to the proxy,
+// or an error if an option is invalid.
 func (o *options) redirection() (redirect.Config, error) {
-	own := fmt.Sprintf("%d,%d", o.control, o.admin)
+	proxyPorts := fmt.Sprintf("%d,%d", o.control, o.admin)
 	c := redirect.Config{
 		IncomingPort: o.inbound, OutgoingPort: o.outbound, UID: o.uid, GID: o.gid,
-		InboundIgnore: list(own + "," + o.skipInbound), OutboundIgnore: list(o.skipOutbound), SubnetsToIgnore: list(o.skipSubnets),
+		InboundIgnore: list(proxyPorts + "," + o.skipInbound), OutboundIgnore: list(o.skipOutbound), SubnetsToIgnore: list(o.skipSubnets),
 	}
 	_, badIn := redirect.Ports(c.InboundIgnore)
 	_, badOut := redirect.Ports(c.OutboundIgnore)
 	return c, errors.Join(append(append(badIn, badOut...), c.Validate())...)
 }
 
-// initContainer returns the container that redirects the connections of the pod.
+// initContainer returns the container that redirects the pod's connections.
 func (o *options) initContainer(c Config, rules redirect.Config) corev1.Container {
 	args := []string{
 		"--iptables-mode", c.IptablesMode, "--ipv6=" + strconv.FormatBool(c.IPv6),
@@ -86,7 +87,7 @@ func (o *options) initContainer(c Config, rules redirect.Config) corev1.Containe
 	}
 }
 
-// proxyContainer returns the container of the proxy with env as its environment.
+// proxyContainer returns the proxy's container with the environment env.
 func (o *options) proxyContainer(c Config, env []corev1.EnvVar) corev1.Container {
 	probe := func(path string, delay, period int32) *corev1.Probe {
 		return &corev1.Probe{
@@ -125,9 +126,9 @@ func (o *options) proxyContainer(c Config, env []corev1.EnvVar) corev1.Container
 	return p
 }
 
-// lifecycle returns the lifecycle hooks of the proxy, or nil if it has none. The postStart hook
-// delays the following containers until the proxy is ready. A native sidecar does not have this
-// hook, because its startup probe has the same effect.
+// lifecycle returns the proxy's lifecycle hooks, or nil if there are none. The postStart hook
+// holds back the following containers until the proxy is ready. A native sidecar does not need
+// it, because its startup probe has the same effect.
 func (o *options) lifecycle() *corev1.Lifecycle {
 	l := new(corev1.Lifecycle)
 	if o.await && !o.native {
@@ -161,8 +162,8 @@ func volumes(c Config) []corev1.Volume {
 	}
 }
 
-// environ returns the environment variables of the proxy. The argument containers has the
-// other containers of the pod. Some of the variables contain port numbers of these containers.
+// environ returns the proxy's environment variables. containers are the pod's other containers,
+// whose port numbers some of the variables contain.
 func (o *options) environ(c Config, containers []container) []corev1.EnvVar {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
@@ -176,11 +177,17 @@ func (o *options) environ(c Config, containers []container) []corev1.EnvVar {
 			env = append(env, corev1.EnvVar{Name: settings.Prefix + name, Value: value})
 		}
 	}
-	all, loopback := "0.0.0.0", "127.0.0.1:"+strconv.Itoa(o.outbound)
+	all := "0.0.0.0"
+	loopback := "127.0.0.1:" + strconv.Itoa(o.outbound)
 	if c.IPv6 {
 		all = "[::]"
 		loopback += ",[::1]:" + strconv.Itoa(o.outbound)
 	}
+	set("CORES", strconv.FormatInt(wholeCores(o.requests), 10))
+	if n := wholeCores(o.limits); !o.limits.Cpu().IsZero() {
+		set("CORES_MAX", strconv.FormatInt(n, 10))
+	}
+	set("CORES_MAX_RATIO", o.cpuRatio)
 	set("LOG", o.logLevel)
 	set("LOG_FORMAT", o.logFormat)
 	set("ACCESS_LOG", o.accessLog)
@@ -196,19 +203,28 @@ func (o *options) environ(c Config, containers []container) []corev1.EnvVar {
 	set("OUTBOUND_PORTS_DISABLE_PROTOCOL_DETECTION", c.OpaquePorts)
 	set("INBOUND_CONNECT_TIMEOUT", o.inboundConnect)
 	set("OUTBOUND_CONNECT_TIMEOUT", o.outboundConnect)
-	set("INBOUND_DISCOVERY_IDLE_TIMEOUT", "90s")
-	set("OUTBOUND_DISCOVERY_IDLE_TIMEOUT", "5s")
-	for _, side := range []string{"INBOUND", "OUTBOUND"} {
-		set(side+"_ACCEPT_KEEPALIVE", "10000ms")
-		set(side+"_CONNECT_KEEPALIVE", "10000ms")
-		set(side+"_ACCEPT_USER_TIMEOUT", "30s")
-		set(side+"_CONNECT_USER_TIMEOUT", "30s")
-		set(side+"_SERVER_HTTP2_KEEP_ALIVE_INTERVAL", "10s")
-		set(side+"_SERVER_HTTP2_KEEP_ALIVE_TIMEOUT", "3s")
+	set("INBOUND_DISCOVERY_IDLE_TIMEOUT", o.inboundUnused)
+	set("OUTBOUND_DISCOVERY_IDLE_TIMEOUT", o.outboundUnused)
+	if o.noInboundDetect {
+		set("INBOUND_DETECT_TIMEOUT", "365d")
+	}
+	if o.noOutboundDetect {
+		set("OUTBOUND_DETECT_TIMEOUT", "365d")
+	}
+	for _, direction := range []string{"INBOUND", "OUTBOUND"} {
+		set(direction+"_ACCEPT_KEEPALIVE", "10000ms")
+		set(direction+"_CONNECT_KEEPALIVE", "10000ms")
+		set(direction+"_ACCEPT_USER_TIMEOUT", "30s")
+		set(direction+"_CONNECT_USER_TIMEOUT", "30s")
+		set(direction+"_SERVER_HTTP2_KEEP_ALIVE_INTERVAL", "10s")
+		set(direction+"_SERVER_HTTP2_KEEP_ALIVE_TIMEOUT", "3s")
 	}
 	suffix := "svc." + c.ClusterDomain + "."
 	if o.externalProfiles {
 		suffix = "."
+	}
+	if o.hostnames {
+		set("OUTBOUND_METRICS_HOSTNAME_LABELS", "true")
 	}
 	set("DESTINATION_PROFILE_SUFFIXES", suffix)
 	set("DESTINATION_PROFILE_NETWORKS", c.ClusterNetworks)
@@ -225,33 +241,44 @@ func (o *options) environ(c Config, containers []container) []corev1.EnvVar {
 	if o.ingress {
 		set("INGRESS_MODE", "true")
 	}
-	return append(env, o.controlEnviron(c)...)
+	if o.gateway {
+		set("INBOUND_GATEWAY_SUFFIXES", suffix)
+	}
+	env = append(env, o.controlEnviron(c)...)
+	for _, e := range o.additional { // may also override a variable
+		env = append(slices.DeleteFunc(env, func(old corev1.EnvVar) bool { return old.Name == e.Name }), e)
+	}
+	return env
 }
 
-// controlEnviron returns the environment variables for the servers of the control plane,
-// for the identity of the proxy, and for tap.
+// wholeCores returns the processors in resources as a whole number, rounded up, and at least 1.
+func wholeCores(resources corev1.ResourceList) int64 { return max(1, resources.Cpu().Value()) }
+
+// controlEnviron returns the environment variables for the control plane's servers, for the
+// proxy's identity, and for tap.
 func (o *options) controlEnviron(c Config) (env []corev1.EnvVar) {
 	set := func(name, value string) { env = append(env, corev1.EnvVar{Name: settings.Prefix + name, Value: value}) }
-	server := func(name, service string, port int, account string) {
+	server := func(name, addr, service string, port int, account string) {
 		if c.Controller && port == DestinationPort {
-			set(name+"_SVC_ADDR", fmt.Sprintf("localhost.:%d", port)) // in the pod; not by a proxy, so without TLS
+			set(name+"_SVC_ADDR", fmt.Sprintf("localhost.:%d", port)) // inside the pod, so without a proxy and TLS
 			return
 		}
-		set(name+"_SVC_ADDR", fmt.Sprintf("%s.%s.svc.%s.:%d", service, c.Namespace, c.ClusterDomain, port))
+		set(name+"_SVC_ADDR", cmp.Or(addr, fmt.Sprintf("%s.%s.svc.%s.:%d", service, c.Namespace, c.ClusterDomain, port)))
 		if c.TrustAnchors != "" {
 			set(name+"_SVC_NAME", c.identity(account, c.Namespace))
 		}
 	}
-	server("DESTINATION", "linkerd-dst-headless", DestinationPort, "linkerd-destination")
-	server("POLICY", "linkerd-dst-headless", DestinationPort, "linkerd-destination")
+	server("DESTINATION", c.DestinationAddr, "linkerd-dst-headless", DestinationPort, "linkerd-destination")
+	server("POLICY", cmp.Or(c.PolicyAddr, c.DestinationAddr), "linkerd-dst-headless", DestinationPort, "linkerd-destination")
 	if c.TrustAnchors == "" {
 		return env
 	}
-	server("IDENTITY", "linkerd-identity-headless", IdentityPort, "linkerd-identity")
+	server("IDENTITY", "", "linkerd-identity-headless", IdentityPort, "linkerd-identity")
 	set("IDENTITY_DIR", identityDir)
 	anchors := corev1.EnvVar{Name: settings.Prefix + "IDENTITY_TRUST_ANCHORS", Value: c.TrustAnchors}
 	if c.Controller {
-		anchors.Value, anchors.ValueFrom = "", &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+		anchors.Value = ""
+		anchors.ValueFrom = &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
 			LocalObjectReference: corev1.LocalObjectReference{Name: AnchorsConfigMap}, Key: AnchorsKey,
 		}}
 	}
@@ -260,22 +287,23 @@ func (o *options) controlEnviron(c Config) (env []corev1.EnvVar) {
 	set("IDENTITY_LOCAL_NAME", c.identity("$(_pod_sa)", "$(_pod_ns)"))
 	env = append(env, corev1.EnvVar{Name: settings.OwnPrefix + "IDENTITY_GENERATE", Value: "true"})
 	if o.tap {
-		set("TAP_SVC_NAME", c.identity(c.TapAccount, c.Namespace))
+		account, namespace, _ := strings.Cut(c.TapAccount, ".")
+		set("TAP_SVC_NAME", c.identity(account, cmp.Or(namespace, c.Namespace)))
 	} else {
 		set("TAP_DISABLED", "true")
 	}
 	return env
 }
 
-// The ports of the servers of the control plane.
+// Ports that the control plane's servers listen on.
 const (
 	DestinationPort = 8086
 	IdentityPort    = 8080
 )
 
-// checkEnviron returns the error that the proxy would report for the environment env. A
-// warning of the proxy counts as an error. The argument anchors has the trust anchors in
-// PEM, because env may contain only a reference to the ConfigMap of the trust anchors.
+// checkEnviron returns the error that the proxy would report for the environment env; warnings
+// count too. anchors are the trust anchors in PEM, because env may contain only a reference to
+// their ConfigMap.
 func checkEnviron(env []corev1.EnvVar, anchors string) error {
 	values := map[string]string{}
 	for _, e := range env {
@@ -303,7 +331,7 @@ func checkEnviron(env []corev1.EnvVar, anchors string) error {
 	return err
 }
 
-// container has the fields of a container that determine settings of its proxy.
+// container holds those fields of a container that determine settings for its proxy.
 type container struct {
 	Ports []struct {
 		Name          string      `json:"name"`
@@ -312,9 +340,8 @@ type container struct {
 	} `json:"ports"`
 }
 
-// ports returns the inbound ports of the pod, separated by commas. If the annotation
-// pod-inbound-ports is set, ports returns its value. Otherwise it returns all TCP ports of the
-// argument containers.
+// ports returns the pod's inbound ports, separated by commas: the annotation pod-inbound-ports if
+// it is set, and otherwise all TCP ports of containers.
 func (o *options) ports(containers []container) string {
 	if o.inboundPorts != "" {
 		return o.inboundPorts
@@ -330,8 +357,8 @@ func (o *options) ports(containers []container) string {
 	return strings.Join(ports, ",")
 }
 
-// named replaces the names of container ports in the argument ports by the numbers of the
-// ports, and returns the result. ports is a list separated by commas.
+// named replaces the names of container ports in ports by the ports' numbers, and returns the
+// result. ports is a list separated by commas.
 func named(ports string, containers []container) string {
 	all := list(ports)
 	for i, name := range all {
@@ -348,9 +375,9 @@ func named(ports string, containers []container) string {
 
 // list returns the parts of a list that is separated by commas. Empty parts are left out.
 func list(text string) (parts []string) {
-	for part := range strings.SplitSeq(text, ",") {
-		if part = strings.TrimSpace(part); part != "" {
-			parts = append(parts, part)
+	for item := range strings.SplitSeq(text, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			parts = append(parts, item)
 		}
 	}
 	return parts

@@ -6,23 +6,45 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
 )
 
-// Filter returns the YAML or JSON documents of in, with the proxy added to all workloads. A
-// document without an injected workload is returned unchanged, with its comments. Any other
-// document is encoded again in its format, with sorted keys and without comments and
-// anchors. After an error no document is returned.
+// Filter adds the proxy to all workloads in the YAML or JSON documents in. A document without a
+// workload to inject is returned unchanged, including its comments. Other documents are encoded
+// again in their format, which sorts keys and drops comments and anchors. After an error, no
+// document is returned.
 func (c Config) Filter(in []byte) ([]byte, []Report, error) {
-	return convertDocuments(in, func(pod map[string]any) (Result, error) { return c.Inject(pod, nil) })
+	return convertDocuments(in, func(w Workload, pod map[string]any) (Result, error) { return c.Inject(pod, w, nil) })
 }
 
-// FilterUninject returns the YAML or JSON documents of in, with the proxy removed from all
-// workloads. It keeps a document without a proxy unchanged, as [Config.Filter] does.
+// FilterAnnotate adds [InjectAnnotation] to the pod templates of all workloads in the YAML or
+// JSON documents in, for a webhook that injects their pods. The value becomes enabled, unless it
+// is ingress. Documents without a workload stay unchanged, as with [Config.Filter].
+func FilterAnnotate(in []byte) ([]byte, []Report, error) {
+	return convertDocuments(in, func(_ Workload, pod map[string]any) (Result, error) {
+		p, err := newPod(pod)
+		if err != nil {
+			return Result{}, err
+		}
+		if skipped := p.skip(); skipped != "" {
+			return Result{Skipped: skipped}, nil
+		}
+		if mode := p.annotations[InjectAnnotation]; mode == "enabled" || mode == "ingress" {
+			return Result{Skipped: fmt.Sprintf("%s is %s", InjectAnnotation, mode)}, nil
+		}
+		p.annotations[InjectAnnotation] = "enabled"
+		p.store()
+		return Result{}, nil
+	})
+}
+
+// FilterUninject removes the proxy from all workloads in the YAML or JSON documents in. Documents
+// without a proxy stay unchanged, as with [Config.Filter].
 func FilterUninject(in []byte) ([]byte, []Report, error) {
-	return convertDocuments(in, func(pod map[string]any) (Result, error) {
+	return convertDocuments(in, func(_ Workload, pod map[string]any) (Result, error) {
 		removed, err := Uninject(pod)
 		if err == nil && !removed {
 			return Result{Skipped: "it has no proxy"}, nil
@@ -31,7 +53,7 @@ func FilterUninject(in []byte) ([]byte, []Report, error) {
 	})
 }
 
-func convertDocuments(in []byte, do func(pod map[string]any) (Result, error)) ([]byte, []Report, error) {
+func convertDocuments(in []byte, do func(w Workload, pod map[string]any) (Result, error)) ([]byte, []Report, error) {
 	var out bytes.Buffer
 	var reports []Report
 	for i, document := range split(in) {
@@ -48,11 +70,11 @@ func convertDocuments(in []byte, do func(pod map[string]any) (Result, error)) ([
 	return out.Bytes(), reports, nil
 }
 
-// separator is the text that begins a YAML document.
+// separator begins a YAML document.
 const separator = "---"
 
-// split splits a stream of YAML into its documents. Each document except the first begins
-// with the separator.
+// split splits a YAML stream into documents. Each document except the first begins with the
+// separator.
 func split(in []byte) (documents []string) {
 	var document strings.Builder
 	for line := range strings.Lines(string(bytes.TrimPrefix(in, []byte("\ufeff")))) {
@@ -68,22 +90,20 @@ func split(in []byte) (documents []string) {
 
 // convertDocument calls do for each workload in one document, and returns the changed
 // document. A JSON document may contain several values.
-func convertDocument(document string, do func(pod map[string]any) (Result, error)) ([]byte, []Report, error) {
+func convertDocument(document string, do func(w Workload, pod map[string]any) (Result, error)) ([]byte, []Report, error) {
 	content := strings.TrimPrefix(document, separator)
 	if isEmpty(content) {
 		return []byte(document), nil, nil
 	}
 	values, isJSON := parseJSON(content)
+	var warnings []string
 	if !isJSON {
-		text, err := yaml.YAMLToJSONStrict([]byte(content))
+		value, duplicates, err := parseYAML(content)
 		if err != nil {
 			return nil, nil, err
 		}
-		var value any
-		if err := decode(text, &value); err != nil {
-			return nil, nil, err
-		}
 		values = []any{value}
+		warnings = duplicates
 	}
 	var reports []Report
 	changed := false
@@ -95,10 +115,11 @@ func convertDocument(document string, do func(pod map[string]any) (Result, error
 		if !ok {
 			return nil, nil, fmt.Errorf("%.40q: must be an object of Kubernetes", fmt.Sprint(value))
 		}
-		err := each(object, "", 0, func(kind, name string, pod map[string]any) error {
-			result, err := do(pod)
+		err := each(object, "", 0, func(w Workload, pod map[string]any) error {
+			result, err := do(w, pod)
 			changed = changed || err == nil && result.Skipped == ""
-			reports = append(reports, Report{kind, name, result})
+			result.Warnings = slices.Concat(warnings, result.Warnings)
+			reports = append(reports, Report{w.Kind, w.Name, result})
 			return err
 		})
 		if err != nil {
@@ -112,7 +133,21 @@ func convertDocument(document string, do func(pod map[string]any) (Result, error
 	return out, reports, err
 }
 
-// isEmpty reports whether a document has only comments and directives.
+// parseYAML returns the value of a YAML document. If a mapping contains a key twice, the last value
+// applies, as in kubectl, and warnings names the keys.
+func parseYAML(content string) (value any, warnings []string, err error) {
+	text, err := yaml.YAMLToJSON([]byte(content))
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := yaml.YAMLToJSONStrict([]byte(content)); err != nil {
+		warnings = []string{"the last value of a repeated key applies: " + err.Error()}
+	}
+	err = decode(text, &value)
+	return value, warnings, err
+}
+
+// isEmpty reports whether a document consists of comments and directives.
 func isEmpty(content string) bool {
 	for line := range strings.Lines(content) {
 		line = strings.TrimSpace(line)

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// The annotations and the label that [Config.Inject] sets on a pod, and the value of
-// createdBy. [Uninject] removes these annotations and the label.
+// Annotations that [Config.Inject] sets on a pod, its first label, and the value for createdBy.
+// [Uninject] removes these annotations, and all labels that Inject adds.
 const (
 	createdBy       = "linkerd.io/created-by"
 	proxyVersion    = "linkerd.io/proxy-version"
@@ -19,19 +19,20 @@ const (
 	createdByInject = "gotower/inject"
 )
 
-// Result is the result of the injection of one pod.
+// Result is the result of one pod's injection.
 type Result struct {
 	Skipped  string   // why the pod is unchanged; "" means that it was injected
 	Warnings []string // annotations that were ignored
 }
 
-// Inject adds the proxy to pod, which has the fields metadata and spec of a Pod or of a pod
-// template. The argument namespace has the annotations of the pod's namespace. The pod inherits
-// the annotations that configure the proxy, unless it has the same annotation itself.
+// Inject adds the proxy to pod, which is a Pod or a pod template with the fields metadata and
+// spec. w is the workload that the labels will name. namespace holds the annotations on the pod's
+// namespace. The pod inherits the annotations that configure the proxy, unless it carries the
+// same annotation itself.
 //
-// Inject skips a pod that disables injection or cannot have a proxy. Result.Skipped then has the
-// reason. After an error the pod is unchanged.
-func (c Config) Inject(pod map[string]any, namespace map[string]string) (Result, error) {
+// Inject skips a pod that disables injection or cannot have a proxy, and says why in
+// Result.Skipped. After an error the pod is unchanged.
+func (c Config) Inject(pod map[string]any, w Workload, namespace map[string]string) (Result, error) {
 	p, err := newPod(pod)
 	if err != nil {
 		return Result{}, err
@@ -72,10 +73,10 @@ func (c Config) Inject(pod map[string]any, namespace map[string]string) (Result,
 	}
 	var first, proxy map[string]any
 	var added []any
-	for to, from := range map[any]any{
+	for dst, src := range map[any]any{
 		&first: o.initContainer(c, rules), &proxy: o.proxyContainer(c, env), &added: volumes(c),
 	} {
-		if err := convert(from, to); err != nil {
+		if err := convert(src, dst); err != nil {
 			return Result{}, err
 		}
 	}
@@ -87,12 +88,15 @@ func (c Config) Inject(pod map[string]any, namespace map[string]string) (Result,
 	}
 	p.volumes = append(slices.Clip(p.volumes), added...)
 	p.annotate(c, o, inherited)
+	for label, value := range w.labels() {
+		p.labels[label] = value
+	}
 	p.store()
 	return Result{Warnings: warnings}, nil
 }
 
-// Uninject removes from pod all that [Config.Inject] added, and reports whether the pod had
-// a proxy. Annotations that were copied from a namespace remain.
+// Uninject removes everything from pod that [Config.Inject] added, and reports whether there was
+// a proxy. Annotations copied from a namespace remain.
 func Uninject(pod map[string]any) (bool, error) {
 	p, err := newPod(pod)
 	if err != nil || !p.injected() {
@@ -107,18 +111,22 @@ func Uninject(pod map[string]any) (bool, error) {
 	for _, key := range []string{createdBy, proxyVersion, trustRoot} {
 		delete(p.annotations, key)
 	}
-	delete(p.labels, controlPlane)
+	for label := range p.labels {
+		if label == controlPlane || label == workloadNamespace || strings.HasPrefix(label, workloadPrefix) {
+			delete(p.labels, label)
+		}
+	}
 	p.store()
 	return true, nil
 }
 
-// isVolume reports whether name is the name of a volume that [Config.Inject] adds.
+// isVolume reports whether [Config.Inject] adds a volume with this name.
 func isVolume(name string) bool {
 	return slices.Contains([]string{lockName, identityName, tokenName}, name)
 }
 
-// pod has the parts of a Pod or a pod template that the injector changes. The method store
-// writes these parts back to the field object, the decoded Pod or template.
+// pod holds what the injector changes in a Pod or a pod template. store writes it back to object,
+// the decoded Pod or template.
 type pod struct {
 	metadata, spec             map[string]any
 	annotations, labels        map[string]any
@@ -147,18 +155,22 @@ func newPod(object map[string]any) (*pod, error) {
 		}
 		return l
 	}
-	p.metadata, p.spec = field(object, "metadata"), field(object, "spec")
-	p.annotations, p.labels = field(p.metadata, "annotations"), field(p.metadata, "labels")
-	p.containers, p.inits, p.volumes = elements("containers"), elements("initContainers"), elements("volumes")
+	p.metadata = field(object, "metadata")
+	p.spec = field(object, "spec")
+	p.annotations = field(p.metadata, "annotations")
+	p.labels = field(p.metadata, "labels")
+	p.containers = elements("containers")
+	p.inits = elements("initContainers")
+	p.volumes = elements("volumes")
 	return p, err
 }
 
-// injected reports whether the pod has a proxy.
+// injected reports whether there is already a proxy in the pod.
 func (p *pod) injected() bool {
 	return slices.ContainsFunc(slices.Concat(p.containers, p.inits), func(c any) bool { return name(c) == ProxyName })
 }
 
-// skip returns the reason why the pod cannot have a proxy, or "" if it can.
+// skip returns why the pod cannot get a proxy, or "" if it can.
 func (p *pod) skip() string {
 	selector, _ := p.spec["nodeSelector"].(map[string]any)
 	system, _ := p.spec["os"].(map[string]any)
@@ -186,27 +198,32 @@ func (p *pod) skip() string {
 	return ""
 }
 
-// annotate sets the annotations and the label of the injector, and the annotations that the
-// pod inherits from its namespace.
+// Version returns the tag of an image, which is the version of the proxy in it.
+func Version(image string) string {
+	_, tag, ok := strings.Cut(image[strings.LastIndexByte(image, '/')+1:], ":")
+	if !ok {
+		return "latest"
+	}
+	return tag
+}
+
+// annotate sets the injector's annotations and label, and the annotations that the pod inherits
+// from its namespace.
 func (p *pod) annotate(c Config, o options, inherited map[string]string) {
 	for key, value := range inherited {
 		if key != InjectAnnotation {
 			p.annotations[key] = value
 		}
 	}
-	_, version, ok := strings.Cut(o.proxyImage[strings.LastIndexByte(o.proxyImage, '/')+1:], ":")
-	if !ok {
-		version = "latest"
-	}
 	p.annotations[createdBy] = createdByInject
-	p.annotations[proxyVersion] = version
+	p.annotations[proxyVersion] = Version(o.proxyImage)
 	if c.TrustAnchors != "" && !c.Controller {
 		p.annotations[trustRoot] = AnchorsSum(c.TrustAnchors)
 	}
 	p.labels[controlPlane] = c.Namespace
 }
 
-// store writes the parts of the pod to its object. Empty parts are left out.
+// store writes the pod back to its object, without empty parts.
 func (p *pod) store() {
 	set := func(parent map[string]any, name string, value any, n int) {
 		if n == 0 {
@@ -224,7 +241,7 @@ func (p *pod) store() {
 	p.object["spec"] = p.spec
 }
 
-// name returns the value of the field "name" of an element of a list.
+// name returns a list element's field "name".
 func name(element any) string {
 	m, _ := element.(map[string]any)
 	s, _ := m["name"].(string)
@@ -244,18 +261,18 @@ func texts(annotations map[string]any) (map[string]string, error) {
 	return all, nil
 }
 
-// convert encodes the first argument as JSON, and decodes the JSON into the second argument, a
-// pointer. A number in an untyped value becomes a [json.Number], so that it does not lose digits.
-func convert(from, to any) error {
-	text, err := json.Marshal(from)
+// convert copies src to dst, a pointer, by encoding it as JSON. A number in an untyped value
+// becomes a [json.Number], so that it does not lose digits.
+func convert(src, dst any) error {
+	text, err := json.Marshal(src)
 	if err != nil {
 		return err
 	}
-	return decode(text, to)
+	return decode(text, dst)
 }
 
-func decode(text []byte, to any) error {
+func decode(text []byte, dst any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
-	return d.Decode(to)
+	return d.Decode(dst)
 }

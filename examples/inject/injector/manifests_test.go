@@ -256,7 +256,7 @@ func objects(t *testing.T, text []byte) (all []object) {
 func prune(t *testing.T, all []object) []object {
 	t.Helper()
 	for _, o := range all {
-		require.NoError(t, each(o, "", 0, func(_, _ string, pod object) error {
+		require.NoError(t, each(o, "", 0, func(_ Workload, pod object) error {
 			metadata, _ := pod["metadata"].(object)
 			spec, _ := pod["spec"].(object)
 			for _, name := range []string{"annotations", "labels"} {

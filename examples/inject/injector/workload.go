@@ -6,14 +6,66 @@ import (
 	"strings"
 )
 
-// Report is the result of the injection or removal for one workload.
+// Report says what happened to one workload.
 type Report struct {
 	Kind, Name string
 	Result
 }
 
-// templatePath returns the path of fields from a workload of the given kind to its pod
-// template. The path of a Pod is empty. ok is false if kind is not a workload.
+// Workload identifies what a pod belongs to: a Deployment, for example, or the Pod itself if
+// nothing owns it. An injected pod carries it in its labels, by which linkerd's viz extension
+// selects pods.
+type Workload struct{ Kind, Namespace, Name string }
+
+// Labels for the workload's namespace and name.
+const (
+	workloadNamespace = "linkerd.io/workload-ns"
+	workloadPrefix    = "linkerd.io/proxy-" // followed by the kind in lower case
+)
+
+// labels returns the labels for w's pods. A Pod that nothing owns gets only its namespace's.
+func (w Workload) labels() map[string]string {
+	all := make(map[string]string)
+	if w.Namespace != "" {
+		all[workloadNamespace] = w.Namespace
+	}
+	if isOwner(w.Kind) && w.Name != "" {
+		all[workloadPrefix+strings.ToLower(w.Kind)] = w.Name
+	}
+	return all
+}
+
+// isOwner reports whether kind is a workload with a pod template.
+func isOwner(kind string) bool {
+	path, ok := templatePath(kind)
+	return ok && len(path) > 0
+}
+
+// ownerOf returns the workload that a pod in this namespace belongs to. If a ReplicaSet is named
+// after the pod template hash, that is its Deployment.
+func ownerOf(metadata map[string]any, namespace string) Workload {
+	var owners []struct {
+		Kind       string `json:"kind"`
+		Name       string `json:"name"`
+		Controller bool   `json:"controller"`
+	}
+	_ = convert(metadata["ownerReferences"], &owners) // the API server has validated it
+	for _, o := range owners {
+		if !o.Controller && len(owners) > 1 {
+			continue
+		}
+		labels, _ := metadata["labels"].(map[string]any)
+		hash, _ := labels["pod-template-hash"].(string)
+		if deployment, ok := strings.CutSuffix(o.Name, "-"+hash); ok && hash != "" && o.Kind == "ReplicaSet" {
+			return Workload{"Deployment", namespace, deployment}
+		}
+		return Workload{o.Kind, namespace, o.Name}
+	}
+	return Workload{Namespace: namespace}
+}
+
+// templatePath returns the path of fields that leads to a workload's pod template. It is empty
+// for a Pod. ok is false if kind is not a workload.
 func templatePath(kind string) (path []string, ok bool) {
 	switch kind {
 	case "Pod":
@@ -27,19 +79,18 @@ func templatePath(kind string) (path []string, ok bool) {
 }
 
 // hasWorkloads reports whether an API group contains kinds of workloads, such as apps for
-// Deployments. Old versions of Kubernetes had some in the group extensions.
+// Deployments. Old Kubernetes versions defined some in the group extensions.
 func hasWorkloads(group string) bool {
 	return group == "" || group == "apps" || group == "batch" || group == "extensions"
 }
 
-// maxDepth is the maximum number of nested Lists.
+// maxDepth is how deep Lists may be nested.
 const maxDepth = 10
 
-// each calls do for the pod template of object, if object is a workload. If object is a List,
-// each calls do for each workload in the List. It ignores objects of other kinds. The argument
-// kind replaces a missing field kind, because the items of a typed list such as PodList lack this
-// field. The argument depth is the number of Lists around object, which maxDepth limits.
-func each(object map[string]any, kind string, depth int, do func(kind, name string, pod map[string]any) error) error {
+// each calls do for object's pod template, or, if object is a List, for every workload in it.
+// Other kinds are ignored. kind stands in for a missing field kind, which items in a typed list
+// such as PodList do not repeat. depth counts the Lists around object.
+func each(object map[string]any, kind string, depth int, do func(w Workload, pod map[string]any) error) error {
 	if s, ok := object["kind"].(string); ok {
 		kind = s
 	}
@@ -80,7 +131,8 @@ func each(object map[string]any, kind string, depth int, do func(kind, name stri
 	if name == "" {
 		name, _ = metadata["generateName"].(string)
 	}
-	if err := do(kind, name, pod); err != nil {
+	namespace, _ := metadata["namespace"].(string)
+	if err := do(Workload{kind, namespace, name}, pod); err != nil {
 		return fmt.Errorf("%s %s: %w", strings.ToLower(kind), name, err)
 	}
 	return nil

@@ -10,25 +10,28 @@ import (
 	"sync/atomic"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 )
 
-// Certificate manages the certificate of the webhook. The replicas of the webhook share it
-// in a Secret, and each of them runs the same loop. No leader is necessary, because the API
-// server rejects conflicting writes to the Secret.
+// Certificate manages a webhook's certificate. All replicas share it in a Secret and run the
+// same loop. They do not need a leader, because the API server rejects conflicting writes to the
+// Secret.
 //
-// A new certificate is in the caBundle for the duration Overlap before the webhook uses it.
-// The old certificate remains in the caBundle for the same duration afterwards.
+// Before the webhook uses a new certificate, it stays in the caBundle for the duration Overlap.
+// Afterwards the old one stays there equally long, so that no API server sees a certificate that
+// it does not trust yet or any more.
 type Certificate struct {
 	Client        kubernetes.Interface
-	Namespace     string        // of the Secret
+	Namespace     string        // the Secret's namespace
 	Secret        string        // name of the Secret
-	Configuration string        // name of the MutatingWebhookConfiguration
+	Configuration string        // name of the MutatingWebhookConfiguration, or the ValidatingWebhookConfiguration
+	Validating    bool          // which of the two it is
 	Names         []string      // DNS names and IP addresses of the webhook
-	Lifetime      time.Duration // validity of a new certificate; it is renewed after 2/3 of this time
+	Lifetime      time.Duration // a new certificate's validity; it is renewed after 2/3 of this time
 	Overlap       time.Duration // how long two certificates are trusted together; at least twice Interval
 	Interval      time.Duration // between two reads of the Secret and the configuration
 	Log           *slog.Logger
@@ -38,7 +41,11 @@ type Certificate struct {
 	trusted time.Time // when the configuration first had this bundle
 }
 
-// Get returns the current certificate. It has the signature of tls.Config.GetCertificate.
+// DefaultLifetime is that of the certificates in linkerd's chart. In the last third of it, when a
+// certificate is renewed, linkerd check does not warn yet.
+const DefaultLifetime = 365 * 24 * time.Hour
+
+// Get returns the current certificate. It can be used as tls.Config.GetCertificate.
 func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if cert := c.served.Load(); cert != nil {
 		return cert, nil
@@ -46,11 +53,11 @@ func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return nil, errors.New("the certificate has not been read yet")
 }
 
-// Ready reports whether the webhook has a certificate that the API server trusts.
+// Ready reports whether the webhook serves a certificate that the API server trusts.
 func (c *Certificate) Ready() bool { return c.served.Load() != nil }
 
-// Run reads, renews and publishes the certificate until ctx ends. There is one round per
-// Interval. Run logs the error of a failed round, but not the same error twice in a row.
+// Run reads, renews and publishes the certificate until ctx ends, once per Interval. Errors are
+// logged, but not the same one twice in a row.
 func (c *Certificate) Run(ctx context.Context) {
 	tick := time.NewTicker(c.Interval)
 	defer tick.Stop()
@@ -73,12 +80,12 @@ func (c *Certificate) Run(ctx context.Context) {
 	}
 }
 
-// maxRounds is the maximum number of times that one call of sync writes the Secret.
+// maxRounds is how often one call of sync writes the Secret at most.
 const maxRounds = 5
 
-// sync does one round. It reads the Secret, writes the caBundle, and serves the current
-// certificate. If [state.step] returns a different state, sync writes that state to the
-// Secret and repeats these steps.
+// sync does one round: it reads the Secret, writes the caBundle, and serves the current
+// certificate. If [state.step] returns a different state, sync writes it to the Secret and starts
+// over.
 func (c *Certificate) sync(ctx context.Context, now time.Time) error {
 	for range maxRounds {
 		secret, s, err := c.read(ctx)
@@ -91,14 +98,14 @@ func (c *Certificate) sync(ctx context.Context, now time.Time) error {
 			}
 			c.served.Store(cert)
 		}
-		after, err := s.step(c.Names, now, c.trusted, c.Lifetime, c.Overlap)
+		next, err := s.step(c.Names, now, c.trusted, c.Lifetime, c.Overlap)
 		if err != nil {
 			return err
 		}
-		if bytes.Equal(after.bundle(), s.bundle()) && bytes.Equal(after.current.cert, s.current.cert) {
+		if bytes.Equal(next.bundle(), s.bundle()) && bytes.Equal(next.current.cert, s.current.cert) {
 			return nil
 		}
-		secret.Data = after.data()
+		secret.Data = next.data()
 		if err := c.write(ctx, secret); err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("secret %s: %w", c.Secret, err)
 		}
@@ -106,9 +113,8 @@ func (c *Certificate) sync(ctx context.Context, now time.Time) error {
 	return errors.New("another program changes the Secret all the time")
 }
 
-// read returns the Secret and the state in it. If the Secret is invalid, the state is
-// empty. If it does not exist, the state is empty too, and the result is a new Secret for
-// [Certificate.write].
+// read returns the Secret and its state. If the Secret is invalid or does not exist, the state is
+// empty; in the latter case, the Secret is a new one for [Certificate.write].
 func (c *Certificate) read(ctx context.Context) (*corev1.Secret, state, error) {
 	secret, err := c.Client.CoreV1().Secrets(c.Namespace).Get(ctx, c.Secret, metav1.GetOptions{})
 	switch {
@@ -141,30 +147,67 @@ func (c *Certificate) write(ctx context.Context, secret *corev1.Secret) (err err
 	return err
 }
 
-// publish sets the caBundle of each webhook in the configuration to bundle. It stores in
-// c.trusted the time from which the API server trusts bundle. This is the argument now if a
-// caBundle changes, or if the last call had another bundle. Otherwise c.trusted does not change.
-func (c *Certificate) publish(ctx context.Context, bundle []byte, now time.Time) error {
-	configurations := c.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
-	config, err := configurations.Get(ctx, c.Configuration, metav1.GetOptions{})
+// publish writes bundle to the caBundle of each webhook in the configuration. c.trusted becomes
+// now if that changes anything or bundle differs from the last call's, because that is when the
+// API server begins to trust it.
+func (c *Certificate) publish(ctx context.Context, bundle []byte, now time.Time) (err error) {
+	admission := c.Client.AdmissionregistrationV1()
+	var changed bool
+	if c.Validating {
+		changed, err = setBundle(ctx, admission.ValidatingWebhookConfigurations(), c.Configuration, bundle, validatingClients)
+	} else {
+		changed, err = setBundle(ctx, admission.MutatingWebhookConfigurations(), c.Configuration, bundle, mutatingClients)
+	}
 	if err != nil {
 		return fmt.Errorf("webhook configuration %s: %w", c.Configuration, err)
 	}
-	changed := false
-	for i := range config.Webhooks {
-		if to := &config.Webhooks[i].ClientConfig; !bytes.Equal(to.CABundle, bundle) {
-			to.CABundle = bundle
+	if changed {
+		c.Log.InfoContext(ctx, "the caBundle changed", "configuration", c.Configuration)
+	}
+	if changed || !bytes.Equal(bundle, c.bundle) {
+		c.bundle = bundle
+		c.trusted = now
+	}
+	return nil
+}
+
+// configurations is the API for one of the two kinds of webhook configurations.
+type configurations[C any] interface {
+	Get(ctx context.Context, name string, options metav1.GetOptions) (C, error)
+	Update(ctx context.Context, config C, options metav1.UpdateOptions) (C, error)
+}
+
+// setBundle sets the caBundle of the clients in a configuration, and reports whether that changed
+// anything.
+func setBundle[C any](
+	ctx context.Context, api configurations[C], name string, bundle []byte, clients func(C) []*admissionregistrationv1.WebhookClientConfig,
+) (changed bool, err error) {
+	config, err := api.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return false, err
+	}
+	for _, client := range clients(config) {
+		if !bytes.Equal(client.CABundle, bundle) {
+			client.CABundle = bundle
 			changed = true
 		}
 	}
 	if changed {
-		if _, err := configurations.Update(ctx, config, metav1.UpdateOptions{}); err != nil {
-			return fmt.Errorf("webhook configuration %s: %w", c.Configuration, err)
-		}
-		c.Log.InfoContext(ctx, "the caBundle changed", "configuration", c.Configuration)
+		_, err = api.Update(ctx, config, metav1.UpdateOptions{})
 	}
-	if changed || !bytes.Equal(bundle, c.bundle) {
-		c.bundle, c.trusted = bundle, now
+	return changed, err
+}
+
+func mutatingClients(c *admissionregistrationv1.MutatingWebhookConfiguration) (all []*admissionregistrationv1.WebhookClientConfig) {
+	for i := range c.Webhooks {
+		all = append(all, &c.Webhooks[i].ClientConfig)
 	}
-	return nil
+	return all
+}
+
+func validatingClients(c *admissionregistrationv1.ValidatingWebhookConfiguration) (all []*admissionregistrationv1.WebhookClientConfig) {
+	for i := range c.Webhooks {
+		all = append(all, &c.Webhooks[i].ClientConfig)
+	}
+	return all
 }

@@ -1,4 +1,4 @@
-// Package webhook injects the proxy into pods as a mutating admission webhook, see
-// [Server]. The webhook keeps its certificate in a Secret, renews it, and publishes it in
-// the caBundle of a MutatingWebhookConfiguration, see [Certificate].
+// Package webhook injects the proxy into pods, and validates ServiceProfiles, as an admission
+// webhook, see [Server]. For each webhook configuration, it keeps a certificate in a Secret, renews
+// it, and publishes it in the caBundle, see [Certificate].
 package webhook

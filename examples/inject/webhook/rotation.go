@@ -16,11 +16,11 @@ import (
 	"time"
 )
 
-// pair is a self-signed certificate with its key, both in PEM. The zero value has neither.
+// pair is a self-signed certificate with its key, both in PEM. The zero value is empty.
 type pair struct{ cert, key []byte }
 
-// newPair generates a pair that is valid for names, which are DNS names and IP addresses.
-// The pair is valid from now for the duration lifetime.
+// newPair generates a pair for names, which are DNS names and IP addresses, valid from now for
+// lifetime.
 func newPair(names []string, now time.Time, lifetime time.Duration) (pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -57,22 +57,21 @@ func newPair(names []string, now time.Time, lifetime time.Duration) (pair, error
 	}, nil
 }
 
-// clockSkew is the maximum difference between the clocks of the webhook and the API server.
+// clockSkew is how far the webhook's clock may be ahead of the API server's.
 const clockSkew = 5 * time.Minute
 
 // parse returns p as a certificate for a TLS server.
 func (p pair) parse() (*tls.Certificate, error) {
 	c, err := tls.X509KeyPair(p.cert, p.key)
 	if err != nil {
-		return nil, errors.New("the certificate or its key is invalid") // the error may have parts of the key
+		return nil, errors.New("the certificate or its key is invalid") // the error may quote the key
 	}
 	return &c, nil
 }
 
-// state has the certificates of the webhook. The webhook serves only the certificate in the
-// field current. At a rotation, the certificate in next moves to current, and the certificate
-// in current moves to previous. The API server trusts all three, because the replicas of the
-// webhook do not switch at the same time.
+// state holds the webhook's certificates. It serves only current. In a rotation, next becomes
+// current, and current becomes previous. The API server trusts all three, because the webhook's
+// replicas do not switch at the same moment.
 type state struct {
 	current, next pair
 	previous      []byte // certificate in PEM
@@ -83,11 +82,11 @@ func (s state) bundle() []byte {
 	return slices.Concat(s.current.cert, s.next.cert, s.previous)
 }
 
-// step returns the next state of the rotation, or s if nothing must change. A new certificate
-// replaces a current one that is not usable. When less than a third of lifetime remains, step
-// generates the next certificate. After the duration overlap, the next certificate becomes
-// current. After the same duration again, the previous certificate is removed. Each wait starts
-// at the time trusted, when the API server began to trust the certificates of s.
+// step returns the next state in the rotation, or s if nothing needs to change. A current
+// certificate that is not usable is replaced immediately. When less than a third of lifetime
+// remains, step generates the next certificate. It becomes current after the duration overlap,
+// and the previous one is removed after the same duration again. Both waits count from trusted,
+// when the API server began to trust what is in s.
 func (s state) step(names []string, now, trusted time.Time, lifetime, overlap time.Duration) (state, error) {
 	current := s.usable(names, now)
 	if current == nil {
@@ -107,8 +106,8 @@ func (s state) step(names []string, now, trusted time.Time, lifetime, overlap ti
 	return s, nil
 }
 
-// usable returns the current certificate. It returns nil if this certificate is invalid,
-// has expired, or lacks one of names.
+// usable returns the current certificate, or nil if it is invalid, has expired, or lacks one of
+// names.
 func (s state) usable(names []string, now time.Time) *tls.Certificate {
 	c, err := s.current.parse()
 	if err != nil || now.After(c.Leaf.NotAfter) ||
@@ -118,14 +117,14 @@ func (s state) usable(names []string, now time.Time) *tls.Certificate {
 	return c
 }
 
-// The keys in the data of the Secret.
+// Keys in the Secret's data.
 const (
 	currentCert, currentKey = "tls.crt", "tls.key"
 	nextCert, nextKey       = "next.crt", "next.key"
 	previousCert            = "previous.crt"
 )
 
-// data returns s as the data of a Secret.
+// data returns s as a Secret's data.
 func (s state) data() map[string][]byte {
 	all := map[string][]byte{
 		currentCert: s.current.cert, currentKey: s.current.key, nextCert: s.next.cert, nextKey: s.next.key, previousCert: s.previous,
@@ -138,9 +137,8 @@ func (s state) data() map[string][]byte {
 	return all
 }
 
-// newState returns the state in the data of a Secret. It returns an error if the next
-// certificate or its key is invalid. It does not check the current certificate, because
-// [state.step] replaces an invalid one.
+// newState parses a Secret's data. It returns an error if the next certificate or its key is
+// invalid. The current one is not checked, because [state.step] replaces it if needed.
 func newState(data map[string][]byte) (state, error) {
 	s := state{
 		current: pair{data[currentCert], data[currentKey]}, next: pair{data[nextCert], data[nextKey]}, previous: data[previousCert],

@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,32 +21,33 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/gotower/gotower/examples/destination/kube"
 	"github.com/gotower/gotower/examples/inject/injector"
 	"github.com/gotower/gotower/examples/internal/serve"
 )
 
-// Server is the admission webhook. It answers the API server over TLS. A second listener
-// serves probes and metrics in cleartext.
+// Server is the admission webhook: it injects the proxy into pods, and validates ServiceProfiles. It
+// answers the API server over TLS. A second listener serves probes and metrics in cleartext.
 type Server struct {
-	Client      kubernetes.Interface
-	Certificate *Certificate
-	Config      func() (injector.Config, error) // called for each pod, so that trust anchors can change
-	Listen      string                          // address for the API server
-	Admin       string                          // address of /healthz, /readyz and /metrics
-	Ready       func(listen, admin string)      // if not nil, called when both listeners are open
-	Log         *slog.Logger
+	Client       kubernetes.Interface
+	Certificates []*Certificate                  // one for each webhook configuration; the first also for unknown names
+	Config       func() (injector.Config, error) // called for each request, because trust anchors can change
+	Listen       string                          // address for the API server
+	Admin        string                          // address for /healthz, /readyz and /metrics
+	Ready        func(listen, admin string)      // if not nil, called when both listeners are open
+	Log          *slog.Logger
 
-	native    bool // the cluster has native sidecars
+	native    bool // whether the cluster supports native sidecars
 	responses *prometheus.CounterVec
 	durations prometheus.Histogram
 	metrics   *prometheus.Registry
 }
 
-// grace is how long open requests may take after the context of Run has ended.
+// grace is how long open requests may take once Run's context has ended.
 const grace = 10 * time.Second
 
-// Run serves until ctx ends. It listens only after it has read the version of the API
-// server, which determines whether the webhook may use native sidecars.
+// Run serves until ctx ends. Before it listens, it asks the API server for its version, which
+// decides whether the webhook may use native sidecars.
 func (s *Server) Run(ctx context.Context) error {
 	if err := s.readVersion(ctx); err != nil {
 		return err
@@ -57,41 +60,61 @@ func (s *Server) Run(ctx context.Context) error {
 		Name: "proxy_inject_admission_duration_seconds", Help: "Time to the response to an admission request.",
 	})
 	expiry := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "proxy_inject_cert_expiration_timestamp_seconds", Help: "When the certificate of the webhook expires.",
-	}, func() float64 {
-		cert, err := s.Certificate.Get(nil)
-		if err != nil {
-			return 0
-		}
-		return float64(cert.Leaf.NotAfter.Unix())
-	})
+		Name: "proxy_inject_cert_expiration_timestamp_seconds", Help: "When the first certificate of the webhook expires.",
+	}, s.expiry)
 	s.metrics.MustRegister(s.responses, s.durations, expiry)
 
 	var group serve.Group
 	secure := func(l net.Listener) net.Listener {
-		return tls.NewListener(l, &tls.Config{GetCertificate: s.Certificate.Get, MinVersion: tls.VersionTLS12})
+		return tls.NewListener(l, &tls.Config{GetCertificate: s.certificate, MinVersion: tls.VersionTLS12})
 	}
-	at := group.HTTPBehind(secure, "webhook", s.Listen, http.HandlerFunc(s.admit))
-	adminAt := group.HTTP("admin", s.Admin, s.admin())
+	webhookAddr := group.HTTPBehind(secure, "webhook", s.Listen, http.HandlerFunc(s.admit))
+	adminAddr := group.HTTP("admin", s.Admin, s.admin())
 	if s.Ready != nil && group.Err() == nil {
-		s.Ready(at, adminAt)
+		s.Ready(webhookAddr, adminAddr)
 	}
 	running, ctx := errgroup.WithContext(ctx)
-	running.Go(func() error { s.Certificate.Run(ctx); return nil })
+	for _, c := range s.Certificates {
+		running.Go(func() error { c.Run(ctx); return nil })
+	}
 	running.Go(func() error { return group.Run(ctx, grace, s.Log) })
 	return running.Wait()
 }
 
-// nativeSince is the first minor version of Kubernetes 1 with native sidecars.
+// certificate returns the certificate for the name that a client connects to.
+func (s *Server) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	for _, c := range s.Certificates {
+		if slices.Contains(c.Names, hello.ServerName) {
+			return c.Get(hello)
+		}
+	}
+	return s.Certificates[0].Get(hello)
+}
+
+// expiry returns when the first certificate expires, in seconds since 1970. It returns 0 while one
+// is missing.
+func (s *Server) expiry() float64 {
+	first := math.Inf(1)
+	for _, c := range s.Certificates {
+		cert, err := c.Get(nil)
+		if err != nil {
+			return 0
+		}
+		first = min(first, float64(cert.Leaf.NotAfter.Unix()))
+	}
+	return first
+}
+
+// nativeSince is the first minor version of Kubernetes 1 that supports native sidecars.
 const nativeSince = 29
 
-// readVersion asks the API server for its version and sets s.native. It repeats a failed
-// request until ctx ends, and then returns the error of ctx.
+// readVersion asks the API server for its version. It sets s.native to true if that version supports
+// native sidecars. It retries until the API server answers or ctx ends.
 func (s *Server) readVersion(ctx context.Context) error {
 	for {
 		info, err := s.Client.Discovery().ServerVersion()
 		if err == nil {
-			minor, _ := strconv.Atoi(strings.TrimRight(info.Minor, "+"))
+			minor, _ := strconv.Atoi(strings.TrimRight(info.Minor, "+")) // some providers append a +
 			s.native = info.Major == "1" && minor >= nativeSince
 			s.Log.InfoContext(ctx, "the API server answers", "version", info.GitVersion, "native_sidecars", s.native)
 			return nil
@@ -100,17 +123,17 @@ func (s *Server) readVersion(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(s.Certificate.Interval):
+		case <-time.After(s.Certificates[0].Interval):
 		}
 	}
 }
 
-// admin returns the handler of /healthz, /readyz and /metrics.
+// admin returns the handler for /healthz, /readyz and /metrics.
 func (s *Server) admin() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if !s.Certificate.Ready() {
+		if slices.ContainsFunc(s.Certificates, func(c *Certificate) bool { return !c.Ready() }) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})
@@ -118,12 +141,12 @@ func (s *Server) admin() http.Handler {
 	return mux
 }
 
-// maxReview is the maximum size of an AdmissionReview. A review can contain the old and the new
-// version of an object, and the API server accepts objects of at most 3 MiB.
+// maxReview is how large an AdmissionReview may be. It can contain an object's old and new
+// version, of at most 3 MiB each.
 const maxReview = 8 << 20
 
-// admit answers an AdmissionReview. After a failure it responds with an HTTP error, so that
-// the API server applies the failurePolicy of the webhook.
+// admit answers an AdmissionReview. If it cannot, it responds with an HTTP error, so that the API
+// server applies the webhook's failurePolicy.
 func (s *Server) admit(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	var review admissionv1.AdmissionReview
@@ -146,53 +169,93 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(review) //nolint:errchkjson // the connection of the API server may be gone
 }
 
-// review sets the response in an AdmissionReview. It returns the value of the metric label
-// result: "injected", "skipped", "denied" or "error".
+// review sets the response in an AdmissionReview, and returns a value for the metric label
+// result: "injected", "annotated", "validated", "skipped", "denied" or "error".
 func (s *Server) review(ctx context.Context, review *admissionv1.AdmissionReview) (string, error) {
 	request := review.Request
 	response := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: true}
 	review.Response = response
-	if request.Kind.Kind != "Pod" || request.Kind.Group != "" || request.SubResource != "" {
+	if request.Kind.Group == "linkerd.io" && request.Kind.Kind == "ServiceProfile" {
+		return s.validate(ctx, request, response)
+	}
+	isPod := request.Kind.Kind == "Pod"
+	if !isPod && request.Kind.Kind != "Service" || request.Kind.Group != "" || request.SubResource != "" {
 		return "skipped", nil
 	}
 	namespace, err := s.Client.CoreV1().Namespaces().Get(ctx, request.Namespace, metav1.GetOptions{})
 	if err != nil {
 		return "error", fmt.Errorf("namespace %s: %w", request.Namespace, err)
 	}
-	raw := request.Object.Raw
-	if !injector.Enabled(raw, namespace.Annotations) {
-		return "skipped", nil
-	}
 	config, err := s.Config()
 	if err != nil {
 		return "error", err
 	}
+	raw := request.Object.Raw
+	if !isPod || !injector.Enabled(raw, namespace.Annotations) {
+		return s.annotate(config, request, response, namespace.Annotations)
+	}
 	config.Native = config.Native && s.native
 	log := s.Log.With("namespace", request.Namespace, "pod", podName(request))
-	patch, result, err := config.Patch(raw, namespace.Annotations)
+	patch, result, err := config.Patch(raw, request.Namespace, namespace.Annotations)
 	switch {
 	case err != nil:
 		log.WarnContext(ctx, "pod denied", "error", err)
-		response.Allowed = false
-		response.Result = &metav1.Status{
-			Message: "the proxy could not be injected: " + err.Error(), Reason: metav1.StatusReasonInvalid,
-			Code: http.StatusUnprocessableEntity,
-		}
-		return "denied", nil
+		return deny(response, "the proxy could not be injected: "+err.Error()), nil
 	case patch == nil:
 		log.InfoContext(ctx, "pod skipped", "reason", result.Skipped)
 		response.Warnings = []string{"the proxy was not injected: " + result.Skipped}
-		return "skipped", nil
+		return s.annotate(config, request, response, namespace.Annotations)
 	}
 	log.InfoContext(ctx, "pod injected")
-	patchType := admissionv1.PatchTypeJSONPatch
-	response.Patch, response.PatchType = patch, &patchType
+	setPatch(response, patch)
 	response.Warnings = result.Warnings
 	return "injected", nil
 }
 
-// podName returns the name of the pod in request. If the API server has not yet generated
-// the name, podName returns its prefix.
+// validate denies a ServiceProfile that the controller could not serve.
+func (s *Server) validate(
+	ctx context.Context, request *admissionv1.AdmissionRequest, response *admissionv1.AdmissionResponse,
+) (string, error) {
+	config, err := s.Config()
+	if err != nil {
+		return "error", err
+	}
+	if err := kube.ValidateServiceProfile(request.Object.Raw, config.ClusterDomain); err != nil {
+		s.Log.WarnContext(ctx, "a ServiceProfile was denied", "namespace", request.Namespace, "name", request.Name, "error", err)
+		return deny(response, err.Error()), nil
+	}
+	return "validated", nil
+}
+
+// deny sets a response that rejects the object, and returns the value for the metric label result.
+func deny(response *admissionv1.AdmissionResponse, message string) string {
+	response.Allowed = false
+	response.Result = &metav1.Status{Message: message, Reason: metav1.StatusReasonInvalid, Code: http.StatusUnprocessableEntity}
+	return "denied"
+}
+
+// annotate sets the opaque ports on a Service or a pod without a proxy, unless they are set
+// already.
+func (*Server) annotate(
+	config injector.Config, request *admissionv1.AdmissionRequest, response *admissionv1.AdmissionResponse, namespace map[string]string,
+) (string, error) {
+	patch, err := config.OpaquePortsPatch(request.Object.Raw, namespace)
+	if err != nil {
+		return "error", err
+	}
+	if patch == nil {
+		return "skipped", nil
+	}
+	setPatch(response, patch)
+	return "annotated", nil
+}
+
+func setPatch(response *admissionv1.AdmissionResponse, patch []byte) {
+	response.Patch = patch
+	response.PatchType = new(admissionv1.PatchTypeJSONPatch)
+}
+
+// podName returns the pod's name, or its prefix if the API server has not generated the name yet.
 func podName(request *admissionv1.AdmissionRequest) string {
 	var pod metav1.PartialObjectMetadata
 	_ = json.Unmarshal(request.Object.Raw, &pod) // the API server has validated it

@@ -53,6 +53,7 @@ func (o *output) String() string {
 const (
 	configuration = "linkerd-proxy-injector-webhook-config"
 	secret        = "linkerd-proxy-injector-k8s-tls"
+	validator     = "linkerd-sp-validator"
 )
 
 // webhookConfiguration returns a configuration of a webhook at url.
@@ -65,7 +66,7 @@ func webhookConfiguration(url string, policy admissionregistrationv1.FailurePoli
 			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &url}, AdmissionReviewVersions: []string{"v1"},
 			Rules: []admissionregistrationv1.RuleWithOperations{{
 				Operations: []admissionregistrationv1.OperationType{"CREATE"},
-				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods", "services"}},
 			}},
 			NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
 				Key: "kubernetes.io/metadata.name", Operator: "NotIn", Values: []string{"kube-system"},
@@ -100,11 +101,15 @@ func run(t *testing.T, client kubernetes.Interface, lifetime, overlap, interval 
 			r.listen, r.admin = listen, admin
 			close(ready)
 		},
-		Certificate: &Certificate{
+		Certificates: []*Certificate{{
 			Client: client, Namespace: "linkerd", Secret: secret, Configuration: configuration,
 			Names:    []string{"linkerd-proxy-injector.linkerd.svc", "127.0.0.1"},
 			Lifetime: lifetime, Overlap: overlap, Interval: interval, Log: log,
-		},
+		}, {
+			Client: client, Namespace: "linkerd", Secret: validator + "-k8s-tls", Configuration: validator + "-webhook-config", Validating: true,
+			Names:    []string{validator + ".linkerd.svc"},
+			Lifetime: lifetime, Overlap: overlap, Interval: interval, Log: log,
+		}},
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -152,23 +157,36 @@ func TestServer(t *testing.T) {
 	configurations := client.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	_, err := configurations.Create(t.Context(), webhookConfiguration("https://"+r.listen, "Fail"), metav1.CreateOptions{})
 	require.NoError(t, err)
+	until(t, r.Certificates[0].Ready, "the certificate of the injector")
+	status, _ = r.get(t, "/readyz")
+	require.Equal(t, http.StatusServiceUnavailable, status, "that of the validator is missing")
+	validations := client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	_, err = validations.Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: validator + "-webhook-config"}, Webhooks: make([]admissionregistrationv1.ValidatingWebhook, 1),
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
 	until(t, func() bool { status, _ := r.get(t, "/readyz"); return status == http.StatusOK }, "ready")
 	config, err := configurations.Get(t.Context(), configuration, metav1.GetOptions{})
 	require.NoError(t, err)
-	roots := x509.NewCertPool()
-	require.True(t, roots.AppendCertsFromPEM(config.Webhooks[0].ClientConfig.CABundle))
-	secure := &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		TLSClientConfig:   &tls.Config{RootCAs: roots, ServerName: "linkerd-proxy-injector.linkerd.svc", MinVersion: tls.VersionTLS12},
-	}}
-	post := func(body string) (int, string) {
+	validation, err := validations.Get(t.Context(), validator+"-webhook-config", metav1.GetOptions{})
+	require.NoError(t, err)
+	post := func(name string, bundle []byte, body string) (int, string) {
 		t.Helper()
+		roots := x509.NewCertPool()
+		require.True(t, roots.AppendCertsFromPEM(bundle))
+		secure := &http.Client{Transport: &http.Transport{
+			DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: name, MinVersion: tls.VersionTLS12},
+		}}
 		rsp, err := secure.Post("https://"+r.listen, "application/json", strings.NewReader(body))
 		require.NoError(t, err)
 		defer rsp.Body.Close()
 		answer, err := io.ReadAll(rsp.Body)
 		require.NoError(t, err)
 		return rsp.StatusCode, string(answer)
+	}
+	inject := func(body string) (int, string) {
+		t.Helper()
+		return post("linkerd-proxy-injector.linkerd.svc", config.Webhooks[0].ClientConfig.CABundle, body)
 	}
 	review := func(namespace, kind, pod string) *admissionv1.AdmissionResponse {
 		t.Helper()
@@ -180,7 +198,7 @@ func TestServer(t *testing.T) {
 			},
 		})
 		require.NoError(t, err)
-		status, answer := post(string(body))
+		status, answer := inject(string(body))
 		require.Equal(t, http.StatusOK, status, answer)
 		var out admissionv1.AdmissionReview
 		require.NoError(t, json.Unmarshal([]byte(answer), &out))
@@ -208,6 +226,8 @@ func TestServer(t *testing.T) {
 		require.True(t, skipped.Allowed)
 		require.Nil(t, skipped.Patch)
 	}
+	answer = review("plain", "Service", `{"spec":{"ports":[{"port":3306}]}}`)
+	require.JSONEq(t, `[{"op":"add","path":"/metadata/annotations","value":{"config.linkerd.io/opaque-ports":"3306"}}]`, string(answer.Patch))
 	answer = review("plain", "Pod", annotated("linkerd.io/inject", "enabled"))
 	require.NotNil(t, answer.Patch)
 	answer = review("mesh", "Pod", strings.Replace(pod, `"spec":{`, `"spec":{"hostNetwork":true,`, 1))
@@ -217,13 +237,30 @@ func TestServer(t *testing.T) {
 	require.False(t, answer.Allowed)
 	require.Contains(t, answer.Result.Message, `annotation config.linkerd.io/proxy-uid: "root" must be a number`)
 
-	status, _ = post("{}")
+	validate := func(spec string) *admissionv1.AdmissionResponse {
+		t.Helper()
+		status, answer := post(validator+".linkerd.svc", validation.Webhooks[0].ClientConfig.CABundle,
+			`{"request":{"uid":"u","namespace":"plain","kind":{"group":"linkerd.io","version":"v1alpha2","kind":"ServiceProfile"},"object":{
+			"metadata":{"name":"web.plain.svc.cluster.local","namespace":"plain"},"spec":`+spec+`}}}`)
+		require.Equal(t, http.StatusOK, status, answer)
+		var out admissionv1.AdmissionReview
+		require.NoError(t, json.Unmarshal([]byte(answer), &out))
+		return out.Response
+	}
+	answer = validate(`{"routes":[{"name":"r","condition":{"method":"GET"}}]}`)
+	require.True(t, answer.Allowed)
+	require.Nil(t, answer.Patch)
+	answer = validate(`{"routes":[{"name":"r","condition":{"method":"GET"},"timeout":"soon"}]}`)
+	require.False(t, answer.Allowed)
+	require.Equal(t, `spec.routes[0].timeout "soon": want a duration, such as 250ms or 10s`, answer.Result.Message)
+
+	status, _ = inject("{}")
 	require.Equal(t, http.StatusBadRequest, status)
-	status, _ = post(`{"request":{"uid":"u","namespace":"none","kind":{"version":"v1","kind":"Pod"},"object":` + pod + `}}`)
+	status, _ = inject(`{"request":{"uid":"u","namespace":"none","kind":{"version":"v1","kind":"Pod"},"object":` + pod + `}}`)
 	require.Equal(t, http.StatusInternalServerError, status, "the failurePolicy applies")
 	_, metrics := r.get(t, "/metrics")
 	for _, want := range []string{
-		`proxy_inject_admission_responses_total{result="injected"} 2`, `{result="denied"} 1`, `{result="error"} 2`,
+		`proxy_inject_admission_responses_total{result="injected"} 2`, `{result="annotated"} 1`, `{result="denied"} 2`, `{result="validated"} 1`, `{result="error"} 2`,
 		`{result="skipped"} 4`, "proxy_inject_cert_expiration_timestamp_seconds",
 	} {
 		require.Contains(t, metrics, want)
@@ -265,7 +302,7 @@ func TestRealAPIServerWebhook(t *testing.T) {
 	configurations := client.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	_, err := configurations.Create(t.Context(), webhookConfiguration("https://"+r.listen, "Fail"), metav1.CreateOptions{})
 	require.NoError(t, err)
-	until(t, r.Certificate.Ready, "certificate")
+	until(t, r.Certificates[0].Ready, "certificate")
 	create := func(namespace string, p *corev1.Pod, options metav1.CreateOptions) (*corev1.Pod, error) {
 		return client.CoreV1().Pods(namespace).Create(t.Context(), p, options)
 	}
@@ -308,6 +345,11 @@ func TestRealAPIServerWebhook(t *testing.T) {
 		require.Equal(t, 1, proxies, name)
 		require.Equal(t, "linkerd", got.Labels["linkerd.io/control-plane-ns"])
 	}
+	service, err := client.CoreV1().Services("mesh").Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "db"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 3306}}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "3306", service.Annotations["config.linkerd.io/opaque-ports"])
 	got, err := create("plain", pod("unmeshed", nil), metav1.CreateOptions{})
 	require.NoError(t, err)
 	require.Empty(t, got.Spec.InitContainers)
@@ -333,7 +375,7 @@ func TestRealAPIServerWebhook(t *testing.T) {
 		})
 	}
 	until(t, func() bool {
-		if cert, err := r.Certificate.Get(nil); err == nil {
+		if cert, err := r.Certificates[0].Get(nil); err == nil {
 			serials[cert.Leaf.SerialNumber.String()] = true
 		}
 		return len(serials) >= 4

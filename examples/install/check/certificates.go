@@ -7,6 +7,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -16,11 +17,11 @@ import (
 	"github.com/gotower/gotower/examples/install/manifest"
 )
 
-// expiresSoon is the remaining validity below which a trust anchor or the issuer causes a
-// warning.
+// expiresSoon is how much validity must remain to avoid a warning about a trust anchor or the
+// issuer.
 const expiresSoon = 60 * 24 * time.Hour
 
-// identity returns the checks of the trust anchors and of the issuer.
+// identity returns the checks on the trust anchors and the issuer.
 func (c *checker) identity() category {
 	const anchorsHint = "provide trust anchors: install -trust-anchors FILE -issuer FILE -issuer-key FILE"
 	const issuerHint = "provide an issuer that the trust anchors verify, with a new Secret " + manifest.IssuerSecret
@@ -50,7 +51,7 @@ func (c *checker) identity() category {
 				return err
 			}
 			if _, err := tls.X509KeyPair(s.Data["tls.crt"], s.Data["tls.key"]); err != nil {
-				return errors.New("tls.crt and tls.key are not a certificate with its key") // the error may have parts of the key
+				return errors.New("tls.crt and tls.key are not a certificate with its key") // the error may quote the key
 			}
 			issuer, err = certificates(s.Data["tls.crt"])
 			if err == nil && (!issuer[0].IsCA || issuer[0].KeyUsage&x509.KeyUsageCertSign == 0) {
@@ -73,64 +74,99 @@ func (c *checker) identity() category {
 	}}
 }
 
-// webhook returns the checks of the webhook configuration and of the webhook's certificate.
-func (c *checker) webhook() category {
+// webhooks returns the checks on both webhook configurations and their certificates.
+func (c *checker) webhooks() category {
+	var policy *admissionregistrationv1.FailurePolicyType
+	mutating := func(ctx context.Context) (all []admissionregistrationv1.WebhookClientConfig, err error) {
+		config, err := c.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().
+			Get(ctx, "linkerd-proxy-injector-webhook-config", metav1.GetOptions{})
+		if err != nil {
+			return nil, err
+		}
+		for _, w := range config.Webhooks {
+			all = append(all, w.ClientConfig)
+			policy = w.FailurePolicy
+		}
+		return all, nil
+	}
+	validating := func(ctx context.Context) (all []admissionregistrationv1.WebhookClientConfig, err error) {
+		config, err := c.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations().
+			Get(ctx, "linkerd-sp-validator-webhook-config", metav1.GetOptions{})
+		if err != nil {
+			return nil, err
+		}
+		for _, w := range config.Webhooks {
+			all = append(all, w.ClientConfig)
+		}
+		return all, nil
+	}
+	checks := slices.Concat(
+		c.webhook("MutatingWebhookConfiguration", "linkerd-proxy-injector", mutating),
+		c.webhook("ValidatingWebhookConfiguration", "linkerd-sp-validator", validating),
+	)
+	return category{"linkerd-webhooks", append(checks, check{
+		description: "failurePolicy Fail has several replicas", warning: true,
+		hint: "use install -ha, because no pod can be created while the only injector restarts",
+		run: func(ctx context.Context) error {
+			if policy != nil && *policy == admissionregistrationv1.Ignore {
+				return nil
+			}
+			d, err := c.Client.AppsV1().Deployments(c.Namespace).Get(ctx, "linkerd-proxy-injector", metav1.GetOptions{})
+			if err == nil && (d.Spec.Replicas == nil || *d.Spec.Replicas < 2) {
+				err = errors.New("the injector has one replica")
+			}
+			return err
+		},
+	})}
+}
+
+// webhook returns the checks on a webhook configuration of the given kind, which must call the
+// given Service. clients reads the clients of its webhooks.
+func (c *checker) webhook(
+	kind, service string, clients func(context.Context) ([]admissionregistrationv1.WebhookClientConfig, error),
+) []check {
 	logs := "read the log of the injector: kubectl -n " + c.Namespace + " logs deploy/linkerd-proxy-injector"
-	var config *admissionregistrationv1.MutatingWebhookConfiguration
-	var bundle, serving []*x509.Certificate
-	name := "linkerd-proxy-injector." + c.Namespace + ".svc"
-	return category{"linkerd-webhooks", []check{
+	name := service + "." + c.Namespace + ".svc"
+	var client admissionregistrationv1.WebhookClientConfig
+	var bundle []*x509.Certificate
+	return []check{
 		{
-			description: "MutatingWebhookConfiguration calls the injector", fatal: true,
-			hint: applyAgain, run: func(ctx context.Context) (err error) {
-				config, err = c.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().
-					Get(ctx, "linkerd-proxy-injector-webhook-config", metav1.GetOptions{})
+			description: kind + " calls " + service, fatal: true,
+			hint: applyAgain, run: func(ctx context.Context) error {
+				all, err := clients(ctx)
 				switch {
 				case err != nil:
 					return err
-				case len(config.Webhooks) != 1:
-					return fmt.Errorf("it has %d webhooks and must have one", len(config.Webhooks))
+				case len(all) != 1:
+					return fmt.Errorf("it has %d webhooks and must have one", len(all))
 				}
-				s := config.Webhooks[0].ClientConfig.Service
-				if s == nil || s.Name+"."+s.Namespace+".svc" != name {
+				client = all[0]
+				if s := client.Service; s == nil || s.Name+"."+s.Namespace+".svc" != name {
 					return errors.New("it calls another Service than " + name)
 				}
 				return nil
 			},
 		},
-		{description: "caBundle has certificates", hint: logs, fatal: true, run: func(context.Context) (err error) {
-			bundle, err = certificates(config.Webhooks[0].ClientConfig.CABundle)
+		{description: "caBundle for " + service + " has certificates", hint: logs, fatal: true, run: func(context.Context) (err error) {
+			bundle, err = certificates(client.CABundle)
 			return err
 		}},
-		{description: "certificate of the webhook is verified by the caBundle", hint: logs, run: func(ctx context.Context) error {
-			s, err := c.Client.CoreV1().Secrets(c.Namespace).Get(ctx, "linkerd-proxy-injector-k8s-tls", metav1.GetOptions{})
+		{description: "certificate of " + service + " is verified by the caBundle", hint: logs, run: func(ctx context.Context) error {
+			s, err := c.Client.CoreV1().Secrets(c.Namespace).Get(ctx, service+"-k8s-tls", metav1.GetOptions{})
 			if err != nil {
 				return err
 			}
-			if serving, err = certificates(s.Data["tls.crt"]); err != nil {
+			serving, err := certificates(s.Data["tls.crt"])
+			if err != nil {
 				return err
 			}
 			return verify(serving, bundle, name, c.Now)
 		}},
-		{
-			description: "failurePolicy Fail has several replicas", warning: true,
-			hint: "use install -ha, because no pod can be created while the only injector restarts",
-			run: func(ctx context.Context) error {
-				if p := config.Webhooks[0].FailurePolicy; p != nil && *p == admissionregistrationv1.Ignore {
-					return nil
-				}
-				d, err := c.Client.AppsV1().Deployments(c.Namespace).Get(ctx, "linkerd-proxy-injector", metav1.GetOptions{})
-				if err == nil && (d.Spec.Replicas == nil || *d.Spec.Replicas < 2) {
-					err = errors.New("the injector has one replica")
-				}
-				return err
-			},
-		},
-	}}
+	}
 }
 
-// certificates returns the certificates in text, which is PEM. It returns an error if text
-// has no certificate or another kind of block.
+// certificates parses PEM. It returns an error unless text contains at least one certificate and
+// nothing else.
 func certificates(text []byte) (all []*x509.Certificate, err error) {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
@@ -148,22 +184,21 @@ func certificates(text []byte) (all []*x509.Certificate, err error) {
 	return all, nil
 }
 
-// valid returns an error unless all certificates are valid at the given time.
-func valid(all []*x509.Certificate, at time.Time) error {
+// valid returns an error unless all certificates are valid at this time.
+func valid(all []*x509.Certificate, now time.Time) error {
 	for _, c := range all {
-		if at.Before(c.NotBefore) {
+		if now.Before(c.NotBefore) {
 			return fmt.Errorf("%s is valid from %s", c.Subject, c.NotBefore.UTC().Format(time.RFC3339))
 		}
-		if at.After(c.NotAfter) {
+		if now.After(c.NotAfter) {
 			return fmt.Errorf("%s is valid until %s", c.Subject, c.NotAfter.UTC().Format(time.RFC3339))
 		}
 	}
 	return nil
 }
 
-// verify returns an error unless the roots verify the first certificate of chain at the
-// time now. The other certificates of chain are intermediates. The first certificate must
-// be valid for name, unless name is empty.
+// verify returns an error unless roots verify chain[0] at the time now, with the help of the
+// other certificates in chain. Unless name is empty, chain[0] must be valid for it.
 func verify(chain, roots []*x509.Certificate, name string, now time.Time) error {
 	options := x509.VerifyOptions{
 		Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), DNSName: name, CurrentTime: now,

@@ -13,12 +13,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Options select the checks and the cluster that they verify.
+// Options say what to check, and in which cluster.
 type Options struct {
 	Client         kubernetes.Interface
-	Namespace      string        // of the control plane
+	Namespace      string        // the control plane's namespace
 	Pre            bool          // check whether the control plane can be installed, not whether it works
-	Proxy          bool          // also check the proxies of ProxyNamespace
+	Proxy          bool          // also check the proxies in ProxyNamespace
 	ProxyNamespace string        // "" means all namespaces
 	Wait           time.Duration // how long to wait for pods that are not ready
 	Now            time.Time
@@ -27,15 +27,15 @@ type Options struct {
 // Outcome reports whether a check succeeded, failed, or failed with only a warning.
 type Outcome string
 
-// The outcomes of a check.
+// Outcomes of a check.
 const (
 	Success Outcome = "success"
 	Warning Outcome = "warning"
 	Failure Outcome = "error"
 )
 
-// Result has the description and the outcome of one check. If the check did not succeed, it
-// also has the error and a hint.
+// Result describes a check and its outcome. If it did not succeed, there is also an error and a
+// hint.
 type Result struct {
 	Description string  `json:"description"`
 	Outcome     Outcome `json:"result"`
@@ -49,13 +49,13 @@ type Category struct {
 	Checks []Result `json:"checks"`
 }
 
-// Report has the results of all checks.
+// Report holds the results of all checks.
 type Report struct {
-	Success    bool       `json:"success"` // no check has failed; warnings do not count
+	Success    bool       `json:"success"` // no check failed; warnings do not count
 	Categories []Category `json:"categories"`
 }
 
-// check is one check of a category. The function run returns nil if the check succeeds.
+// check is one check in a category. run returns nil if it succeeds.
 type check struct {
 	description string
 	hint        string
@@ -78,7 +78,7 @@ func Run(ctx context.Context, o Options) Report {
 	if o.Pre {
 		categories = append(categories, c.setup())
 	} else {
-		categories = append(categories, c.existence(), c.configuration(), c.identity(), c.webhook())
+		categories = append(categories, c.existence(), c.configuration(), c.identity(), c.webhooks())
 	}
 	if o.Proxy && !o.Pre {
 		categories = append(categories, c.proxies())
@@ -91,7 +91,9 @@ func Run(ctx context.Context, o Options) Report {
 		for _, check := range category.checks {
 			r := Result{Description: check.description, Outcome: Success}
 			if err := check.try(ctx, deadline); err != nil {
-				r.Outcome, r.Error, r.Hint = Failure, message(err), check.hint
+				r.Outcome = Failure
+				r.Error = message(err)
+				r.Hint = check.hint
 				if check.warning {
 					r.Outcome = Warning
 				} else {
@@ -111,7 +113,7 @@ func Run(ctx context.Context, o Options) Report {
 	return report
 }
 
-// retryInterval is the time between two attempts of a check with the field wait.
+// retryInterval is how long to wait before repeating a check with the field wait.
 const retryInterval = time.Second
 
 // try runs the check and returns its error. If c.wait is set, it repeats a failed check
@@ -130,8 +132,7 @@ func (c check) try(ctx context.Context, deadline time.Time) error {
 	}
 }
 
-// message returns the text of err for the report. It explains an error about missing
-// rights.
+// message returns err's text for the report, and explains errors about missing rights.
 func message(err error) string {
 	if apierrors.IsForbidden(err) {
 		return "this user has no right for it: " + err.Error()
@@ -139,7 +140,7 @@ func message(err error) string {
 	return err.Error()
 }
 
-// missing is the list of the objects that a check has not found, by their names.
+// missing lists the names of objects that a check did not find.
 type missing []string
 
 // look returns nil and adds name to m if err means that the object does not exist.

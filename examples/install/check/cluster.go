@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/examples/install/manifest"
 )
 
-// checker has the options of [Run]. It also has the trust anchors and the version of
-// Kubernetes, which one check reads and later checks use.
+// checker holds the options for [Run], and the trust anchors and the Kubernetes version, which
+// one check reads and later checks use.
 type checker struct {
 	Options
 
@@ -37,8 +37,8 @@ func (c *checker) api() category {
 	}}}
 }
 
-// The minor versions of Kubernetes 1: the lowest one that the control plane supports, and
-// the first one with native sidecars.
+// Minor versions of Kubernetes 1: the lowest that the control plane supports, and the first with
+// native sidecars.
 const (
 	minimum = 25
 	native  = 29
@@ -106,6 +106,7 @@ func (c *checker) setup() category {
 		{"rbac.authorization.k8s.io", "clusterrolebindings", "ClusterRoleBindings"},
 		{"apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinitions"},
 		{"admissionregistration.k8s.io", "mutatingwebhookconfigurations", "MutatingWebhookConfigurations"},
+		{"admissionregistration.k8s.io", "validatingwebhookconfigurations", "ValidatingWebhookConfigurations"},
 		{"", "serviceaccounts", "ServiceAccounts"}, {"", "services", "Services"}, {"apps", "deployments", "Deployments"},
 		{"", "configmaps", "ConfigMaps"}, {"", "secrets", "Secrets"},
 		{"policy", "poddisruptionbudgets", "PodDisruptionBudgets"}, {"networking.k8s.io", "networkpolicies", "NetworkPolicies"},
@@ -146,7 +147,7 @@ func (c *checker) canCreate(ctx context.Context, group, resource string) error {
 
 const installHint = "install the control plane: install | kubectl apply -f -"
 
-// existence returns the checks of the namespace and the Deployments of the control plane.
+// existence returns the checks on the control plane's namespace and Deployments.
 func (c *checker) existence() category {
 	return category{"linkerd-existence", []check{
 		{
@@ -173,8 +174,8 @@ func (c *checker) existence() category {
 	}}
 }
 
-// podsReady returns an error that names each Deployment of the control plane with replicas
-// that are not updated and ready.
+// podsReady returns an error that names each of the control plane's Deployments whose replicas
+// are not all updated and ready.
 func (c *checker) podsReady(ctx context.Context) error {
 	var unready []string
 	for _, name := range manifest.Components() {
@@ -196,11 +197,11 @@ func (c *checker) podsReady(ctx context.Context) error {
 	return nil
 }
 
-// applyAgain is the hint of the checks that verify installed objects.
+// applyAgain is the hint for checks on installed objects.
 const applyAgain = "apply the manifests again: install -keep-identity and the same flags, | kubectl apply --server-side -f -"
 
-// configuration returns the checks of the other objects of the control plane, such as roles
-// and Services.
+// configuration returns the checks on the control plane's other objects, such as roles and
+// Services.
 func (c *checker) configuration() category {
 	exist := func(title string, names []string, get func(ctx context.Context, name string) error) check {
 		return check{description: "control plane " + title + " exist", hint: applyAgain, run: func(ctx context.Context) error {
@@ -240,7 +241,7 @@ func (c *checker) configuration() category {
 			_, err := c.Client.PolicyV1().PodDisruptionBudgets(c.Namespace).Get(ctx, name, options)
 			return err
 		}),
-		exist("Services", []string{"linkerd-dst-headless", "linkerd-identity-headless", "linkerd-proxy-injector"},
+		exist("Services", []string{"linkerd-dst-headless", "linkerd-identity-headless", "linkerd-proxy-injector", "linkerd-sp-validator"},
 			func(ctx context.Context, name string) error {
 				_, err := c.Client.CoreV1().Services(c.Namespace).Get(ctx, name, options)
 				return err

@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/examples/inject/injector"
 )
 
-// proxies returns the checks of the proxies in ProxyNamespace, or in all namespaces.
+// proxies returns the checks on the proxies in ProxyNamespace, or in all namespaces.
 func (c *checker) proxies() category {
 	const restart = "restart the workloads: kubectl -n NAMESPACE rollout restart deploy"
 	var pods, meshed []corev1.Pod
@@ -89,9 +89,9 @@ func (c *checker) proxies() category {
 	}}
 }
 
-// uninjected returns an error that names pods without a proxy. It checks only namespaces with
-// an annotation that requests a proxy. It ignores pods that disable injection or use the
-// network of the host.
+// uninjected returns an error that names pods without a proxy. It checks only namespaces with an
+// annotation that requests a proxy. It ignores pods that disable injection or use the host's
+// network.
 func (c *checker) uninjected(ctx context.Context, pods []corev1.Pod) error {
 	enabled := map[string]bool{}
 	namespaces, err := c.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
@@ -110,12 +110,11 @@ func (c *checker) uninjected(ctx context.Context, pods []corev1.Pod) error {
 	})
 }
 
-// maxNamed is the maximum number of pods that an error names.
+// maxNamed is how many pods an error names.
 const maxNamed = 10
 
-// each returns an error that lists at most maxNamed pods with a problem, and the problem of each.
-// The argument problem is a function that describes the problem of a pod, or returns "" for none.
-// each returns nil if all pods are without a problem.
+// each returns an error that lists pods with their problems, at most maxNamed, or nil if there
+// are none. problem describes what is wrong with a pod, or returns "".
 func each(pods []corev1.Pod, problem func(*corev1.Pod) string) error {
 	var all []string
 	for i := range pods {
@@ -132,7 +131,7 @@ func each(pods []corev1.Pod, problem func(*corev1.Pod) string) error {
 	return errors.New(strings.Join(all, "\n"))
 }
 
-// proxyOf returns the container of the proxy of a pod, or nil if the pod has no proxy.
+// proxyOf returns the proxy's container in a pod, or nil if there is none.
 func proxyOf(p *corev1.Pod) *corev1.Container {
 	for _, containers := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range containers {
@@ -144,8 +143,7 @@ func proxyOf(p *corev1.Pod) *corev1.Container {
 	return nil
 }
 
-// proxyReady returns "" if the proxy of a pod is ready, and otherwise the text of the
-// problem.
+// proxyReady returns "" if the pod's proxy is ready, and otherwise what is wrong.
 func proxyReady(p *corev1.Pod) string {
 	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if s.Name == injector.ProxyName && s.Ready {

@@ -7,12 +7,12 @@ import (
 	"github.com/gotower/gotower/examples/identity/ca"
 )
 
-// Identity has the certificates of the mesh in PEM: the trust anchors, and the issuer,
-// which signs the certificates of proxies. It also has the private key of the issuer.
+// Identity holds the mesh's certificates in PEM: the trust anchors, and the issuer, which signs
+// the proxies' certificates, with its private key.
 type Identity ca.Files
 
-// NewIdentity generates a root certificate, which is the trust anchor, and an issuer for a
-// trust domain. The key of the root is discarded.
+// NewIdentity generates a root certificate, which is the trust anchor, and an issuer for a trust
+// domain. The root's key is discarded.
 func NewIdentity(domain string) (Identity, error) {
 	f, err := ca.Generate(domain)
 	return Identity(f), err
@@ -22,7 +22,7 @@ func NewIdentity(domain string) (Identity, error) {
 // certificate with its key, and the trust anchors verify it.
 func (i Identity) check() error {
 	if _, err := tls.X509KeyPair(i.Issuer, i.Key); err != nil {
-		return errors.New("the issuer and its key must be a certificate and its key in PEM") // the error may have parts of the key
+		return errors.New("the issuer and its key must be a certificate and its key in PEM") // the error may quote the key
 	}
 	return ca.Empty("").Replace(i.Anchors, i.Issuer, i.Key)
 }

@@ -21,32 +21,32 @@ import (
 //go:embed control-plane.yaml
 var controlPlane string
 
-// Options are the options of an installation. The fields of [injector.Config] also
-// configure the control plane.
+// Options are an installation's options. The fields of [injector.Config] also configure the
+// control plane.
 type Options struct {
 	injector.Config
 
 	HA            bool   // three replicas of each component, on different nodes
-	FailurePolicy string // of the webhook: Ignore or Fail
+	FailurePolicy string // the webhooks': Ignore or Fail
 	CRDs          bool   // render the CustomResourceDefinitions
 	KeepIdentity  bool   // leave out the trust anchors and the issuer, for an upgrade
 	Identity      Identity
 }
 
-// IssuerSecret is the name of the Secret with the certificate and the key of the issuer.
+// IssuerSecret is the name of the Secret with the issuer's certificate and key.
 const IssuerSecret = "linkerd-identity-issuer"
 
-// component is a Deployment of the control plane.
+// component is one of the control plane's Deployments.
 type component struct {
 	Name, Component, Program, Account, Memory string
 	Args                                      []string
 	Ports, ProxyPorts                         []int
-	Probe                                     int // port of /healthz and /readyz; 0 means that it has no probes
+	Probe                                     int // port for /healthz and /readyz; 0 for no probes
 	Mounts                                    []string
 }
 
-// Components returns the names of the Deployments of the control plane. Their
-// ServiceAccounts have the same names.
+// Components returns the names of the control plane's Deployments, which their ServiceAccounts
+// share.
 func Components() []string {
 	return []string{"linkerd-destination", "linkerd-identity", "linkerd-proxy-injector"}
 }
@@ -96,16 +96,18 @@ func (o Options) components() []component {
 		{
 			Name: "linkerd-proxy-injector", Component: "proxy-injector", Program: "inject", Account: "linkerd-proxy-injector",
 			Memory: "250Mi",
-			Args:   append([]string{"-webhook", "-trust-anchors=" + anchorsDir + "/" + injector.AnchorsKey}, o.injectorFlags()...),
-			Ports:  []int{8443, 9995}, Probe: 9995, Mounts: []string{"trust-roots"},
+			Args: append([]string{
+				"-webhook", "-validate", "-trust-anchors=" + anchorsDir + "/" + injector.AnchorsKey,
+			}, o.injectorFlags()...),
+			Ports: []int{8443, 9995}, Probe: 9995, Mounts: []string{"trust-roots"},
 		},
 	}
 }
 
-// injectorFlags returns flags for the injector. It leaves out a flag with the default
-// value.
+// injectorFlags returns the flags for the injector that differ from the defaults.
 func (o Options) injectorFlags() (args []string) {
-	defaults, values := flag.NewFlagSet("", flag.ContinueOnError), flag.NewFlagSet("", flag.ContinueOnError)
+	defaults := flag.NewFlagSet("", flag.ContinueOnError)
+	values := flag.NewFlagSet("", flag.ContinueOnError)
 	d := injector.Default()
 	injector.AddFlags(defaults, &d)
 	injector.AddFlags(values, &o.Config)
@@ -117,8 +119,8 @@ func (o Options) injectorFlags() (args []string) {
 	return args
 }
 
-// Render returns the objects of the control plane as YAML documents. It returns an error if
-// an option is invalid.
+// Render returns the control plane's objects as YAML documents. It returns an error if an option
+// is invalid.
 func (o Options) Render() ([]byte, error) {
 	if o.FailurePolicy != "Ignore" && o.FailurePolicy != "Fail" {
 		return nil, fmt.Errorf("failure policy %q: must be Ignore or Fail", o.FailurePolicy)
@@ -142,9 +144,10 @@ func (o Options) Render() ([]byte, error) {
 	err = parsed.Execute(&text, struct {
 		Options
 
+		Version                                 string
 		Replicas, DestinationPort, IdentityPort int
 		Components                              []component
-	}{o, replicas, injector.DestinationPort, injector.IdentityPort, o.components()})
+	}{o, injector.Version(o.ProxyImage), replicas, injector.DestinationPort, injector.IdentityPort, o.components()})
 	if err != nil {
 		return nil, err
 	}
@@ -160,17 +163,22 @@ func (o Options) Render() ([]byte, error) {
 	if o.CRDs {
 		documents = append(documents, destination.CRDs())
 	}
-	documents = append(documents, renamed(destination.RBAC, o.Namespace), renamed(identity.RBAC(identity.Namespace), o.Namespace))
+	documents = append(documents, labeled(renamed(destination.RBAC+"---\n"+identity.RBAC(identity.Namespace), o.Namespace), o.Namespace))
 	if !o.KeepIdentity {
-		documents = append(documents, o.Identity.manifests(o.Namespace))
+		documents = append(documents, labeled(o.Identity.manifests(o.Namespace), o.Namespace))
 	}
-	documents = append(documents, rest)
+	documents = append(documents, labeled(rest, o.Namespace))
 	return []byte(strings.Join(documents, "---\n")), nil
 }
 
-// inject adds the proxy to the Deployment of the controller. The other servers have no
-// proxy: the certificate authority serves TLS itself, and the injector has its own
-// certificate.
+// labeled returns the manifests in text with the label by which linkerd's command line finds the
+// objects of a control plane.
+func labeled(text, namespace string) string {
+	return strings.ReplaceAll(text, "metadata: {name: ", "metadata: {labels: {linkerd.io/control-plane-ns: "+namespace+"}, name: ")
+}
+
+// inject adds the proxy to the controller's Deployment. The other servers do without a proxy: the
+// certificate authority serves TLS itself, and the injector brings its own certificate.
 func (o Options) inject(documents string) (string, error) {
 	config := o.Config
 	config.Controller = true
@@ -205,7 +213,7 @@ func quote(s string) (string, error) {
 	return string(text), err
 }
 
-// manifests returns the ConfigMap of the trust anchors and the Secret of the issuer.
+// manifests returns the ConfigMap with the trust anchors and the Secret with the issuer.
 func (i Identity) manifests(namespace string) string {
 	indented := "    " + strings.ReplaceAll(strings.TrimSpace(string(i.Anchors)), "\n", "\n    ")
 	encode := base64.StdEncoding.EncodeToString
@@ -221,7 +229,9 @@ kind: Secret
 metadata: {name: %s, namespace: %s}
 type: kubernetes.io/tls
 data:
+  ca.crt: %s
   tls.crt: %s
   tls.key: %s
-`, injector.AnchorsConfigMap, namespace, injector.AnchorsKey, indented, IssuerSecret, namespace, encode(i.Issuer), encode(i.Key))
+`, injector.AnchorsConfigMap, namespace, injector.AnchorsKey, indented,
+		IssuerSecret, namespace, encode(i.Anchors), encode(i.Issuer), encode(i.Key))
 }

@@ -1,5 +1,5 @@
-// Package cli parses the command lines of the example programs, handles their signals and
-// returns their exit status.
+// Package cli does what the example programs' main functions have in common: it parses the
+// command line, handles signals and returns the exit status.
 package cli
 
 import (
@@ -13,34 +13,34 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 )
 
-// The exit status of a program that has failed, and of a program with an invalid command
-// line.
+// Exit statuses, after a failure and for an invalid command line.
 const (
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// Interrupted returns a context that ends at the first interrupt or SIGTERM. A second
-// signal ends the program at once. stop ends the context and the handling of signals.
+// Interrupted returns a context that ends at the first interrupt or SIGTERM. A second signal
+// kills the program, in case it does not shut down. stop ends the context and stops the handling
+// of signals.
 func Interrupted() (ctx context.Context, stop context.CancelFunc) {
 	ctx, stop = signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	return ctx, stop
 }
 
-// misuse marks an error as an error of the command line.
+// misuse marks an error as one in the command line.
 type misuse struct{ error }
 
 func (m misuse) Error() string { return m.error.Error() + "; see -help" }
 func (m misuse) Unwrap() error { return m.error }
 
-// Misuse marks err as an error of the command line. [Status] returns 2 for it.
+// Misuse marks err as an error in the command line. [Status] returns 2 for it.
 func Misuse(err error) error { return misuse{err} }
 
-// Describe sets the help text of f: the argument text, which describes the program, and then
-// the flags.
+// Describe sets the help text for f: text, which describes the program, and then the flags.
 func Describe(f *flag.FlagSet, text string) {
 	f.Usage = func() {
 		fmt.Fprintf(f.Output(), "%s\n\n", text)
@@ -48,11 +48,11 @@ func Describe(f *flag.FlagSet, text string) {
 	}
 }
 
-// Parse parses args, the command line, into the flags of f. Arguments that are not flags
-// are an error. For -help, Parse writes the help text to help and returns [flag.ErrHelp].
-// It marks any other error by [Misuse], and does not print it.
+// Parse parses args into the flags of f. Arguments that are not flags are an error. For -help,
+// Parse writes the help text to help and returns [flag.ErrHelp]. It marks any other error with
+// [Misuse], and does not print it.
 //
-// If the usage of a flag begins with "with -NAME: ", the flag is an error without the flag NAME.
+// A flag whose usage begins with "with -NAME: " requires the flag NAME.
 func Parse(f *flag.FlagSet, args []string, help io.Writer) error {
 	if err := ParseFlags(f, args, help); err != nil {
 		return err
@@ -63,10 +63,10 @@ func Parse(f *flag.FlagSet, args []string, help io.Writer) error {
 	return nil
 }
 
-// ParseFlags does the same as [Parse], but allows arguments after the flags.
+// ParseFlags is like [Parse], but allows arguments after the flags.
 func ParseFlags(f *flag.FlagSet, args []string, help io.Writer) error {
 	f.SetOutput(io.Discard) // Status prints the error
-	err := f.Parse(args)
+	err := parse(f, args)
 	if errors.Is(err, flag.ErrHelp) {
 		f.SetOutput(help)
 		f.Usage()
@@ -74,9 +74,9 @@ func ParseFlags(f *flag.FlagSet, args []string, help io.Writer) error {
 	}
 	f.Visit(func(set *flag.Flag) {
 		condition, _, _ := strings.Cut(set.Usage, ": ")
-		other, ok := strings.CutPrefix(condition, "with -")
-		if ok && f.Lookup(other).Value.String() == "false" {
-			err = cmp.Or(err, fmt.Errorf("-%s requires -%s", set.Name, other))
+		required, ok := strings.CutPrefix(condition, "with -")
+		if ok && f.Lookup(required).Value.String() == "false" {
+			err = cmp.Or(err, fmt.Errorf("-%s requires -%s", set.Name, required))
 		}
 	})
 	if err != nil {
@@ -85,9 +85,38 @@ func ParseFlags(f *flag.FlagSet, args []string, help io.Writer) error {
 	return nil
 }
 
-// Status prints err to stderr, after the name of the program, and returns the exit status of the
-// program: 2 if err is marked by [Misuse] and 1 otherwise. For nil and [flag.ErrHelp] it prints
-// nothing and returns 0.
+// parse parses args into the flags of f. Unlike package flag, it says what is allowed if a
+// duration is invalid.
+func parse(f *flag.FlagSet, args []string) error {
+	f.VisitAll(func(option *flag.Flag) {
+		if v, ok := option.Value.(flag.Getter); ok {
+			if _, ok := v.Get().(time.Duration); ok {
+				option.Value = durationFlag{v}
+			}
+		}
+	})
+	defer f.VisitAll(func(option *flag.Flag) {
+		if v, ok := option.Value.(durationFlag); ok {
+			option.Value = v.Value // the help text shows its type
+		}
+	})
+	return f.Parse(args)
+}
+
+// durationFlag wraps a flag that holds a duration.
+type durationFlag struct{ flag.Value }
+
+// Set implements [flag.Value].
+func (d durationFlag) Set(text string) error {
+	if d.Value.Set(text) != nil {
+		return errors.New("want a duration such as 250ms, 10s or 24h")
+	}
+	return nil
+}
+
+// Status prints err to stderr after the program's name, and returns the exit status: 2 if err is
+// marked with [Misuse], and otherwise 1. For nil and [flag.ErrHelp] it prints nothing and returns
+// 0.
 func Status(stderr io.Writer, name string, err error) int {
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return 0

@@ -1,5 +1,5 @@
-// Package h2spectest runs h2spec, the conformance test of HTTP/2 servers, in tests. It also
-// finds other programs that scripts in .ci build.
+// Package h2spectest runs h2spec, a conformance test for HTTP/2 servers. It also finds other
+// programs that scripts in .ci build.
 package h2spectest
 
 import (
@@ -21,11 +21,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// cases is the number of cases, which all must pass.
+// cases is how many cases h2spec runs. All of them must pass.
 const cases = 145
 
-// Run runs all cases against the servers, which have names, in parallel. It is skipped
-// without GOTOWER_TESTS=full, and without the program that .ci/h2spec.sh builds.
+// Run runs all cases against each named server, in parallel. It skips the test unless
+// GOTOWER_TESTS=full is set and .ci/h2spec.sh has built the program.
 func Run(t *testing.T, servers map[string]Server) {
 	t.Helper()
 	program := Program(t, "h2spec", "h2spec")
@@ -45,7 +45,7 @@ func Run(t *testing.T, servers map[string]Server) {
 	}
 }
 
-// Server is the address of a server, which uses TLS or cleartext.
+// Server says where a server listens, and whether it uses TLS.
 type Server struct {
 	Addr string
 	TLS  bool
@@ -58,13 +58,14 @@ func (s Server) args() []string {
 	return nil
 }
 
-// passesAgain runs a case alone, up to three times. If a connection is closed with unread
-// input, the TCP reset may arrive before the last frames, and h2spec reports an error.
+// passesAgain runs a case alone, up to three times. If a connection is closed with unread input,
+// the TCP reset may overtake the last frames, and h2spec reports an error for a server that is
+// right.
 func passesAgain(t *testing.T, program, addr string, m h2specMiss, args []string) bool {
 	t.Helper()
-	which := "http2/" + strings.Replace(m.name, "#", "/", 1)
+	selector := "http2/" + strings.Replace(m.name, "#", "/", 1)
 	for range 3 {
-		report := runH2Spec(t, program, addr, slices.Concat(args, []string{which})...)
+		report := runH2Spec(t, program, addr, slices.Concat(args, []string{selector})...)
 		if passed, _, missed := report.count(); passed == 1 && len(missed) == 0 {
 			t.Logf("passed when it was tried again: %s: %s", m.name, m.text)
 			return true
@@ -73,9 +74,9 @@ func passesAgain(t *testing.T, program, addr string, m h2specMiss, args []string
 	return false
 }
 
-// Program returns the path of a program that .ci/SCRIPT.sh built. It skips the test without
-// GOTOWER_TESTS=full, and without the program. The environment variable GOTOWER_SCRIPT names
-// another directory than gotower-SCRIPT in the user's cache.
+// Program returns the path of a program that .ci/SCRIPT.sh has built. It skips the test unless
+// GOTOWER_TESTS=full is set and the program exists. Programs are usually in gotower-SCRIPT in the
+// user's cache; the environment variable GOTOWER_SCRIPT names another directory.
 func Program(t *testing.T, script, name string) string {
 	t.Helper()
 	if os.Getenv("GOTOWER_TESTS") != "full" {
@@ -97,7 +98,7 @@ func Program(t *testing.T, script, name string) string {
 	return program
 }
 
-// h2specReport is the report of h2spec in the format of JUnit.
+// h2specReport is what h2spec writes in JUnit format.
 type h2specReport struct {
 	Suites []struct {
 		ID    string `xml:"id,attr"`
@@ -129,7 +130,7 @@ func runH2Spec(t *testing.T, program, addr string, args ...string) (report h2spe
 	return report
 }
 
-// h2specMiss is a case that failed: its section with its number, and the message of h2spec.
+// h2specMiss is a case that failed: its section and number, and h2spec's message.
 type h2specMiss struct{ name, text string }
 
 func (r h2specReport) count() (passed, total int, missed []h2specMiss) {

@@ -1,5 +1,5 @@
-// Package kubeobject has the parts of Kubernetes objects that several programs read or
-// write: references, conditions, and the status of routes.
+// Package kubeobject holds what several programs read or write in Kubernetes objects: references,
+// conditions, and the status of routes.
 package kubeobject
 
 import (
@@ -13,35 +13,33 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// GatewayGroup is the API group of the Gateway API.
+// GatewayGroup is the Gateway API's group.
 const GatewayGroup = "gateway.networking.k8s.io"
 
-// Name is the namespace and the name of an object.
+// Name is an object's namespace and name.
 type Name struct{ Namespace, Name string }
 
 // String returns the namespace and the name, separated by a slash.
 func (n Name) String() string { return n.Namespace + "/" + n.Name }
 
-// NameOf returns the namespace and the name of o.
+// NameOf returns an object's namespace and name.
 func NameOf(o metav1.Object) Name { return Name{o.GetNamespace(), o.GetName()} }
 
 type (
-	// Address is an address of a Gateway.
+	// Address is a Gateway's address.
 	Address struct {
 		Type  string `json:"type"`
 		Value string `json:"value"`
 	}
 
-	// GroupKind identifies a kind of objects. A nil Group means the group of the Gateway
-	// API.
+	// GroupKind identifies a kind of object. A nil Group means the Gateway API's.
 	GroupKind struct {
 		Group *string `json:"group,omitempty"`
 		Kind  string  `json:"kind"`
 	}
 
-	// Reference refers to an object. The defaults of Group and Kind depend on the
-	// field that has the reference. A nil Namespace means the namespace of the referring
-	// object.
+	// Reference refers to an object. Defaults for Group and Kind depend on the field that holds
+	// the reference. A nil Namespace means the referring object's.
 	Reference struct {
 		Group     *string `json:"group,omitempty"`
 		Kind      *string `json:"kind,omitempty"`
@@ -49,8 +47,8 @@ type (
 		Name      string  `json:"name"`
 	}
 
-	// ParentReference refers from a route to a parent, such as a Gateway. SectionName and
-	// Port limit the reference to some parts of the parent. A nil field does not limit it.
+	// ParentReference refers from a route to its parent, such as a Gateway. SectionName and Port
+	// narrow the reference to a part of the parent, unless they are nil.
 	ParentReference struct {
 		Reference
 		SectionName *string `json:"sectionName,omitempty"`
@@ -63,8 +61,8 @@ func (k GroupKind) Equal(o GroupKind) bool {
 	return Or(k.Group, GatewayGroup) == Or(o.Group, GatewayGroup) && k.Kind == o.Kind
 }
 
-// Object returns the kind and the name of the object to which r refers. If the field
-// Namespace, Group or Kind of r is nil, the argument with the same name applies.
+// Object returns the kind and name of the object that r refers to. The arguments apply where r's
+// fields are nil.
 func (r *Reference) Object(namespace, group, kind string) (GroupKind, Name) {
 	return GroupKind{Group: new(Or(r.Group, group)), Kind: Or(r.Kind, kind)}, Name{Or(r.Namespace, namespace), r.Name}
 }
@@ -77,7 +75,7 @@ func Or[T any](p *T, def T) T {
 	return *p
 }
 
-// Decode converts u to a T. The error contains the kind and the name of u.
+// Decode converts u to a T. Errors mention u's kind and name.
 func Decode[T any](u *unstructured.Unstructured) (*T, error) {
 	text, err := json.Marshal(u.Object)
 	if err != nil {
@@ -90,9 +88,9 @@ func Decode[T any](u *unstructured.Unstructured) (*T, error) {
 	return v, nil
 }
 
-// ClientConfig returns the configuration of a client of the API server that the file kubeconfig
-// specifies. If kubeconfig is empty, the client uses the API server of the cluster in which the
-// process runs. The client has no limit of requests per second.
+// ClientConfig returns a client configuration for kubeconfig's API server, or for the cluster
+// that the process runs in if kubeconfig is empty. It removes client-go's limit on requests per
+// second, which would slow down controllers.
 func ClientConfig(kubeconfig string) (cfg *rest.Config, err error) {
 	if kubeconfig == "" {
 		cfg, err = rest.InClusterConfig()
@@ -106,9 +104,9 @@ func ClientConfig(kubeconfig string) (cfg *rest.Config, err error) {
 	return cfg, nil
 }
 
-// UserConfig returns a configuration as kubectl finds it: that of the file kubeconfig, or by
-// default that of KUBECONFIG, of ~/.kube/config, or of the pod. The argument context is the name of
-// a context of the file. The default is its current context.
+// UserConfig returns a client configuration, found as kubectl does: in the file kubeconfig, or by
+// default in KUBECONFIG, ~/.kube/config, or the pod. context selects one of the file's contexts;
+// the default is the current one.
 func UserConfig(kubeconfig, context string) (cfg *rest.Config, namespace string, err error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig

@@ -6,12 +6,13 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Status is the status that a controller writes to an object. Each kind of objects has only
-// some of the fields.
+// Status is what a controller writes to an object's status. Each kind of object uses only some of
+// the fields.
 type Status struct {
 	Kind   string `json:"-"`
 	Object Name   `json:"-"`
@@ -23,7 +24,7 @@ type Status struct {
 	LoadBalancer *LoadBalancer    `json:"loadBalancer,omitempty"`
 }
 
-// ListenerStatus is the status of a listener of a Gateway.
+// ListenerStatus is the status of a Gateway's listener.
 type ListenerStatus struct {
 	Name           string      `json:"name"`
 	AttachedRoutes int         `json:"attachedRoutes"`
@@ -31,27 +32,27 @@ type ListenerStatus struct {
 	Conditions     []Condition `json:"conditions"`
 }
 
-// ParentStatus is the status of a route for one of its parents, that is, for a Gateway,
-// Service or Server to which it refers.
+// ParentStatus is a route's status for one parent: a Gateway, Service or Server that it refers
+// to.
 type ParentStatus struct {
 	ControllerName string          `json:"controllerName"`
 	ParentRef      ParentReference `json:"parentRef"`
 	Conditions     []Condition     `json:"conditions"`
 }
 
-// LoadBalancer has the addresses at which clients reach an Ingress.
+// LoadBalancer lists the addresses at which clients reach an Ingress.
 type LoadBalancer struct {
 	Ingress []IngressAddress `json:"ingress,omitempty"`
 }
 
-// IngressAddress is an address of an Ingress: either an IP address or a host name.
+// IngressAddress is either an IP address or a host name.
 type IngressAddress struct {
 	IP       string `json:"ip,omitempty"`
 	Hostname string `json:"hostname,omitempty"`
 }
 
-// Condition is a condition in the status of an object, such as "Accepted". Status is "True"
-// or "False". Reason and Message give the cause.
+// Condition is a condition in an object's status, such as "Accepted". Status is "True" or
+// "False", and Reason and Message say why.
 type Condition struct {
 	Type               string `json:"type"`
 	Status             string `json:"status"`
@@ -61,22 +62,21 @@ type Condition struct {
 	LastTransitionTime string `json:"lastTransitionTime,omitempty"`
 }
 
-// Is returns the condition with the given name and the status True. If reason is "", the
-// reason is the name.
+// Is returns a condition with the status True. Without a reason, the name is used.
 func Is(name, reason string) Condition {
 	return Condition{Type: name, Status: "True", Reason: cmp.Or(reason, name)}
 }
 
-// IsNot returns the condition with the given name and the status False.
+// IsNot returns a condition with the status False.
 func IsNot(name, reason, message string) Condition {
 	return Condition{Type: name, Status: "False", Reason: reason, Message: message}
 }
 
-// Merge returns the status of the object u after the given controller has written s, or nil if
-// the status does not change. The result keeps the parents in u that belong to other controllers.
-// It keeps the conditions in u that s does not set, except PartiallyInvalid, because that was
-// about earlier rules. A condition with an unchanged status keeps its transition
-// time. A new or changed condition gets the time now, in the format of RFC 3339.
+// Merge returns the status of u after the given controller has written s, or nil if nothing
+// changes. What others have written stays: parents of other controllers, and conditions that s
+// does not mention. PartiallyInvalid is an exception, because it was about earlier rules. A
+// condition keeps its transition time as long as its status stays the same; a new or changed one
+// gets the time now, which is in RFC 3339 format.
 func (s *Status) Merge(u *unstructured.Unstructured, controller, now string) (map[string]any, error) {
 	current, _, err := unstructured.NestedMap(u.Object, "status")
 	if err != nil {
@@ -88,22 +88,24 @@ func (s *Status) Merge(u *unstructured.Unstructured, controller, now string) (ma
 	if err != nil {
 		return nil, err
 	}
-	before, next, update := &old.Status, *s, transition{u.GetGeneration(), now}
+	stored := &old.Status
+	next := *s
+	update := transition{u.GetGeneration(), now}
 	if s.Conditions != nil {
-		next.Conditions = update.merge(before.Conditions, s.Conditions)
+		next.Conditions = update.merge(stored.Conditions, s.Conditions)
 	}
 	next.Listeners = slices.Clone(s.Listeners)
 	for i, l := range next.Listeners {
 		var previous []Condition
-		if at := slices.IndexFunc(before.Listeners, func(o ListenerStatus) bool { return o.Name == l.Name }); at >= 0 {
-			previous = before.Listeners[at].Conditions
+		if index := slices.IndexFunc(stored.Listeners, func(o ListenerStatus) bool { return o.Name == l.Name }); index >= 0 {
+			previous = stored.Listeners[index].Conditions
 		}
 		next.Listeners[i].Conditions = update.merge(previous, l.Conditions)
 	}
 	next.Parents = nil
 	for _, p := range s.Parents {
 		var previous []Condition
-		for _, o := range before.Parents {
+		for _, o := range stored.Parents {
 			if o.ControllerName == controller && sameJSON(o.ParentRef, p.ParentRef) {
 				previous = o.Conditions
 			}
@@ -115,11 +117,11 @@ func (s *Status) Merge(u *unstructured.Unstructured, controller, now string) (ma
 	if err != nil {
 		return nil, err
 	}
-	if s.Kind == "HTTPRoute" || s.Kind == "GRPCRoute" { // required, and others have entries too
+	if strings.HasSuffix(s.Kind, "Route") { // the API requires the field, and other controllers have entries in it too
 		parents, _ := changed["parents"].([]any)
-		others, _ := current["parents"].([]any)
+		existing, _ := current["parents"].([]any)
 		all := []any{}
-		for _, p := range others {
+		for _, p := range existing {
 			if entry, _ := p.(map[string]any); entry["controllerName"] != controller {
 				all = append(all, p)
 			}
@@ -127,8 +129,8 @@ func (s *Status) Merge(u *unstructured.Unstructured, controller, now string) (ma
 		changed["parents"] = append(all, parents...)
 	}
 	merged := make(map[string]any, len(current))
-	for _, from := range []map[string]any{current, changed} {
-		maps.Copy(merged, from)
+	for _, fields := range []map[string]any{current, changed} {
+		maps.Copy(merged, fields)
 	}
 	if sameJSON(current, merged) {
 		return nil, nil //nolint:nilnil // documented
@@ -136,29 +138,30 @@ func (s *Status) Merge(u *unstructured.Unstructured, controller, now string) (ma
 	return merged, nil
 }
 
-// transition has two values that an update of a status sets in conditions. Each condition
-// gets the generation of the object. A condition with a new status also gets the time now.
+// transition is what an update stores in every condition: the object's generation and, if the
+// condition's status is new, the time.
 type transition struct {
 	generation int64
 	now        string
 }
 
-func (t transition) merge(before, after []Condition) []Condition {
-	merged := slices.Clone(before)
-	for _, c := range after {
-		c.ObservedGeneration, c.LastTransitionTime = t.generation, t.now
-		at := slices.IndexFunc(merged, func(o Condition) bool { return o.Type == c.Type })
-		if at < 0 {
+func (t transition) merge(current, updated []Condition) []Condition {
+	merged := slices.Clone(current)
+	for _, c := range updated {
+		c.ObservedGeneration = t.generation
+		c.LastTransitionTime = t.now
+		index := slices.IndexFunc(merged, func(o Condition) bool { return o.Type == c.Type })
+		if index < 0 {
 			merged = append(merged, c)
 			continue
 		}
-		if merged[at].Status == c.Status {
-			c.LastTransitionTime = merged[at].LastTransitionTime
+		if merged[index].Status == c.Status {
+			c.LastTransitionTime = merged[index].LastTransitionTime
 		}
-		merged[at] = c
+		merged[index] = c
 	}
-	return slices.DeleteFunc(merged, func(c Condition) bool { // of an earlier rule
-		return c.Type == "PartiallyInvalid" && !slices.ContainsFunc(after, func(a Condition) bool { return a.Type == c.Type })
+	return slices.DeleteFunc(merged, func(c Condition) bool { // left over from earlier rules
+		return c.Type == "PartiallyInvalid" && !slices.ContainsFunc(updated, func(a Condition) bool { return a.Type == c.Type })
 	})
 }
 

@@ -1,5 +1,4 @@
-// Package serve runs the servers of an example program, and drains them when the program
-// ends.
+// Package serve runs an example program's servers, and drains them when the program ends.
 package serve
 
 import (
@@ -19,17 +18,17 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// Group is a set of servers that run together. A server listens from the time when it is
-// added, so that its address is known before [Group.Run]. If a server cannot listen, Run
-// returns the error. The zero value is an empty set.
+// Group is a set of servers that run together. A server starts to listen when it is added, so
+// that its address is known before [Group.Run]. If it cannot listen, Run returns the error. The
+// zero value is an empty group.
 type Group struct {
 	Listen func(network, addr string) (net.Listener, error) // opens the listeners; nil means net.Listen
 
 	servers []server
-	err     error // of the servers that could not listen
+	err     error // from servers that could not listen
 }
 
-// server is one server of a [Group].
+// server is one server in a [Group].
 type server struct {
 	name     string
 	listener net.Listener
@@ -37,35 +36,34 @@ type server struct {
 	drain    func(context.Context) error // waits for open requests until the context ends
 }
 
-// headerTimeout is how long a client may take to send the headers of a request.
+// headerTimeout is how long a client may take to send a request's headers.
 const headerTimeout = 10 * time.Second
 
 // idleTimeout is how long a connection without requests stays open.
 const idleTimeout = 2 * time.Minute
 
-// The limits of an HTTP/2 connection: its number of concurrent streams, and the time after
-// which it is closed if the client does not read. The number is the minimum that RFC 9113
-// recommends. The time is necessary, because deadlines of single responses do not limit a
-// client that does not read.
+// Limits for an HTTP/2 connection: how many streams may be open at once, and after how long it is
+// closed if the client does not read. RFC 9113 recommends to allow at least that many streams.
+// The timeout is needed because deadlines for single responses do not catch a client that stops
+// reading.
 const (
 	maxStreams   = 100
 	writeTimeout = 30 * time.Second
 )
 
-// HTTP adds an HTTP server with the handler h, and returns its address. Clients use HTTP/1.1, or
-// HTTP/2 in cleartext with prior knowledge. If addr is in use, the server listens on the first
-// address of fallback that is free. If h has a method Shutdown, the server calls this method at
-// the start of a drain. The method must end streaming responses.
+// HTTP adds an HTTP server for h and returns its address. Clients use HTTP/1.1, or cleartext
+// HTTP/2 with prior knowledge. If addr is in use, the server listens on the first free address in
+// fallback. If h has a method Shutdown, a drain begins with a call to it, and it should end
+// streaming responses.
 //
-// An HTTP/2 connection has at most 100 concurrent requests. It is closed if the client reads
+// An HTTP/2 connection may carry 100 concurrent requests, and is closed if the client reads
 // nothing for 30 s.
 func (g *Group) HTTP(name, addr string, h http.Handler, fallback ...string) string {
 	return g.HTTPBehind(func(l net.Listener) net.Listener { return l }, name, addr, h, fallback...)
 }
 
-// HTTPBehind adds an HTTP server as [Group.HTTP] does. It passes the opened listener to the
-// parameter wrap, a function. The server accepts connections from the listener that wrap
-// returns. For example, wrap can add TLS.
+// HTTPBehind is like [Group.HTTP], but accepts connections from the listener that wrap returns,
+// which may add TLS, for example.
 func (g *Group) HTTPBehind(
 	wrap func(net.Listener) net.Listener, name, addr string, h http.Handler, fallback ...string,
 ) string {
@@ -89,12 +87,11 @@ func (g *Group) HTTPBehind(
 	}})
 }
 
-// Front adds an [httplayer.Server] with its default limits, for clients that are not
-// trusted, and returns its address. When the server drains, it waits at most the duration
-// grace for open requests.
+// Front adds an [httplayer.Server] with default limits, for clients that are not trusted, and
+// returns its address. A drain waits up to grace for open requests.
 func (g *Group) Front(name, addr string, h http.Handler, grace time.Duration) string {
 	ctx, stop := context.WithCancel(context.Background())
-	srv := httplayer.NewServer(h, httplayer.WithDrainOnDone(ctx))
+	srv := httplayer.NewServer(httplayer.FromHandler(h), httplayer.WithDrainOnDone(ctx))
 	return g.add([]string{addr}, server{
 		name:  name,
 		serve: func(l net.Listener) error { return tcplayer.Serve(ctx, l, srv, tcplayer.WithShutdownTimeout(grace)) },
@@ -102,16 +99,16 @@ func (g *Group) Front(name, addr string, h http.Handler, grace time.Duration) st
 	})
 }
 
-// GRPC adds a gRPC server with the services that register adds to it, and returns its
-// address. When the server drains, it calls stop, which must end the open streams. If addr
-// is in use, the server listens on the first address of fallback that is free.
+// GRPC adds a gRPC server with the services that register adds to it, and returns its address. A
+// drain calls stop, which must end open streams. If addr is in use, the server listens on the
+// first free address in fallback.
 func (g *Group) GRPC(name, addr string, register func(*grpc.Server), stop func(), fallback ...string) string {
 	srv := grpc.NewServer()
 	register(srv)
 	return g.GRPCServer(name, addr, srv, stop, fallback...)
 }
 
-// GRPCServer does the same as [Group.GRPC], but with a server that the caller has made.
+// GRPCServer is like [Group.GRPC], for a server that already exists.
 func (g *Group) GRPCServer(name, addr string, srv *grpc.Server, stop func(), fallback ...string) string {
 	return g.add(append([]string{addr}, fallback...), server{name: name, serve: srv.Serve, drain: func(ctx context.Context) error {
 		if stop != nil {
@@ -124,8 +121,8 @@ func (g *Group) GRPCServer(name, addr string, srv *grpc.Server, stop func(), fal
 	}})
 }
 
-// add listens on the first address of addrs that is free, adds the server s, and returns
-// the address. If no address is free, it adds an error to g and returns "".
+// add listens on the first free address in addrs, adds the server s, and returns the address. If
+// none is free, it records the error in g and returns "".
 func (g *Group) add(addrs []string, s server) string {
 	listen := g.Listen
 	if listen == nil {
@@ -145,39 +142,36 @@ func (g *Group) add(addrs []string, s server) string {
 	return ""
 }
 
-// Err returns the joined errors of the servers that could not listen. It returns nil if all
-// servers listen.
+// Err returns the errors of servers that could not listen, or nil.
 func (g *Group) Err() error { return g.err }
 
-// Close closes the listeners of all servers. It is for a Group that will not run, because
-// Run closes the listeners itself.
+// Close closes all listeners. It is for a Group that will not run; Run closes them itself.
 func (g *Group) Close() {
 	for _, s := range g.servers {
 		s.listener.Close()
 	}
 }
 
-// Run serves until ctx ends or a server fails, and then drains all servers. The requests
-// that are then open may take at most the duration grace.
+// Run serves until ctx ends or a server fails, and then drains all servers. Requests that are
+// open by then may take up to grace.
 func (g *Group) Run(ctx context.Context, grace time.Duration, log *slog.Logger) error {
 	return g.RunWithin(ctx, func() time.Duration { return grace }, log)
 }
 
-// RunWithin serves until ctx ends or a server fails, and then drains all servers. It calls the
-// function grace once, at the start of the drain. The requests that are then open may take at
-// most the returned duration.
+// RunWithin is like [Group.Run], but asks grace once, when the drain begins, how long open
+// requests may take.
 func (g *Group) RunWithin(ctx context.Context, grace func() time.Duration, log *slog.Logger) error {
 	if g.err != nil {
 		g.Close()
 		return g.err
 	}
 	running, ctx := errgroup.WithContext(ctx)
-	within := sync.OnceValue(grace) // the same for all servers
+	graceOnce := sync.OnceValue(grace) // all servers get the same answer
 	for _, s := range g.servers {
 		log.Info("listening", "for", s.name, "addr", s.listener.Addr().String())
 		running.Go(func() error {
 			err := s.serve(s.listener)
-			early := errors.Is(err, grpc.ErrServerStopped) // ended before it began
+			early := errors.Is(err, grpc.ErrServerStopped) // it was stopped before it began to serve
 			if err != nil && !early && !errors.Is(err, http.ErrServerClosed) {
 				return fmt.Errorf("%s: %w", s.name, err)
 			}
@@ -185,11 +179,11 @@ func (g *Group) RunWithin(ctx context.Context, grace func() time.Duration, log *
 		})
 		running.Go(func() error {
 			<-ctx.Done()
-			left := within()
-			limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), left)
+			limit := graceOnce()
+			drainCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 			defer cancel()
-			if err := s.drain(limit); err != nil {
-				return fmt.Errorf("%s: requests were still open after %v: %w", s.name, left, err)
+			if err := s.drain(drainCtx); err != nil {
+				return fmt.Errorf("%s: requests were still open after %v: %w", s.name, limit, err)
 			}
 			return nil
 		})

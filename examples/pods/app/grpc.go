@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/interop/grpc_testing"
 )
 
-// echo implements the test service of gRPC's interoperability tests. Each response begins
-// with the name of the pod, followed by the payload of the request.
+// echo implements the test service of gRPC's interoperability tests. Each response begins with
+// the pod's name, followed by the request's payload.
 type echo struct {
 	grpc_testing.UnimplementedTestServiceServer
 
@@ -30,7 +30,7 @@ func (e *echo) response(req *grpc_testing.StreamingOutputCallRequest) *grpc_test
 // payload returns a message that contains body.
 func payload(body string) *grpc_testing.Payload { return &grpc_testing.Payload{Body: []byte(body)} }
 
-// UnaryCall responds with the payload of the request.
+// UnaryCall responds with the request's payload.
 func (e *echo) UnaryCall(_ context.Context, req *grpc_testing.SimpleRequest) (*grpc_testing.SimpleResponse, error) {
 	return &grpc_testing.SimpleResponse{Payload: payload(e.pod + " " + string(req.GetPayload().GetBody()))}, nil
 }
@@ -95,11 +95,11 @@ func serveGRPC(ctx context.Context, pod, addr string) error {
 	return srv.Serve(lis)
 }
 
-// callGRPC makes n calls of each of the four kinds (unary and streaming) on one connection. It
-// prints a line for each call, with the kind and the name of the pod that responded. For a call
-// with streaming requests only, the line has "?", because the response does not name the pod.
-func callGRPC(ctx context.Context, to, marker string, n int) error {
-	conn, err := grpc.NewClient("passthrough:///"+to, grpc.WithTransportCredentials(insecure.NewCredentials()))
+// callGRPC makes n calls of each of the four kinds (unary and streaming) on one connection. For
+// each call it prints the kind and the pod that responded, or "?" if only the requests are
+// streamed, because that response does not name the pod.
+func callGRPC(ctx context.Context, addr, marker string, n int) error {
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
 	}
@@ -133,6 +133,8 @@ func callGRPC(ctx context.Context, to, marker string, n int) error {
 // messages is the number of messages that each stream sends.
 const messages = 5
 
+// unary makes a call with one request and one response. Like output and duplex, it returns the line
+// that checkResponse makes of the response.
 func unary(ctx context.Context, c grpc_testing.TestServiceClient, marker string) (string, error) {
 	rsp, err := c.UnaryCall(ctx, &grpc_testing.SimpleRequest{Payload: payload(marker)})
 	if err != nil {
@@ -141,6 +143,7 @@ func unary(ctx context.Context, c grpc_testing.TestServiceClient, marker string)
 	return checkResponse("unary", marker, rsp.GetPayload())
 }
 
+// output makes a call with one request, which asks the server for a stream of messages.
 func output(ctx context.Context, c grpc_testing.TestServiceClient, marker string) (answer string, err error) {
 	req := &grpc_testing.StreamingOutputCallRequest{Payload: payload(marker)}
 	for range messages {
@@ -148,18 +151,20 @@ func output(ctx context.Context, c grpc_testing.TestServiceClient, marker string
 	}
 	s, err := c.StreamingOutputCall(ctx, req)
 	for i := 0; err == nil; i++ {
-		rsp, failed := s.Recv()
+		rsp, recvErr := s.Recv()
 		switch {
-		case errors.Is(failed, io.EOF) && i == messages:
+		case errors.Is(recvErr, io.EOF) && i == messages:
 			return answer, nil
-		case failed != nil:
-			return "", failed
+		case recvErr != nil:
+			return "", recvErr
 		}
 		answer, err = checkResponse("output", marker, rsp.GetPayload())
 	}
 	return "", err
 }
 
+// input makes a call with a stream of requests. The only response is the size of all payloads, so
+// the returned line names no pod.
 func input(ctx context.Context, c grpc_testing.TestServiceClient, marker string) (string, error) {
 	s, err := c.StreamingInputCall(ctx)
 	if err != nil {
@@ -177,6 +182,8 @@ func input(ctx context.Context, c grpc_testing.TestServiceClient, marker string)
 	return "input ?", err
 }
 
+// duplex makes a call in which both sides stream. It waits for the response to each request before it
+// sends the next one.
 func duplex(ctx context.Context, c grpc_testing.TestServiceClient, marker string) (answer string, err error) {
 	s, err := c.FullDuplexCall(ctx)
 	if err != nil {
@@ -203,9 +210,8 @@ func duplex(ctx context.Context, c grpc_testing.TestServiceClient, marker string
 	return answer, nil
 }
 
-// checkResponse returns the line to print for a call: its kind (the argument shape) and the name
-// of the pod in p. It returns an error unless the marker follows the name in p, the payload of a
-// response.
+// checkResponse returns the line to print for a call: its kind (shape) and the name of the pod in
+// p. It returns an error unless the marker follows the name in p, a response's payload.
 func checkResponse(shape, marker string, p *grpc_testing.Payload) (string, error) {
 	pod, rest, _ := strings.Cut(string(p.GetBody()), " ")
 	if rest != marker {

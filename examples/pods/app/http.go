@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// serveHTTP runs an HTTP server until ctx ends. The server responds with the body of the
-// request. The response header Pod is the name of the pod. The response header Client is
-// the value of the request header l5d-client-id.
+// serveHTTP runs an HTTP server until ctx ends. The server responds with the request body. The
+// response header Pod is the pod's name. The response header Client is the value of the request
+// header l5d-client-id.
 func serveHTTP(ctx context.Context, pod, addr string) error {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -34,12 +34,12 @@ func serveHTTP(ctx context.Context, pod, addr string) error {
 	return nil
 }
 
-// concurrency is the maximum number of open requests of a client.
+// concurrency is how many requests a client may have open.
 const concurrency = 10
 
-// postHTTP sends n requests with a body of 64 KiB. It prints a line for each response, with
-// the name of the pod and the client ID that the server received.
-func postHTTP(ctx context.Context, to, marker string, n int) error {
+// postHTTP sends n requests with a body of 64 KiB. For each response, it prints the pod's name
+// and the client ID that the server received.
+func postHTTP(ctx context.Context, url, marker string, n int) error {
 	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: concurrency}}
 	defer client.CloseIdleConnections()
 	text := strings.Repeat(marker+"\n", 64<<10/(len(marker)+1))
@@ -48,7 +48,7 @@ func postHTTP(ctx context.Context, to, marker string, n int) error {
 	all.SetLimit(concurrency)
 	for i := range n {
 		all.Go(func() (err error) {
-			answers[i], err = post(ctx, client, to, text)
+			answers[i], err = post(ctx, client, url, text)
 			return err
 		})
 	}
@@ -60,10 +60,10 @@ func postHTTP(ctx context.Context, to, marker string, n int) error {
 }
 
 // post sends one request with the body text and a forged client ID. It checks that the response
-// has the same body, and returns the line to print: the name of the pod and the client ID that
-// the server received.
-func post(ctx context.Context, client *http.Client, to, text string) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to, strings.NewReader(text)) //nolint:gosec // the URL is an argument
+// carries the same body, and returns the line to print: the pod name and the client ID that the
+// server received.
+func post(ctx context.Context, client *http.Client, url, text string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(text)) //nolint:gosec // the URL is an argument
 	if err != nil {
 		return "", err
 	}
@@ -78,7 +78,7 @@ func post(ctx context.Context, client *http.Client, to, text string) (string, er
 		return "", err
 	}
 	if rsp.StatusCode != http.StatusOK || string(body) != text {
-		return "", fmt.Errorf("%s: %s, with %d bytes that came back of %d: %s", to, rsp.Status, len(body), len(text), rsp.Header)
+		return "", fmt.Errorf("%s: %s, with %d bytes that came back of %d: %s", url, rsp.Status, len(body), len(text), rsp.Header)
 	}
 	return rsp.Header.Get("Pod") + " " + rsp.Header.Get("Client"), nil
 }

@@ -33,8 +33,8 @@ func serveMail(ctx context.Context, pod, addr string) error {
 	}
 }
 
-// receiveMail serves one SMTP connection. Its greeting, and the response to a mail, have the
-// name of the pod.
+// receiveMail serves one SMTP connection. Its greeting, and the response to a mail, contain the
+// pod name.
 func receiveMail(c *textproto.Conn, pod string) error {
 	if err := c.PrintfLine("220 %s ready", pod); err != nil {
 		return err

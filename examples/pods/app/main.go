@@ -1,5 +1,5 @@
-// Command app contains the applications of examples/pods. They are ordinary servers and
-// clients that do not depend on a proxy or on gotower.
+// Command app contains the applications of examples/pods. They are ordinary servers and clients
+// that do not depend on a proxy or on gotower.
 //
 //	app http  :8080                an HTTP echo server
 //	app post  URL N MARKER         an HTTP client, which sends N requests
@@ -7,8 +7,8 @@
 //	app call  HOST:PORT N MARKER   a gRPC client, which makes N calls of each of the four kinds
 //	app mail  :2525                an SMTP server, which sends first
 //
-// All requests and responses contain MARKER. A response contains the name of the pod of the
-// server, which is in the environment variable POD.
+// All requests and responses contain MARKER. A response contains the name of the server's pod,
+// which is in the environment variable POD.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Package wire parses a capture of tcpdump, and reports which of its connections use TLS.
+// Package wire parses what tcpdump captured, and reports which connections use TLS.
 //
 //	capture.pcap ─▶ Read ─▶ []Flow             one for each direction of a connection
 //	                         ├─ Data           its bytes in order

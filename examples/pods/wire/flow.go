@@ -6,16 +6,16 @@ import (
 	"slices"
 )
 
-// Flow contains the bytes of one direction of a TCP connection.
+// Flow contains the bytes in one direction of a TCP connection.
 type Flow struct {
 	From, To netip.AddrPort
 	Data     []byte // bytes in order, up to the first byte that was not captured
 	Lost     bool   // at least one byte was not captured, although later bytes were
 }
 
-// Read returns the flows in r, a capture of tcpdump in libpcap format with Ethernet frames.
-// The flows are in the order of their first segments. If a connection was made before the
-// capture began, its flows contain only the bytes from then on.
+// Read returns the flows in r, a tcpdump capture in libpcap format with Ethernet frames, in the
+// order of their first segments. If a connection was made before the capture began, its flows
+// contain only the bytes from then on.
 func Read(r io.Reader) ([]Flow, error) {
 	type pair struct{ from, to netip.AddrPort }
 	var all []*assembly
@@ -52,7 +52,7 @@ type assembly struct {
 	parts []part
 }
 
-// part is the data of one segment.
+// part is one segment's data.
 type part struct {
 	at   int64 // offset of its first byte in the flow
 	data []byte
@@ -69,8 +69,8 @@ func (a *assembly) add(s segment) {
 		last := a.parts[n-1]
 		end = last.at + int64(len(last.data))
 	}
-	at := end + int64(int32(s.seq-a.first-uint32(end)))
-	a.parts = append(a.parts, part{at, slices.Clone(s.data)})
+	offset := end + int64(int32(s.seq-a.first-uint32(end)))
+	a.parts = append(a.parts, part{offset, slices.Clone(s.data)})
 }
 
 // flow returns the collected flow, without retransmissions. It ends before the first gap in

@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// The format of a libpcap file. It begins with a header of headLen bytes, which contains the
-// byte order and the link type. A header of frameHead bytes precedes each frame.
+// Constants for a libpcap file. It begins with a header of headLen bytes, which tells the byte
+// order and the link type. A header of frameHead bytes precedes each frame.
 const (
 	magicMicro = 0xa1b2c3d4
 	magicNano  = 0xa1b23c4d
@@ -18,10 +18,10 @@ const (
 	maxFrame   = 1 << 18 // the maximum of tcpdump
 )
 
-// frames reads an Ethernet capture, and calls the argument each with every frame. A frame is
-// valid only during the call. A capture that ends within a frame is not an error, because
-// tcpdump may still be writing it.
-func frames(r io.Reader, each func(frame []byte)) error {
+// frames reads an Ethernet capture and calls visit for each frame, which is valid only during the
+// call. It is no error if the capture ends within a frame, because tcpdump may still be writing
+// it.
+func frames(r io.Reader, visit func(frame []byte)) error {
 	head := make([]byte, headLen)
 	if _, err := io.ReadFull(r, head); err != nil {
 		return fmt.Errorf("wire: capture: %w", err)
@@ -41,14 +41,15 @@ func frames(r io.Reader, each func(frame []byte)) error {
 		if _, err := io.ReadFull(r, head[:frameHead]); err != nil {
 			return ended(err)
 		}
-		size, whole := order.Uint32(head[8:]), order.Uint32(head[12:])
+		size := order.Uint32(head[8:])
+		whole := order.Uint32(head[12:])
 		if size > maxFrame || size < whole {
 			return fmt.Errorf("wire: only %d bytes captured of a frame of %d", size, whole)
 		}
 		if _, err := io.ReadFull(r, frame[:size]); err != nil {
 			return ended(err)
 		}
-		each(frame[:size])
+		visit(frame[:size])
 	}
 }
 

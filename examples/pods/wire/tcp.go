@@ -8,7 +8,7 @@ import (
 // segment is a TCP segment with its addresses.
 type segment struct {
 	from, to netip.AddrPort
-	seq      uint32 // sequence number of the first byte of data
+	seq      uint32 // sequence number of the first byte in data
 	syn      bool
 	data     []byte
 }
@@ -21,20 +21,19 @@ const (
 	flagSYN   = 2
 )
 
-// tcp returns the TCP segment in an Ethernet frame. ok is false for other frames. IP
-// fragments and IPv6 extension headers are not supported, because the network of the pods
-// does not use them.
+// tcp returns the TCP segment in an Ethernet frame. ok is false for other frames. IP fragments
+// and IPv6 extension headers are not supported, because the pods' network does not use them.
 func tcp(frame []byte) (s segment, ok bool) {
 	if len(frame) < etherHead {
 		return s, false
 	}
-	var from, to netip.Addr
+	var src, dst netip.Addr
 	var packet []byte
 	switch binary.BigEndian.Uint16(frame[12:]) {
 	case typeIPv4:
-		from, to, packet = ipv4(frame[etherHead:])
+		src, dst, packet = ipv4(frame[etherHead:])
 	case typeIPv6:
-		from, to, packet = ipv6(frame[etherHead:])
+		src, dst, packet = ipv6(frame[etherHead:])
 	}
 	if len(packet) < 20 {
 		return s, false
@@ -44,33 +43,34 @@ func tcp(frame []byte) (s segment, ok bool) {
 		return s, false
 	}
 	return segment{
-		from: netip.AddrPortFrom(from, binary.BigEndian.Uint16(packet)),
-		to:   netip.AddrPortFrom(to, binary.BigEndian.Uint16(packet[2:])),
+		from: netip.AddrPortFrom(src, binary.BigEndian.Uint16(packet)),
+		to:   netip.AddrPortFrom(dst, binary.BigEndian.Uint16(packet[2:])),
 		seq:  binary.BigEndian.Uint32(packet[4:]), syn: packet[13]&flagSYN != 0, data: packet[head:],
 	}, true
 }
 
-// ipv4 returns the addresses and the TCP segment of an IPv4 packet. inside is the segment
-// without the padding of the frame, or nil if the packet is invalid.
-func ipv4(p []byte) (from, to netip.Addr, inside []byte) {
+// ipv4 returns an IPv4 packet's addresses and TCP segment, without the frame's padding. inside is
+// nil if the packet is invalid.
+func ipv4(p []byte) (src, dst netip.Addr, inside []byte) {
 	if len(p) < 20 || p[9] != protoTCP {
-		return from, to, nil
+		return src, dst, nil
 	}
-	head, total := int(p[0]&15)*4, int(binary.BigEndian.Uint16(p[2:]))
+	head := int(p[0]&15) * 4
+	total := int(binary.BigEndian.Uint16(p[2:]))
 	if head < 20 || total < head || total > len(p) {
-		return from, to, nil
+		return src, dst, nil
 	}
 	return netip.AddrFrom4([4]byte(p[12:16])), netip.AddrFrom4([4]byte(p[16:20])), p[head:total]
 }
 
 // ipv6 does the same as [ipv4] for an IPv6 packet.
-func ipv6(p []byte) (from, to netip.Addr, inside []byte) {
+func ipv6(p []byte) (src, dst netip.Addr, inside []byte) {
 	if len(p) < 40 || p[6] != protoTCP {
-		return from, to, nil
+		return src, dst, nil
 	}
 	total := 40 + int(binary.BigEndian.Uint16(p[4:]))
 	if total > len(p) {
-		return from, to, nil
+		return src, dst, nil
 	}
 	return netip.AddrFrom16([16]byte(p[8:24])), netip.AddrFrom16([16]byte(p[24:40])), p[40:total]
 }

@@ -19,7 +19,7 @@ const (
 )
 
 // TLS reports whether f consists of TLS records. The first record must be a handshake or an
-// alert. The last record may be incomplete. If f has no bytes, TLS returns false.
+// alert. The last record may be incomplete. If f is empty, TLS returns false.
 func (f Flow) TLS() bool {
 	rest := f.Data
 	if len(rest) < recordHead || rest[0] != recordHandshake && rest[0] != recordAlert {
@@ -35,8 +35,8 @@ func (f Flow) TLS() bool {
 	return true
 }
 
-// ServerName returns the server name in the ClientHello of f. It returns "" if f has no
-// ClientHello or the ClientHello has no server name.
+// ServerName returns the server name in f's ClientHello, or "" if there is no ClientHello or no
+// server name in it.
 func (f Flow) ServerName() (name string) {
 	enough := errors.New("only the client hello is parsed")
 	_ = tls.Server(hello{r: bytes.NewReader(f.Data)}, &tls.Config{

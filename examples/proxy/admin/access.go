@@ -11,8 +11,8 @@ import (
 	"github.com/gotower/gotower/tap/view"
 )
 
-// only returns a handler that calls next for requests with one of the given methods. It
-// responds to other requests with 405.
+// only returns a handler that passes requests with one of the given methods to next, and rejects
+// all others with 405.
 func only(next http.Handler, methods ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !slices.Contains(methods, r.Method) {
@@ -23,14 +23,14 @@ func only(next http.Handler, methods ...string) http.Handler {
 	})
 }
 
-// notAllowed responds with 405 and the header Allow, which contains the given methods.
+// notAllowed responds with 405 and lists methods in the Allow header.
 func notAllowed(w http.ResponseWriter, methods ...string) {
 	w.Header().Set("Allow", strings.Join(methods, ", "))
 	writeText(w, http.StatusMethodNotAllowed, "only "+strings.Join(methods, ", ")+"\n")
 }
 
-// local returns a handler that calls next for requests from this machine that no proxy
-// has forwarded. It responds with 403 to other requests.
+// local returns a handler that passes requests from this machine to next, unless a proxy has
+// forwarded them. It rejects all others with 403.
 func local(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := view.Loopback(r); err != nil {
@@ -41,8 +41,8 @@ func local(next http.Handler) http.Handler {
 	})
 }
 
-// guarded returns a handler for paths with restricted data. It calls next if
-// [Handler.permit] returns nil. Otherwise it responds with 403 and the error of permit.
+// guarded protects paths that change the proxy or show its internals. It passes requests that
+// [Handler.permit] accepts to next, and rejects all others with 403.
 func (h *Handler) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := h.permit(r); err != nil {
@@ -53,8 +53,8 @@ func (h *Handler) guarded(next http.Handler) http.Handler {
 	})
 }
 
-// permit returns an error if a browser page from another origin sent r, or if the Host of r
-// is not allowed.
+// permit returns an error if r comes from a browser page with another origin, or if its Host is not
+// allowed.
 func (h *Handler) permit(r *http.Request) error {
 	if r.Host != "" && !authority.IsOwn(r.Host, h.config.Hosts) { // browsers send a Host
 		return fmt.Errorf("host %q is not allowed: use localhost or an address", r.Host)

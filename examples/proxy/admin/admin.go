@@ -11,36 +11,36 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Config configures a [Handler]. Most fields serve one path, which the comment of the field
-// names. If such a field is nil, requests to this path get the response 404.
+// Config configures a [Handler]. Most fields enable one path. Requests for a path whose field is
+// nil get the response 404.
 type Config struct {
-	Ready    func() bool       // reports readiness; not called after it returned true; nil: ready
+	Ready    func() bool       // called until it returns true once; nil: always ready
 	Metrics  http.Handler      // for /metrics
 	Level    *logs.Level       // for /proxy-log-level
-	Environ  func() []string   // for /env.json; such as os.Environ
-	Shutdown func()            // for /shutdown; called for each request, must not block; nil: 404
+	Environ  func() []string   // for /env.json; usually os.Environ
+	Shutdown func()            // for /shutdown; called for each request, must not block
 	Describe func() layer.Node // for /stack
 	Page     Page              // for /view/; receives paths without /view
-	Hosts    []string          // host names, without a port, that are allowed besides localhost
+	Hosts    []string          // host names, without a port, that are allowed in addition to localhost
 }
 
-// Page serves the web page that shows live requests, at the paths below /view/. The handler
-// of package tap/view implements it. The method Shutdown ends the streams of open pages.
+// Page serves the web page with live requests at the paths below /view/. Package tap/view's handler
+// implements it. Shutdown ends the streams of open pages.
 type Page interface {
 	http.Handler
 	Shutdown()
 }
 
-// Handler serves the status, metrics and controls of a proxy. The package comment has a
-// table of the paths. Handler is safe for concurrent use.
+// Handler serves a proxy's status, metrics and controls. The package comment lists the paths.
+// Handler is safe for concurrent use.
 type Handler struct {
 	config Config
 	mux    *http.ServeMux
 	ready  atomic.Bool
 }
 
-// New returns a Handler. If c.Page is set, pass the method Shutdown of the Handler to
-// RegisterOnShutdown of the http.Server. Otherwise open pages delay the shutdown.
+// New returns a Handler. If c.Page is set, you should pass [Handler.Shutdown] to the server's
+// RegisterOnShutdown, because open pages otherwise delay the shutdown.
 func New(c Config) *Handler {
 	h := &Handler{config: c, mux: http.NewServeMux()}
 	h.get("/live", text("live\n"))
@@ -65,22 +65,20 @@ func New(c Config) *Handler {
 	return h
 }
 
-// writeTimeout is the time in which a client must read a response: three times the scrape
-// timeout of Prometheus. The limit exists because a client that does not read holds
-// memory and delays the shutdown.
+// writeTimeout is how long a client may take to read a response. A client that does not read holds
+// memory and delays the shutdown. The value is three times Prometheus's scrape timeout.
 const writeTimeout = 30 * time.Second
 
-// ServeHTTP serves a request by its path. If w supports write deadlines, the handler
-// aborts a response that the client has not read within 30 s. The page has no such
-// limit.
+// ServeHTTP aborts a response that the client has not read within 30 s, if w supports write
+// deadlines. The page has no such limit, because it streams.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // unsupported by some writers
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	h.mux.ServeHTTP(w, r)
 }
 
-// withoutDeadline returns a handler that removes the write deadline of the response and
-// calls next.
+// withoutDeadline returns a handler that removes the response's write deadline before it calls
+// next.
 func withoutDeadline(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
@@ -95,8 +93,7 @@ func (h *Handler) Shutdown() {
 	}
 }
 
-// get registers the argument serve as the handler of GET and HEAD requests with the given
-// path. Requests with other methods get the response 405.
+// get registers serve for GET and HEAD requests to path. Other methods are rejected with 405.
 func (h *Handler) get(path string, serve http.Handler) {
 	h.mux.Handle(path, only(serve, http.MethodGet, http.MethodHead))
 }
@@ -106,11 +103,11 @@ func (h *Handler) serveReady(w http.ResponseWriter, r *http.Request) {
 		writeText(w, http.StatusServiceUnavailable, "not ready\n")
 		return
 	}
-	h.ready.Store(true) // a draining proxy stays ready
+	h.ready.Store(true) // a draining proxy stays ready, so that its last requests are not cut off
 	writeText(w, http.StatusOK, "ready\n")
 }
 
-// maxFilterSize is the maximum size of a log filter in bytes.
+// maxFilterSize limits the size of a log filter in bytes.
 const maxFilterSize = 16 << 10
 
 func (h *Handler) serveLevel(w http.ResponseWriter, r *http.Request) {
@@ -150,7 +147,6 @@ func (h *Handler) serveStack(w http.ResponseWriter, r *http.Request) {
 	writeText(w, http.StatusOK, tree.String())
 }
 
-// text returns a handler that responds with 200 and s.
 func text(s string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, s) })
 }

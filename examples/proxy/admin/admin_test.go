@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server is a Handler on a real socket, with the calls that it made.
+// server is a Handler on a real socket, with the calls that it has made.
 type server struct {
 	*httptest.Server
 	level *logs.Level
@@ -65,7 +65,7 @@ func serve(t *testing.T, change ...func(*admin.Config)) *server {
 	return s
 }
 
-// ask sends a request with header fields in pairs, Host among them.
+// ask sends a request. header contains names and values in turn, and may include Host.
 func (s *server) ask(t *testing.T, method, path, body string, header ...string) (*http.Response, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, strings.NewReader(body))
@@ -128,7 +128,7 @@ func TestEveryPath(t *testing.T) {
 	require.Zero(t, s.downs.Load())
 }
 
-// TestReadyWhileDraining is G2.
+// A draining proxy stays ready (G2).
 func TestReadyWhileDraining(t *testing.T) {
 	s := serve(t)
 	for range 2 {
@@ -162,7 +162,7 @@ func TestLogLevel(t *testing.T) {
 	require.Equal(t, "warn,linkerd=debug", s.level.Filter().String())
 }
 
-// TestEnviron is H9.
+// The environment is served without secrets (H9).
 func TestEnviron(t *testing.T) {
 	s := serve(t)
 	environ := func(query string, header ...string) (int, map[string]any) {
@@ -251,7 +251,7 @@ func TestLocalPaths(t *testing.T) {
 		Level: level, Shutdown: func() { downs++ }, Environ: func() []string { return nil },
 		Describe: func() layer.Node { return layer.Node{Name: "secret"} },
 	})
-	for _, from := range []string{"10.0.0.1:1234", "[fd00::1]:1", "nonsense"} {
+	for _, addr := range []string{"10.0.0.1:1234", "[fd00::1]:1", "nonsense"} {
 		for _, r := range []*http.Request{
 			httptest.NewRequest("POST", "http://10.0.0.2:4191/shutdown", nil),
 			httptest.NewRequest("GET", "http://10.0.0.2:4191/proxy-log-level", nil),
@@ -259,7 +259,7 @@ func TestLocalPaths(t *testing.T) {
 			httptest.NewRequest("GET", "http://10.0.0.2:4191/stack", nil),
 			httptest.NewRequest("GET", "http://10.0.0.2:4191/stack?o=json", nil),
 		} {
-			r.RemoteAddr = from
+			r.RemoteAddr = addr
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, r)
 			require.Equal(t, 403, w.Code)
@@ -267,7 +267,7 @@ func TestLocalPaths(t *testing.T) {
 		}
 		for _, path := range []string{"/live", "/env.json"} {
 			r := httptest.NewRequest("GET", "http://10.0.0.2:4191"+path, nil)
-			r.RemoteAddr = from
+			r.RemoteAddr = addr
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, r)
 			require.Equal(t, 200, w.Code, "probes come from the node, and linkerd's proxy shows the environment")
@@ -282,8 +282,8 @@ func TestLocalPaths(t *testing.T) {
 	require.Zero(t, s.downs.Load())
 }
 
-// TestForeignPages is about DNS names that are made to point here,
-// and forms and scripts of other origins.
+// Requests are rejected if they come through DNS names that point here, or from another origin's
+// forms and scripts.
 func TestForeignPages(t *testing.T) {
 	s := serve(t)
 	_, port, err := net.SplitHostPort(s.Listener.Addr().String())

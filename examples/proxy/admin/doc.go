@@ -8,15 +8,15 @@
 //	/env.json         GET       the environment without secrets; ?A&B for the variables A and B; all clients, as in linkerd's proxy
 //	/shutdown         POST      drains and ends the proxy; this machine only
 //	/stack            GET       the tree of layers with its state, as text or JSON; this machine only
-//	/view/            GET       the page of package tap/view; this machine only
+//	/view/            GET       package tap/view's page; this machine only
 //
-// Other methods are rejected with 405, and other paths with 404. "This machine only" means
-// that clients on other machines are rejected with 403, because the path changes the proxy
-// or shows its internal state. In a pod, use kubectl port-forward or exec.
+// Other methods are rejected with 405, and other paths with 404. "This machine only" paths change
+// the proxy or show its internal state, so clients on other machines are rejected with 403. In a
+// pod, use kubectl port-forward or exec to reach them.
 //
-// /proxy-log-level, /env.json, /shutdown and /stack also reject requests of browser pages
-// from another origin. Their Host must be localhost, an IP address or one of Config.Hosts,
-// which prevents DNS rebinding.
+// Any web page can make a browser send requests to localhost. Therefore /proxy-log-level,
+// /env.json, /shutdown and /stack reject requests from pages with another origin. They also require
+// that the Host is localhost, an IP address or one of Config.Hosts, which prevents DNS rebinding.
 //
-// A response that the client has not read within 30 s is aborted, except those of the page.
+// A response that the client has not read within 30 s is aborted, unless it belongs to the page.
 package admin

@@ -10,9 +10,8 @@ import (
 	"strings"
 )
 
-// serveEnviron responds with the environment as JSON, without secrets. A query such as
-// ?A&B limits the response to the variables A and B. A requested variable that is not set
-// is null.
+// serveEnviron responds with the environment as JSON, without secrets. A query such as ?A&B selects
+// the variables A and B. Selected variables that are not set are null.
 func (h *Handler) serveEnviron(w http.ResponseWriter, r *http.Request) {
 	if !acceptsJSON(r.Header) {
 		writeText(w, http.StatusNotAcceptable, "the response is application/json\n")
@@ -42,13 +41,12 @@ func (h *Handler) serveEnviron(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, some)
 }
 
-// redacted is the text that replaces a secret in a response.
+// redacted replaces secrets in responses.
 const redacted = "(redacted)"
 
-// shown returns the value of the variable with the given name, with its secrets replaced by
-// [redacted]. If the name contains a word such as TOKEN, or the value contains a private
-// key, shown replaces the whole value. The names PWD and OLDPWD do not count as secret,
-// because their values are directories.
+// shown returns the value of the variable name with secrets replaced by [redacted]. It replaces the
+// whole value if name contains a word such as TOKEN, or value contains a private key. PWD and
+// OLDPWD are exceptions, because they contain directories.
 func shown(name, value string) string {
 	directory := name == "PWD" || name == "OLDPWD"
 	if !directory && isSecret(name) || strings.Contains(value, "PRIVATE KEY-----") {
@@ -57,32 +55,31 @@ func shown(name, value string) string {
 	return withoutSecrets(withoutUser(value))
 }
 
-// login matches user:password@ in text that is not a URL, such as the data source name of
-// MySQL.
+// login matches user:password@ in text that is not a URL, such as a MySQL data source name.
 var login = regexp.MustCompile(`[^\s/:@=,]*:\S*@`)
 
-// withoutUser returns value with [redacted] in place of each user name and password before
-// an "@". In a URL, the password ends at the last "@", because a password may contain "@".
-// In other text, the regular expression [login] finds user:password.
+// withoutUser replaces each user name and password before an "@" by [redacted]. Passwords may
+// contain "@", so in a URL they end at the last one. In other text, [login] finds them.
 func withoutUser(value string) string {
 	url := ""
-	if before, rest, ok := strings.Cut(value, "://"); ok {
-		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-			value, url = before, "://"+redacted+rest[at:]
+	if scheme, rest, ok := strings.Cut(value, "://"); ok {
+		if userEnd := strings.LastIndexByte(rest, '@'); userEnd >= 0 {
+			value = scheme
+			url = "://" + redacted + rest[userEnd:]
 		}
 	}
 	return login.ReplaceAllString(value, redacted+"@") + url
 }
 
-// named matches a name and its value in a text: k=v, --k v, k: v or "k":"v". The value of
-// an environment variable may be such a text: a query, a command line, headers or JSON.
+// named matches a name and its value inside a text: k=v, --k v, k: v or "k":"v". Such texts occur
+// in environment variables that contain a query, a command line, headers or JSON.
 var named = regexp.MustCompile(
 	`([\w.-]+)(\s*=\s*|["']\s*:\s*|:\s+|\s+)("(?:[^"\\]|\\.)*"|'[^']*'|(?:(?i:bearer|basic|digest|token)\s+)?[^\s&;]+)`)
 
-// withoutSecrets returns value with secrets replaced by [redacted]. The regular expression
-// [named] finds each pair of a name and a value. The value is a secret if isSecret returns
-// true for the name. If only a space separates name and value, as in "--token abc", the
-// name must also begin with "-", and the value must not.
+// withoutSecrets replaces the secrets in value by [redacted]. A secret is a value that [named]
+// finds next to a name for which isSecret returns true. If only a space is between name and value,
+// as in "--token abc", the name must also begin with "-", and the value must not. Otherwise
+// ordinary sentences would match.
 func withoutSecrets(value string) string {
 	var b strings.Builder
 	for {
@@ -91,7 +88,8 @@ func withoutSecrets(value string) string {
 			b.WriteString(value)
 			return b.String()
 		}
-		name, sep := value[m[2]:m[3]], value[m[4]:m[5]]
+		name := value[m[2]:m[3]]
+		sep := value[m[4]:m[5]]
 		flag := strings.HasPrefix(name, "-") && value[m[6]] != '-'
 		if !isSecret(name) || strings.TrimSpace(sep) == "" && !flag {
 			b.WriteString(value[:m[5]]) // the value may contain more names
@@ -103,17 +101,16 @@ func withoutSecrets(value string) string {
 	}
 }
 
-// isSecret reports whether name contains a word such as TOKEN, PASS or KEY, in any case of
-// letters. A variable or field with such a name is treated as a secret. The word AUTHORITY
-// does not count, although it contains AUTH.
+// isSecret reports whether a variable or field with this name should be treated as a secret: its
+// name contains a word such as TOKEN, PASS or KEY, in upper or lower case. AUTHORITY does not
+// count, although it contains AUTH.
 func isSecret(name string) bool {
 	name = strings.ReplaceAll(strings.ToUpper(name), "AUTHORITY", "")
 	return slices.ContainsFunc([]string{
 		"TOKEN", "SECRET", "PASS", "PWD", "KEY", "CREDENTIAL", "AUTH", "COOKIE", "DSN", "CONNECTION_STRING",
-	}, func(part string) bool { return strings.Contains(name, part) })
+	}, func(word string) bool { return strings.Contains(name, word) })
 }
 
-// writeJSON responds with v as JSON.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil { // a value that JSON cannot represent
@@ -125,15 +122,14 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(body, '\n'))
 }
 
-// acceptsJSON reports whether the header Accept allows JSON. It does if the header is
-// missing.
+// acceptsJSON reports whether the Accept header allows JSON. A missing header does.
 func acceptsJSON(h http.Header) bool {
 	accept := h.Values("Accept")
 	if len(accept) == 0 {
 		return true
 	}
-	for part := range strings.SplitSeq(strings.Join(accept, ","), ",") {
-		kind, params, err := mime.ParseMediaType(part)
+	for mediaType := range strings.SplitSeq(strings.Join(accept, ","), ",") {
+		kind, params, err := mime.ParseMediaType(mediaType)
 		if err != nil {
 			continue
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/gotower/gotower/examples/proxy/meters"
 )
 
-// single is a listener with one connection.
+// single is a listener for one connection.
 type single struct {
 	conns chan net.Conn
 	once  sync.Once
@@ -40,8 +40,7 @@ type endless struct{}
 func (endless) ServeHTTP(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "more") }
 func (endless) Shutdown()                                        {}
 
-// A client of HTTP/2 that does not read has its responses aborted, except those of the
-// page.
+// If an HTTP/2 client does not read, its responses are aborted, except the page's.
 func TestUnreadResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := admin.New(admin.Config{Metrics: meters.New(meters.Config{}).Handler(), Page: endless{}})

@@ -15,31 +15,30 @@ import (
 	"github.com/gotower/gotower/internal/wire"
 )
 
-// authorization is a rule of a policy. It permits a client if one of the networks of the
-// rule contains the address of the client. The client must also have the TLS and the
-// identity that the rule requires.
+// authorization is a rule in a policy. It permits clients in one of its networks that use TLS, and
+// have an identity, as the rule requires.
 type authorization struct {
 	resource meters.Resource
 	networks []network
 
-	tls        bool // TLS that this proxy terminates is required
-	identity   bool // an identity in identities, or with one of suffixes, is required
+	tls        bool // the client must use TLS that this proxy terminates
+	identity   bool // the client must have one of identities, or an identity with one of suffixes
 	identities map[string]struct{}
 	suffixes   []string // ".ns.cluster.local"; "" matches every identity
 }
 
-// network is an IP network with exceptions, which are parts of it.
+// network is an IP network with exceptions.
 type network struct {
 	net    netip.Prefix
-	except []netip.Prefix // parts of net that do not belong to it
+	except []netip.Prefix // parts of net that do not belong to the network
 }
 
-// contains reports whether addr is in the network and in none of the exceptions.
+// contains reports whether addr is in the network.
 func (n network) contains(addr netip.Addr) bool {
 	return n.net.Contains(addr) && !slices.ContainsFunc(n.except, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// permits reports whether the rule permits the client c.
+// permits reports whether the rule permits c.
 func (a *authorization) permits(c *client) bool {
 	if a.tls && !c.secure || a.identity && !a.identifies(c.id) {
 		return false
@@ -52,10 +51,9 @@ func (a *authorization) permits(c *client) bool {
 	return false
 }
 
-// identifies reports whether id is one of the permitted identities, or matches one of the
-// permitted suffixes. The suffix "" matches every identity. Any other suffix matches only
-// DNS-like identities, not URIs. The result is false if id is empty, which means a client
-// without an identity.
+// identifies reports whether id is one of the permitted identities or has a permitted suffix. The
+// suffix "" permits every identity. Other suffixes permit only identities that look like DNS names,
+// and no URIs. An empty id means that the client has no identity.
 func (a *authorization) identifies(id string) bool {
 	if id == "" {
 		return false
@@ -72,8 +70,8 @@ func (a *authorization) identifies(id string) bool {
 	return false
 }
 
-// isAudit reports whether the rule comes from the default policy audit, which permits all
-// clients and logs the decisions.
+// isAudit reports whether the rule comes from the default policy audit, which permits all clients
+// but logs its decisions.
 func (a *authorization) isAudit() bool { return a.resource == meters.DefaultResource("audit") }
 
 // allNetworks returns networks that contain every address.
@@ -81,18 +79,16 @@ func allNetworks() []network {
 	return []network{{net: netip.MustParsePrefix("0.0.0.0/0")}, {net: netip.MustParsePrefix("::/0")}}
 }
 
-// localhost returns a rule that permits clients at the addresses 127.0.0.1 and ::1. As in
-// linkerd's proxy, the rule is added to every policy that a controller sends.
+// localhost returns a rule that permits the addresses 127.0.0.1 and ::1. Like linkerd's proxy, this
+// one adds it to every policy from a controller.
 func localhost() authorization {
 	return authorization{resource: meters.DefaultResource("localhost"), networks: []network{
 		{net: netip.MustParsePrefix("127.0.0.1/32")}, {net: netip.MustParsePrefix("::1/128")},
 	}}
 }
 
-// authorizationsOf converts msgs to rules. The result has these rules in the order of
-// msgs, and then the rules in parent. For the messages of a route, parent has the rules of
-// the server, because these also apply to the routes of the server. For the messages of a
-// server, parent is nil.
+// authorizationsOf converts msgs to rules, and appends parent. A route's rules are followed by
+// those of its server, because a server's rules also apply to its routes. A server has no parent.
 func authorizationsOf(msgs []*pb.Authz, parent []authorization) ([]authorization, error) {
 	all := make([]authorization, 0, len(msgs)+len(parent))
 	for i, msg := range msgs {
@@ -105,8 +101,8 @@ func authorizationsOf(msgs []*pb.Authz, parent []authorization) ([]authorization
 	return append(all, parent...), nil
 }
 
-// authorizationOf converts a message of the API to a rule. It returns an error if the
-// message has no networks or no authentication.
+// authorizationOf converts a rule in a message. It returns an error if the rule has no networks or
+// no authentication.
 func authorizationOf(msg *pb.Authz) (a authorization, err error) {
 	if a.resource, err = resourceOf(msg.GetMetadata(), msg.GetLabels(), "serverauthorization"); err != nil {
 		return a, err
@@ -137,7 +133,8 @@ func authorizationOf(msg *pb.Authz) (a authorization, err error) {
 		case *pb.Authn_PermitMeshTLS_Unauthenticated:
 			return a, nil
 		case *pb.Authn_PermitMeshTLS_Identities:
-			a.identity, a.identities = true, make(map[string]struct{})
+			a.identity = true
+			a.identities = make(map[string]struct{})
 			for _, id := range clients.Identities.GetIdentities() {
 				a.identities[id.GetName()] = struct{}{}
 			}
@@ -154,10 +151,9 @@ func authorizationOf(msg *pb.Authz) (a authorization, err error) {
 	return a, errors.New("no authentication")
 }
 
-// resourceOf returns the resource, such as a server or a route, that a message of the
-// controller describes. The metadata m identifies the resource. Messages without such
-// metadata have the labels "group", "kind" and "name" instead. The argument kind replaces a
-// missing label "kind".
+// resourceOf returns the resource that a message describes, such as a server or route. Messages
+// without metadata use the labels "group", "kind" and "name" instead. kind is the default for the
+// label "kind".
 func resourceOf(m *meta.Metadata, labels map[string]string, kind string) (meters.Resource, error) {
 	switch m := m.GetKind().(type) {
 	case *meta.Metadata_Default:
@@ -178,13 +174,13 @@ func resourceOf(m *meta.Metadata, labels map[string]string, kind string) (meters
 	return r, nil
 }
 
-// prefixOf converts a network in a message of the API.
+// prefixOf converts a network in a message.
 func prefixOf(msg *apinet.IPNetwork) (netip.Prefix, error) {
 	addr, err := wire.IP(msg.GetIp())
 	if err != nil {
 		return netip.Prefix{}, err
 	}
-	p, err := addr.Unmap().Prefix(int(min(msg.GetPrefixLen(), 129)))
+	p, err := addr.Unmap().Prefix(int(min(msg.GetPrefixLen(), 129))) // 129 is invalid for both versions
 	if err != nil {
 		return netip.Prefix{}, fmt.Errorf("network: %w", err)
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// BenchmarkPolicy is the cost of the policy for each request: without the application and
-// the layers of its port.
+// BenchmarkPolicy measures what the policy costs per request, without the application and the
+// layers of its port.
 func BenchmarkPolicy(b *testing.B) {
 	m := &meta.Metadata{Kind: &meta.Metadata_Default{Default: "r"}}
 	routes := func(n int, filters ...*pb.HttpRoute_Filter) *pb.Server {
@@ -68,7 +68,7 @@ func BenchmarkPolicy(b *testing.B) {
 			}
 			for _, route := range policy.current.Load().policies {
 				for i := range route.permits {
-					route.permits[i].to = application{}
+					route.permits[i].service = application{}
 				}
 			}
 			svc := requestPolicy{in.applyPolicy}
@@ -85,7 +85,7 @@ func BenchmarkPolicy(b *testing.B) {
 	}
 }
 
-// BenchmarkLogicalKey is the cost of finding the name for which a request is counted.
+// BenchmarkLogicalKey measures how long it takes to find the name under which a request is counted.
 func BenchmarkLogicalKey(b *testing.B) {
 	in := newInbound(Config{
 		Control: settings.Control{ProfileSuffixes: settings.Suffixes{"svc.cluster.local"}}, Meters: meters.New(meters.Config{}),
@@ -106,7 +106,7 @@ func BenchmarkLogicalKey(b *testing.B) {
 // inRequest calls f with the context of a request from c.
 func inRequest(b testing.TB, c *client, f func(context.Context, *http.Request)) {
 	b.Helper()
-	server := httplayer.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { f(r.Context(), r) }))
+	server := httplayer.NewServer(httplayer.FromHandler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { f(r.Context(), r) })))
 	ours, theirs := net.Pipe()
 	go func() { _, _ = theirs.Write([]byte("GET /r0/x HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n")) }()
 	go func() {
@@ -122,7 +122,6 @@ func inRequest(b testing.TB, c *client, f func(context.Context, *http.Request)) 
 	require.NoError(b, theirs.Close())
 }
 
-// application answers every request.
 type application struct{}
 
 func (application) Ready(context.Context) error { return nil }
@@ -131,5 +130,5 @@ func (application) Call(context.Context, *http.Request) (*http.Response, error) 
 
 var answer = &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}
 
-// unconnected is a connection to no controller.
+// unconnected is a connection without a controller.
 type unconnected struct{ grpc.ClientConnInterface }

@@ -8,19 +8,20 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// cache has one service per key. The field main has up to cacheSize services, and closes a
-// service after the idle timeout without a request. The field overflow has all other
-// services. It closes them after only overflowIdle without a request, because clients
-// choose the keys and could otherwise fill the memory.
+// cache caches one service per key. Clients choose the keys, so the number of services that are
+// kept for the full idle timeout must be limited. These are in main. Further services are in
+// overflow, which closes them after overflowIdle without a request.
 type cache[K comparable, Req, Rsp any] struct{ main, overflow *layer.Cache[K, Req, Rsp] }
 
-// cacheSize is the number of services that a cache keeps for the full idle timeout.
-// overflowIdle is the idle timeout of all other services.
+// Limits of a cache: how many services it keeps for the full idle timeout, and the idle timeout for
+// all others.
 const (
 	cacheSize    = 1000
 	overflowIdle = time.Second
 )
 
+// newCache returns a cache of the services that mk makes. An unused one is kept for idle, or for overflowIdle
+// if there are more than cacheSize.
 func newCache[K comparable, Req, Rsp any](
 	ctx context.Context, mk func(context.Context, K) layer.Service[Req, Rsp], idle time.Duration, opts ...layer.Option[Rsp],
 ) cache[K, Req, Rsp] {
@@ -30,20 +31,19 @@ func newCache[K comparable, Req, Rsp any](
 	}
 }
 
-// Service returns a service that sends requests to the service of key, which is made at the
-// first request.
+// Service returns a service that sends requests to key's service, and makes it at the first
+// request.
 func (c cache[K, Req, Rsp]) Service(key K) layer.Service[Req, Rsp] {
 	return &orOverflow[Req, Rsp]{c.main.Service(key), c.overflow.Service(key)}
 }
 
-// Router returns a service that sends each request to the service of its key, which the
-// function key returns.
+// Router returns a service that sends each request to the service for its key.
 func (c cache[K, Req, Rsp]) Router(key func(Req) (K, error)) layer.Service[Req, Rsp] {
 	return &orOverflow[Req, Rsp]{c.main.Router(key), c.overflow.Router(key)}
 }
 
-// orOverflow sends a request to the embedded Service, which uses the main cache. If that
-// cache is full, it sends the request to overflow.
+// orOverflow sends a request to the embedded Service, which uses the main cache, and to overflow if
+// that cache is full.
 type orOverflow[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	overflow layer.Service[Req, Rsp]
@@ -63,8 +63,7 @@ func (o *orOverflow[Req, Rsp]) Describe() layer.Node {
 	return layer.Node{Name: "or overflow", Children: []layer.Node{{Name: "overflow", Children: []layer.Node{layer.Describe(o.overflow)}}}}
 }
 
-// isFull reports whether err rejects a request because the cache has no room for another
-// key.
+// isFull reports whether err is the rejection of a cache that has no room for another key.
 func isFull(err error) bool {
 	e, ok := errors.AsType[*layer.Error](err)
 	return ok && e.Layer == "cache" && errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrClosed)

@@ -13,24 +13,25 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// client describes the client that made a connection.
+// client describes the client of a connection.
 type client struct {
 	addr   netip.Addr
-	secure bool   // the connection uses TLS that this proxy terminates
-	id     string // identity in its verified certificate, or ""
+	secure bool   // the client uses TLS that this proxy terminates
+	id     string // from the verified certificate, or ""
 
-	opaque bool        // the policy marks the connection as opaque: TLS is not detected
-	policy *portPolicy // of the port; nil if the connection did not pass withPolicy
+	opaque bool        // the policy marks the connection as opaque, so TLS is not detected
+	policy *portPolicy // the port's policy; nil if the connection did not pass withPolicy
+	target string      // name:port in another cluster's transport header, for the gateway; usually ""
 }
 
-// clientOf returns the client of conn. It returns the zero value if conn is nil.
+// clientOf returns conn's client, or the zero value for a nil conn.
 func clientOf(conn net.Conn) client {
 	var c client
 	if conn == nil {
 		return c
 	}
 	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
-		c.addr = tcp.AddrPort().Addr().Unmap().WithZone("") // a network has no zone
+		c.addr = tcp.AddrPort().Addr().Unmap().WithZone("") // because networks have no zone
 	}
 	if state, ok := tcplayer.TLSState(conn); ok {
 		c.secure = true
@@ -39,12 +40,11 @@ func clientOf(conn net.Conn) client {
 	return c
 }
 
-// clientKey is the context key of the *client that made a connection.
+// clientKey is the context key for a connection's *client.
 type clientKey struct{}
 
-// withClient returns the client of conn, and a copy of ctx that contains this client. If
-// ctx contains a client already, withClient returns ctx and its client, so that the
-// certificate is not parsed again.
+// withClient adds conn's client to ctx. If ctx already contains a client, it is reused, which
+// avoids parsing the certificate again.
 func withClient(ctx context.Context, conn net.Conn) (context.Context, *client) {
 	if c, ok := ctx.Value(clientKey{}).(*client); ok {
 		return ctx, c
@@ -52,11 +52,13 @@ func withClient(ctx context.Context, conn net.Conn) (context.Context, *client) {
 	c := clientOf(conn)
 	c.policy, _ = ctx.Value(policyKey{}).(*portPolicy)
 	c.opaque = protocolOf(ctx) == opaque
+	h, _ := tcplayer.TransportHeaderFromContext(ctx)
+	c.target = target(h)
 	return context.WithValue(ctx, clientKey{}, &c), &c
 }
 
-// clientFromContext returns the client that sent the request with the context ctx. The
-// caller must not modify the result, because all requests of a connection share it.
+// clientFromContext returns the client that sent ctx's request. The result is shared by all
+// requests on the connection, so it must not be modified.
 func clientFromContext(ctx context.Context) *client {
 	if c, ok := ctx.Value(clientKey{}).(*client); ok {
 		return c
@@ -65,11 +67,20 @@ func clientFromContext(ctx context.Context) *client {
 	return &c
 }
 
-// clientID returns the identity of the client that sent req, or "" if it has none.
+// originOf returns the original destination of ctx's request, and the server in its port's policy.
+func originOf(ctx context.Context) (dst netip.AddrPort, server meters.Resource) {
+	dst, _ = tcplayer.OriginalDst(httplayer.ConnFromContext(ctx))
+	if c := clientFromContext(ctx); c.policy != nil {
+		server = c.policy.current.Load().resource
+	}
+	return dst, server
+}
+
+// clientID returns the identity of req's client, or "".
 func clientID(req *http.Request) string { return clientFromContext(req.Context()).id }
 
-// byClient passes a connection to one of two servers. The embedded Server is for clients
-// without an identity. The field meshed is the server for clients with an identity.
+// byClient passes connections from clients with an identity to meshed, and all others to the
+// embedded Server.
 type byClient struct {
 	tcplayer.Server
 	meshed tcplayer.Server
@@ -83,8 +94,7 @@ func (b *byClient) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount,
 	return b.Server.Call(ctx, conn)
 }
 
-// Describe shows two children: the server of clients with an identity, and the server of
-// clients without an identity.
+// Describe shows both servers.
 func (b *byClient) Describe() layer.Node {
 	return layer.Node{Name: "client", Children: []layer.Node{
 		{Name: "meshed", Children: []layer.Node{layer.Describe(b.meshed)}},
@@ -92,15 +102,14 @@ func (b *byClient) Describe() layer.Node {
 	}}
 }
 
-// clientMetrics returns a layer that counts connections by port and client. Place it below
-// the TLS layer, which verifies the client. passthrough is true for TLS connections that
-// this proxy forwards without terminating TLS.
+// clientMetrics returns a layer that counts connections by port and client. It must be below the
+// TLS layer, which verifies the client. passthrough is true if TLS is forwarded instead of
+// terminated.
 func (in *Inbound) clientMetrics(passthrough bool) layer.Layer[net.Conn, tcplayer.ByteCount] {
 	return func(next tcplayer.Server) tcplayer.Server { return &clientMetrics{next, in, passthrough} }
 }
 
-// clientMetrics is a server that counts connections by port and client, and passes them to
-// the embedded Server.
+// clientMetrics counts connections by port and client.
 type clientMetrics struct {
 	tcplayer.Server
 	in          *Inbound
@@ -123,7 +132,7 @@ func (m *clientMetrics) Next() tcplayer.Server { return m.Server }
 
 func (m *clientMetrics) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// metricsClient converts c to the type of package meters.
+// metricsClient converts c for package meters.
 func (in *Inbound) metricsClient(c client) meters.Client {
 	return meters.Client{Secure: c.secure, ID: c.id, Skipped: !c.secure && c.opaque}
 }

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/gotower/gotower/examples/internal/spans"
 	"github.com/gotower/gotower/examples/proxy/meters"
 	"github.com/gotower/gotower/examples/proxy/settings"
 	"github.com/gotower/gotower/layer"
@@ -33,27 +34,30 @@ type Config struct {
 
 	Controller grpc.ClientConnInterface   // the destination controller, for profiles
 	Identity   *identity.Identity         // nil: TLS is not terminated
-	ServerName string                     // TLS server name of this proxy
+	ServerName string                     // this proxy's TLS server name
+	ID         string                     // this proxy's identity
+	Gateway    Gateway                    // for clients in other clusters; nil: none is served
 	Origin     tcplayer.Origin            // finds the original destination of a connection
 	Refuse     func(netip.AddrPort) error // returns an error for addresses that must not be dialed; nil: no limit
 	Ending     context.Context            //nolint:containedctx // when it ends, connections drain
 
-	// Dial makes the TCP connections. nil means the DialContext of a zero [net.Dialer].
+	// Dial makes TCP connections. nil means a zero [net.Dialer]'s DialContext.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	Taps     *tap.Registry
-	Meters   *meters.Meters
-	Log      *slog.Logger
-	Access   settings.AccessFormat // of the access log
-	AccessTo io.Writer
+	Taps      *tap.Registry
+	Spans     *spans.Exporter // nil: spans are not recorded
+	Meters    *meters.Meters
+	Log       *slog.Logger
+	Access    settings.AccessFormat // the access log's format
+	AccessLog io.Writer
 }
 
-// Inbound is the server of the connections that are made to the application.
+// Inbound serves the connections that clients make to the application.
 type Inbound struct {
 	tcplayer.Server
 	Config
 
-	Requests httplayer.Service // serves the requests of all HTTP connections
+	Requests httplayer.Service // serves the requests on all HTTP connections
 
 	http     tcplayer.Server // serves HTTP connections
 	opaque   tcplayer.Server // serves all other connections
@@ -62,18 +66,18 @@ type Inbound struct {
 	policies *policies
 	clients  func(netip.AddrPort, meters.Client, meters.Resource) *tcplayer.Meter
 	decided  decisions
-	watches  atomic.Int64 // number of profiles that are watched
+	watches  atomic.Int64 // how many profiles are watched
 
 	logicals  cache[logicalKey, *http.Request, *http.Response]
 	endpoints cache[netip.AddrPort, *http.Request, *http.Response]
 	ports     cache[netip.AddrPort, tcplayer.Request, net.Conn]
 }
 
-// decisions has two functions that count decisions of policies: http for requests, and tcp
-// for connections.
+// decisions contains functions that count a policy's decisions about requests (http) and
+// connections (tcp).
 type decisions struct{ http, tcp func(meters.Decision) }
 
-// Describe shows the layers of connections and the layers of HTTP requests.
+// Describe shows the layers for connections and those for HTTP requests.
 func (in *Inbound) Describe() layer.Node {
 	return layer.Node{Name: "inbound", Children: []layer.Node{
 		{Name: "connections", Children: []layer.Node{layer.Describe(in.Server)}},
@@ -81,7 +85,7 @@ func (in *Inbound) Describe() layer.Node {
 	}}
 }
 
-// newInbound returns an Inbound without caches and servers. [New] adds them.
+// newInbound returns an Inbound without the caches and servers that [New] adds.
 func newInbound(c Config) *Inbound {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -95,25 +99,25 @@ func newInbound(c Config) *Inbound {
 	countTCP := c.Meters.TCPErrors(meters.Inbound)
 	in.countTCP = func(_ context.Context, conn net.Conn, err error) {
 		dst, ok := tcplayer.OriginalDst(conn)
-		if own, tcp := conn.LocalAddr().(*net.TCPAddr); !ok && tcp { // a direct connection
-			dst = netip.AddrPortFrom(own.AddrPort().Addr().Unmap(), own.AddrPort().Port())
+		if local, tcp := conn.LocalAddr().(*net.TCPAddr); !ok && tcp { // a direct connection has no original destination
+			dst = netip.AddrPortFrom(local.AddrPort().Addr().Unmap(), local.AddrPort().Port())
 		}
 		countTCP(dst, err)
 	}
 	return in
 }
 
-// connections returns an empty stack, to which a caller adds layers of connections.
+// connections returns an empty stack for connections.
 func connections() layer.Stack[net.Conn, tcplayer.ByteCount] {
 	return layer.NewStack[net.Conn, tcplayer.ByteCount]()
 }
 
-// maxProfiles is the maximum number of profiles that are watched at a time. Clients choose
-// the names of profiles, and could otherwise cause any number of watches.
+// maxProfiles limits how many profiles are watched at a time. Clients choose the names, and could
+// otherwise cause any number of watches.
 const maxProfiles = 500
 
-// acquireProfile returns true if fewer than maxProfiles profiles are watched. The caller
-// may then watch another profile, and acquireProfile counts this watch until ctx ends.
+// acquireProfile reports whether one more profile may be watched. If so, the watch counts until ctx
+// ends.
 func (in *Inbound) acquireProfile(ctx context.Context) bool {
 	if in.watches.Add(1) > maxProfiles {
 		in.watches.Add(-1)
@@ -123,8 +127,8 @@ func (in *Inbound) acquireProfile(ctx context.Context) bool {
 	return true
 }
 
-// routeMetrics returns an option that counts requests by the routes of a profile. name is
-// the name:port of the destination with this profile.
+// routeMetrics returns an option that counts requests by the routes in the profile of name, which
+// has the form name:port.
 func (in *Inbound) routeMetrics(name string) profiles.Option[*http.Request, *http.Response] {
 	counts := in.Meters.Routes(meters.Inbound, name)
 	return profiles.WithPerRoute(func(route profiles.Route, next httplayer.Service) httplayer.Service {
@@ -139,11 +143,7 @@ func (in *Inbound) detectMetrics() tcplayer.DetectOption {
 	return tcplayer.WithDetectMetrics(in.Meters.Detect(meters.Inbound, meters.Server(server, netip.AddrPort{})))
 }
 
-// minBodyRate is the minimum rate of uploads of clients without an identity, in bytes per
-// second.
-const minBodyRate = 240
-
-// dial returns a function that connects to the port dst of the application and counts the
+// dial returns a function that connects to dst, a port of the application, and counts the
 // connections.
 func (in *Inbound) dial(dst netip.AddrPort) settings.Dial {
 	d := tcplayer.Dialer{Timeout: in.Connect.Timeout, Sockets: in.Connect.Socket.Options(), Deny: in.Refuse, Dial: in.Dial}

@@ -8,11 +8,10 @@ import (
 	"github.com/linkerd/linkerd2-proxy-api/go/meta"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gotower/gotower/internal/policyroute"
 	"github.com/gotower/gotower/profiles"
 )
 
-// httpRule returns the policy of a port with a route that has the given rule.
+// httpRule returns a port's policy with a route that has the given rule.
 func httpRule(rule *pb.HttpRoute_Rule) (*serverPolicy, error) {
 	metadata := &meta.Metadata{Kind: &meta.Metadata_Default{Default: "r"}}
 	return policyOf(&pb.Server{Labels: map[string]string{"name": "x"}, Protocol: &pb.ProxyProtocol{Kind: &pb.ProxyProtocol_Http1_{
@@ -33,11 +32,11 @@ func TestFailureInjectors(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	require.Equal(t, []profiles.Fault{
-		{Fraction: 0.5, Status: 503, Message: "half", TTL: policyroute.Forever}, {Fraction: 0.5, Status: 500, Message: "rest", TTL: policyroute.Forever},
+		{Fraction: 0.5, Status: 503, Message: "half"}, {Fraction: 0.5, Status: 500, Message: "rest"},
 	}, p.routes[0].Faults)
 }
 
-// The requests of a route with an invalid filter fail.
+// Requests fail if their route has an invalid filter.
 func TestInvalidFilters(t *testing.T) {
 	for want, filter := range map[string]*pb.HttpRoute_Filter{
 		"unknown filter":      {},

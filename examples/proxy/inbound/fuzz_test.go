@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// A message of a controller results in a policy or an error. A policy can be used.
+// A controller's message results in a usable policy or in an error.
 func FuzzPolicyOf(f *testing.F) {
 	seed := &pb.Server{Labels: map[string]string{"name": "x"}, Authorizations: []*pb.Authz{authz(identities([]string{"a"}, nil))}}
 	for _, p := range []*pb.ProxyProtocol{

@@ -14,23 +14,22 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// logicalKey has the properties by which inbound requests are counted. The requests with
-// equal keys have one service, which counts them. This service is in a cache, by the key.
+// logicalKey consists of the properties by which inbound requests are counted. Requests with equal
+// keys share a service, which is cached by the key.
 type logicalKey struct {
 	permit unique.Handle[meters.Permit] // the rule that permitted the request
 	dst    netip.AddrPort               // port of the application
-	name   string                       // name:port that the client requested; "": not counted by name
-	secure bool
-	client string // identity of the client, or ""
+	name   string                       // name:port that the client requested; "" if it is not counted
+	secure bool                         // the client uses TLS that this proxy terminates
+	client string                       // the client's identity, or ""
 }
 
-// canonicalHeader is the header in which the proxy of the client sends the name of the
-// service for which it balanced the request.
+// canonicalHeader contains the service name for which the client's proxy balanced the request.
 const canonicalHeader = "L5d-Dst-Canonical"
 
-// logicalKey returns the key of req. It does not set the field permit, which the caller
-// adds. The name in the key is the value of canonicalHeader, or else the authority or Host.
-// An IP address is not used as a name. The name is "" if [Inbound.counts] returns false.
+// logicalKey returns req's key without permit, which the caller adds. Its name is the value of
+// canonicalHeader, or else the authority or Host. It stays empty for IP addresses, and if
+// [Inbound.counts] returns false.
 func (in *Inbound) logicalKey(req *http.Request) (logicalKey, error) {
 	dst, ok := tcplayer.OriginalDst(httplayer.ConnFromContext(req.Context()))
 	if !ok {
@@ -38,7 +37,7 @@ func (in *Inbound) logicalKey(req *http.Request) (logicalKey, error) {
 	}
 	c := clientFromContext(req.Context())
 	l := logicalKey{dst: dst, secure: c.secure, client: c.id}
-	for _, authority := range []string{req.Header.Get(canonicalHeader), httplayer.Accessor{}.Authority(req)} {
+	for _, authority := range []string{req.Header.Get(canonicalHeader), httplayer.HTTP{}.Authority(req)} {
 		if l.name = nameOf(authority); l.name != "" {
 			break
 		}
@@ -49,18 +48,17 @@ func (in *Inbound) logicalKey(req *http.Request) (logicalKey, error) {
 	return l, nil
 }
 
-// counts reports whether requests to name are counted separately from requests to other
-// names. If AuthorityLabels is set, the result is true for every name. Otherwise it is true
-// if ProfileSuffixes contains the host in name.
+// counts reports whether requests to name are counted separately: always with AuthorityLabels, and
+// otherwise if ProfileSuffixes contains the host.
 func (in *Inbound) counts(name string) bool {
 	host, _, _ := strings.Cut(name, ":")
 	return in.AuthorityLabels || in.Control.ProfileSuffixes.Contains(host)
 }
 
-// nameOf returns authority as name:port. It returns "" if the authority is an IP address or
-// invalid. The default port is 80.
+// nameOf returns authority as name:port, with 80 as the default port. It returns "" if authority is
+// an IP address or invalid.
 func nameOf(authority string) string {
-	host, port, ok := strings.Cut(authority, ":") // an IPv6 address results in an invalid host
+	host, port, ok := strings.Cut(authority, ":") // an IPv6 address leaves an invalid host
 	if !ok {
 		port = "80"
 	}
@@ -72,8 +70,8 @@ func nameOf(authority string) string {
 	return strings.ToLower(host) + ":" + strconv.FormatUint(n, 10)
 }
 
-// labels returns the metric labels of the requests with the key l. The name in l becomes a
-// label only if AuthorityLabels is set, because clients choose the name.
+// labels returns the metric labels for requests with the key l. Clients choose l.name and could create
+// any number of series by it, so it only becomes a label if AuthorityLabels is set.
 func (in *Inbound) labels(l logicalKey) meters.Labels {
 	labels := meters.Client{Secure: l.secure, ID: l.client}.Labels().With(meters.Target(l.dst)).
 		With(l.permit.Value().Labels(l.dst))
@@ -83,7 +81,7 @@ func (in *Inbound) labels(l logicalKey) meters.Labels {
 	return labels
 }
 
-// tapOptions returns the options that label the requests with the key l in tap.
+// tapOptions returns the labels in tap for requests with the key l.
 func tapOptions(l logicalKey) []tap.Option {
 	permit := l.permit.Value()
 	return []tap.Option{
@@ -91,8 +89,8 @@ func tapOptions(l logicalKey) []tap.Option {
 	}
 }
 
-// sourceLabels returns the labels of a client in tap. secure is true for a client with TLS, and
-// id is its identity or "".
+// sourceLabels returns a client's labels in tap. secure tells that it uses TLS, and id is its
+// identity or "".
 func sourceLabels(secure bool, id string) map[string]string {
 	if !secure {
 		return map[string]string{"tls": "no_tls_from_remote"}
@@ -104,8 +102,7 @@ func sourceLabels(secure bool, id string) map[string]string {
 	return labels
 }
 
-// destinationLabels returns the labels of the application in tap, for requests on which the
-// resources in permit decide.
+// destinationLabels returns the application's labels in tap for requests that permit decides about.
 func destinationLabels(permit *meters.Permit) map[string]string {
 	labels := permit.Labels(netip.AddrPort{})
 	labels["tls"] = "loopback"

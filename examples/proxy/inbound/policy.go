@@ -21,19 +21,17 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// This file applies the policy of a port to each connection that is not HTTP, and to each HTTP
-// request. Both use the policy at that time. If a policy changes, connections that the new
-// policy denies are closed.
+// This file applies a port's policy to each HTTP request, and to each connection that is not HTTP.
+// Both use the current policy. If it changes, connections that the new policy denies are closed.
 
-// requires reports whether the client c has the TLS and the identity that the settings
-// require for the port. It does not check the policy of the port.
+// requires reports whether c has the TLS and the identity that the settings require for the port.
+// It does not check the port's policy.
 func (in *Inbound) requires(port uint16, c *client) bool {
 	return (c.id != "" || !in.RequireIdentity.Contains(port)) && (c.secure || !in.RequireTLS.Contains(port))
 }
 
-// permit returns the index of the first rule in authorizations that permits the client c.
-// It returns -1 if no rule permits c, or if c lacks the TLS or identity that the settings
-// require for the port.
+// permit returns the index of the first rule that permits c. It returns -1 if there is none, or if
+// c lacks the TLS or identity that the settings require for the port.
 func (in *Inbound) permit(port uint16, c *client, authorizations []authorization) int {
 	if !in.requires(port, c) {
 		return -1
@@ -46,16 +44,14 @@ func (in *Inbound) permit(port uint16, c *client, authorizations []authorization
 	return -1
 }
 
-// policyKey is the context key of the *portPolicy that applies to a connection.
+// policyKey is the context key for a connection's *portPolicy.
 type policyKey struct{}
 
-// withPolicy returns a server that adds the policy of the port to the context of each
-// connection. For a new port, the server first waits for the policy of the controller,
-// see [portPolicy.await].
+// withPolicy returns a server that adds the port's policy to each connection's context. At a new
+// port, it first waits for the controller's policy, see [portPolicy.await].
 func (in *Inbound) withPolicy(next tcplayer.Server) tcplayer.Server { return &withPolicy{next, in} }
 
-// withPolicy is a server that adds the policy of the port to the context of each
-// connection.
+// withPolicy adds the port's policy to each connection's context.
 type withPolicy struct {
 	tcplayer.Server
 	in *Inbound
@@ -71,17 +67,15 @@ func (w *withPolicy) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCoun
 
 func (w *withPolicy) Next() tcplayer.Server { return w.Server }
 
-// Describe shows the name of the policy of each port.
+// Describe shows the name of each port's policy.
 func (w *withPolicy) Describe() layer.Node { return w.in.policies.describe() }
 
-// byProtocol passes a connection to the server that the policy of its port requires. If the
-// policy specifies HTTP, this is the field http. If the policy forwards the bytes in TLS,
-// it is the field opaque. Otherwise it is a server that detects the protocol: the embedded
-// Server, or the result of the function within if the policy has a different detection
-// timeout.
+// byProtocol passes a connection to the server for its policy's protocol: http for HTTP, and opaque
+// if the bytes inside TLS are forwarded. Otherwise the protocol is detected by the embedded Server,
+// or by withTimeout's result if the policy sets a different timeout.
 type byProtocol struct {
 	tcplayer.Server // detects the protocol
-	within          func(timeout time.Duration) tcplayer.Server
+	withTimeout     func(timeout time.Duration) tcplayer.Server
 	http, opaque    tcplayer.Server
 }
 
@@ -96,7 +90,7 @@ func (b *byProtocol) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCoun
 	case current.protocol == tlsOnly:
 		return b.opaque.Call(ctx, conn)
 	case current.detectTimeout > 0 && current.detectTimeout != p.in.DetectTimeout:
-		return b.within(current.detectTimeout).Call(ctx, conn)
+		return b.withTimeout(current.detectTimeout).Call(ctx, conn)
 	}
 	return b.Server.Call(ctx, conn)
 }
@@ -105,9 +99,8 @@ func (b *byProtocol) Next() tcplayer.Server { return b.Server }
 
 func (b *byProtocol) Describe() layer.Node { return layer.Node{Name: "protocol of the policy"} }
 
-// protocolOf returns how the policy of a connection handles TLS and the protocol. ctx is
-// the context of the connection. If ctx has no policy, both TLS and the protocol are
-// detected.
+// protocolOf returns how the policy of ctx's connection handles TLS and the protocol. Without a
+// policy, both are detected.
 func protocolOf(ctx context.Context) handling {
 	if p, ok := ctx.Value(policyKey{}).(*portPolicy); ok {
 		return p.current.Load().protocol
@@ -115,17 +108,15 @@ func protocolOf(ctx context.Context) handling {
 	return detected
 }
 
-// isOpaque reports whether the policy marks the connection as opaque. TLS and the protocol
-// are then not detected, because the server may speak first.
+// isOpaque reports whether the policy marks the connection as opaque. TLS and the protocol must not
+// be detected then, because the server may speak first.
 func (in *Inbound) isOpaque(ctx context.Context, _ net.Conn) bool { return protocolOf(ctx) == opaque }
 
-// admission returns a server for connections that are not HTTP. The server rejects a
-// connection that the policy denies. If the policy changes and then denies an open
-// connection, the server resets this connection.
+// admission returns a server for connections that are not HTTP. It rejects those that the policy
+// denies. If the policy changes and denies an open connection, it resets the connection.
 func (in *Inbound) admission(next tcplayer.Server) tcplayer.Server { return &admission{next, in} }
 
-// admission is a server that passes the connections that the policy permits to the
-// embedded Server.
+// admission passes connections that the policy permits to the embedded Server.
 type admission struct {
 	tcplayer.Server
 	in *Inbound
@@ -134,7 +125,7 @@ type admission struct {
 func (a *admission) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	dst, _ := tcplayer.OriginalDst(conn)
 	ctx, c := withClient(ctx, conn)
-	if err := a.in.Refuse(dst); err != nil {
+	if err := a.in.Refuse(dst); err != nil && c.target == "" {
 		a.in.count(a.in.decided.tcp, dst, c, nil, meters.Denied)
 		return tcplayer.ByteCount{}, forbidden(dst, err.Error())
 	}
@@ -152,23 +143,21 @@ func (a *admission) Next() tcplayer.Server { return a.Server }
 
 func (a *admission) Describe() layer.Node { return layer.Node{Name: "policy"} }
 
-// denied returns a server that rejects a connection to dst with err, and shows the
-// connection in tap.
+// denied returns a server that rejects a connection to dst with err, and shows it in tap.
 func (in *Inbound) denied(dst netip.AddrPort, err error) tcplayer.Server {
 	return tcplayer.Forward(in.tapConnections(dst)(layer.Func[tcplayer.Request, net.Conn](
 		func(context.Context, tcplayer.Request) (net.Conn, error) { return nil, err })))
 }
 
-// admit returns an error if the argument policy denies the connection in the argument
-// open. Otherwise it adds the connection to the policy, so that a later policy of the port
-// can reset it.
+// admit returns an error if policy denies the connection. Otherwise it adds open to the policy, so
+// that a later policy can reset the connection.
 func (in *Inbound) admit(ctx context.Context, policy *portPolicy, open *openConn) error {
 	if policy == nil { // the connection did not pass withPolicy
 		return unauthorized(open.dst, meters.Resource{})
 	}
 	p, i := policy.add(open)
-	if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
-		why.Add(decision(p, "", p.authorizations, i))
+	if explanation := layer.PickInfoFromContext(ctx).Explanation; explanation != nil {
+		explanation.Add(decision(p, "", p.authorizations, i))
 	}
 	if i < 0 {
 		in.count(in.decided.tcp, open.dst, open.client, p.refused, meters.Denied)
@@ -182,26 +171,24 @@ func (in *Inbound) admit(ctx context.Context, policy *portPolicy, open *openConn
 	return nil
 }
 
-// unauthorized returns the error of a connection to dst that a policy denies. The argument
-// server identifies the resource that specifies this policy.
+// unauthorized returns the error for a connection to dst that a policy denies. server is the
+// resource to which the policy belongs.
 func unauthorized(dst netip.AddrPort, server meters.Resource) error {
 	return forbidden(dst, fmt.Sprintf("unauthorized connection on %s/%s", server.Kind, server.Name))
 }
 
-// forbidden returns the error of a connection or request to dst that is denied for the given reason.
+// forbidden returns the error for a connection or request to dst that is denied.
 func forbidden(dst netip.AddrPort, reason string) error {
 	return &layer.Error{Layer: "policy", Endpoint: dst.String(), Err: &httplayer.StatusError{Code: http.StatusForbidden, Reason: reason}}
 }
 
-// count reports a decision of a policy to the callback counts, which adds it to the
-// metrics. The other arguments describe the decision: c is the client, and permit
-// identifies the rules that led to the outcome. It is nil if no rule was consulted.
+// count passes a decision about c to counts, which adds it to the metrics. permit identifies the
+// rules that led to the outcome. It is nil if no rule was consulted.
 func (in *Inbound) count(counts func(meters.Decision), dst netip.AddrPort, c *client, permit *meters.Permit, outcome meters.Outcome) {
 	counts(meters.Decision{Target: dst, Client: in.metricsClient(*c), Permit: permit, Outcome: outcome})
 }
 
-// logDecision logs message, which describes a decision about the client c, at level info. p
-// identifies the rules that led to the decision.
+// logDecision logs a decision about c, and the rules in p that led to it, at level info.
 func (in *Inbound) logDecision(ctx context.Context, message string, p *meters.Permit, c *client) {
 	if !in.Log.Enabled(ctx, slog.LevelInfo) {
 		return
@@ -213,21 +200,20 @@ func (in *Inbound) logDecision(ctx context.Context, message string, p *meters.Pe
 
 func resourceText(r meters.Resource) string { return r.Group + "/" + r.Kind + "/" + r.Name }
 
-// requestPolicy is a service that calls a function for each request:
-// [Inbound.applyPolicy], or a function that denies the request. It is always ready,
-// because only Call can determine the policy of a request.
+// requestPolicy calls [Inbound.applyPolicy] or a function that denies the request. It is always
+// ready, because only Call can tell which policy applies.
 type requestPolicy struct {
 	layer.Func[*http.Request, *http.Response]
 }
 
 func (requestPolicy) Describe() layer.Node { return layer.Node{Name: "policy"} }
 
-// applyPolicy sends a request to the application or rejects it, as the policy of the port
-// requires at the time of the request.
+// applyPolicy sends a request to the application or rejects it, according to the port's current
+// policy.
 func (in *Inbound) applyPolicy(ctx context.Context, req *http.Request) (*http.Response, error) {
 	c := clientFromContext(ctx)
 	dst, _ := tcplayer.OriginalDst(httplayer.ConnFromContext(ctx))
-	if err := in.Refuse(dst); err != nil {
+	if err := in.Refuse(dst); err != nil && c.target == "" {
 		in.count(in.decided.http, dst, c, nil, meters.Denied)
 		return nil, forbidden(dst, err.Error())
 	}
@@ -241,15 +227,14 @@ func (in *Inbound) applyPolicy(ctx context.Context, req *http.Request) (*http.Re
 	return p.requests.Call(ctx, req)
 }
 
-// The errors of denied requests. They have the text of linkerd's proxy, because other
-// proxies receive the text in the header l5d-proxy-error.
+// Errors for denied requests. Other proxies receive the text in the header l5d-proxy-error, so it
+// is that of linkerd's proxy.
 var (
 	errUnauthorized = &httplayer.StatusError{Code: http.StatusForbidden, Reason: "unauthorized request on route"}
 	errNotFound     = &httplayer.StatusError{Code: http.StatusNotFound, GRPC: uint32(codes.NotFound), Reason: "no route found for request"}
 )
 
-// noRoute is the service of requests that match no route of the policy. It rejects them
-// with 404.
+// noRoute rejects requests that match none of the policy's routes with 404.
 type noRoute struct {
 	httplayer.Service
 	in     *Inbound
@@ -264,9 +249,8 @@ func (n *noRoute) Call(ctx context.Context, _ *http.Request) (*http.Response, er
 
 func (n *noRoute) Describe() layer.Node { return layer.Node{Name: "no route"} }
 
-// routeAuthorizer is the service of the requests of one route. It rejects a request that
-// no rule of the route permits. If the route has filters, the embedded Service applies
-// them.
+// routeAuthorizer serves the requests of one route, and rejects those that no rule permits. The
+// embedded Service applies the route's filters, if there are any.
 type routeAuthorizer struct {
 	httplayer.Service
 	in     *Inbound
@@ -274,17 +258,19 @@ type routeAuthorizer struct {
 	route  *routePolicy
 }
 
-// permitted is the context of a request while the filters of its route are applied. It
-// stores the index of the rule that permits the request. After the filters,
-// [permittedRequests] finds the *permitted by the context key permittedKey.
+// permitted is a request's context while its route's filters are applied. It remembers the rule
+// that permits the request until [permittedRequests] finds it under permittedKey.
 type permitted struct {
 	reqctx.Wrapper
-	by    *routeAuthorizer
-	index int // of the rule that permits the request
+	authorizer *routeAuthorizer
+	client     *client
+	index      int // of the rule that permits the request
 }
 
+// permittedKey is the context key for the permitted itself.
 type permittedKey struct{}
 
+// Value returns p for permittedKey, and otherwise the value in the request's context.
 func (p *permitted) Value(key any) any {
 	if key == (permittedKey{}) {
 		return p
@@ -292,12 +278,15 @@ func (p *permitted) Value(key any) any {
 	return p.Context.Value(key)
 }
 
+// Call decides whether one of the route's rules permits the request. It counts the decision, and logs
+// it if the request is denied or the rule only audits. A permitted request is dispatched. If the route
+// has filters, they come first, and then [permittedRequests] dispatches the request.
 func (a *routeAuthorizer) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	c := clientFromContext(ctx)
 	dst, _ := tcplayer.OriginalDst(httplayer.ConnFromContext(ctx))
 	i := a.in.permit(dst.Port(), c, a.route.authorizations)
-	if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
-		why.Add(decision(a.server, a.route.resource.Name, a.route.authorizations, i))
+	if explanation := layer.PickInfoFromContext(ctx).Explanation; explanation != nil {
+		explanation.Add(decision(a.server, a.route.resource.Name, a.route.authorizations, i))
 	}
 	if i < 0 {
 		a.in.count(a.in.decided.http, dst, c, a.route.denied, meters.Denied)
@@ -314,30 +303,27 @@ func (a *routeAuthorizer) Call(ctx context.Context, req *http.Request) (*http.Re
 			Code: http.StatusInternalServerError, Reason: "invalid server policy: " + a.route.invalid.Error(), Close: true,
 		}
 	case a.route.filtered:
-		return a.Service.Call(&permitted{reqctx.Wrapper{Context: ctx}, a, i}, req)
+		return a.Service.Call(&permitted{reqctx.Wrapper{Context: ctx}, a, c, i}, req)
 	}
-	return a.dispatch(ctx, req, i)
+	return a.dispatch(ctx, req, c, i)
 }
 
-// decision returns a node that describes whether a policy permits a request or connection.
-// The node names the server, the route and the rule. For a connection, route is "". i is
-// the index of the rule in authorizations, or -1 if no rule permits the request or
-// connection.
+// decision returns a node that explains a decision with its server, route and rule. route is "" for
+// a connection. i is the index of the rule in authorizations, or -1 if there is none.
 func decision(server *serverPolicy, route string, authorizations []authorization, i int) layer.Node {
 	n := layer.Node{Name: "policy", State: layer.State{{Key: "server", Value: server.resource.Name}}}
 	if route != "" {
 		n.State = append(n.State, layer.Attr{Key: "route", Value: route})
 	}
-	by := "none"
+	rule := "none"
 	if i >= 0 {
-		by = authorizations[i].resource.Name
+		rule = authorizations[i].resource.Name
 	}
-	n.State = append(n.State, layer.Attr{Key: "permitted_by", Value: by})
+	n.State = append(n.State, layer.Attr{Key: "permitted_by", Value: rule})
 	return n
 }
 
-// deny returns a service that rejects all requests, and shows them in tap with the labels of
-// the resources in permit.
+// deny returns a service that rejects all requests, and shows them in tap with permit's labels.
 func (in *Inbound) deny(permit *meters.Permit) httplayer.Service {
 	labels := tap.WithDestination(netip.AddrPort{}, destinationLabels(permit))
 	return tap.Layer(in.Taps, deniedAccessor{}, tap.Inbound, labels)(requestPolicy{
@@ -347,7 +333,7 @@ func (in *Inbound) deny(permit *meters.Permit) httplayer.Service {
 
 // deniedAccessor reads the destination and the labels of the client from the connection of a
 // request, because one service rejects the requests of all clients.
-type deniedAccessor struct{ httplayer.Accessor }
+type deniedAccessor struct{ httplayer.HTTP }
 
 func (deniedAccessor) DestinationAddr(ctx context.Context, _ *http.Request) netip.AddrPort {
 	dst, _ := tcplayer.OriginalDst(httplayer.ConnFromContext(ctx))
@@ -359,18 +345,20 @@ func (deniedAccessor) SourceLabels(req *http.Request) map[string]string {
 	return sourceLabels(c.secure, c.id)
 }
 
-// dispatch sends a permitted request to the application, or rejects the request if it
-// exceeds the rate limit of the port. i is the index of the rule that permits the request.
-func (a *routeAuthorizer) dispatch(ctx context.Context, req *http.Request, i int) (*http.Response, error) {
+// dispatch sends c's permitted request to the application or the gateway, unless it exceeds the
+// port's rate limit. i is the index of the rule that permits it.
+func (a *routeAuthorizer) dispatch(ctx context.Context, req *http.Request, c *client, i int) (*http.Response, error) {
 	if a.server.limit != nil {
-		c := clientFromContext(ctx)
 		if permit, err := a.server.limit.take(c.id); err != nil {
 			dst, _ := tcplayer.OriginalDst(httplayer.ConnFromContext(ctx))
 			a.in.count(a.in.decided.http, dst, c, permit, meters.RateLimited)
 			return nil, err
 		}
 	}
-	return a.route.permits[i].to.Call(ctx, req)
+	if c.target != "" {
+		return a.in.toTarget(ctx, req, c)
+	}
+	return a.route.permits[i].service.Call(ctx, req)
 }
 
 func (a *routeAuthorizer) Next() httplayer.Service { return a.Service }
@@ -379,12 +367,11 @@ func (a *routeAuthorizer) Describe() layer.Node {
 	return layer.Node{Name: "authorize", State: layer.State{{Key: "route", Value: a.route.resource.Name}}}
 }
 
-// permittedRequests is the service that receives requests after the filters of a route. It
-// sends them to the application. It rejects a request that has not passed a
-// [routeAuthorizer].
+// permittedRequests receives requests after a route's filters, and sends them to the application.
+// It rejects requests that have not passed a [routeAuthorizer].
 type permittedRequests struct{}
 
-// Ready returns nil, because only Call can determine the service of a request.
+// Ready returns nil, because only Call can tell which service a request needs.
 func (permittedRequests) Ready(context.Context) error { return nil }
 
 func (permittedRequests) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
@@ -392,12 +379,12 @@ func (permittedRequests) Call(ctx context.Context, req *http.Request) (*http.Res
 	if !ok {
 		return nil, errUnauthorized
 	}
-	return p.by.dispatch(ctx, req, p.index)
+	return p.authorizer.dispatch(ctx, req, p.client, p.index)
 }
 
 func (permittedRequests) Describe() layer.Node { return layer.Node{Name: "permitted"} }
 
-// isMeshed returns an error if the client of conn has no identity.
+// isMeshed returns an error if conn's client has no identity.
 func isMeshed(conn net.Conn) error {
 	if clientOf(conn).id == "" {
 		return errors.New("a direct connection needs a client with an identity")
@@ -405,8 +392,8 @@ func isMeshed(conn net.Conn) error {
 	return nil
 }
 
-// isOwn returns an error if the original destination of conn is not an address of this
-// pod. If INBOUND_IPS is empty, every address is allowed.
+// isOwn returns an error if conn's original destination is not this pod's address. Without
+// INBOUND_IPS, every address is allowed.
 func (in *Inbound) isOwn(conn net.Conn) error {
 	dst, ok := tcplayer.OriginalDst(conn)
 	switch {
@@ -418,21 +405,23 @@ func (in *Inbound) isOwn(conn net.Conn) error {
 	return nil
 }
 
-// serverPort returns the port of the application to which the connection of req was made.
-// The cache of services has this port as key.
+// serverPort returns the application's port to which req connects. It is the key in the cache of
+// services.
 func serverPort(req tcplayer.Request) (netip.AddrPort, error) { return req.Server, nil }
 
-// byHeader returns a server that forwards a connection to the port in its transport header.
-// It rejects a connection if the header has a host name, because this proxy is not a
-// gateway to other hosts.
+// byHeader returns a server that forwards a connection to the port in its transport header, or to
+// the gateway if the header contains a name.
 func (in *Inbound) byHeader() tcplayer.Server {
+	count := in.Meters.TransportHeaders()
 	accepted := connections().With("policy", in.withPolicy).With("metrics", in.clientMetrics(false))
-	opaque, http := accepted.Service(in.opaque), accepted.Service(in.http)
+	opaque := accepted.Service(in.opaque)
+	http := accepted.Service(in.http)
+	gateway := in.gateway()
 	return layer.Func[net.Conn, tcplayer.ByteCount](func(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 		h, _ := tcplayer.TransportHeaderFromContext(ctx)
+		count(h, clientOf(conn).id)
 		if h.Name != "" {
-			_ = conn.Close()
-			return tcplayer.ByteCount{}, &layer.Error{Layer: "transport", Reason: "this proxy is not a gateway to " + h.Name}
+			return gateway.Call(ctx, gatewayConn(conn))
 		}
 		if err := in.isOwn(conn); err != nil {
 			_ = conn.Close()

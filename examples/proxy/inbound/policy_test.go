@@ -45,7 +45,7 @@ func authz(authn *pb.Authn, networks ...*pb.Network) *pb.Authz {
 	return &pb.Authz{Networks: networks, Authentication: authn, Labels: map[string]string{"name": "a"}}
 }
 
-// The rows are those of linkerd2-proxy's inbound/src/policy.rs.
+// The rows come from linkerd2-proxy's inbound/src/policy.rs.
 func TestAuthorization(t *testing.T) {
 	const spiffe = "spiffe://some-root/some-workload-1"
 	for _, c := range []struct {
@@ -76,7 +76,7 @@ func TestAuthorization(t *testing.T) {
 	}
 }
 
-// The networks of a policy have no zones, so the zone of a link-local client has no effect.
+// A policy's networks have no zones, so a link-local client's zone has no effect.
 func TestLinkLocalClient(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer ours.Close()
@@ -85,8 +85,8 @@ func TestLinkLocalClient(t *testing.T) {
 	require.True(t, (&authorization{networks: allNetworks()}).permits(&c))
 }
 
-// All requests that a limit rejects have the same labels for metrics. A new pointer would
-// make the series of each request be looked up by its labels, at the cost of 50 allocations.
+// All requests that a limit rejects share the same labels. With a new pointer for each, every
+// request's series would be looked up by its labels, at the cost of 50 allocations.
 func TestRateLimitPermit(t *testing.T) {
 	l, err := rateLimitOf(&pb.HttpLocalRateLimit{
 		Total:    &pb.HttpLocalRateLimit_Limit{RequestsPerSecond: 3},
@@ -103,7 +103,7 @@ func TestRateLimitPermit(t *testing.T) {
 	require.LessOrEqual(t, len(rejected), 2, "one for each scope")
 }
 
-// Invalid messages result in errors that name the part.
+// Errors about invalid messages name the part.
 func TestPolicyOf(t *testing.T) {
 	named := map[string]string{"name": "x"}
 	http := func(routes ...*pb.HttpRoute) *pb.ProxyProtocol {
@@ -161,7 +161,7 @@ func TestPolicyOf(t *testing.T) {
 	require.Equal(t, "/", p.routes[0].Redirect.NewPrefix, "an empty text removes the prefix")
 }
 
-// Tap shows a denied request, with its labels and the decision in its explanation.
+// Tap shows a denied request with its labels and an explanation of the decision.
 func TestPolicyDeniedInTap(t *testing.T) {
 	in := newInbound(Config{
 		Inbound: settings.Inbound{DefaultPolicy: settings.AllAuthenticated}, Meters: meters.New(meters.Config{}), Taps: new(tap.Registry),
@@ -187,8 +187,8 @@ func TestPolicyDeniedInTap(t *testing.T) {
 		}
 	}()
 	require.Eventually(t, func() bool {
-		on, _ := layer.Describe(svc).State.Get("on").(bool)
-		return on
+		enabled, _ := layer.Describe(svc).State.Get("on").(bool)
+		return enabled
 	}, 10*time.Second, time.Millisecond)
 	inRequest(t, c, func(ctx context.Context, req *http.Request) {
 		_, err := svc.Call(ctx, req)
@@ -205,7 +205,7 @@ func TestPolicyDeniedInTap(t *testing.T) {
 	require.Contains(t, end.Explanation[0].String(), "server=all-authenticated route=default permitted_by=none")
 }
 
-// A denied request is as cheap as a permitted one, because clients without rights may send many.
+// Denied requests are as cheap as permitted ones, because anyone may send many.
 func TestPolicyDeniedAllocations(t *testing.T) {
 	in := newInbound(Config{
 		Inbound: settings.Inbound{DefaultPolicy: settings.AllAuthenticated}, Meters: meters.New(meters.Config{}), Taps: new(tap.Registry),

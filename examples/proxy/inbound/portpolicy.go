@@ -23,33 +23,31 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// policies has the policies of the ports that have connections or are in INBOUND_PORTS.
-// With a policy controller, each policy is watched. Without a policy controller, the
-// default policy applies to each port.
+// policies contains the policy of each port that is in use or in INBOUND_PORTS. With a policy
+// controller, the policies are watched. Otherwise the default policy applies.
 type policies struct {
 	in     *Inbound
-	ctx    context.Context //nolint:containedctx // the parent of all watches
+	ctx    context.Context //nolint:containedctx // ends all watches
 	client pb.InboundServerPoliciesClient
-	limits stream.Limits // time limits of the watches
-	idle   time.Duration // time from the last connection of a port to the removal of its policy
+	limits stream.Limits // time limits for the watches
+	idle   time.Duration // how long a port's policy outlives its last connection
 
-	failures atomic.Int64 // number of failed streams since the last message of the controller
+	failures atomic.Int64 // failed streams since the controller's last message
 
 	mu    sync.Mutex
 	ports map[uint16]*portPolicy
 }
 
-// maxPorts is the maximum number of ports with policies that stay in memory for the idle
-// timeout after their last use. When more ports have policies, an unused policy stays for
-// at most overflowIdle, because clients may choose the port.
+// maxPorts limits how many ports' policies are kept for the idle timeout after their last use.
+// Clients may choose the port, so further unused policies are only kept for overflowIdle.
 const maxPorts = 1000
 
-// maxWatchedPorts is the maximum number of ports in INBOUND_PORTS that are watched from the
-// start of the proxy. The policies of further ports are watched while they are in use.
+// maxWatchedPorts limits how many ports in INBOUND_PORTS are watched from the start. Further
+// policies are watched while they are in use.
 const maxWatchedPorts = 1000
 
-// newPolicies returns the policies of in, and starts to watch those of the ports in
-// INBOUND_PORTS. The watches end when ctx ends.
+// newPolicies returns in's policies, and starts to watch those of INBOUND_PORTS. The watches end
+// when ctx ends.
 func newPolicies(ctx context.Context, in *Inbound) *policies {
 	p := &policies{in: in, ctx: ctx, idle: max(in.DiscoveryIdle, 1), ports: make(map[uint16]*portPolicy)}
 	if in.PolicyController == nil {
@@ -69,9 +67,8 @@ func newPolicies(ctx context.Context, in *Inbound) *policies {
 	return p
 }
 
-// acquire returns the policy of the port. The policy is kept until the caller calls
-// release. If the port has no policy yet, acquire adds the default policy and starts to
-// watch the controller.
+// acquire returns the port's policy, which is kept until the caller calls release. A new policy is
+// the default policy until the controller sends one.
 func (p *policies) acquire(port uint16) *portPolicy {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,9 +94,8 @@ func (p *policies) acquire(port uint16) *portPolicy {
 	return policy
 }
 
-// release ends one use of the policy. It must be called once for each call of acquire.
-// After the last use has ended and the idle timeout has passed without a new use, the
-// policy is removed. Its watch then ends.
+// release ends one use of the policy, and must be called once for each acquire. A policy without a
+// use is removed after the idle timeout, and its watch ends.
 func (p *policies) release(policy *portPolicy) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,7 +110,7 @@ func (p *policies) release(policy *portPolicy) {
 	timer = time.AfterFunc(idle, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if policy.timer == timer { // it was not used again
+		if policy.timer == timer { // not used again
 			delete(p.ports, policy.port)
 			policy.cancel()
 		}
@@ -122,7 +118,7 @@ func (p *policies) release(policy *portPolicy) {
 	policy.timer = timer
 }
 
-// describe returns the name of the policy of each port.
+// describe returns the name of each port's policy.
 func (p *policies) describe() layer.Node {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,18 +133,18 @@ func (p *policies) describe() layer.Node {
 	return n
 }
 
-// portPolicy is the policy of one port, and the open connections that it has permitted.
-// HTTP connections are not among them, because each of their requests is checked.
+// portPolicy is the policy of one port, with the open connections that it has permitted. HTTP
+// connections are not among them, because each of their requests is checked.
 type portPolicy struct {
 	*policies
 	port    uint16
-	ctx     context.Context //nolint:containedctx // ends when the port is forgotten
+	ctx     context.Context //nolint:containedctx // ends when the policy is removed
 	cancel  context.CancelFunc
 	started time.Time // start of the watch
 	current atomic.Pointer[serverPolicy]
-	first   chan struct{} // closed after the first policy or error, or at once without a controller
+	first   chan struct{} // closed after the first policy or error, or immediately without a controller
 
-	// answered closes first, which makes all current and later calls of await return.
+	// answered closes first, which releases all calls to await.
 	answered func()
 
 	users int         // guarded by policies.mu
@@ -158,17 +154,17 @@ type portPolicy struct {
 	open   map[*openConn]struct{} // guarded by openMu
 }
 
-// openConn describes an open connection that is not an HTTP connection. If a later policy
-// of the port denies the connection, the portPolicy resets it.
+// openConn is an open connection that is not HTTP. If a later policy denies it, the portPolicy
+// resets it.
 type openConn struct {
 	dst    netip.AddrPort
 	client *client
-	cancel context.CancelCauseFunc // resets the connection
+	cancel context.CancelCauseFunc
 }
 
-// await waits for the first policy of the controller. It returns earlier if the watch
-// fails, if ctx ends, or when ProfileInitial has passed since the start of the watch. The
-// default policy then applies until the controller sends one.
+// await waits until the controller has sent its first policy. It gives up if the watch fails, if ctx
+// ends, or if ProfileInitial has passed since the watch began. After that, the default policy
+// applies until the controller sends one.
 func (p *portPolicy) await(ctx context.Context) {
 	select {
 	case <-p.first:
@@ -185,9 +181,8 @@ func (p *portPolicy) await(ctx context.Context) {
 	}
 }
 
-// add returns the current policy and the index of the rule that permits the connection c,
-// or -1 if no rule does. A permitted c is recorded until remove is called, so that a
-// later policy can reset it.
+// add returns the current policy and the index of the rule that permits c, or -1. A permitted c is
+// remembered until remove is called, so that a later policy can reset it.
 func (p *portPolicy) add(c *openConn) (*serverPolicy, int) {
 	p.openMu.Lock()
 	defer p.openMu.Unlock()
@@ -199,7 +194,7 @@ func (p *portPolicy) add(c *openConn) (*serverPolicy, int) {
 	return current, i
 }
 
-// remove removes a connection that has ended.
+// remove forgets a connection that has ended.
 func (p *portPolicy) remove(c *openConn) {
 	p.openMu.Lock()
 	defer p.openMu.Unlock()
@@ -208,15 +203,15 @@ func (p *portPolicy) remove(c *openConn) {
 
 // set replaces the policy by next, and resets the open connections that next denies.
 func (p *portPolicy) set(next *serverPolicy) {
-	for _, c := range p.replace(next) { // without the mutex, because a log may be slow
+	for _, c := range p.replace(next) { // without the mutex, because logging may be slow
 		p.in.count(p.in.decided.tcp, c.dst, c.client, next.refused, meters.Terminated)
 		p.in.logDecision(p.ctx, "connection closed, because the policy changed", next.refused, c.client)
 		c.cancel(unauthorized(c.dst, next.resource))
 	}
 }
 
-// replace replaces the policy by next. It removes the open connections that next denies, and
-// returns them.
+// replace replaces the policy by next. It removes and returns the open connections that next
+// denies.
 func (p *portPolicy) replace(next *serverPolicy) []*openConn {
 	p.openMu.Lock()
 	defer p.openMu.Unlock()
@@ -231,10 +226,9 @@ func (p *portPolicy) replace(next *serverPolicy) []*openConn {
 	return denied
 }
 
-// watch applies each policy that the controller sends, until ctx ends. After an invalid
-// policy or an error of the stream, the last policy stays active. After an error of the
-// stream, watch starts another stream. It returns instead if the code of the error is
-// InvalidArgument or FailedPrecondition.
+// watch applies each policy from the controller until ctx ends. An invalid policy, or an error of
+// the stream, leaves the last policy active. After an error, watch starts another stream, unless
+// the code is InvalidArgument or FailedPrecondition, which would not change.
 func (p *portPolicy) watch(ctx context.Context) {
 	defer p.answered()
 	final := func(err error) bool {
@@ -242,7 +236,7 @@ func (p *portPolicy) watch(ctx context.Context) {
 		return code == codes.InvalidArgument || code == codes.FailedPrecondition
 	}
 	var last *pb.Server
-	retire := func() {} // ends the router of the policy
+	retire := func() {} // ends the current policy's router
 	for msg, err := range stream.Reconnect(ctx, p.in.Control.Connect.Backoff, p.stream, final) {
 		if err == nil && proto.Equal(msg, last) {
 			p.received(ctx)
@@ -259,18 +253,18 @@ func (p *portPolicy) watch(ctx context.Context) {
 			continue
 		}
 		p.received(ctx)
-		before := retire
-		life, cancel := context.WithCancel(ctx)
+		previous := retire
+		lifetime, cancel := context.WithCancel(ctx)
 		retire = cancel
-		p.set(p.in.complete(life, next))
-		time.AfterFunc(routerWait, before) // requests may wait for the routes of the former policy
+		p.set(p.in.complete(lifetime, next))
+		time.AfterFunc(routerWait, previous) // requests may still wait for the previous policy's routes
 		p.answered()
 	}
 }
 
-// failed logs err, an error of a watch. The first error after a message of the controller
-// is logged as a warning. Further errors until the next message are logged at level debug,
-// and so are normal ends of streams. The errors and messages of all ports count together.
+// failed logs a watch's error. Only the first error after a message is a warning. Further ones, and
+// normal ends of streams, are logged at level debug, so that an outage does not flood the log. All
+// ports count together.
 func (p *portPolicy) failed(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
@@ -283,8 +277,7 @@ func (p *portPolicy) failed(ctx context.Context, err error) {
 	p.in.Log.DebugContext(ctx, "no policy from the controller", "port", p.port, "err", err)
 }
 
-// received records a message of the controller. If there was an outage of the controller,
-// received logs its end.
+// received records a message from the controller, and logs the end of an outage.
 func (p *portPolicy) received(ctx context.Context) {
 	if n := p.failures.Swap(0); n > 0 {
 		p.in.Log.InfoContext(ctx, "the controller sends policies again", "port", p.port, "failures", n)
@@ -294,41 +287,41 @@ func (p *portPolicy) received(ctx context.Context) {
 // errSilent is the error of a watch that receives no message in time.
 var errSilent = status.Error(codes.DeadlineExceeded, "the policy controller does not answer")
 
-// stream yields the messages of one call of WatchPort, and then its error.
+// stream yields the messages from one call to WatchPort, and then its error.
 func (p *portPolicy) stream(ctx context.Context) iter.Seq2[*pb.Server, error] {
 	return func(yield func(*pb.Server, error) bool) {
-		dog := p.limits.Begin(ctx, errSilent)
-		defer dog.Stop()
-		if err := p.read(dog, yield); err != nil {
+		watchdog := p.limits.Begin(ctx, errSilent)
+		defer watchdog.Stop()
+		if err := p.read(watchdog, yield); err != nil {
 			yield(nil, fmt.Errorf("policy of port %d: %w", p.port, err))
 		}
 	}
 }
 
-// read calls WatchPort once, and calls yield with each message. It returns the error that
-// ends the call, or nil after yield has returned false. The error is stream.ErrEnded if the
-// controller ended the call after a message. dog enforces the time limits of the call.
-func (p *portPolicy) read(dog *stream.Watchdog, yield func(*pb.Server, error) bool) error {
-	if err := dog.Wait(); err != nil {
+// read calls WatchPort once and yields its messages. It returns the error that ends the call, or
+// nil if yield returned false. If the controller ended the call after a message, the error is
+// stream.ErrEnded. watchdog enforces the call's time limits.
+func (p *portPolicy) read(watchdog *stream.Watchdog, yield func(*pb.Server, error) bool) error {
+	if err := watchdog.Wait(); err != nil {
 		return err
 	}
-	messages, err := p.client.WatchPort(dog.Context(), &pb.PortSpec{Workload: p.in.Policy.Workload, Port: uint32(p.port)})
+	messages, err := p.client.WatchPort(watchdog.Context(), &pb.PortSpec{Workload: p.in.Policy.Workload, Port: uint32(p.port)})
 	if err != nil {
-		return dog.Cause(err)
+		return watchdog.Cause(err)
 	}
-	for heard := false; ; heard = true {
-		if err := dog.Wait(); err != nil {
+	for hasMessage := false; ; hasMessage = true {
+		if err := watchdog.Wait(); err != nil {
 			return err
 		}
 		msg, err := messages.Recv()
 		switch {
-		case heard && errors.Is(err, io.EOF):
+		case hasMessage && errors.Is(err, io.EOF):
 			return stream.ErrEnded
 		case err != nil:
-			return dog.Cause(err)
+			return watchdog.Cause(err)
 		}
-		dog.Pause()
-		dog.Heard()
+		watchdog.Pause()
+		watchdog.Heard()
 		if !yield(msg, nil) {
 			return nil
 		}

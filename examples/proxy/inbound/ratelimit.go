@@ -13,26 +13,25 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// rateLimit limits the requests per second to one port. A limit of n requests per second
-// permits a burst of n requests.
+// rateLimit limits the requests per second to one port. A limit of n also permits bursts of n
+// requests.
 type rateLimit struct {
-	total     *rate.Limiter            // of all requests; nil: no limit
-	overrides map[string]*rate.Limiter // by identity; they replace perClient
-	perClient rate.Limit               // of each identity, "" without one; 0: no limit
+	total     *rate.Limiter            // for all requests; nil: no limit
+	overrides map[string]*rate.Limiter // by identity, instead of perClient
+	perClient rate.Limit               // for each identity, with "" for clients without one; 0: no limit
 
-	byTotal, byIdentity *meters.Permit // for metrics of rejected requests
+	byTotal, byIdentity *meters.Permit // metrics for rejected requests
 
 	mu      sync.Mutex
-	clients map[string]*rate.Limiter // limiters of perClient by identity; guarded by mu
+	clients map[string]*rate.Limiter // by identity, with the limit perClient; guarded by mu
 }
 
-// maxLimited is the maximum number of limiters in the field clients of a rateLimit. When
-// the map is full, all its limiters are removed, to limit memory. Afterwards, each
-// identity may again send a burst of as many requests as its limit per second.
+// maxLimited limits how many clients' limiters are kept in memory. When there are more, all of them
+// are dropped, and each client may send another burst.
 const maxLimited = 10_000
 
-// rateLimitOf converts msg, a rate limit of the given server, to a rateLimit. It returns nil
-// if msg is nil. A limit of 0 in msg means no limit.
+// rateLimitOf converts msg, a rate limit of server. It returns nil if msg is nil. A limit of 0
+// means no limit.
 func rateLimitOf(msg *pb.HttpLocalRateLimit, server meters.Resource) (*rateLimit, error) {
 	if msg == nil {
 		return nil, nil //nolint:nilnil // no limit
@@ -60,7 +59,7 @@ func rateLimitOf(msg *pb.HttpLocalRateLimit, server meters.Resource) (*rateLimit
 	return l, nil
 }
 
-// limiterOf returns a limiter for the limit msg. It returns nil if msg means no limit.
+// limiterOf returns a limiter for msg, or nil if msg means no limit.
 func limiterOf(msg *pb.HttpLocalRateLimit_Limit) *rate.Limiter {
 	n := msg.GetRequestsPerSecond()
 	if n == 0 {
@@ -69,8 +68,8 @@ func limiterOf(msg *pb.HttpLocalRateLimit_Limit) *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(n), int(min(n, 1<<30)))
 }
 
-// take counts a request of the client with the identity id. If a limit rejects it, take
-// returns an error, and the labels for metrics.
+// take counts a request from the client with the identity id. If a limit rejects it, take returns
+// an error, and the labels for metrics.
 func (l *rateLimit) take(id string) (*meters.Permit, error) {
 	if l.total != nil && !l.total.Allow() {
 		return l.byTotal, rateError("total", l.total.Limit())
@@ -87,8 +86,8 @@ func (l *rateLimit) take(id string) (*meters.Permit, error) {
 	return nil, nil //nolint:nilnil // not rejected
 }
 
-// client returns the limiter of the identity id. The limiter is made at the first request
-// of the identity.
+// client returns the limiter for the identity id, and creates it if necessary. If maxLimited limiters
+// exist already, it drops all of them first.
 func (l *rateLimit) client(id string) *rate.Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,11 +102,10 @@ func (l *rateLimit) client(id string) *rate.Limiter {
 	return limiter
 }
 
-// rateError returns the error of a request that exceeds limit. The text of the error
-// begins with the string argument, which is the name of the limit.
-func rateError(of string, limit rate.Limit) error {
+// rateError returns the error for a request that exceeds limit. subject names the limit.
+func rateError(subject string, limit rate.Limit) error {
 	return &httplayer.StatusError{
 		Code: http.StatusTooManyRequests, GRPC: uint32(codes.ResourceExhausted),
-		Reason: fmt.Sprintf("%s rate limit exceeded: %vrps", of, float64(limit)),
+		Reason: fmt.Sprintf("%s rate limit exceeded: %vrps", subject, float64(limit)),
 	}
 }

@@ -17,27 +17,26 @@ import (
 	"github.com/gotower/gotower/examples/proxy/meters"
 	"github.com/gotower/gotower/examples/proxy/settings"
 	"github.com/gotower/gotower/internal/policyroute"
-	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/profiles"
 )
 
-// serverPolicy is the policy of a port, converted from a message of the controller or
-// from the settings. It is immutable after [Inbound.complete] has returned.
+// serverPolicy is a port's policy, from the controller or the settings. It is immutable after
+// [Inbound.complete].
 type serverPolicy struct {
 	resource       meters.Resource
 	protocol       handling
-	detectTimeout  time.Duration    // maximum time to detect the protocol; 0: INBOUND_DETECT_TIMEOUT
-	authorizations []authorization  // of connections that are not HTTP
-	permits        []*meters.Permit // for metrics, by the index of the authorization
-	refused        *meters.Permit   // for metrics of denied connections and unmatched requests
+	detectTimeout  time.Duration    // timeout of protocol detection; 0: INBOUND_DETECT_TIMEOUT
+	authorizations []authorization  // for connections that are not HTTP
+	permits        []*meters.Permit // metrics for each of authorizations
+	refused        *meters.Permit   // metrics for denied connections and unmatched requests
 	limit          *rateLimit       // nil: no limit
 	routes         []profiles.Route
-	policies       map[string]*routePolicy // by the name of a route
-	requests       httplayer.Service       // nil if the port has no HTTP
+	policies       map[string]*routePolicy // by the route's name
+	requests       httplayer.Service       // nil if the port does not serve HTTP
 }
 
-// handling specifies how the proxy handles TLS and determines the protocol of a connection.
+// handling specifies how the proxy handles TLS and determines a connection's protocol.
 type handling uint8
 
 const (
@@ -47,26 +46,25 @@ const (
 	isHTTP                   // TLS is terminated, and all connections are HTTP
 )
 
-// routePolicy specifies which clients may send the requests of one route.
+// routePolicy specifies which clients may use a route.
 type routePolicy struct {
 	resource       meters.Resource
 	authorizations []authorization
-	permits        []routePermit     // by the index of the authorization
-	denied         *meters.Permit    // for metrics of denied requests
+	permits        []routePermit     // for each of authorizations
+	denied         *meters.Permit    // metrics for denied requests
 	deny           httplayer.Service // rejects requests and shows them in tap
 	filtered       bool              // the route has filters
-	invalid        error             // why all requests of the route fail; nil if they do not
+	invalid        error             // why all requests on the route fail; usually nil
 }
 
-// routePermit has the service for the requests that one rule of a route permits. The
-// embedded Permit identifies the route and the rule in the labels of metrics.
+// routePermit serves the requests that one rule permits. The embedded Permit labels their metrics.
 type routePermit struct {
 	*meters.Permit
-	to httplayer.Service // serves permitted requests
+	service httplayer.Service
 }
 
-// defaultPolicy returns the policy that applies to a port until the controller sends one.
-// INBOUND_DEFAULT_POLICY determines it.
+// defaultPolicy returns the policy from INBOUND_DEFAULT_POLICY, which applies until the controller
+// sends one.
 func (in *Inbound) defaultPolicy(port uint16) *serverPolicy {
 	p := &serverPolicy{resource: meters.DefaultResource(string(in.DefaultPolicy))}
 	if in.OpaquePorts.Contains(port) {
@@ -75,7 +73,9 @@ func (in *Inbound) defaultPolicy(port uint16) *serverPolicy {
 	a := authorization{resource: p.resource, networks: allNetworks()}
 	switch in.DefaultPolicy {
 	case settings.AllAuthenticated, settings.ClusterAuthenticated:
-		a.tls, a.identity, a.suffixes = true, true, []string{""}
+		a.tls = true
+		a.identity = true
+		a.suffixes = []string{""}
 	case settings.Deny, settings.AllUnauthenticated, settings.ClusterUnauthenticated, settings.Audit:
 	}
 	if in.DefaultPolicy == settings.ClusterAuthenticated || in.DefaultPolicy == settings.ClusterUnauthenticated {
@@ -91,8 +91,8 @@ func (in *Inbound) defaultPolicy(port uint16) *serverPolicy {
 	return p
 }
 
-// policyOf converts msg, a policy of the controller. The result must not be used before
-// [Inbound.complete] has been called with it.
+// policyOf converts a policy from the controller. [Inbound.complete] must be called before it is
+// used.
 func policyOf(msg *pb.Server) (*serverPolicy, error) {
 	p := new(serverPolicy)
 	var err error
@@ -113,11 +113,14 @@ func policyOf(msg *pb.Server) (*serverPolicy, error) {
 		p.detectTimeout = kind.Detect.GetTimeout().AsDuration()
 		err = p.addHTTP(kind.Detect.GetHttpRoutes(), kind.Detect.GetHttpLocalRateLimit())
 	case *pb.ProxyProtocol_Http1_:
-		p.protocol, err = isHTTP, p.addHTTP(kind.Http1.GetRoutes(), kind.Http1.GetLocalRateLimit())
+		p.protocol = isHTTP
+		err = p.addHTTP(kind.Http1.GetRoutes(), kind.Http1.GetLocalRateLimit())
 	case *pb.ProxyProtocol_Http2_:
-		p.protocol, err = isHTTP, p.addHTTP(kind.Http2.GetRoutes(), kind.Http2.GetLocalRateLimit())
+		p.protocol = isHTTP
+		err = p.addHTTP(kind.Http2.GetRoutes(), kind.Http2.GetLocalRateLimit())
 	case *pb.ProxyProtocol_Grpc_:
-		p.protocol, err = isHTTP, p.addGRPC(kind.Grpc.GetRoutes())
+		p.protocol = isHTTP
+		err = p.addGRPC(kind.Grpc.GetRoutes())
 	default:
 		err = errors.New("no protocol")
 	}
@@ -129,19 +132,18 @@ func policyOf(msg *pb.Server) (*serverPolicy, error) {
 		return nil, err
 	}
 	if p.protocol == isHTTP {
-		p.authorizations = nil // of connections that are not HTTP
+		p.authorizations = nil // there are no connections that are not HTTP
 	}
 	return p, nil
 }
 
-// addDefaultRoute adds a route for all requests. It has the authorizations of the port.
+// addDefaultRoute adds a route for all requests with the port's authorizations.
 func (p *serverPolicy) addDefaultRoute() {
 	p.addRoute("default", meters.DefaultResource("default"), p.authorizations, profiles.Route{Match: profiles.All{}})
 }
 
-// addRoute adds a route with the given name to p. The argument routes contains the route
-// once for each of its conditions. A client may send a request of the route if at least
-// one rule in the argument authorizations permits the client.
+// addRoute adds a route to p. routes contains it once for each of its conditions. One of
+// authorizations must permit a client's requests.
 func (p *serverPolicy) addRoute(
 	name string, resource meters.Resource, authorizations []authorization, routes ...profiles.Route,
 ) *routePolicy {
@@ -158,8 +160,8 @@ func (p *serverPolicy) addRoute(
 	return policy
 }
 
-// addHTTP adds the given HTTPRoutes and rate limit of the controller. Without routes, it
-// adds a default route for all requests, as linkerd's proxy does.
+// addHTTP adds the controller's HTTPRoutes and rate limit. Without routes, it adds a default route
+// for all requests, as linkerd's proxy does.
 func (p *serverPolicy) addHTTP(routes []*pb.HttpRoute, limit *pb.HttpLocalRateLimit) (err error) {
 	if p.limit, err = rateLimitOf(limit, p.resource); err != nil {
 		return err
@@ -169,18 +171,17 @@ func (p *serverPolicy) addHTTP(routes []*pb.HttpRoute, limit *pb.HttpLocalRateLi
 	})
 }
 
-// addGRPC adds the given GRPCRoutes of the controller. Without routes, it adds a default
-// route for all requests.
+// addGRPC adds the controller's GRPCRoutes, or a default route for all requests.
 func (p *serverPolicy) addGRPC(routes []*pb.GrpcRoute) error {
 	return addRoutes(p, "GRPCRoute", routes, policyroute.GRPCMatch, func(r *profiles.Route, filter *pb.GrpcRoute_Filter) error {
 		return policyroute.AddGRPCFilter(r, filter)
 	})
 }
 
-// addRoutes adds routes of the controller to p, or a default route if routes is empty. R is the type
-// of a route, and kind is its name for errors. U, M and F are the types of its rules, matches and
-// filters. The function match converts a match to a condition and a path prefix, and addFilter adds
-// the effect of a filter to a route.
+// addRoutes adds the controller's routes to p, or a default route if there are none. kind names the
+// type R of the routes in errors, and U, M and F are the types of their rules, matches and filters.
+// match converts a match to a condition and a path prefix, and addFilter adds a filter's effect to
+// a route.
 func addRoutes[U interface {
 	GetMatches() []M
 	GetFilters() []F
@@ -225,8 +226,11 @@ func addRoutes[U interface {
 				}
 				if r.Redirect != nil && r.Redirect.NewPrefix != "" {
 					redirect := *r.Redirect
-					if redirect.OldPrefix, r.Redirect = prefix, &redirect; prefix == "" {
-						r.Redirect, invalid = nil, errors.New("a redirect replaces the prefix of a match that is not a prefix")
+					redirect.OldPrefix = prefix
+					r.Redirect = &redirect
+					if prefix == "" {
+						r.Redirect = nil
+						invalid = errors.New("a redirect replaces the prefix of a match that is not a prefix")
 					}
 				}
 				for _, host := range hosts {
@@ -240,9 +244,8 @@ func addRoutes[U interface {
 	return nil
 }
 
-// routeOf converts m and authz, the metadata and the rules of a route. The returned rules
-// also include those of the server, which come last. They are included because they apply
-// to each route.
+// routeOf converts a route's metadata and rules. The server's rules apply to each route too, and
+// come last.
 func (p *serverPolicy) routeOf(m *meta.Metadata, authz []*pb.Authz) (meters.Resource, []authorization, error) {
 	resource, err := resourceOf(m, nil, "")
 	if err != nil {
@@ -252,8 +255,8 @@ func (p *serverPolicy) routeOf(m *meta.Metadata, authz []*pb.Authz) (meters.Reso
 	return resource, authorizations, err
 }
 
-// hostsOf converts the hosts of a route to conditions, one of which a request must satisfy.
-// If msgs is empty, the only condition is empty, for all hosts.
+// hostsOf converts a route's hosts to conditions, one of which a request must satisfy. Without
+// hosts, the only condition is empty and matches all hosts.
 func hostsOf(msgs []*http_route.HostMatch) ([]profiles.All, error) {
 	if len(msgs) == 0 {
 		return []profiles.All{nil}, nil
@@ -269,8 +272,8 @@ func hostsOf(msgs []*http_route.HostMatch) ([]profiles.All, error) {
 	return hosts, nil
 }
 
-// complete adds to p the services that receive the requests to the port, and the labels of
-// metrics for each rule. It returns p. If p needs a router, the router ends when ctx ends.
+// complete adds the services for the port's requests and the metric labels for each rule to p, and
+// returns p. p's router, if it needs one, ends when ctx ends.
 func (in *Inbound) complete(ctx context.Context, p *serverPolicy) *serverPolicy {
 	p.refused = &meters.Permit{Server: p.resource}
 	for i := range p.authorizations {
@@ -299,8 +302,8 @@ func (in *Inbound) complete(ctx context.Context, p *serverPolicy) *serverPolicy 
 	return p
 }
 
-// onlyRoute returns the policy of the route to which all requests belong. It returns nil if
-// a router is necessary, to select the route or to apply its filters.
+// onlyRoute returns the route to which all requests belong. It returns nil if a router is needed to
+// select the route or to apply its filters.
 func (p *serverPolicy) onlyRoute() *routePolicy {
 	if len(p.routes) != 1 || p.policies[p.routes[0].Name].filtered {
 		return nil
@@ -311,29 +314,24 @@ func (p *serverPolicy) onlyRoute() *routePolicy {
 	return p.policies[p.routes[0].Name]
 }
 
-// router returns the service that selects one of the routes of p for each request. The
-// service ends when ctx ends.
+// router returns the service that selects one of p's routes for each request, until ctx ends.
 func (in *Inbound) router(ctx context.Context, p *serverPolicy) httplayer.Service {
-	var editor layer.Editor[*http.Request, *http.Response] = httplayer.Editor{InPlace: true}
 	source := new(profiles.Static)
 	routes := slices.Clone(p.routes)
-	for i := range routes { // a backend of its own saves an allocation for each request
-		to := profiles.Target{Authority: "application:80", Weight: 1}
-		routes[i].Policy = &profiles.RoutePolicy{Backends: []profiles.Backend{{Target: to}}}
+	for i := range routes { // a backend for each route saves an allocation for each request
+		target := profiles.Target{Authority: "application:80", Weight: 1}
+		routes[i].Policy = &profiles.RoutePolicy{Backends: []profiles.Backend{{Target: target}}}
 	}
 	source.Set(p.resource.Name, &profiles.Profile{Routes: routes, Precedence: profiles.MostSpecific})
-	return profiles.New(ctx, p.resource.Name, source, httplayer.Accessor{},
-		func(string) httplayer.Service { return permittedRequests{} },
-		profiles.WithInitialWait[*http.Request, *http.Response](routerWait),
-		profiles.WithLogger[*http.Request, *http.Response](in.Log),
-		profiles.WithRouteLayers(httplayer.Replayer{}, editor, httplayer.Classify),
+	return profiles.New(ctx, profiles.Config{Target: p.resource.Name, Source: source, InitialWait: routerWait, Log: in.Log},
+		httplayer.HTTP{}, func(string) httplayer.Service { return permittedRequests{} },
+		profiles.WithRouteLayers(httplayer.HTTP{InPlace: true}),
 		profiles.WithPerRoute(func(route profiles.Route, next httplayer.Service) httplayer.Service {
 			return &routeAuthorizer{Service: next, in: in, server: p, route: p.policies[route.Name]}
 		}),
 		profiles.WithDefaultRoute(func(next httplayer.Service) httplayer.Service { return &noRoute{next, in, p} }))
 }
 
-// routerWait is the maximum time that a request waits until the router of a new policy has
-// its routes. After a change of the policy, the previous router is kept for the same time,
-// for requests that have already chosen it.
+// routerWait limits how long a request waits for the routes of a new policy. After a change, the
+// previous router is kept as long, for requests that have already chosen it.
 const routerWait = time.Second

@@ -21,8 +21,8 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// watchers is a controller that sends one policy on each stream, and then waits for the time
-// after which it ends the stream. It counts the streams.
+// watchers is a controller that sends one policy on each stream and ends the stream after some
+// time. It counts the streams.
 type watchers struct {
 	pb.InboundServerPoliciesClient
 	after   time.Duration
@@ -57,7 +57,7 @@ func (w *watcher) Recv() (*pb.Server, error) {
 }
 
 // Streams end at their time limits, or because the controller limits their age. Neither is an
-// outage, so it is not logged.
+// outage, so neither is logged.
 func TestWatchRecycled(t *testing.T) {
 	for name, c := range map[string]struct {
 		limits stream.Limits
@@ -90,7 +90,7 @@ func TestWatchRecycled(t *testing.T) {
 	}
 }
 
-// lockedLog calls the function during for each record.
+// lockedLog calls during for each record.
 type lockedLog struct {
 	slog.Handler
 	during func()

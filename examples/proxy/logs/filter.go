@@ -9,38 +9,36 @@ import (
 	"strings"
 )
 
-// LevelTrace is the level trace of filters, one step below [slog.LevelDebug].
+// LevelTrace is the level "trace", one step below [slog.LevelDebug].
 const LevelTrace = slog.LevelDebug - 4
 
-// levelOff is the level of the directive "off". It is above all levels of records, so that
-// none is logged.
+// levelOff is the level "off". It is above all levels of records, so that nothing is logged.
 const levelOff = slog.Level(1 << 30)
 
-// Filter specifies the lowest level that is logged for each target. It is immutable and
-// safe for concurrent use. The zero value is the filter "off", which logs nothing.
+// Filter specifies the lowest level to log for each target. It is immutable and safe for concurrent
+// use. The zero value is the filter "off", which logs nothing.
 type Filter struct {
 	text  string
 	rules []rule // longest target first, so that the first match applies
 }
 
-// rule is one directive of a filter. It specifies the lowest level that is logged for
-// targets that begin with the text of the field target.
+// rule is one directive: the lowest level to log for targets that begin with target.
 type rule struct {
 	target string // "" means all targets
 	level  slog.Level
-	span   bool // the rule is for a span, and matches no record
+	span   bool // for a span; such rules match nothing
 }
 
-// ParseFilter parses a filter in the syntax of LINKERD2_PROXY_LOG, which is directives
-// separated by commas. A directive is one of these:
+// ParseFilter parses a filter in the syntax of LINKERD2_PROXY_LOG: directives, separated by commas.
+// A directive is one of these:
 //
 //   - a level for all targets: trace, debug, info, warn, error or off, in any case
 //   - target=level, for all targets that begin with target: linkerd=info applies to linkerd_app
 //   - a target alone, which means target=trace
 //
-// The directive with the longest matching target applies. Of equal targets, the last one
-// applies. Directives for a span or field, such as "[{headers}]=off" from linkerd's
-// injector, are accepted but match nothing. At least one other directive is required.
+// The longest matching target wins, and the last directive if a target occurs twice. Directives for
+// a span or field, such as "[{headers}]=off" from linkerd's injector, are accepted but match
+// nothing. At least one other directive is required.
 func ParseFilter(s string) (Filter, error) {
 	f := Filter{text: s}
 	for _, directive := range directives(s) {
@@ -61,7 +59,7 @@ func ParseFilter(s string) (Filter, error) {
 	return f, nil
 }
 
-// directives splits s at commas, except commas in [] or {}.
+// directives splits s at commas outside of brackets.
 func directives(s string) []string {
 	depth := 0
 	parts := strings.FieldsFunc(s, func(r rune) bool {
@@ -79,15 +77,14 @@ func directives(s string) []string {
 	return slices.DeleteFunc(parts, func(part string) bool { return part == "" })
 }
 
-// parseRule parses one directive of a filter.
 func parseRule(directive string) (rule, error) {
-	before, spanned, span := strings.Cut(directive, "[")
+	target, spanned, span := strings.Cut(directive, "[")
 	if span {
-		_, after, closed := strings.Cut(spanned, "]")
-		if !closed || after != "" && !strings.HasPrefix(after, "=") {
+		_, rest, closed := strings.Cut(spanned, "]")
+		if !closed || rest != "" && !strings.HasPrefix(rest, "=") {
 			return rule{}, fmt.Errorf("log filter %q: must have a span in brackets, and then =level", directive)
 		}
-		r, err := parseRule(cmp.Or(before, "all") + after)
+		r, err := parseRule(cmp.Or(target, "all") + rest)
 		r.span = true
 		return r, err
 	}
@@ -108,14 +105,13 @@ func parseRule(directive string) (rule, error) {
 	return rule{target: target, level: l}, nil
 }
 
-// isTarget reports whether s has only characters that are allowed in a target.
+// isTarget reports whether all characters of s are allowed in a target.
 func isTarget(s string) bool {
 	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-:./"
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !strings.ContainsRune(allowed, r) })
 }
 
-// parseLevel parses a level, which is a name or a number from 0 (off) to 5 (trace). It
-// reports whether s is a level.
+// parseLevel parses a level's name, or its number from 0 (off) to 5 (trace).
 func parseLevel(s string) (slog.Level, bool) {
 	switch strings.ToLower(strings.TrimSpace(s)) {
 	case "trace", "5":
@@ -134,7 +130,7 @@ func parseLevel(s string) (slog.Level, bool) {
 	return 0, false
 }
 
-// String returns the text that the filter was parsed from, or "off".
+// String returns the text from which the filter was parsed, or "off".
 func (f Filter) String() string {
 	if f.rules == nil {
 		return "off"
@@ -142,7 +138,7 @@ func (f Filter) String() string {
 	return f.text
 }
 
-// Level returns the lowest level that is logged for target.
+// Level returns the lowest level to log for target.
 func (f Filter) Level(target string) slog.Level {
 	for _, r := range f.rules {
 		if strings.HasPrefix(target, r.target) {
@@ -152,7 +148,7 @@ func (f Filter) Level(target string) slog.Level {
 	return levelOff
 }
 
-// Lowest returns the lowest level that is logged for at least one target.
+// Lowest returns the lowest level that is logged for any target.
 func (f Filter) Lowest() slog.Level {
 	lowest := levelOff
 	for _, r := range f.rules {

@@ -11,16 +11,16 @@ import (
 	"unicode"
 )
 
-// writePlain appends r to b in the text format of linkerd's proxy. The thread number is
-// always 1, because Go does not report it.
+// writePlain appends r to b in the text format of linkerd's proxy. The thread number is always 1,
+// because Go does not expose threads.
 func writePlain(b []byte, h *handler, r slog.Record) []byte {
-	at := r.Time
-	if at.IsZero() {
-		at = time.Now()
+	timestamp := r.Time
+	if timestamp.IsZero() {
+		timestamp = time.Now()
 	}
 	b = fmt.Appendf(b, "[%10.6fs] %5s ThreadId(01) %s: %s",
-		at.Sub(h.start).Seconds(), levelName(r.Level), oneLine(h.target), oneLine(r.Message))
-	for _, f := range h.of(r) {
+		timestamp.Sub(h.start).Seconds(), levelName(r.Level), oneLine(h.target), oneLine(r.Message))
+	for _, f := range h.fieldsOf(r) {
 		b = append(b, ' ')
 		b = append(b, oneLine(f.key)...)
 		b = append(b, '=')
@@ -29,8 +29,8 @@ func writePlain(b []byte, h *handler, r slog.Record) []byte {
 	return b
 }
 
-// oneLine escapes the unprintable characters of s, such as line breaks. Otherwise a
-// message with a line break could forge another record.
+// oneLine escapes unprintable characters, such as line breaks, with which a message could otherwise
+// forge another record.
 func oneLine(s string) string {
 	if !strings.ContainsFunc(s, unprintable) {
 		return s
@@ -39,11 +39,10 @@ func oneLine(s string) string {
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
-// unprintable reports whether the character r must be escaped in a record.
 func unprintable(r rune) bool { return r == unicode.ReplacementChar || !unicode.IsPrint(r) }
 
-// appendText appends s to b. It adds quotes if s is empty, or contains a space, a quote,
-// "=" or an unprintable character.
+// appendText appends s to b. It quotes s if it is empty or contains a space, a quote, "=" or an
+// unprintable character, so that the fields of a line can be told apart.
 func appendText(b []byte, s string) []byte {
 	if s == "" || strings.ContainsFunc(s, func(r rune) bool { return unprintable(r) || r == ' ' || r == '"' || r == '=' }) {
 		return strconv.AppendQuote(b, s)
@@ -51,7 +50,6 @@ func appendText(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
-// text returns v as text. For an error it returns the result of errorText.
 func text(v slog.Value) string {
 	if err, ok := v.Any().(error); ok && v.Kind() == slog.KindAny {
 		return errorText(err)
@@ -59,8 +57,8 @@ func text(v slog.Value) string {
 	return v.String()
 }
 
-// errorText returns the text of err. If its method Error panics, errorText returns a
-// description of the panic, or <nil> for a nil pointer, as slog's handlers do.
+// errorText returns err.Error(). If that panics, it returns <nil> for a nil pointer and otherwise a
+// description of the panic, as slog's handlers do.
 func errorText(err error) (s string) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -74,7 +72,7 @@ func errorText(err error) (s string) {
 	return err.Error()
 }
 
-// record has the fields of one log record, as linkerd's proxy writes it in JSON.
+// record is a log record in the JSON format of linkerd's proxy.
 type record struct {
 	Timestamp string   `json:"timestamp"`
 	Level     string   `json:"level"`
@@ -84,10 +82,10 @@ type record struct {
 	ThreadID  string   `json:"threadId"`
 }
 
-// fields is a JSON object with fields in a fixed order. The message is the first field.
+// fields is encoded as a JSON object that keeps the order of its fields. The message comes first.
 type fields []field
 
-// MarshalJSON is part of [json.Marshaler]. It encodes fs as an object.
+// MarshalJSON implements [json.Marshaler].
 func (fs fields) MarshalJSON() ([]byte, error) {
 	b := []byte{'{'}
 	for i, f := range fs {
@@ -104,8 +102,7 @@ func (fs fields) MarshalJSON() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// valueJSON encodes v as JSON: a number or boolean as itself, and any other value as a
-// string.
+// valueJSON encodes numbers and booleans as themselves, and all other values as strings.
 func valueJSON(v slog.Value) []byte {
 	switch v.Kind() {
 	case slog.KindBool, slog.KindInt64, slog.KindUint64, slog.KindFloat64:
@@ -117,7 +114,7 @@ func valueJSON(v slog.Value) []byte {
 	case slog.KindAny, slog.KindString, slog.KindDuration, slog.KindGroup, slog.KindLogValuer:
 	}
 	b, err := json.Marshal(text(v))
-	if err != nil { // does not happen for a string
+	if err != nil { // cannot happen for a string
 		return strconv.AppendQuote(nil, err.Error())
 	}
 	return b
@@ -125,13 +122,13 @@ func valueJSON(v slog.Value) []byte {
 
 // writeJSON appends r to b in the JSON format of linkerd's proxy.
 func writeJSON(b []byte, h *handler, r slog.Record) []byte {
-	at := r.Time
-	if at.IsZero() {
-		at = time.Now()
+	timestamp := r.Time
+	if timestamp.IsZero() {
+		timestamp = time.Now()
 	}
-	all := append(fields{{"message", slog.StringValue(r.Message)}}, h.of(r)...)
+	recordFields := append(fields{{"message", slog.StringValue(r.Message)}}, h.fieldsOf(r)...)
 	line, err := json.Marshal(record{
-		Timestamp: at.UTC().Format(time.RFC3339Nano), Level: levelName(r.Level), Fields: all,
+		Timestamp: timestamp.UTC().Format(time.RFC3339Nano), Level: levelName(r.Level), Fields: recordFields,
 		Target: h.target, Spans: []string{}, ThreadID: "ThreadId(1)",
 	})
 	if err != nil {

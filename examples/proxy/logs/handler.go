@@ -11,16 +11,15 @@ import (
 	"github.com/gotower/gotower/internal/lograte"
 )
 
-// DefaultTarget is the target of a logger for which [Target] is not used.
+// DefaultTarget is the target of loggers that do not use [Target].
 const DefaultTarget = "linkerd_app"
 
-// logTarget is the type of the value in the attribute of [Target]. The handler recognizes
-// the attribute by this type. It logs other attributes with the key "target" as fields.
+// logTarget marks [Target]'s attribute. The handler recognizes the attribute by this type, and logs
+// all others with the key "target" as fields.
 type logTarget string
 
-// Target returns the attribute that sets the target of a logger, as in
-// log.With(Target("linkerd_tap")). The handler does not log this attribute as a field of
-// records.
+// Target returns the attribute that sets a logger's target, as in log.With(Target("linkerd_tap")).
+// It is not logged as a field.
 func Target(name string) slog.Attr { return slog.Any("target", logTarget(name)) }
 
 // Option configures [New].
@@ -39,15 +38,15 @@ func JSON() Option {
 	return option(func(h *handler) { h.write = writeJSON })
 }
 
-// Start sets the start time of the program. The text format begins each record with the
-// time since the start. The default is the time of the call of [New].
+// Start sets the program's start time. The text format begins each record with the time since then.
+// The default is the time of the call to [New].
 func Start(t time.Time) Option {
 	return option(func(h *handler) { h.start = t })
 }
 
-// New returns a handler that writes records to w, one per line, if level accepts them. It
-// limits repeated messages of level info and above, see [lograte.New]. The handler is safe
-// for concurrent use and does not close w.
+// New returns a handler that writes the records that level accepts to w, one per line. It limits
+// repeated messages of level info and above, see [lograte.New]. The handler is safe for concurrent
+// use and does not close w.
 func New(w io.Writer, level *Level, opts ...Option) slog.Handler {
 	h := &handler{level: level, out: &output{w: w}, start: time.Now(), target: DefaultTarget, write: writePlain}
 	for _, o := range opts {
@@ -56,32 +55,32 @@ func New(w io.Writer, level *Level, opts ...Option) slog.Handler {
 	return lograte.New(h)
 }
 
-// handler is a [slog.Handler] with a target. The copies that WithAttrs and WithGroup return
-// share its output.
+// handler is a [slog.Handler] with a target. WithAttrs and WithGroup return copies that share its
+// output.
 type handler struct {
 	level  *Level
 	out    *output
 	start  time.Time
 	write  func(b []byte, h *handler, r slog.Record) []byte
 	target string
-	group  string // prefix of the keys of later attributes, with a dot at the end
+	group  string // prefix for the keys of later attributes, ending in a dot
 	fields []field
 }
 
-// field is an attribute of a record. Its key begins with the groups of the attribute.
+// field is an attribute of a record. Its key includes the names of its groups.
 type field struct {
 	key   string
 	value slog.Value
 }
 
-// output is the writer that a handler of [New] shares with all its copies.
+// output is shared by all copies of a handler, so that their records do not interleave.
 type output struct {
 	mu sync.Mutex
 	w  io.Writer
 }
 
-func (h *handler) Enabled(_ context.Context, at slog.Level) bool {
-	return h.level.enabled(h.target, at)
+func (h *handler) Enabled(_ context.Context, level slog.Level) bool {
+	return h.level.enabled(h.target, level)
 }
 
 func (h *handler) Handle(_ context.Context, r slog.Record) error {
@@ -114,8 +113,8 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &with
 }
 
-// of returns the fields of the record r: first those of the logger, then those of r itself.
-func (h *handler) of(r slog.Record) []field {
+// fieldsOf returns the logger's fields, followed by those of r.
+func (h *handler) fieldsOf(r slog.Record) []field {
 	fields := slices.Clip(h.fields)
 	r.Attrs(func(a slog.Attr) bool {
 		fields = appendAttr(fields, h.group, a)
@@ -124,9 +123,8 @@ func (h *handler) of(r slog.Record) []field {
 	return fields
 }
 
-// appendAttr appends the attribute a to fields. The key of a gets the prefix group. A group
-// attribute becomes one field for each of its attributes. An empty attribute is left out,
-// as slog requires.
+// appendAttr appends a to fields, with the prefix group before its key. A group becomes one field
+// for each of its attributes. slog requires that empty attributes are left out.
 func appendAttr(fields []field, group string, a slog.Attr) []field {
 	a.Value = a.Value.Resolve()
 	switch {
@@ -144,8 +142,8 @@ func appendAttr(fields []field, group string, a slog.Attr) []field {
 	return fields
 }
 
-// levelName returns the name of l in records, such as INFO. A level between two named
-// levels has the name of the lower one.
+// levelName returns l's name in records, such as INFO. A level between two named levels gets the
+// name of the lower one.
 func levelName(l slog.Level) string {
 	switch {
 	case l < slog.LevelDebug:

@@ -27,10 +27,10 @@ func level(t testing.TB, filter string) *logs.Level {
 	return l
 }
 
-// at writes one record of a known time.
-func at(t *testing.T, h slog.Handler, when time.Time, l slog.Level, message string, attrs ...slog.Attr) {
+// at writes one record with a known time.
+func at(t *testing.T, h slog.Handler, timestamp time.Time, l slog.Level, message string, attrs ...slog.Attr) {
 	t.Helper()
-	r := slog.NewRecord(when, l, message, 0)
+	r := slog.NewRecord(timestamp, l, message, 0)
 	r.AddAttrs(attrs...)
 	if h.Enabled(context.Background(), l) {
 		require.NoError(t, h.Handle(context.Background(), r))
@@ -55,8 +55,8 @@ func TestPlain(t *testing.T) {
 func TestJSON(t *testing.T) {
 	var b bytes.Buffer
 	h := logs.New(&b, level(t, "info"), logs.JSON())
-	when := time.Date(2026, time.November, 22, 1, 2, 3, 4000000, time.FixedZone("", 3600))
-	at(t, h, when, slog.LevelWarn, "me\"ss", slog.Int("n", 1), slog.Any("err", errors.New("x")), slog.Float64("nan", nan()))
+	timestamp := time.Date(2026, time.November, 22, 1, 2, 3, 4000000, time.FixedZone("", 3600))
+	at(t, h, timestamp, slog.LevelWarn, "me\"ss", slog.Int("n", 1), slog.Any("err", errors.New("x")), slog.Float64("nan", nan()))
 	require.JSONEq(t, `{"timestamp":"2026-11-22T00:02:03.004Z","level":"WARN","fields":{"message":"me\"ss","n":1,"err":"x","nan":"NaN"},
 		"target":"linkerd_app","spans":[],"threadId":"ThreadId(1)"}`, b.String())
 	require.Equal(t, 1, strings.Count(b.String(), "\n"))
@@ -68,8 +68,7 @@ func nan() float64 {
 	return zero / zero
 }
 
-// TestSlogConformance is the suite of the standard library, of JSON as slog's own
-// has it.
+// TestSlogConformance runs the standard library's test suite on JSON records, in slog's own form.
 func TestSlogConformance(t *testing.T) {
 	var b bytes.Buffer
 	each := func() slog.Handler { return logs.New(&b, level(t, "trace"), logs.JSON()) }
@@ -90,16 +89,16 @@ func TestSlogConformance(t *testing.T) {
 		}
 		return all
 	})
-	// The suite requires that a record without a time is written without one. Linkerd's
-	// formats require a time in each record.
+	// The suite requires that a record without a time is written without one. Linkerd's formats
+	// require a time in each record.
 	if err != nil {
 		require.ErrorContains(t, err, "a Handler should ignore a zero Record.Time")
 		require.Equal(t, 1, strings.Count(err.Error(), "a Handler should"), err)
 	}
 }
 
-// renewed is a new handler for each record, because the suite repeats a message
-// more often than a handler does.
+// renewed is a new handler for each record, because the suite repeats messages more often than the
+// limit allows.
 type renewed func() slog.Handler
 
 func (r renewed) Enabled(ctx context.Context, l slog.Level) bool { return r().Enabled(ctx, l) }
@@ -137,8 +136,8 @@ func TestLevelChange(t *testing.T) {
 	require.False(t, slog.New(logs.New(&b, new(logs.Level))).Enabled(t.Context(), slog.LevelError), "the zero Level is off")
 }
 
-// Layers log a destination as "target", which is a field. The filter of linkerd applies to
-// these records too.
+// Layers log a destination as "target", which is a field. linkerd's filter still applies to these
+// records.
 func TestTargetField(t *testing.T) {
 	var plain, object bytes.Buffer
 	for _, h := range []slog.Handler{
@@ -164,7 +163,7 @@ $`, plain.String())
 	require.Equal(t, 2, strings.Count(object.String(), "\n"))
 }
 
-// Other handlers show a target as they show text.
+// Other handlers show a target as text.
 func TestTargetOfAnotherHandler(t *testing.T) {
 	var b bytes.Buffer
 	slog.New(slog.NewTextHandler(&b, nil)).With(logs.Target("linkerd_tap")).Info("x")
@@ -177,10 +176,10 @@ func TestConcurrentLines(t *testing.T) {
 	log := slog.New(logs.New(&b, l))
 	var wg sync.WaitGroup
 	for i := range 8 {
-		own := log.With("worker", i)
+		logger := log.With("worker", i)
 		wg.Go(func() {
 			for range 100 {
-				own.Debug("x", "a", 1)
+				logger.Debug("x", "a", 1)
 				_ = l.Set("debug,x=info")
 			}
 		})
@@ -223,7 +222,7 @@ func ExampleNew() {
 }
 
 func BenchmarkPlain(b *testing.B) {
-	// At debug, where messages are not limited.
+	// At debug, messages are not limited.
 	log := slog.New(logs.New(discard{}, level(b, "warn,linkerd=debug")))
 	b.Run("written", func(b *testing.B) {
 		b.ReportAllocs()

@@ -5,19 +5,19 @@ import (
 	"sync/atomic"
 )
 
-// Level is a [Filter] that can be changed while handlers use it. It is safe for concurrent
-// use. The zero value is "off".
+// Level is a [Filter] that can be changed while handlers use it. It is safe for concurrent use. The
+// zero value is "off".
 type Level struct{ filter atomic.Pointer[Filter] }
 
-// NewLevel returns a Level with the filter that text specifies. It returns the error of
-// [ParseFilter] if text is invalid.
+// NewLevel returns a Level with the filter text. If text is invalid, it returns [ParseFilter]'s
+// error.
 func NewLevel(text string) (*Level, error) {
 	l := new(Level)
 	return l, l.Set(text)
 }
 
-// Set changes the filter to the one that text specifies. If text is invalid, Set returns
-// the error of [ParseFilter], and the filter does not change.
+// Set replaces the filter by the filter text. If text is invalid, Set returns [ParseFilter]'s error
+// and changes nothing.
 func (l *Level) Set(text string) error {
 	f, err := ParseFilter(text)
 	if err == nil {
@@ -34,7 +34,7 @@ func (l *Level) Filter() Filter {
 	return Filter{}
 }
 
-// enabled reports whether a record with the given target and level is logged.
+// enabled reports whether a record with this target and level should be logged.
 func (l *Level) enabled(target string, level slog.Level) bool {
 	f := l.filter.Load()
 	return f != nil && level >= f.Level(target)

@@ -13,19 +13,22 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// balancerFamilies has the metrics of balancers, and of the queue in front of each.
+// balancerFamilies contains the metrics of balancers and the queues in front of them.
 type balancerFamilies struct {
-	endpoints, waiting    *family[*gaugeValue]
+	endpoints, all        *family[*gaugeValue]
+	waiting               *family[*gaugeValue]
 	updates, queued       *family[*counterValue]
 	rejections, ejections *family[*counterValue]
 	skipped               *family[*counterValue]
 	waits                 *family[*histogramValue]
 }
 
+// balancerFamilies returns the families for one protocol, "http" or "tcp", which is part of their names.
 func (m *Meters) balancerFamilies(protocol string) balancerFamilies {
 	name := func(s string) string { return "outbound_" + protocol + "_balancer_" + s }
 	return balancerFamilies{
 		endpoints: m.gauges(name("endpoints"), "Endpoints of a target."),
+		all:       m.gauges(name("p2c_endpoints"), "The number of endpoints currently in the balancer"),
 		updates: m.counters(name("p2c_updates_total"),
 			"Updates of a target's endpoints: Reset for a full set, Add and Remove for each endpoint."),
 		rejections: m.counters(name("rejections_total"), "Requests that no endpoint of a target accepted."),
@@ -38,13 +41,12 @@ func (m *Meters) balancerFamilies(protocol string) balancerFamilies {
 	}
 }
 
-// Parent is the resource to which a profile or a policy belongs, such as a Service. The
-// fields are the values of the labels parent_* of metrics.
+// Parent is the resource to which a profile or policy belongs, such as a Service. Its fields are
+// the values of the labels parent_*.
 type Parent struct{ Group, Kind, Namespace, Name, Port, SectionName string }
 
-// Parent returns the resource to which the profile p belongs, such as a Service. If p
-// comes from a policy, the labels of the policy describe the resource. Otherwise Parent
-// derives the resource from dst, the name:port of the destination in p.
+// Parent returns the resource to which p belongs. If p comes from a policy, the policy's labels
+// describe it. Otherwise it is derived from dst, p's destination in the form name:port.
 func (m *Meters) Parent(dst string, p *profiles.Profile) Parent {
 	if p.Policy != nil {
 		return m.parent(dst, p.Policy.Labels)
@@ -52,8 +54,8 @@ func (m *Meters) Parent(dst string, p *profiles.Profile) Parent {
 	return m.parent(dst, nil)
 }
 
-// parent returns the resource that the labels parent_* in l describe. If l is nil, it
-// derives the resource from the name and port in dst.
+// parent returns the resource that the labels parent_* in l describe. If l is nil, it is derived
+// from the name and port in dst.
 func (m *Meters) parent(dst string, l Labels) Parent {
 	if l == nil {
 		l = m.meta("parent", dst)
@@ -63,26 +65,26 @@ func (m *Meters) parent(dst string, l Labels) Parent {
 	}
 }
 
+// labels returns the labels parent_* for p.
 func (p Parent) labels() Labels {
 	return Prefixed("parent", Labels{
 		"group": p.Group, "kind": p.Kind, "namespace": p.Namespace, "name": p.Name, "port": p.Port, "section_name": p.SectionName,
 	})
 }
 
-// outboundBalancers is the kind of name with which [Meters.limited] limits the series of
-// balancers. Such a name consists of the target of a balancer and its parent. Names beyond
-// the limit share series.
+// outboundBalancers is the kind of name by which [Meters.limited] limits balancers' series. Such a
+// name consists of a balancer's target and parent.
 const outboundBalancers = "outbound balancers"
 
-// Balancer returns the instruments of the balancer of target, and of the queue in front of
-// it. The argument parent is the resource of the profiles that use this balancer. For a
-// protocol other than "http" and "tcp", the instruments are zero. The label dst is target.
-// The labels backend_* describe the Service of target, and parent_* describe parent. Only
-// the first 200 pairs of target and parent have separate series. Other pairs share series,
-// in which backend_kind and parent_kind are "default" and the other labels are empty.
+// Balancer returns the instruments for target's balancer and the queue in front of it. parent is
+// the resource whose profiles use the balancer. For protocols other than "http" and "tcp", the
+// instruments are zero. The label dst is target, the labels backend_* describe target's Service,
+// and parent_* describe parent. Only the first 200 pairs of target and parent get series of their
+// own. All others share series in which backend_kind and parent_kind are "default", and the other
+// labels are empty.
 //
-// If target is a name, the balancer also counts in stack_create_total, and in
-// stack_drop_total when ctx ends.
+// If target is a name, the balancer also counts in stack_create_total, and in stack_drop_total when
+// ctx ends.
 func (m *Meters) Balancer(ctx context.Context, protocol, target string, parent Parent) (balance.Instruments, layer.Instruments) {
 	f, ok := m.balanced[protocol]
 	if !ok {
@@ -98,7 +100,7 @@ func (m *Meters) Balancer(ctx context.Context, protocol, target string, parent P
 	l := m.limited(outboundBalancers, name, labels(target, parent), func(Labels) labelSet {
 		return fixed(labels("", Parent{Kind: "default"}))
 	})
-	states := &endpointStates{family: f.endpoints, labels: l}
+	states := &endpointStates{family: f.endpoints, all: f.all.lazy(l), labels: l}
 	context.AfterFunc(ctx, states.end)
 	balancer := balance.Instruments{
 		Endpoints:        states,
@@ -114,29 +116,59 @@ func (m *Meters) Balancer(ctx context.Context, protocol, target string, parent P
 	return balancer, queue
 }
 
-// endpointStates is the gauge of the number of endpoints, by the label endpoint_state.
-// Several balancers may share the gauge. Its value is then the sum of the numbers of these
-// balancers. When the context of a balancer ends, its numbers are subtracted from the
-// gauge.
+// endpointStates is the gauge for the number of endpoints, by the label endpoint_state. Each write
+// also goes to the gauge for all endpoints. Several balancers may share the gauges, whose values
+// are then sums. When a balancer's context ends, its numbers are subtracted again.
 type endpointStates struct {
 	family *family[*gaugeValue]
+	all    *handle[*gaugeValue]
 	labels labelSet
 
 	mu     sync.Mutex
-	shares []*share // one for each state
+	shares []*share // two for each state: in its own series, and in the gauge for all endpoints
 }
 
+// With returns this balancer's gauge for one state. label is the name endpoint_state and its value, as
+// package balance passes them. The gauge ends with the balancer's context.
 func (e *endpointStates) With(label ...string) metrics.Gauge {
-	s := &share{series: e.family.lazy(e.labels.with(Labels{"endpoint_state": label[1]}))}
+	state := label[1]
+	s := stateShare{
+		share: &share{series: e.family.lazy(e.labels.with(Labels{"endpoint_state": state}))},
+		all:   &share{series: e.all},
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.shares = append(e.shares, s)
+	e.shares = append(e.shares, s.share, s.all)
 	return s
 }
+
+// stateShare is one balancer's share in the gauge for a state, and in the one for all endpoints.
+type stateShare struct {
+	*share
+
+	all *share
+}
+
+// With returns s, because its labels are complete.
+func (s stateShare) With(...string) metrics.Gauge { return s }
+
+// Set sets the number of endpoints in the state, and changes the number of all by the same difference.
+func (s stateShare) Set(value float64) {
+	s.share.Set(value)
+	s.all.Set(value)
+}
+
+func (s stateShare) Add(delta float64) {
+	s.share.Add(delta)
+	s.all.Add(delta)
+}
+
+// Set and Add do nothing: the series of all states have the label endpoint_state.
 
 func (*endpointStates) Set(float64) {}
 func (*endpointStates) Add(float64) {}
 
+// end subtracts the balancer's numbers from all gauges, and ends them.
 func (e *endpointStates) end() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -145,15 +177,16 @@ func (e *endpointStates) end() {
 	}
 }
 
-// queueWait is the histogram of the time that requests waited in a queue. It also counts
-// the requests that have left the queue.
+// queueWait observes how long requests waited in a queue, and counts them when they leave it.
 type queueWait struct {
 	seconds
 	queued *handle[*counterValue]
 }
 
+// With returns w, because its labels are complete.
 func (w queueWait) With(...string) metrics.Histogram { return w }
 
+// Observe records a wait of ms milliseconds, after which a request has left the queue.
 func (w queueWait) Observe(ms float64) {
 	w.queued.get().Inc()
 	w.seconds.Observe(ms)

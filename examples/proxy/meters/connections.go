@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// tcpRouteFamilies has the metrics of outbound connections by destination.
+// tcpRouteFamilies contains the metrics of outbound connections by destination.
 type tcpRouteFamilies struct{ opened, closed, protocols *family[*counterValue] }
 
 func (m *Meters) tcpRouteFamilies() tcpRouteFamilies {
@@ -23,7 +23,7 @@ func (m *Meters) tcpRouteFamilies() tcpRouteFamilies {
 	}
 }
 
-// connections has the series of the connections to one destination. A series is exported
+// connections contains the series for the connections to one destination. A series is exported
 // after the first connection that it counts.
 type connections struct {
 	opened, closed, failed counter // of opaque connections
@@ -31,13 +31,14 @@ type connections struct {
 	detect                 func() tcplayer.DetectInstruments
 }
 
-// newConnections returns the series of the connections to the destination with the name or
-// address dst. It returns nil if r is for inbound connections.
+// newConnections returns the series for the connections to dst, a name or address, or nil if r is
+// inbound.
 func (r *Routes) newConnections(dst string) *connections {
 	if r.direction != Outbound {
 		return nil
 	}
-	f, parent := r.meters.tcpRoutes, r.meters.meta("parent", dst)
+	f := r.meters.tcpRoutes
+	parent := r.meters.meta("parent", dst)
 	l := r.meters.limited(routeParents(Outbound), dst, parent, func(Labels) labelSet { return fixed(r.meters.meta("parent", "")) })
 	ip := ""
 	if addr, err := netip.ParseAddrPort(dst); err == nil {
@@ -57,34 +58,32 @@ func (r *Routes) newConnections(dst string) *connections {
 	}
 }
 
-// Handling specifies whether the protocol of a connection is detected.
+// Handling specifies whether a connection's protocol is detected.
 type Handling string
 
-// The ways to handle a connection.
+// Ways to handle a connection.
 const (
 	Detected Handling = "detect" // the protocol is detected
 	Opaque   Handling = "opaq"   // forwarded as bytes
 )
 
-// Handled returns a server that counts the connections to the destination of r and passes
-// them to next. The metric is outbound_tcp_protocol_connections_total, and its label
-// protocol has the value h. Nothing is counted if r is for inbound connections, or if h is
-// neither [Detected] nor [Opaque].
+// Handled returns a server that counts the connections to r's destination in
+// outbound_tcp_protocol_connections_total before it passes them to next. The label protocol is h,
+// which must be [Detected] or [Opaque]. Inbound connections are not counted.
 func (r *Routes) Handled(h Handling, next tcplayer.Server) tcplayer.Server {
 	return &handled{next, r, h}
 }
 
-// handled is a server that counts connections by their [Handling], and passes them to the
-// embedded Server.
+// handled counts connections by their [Handling].
 type handled struct {
 	tcplayer.Server
-	routes *Routes
-	how    Handling
+	routes   *Routes
+	handling Handling
 }
 
 func (h *handled) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	if c := h.routes.current.Load().connections(); c != nil {
-		if protocol, ok := c.protocols[h.how]; ok {
+		if protocol, ok := c.protocols[h.handling]; ok {
 			protocol.Add(1)
 		}
 	}
@@ -95,15 +94,13 @@ func (h *handled) Next() tcplayer.Server { return h.Server }
 
 func (h *handled) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// Forwarded returns a server that counts opaque connections and passes them to next, which
-// forwards them as bytes. A connection counts in outbound_tcp_route_open_total when it
-// begins, and in outbound_tcp_route_close_total when it ends. A connection that fails or
-// is rejected also counts in both. It has the label error="unexpected" in the second
-// metric. Inbound connections are not counted.
+// Forwarded returns a server that counts opaque connections before it passes them to next, which
+// forwards their bytes. A connection counts in outbound_tcp_route_open_total when it begins, and in
+// outbound_tcp_route_close_total when it ends. If it fails or is rejected, it counts in both as
+// well, with error="unexpected" in the second. Inbound connections are not counted.
 func (r *Routes) Forwarded(next tcplayer.Server) tcplayer.Server { return &forwarded{next, r} }
 
-// forwarded is a server that counts opaque connections when they begin and end. The
-// embedded Server forwards them.
+// forwarded counts opaque connections when they begin and end.
 type forwarded struct {
 	tcplayer.Server
 	routes *Routes
@@ -115,11 +112,11 @@ func (f *forwarded) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount
 		return f.Server.Call(ctx, conn)
 	}
 	c.opened.Add(1)
-	ended := c.failed
-	defer func() { ended.Add(1) }()
+	outcome := c.failed
+	defer func() { outcome.Add(1) }()
 	t, err := f.Server.Call(ctx, conn)
 	if err == nil {
-		ended = c.closed
+		outcome = c.closed
 	}
 	return t, err
 }
@@ -128,17 +125,15 @@ func (f *forwarded) Next() tcplayer.Server { return f.Server }
 
 func (f *forwarded) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// Detect returns the instruments of tcplayer.Detect for the connections to the destination
-// of r. They count in outbound_tcp_detect_http_*. The labels parent_* describe the
-// destination by its name. [Routes.OnProfile] sets this name. Before the first call of
-// OnProfile, the name is the target that [Meters.Routes] received. If r is for inbound
-// connections, the instruments count nothing.
+// Detect returns the instruments for tcplayer.Detect and connections to r's destination. They count
+// in outbound_tcp_detect_http_*. The labels parent_* describe the destination by the name from
+// [Routes.OnProfile], or from [Meters.Routes] before that. Inbound connections are not counted.
 func (r *Routes) Detect() tcplayer.DetectInstruments {
 	return tcplayer.DetectInstruments{Latency: detectLatency{r}, Results: detectResults{r, nil}}
 }
 
-// detectLatency is the histogram of the time that protocol detection takes. Its labels
-// describe the destination by the profile that applies at the time of each detection.
+// detectLatency observes how long protocol detection takes. Its labels describe the destination by
+// the profile at that time.
 type detectLatency struct{ *Routes }
 
 func (d detectLatency) With(...string) metrics.Histogram { return d }
@@ -149,11 +144,11 @@ func (d detectLatency) Observe(ms float64) {
 	}
 }
 
-// detectResults counts the detected protocols. Its labels describe the destination by the
-// profile that applies at the time of each detection.
+// detectResults counts detected protocols. Its labels describe the destination by the profile at
+// that time.
 type detectResults struct {
 	*Routes
-	result []string // name and value of the label; nil until With sets it
+	result []string // the label's name and value; nil until With sets it
 }
 
 func (d detectResults) With(label ...string) metrics.Counter { return detectResults{d.Routes, label} }

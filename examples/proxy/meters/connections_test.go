@@ -18,7 +18,6 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// serverFunc is a server of connections.
 type serverFunc = layer.Func[net.Conn, tcplayer.ByteCount]
 
 func TestConnections(t *testing.T) {
@@ -48,7 +47,7 @@ func TestConnections(t *testing.T) {
 			`outbound_tcp_protocol_connections_total{` + parent + `,protocol="detect"} 1`,
 		}, lines(t, m, "outbound_tcp_"))
 
-		// Connections that began before the new name count with the old labels.
+		// Connections that began before the new name count under the old one.
 		r.OnProfile("db.shop.svc:5432", &profiles.Profile{})
 		_, err = detected.Call(t.Context(), nil)
 		require.NoError(t, err)
@@ -83,14 +82,14 @@ func TestConnectionsNotCounted(t *testing.T) {
 }
 
 func TestConnectionLayersConform(t *testing.T) {
-	for name, of := range map[string]func(*meters.Routes, tcplayer.Server) tcplayer.Server{
+	for name, wrap := range map[string]func(*meters.Routes, tcplayer.Server) tcplayer.Server{
 		"handled":   func(r *meters.Routes, next tcplayer.Server) tcplayer.Server { return r.Handled(meters.Detected, next) },
 		"forwarded": (*meters.Routes).Forwarded,
 	} {
 		t.Run(name, func(t *testing.T) {
 			layertest.Run(t, layertest.LayerOf[net.Conn, tcplayer.ByteCount]{
 				New: func(_ context.Context, next tcplayer.Server) tcplayer.Server {
-					return of(meters.New(meters.Config{}).Routes(meters.Outbound, "web:80"), next)
+					return wrap(meters.New(meters.Config{}).Routes(meters.Outbound, "web:80"), next)
 				},
 				Request:  func(int) net.Conn { return new(net.TCPConn) },
 				Response: func(i int) tcplayer.ByteCount { return tcplayer.ByteCount{Sent: int64(i)} },
@@ -135,7 +134,7 @@ func TestDetect(t *testing.T) {
 	}, lines(t, m, name))
 }
 
-// Detection counts with the name that the destination has when the protocol is known.
+// Detection counts under the destination's name at the time when the protocol is known.
 func TestRoutesDetect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{RetainIdle: time.Minute})

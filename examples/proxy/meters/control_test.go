@@ -25,7 +25,7 @@ import (
 	"github.com/gotower/gotower/resolve/dns"
 )
 
-// serveNames is a DNS server that has one address for all names.
+// serveNames is a DNS server that returns the same address for all names.
 func serveNames(t *testing.T, addr netip.Addr) netip.AddrPort {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -34,7 +34,7 @@ func serveNames(t *testing.T, addr netip.Addr) netip.AddrPort {
 	serving.Go(func() {
 		buf := make([]byte, 4096)
 		for {
-			n, from, err := conn.ReadFrom(buf)
+			n, client, err := conn.ReadFrom(buf)
 			if err != nil {
 				return
 			}
@@ -51,7 +51,7 @@ func serveNames(t *testing.T, addr netip.Addr) netip.AddrPort {
 				}}
 			}
 			if packed, err := m.Pack(); err == nil {
-				_, _ = conn.WriteTo(packed, from)
+				_, _ = conn.WriteTo(packed, client)
 			}
 		}
 	})
@@ -62,8 +62,7 @@ func serveNames(t *testing.T, addr netip.Addr) netip.AddrPort {
 	return netip.MustParseAddrPort(conn.LocalAddr().String())
 }
 
-// serveRefusing is a controller that refuses the first stream and responds to the next
-// one.
+// serveRefusing is a controller that refuses the first stream and responds to the next.
 func serveRefusing(t *testing.T) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -83,12 +82,12 @@ func serveRefusing(t *testing.T) (addr string) {
 			if err != nil {
 				return
 			}
-			asked, ok := frame.(*http2.DataFrame)
+			data, ok := frame.(*http2.DataFrame)
 			switch {
-			case !ok || !asked.StreamEnded():
+			case !ok || !data.StreamEnded():
 			case !refused:
 				refused = true
-				_ = f.WriteRSTStream(asked.StreamID, http2.ErrCodeRefusedStream)
+				_ = f.WriteRSTStream(data.StreamID, http2.ErrCodeRefusedStream)
 			default:
 				var b bytes.Buffer
 				e := hpack.NewEncoder(&b)
@@ -96,7 +95,7 @@ func serveRefusing(t *testing.T) (addr string) {
 					_ = e.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
 				}
 				_ = f.WriteHeaders(http2.HeadersFrameParam{
-					StreamID: asked.StreamID, BlockFragment: b.Bytes(), EndHeaders: true, EndStream: true,
+					StreamID: data.StreamID, BlockFragment: b.Bytes(), EndHeaders: true, EndStream: true,
 				})
 			}
 		}
@@ -108,13 +107,13 @@ func serveRefusing(t *testing.T) (addr string) {
 	return l.Addr().String()
 }
 
-// A transparent retry of gRPC counts as a request.
+// gRPC's transparent retries count as requests.
 func TestControlCountsTransparentRetries(t *testing.T) {
 	m := meters.New(meters.Config{})
 	conn, err := grpc.NewClient("passthrough:///"+serveRefusing(t), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithStatsHandler(m.Control("dst.linkerd:8086", nil)))
 	require.NoError(t, err)
-	t.Cleanup(func() { conn.Close() }) // before the server waits for it
+	t.Cleanup(func() { conn.Close() }) // before the server, which waits for it
 	_, err = grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
 	require.Equal(t, codes.NotFound, status.Code(err), "%v", err)
 	const at = `{addr="dst.linkerd:8086"`

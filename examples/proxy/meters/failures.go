@@ -12,67 +12,88 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// failureFamilies has the metrics of requests and connections that fail with an error of
-// the proxy, for one direction.
-type failureFamilies struct{ http, tcp *family[*counterValue] }
+// failureFamilies contains the metrics of requests and connections that fail with an error of the
+// proxy, for one direction.
+type failureFamilies struct{ http, tcp, refused *family[*counterValue] }
 
 func (m *Meters) failureFamilies(d Direction) failureFamilies {
 	return failureFamilies{
 		http: permanent(m.counters(string(d)+"_http_errors_total", "Requests that the proxy answered itself, because of an error.")),
 		tcp:  m.counters(string(d)+"_tcp_errors_total", "Connections that ended with an error of the proxy."),
+		refused: permanent(m.counters(string(d)+"_http_refused_total",
+			"Requests that were malformed, too large or too slow, so that no other metric has them.")),
 	}
 }
 
-// HTTPErrors returns a layer that counts the requests for which an inner layer returns an
-// error. The proxy itself responds to these requests. The label error is the [ErrorKind].
-// Requests that a policy rejects are not counted. Place the layer outside all layers that
-// may return an error.
+// HTTPErrors returns a layer that counts requests for which an inner layer returns an error, so
+// that the proxy itself responds. The label error is the [ErrorKind]. Requests that a policy
+// rejects are not counted. The layer should be outside of all layers that may return errors.
+//
+// After an error, origin returns the request's original destination, for the label target_addr, and
+// the server in its policy, for the labels srv_*. A nil origin adds no labels. After a thousand
+// different sets of labels, further requests only have the label error.
 //
 // Admission: Ready is forwarded.
 //
-// Cancellation: a request that the client cancels is not counted.
+// Cancellation: requests that the client cancels are not counted.
 //
 // Body: not changed. Errors of a response body are not counted.
 //
-// Errors: forwarded. A rejection is counted as an error, because no outer layer sends the
-// request again.
+// Errors: forwarded. Rejections count as errors, because no outer layer sends the request again.
 //
 // Cost: an indirect call for a request without an error.
-func (m *Meters) HTTPErrors(d Direction) Layer {
+func (m *Meters) HTTPErrors(d Direction, origin func(context.Context) (netip.AddrPort, Resource)) Layer {
+	if origin == nil {
+		origin = func(context.Context) (netip.AddrPort, Resource) { return netip.AddrPort{}, Resource{} }
+	}
 	count := m.errorsOf(m.failures[d].http, string(d)+" errors", ErrorKind)
-	return func(next httplayer.Service) httplayer.Service { return &failing{measured{next}, count} }
+	return func(next httplayer.Service) httplayer.Service { return &failing{measured{next}, count, origin} }
 }
 
-// failing is a service that counts the errors of requests.
+// HTTPRefused returns a function for httplayer.WithRefused that counts refused requests by the
+// response's status, in the label status_code.
+func (m *Meters) HTTPRefused(d Direction) func(context.Context, httplayer.Refusal) {
+	counts := newLookup(func(status int) *handle[*counterValue] {
+		return m.failures[d].refused.lazy(fixed(Labels{"status_code": statusLabel(status)}))
+	})
+	return func(_ context.Context, r httplayer.Refusal) { counts.get(r.Status).get().Inc() }
+}
+
+// failing counts requests that fail.
 type failing struct {
 	measured
-	count func(netip.AddrPort, error)
+	count  func(netip.AddrPort, Resource, error)
+	origin func(context.Context) (netip.AddrPort, Resource)
 }
 
 func (f *failing) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	rsp, err := f.Service.Call(ctx, req)
 	if err != nil {
-		f.count(netip.AddrPort{}, err)
+		target, server := f.origin(ctx)
+		f.count(target, server, err)
 	}
 	return rsp, err
 }
 
-// TCPErrors returns a function that counts errors that end connections. The labels are
-// error, from tcplayer.ErrorKind, and target_addr, the original destination. After a
-// thousand pairs of these labels, further pairs have no target_addr. The function does not
-// count nil, cancellations by the client, and rejections by a policy. The function is safe
-// for concurrent use.
+// TCPErrors returns a function that counts errors that end connections. The labels are error, from
+// tcplayer.ErrorKind, and target_addr, the original destination. After a thousand different pairs,
+// further ones lack target_addr. The function ignores nil, cancellations by the client and
+// rejections by a policy. It is safe for concurrent use.
 func (m *Meters) TCPErrors(d Direction) func(target netip.AddrPort, err error) {
-	return m.errorsOf(m.failures[d].tcp, string(d)+" errors", tcplayer.ErrorKind)
+	count := m.errorsOf(m.failures[d].tcp, string(d)+" errors", tcplayer.ErrorKind)
+	return func(target netip.AddrPort, err error) { count(target, Resource{}, err) }
 }
 
-// errorsOf returns a function that counts errors in f by two labels. The label error is the
-// result of the callback kind. The label target_addr is the original destination, if it is
-// valid. After a thousand pairs of these labels, further pairs have no target_addr.
-// [Meters.limited] applies this limit, under the name in the argument limit.
-func (m *Meters) errorsOf(f *family[*counterValue], limit string, kind func(error) string) func(netip.AddrPort, error) {
+// errorsOf returns a function that counts errors in f. The label error is kind's result. If target
+// is valid, it becomes the label target_addr, and a server with a kind becomes srv_*. After a
+// thousand different sets of labels, further ones only have error. limit is the kind of name with
+// which [Meters.limited] enforces this.
+func (m *Meters) errorsOf(
+	f *family[*counterValue], limit string, kind func(error) string,
+) func(target netip.AddrPort, server Resource, err error) {
 	type key struct {
 		target netip.AddrPort
+		server Resource
 		kind   string
 	}
 	counts := newLookup(func(k key) *handle[*counterValue] {
@@ -80,33 +101,34 @@ func (m *Meters) errorsOf(f *family[*counterValue], limit string, kind func(erro
 		if !k.target.IsValid() {
 			return f.lazy(fixed(labels))
 		}
-		target := k.target.String()
-		own := labels.With(Labels{"target_addr": target})
-		return f.lazy(m.limited(limit, target+" "+k.kind, own, func(Labels) labelSet { return fixed(labels) }))
+		series := labels.With(Labels{"target_addr": k.target.String()})
+		if k.server.Kind != "" {
+			series = series.With(Server(k.server, k.target))
+		}
+		return f.lazy(m.limited(limit, series.key(), series, func(Labels) labelSet { return fixed(labels) }))
 	})
-	return func(target netip.AddrPort, err error) {
+	return func(target netip.AddrPort, server Resource, err error) {
 		if err == nil || isDenied(err) || isCanceled(err) {
 			return
 		}
-		counts.of(key{target, kind(err)}).get().Inc()
+		counts.get(key{target, server, kind(err)}).get().Inc()
 	}
 }
 
-// unexpected is the value of the label error for an error of no other kind.
+// unexpected is the label error for errors of no other kind.
 const unexpected = "unexpected"
 
-// ErrorKind returns the value of the label error for err, the error of a request. If err
-// has a method ErrorKind() string, the value is its result. The method must have few
-// different results, because each makes a series. For other errors, the values are those
-// of linkerd's proxy, such as "identity required" and "response timeout", or those of
-// tcplayer.ErrorKind.
+// ErrorKind returns the label error for a failed request. If err has a method ErrorKind() string,
+// its result is used. It should have few different results, because each makes a series. Otherwise
+// the values are those of linkerd's proxy, such as "identity required" and "response timeout", or
+// of tcplayer.ErrorKind.
 func ErrorKind(err error) string {
-	var own interface{ ErrorKind() string }
+	var kind interface{ ErrorKind() string }
 	var identity *httplayer.IdentityError
 	var status *httplayer.StatusError
 	switch {
-	case errors.As(err, &own):
-		return own.ErrorKind()
+	case errors.As(err, &kind):
+		return kind.ErrorKind()
 	case errors.Is(err, layer.ErrFailFast):
 		return "failfast"
 	case isShed(err):
@@ -121,26 +143,25 @@ func ErrorKind(err error) string {
 	return tcplayer.ErrorKind(err)
 }
 
-// isShed reports whether a layer rejected the request with status 503, because the layer
-// had no free slot or token. The result is false for a service that is closed.
+// isShed reports whether a layer rejected the request with status 503 because it had no free slot
+// or token. Closed services do not count.
 func isShed(err error) bool {
 	status, _ := httplayer.StatusFromError(err)
 	return status == http.StatusServiceUnavailable && errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrClosed)
 }
 
-// timeoutKind returns the value of the label error for err, which is a timeout. The value
-// is "tls detection timeout" if a TLS handshake timed out, and "response timeout"
-// otherwise.
+// timeoutKind returns the label error for a timeout: "tls detection timeout" for a TLS handshake,
+// and otherwise "response timeout".
 func timeoutKind(err error) string {
-	var at *layer.Error
-	if errors.As(err, &at) && at.Layer == "tls" {
+	var layerErr *layer.Error
+	if errors.As(err, &layerErr) && layerErr.Layer == "tls" {
 		return "tls detection timeout"
 	}
 	return "response timeout"
 }
 
-// isDenied reports whether err has the status of a rejection by a policy: 401, 403, 404
-// or 429. Linkerd's proxy does not count such requests as errors.
+// isDenied reports whether err has the status of a rejection by a policy: 401, 403, 404 or 429.
+// Linkerd's proxy does not count these as errors.
 func isDenied(err error) bool {
 	var status *httplayer.StatusError
 	return errors.As(err, &status) && slices.Contains([]int{
@@ -148,9 +169,8 @@ func isDenied(err error) bool {
 	}, status.Code)
 }
 
-// isCanceled reports whether err means that the client has canceled the request. It
-// returns false if err also matches layer.ErrClosed, because the proxy then ended the
-// request.
+// isCanceled reports whether the client canceled the request. If err also matches layer.ErrClosed,
+// the proxy ended the request instead.
 func isCanceled(err error) bool {
 	return errors.Is(err, context.Canceled) && !errors.Is(err, layer.ErrClosed)
 }

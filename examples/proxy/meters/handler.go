@@ -10,16 +10,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// maxScrapes is the maximum number of concurrent scrapes. A scrape uses memory for a copy
-// of all series, until the client has read the response.
+// maxScrapes limits concurrent scrapes. Each holds a copy of all series in memory until the client
+// has read the response.
 const maxScrapes = 8
 
-// Handler returns a handler that exports the metrics as Prometheus text. The last line is
-// "# EOF". The text is compressed if the client accepts gzip. More than eight concurrent
-// requests are rejected with 503 and Retry-After. The server must set a write deadline,
-// because otherwise clients that do not read could block all scrapes.
+// Handler returns a handler that exports the metrics as Prometheus text, with gzip if the client
+// accepts it. The last line is "# EOF". More than eight concurrent requests are rejected with 503
+// and Retry-After. The server should set a write deadline, because clients that do not read could
+// otherwise block all scrapes.
 func (m *Meters) Handler() http.Handler {
-	// promhttp would choose other formats, and compress before the last line.
+	// Otherwise promhttp chooses other formats, and ends the compressed body before the last line.
 	text := promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{DisableCompression: true})
 	scrapes := make(chan struct{}, maxScrapes)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -33,39 +33,38 @@ func (m *Meters) Handler() http.Handler {
 		}
 		plain := r.Clone(r.Context())
 		plain.Header.Del("Accept")
-		out := &response{ResponseWriter: w, body: w}
+		rsp := &response{ResponseWriter: w, body: w}
 		w.Header().Set("Vary", "Accept-Encoding")
 		if acceptsGzip(r.Header) {
 			zip := gzip.NewWriter(w)
 			defer zip.Close()
 			w.Header().Set("Content-Encoding", "gzip")
-			out.body = zip
+			rsp.body = zip
 		}
-		text.ServeHTTP(out, plain)
-		_, _ = io.WriteString(out, "# EOF\n")
+		text.ServeHTTP(rsp, plain)
+		_, _ = io.WriteString(rsp, "# EOF\n")
 	})
 }
 
-// acceptsGzip reports whether the header Accept-Encoding allows gzip. An entry for gzip
-// takes precedence over an entry for "*".
+// acceptsGzip reports whether Accept-Encoding allows gzip. An entry for gzip takes precedence over
+// "*".
 func acceptsGzip(h http.Header) bool {
-	takes := false
-	for part := range strings.SplitSeq(strings.Join(h.Values("Accept-Encoding"), ","), ",") {
-		coding, quality, _ := strings.Cut(part, ";")
+	acceptsAny := false
+	for entry := range strings.SplitSeq(strings.Join(h.Values("Accept-Encoding"), ","), ",") {
+		coding, quality, _ := strings.Cut(entry, ";")
 		q, err := strconv.ParseFloat(strings.TrimPrefix(strings.TrimSpace(quality), "q="), 64)
-		wanted := quality == "" || err == nil && q > 0
+		accepted := quality == "" || err == nil && q > 0
 		switch coding = strings.TrimSpace(coding); {
 		case strings.EqualFold(coding, "gzip"):
-			return wanted
+			return accepted
 		case coding == "*":
-			takes = wanted
+			acceptsAny = accepted
 		}
 	}
-	return takes
+	return acceptsAny
 }
 
-// response is a ResponseWriter that writes the body to another writer, such as a
-// compressor.
+// response is a ResponseWriter whose body goes to another writer, such as a compressor.
 type response struct {
 	http.ResponseWriter
 	body io.Writer

@@ -10,10 +10,10 @@ import (
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// authzFamilies has the metrics of policy decisions for one protocol, either HTTP or TCP,
-// by outcome.
+// authzFamilies contains the metrics of policy decisions for HTTP or TCP, by outcome.
 type authzFamilies map[Outcome]*family[*counterValue]
 
 func (m *Meters) authzFamilies(protocol string) authzFamilies {
@@ -31,62 +31,58 @@ func (m *Meters) authzFamilies(protocol string) authzFamilies {
 	return f
 }
 
-// Resource identifies a resource of the policy controller, such as a server or a route. A
-// resource that is a default of the proxy has the kind "default".
+// Resource identifies a resource in the policy controller, such as a server or route. The proxy's
+// defaults have the kind "default".
 type Resource struct{ Group, Kind, Name string }
 
-// DefaultResource returns the Resource with the kind "default" and the given name. It
-// identifies a default of the proxy, such as the policy "all-authenticated".
+// DefaultResource returns the Resource for one of the proxy's defaults, such as the policy
+// "all-authenticated".
 func DefaultResource(name string) Resource { return Resource{Kind: "default", Name: name} }
 
-// labels returns three labels of metrics. Their names are prefix followed by "_group",
-// "_kind" and "_name".
+// labels returns the labels prefix_group, prefix_kind and prefix_name.
 func (r Resource) labels(prefix string) Labels {
 	return Prefixed(prefix, Labels{"group": r.Group, "kind": r.Kind, "name": r.Name})
 }
 
-// Permit identifies the resources that decided about a request or connection: the server,
-// the route, the authorization and the rate limit. A connection has no route.
+// Permit identifies the resources that decided about a request or connection. Connections have no
+// route.
 type Permit struct {
 	Server, Route, Authz, RateLimit Resource
 
-	Scope string // of the rate limit: "total" or "identity"
+	Scope string // the rate limit's scope: "total" or "identity"
 }
 
-// Outcome is the decision of a policy about a request or connection. NoRoute and RateLimited
-// are for requests, and Terminated is for connections.
+// Outcome is a policy's decision about a request or connection. NoRoute and RateLimited only occur
+// for requests, and Terminated only for connections.
 type Outcome uint8
 
-// The outcomes.
+// Outcomes of a decision.
 const (
 	Denied Outcome = iota
 	Allowed
 	NoRoute     // no route matches the request
 	RateLimited // the rate limit rejects the request
-	Terminated  // the connection was closed, because the policy changed
+	Terminated  // the policy changed and closed the connection
 )
 
-// Decision describes what a policy decided about one request or connection.
+// Decision describes a policy's decision about one request or connection.
 type Decision struct {
-	Target  netip.AddrPort // original destination of the connection
+	Target  netip.AddrPort // the connection's original destination
 	Client  Client
 	Permit  *Permit // must not be modified later; nil: no resource decided
 	Outcome Outcome
 }
 
-// Authz returns a function that counts the decisions of policies for a protocol, "http" or
-// "tcp". It returns nil for any other protocol. The metrics for "http" are
-// inbound_http_authz_allow_total, inbound_http_authz_deny_total,
-// inbound_http_route_not_found_total and inbound_http_local_ratelimit_total. The metrics
-// for "tcp" are inbound_tcp_authz_allow_total, inbound_tcp_authz_deny_total and
-// inbound_tcp_authz_terminate_total.
+// Authz returns a function that counts policy decisions for a protocol, "http" or "tcp". It returns
+// nil for any other protocol. The metrics for "http" are inbound_http_authz_allow_total,
+// inbound_http_authz_deny_total, inbound_http_route_not_found_total and
+// inbound_http_local_ratelimit_total. Those for "tcp" are inbound_tcp_authz_allow_total,
+// inbound_tcp_authz_deny_total and inbound_tcp_authz_terminate_total.
 //
-// All decisions have the labels of [Target], [Server] and [Client.Labels]. Allowed and
-// denied requests also have the labels route_* of the route. Allowed requests and
-// connections have the labels authz_* of the authorization. Requests that a rate limit
-// rejects have the labels ratelimit_* of the limit. After a thousand different sets of
-// labels, further decisions have no target_*, srv_port and client_id. The function is safe
-// for concurrent use.
+// All decisions have the labels of [Target], [Server] and [Client.Labels]. The labels route_* are
+// added for allowed and denied requests, authz_* for allowed requests and connections, and
+// ratelimit_* for requests that a rate limit rejects. After a thousand different sets of labels,
+// further decisions lack target_*, srv_port and client_id. The function is safe for concurrent use.
 func (m *Meters) Authz(protocol string) func(Decision) {
 	f, ok := m.authz[protocol]
 	if !ok {
@@ -96,12 +92,12 @@ func (m *Meters) Authz(protocol string) func(Decision) {
 		if d.Permit == nil {
 			d.Permit = new(Permit)
 		}
-		by := Labels{}
+		route := Labels{}
 		if protocol == "http" && (d.Outcome == Allowed || d.Outcome == Denied) {
-			by = d.Permit.Route.labels("route")
+			route = d.Permit.Route.labels("route")
 		}
-		labels := Server(d.Permit.Server, d.Target).With(by).With(Target(d.Target)).With(d.Client.Labels())
-		rest := Server(d.Permit.Server, netip.AddrPort{}).With(by).With(d.Client.anonymous().Labels())
+		labels := Server(d.Permit.Server, d.Target).With(route).With(Target(d.Target)).With(d.Client.Labels())
+		rest := Server(d.Permit.Server, netip.AddrPort{}).With(route).With(d.Client.anonymous().Labels())
 		l := m.limited("authz "+protocol, labels.key(), labels, func(Labels) labelSet { return fixed(rest) })
 		switch d.Outcome {
 		case Allowed:
@@ -112,12 +108,11 @@ func (m *Meters) Authz(protocol string) func(Decision) {
 		}
 		return f[d.Outcome].lazy(l)
 	})
-	return func(d Decision) { counts.of(d).get().Inc() }
+	return func(d Decision) { counts.get(d).get().Inc() }
 }
 
-// Server returns the labels srv_group, srv_kind and srv_name, which identify the given
-// resource. This resource specifies the policy of a port. If target is valid, the result
-// also has the label srv_port, the port of target.
+// Server returns the labels srv_group, srv_kind and srv_name for server, the resource that
+// specifies a port's policy. If target is valid, it adds the port as srv_port.
 func Server(server Resource, target netip.AddrPort) Labels {
 	labels := server.labels("srv")
 	if target.IsValid() {
@@ -126,13 +121,35 @@ func Server(server Resource, target netip.AddrPort) Labels {
 	return labels
 }
 
-// Labels returns the labels of an allowed request to target: srv_*, route_* and authz_*,
-// and also srv_port if target is valid.
+// Labels returns the labels for an allowed request to target: srv_*, route_* and authz_*, and
+// srv_port if target is valid.
 func (p Permit) Labels(target netip.AddrPort) Labels {
 	return Server(p.Server, target).With(p.Route.labels("route")).With(p.Authz.labels("authz"))
 }
 
-// inboundRouteFamilies has the metrics of inbound requests that a policy allowed.
+// TransportHeaders returns a function that counts connections from other proxies that begin with a
+// transport header, in inbound_tcp_transport_header_connections_total. The labels are
+// session_protocol ("http/1", "http/2", or "" for bytes), target_port, target_name, and the
+// client's identity as client_id. After a thousand different sets of labels, further connections
+// only have session_protocol. The function is safe for concurrent use.
+func (m *Meters) TransportHeaders() func(h tcplayer.TransportHeader, clientID string) {
+	type key struct {
+		header   tcplayer.TransportHeader
+		clientID string
+	}
+	counts := newLookup(func(k key) *handle[*counterValue] {
+		names := map[tcplayer.Protocol]string{tcplayer.HTTP1: "http/1", tcplayer.HTTP2: "http/2"}
+		protocol := Labels{"session_protocol": names[k.header.Protocol]}
+		labels := protocol.With(Labels{
+			"target_port": strconv.Itoa(int(k.header.Port)), "target_name": k.header.Name, "client_id": k.clientID,
+		})
+		rest := func(Labels) labelSet { return fixed(protocol) }
+		return m.transportHeaders.lazy(m.limited("transport headers", labels.key(), labels, rest))
+	})
+	return func(h tcplayer.TransportHeader, clientID string) { counts.get(key{h, clientID}).get().Inc() }
+}
+
+// inboundRouteFamilies contains the metrics of inbound requests that a policy allowed.
 type inboundRouteFamilies struct {
 	requests, statuses *family[*counterValue]
 	request, response  *family[*histogramValue]
@@ -150,31 +167,30 @@ func (m *Meters) inboundRouteFamilies() inboundRouteFamilies {
 	}
 }
 
-// InboundRoute returns a layer that counts the requests to target that the resources in p
-// allowed. target is a port of the application. The metrics are
-// inbound_http_requests_total, inbound_http_statuses_total,
+// InboundRoute returns a layer that counts requests to target, a port of the application, that p's
+// resources allowed. The metrics are inbound_http_requests_total, inbound_http_statuses_total,
 // inbound_http_request_duration_seconds and inbound_http_response_duration_seconds.
 //
-// The labels parent_* identify the policy and the port, and route_* identify the route.
-// After a thousand different sets of these labels, further series have no parent_port. The
-// label status has the status of the response. It is missing if there was no response.
+// The labels parent_* identify the policy and the port, and route_* the route. After a thousand
+// different sets of labels, further series lack parent_port. The label status is the response's
+// status. It is missing if there was no response.
 //
 // Admission: Ready is forwarded. A rejection counts as a request.
 //
 // Cancellation and errors: forwarded.
 //
-// Body: a response ends with its body and trailers. A request ends when its body has been
-// read to the end or closed.
+// Body: a response ends with its body and trailers. A request ends when its body has been read to
+// the end or closed.
 //
-// Cost: two clock readings and two allocations. A request body adds one reading and two
-// allocations.
+// Cost: two clock readings and two allocations, and one more reading and two more allocations for a
+// request body.
 func (m *Meters) InboundRoute(p Permit, target netip.AddrPort) Layer {
 	rest := p.Server.labels("parent").With(p.Route.labels("route"))
 	port := strconv.Itoa(int(target.Port()))
 	f := m.inboundRoutes
 	l := m.limited("inbound ports", port+rest.key(), rest.With(Labels{"parent_port": port}), func(Labels) labelSet { return fixed(rest) })
 	s := &inboundRoute{
-		requests: f.requests.now(l), request: f.request.now(l), response: f.response.now(l),
+		requests: f.requests.eager(l), request: f.request.eager(l), response: f.response.eager(l),
 		statuses: newByLabel(func(status int) *handle[*counterValue] {
 			return f.statuses.lazy(l.with(Labels{"status": statusLabel(status)}))
 		}),
@@ -182,26 +198,28 @@ func (m *Meters) InboundRoute(p Permit, target netip.AddrPort) Layer {
 	return func(next httplayer.Service) httplayer.Service { return &inboundRouteMeter{measured{next}, s} }
 }
 
-// inboundRoute has the series of the requests to one port of the application. All these
-// requests have the same [Permit].
+// inboundRoute contains the series for requests to one port with the same [Permit].
 type inboundRoute struct {
 	requests          *handle[*counterValue]
 	request, response *handle[*histogramValue]
 
-	statuses *byLabel[int, *handle[*counterValue]] // by status; 0: there was no response
+	statuses *byLabel[int, *handle[*counterValue]] // by status; 0: no response
 }
 
-// inboundRouteMeter is a service that counts permitted requests.
+// inboundRouteMeter counts permitted requests.
 type inboundRouteMeter struct {
 	measured
 	*inboundRoute
 }
 
+// Call counts the request. It observes the response, so that e records the request's durations and
+// status when the response has ended.
 func (m *inboundRouteMeter) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	m.requests.get().Inc()
 	e := &inboundExchange{inboundRoute: m.inboundRoute, start: time.Now()}
-	if req.Body != nil && req.Body != http.NoBody && req.Method != http.MethodConnect {
+	if req.Body != nil && req.Body != http.NoBody && req.Method != http.MethodConnect { // the body of CONNECT is a tunnel
 		observed := *req
+		// ctx is not passed here, because its end does not mean that the body was sent.
 		observed.Body = layer.ObserveBody(context.Background(), req.Body, &e.sent)
 		req = &observed
 	}
@@ -220,32 +238,31 @@ func (m *inboundRouteMeter) Call(ctx context.Context, req *http.Request) (*http.
 	return httplayer.Completion(ctx, rsp, e), nil
 }
 
-// inboundExchange records the durations and the status of one request. It is the observer
-// of the response body.
+// inboundExchange records one request's durations and status. It observes the response body.
 type inboundExchange struct {
 	*inboundRoute
 	start time.Time
 	sent  bodyEnd
-	code  int // of the response; 0: there was no response
+	code  int // the response's status; 0: no response
 }
 
-// bodyEnd is the observer of a request body. It records when the body ended.
-type bodyEnd struct{ at atomic.Int64 } // in Unix nanoseconds; 0: not ended, or the request has no body
+// bodyEnd observes a request body, and records when it ended.
+type bodyEnd struct{ time atomic.Int64 } // in Unix nanoseconds; 0: not ended, or no body
 
 func (*bodyEnd) Data(int) {}
 
-func (b *bodyEnd) End(error) { b.at.Store(time.Now().UnixNano()) }
+func (b *bodyEnd) End(error) { b.time.Store(time.Now().UnixNano()) }
 
-// Data is part of [layer.Observer]. It has no effect.
+// Data implements [layer.Observer]. It does nothing.
 func (*inboundExchange) Data(int) {}
 
-// End is part of [layer.Observer]. It records the request when the response has ended.
+// End implements [layer.Observer]. It records the request when the response has ended.
 func (e *inboundExchange) End(error) {
-	took := time.Since(e.start)
-	e.request.get().Observe(took.Seconds())
-	if at := e.sent.at.Load(); at != 0 {
-		took = max(0, min(took, time.Since(time.Unix(0, at))))
+	duration := time.Since(e.start)
+	e.request.get().Observe(duration.Seconds())
+	if sent := e.sent.time.Load(); sent != 0 {
+		duration = max(0, min(duration, time.Since(time.Unix(0, sent))))
 	}
-	e.response.get().Observe(took.Seconds())
-	e.statuses.of(e.code).get().Inc()
+	e.response.get().Observe(duration.Seconds())
+	e.statuses.get(e.code).get().Inc()
 }

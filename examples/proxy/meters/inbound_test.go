@@ -74,9 +74,9 @@ func TestTransferCost(t *testing.T) {
 		if locality != "" {
 			labels["dst_zone_locality"] = locality
 		}
-		of := m.Transport(meters.Outbound, meters.Destination, labels)
-		of.Read.Add(n)
-		of.Written.Add(10 * n)
+		instruments := m.Transport(meters.Outbound, meters.Destination, labels)
+		instruments.Read.Add(n)
+		instruments.Written.Add(10 * n)
 	}
 	m.Transport(meters.Outbound, meters.Source, nil).Read.Add(100)
 	m.Transport(meters.Inbound, meters.Destination, nil).Read.Add(100)

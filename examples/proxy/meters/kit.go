@@ -7,9 +7,8 @@ import (
 	"github.com/go-kit/kit/metrics"
 )
 
-// counter adapts a series to the interface Counter of go-kit. The method With returns the
-// same counter, because the series has all its labels. go-kit's own adapter would look up
-// the labels at each call.
+// counter adapts a series to go-kit's Counter. With returns the counter itself, because the series
+// already has all its labels. go-kit's own adapter would look them up at each call.
 type counter struct{ *handle[*counterValue] }
 
 func (c counter) With(...string) metrics.Counter { return c }
@@ -20,8 +19,7 @@ func (c counter) Add(delta float64) {
 	}
 }
 
-// gauge adapts a series to the Gauge of go-kit. With has no effect, because the series has
-// all its labels.
+// gauge adapts a series to go-kit's Gauge. With has no effect.
 type gauge struct{ *handle[*gaugeValue] }
 
 func (g gauge) With(...string) metrics.Gauge { return g }
@@ -33,21 +31,20 @@ func (g gauge) Add(delta float64) {
 	}
 }
 
-// histogram adapts a series to the Histogram of go-kit. With has no effect, because the
-// series has all its labels.
+// histogram adapts a series to go-kit's Histogram. With has no effect.
 type histogram struct{ *handle[*histogramValue] }
 
 func (h histogram) With(...string) metrics.Histogram { return h }
 func (h histogram) Observe(value float64)            { h.get().Observe(value) }
 
-// seconds is a histogram in seconds. Observe takes milliseconds, as the layers of gotower
-// pass them, and converts them.
+// seconds is a histogram in seconds. Observe converts from milliseconds, which gotower's layers
+// use.
 type seconds struct{ *handle[*histogramValue] }
 
 func (s seconds) With(...string) metrics.Histogram { return s }
 func (s seconds) Observe(ms float64)               { s.get().Observe(ms / 1000) }
 
-// clock measures durations by the monotonic clock, which costs half as much as time.Now.
+// clock measures durations with the monotonic clock, which costs half as much as time.Now.
 type clock struct{ origin time.Time }
 
 func newClock() clock { return clock{time.Now()} }
@@ -55,52 +52,50 @@ func newClock() clock { return clock{time.Now()} }
 // now returns the time since c was made.
 func (c clock) now() time.Duration { return time.Since(c.origin) }
 
-// bindable is a go-kit counter for series that differ in one label, such as the cause. With
-// returns the counter for one value of this label. Add has no effect without With.
+// bindable is a go-kit counter for series that differ in one label, such as the cause. With selects
+// a series, and Add does nothing before that.
 type bindable struct {
 	family *family[*counterValue]
 	labels labelSet
-	name   string // of the label, in Prometheus
+	name   string // the label's name in Prometheus
 }
 
-// With returns a new counter for a value of the label. label has two elements: the name,
-// which is ignored, and the value.
+// With returns a new counter. It ignores the label's name, and uses its value.
 func (b bindable) With(label ...string) metrics.Counter {
 	return counter{b.family.lazy(b.labels.with(Labels{b.name: label[1]}))}
 }
 
 func (bindable) Add(float64) {}
 
-// labelled is a counter for each value of one label. With returns the counter of a value
-// from a cache, so that it may be called for each request. The first call for a value
-// makes the counter, which is then exported with the value 0.
+// labelled is a go-kit counter for series that differ in one label. With is cached, so it may be
+// called for each request. The first call for a value exports the series with the value 0.
 type labelled struct{ *lookup[string, counter] }
 
 func newLabelled(f *family[*counterValue], l labelSet, name string) labelled {
-	return labelled{newLookup(func(value string) counter { return counter{f.now(l.with(Labels{name: value}))} })}
+	return labelled{newLookup(func(value string) counter { return counter{f.eager(l.with(Labels{name: value}))} })}
 }
 
-func (l labelled) With(label ...string) metrics.Counter { return l.of(label[1]) }
+func (l labelled) With(label ...string) metrics.Counter { return l.get(label[1]) }
 
 func (labelled) Add(float64) {}
 
-// share is the part of a gauge that one owner, such as a balancer, has added. Several
-// owners may use the same gauge at the same time. The gauge is the sum of their shares.
+// share is what one owner, such as a balancer, has added to a gauge. Several owners may share a
+// gauge, whose value is the sum of their shares.
 type share struct {
 	series *handle[*gaugeValue]
 
 	mu    sync.Mutex
-	own   float64 // value that the owner has added
+	value float64
 	ended bool
 }
 
 func (s *share) With(...string) metrics.Gauge { return s }
 
-// Set changes the share to value. The gauge changes by the same difference.
+// Set changes the share to value, and the gauge by the difference.
 func (s *share) Set(value float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.add(value - s.own)
+	s.add(value - s.value)
 }
 
 func (s *share) Add(delta float64) {
@@ -109,22 +104,22 @@ func (s *share) Add(delta float64) {
 	s.add(delta)
 }
 
-// add adds delta to the share and to the gauge. s.mu must be held.
+// add adds delta to the share and the gauge. The caller must hold s.mu.
 func (s *share) add(delta float64) {
 	if !s.ended && delta != 0 {
 		s.series.get().Add(delta)
-		s.own += delta
+		s.value += delta
 	}
 }
 
-// end subtracts the share from the gauge. Later writes to the share have no effect. The
-// subtraction does not count as a write to the series, because a write would delay the
-// expiry of the series.
+// end subtracts the share from the gauge. Later writes have no effect. The subtraction does not
+// count as a write, which would delay the series's expiry.
 func (s *share) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if bound := s.series.bound.Load(); bound != nil && s.own != 0 {
-		bound.value.Add(-s.own)
+	if series := s.series.bound.Load(); series != nil && s.value != 0 {
+		series.value.Add(-s.value)
 	}
-	s.own, s.ended = 0, true
+	s.value = 0
+	s.ended = true
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A name is that of a Service in the domain of the cluster alone.
+// Only names in the cluster's domain are Services.
 func TestServices(t *testing.T) {
 	for authority, service := range map[string]bool{
 		"web.shop.svc:80": true, "web.shop.svc": true, "web.shop.svc.cluster.local:80": true,
@@ -26,7 +26,7 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// So it is in a cluster of another name.
+// The cluster's domain can be configured.
 func TestServicesOfAnotherDomain(t *testing.T) {
 	m := New(Config{ServiceSuffixes: []string{"svc.prod.example.org", "svc.old"}})
 	for authority, kind := range map[string]string{

@@ -15,8 +15,8 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// Two hundred destinations have labels of their own. All others are counted together, until
-// there is a place for them.
+// Two hundred destinations get labels of their own. All others are counted together until there is
+// room for them.
 func TestDestinationLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{RetainIdle: time.Minute})
@@ -85,7 +85,7 @@ func TestDestinationLimit(t *testing.T) {
 	})
 }
 
-// Two hundred endpoints have series of their own. All others are counted by target.
+// Two hundred endpoints get series of their own. All others are counted by target.
 func TestEndpointLimit(t *testing.T) {
 	m := meters.New(meters.Config{})
 	const endpoints = 1500

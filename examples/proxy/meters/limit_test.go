@@ -16,22 +16,22 @@ import (
 	"github.com/gotower/gotower/examples/proxy/meters"
 )
 
-// An error series expires, and then another target can take its place.
+// When an error's series expires, another target can take its place.
 func TestErrorsExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{RetainIdle: time.Minute})
 		count := m.TCPErrors(meters.Outbound)
-		at := func(i int) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(i+1)) }
+		addr := func(i int) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(i+1)) }
 		for i := range 1000 {
-			count(at(i), syscall.ECONNREFUSED)
+			count(addr(i), syscall.ECONNREFUSED)
 		}
 		const series, often = "outbound_tcp_errors_total", `outbound_tcp_errors_total{error="i/o",target_addr="10.0.0.1:1"} `
 		for range 6 {
 			time.Sleep(20 * time.Second)
-			count(at(0), syscall.ECONNREFUSED)
+			count(addr(0), syscall.ECONNREFUSED)
 			lines(t, m, series)
 		}
-		count(at(5000), syscall.ECONNREFUSED)
+		count(addr(5000), syscall.ECONNREFUSED)
 		require.ElementsMatch(t, []string{often + "7", `outbound_tcp_errors_total{error="i/o",target_addr="10.0.0.1:5001"} 1`}, lines(t, m, series))
 		time.Sleep(59 * time.Second)
 		require.Len(t, lines(t, m, series), 2)
@@ -40,7 +40,7 @@ func TestErrorsExpire(t *testing.T) {
 	})
 }
 
-// byDefault is the permit of a default policy.
+// byDefault returns the permit of a default policy.
 func byDefault(policy string) *meters.Permit {
 	r := meters.DefaultResource(policy)
 	return &meters.Permit{Server: r, Route: meters.DefaultResource("default"), Authz: r}
@@ -111,7 +111,7 @@ func TestAuthzOfPolicies(t *testing.T) {
 	}, lines(t, m, "inbound_tcp_"))
 }
 
-// The gauge of a client's connections is shown as long as one is open.
+// The gauge for a client's connections is shown as long as one is open.
 func TestClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{RetainIdle: time.Minute})
@@ -153,7 +153,7 @@ func TestClients(t *testing.T) {
 	})
 }
 
-// Series expire and are bound again while they are counted, for each retention time.
+// Series expire and are bound again while they are counted, with various retention times.
 func TestSeriesInParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, retain := range []time.Duration{1, time.Millisecond, time.Minute} {
@@ -163,11 +163,11 @@ func TestSeriesInParallel(t *testing.T) {
 			for range 8 {
 				counting.Go(func() {
 					for i := range 300 {
-						at := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(i%7+1))
-						errs(at, syscall.ECONNREFUSED)
-						authz(meters.Decision{Target: at, Permit: permit})
+						addr := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(i%7+1))
+						errs(addr, syscall.ECONNREFUSED)
+						authz(meters.Decision{Target: addr, Permit: permit})
 						ours, theirs := net.Pipe()
-						conn := clients(at, meters.Client{}, permit.Server).Conn(ours)
+						conn := clients(addr, meters.Client{}, permit.Server).Conn(ours)
 						time.Sleep(time.Duration(i) * time.Millisecond)
 						_ = conn.Close()
 						_ = theirs.Close()

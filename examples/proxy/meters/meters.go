@@ -11,37 +11,41 @@ import (
 
 // Config configures [New].
 type Config struct {
-	// RetainIdle is how long a series is exported after its last write. 0 or less means 10
-	// minutes.
+	// RetainIdle is how long a series is exported after its last write. If it is not positive, 10
+	// minutes are used.
 	RetainIdle time.Duration
 
-	// ServiceSuffixes are the DNS suffixes of Kubernetes Services. A name with one of them
-	// is split into namespace and name in the labels parent_* and backend_*. The default is
+	// ServiceSuffixes are the DNS suffixes of Kubernetes Services. Names with one of them are split
+	// into namespace and name in the labels parent_* and backend_*. The default is
 	// svc.cluster.local.
 	ServiceSuffixes []string
 
-	// Version is the value of the label version in proxy_build_info. The default is the
-	// version of the main module, as recorded by the Go toolchain.
+	// HostnameLabels sets the label hostname of outbound_*_route_request_* to the host in a
+	// request, if that is a DNS name. The label is otherwise empty.
+	HostnameLabels bool
+
+	// Version is the label version in proxy_build_info. The default is the main module's version,
+	// as recorded by the Go toolchain.
 	Version string
 }
 
 const defaultRetain = 10 * time.Minute
 
-// Meters contains all metrics of one proxy. It is safe for concurrent use and need not be
-// closed.
+// Meters contains all metrics of one proxy. It is safe for concurrent use and need not be closed.
 type Meters struct {
-	registry *prometheus.Registry
-	retain   time.Duration
-	services []string // suffixes of Kubernetes Services
+	registry  *prometheus.Registry
+	retain    time.Duration
+	services  []string // Kubernetes Services' suffixes
+	hostnames bool     // see Config.HostnameLabels
 
 	sweeps    []func(now time.Time) // one per family
-	lastSweep atomic.Int64          // time of the last sweep, in Unix nanoseconds
+	lastSweep atomic.Int64          // when the last sweep was, in Unix nanoseconds
 
 	mu     sync.Mutex
 	limits map[string]*names // by kind of name
 
-	requests requestFamilies // of endpoints
-	control  requestFamilies // of servers of the control plane
+	requests requestFamilies // to endpoints
+	control  requestFamilies // to servers in the control plane
 	routes   routeFamilies
 	conns    transportFamilies
 	failures map[Direction]failureFamilies
@@ -49,6 +53,8 @@ type Meters struct {
 	balanced map[string]balancerFamilies
 	certs    certificates
 	dns      *family[*counterValue]
+
+	transportHeaders *family[*counterValue]
 
 	inboundRoutes inboundRouteFamilies
 	transferCost  *family[*counterValue]
@@ -60,13 +66,14 @@ type Meters struct {
 	stacks     stackFamilies
 }
 
-// New returns a Meters in which all counts are 0.
+// New returns a Meters with all counts at 0.
 func New(c Config) *Meters {
 	m := &Meters{
-		registry: prometheus.NewRegistry(),
-		retain:   cmp.Or(max(c.RetainIdle, 0), defaultRetain),
-		services: c.ServiceSuffixes,
-		limits:   map[string]*names{},
+		registry:  prometheus.NewRegistry(),
+		retain:    cmp.Or(max(c.RetainIdle, 0), defaultRetain),
+		services:  c.ServiceSuffixes,
+		hostnames: c.HostnameLabels,
+		limits:    map[string]*names{},
 	}
 	if len(m.services) == 0 {
 		m.services = []string{"svc.cluster.local"}
@@ -80,11 +87,13 @@ func New(c Config) *Meters {
 	m.authz = map[string]authzFamilies{"http": m.authzFamilies("http"), "tcp": m.authzFamilies("tcp")}
 	m.balanced = map[string]balancerFamilies{"http": m.balancerFamilies("http"), "tcp": m.balancerFamilies("tcp")}
 	m.certs = m.certificates()
+	m.transportHeaders = m.counters("inbound_tcp_transport_header_connections_total", "TCP connections with transport headers")
 	m.dns = permanent(m.counters("control_dns_resolutions_total", "Counts the number of DNS records that have been resolved."))
 	m.inboundRoutes = m.inboundRouteFamilies()
 	m.transferCost = permanent(m.counters("outbound_tcp_transfer_cost_bytes_total",
 		"The total amount of data transferred in and out of this proxy, by cost zone"))
-	m.httpRoutes, m.grpcRoutes = m.httpRouteFamilies("http"), m.httpRouteFamilies("grpc")
+	m.httpRoutes = m.httpRouteFamilies("http")
+	m.grpcRoutes = m.httpRouteFamilies("grpc")
 	m.tcpRoutes = m.tcpRouteFamilies()
 	m.detects = map[Direction]detectFamilies{Inbound: m.detectFamilies(Inbound), Outbound: m.detectFamilies(Outbound)}
 	m.stacks = m.stackFamilies()
@@ -92,9 +101,8 @@ func New(c Config) *Meters {
 	return m
 }
 
-// latencyBuckets returns the upper bounds of the buckets of latency histograms, in
-// milliseconds. Linkerd's proxy has these bounds and more. This proxy has fewer, because
-// the buckets are the largest part of a scrape.
+// latencyBuckets returns the upper bounds for latency histograms, in milliseconds. They are a part
+// of linkerd's bounds, because buckets make up most of a scrape.
 func latencyBuckets() []float64 {
 	return []float64{
 		1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000,

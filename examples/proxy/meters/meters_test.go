@@ -30,7 +30,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// TestHandler is H5 and H7, over a real connection.
+// Scrapes over a real connection (H5 and H7).
 func TestHandler(t *testing.T) {
 	m := meters.New(meters.Config{Version: "v1.2.3"})
 	srv := httptest.NewServer(m.Handler())
@@ -69,7 +69,7 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// The timeout of a canceled request does not count for a later failure.
+// A canceled request's timeout does not count for a later failure.
 func TestRouteTimeoutOfCanceledRequest(t *testing.T) {
 	m := meters.New(meters.Config{})
 	requests, _ := m.Route(meters.Outbound, "web.example:80", "a", nil)
@@ -216,7 +216,7 @@ func TestBalancer(t *testing.T) {
 	require.Nil(t, none.Updates)
 }
 
-// Two balancers of one target share the gauge of endpoints.
+// Two balancers for one target share the gauge for endpoints.
 func TestBalancersOfOneTarget(t *testing.T) {
 	m := meters.New(meters.Config{})
 	ready := func() metrics.Gauge {
@@ -279,8 +279,8 @@ func TestErrorKind(t *testing.T) {
 	}
 }
 
-// A rejection by a queue is shed load, for any state of the endpoint below. A rejection by
-// the endpoint is not.
+// A rejection by a queue is shed load, whatever the state of the endpoint below. A rejection by the
+// endpoint is not.
 func TestErrorKindOfRejection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := func(context.Context, string, string) (net.Conn, error) {
@@ -303,7 +303,7 @@ func TestErrors(t *testing.T) {
 		layer.ErrFailFast, layer.ErrFailFast, refused, errOther,
 		fmt.Errorf("x: %w", context.Canceled), // the client canceled it
 	} {
-		svc := m.HTTPErrors(meters.Inbound)(answering{call: func(*http.Request) (*http.Response, error) { return nil, failure }})
+		svc := m.HTTPErrors(meters.Inbound, nil)(answering{call: func(*http.Request) (*http.Response, error) { return nil, failure }})
 		_, err := svc.Call(t.Context(), nil)
 		require.Equal(t, failure, err)
 	}
@@ -311,6 +311,16 @@ func TestErrors(t *testing.T) {
 		`inbound_http_errors_total{error="failfast"} 2`, `inbound_http_errors_total{error="loadshed"} 1`,
 		`inbound_http_errors_total{error="unexpected"} 1`,
 	}, lines(t, m, "inbound_http_errors_total"))
+
+	placed := meters.New(meters.Config{})
+	svc := placed.HTTPErrors(meters.Inbound, func(context.Context) (netip.AddrPort, meters.Resource) {
+		return netip.MustParseAddrPort("10.0.0.1:80"), meters.DefaultResource("all-unauthenticated")
+	})(answering{call: func(*http.Request) (*http.Response, error) { return nil, layer.ErrFailFast }})
+	_, _ = svc.Call(t.Context(), nil)
+	require.Equal(t, []string{
+		`inbound_http_errors_total{error="failfast",srv_group="",srv_kind="default",srv_name="all-unauthenticated",srv_port="80",` +
+			`target_addr="10.0.0.1:80"} 1`,
+	}, lines(t, placed, "inbound_http_errors_total"))
 
 	tcp := m.TCPErrors(meters.Outbound)
 	for i := range 3000 {
@@ -329,11 +339,34 @@ func TestErrors(t *testing.T) {
 func TestIdentity(t *testing.T) {
 	m := meters.New(meters.Config{})
 	require.Empty(t, lines(t, m, "control_identity"))
-	expires, refreshes := m.Identity()
-	expires.Set(1.7e9)
-	refreshes.Add(1)
+	instruments := m.Identity()
+	instruments.Expiration.Set(1.7e9)
+	instruments.Refreshed.Set(1.6e9)
+	instruments.Refreshes.Add(1)
 	require.Equal(t, []string{`control_identity_cert_expiration_timestamp_seconds 1.7e+09`}, lines(t, m, "control_identity_cert_exp"))
-	require.Equal(t, []string{`control_identity_cert_refreshes_total 1`}, lines(t, m, "control_identity_cert_refreshes"))
+	require.Equal(t, []string{
+		`control_identity_cert_refresh_timestamp_seconds 1.6e+09`,
+		`control_identity_cert_refreshes_total{result="error"} 0`, `control_identity_cert_refreshes_total{result="ok"} 1`,
+	}, lines(t, m, "control_identity_cert_refresh"))
+}
+
+func TestTransportHeaders(t *testing.T) {
+	m := meters.New(meters.Config{})
+	count := m.TransportHeaders()
+	web := tcplayer.TransportHeader{Port: 80, Protocol: tcplayer.HTTP2}
+	count(web, "client")
+	count(web, "client")
+	count(tcplayer.TransportHeader{Port: 25, Name: "mail"}, "client")
+	require.ElementsMatch(t, []string{
+		`inbound_tcp_transport_header_connections_total{client_id="client",session_protocol="http/2",target_name="",target_port="80"} 2`,
+		`inbound_tcp_transport_header_connections_total{client_id="client",session_protocol="",target_name="mail",target_port="25"} 1`,
+	}, lines(t, m, "inbound_tcp_transport_header_connections_total"))
+}
+
+func TestProcessThreads(t *testing.T) {
+	found := lines(t, meters.New(meters.Config{}), "process_threads ")
+	require.Len(t, found, 1)
+	require.NotEqual(t, "process_threads 0", found[0])
 }
 
 // healthServer fails calls for the service "bad", and streams one status.

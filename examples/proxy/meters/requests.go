@@ -13,17 +13,17 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// Layer is a layer of HTTP requests.
+// Layer is a layer for HTTP requests.
 type Layer = layer.Layer[*http.Request, *http.Response]
 
-// measured is the part that all layers of HTTP requests have in common.
+// measured is what all layers for HTTP requests have in common.
 type measured struct{ httplayer.Service }
 
 func (m measured) Next() httplayer.Service { return m.Service }
 
 func (measured) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// requestFamilies has the metrics of the requests to endpoints, or of those to controllers.
+// requestFamilies contains the metrics of requests to endpoints or to controllers.
 type requestFamilies struct {
 	requests, responses, rejections *family[*counterValue]
 	inFlight                        *family[*gaugeValue]
@@ -41,20 +41,21 @@ func (m *Meters) requestFamilies(prefix string) requestFamilies {
 	}
 }
 
-// Endpoint returns a layer that counts the requests to an endpoint in request_total, response_total
-// and response_latency_ms. A request counts in request_total when its response begins or fails. It
-// counts in requests_in_flight until its response ends. An outbound endpoint counts in
-// stack_create_total, and in stack_drop_total when ctx ends.
+// Endpoint returns a layer that counts requests to an endpoint in request_total, response_total and
+// response_latency_ms. A request counts in request_total when its response begins or fails, and in
+// requests_in_flight until its response ends. An outbound endpoint counts in stack_create_total,
+// and in stack_drop_total when ctx ends.
 //
-// labels contain authority, [Target], one of [ServerTLS], [ClientTLS] and [NoTLS], and [Prefixed]
-// labels of discovery. Responses also have status_code, classification, grpc_status and error. At
-// most 200 outbound and a thousand inbound endpoints have separate series. Further outbound
-// endpoints share the series of their authority, without target_* and dst_pod, for at most 200
-// authorities. All others share series with only tls and no_tls_reason of the argument labels.
+// labels contain authority, [Target], one of [ServerTLS], [ClientTLS] and [NoTLS], and discovery's
+// labels with [Prefixed]. Responses also have status_code, classification, grpc_status and error.
+// At most 200 outbound and 1000 inbound endpoints get series of their own. Further outbound ones
+// share the series of at most 200 authorities, without target_* and dst_pod. All others only have
+// tls and no_tls_reason.
 //
-// Admission: Ready is forwarded. A rejection counts in rejection_total only.
+// Admission: Ready is forwarded. A rejection only counts in rejection_total.
 //
-// Cancellation: a request that its caller cancels counts as a success.
+// Cancellation: a request that its caller cancels counts as a success. If the client left before
+// the response, its status_code is 499, and its grpc_status 1.
 //
 // Body: a response ends with its body and trailers.
 //
@@ -69,7 +70,7 @@ func (m *Meters) Endpoint(ctx context.Context, d Direction, labels Labels) Layer
 	return func(next httplayer.Service) httplayer.Service { return &endpoint{measured{next}, s} }
 }
 
-// endpoint is a service that counts the requests to one endpoint.
+// endpoint counts the requests to one endpoint.
 type endpoint struct {
 	measured
 	*endpointSeries
@@ -91,7 +92,8 @@ func (e *endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 	switch {
 	case err == nil:
 		e.requests.get().Inc()
-		s.rsp, s.head = rsp, grpcHeadOf(rsp)
+		s.rsp = rsp
+		s.head = grpcHeadOf(rsp)
 		return httplayer.Completion(ctx, rsp, s), nil
 	case errors.Is(err, layer.ErrNotReady):
 		e.rejections.get().Inc()
@@ -99,16 +101,26 @@ func (e *endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 		s.release()
 	default:
 		e.requests.get().Inc()
-		s.End(err)
+		end := endOf(ctx, nil, grpcHead{}, err)
+		if end.status == httplayer.StatusClientClosedRequest && isGRPC(req) {
+			end.grpc = grpcCanceled
+		}
+		s.done(end)
 	}
 	return rsp, err
 }
 
-// sample records one request, and is the observer of its response body. A sample comes
-// from the pool samples, and goes back to the pool when the response has ended.
+const grpcCanceled = 1
+
+func isGRPC(req *http.Request) bool {
+	return strings.HasPrefix(req.Header.Get("Content-Type"), "application/grpc")
+}
+
+// sample records one request, and observes its response body. It comes from the pool samples, and
+// returns there when the response has ended.
 type sample struct {
 	*endpointSeries
-	ctx   context.Context //nolint:containedctx // of the request: it distinguishes a canceled request from a failed endpoint
+	ctx   context.Context //nolint:containedctx // the request's, to tell a canceled request from a failed endpoint
 	rsp   *http.Response
 	head  grpcHead
 	start time.Duration
@@ -118,10 +130,10 @@ func (s *sample) Data(int) {}
 
 func (s *sample) End(err error) { s.done(endOf(s.ctx, s.rsp, s.head, err)) }
 
-// done counts the end e of the response, and returns s to the pool.
+// done counts the end of a response, and returns s to the pool.
 func (s *sample) done(e end) {
 	s.inFlight.get().Add(-1)
-	b := s.endpointSeries.responses.of(e)
+	b := s.endpointSeries.responses.get(e)
 	b.latency.get().Observe(float64(s.now()-s.start) / float64(time.Millisecond))
 	b.responses.get().Inc()
 	s.release()
@@ -134,17 +146,16 @@ func (s *sample) release() {
 	samples.Put(s)
 }
 
-// end describes how a request ended. Its fields are values of labels of response_total.
+// end describes how a request ended. Its fields become labels of response_total.
 type end struct {
-	status int // HTTP status; 0: there was no response
+	status int // HTTP status; 0: no response
 	failed bool
 	grpc   int8   // gRPC status; -1: not a gRPC response
-	err    string // label error, or ""
+	err    string // the label error, or ""
 }
 
-// endOf returns how a request ended. rsp is nil if there was no response. err is the
-// error of the request or of its response body, or nil. head has the gRPC status in the
-// response headers.
+// endOf returns how a request ended. rsp is nil if there was no response. err is the error of the
+// request or its response body, or nil. head contains the gRPC status from the response headers.
 func endOf(ctx context.Context, rsp *http.Response, head grpcHead, err error) end {
 	class := layer.Classifier[*http.Response](httplayer.Classify).Classify(ctx, layer.Outcome[*http.Response]{
 		Response: rsp, Err: err, Ended: err == nil,
@@ -153,6 +164,8 @@ func endOf(ctx context.Context, rsp *http.Response, head grpcHead, err error) en
 	if rsp != nil {
 		e.status = httpStatus(rsp.StatusCode)
 		e.grpc = head.status(rsp, err == nil)
+	} else if status, _ := httplayer.StatusFromError(err); status == httplayer.StatusClientClosedRequest {
+		e.status = status
 	}
 	if err != nil && class != layer.Ignorable && !errors.Is(err, layer.ErrBodyClosedEarly) {
 		e.err = ErrorKind(err)
@@ -160,11 +173,11 @@ func endOf(ctx context.Context, rsp *http.Response, head grpcHead, err error) en
 	return e
 }
 
-// unknownStatus replaces a status code that does not have three digits. An HTTP/2 endpoint
-// can send any number, and each number would otherwise make new series.
+// unknownStatus replaces status codes that do not have three digits. HTTP/2 endpoints can send any
+// number, and each would make new series.
 const unknownStatus = -1
 
-// httpStatus returns code if it has three digits, and unknownStatus otherwise.
+// httpStatus returns code if it has three digits, and otherwise unknownStatus.
 func httpStatus(code int) int {
 	if code < 100 || code > 999 {
 		return unknownStatus
@@ -172,8 +185,7 @@ func httpStatus(code int) int {
 	return code
 }
 
-// statusLabel returns the value of the label for a status code. It returns "" for 0, which
-// means that there was no response.
+// statusLabel returns the label for a status code. 0 means that there was no response.
 func statusLabel(status int) string {
 	switch status {
 	case 0:
@@ -184,29 +196,29 @@ func statusLabel(status int) string {
 	return strconv.Itoa(status)
 }
 
-// grpcHead is the gRPC status in the headers of a response. It is read before the layer
-// returns the response, because other layers may change the headers later.
+// grpcHead is the gRPC status in a response's headers. It is read before the layer returns the
+// response, because other layers may change the headers later.
 type grpcHead struct {
 	isGRPC bool
-	text   string // value of the header Grpc-Status, or ""
+	text   string // Grpc-Status, or ""
 }
 
-// grpcHeadOf reads the gRPC status in the headers of rsp, which may be nil.
+// grpcHeadOf reads the gRPC status in rsp's headers. rsp may be nil.
 func grpcHeadOf(rsp *http.Response) grpcHead {
 	if rsp == nil {
 		return grpcHead{}
 	}
-	// The names are canonical, so that Get is not needed.
+	// The names are canonical, so Get is not needed.
 	if kind := rsp.Header["Content-Type"]; len(kind) == 0 || !strings.HasPrefix(kind[0], "application/grpc") {
 		return grpcHead{}
 	}
 	return grpcHead{true, rsp.Header.Get("Grpc-Status")}
 }
 
-// status returns the gRPC status of rsp, or -1 if rsp has none. If ended is true, the body
-// ended without an error, and the status in the trailers takes precedence. Otherwise the
-// reader of the body may still write the trailers. An unknown code becomes UNKNOWN, so that
-// the number of series is limited.
+// status returns rsp's gRPC status, or -1 if it has none. If ended is true, the body ended without
+// an error, and the status in the trailers takes precedence. Otherwise they must not be read,
+// because the body's reader may still write them. Unknown codes become UNKNOWN, which limits the
+// number of series.
 func (h grpcHead) status(rsp *http.Response, ended bool) int8 {
 	const unknown, maxCode = 2, 16
 	if !h.isGRPC {
@@ -227,7 +239,7 @@ func (h grpcHead) status(rsp *http.Response, ended bool) int8 {
 	return unknown
 }
 
-// labels returns e as labels of a series.
+// labels returns e as labels.
 func (e end) labels() Labels {
 	labels := Labels{"classification": "success"}
 	if e.failed {
@@ -245,8 +257,8 @@ func (e end) labels() Labels {
 	return labels
 }
 
-// endpointSeries has the series of one endpoint. A series of responses is exported after
-// the first response with its labels has ended.
+// endpointSeries contains the series for one endpoint. A series for responses is exported after the
+// first response with its labels has ended.
 type endpointSeries struct {
 	clock
 	requests   *handle[*counterValue]
@@ -260,7 +272,7 @@ type responseSeries struct {
 	latency   *handle[*histogramValue]
 }
 
-// newEndpointSeries returns the series in f with the labels l.
+// newEndpointSeries returns f's series with the labels l.
 func newEndpointSeries(f requestFamilies, l labelSet) *endpointSeries {
 	return &endpointSeries{
 		clock: newClock(), requests: f.requests.lazy(l), rejections: f.rejections.lazy(l), inFlight: f.inFlight.lazy(l),

@@ -30,7 +30,7 @@ import (
 
 func TestMain(m *testing.M) {
 	conformance.Shorten()
-	debug.SetGCPercent(800) // the heap is small
+	debug.SetGCPercent(800) // because the heap is small
 	goleak.VerifyTestMain(m)
 }
 
@@ -44,7 +44,7 @@ func scrape(t testing.TB, m *meters.Meters) string {
 	return w.Body.String()
 }
 
-// lines returns the series with names that begin with prefix.
+// lines returns the series whose names begin with prefix.
 func lines(t testing.TB, m *meters.Meters, prefix string) (found []string) {
 	t.Helper()
 	for line := range strings.Lines(scrape(t, m)) {
@@ -140,7 +140,7 @@ func TestEndpointCountsRequests(t *testing.T) {
 	})
 }
 
-// A canceled request is a success of the endpoint.
+// A canceled request counts as a success.
 func TestEndpointCanceledRequest(t *testing.T) {
 	m := meters.New(meters.Config{})
 	svc := m.Endpoint(t.Context(), meters.Inbound, nil)(answering{call: func(r *http.Request) (*http.Response, error) {
@@ -178,8 +178,8 @@ func TestEndpointInvalidStatuses(t *testing.T) {
 	}
 }
 
-// The reader of a body may write the trailers while the response ends with an error. The race
-// detector reports a read of them.
+// A body's reader may write the trailers while the response ends with an error. The race detector
+// would report it if they were read then.
 func TestEndpointTrailersOfBrokenResponse(t *testing.T) {
 	m := meters.New(meters.Config{})
 	svc := m.Endpoint(t.Context(), meters.Inbound, nil)(answering{call: func(*http.Request) (*http.Response, error) {
@@ -214,10 +214,10 @@ func TestEndpointConforms(t *testing.T) {
 	})
 }
 
-// sample is a line of Prometheus' text.
+// sample matches a line in Prometheus's text format.
 var sample = regexp.MustCompile(`^[a-zA-Z_:][a-zA-Z0-9_:]*(\{[a-zA-Z_][a-zA-Z0-9_]*="([^"\\\n]|\\["\\n])*"(,[a-zA-Z_][a-zA-Z0-9_]*="([^"\\\n]|\\["\\n])*")*\})? \S+$`)
 
-// TestLabelEscape is H4, for labels that discovery provides.
+// Labels from discovery are escaped (H4).
 func TestLabelEscape(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		labels := rapid.MapOfN(rapid.String(), rapid.OneOf(rapid.String(), rapid.StringMatching(`[,"\\\n{}]*`), rapid.Just("\xff")), 0, 4).Draw(r, "labels")
@@ -260,7 +260,7 @@ func BenchmarkEndpoint(b *testing.B) {
 	})
 }
 
-// Other layers may change the header of a response while the caller leaves.
+// Other layers may change a response's header while the caller leaves.
 func TestEndpointDoesNotReadHeaderAtEnd(t *testing.T) {
 	m := meters.New(meters.Config{})
 	svc := m.Endpoint(t.Context(), meters.Outbound, endpointLabels())(answering{call: func(*http.Request) (*http.Response, error) {

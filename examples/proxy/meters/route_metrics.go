@@ -9,8 +9,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// routeFamilies has the metrics of the routes of profiles. A request counts once in
-// route_*, and each of its attempts counts in route_actual_*.
+// routeFamilies contains the metrics of profiles' routes. A request counts once in route_*, and
+// each of its attempts in route_actual_*.
 type routeFamilies struct {
 	requests, responses *family[*counterValue]
 	attempts            *family[*counterValue]
@@ -32,41 +32,42 @@ func (m *Meters) routeFamilies() routeFamilies {
 	}
 }
 
-// Route returns the instruments for the requests and for the attempts of a route, for
-// profiles.WithMetrics. dst is the destination as name:port. labels are the labels of the
-// route in the profile. In metrics, their names have the prefix rt_. If labels do not
-// contain "route", the value of rt_route is the argument route, the name of the route.
+// Route returns the instruments for a route's requests and attempts, for profiles.Config.Metrics. dst
+// is the destination as name:port. labels are the route's labels in the profile, which get the
+// prefix rt_. The default for rt_route is route, the route's name.
 //
-// If the timeout of the route expires, the request has the label error="timeout", even if
-// it was still in a queue. A rejected request has no latency. Only 200 outbound or a
-// thousand inbound destinations have separate series. Others share series with an empty dst
-// and without rt_*.
+// If the route's timeout expires, the request has the label error="timeout", even while it waits in
+// a queue. A rejected request has no latency. Only 200 outbound or a thousand inbound destinations
+// get series of their own. All others share series with an empty dst and without rt_*.
 func (m *Meters) Route(d Direction, dst, route string, labels map[string]string) (requests, attempts layer.Instruments) {
-	f, rest := m.routes, Labels{"direction": string(d), "dst": ""}
-	own := rest.With(Labels{"dst": dst})
+	f := m.routes
+	rest := Labels{"direction": string(d), "dst": ""}
+	routeLabels := rest.With(Labels{"dst": dst})
 	if route != "" {
-		own["rt_route"] = route
+		routeLabels["rt_route"] = route
 	}
-	l := m.limited(routeParents(d), dst, own.With(Prefixed("rt", labels)), func(Labels) labelSet { return fixed(rest) })
-	success, failure := l.with(Labels{"classification": "success"}), l.with(Labels{"classification": "failure"})
+	l := m.limited(routeParents(d), dst, routeLabels.With(Prefixed("rt", labels)), func(Labels) labelSet { return fixed(rest) })
+	success := l.with(Labels{"classification": "success"})
+	failure := l.with(Labels{"classification": "failure"})
 	t := timeoutFailures{
-		failures: counter{f.responses.now(failure)},
+		failures: counter{f.responses.eager(failure)},
 		timeouts: counter{f.responses.lazy(failure.with(Labels{"error": "timeout"}))},
 		pending:  new(atomic.Int64),
 	}
-	count := counter{f.requests.now(l)}
+	count := counter{f.requests.eager(l)}
 	successes := counter{f.responses.lazy(success)}
 	requests = layer.Instruments{
 		Requests:       count,
 		Rejections:     multi.NewCounter(count, t), // the timeout may have expired in a queue
 		Responses:      classes{successes, ignored{successes, t.pending}, t},
-		Latency:        histogram{f.latency.now(l)},
+		Latency:        histogram{f.latency.eager(l)},
 		Retries:        counter{f.retryable.lazy(l)},
 		RetriesSkipped: skipReasons{newLabelled(f.retryable, l, "skipped")},
 		Timeouts:       limits{newLabelled(f.expired, l, "limit"), t.pending},
 	}
-	count = counter{f.attempts.now(l)}
-	answered, failures := counter{f.attemptResponses.lazy(success)}, counter{f.attemptResponses.lazy(failure)}
+	count = counter{f.attempts.eager(l)}
+	answered := counter{f.attemptResponses.lazy(success)}
+	failures := counter{f.attemptResponses.lazy(failure)}
 	attempts = layer.Instruments{
 		Requests:   count,
 		Rejections: multi.NewCounter(count, failures),
@@ -75,12 +76,12 @@ func (m *Meters) Route(d Direction, dst, route string, labels map[string]string)
 	return requests, attempts
 }
 
-// routeParents returns the kind of name with which [Meters.limited] limits the series of
-// the destinations in the direction d. Destinations beyond the limit share series.
+// routeParents returns the kind of name by which [Meters.limited] limits the series of
+// destinations.
 func routeParents(d Direction) string { return string(d) + " parents" }
 
-// skipReasons counts failures that are not retried, by reason. If the retry budget is
-// empty, the reason is "no_budget", the name in linkerd's proxy, instead of "budget".
+// skipReasons counts failures that are not retried, by reason. The reason "budget" is called
+// "no_budget" in linkerd's proxy.
 type skipReasons struct{ labelled }
 
 func (s skipReasons) With(label ...string) metrics.Counter {
@@ -90,8 +91,8 @@ func (s skipReasons) With(label ...string) metrics.Counter {
 	return s.labelled.With(label...)
 }
 
-// classes counts responses by class: success, ignorable or failure. As in linkerd's
-// response_total, a request that its caller canceled is ignorable and not a failure.
+// classes counts responses by class: success, ignorable or failure. As in linkerd's response_total,
+// a request that its caller canceled is not a failure but ignorable.
 type classes struct{ successes, ignored, failures metrics.Counter }
 
 func (c classes) With(label ...string) metrics.Counter {
@@ -106,12 +107,10 @@ func (c classes) With(label ...string) metrics.Counter {
 
 func (classes) Add(float64) {} // each series has a class
 
-// timeoutFailures counts failed requests in two counters. The counter timeouts is for
-// requests with an expired timeout, and the counter failures is for all others. Add does
-// not receive the reason of a failure, and therefore uses pending. [limits] adds 1 to
-// pending for each request timeout that expires. While pending is above 0, each failure
-// subtracts 1 and counts in timeouts. With concurrent failures, two requests may exchange
-// their counters, but the totals are correct.
+// timeoutFailures counts requests whose timeout expired in timeouts, and other failures in
+// failures. Add does not receive a failure's reason. Therefore [limits] increments pending for each
+// expired request timeout, and the next failure decrements it and counts as a timeout. Concurrent
+// failures may be swapped this way, but the totals are right.
 type timeoutFailures struct {
 	failures, timeouts metrics.Counter
 	pending            *atomic.Int64
@@ -129,9 +128,9 @@ func (t timeoutFailures) Add(delta float64) {
 	}
 }
 
-// ignored counts requests that their callers canceled. Each also subtracts 1 from pending,
-// if pending is above 0, because the timeout of the request may have expired too. Without
-// this, [timeoutFailures] would count a later failure as a timeout.
+// ignored counts requests that their callers canceled. Their timeouts may have expired too, so each
+// also decrements pending if it is above 0. Otherwise [timeoutFailures] would count a later failure
+// as a timeout.
 type ignored struct {
 	metrics.Counter
 	pending *atomic.Int64
@@ -144,7 +143,7 @@ func (i ignored) Add(delta float64) {
 	i.Counter.Add(delta)
 }
 
-// take subtracts 1 from pending and returns true. If pending is 0, take returns false.
+// take decrements pending and returns true, or returns false if pending is 0.
 func take(pending *atomic.Int64) bool {
 	for n := pending.Load(); n > 0; n = pending.Load() {
 		if pending.CompareAndSwap(n, n-1) {
@@ -154,9 +153,9 @@ func take(pending *atomic.Int64) bool {
 	return false
 }
 
-// limits counts expired timeouts by the label "limit". If a timeout fails the whole
-// request, limits also adds 1 to pending, so that [timeoutFailures] counts the failure as a
-// timeout. The timeout of one attempt does not add 1, because another attempt may follow.
+// limits counts expired timeouts by the label "limit". A timeout that fails the whole request
+// increments pending, so that [timeoutFailures] counts the failure as a timeout. An attempt's
+// timeout does not, because another attempt may follow.
 type limits struct {
 	labelled
 	pending *atomic.Int64
@@ -169,14 +168,14 @@ func (l limits) With(label ...string) metrics.Counter {
 	return l.labelled.With(label...)
 }
 
-// pendingTimeout is a go-kit counter. Add adds 1 to pending, the number of expired
-// timeouts for which no failure has been counted yet.
+// pendingTimeout is a go-kit counter that adds to pending, the number of expired timeouts whose
+// failure has not been counted yet.
 type pendingTimeout struct{ pending *atomic.Int64 }
 
 func (e pendingTimeout) With(...string) metrics.Counter { return e }
 func (e pendingTimeout) Add(delta float64)              { e.pending.Add(int64(delta)) }
 
-// retryFamilies has the metrics of the retries of routes.
+// retryFamilies contains the metrics of routes' retries.
 type retryFamilies struct{ requests, successes, limited, overflow *family[*counterValue] }
 
 func (m *Meters) retryFamilies(prefix string) retryFamilies {
@@ -188,29 +187,26 @@ func (m *Meters) retryFamilies(prefix string) retryFamilies {
 	}
 }
 
-// retries has the series of the retries of one route.
+// retries contains the series for one route's retries.
 type retries struct{ requests, successes, limited, overflow counter }
 
-// now returns the series, with the labels l, in which retries are counted. They are
-// exported at once, with the value 0.
-func (f retryFamilies) now(l labelSet) *retries {
+// eager returns the series with the labels l. They are exported immediately, with the value 0.
+func (f retryFamilies) eager(l labelSet) *retries {
 	return &retries{
-		counter{f.requests.now(l)}, counter{f.successes.now(l)}, counter{f.limited.now(l)}, counter{f.overflow.now(l)},
+		counter{f.requests.eager(l)}, counter{f.successes.eager(l)}, counter{f.limited.eager(l)}, counter{f.overflow.eager(l)},
 	}
 }
 
-// added returns a copy of i with counters that also add to r. These are the counters of
-// retries and of skipped retries. A retry is skipped if the retry budget is empty, for
-// example.
+// added returns a copy of i whose counters for retries and skipped retries also count in r.
 func (r *retries) added(i layer.Instruments) layer.Instruments {
 	i.Retries = multi.NewCounter(i.Retries, r.requests)
 	i.RetriesSkipped = skippedRetries{i.RetriesSkipped, r}
 	return i
 }
 
-// skippedRetries counts skipped retries, which are failures that are not retried, in the
-// embedded Counter. If the reason is the limit of attempts, it also counts in
-// retries.limited. If the reason is the retry budget, it also counts in retries.overflow.
+// skippedRetries counts failures that are not retried in the embedded Counter. Those for which the
+// limit of attempts is the reason also count in retries.limited, and those for which the retry
+// budget is, in retries.overflow.
 type skippedRetries struct {
 	metrics.Counter
 	retries *retries

@@ -4,19 +4,21 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/go-kit/kit/metrics/discard"
 
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/profiles"
 )
 
-// Routes counts the requests and connections to one destination by the routes of its
-// profile:
+// Routes counts requests and connections to one destination by the routes in its profile:
 //
 //	route_*                          each route that has a name or labels, see [Meters.Route]
 //	outbound_http_route_*            each route, and the default route
@@ -27,43 +29,41 @@ import (
 //	outbound_tcp_protocol_*          connections, by [Handling]
 //	outbound_tcp_detect_http_*       detected connections, by protocol
 //
-// For inbound requests, only route_* is counted. Labels come from the current profile. A
-// request keeps the labels of the profile that applied when it began. Pass OnProfile,
-// Measured, PerRoute and Unrouted to options of profiles.New, and the result of Detect to
-// an option of tcplayer.Detect.
+// Inbound requests only count in route_*. Labels come from the profile that applied when a request
+// began. Pass OnProfile, Measured, PerRoute and Unrouted to options of profiles.New, and Detect's
+// result to an option of tcplayer.Detect.
 //
-// Routes is safe for concurrent use. A request costs two clock readings for its route and
-// two for its target. It costs two more allocations if the route is retryable.
+// Routes is safe for concurrent use. A request costs two clock readings for its route and two for
+// its target, and two more allocations if the route is retryable.
 type Routes struct {
 	meters    *Meters
 	direction Direction
 	current   atomic.Pointer[destination]
-	retries   atomic.Bool // true after a profile with a retryable route
+	retries   atomic.Bool // a profile had a retryable route
 }
 
-// destination has the series in which a [Routes] counts while one profile applies. When
-// another profile applies, [Routes.OnProfile] replaces the destination.
+// destination contains the series in which a [Routes] counts while one profile applies.
+// [Routes.OnProfile] replaces it.
 type destination struct {
-	parent      Labels              // labels parent_* of the policy; nil without a policy
-	dst         string              // name:port of the destination in the profile
-	connections func() *connections // makes the series at its first call; returns nil for inbound
+	parent      Labels              // the policy's labels parent_*; nil without a policy
+	dst         string              // name:port in the profile
+	connections func() *connections // returns nil for inbound
 
 	mu     sync.Mutex
 	routes map[string]*routeSeries // by name and labels
 }
 
-// Routes returns a Routes for one destination. target is the name of the destination,
-// until a profile specifies another name. Destinations beyond the limit (200 outbound, a
-// thousand inbound) share series. The labels of these series do not identify the
-// destination, the route or the target.
+// Routes returns a Routes for the destination target, which is its name until a profile specifies
+// another. Only 200 outbound and a thousand inbound destinations get series of their own. All
+// others share series whose labels identify neither the destination nor the route or target.
 func (m *Meters) Routes(d Direction, target string) *Routes {
 	r := &Routes{meters: m, direction: d}
 	r.current.Store(r.newDestination(target))
 	return r
 }
 
-// newDestination returns the series of the destination of r while one profile applies. dst
-// is the name of the destination in this profile.
+// newDestination returns r's series while one profile applies, in which the destination's name is
+// dst.
 func (r *Routes) newDestination(dst string) *destination {
 	return &destination{
 		dst: dst, routes: map[string]*routeSeries{},
@@ -71,9 +71,8 @@ func (r *Routes) newDestination(dst string) *destination {
 	}
 }
 
-// OnProfile makes later requests and connections count in new series, with the labels of
-// the profile p. dst is the name:port of the destination in p. The caller must call
-// OnProfile before p takes effect.
+// OnProfile makes later requests and connections count in new series with p's labels. dst is the
+// destination in p, in the form name:port. OnProfile must be called before p takes effect.
 func (r *Routes) OnProfile(dst string, p *profiles.Profile) {
 	d := r.newDestination(dst)
 	if p.Policy != nil {
@@ -82,21 +81,21 @@ func (r *Routes) OnProfile(dst string, p *profiles.Profile) {
 	r.current.Store(d)
 }
 
-// Parent returns the resource to which the current profile is attached.
+// Parent returns the resource to which the current profile belongs.
 func (r *Routes) Parent() Parent {
 	d := r.current.Load()
 	return r.meters.parent(d.dst, d.parent)
 }
 
-// Measured returns the instruments for the requests and for the attempts of a route. The
-// requests and attempts on a route of a profile count in route_*. Those on a route of a
-// policy do not, as in linkerd's proxy. Retries of outbound routes also count in
-// outbound_*_route_retry_*.
+// Measured returns the instruments for a route's requests and attempts. Like in linkerd's proxy,
+// they count in route_* only if the route comes from a profile and not from a policy. Retries on
+// outbound routes also count in outbound_*_route_retry_*.
 func (r *Routes) Measured(route profiles.Route) (requests, attempts layer.Instruments) {
 	if route.Policy == nil {
 		requests, attempts = r.meters.Route(r.direction, r.current.Load().dst, route.Name, route.Labels)
 	} else {
-		requests.RetriesSkipped, requests.Retries = discard.NewCounter(), discard.NewCounter()
+		requests.RetriesSkipped = discard.NewCounter()
+		requests.Retries = discard.NewCounter()
 	}
 	if route.MayRetry() && r.direction == Outbound {
 		requests = r.route(route).retries().added(requests)
@@ -104,9 +103,8 @@ func (r *Routes) Measured(route profiles.Route) (requests, attempts layer.Instru
 	return requests, attempts
 }
 
-// PerRoute returns next with a layer that counts the requests of a route. The metrics are
-// outbound_http_route_request_statuses_total and
-// outbound_http_route_request_duration_seconds.
+// PerRoute returns next with a layer that counts a route's requests in
+// outbound_http_route_request_statuses_total and outbound_http_route_request_duration_seconds.
 //
 // Admission: Ready is forwarded.
 //
@@ -114,9 +112,8 @@ func (r *Routes) Measured(route profiles.Route) (requests, attempts layer.Instru
 //
 // Body: a response ends with its body and trailers.
 //
-// Errors: forwarded. A rejection has the label error="FAIL_FAST" or error="LOAD_SHED". No
-// outer layer may send a rejected request again, because each rejection counts as a
-// request.
+// Errors: forwarded. A rejection has the label error="FAIL_FAST" or error="LOAD_SHED". Outer layers
+// must not send rejected requests again, because each rejection counts as a request.
 func (r *Routes) PerRoute(route profiles.Route, next httplayer.Service) httplayer.Service {
 	if route.MayRetry() {
 		r.retries.Store(true)
@@ -124,21 +121,36 @@ func (r *Routes) PerRoute(route profiles.Route, next httplayer.Service) httplaye
 	return &routeMeter{measured{next}, r.route(route), route.MayRetry()}
 }
 
-// Unrouted returns next with a layer that counts the requests that match no route of the
-// profile. The metrics are those of [Routes.PerRoute], with the label
-// route_name="default".
+// Unrouted returns next with a layer that counts requests that match no route, as [Routes.PerRoute]
+// does, with the label route_name="default".
 func (r *Routes) Unrouted(next httplayer.Service) httplayer.Service {
 	return r.PerRoute(profiles.Route{}, next)
 }
 
-// routeSeries has the series outbound_http_route_* of one route.
+// routeSeries contains the series outbound_http_route_* for one route.
 type routeSeries struct {
 	streams *streams
-	retries func() *retries // makes the series at its first call
+	byHost  *byLabel[string, *streams] // by the label hostname; nil if it is always empty
+	retries func() *retries            // makes the series at its first call
 }
 
-// route returns the series of the given route in the current profile. The layer of PerRoute
-// and the instruments of Measured share them.
+// streamsOf returns the series for req's host.
+func (s *routeSeries) streamsOf(req *http.Request) *streams {
+	if s.byHost == nil {
+		return s.streams
+	}
+	host := req.Host
+	if name, _, found := authority.CutPort(host); found {
+		host = name
+	}
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil || !authority.Valid(host) {
+		return s.streams
+	}
+	return s.byHost.get(strings.ToLower(strings.TrimSuffix(host, ".")))
+}
+
+// route returns the series for a route in the current profile. PerRoute's layer and Measured's
+// instruments share them.
 func (r *Routes) route(route profiles.Route) *routeSeries {
 	d := r.current.Load()
 	d.mu.Lock()
@@ -146,35 +158,46 @@ func (r *Routes) route(route profiles.Route) *routeSeries {
 	key := route.Name + "\x00" + Labels(route.Labels).key()
 	s := d.routes[key]
 	if s == nil {
-		f := r.meters.familiesOf(route.Labels)
-		l := r.labels(d, routeMeta(route.Name, route.Labels), hostname(), hostname)
-		s = &routeSeries{newStreams(f.requests, l), sync.OnceValue(func() *retries { return f.retries.now(l) })}
+		families := r.meters.familiesOf(route.Labels)
+		labels := r.labels(d, routeMeta(route.Name, route.Labels), hostname(), hostname)
+		s = &routeSeries{
+			streams: newStreams(families.requests, labels),
+			retries: sync.OnceValue(func() *retries { return families.retries.eager(labels) }),
+		}
+		if r.meters.hostnames && r.direction == Outbound {
+			s.byHost = newByLabel(func(host string) *streams {
+				hostLabels := r.parentLabels(d).With(routeMeta(route.Name, route.Labels), Labels{"hostname": host})
+				limited := r.meters.limited("hosts of routes", d.dst+" "+key+" "+host, hostLabels, func(Labels) labelSet { return labels })
+				return newStreams(families.requests, limited)
+			})
+		}
 		d.routes[key] = s
 	}
 	return s
 }
 
-// hostname returns an empty label hostname, because this proxy does not count by host
-// name.
+// hostname returns an empty label hostname.
 func hostname() Labels { return Labels{"hostname": ""} }
 
-// labels returns the labels of a series of the destination d: the labels parent_* of d, and
-// the labels in the arguments route and more. Destinations beyond the limit of
-// [Meters.Routes] share series. A shared series has an empty parent_name and the labels of
-// the default route. The function rest returns the labels that replace those of the
-// argument more.
+// labels returns the labels for a series: d's labels parent_*, and those in route and more.
+// Destinations beyond [Meters.Routes]'s limit share series with an empty parent_name, the default
+// route's labels, and rest's labels instead of more.
 func (r *Routes) labels(d *destination, route, more Labels, rest func() Labels) labelSet {
-	parent := d.parent
-	if parent == nil {
-		parent = r.meters.meta("parent", d.dst)
-	}
 	return r.meters.limited(routeParents(r.direction), d.dst,
-		parent.With(route, more), func(Labels) labelSet {
+		r.parentLabels(d).With(route, more), func(Labels) labelSet {
 			return fixed(r.meters.meta("parent", "").With(routeMeta("", nil), rest()))
 		})
 }
 
-// routeMeter is a service that counts the requests of one route.
+// parentLabels returns d's labels parent_*.
+func (r *Routes) parentLabels(d *destination) Labels {
+	if d.parent != nil {
+		return d.parent
+	}
+	return r.meters.meta("parent", d.dst)
+}
+
+// routeMeter counts one route's requests.
 type routeMeter struct {
 	measured
 	route     *routeSeries
@@ -183,50 +206,46 @@ type routeMeter struct {
 
 func (m *routeMeter) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	if !m.retryable {
-		return m.route.streams.call(ctx, m.Service, req, nil)
+		return m.route.streamsOf(req).call(ctx, m.Service, req, nil)
 	}
 	a := &attempts{route: m.route}
-	return m.route.streams.call(reqctx.WithValue(ctx, attemptsKey{}, a), m.Service, req, a)
+	return m.route.streamsOf(req).call(reqctx.WithValue(ctx, attemptsKey{}, a), m.Service, req, a)
 }
 
-// Backend returns next with a layer that counts the requests to one target of the profile,
-// by the route of each request. authority is the name and port of the target. The metrics
-// are outbound_http_route_backend_requests_total,
+// Backend returns next with a layer that counts requests to one target by their route. authority is
+// the target's name and port. The metrics are outbound_http_route_backend_requests_total,
 // outbound_http_route_backend_response_statuses_total and
 // outbound_http_route_backend_response_duration_seconds.
 //
 // Admission: Ready is forwarded.
 //
-// Cancellation, body and errors are those of [Routes.PerRoute]. A rejection counts as a
-// request.
+// Cancellation, body and errors: as for [Routes.PerRoute]. A rejection counts as a request.
 func (r *Routes) Backend(authority string, next httplayer.Service) httplayer.Service {
 	return &backend{measured: measured{next}, routes: r, authority: authority}
 }
 
-// PolicyBackend returns next with a layer that counts the requests to b, a backend of an
-// outbound policy. The layer is that of [Routes.Backend]. If b.Labels is not nil, the
-// labels backend_* come from b.Labels.
+// PolicyBackend is [Routes.Backend] for an outbound policy's backend. If b.Labels is not nil, it
+// contains the labels backend_*.
 func (r *Routes) PolicyBackend(b *profiles.Backend, next httplayer.Service) httplayer.Service {
 	return &backend{measured: measured{next}, routes: r, authority: b.Authority, labels: b.Labels}
 }
 
-// backend is a service that counts the requests to one target, by route.
+// backend counts the requests to one target by their route.
 type backend struct {
 	measured
 	routes    *Routes
 	authority string
-	labels    Labels // labels backend_* of a policy; nil: they follow from authority
+	labels    Labels // a policy's labels backend_*; nil: derived from authority
 	current   atomic.Pointer[backendRoutes]
 }
 
-// backendRoutes has the series of one backend while one profile applies, with a
-// [backendSeries] for each route.
+// backendRoutes contains one backend's series for each route while one profile applies.
 type backendRoutes struct {
 	destination *destination
 	routes      *byLabel[*layer.Route, backendSeries]
 }
 
-// backendSeries has the series of the requests of one route to one backend.
+// backendSeries contains the series for one route's requests to one backend.
 type backendSeries struct {
 	streams  *streams
 	requests counter
@@ -244,34 +263,35 @@ func (b *backend) Call(ctx context.Context, req *http.Request) (*http.Response, 
 	return rsp, err
 }
 
-// series returns the series of a route in the current profile. A nil route means the
-// default route.
+// series returns the series for a route in the current profile. A nil route means the default
+// route.
 func (b *backend) series(route *layer.Route) backendSeries {
-	now, d := b.current.Load(), b.routes.current.Load()
-	if now == nil || now.destination != d {
-		now = &backendRoutes{d, newByLabel(func(route *layer.Route) backendSeries { return b.newSeries(d, route) })}
-		b.current.Store(now)
+	current := b.current.Load()
+	d := b.routes.current.Load()
+	if current == nil || current.destination != d {
+		current = &backendRoutes{d, newByLabel(func(route *layer.Route) backendSeries { return b.newSeries(d, route) })}
+		b.current.Store(current)
 	}
-	return now.routes.of(route)
+	return current.routes.get(route)
 }
 
 func (b *backend) newSeries(d *destination, route *layer.Route) backendSeries {
-	m, of := b.routes.meters, routeMeta("", nil)
+	m := b.routes.meters
+	meta := routeMeta("", nil)
 	if route != nil {
-		of = routeMeta(route.Name, route.Labels)
+		meta = routeMeta(route.Name, route.Labels)
 	}
-	own := b.labels
-	if own == nil {
-		own = m.meta("backend", b.authority)
+	backendLabels := b.labels
+	if backendLabels == nil {
+		backendLabels = m.meta("backend", b.authority)
 	}
-	l := b.routes.labels(d, of, own, func() Labels { return m.meta("backend", "") })
-	f := m.familiesOf(of)
+	l := b.routes.labels(d, meta, backendLabels, func() Labels { return m.meta("backend", "") })
+	f := m.familiesOf(meta)
 	return backendSeries{newStreams(f.responses, l), counter{f.sent.lazy(l)}}
 }
 
-// familiesOf returns the metrics of the route with the given labels. They are
-// outbound_grpc_route_* if the label route_kind is GRPCRoute, and outbound_http_route_*
-// otherwise.
+// familiesOf returns outbound_grpc_route_* if the route's label route_kind is GRPCRoute, and
+// otherwise outbound_http_route_*.
 func (m *Meters) familiesOf(route Labels) httpRouteFamilies {
 	if route["route_kind"] == "GRPCRoute" {
 		return m.grpcRoutes
@@ -279,16 +299,17 @@ func (m *Meters) familiesOf(route Labels) httpRouteFamilies {
 	return m.httpRoutes
 }
 
-// httpRouteFamilies has the metrics outbound_http_route_*, or outbound_grpc_route_*.
+// httpRouteFamilies contains outbound_http_route_* or outbound_grpc_route_*.
 type httpRouteFamilies struct {
-	requests, responses streamFamilies // of routes, and of the backends of routes
+	requests, responses streamFamilies // by route, and by route and backend
 	sent                *family[*counterValue]
 	retries             retryFamilies
 }
 
 func (m *Meters) httpRouteFamilies(protocol string) httpRouteFamilies {
 	name := "outbound_" + protocol + "_route_"
-	backend, grpc := name+"backend_", protocol == "grpc"
+	backend := name + "backend_"
+	grpc := protocol == "grpc"
 	return httpRouteFamilies{
 		requests: streamFamilies{
 			grpc:     grpc,

@@ -32,7 +32,7 @@ func ofRoute(kind, name string) string {
 	return `route_group="",route_kind="` + kind + `",route_name="` + name + `",route_namespace=""`
 }
 
-// profiledRouter is a router. Its targets respond by answer.
+// profiledRouter is a router whose targets respond with answer.
 type profiledRouter struct {
 	*profiles.Router[*http.Request, *http.Response]
 	source *profiles.Static
@@ -47,24 +47,21 @@ const (
 func follow(ctx context.Context, m *meters.Meters) *profiledRouter {
 	f := &profiledRouter{source: new(profiles.Static)}
 	counts := m.Routes(meters.Outbound, asked)
-	f.Router = profiles.New(ctx, asked, f.source, httplayer.Accessor{},
+	f.Router = profiles.New(ctx, profiles.Config{Target: asked, Source: f.source, OnUpdate: func(p *profiles.Profile) {
+		name := asked
+		if p.Name != "" {
+			name = p.Name + ":80"
+		}
+		counts.OnProfile(name, p)
+	}, Metrics: counts.Measured}, httplayer.HTTP{},
 		func(authority string) httplayer.Service {
 			return counts.Backend(authority, answering{call: func(r *http.Request) (*http.Response, error) { return f.answer(r) }})
 		},
-		profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
-		profiles.WithOnUpdate[*http.Request, *http.Response](func(p *profiles.Profile) {
-			name := asked
-			if p.Name != "" {
-				name = p.Name + ":80"
-			}
-			counts.OnProfile(name, p)
-		}),
-		profiles.WithMetrics[*http.Request, *http.Response](counts.Measured),
+		profiles.WithRouteLayers(httplayer.HTTP{}),
 		profiles.WithPerRoute(counts.PerRoute), profiles.WithDefaultRoute(counts.Unrouted))
 	return f
 }
 
-// set sets the profile.
 func (f *profiledRouter) set(p *profiles.Profile) {
 	f.source.Set(asked, p)
 	synctest.Wait()
@@ -115,10 +112,10 @@ func TestRoutesNewProfile(t *testing.T) {
 			statuses + ok + ofRoute("profile", "a") + `} 2`, statuses + ok + ofRoute("profile", "b") + `} 1`,
 			statuses + ok + ofRoute("default", "default") + `} 3`,
 		}, lines(t, m, statuses))
-		to := `{` + toV2 + `,` + webService + `,`
+		labels := `{` + toV2 + `,` + webService + `,`
 		require.ElementsMatch(t, []string{
-			sent + to + ofRoute("profile", "a") + `} 2`, sent + to + ofRoute("profile", "b") + `} 1`,
-			sent + to + ofRoute("default", "default") + `} 3`,
+			sent + labels + ofRoute("profile", "a") + `} 2`, sent + labels + ofRoute("profile", "b") + `} 1`,
+			sent + labels + ofRoute("default", "default") + `} 3`,
 		}, lines(t, m, sent))
 		require.Contains(t, scrape(t, m), `outbound_http_route_backend_response_statuses_total{`+toV2+`,error="",http_status="200",`+
 			webService+`,`+ofRoute("profile", "a")+`} 2`)
@@ -126,7 +123,7 @@ func TestRoutesNewProfile(t *testing.T) {
 		for _, line := range []string{`,le="0.05"} 0`, `,le="0.5"} 2`, `,le="1"} 2`, `,le="10"} 2`, `,le="+Inf"} 2`} {
 			require.Contains(t, scrape(t, m), "outbound_http_route_request_duration_seconds_bucket"+a+line+"\n")
 		}
-		took := lines(t, m, "outbound_http_route_backend_response_duration_seconds_bucket"+to+ofRoute("profile", "a"))
+		took := lines(t, m, "outbound_http_route_backend_response_duration_seconds_bucket"+labels+ofRoute("profile", "a"))
 		require.Len(t, took, 8)
 		for i, le := range []string{"0.025", "0.05", "0.1", "0.25", "0.5", "1", "10", "+Inf"} {
 			require.Contains(t, took[i], `le="`+le+`"}`)
@@ -134,7 +131,7 @@ func TestRoutesNewProfile(t *testing.T) {
 		require.Contains(t, scrape(t, m), `route_request_total{direction="outbound",dst="web.shop.svc.cluster.local:80",rt_route="a"} 2`)
 		require.NotContains(t, scrape(t, m), asked, "no series has the address")
 
-		// Route b is removed, a is changed, and the target is another one.
+		// Remove route b, change a, and set another target.
 		f.set(&profiles.Profile{Name: named, Routes: []profiles.Route{routed("a", func(r *profiles.Route) { r.Timeout = time.Hour })}})
 		require.NoError(t, f.get(t, "/a"))
 		require.NoError(t, f.get(t, "/b"))
@@ -152,7 +149,7 @@ func TestRoutesNewProfile(t *testing.T) {
 		require.NotContains(t, scrape(t, m), `rt_route="b"`)
 		require.NotContains(t, scrape(t, m), `backend_name="web-v2"`)
 
-		// The same route with another name of the destination.
+		// The same route under another name of the destination.
 		f.set(&profiles.Profile{Name: "new.shop.svc.cluster.local", Routes: []profiles.Route{routed("a")}})
 		require.NoError(t, f.get(t, "/a"))
 		require.Contains(t, scrape(t, m), `route_request_total{direction="outbound",dst="new.shop.svc.cluster.local:80",rt_route="a"} 1`)
@@ -184,7 +181,7 @@ func TestRouteRetries(t *testing.T) {
 			Routes: []profiles.Route{routed("a", retryable), routed("twice", retryable, func(r *profiles.Route) { r.MaxRetries = 1 }), routed("b")},
 		})
 		const retry = "outbound_http_route_retry_"
-		of := func(name string) string { return `{hostname="",` + webService + `,` + ofRoute("profile", name) + `} ` }
+		labels := func(name string) string { return `{hostname="",` + webService + `,` + ofRoute("profile", name) + `} ` }
 		require.Len(t, lines(t, m, retry), 8, "retryable routes are shown from the beginning")
 		for _, tt := range []struct {
 			path     string
@@ -198,10 +195,10 @@ func TestRouteRetries(t *testing.T) {
 			require.Empty(t, status)
 		}
 		require.ElementsMatch(t, []string{
-			retry + "requests_total" + of("a") + "3", retry + "requests_total" + of("twice") + "2",
-			retry + "successes_total" + of("a") + "1", retry + "successes_total" + of("twice") + "1",
-			retry + "limit_exceeded_total" + of("a") + "0", retry + "limit_exceeded_total" + of("twice") + "1",
-			retry + "overflow_total" + of("a") + "1", retry + "overflow_total" + of("twice") + "0",
+			retry + "requests_total" + labels("a") + "3", retry + "requests_total" + labels("twice") + "2",
+			retry + "successes_total" + labels("a") + "1", retry + "successes_total" + labels("twice") + "1",
+			retry + "limit_exceeded_total" + labels("a") + "0", retry + "limit_exceeded_total" + labels("twice") + "1",
+			retry + "overflow_total" + labels("a") + "1", retry + "overflow_total" + labels("twice") + "0",
 		}, lines(t, m, retry))
 		for name, n := range map[string]string{"a": "6", "twice": "4", "b": "1"} {
 			found := lines(t, m, "outbound_http_route_backend_requests_total")
@@ -227,13 +224,49 @@ func TestRouteRetriesWithoutName(t *testing.T) {
 			Routes: []profiles.Route{{Match: profiles.Path("/x"), Retryable: true}},
 		})
 		require.NoError(t, f.get(t, "/x"))
-		of := `{hostname="",` + webService + `,` + ofRoute("default", "default") + `} 1`
-		require.Contains(t, lines(t, m, "outbound_http_route_retry_"), "outbound_http_route_retry_requests_total"+of)
-		require.Contains(t, lines(t, m, "outbound_http_route_retry_"), "outbound_http_route_retry_successes_total"+of)
+		labels := `{hostname="",` + webService + `,` + ofRoute("default", "default") + `} 1`
+		require.Contains(t, lines(t, m, "outbound_http_route_retry_"), "outbound_http_route_retry_requests_total"+labels)
+		require.Contains(t, lines(t, m, "outbound_http_route_retry_"), "outbound_http_route_retry_successes_total"+labels)
 	})
 }
 
-// The label error has linkerd's values.
+// With HostnameLabels, the label hostname is the DNS name in a request. Names beyond the limit
+// share the series without one.
+func TestRouteHostnames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		m := meters.New(meters.Config{HostnameLabels: true})
+		f := follow(ctx, m)
+		f.answer = func(*http.Request) (*http.Response, error) { return response(200, ""), nil }
+		f.set(&profiles.Profile{Name: named, Routes: []profiles.Route{{Match: profiles.Path("/.*")}}})
+		call := func(host string) {
+			req := httptest.NewRequest(http.MethodGet, "http://web/", nil)
+			req.Host = host
+			rsp, err := f.Call(ctx, req)
+			require.NoError(t, err)
+			_, err = io.Copy(io.Discard, rsp.Body)
+			require.NoError(t, err)
+			require.NoError(t, rsp.Body.Close())
+		}
+		for _, host := range []string{"Web.test", "web.test.:80", "api.test", "10.0.0.1:80", "[::1]:80", ""} {
+			call(host)
+		}
+		count := func(host string) string {
+			return `outbound_http_route_request_statuses_total{error="",hostname="` + host + `",http_status="200",` + webService + `,` + ofRoute("default", "default") + `} `
+		}
+		all := lines(t, m, "outbound_http_route_request_statuses_total")
+		for host, want := range map[string]string{"web.test": "2", "api.test": "1", "": "3"} {
+			require.Contains(t, all, count(host)+want)
+		}
+		for i := range 2000 {
+			call("host" + strconv.Itoa(i) + ".test")
+		}
+		require.Less(t, len(lines(t, m, "outbound_http_route_request_statuses_total")), 1100)
+	})
+}
+
+// The label error has the same values as in linkerd's proxy.
 func TestRouteErrors(t *testing.T) {
 	cut := func(err error) *http.Response {
 		rsp := response(200, "")
@@ -298,7 +331,7 @@ func requireOutcome(t *testing.T, labels string, rsp *http.Response, err error, 
 	})
 }
 
-// broken is the end of a body.
+// broken is a body that ends with an error.
 type broken struct{ error }
 
 func (b broken) Read([]byte) (int, error) { return 0, b.error }
@@ -317,7 +350,7 @@ func TestRouteBodyClosedEarly(t *testing.T) {
 }
 
 func TestRouteLayersConform(t *testing.T) {
-	for name, of := range map[string]func(*meters.Routes, httplayer.Service) httplayer.Service{
+	for name, wrap := range map[string]func(*meters.Routes, httplayer.Service) httplayer.Service{
 		"route":    func(r *meters.Routes, next httplayer.Service) httplayer.Service { return r.PerRoute(routed("a"), next) },
 		"unrouted": (*meters.Routes).Unrouted,
 		"backend":  func(r *meters.Routes, next httplayer.Service) httplayer.Service { return r.Backend("web:80", next) },
@@ -328,7 +361,7 @@ func TestRouteLayersConform(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			layertest.Run(t, layertest.LayerOf[*http.Request, *http.Response]{
 				New: func(_ context.Context, next httplayer.Service) httplayer.Service {
-					return of(meters.New(meters.Config{}).Routes(meters.Outbound, "web:80"), next)
+					return wrap(meters.New(meters.Config{}).Routes(meters.Outbound, "web:80"), next)
 				},
 				Request:  func(int) *http.Request { return httptest.NewRequest(http.MethodPost, "http://web/", nil) },
 				Response: func(int) *http.Response { return &http.Response{StatusCode: 200, ContentLength: -1} },

@@ -21,7 +21,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// values returns the values of the series of a name.
+// values returns the values of all series with this name.
 func values(t testing.TB, m *meters.Meters, name string) (found []string) {
 	t.Helper()
 	for _, line := range lines(t, m, name+"{") {
@@ -30,8 +30,8 @@ func values(t testing.TB, m *meters.Meters, name string) (found []string) {
 	return found
 }
 
-// TestSeriesExpire is H3: a series expires the retention time after the first scrape that
-// follows its last write. The next write begins at 0.
+// A series expires after the retention time, which begins at the first scrape after its last write.
+// The next write begins at 0 (H3).
 func TestSeriesExpire(t *testing.T) {
 	type step struct {
 		after time.Duration
@@ -77,8 +77,8 @@ func TestSeriesExpire(t *testing.T) {
 	})
 }
 
-// Streams and connections may outlive their endpoint. Their gauges are shown until they end,
-// and their ends count.
+// Streams and connections may outlive their endpoint. Their gauges are shown until they end, and
+// their ends count.
 func TestSeriesOfLongStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{RetainIdle: time.Minute})
@@ -110,8 +110,7 @@ func TestSeriesOfLongStreams(t *testing.T) {
 	})
 }
 
-// A stream that lasts longer than the profile it began with counts with the labels of that
-// profile.
+// A stream that outlives its profile counts with that profile's labels.
 func TestRoutesLongStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{RetainIdle: time.Minute})
@@ -137,18 +136,18 @@ func TestRoutesLongStream(t *testing.T) {
 		}
 		close(hold)
 		require.NoError(t, <-done)
-		of := webService + "," + ofRoute("profile", "watch") + "} 1"
+		suffix := webService + "," + ofRoute("profile", "watch") + "} 1"
 		for name, labels := range map[string]string{
 			"outbound_http_route_request_statuses_total":          `{error="",hostname="",http_status="200",`,
 			"outbound_http_route_retry_successes_total":           `{hostname="",`,
 			"outbound_http_route_backend_response_statuses_total": `error="",http_status="200",`,
 		} {
-			require.Contains(t, strings.Join(lines(t, m, name), "\n"), labels+of, name)
+			require.Contains(t, strings.Join(lines(t, m, name), "\n"), labels+suffix, name)
 		}
 	})
 }
 
-// The gauge of a balancer's endpoints ends with the balancer.
+// The gauge for a balancer's endpoints ends with the balancer.
 func TestSeriesOfEndedBalancer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{RetainIdle: time.Minute})

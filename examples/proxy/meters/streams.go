@@ -13,16 +13,16 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// streamFamilies has the metrics of requests by route, or by route and backend: the number
-// of requests by outcome, and their durations.
+// streamFamilies contains metrics of requests by route, or by route and backend: their number by
+// outcome, and their durations.
 type streamFamilies struct {
 	grpc      bool // the label grpc_status replaces http_status
 	statuses  *family[*counterValue]
 	durations *family[*histogramValue]
 }
 
-// streams has the series of one route, or of one backend of a route. The series of an
-// outcome is exported after the first request that has this outcome.
+// streams contains the series for one route, or one of its backends. An outcome's series is
+// exported after the first request with this outcome.
 type streams struct {
 	clock
 	grpc      bool // see streamFamilies
@@ -36,48 +36,50 @@ func newStreams(f streamFamilies, l labelSet) *streams {
 	})}
 }
 
-// stream records one request, and is the observer of its response body. A stream comes
-// from the pool openStreams, and goes back to the pool when the response has ended.
+// stream records one request, and observes its response body. It comes from the pool openStreams,
+// and returns there when the response has ended.
 type stream struct {
-	of       *streams        // the series that record the request
-	ctx      context.Context //nolint:containedctx // of the request: it distinguishes a canceled request from a failed body
+	series   *streams
+	ctx      context.Context //nolint:containedctx // the request's, to tell a canceled request from a failed body
 	start    time.Duration
 	rsp      *http.Response
-	head     grpcHead  // of rsp, if of.grpc
+	head     grpcHead  // rsp's status, if series.grpc
 	attempts *attempts // nil if the request is never retried
 }
 
-// attempts counts the attempts of one request. If the request succeeds after more than one
-// attempt, the request counts as a successful retry.
+// attempts counts one request's attempts. A request that succeeds after more than one attempt
+// counts as a successful retry.
 type attempts struct {
 	sent  atomic.Int32
 	route *routeSeries
 }
 
-// attemptsKey is the context key of the *attempts of a request.
+// attemptsKey is the context key for a request's *attempts.
 type attemptsKey struct{}
 
 var openStreams = sync.Pool{New: func() any { return new(stream) }} //nolint:gochecknoglobals // a pool
 
-// call sends req to next and records the result. It also records a rejection, because no
-// outer layer sends the request again. The argument a counts the attempts of req. If req
-// is never retried, a is nil.
-func (of *streams) call(ctx context.Context, next httplayer.Service, req *http.Request, a *attempts) (*http.Response, error) {
+// call sends req to next and records the result. Rejections are recorded too, because no outer
+// layer sends the request again. a counts req's attempts, and is nil if req is never retried.
+func (series *streams) call(ctx context.Context, next httplayer.Service, req *http.Request, a *attempts) (*http.Response, error) {
 	s := openStreams.Get().(*stream) //nolint:errcheck,forcetypeassert // see openStreams
-	*s = stream{of: of, ctx: ctx, start: of.now(), attempts: a}
+	*s = stream{series: series, ctx: ctx, start: series.now(), attempts: a}
 	rsp, err := next.Call(ctx, req)
 	if err != nil {
 		o := withoutResponse(req, err)
-		if of.grpc {
+		if series.grpc {
 			_, code := httplayer.StatusFromError(err)
-			if o.grpc, o.status = true, int(code); o.err != noFault {
+			o.grpc = true
+			o.status = int(code)
+			if o.err != noFault {
 				o.status = -1
 			}
 		}
 		s.done(o)
 		return rsp, err
 	}
-	if s.rsp = rsp; of.grpc {
+	s.rsp = rsp
+	if series.grpc {
 		s.head = grpcHeadOf(rsp)
 	}
 	return httplayer.Completion(ctx, rsp, s), nil
@@ -95,29 +97,30 @@ func (s *stream) End(err error) {
 		}
 	}
 	o := afterHead(s.rsp, err)
-	if s.of.grpc {
-		o.grpc, o.status = true, int(s.head.status(s.rsp, err == nil))
+	if s.series.grpc {
+		o.grpc = true
+		o.status = int(s.head.status(s.rsp, err == nil))
 	}
 	s.done(o)
 }
 
-// done records the outcome o and returns s to the pool.
+// done records the outcome and returns s to the pool.
 func (s *stream) done(o outcome) {
-	s.of.durations.get().Observe((s.of.now() - s.start).Seconds())
-	s.of.statuses.of(o).get().Inc()
+	s.series.durations.get().Observe((s.series.now() - s.start).Seconds())
+	s.series.statuses.get(o).get().Inc()
 	*s = stream{}
 	openStreams.Put(s)
 }
 
-// outcome describes how a request ended. Its fields are the values of two labels: error,
-// and either http_status or grpc_status.
+// outcome describes how a request ended. Its fields become the labels error, and http_status or
+// grpc_status.
 type outcome struct {
 	grpc   bool
-	status int // gRPC status if grpc, -1: none; else HTTP status, 0: no response
+	status int // gRPC status if grpc, -1: none; otherwise HTTP status, 0: no response
 	err    fault
 }
 
-// fault is a value of the label error, as in linkerd's proxy.
+// fault is a value of the label error in linkerd's proxy.
 type fault string
 
 const (
@@ -143,7 +146,7 @@ func (o outcome) labels() Labels {
 	return Labels{"http_status": statusLabel(o.status), "error": string(o.err)}
 }
 
-// grpcNames returns the values of the label grpc_status, by gRPC status.
+// grpcNames returns the label grpc_status by gRPC status.
 func grpcNames() []string {
 	return []string{
 		"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
@@ -152,10 +155,9 @@ func grpcNames() []string {
 	}
 }
 
-// withoutResponse returns the outcome of a request that failed with err and has no
-// response. If the endpoint failed, the outcome has the status that the proxy sends to
-// the client, as in linkerd's proxy. After any other failure, it has an error and no
-// status.
+// withoutResponse returns the outcome of a request that failed without a response. Like in
+// linkerd's proxy, the outcome has the status that the client receives if the endpoint failed. All
+// other failures have an error and no status.
 func withoutResponse(req *http.Request, err error) outcome {
 	if f := faultOf(err); f != noFault {
 		return outcome{err: f}
@@ -172,8 +174,8 @@ func withoutResponse(req *http.Request, err error) outcome {
 	return outcome{status: httpStatus(status)}
 }
 
-// afterHead returns the outcome of a request with the response rsp. err is the error that
-// ended the response body, or nil.
+// afterHead returns the outcome of a request with a response. err is the error that ended the
+// response body, or nil.
 func afterHead(rsp *http.Response, err error) outcome {
 	o := outcome{status: httpStatus(rsp.StatusCode)}
 	if err == nil {
@@ -192,8 +194,7 @@ func afterHead(rsp *http.Response, err error) outcome {
 	return o
 }
 
-// faultOf returns the value of the label error, as a [fault], for a request that failed
-// with err. It returns noFault if err is not a timeout, a fail-fast rejection or a
+// faultOf returns the fault for err, or noFault if it is not a timeout, a fail-fast rejection or a
 // cancellation.
 func faultOf(err error) fault {
 	switch {
@@ -211,18 +212,18 @@ func faultOf(err error) fault {
 	return noFault
 }
 
-// timeoutFault returns requestTimeout for err, which is a timeout. If connecting to an
-// endpoint timed out, it returns noFault, because this is a failure of the endpoint.
+// timeoutFault returns requestTimeout, or noFault if connecting to an endpoint timed out, because
+// that is the endpoint's failure.
 func timeoutFault(err error) fault {
-	var at *layer.Error
-	for errors.As(err, &at) {
-		if at.Kind != nil && errors.Is(at.Kind, layer.ErrTimeout) {
-			if at.Layer == "endpoint" || at.Layer == "dial" {
+	var layerErr *layer.Error
+	for errors.As(err, &layerErr) {
+		if layerErr.Kind != nil && errors.Is(layerErr.Kind, layer.ErrTimeout) {
+			if layerErr.Layer == "endpoint" || layerErr.Layer == "dial" {
 				return noFault
 			}
 			return requestTimeout
 		}
-		err = at.Err
+		err = layerErr.Err
 	}
 	return requestTimeout
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// Peer is the other end of a connection of the proxy: a client or a server.
+// Peer is the other end of a proxy's connection: a client or a server.
 type Peer string
 
 // Source is a client, and Destination is a server.
@@ -20,10 +20,10 @@ const (
 	Destination Peer = "dst"
 )
 
-// Transport has the instruments that count connections, for tcplayer.NewMeter.
+// Transport contains the instruments for tcplayer.NewMeter, which counts connections.
 type Transport = tcplayer.Instruments
 
-// transportFamilies has the metrics tcp_*, which count connections and their bytes.
+// transportFamilies contains the metrics tcp_*, which count connections and their bytes.
 type transportFamilies struct {
 	opened, closed, read, written *family[*counterValue]
 	open                          *family[*gaugeValue]
@@ -39,10 +39,10 @@ func (m *Meters) transportFamilies() transportFamilies {
 	}
 }
 
-// Transport returns the instruments that count connections with the given labels:
-// [Target] and one of [ServerTLS], [ClientTLS] and [NoTLS]. The number of series is
-// limited as in [Meters.Endpoint]. Bytes of outbound connections to endpoints also count
-// in outbound_tcp_transfer_cost_bytes_total, by the label dst_zone_locality.
+// Transport returns the instruments that count connections with the given labels, [Target] and one
+// of [ServerTLS], [ClientTLS] and [NoTLS]. The number of series is limited as in [Meters.Endpoint].
+// Bytes on outbound connections to endpoints also count in outbound_tcp_transfer_cost_bytes_total,
+// by the label dst_zone_locality.
 func (m *Meters) Transport(d Direction, peer Peer, labels Labels) Transport {
 	t := m.transport(d, peer, m.peerLabels(d, peer, labels))
 	if d == Outbound && peer == Destination {
@@ -52,12 +52,11 @@ func (m *Meters) Transport(d Direction, peer Peer, labels Labels) Transport {
 	return t
 }
 
-// peerLabels returns a labelSet of the given labels. Only a limited number of label sets
-// have separate series. Beyond this limit, outbound connections with an authority share
-// the series of the authority, without the labels target_* and dst_pod. The number of
-// these authorities is also limited. All further connections share series with only the
-// labels tls and no_tls_reason. Labels with neither authority nor target_addr are not
-// limited.
+// peerLabels returns a labelSet for labels. Only a limited number of label sets get series of their
+// own. Beyond the limit, outbound connections with an authority share the authority's series,
+// without target_* and dst_pod. The number of these authorities is limited too, and all further
+// connections share series with only tls and no_tls_reason. Labels with neither authority nor
+// target_addr are not limited.
 func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	authority := labels["authority"]
 	switch {
@@ -66,27 +65,23 @@ func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	case d == Inbound || authority == "":
 		return m.limited(peers(d, peer), labels.key(), labels, onlyTLS)
 	}
-	return m.limited(peers(d, peer), authority+" "+labels["target_addr"], labels, func(own Labels) labelSet {
-		maps.DeleteFunc(own, func(name, _ string) bool { return strings.HasPrefix(name, "target_") || name == "dst_pod" })
-		return m.limited(routeParents(d), authority, own, onlyTLS)
+	return m.limited(peers(d, peer), authority+" "+labels["target_addr"], labels, func(labels Labels) labelSet {
+		maps.DeleteFunc(labels, func(name, _ string) bool { return strings.HasPrefix(name, "target_") || name == "dst_pod" })
+		return m.limited(routeParents(d), authority, labels, onlyTLS)
 	})
 }
 
-// peers returns the kind of name with which [Meters.limited] limits the series of
-// connections in the direction d with the given peer. Connections beyond the limit share
-// series.
+// peers returns the kind of name by which [Meters.limited] limits the series of connections.
 func peers(d Direction, peer Peer) string { return string(d) + " " + string(peer) }
 
-// onlyTLS removes all labels except tls and no_tls_reason from the argument own, and
-// returns the remaining labels as a labelSet.
-func onlyTLS(own Labels) labelSet {
-	maps.DeleteFunc(own, func(name, _ string) bool { return name != "tls" && name != "no_tls_reason" })
-	return fixed(own)
+// onlyTLS removes all labels except tls and no_tls_reason from labels, and returns the rest.
+func onlyTLS(labels Labels) labelSet {
+	maps.DeleteFunc(labels, func(name, _ string) bool { return name != "tls" && name != "no_tls_reason" })
+	return fixed(labels)
 }
 
-// cost returns a counter of outbound_tcp_transfer_cost_bytes_total. op is "Recv" for
-// received bytes and "Send" for sent bytes. locality is the value of the label
-// dst_zone_locality.
+// cost returns a counter in outbound_tcp_transfer_cost_bytes_total. op is "Recv" or "Send".
+// locality is the value of the label dst_zone_locality.
 func (m *Meters) cost(op, locality string) metrics.Counter {
 	zone := "Unknown"
 	switch strings.ToLower(locality) {
@@ -95,11 +90,10 @@ func (m *Meters) cost(op, locality string) metrics.Counter {
 	case "remote":
 		zone = "Remote"
 	}
-	return counter{m.transferCost.now(fixed(Labels{"op": op, "zone_locality": zone}))}
+	return counter{m.transferCost.eager(fixed(Labels{"op": op, "zone_locality": zone}))}
 }
 
-// transport returns the instruments that count connections with the labels l. It adds the
-// labels direction and peer.
+// transport returns the instruments that count connections with the labels l, direction and peer.
 func (m *Meters) transport(d Direction, peer Peer, l labelSet) Transport {
 	f := m.conns
 	l = l.with(Labels{"direction": string(d), "peer": string(peer)})
@@ -112,22 +106,22 @@ func (m *Meters) transport(d Direction, peer Peer, l labelSet) Transport {
 	}
 }
 
-// closedConnections counts closed connections. Add counts a connection that ended without
-// an error. With("errno", e).Add counts one that ended with the error e.
+// closedConnections counts closed connections. Add counts one that ended without an error, and
+// With("errno", e).Add one that ended with the error e.
 type closedConnections struct{ labelled }
 
-func (c closedConnections) Add(delta float64) { c.of("").Add(delta) }
+func (c closedConnections) Add(delta float64) { c.get("").Add(delta) }
 
-// Client describes the client of an inbound connection, for the labels of metrics.
+// Client describes an inbound connection's client for metrics.
 type Client struct {
-	Secure  bool   // the connection uses TLS that this proxy terminates
-	ID      string // identity that the client has proven, or ""
-	Passed  bool   // TLS of the client is forwarded to the application unchanged
+	Secure  bool   // the client uses TLS that this proxy terminates
+	ID      string // the identity that the client has proven, or ""
+	Passed  bool   // TLS is forwarded to the application unchanged
 	Skipped bool   // TLS was not detected, because the server may speak first
 }
 
-// Labels returns the labels that describe the TLS of the connection, see [ClientTLS] and
-// [NoTLS]. TLS that is forwarded unchanged has tls="opaque".
+// Labels returns the labels that describe the connection's TLS, see [ClientTLS] and [NoTLS]. TLS
+// that is forwarded unchanged has tls="opaque".
 func (c Client) Labels() Labels {
 	switch {
 	case c.Secure:
@@ -146,13 +140,12 @@ func (c Client) anonymous() Client {
 	return c
 }
 
-// Clients returns a function that returns the meter for a connection of the client c to
-// target. Call the function for each connection. The meter counts in the metrics of
-// [Meters.Transport], with the peer [Source]. If server is not zero, the series also have
-// the labels of [Server].
+// Clients returns a function that returns the meter for a connection from c to target. Call it for
+// each connection. The meter counts in the same metrics as [Meters.Transport], with the peer
+// [Source]. If server is not zero, [Server]'s labels are added.
 //
-// After a thousand different sets of labels, further series have no target_*, srv_port and
-// client_id. The function is safe for concurrent use.
+// After a thousand different sets of labels, further series lack target_*, srv_port and client_id.
+// The function is safe for concurrent use.
 func (m *Meters) Clients(d Direction) func(target netip.AddrPort, c Client, server Resource) *tcplayer.Meter {
 	type key struct {
 		target netip.AddrPort
@@ -160,19 +153,21 @@ func (m *Meters) Clients(d Direction) func(target netip.AddrPort, c Client, serv
 		server Resource
 	}
 	meters := newLookup(func(k key) *tcplayer.Meter {
-		labels, rest := Target(k.target).With(k.client.Labels()), k.client.anonymous().Labels()
+		labels := Target(k.target).With(k.client.Labels())
+		rest := k.client.anonymous().Labels()
 		if k.server != (Resource{}) {
-			labels, rest = labels.With(Server(k.server, k.target)), rest.With(Server(k.server, netip.AddrPort{}))
+			labels = labels.With(Server(k.server, k.target))
+			rest = rest.With(Server(k.server, netip.AddrPort{}))
 		}
 		limited := m.limited(string(d)+" clients", labels.key(), labels, func(Labels) labelSet { return fixed(rest) })
 		return tcplayer.NewMeter(m.transport(d, Source, limited))
 	})
 	return func(target netip.AddrPort, c Client, server Resource) *tcplayer.Meter {
-		return meters.of(key{target, c, server})
+		return meters.get(key{target, c, server})
 	}
 }
 
-// detectFamilies has the metrics of protocol detection for one direction.
+// detectFamilies contains the metrics of protocol detection for one direction.
 type detectFamilies struct {
 	durations *family[*histogramValue]
 	results   *family[*counterValue]
@@ -186,15 +181,14 @@ func (m *Meters) detectFamilies(d Direction) detectFamilies {
 	}
 }
 
-// Detect returns the instruments of tcplayer.Detect. The metrics are
-// inbound_tcp_detect_http_duration_seconds and inbound_tcp_detect_http_results_total, or
-// their outbound counterparts. They have the given labels, and the second metric also has
-// the label result.
+// Detect returns the instruments for tcplayer.Detect. The metrics are
+// inbound_tcp_detect_http_duration_seconds and inbound_tcp_detect_http_results_total, or their
+// outbound counterparts. They have the given labels, and the second one also has the label result.
 func (m *Meters) Detect(d Direction, labels Labels) tcplayer.DetectInstruments {
 	return m.detect(d, fixed(labels))
 }
 
 func (m *Meters) detect(d Direction, l labelSet) tcplayer.DetectInstruments {
 	f := m.detects[d]
-	return tcplayer.DetectInstruments{Latency: seconds{f.durations.now(l)}, Results: newLabelled(f.results, l, "result")}
+	return tcplayer.DetectInstruments{Latency: seconds{f.durations.eager(l)}, Results: newLabelled(f.results, l, "result")}
 }

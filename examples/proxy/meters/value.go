@@ -8,14 +8,13 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// value is the current value of a series of any kind: counter, gauge or histogram. It is
-// safe for concurrent use.
+// value is a series's current value: a counter, gauge or histogram. It is safe for concurrent use.
 type value interface {
 	write(out *dto.Metric)
 }
 
-// number is a float64 that several goroutines may change at the same time.
-type number struct{ bits atomic.Uint64 } // of a float64
+// number is a float64 that several goroutines may change concurrently.
+type number struct{ bits atomic.Uint64 } // a float64's
 
 func (n *number) load() float64 { return math.Float64frombits(n.bits.Load()) }
 
@@ -31,17 +30,17 @@ func (n *number) Add(delta float64) {
 // Inc adds 1.
 func (n *number) Inc() { n.Add(1) }
 
-// counterValue is the value of a counter. It only increases.
+// counterValue is a counter's value, which only increases.
 type counterValue struct{ number }
 
-func (c *counterValue) write(out *dto.Metric) { out.Counter = &dto.Counter{Value: new(c.load())} }
+func (c *counterValue) write(metric *dto.Metric) { metric.Counter = &dto.Counter{Value: new(c.load())} }
 
-// gaugeValue is the number in a series of a gauge. It can increase and decrease.
+// gaugeValue is a gauge's value.
 type gaugeValue struct{ number }
 
 func (g *gaugeValue) Set(value float64) { g.bits.Store(math.Float64bits(value)) }
 
-func (g *gaugeValue) write(out *dto.Metric) { out.Gauge = &dto.Gauge{Value: new(g.load())} }
+func (g *gaugeValue) write(metric *dto.Metric) { metric.Gauge = &dto.Gauge{Value: new(g.load())} }
 
 // isGauge reports whether v is a gauge.
 func isGauge(v value) bool {
@@ -49,18 +48,17 @@ func isGauge(v value) bool {
 	return ok
 }
 
-// isOpen reports whether v is a gauge that is not 0, such as the number of open
-// connections.
+// isOpen reports whether v is a gauge that is not 0, such as the number of open connections.
 func isOpen(v value) bool {
 	g, ok := v.(*gaugeValue)
 	return ok && g.load() != 0
 }
 
-// histogramValue has the number of observed values in each bucket of a histogram, and the
-// sum of these values.
+// histogramValue contains how many values were observed in each of a histogram's buckets, and their
+// sum.
 type histogramValue struct {
 	bounds []float64       // upper bounds, ascending
-	counts []atomic.Uint64 // by index of the bound; the last one counts larger values
+	counts []atomic.Uint64 // by the bound's index; the last one counts larger values
 	sum    number
 }
 
@@ -75,7 +73,7 @@ func (h *histogramValue) Observe(value float64) {
 	h.sum.Add(value)
 }
 
-func (h *histogramValue) write(out *dto.Metric) {
+func (h *histogramValue) write(metric *dto.Metric) {
 	var total uint64
 	buckets := make([]*dto.Bucket, len(h.bounds))
 	for i := range h.bounds {
@@ -83,5 +81,5 @@ func (h *histogramValue) write(out *dto.Metric) {
 		buckets[i] = &dto.Bucket{UpperBound: &h.bounds[i], CumulativeCount: new(total)}
 	}
 	total += h.counts[len(h.bounds)].Load()
-	out.Histogram = &dto.Histogram{SampleCount: &total, SampleSum: new(h.sum.load()), Bucket: buckets}
+	metric.Histogram = &dto.Histogram{SampleCount: &total, SampleSum: new(h.sum.load()), Bucket: buckets}
 }

@@ -3,110 +3,90 @@ package outbound
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"net/http"
 	"time"
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
-	"github.com/gotower/gotower/examples/proxy/meters"
+	"github.com/gotower/gotower/examples/internal/setting"
 	"github.com/gotower/gotower/examples/proxy/settings"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/profiles"
 )
 
-// balancerKey is the key of a balancer in a cache. It consists of the target, the parent
-// resource of the profile, and the configuration that a policy has for the balancer.
-// Routes with equal keys share a balancer. As in linkerd's proxy, the same target has a
-// separate balancer for each parent.
-type balancerKey struct {
-	authority string
-	parent    meters.Parent
-	profiles.Balancing
-}
-
-// balancerOf returns the key of the balancer for the backend b. b.Endpoint must be nil,
-// because a backend with an endpoint needs no balancer.
-func balancerOf(b *profiles.Backend, parent meters.Parent) balancerKey {
-	return balancerKey{b.Authority, parent, b.Balancing}
-}
-
-// String returns the authority of the target, which is host:port.
-func (b balancerKey) String() string { return b.authority }
-
-// queue returns the capacity and the maximum wait of the queue in front of the balancer.
-// q has the defaults for values that the policy does not set.
-func (b balancerKey) queue(q settings.Queue) (capacity int, maxWait time.Duration) {
-	q.Capacity, q.FailFast = cmp.Or(b.QueueCapacity, q.Capacity), cmp.Or(b.QueueTimeout, q.FailFast)
+// queueOf returns the capacity and maximum wait of the queue in front of a balancer. q provides the
+// defaults for b.
+func queueOf(b profiles.Balancing, q settings.Queue) (capacity int, maxWait time.Duration) {
+	q.Capacity = cmp.Or(b.QueueCapacity, q.Capacity)
+	q.FailFast = cmp.Or(b.QueueTimeout, q.FailFast)
 	return q.Capacity, q.MaxWait()
 }
 
-// policy returns the configuration for package balance. A decay of less than 1 ms becomes
-// 1 ms. If the policy has a circuit breaker, at least one endpoint stays in use.
-// Linkerd's proxy has no such minimum.
-func (b balancerKey) policy() balance.Policy {
+// policyOf converts b for package balance, which requires a decay of at least 1 ms. With a circuit
+// breaker, at least one endpoint always stays in use. Linkerd's proxy has no such minimum.
+func policyOf(b profiles.Balancing) balance.Policy {
 	p := balance.Policy{Decay: b.Decay, Penalty: b.Penalty}
 	if p.Decay != 0 {
 		p.Decay = max(p.Decay, time.Millisecond)
 	}
-	if b.hasBreaker() {
+	if hasBreaker(b) {
 		p.OutlierDetection.MinReady = oneEndpoint
 	}
 	return p
 }
 
-// oneEndpoint is the share of its endpoints that a balancer must keep ready. The balancer
-// rounds the resulting number of endpoints up. The number is 1 for a balancer with at most
-// a million endpoints.
+// oneEndpoint is the share of endpoints that a balancer must keep ready. It is rounded up, so it
+// means one endpoint in a balancer with up to a million.
 const oneEndpoint = 1e-6
 
-// hasBreaker reports whether the policy has a circuit breaker.
-func (b balancerKey) hasBreaker() bool { return b.Breaker != layer.BreakerPolicy{} }
+// hasBreaker reports whether b specifies a circuit breaker.
+func hasBreaker(b profiles.Balancing) bool { return b.Breaker != layer.BreakerPolicy{} }
 
-// classifier returns the function by which the balancer classifies responses. It is
-// [httplayer.Classify] if the policy has a penalty, or has no circuit breaker. Otherwise
-// every response is a success, as in linkerd's proxy, and [httplayer.Classify] is used only
-// for errors without a response. Only the circuit breaker then counts failed responses. The
-// balancer does not, because it would avoid the endpoint too early, and for up to a minute
-// after its recovery.
-func (b balancerKey) classifier() layer.Classifier[*http.Response] {
-	if !b.hasBreaker() || b.Penalty != 0 {
-		return httplayer.Classify
-	}
-	return func(o layer.Outcome[*http.Response]) layer.Class {
-		if o.Err == nil {
+// classify classifies responses for b's balancer. With a circuit breaker and no penalty, all
+// responses count as successes, and only errors without a response use [httplayer.Classify].
+// Linkerd's proxy does the same. Failed responses are left to the circuit breaker, because a
+// balancer that counted them too would avoid the endpoint too early, and for up to a minute after
+// its recovery.
+func (b *backend) classify(o layer.Outcome[*http.Response]) layer.Class {
+	if o.Err == nil {
+		if current := b.balancing.Get(); hasBreaker(current) && current.Penalty == 0 {
 			return layer.Success
 		}
-		return httplayer.Classify(o)
 	}
+	return httplayer.Classify(o)
 }
 
-// withBreaker returns a function that makes the service of an endpoint. That function calls
-// the argument mk, and adds the circuit breaker of the policy to the service. If the policy
-// has no circuit breaker, withBreaker returns mk itself.
-func (b balancerKey) withBreaker(
+// withBreaker wraps mk, which makes the service for an endpoint. It adds b's circuit breaker, if
+// there is one.
+func (b *backend) withBreaker(
 	mk discover.MakeService[*http.Request, *http.Response],
 ) discover.MakeService[*http.Request, *http.Response] {
-	if !b.hasBreaker() {
-		return mk
-	}
 	return func(ctx context.Context, t discover.Target) httplayer.Service {
-		return httplayer.NewStack(layer.WithTarget[*http.Response](t.Name)).Breaker(b.Breaker).Service(mk(ctx, t))
+		return setting.Layer(b.balancing, func(current profiles.Balancing) httplayer.Layer {
+			if !hasBreaker(current) {
+				return nil
+			}
+			return httplayer.NewStack(layer.WithTarget[*http.Response](t.Name)).Breaker(current.Breaker).Layer()
+		})(mk(ctx, t))
 	}
 }
 
-// policyBackends returns a function that makes the service of a backend of a policy. The
-// service counts the requests and passes them to an inner service. If the backend specifies
-// an endpoint, the argument forward makes the inner service. Otherwise the inner service is
-// a balancer, which the first argument makes.
-func (r *router) policyBackends(
-	to layer.MakeService[balancerKey, *http.Request, *http.Response],
-	forward layer.MakeService[forwardTarget, *http.Request, *http.Response],
-) layer.MakeService[*profiles.Backend, *http.Request, *http.Response] {
-	return func(b *profiles.Backend) httplayer.Service {
-		if b.Endpoint != nil {
-			return r.counts.PolicyBackend(b, forward(forwardTarget{r.target, b.Endpoint}))
+// follow applies b's settings to its balancer, now and whenever they change, until ctx ends.
+func (b *backend) follow(ctx context.Context, balancer interface{ SetPolicy(p balance.Policy) error }, log *slog.Logger) {
+	b.balancing.Follow(ctx, func(current profiles.Balancing) {
+		if err := balancer.SetPolicy(policyOf(current)); err != nil {
+			log.Warn("the policy of a balancer was not changed", "target", b.authority, "err", err)
 		}
-		return r.counts.PolicyBackend(b, to(balancerOf(b, r.counts.Parent())))
-	}
+	})
+}
+
+// queued returns svc behind b's queue and the layers in st. q provides the queue's defaults.
+func queued[Req, Rsp any](
+	b *backend, q settings.Queue, st layer.Stack[Req, Rsp], svc layer.Service[Req, Rsp],
+) layer.Service[Req, Rsp] {
+	return setting.Layer(b.balancing, func(current profiles.Balancing) layer.Layer[Req, Rsp] {
+		return st.Queue(queueOf(current, q)).Layer()
+	})(svc)
 }

@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"net/netip"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/examples/internal/setting"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/profiles"
@@ -20,13 +22,13 @@ import (
 	"github.com/gotower/gotower/resolve/static"
 )
 
-// With a circuit breaker of the policy, the balancer ignores failed responses: the failing
+// If the policy specifies a circuit breaker, the balancer ignores failed responses: the failing
 // endpoint gets requests until its breaker opens. Otherwise the balancer avoids it earlier.
 func TestBalancerOfPolicyWithBreaker(t *testing.T) {
 	const failures = 50
 	requestsToFailing := func(t *testing.T, b profiles.Balancing) (n int) {
-		key := balancerKey{authority: "web:80", Balancing: b}
-		mk := key.withBreaker(func(_ context.Context, target discover.Target) httplayer.Service {
+		web := &backend{authority: "web:80", balancing: setting.New(b)}
+		mk := web.withBreaker(func(_ context.Context, target discover.Target) httplayer.Service {
 			failing := target.Endpoint.Addr == netip.MustParseAddrPort("10.0.0.1:80")
 			return layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) {
 				time.Sleep(time.Millisecond) // equal latencies
@@ -41,8 +43,9 @@ func TestBalancerOfPolicyWithBreaker(t *testing.T) {
 		defer cancel()
 		endpoints, err := static.Endpoints("10.0.0.1:80", "10.0.0.2:80")
 		require.NoError(t, err)
-		svc := balance.Resolve(ctx, static.New(map[string][]resolve.Endpoint{key.authority: endpoints}), key.authority, mk,
-			balance.WithPolicy[*http.Response](key.policy()), balance.WithClassifier(key.classifier()))
+		svc := balance.Resolve(ctx, static.New(map[string][]resolve.Endpoint{web.authority: endpoints}), web.authority, mk,
+			balance.WithClassifier(web.classify))
+		web.follow(ctx, svc, slog.New(slog.DiscardHandler))
 		require.NoError(t, svc.Ready(ctx))
 		for range 20 * failures {
 			rsp, err := svc.Call(ctx, &http.Request{})
@@ -57,9 +60,11 @@ func TestBalancerOfPolicyWithBreaker(t *testing.T) {
 		assert.Less(t, requestsToFailing(t, profiles.Balancing{}), failures)
 	})
 
-	penalized := balancerKey{Balancing: profiles.Balancing{Breaker: breaker, Penalty: 1}}
+	classify := func(b profiles.Balancing, o layer.Outcome[*http.Response]) layer.Class {
+		return (&backend{balancing: setting.New(b)}).classify(o)
+	}
 	failed := layer.Outcome[*http.Response]{Response: &http.Response{StatusCode: http.StatusInternalServerError}}
-	assert.Equal(t, layer.Failure, penalized.classifier()(failed), "a policy with a penalty")
+	assert.Equal(t, layer.Failure, classify(profiles.Balancing{Breaker: breaker, Penalty: 1}, failed), "a policy with a penalty")
 	failed = layer.Outcome[*http.Response]{Err: http.ErrHandlerTimeout}
-	assert.True(t, balancerKey{Balancing: profiles.Balancing{Breaker: breaker}}.classifier()(failed).IsFailure(), "no response")
+	assert.True(t, classify(profiles.Balancing{Breaker: breaker}, failed).IsFailure(), "no response")
 }

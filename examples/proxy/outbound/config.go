@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/gotower/gotower/examples/internal/spans"
 	"github.com/gotower/gotower/examples/proxy/meters"
 	"github.com/gotower/gotower/examples/proxy/settings"
 	"github.com/gotower/gotower/layer"
@@ -32,42 +33,46 @@ type Config struct {
 	Controller grpc.ClientConnInterface   // the destination controller
 	Policies   grpc.ClientConnInterface   // the policy controller; nil: policies are not used
 	Workload   string                     // identifies this workload to the policy controller
+	Profiles   profiles.Source            // nil: the controllers' profiles and policies
+	Resolver   resolve.Resolver           // of the profiles' backends; nil: the destination controller's endpoints
 	Identity   *identity.Identity         // nil: TLS is not used
-	Own        []netip.Addr               // addresses of this pod; connections to them use cleartext
+	PodIPs     []netip.Addr               // this pod's addresses; connections to them use cleartext
 	Origin     tcplayer.Origin            // finds the original destination of a connection
 	Refuse     func(netip.AddrPort) error // returns an error for addresses that must not be dialed
 	Ending     context.Context            //nolint:containedctx // when it ends, connections drain
 
-	// Dial makes the TCP connections. nil means the DialContext of a zero [net.Dialer].
+	// Dial makes TCP connections. nil means a zero [net.Dialer]'s DialContext.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	SourceLabels map[string]string // labels of the application in tap
+	SourceLabels map[string]string // the application's labels in tap
 	Taps         *tap.Registry
+	Spans        *spans.Exporter // nil: spans are not recorded
 	Meters       *meters.Meters
 	Log          *slog.Logger
 }
 
-// Outbound is the server of the connections that the application makes.
+// Outbound serves the connections that the application makes.
 type Outbound struct {
 	tcplayer.Server
 	Config
 
-	Requests httplayer.Service // serves the requests of all HTTP connections
+	Requests httplayer.Service // serves the requests on all HTTP connections
 
 	http     tcplayer.Server // serves HTTP connections
-	resolver resolve.Resolver
-	profiles profiles.Source
 	countTCP func(context.Context, net.Conn, error)
+
+	balanced, opaqueBalanced backends
 
 	destinations    *layer.Cache[netip.AddrPort, net.Conn, tcplayer.ByteCount]
 	logicals        *layer.Cache[Authority, *http.Request, *http.Response]
-	concretes       *layer.Cache[balancerKey, *http.Request, *http.Response]
+	concretes       *layer.Cache[*backend, *http.Request, *http.Response]
 	forwards        *layer.Cache[forwardTarget, *http.Request, *http.Response]
-	opaqueConcretes *layer.Cache[balancerKey, tcplayer.Request, net.Conn]
+	opaqueConcretes *layer.Cache[*backend, tcplayer.Request, net.Conn]
 	opaqueForwards  *layer.Cache[forwardTarget, tcplayer.Request, net.Conn]
+	opaqueNames     *layer.Cache[string, tcplayer.Request, net.Conn]
 }
 
-// Describe shows the layers of connections and the layers of HTTP requests.
+// Describe shows the layers for connections and those for HTTP requests.
 func (o *Outbound) Describe() layer.Node {
 	return layer.Node{Name: "outbound", Children: []layer.Node{
 		{Name: "connections", Children: []layer.Node{layer.Describe(o.Server)}},
@@ -75,12 +80,18 @@ func (o *Outbound) Describe() layer.Node {
 	}}
 }
 
-// newOutbound returns an Outbound without caches and servers. [New] adds them.
+// newOutbound returns an Outbound without the caches and servers that [New] adds.
 func newOutbound(c Config) *Outbound {
 	if c.Ingress {
 		c.Refuse = notLoopback(c.Refuse)
 	}
-	o := &Outbound{Config: c, resolver: newResolver(c), profiles: newSource(c)}
+	if c.Profiles == nil {
+		c.Profiles = newSource(c)
+	}
+	if c.Resolver == nil {
+		c.Resolver = newResolver(c)
+	}
+	o := &Outbound{Config: c}
 	countTCP := c.Meters.TCPErrors(meters.Outbound)
 	o.countTCP = func(_ context.Context, conn net.Conn, err error) {
 		dst, _ := tcplayer.OriginalDst(conn)
@@ -89,11 +100,10 @@ func newOutbound(c Config) *Outbound {
 	return o
 }
 
-// newSource returns the source of profiles. With a policy controller, it also yields
-// policies, and [linkerd.Prefer] chooses between the profile and the policy of a target.
-// For a new target, the source waits for a policy before it yields the profile. The maximum
-// wait is four fifths of ProfileInitial, so that the router does not time out first. The
-// maximum is not less than minPolicyWait.
+// newSource returns the source of profiles. With a policy controller, it also yields policies, and
+// [linkerd.Prefer] chooses between a target's profile and its policy. A new target's profile has to
+// wait for the policy. The wait ends after four fifths of ProfileInitial, but not before
+// minPolicyWait, so that the router usually does not time out first.
 func newSource(c Config) profiles.Source {
 	source := c.Control.Profiles(c.Controller, c.Log)
 	if c.Policies == nil {
@@ -103,25 +113,23 @@ func newSource(c Config) profiles.Source {
 	return linkerd.Prefer(source, c.Control.Policies(c.Policies, c.Workload, c.Log), wait, c.Log)
 }
 
-// minPolicyWait is the minimum time that the source of profiles waits for the policy of a
-// target. After that, it uses the profile of the target.
+// minPolicyWait is how long at least the source waits for a target's policy before it uses the
+// profile.
 const minPolicyWait = 100 * time.Millisecond
 
-// notLoopback returns a function that returns an error for loopback addresses, and for
-// addresses for which the argument own returns an error. It is for ingress mode, in which
-// clients outside the pod can choose the target by a header.
-func notLoopback(own func(netip.AddrPort) error) func(netip.AddrPort) error {
+// notLoopback extends check to also reject loopback addresses. It is for ingress mode, where
+// clients outside the pod can choose the target with a header.
+func notLoopback(check func(netip.AddrPort) error) func(netip.AddrPort) error {
 	return func(addr netip.AddrPort) error {
-		if err := own(addr); err != nil {
+		if err := check(addr); err != nil {
 			return err
 		}
 		return tcplayer.DenyLoopback(addr)
 	}
 }
 
-// newResolver returns the resolver that watches the destination controller. During an
-// outage of the controller, the resolver keeps the last endpoints. It reports that a name
-// without one of the suffixes in GetSuffixes does not exist.
+// newResolver returns the resolver that watches the destination controller. It keeps the last
+// endpoints during an outage of the controller. Names outside of GetSuffixes do not exist for it.
 func newResolver(c Config) resolve.Resolver {
 	return only(c.Control.GetSuffixes, resolve.ServeStale(
 		destination.New(c.Controller,
@@ -132,8 +140,8 @@ func newResolver(c Config) resolve.Resolver {
 		resolve.StalePolicy{}))
 }
 
-// only returns a resolver that uses r for names with one of the suffixes. It reports that
-// any other name does not exist.
+// only limits r to targets whose host is at or below one of the suffixes. For all others it yields once
+// that they do not exist, without asking r.
 func only(suffixes settings.Suffixes, r resolve.Resolver) resolve.Resolver {
 	if suffixes.Contains("") {
 		return r
@@ -144,19 +152,19 @@ func only(suffixes settings.Suffixes, r resolve.Resolver) resolve.Resolver {
 		}
 		return func(yield func(resolve.Update, error) bool) {
 			if yield(resolve.Update{Kind: resolve.DoesNotExist}, nil) {
-				<-ctx.Done()
+				<-ctx.Done() // a resolver's sequence does not end before
 			}
 		}
 	})
 }
 
-// connections returns an empty stack, to which a caller adds layers of connections.
+// connections returns an empty stack for connections.
 func connections() layer.Stack[net.Conn, tcplayer.ByteCount] {
 	return layer.NewStack[net.Conn, tcplayer.ByteCount]()
 }
 
-// clients returns the meter that counts the application's connections to dst. For direct
-// connections, which are made to an address of the proxy itself, dst is the zero AddrPort.
+// clients returns the meter for the application's connections to dst. Direct connections, which are
+// made to the proxy's own address, use the zero AddrPort.
 func (o *Outbound) clients(dst netip.AddrPort) *tcplayer.Meter {
 	labels := meters.Target(dst).With(meters.NoTLS("loopback"))
 	return tcplayer.NewMeter(o.Meters.Transport(meters.Outbound, meters.Source, labels))

@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// originalDst returns the address to which the application connected, before the
-// connection was redirected to the proxy. The cache of servers has this address as key.
+// originalDst returns the address to which the application connected before the connection was
+// redirected to the proxy. It is the key in the cache of servers.
 func originalDst(conn net.Conn) (netip.AddrPort, error) {
 	dst, ok := tcplayer.OriginalDst(conn)
 	if !ok {
@@ -24,21 +24,20 @@ func originalDst(conn net.Conn) (netip.AddrPort, error) {
 	return dst, nil
 }
 
-// detect returns a server that detects the protocol of a connection. The server passes
-// HTTP/1 and HTTP/2 to the server http, and any other protocol to the server opaque. If
-// opaque is nil, it resets connections with any other protocol.
+// detect returns a server that passes HTTP/1 and HTTP/2 connections to http and all others to
+// opaque. If opaque is nil, it resets the others.
 func (o *Outbound) detect(http, opaque tcplayer.Server, i tcplayer.DetectInstruments) tcplayer.Server {
 	return tcplayer.Detect(tcplayer.Protocols{HTTP1: http, HTTP2: http, Opaque: opaque},
-		tcplayer.WithDetectTimeout(o.DetectTimeout), tcplayer.WithDetectMetrics(i))
+		tcplayer.WithDetectTimeout(o.DetectTimeout), tcplayer.WithDetectMetrics(i), tcplayer.WithDetectLogger(o.Log))
 }
 
-// byProfile returns a server that passes each connection to dst to one of three arguments:
+// byProfile returns a server that passes each connection to dst to one of three servers:
 //
-//   - opaque, if [settings.Outbound.OpaquePorts] or the profile of dst marks its port as opaque
+//   - opaque, if [settings.Outbound.OpaquePorts] or dst's profile marks the port as opaque
 //   - named, if the profile routes by TLS server name
-//   - detected, for all other connections, and for every connection in ingress mode
+//   - detected, otherwise, and always in ingress mode
 //
-// The router requests gets the HTTP requests on the connections that go to detected.
+// HTTP requests on detected's connections go to the router requests.
 func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, named, detected tcplayer.Server) tcplayer.Server {
 	return &profileDispatch{
 		Service: requests.counts.Handled(meters.Detected, detected), opaque: requests.counts.Handled(meters.Opaque, opaque),
@@ -49,17 +48,16 @@ func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, named
 	}
 }
 
-// profileDispatch is a server for the connections to one address. The settings and the
-// profile of the address determine which of three servers gets a connection: the field
-// opaque, the field named, or the embedded Service.
+// profileDispatch serves the connections to one address. The settings and the address's profile
+// determine whether opaque, named or the embedded Service gets a connection.
 type profileDispatch struct {
-	layer.Service[net.Conn, tcplayer.ByteCount] // serves connections that are detected
+	layer.Service[net.Conn, tcplayer.ByteCount] // for connections whose protocol is detected
 
 	opaque       tcplayer.Server
-	named        tcplayer.Server // by TLS server name
+	named        tcplayer.Server // for connections that are routed by TLS server name
 	requests     *router
-	alwaysOpaque bool // the settings mark the port as opaque
-	alwaysDetect bool // ingress mode: ignore an opaque profile
+	alwaysOpaque bool
+	alwaysDetect bool // ingress mode: ignore that a profile is opaque
 }
 
 func (p *profileDispatch) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
@@ -79,7 +77,7 @@ func (p *profileDispatch) Call(ctx context.Context, conn net.Conn) (tcplayer.Byt
 	return p.Service.Call(context.WithValue(ctx, requestsKey{}, p.requests), conn)
 }
 
-// Describe shows the router of requests and the server of opaque connections.
+// Describe shows the router for requests and the server for opaque connections.
 func (p *profileDispatch) Describe() layer.Node {
 	return layer.Node{Name: "by profile", Children: []layer.Node{
 		{Name: "requests", Children: []layer.Node{layer.Describe(p.requests)}},
@@ -87,23 +85,21 @@ func (p *profileDispatch) Describe() layer.Node {
 	}}
 }
 
-// byServerName reports whether p is the profile of a policy that routes TLS connections
-// by their server name.
+// byServerName reports whether p comes from a policy that routes TLS connections by server name.
 func byServerName(p *profiles.Profile) bool { return p.Policy != nil && p.Policy.ServerNames }
 
-// requestsKey is the context key of the *router that sends the requests of a connection.
-// It is the router of the original destination of the connection.
+// requestsKey is the context key for the *router that serves a connection's requests. It is the
+// router of the connection's original destination.
 type requestsKey struct{}
 
-// byConnection returns a service that passes a request to the router of its connection.
-// Requests on direct connections, which have no router, go to the service in the argument.
-// In ingress mode, requests with the header l5d-dst-override also go to that service.
+// byConnection returns a service that passes each request to its connection's router. Requests on
+// direct connections, which have no router, go to named. In ingress mode, so do requests with the
+// header l5d-dst-override.
 func (o *Outbound) byConnection(named httplayer.Service) httplayer.Service {
 	return &byConnection{Service: named, ingress: o.Ingress}
 }
 
-// byConnection is the service that passes each request to the router of its connection, or
-// to the embedded Service.
+// byConnection passes each request to its connection's router, or to the embedded Service.
 type byConnection struct {
 	httplayer.Service // for requests that name their target
 
@@ -122,3 +118,23 @@ func (b *byConnection) Next() httplayer.Service { return b.Service }
 
 // Describe names the layer.
 func (b *byConnection) Describe() layer.Node { return layer.Node{Name: "by connection"} }
+
+// Request sends another cluster's request to target, in the form name:port, for which this proxy is
+// the gateway. The name in the request itself is ignored.
+func (o *Outbound) Request(ctx context.Context, target string, req *http.Request) (*http.Response, error) {
+	out := *req
+	out.Header = req.Header.Clone()
+	out.Header[overrideHeader] = []string{target}
+	return o.Requests.Call(ctx, &out)
+}
+
+// Forward forwards the bytes on another cluster's connection to target, in the form name:port, for
+// which this proxy is the gateway.
+func (o *Outbound) Forward(ctx context.Context, target string, conn net.Conn) (tcplayer.ByteCount, error) {
+	return tcplayer.Forward(o.opaqueNames.Service(target)).Call(ctx, conn)
+}
+
+// opaqueNamed returns the service for opaque connections to a name.
+func (o *Outbound) opaqueNamed(ctx context.Context, target string) tcplayer.Service {
+	return o.opaque(ctx, target, o.Profiles)
+}

@@ -15,13 +15,11 @@ import (
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/tcplayer"
-	"github.com/gotower/gotower/profiles"
 	"github.com/gotower/gotower/resolve"
 	"github.com/gotower/gotower/tap"
 )
 
-// peer specifies how the proxy connects to one endpoint. It also has the labels of the
-// requests to this endpoint.
+// peer specifies how the proxy connects to one endpoint, and the labels for its requests.
 type peer struct {
 	discover.Target
 
@@ -29,30 +27,34 @@ type peer struct {
 	identity  string                    // the endpoint must prove it; "" without TLS
 	authority string                    // replaces the authority of requests; "" means no change
 	header    *tcplayer.TransportHeader // sent at the start of a connection; nil means none
-	port      uint16                    // of the endpoint's proxy, which expects header; 0: the endpoint's port
+	port      uint16                    // where the endpoint's proxy expects header; 0: the endpoint's port
+	upgrades  bool                      // the endpoint has a proxy that accepts HTTP/1 over HTTP/2
 
 	labels     meters.Labels
 	tapOptions []tap.Option
 }
 
-// peer returns the TLS configuration, the port and the labels for connections to the
-// endpoint of t. If the address of the endpoint belongs to this pod, the proxy connects to
-// it in cleartext. It then uses the port of the endpoint itself, not the port of a proxy.
+// peer returns how to connect to t's endpoint. An endpoint in this pod is reached in cleartext on
+// its own port instead of through a proxy, because that would be this proxy.
 func (o *Outbound) peer(t discover.Target) peer {
-	e, p := t.Endpoint, peer{Target: t}
-	own := slices.Contains(o.Own, e.Addr.Addr().Unmap())
-	if !own {
-		p.authority, p.port = e.Authority, e.OpaquePort
+	e := t.Endpoint
+	p := peer{Target: t}
+	local := slices.Contains(o.PodIPs, e.Addr.Addr().Unmap())
+	if !local {
+		p.authority = e.Authority
+		p.port = e.OpaquePort
+		p.upgrades = e.Protocol == resolve.H2
 	}
 	switch {
-	case own:
+	case local:
 		p.labels = meters.NoTLS("loopback")
 	case e.ServerName == "":
 		p.labels = meters.NoTLS("not_provided_by_service_discovery")
 	case o.Identity == nil:
 		p.labels = meters.NoTLS("disabled")
 	default:
-		p.identity, p.tls = e.Identity, o.Identity.Client(e.ServerName, e.Identity)
+		p.identity = e.Identity
+		p.tls = o.Identity.Client(e.ServerName, e.Identity)
 		p.labels = meters.ServerTLS(e.Identity)
 	}
 	if p.tls != nil && (p.port != 0 || p.authority != "") {
@@ -64,8 +66,7 @@ func (o *Outbound) peer(t discover.Target) peer {
 	return p
 }
 
-// withProtocol returns a copy of p with the protocol v in the transport header. It returns
-// p unchanged if p has no transport header, or if the endpoint receives opaque bytes.
+// withProtocol returns a copy of p that announces the protocol v, if p announces one.
 func (p peer) withProtocol(v tcplayer.Protocol) peer {
 	if p.announcesProtocol() {
 		h := *p.header
@@ -75,16 +76,16 @@ func (p peer) withProtocol(v tcplayer.Protocol) peer {
 	return p
 }
 
-// announcesProtocol reports whether each connection to p begins with a transport header
-// that contains the HTTP version of the requests. The transport header is the message in
-// which linkerd's proxies state the port and the protocol of a connection.
+// announcesProtocol reports whether each connection to p begins with a transport header that
+// contains the requests' HTTP version. With a transport header, linkerd's proxies tell each other a
+// connection's port and protocol. If the endpoint receives opaque bytes, there is no version to
+// announce.
 func (p peer) announcesProtocol() bool {
 	return p.header != nil && p.Endpoint.Protocol != resolve.Opaque
 }
 
-// tapOptions returns the options that label requests to the endpoint of t in tap. The
-// labels are those of the endpoint and of the application. The argument secured has the
-// metric labels that describe the TLS connection to the endpoint.
+// tapOptions returns the labels for requests to t's endpoint in tap: the endpoint's and the
+// application's. secured contains the metric labels for TLS to the endpoint.
 func (o *Outbound) tapOptions(t discover.Target, secured meters.Labels) []tap.Option {
 	labels := maps.Clone(t.Endpoint.Labels)
 	if labels == nil {
@@ -105,7 +106,7 @@ func (o *Outbound) tapOptions(t discover.Target, secured meters.Labels) []tap.Op
 	return []tap.Option{tap.Outbound, tap.WithSourceLabels(source), tap.WithDestination(t.Endpoint.Addr, labels)}
 }
 
-// dial returns a function that connects to the endpoint of p and counts the connections.
+// dial returns a function that connects to p and counts the connections.
 func (o *Outbound) dial(p peer) settings.Dial {
 	d := tcplayer.Dialer{
 		TLS: p.tls, Header: p.header, Port: p.port, Timeout: o.Connect.Timeout,
@@ -115,62 +116,46 @@ func (o *Outbound) dial(p peer) settings.Dial {
 	return tcplayer.NewMeter(instruments).WrapDial(d.DialContext)
 }
 
-// literalTarget returns target as an endpoint if target is an IP address with a port. The
-// second result is false if target is a name.
+// literalTarget converts target, if it is an IP address with a port, to an endpoint. It returns
+// false for names.
 func literalTarget(target string) (discover.Target, bool) {
 	addr, err := netip.ParseAddrPort(target)
 	return discover.Target{Name: target, Endpoint: resolve.Endpoint{ID: resolve.ID{Addr: addr}}}, err == nil
 }
 
-// forwardTarget is a target, with the single endpoint that its profile specifies. For
-// example, the profile of the address of a pod specifies this pod. A forwardTarget can be a
-// cache key although it contains a pointer, because equal endpoints of profiles have the
-// same pointer.
+// forwardTarget is a target with the single endpoint that its profile, or a backend in its profile,
+// specifies. The profile of a pod's address is an example. Although it contains a pointer, it can
+// be a cache key, because profiles use the same pointer for equal endpoints.
 type forwardTarget struct {
 	target   string
-	endpoint *profiles.Endpoint
+	endpoint *resolve.Endpoint
 }
 
-func (f forwardTarget) String() string { return f.target + " at " + f.endpoint.String() }
+func (f forwardTarget) String() string { return f.target + " at " + f.endpoint.Addr.String() }
 
-// discovered converts f to a target of package discover.
+// discovered converts f for package discover.
 func (f forwardTarget) discovered() discover.Target {
-	e := f.endpoint
-	id := resolve.ID{
-		Addr: e.Addr, ServerName: e.ServerName, Identity: e.Identity, Authority: e.Authority, OpaquePort: e.OpaquePort,
-		PingInterval: e.PingInterval, PingTimeout: e.PingTimeout,
-	}
-	switch e.Protocol {
-	case profiles.H2Protocol:
-		id.Protocol = resolve.H2
-	case profiles.OpaqueProtocol:
-		id.Protocol = resolve.Opaque
-	case profiles.UnknownProtocol:
-	}
-	return discover.Target{Name: f.target, Endpoint: resolve.Endpoint{ID: id, Weight: e.Weight, Labels: e.Labels}}
+	return discover.Target{Name: f.target, Endpoint: *f.endpoint}
 }
 
-// balanced returns e as the service of an endpoint in a balancer. It adds nothing to e,
-// because e rejects requests while it is not ready. The balancer then picks another
-// endpoint.
+// balanced returns e as an endpoint in a balancer. Nothing needs to be added: an endpoint that is
+// not ready rejects requests, and the balancer picks another one.
 func balanced(e *httplayer.Endpoint) httplayer.Service { return e }
 
-// byVersion is a service with two HTTP clients of one endpoint: h1 for HTTP/1 requests
-// and h2 for HTTP/2 requests. A request with an Upgrade header or the method CONNECT uses
-// h1.
+// byVersion sends requests to one endpoint with two HTTP clients: h1 for HTTP/1, for requests with
+// an Upgrade header and for CONNECT, and h2 for all others.
 type byVersion struct {
 	h1, h2 version
 }
 
-// version is the client of one HTTP version. The field used becomes true at the first
-// request with this version.
+// version is the client for one HTTP version.
 type version struct {
 	svc  httplayer.Service
-	used atomic.Bool
+	used atomic.Bool // after the first request with this version
 }
 
-// Ready waits until each client that has been used is ready. If it waited for only one of
-// them, a balancer could pick the endpoint repeatedly for requests that need the other.
+// Ready waits until all clients in use are ready. If it waited for only one, a balancer could pick
+// the endpoint again and again for requests that need the other.
 func (b *byVersion) Ready(ctx context.Context) error {
 	for _, v := range []*version{&b.h1, &b.h2} {
 		if v.used.Load() {
@@ -187,13 +172,13 @@ func (b *byVersion) Call(ctx context.Context, req *http.Request) (*http.Response
 	if req.ProtoMajor >= 2 && len(req.Header["Upgrade"]) == 0 && req.Method != http.MethodConnect {
 		v = &b.h2
 	}
-	if !v.used.Load() {
+	if !v.used.Load() { // avoid a write for each request
 		v.used.Store(true)
 	}
 	return v.svc.Call(ctx, req)
 }
 
-// Describe shows the clients of the versions with at least one request so far.
+// Describe shows the clients that have received a request.
 func (b *byVersion) Describe() layer.Node {
 	n := layer.Node{Name: "by version"}
 	for _, v := range []*version{&b.h1, &b.h2} {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// side is the client of one version. It counts calls.
+// side is the client for one version. It counts calls.
 type side struct {
 	ready  error
 	called int
@@ -22,8 +22,8 @@ func (s *side) Call(context.Context, *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK}, nil
 }
 
-// byVersion keeps the version of a request, except for methods that only HTTP/1 has.
-// Ready waits for the versions that are in use.
+// byVersion keeps a request's version, except for methods that only HTTP/1 has. Ready waits for the
+// versions that are in use.
 func TestByVersion(t *testing.T) {
 	h1, h2 := &side{ready: errors.New("no HTTP/1")}, &side{}
 	b := &byVersion{h1: version{svc: h1}, h2: version{svc: h2}}

@@ -20,9 +20,9 @@ import (
 
 // Names outside the suffixes do not exist.
 func TestResolverSuffixes(t *testing.T) {
-	known := []resolve.Endpoint{{ID: resolve.ID{Addr: netip.MustParseAddrPort("192.0.2.1:80")}}}
+	endpoints := []resolve.Endpoint{{ID: resolve.ID{Addr: netip.MustParseAddrPort("192.0.2.1:80")}}}
 	all := static.New(map[string][]resolve.Endpoint{
-		"web.default.svc.cluster.local:80": known, "web.example:80": known, "notsvc.cluster.local:80": known,
+		"web.default.svc.cluster.local:80": endpoints, "web.example:80": endpoints, "notsvc.cluster.local:80": endpoints,
 	})
 	for suffix, want := range map[string][]string{
 		"svc.cluster.local": {"web.default.svc.cluster.local:80"},
@@ -36,7 +36,7 @@ func TestResolverSuffixes(t *testing.T) {
 			require.True(t, ok)
 			require.NoError(t, err)
 			if slices.Contains(want, target) {
-				require.Equal(t, known, u.Endpoints, target)
+				require.Equal(t, endpoints, u.Endpoints, target)
 			} else {
 				require.Equal(t, resolve.DoesNotExist, u.Kind, target)
 			}

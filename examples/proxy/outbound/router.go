@@ -11,35 +11,36 @@ import (
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/profiles"
+	"github.com/gotower/gotower/resolve"
 )
 
-// canonicalHeader is the header that contains the name of the target in its profile. The
-// proxy of the endpoint counts requests by this name.
+// canonicalHeader contains the target's name in its profile. The endpoint's proxy counts requests
+// by this name.
 const canonicalHeader = "L5d-Dst-Canonical"
 
-// router is the service of the requests to one target. It sets the header l5d-dst-canonical
-// to the result of [canonicalName], unless that is "". It sets the header in the received
-// request. A copy is not necessary, because outer layers do not send this request again.
+// router is the service for requests to one target. It sets l5d-dst-canonical to the result of
+// [canonicalName], unless that is empty. It changes the received request itself. That is safe,
+// because outer layers do not send it again.
 type router struct {
 	*profiles.Router[*http.Request, *http.Response]
 
-	ctx    context.Context //nolint:containedctx // when it ends, pinned services are released
-	target string
-	counts *meters.Routes
-	state  atomic.Pointer[routerState]
+	ctx      context.Context //nolint:containedctx // releases pinned services when it ends
+	target   string
+	counts   *meters.Routes
+	balanced *backends
+	latest   *profiles.Profile // from the last onUpdate
+	state    atomic.Pointer[routerState]
 }
 
-// routerState is the part of a router that depends on the profile. A new profile replaces
-// it.
+// routerState is the part of a router that each new profile replaces.
 type routerState struct {
 	profile   *profiles.Profile
-	canonical []string        // value of the header; nil if the target has no name
+	canonical []string        // l5d-dst-canonical; nil if the target has no name
 	active    context.Context //nolint:containedctx // ends when the next profile takes effect
 	end       context.CancelFunc
 }
 
-// Call waits for the first profile of the target. It then sets the header l5d-dst-canonical
-// and sends req by the route that matches it.
+// Call waits for the target's first profile. Then it sends req along the matching route.
 func (r *router) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	s := r.state.Load()
 	if s == nil {
@@ -56,9 +57,8 @@ func (r *router) Call(ctx context.Context, req *http.Request) (*http.Response, e
 	return r.Router.Call(ctx, req)
 }
 
-// replace replaces the state old by a new state for the profile p, and returns the new
-// state. If a concurrent call has replaced old already, replace returns the state of that
-// call.
+// replace replaces old by a new state for p, and returns the current state. That is the one of a
+// concurrent call if that call was faster.
 func (r *router) replace(old *routerState, p *profiles.Profile) *routerState {
 	s := &routerState{profile: p}
 	if name := canonicalName(p, r.target); name != "" {
@@ -75,9 +75,8 @@ func (r *router) replace(old *routerState, p *profiles.Profile) *routerState {
 	return s
 }
 
-// canonicalName returns the name that the profile p gives target, or target itself if p
-// gives no name. It returns "" if the result would be an address, or if p specifies an
-// endpoint.
+// canonicalName returns target's name in p, which by default is target itself. Addresses have no
+// name, and neither have targets for which p specifies an endpoint. The name is then "".
 func canonicalName(p *profiles.Profile, target string) string {
 	switch d := p.Dispatch(target); d.To {
 	case profiles.ToApex, profiles.ToRoutes:
@@ -92,71 +91,71 @@ func canonicalName(p *profiles.Profile, target string) string {
 	return target
 }
 
-// Next returns the embedded Router, the service that applies the profile.
+// Next returns the Router that applies the profile.
 func (r *router) Next() httplayer.Service { return r.Router }
 
-// Describe shows the canonical name of the target.
+// Describe shows the target's canonical name.
 func (r *router) Describe() layer.Node {
 	return layer.Node{Name: "canonical", State: layer.State{{Key: "name", Value: canonicalName(r.Profile(), r.target)}}}
 }
 
-// metrics returns the options that count requests by route.
-func (r *router) metrics() profiles.Option[*http.Request, *http.Response] {
-	return profiles.Join(
-		profiles.WithOnUpdate[*http.Request, *http.Response](func(p *profiles.Profile) {
-			r.counts.OnProfile(cmp.Or(canonicalName(p, r.target), r.target), p)
-		}),
-		profiles.WithMetrics[*http.Request, *http.Response](r.counts.Measured),
-		profiles.WithPerRoute(r.counts.PerRoute),
-		profiles.WithDefaultRoute(r.counts.Unrouted))
+// onUpdate prepares for p. The embedded Router calls it before it makes p's services.
+func (r *router) onUpdate(p *profiles.Profile) {
+	previous := r.counts.Parent()
+	r.counts.OnProfile(cmp.Or(canonicalName(p, r.target), r.target), p)
+	if r.counts.Parent() == previous {
+		r.balanced.update(previous, r.latest, p)
+	}
+	r.latest = p
 }
 
-// backends returns a function that makes the service of one target of the split. The
-// service counts the requests, and sends them to a balancer, which the argument makes.
+// backends returns a function that makes the service for one target of the split, with balance, and
+// counts its requests.
 func (r *router) backends(
-	to layer.MakeService[balancerKey, *http.Request, *http.Response],
+	balance layer.MakeService[*backend, *http.Request, *http.Response],
 ) layer.MakeService[string, *http.Request, *http.Response] {
 	return func(authority string) httplayer.Service {
-		return r.counts.Backend(authority, to(balancerKey{authority: authority, parent: r.counts.Parent()}))
+		return r.counts.Backend(authority, balance(r.balanced.get(backendKey{authority: authority, parent: r.counts.Parent()})))
 	}
 }
 
-// forwards returns a function that makes the service of the endpoint that the profile
-// specifies. The service counts the requests and passes them to an inner service, which the
-// argument makes.
+// forwards returns a function that makes the service for the endpoint that the profile specifies,
+// with forward, and counts its requests.
 func (r *router) forwards(
-	to layer.MakeService[forwardTarget, *http.Request, *http.Response],
-) layer.MakeService[*profiles.Endpoint, *http.Request, *http.Response] {
-	return func(e *profiles.Endpoint) httplayer.Service {
-		return r.counts.Backend(e.String(), to(forwardTarget{r.target, e}))
+	forward layer.MakeService[forwardTarget, *http.Request, *http.Response],
+) layer.MakeService[*resolve.Endpoint, *http.Request, *http.Response] {
+	return func(e *resolve.Endpoint) httplayer.Service {
+		return r.counts.Backend(e.Addr.String(), forward(forwardTarget{r.target, e}))
 	}
 }
 
-// pin returns a function that looks up the service of a key in a cache (the argument in).
-// After its first request, the service stays in the cache until r receives another
-// profile. Without this, the cache would close the endpoints and connections of a client
-// that rarely sends requests.
-func pin[K comparable](r *router, in *layer.Cache[K, *http.Request, *http.Response]) layer.MakeService[K, *http.Request, *http.Response] {
+// pin returns a function that makes services from cache. After a service's first request, it stays
+// in the cache until r receives another profile. Otherwise the cache would drop the endpoints and
+// connections of a client that sends requests only rarely.
+func pin[K comparable](
+	r *router, cache *layer.Cache[K, *http.Request, *http.Response],
+) layer.MakeService[K, *http.Request, *http.Response] {
 	return func(key K) httplayer.Service {
-		return &pinned[K]{Service: in.Service(key), router: r, in: in, key: key}
+		return &pinned[K]{Service: cache.Service(key), router: r, cache: cache, key: key}
 	}
 }
 
-// pinned passes requests to a service of a cache, the embedded Service. It keeps this
-// service in the cache from the first request until the router receives another profile.
+// pinned passes requests to a cached service, and keeps it in the cache from the first request
+// until the router receives another profile.
 type pinned[K comparable] struct {
 	httplayer.Service
 
 	router *router
-	in     *layer.Cache[K, *http.Request, *http.Response]
+	cache  *layer.Cache[K, *http.Request, *http.Response]
 	key    K
-	by     atomic.Pointer[routerState] // the router state with the profile that keeps the service
+	holder atomic.Pointer[routerState] // the state whose profile keeps the service; nil at first
 }
 
 func (k *pinned[K]) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	old, now := k.by.Load(), k.router.state.Load()
-	if old != now && now != nil && k.by.CompareAndSwap(old, now) {
-		_ = k.in.Pin(now.active, k.key) // an error is also the error of Call
+	old := k.holder.Load()
+	current := k.router.state.Load()
+	if old != current && current != nil && k.holder.CompareAndSwap(old, current) {
+		_ = k.cache.Pin(current.active, k.key) // Call returns the same error
 	}
 	return k.Service.Call(ctx, req)
 }

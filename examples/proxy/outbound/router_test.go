@@ -21,21 +21,21 @@ func TestRouterPin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		defer end()
-		made := map[string]int{}
+		created := map[string]int{}
 		cache := layer.NewCache(ctx, func(_ context.Context, target string) httplayer.Service {
-			made[target]++
+			created[target]++
 			return layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) {
 				return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 			})
 		}, layer.CachePolicy{IdleTimeout: time.Second})
 		keys := func() any { return cache.Describe().State.Get("keys") }
 
-		life, over := context.WithCancel(ctx)
+		lifetime, over := context.WithCancel(ctx)
 		var source profiles.Static
 		source.Set("10.0.0.1:80", &profiles.Profile{Name: "web.example"})
-		r := &router{ctx: life, target: "10.0.0.1:80"}
-		r.Router = profiles.New(life, r.target, &source, httplayer.Accessor{}, pin(r, cache),
-			profiles.WithInitialWait[*http.Request, *http.Response](time.Hour))
+		r := &router{ctx: lifetime, target: "10.0.0.1:80"}
+		config := profiles.Config{Target: r.target, Source: &source, InitialWait: time.Hour}
+		r.Router = profiles.New(lifetime, config, httplayer.HTTP{}, pin(r, cache))
 		call := func() {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://web/", http.NoBody)
 			require.NoError(t, err)
@@ -44,12 +44,12 @@ func TestRouterPin(t *testing.T) {
 			require.NoError(t, rsp.Body.Close())
 		}
 		synctest.Wait()
-		assert.Empty(t, made, "unused services are not made")
+		assert.Empty(t, created, "unused services are not made")
 		for range 5 {
 			call()
 			time.Sleep(time.Minute)
 		}
-		assert.Equal(t, map[string]int{"web.example:80": 1}, made)
+		assert.Equal(t, map[string]int{"web.example:80": 1}, created)
 
 		source.Set(r.target, &profiles.Profile{Name: "other.example"})
 		synctest.Wait()
@@ -57,7 +57,7 @@ func TestRouterPin(t *testing.T) {
 			call()
 			time.Sleep(time.Minute)
 		}
-		assert.Equal(t, map[string]int{"web.example:80": 1, "other.example:80": 1}, made)
+		assert.Equal(t, map[string]int{"web.example:80": 1, "other.example:80": 1}, created)
 		assert.EqualValues(t, 1, keys(), "the first service is dropped")
 		over()
 		time.Sleep(2 * time.Second)

@@ -9,25 +9,24 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// sharedProfile is a source of profiles that allows two routers to use one watch of a
-// target. The first router watches the sharedProfile itself. The second router watches a
-// [replay] of it.
+// sharedProfile is a source that allows two routers to share one watch of a target. One of them
+// watches the sharedProfile itself, and the other one a [replay] of it.
 type sharedProfile struct {
 	profiles.Source
 
 	mu      sync.Mutex
 	last    *profiles.Profile
-	final   error         // [profiles.ErrNoProfile] if no further profile follows; else nil
+	final   error         // [profiles.ErrNoProfile] if no profile follows, otherwise nil
 	changed chan struct{} // closed and replaced when last or final changes
 }
 
-// share returns a sharedProfile that watches s.
+// share returns a sharedProfile for s.
 func share(s profiles.Source) *sharedProfile {
 	return &sharedProfile{Source: s, changed: make(chan struct{})}
 }
 
-// Watch yields the profiles of the source and records them for each [replay]. A replay
-// yields no new profile after Watch has ended.
+// Watch yields the source's profiles and records them for each [replay]. After it has ended,
+// replays yield no new profiles.
 func (s *sharedProfile) Watch(ctx context.Context, target string) iter.Seq2[*profiles.Profile, error] {
 	return func(yield func(*profiles.Profile, error) bool) {
 		for p, err := range s.Source.Watch(ctx, target) {
@@ -39,9 +38,8 @@ func (s *sharedProfile) Watch(ctx context.Context, target string) iter.Seq2[*pro
 	}
 }
 
-// record stores the profile p if err is nil. It stores err if err reports that the target
-// has no profile. It ignores other errors, because they mean an outage, during which the
-// last profile stays active.
+// record stores p, or the error that the target has no profile. It ignores all other errors,
+// because the last profile stays active during an outage.
 func (s *sharedProfile) record(p *profiles.Profile, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,21 +55,23 @@ func (s *sharedProfile) record(p *profiles.Profile, err error) {
 	s.changed = make(chan struct{})
 }
 
-// replay is a source of the profiles that a sharedProfile has recorded. It does not watch
-// the destination controller itself.
+// replay yields the profiles that a sharedProfile has recorded, without another watch of the
+// destination controller.
 type replay struct{ *sharedProfile }
 
 func (r replay) Watch(ctx context.Context, _ string) iter.Seq2[*profiles.Profile, error] {
 	return func(yield func(*profiles.Profile, error) bool) {
-		var seen *profiles.Profile
+		var previous *profiles.Profile
 		for {
 			r.mu.Lock()
-			last, final, changed := r.last, r.final, r.changed
+			last := r.last
+			final := r.final
+			changed := r.changed
 			r.mu.Unlock()
-			if last != seen && !yield(ofConnections(last), nil) {
+			if last != previous && !yield(ofConnections(last), nil) {
 				return
 			}
-			if seen = last; final != nil {
+			if previous = last; final != nil {
 				yield(nil, final)
 				return
 			}
@@ -84,9 +84,8 @@ func (r replay) Watch(ctx context.Context, _ string) iter.Seq2[*profiles.Profile
 	}
 }
 
-// ofConnections returns the profile for connections that are not HTTP. This is
-// p.Policy.Connections, or p itself if p has no policy or if the policy has no such
-// profile.
+// ofConnections returns the profile for connections that do not speak HTTP: p.Policy.Connections if
+// there is one, and otherwise p.
 func ofConnections(p *profiles.Profile) *profiles.Profile {
 	if p.Policy != nil && p.Policy.Connections != nil {
 		return p.Policy.Connections

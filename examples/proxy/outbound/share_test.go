@@ -13,7 +13,6 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// update is one element of a watch.
 type update struct {
 	profile *profiles.Profile
 	err     error

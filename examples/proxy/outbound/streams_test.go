@@ -45,8 +45,8 @@ func (s *silent) RecvMsg(any) error {
 	return s.ctx.Err()
 }
 
-// Streams of endpoints and profiles are reopened if the controller sends nothing within
-// the limits, unless it is on this machine.
+// Streams for endpoints and profiles are reopened if the controller sends nothing within the
+// limits, unless it is on this machine.
 func TestSilentController(t *testing.T) {
 	limits := settings.StreamLimits{Initial: 3 * time.Second}
 	for name, tt := range map[string]struct {
@@ -86,7 +86,7 @@ func TestSilentController(t *testing.T) {
 	}
 }
 
-// oneProfile is a controller that sends a profile at once, and nothing more.
+// oneProfile is a controller that sends a profile immediately, and then nothing more.
 type oneProfile struct{ silence }
 
 func (c *oneProfile) NewStream(ctx context.Context, _ *grpc.StreamDesc, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -107,7 +107,7 @@ func (s *profileStream) RecvMsg(m any) error {
 	return nil
 }
 
-// A silent policy controller delays the profile of a new target by four fifths of ProfileInitial.
+// A silent policy controller delays a new target's profile by four fifths of ProfileInitial.
 func TestSilentPolicyController(t *testing.T) {
 	for initial, wait := range map[time.Duration]time.Duration{10 * time.Second: 8 * time.Second, 10 * time.Millisecond: minPolicyWait} {
 		synctest.Test(t, func(t *testing.T) {

@@ -12,33 +12,34 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// overrideHeader is the header by which an application specifies a target other than the
-// authority. The proxy removes the header before it sends the request.
+// overrideHeader specifies a target other than the authority. The application sets it, and the
+// proxy removes it before it sends the request.
 const overrideHeader = "L5d-Dst-Override"
 
-// origProtoHeader is the header by which linkerd's proxy marks an HTTP/1 request that it
-// sends as HTTP/2. This proxy removes the header, because it sends requests in their
-// original HTTP version.
+// origProtoHeader marks an HTTP/1 request that one proxy sends to another over HTTP/2, see
+// [httplayer.UpgradeOrigProto]. The application must not set it, so it is removed.
 const origProtoHeader = "L5d-Orig-Proto"
 
-// Authority is the target that a request specifies: a name in lower case or an IP address,
-// and a port. It is a comparable struct, so that it can be a cache key without an
-// allocation of a string for each request.
+// Authority is the target that a request specifies: a name in lower case or an IP address, and a
+// port. Unlike a string, it can be made without an allocation for each request, and still be a
+// cache key.
 type Authority struct {
-	Host string // an IPv6 address has no brackets
+	Host string // without brackets around an IPv6 address
 	Port uint16
 }
 
 // String returns host:port, with brackets around an IPv6 address.
 func (a Authority) String() string { return net.JoinHostPort(a.Host, strconv.Itoa(int(a.Port))) }
 
-// Target returns the target that req specifies: the value of l5d-dst-override, or else the
-// authority or Host. The default port is 80.
+// Target returns the target that req specifies with l5d-dst-override, or else with its authority or
+// Host. The default port is 80.
 func Target(req *http.Request) (Authority, error) {
-	// The value is cloned, because a substring in the cache of targets would keep all headers in memory.
-	name, where := strings.Clone(req.Header.Get(overrideHeader)), "l5d-dst-override"
+	// The cache of targets must not refer to a part of the headers, because that would keep all of
+	// them in memory.
+	name := strings.Clone(req.Header.Get(overrideHeader))
+	field := "l5d-dst-override"
 	if name == "" {
-		name, where = httplayer.Accessor{}.Authority(req), "host"
+		name, field = httplayer.HTTP{}.Authority(req), "host"
 	}
 	if name == "" {
 		return Authority{}, errors.New("the request has no host")
@@ -46,7 +47,7 @@ func Target(req *http.Request) (Authority, error) {
 	host, port := split(name)
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 {
-		return Authority{}, fmt.Errorf("%s %q: the port must be from 1 to 65535", where, name)
+		return Authority{}, fmt.Errorf("%s %q: the port must be from 1 to 65535", field, name)
 	}
 	if mayBeAddr(host) {
 		if ip, err := netip.ParseAddr(host); err == nil && ip.Zone() == "" && strings.Contains(name, "[") == ip.Is6() {
@@ -55,20 +56,19 @@ func Target(req *http.Request) (Authority, error) {
 	}
 	host = strings.TrimSuffix(host, ".")
 	if host == "" || strings.HasSuffix(host, ".") || strings.ContainsAny(host, ":/@[] \t") {
-		return Authority{}, fmt.Errorf("%s %q: must be name or name:port, with brackets around an IPv6 address", where, name)
+		return Authority{}, fmt.Errorf("%s %q: must be name or name:port, with brackets around an IPv6 address", field, name)
 	}
 	return Authority{strings.ToLower(host), uint16(n)}, nil
 }
 
-// mayBeAddr reports whether host could be an IP address, from its characters. If it
-// returns false, as for most names, the caller need not call netip.ParseAddr, which
-// allocates an error for each name.
+// mayBeAddr reports whether host's characters allow an IP address. It is false for most names, and
+// saves a call to netip.ParseAddr, which allocates an error for each name.
 func mayBeAddr(host string) bool {
 	return host != "" && (strings.Contains(host, ":") || '0' <= host[len(host)-1] && host[len(host)-1] <= '9')
 }
 
-// split splits name into host and port. The result has no brackets around an IPv6 address.
-// The default port is 80.
+// split splits name into host and port, which is 80 by default. It removes the brackets around an
+// IPv6 address.
 func split(name string) (host, port string) {
 	if !strings.Contains(name, ":") {
 		return name, "80"

@@ -9,20 +9,19 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// atFirstCall returns a function that makes the service of an endpoint. That service calls
-// mk at its first request and not before, because most endpoints of a large target receive
-// no request.
+// atFirstCall delays mk, which makes the service for an endpoint, until the first request. Most
+// endpoints of a large target never receive one.
 func atFirstCall[Req, Rsp any](mk discover.MakeService[Req, Rsp]) discover.MakeService[Req, Rsp] {
 	return func(ctx context.Context, t discover.Target) layer.Service[Req, Rsp] {
 		return &unused[Req, Rsp]{mk: mk, ctx: ctx, target: t}
 	}
 }
 
-// unused is the service of an endpoint that is made at the first Call. Before the first
-// Call, unused is always ready, because an endpoint without connections is ready too.
+// unused makes an endpoint's service at the first Call. Until then it is always ready, as an
+// endpoint without connections is.
 type unused[Req, Rsp any] struct {
 	mk     discover.MakeService[Req, Rsp]
-	ctx    context.Context //nolint:containedctx // the endpoint is closed when it ends
+	ctx    context.Context //nolint:containedctx // closes the endpoint when it ends
 	target discover.Target
 
 	once sync.Once
@@ -44,7 +43,7 @@ func (u *unused[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return (*u.made.Load()).Call(ctx, req)
 }
 
-// Describe shows the service of the endpoint, or that it is unused.
+// Describe shows the endpoint's service, or that it is unused.
 func (u *unused[Req, Rsp]) Describe() layer.Node {
 	if svc := u.made.Load(); svc != nil {
 		return layer.Describe(*svc)

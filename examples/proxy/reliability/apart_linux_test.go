@@ -13,14 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The environment variables of an attacker in a process of its own.
+// Environment variables of an attacker in its own process.
 const (
 	attackWith = "GOTOWER_TEST_ATTACK"
 	attackAt   = "GOTOWER_TEST_ATTACK_AT"
 	attackSize = "GOTOWER_TEST_ATTACK_SIZE"
 )
 
-// apart runs an attack in a process of its own, waits for its end, and logs its output.
+// apart runs an attack in another process, waits for its end, and logs its output.
 func apart(t *testing.T, attack, addr string, n int) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestAsAttacker$", "-test.v", "-test.timeout=15m")
@@ -36,7 +36,7 @@ func apart(t *testing.T, attack, addr string, n int) {
 	}
 }
 
-// TestAsAttacker is the process that apart starts. By itself it tests nothing.
+// TestAsAttacker is the process that apart starts. It tests nothing by itself.
 func TestAsAttacker(t *testing.T) {
 	attacks := map[string]func(t *testing.T, addr string, n int){"storm": storm, "reset": resets, "count": counting}
 	attack, ok := attacks[os.Getenv(attackWith)]
@@ -48,7 +48,7 @@ func TestAsAttacker(t *testing.T) {
 	attack(t, os.Getenv(attackAt), n)
 }
 
-// attackers is how many attack at a time.
+// attackers is how many attack concurrently.
 const attackers = 8
 
 func resets(t *testing.T, addr string, streams int) {
@@ -71,14 +71,14 @@ func resets(t *testing.T, addr string, streams int) {
 		streams, attackers, conns, time.Since(start).Round(time.Millisecond), calmed, longest.Round(time.Millisecond))
 }
 
-// yields gives the attacker the lowest priority. The measured cost of an attack is then
-// that of the proxy, as with an attacker on another machine.
+// yields gives the attacker the lowest priority, so that it costs the proxy as much as an attacker
+// on another machine.
 func yields(t *testing.T) {
 	const last = 19
-	require.NoError(t, syscall.Setpriority(syscall.PRIO_PGRP, 0, last)) // every thread of it
+	require.NoError(t, syscall.Setpriority(syscall.PRIO_PGRP, 0, last)) // all of its threads
 }
 
-// counting uses processor time for that many milliseconds, without an attack.
+// counting uses processor time for ms milliseconds, without an attack.
 func counting(t *testing.T, _ string, ms int) {
 	yields(t)
 	var all sync.WaitGroup

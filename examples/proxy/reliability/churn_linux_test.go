@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/examples/destination/controller"
 )
 
-// Row 8: every 50 ms an endpoint is added or removed. A removed endpoint still responds, so
-// that late requests are detected.
+// Row 8: an endpoint is added or removed every 50 ms. Removed endpoints still respond, so that late
+// requests can be detected.
 func TestEndpointChurn(t *testing.T) {
 	whole(t)
 	const perSecond, most, least = 20, 12, 4
@@ -83,12 +83,12 @@ func TestEndpointChurn(t *testing.T) {
 	if full {
 		assert.Less(t, time.Duration(late.Load()), time.Second)
 	} else if more := after.fds - before.fds; more > 0 {
-		goroutines += 2 * more // on a busy machine, more connections were needed at a time
+		goroutines += 2 * more // a busy machine needs more concurrent connections
 	}
 	assert.LessOrEqual(t, after.goroutines, goroutines)
 }
 
-// without returns the addresses of the endpoints that are listed, without i.
+// without returns the addresses of all listed endpoints except i.
 func without(all []*upstream, gone []atomic.Int64, i int) (list []string) {
 	for j, u := range all {
 		if j != i && gone[j].Load() == 0 {

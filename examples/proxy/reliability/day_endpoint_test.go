@@ -17,8 +17,8 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// dayEndpoint is a server in a network in memory that can fail. It records the requests
-// that arrive.
+// dayEndpoint is a server on an in-memory network that can fail. It records the requests that it
+// receives.
 type dayEndpoint struct {
 	network *layertest.Network
 	addr    netip.AddrPort
@@ -27,13 +27,12 @@ type dayEndpoint struct {
 	mu      sync.Mutex
 	conns   map[net.Conn]struct{}
 	l       net.Listener  // nil while the endpoint is down
-	stalled chan struct{} // closed at the end of the stall; nil without one
-	served  int           // requests
+	stalled chan struct{} // closed when the stall ends; nil without one
+	served  int           // number of requests
 
 	serving sync.WaitGroup
 }
 
-// start begins to listen.
 func (e *dayEndpoint) start(t testing.TB) {
 	l, err := e.network.Listen("tcp", e.addr.String())
 	require.NoError(t, err)
@@ -57,7 +56,6 @@ func (e *dayEndpoint) crash() {
 	e.serving.Wait()
 }
 
-// abort closes all connections at once.
 func (e *dayEndpoint) abort() {
 	e.mu.Lock()
 	conns := e.conns
@@ -82,16 +80,14 @@ func (e *dayEndpoint) stall() (end func()) {
 	}
 }
 
-// requests returns the number of requests that arrived so far.
 func (e *dayEndpoint) requests() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.served
 }
 
-// ServeHTTP reads the request, and responds with a body of the requested size. The body
-// consists of parts with the requested pause between them. The header X-Got has the size of
-// the body of the request.
+// ServeHTTP reads the request, and responds with a body of the requested size, in parts with the
+// requested pause between them. The header X-Got contains the request body's size.
 func (e *dayEndpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.mu.Lock()
 	e.served++
@@ -123,10 +119,10 @@ func (e *dayEndpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// dayPart is the size of one part of a response body.
+// dayPart is the size of each part of a response body.
 const dayPart = 32 << 10
 
-// dayListener accepts the connections of an endpoint.
+// dayListener accepts an endpoint's connections.
 type dayListener struct {
 	net.Listener
 	e *dayEndpoint
@@ -144,8 +140,8 @@ func (l dayListener) Accept() (net.Conn, error) {
 	return &dayConn{conn, l.e, ctx, cancel}, nil
 }
 
-// dayConn is a connection of an endpoint. It does nothing during a stall. The context ends
-// when the connection is closed.
+// dayConn is an endpoint's connection. It does nothing during a stall. Its context ends when it is
+// closed.
 type dayConn struct {
 	net.Conn
 	e      *dayEndpoint

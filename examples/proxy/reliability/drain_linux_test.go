@@ -20,9 +20,8 @@ import (
 	"github.com/gotower/gotower/examples/destination/controller"
 )
 
-// Row 20: a proxy is replaced repeatedly by another at the same address, under load of
-// HTTP/1.1, HTTP/2 and gRPC streams. No request fails, and no client retries a request that
-// failed.
+// Row 20: a proxy is replaced by another one at the same address again and again, under load from
+// HTTP/1.1, HTTP/2 and gRPC streams. No request fails, although no client retries.
 func TestDrainUnderLoad(t *testing.T) {
 	whole(t)
 	chat := "chat.test:80"
@@ -79,8 +78,7 @@ func TestDrainUnderLoad(t *testing.T) {
 	assert.Equal(t, restarts, twoSteps)
 }
 
-// Streams that are open at the end of the grace period end with a code that reports the
-// reason.
+// Streams that are still open after the grace period end with a code that tells the reason.
 func TestStreamsAfterGrace(t *testing.T) {
 	whole(t)
 	chat := "chat.test:80"
@@ -101,7 +99,7 @@ func TestStreamsAfterGrace(t *testing.T) {
 	assert.Zero(t, p.exit, "as linkerd's")
 }
 
-// newChat is a gRPC server that returns each message.
+// newChat is a gRPC server that echoes each message.
 func newChat(t testing.TB) (addr string) {
 	t.Helper()
 	srv := grpc.NewServer()
@@ -138,7 +136,7 @@ func dialChat(t testing.TB, addr, authority string) *grpc.ClientConn {
 	return conn
 }
 
-// converse sends n messages over one stream, each after the response to the last.
+// converse sends n messages on one stream, each after the response to the previous one.
 func converse(ctx context.Context, conn *grpc.ClientConn, n int) error {
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/test.Chat/Chat")
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/gotower/gotower/examples/destination/controller"
 )
 
-// The cost of one target with many endpoints: memory of an endpoint, CPU time of a request and of a
+// The cost of a target with many endpoints: memory per endpoint, CPU time per request and per
 // change, and the longest request while all endpoints are replaced.
 func TestEndpoints(t *testing.T) {
 	whole(t)
@@ -32,7 +32,7 @@ func TestEndpoints(t *testing.T) {
 	for _, n := range []int{1000, 10_000} {
 		many := measureEndpoints(t, n)
 		assert.LessOrEqual(t, many.request, few.request*12/10, "CPU time of a request with %d endpoints", n)
-		if n == 10_000 { // with fewer, the steps in which the heap grows hide it
+		if n == 10_000 { // with fewer, the heap's growth in steps hides it
 			assert.LessOrEqual(t, many.known, 8.0)
 		}
 		assert.LessOrEqual(t, many.change, 50*time.Microsecond)
@@ -40,10 +40,10 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// endpointFigures are the figures of a target with a number of endpoints.
+// endpointFigures are the figures for a target with a number of endpoints.
 type endpointFigures struct {
-	known           float64       // KiB of an endpoint without requests
-	request, change time.Duration // CPU time of a request, and of an endpoint that is added or removed
+	known           float64       // KiB per endpoint without requests
+	request, change time.Duration // CPU time per request, and per added or removed endpoint
 	longest         time.Duration // longest request while all endpoints are replaced
 }
 
@@ -78,12 +78,12 @@ func measureEndpoints(t *testing.T, n int) (f endpointFigures) {
 
 	start = p.cpu(t)
 	for i := range rounds {
-		to := n + 1
+		end := n + 1
 		if i%2 == 0 {
-			to += changes
+			end += changes
 		}
-		require.NoError(t, pl.Set(set(1, to)))
-		p.knows(t, to-1)
+		require.NoError(t, pl.Set(set(1, end)))
+		p.knows(t, end-1)
 	}
 	f.change = (p.cpu(t) - start) / (changes * rounds)
 
@@ -99,7 +99,7 @@ func measureEndpoints(t *testing.T, n int) (f endpointFigures) {
 	return f
 }
 
-// The memory of an endpoint that has served a request: its service, its metrics and one idle
+// The memory of an endpoint that has served a request: its service, its metrics and an idle
 // connection with buffers and goroutines.
 func TestUsedEndpoints(t *testing.T) {
 	whole(t)
@@ -187,7 +187,7 @@ func (p *process) knows(t *testing.T, n int) {
 	}, patience, 10*time.Millisecond)
 }
 
-// cpu returns the CPU time of all threads of the proxy.
+// cpu returns the CPU time of all the proxy's threads.
 func (p *process) cpu(t *testing.T) (sum time.Duration) {
 	t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.cmd.Process.Pid))
@@ -202,7 +202,7 @@ func (p *process) cpu(t *testing.T) (sum time.Duration) {
 	return sum
 }
 
-// longest returns the duration of the longest call without an error.
+// longest returns the duration of the longest successful call.
 func (l *load) longest() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

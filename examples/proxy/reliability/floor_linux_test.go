@@ -19,15 +19,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The environment variables of the server of TestIdleFloor, which is a process of its own.
+// Environment variables of TestIdleFloor's server, which runs in its own process.
 const (
 	floorWith  = "GOTOWER_TEST_FLOOR"
 	goroutines = "a goroutine for each"
 	netHTTP    = "net/http"
 )
 
-// Row 6: the memory that a Go program keeps after connections have ended, although it
-// returns all it can. It is the minimum for the proxy, which has two sides.
+// Row 6: the memory that a Go program keeps after its connections have ended, although it returns
+// all it can. That is the minimum for the proxy, whose connections have two sides.
 func TestIdleFloor(t *testing.T) {
 	if !full {
 		t.Skip("it measures what Go keeps: set GOTOWER_TESTS=full")
@@ -35,19 +35,19 @@ func TestIdleFloor(t *testing.T) {
 	for _, with := range []string{goroutines, netHTTP} {
 		s := startFloor(t, with)
 		const n = 5000
-		s.openAndClose(t, n/10) // allocations that occur once
+		s.openAndClose(t, n/10) // for allocations that occur only once
 		before := s.rss(t)
 		s.openAndClose(t, n)
 		first := s.rss(t)
 		s.openAndClose(t, n)
 		t.Logf("%d connections to %s: RSS %.1f MiB before, %.1f after (%+.1f), and %.1f after as many again",
 			n, with, before, first, first-before, s.rss(t))
-		// If a later version of Go keeps less, the criterion of row 6 can be met.
+		// If a later version of Go keeps less, row 6's criterion can be met.
 		assert.Greater(t, first-before, 2.4, "more than a tenth of what the proxy takes by itself")
 	}
 }
 
-// floor is a server that only sends a response.
+// floor is a server that does nothing but send a response.
 type floor struct {
 	addr  string
 	give  io.Writer
@@ -81,7 +81,7 @@ func (f *floor) readLine(t *testing.T) string {
 	return f.given.Text()
 }
 
-// openAndClose opens n connections, each for one request, and closes them.
+// openAndClose opens n connections with one request each, and closes them.
 func (f *floor) openAndClose(t *testing.T, n int) {
 	t.Helper()
 	ends := make([]func(), 0, n)
@@ -102,7 +102,7 @@ func (f *floor) rss(t *testing.T) float64 {
 	return rss(t, f.pid)
 }
 
-// TestAsFloor is the process that startFloor starts. By itself it tests nothing.
+// TestAsFloor is the process that startFloor starts. It tests nothing by itself.
 func TestAsFloor(t *testing.T) {
 	with, ok := os.LookupEnv(floorWith)
 	if !ok {
@@ -158,7 +158,6 @@ func serveHTTP(l net.Listener, count func(int)) {
 	}
 }
 
-// serveEach sends one response on each connection.
 func serveEach(l net.Listener, count func(int)) {
 	for {
 		conn, err := l.Accept()

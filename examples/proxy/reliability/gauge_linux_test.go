@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// gauge is the resource usage of a process, from the system and from its metrics.
+// gauge is a process's resource usage, according to the system and its metrics.
 type gauge struct {
-	rss, heap       float64 // MiB; heap is the memory in use, with the stacks
+	rss, heap       float64 // MiB; heap is the memory in use, including stacks
 	fds, goroutines int
 }
 
@@ -25,7 +25,7 @@ func (g gauge) String() string {
 	return fmt.Sprintf("RSS %.1f MiB, heap %.1f MiB, %d files, %d goroutines", g.rss, g.heap, g.fds, g.goroutines)
 }
 
-// measure returns the resource usage of the proxy. The scrape itself uses one file.
+// measure returns the proxy's resource usage. The scrape itself uses one file.
 func (p *process) measure(t testing.TB) gauge {
 	t.Helper()
 	metrics, err := p.metrics()
@@ -42,7 +42,7 @@ func (p *process) rss(t testing.TB) float64 {
 	return rss(t, p.cmd.Process.Pid)
 }
 
-// rss is that of a process, in MiB.
+// rss returns a process's RSS in MiB.
 func rss(t testing.TB, pid int) float64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -61,8 +61,8 @@ func (p *process) fds(t testing.TB) int {
 	return len(fds)
 }
 
-// settled waits until the proxy has no more goroutines and files than the limits, and
-// returns its usage then, or after patience.
+// settled waits until the proxy uses at most this many goroutines and files, or patience is over,
+// and returns its usage.
 func (p *process) settled(t testing.TB, goroutines, fds int) (now gauge) {
 	t.Helper()
 	over := time.After(patience)
@@ -81,7 +81,7 @@ func (p *process) settled(t testing.TB, goroutines, fds int) (now gauge) {
 	}
 }
 
-// metrics are those of the operator, the series of a name added up.
+// metrics returns the admin server's metrics. All series with the same name are added up.
 func (p *process) metrics() (map[string]float64, error) {
 	text, err := p.ask("/metrics")
 	if err != nil {
@@ -101,7 +101,7 @@ func (p *process) metrics() (map[string]float64, error) {
 	return sums, nil
 }
 
-// ask gets a page of the operator's.
+// ask gets a page from the admin server.
 func (p *process) ask(path string) (string, error) {
 	c := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
 	rsp, err := c.Get("http://" + p.admin + path)

@@ -11,8 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// good is regular traffic during an attack: a request every pace, over HTTP/1.1
-// and HTTP/2 in turn.
+// good is regular traffic during an attack: a request every pace, over HTTP/1.1 and HTTP/2 in turn.
 type good struct {
 	stop chan struct{}
 	done sync.WaitGroup
@@ -72,7 +71,7 @@ func (g *good) request(client *http.Client, url string) {
 	}
 }
 
-// count is how many requests there were.
+// count returns the number of requests so far.
 func (g *good) count() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -95,19 +94,19 @@ func (g *good) end() {
 	g.done.Wait()
 }
 
-// p99 is that of the requests from one count to another.
-func (g *good) p99(from, to int) time.Duration {
+// p99 returns the 99th percentile of the latency of the requests from number first to number last.
+func (g *good) p99(first, last int) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	took := slices.Sorted(slices.Values(g.took[from:to]))
+	took := slices.Sorted(slices.Values(g.took[first:last]))
 	if len(took) == 0 {
 		return 0
 	}
 	return took[len(took)*99/100]
 }
 
-// under runs attack while good clients send requests. It verifies that none of these fails,
-// and logs their latency.
+// under runs attack while good clients send requests. It requires that none of these fails, and
+// logs their latency.
 func (tn *testProxy) under(t *testing.T, attack func()) {
 	t.Helper()
 	g := tn.traffic(t)

@@ -18,12 +18,12 @@ import (
 	"golang.org/x/net/http2/hpack" //nolint:depguard // for the Framer
 )
 
-// A header block that never ends (CVE-2023-45288).
+// The client sends a header block that never ends (CVE-2023-45288).
 func TestContinuationFlood(t *testing.T) {
 	tn := newTestProxy(t)
 	before, attackers := heap(), size(4, 64)
 	var most int64
-	// A field of 16 bytes that is not indexed, repeated.
+	// An unindexed field of 16 bytes, repeated.
 	part := []byte(strings.Repeat("\x00\x06x-fill\x07flooded", frameSize/16))
 	tn.under(t, func() {
 		for range attackers {
@@ -42,12 +42,12 @@ func TestContinuationFlood(t *testing.T) {
 	assert.Less(t, growth, 4.0)
 }
 
-// A header that is small on the wire and large when it is decoded: one field of
-// the table, named thousands of times.
+// A header is small on the wire and large when it is decoded: it refers to a single field in the
+// table thousands of times.
 func TestHPACKBomb(t *testing.T) {
 	tn := newTestProxy(t)
 	bombs := size(20, 1000)
-	fields := make([]hpack.HeaderField, 14_000) // a byte each, but for the first
+	fields := make([]hpack.HeaderField, 14_000) // all but the first take a byte each
 	field := hpack.HeaderField{Name: "x-bomb", Value: strings.Repeat("b", 4000)}
 	for i := range fields {
 		fields[i] = field
@@ -63,7 +63,7 @@ func TestHPACKBomb(t *testing.T) {
 		}
 		return grown(t, before)
 	}
-	bomb() // allocations that occur once
+	bomb() // for allocations that occur only once
 	before := heap()
 	var most float64
 	for range bombs {
@@ -76,15 +76,15 @@ func TestHPACKBomb(t *testing.T) {
 	assert.Zero(t, tn.requests.Load(), "none of them upstream")
 }
 
-// Headers that are too large are rejected. The response has 431, also for HTTP/2 if the sum
-// of all fields is too large. A single HTTP/2 field that is too large, or a block that
-// continues after that, closes the connection.
+// Headers that are too large are rejected with 431, in HTTP/2 too if the sum of all fields is too
+// large. A single HTTP/2 field that is too large, or a block that continues after that, closes the
+// connection.
 func TestHeadersTooLarge(t *testing.T) {
 	tn := newTestProxy(t)
 	large := func(n int) []hpack.HeaderField {
 		return []hpack.HeaderField{{Name: "x-large", Value: strings.Repeat("x", n)}}
 	}
-	many := make([]hpack.HeaderField, 4096)
+	many := make([]hpack.HeaderField, 16384)
 	for i := range many {
 		many[i] = hpack.HeaderField{Name: fmt.Sprintf("x%d", i), Value: "12345"}
 	}
@@ -92,10 +92,10 @@ func TestHeadersTooLarge(t *testing.T) {
 		fields []hpack.HeaderField
 		h2     string
 	}{
-		"30 KiB":      {large(30 << 10), "200"},
-		"40 of 1 KiB": {slices.Repeat(large(1<<10), 40), "431"},
-		"64 KiB":      {large(64 << 10), "431 or closed"},
-		"4096 small":  {many, "431 or closed"},
+		"200 KiB":      {large(200 << 10), "200"},
+		"300 of 1 KiB": {slices.Repeat(large(1<<10), 300), "431 or closed"},
+		"512 KiB":      {large(512 << 10), "431 or closed"},
+		"16384 small":  {many, "431 or closed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := tn.requests.Load()

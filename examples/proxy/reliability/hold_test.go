@@ -5,10 +5,10 @@ import (
 	"sync/atomic"
 )
 
-// holder is a server that responds at once. A request for /hold is delayed until it is
+// holder is a server that responds immediately, except to /hold: such a request waits until it is
 // released or canceled.
 type holder struct {
-	release             chan struct{} // closed when it may; nil: never
+	release             chan struct{} // closed to release requests; nil: never
 	started, open, peak atomic.Int64
 }
 

@@ -12,15 +12,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Row 6: the cost of a connection that is idle after one request. The connections to the
-// upstream have been closed as idle.
+// Row 6: what a connection costs that is idle after one request, after the idle connections to the
+// upstream have been closed.
 func TestIdleConnections(t *testing.T) {
 	whole(t)
 	pl := newPlane(t, newUpstream(t, nil).addr)
 	for _, kind := range []struct {
 		name string
 		n    int
-		kib  float64 // at most, each
+		kib  float64 // maximum per connection
 		open func(t *testing.T, addr string) (end func())
 	}{
 		{"HTTP1", size(500, 10_000), 12, idleH1},
@@ -29,13 +29,13 @@ func TestIdleConnections(t *testing.T) {
 		t.Run(kind.name, func(t *testing.T) {
 			start := func(environ ...string) (p *process, before gauge) {
 				p = startProxy(t, pl.addr, environ...)
-				kind.open(t, p.addr)() // allocations that occur once
+				kind.open(t, p.addr)() // for allocations that occur only once
 				return p, p.steady(t)
 			}
 			p, before := start("GOGC=1") // almost no garbage, which the memory in use includes
 			each := openAndClose(t, p, before, kind.n, kind.open)
 			t.Logf("%d idle connections: %.1f KiB each", kind.n, each)
-			if !full { // of few, what the heap has for reserve is too much
+			if !full { // with few connections, the heap's reserve is too large a part
 				return
 			}
 			assert.LessOrEqual(t, each, kind.kib)
@@ -51,8 +51,8 @@ func TestIdleConnections(t *testing.T) {
 	}
 }
 
-// openAndClose opens n connections, closes them, and returns the memory per connection: heap and
-// stacks. It logs the RSS, which includes the reserve of the heap.
+// openAndClose opens n connections, closes them, and returns the memory per connection in heap and
+// stacks. It logs the RSS, which includes the heap's reserve.
 func openAndClose(t *testing.T, p *process, before gauge, n int, open func(t *testing.T, addr string) (end func())) (kib float64) {
 	t.Helper()
 	var ends []func()
@@ -93,7 +93,7 @@ func idleH2(t *testing.T, addr string) (end func()) {
 	return c.close
 }
 
-// Row 6: clients that ask for 10 MB and read nothing.
+// Row 6: clients request 10 MB and read nothing.
 func TestStalledReaders(t *testing.T) {
 	whole(t)
 	body := make([]byte, 10<<20)
@@ -104,7 +104,7 @@ func TestStalledReaders(t *testing.T) {
 		open func(t *testing.T, addr string) (end func())
 	}{{"HTTP/1.1", stalledH1}, {"HTTP/2", stalledH2}} {
 		p := startProxy(t, pl.addr)
-		idleH1(t, p.addr)() // allocations that occur once
+		idleH1(t, p.addr)() // for allocations that occur only once
 		n, came := size(50, 500), up.requests.Load()
 		before := p.steady(t)
 		var ends []func()
@@ -136,7 +136,7 @@ func stalledH1(t *testing.T, addr string) (end func()) {
 	return func() { conn.Close() }
 }
 
-// stalledH2 reads frames, but gives no leave to send more than the first window.
+// stalledH2 reads frames, but never lets the server send more than the first window.
 func stalledH2(t *testing.T, addr string) (end func()) {
 	c := dialRaw(t, addr)
 	require.NoError(t, c.conn.SetDeadline(time.Time{}))
@@ -144,8 +144,8 @@ func stalledH2(t *testing.T, addr string) (end func()) {
 	return c.close
 }
 
-// steady waits until the RSS has not changed by a hundredth for 6 s. The proxy returns
-// memory to the system every 5 s.
+// steady waits until the RSS has changed by less than a hundredth for 6 s. The proxy returns memory
+// to the system every 5 s.
 func (p *process) steady(t testing.TB) (now gauge) {
 	t.Helper()
 	if !full {
@@ -167,7 +167,7 @@ func (p *process) steady(t testing.TB) (now gauge) {
 	return p.measure(t)
 }
 
-// minute is the RSS after a minute of 50 requests a second.
+// minute returns the RSS after a minute with 50 requests per second.
 func (p *process) minute(t testing.TB) (rss float64) {
 	t.Helper()
 	client, end := through(t, p.addr, true), time.Now().Add(time.Minute)

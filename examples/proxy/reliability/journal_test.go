@@ -7,20 +7,20 @@ import (
 	"sync"
 )
 
-// journal collects the log of a proxy.
+// journal collects a proxy's log.
 type journal struct {
 	mu    sync.Mutex
 	part  []byte
-	lines []string // the last ones
+	lines []string // the most recent ones
 	addrs map[string]string
-	count map[string]int // of lines, by their message
+	count map[string]int // lines by message
 }
 
 func newJournal() *journal {
 	return &journal{addrs: make(map[string]string), count: make(map[string]int)}
 }
 
-// mostLines is how many are kept.
+// mostLines limits how many lines are kept.
 const mostLines = 30
 
 func (j *journal) Write(p []byte) (int, error) {
@@ -53,10 +53,10 @@ func (j *journal) hear(line []byte) {
 }
 
 // addr returns the address that the proxy has logged for a listener, or "".
-func (j *journal) addr(what string) string {
+func (j *journal) addr(name string) string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.addrs[what]
+	return j.addrs[name]
 }
 
 // times returns how often the proxy has logged message.

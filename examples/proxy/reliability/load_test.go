@@ -16,24 +16,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// load sends requests at a fixed rate that does not depend on the response times (an open
-// loop).
+// load sends requests at a fixed rate that does not depend on response times (an open loop).
 type load struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 
 	mu      sync.Mutex
-	outcome map[string][]time.Duration // how long each took, by how it ended
+	outcome map[string][]time.Duration // durations by outcome
 }
 
-// fine is an outcome without an error.
+// fine is the outcome of a successful call.
 const fine = "good"
 
-// mostOpen is the maximum number of open calls. It limits the resources that a test uses if
-// the proxy does not respond.
+// mostOpen limits open calls, and with them the resources that a test uses if the proxy does not
+// respond.
 const mostOpen = 5000
 
-// offer makes a call each time that is due, until the load is ended.
+// offer makes perSecond calls per second until the load is ended.
 func offer(t testing.TB, perSecond int, call func(ctx context.Context, i int) error) *load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -79,7 +78,7 @@ func (l *load) end() {
 	l.done.Wait()
 }
 
-// count is how many calls have ended so.
+// count returns how many calls had this outcome.
 func (l *load) count(how string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,14 +94,14 @@ func (l *load) total() (n int) {
 	return n
 }
 
-// more waits for n more that are good.
+// more waits for n more successful calls.
 func (l *load) more(t testing.TB, n int) {
 	t.Helper()
 	before := l.count(fine)
 	require.Eventually(t, func() bool { return l.count(fine) >= before+n }, 2*patience, time.Millisecond)
 }
 
-// bad are the outcomes that are not good, and how many of each.
+// bad returns all other outcomes and how often they occurred.
 func (l *load) bad() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,8 +114,7 @@ func (l *load) bad() map[string]int {
 	return bad
 }
 
-// p99 returns the 99th percentile of the calls that ended like how, without the first skip
-// calls.
+// p99 returns the 99th percentile of the durations with this outcome, without the first skip calls.
 func (l *load) p99(how string, skip int) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,8 +139,8 @@ func (l *load) String() string {
 	return b.String()
 }
 
-// through returns a client that connects to addr for all requests, by HTTP/1.1 or HTTP/2.
-// It has only the retries of net/http.
+// through returns a client that sends all requests to addr, over HTTP/1.1 or HTTP/2. It only has
+// net/http's own retries.
 func through(t testing.TB, addr string, h2 bool) *http.Client {
 	t.Helper()
 	tr := &http.Transport{
@@ -157,7 +155,7 @@ func through(t testing.TB, addr string, h2 bool) *http.Client {
 	return &http.Client{Transport: tr, Timeout: patience}
 }
 
-// get sends a request that must have the status 200.
+// get sends a request whose response must have the status 200.
 func get(ctx context.Context, c *http.Client, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
@@ -166,7 +164,7 @@ func get(ctx context.Context, c *http.Client, url string) error {
 	return do(c, req)
 }
 
-// do returns an error with the response of the proxy if the request fails.
+// do returns an error that contains the proxy's response if the request fails.
 func do(c *http.Client, req *http.Request) error {
 	rsp, err := c.Do(req)
 	if err != nil {

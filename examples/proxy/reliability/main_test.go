@@ -8,12 +8,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-// scratch is where programs are built.
+// scratch is the directory for built programs.
 var scratch string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	// Tests wait more than they work, so more of them run at once than there are processors.
+	// The tests mostly wait, so more of them run concurrently than there are processors.
 	err := flag.Set("test.parallel", "8")
 	if err != nil {
 		panic(err)
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// full selects the full size of the attacks.
+// full selects the attacks' full size.
 var full = os.Getenv("GOTOWER_TESTS") == "full"
 
 // whole begins a test of a whole proxy. Short forms run in parallel.
@@ -41,7 +41,7 @@ func whole(t *testing.T) {
 	}
 }
 
-// size returns the size of an attack.
+// size returns an attack's size.
 func size(short, long int) int {
 	if full {
 		return long

@@ -16,7 +16,7 @@ func heap() int64 {
 
 const mib = 1 << 20
 
-// grown returns the growth of the heap since before, for both ends together.
+// grown returns how much the heap has grown since before, for both ends together.
 func grown(t testing.TB, before int64) float64 {
 	t.Helper()
 	return float64(heap()-before) / mib

@@ -11,9 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Row 10: the controller is away for a minute. Requests to targets in use
-// succeed. Requests to unknown targets fail within the fail-fast timeout. Updates
-// arrive when the controller is back.
+// Row 10: the controller is away for a minute. Requests to targets in use succeed, and those to
+// unknown targets fail within the fail-fast timeout. Updates arrive when the controller is back.
 func TestControllerOutage(t *testing.T) {
 	whole(t)
 	up, next := newUpstream(t, nil), newUpstream(t, nil)

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Row 27: an open loop sends twice as many requests as the upstream can serve. The limit is
-// twice the number of requests that the upstream serves at a time.
+// Row 27: an open loop sends twice as many requests as the upstream can serve. The limit is twice
+// the number of requests that the upstream serves concurrently.
 func TestOverload(t *testing.T) {
 	whole(t)
 	const slots, service, capacity = 10, 40 * time.Millisecond, 250

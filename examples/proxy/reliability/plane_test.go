@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/examples/destination/controller"
 )
 
-// webName is the authority of requests to the upstreams.
+// webName is the authority in requests to the upstreams.
 const webName = "web.test:80"
 
 // plane is the control plane: a destination controller that can go away.
@@ -27,7 +27,7 @@ type plane struct {
 	stop func()
 }
 
-// newPlane serves webName at the addresses.
+// newPlane serves webName with the given addresses.
 func newPlane(t testing.TB, addrs ...string) *plane {
 	t.Helper()
 	p := &plane{addr: "127.0.0.1:0"}
@@ -37,7 +37,7 @@ func newPlane(t testing.TB, addrs ...string) *plane {
 	return p
 }
 
-// served is name at these addresses.
+// served returns the configuration for name with these addresses.
 func served(name string, protocol controller.Protocol, addrs ...string) controller.Config {
 	var d controller.Destination
 	for _, a := range addrs {
@@ -46,7 +46,7 @@ func served(name string, protocol controller.Protocol, addrs ...string) controll
 	return controller.Config{Destinations: map[string]controller.Destination{name: d}}
 }
 
-// start serves cfg at the same address as before.
+// start serves at the same address as before.
 func (p *plane) start(t testing.TB) {
 	t.Helper()
 	p.Controller = controller.New(nil)
@@ -62,7 +62,7 @@ func (p *plane) start(t testing.TB) {
 	})
 }
 
-// mayBeSentAgain has requests of that method sent again that fail.
+// mayBeSentAgain makes failed requests with this method retryable.
 func (p *plane) mayBeSentAgain(t testing.TB, method string) {
 	t.Helper()
 	d := p.cfg.Destinations[webName]
@@ -74,7 +74,7 @@ func (p *plane) mayBeSentAgain(t testing.TB, method string) {
 	require.NoError(t, p.Set(p.cfg))
 }
 
-// listenAt waits until the address is free.
+// listenAt listens on addr, and waits until it is free.
 func listenAt(t testing.TB, addr string) (l net.Listener) {
 	t.Helper()
 	require.Eventually(t, func() (ok bool) {
@@ -85,19 +85,18 @@ func listenAt(t testing.TB, addr string) (l net.Listener) {
 	return l
 }
 
-// upstream is a server of HTTP/1.1 and HTTP/2 that can be restarted.
+// upstream is an HTTP/1.1 and HTTP/2 server that can be restarted.
 type upstream struct {
 	addr     string
 	handler  http.Handler
 	requests atomic.Int64
-	last     atomic.Int64 // when the last request came, in Unix nanoseconds
+	last     atomic.Int64 // when the last request arrived, in Unix nanoseconds
 
 	srv  *http.Server
 	done chan error
 }
 
-// newUpstream returns a server that runs until the test ends. A nil handler responds at
-// once.
+// newUpstream returns a server that runs until the test ends. A nil handler responds immediately.
 func newUpstream(t testing.TB, h http.Handler) *upstream {
 	t.Helper()
 	if h == nil {
@@ -123,7 +122,7 @@ func (u *upstream) start(t testing.TB) {
 	l := listenAt(t, u.addr)
 	u.addr = l.Addr().String()
 	u.srv = &http.Server{ReadHeaderTimeout: patience, Handler: u, Protocols: new(http.Protocols)}
-	u.srv.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 1000} // on the one connection that a proxy makes
+	u.srv.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 1000} // on the proxy's single connection
 	u.srv.Protocols.SetHTTP1(true)
 	u.srv.Protocols.SetUnencryptedHTTP2(true)
 	u.done = make(chan error, 1)
@@ -131,7 +130,6 @@ func (u *upstream) start(t testing.TB) {
 	go func() { done <- srv.Serve(l) }()
 }
 
-// restart shuts the server down gracefully and starts it again.
 func (u *upstream) restart(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -141,7 +139,7 @@ func (u *upstream) restart(t testing.TB) {
 	u.start(t)
 }
 
-// addrs are those of all.
+// addrs returns the addresses of all.
 func addrs(all []*upstream) (list []string) {
 	for _, u := range all {
 		list = append(list, u.addr)

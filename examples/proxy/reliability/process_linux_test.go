@@ -15,7 +15,7 @@ import (
 	_ "github.com/gotower/gotower/examples/proxy/sidecar" // for go test to run again what ran with another proxy
 )
 
-// program builds the proxy, once for all tests.
+// program builds the proxy once for all tests.
 var program = sync.OnceValues(func() (string, error) {
 	file := filepath.Join(scratch, "proxy")
 	out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", file, "github.com/gotower/gotower/examples/proxy").CombinedOutput()
@@ -25,20 +25,20 @@ var program = sync.OnceValues(func() (string, error) {
 	return file, nil
 })
 
-// process is the proxy as a process of its own.
+// process is a proxy in a process of its own.
 type process struct {
-	addr, admin string // of the outbound path, and of the operator
+	addr, admin string // of the outbound listener and the admin server
 
 	cmd     *exec.Cmd
 	journal *journal
-	asked   time.Time     // to end
-	ended   chan struct{} // closed when the process has ended; the following fields are valid after that
+	asked   time.Time     // when it was told to end
+	ended   chan struct{} // closed when the process has ended, which makes the following fields valid
 	exit    int
-	took    time.Duration // since it was asked
+	took    time.Duration // from asked until it ended
 }
 
-// startProxy starts a proxy that uses the controller, with further environment variables,
-// and waits until it is ready. It is killed when the test ends.
+// startProxy starts a proxy with further environment variables, and waits until it is ready. It is
+// killed when the test ends.
 func startProxy(t testing.TB, controller string, environ ...string) *process {
 	t.Helper()
 	file, err := program()
@@ -75,7 +75,7 @@ func startProxy(t testing.TB, controller string, environ ...string) *process {
 	return p
 }
 
-// run has a thread to itself, for the process is killed when that ends.
+// run has a thread to itself, because the process is killed when the thread ends.
 func (p *process) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -91,14 +91,14 @@ func (p *process) run(started chan<- error) {
 }
 
 // listens waits for the address of a listener.
-func (p *process) listens(t testing.TB, what string) (addr string) {
+func (p *process) listens(t testing.TB, name string) (addr string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		select {
 		case <-p.ended:
 			return true
 		default:
-			addr = p.journal.addr(what)
+			addr = p.journal.addr(name)
 			return addr != ""
 		}
 	}, patience, time.Millisecond)
@@ -106,14 +106,14 @@ func (p *process) listens(t testing.TB, what string) (addr string) {
 	return addr
 }
 
-// term sends SIGTERM to the proxy, and does not wait.
+// term sends SIGTERM to the proxy without waiting.
 func (p *process) term(t testing.TB) {
 	t.Helper()
 	p.asked = time.Now()
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
 }
 
-// over waits until it has ended.
+// over waits until the process has ended.
 func (p *process) over(t testing.TB) {
 	t.Helper()
 	select {

@@ -23,7 +23,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// patience is the maximum wait of a test.
+// patience is how long a test waits at most.
 const patience = time.Minute
 
 // maxStreams is how many streams a connection may have.
@@ -33,30 +33,28 @@ const maxStreams = 100
 type testProxy struct {
 	addr, tls string
 
-	requests            atomic.Int64 // that reached the upstream
-	started, open, peak atomic.Int64 // of those, the ones for /hold
+	requests            atomic.Int64 // requests that reached the upstream
+	started, open, peak atomic.Int64 // counts of requests for /hold
 }
 
-// newTestProxy is the proxy under attack.
 func newTestProxy(t testing.TB, opts ...httplayer.ServerOption) *testProxy {
 	t.Helper()
 	return newTestProxyBehind(t, func(s tcplayer.Server) tcplayer.Server { return s }, opts...)
 }
 
-// newTestProxyBehind is newTestProxy with a further layer of connections. Only this function makes
-// the proxy.
+// newTestProxyBehind is newTestProxy with an additional layer for connections.
 func newTestProxyBehind(t testing.TB, front func(tcplayer.Server) tcplayer.Server, opts ...httplayer.ServerOption) *testProxy {
 	t.Helper()
 	tn := &testProxy{}
 	there := goleak.IgnoreCurrent()
-	t.Cleanup(func() { // net/http stays with a connection of HTTP/2 that it cut for up to a second
+	t.Cleanup(func() { // net/http keeps an aborted HTTP/2 connection for up to a second
 		require.Eventually(t, func() bool { return goleak.Find(there) == nil }, patience, time.Millisecond)
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	svc := httplayer.NewStack().
 		Limit(100_000).
 		Service(httplayer.NewEndpoint(ctx, tn.serveUpstream(t)))
-	server := front(httplayer.NewServer(httplayer.Handler(svc), append([]httplayer.ServerOption{httplayer.WithDrainOnDone(ctx)}, opts...)...))
+	server := front(httplayer.NewServer(svc, append([]httplayer.ServerOption{httplayer.WithDrainOnDone(ctx)}, opts...)...))
 	detect := tcplayer.Detect(tcplayer.Protocols{HTTP1: server, HTTP2: server, Opaque: h2spectest.Opaque{}})
 
 	var ended []chan error
@@ -87,7 +85,7 @@ func listen(t testing.TB) net.Listener {
 	return l
 }
 
-// serveUpstream responds at once. A request for /hold is delayed until it is canceled.
+// serveUpstream responds immediately, except to /hold: such a request waits until it is canceled.
 func (tn *testProxy) serveUpstream(t testing.TB) (addr string) {
 	t.Helper()
 	l := listen(t)
@@ -98,7 +96,7 @@ func (tn *testProxy) serveUpstream(t testing.TB) (addr string) {
 			tn.see(tn.open.Add(1))
 			defer tn.open.Add(-1)
 		}
-		_, err := io.Copy(io.Discard, r.Body) // net/http looks after the caller once it is read
+		_, err := io.Copy(io.Discard, r.Body) // net/http notices that the caller leaves only after the body is read
 		if r.URL.Path == "/hold" {
 			if err == nil {
 				<-r.Context().Done()

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/net/http2/hpack" //nolint:depguard // for the Framer
 )
 
-// raw is a client of HTTP/2 that can send any frames. One goroutine may write.
+// raw is an HTTP/2 client that can send any frames. One goroutine may write.
 type raw struct {
 	*http2.Framer
 	conn   net.Conn
 	encode *hpack.Encoder
 	block  bytes.Buffer
-	over   chan struct{} // closed when the server has closed, or hung up
+	over   chan struct{} // closed when the server has closed the connection
 
 	mu     sync.Mutex
 	goAway []http2.GoAwayFrame
@@ -28,7 +28,7 @@ type raw struct {
 	resets map[uint32]http2.ErrCode
 }
 
-// counted counts the bytes that are written.
+// counted counts written bytes.
 type counted struct {
 	net.Conn
 	n int64
@@ -40,7 +40,7 @@ func (c *counted) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// dialRaw returns a connection that is to be closed.
+// dialRaw returns a connection that the caller must close.
 func dialRaw(t testing.TB, addr string) *raw {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -94,7 +94,7 @@ func (c *raw) hear(f http2.Frame) {
 	}
 }
 
-// goAwayCode returns the error code of the GOAWAY frame of the server, if there was one.
+// goAwayCode returns the error code in the server's GOAWAY frame, if there was one.
 func (c *raw) goAwayCode() (code http2.ErrCode, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,14 +104,14 @@ func (c *raw) goAwayCode() (code http2.ErrCode, ok bool) {
 	return c.goAway[len(c.goAway)-1].ErrCode, true
 }
 
-// farewell are the last streams that it named, and why, one after the other.
+// farewell returns the server's GOAWAY frames.
 func (c *raw) farewell() []http2.GoAwayFrame {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.goAway
 }
 
-// answer returns the result of a stream: a status, or "reset".
+// answer returns a stream's result: a status, or "reset".
 func (c *raw) answer(stream uint32) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,7 +121,6 @@ func (c *raw) answer(stream uint32) string {
 	return c.status[stream]
 }
 
-// request opens a stream.
 func (c *raw) request(stream uint32, method, path string, end bool, fields ...hpack.HeaderField) error {
 	c.block.Reset()
 	for _, f := range append([]hpack.HeaderField{
@@ -135,7 +134,7 @@ func (c *raw) request(stream uint32, method, path string, end bool, fields ...hp
 	return c.headers(stream, end, c.block.Bytes())
 }
 
-// frameSize is the default maximum size of a frame.
+// frameSize is the default maximum frame size.
 const frameSize = 16 << 10
 
 // headers sends a header block in as many frames as it needs.

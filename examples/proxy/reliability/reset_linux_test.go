@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// TestRapidReset with the attacker, the proxy and the good clients in processes of their
-// own, to measure the effect on the clients.
+// TestRapidReset with the attacker, the proxy and the good clients in separate processes, to
+// measure the effect on the clients.
 func TestRapidResetFromOutside(t *testing.T) {
 	whole(t)
 	var held holder
@@ -32,7 +32,7 @@ func TestRapidResetFromOutside(t *testing.T) {
 	t.Logf("proxy before: %v; after: %v; upstream: %d held, %d at once at most", before, after, held.started.Load(), held.peak.Load())
 	assert.Empty(t, g.bad())
 	assert.LessOrEqual(t, held.peak.Load(), int64(attackers*maxStreams))
-	// On a busy machine, more good requests are in progress, each over a connection.
+	// A busy machine has more good requests in progress, each on its own connection.
 	good := float64(max(0, after.fds-before.fds)) / 16
 	assert.Less(t, after.rss-before.rss, 32+good)
 }

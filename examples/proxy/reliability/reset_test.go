@@ -9,7 +9,7 @@ import (
 	"golang.org/x/net/http2" //nolint:depguard // its Framer, to attack with
 )
 
-// Rapid reset (CVE-2023-44487): the client opens streams and resets them at once.
+// Rapid reset (CVE-2023-44487): the client opens streams and resets them immediately.
 func TestRapidReset(t *testing.T) {
 	resetAttack(t, takenBack)
 }
@@ -21,7 +21,7 @@ func takenBack(c *raw, stream uint32) error {
 	return c.WriteRSTStream(stream, http2.ErrCodeCancel)
 }
 
-// MadeYouReset (CVE-2025-8671): the same, but the server is made to reset them.
+// MadeYouReset (CVE-2025-8671): the client makes the server reset the streams.
 func TestMadeYouReset(t *testing.T) {
 	resetAttack(t, func(c *raw, stream uint32) error {
 		if err := c.request(stream, "POST", "/hold", false); err != nil {
@@ -48,7 +48,7 @@ func resetAttack(t *testing.T, open func(c *raw, stream uint32) error) {
 	})
 	assert.LessOrEqual(t, tn.peak.Load(), int64(maxStreams))
 	assert.Positive(t, calmed)
-	if full { // in the short form on a busy machine, that is not for sure
+	if full { // not certain in the short form on a busy machine
 		assert.Less(t, longest, 2*time.Second)
 	}
 	growth := grown(t, before)
@@ -56,9 +56,9 @@ func resetAttack(t *testing.T, open func(c *raw, stream uint32) error) {
 	assert.Less(t, growth, 32.0)
 }
 
-// cutOff opens a connection whenever the last was closed, until all streams are sent. It
-// returns the number of connections, how many of them received ENHANCE_YOUR_CALM, and the
-// longest time until one was closed.
+// cutOff opens a new connection whenever the last one was closed, until all streams are sent. It
+// returns the number of connections, how many of them received ENHANCE_YOUR_CALM, and how long the
+// longest one stayed open.
 func cutOff(t testing.TB, addr string, streams int, open func(c *raw, stream uint32) error) (conns, calmed int, longest time.Duration) {
 	t.Helper()
 	for sent := 0; sent < streams; conns++ {
@@ -69,7 +69,7 @@ func cutOff(t testing.TB, addr string, streams int, open func(c *raw, stream uin
 			}
 		}
 		sent += n
-		if n > 2*maxStreams { // more streams than one connection may reset
+		if n > 2*maxStreams { // more streams than a connection may reset
 			<-c.over
 			longest = max(longest, time.Since(start))
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// Row 21: three upstreams are restarted in turn, and the controller is not notified.
-// Requests that may be retried do not fail. Other requests are never received twice.
+// Row 21: three upstreams are restarted in turn, without notice to the controller. Requests that
+// may be retried do not fail, and others are never received twice.
 func TestUpstreamRollingRestart(t *testing.T) {
 	whole(t)
 	var mu sync.Mutex

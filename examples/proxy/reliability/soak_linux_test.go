@@ -16,9 +16,8 @@ import (
 	"github.com/gotower/gotower/examples/destination/controller"
 )
 
-// Row 22: ten minutes of all kinds of traffic. At the end, the proxy uses the same
-// resources as at the start, and its memory does not grow. GOTOWER_SOAK sets another
-// duration.
+// Row 22: after ten minutes with all kinds of traffic, the proxy uses the same resources as at the
+// start, and its memory does not grow. GOTOWER_SOAK sets another duration.
 func TestSoak(t *testing.T) {
 	if !full {
 		t.Skip("it takes ten minutes: set GOTOWER_TESTS=full")
@@ -40,7 +39,7 @@ func TestSoak(t *testing.T) {
 	fresh := through(t, p.addr, false)
 	fresh.Transport.(*http.Transport).DisableKeepAlives = true
 	clients := []*http.Client{h1, h2, fresh}
-	for _, c := range clients { // allocations that occur once
+	for _, c := range clients { // for allocations that occur only once
 		require.NoError(t, get(t.Context(), c, "http://web.test/"))
 		c.CloseIdleConnections()
 	}
@@ -77,7 +76,7 @@ func TestSoak(t *testing.T) {
 	minutes, rss := []float64{}, []float64{}
 	second := time.NewTicker(time.Second)
 	defer second.Stop()
-	for n := 0; left(); n++ { // an endpoint comes or goes each second, and every tenth time the controller
+	for n := 0; left(); n++ { // an endpoint comes or goes every second, and the controller every tenth time
 		<-second.C
 		web := served(webName, "", addrs(all[n%2:])...).Destinations[webName]
 		web.Profile = pl.cfg.Destinations[webName].Profile
@@ -114,12 +113,12 @@ func TestSoak(t *testing.T) {
 	assert.Empty(t, chats.bad())
 	assert.LessOrEqual(t, after.goroutines, before.goroutines+10)
 	assert.LessOrEqual(t, after.fds, before.fds+5)
-	if lasts >= 10*time.Minute { // before that, the heap finds its size
+	if lasts >= 10*time.Minute { // the heap needs that long to find its size
 		assert.Less(t, slope(minutes[half:], rss[half:]), 1.0)
 	}
 }
 
-// slope is that of the line of least squares.
+// slope returns the slope of the least-squares line.
 func slope(x, y []float64) float64 {
 	var sx, sy, sxx, sxy float64
 	n := float64(len(x))

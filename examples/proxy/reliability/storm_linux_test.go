@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Row 7: many short connections, of which every other one is reset before its response. After
-// that, more concurrent requests than may be in flight.
+// Row 7: many short connections, of which every other one is reset before its response, followed by
+// more concurrent requests than may be in flight.
 func TestConnectionStorm(t *testing.T) {
 	whole(t)
 	const most = 500
@@ -64,7 +64,7 @@ func TestConnectionStorm(t *testing.T) {
 	assert.LessOrEqual(t, after.goroutines, before.goroutines+5)
 }
 
-// storm opens n connections within ten seconds, with as many workers as are needed.
+// storm opens n connections within ten seconds, with as many workers as that takes.
 func storm(t *testing.T, addr string, n int) {
 	const workers = 64
 	var all sync.WaitGroup
@@ -96,8 +96,8 @@ func storm(t *testing.T, addr string, n int) {
 	require.Empty(t, failed)
 }
 
-// short opens a connection and sends one request. If wait is true, it reads the response. It resets
-// the connection at the end, because closed connections would occupy all local ports.
+// short opens a connection and sends one request. If wait is true, it reads the response. In the
+// end, it resets the connection, because closed connections would occupy all local ports.
 func short(addr string, wait bool) error {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {

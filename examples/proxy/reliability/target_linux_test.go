@@ -17,7 +17,7 @@ import (
 	"github.com/gotower/gotower/examples/destination/controller"
 )
 
-// The memory of a target in use: one endpoint with one connection, profile and metrics.
+// The memory of a target in use: one endpoint with a connection, a profile and metrics.
 func TestTargets(t *testing.T) {
 	whole(t)
 	if !full {

@@ -21,8 +21,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// The CPU time of an update that adds or removes one of 10 000 endpoints, if no other update is
-// near. The share of the proxy is the difference to a program that only receives the updates.
+// The CPU time for a single update that adds or removes one of 10 000 endpoints. The proxy's share
+// is the difference to a program that only receives the updates.
 func TestSingleUpdate(t *testing.T) {
 	whole(t)
 	n, rounds := size(100, 10_000), size(1, 30)
@@ -73,58 +73,58 @@ func TestSingleUpdate(t *testing.T) {
 	}
 }
 
-// endpointsAt returns the update that adds the loopback addresses with the numbers from to to-1.
-func endpointsAt(port, from, to int) *pb.Update {
+// endpointsAt returns the update that adds the loopback addresses number first to end-1.
+func endpointsAt(port, first, end int) *pb.Update {
 	set := new(pb.WeightedAddrSet)
-	for i := from; i < to; i++ {
+	for i := first; i < end; i++ {
 		ip := &pbnet.IPAddress{Ip: &pbnet.IPAddress_Ipv4{Ipv4: 127<<24 + 1<<16 + uint32(i)}}
 		set.Addrs = append(set.Addrs, &pb.WeightedAddr{Weight: 1, Addr: &pbnet.TcpAddress{Ip: ip, Port: uint32(port)}})
 	}
 	return &pb.Update{Update: &pb.Update_Add{Add: set}}
 }
 
-// updater is a controller that sends the update first on each stream, and then those that the test
-// sends to the channel of the stream.
+// updater is a controller that sends the update first on each stream, followed by those that the
+// test sends to the stream's channel.
 type updater struct {
 	pb.UnimplementedDestinationServer
 	first   *pb.Update
-	streams chan chan *pb.Update // receives the channel of each new stream
+	streams chan chan *pb.Update // receives each new stream's channel
 }
 
-func (c *updater) Get(_ *pb.GetDestination, to grpc.ServerStreamingServer[pb.Update]) error {
-	if err := to.Send(c.first); err != nil {
+func (c *updater) Get(_ *pb.GetDestination, stream grpc.ServerStreamingServer[pb.Update]) error {
+	if err := stream.Send(c.first); err != nil {
 		return err
 	}
 	updates := make(chan *pb.Update)
 	select {
 	case c.streams <- updates:
-	case <-to.Context().Done():
+	case <-stream.Context().Done():
 		return nil
 	}
 	for {
 		select {
-		case <-to.Context().Done():
+		case <-stream.Context().Done():
 			return nil
 		case u := <-updates:
-			if err := to.Send(u); err != nil {
+			if err := stream.Send(u); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-func (*updater) GetProfile(_ *pb.GetDestination, to grpc.ServerStreamingServer[pb.DestinationProfile]) error {
-	if err := to.Send(&pb.DestinationProfile{FullyQualifiedName: "web.test"}); err != nil {
+func (*updater) GetProfile(_ *pb.GetDestination, stream grpc.ServerStreamingServer[pb.DestinationProfile]) error {
+	if err := stream.Send(&pb.DestinationProfile{FullyQualifiedName: "web.test"}); err != nil {
 		return err
 	}
-	<-to.Context().Done()
+	<-stream.Context().Done()
 	return nil
 }
 
-// receiveFrom is the environment variable with the controller of TestAsReceiver.
+// receiveFrom is the environment variable with TestAsReceiver's controller.
 const receiveFrom = "GOTOWER_TEST_RECEIVE_FROM"
 
-// startReceiver starts a process that receives the endpoints of webName and ignores them.
+// startReceiver starts a process that receives webName's endpoints and ignores them.
 func startReceiver(t *testing.T, controller string) *process {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestAsReceiver$", "-test.timeout=15m")
@@ -141,13 +141,13 @@ func startReceiver(t *testing.T, controller string) *process {
 	return &process{cmd: cmd}
 }
 
-// TestAsReceiver is the process that startReceiver starts. By itself it tests nothing.
+// TestAsReceiver is the process that startReceiver starts. It tests nothing by itself.
 func TestAsReceiver(t *testing.T) {
 	addr, ok := os.LookupEnv(receiveFrom)
 	if !ok {
 		t.Skip("it is for another test")
 	}
-	const window = 1 << 20 // as the proxy, because gRPC otherwise sends a PING for each message
+	const window = 1 << 20 // like the proxy, because gRPC otherwise sends a PING for each message
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window))
 	require.NoError(t, err)

@@ -1,20 +1,19 @@
-// Package settings reads the configuration of a proxy from environment variables and a
-// file. The variables are those of linkerd's proxy, and a few more.
+// Package settings reads a proxy's configuration from environment variables and a file. It
+// understands the variables of linkerd's proxy, and adds a few.
 //
 //	LINKERD2_PROXY_OUTBOUND_CONNECT_TIMEOUT=2s ─┐
 //	                                            ├─▶ Read ─▶ Settings, or all errors
 //	outbound: {connect_timeout: 2s}             ─┘
 //
-// The file is in YAML. If a variable is set in both, the environment variable is used. A
-// key of the file is the name of a variable in lower case without its prefix. Names with a
-// common beginning may be written as a nested mapping, so these two are equal:
+// The file is in YAML. Its keys are variable names in lower case without their prefix. If a
+// variable is set in both, the environment wins. Names with a common beginning may be nested, so
+// these two are equal:
 //
 //	outbound_connect_timeout: 2s
 //
 //	outbound:
 //	  connect_timeout: 2s
 //
-// A variable with a list of values, separated by commas, may be a YAML sequence. An unknown
-// key is an error. An unknown environment variable with one of the prefixes is a warning,
-// see [Environ].
+// A comma-separated list may be written as a YAML sequence. Unknown keys are errors. Unknown
+// environment variables with one of the prefixes only cause a warning, see [Environ].
 package settings

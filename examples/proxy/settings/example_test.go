@@ -26,6 +26,6 @@ outbound:
 	// Output:
 	// <nil>
 	// 1s {100 500ms}
-	// proxy.yaml:1: outbound.conect_timeout: is unknown
+	// proxy.yaml:1:28: outbound.conect_timeout: is unknown: --help lists the settings
 	// LINKERD2_PROXY_DESTINATION_SVC_ADDR: is not set: host:port of a destination controller
 }

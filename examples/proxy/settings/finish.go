@@ -9,18 +9,19 @@ import (
 	"time"
 )
 
-// finish validates settings that depend on each other, and sets defaults that depend on
-// other settings. It runs after all variables have been read.
+// finish validates settings that depend on each other, and sets defaults that depend on other
+// settings. It runs after all variables have been read.
 func (r *reader) finish(s *Settings) {
 	r.finishIdentity(s)
 	r.finishControl(s)
 	r.finishPolicy(s)
+	r.finishController(s, s.Traces.Collector, "TRACE_COLLECTOR_SVC_NAME")
 	r.finishOrigin(s)
 	for _, c := range []struct {
-		of string
+		prefix string
 		*Connect
 	}{{"OUTBOUND_CONNECT", &s.Outbound.Connect}, {"INBOUND_CONNECT", &s.Inbound.Connect}, {"CONTROL_CONNECT", &s.Control.Connect}} {
-		r.finishBackoff(c.of, c.Connect)
+		r.finishBackoff(c.prefix, c.Connect)
 	}
 	r.finishKeepAlive(s, "OUTBOUND_CONNECT", &s.Outbound.Connect.Socket)
 	r.finishKeepAlive(s, "OUTBOUND_ACCEPT", &s.Outbound.Accept)
@@ -33,17 +34,16 @@ func (r *reader) finish(s *Settings) {
 		s.Tap.Name = ""
 	}
 	if s.Identity != nil && s.TapServed() && !r.has("CONTROL_LISTEN_ADDR") {
-		s.Tap.Listen = netip.AddrPortFrom(netip.IPv4Unspecified(), s.Tap.Listen.Port()) // all clients of this address use TLS
+		s.Tap.Listen = netip.AddrPortFrom(netip.IPv4Unspecified(), s.Tap.Listen.Port()) // safe, because all clients of this address use TLS
 	}
 }
 
-// maxKeepAlive is the longest keep-alive idle time that Linux accepts. Setting a longer
-// time on a socket fails.
+// maxKeepAlive is the longest keep-alive idle time that Linux accepts. Longer times would make the
+// socket option fail.
 const maxKeepAlive = 32767 * time.Second
 
-// finishKeepAlive limits the keep-alive time in socket to maxKeepAlive. If it changes the
-// value, it adds a warning. side is the beginning of the name of the variable, such as
-// OUTBOUND_ACCEPT.
+// finishKeepAlive limits the socket's keep-alive time to maxKeepAlive, with a warning. side begins
+// the variable's name: OUTBOUND_ACCEPT, for example.
 func (r *reader) finishKeepAlive(s *Settings, side string, socket *Socket) {
 	if socket.KeepAlive > maxKeepAlive {
 		r.warnReplaced(s, side+"_KEEPALIVE", socket.KeepAlive, maxKeepAlive)
@@ -51,20 +51,20 @@ func (r *reader) finishKeepAlive(s *Settings, side string, socket *Socket) {
 	}
 }
 
-// warnReplaced adds a warning that the proxy uses another value than the configured one.
-// name is the name of the variable.
+// warnReplaced warns that the proxy uses another value for the variable name than the configured
+// one.
 func (r *reader) warnReplaced(s *Settings, name string, configured, used time.Duration) {
 	s.Warnings = append(s.Warnings, fmt.Sprintf("%s is %v: %v is used instead", r.where(name), configured, used))
 }
 
-// TapServed reports whether the proxy has a tap server. The result is false if
-// TAP_DISABLED is set, or if the proxy has an identity but TAP_SVC_NAME is not set.
+// TapServed reports whether the proxy serves tap. It does not if TAP_DISABLED is set, or if the
+// proxy has an identity but TAP_SVC_NAME is not set.
 func (s *Settings) TapServed() bool {
 	return !s.Tap.Disabled && (s.Identity == nil || s.Tap.Name != "")
 }
 
-// finishIdentity validates the settings of the identity. If none of its variables is set,
-// it removes the identity from s.
+// finishIdentity validates the identity's settings. If none of its variables is set, it removes the
+// identity from s.
 func (r *reader) finishIdentity(s *Settings) {
 	if r.has("IDENTITY_DISABLED") {
 		r.problem("IDENTITY_DISABLED", "is no longer supported: leave the other IDENTITY variables out")
@@ -77,28 +77,27 @@ func (r *reader) finishIdentity(s *Settings) {
 		s.Identity = nil
 		return
 	}
-	const why = "it is required for an identity"
+	const reason = "it is required for an identity"
 	i := s.Identity
-	r.require(why, "IDENTITY_SVC_ADDR", "IDENTITY_DIR", "IDENTITY_TRUST_ANCHORS", "IDENTITY_TOKEN_FILE")
+	r.require(reason, "IDENTITY_SVC_ADDR", "IDENTITY_DIR", "IDENTITY_TRUST_ANCHORS", "IDENTITY_TOKEN_FILE")
 	if i.Controller.Addr != "" && !isLoopback(i.Controller.Addr) {
 		r.require("the authority is not on this machine", "IDENTITY_SVC_NAME")
 	}
 	switch {
 	case r.has("IDENTITY_SERVER_ID", "IDENTITY_SERVER_NAME"):
-		r.require(why, "IDENTITY_SERVER_ID", "IDENTITY_SERVER_NAME")
+		r.require(reason, "IDENTITY_SERVER_ID", "IDENTITY_SERVER_NAME")
 	case r.has("IDENTITY_LOCAL_NAME"):
 		i.ServerID = i.ServerName
 	default:
-		r.require(why, "IDENTITY_LOCAL_NAME")
+		r.require(reason, "IDENTITY_LOCAL_NAME")
 	}
 	if i.MaxRefresh < i.MinRefresh {
 		r.problem("IDENTITY_MAX_REFRESH", fmt.Sprintf("%v must be at least IDENTITY_MIN_REFRESH, %v", i.MaxRefresh, i.MinRefresh))
 	}
 }
 
-// finishControl validates the settings of the control plane, and sets defaults. By
-// default, connections to the control plane have the same backoff as outbound
-// connections.
+// finishControl validates the control plane's settings. Connections to the control plane use the
+// backoff of outbound connections by default.
 func (r *reader) finishControl(s *Settings) {
 	c := &s.Control
 	r.require("host:port of a destination controller", "DESTINATION_SVC_ADDR")
@@ -108,7 +107,8 @@ func (r *reader) finishControl(s *Settings) {
 	}
 	outbound := s.Outbound.Connect.Backoff
 	if !r.has("CONTROL_CONNECT_EXP_BACKOFF_MIN", "CONTROL_CONNECT_EXP_BACKOFF_MAX") {
-		c.Connect.Backoff.Min, c.Connect.Backoff.Max = outbound.Min, outbound.Max
+		c.Connect.Backoff.Min = outbound.Min
+		c.Connect.Backoff.Max = outbound.Max
 	}
 	if !r.has("CONTROL_CONNECT_EXP_BACKOFF_JITTER") {
 		c.Connect.Backoff.Jitter = outbound.Jitter
@@ -119,7 +119,7 @@ func (r *reader) finishControl(s *Settings) {
 	}
 }
 
-// finishController validates the identity of the server c, which has the variable name.
+// finishController checks that c's identity, which the variable name sets, can be verified.
 func (r *reader) finishController(s *Settings, c Controller, name string) {
 	switch {
 	case s.Identity == nil && c.Name != "":
@@ -130,16 +130,16 @@ func (r *reader) finishController(s *Settings, c Controller, name string) {
 	}
 }
 
-// minStreamLimit is the smallest value that the proxy uses for CONTROL_STREAM_IDLE_TIMEOUT
-// and CONTROL_STREAM_LIFETIME. A lower value is replaced by it, except 0, which means no
-// limit.
+// minStreamLimit is the smallest value that the proxy uses for CONTROL_STREAM_IDLE_TIMEOUT and
+// CONTROL_STREAM_LIFETIME. It replaces lower values, except 0, which means no limit.
 const minStreamLimit = 10 * time.Second
 
-// finishStreams adds an error if the limits of the streams are not in the ascending order
-// initial, idle, lifetime. A limit of 0 means no limit and is ignored. finishStreams adds
-// a warning for a limit below minStreamLimit, unless the controller is on this machine.
+// finishStreams requires that the stream limits ascend: initial, idle, lifetime. A limit of 0 means
+// no limit and is skipped. Limits below minStreamLimit cause a warning, unless the controller is on
+// this machine.
 func (r *reader) finishStreams(s *Settings) {
-	last, lower := "", time.Duration(0)
+	var lastName string
+	var lower time.Duration
 	for _, limit := range []struct {
 		name string
 		time.Duration
@@ -153,9 +153,10 @@ func (r *reader) finishStreams(s *Settings) {
 		case limit.Duration == 0:
 			continue
 		case limit.Duration < lower:
-			r.problem(limit.name, "must be at least "+r.where(last))
+			r.problem(limit.name, "must be at least "+r.where(lastName))
 		default:
-			last, lower = limit.name, limit.Duration
+			lastName = limit.name
+			lower = limit.Duration
 		}
 		if limit.Duration < limit.minimum && !isLoopback(s.Control.Destination.Addr) {
 			r.warnReplaced(s, limit.name, limit.Duration, limit.minimum)
@@ -163,8 +164,8 @@ func (r *reader) finishStreams(s *Settings) {
 	}
 }
 
-// finishPolicy validates the policy of inbound connections. It adds a warning if the policy
-// rejects all clients because the proxy has no identity.
+// finishPolicy validates the inbound policy. It warns if the policy rejects all clients because the
+// proxy has no identity.
 func (r *reader) finishPolicy(s *Settings) {
 	p := s.Inbound.DefaultPolicy
 	clusterPolicies := []DefaultPolicy{ClusterAuthenticated, ClusterUnauthenticated, Audit}
@@ -191,8 +192,8 @@ func (r *reader) finishPolicy(s *Settings) {
 	}
 }
 
-// finishOrigin adds a warning if the destination of inbound connections comes from a PROXY
-// header and is not restricted to INBOUND_IPS, because a client can forge that header.
+// finishOrigin warns if the destination of inbound connections comes from a PROXY header and is not
+// restricted to INBOUND_IPS, because clients can forge that header.
 func (r *reader) finishOrigin(s *Settings) {
 	if s.Inbound.Origin.Kind != ProxyProtocol || len(s.Inbound.IPs) > 0 {
 		return
@@ -205,14 +206,14 @@ func (r *reader) finishOrigin(s *Settings) {
 		r.where("INBOUND_IPS")+" to the addresses of this pod, and permit only the load balancer to reach "+r.where("INBOUND_LISTEN_ADDR"))
 }
 
-// finishBackoff validates the backoff in c. prefix is the beginning of the names of its
-// variables, such as OUTBOUND_CONNECT.
+// finishBackoff validates c's backoff. Its variables begin with prefix, such as OUTBOUND_CONNECT.
 func (r *reader) finishBackoff(prefix string, c *Connect) {
-	minName, maxName := prefix+"_EXP_BACKOFF_MIN", prefix+"_EXP_BACKOFF_MAX"
+	minName := prefix + "_EXP_BACKOFF_MIN"
+	maxName := prefix + "_EXP_BACKOFF_MAX"
 	switch {
 	case r.has(minName) != r.has(maxName):
 		r.problem(minName, "must be set together with "+r.where(maxName))
-	case prefix == "CONTROL_CONNECT" && !r.has(minName, prefix+"_EXP_BACKOFF_JITTER"): // the problem is reported for outbound
+	case prefix == "CONTROL_CONNECT" && !r.has(minName, prefix+"_EXP_BACKOFF_JITTER"): // already reported for outbound
 	default:
 		if err := c.Backoff.Validate(); err != nil {
 			r.problem(prefix+"_EXP_BACKOFF_*", err.Error())
@@ -220,7 +221,7 @@ func (r *reader) finishBackoff(prefix string, c *Connect) {
 	}
 }
 
-// isLoopback reports whether addr, which is host:port, is localhost or a loopback address.
+// isLoopback reports whether addr, in the form host:port, is localhost or a loopback address.
 func isLoopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {

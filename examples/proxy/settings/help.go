@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Help writes a line for each variable to w, with its default value and a description.
+// Help writes each variable to w, with its default and description.
 func Help(w io.Writer) error {
 	var b strings.Builder
 	for _, g := range variables(new(Settings)) {
@@ -20,7 +20,7 @@ func Help(w io.Writer) error {
 	return err
 }
 
-// describe writes the line of v in the help.
+// describe writes v's line in the help.
 func (v *variable) describe(b *strings.Builder) {
 	name := v.name
 	if v.prefix != "" {

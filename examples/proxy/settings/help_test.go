@@ -30,21 +30,21 @@ func TestHelp(t *testing.T) {
 func TestHelpAllVariables(t *testing.T) {
 	var b strings.Builder
 	require.NoError(t, settings.Help(&b))
-	asked := map[string]bool{}
+	lookups := map[string]bool{}
 	_, _ = settings.Read(func(name string) (string, bool) {
-		asked[strings.TrimPrefix(name, settings.Prefix)] = true
+		lookups[strings.TrimPrefix(name, settings.Prefix)] = true
 		return "", false
 	})
-	for name := range asked {
+	for name := range lookups {
 		require.Regexp(t, `[ \[]`+name+`[ ,\]]`, b.String())
 	}
 }
 
-// TestLinkerdVariables has the names of the specification.
+// TestLinkerdVariables checks the names in the specification.
 func TestLinkerdVariables(t *testing.T) {
-	asked := map[string]bool{}
+	lookups := map[string]bool{}
 	_, _ = settings.Read(func(name string) (string, bool) {
-		asked[name] = true
+		lookups[name] = true
 		return "", false
 	})
 	names := strings.Fields(`
@@ -76,7 +76,7 @@ func TestLinkerdVariables(t *testing.T) {
 		}
 	}
 	for _, name := range names {
-		require.True(t, asked[settings.Prefix+name], name)
+		require.True(t, lookups[settings.Prefix+name], name)
 	}
-	require.True(t, asked["OTEL_RESOURCE_ATTRIBUTES"])
+	require.True(t, lookups["OTEL_RESOURCE_ATTRIBUTES"])
 }

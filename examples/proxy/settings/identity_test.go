@@ -17,7 +17,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// anchors is a certificate in PEM.
+// anchors returns a certificate in PEM.
 func anchors(t *testing.T) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -108,7 +108,7 @@ func TestIdentityIsComplete(t *testing.T) {
 	require.Nil(t, s.Identity)
 }
 
-// The error of a key that is set instead of a certificate does not contain the key.
+// If a key is set instead of a certificate, the error does not contain the key.
 func TestKeyInAnchors(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -136,7 +136,7 @@ func TestKeyInAnchors(t *testing.T) {
 	require.EqualError(t, err, "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS: 1 of 2 PEM blocks are invalid")
 }
 
-// A name that settings accept is accepted by package identity.
+// Package identity accepts all names that settings accept.
 func TestIdentitiesMatchPackageIdentity(t *testing.T) {
 	for _, id := range []string{
 		"web.default", "a_b-c", "10.0.0.1", "::1", "-web", "web-.default", "a..b", strings.Repeat("a", 64),

@@ -3,9 +3,12 @@ package settings
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"math"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -15,7 +18,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// Options returns the settings of s as options of package tcplayer, except the backlog.
+// Options returns s as options for package tcplayer, except the backlog.
 func (s Socket) Options() []tcplayer.SocketOption {
 	var opts []tcplayer.SocketOption
 	if s.KeepAlive > 0 {
@@ -27,15 +30,15 @@ func (s Socket) Options() []tcplayer.SocketOption {
 	return opts
 }
 
-// MaxWait returns the maximum wait in the queue of package layer: FailFast, or 1 ns if
-// FailFast is 0. For that queue, 0 would mean no limit.
+// MaxWait returns FailFast for package layer's queue. There, 0 would mean no limit, so it becomes
+// 1 ns.
 func (q Queue) MaxWait() time.Duration { return max(q.FailFast, 1) }
 
-// Dial is the type of a function that connects to addr.
+// Dial connects to addr.
 type Dial = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// Requests returns the options of an endpoint that sends HTTP requests. The endpoint makes
-// its connections with dial and keeps as many idle connections as pool allows.
+// Requests returns the options for an endpoint that sends HTTP requests over connections from dial,
+// and keeps as many idle connections as pool allows.
 func (c Connect) Requests(dial Dial, pool Pool) []httplayer.EndpointOption {
 	return []httplayer.EndpointOption{
 		httplayer.WithDialContext(dial),
@@ -47,17 +50,16 @@ func (c Connect) Requests(dial Dial, pool Pool) []httplayer.EndpointOption {
 	}
 }
 
-// Bytes returns the options of an endpoint that forwards connections as bytes. The endpoint
-// makes its connections with dial.
+// Bytes returns the options for an endpoint that forwards bytes over connections from dial.
 func (c Connect) Bytes(dial Dial) []tcplayer.EndpointOption {
 	return []tcplayer.EndpointOption{
 		tcplayer.WithDialContext(dial), tcplayer.WithConnectTimeout(c.Timeout), tcplayer.WithBackoff(c.endpointBackoff()),
 	}
 }
 
-// endpointBackoff returns the backoff for connections to an endpoint. Its maximum is at
-// most 1 s, so that an endpoint that has recovered receives requests soon. Connections to
-// the control plane use c.Backoff itself.
+// endpointBackoff returns the backoff for connections to an endpoint. It is at most 1 s, so that an
+// endpoint that has recovered soon gets requests again. Connections to the control plane use
+// c.Backoff itself.
 func (c Connect) endpointBackoff() layer.Backoff {
 	b := c.Backoff
 	b.Max = min(b.Max, time.Second)
@@ -65,9 +67,8 @@ func (c Connect) endpointBackoff() layer.Backoff {
 	return b
 }
 
-// Limits returns c.Streams in the form of packages resolve/linkerd and profiles/linkerd,
-// in which -1 and not 0 means no limit. For a controller on this machine, all limits are
-// -1.
+// Limits returns c.Streams for packages resolve/linkerd and profiles/linkerd, in which -1 instead
+// of 0 means no limit. A controller on this machine has no limits.
 func (c *Control) Limits() StreamLimits {
 	limits := c.Streams
 	for _, d := range []*time.Duration{&limits.Initial, &limits.Idle, &limits.Lifetime} {
@@ -78,15 +79,30 @@ func (c *Control) Limits() StreamLimits {
 	return limits
 }
 
-// Load reads the files of the identity. The error contains all errors of the files.
+// Load reads the identity's files. The error joins all errors in them.
 func (i *Identity) Load() (identity.Config, error) {
 	c, err := identity.Load(i.Dir, string(i.TrustAnchors), i.TokenFile, i.ServerID, i.ServerName)
-	c.MinRefresh, c.MaxRefresh = max(i.MinRefresh, 1), i.MaxRefresh // 0 would mean the default
+	c.MinRefresh = max(i.MinRefresh, 1) // 0 would mean the default
+	c.MaxRefresh = i.MaxRefresh
 	return c, err
 }
 
-// Check returns the error of [Identity.Load], if there is one. It returns nil if i is nil.
-// It also returns nil if a field is missing, because [Read] reports that.
+// IsNew reports whether the identity's directory exists, but with neither a key nor a signing
+// request, as in a pod that has just started.
+func (i *Identity) IsNew() bool {
+	if info, err := os.Stat(i.Dir); err != nil || !info.IsDir() {
+		return false
+	}
+	for _, name := range []string{"key.p8", "csr.der"} {
+		if _, err := os.Stat(filepath.Join(i.Dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			return false
+		}
+	}
+	return true
+}
+
+// Check returns [Identity.Load]'s error. It returns nil if i is nil or lacks a field, because
+// [Read] reports that.
 func (i *Identity) Check() error {
 	if i == nil || i.Dir == "" || len(i.TrustAnchors) == 0 || i.TokenFile == "" || i.ServerID == "" || i.ServerName == "" {
 		return nil
@@ -95,10 +111,9 @@ func (i *Identity) Check() error {
 	return err
 }
 
-// Options returns h as options of an HTTP server. The server has no setting for
-// MaxSendBufSize and AdaptiveFlowControl. MaxPendingAcceptResetStreams becomes the limit
-// of streams that a client may reset, which is the closest setting. MaxHeaderListSize also
-// applies to HTTP/1.
+// Options returns h as options for an HTTP server, which has no settings for MaxSendBufSize and
+// AdaptiveFlowControl. MaxPendingAcceptResetStreams becomes the limit of streams that a client may
+// reset, which is the closest setting. MaxHeaderListSize also applies to HTTP/1.
 func (h HTTP2) Options() []httplayer.ServerOption {
 	opts := []httplayer.ServerOption{
 		httplayer.WithHTTP2Config(http.HTTP2Config{
@@ -117,13 +132,13 @@ func (h HTTP2) Options() []httplayer.ServerOption {
 	return opts
 }
 
-// maxHeader is the largest value that is passed to the server as MaxHeaderListSize. The
-// server adds a few KiB to the value, and the sum must not overflow.
+// maxHeader is the largest MaxHeaderListSize that is passed to the server. The server adds a few
+// KiB, which must not overflow.
 const maxHeader = min(maxUint32-320, math.MaxInt-4<<10)
 
-// Find returns a function that wraps a connection. The local address of the wrapper is the
-// original destination of the connection. If the system has not redirected the connection,
-// the function returns it unchanged, as a connection to the listener itself.
+// Find returns a function that wraps a connection so that its local address is the original
+// destination. A connection that the system has not redirected is returned unchanged, as one to the
+// listener itself.
 func (o Origin) Find() tcplayer.Origin {
 	switch o.Kind {
 	case ProxyProtocol:
@@ -134,17 +149,17 @@ func (o Origin) Find() tcplayer.Origin {
 	}
 	redirected := tcplayer.SOOriginalDst()
 	return func(ctx context.Context, conn net.Conn) (net.Conn, error) {
-		to, err := redirected(ctx, conn)
+		wrapped, err := redirected(ctx, conn)
 		if isUntracked(err) {
 			return conn, nil
 		}
-		return to, err
+		return wrapped, err
 	}
 }
 
-// Check returns an error if the system cannot report the original destination of
-// redirected connections. It makes a test connection on loopback. It returns nil if o.Kind
-// is not Redirected, because the system is then not used.
+// Check returns an error if the system cannot report the original destination of redirected
+// connections, which it tries with a connection on loopback. For other kinds of origin, it returns
+// nil, because the system is not asked.
 func (o Origin) Check(ctx context.Context) error {
 	if o.Kind == ProxyProtocol || o.Kind == Fixed {
 		return nil
@@ -170,9 +185,9 @@ func (o Origin) Check(ctx context.Context) error {
 	return err
 }
 
-// isUntracked reports whether err means that the connection was not redirected, because the
-// system has no rules or does not track it. It returns false for EOPNOTSUPP, because a
-// redirected MPTCP connection has this error too.
+// isUntracked reports whether err means that the connection was not redirected, because the system
+// has no rules or does not track it. EOPNOTSUPP does not count, because redirected MPTCP
+// connections fail with it too.
 func isUntracked(err error) bool {
 	if errors.Is(err, syscall.EOPNOTSUPP) {
 		return false

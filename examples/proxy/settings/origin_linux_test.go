@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/examples/proxy/settings"
 )
 
-// A connection with an unknown original destination may have any destination.
+// A connection whose original destination is unknown may have any destination.
 func TestRedirectedWithoutConntrack(t *testing.T) {
 	find := settings.Origin{Kind: settings.Redirected}.Find()
 	for _, multipath := range []bool{false, true} {

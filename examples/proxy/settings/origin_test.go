@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/examples/proxy/settings"
 )
 
-// A PROXY header without INBOUND_IPS is a warning.
+// A PROXY header without INBOUND_IPS causes a warning.
 func TestProxyProtocolWithoutIPs(t *testing.T) {
 	for _, name := range []string{"ORIGIN", "INBOUND_ORIGIN"} {
 		s, err := settings.Read(from(least(name, "proxy-protocol")))

@@ -11,11 +11,10 @@ import (
 	"github.com/gotower/gotower/examples/proxy/logs"
 )
 
-// parseText accepts any text.
 func parseText(s string) (string, error) { return s, nil }
 
-// parseGiven returns true for any text, even an empty one. It is for a variable that turns
-// a feature on when it is set.
+// parseGiven returns true for any text, even an empty one. It is for variables that only need to be
+// set.
 func parseGiven(string) (bool, error) { return true, nil }
 
 func parseRequired(s string) (string, error) {
@@ -32,25 +31,14 @@ func parseBool(s string) (bool, error) {
 	return s == "true", nil
 }
 
-// parseNo returns an error unless s is "false". It is for features of linkerd's proxy that
-// this proxy does not have.
-func parseNo(s string) error {
-	yes, err := parseBool(s)
-	if yes {
-		return errors.New("is not supported here")
-	}
-	return err
-}
-
 func parseNumber(s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 31)
 	if err != nil {
-		return 0, errors.New("must be a decimal number below 2147483648")
+		return 0, errors.New("must be a whole number from 0 to 2147483647")
 	}
 	return int(n), nil
 }
 
-// parseBetween returns a function that parses a number from low to high.
 func parseBetween(low, high uint32) func(string) (uint32, error) {
 	return func(s string) (uint32, error) {
 		n, err := strconv.ParseUint(s, 10, 32)
@@ -88,8 +76,7 @@ func parseCount(s string) (int, error) {
 
 var durationSyntax = regexp.MustCompile(`^\s*(\d+)(ms|s|m|h|d)?\s*$`)
 
-// parseDuration parses a duration of digits and a unit: ms, s, m, h or d. Only 0 may be
-// without a unit.
+// parseDuration parses digits and a unit: ms, s, m, h or d. Only 0 needs no unit.
 func parseDuration(s string) (time.Duration, error) {
 	m := durationSyntax.FindStringSubmatch(s)
 	if m == nil {
@@ -118,7 +105,6 @@ func parseDuration(s string) (time.Duration, error) {
 	return time.Duration(n) * unit, nil
 }
 
-// parseTimeout parses a duration above 0.
 func parseTimeout(s string) (time.Duration, error) {
 	d, err := parseDuration(s)
 	if err == nil && d == 0 {
@@ -127,8 +113,8 @@ func parseTimeout(s string) (time.Duration, error) {
 	return d, err
 }
 
-// parseLimit parses a duration, in which 0 means no limit. An empty text means 0. It is
-// allowed, because linkerd's chart may set the variable to an empty text.
+// parseLimit parses a duration. An empty text means 0, which is no limit: linkerd's chart may set
+// the variable to an empty text.
 func parseLimit(s string) (time.Duration, error) {
 	if s == "" {
 		return 0, nil
@@ -153,12 +139,10 @@ func parseAccess(s string) (AccessFormat, error) {
 	return "", errors.New("must be apache or json")
 }
 
-// parseFormat reports whether s is the log format json. Any other text means plain text, as
-// in linkerd's proxy.
+// parseFormat reports whether s is json. Like linkerd's proxy, it takes any other text as plain.
 func parseFormat(s string) (asJSON bool, err error) { return strings.EqualFold(s, "json"), nil }
 
-// parseUnsafe returns true for the text "unsafe", which linkerd requires to enable some
-// settings. It returns an error for any other text.
+// parseUnsafe accepts only "unsafe", which linkerd requires to enable some settings.
 func parseUnsafe(s string) (bool, error) {
 	if s != "unsafe" {
 		return false, errors.New(`must be "unsafe"`)
@@ -166,7 +150,7 @@ func parseUnsafe(s string) (bool, error) {
 	return true, nil
 }
 
-// parseFilter validates s as a log filter of package logs, and returns it unchanged.
+// parseFilter validates a log filter, and returns it unchanged.
 func parseFilter(s string) (string, error) {
 	_, err := logs.ParseFilter(s)
 	return s, err

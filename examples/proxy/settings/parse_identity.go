@@ -10,8 +10,7 @@ import (
 	"github.com/gotower/gotower/internal/caller"
 )
 
-// isName reports whether s is a DNS name. It may have a final dot. An IP address is not a
-// name.
+// isName reports whether s is a DNS name, perhaps with a final dot. IP addresses are not names.
 func isName(s string) bool { return caller.IsDNS(strings.TrimSuffix(s, ".")) }
 
 func parseName(s string) (string, error) {
@@ -21,8 +20,7 @@ func parseName(s string) (string, error) {
 	return strings.ToLower(strings.TrimSuffix(s, ".")), nil
 }
 
-// parseID parses an identity, which is a DNS name or a SPIFFE ID such as
-// spiffe://cluster.local/web.
+// parseID parses an identity: a DNS name, or a SPIFFE ID such as spiffe://cluster.local/web.
 func parseID(s string) (string, error) {
 	if caller.IsURI(s) {
 		if caller.Check(s) != nil {
@@ -37,9 +35,8 @@ func parseID(s string) (string, error) {
 	return name, nil
 }
 
-// parseAnchors validates PEM certificates, and returns s unchanged. Text between the
-// certificates is allowed. An error does not contain s, because s may be a private key by
-// mistake.
+// parseAnchors validates PEM certificates and returns s unchanged. Text between the certificates is
+// allowed. Errors never contain s, because it may be a private key by mistake.
 func parseAnchors(s string) ([]byte, error) {
 	n := 0
 	for block, rest := pem.Decode([]byte(s)); block != nil; block, rest = pem.Decode(rest) {

@@ -11,13 +11,12 @@ import (
 	"strings"
 )
 
-// items splits s at commas. It removes surrounding spaces from each part, and leaves out
-// empty parts.
+// items splits s at commas, and drops empty parts and surrounding spaces.
 func items(s string) []string {
 	var parts []string
-	for part := range strings.SplitSeq(s, ",") {
-		if part = strings.TrimSpace(part); part != "" {
-			parts = append(parts, part)
+	for item := range strings.SplitSeq(s, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			parts = append(parts, item)
 		}
 	}
 	return parts
@@ -26,34 +25,33 @@ func items(s string) []string {
 func parseAddr(s string) (netip.AddrPort, error) {
 	addr, err := netip.ParseAddrPort(s)
 	if err != nil {
-		return netip.AddrPort{}, errors.New("must be ip:port")
+		return netip.AddrPort{}, errors.New("must be ip:port, such as 127.0.0.1:4140")
 	}
 	return addr, nil
 }
 
-// parseAddrs parses one or two addresses, separated by a comma.
+// parseAddrs parses one or two comma-separated addresses.
 func parseAddrs(s string) ([]netip.AddrPort, error) {
 	parts := strings.Split(s, ",")
 	if len(parts) > 2 {
 		return nil, errors.New("must be one ip:port or two")
 	}
 	var addrs []netip.AddrPort
-	for _, part := range parts {
-		addr, err := parseAddr(part)
+	for _, item := range parts {
+		addr, err := parseAddr(item)
 		if err != nil {
-			return nil, fmt.Errorf("%q %w", part, err)
+			return nil, fmt.Errorf("%q %w", item, err)
 		}
 		addrs = append(addrs, addr)
 	}
 	return addrs, nil
 }
 
-// parseHostPort validates name:port or ip:port with a port from 1 to 65535, and returns it
-// unchanged.
+// parseHostPort validates name:port or ip:port and returns it unchanged. The port is at least 1.
 func parseHostPort(s string) (string, error) {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
-		return "", errors.New("must be host:port")
+		return "", errors.New("must be host:port, such as 127.0.0.1:8086")
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 		return "", errors.New("must have a port from 1 to 65535")
@@ -66,14 +64,14 @@ func parseHostPort(s string) (string, error) {
 
 func parseSuffixes(s string) (Suffixes, error) {
 	suffixes := Suffixes{}
-	for _, part := range items(s) {
-		if part == "." {
+	for _, item := range items(s) {
+		if item == "." {
 			suffixes = append(suffixes, "")
 			continue
 		}
-		name, err := parseName(part)
+		name, err := parseName(item)
 		if err != nil {
-			return nil, fmt.Errorf("%q must be a DNS name, or \".\" for all", part)
+			return nil, fmt.Errorf("%q must be a DNS name, or \".\" for all", item)
 		}
 		suffixes = append(suffixes, name)
 	}
@@ -82,37 +80,37 @@ func parseSuffixes(s string) (Suffixes, error) {
 
 func parseNetworks(s string) ([]netip.Prefix, error) {
 	var networks []netip.Prefix
-	for _, part := range items(s) {
-		n, err := netip.ParsePrefix(part)
+	for _, item := range items(s) {
+		n, err := netip.ParsePrefix(item)
 		if err != nil {
-			return nil, fmt.Errorf("%q must be a network such as 10.0.0.0/8", part)
+			return nil, fmt.Errorf("%q must be a network such as 10.0.0.0/8", item)
 		}
 		networks = append(networks, unmapPrefix(n.Masked()))
 	}
 	return networks, nil
 }
 
-// unmapPrefix converts an IPv4-mapped IPv6 network to IPv4. It is necessary because
-// addresses are converted too before they are compared with networks.
+// unmapPrefix converts an IPv4-mapped IPv6 network to IPv4. Addresses are converted too before they
+// are compared with networks.
 func unmapPrefix(n netip.Prefix) netip.Prefix {
-	const mapped = 96 // bits before an address of IPv4
+	const mapped = 96 // the bits that precede the IPv4 address
 	if !n.Addr().Is4In6() || n.Bits() < mapped {
 		return n
 	}
 	return netip.PrefixFrom(n.Addr().Unmap(), n.Bits()-mapped)
 }
 
-// parseIPs parses IP addresses, separated by commas. For an empty text it returns nil,
-// which means all addresses.
+// parseIPs parses comma-separated IP addresses. An empty text means all addresses, for which it
+// returns nil.
 func parseIPs(s string) ([]netip.Addr, error) {
 	if s == "" {
 		return nil, nil
 	}
 	var ips []netip.Addr
-	for part := range strings.SplitSeq(s, ",") {
-		ip, err := netip.ParseAddr(part)
+	for item := range strings.SplitSeq(s, ",") {
+		ip, err := netip.ParseAddr(item)
 		if err != nil {
-			return nil, fmt.Errorf("%q must be an address", part)
+			return nil, fmt.Errorf("%q must be an address", item)
 		}
 		ips = append(ips, ip.Unmap())
 	}
@@ -121,25 +119,25 @@ func parseIPs(s string) ([]netip.Addr, error) {
 
 func parsePorts(s string) (Ports, error) {
 	var ports Ports
-	for _, part := range items(s) {
-		low, high, isRange := strings.Cut(part, "-")
+	for _, item := range items(s) {
+		low, high, isRange := strings.Cut(item, "-")
 		if !isRange {
 			high = low
 		}
 		first, err := strconv.ParseUint(strings.TrimSpace(low), 10, 16)
 		last, err2 := strconv.ParseUint(strings.TrimSpace(high), 10, 16)
 		if err != nil || err2 != nil {
-			return nil, fmt.Errorf("%q must be a port or a range low-high", part)
+			return nil, fmt.Errorf("%q must be a port or a range low-high", item)
 		}
 		if last < first {
-			return nil, fmt.Errorf("%q must begin with the lower port", part)
+			return nil, fmt.Errorf("%q must begin with the lower port", item)
 		}
 		ports = append(ports, PortRange{uint16(first), uint16(last)})
 	}
 	return ports.joined(), nil
 }
 
-// joined sorts p and merges overlapping and adjacent ranges. It returns the result.
+// joined sorts p and merges ranges that overlap or touch.
 func (p Ports) joined() Ports {
 	slices.SortFunc(p, func(a, b PortRange) int { return cmp.Compare(a.First, b.First) })
 	var merged Ports
@@ -169,13 +167,13 @@ func parseOrigin(s string) (Origin, error) {
 	return Origin{}, errors.New("must be redirected, proxy-protocol or fixed:ip:port")
 }
 
-// parseLabels parses labels in the form key=value,key=value.
+// parseLabels parses key=value,key=value.
 func parseLabels(s string) (map[string]string, error) {
 	labels := map[string]string{}
-	for _, part := range items(s) {
-		key, value, ok := strings.Cut(part, "=")
+	for _, item := range items(s) {
+		key, value, ok := strings.Cut(item, "=")
 		if !ok || key == "" {
-			return nil, fmt.Errorf("%q must be key=value", part)
+			return nil, fmt.Errorf("%q must be key=value", item)
 		}
 		labels[key] = value
 	}

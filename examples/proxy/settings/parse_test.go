@@ -42,7 +42,7 @@ func TestParsePorts(t *testing.T) {
 	}
 }
 
-// TestPortsSet compares with a list of every port.
+// TestPortsSet compares Ports with a list of every port.
 func TestPortsSet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var all [64]bool
@@ -88,7 +88,6 @@ func TestSuffixes(t *testing.T) {
 	require.Error(t, err)
 }
 
-// IPv4-mapped addresses are converted to IPv4.
 func TestAddressUnmap(t *testing.T) {
 	ips, err := parseIPs("::ffff:127.0.0.1,::1,10.1.2.3")
 	require.NoError(t, err)

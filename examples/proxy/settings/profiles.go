@@ -9,8 +9,8 @@ import (
 	"github.com/gotower/gotower/profiles/linkerd"
 )
 
-// Policies returns a source of outbound policies that watches the policy controller over
-// conn. workload identifies this proxy to the controller.
+// Policies returns a source of outbound policies that watches the policy controller over conn.
+// workload identifies the proxy to the controller.
 func (c *Control) Policies(conn grpc.ClientConnInterface, workload string, log *slog.Logger) profiles.Source {
 	return linkerd.NewPolicies(conn, workload,
 		linkerd.WithStreamLimits(linkerd.Limits(c.Limits())),
@@ -18,12 +18,12 @@ func (c *Control) Policies(conn grpc.ClientConnInterface, workload string, log *
 		linkerd.WithLogger(log))
 }
 
-// Profiles returns a source of profiles that watches the destination controller over conn.
-// It requests profiles only for names in ProfileSuffixes and addresses in ProfileNetworks.
+// Profiles returns a source of profiles that watches the destination controller over conn. It asks
+// only for names in ProfileSuffixes and addresses in ProfileNetworks.
 func (c *Control) Profiles(conn grpc.ClientConnInterface, log *slog.Logger) profiles.Source {
 	names := make([]string, len(c.ProfileSuffixes))
 	for i, suffix := range c.ProfileSuffixes {
-		names[i] = suffix + "." // linkerd.WithSuffixes uses "." for all names and "" for no name
+		names[i] = suffix + "." // linkerd.WithSuffixes uses "." for all names, and "" for none
 	}
 	return linkerd.New(conn,
 		linkerd.WithSuffixes(names...),

@@ -13,23 +13,22 @@ type option func(*reader)
 
 func (f option) apply(r *reader) { f(r) }
 
-// File makes Read use the content of a settings file for variables that the environment
-// does not set. Error messages contain name as the name of the file.
+// File sets the content of a settings file. Read uses it for variables that the environment does
+// not set. Error messages call the file name.
 func File(name string, content []byte) Option {
 	return option(func(r *reader) { r.file = parseFile(name, content) })
 }
 
-// Environ makes Read check the names of all variables in environ, which has the form of
-// os.Environ. Read adds a single warning for all unknown names that begin with Prefix or
-// OwnPrefix, because they are probably misspelled.
+// Environ makes Read check the names in environ, which is in the form of os.Environ. Unknown names
+// that begin with Prefix or OwnPrefix are probably misspelled, and are reported in a single
+// warning.
 func Environ(environ []string) Option {
 	return option(func(r *reader) { r.environ = environ })
 }
 
-// Read returns the settings that the environment and the file of [File] contain. It reads
-// the environment with lookup, and panics if lookup is nil. The error joins an
-// [InvalidError] for each invalid value. After an error, only the field Warnings and the
-// method [Identity.Check] of the field Identity may be used.
+// Read returns the settings from the environment and [File]. It reads the environment with lookup,
+// and panics if lookup is nil. The error joins an [InvalidError] for each invalid value. After an
+// error, you may only use Warnings and call [Identity.Check].
 func Read(lookup func(name string) (value string, ok bool), opts ...Option) (Settings, error) {
 	if lookup == nil {
 		panic("settings: Read: lookup is nil; want a function such as os.LookupEnv")
@@ -55,17 +54,17 @@ func Read(lookup func(name string) (value string, ok bool), opts ...Option) (Set
 	return s, errors.Join(r.problems...)
 }
 
-// reader is the state of one call of [Read].
+// reader is the state of one call to [Read].
 type reader struct {
 	lookup   func(string) (string, bool)
 	file     *file
-	environ  []string          // variables to check for unknown names; nil means no check
-	given    map[string]string // by name, the place where each variable is set
+	environ  []string          // variables whose names are checked; nil means no check
+	given    map[string]string // where each variable is set, by name
 	problems []error
 }
 
-// unknownNames returns the names in environ that begin with Prefix or OwnPrefix but are
-// not names of the variables in groups. The result is sorted.
+// unknownNames returns the sorted names in environ that begin with Prefix or OwnPrefix but occur in
+// none of the groups.
 func unknownNames(environ []string, groups []group) []string {
 	known := map[string]bool{}
 	for _, g := range groups {
@@ -87,9 +86,9 @@ func unknownNames(environ []string, groups []group) []string {
 	return unknown
 }
 
-// find returns the text of v and the place where v is set. The environment takes
-// precedence over the file. ok is false if neither sets v.
-func (r *reader) find(v *variable) (text, where string, ok bool) {
+// find returns v's text and the place where it is set. The environment takes precedence over the
+// file. ok is false if neither sets v.
+func (r *reader) find(v *variable) (text, position string, ok bool) {
 	names := append([]string{v.name}, v.oldNames...)
 	for _, name := range names {
 		if text, ok = r.lookup(v.full(name)); ok {
@@ -100,23 +99,21 @@ func (r *reader) find(v *variable) (text, where string, ok bool) {
 		return "", "", false
 	}
 	for _, name := range names {
-		if text, where, ok = r.file.find(name); ok {
-			return text, where, true
+		if text, position, ok = r.file.find(name); ok {
+			return text, position, true
 		}
 	}
 	return "", "", false
 }
 
-// isOverridden reports whether the environment overrides a value of v in the file. The
-// result is true if the environment sets v.overrides, a more general variable. If the
-// environment also sets v.with, the result is false, because v then completes a pair with
-// v.with, such as server ID and name.
+// isOverridden reports whether the environment overrides v's value in the file, because it sets
+// v.overrides, a more general variable. It does not if it also sets v.pair, such as the server name
+// for a server ID, because v then completes the pair.
 func (r *reader) isOverridden(v *variable) bool {
-	return r.isSet(v, v.overrides) && !r.isSet(v, v.with)
+	return r.isSet(v, v.overrides) && !r.isSet(v, v.pair)
 }
 
-// isSet reports whether the environment sets the variable with the given name. The name has
-// no prefix. isSet adds the prefix of v.
+// isSet reports whether the environment sets name, which is without v's prefix.
 func (r *reader) isSet(v *variable, name string) bool {
 	if name == "" {
 		return false
@@ -125,30 +122,29 @@ func (r *reader) isSet(v *variable, name string) bool {
 	return set
 }
 
-// read stores the value of v in its field of the settings, or the default if v is not set.
+// read stores v's value or default in its field.
 func (r *reader) read(s *Settings, v *variable) {
-	text, where, ok := r.find(v)
+	text, position, ok := r.find(v)
 	if !ok {
 		if v.def != "" {
 			r.take(s, v, v.def, v.full(v.name))
 		}
 		return
 	}
-	r.given[v.name] = where
-	if r.take(s, v, text, where) && v.ignored != "" {
-		s.Warnings = append(s.Warnings, where+" is ignored: "+v.ignored)
+	r.given[v.name] = position
+	if r.take(s, v, text, position) && v.ignored != "" {
+		s.Warnings = append(s.Warnings, position+" is ignored: "+v.ignored)
 	}
 }
 
-// take parses text as the value of v and reports whether it is valid. If it is invalid,
-// take adds a warning if v is lenient, and an error otherwise. The argument where is the
-// place where the value is set.
-func (r *reader) take(s *Settings, v *variable, text, where string) bool {
+// take parses text, which was set at position, and reports whether it is valid. An invalid text is
+// reported as a warning if v is lenient, and as an error otherwise.
+func (r *reader) take(s *Settings, v *variable, text, position string) bool {
 	err := v.set(text)
 	if err == nil {
 		return true
 	}
-	p := v.invalid(where, text, err)
+	p := v.invalid(position, text, err)
 	if v.lenient {
 		s.Warnings = append(s.Warnings, p.Error()+": ignored")
 	} else {
@@ -157,28 +153,26 @@ func (r *reader) take(s *Settings, v *variable, text, where string) bool {
 	return false
 }
 
-// has reports whether the environment or the file sets at least one of the variables with
-// the given names. The names have no prefix.
+// has reports whether the environment or the file sets at least one of the variables. Names are
+// without a prefix.
 func (r *reader) has(names ...string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return r.given[name] != "" })
 }
 
-// where returns the place where the variable with the given name is set. If it is not set,
-// where returns the full name.
+// where returns the place where the variable is set, or else its full name.
 func (r *reader) where(name string) string {
-	if where := r.given[name]; where != "" {
-		return where
+	if position := r.given[name]; position != "" {
+		return position
 	}
 	return Prefix + name
 }
 
-// problem adds an error about the variable with the given name.
+// problem adds an error about a variable.
 func (r *reader) problem(name, reason string) {
 	r.problems = append(r.problems, &InvalidError{Where: r.where(name), Err: errors.New(reason)})
 }
 
-// require adds an error for each of the given variables that is not set. reason is why the
-// variable is required.
+// require adds an error for each variable that is not set. reason tells why it is required.
 func (r *reader) require(reason string, names ...string) {
 	for _, name := range names {
 		if !r.has(name) {

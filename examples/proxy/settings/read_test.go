@@ -2,6 +2,8 @@ package settings_test
 
 import (
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// from looks variables up by their names without a prefix.
+// from looks up variables by their names without a prefix.
 func from(vars map[string]string) func(string) (string, bool) {
 	return func(name string) (string, bool) {
 		for _, prefix := range []string{settings.Prefix, settings.OwnPrefix, ""} {
@@ -40,8 +42,8 @@ func least(more ...string) map[string]string {
 
 func addr(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 
-// The defaults are those of linkerd, except that of tap: without an identity it uses
-// cleartext, and only clients on this machine may watch.
+// The defaults are linkerd's, except for tap: without an identity it uses cleartext, and only
+// clients on this machine may watch.
 func TestDefaultsOfLinkerd(t *testing.T) {
 	s, err := settings.Read(from(least()))
 	require.NoError(t, err)
@@ -79,7 +81,7 @@ func TestDefaultsOfLinkerd(t *testing.T) {
 	}, s)
 }
 
-// TestAsInjected reads the variables that linkerd's injector sets, except the identity.
+// TestAsInjected reads the variables that linkerd's injector sets, except the identity's.
 func TestAsInjected(t *testing.T) {
 	const networks = "10.0.0.0/8,100.64.0.0/10,172.16.0.0/12,192.168.0.0/16,fd00::/8"
 	s, err := settings.Read(from(map[string]string{
@@ -167,7 +169,7 @@ func TestReadAllErrors(t *testing.T) {
 		p + `DESTINATION_SVC_ADDR: is not set`,
 		p + `OUTBOUND_LISTEN_ADDR="localhost:80": must be ip:port`,
 		p + `OUTBOUND_LISTEN_ADDRS="127.0.0.1:1,127.0.0.1:2,127.0.0.1:3": must be one ip:port or two`,
-		p + `OUTBOUND_HTTP_QUEUE_CAPACITY="many": must be a decimal number`,
+		p + `OUTBOUND_HTTP_QUEUE_CAPACITY="many": must be a whole number`,
 		p + `OUTBOUND_HTTP_FAILFAST_TIMEOUT="3": has no unit`,
 		p + `OUTBOUND_CONNECT_TIMEOUT="1.5s": must be digits and a unit`,
 		p + `OUTBOUND_DISABLE_INFORMATIONAL_HEADERS="yes": must be true or false`,
@@ -205,7 +207,8 @@ func TestReadAllErrors(t *testing.T) {
 
 func TestIgnoredVariableWarnings(t *testing.T) {
 	s, err := settings.Read(from(least(
-		"TRACE_COLLECTOR_SVC_ADDR", "collector:4317", "OTEL_RESOURCE_ATTRIBUTES", "a=b", "IDENTITY_SPIRE_SOCKET", "/run/spire",
+		"TRACE_COLLECTOR_SVC_ADDR", "collector:4317", "TRACE_PROTOCOL", "opencensus", "TRACE_ATTRIBUTES_PATH", "/does/not/exist",
+		"TRACE_COLLECTOR_SVC_NAME", "collector.linkerd", "IDENTITY_SPIRE_SOCKET", "/run/spire",
 		"OUTBOUND_ROUTER_CAPACITY", "100", "CORES", "none", "CORES_MAX", "0", "CORES_MAX_RATIO", "1.5",
 		"INBOUND_DEFAULT_POLICY", "all-authenticated", "INBOUND_PORTS_REQUIRE_TLS", "80", "DESTINATION_SVC_NAME", "dst.linkerd",
 		"INBOUND_METRICS_AUTHORITY_LABELS", "on", "INBOUND_SERVER_HTTP2_MAX_SEND_BUF_SIZE", "1",
@@ -216,7 +219,8 @@ func TestIgnoredVariableWarnings(t *testing.T) {
 	require.Equal(t, settings.Cores{}, s.Cores)
 	all := strings.Join(s.Warnings, "\n")
 	for _, name := range []string{
-		"TRACE_COLLECTOR_SVC_ADDR is ignored", "OTEL_RESOURCE_ATTRIBUTES is ignored", "IDENTITY_SPIRE_SOCKET is ignored",
+		`TRACE_PROTOCOL="opencensus": must be opentelemetry: ignored`, `TRACE_ATTRIBUTES_PATH="/does/not/exist": open`,
+		"TRACE_COLLECTOR_SVC_NAME is not verified", "IDENTITY_SPIRE_SOCKET is ignored",
 		"OUTBOUND_ROUTER_CAPACITY is ignored", `CORES="none": must be`, `CORES_MAX="0"`, `CORES_MAX_RATIO="1.5"`,
 		"INBOUND_DEFAULT_POLICY=all-authenticated without an identity", "INBOUND_PORTS_REQUIRE_TLS without an identity",
 		"DESTINATION_SVC_NAME is not verified", "MAX_SEND_BUF_SIZE is ignored", `INBOUND_METRICS_AUTHORITY_LABELS="on"`,
@@ -224,13 +228,34 @@ func TestIgnoredVariableWarnings(t *testing.T) {
 	} {
 		require.Contains(t, all, name)
 	}
-	require.Len(t, s.Warnings, 14, all)
+	require.Len(t, s.Warnings, 15, all)
+}
+
+// Spans' attributes come from four variables. Later ones replace earlier ones, as in linkerd's
+// proxy.
+func TestTraceAttributes(t *testing.T) {
+	labels := filepath.Join(t.TempDir(), "labels")
+	require.NoError(t, os.WriteFile(labels, []byte("app=\"web\"\nzone=a\nnone\nkey2==value2\nempty=\"\"\n"), 0o600))
+	s, err := settings.Read(from(least(
+		"TRACE_COLLECTOR_SVC_ADDR", "collector:4317", "TRACE_PROTOCOL", "opentelemetry", "TRACE_SERVICE_NAME", "linkerd-proxy",
+		"TRACE_ATTRIBUTES_PATH", labels, "TRACE_ANNOTATIONS_PATH", "/does/not/exist",
+		"TRACE_EXTRA_ATTRIBUTES", "zone=b\nk8s.pod.ip=10.0.0.1\n", "OTEL_RESOURCE_ATTRIBUTES", "service.name=web, k8s.pod.ip=10.0.0.2",
+	)))
+	require.NoError(t, err)
+	require.Empty(t, s.Warnings)
+	require.Equal(t, settings.Controller{Addr: "collector:4317"}, s.Traces.Collector)
+	require.Equal(t, map[string]string{
+		"service.name": "web", "app": "web", "zone": "b", "key2": "=value2", "empty": "", "k8s.pod.ip": "10.0.0.2",
+	}, s.Traces.Attributes)
+	s, err = settings.Read(from(least("OTEL_RESOURCE_ATTRIBUTES", "a=1,2\nb=3")))
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"a": "1,2", "b": "3"}, s.Traces.Attributes)
 }
 
 // Unknown names, which are probably misspelled, are reported in one warning.
 func TestUnknownVariableWarning(t *testing.T) {
-	given := least("IDENTITY_SPIRE_WORKLOAD_API_ADDRESS", "unix:///run/spire")
-	s, err := settings.Read(from(given), settings.Environ([]string{
+	vars := least("IDENTITY_SPIRE_WORKLOAD_API_ADDRESS", "unix:///run/spire")
+	s, err := settings.Read(from(vars), settings.Environ([]string{
 		"PATH=/bin", "LINKERD2_PROXY_NONSENSE=1", "GOTOWER_ORIGN=fixed", "GOTOWER_ORIGIN=redirected",
 		"LINKERD2_PROXY_LOG=warn", "LINKERD2_PROXY_INBOUND_DISPATCH_TIMEOUT=1s", "LINKERD2_PROXY_GOTOWER_ORIGIN=redirected",
 		"OTEL_SERVICE_NAME=web",
@@ -242,7 +267,7 @@ func TestUnknownVariableWarning(t *testing.T) {
 	}, s.Warnings)
 }
 
-// 0 means no waiting, not the default of a layer.
+// 0 means no waiting, and not a layer's default.
 func TestZeroDurations(t *testing.T) {
 	for _, name := range []string{
 		"OUTBOUND_DETECT_TIMEOUT", "INBOUND_DETECT_TIMEOUT", "OUTBOUND_CONNECT_TIMEOUT", "INBOUND_CONNECT_TIMEOUT",
@@ -262,7 +287,7 @@ func TestZeroDurations(t *testing.T) {
 	require.Equal(t, time.Second, settings.Queue{FailFast: time.Second}.MaxWait())
 }
 
-// Linux rejects longer ones, and the connection would fail.
+// Linux rejects longer times, and the connection would fail.
 func TestKeepAliveLimit(t *testing.T) {
 	s, err := settings.Read(from(map[string]string{
 		"DESTINATION_SVC_ADDR": "localhost:1", "OUTBOUND_CONNECT_KEEPALIVE": "10h", "OUTBOUND_ACCEPT_KEEPALIVE": "32767s",

@@ -6,14 +6,13 @@ import (
 )
 
 const (
-	services             = "svc" // DNS label of Kubernetes above the cluster domain
+	services             = "svc" // Kubernetes's DNS label above the cluster domain
 	defaultServiceSuffix = services + ".cluster.local"
 )
 
-// ServiceSuffixes returns the domain suffixes of Kubernetes Services, such as
-// svc.cluster.local. It derives them from ProfileSuffixes and GetSuffixes, because no
-// variable contains the cluster domain. If neither has such a suffix, it returns
-// svc.cluster.local.
+// ServiceSuffixes returns the domain suffixes of Kubernetes Services, such as svc.cluster.local. No
+// variable contains the cluster domain, so they are derived from ProfileSuffixes and GetSuffixes.
+// The default is svc.cluster.local.
 func (c *Control) ServiceSuffixes() []string {
 	var found []string
 	for _, suffix := range slices.Concat(c.ProfileSuffixes, c.GetSuffixes) {

@@ -8,10 +8,9 @@ import (
 	"github.com/gotower/gotower/examples/proxy/settings"
 )
 
-// The domain of the cluster is derived from the names that are requested from the
-// controller.
+// The cluster's domain is derived from the names that are requested from the controller.
 func TestServiceSuffixes(t *testing.T) {
-	for what, tt := range map[string]struct {
+	for name, tt := range map[string]struct {
 		profiles, endpoints settings.Suffixes
 		want                []string
 	}{
@@ -25,7 +24,7 @@ func TestServiceSuffixes(t *testing.T) {
 		"without a domain":  {settings.Suffixes{"svc"}, nil, []string{"svc.cluster.local"}},
 		"not a whole label": {settings.Suffixes{"mysvc.example.org"}, nil, []string{"svc.cluster.local"}},
 	} {
-		t.Run(what, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			c := settings.Control{ProfileSuffixes: tt.profiles, GetSuffixes: tt.endpoints}
 			require.Equal(t, tt.want, c.ServiceSuffixes())
 		})

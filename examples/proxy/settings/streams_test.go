@@ -9,8 +9,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/settings"
 )
 
-// Unset limits mean no limit, as in linkerd's proxy. Limits do not apply to a controller of
-// this machine. Limits that are too short are a warning.
+// Unset limits mean no limit, as in linkerd's proxy. Limits do not apply to a controller on this
+// machine. Limits that are too short cause a warning.
 func TestLimitsOfStreams(t *testing.T) {
 	none := settings.StreamLimits{Initial: -1, Idle: -1, Lifetime: -1}
 	for name, tt := range map[string]struct {

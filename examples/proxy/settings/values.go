@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// PortRange is the ports from First to Last, including both.
+// PortRange is the ports from First to Last, inclusive.
 type PortRange struct{ First, Last uint16 }
 
-// Ports is a set of ports. Its ranges are in ascending order, and neither overlap nor are
-// adjacent. The zero value is the empty set.
+// Ports is a set of ports. Its ranges are ascending and neither overlap nor touch. The zero value
+// is the empty set.
 type Ports []PortRange
 
 // Contains reports whether port is in the set.
@@ -28,13 +28,12 @@ func (p Ports) Contains(port uint16) bool {
 	return found
 }
 
-// Suffixes is the set of all DNS names that are equal to one of the suffixes or below it.
-// A suffix is in lower case without a final dot. All names are below the suffix "". The
-// zero value is the empty set.
+// Suffixes is the set of all DNS names at or below one of its suffixes, which are in lower case
+// without a final dot. The suffix "" contains all names. The zero value is the empty set.
 type Suffixes []string
 
-// Contains reports whether name is equal to a suffix or below it. Case is ignored. Labels
-// match as a whole, so the suffix b.c contains a.b.c but not ab.c.
+// Contains reports whether name is at or below a suffix. It ignores case. Labels match as a whole,
+// so the suffix b.c contains a.b.c but not ab.c.
 func (s Suffixes) Contains(name string) bool {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	return slices.ContainsFunc(s, func(suffix string) bool {
@@ -43,31 +42,31 @@ func (s Suffixes) Contains(name string) bool {
 	})
 }
 
-// OriginKind is a way to find the original destination of a connection.
+// OriginKind tells how a connection's original destination is found.
 type OriginKind uint8
 
-// The kinds of OriginKind, by the source of the original destination.
+// Sources of the original destination.
 const (
-	Redirected    OriginKind = iota // the system, for connections that iptables redirected
-	ProxyProtocol                   // the header of the PROXY protocol, which the client sends
+	Redirected    OriginKind = iota // the system, for connections redirected by iptables
+	ProxyProtocol                   // the PROXY header that the client sends
 	Fixed                           // one address for all connections
 )
 
-// Origin specifies how a listener finds the original destination of a connection, which is
-// the address to which the client connected, before the connection was redirected.
+// Origin specifies how a listener finds the original destination of a connection: the address to
+// which the client connected before the connection was redirected.
 type Origin struct {
 	Kind OriginKind
 	Addr netip.AddrPort // if Kind is Fixed
 }
 
-// DefaultPolicy specifies which clients may connect to a port of the application. It
-// applies to a port until the policy controller sends a policy of the port.
+// DefaultPolicy specifies which clients may connect to an application's port. It applies until the
+// policy controller sends the port's policy.
 type DefaultPolicy string
 
-// The default policies. Deny rejects all clients. All in a name means clients at any
-// address, and Cluster means only clients in POLICY_CLUSTER_NETWORKS. Authenticated
-// requires that the client also has an identity. Audit permits all clients and logs the
-// decisions. POLICY_CLUSTER_NETWORKS must be set for Audit too, as in linkerd's proxy.
+// Deny rejects all clients. All means clients at any address, and Cluster only those in
+// POLICY_CLUSTER_NETWORKS. Authenticated also requires that the client has an identity. Audit
+// permits all clients and logs the decisions. Linkerd requires POLICY_CLUSTER_NETWORKS for Audit
+// too.
 const (
 	Deny                   DefaultPolicy = "deny"
 	AllAuthenticated       DefaultPolicy = "all-authenticated"
@@ -77,27 +76,27 @@ const (
 	Audit                  DefaultPolicy = "audit"
 )
 
-// AccessFormat is the format of the access log.
+// AccessFormat is the access log's format.
 type AccessFormat string
 
-// The formats of the access log.
+// Formats of the access log.
 const (
 	NoAccessLog AccessFormat = ""       // no access log
 	Apache      AccessFormat = "apache" // the common log format of Apache
 	AccessJSON  AccessFormat = "json"   // one JSON object per line
 )
 
-// Cores limits how many processors the proxy uses. The zero value means the default of the
-// Go runtime, which is the CPU limit of the cgroup.
+// Cores limits how many processors the proxy uses. The zero value means Go's default, which is the
+// cgroup's CPU limit.
 type Cores struct {
 	Min      int     // CORES_MIN, else CORES
 	Max      int     // CORES_MAX
 	MaxRatio float64 // CORES_MAX_RATIO: share of the available processors; above 0, at most 1
 }
 
-// Count returns how many of the available processors the proxy uses. A zero c means all of
-// them. Otherwise the number is Max, or else the share MaxRatio of the available
-// processors, rounded, or else 1. It is then raised to Min, and limited to available.
+// Count returns how many of the available processors the proxy should use: Max, otherwise MaxRatio
+// of the available ones, otherwise 1, but at least Min and at most available. A zero c means all of
+// them.
 func (c Cores) Count(available int) int {
 	n := 1
 	switch {

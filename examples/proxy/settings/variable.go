@@ -5,52 +5,51 @@ import (
 	"strings"
 )
 
-// The prefixes of environment variables: Prefix for variables that linkerd's proxy also has,
-// and OwnPrefix for the others.
+// Prefixes of environment variables: Prefix for those of linkerd's proxy, and OwnPrefix for
+// additional ones.
 const (
 	Prefix    = "LINKERD2_PROXY_"
 	OwnPrefix = "GOTOWER_"
 )
 
-// variable describes one variable: its names, the function that parses and stores its
-// value, and its text in the help.
+// variable describes one variable: its names, how to parse and store its value, and its line in the
+// help.
 type variable struct {
-	name      string                  // without its prefix
+	name      string                  // without a prefix
 	prefix    string                  // "" means Prefix; "-" means no prefix
 	oldNames  []string                // former names, which are read if name is not set
 	overrides string                  // a more general variable, see [reader.isOverridden]
-	with      string                  // the other half of a pair; see [reader.isOverridden]
+	pair      string                  // the other half of a pair, see [reader.isOverridden]
 	def       string                  // default value, in the syntax of the variable; "" means none
-	help      string                  // description, one line
-	set       func(text string) error // parses text, or def, and stores the value
-	lenient   bool                    // an invalid value is a warning and not an error
-	ignored   string                  // why the value has no effect, for a warning; "" if it has one
-	hidden    bool                    // errors do not contain the value, because it may be a secret
+	help      string                  // a description of one line
+	set       func(text string) error // parses text or def, and stores the value
+	lenient   bool                    // an invalid value is a warning instead of an error
+	ignored   string                  // why the value has no effect, for a warning; usually ""
+	hidden    bool                    // errors omit the value, because it may be a secret
 }
 
-// group is a set of variables that the help shows below one title.
+// group is a section in the help.
 type group struct {
 	title     string
 	variables []variable
 }
 
-// to returns a function for variable.set. It parses a text by the function parse, and
-// stores the value in *where.
-func to[T any](where *T, parse func(string) (T, error)) func(string) error {
+// store returns a function for variable.set that stores parse's result in *field.
+func store[T any](field *T, parse func(string) (T, error)) func(string) error {
 	return func(text string) error {
 		value, err := parse(text)
 		if err == nil {
-			*where = value
+			*field = value
 		}
 		return err
 	}
 }
 
-// checked returns a function for variable.set that only validates the text with parse, and
-// stores nothing.
-func checked[T any](parse func(string) (T, error)) func(string) error { return to(new(T), parse) }
+// checked returns a function for variable.set that validates the text with parse, but stores
+// nothing.
+func checked[T any](parse func(string) (T, error)) func(string) error { return store(new(T), parse) }
 
-// full returns name with the prefix of the variable v.
+// full returns name with v's prefix.
 func (v *variable) full(name string) string {
 	switch v.prefix {
 	case "":
@@ -61,13 +60,12 @@ func (v *variable) full(name string) string {
 	return v.prefix + name
 }
 
-// invalid returns the error for text, an invalid value of v. The argument where is the
-// place where the value is set.
-func (v *variable) invalid(where, text string, err error) *InvalidError {
+// invalid returns the error for text, an invalid value of v that was set at position.
+func (v *variable) invalid(position, text string, err error) *InvalidError {
 	if v.hidden {
 		text = ""
 	}
-	return &InvalidError{Where: where, Text: text, Err: err}
+	return &InvalidError{Where: position, Text: text, Err: err}
 }
 
 // InvalidError reports that the value of a variable is invalid or missing.
@@ -77,7 +75,7 @@ type InvalidError struct {
 	Err   error
 }
 
-// Error returns the place, the value and the reason in one line.
+// Error returns the place, the value and the reason on one line.
 func (p *InvalidError) Error() string {
 	if p.Text == "" {
 		return p.Where + ": " + p.Err.Error()
@@ -85,10 +83,10 @@ func (p *InvalidError) Error() string {
 	return fmt.Sprintf("%s=%q: %v", p.Where, shorten(p.Text), p.Err)
 }
 
-// Unwrap returns the error that the parser of the variable returned.
+// Unwrap returns the parser's error.
 func (p *InvalidError) Unwrap() error { return p.Err }
 
-// shorten truncates s to 80 bytes, because some values, such as certificates, are long.
+// shorten truncates s to 80 bytes, because some values are long: certificates, for example.
 func shorten(s string) string {
 	const limit = 80
 	if len(s) <= limit {

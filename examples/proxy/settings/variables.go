@@ -1,8 +1,8 @@
 package settings
 
-// variables returns all variables, in the order in which the help shows them and [Read]
-// reads them. Their set functions store values in s. A variable comes after the more
-// general variables that it overrides, because the later value replaces the earlier one.
+// variables returns all variables in the order in which the help shows them and [Read] reads them.
+// Their set functions store values in s. A variable must come after the more general ones that it
+// overrides, because the last value wins.
 func variables(s *Settings) []group {
 	return []group{
 		{"Listeners", listeners(s)},
@@ -15,6 +15,7 @@ func variables(s *Settings) []group {
 			http2("OUTBOUND", &s.Outbound.Server), http2("INBOUND", &s.Inbound.Server)...)...)},
 		{"Tap", tapVariables(&s.Tap)},
 		{"Log and metrics", logVariables(s)},
+		{"Traces: spans of the requests that carry a sampled trace context", traceVariables(&s.Traces)},
 		{"Process", process(s)},
 		{"Accepted but ignored", unsupported()},
 	}
@@ -39,19 +40,19 @@ func listeners(s *Settings) []variable {
 			help: "ip:port for connections of the application",
 		},
 		{
-			name: "OUTBOUND_LISTEN_ADDRS", overrides: "OUTBOUND_LISTEN_ADDR", set: to(&s.Outbound.Listen, parseAddrs),
+			name: "OUTBOUND_LISTEN_ADDRS", overrides: "OUTBOUND_LISTEN_ADDR", set: store(&s.Outbound.Listen, parseAddrs),
 			help: "one or two ip:port; overrides OUTBOUND_LISTEN_ADDR",
 		},
 		{
-			name: "INBOUND_LISTEN_ADDR", def: "0.0.0.0:4143", set: to(&s.Inbound.Listen, parseAddr),
+			name: "INBOUND_LISTEN_ADDR", def: "0.0.0.0:4143", set: store(&s.Inbound.Listen, parseAddr),
 			help: "ip:port for connections to the application",
 		},
 		{
-			name: "CONTROL_LISTEN_ADDR", def: "127.0.0.1:4190", set: to(&s.Tap.Listen, parseAddr),
+			name: "CONTROL_LISTEN_ADDR", def: "127.0.0.1:4190", set: store(&s.Tap.Listen, parseAddr),
 			help: "ip:port for tap; default with an identity and TAP_SVC_NAME: 0.0.0.0:4190",
 		},
 		{
-			name: "ADMIN_LISTEN_ADDR", def: "127.0.0.1:4191", set: to(&s.Admin.Listen, parseAddr),
+			name: "ADMIN_LISTEN_ADDR", def: "127.0.0.1:4191", set: store(&s.Admin.Listen, parseAddr),
 			help: "ip:port for /live, /ready, /metrics, /stack, /view/ and more",
 		},
 		{
@@ -59,15 +60,15 @@ func listeners(s *Settings) []variable {
 			help: "source of the original destination: redirected (iptables), proxy-protocol or fixed:ip:port",
 		},
 		{
-			name: "OUTBOUND_ORIGIN", prefix: OwnPrefix, overrides: "ORIGIN", set: to(&s.Outbound.Origin, parseOrigin),
+			name: "OUTBOUND_ORIGIN", prefix: OwnPrefix, overrides: "ORIGIN", set: store(&s.Outbound.Origin, parseOrigin),
 			help: "origin of outbound connections; overrides GOTOWER_ORIGIN",
 		},
 		{
-			name: "INBOUND_ORIGIN", prefix: OwnPrefix, overrides: "ORIGIN", set: to(&s.Inbound.Origin, parseOrigin),
+			name: "INBOUND_ORIGIN", prefix: OwnPrefix, overrides: "ORIGIN", set: store(&s.Inbound.Origin, parseOrigin),
 			help: "origin of inbound connections; overrides GOTOWER_ORIGIN",
 		},
 		{
-			name: "REUSE_PORT", prefix: OwnPrefix, def: "false", set: to(&s.ReusePort, parseBool),
+			name: "REUSE_PORT", prefix: OwnPrefix, def: "false", set: store(&s.ReusePort, parseBool),
 			help: "a second proxy may listen on the same ports and gets all new connections",
 		},
 	}
@@ -76,12 +77,12 @@ func listeners(s *Settings) []variable {
 func tapVariables(t *Tap) []variable {
 	return []variable{
 		{
-			name: "TAP_SVC_NAME", set: to(&t.Name, parseName),
+			name: "TAP_SVC_NAME", set: store(&t.Name, parseName),
 			help: "identity of the allowed client; if unset, tap is off with an identity and for this machine without one",
 		},
-		{name: "TAP_DISABLED", set: to(&t.Disabled, parseGiven), help: "any value disables tap"},
+		{name: "TAP_DISABLED", set: store(&t.Disabled, parseGiven), help: "any value disables tap"},
 		{
-			name: "TAP_LABELS", set: to(&t.Labels, parseLabels),
+			name: "TAP_LABELS", set: store(&t.Labels, parseLabels),
 			help: "key=value,... labels of this proxy's clients in tap",
 		},
 	}
@@ -90,24 +91,24 @@ func tapVariables(t *Tap) []variable {
 func logVariables(s *Settings) []variable {
 	return []variable{
 		{
-			name: "LOG", def: "warn,linkerd=info,hickory=error", set: to(&s.Log.Filter, parseFilter),
+			name: "LOG", def: "warn,linkerd=info,hickory=error", set: store(&s.Log.Filter, parseFilter),
 			help: "level (trace, debug, info, warn, error, off) or target=level, separated by commas",
 		},
-		{name: "LOG_FORMAT", def: "plain", set: to(&s.Log.JSON, parseFormat), help: "plain or json"},
+		{name: "LOG_FORMAT", def: "plain", set: store(&s.Log.JSON, parseFormat), help: "plain or json"},
 		{
-			name: "ACCESS_LOG", set: to(&s.Log.Access, parseAccess),
+			name: "ACCESS_LOG", set: store(&s.Log.Access, parseAccess),
 			help: "apache or json: one line per inbound request on standard error",
 		},
 		{
-			name: "METRICS_RETAIN_IDLE", def: "10m", set: to(&s.Metrics.RetainIdle, parseDuration),
+			name: "METRICS_RETAIN_IDLE", def: "10m", set: store(&s.Metrics.RetainIdle, parseDuration),
 			help: "how long idle series are shown; at least 100ms",
 		},
 		{
-			name: "OUTBOUND_METRICS_HOSTNAME_LABELS", def: "false", set: parseNo, lenient: true,
-			help: "true is ignored, because it applies to metrics of policies",
+			name: "OUTBOUND_METRICS_HOSTNAME_LABELS", def: "false", set: store(&s.Metrics.HostnameLabels, parseBool), lenient: true,
+			help: "label outbound metrics of routes with the host that a request names",
 		},
 		{
-			name: "INBOUND_METRICS_AUTHORITY_LABELS", set: to(&s.Inbound.AuthorityLabels, parseUnsafe), lenient: true,
+			name: "INBOUND_METRICS_AUTHORITY_LABELS", set: store(&s.Inbound.AuthorityLabels, parseUnsafe), lenient: true,
 			help: `"unsafe": label inbound metrics with the authority, which clients choose`,
 		},
 	}
@@ -116,38 +117,31 @@ func logVariables(s *Settings) []variable {
 func process(s *Settings) []variable {
 	return []variable{
 		{
-			name: "SHUTDOWN_GRACE_PERIOD", def: "2m", set: to(&s.Shutdown.Grace, parseDuration),
+			name: "SHUTDOWN_GRACE_PERIOD", def: "2m", set: store(&s.Shutdown.Grace, parseDuration),
 			help: "maximum wait for open connections at shutdown",
 		},
 		{
-			name: "SHUTDOWN_ENDPOINT_ENABLED", def: "false", set: to(&s.Shutdown.EndpointEnabled, parseBool),
+			name: "SHUTDOWN_ENDPOINT_ENABLED", def: "false", set: store(&s.Shutdown.EndpointEnabled, parseBool),
 			help: "POST /shutdown ends the proxy",
 		},
-		{name: "CORES", set: to(&s.Cores.Min, parseCount), lenient: true, help: "number of processors; default: those of the cgroup"},
+		{name: "CORES", set: store(&s.Cores.Min, parseCount), lenient: true, help: "number of processors; default: those of the cgroup"},
 		{
-			name: "CORES_MIN", overrides: "CORES", set: to(&s.Cores.Min, parseCount), lenient: true,
+			name: "CORES_MIN", overrides: "CORES", set: store(&s.Cores.Min, parseCount), lenient: true,
 			help: "minimum number of processors; overrides CORES",
 		},
 		{
-			name: "CORES_MAX", overrides: "CORES_MAX_RATIO", set: to(&s.Cores.Max, parseCount), lenient: true,
+			name: "CORES_MAX", overrides: "CORES_MAX_RATIO", set: store(&s.Cores.Max, parseCount), lenient: true,
 			help: "maximum number of processors",
 		},
 		{
-			name: "CORES_MAX_RATIO", set: to(&s.Cores.MaxRatio, parseRatio), lenient: true,
+			name: "CORES_MAX_RATIO", set: store(&s.Cores.MaxRatio, parseRatio), lenient: true,
 			help: "maximum share of the available processors, above 0 and at most 1; CORES_MAX overrides it",
 		},
 	}
 }
 
 func unsupported() []variable {
-	const traces = "this proxy exports no traces"
 	return []variable{
-		{name: "TRACE_COLLECTOR_SVC_ADDR", set: checked(parseHostPort), ignored: traces, help: traces},
-		{name: "TRACE_COLLECTOR_SVC_NAME", set: checked(parseText), ignored: traces, help: traces},
-		{name: "TRACE_ATTRIBUTES_PATH", set: checked(parseText), ignored: traces, help: traces},
-		{name: "TRACE_SERVICE_NAME", set: checked(parseText), ignored: traces, help: traces},
-		{name: "TRACE_EXTRA_ATTRIBUTES", set: checked(parseText), ignored: traces, help: traces},
-		{name: "OTEL_RESOURCE_ATTRIBUTES", prefix: "-", set: checked(parseText), ignored: traces, help: traces},
 		{
 			name: "OUTBOUND_ROUTER_CAPACITY", set: checked(parseNumber), ignored: "idle targets are dropped, and the limit is 10000",
 			help: "the limit is 10000 targets",

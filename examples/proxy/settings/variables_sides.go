@@ -3,43 +3,43 @@ package settings
 func outbound(o *Outbound) []variable {
 	return []variable{
 		{
-			name: "OUTBOUND_DETECT_TIMEOUT", def: "10s", set: to(&o.DetectTimeout, parseTimeout),
+			name: "OUTBOUND_DETECT_TIMEOUT", def: "10s", set: store(&o.DetectTimeout, parseTimeout),
 			help: "timeout of protocol detection; above 0",
 		},
 		{
-			name: "OUTBOUND_PORTS_DISABLE_PROTOCOL_DETECTION", def: "25,587,3306", set: to(&o.OpaquePorts, parsePorts),
+			name: "OUTBOUND_PORTS_DISABLE_PROTOCOL_DETECTION", def: "25,587,3306", set: store(&o.OpaquePorts, parsePorts),
 			help: "port,low-high,... on which the server may speak first",
 		},
 		{
-			name: "OUTBOUND_MAX_IN_FLIGHT", def: "100000", set: to(&o.MaxInFlight, parseNumber),
+			name: "OUTBOUND_MAX_IN_FLIGHT", def: "100000", set: store(&o.MaxInFlight, parseNumber),
 			help: "maximum number of concurrent requests",
 		},
 		{
-			name: "OUTBOUND_HTTP_QUEUE_CAPACITY", def: "10000", set: to(&o.HTTPQueue.Capacity, parseNumber),
+			name: "OUTBOUND_HTTP_QUEUE_CAPACITY", def: "10000", set: store(&o.HTTPQueue.Capacity, parseNumber),
 			help: "maximum number of requests that wait for a target",
 		},
 		{
 			name: "OUTBOUND_HTTP_FAILFAST_TIMEOUT", def: "3s", oldNames: []string{"OUTBOUND_DISPATCH_TIMEOUT"},
-			set: to(&o.HTTPQueue.FailFast, parseDuration), help: "maximum wait; 0s: no waiting",
+			set: store(&o.HTTPQueue.FailFast, parseDuration), help: "maximum wait; 0s: no waiting",
 		},
 		{
-			name: "OUTBOUND_TCP_QUEUE_CAPACITY", def: "10000", set: to(&o.TCPQueue.Capacity, parseNumber),
+			name: "OUTBOUND_TCP_QUEUE_CAPACITY", def: "10000", set: store(&o.TCPQueue.Capacity, parseNumber),
 			help: "maximum number of connections that wait for a target",
 		},
 		{
-			name: "OUTBOUND_TCP_FAILFAST_TIMEOUT", def: "3s", set: to(&o.TCPQueue.FailFast, parseDuration),
+			name: "OUTBOUND_TCP_FAILFAST_TIMEOUT", def: "3s", set: store(&o.TCPQueue.FailFast, parseDuration),
 			help: "maximum wait; 0s: no waiting",
 		},
 		{
 			name: "OUTBOUND_DISCOVERY_IDLE_TIMEOUT", def: "5s", oldNames: []string{"OUTBOUND_ROUTER_MAX_IDLE_AGE"},
-			set: to(&o.DiscoveryIdle, parseDuration), help: "idle timeout of targets",
+			set: store(&o.DiscoveryIdle, parseDuration), help: "idle timeout of targets",
 		},
 		{
-			name: "INGRESS_MODE", def: "false", set: to(&o.Ingress, parseBool),
+			name: "INGRESS_MODE", def: "false", set: store(&o.Ingress, parseBool),
 			help: "l5d-dst-override overrides the target of requests",
 		},
 		{
-			name: "OUTBOUND_DISABLE_INFORMATIONAL_HEADERS", def: "false", set: to(&o.Quiet, parseBool),
+			name: "OUTBOUND_DISABLE_INFORMATIONAL_HEADERS", def: "false", set: store(&o.Quiet, parseBool),
 			help: "true: no l5d-proxy-* headers in responses; default in ingress mode: true",
 		},
 	}
@@ -48,11 +48,11 @@ func outbound(o *Outbound) []variable {
 func outboundConnections(o *Outbound) []variable {
 	return append(connect("OUTBOUND", &o.Connect, "1s", "60s"), append([]variable{
 		{
-			name: "OUTBOUND_MAX_IDLE_CONNS_PER_ENDPOINT", def: "10000", set: to(&o.Pool.MaxIdle, parseNumber),
+			name: "OUTBOUND_MAX_IDLE_CONNS_PER_ENDPOINT", def: "10000", set: store(&o.Pool.MaxIdle, parseNumber),
 			help: "maximum number of idle HTTP/1.1 connections",
 		},
 		{
-			name: "OUTBOUND_HTTP1_CONNECTION_POOL_IDLE_TIMEOUT", def: "3s", set: to(&o.Pool.Idle, parseDuration),
+			name: "OUTBOUND_HTTP1_CONNECTION_POOL_IDLE_TIMEOUT", def: "3s", set: store(&o.Pool.Idle, parseDuration),
 			help: "idle timeout of HTTP/1.1 connections",
 		},
 	}, accept("OUTBOUND", &o.Accept)...)...)
@@ -61,25 +61,28 @@ func outboundConnections(o *Outbound) []variable {
 func inbound(i *Inbound) []variable {
 	return []variable{
 		{
-			name: "INBOUND_DETECT_TIMEOUT", def: "10s", set: to(&i.DetectTimeout, parseTimeout),
+			name: "INBOUND_DETECT_TIMEOUT", def: "10s", set: store(&i.DetectTimeout, parseTimeout),
 			help: "timeout of protocol detection; above 0",
 		},
-		{name: "INBOUND_MAX_IN_FLIGHT", def: "100000", set: to(&i.MaxInFlight, parseNumber), help: "maximum number of concurrent requests"},
 		{
-			name: "INBOUND_BODY_IDLE", prefix: OwnPrefix, def: "1m", set: to(&i.BodyIdle, parseDuration),
-			help: "maximum pause of uploads of clients without an identity, with at least 240 bytes/s; 0s: no limit, as in linkerd",
+			name: "INBOUND_MAX_IN_FLIGHT", def: "100000", set: store(&i.MaxInFlight, parseNumber),
+			help: "maximum number of concurrent requests",
 		},
 		{
-			name: "INBOUND_HTTP_QUEUE_CAPACITY", def: "10000", set: to(&i.HTTPQueue.Capacity, parseNumber),
+			name: "INBOUND_BODY_IDLE", prefix: OwnPrefix, def: "1m", set: store(&i.BodyIdle, parseDuration),
+			help: "maximum pause of uploads of clients without an identity; 0s: no limit, as in linkerd",
+		},
+		{
+			name: "INBOUND_HTTP_QUEUE_CAPACITY", def: "10000", set: store(&i.HTTPQueue.Capacity, parseNumber),
 			help: "maximum number of requests that wait for the application",
 		},
 		{
 			name: "INBOUND_HTTP_FAILFAST_TIMEOUT", def: "1s", oldNames: []string{"INBOUND_DISPATCH_TIMEOUT"},
-			set: to(&i.HTTPQueue.FailFast, parseDuration), help: "maximum wait; 0s: no waiting",
+			set: store(&i.HTTPQueue.FailFast, parseDuration), help: "maximum wait; 0s: no waiting",
 		},
 		{
 			name: "INBOUND_DISCOVERY_IDLE_TIMEOUT", def: "90s", oldNames: []string{"INBOUND_ROUTER_MAX_IDLE_AGE"},
-			set: to(&i.DiscoveryIdle, parseDuration), help: "idle timeout of targets",
+			set: store(&i.DiscoveryIdle, parseDuration), help: "idle timeout of targets",
 		},
 	}
 }
@@ -87,11 +90,11 @@ func inbound(i *Inbound) []variable {
 func inboundConnections(i *Inbound) []variable {
 	return append(connect("INBOUND", &i.Connect, "300ms", "10s"), append([]variable{
 		{
-			name: "MAX_IDLE_CONNS_PER_ENDPOINT", def: "10000", set: to(&i.Pool.MaxIdle, parseNumber),
+			name: "MAX_IDLE_CONNS_PER_ENDPOINT", def: "10000", set: store(&i.Pool.MaxIdle, parseNumber),
 			help: "maximum number of idle HTTP/1.1 connections",
 		},
 		{
-			name: "INBOUND_HTTP1_CONNECTION_POOL_IDLE_TIMEOUT", def: "3s", set: to(&i.Pool.Idle, parseDuration),
+			name: "INBOUND_HTTP1_CONNECTION_POOL_IDLE_TIMEOUT", def: "3s", set: store(&i.Pool.Idle, parseDuration),
 			help: "idle timeout of HTTP/1.1 connections",
 		},
 	}, accept("INBOUND", &i.Accept)...)...)
@@ -100,25 +103,23 @@ func inboundConnections(i *Inbound) []variable {
 func connect(side string, c *Connect, timeout, maxBackoff string) []variable {
 	return append([]variable{
 		{
-			name: side + "_CONNECT_TIMEOUT", def: timeout, set: to(&c.Timeout, parseTimeout),
+			name: side + "_CONNECT_TIMEOUT", def: timeout, set: store(&c.Timeout, parseTimeout),
 			help: "timeout of a connection attempt; above 0",
 		},
 	}, append(backoff(side+"_CONNECT", c, "100ms", maxBackoff), []variable{
 		{
-			name: side + "_CONNECT_KEEPALIVE", set: to(&c.Socket.KeepAlive, parseDuration),
+			name: side + "_CONNECT_KEEPALIVE", set: store(&c.Socket.KeepAlive, parseDuration),
 			help: "idle time before a keep-alive probe; at most 32767s (system default)",
 		},
 		{
-			name: side + "_CONNECT_USER_TIMEOUT", set: to(&c.Socket.UserTimeout, parseDuration),
+			name: side + "_CONNECT_USER_TIMEOUT", set: store(&c.Socket.UserTimeout, parseDuration),
 			help: "maximum time without acknowledgment of sent data (system default)",
 		},
 	}...)...)
 }
 
-// backoff returns the variables that set the backoff in c. prefix is the beginning of their
-// names, such as OUTBOUND_CONNECT. minDefault and maxDefault are their defaults. If
-// maxDefault is empty, minDefault must be empty too. The help then states that the defaults
-// are the values of OUTBOUND.
+// backoff returns the variables for c's backoff. Their names begin with prefix, such as
+// OUTBOUND_CONNECT. If the defaults are empty, the help says that they are those of OUTBOUND.
 func backoff(prefix string, c *Connect, minDefault, maxDefault string) []variable {
 	jitter := "0.1"
 	if maxDefault == "" {
@@ -126,22 +127,22 @@ func backoff(prefix string, c *Connect, minDefault, maxDefault string) []variabl
 	}
 	return []variable{
 		{
-			name: prefix + "_EXP_BACKOFF_MIN", def: minDefault, set: to(&c.Backoff.Min, parseDuration),
+			name: prefix + "_EXP_BACKOFF_MIN", def: minDefault, set: store(&c.Backoff.Min, parseDuration),
 			help: "minimum backoff of connection attempts; requires MAX" + asOutbound(maxDefault),
 		},
 		{
-			name: prefix + "_EXP_BACKOFF_MAX", def: maxDefault, set: to(&c.Backoff.Max, parseDuration),
+			name: prefix + "_EXP_BACKOFF_MAX", def: maxDefault, set: store(&c.Backoff.Max, parseDuration),
 			help: "maximum backoff" + asOutbound(maxDefault),
 		},
 		{
-			name: prefix + "_EXP_BACKOFF_JITTER", def: jitter, set: to(&c.Backoff.Jitter, parseJitter),
+			name: prefix + "_EXP_BACKOFF_JITTER", def: jitter, set: store(&c.Backoff.Jitter, parseJitter),
 			help: "random share added to the backoff" + asOutbound(maxDefault),
 		},
 	}
 }
 
-// asOutbound returns a remark for the help that the default is the value of the outbound
-// side. It returns "" if def, the default, is not empty.
+// asOutbound returns the remark in the help for a variable without a default, which uses OUTBOUND's
+// value instead.
 func asOutbound(def string) string {
 	if def == "" {
 		return " (as OUTBOUND)"
@@ -152,15 +153,15 @@ func asOutbound(def string) string {
 func accept(side string, s *Socket) []variable {
 	return []variable{
 		{
-			name: side + "_ACCEPT_KEEPALIVE", set: to(&s.KeepAlive, parseDuration),
+			name: side + "_ACCEPT_KEEPALIVE", set: store(&s.KeepAlive, parseDuration),
 			help: "idle time before a keep-alive probe of accepted connections (system default)",
 		},
 		{
-			name: side + "_ACCEPT_USER_TIMEOUT", set: to(&s.UserTimeout, parseDuration),
+			name: side + "_ACCEPT_USER_TIMEOUT", set: store(&s.UserTimeout, parseDuration),
 			help: "maximum time without acknowledgment on accepted connections (system default)",
 		},
 		{
-			name: side + "_TCP_LISTEN_BACKLOG", set: to(&s.Backlog, parseCount),
+			name: side + "_TCP_LISTEN_BACKLOG", set: store(&s.Backlog, parseCount),
 			help: "maximum number of connections that wait to be accepted (system default)",
 		},
 	}

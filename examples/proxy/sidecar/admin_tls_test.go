@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hidden hides that a connection uses TLS, so that HTTP/2 is used by prior knowledge.
+// hidden hides that a connection uses TLS, so that HTTP/2 is used with prior knowledge.
 type hidden struct{ net.Conn }
 
-// byTLS are clients that speak HTTP in the ways that there are of it in TLS.
+// byTLS returns a client for each way to speak HTTP over TLS.
 func byTLS(t *testing.T, cfg *tls.Config) map[string]*http.Client {
 	t.Helper()
 	clients := map[string]*http.Client{}
@@ -38,22 +38,22 @@ func byTLS(t *testing.T, cfg *tls.Config) map[string]*http.Client {
 	return clients
 }
 
-// The admin server accepts TLS of scrapers in the mesh, and cleartext.
+// The admin server accepts TLS from scrapers in the mesh, and cleartext.
 func TestAdminTLS(t *testing.T) {
 	t.Parallel()
 	m := newAuthority(t, anyClient)
 	b := certified(t, newTestProxy(t, newScript(t).addr, m.identified(t, serverName)))
-	for how, c := range byTLS(t, m.of(t, clientName).Client(serverName, serverName)) {
+	for name, c := range byTLS(t, m.of(t, clientName).Client(serverName, serverName)) {
 		scheme := "https://"
 		if c.Transport.(*http.Transport).Protocols.UnencryptedHTTP2() {
 			scheme = "http://" // its connections are secure all the same
 		}
 		for _, path := range []string{"/metrics", "/ready", "/stack", "/metrics"} {
 			rsp, err := c.Get(scheme + b.Admin + path)
-			require.NoError(t, err, how)
+			require.NoError(t, err, name)
 			require.NoError(t, rsp.Body.Close())
-			require.Equal(t, http.StatusOK, rsp.StatusCode, "%s: %s", how, path)
-			require.Equal(t, how[:len("HTTP/1.1")], rsp.Proto, how)
+			require.Equal(t, http.StatusOK, rsp.StatusCode, "%s: %s", name, path)
+			require.Equal(t, name[:len("HTTP/1.1")], rsp.Proto, name)
 		}
 	}
 	for _, c := range []*http.Client{h1Client(t, b.Admin), h2Client(t, b.Admin)} {
@@ -63,14 +63,14 @@ func TestAdminTLS(t *testing.T) {
 	}
 }
 
-// A client certificate must be of the mesh, and the server name that of the proxy.
+// A client certificate must belong to the mesh, and the server name must be the proxy's.
 func TestAdminTLSOtherClients(t *testing.T) {
 	m, other := newAuthority(t, anyClient), newAuthority(t, anyClient)
 	b := certified(t, newTestProxy(t, newScript(t).addr, m.identified(t, serverName)))
 	forged := m.of(t, clientName).Client(serverName, serverName)
 	forged.GetClientCertificate = other.of(t, clientName).Client("", clientName).GetClientCertificate
 	for _, cfg := range []*tls.Config{forged, m.of(t, clientName).Client("other", "other.cluster.local")} {
-		for how, c := range byTLS(t, cfg) {
+		for name, c := range byTLS(t, cfg) {
 			scheme := "https://"
 			if c.Transport.(*http.Transport).Protocols.UnencryptedHTTP2() {
 				scheme = "http://"
@@ -79,7 +79,7 @@ func TestAdminTLSOtherClients(t *testing.T) {
 			if err == nil {
 				rsp.Body.Close()
 			}
-			require.Error(t, err, how)
+			require.Error(t, err, name)
 		}
 	}
 }

@@ -48,8 +48,8 @@ func adminStatus(t asking, tn *testProxy, path string) int {
 	return status
 }
 
-// headed connects to the inbound port of a proxy as another proxy does, with a transport
-// header for port, and requests path.
+// headed connects to a proxy's inbound port like another proxy, with a transport header for port,
+// and requests path.
 func headed(t *testing.T, id *identity.Identity, inbound string, port uint16, path string) (answer string, err error) {
 	t.Helper()
 	conn, err := net.Dial("tcp", inbound)
@@ -66,7 +66,7 @@ func headedBy(t *testing.T, conn net.Conn, id *identity.Identity, port uint16, p
 	return string(all), err
 }
 
-// A transport header must not name a port of the proxy itself.
+// A transport header must not name one of the proxy's own ports.
 func TestInboundOwnPorts(t *testing.T) {
 	m := newAuthority(t, anyClient)
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
@@ -89,13 +89,13 @@ func TestInboundOwnPorts(t *testing.T) {
 // proxied connects with a PROXY header for dst.
 func proxied(t *testing.T, inbound, dst string) *wire {
 	t.Helper()
-	to := netip.MustParseAddrPort(dst)
+	dstAddr := netip.MustParseAddrPort(dst)
 	w := dialWire(t, inbound)
-	say(w, fmt.Sprintf("PROXY TCP4 127.0.0.1 %v 1234 %d\r\n", to.Addr(), to.Port()))
+	say(w, fmt.Sprintf("PROXY TCP4 127.0.0.1 %v 1234 %d\r\n", dstAddr.Addr(), dstAddr.Port()))
 	return w
 }
 
-// A PROXY header must not name a port of the proxy itself.
+// A PROXY header must not name one of the proxy's own ports.
 func TestForwardOwnPorts(t *testing.T) {
 	tn := newTestProxy(t, newScript(t).addr, func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = settings.Origin{Kind: settings.ProxyProtocol}
@@ -110,19 +110,19 @@ func TestForwardOwnPorts(t *testing.T) {
 	require.Equal(t, http.StatusOK, adminStatus(t, tn, "/live"))
 }
 
-// Outbound requests to the ports of the proxy are rejected.
+// Outbound requests to the proxy's own ports are rejected.
 func TestOutboundOwnPorts(t *testing.T) {
 	tn := newTestProxy(t, newScript(t).addr, func(c *sidecar.Config) { c.Shutdown.EndpointEnabled = true })
 	for name, addr := range map[string]string{"admin": tn.Admin, "tap": tn.Tap, "inbound": tn.Inbound} {
 		port := addr[strings.LastIndex(addr, ":"):]
-		for how, head := range map[string]string{
+		for situation, head := range map[string]string{
 			"override":    "POST /shutdown HTTP/1.1\nHost: localhost\nl5d-dst-override: " + addr + "\nContent-Length: 0\n\n",
 			"host":        "POST /shutdown HTTP/1.1\nHost: " + addr + "\nContent-Length: 0\n\n",
 			"unspecified": "POST /shutdown HTTP/1.1\nHost: 0.0.0.0" + port + "\nContent-Length: 0\n\n",
 			"mapped":      "POST /shutdown HTTP/1.1\nHost: [::ffff:127.0.0.1]" + port + "\nContent-Length: 0\n\n",
 			"tunnel":      "CONNECT " + addr + " HTTP/1.1\nHost: " + addr + "\n\n",
 		} {
-			t.Run(name+" by "+how, func(t *testing.T) {
+			t.Run(name+" by "+situation, func(t *testing.T) {
 				first, fields, _ := dialWire(t, tn.Addr).ask(t, head)
 				require.Equal(t, "HTTP/1.1 502 Bad Gateway", first)
 				require.Contains(t, strings.Join(fields, "\n"), "is this proxy itself: loop")
@@ -171,8 +171,7 @@ func TestInboundIPsDirectConnections(t *testing.T) {
 	require.Empty(t, answer)
 }
 
-// A range of opaque ports that contains the proxy's port does not affect direct
-// connections.
+// Direct connections still work if a range of opaque ports contains the proxy's port.
 func TestOpaquePortsExcludeTheProxy(t *testing.T) {
 	m := newAuthority(t, anyClient)
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
@@ -191,7 +190,7 @@ func TestOpaquePortsExcludeTheProxy(t *testing.T) {
 func TestForgedClientID(t *testing.T) {
 	m := newAuthority(t, anyClient)
 	app, got := application(t, okAnswer)
-	to := netip.MustParseAddrPort(app)
+	appAddr := netip.MustParseAddrPort(app)
 	b := newTestProxy(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = settings.Origin{Kind: settings.ProxyProtocol}
 	})
@@ -203,7 +202,7 @@ func TestForgedClientID(t *testing.T) {
 		say(w, string(before))
 		return w
 	}
-	header := tcplayer.TransportHeader{Port: to.Port(), Protocol: tcplayer.HTTP1}.AppendTo(nil)
+	header := tcplayer.TransportHeader{Port: appAddr.Port(), Protocol: tcplayer.HTTP1}.AppendTo(nil)
 	for name, tt := range map[string]struct {
 		w    *wire
 		sent []string
@@ -226,7 +225,7 @@ func TestForgedClientID(t *testing.T) {
 	}
 }
 
-// The requirements of a port do not permit what the default policy denies.
+// A port's requirements do not permit what the default policy denies.
 func TestPortRequirements(t *testing.T) {
 	t.Parallel()
 	m := newAuthority(t, anyClient)
@@ -258,16 +257,16 @@ func TestPortRequirements(t *testing.T) {
 	}
 }
 
-// series returns the number of metric lines that contain what.
-func series(t *testing.T, tn *testProxy, what string) int {
+// series returns how often the metrics contain text.
+func series(t *testing.T, tn *testProxy, text string) int {
 	t.Helper()
-	return strings.Count(tn.scraped(t), what)
+	return strings.Count(tn.scraped(t), text)
 }
 
-// hasSeries waits until the metrics have n series that begin with what.
-func hasSeries(t *testing.T, tn *testProxy, n int, what string) {
+// hasSeries waits until the metrics contain prefix n times.
+func hasSeries(t *testing.T, tn *testProxy, n int, prefix string) {
 	t.Helper()
-	tn.metrics(t, func(t require.TestingT, metrics string) { require.Equal(t, n, strings.Count(metrics, what), what) })
+	tn.metrics(t, func(t require.TestingT, metrics string) { require.Equal(t, n, strings.Count(metrics, prefix), prefix) })
 }
 
 // Clients may send any number of names. Memory stays bounded, and requests succeed.

@@ -21,15 +21,13 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// BenchmarkTap measures the cost of watchers for requests through a whole proxy with eight
-// clients. The cases have no watcher, ten with the filter of tapctl (100 requests per second
-// in total), and ten that request all events. The last watcher never reads. Clients,
-// applications and watchers are in the process of the proxy, so their CPU time and garbage
-// collection count.
+// BenchmarkTap measures what watchers cost requests through a whole proxy with eight clients. The
+// cases have no watcher, ten with tapctl's filter (100 requests per second in total), and ten that
+// request all events. The last watcher never reads. Clients, applications and watchers run in the
+// proxy's process, so their CPU time and garbage collection count.
 //
-// The cases take turns, because the speed of a machine varies. Only the quarter of the
-// rounds in which the process waited least for the CPU counts. The result is the median CPU
-// time of a request.
+// The cases take turns, because a machine's speed varies. Only the quarter of the rounds in which
+// the process waited least for the CPU counts. The result is the median CPU time per request.
 func BenchmarkTap(b *testing.B) {
 	const (
 		round  = 1000
@@ -72,17 +70,17 @@ type tapCase struct {
 
 type tapRound struct {
 	took   []time.Duration
-	ran    time.Duration // on processors, a request
-	waited time.Duration // for one
+	ran    time.Duration // on processors, per request
+	waited time.Duration // for a processor
 }
 
-// processor returns the median CPU time of a request in µs.
+// processor returns the median CPU time per request in µs.
 func (c *tapCase) processor() float64 {
 	slices.SortFunc(c.rounds, func(a, b tapRound) int { return int(a.ran - b.ran) })
 	return float64(c.rounds[len(c.rounds)/2].ran) / float64(time.Microsecond)
 }
 
-// percentile is that of the requests in the calm rounds, in µs.
+// percentile returns a percentile of the latency in the calm rounds, in µs.
 func (c *tapCase) percentile(p int) float64 {
 	slices.SortFunc(c.rounds, func(a, b tapRound) int { return int(a.waited - b.waited) })
 	var all []time.Duration
@@ -93,7 +91,7 @@ func (c *tapCase) percentile(p int) float64 {
 	return float64(all[len(all)*p/100]) / float64(time.Microsecond)
 }
 
-// watch has all requests watched until leave.
+// watch watches all requests until leave is called.
 func (c *tapCase) watch(b *testing.B, addr string) (leave func()) {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
@@ -132,8 +130,8 @@ func (c *tapCase) watch(b *testing.B, addr string) (leave func()) {
 	}
 }
 
-// scheduled is how long threads of this process ran, and how long they could
-// have and did not. Both are 0 where that is not known.
+// scheduled returns how long this process's threads ran, and how long they had to wait for a
+// processor. Both are 0 if that is unknown.
 func scheduled() (ran, waited time.Duration) {
 	tasks, _ := filepath.Glob("/proc/self/task/*/schedstat")
 	for _, task := range tasks {

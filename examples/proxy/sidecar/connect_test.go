@@ -24,12 +24,12 @@ import (
 	"github.com/gotower/gotower/examples/internal/h2spectest"
 )
 
-// TestConnectConformance runs the conformance tests of Connect, gRPC and gRPC-Web with their
-// reference client and reference server on the two sides of the proxies. It needs
-// GOTOWER_TESTS=full, and the programs that .ci/connect.sh builds.
+// TestConnectConformance runs the conformance tests for Connect, gRPC and gRPC-Web, with their
+// reference client and server on either side of the proxies. It requires GOTOWER_TESTS=full and the
+// programs that .ci/connect.sh builds.
 //
-// In the mode "server", the client checks the responses, and sends invalid requests. In the
-// mode "client", the server checks the requests, and sends invalid responses.
+// In the mode "server", the client checks responses and sends invalid requests. In the mode
+// "client", the server checks requests and sends invalid responses.
 func TestConnectConformance(t *testing.T) {
 	program := h2spectest.Program(t, "connect", "connectconformance")
 	for mode, cases := range map[string]string{"server": "Total cases: 5438\n", "client": "Total cases: 6767\n"} {
@@ -72,7 +72,7 @@ func TestConnectConformance(t *testing.T) {
 
 var failedCase = regexp.MustCompile(`(?m)^FAILED: (.*):\n(?:\t.*\n)*`)
 
-// connectConformance returns the report, which has the cases that failed.
+// connectConformance returns the report, which lists failed cases.
 func connectConformance(t *testing.T, through, program string, args []string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -89,9 +89,8 @@ func connectConformance(t *testing.T, through, program string, args []string) st
 // connectThrough is the environment variable that makes the test binary a peer.
 const connectThrough = "GOTOWER_TEST_CONNECT_THROUGH"
 
-// connectPeer runs the reference client or the reference server, given by args. It adds
-// the address of the proxy to the messages that have the address of the server. The last
-// value of a field applies.
+// connectPeer runs the reference client or server that args name. It appends the proxy's address to
+// messages that contain the server's address. That works because a field's last value wins.
 func connectPeer(through string, args []string) error {
 	addr, err := netip.ParseAddrPort(through)
 	if err != nil {
@@ -116,24 +115,24 @@ func connectPeer(through string, args []string) error {
 	return cmd.Run()
 }
 
-// addAddr copies messages, each after its length, with the fields host and port.
-func addAddr(to io.WriteCloser, from io.Reader, addr netip.AddrPort, host, port protowire.Number) {
-	defer to.Close()
+// addAddr copies messages, each preceded by its length, and appends the fields host and port.
+func addAddr(dst io.WriteCloser, src io.Reader, addr netip.AddrPort, host, port protowire.Number) {
+	defer dst.Close()
 	fields := protowire.AppendTag(nil, host, protowire.BytesType)
 	fields = protowire.AppendString(fields, addr.Addr().String())
 	fields = protowire.AppendTag(fields, port, protowire.VarintType)
 	fields = protowire.AppendVarint(fields, uint64(addr.Port()))
 	var length [4]byte
 	for {
-		if _, err := io.ReadFull(from, length[:]); err != nil {
+		if _, err := io.ReadFull(src, length[:]); err != nil {
 			return
 		}
 		message := make([]byte, binary.BigEndian.Uint32(length[:]))
-		if _, err := io.ReadFull(from, message); err != nil {
+		if _, err := io.ReadFull(src, message); err != nil {
 			return
 		}
 		binary.BigEndian.PutUint32(length[:], uint32(len(message)+len(fields)))
-		if _, err := to.Write(slices.Concat(length[:], message, fields)); err != nil {
+		if _, err := dst.Write(slices.Concat(length[:], message, fields)); err != nil {
 			return
 		}
 	}

@@ -3,13 +3,18 @@ package sidecar
 import (
 	"context"
 	"fmt"
+	"maps"
+	"os"
+	"slices"
 	"time"
 
 	"github.com/go-kit/kit/metrics"
 	"google.golang.org/grpc"
 
+	"github.com/gotower/gotower/examples/internal/spans"
 	"github.com/gotower/gotower/examples/proxy/meters"
 	"github.com/gotower/gotower/examples/proxy/settings"
+	"github.com/gotower/gotower/examples/proxy/traces"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/grpclayer"
 	"github.com/gotower/gotower/layer/tcplayer/identity"
@@ -17,43 +22,46 @@ import (
 	"github.com/gotower/gotower/resolve/dns"
 )
 
-// controller is a connection to a server of the control plane, with the name of that
-// server.
+// controller is a connection to a server in the control plane, with the server's name.
 type controller struct {
 	controlPlane
 	name string
 }
 
-// controlPlane is a connection to a server of the control plane. The implementations are
-// *grpclayer.ControlPlaneConn and *lazyConn.
+// controlPlane is a connection to a server in the control plane. *grpclayer.ControlPlaneConn and
+// *lazyConn implement it.
 type controlPlane interface {
 	grpc.ClientConnInterface
 	layer.Describer
 	Close(ctx context.Context) error
 }
 
-// dial returns a connection to a server of the control plane. The argument name is one of
-// the constants destinations, policies and authority. The connection uses TLS if the proxy
-// has an identity and the settings have an identity of the server. Otherwise it uses
-// cleartext. A TLS connection is made after the proxy has a certificate, unless the server
-// is the certificate authority.
+// dial returns a connection to a server in the control plane. name is one of the constants below.
+// The connection uses TLS if the proxy has an identity and the server's identity is known, and is
+// otherwise in cleartext. TLS requires the proxy's certificate, so the connection is only made when
+// the proxy has one. The certificate authority is the exception: it issues the first one, so the proxy
+// connects to it without a certificate. The connection is added to p.control, and is closed together
+// with the proxy.
 func (p *Proxy) dial(
-	ctx context.Context, name string, at settings.Controller, id *identity.Identity, m *meters.Meters,
+	ctx context.Context, name string, addr settings.Controller, id *identity.Identity, m *meters.Meters,
 ) (grpc.ClientConnInterface, error) {
 	cfg := grpclayer.ControlPlaneConfig{
-		Addr: at.Addr, Backoff: p.config.Control.Connect.Backoff, ConnectTimeout: p.config.Control.Connect.Timeout,
+		Addr: addr.Addr, Backoff: p.config.Control.Connect.Backoff, ConnectTimeout: p.config.Control.Connect.Timeout,
 		Log: p.log, UserAgent: "gotower-proxy", Resolver: resolver(p.config.Control.DNS, m.DNS(name)), Dial: p.dialTCP,
 	}
-	labels, connect := meters.NoTLS("disabled"), newConn
+	labels := meters.NoTLS("disabled")
+	connect := newConn
 	switch {
-	case at.Name == "" || id == nil:
+	case addr.Name == "" || id == nil:
 	case name == authority:
-		labels, cfg.TLS = meters.ServerTLS(at.Name), id.Bootstrap(at.Name, at.Name, "h2")
+		labels = meters.ServerTLS(addr.Name)
+		cfg.TLS = id.Bootstrap(addr.Name, addr.Name, "h2")
 	default:
-		labels, cfg.TLS = meters.ServerTLS(at.Name), id.Client(at.Name, at.Name, "h2")
+		labels = meters.ServerTLS(addr.Name)
+		cfg.TLS = id.Client(addr.Name, addr.Name, "h2")
 		connect = afterCertificate(id)
 	}
-	cfg.DialOptions = []grpc.DialOption{grpc.WithStatsHandler(m.Control(at.Addr, labels))}
+	cfg.DialOptions = []grpc.DialOption{grpc.WithStatsHandler(m.Control(addr.Addr, labels))}
 	conn, err := connect(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("the %s controller: %w", name, err)
@@ -62,22 +70,50 @@ func (p *Proxy) dial(
 	return conn, nil
 }
 
-// The names of the servers of the control plane, for errors and metrics.
+// Names of the control plane's servers in errors and metrics.
 const (
 	destinations = "destination"
 	policies     = "policy"
 	authority    = "identity"
+	collector    = "trace_collector"
 )
 
-// newConn returns a connection to the control plane. Unlike [afterCertificate] it does not
-// wait for a certificate of the proxy.
+// newSpans returns the exporter for spans, or nil if no collector is configured. The collector is
+// reached like a server in the control plane.
+func (p *Proxy) newSpans(ctx context.Context, id *identity.Identity, m *meters.Meters) (*spans.Exporter, error) {
+	c := p.config.Traces
+	if c.Collector.Addr == "" {
+		return nil, nil //nolint:nilnil // a nil exporter records nothing
+	}
+	conn, err := p.dial(ctx, collector, c.Collector, id, m)
+	if err != nil {
+		return nil, err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		p.log.Warn("spans have no host.name", "err", err)
+	}
+	resource := []spans.Attribute{
+		spans.Int("process.pid", os.Getpid()),
+		spans.Int("process.start_timestamp", int(time.Now().Unix())),
+		spans.String("host.name", host),
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.Attributes)) {
+		resource = append(resource, spans.String(key, c.Attributes[key]))
+	}
+	exporter := spans.New(spans.Config{Send: spans.GRPC(conn), Resource: resource, Scope: traces.Scope, Log: p.log})
+	m.CountSpans(exporter.Counts)
+	return exporter, nil
+}
+
+// newConn connects to the control plane. Unlike [afterCertificate], it does not wait for the
+// proxy's certificate.
 func newConn(ctx context.Context, cfg grpclayer.ControlPlaneConfig) (controlPlane, error) {
 	return grpclayer.NewControlPlaneConn(ctx, cfg)
 }
 
-// resolver returns a resolver for the addresses of the control plane. It looks a name up
-// again after its TTL, which DNS_MIN_TTL and DNS_MAX_TTL limit. It counts its look-ups in
-// lookups.
+// resolver returns a resolver for the control plane's addresses. It repeats each lookup after the
+// TTL within the bounds of c, and counts them in lookups.
 func resolver(c settings.DNS, lookups metrics.Counter) resolve.Resolver {
 	minTTL := c.MinTTL
 	if minTTL == 0 && c.MaxTTL > 0 {
@@ -86,19 +122,18 @@ func resolver(c settings.DNS, lookups metrics.Counter) resolve.Resolver {
 	return dns.New(dns.WithRefresh(minTTL, c.MaxTTL), dns.WithMetrics(lookups))
 }
 
-// defaultMinTTL is the minimum time between two look-ups of a name, if only DNS_MAX_TTL is
-// set. If DNS_MAX_TTL is shorter, the minimum is DNS_MAX_TTL.
+// defaultMinTTL is how often a name is looked up at most if only DNS_MAX_TTL is set. A shorter
+// DNS_MAX_TTL takes precedence.
 const defaultMinTTL = 5 * time.Second
 
-// identityRun is the identity of the proxy, with the connection to the certificate
-// authority.
+// identityRun is the proxy's identity with a connection to the certificate authority.
 type identityRun struct {
 	*identity.Identity
 	authority grpc.ClientConnInterface
 }
 
-// loadIdentity loads the configured identity and connects to the certificate authority. It
-// returns nil if no identity is configured.
+// loadIdentity loads the configured identity and connects to the certificate authority. It returns
+// nil if no identity is configured.
 func (p *Proxy) loadIdentity(ctx context.Context, m *meters.Meters) (*identity.Identity, error) {
 	s := p.config.Settings.Identity
 	if s == nil {
@@ -108,8 +143,9 @@ func (p *Proxy) loadIdentity(ctx context.Context, m *meters.Meters) (*identity.I
 	if err != nil {
 		return nil, err
 	}
-	c.Timeout, c.Log = p.config.Control.DispatchTimeout, p.log
-	c.Instruments.Expiration, c.Instruments.Refreshes = m.Identity()
+	c.Timeout = p.config.Control.DispatchTimeout
+	c.Log = p.log
+	c.Instruments = m.Identity()
 	id, err := identity.New(c)
 	if err != nil {
 		return nil, err
@@ -122,5 +158,5 @@ func (p *Proxy) loadIdentity(ctx context.Context, m *meters.Meters) (*identity.I
 	return id, nil
 }
 
-// run requests the first certificate and renews it, until ctx ends.
+// run obtains the first certificate and renews it until ctx ends.
 func (p *identityRun) run(ctx context.Context) error { return p.Run(ctx, p.authority) }

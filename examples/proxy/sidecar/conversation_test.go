@@ -25,14 +25,13 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// replay is a controller that sends the recorded responses of examples/destination: the first
-// one at once, and the others when changed is closed.
+// replay is a controller that sends recorded responses of examples/destination: the first one
+// immediately, and the others when changed is closed.
 type replay struct {
 	calls   []recorded
 	changed chan struct{}
 }
 
-// recorded is one recorded call.
 type recorded struct {
 	Method    string
 	Request   json.RawMessage
@@ -55,7 +54,7 @@ func newReplay(t *testing.T, ports *strings.Replacer) *replay {
 	return r
 }
 
-// serve is a handler of all methods. Calls with the same path have the same request.
+// serve handles all methods. Calls with the same path have the same request.
 func (r *replay) serve(_ any, stream grpc.ServerStream) error {
 	name, _ := grpc.MethodFromServerStream(stream)
 	found, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.ReplaceAll(name[1:], "/", ".")))
@@ -111,7 +110,7 @@ func newMessage(d protoreflect.MessageDescriptor) (proto.Message, error) {
 	return mt.New().Interface(), nil
 }
 
-// pathOf returns the path of a request of the destination API, or "".
+// pathOf returns the path in a destination API request, or "".
 func pathOf(m proto.Message) string {
 	if p, ok := m.(interface{ GetPath() string }); ok {
 		return p.GetPath()

@@ -18,8 +18,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// spoken runs a test for each way in which a client may send requests to the proxy. ask
-// sends a request for web.example, and returns the response.
+// spoken runs a test for each way in which a client may send requests to the proxy. ask sends a
+// request for web.example and returns the response.
 func spoken(t *testing.T, test func(t *testing.T, ask func(t asking, proxy string) (status int, body string))) {
 	for name, client := range map[string]func(testing.TB, string) *http.Client{
 		"HTTP1": h1Client, "absolute": absoluteClient, "HTTP2": h2Client,
@@ -64,14 +64,14 @@ func absoluteClient(t testing.TB, addr string) *http.Client {
 	return &http.Client{Transport: tr}
 }
 
-// impatient reduces the time that requests and connections wait for an endpoint, for tests
-// without endpoints.
+// impatient shortens the time that requests and connections wait for an endpoint, for tests without
+// endpoints.
 func impatient(c *sidecar.Config) {
 	c.Outbound.HTTPQueue.FailFast, c.Outbound.TCPQueue.FailFast = 250*time.Millisecond, 250*time.Millisecond
 }
 
-// balanced returns a controller with web.example as the service, and a proxy with all
-// connections to service.
+// balanced returns a controller that serves web.example, and a proxy whose connections all go to
+// that service.
 func balanced(t testing.TB, change ...func(*sidecar.Config)) (*script, *testProxy) {
 	t.Helper()
 	ctl := newScript(t)
@@ -223,7 +223,7 @@ func TestB8SilentController(t *testing.T) {
 	})
 }
 
-// A fail-fast timeout of 0 means no waiting, and not an unlimited wait.
+// A fail-fast timeout of 0 means no waiting instead of waiting without a limit.
 func TestZeroFailFast(t *testing.T) {
 	none := func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast, c.Outbound.TCPQueue.FailFast = 0, 0 }
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
@@ -250,7 +250,7 @@ func TestB9LateController(t *testing.T) {
 		})
 		answer := later(t, ask, tn.Addr)
 		control := h1Client(t, tn.Admin)
-		require.EventuallyWithT(t, func(c *assert.CollectT) { // it was refused, and knows
+		require.EventuallyWithT(t, func(c *assert.CollectT) { // the connection was refused, and the proxy knows that
 			_, tree := get(c, control, "http://"+tn.Admin+"/stack")
 			assert.Contains(c, tree, "connection refused")
 		}, soon, time.Millisecond)
@@ -263,8 +263,8 @@ func TestB9LateController(t *testing.T) {
 	})
 }
 
-// The only endpoint fails, and the controller does not report that. The request waits, and
-// is served by an endpoint that is added later.
+// The only endpoint fails, and the controller does not report that. A request waits until an
+// endpoint is added.
 func TestB10WaitForEndpoint(t *testing.T) {
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl, tn := balanced(t, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = soon })
@@ -280,8 +280,8 @@ func TestB10WaitForEndpoint(t *testing.T) {
 		require.NoError(t, srv.Close())
 		<-served
 
-		// The connection that is kept may break under the first request: that is
-		// an answer of 502. The next ones wait.
+		// The idle connection may break under the first request, which is then answered with 502.
+		// The next ones wait.
 		control := h1Client(t, tn.Admin)
 		answer = later(t, ask, tn.Addr)
 		require.EventuallyWithT(t, func(c *assert.CollectT) {
@@ -300,8 +300,8 @@ func TestB10WaitForEndpoint(t *testing.T) {
 	})
 }
 
-// An HTTP/2 request goes over HTTP/2 to an endpoint without a hint. The application may speak
-// HTTP/2 only.
+// An HTTP/2 request uses HTTP/2 even to an endpoint without a hint, because the application may not
+// speak anything else.
 func TestHTTP2WithoutHint(t *testing.T) {
 	t.Parallel()
 	app := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) }))

@@ -24,8 +24,8 @@ import (
 	"github.com/gotower/gotower/tap/match"
 )
 
-// pods is a controller that knows pods only by their addresses, as linkerd's does. The
-// profile of an address has one endpoint, and there is nothing to balance.
+// pods is a controller that only knows pods by their addresses, like linkerd's. An address's
+// profile contains one endpoint, so there is nothing to balance.
 type pods struct {
 	destination.UnimplementedDestinationServer
 	updates chan *destination.DestinationProfile
@@ -64,19 +64,19 @@ func (p *pods) serve(t *testing.T) (addr string) {
 }
 
 func podAt(addr, name string) *destination.DestinationProfile {
-	at := netip.MustParseAddrPort(addr)
-	ip := at.Addr().As4()
+	addrPort := netip.MustParseAddrPort(addr)
+	ip := addrPort.Addr().As4()
 	v4 := uint32(ip[0])<<24 | uint32(ip[1])<<16 | uint32(ip[2])<<8 | uint32(ip[3])
 	return &destination.DestinationProfile{Endpoint: &destination.WeightedAddr{
 		Addr: &apinet.TcpAddress{
-			Ip: &apinet.IPAddress{Ip: &apinet.IPAddress_Ipv4{Ipv4: v4}}, Port: uint32(at.Port()),
+			Ip: &apinet.IPAddress{Ip: &apinet.IPAddress_Ipv4{Ipv4: v4}}, Port: uint32(addrPort.Port()),
 		},
 		MetricLabels: map[string]string{"pod": name},
 	}}
 }
 
-// The client requests the address of a pod. The profile has the endpoint, and the request
-// is sent to it without a balancer, with its labels.
+// The client requests a pod's address. The profile contains the endpoint, so the request is sent
+// there without a balancer, with its labels.
 func TestProfileWithEndpointForwards(t *testing.T) {
 	ctl := &pods{updates: make(chan *destination.DestinationProfile, 1)}
 	tn := newTestProxy(t, ctl.serve(t), func(c *sidecar.Config) {
@@ -101,14 +101,14 @@ func TestProfileWithEndpointForwards(t *testing.T) {
 	code, body := get(t, c, "http://10.1.2.3:8080/a")
 	require.Equal(t, http.StatusOK, code)
 	require.Equal(t, "one 10.1.2.3:8080 /a ", body)
-	seen := 0
+	lookups := 0
 	for e, err := stream.Recv(); !errors.Is(err, io.EOF); e, err = stream.Recv() {
 		require.NoError(t, err)
 		assert.Equal(t, "web-1", e.GetDestinationMeta().GetLabels()["pod"])
 		assert.EqualValues(t, netip.MustParseAddrPort(one).Port(), e.GetDestination().GetPort())
-		seen++
+		lookups++
 	}
-	assert.Equal(t, 3, seen)
+	assert.Equal(t, 3, lookups)
 
 	tn.metrics(t, func(t require.TestingT, metrics string) {
 		assert.Contains(t, metrics, `request_total{authority="10.1.2.3:8080",direction="outbound",dst_pod="web-1",`)

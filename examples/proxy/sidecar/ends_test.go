@@ -22,7 +22,7 @@ func TestDirectConnectionWithoutIdentity(t *testing.T) {
 	for range 2 {
 		conn, err := net.Dial("tcp", tn.Inbound)
 		if err != nil {
-			continue // the reset was quicker
+			continue // the reset was faster
 		}
 		_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: web\r\n\r\n")
 		_, err = conn.Read(make([]byte, 1))
@@ -50,7 +50,7 @@ func TestShutdownBeforeRun(t *testing.T) {
 	}
 }
 
-// A proxy whose ctx has ended before it serves returns at once.
+// If ctx ended before the proxy serves, Run returns immediately.
 func TestRunWithoutGrace(t *testing.T) {
 	c := sidecar.Config{Settings: settingsFor(t, "127.0.0.1:1")}
 	anyPort := netip.MustParseAddrPort(ownHost)
@@ -68,7 +68,7 @@ func TestRunWithoutGrace(t *testing.T) {
 	}
 }
 
-// A proxy that could not be made holds no address.
+// A proxy that could not be made releases its addresses.
 func TestNewReleasesListenersOnError(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -100,9 +100,8 @@ func TestNewReleasesListenersOnError(t *testing.T) {
 	require.NoError(t, free.Close())
 }
 
-// The grace period is that of the whole proxy. The time that connections took is not
-// available to the operators' servers. Connections that are closed at its end are not an
-// error, as in linkerd's proxy.
+// The grace period is shared by the whole proxy. The time that connections took is not available to
+// the operators' servers. Closing connections at the end is not an error, as in linkerd's proxy.
 func TestGraceShared(t *testing.T) {
 	t.Parallel()
 	const grace = 300 * time.Millisecond

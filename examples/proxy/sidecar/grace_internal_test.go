@@ -21,11 +21,11 @@ func TestProxyGrace(t *testing.T) {
 			p.config.Shutdown.Grace = tt.grace
 			ctx, end := context.WithCancel(t.Context())
 			require.Equal(t, tt.grace, p.grace(ctx)(), "before the shutdown")
-			left := p.grace(ctx)
+			remaining := p.grace(ctx)
 			end()
 			synctest.Wait()
 			time.Sleep(tt.took)
-			require.Equal(t, tt.want, left())
+			require.Equal(t, tt.want, remaining())
 		})
 	}
 }

@@ -22,8 +22,8 @@ import (
 
 // echo is a gRPC service without generated code.
 type echo struct {
-	left  chan struct{} // receives when a call of Wait sees its caller leave
-	fails atomic.Int64  // how many calls of flaky are to fail still
+	left  chan struct{} // receives when a call to Wait sees its caller leave
+	fails atomic.Int64  // how many more calls to flaky should fail
 }
 
 func (e *echo) unary(ctx context.Context, in *wrapperspb.StringValue) (*wrapperspb.StringValue, error) {
@@ -46,8 +46,8 @@ func reply(md metadata.MD, in *wrapperspb.StringValue) *wrapperspb.StringValue {
 	return wrapperspb.String(in.GetValue() + " " + md.Get("x-say")[0] + " " + md.Get(":authority")[0])
 }
 
-// flaky responds after the end of the request, because a request with an earlier response
-// is not retried.
+// flaky responds after the request has ended, because a request with an earlier response is not
+// retried.
 func (e *echo) flaky(stream grpc.ServerStream) error {
 	in := new(wrapperspb.StringValue)
 	if err := stream.RecvMsg(in); err != nil {
@@ -107,7 +107,7 @@ func (e *echo) desc() *grpc.ServiceDesc {
 	}
 }
 
-// grpcTown is a gRPC server behind a proxy, and a client of it.
+// grpcTown returns a gRPC server behind a proxy, and a client for it.
 func grpcTown(t *testing.T, routes ...controller.Route) (*echo, *grpc.ClientConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -241,7 +241,7 @@ func TestGRPCRetryByTrailers(t *testing.T) {
 	require.EqualValues(t, 100-1-7, e.fails.Load(), "10 retries in 10 seconds, of which 3 were spent")
 }
 
-// chat sends a message, and receives the response.
+// chat sends a message and receives the response.
 func chat(t *testing.T, stream grpc.ClientStream, word string) {
 	t.Helper()
 	require.NoError(t, stream.SendMsg(wrapperspb.String(word)))
@@ -250,7 +250,7 @@ func chat(t *testing.T, stream grpc.ClientStream, word string) {
 	require.Equal(t, word, in.GetValue())
 }
 
-// A route that is retryable holds no conversation up.
+// A retryable route does not delay a conversation.
 func TestGRPCBidirectionalOnRetryableRoute(t *testing.T) {
 	_, conn := grpcTown(t, retryableEcho())
 	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/test.Echo/Chat")
@@ -263,7 +263,7 @@ func TestGRPCBidirectionalOnRetryableRoute(t *testing.T) {
 	require.Equal(t, []string{"t"}, stream.Trailer().Get("x-tail"))
 }
 
-// soonChat talks once, so that the way to the server is known and open.
+// soonChat talks once, so that the connection to the server exists.
 func soonChat(t *testing.T, conn *grpc.ClientConn) {
 	t.Helper()
 	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/test.Echo/Chat")
@@ -273,8 +273,8 @@ func soonChat(t *testing.T, conn *grpc.ClientConn) {
 	require.Equal(t, io.EOF, stream.RecvMsg(new(wrapperspb.StringValue)))
 }
 
-// sees calls with increasing deadlines, until the call reaches the server. It verifies that
-// the server is notified of the end.
+// sees makes calls with increasing deadlines until one reaches the server, and requires that the
+// server notices the end.
 func (e *echo) sees(t *testing.T, call func(limit time.Duration)) {
 	t.Helper()
 	for limit := time.Second; limit < soon; limit *= 2 {

@@ -14,15 +14,15 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// TestH2Spec needs GOTOWER_TESTS=full, and the program that .ci/h2spec.sh builds. The
-// application receives the bytes of an invalid preface unchanged, and closes the connection.
+// TestH2Spec requires GOTOWER_TESTS=full and the program that .ci/h2spec.sh builds. The application
+// receives the bytes of an invalid preface unchanged, and closes the connection.
 func TestH2Spec(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	app := httplayer.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	app := httplayer.NewServer(httplayer.FromHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = io.WriteString(w, "hello")
-	}))
+	})))
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() {

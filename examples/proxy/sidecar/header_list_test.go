@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// The largest value is equal to no limit.
+// The largest value means no limit.
 func TestMaxHeaderListSize(t *testing.T) {
 	t.Parallel()
 	for name, most := range map[string]uint32{
@@ -33,7 +33,7 @@ func TestMaxHeaderListSizeOfHTTP1(t *testing.T) {
 	require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, askAtLength(t, h1Client(t, headersOf(t, 2000))))
 }
 
-// headersOf returns a proxy with this limit of headers in bytes.
+// headersOf returns a proxy with this limit for headers in bytes.
 func headersOf(t *testing.T, most uint32) string {
 	t.Helper()
 	addr := backend(t, "app")

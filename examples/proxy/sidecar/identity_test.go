@@ -18,10 +18,10 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// tick is how often is looked whether something has happened.
+// tick is how often a test checks whether something has happened.
 const tick = 2 * time.Millisecond
 
-// operatorSays is the status of a path of a proxy's admin server.
+// operatorSays returns the status of a path on a proxy's admin server.
 func operatorSays(t asking, p *sidecar.Proxy, path string) int {
 	t.Helper()
 	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -31,9 +31,9 @@ func operatorSays(t asking, p *sidecar.Proxy, path string) int {
 	return rsp.StatusCode
 }
 
-// newSlowAuthority returns an authority that certifies after certify is called. asked waits
-// for the first request.
-func newSlowAuthority(t testing.TB) (a *authority, asked, certify func()) {
+// newSlowAuthority returns an authority that issues certificates after certify was called.
+// waitForRequest waits for the first request.
+func newSlowAuthority(t testing.TB) (a *authority, waitForRequest, certify func()) {
 	t.Helper()
 	asks, certified := make(chan struct{}, 100), make(chan struct{})
 	a = newAuthority(t, func(context.Context, string, []byte) error {
@@ -41,7 +41,7 @@ func newSlowAuthority(t testing.TB) (a *authority, asked, certify func()) {
 		<-certified
 		return nil
 	})
-	asked = func() {
+	waitForRequest = func() {
 		t.Helper()
 		select {
 		case <-asks:
@@ -49,15 +49,15 @@ func newSlowAuthority(t testing.TB) (a *authority, asked, certify func()) {
 			require.Fail(t, "there is no request for a certificate")
 		}
 	}
-	return a, asked, func() { close(certified) }
+	return a, waitForRequest, func() { close(certified) }
 }
 
-// Neither ready nor served by TLS, before the proxy is certified; both after.
+// A proxy without a certificate is not ready and does not accept TLS. With one, it does both.
 func TestG1AndG2ReadyAfterCertificate(t *testing.T) {
-	a, asked, certify := newSlowAuthority(t)
+	a, waitForRequest, certify := newSlowAuthority(t)
 	up, _ := application(t, okAnswer)
 	tn := newTestProxy(t, newScript(t).addr, a.identified(t, serverName), func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(up) })
-	asked()
+	waitForRequest()
 	raw, err := net.Dial("tcp", tn.Inbound)
 	require.NoError(t, err)
 	secure := tls.Client(raw, a.of(t, clientName).Client(serverName, serverName))
@@ -87,10 +87,10 @@ func TestG3CertificateRenewal(t *testing.T) {
 
 func testCertificatesAreRenewed(t *testing.T, least time.Duration) {
 	t.Helper()
-	asked := make(chan struct{}, 4)
+	requests := make(chan struct{}, 4)
 	a := newAuthority(t, func(context.Context, string, []byte) error {
 		select {
-		case asked <- struct{}{}:
+		case requests <- struct{}{}:
 		default: // as often as is waited for
 		}
 		return nil
@@ -99,21 +99,21 @@ func testCertificatesAreRenewed(t *testing.T, least time.Duration) {
 		c.Settings.Identity.MinRefresh, c.Settings.Identity.MaxRefresh = least, 5*tick
 	})
 	for range 4 {
-		<-asked
+		<-requests
 	}
 	control := h1Client(t, tn.Admin)
 	require.EventuallyWithT(t, func(c *assert.CollectT) { // the last answer is counted once it has come
 		_, metrics := get(c, control, "http://"+tn.Admin+"/metrics")
-		assert.Regexp(c, `control_identity_cert_refreshes_total ([4-9]|\d\d)`, metrics)
+		assert.Regexp(c, `control_identity_cert_refreshes_total\{result="ok"\} ([4-9]|\d\d)`, metrics)
 	}, soon, tick)
 }
 
 // Certificates are renewed until the last connection has ended.
 func TestCertificateRenewalDuringShutdown(t *testing.T) {
 	t.Parallel()
-	var asked atomic.Int64
+	var requests atomic.Int64
 	a := newAuthority(t, func(context.Context, string, []byte) error {
-		asked.Add(1)
+		requests.Add(1)
 		return nil
 	})
 	up, _ := application(t, okAnswer)
@@ -131,8 +131,8 @@ func TestCertificateRenewalDuringShutdown(t *testing.T) {
 	stop()
 	_, err := idle.in.ReadByte()
 	require.ErrorIs(t, err, io.EOF, "the end has begun")
-	before := asked.Load()
-	require.Eventually(t, func() bool { return asked.Load() >= before+3 }, soon, tick)
+	before := requests.Load()
+	require.Eventually(t, func() bool { return requests.Load() >= before+3 }, soon, tick)
 	require.NoError(t, tunnel.Close())
 	require.NoError(t, <-ended)
 }
@@ -182,7 +182,7 @@ func TestG4RequiredIdentity(t *testing.T) {
 	}
 }
 
-// A TLS server with another identity than that of the controller gets no request.
+// A TLS server with an identity other than the controller reported gets no requests.
 func TestG4OtherServer(t *testing.T) {
 	t.Parallel()
 	up, got := application(t, okAnswer)
@@ -200,7 +200,7 @@ func TestG4OtherServer(t *testing.T) {
 	require.Empty(t, got)
 }
 
-// A client in cleartext has no identity, and its headers do not give it one.
+// A client in cleartext has no identity, whatever its headers say.
 func TestG5ForgedIdentity(t *testing.T) {
 	up, got := application(t, okAnswer)
 	m := meshOf(t, up)

@@ -60,15 +60,15 @@ func (s *safeBuffer) String() string {
 	return s.b.String()
 }
 
-// newInboundProxy serves app, of which PORT in file is the port. The proxy has an identity.
+// newInboundProxy serves app, whose port replaces PORT in file. The proxy has an identity.
 func newInboundProxy(t testing.TB, app, file string, change ...func(*sidecar.Config)) *inboundProxy {
 	t.Helper()
 	p := &inboundProxy{authority: newAuthority(t, anyClient), app: app, ctl: controller.New(nil), logs: new(safeBuffer)}
 	p.load(t, file)
-	at := serveGRPC(t, func(s *grpc.Server) { p.ctl.Register(s) }, p.ctl.Stop)
-	c := sidecar.Config{Settings: settingsFor(t, at)}
+	ctlAddr := serveGRPC(t, func(s *grpc.Server) { p.ctl.Register(s) }, p.ctl.Stop)
+	c := sidecar.Config{Settings: settingsFor(t, ctlAddr)}
 	c.Settings.Inbound.Origin = fixed(app)
-	c.Settings.Policy.Controller.Addr, c.Settings.Policy.Workload = at, "w"
+	c.Settings.Policy.Controller.Addr, c.Settings.Policy.Workload = ctlAddr, "w"
 	port := netip.MustParseAddrPort(app).Port()
 	c.Settings.Inbound.Ports = settings.Ports{{First: port, Last: port}} // watched from the start
 	for _, f := range append(change, p.identified(t, serverName)) {
@@ -78,7 +78,6 @@ func newInboundProxy(t testing.TB, app, file string, change ...func(*sidecar.Con
 	return p
 }
 
-// load replaces the policies.
 func (p *inboundProxy) load(t testing.TB, file string) {
 	t.Helper()
 	_, port, err := net.SplitHostPort(p.app)
@@ -88,7 +87,7 @@ func (p *inboundProxy) load(t testing.TB, file string) {
 	require.NoError(t, p.ctl.Set(cfg))
 }
 
-// loadAndWait replaces the policies, and waits for the server name of the port.
+// loadAndWait replaces the policies and waits for the port's server name.
 func (p *inboundProxy) loadAndWait(t testing.TB, file, name string) {
 	t.Helper()
 	p.load(t, file)
@@ -98,7 +97,7 @@ func (p *inboundProxy) loadAndWait(t testing.TB, file, name string) {
 	}, soon, 5*time.Millisecond)
 }
 
-// serveGRPC serves until the end of the test. stop is called before.
+// serveGRPC serves until the test ends, and calls stop before that.
 func serveGRPC(t testing.TB, register func(*grpc.Server), stop func()) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -115,10 +114,15 @@ func serveGRPC(t testing.TB, register func(*grpc.Server), stop func()) string {
 	return l.Addr().String()
 }
 
-// runLogged runs a proxy that logs warnings to logs.
 func runLogged(t testing.TB, c sidecar.Config, logs io.Writer) *testProxy {
 	t.Helper()
-	p, err := sidecar.New(c, slog.New(slog.NewTextHandler(logs, nil)))
+	return runWithLog(t, c, slog.NewTextHandler(logs, nil))
+}
+
+// runWithLog runs a proxy with this log.
+func runWithLog(t testing.TB, c sidecar.Config, log slog.Handler) *testProxy {
+	t.Helper()
+	p, err := sidecar.New(c, slog.New(log))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -130,19 +134,19 @@ func runLogged(t testing.TB, c sidecar.Config, logs io.Writer) *testProxy {
 	return &testProxy{Proxy: p}
 }
 
-// dialFrom connects from an address of this machine. Only 127.0.0.1 is always permitted.
-func dialFrom(t testing.TB, from, to string) net.Conn {
+// dialFrom connects from one of this machine's addresses. Only 127.0.0.1 is always permitted.
+func dialFrom(t testing.TB, local, addr string) net.Conn {
 	t.Helper()
-	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 0))}
-	conn, err := d.Dial("tcp", to)
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(local), 0))}
+	conn, err := d.Dial("tcp", addr)
 	require.NoError(t, err)
 	return conn
 }
 
 const elsewhere = "127.0.0.2"
 
-// meshed connects with an identity; "" is TLS without one.
-func (p *inboundProxy) meshed(t testing.TB, from, id string) net.Conn {
+// meshed connects with an identity, or with TLS but without one if it is "".
+func (p *inboundProxy) meshed(t testing.TB, local, id string) net.Conn {
 	t.Helper()
 	cfg := p.of(t, clientName).Client(serverName, serverName)
 	if id != "" {
@@ -150,7 +154,7 @@ func (p *inboundProxy) meshed(t testing.TB, from, id string) net.Conn {
 	} else {
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &tls.Certificate{}, nil }
 	}
-	conn := tls.Client(dialFrom(t, from, p.Inbound), cfg)
+	conn := tls.Client(dialFrom(t, local, p.Inbound), cfg)
 	t.Cleanup(func() { conn.Close() })
 	require.NoError(t, conn.Handshake())
 	return conn
@@ -210,8 +214,7 @@ func TestInboundPolicyAuthorizations(t *testing.T) {
 	}
 }
 
-// A policy applies to the next request of an open connection. The client of a proxy gets
-// the reason.
+// A policy applies to an open connection's next request. Clients with a proxy get the reason.
 func TestInboundPolicyChange(t *testing.T) {
 	t.Parallel()
 	p := newInboundProxy(t, echoing(t), "servers: [{name: first, port: PORT, accessPolicy: all-unauthenticated}]")
@@ -240,7 +243,7 @@ func TestInboundPolicyChange(t *testing.T) {
 	hasSeries(t, p.testProxy, 1, `inbound_http_authz_allow_total{authz_group="",authz_kind="default",authz_name="audit",client_id="client.cluster.local"`)
 }
 
-// A connection that is not HTTP is closed, also when its policy changes later.
+// A connection that is not HTTP is closed, even if its policy changes later.
 func TestInboundPolicyConnections(t *testing.T) {
 	t.Parallel()
 	for _, protocol := range []string{"opaque", "unknown", "TLS"} {
@@ -270,7 +273,7 @@ func TestInboundPolicyConnections(t *testing.T) {
 	}
 }
 
-// TLS is terminated for the policy TLS, and is not for opaque.
+// TLS is terminated for the policy TLS, but not for opaque.
 func TestInboundPolicyTLS(t *testing.T) {
 	t.Parallel()
 	p := newInboundProxy(t, shouting(t, ""), "servers: [{name: db, port: PORT, proxyProtocol: TLS, authorizationPolicies: [{name: a, identities: ['*']}]}]")
@@ -293,7 +296,7 @@ func TestInboundPolicyHTTPOnly(t *testing.T) {
 	require.NotContains(t, w.raw.String(), "HELLO")
 }
 
-// The most specific route of a request has its own authorizations and filters.
+// A request uses the most specific route, with its own authorizations and filters.
 func TestInboundPolicyRoutes(t *testing.T) {
 	t.Parallel()
 	p := newInboundProxy(t, echoing(t), `
@@ -348,7 +351,7 @@ servers:
 	require.Zero(t, series(t, p.testProxy, `inbound_http_errors_total{error=`), "policy does not count as an error of the proxy")
 }
 
-// gRPC clients get the status of gRPC.
+// gRPC clients get a gRPC status.
 func TestInboundPolicyGRPC(t *testing.T) {
 	t.Parallel()
 	app := serveGRPC(t, func(s *grpc.Server) { healthpb.RegisterHealthServer(s, health{}) }, func() {})
@@ -412,7 +415,7 @@ func (health) Check(context.Context, *healthpb.HealthCheckRequest) (*healthpb.He
 	return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}, nil
 }
 
-// The local rate limit rejects with 429, by client and in total.
+// The local rate limits per client and in total reject requests with 429.
 func TestInboundPolicyRateLimit(t *testing.T) {
 	t.Parallel()
 	p := newInboundProxy(t, echoing(t), `
@@ -437,23 +440,23 @@ servers:
 		}
 		return ok, limited
 	}
-	of := func(scope string) int {
+	rejected := func(scope string) int {
 		return series(t, p.testProxy, `inbound_http_local_ratelimit_total{no_tls_reason="no_tls_from_remote",ratelimit_group="policy.linkerd.io",ratelimit_kind="HTTPLocalRateLimitPolicy",ratelimit_name="limit",ratelimit_scope="`+scope+`"`)
 	}
 	client := dialFrom(t, elsewhere, p.Inbound)
 	require.Eventually(t, func() bool { // a loaded machine may be slower than the total limit
 		ok, limited := ask(client, 20)
-		return ok > 0 && limited > 0 && of("total") > 0
+		return ok > 0 && limited > 0 && rejected("total") > 0
 	}, soon, time.Millisecond, "the total")
 	vip := p.meshed(t, elsewhere, "vip.ns.serviceaccount.identity.linkerd.cluster.local")
 	require.Eventually(t, func() bool { // when the total limit permits two requests
 		ok, _ := ask(vip, 2)
 		return ok == 2
 	}, soon, 700*time.Millisecond, "the override")
-	require.Positive(t, of("identity"))
+	require.Positive(t, rejected("identity"))
 }
 
-// The policy of a direct connection is that of the port in its transport header.
+// A direct connection uses the policy of the port in its transport header.
 func TestInboundPolicyDirect(t *testing.T) {
 	t.Parallel()
 	p := newInboundProxy(t, echoing(t), "defaultInboundPolicy: all-unauthenticated\nservers: [{name: web, port: PORT, authorizationPolicies: [{name: a, identities: [other.test]}]}]",
@@ -485,7 +488,7 @@ func (p policyFunc) WatchPort(_ *inboundpb.PortSpec, s grpc.ServerStreamingServe
 	return p.watch(s)
 }
 
-// Without an answer of the policy controller, the default policy applies, with one warning.
+// If the policy controller does not answer, the default policy applies, with one warning.
 func TestInboundPolicyOutage(t *testing.T) {
 	t.Parallel()
 	const pause = 200 * time.Millisecond
@@ -546,7 +549,7 @@ func TestInboundPolicyOutage(t *testing.T) {
 
 func freeAddrOf(t *testing.T) string { return freeAddr(t) }
 
-// nonsense are messages that are not policies.
+// nonsense returns messages that are not policies.
 func nonsense() []*inboundpb.Server {
 	named := map[string]string{"name": "x"}
 	detect := &inboundpb.ProxyProtocol{Kind: &inboundpb.ProxyProtocol_Detect_{Detect: &inboundpb.ProxyProtocol_Detect{}}}
@@ -589,7 +592,7 @@ func TestInboundPolicyRecovers(t *testing.T) {
 	require.Equal(t, "HTTP/1.1 403 Forbidden", first)
 }
 
-// The routes of the last policy stay active after an error that ends the watch.
+// The last policy's routes stay active after an error that ends the watch.
 func TestInboundPolicyWatchEnds(t *testing.T) {
 	t.Parallel()
 	rule := &inboundpb.HttpRoute_Rule{Matches: []*http_route.HttpRouteMatch{
@@ -615,7 +618,7 @@ func TestInboundPolicyWatchEnds(t *testing.T) {
 	require.Equal(t, "HTTP/1.1 200 OK", first)
 }
 
-// The policy specifies the timeout of the detection of HTTP.
+// The policy specifies the timeout for detecting HTTP.
 func TestInboundPolicyDetectTimeout(t *testing.T) {
 	t.Parallel()
 	controller := serveGRPC(t, func(s *grpc.Server) {

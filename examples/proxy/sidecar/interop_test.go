@@ -19,8 +19,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// ways returns the addresses by which a client reaches an application: through the outbound
-// side, the inbound side, or both with mutual TLS between them.
+// ways returns the addresses through which a client reaches an application: the outbound side, the
+// inbound side, or both with mutual TLS between them.
 func ways(t testing.TB, app string) map[string]string {
 	t.Helper()
 	out := &mesh{ctl: newScript(t)}
@@ -34,18 +34,17 @@ func ways(t testing.TB, app string) map[string]string {
 	}
 }
 
-// interopLogger replaces the end of the process, with which package interop reports a
-// failed case, by a panic.
+// interopLogger panics where package interop would exit the process to report a failed case.
 type interopLogger struct{ grpclog.LoggerV2 }
 
 func (interopLogger) Fatalln(args ...any) { panic(fmt.Sprint(args...)) }
 
-// setInteropLogger must run before all other code of grpc-go.
+// setInteropLogger must run before all other code in grpc-go.
 func setInteropLogger() {
 	grpclog.SetLoggerV2(interopLogger{grpclog.NewLoggerV2(io.Discard, io.Discard, os.Stderr)})
 }
 
-// TestInterop runs the cases of grpc-go's interop client against its interop server.
+// TestInterop runs grpc-go's interop client against its interop server.
 func TestInterop(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -75,7 +74,7 @@ func TestInterop(t *testing.T) {
 	}
 }
 
-// interopCases have the names of the specification of the interop tests.
+// interopCases returns the cases by their names in the specification of the interop tests.
 func interopCases(conn *grpc.ClientConn) map[string]func(ctx context.Context) {
 	client := grpc_testing.NewTestServiceClient(conn)
 	cases := map[string]func(ctx context.Context){

@@ -13,28 +13,26 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// lazyConn is a connection to the control plane that is made when the proxy has its first
-// certificate. Calls wait for the certificate. A connection must not be made earlier,
-// because it keeps the client identity with which it was made. Linkerd's proxy does the
-// same.
+// lazyConn connects to the control plane when the proxy has its first certificate. Calls wait for
+// that. An earlier connection would never get the client identity, because TLS presents it only in
+// the handshake. Linkerd's proxy waits too.
 type lazyConn struct {
 	id   *identity.Identity
 	addr string
-	make func() (controlPlane, error) // makes the connection
+	make func() (controlPlane, error)
 
 	mu     sync.Mutex
 	made   controlPlane // nil until the proxy has a certificate
 	closed bool
 }
 
-// afterCertificate returns a function that returns a [lazyConn], which connects when id
-// has a certificate. The function validates its argument cfg at once, and returns an
-// error for an invalid cfg.
+// afterCertificate returns a function that returns a [lazyConn] for id. That function reports an
+// invalid cfg immediately.
 func afterCertificate(id *identity.Identity) func(context.Context, grpclayer.ControlPlaneConfig) (controlPlane, error) {
 	return func(ctx context.Context, cfg grpclayer.ControlPlaneConfig) (controlPlane, error) {
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		check, err := newConn(ended, cfg) // validates cfg without a connection
+		check, err := newConn(ended, cfg) // only validates cfg, because ctx has ended
 		if err != nil {
 			return nil, err
 		}
@@ -44,8 +42,8 @@ func afterCertificate(id *identity.Identity) func(context.Context, grpclayer.Con
 	}
 }
 
-// conn waits until the proxy has a certificate. It then makes the connection if it does not
-// exist yet, and returns it.
+// conn waits until the proxy has a certificate. Then it returns the connection, and makes it if
+// necessary.
 func (a *lazyConn) conn(ctx context.Context) (controlPlane, error) {
 	if err := a.id.Ready(ctx); err != nil {
 		return nil, status.Error(status.FromContextError(ctx.Err()).Code(), err.Error())
@@ -58,15 +56,14 @@ func (a *lazyConn) conn(ctx context.Context) (controlPlane, error) {
 	case a.closed:
 		return nil, status.Error(codes.Canceled, "the proxy has ended")
 	}
-	made, err := a.make()
+	conn, err := a.make()
 	if err == nil {
-		a.made = made
+		a.made = conn
 	}
-	return made, err
+	return conn, err
 }
 
-// Invoke makes a unary call after the proxy has a certificate. It is part of
-// [grpc.ClientConnInterface].
+// Invoke implements [grpc.ClientConnInterface]. It waits until the proxy has a certificate.
 func (a *lazyConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	conn, err := a.conn(ctx)
 	if err != nil {
@@ -75,8 +72,7 @@ func (a *lazyConn) Invoke(ctx context.Context, method string, args, reply any, o
 	return conn.Invoke(ctx, method, args, reply, opts...)
 }
 
-// NewStream opens a stream after the proxy has a certificate. It is part of
-// [grpc.ClientConnInterface].
+// NewStream implements [grpc.ClientConnInterface]. It waits until the proxy has a certificate.
 func (a *lazyConn) NewStream(
 	ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
@@ -87,26 +83,25 @@ func (a *lazyConn) NewStream(
 	return conn.NewStream(ctx, desc, method, opts...)
 }
 
-// Close closes the connection, if it has been made. Calls that still wait for a certificate
-// then fail and make no connection.
+// Close closes the connection, if it exists. Calls that still wait for a certificate will fail.
 func (a *lazyConn) Close(ctx context.Context) error {
 	a.mu.Lock()
 	a.closed = true
-	made := a.made
+	conn := a.made
 	a.mu.Unlock()
-	if made == nil {
+	if conn == nil {
 		return nil
 	}
-	return made.Close(ctx)
+	return conn.Close(ctx)
 }
 
-// Describe shows the state of the connection, or that it waits for a certificate.
+// Describe shows the connection's state, or that it waits for a certificate.
 func (a *lazyConn) Describe() layer.Node {
 	a.mu.Lock()
-	made := a.made
+	conn := a.made
 	a.mu.Unlock()
-	if made != nil {
-		return made.Describe()
+	if conn != nil {
+		return conn.Describe()
 	}
 	return layer.Node{Name: "origin", State: layer.State{
 		{Key: "authority", Value: a.addr}, {Key: "waits_for", Value: "the certificate of this proxy"},

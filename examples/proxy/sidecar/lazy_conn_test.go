@@ -50,19 +50,19 @@ func (g *guarded) clients() []string {
 	return append([]string{}, g.seen...)
 }
 
-// named sets the name of the controller.
+// named sets the controller's name.
 func (g *guarded) named(c *sidecar.Config) {
 	c.Control.Destination = settings.Controller{Addr: g.addr, Name: controllerName}
 }
 
 // The destination controller gets no connection before the proxy has a certificate.
 func TestControllerConnBeforeCertificate(t *testing.T) {
-	a, asked, certify := newSlowAuthority(t)
+	a, waitForRequest, certify := newSlowAuthority(t)
 	up, _ := application(t, okAnswer)
 	g := newGuarded(t, a)
 	g.profile(service, &destination.DestinationProfile{Endpoint: endpointAt(up)})
 	tn := newTestProxy(t, g.addr, a.identified(t, clientName), toService, waitForProfile, g.named)
-	asked()
+	waitForRequest()
 	admin := h1Client(t, tn.Admin)
 	_, tree := get(t, admin, "http://"+tn.Admin+"/stack")
 	assert.Contains(t, tree, "waits_for=")
@@ -90,7 +90,7 @@ func TestShutdownWithoutCertificate(t *testing.T) {
 	tn.Shutdown()
 }
 
-// An invalid address of a controller is an error of New.
+// New returns an error for an invalid controller address.
 func TestInvalidControllerAddress(t *testing.T) {
 	a := newAuthority(t, anyClient)
 	c := sidecar.Config{Settings: settingsFor(t, "127.0.0.1:1")}

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listen listens on addr. A backlog above 0 limits the number of connections that wait to
-// be accepted. A listener on the unspecified IPv6 address also accepts IPv4. If reuse is
-// true, another process may also listen on addr, if it sets the same socket option.
+// listen listens on addr, for IPv4 too if addr is the unspecified IPv6 address. If backlog is above
+// 0, it limits how many connections may wait to be accepted. With reuse, another process may listen
+// on addr as well, if it sets the same socket option.
 //
-// MPTCP is off, because for MPTCP connections the kernel does not report the original
-// destination, and does not support all socket options.
+// MPTCP is off: the kernel does not report its connections' original destination, and supports only
+// some socket options.
 func listen(addr netip.AddrPort, backlog int, reuse bool) (net.Listener, error) {
 	var c net.ListenConfig
 	c.SetMultipathTCP(false)
@@ -32,10 +32,10 @@ func listen(addr netip.AddrPort, backlog int, reuse bool) (net.Listener, error) 
 		return nil, err
 	}
 	if backlog > 0 {
-		err = controlListener(l, "listen", func(fd int) error { return unix.Listen(fd, backlog) }) // a second listen sets the backlog
+		err = controlListener(l, "listen", func(fd int) error { return unix.Listen(fd, backlog) }) // a second listen(2) sets the backlog
 	}
 	if err == nil && reuse {
-		err = controlListener(l, "setsockopt", toNewest)
+		err = controlListener(l, "setsockopt", preferNewest)
 	}
 	if err != nil {
 		l.Close()
@@ -44,15 +44,14 @@ func listen(addr netip.AddrPort, backlog int, reuse bool) (net.Listener, error) 
 	return l, nil
 }
 
-// toNewest sets a socket option for listeners that share an address. The newest listener
-// then receives all new connections, so that none is lost when the older listener closes.
-// With one listener, the option has no effect.
-func toNewest(fd int) error {
+// preferNewest gives all new connections to the newest of several listeners that share an address.
+// None is lost when the older listener closes. For a single listener it changes nothing.
+func preferNewest(fd int) error {
 	second := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 1}
 	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, &unix.SockFprog{Len: 1, Filter: &second})
 }
 
-// waiting reports whether l has a connection that waits to be accepted.
+// waiting reports whether a connection waits to be accepted from l.
 func waiting(l net.Listener) bool {
 	fds := make([]unix.PollFd, 1)
 	err := controlListener(l, "poll", func(fd int) error {
@@ -63,8 +62,7 @@ func waiting(l net.Listener) bool {
 	return err == nil && fds[0].Revents&unix.POLLIN != 0
 }
 
-// controlListener calls f with the file descriptor of l. call is the name of the system
-// call that f makes, for errors.
+// controlListener calls f with l's file descriptor. call names f's system call in errors.
 func controlListener(l net.Listener, call string, f func(fd int) error) error {
 	tcp, ok := l.(*net.TCPListener)
 	if !ok {
@@ -77,8 +75,7 @@ func controlListener(l net.Listener, call string, f func(fd int) error) error {
 	return control(raw, call, f)
 }
 
-// control calls f with the file descriptor of raw. call is the name of the system call
-// that f makes, for errors.
+// control calls f with raw's file descriptor. call names f's system call in errors.
 func control(raw syscall.RawConn, call string, f func(fd int) error) error {
 	var failed error
 	err := raw.Control(func(fd uintptr) { failed = f(int(fd)) })

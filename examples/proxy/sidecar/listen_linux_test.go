@@ -35,7 +35,7 @@ func acceptFrom(t *testing.T, l net.Listener) {
 	conn.Close()
 }
 
-// A successor has all new connections at once, and so has the one after it.
+// A successor immediately gets all new connections, and so does the next one.
 func TestNewestListener(t *testing.T) {
 	first := mustListen(t, anyPort, true)
 	dialTo(t, first)
@@ -55,7 +55,7 @@ func TestNewestListener(t *testing.T) {
 	}
 }
 
-// The kernel does not report the original destination of an MPTCP connection.
+// The kernel does not report an MPTCP connection's original destination.
 func TestListenDisablesMPTCP(t *testing.T) {
 	fallback := &Proxy{config: Config{Fallback: true}}
 	taken, err := fallback.bind(netip.MustParseAddrPort("203.0.113.1:1"), 0)

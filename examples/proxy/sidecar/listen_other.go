@@ -10,8 +10,7 @@ import (
 	"net/netip"
 )
 
-// listen listens on addr, on systems other than Linux. It ignores the backlog, and
-// returns an error if reuse is true.
+// listen listens on addr. It ignores the backlog, and cannot reuse an address.
 func listen(addr netip.AddrPort, _ int, reuse bool) (net.Listener, error) {
 	if reuse {
 		return nil, fmt.Errorf("listen on %v together with another process: %w", addr, errors.ErrUnsupported)
@@ -21,6 +20,5 @@ func listen(addr netip.AddrPort, _ int, reuse bool) (net.Listener, error) {
 	return c.Listen(context.Background(), "tcp", addr.String())
 }
 
-// waiting always returns false, because only Linux has an implementation that finds
-// waiting connections.
+// waiting always returns false, because only Linux has an implementation.
 func waiting(net.Listener) bool { return false }

@@ -10,12 +10,12 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// The outbound path does not connect to a port of the proxy on this machine. The inbound
-// path does not connect to such a port at any address.
+// The outbound path does not connect to the proxy's ports on this machine. The inbound path does
+// not connect to them at any address.
 func TestOwnPortsRefuse(t *testing.T) {
-	at := netip.MustParseAddrPort
+	addrPort := netip.MustParseAddrPort
 	p := &Proxy{
-		paths: []path{{name: outboundPath, at: at("0.0.0.0:4140")}, {name: inboundPath, at: at("0.0.0.0:4143")}},
+		paths: []path{{name: outboundPath, addr: addrPort("0.0.0.0:4140")}, {name: inboundPath, addr: addrPort("0.0.0.0:4143")}},
 		Admin: "127.0.0.1:4191", Tap: "127.0.0.1:4192",
 		config: Config{Settings: settings.Settings{Inbound: settings.Inbound{IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}},
 	}
@@ -46,7 +46,7 @@ func TestOwnPortsRefuse(t *testing.T) {
 			*ownPorts
 			refuses bool
 		}{{&outward, refused.outward}, {&inward, refused.inward}} {
-			err := side.refuse(at(addr))
+			err := side.refuse(addrPort(addr))
 			require.Equal(t, side.refuses, err != nil, addr)
 			if err != nil {
 				require.ErrorIs(t, err, tcplayer.ErrLoop)

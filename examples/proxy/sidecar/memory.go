@@ -11,49 +11,63 @@ import (
 const (
 	// checkInterval is how often memory usage is checked.
 	checkInterval = 5 * time.Second
-	// minReturn is the minimum growth of memory in bytes, since the last return, that
-	// causes another return. A return costs some milliseconds of one core.
-	minReturn = 16 << 20
-	// reserve is the size in bytes of memory that is allocated but never used. The garbage
-	// collector counts it as live memory, and therefore runs less often while the heap is
-	// small. At 5000 requests per second, collections then delay fewer than 1 % of them.
-	reserve = 24 << 20
-	// manyGoroutines is a number of goroutines. If at least as many existed at the last
-	// return of memory, memory is returned again when more than half of them have ended.
-	// About 500 idle connections have this number of goroutines, and use 16 MiB.
+	// minReturn is by how many bytes memory must grow until it is returned again. Returning it
+	// costs some milliseconds of one core.
+	minReturn = 4 << 20
+	// reserve is the size in bytes of an allocation that is never used. The garbage collector
+	// counts it as live memory, so it runs less often while the heap is small. In return, the heap
+	// grows by about as many bytes in each pod. Without the reserve, a busy proxy uses about a
+	// sixth more CPU time. Each MiB up to 6 saves a few percent, and another 18 MiB only about 1 %:
+	// see "Memory" in BENCHMARKS.md. At 5000 requests per second, collections delay fewer than 1 %
+	// of the requests.
+	reserve = 6 << 20
+	// unmapAfter is how many bytes a busy proxy allocates between two calls to unmapFiles. These
+	// are about 30 000 requests, which cost some hundred times as much CPU time as the call.
+	unmapAfter = 64 << 20
+	// manyGoroutines is how many goroutines must have existed when memory was last returned, for it
+	// to be returned again because more than half of them have ended. About 500 idle connections
+	// use that many goroutines, and 16 MiB.
 	manyGoroutines = 1000
 )
 
-// returnMemory returns the memory of closed connections to the system, until ctx ends.
-// Without this function, an idle proxy returns memory only after two minutes, at the next
+// returnMemory returns memory that startup and closed connections no longer need to the system,
+// until ctx ends. Without it, an idle proxy returns memory only after two minutes, at the next
 // garbage collection, and then in small steps.
 func returnMemory(ctx context.Context) {
+	unmapFiles()
+	unmapped := uint64(0) // bytes allocated before the last call to unmapFiles
 	unused := make([]byte, reserve)
 	defer runtime.KeepAlive(unused)
 	tick := time.NewTicker(checkInterval)
 	defer tick.Stop()
-	r := memoryReturner{last: currentUsage(), kept: currentUsage()}
+	start := currentUsage()
+	r := memoryReturner{last: start, afterReturn: start, helped: true} // startup leaves garbage
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if r.isDue(currentUsage()) {
-				debug.FreeOSMemory() // one collection; a sync.Pool is emptied by the next
+			current := currentUsage()
+			due := r.isDue(current)
+			if due {
+				debug.FreeOSMemory() // one collection; only the next one empties sync.Pools
 				r.returned(currentUsage())
+			}
+			if due || current.allocated > unmapped+unmapAfter {
+				unmapFiles()
+				unmapped = current.allocated
 			}
 		}
 	}
 }
 
-// usage is the memory usage of the process at one time.
+// usage is the process's memory usage at one time.
 type usage struct {
 	memory     uint64 // bytes obtained from the system and not returned
 	goroutines uint64
 	allocated  uint64 // total bytes allocated since the start
 }
 
-// currentUsage reads the usage from the Go runtime.
 func currentUsage() usage {
 	samples := []metrics.Sample{
 		{Name: "/memory/classes/total:bytes"},
@@ -69,34 +83,33 @@ func currentUsage() usage {
 	}
 }
 
-// memoryReturner decides when memory is returned to the system. It compares the usage with
-// earlier usage.
+// memoryReturner decides when memory should be returned to the system, by comparing usage over
+// time.
 type memoryReturner struct {
-	last   usage // at the last check
-	kept   usage // when memory was last returned
-	helped bool  // the last return freed an eighth of the memory
+	last        usage // at the last check
+	afterReturn usage // when memory was last returned
+	helped      bool  // the last return freed at least an eighth of the memory
 }
 
-// isDue reports whether memory should be returned now. It records current, the current
-// usage, as the usage at the last check. The result is false if the proxy has allocated
-// much since the last check, because a garbage collection then comes soon anyway. Otherwise
-// it is true if one of these conditions holds:
+// isDue reports whether memory should be returned now. It remembers current for the next check. If
+// the proxy has allocated much since the last check, the answer is no, because a garbage collection
+// comes soon anyway. Otherwise any of these is a reason:
 //
-//   - Since the last return, memory has grown by half, and by at least minReturn.
-//   - At the last return there were at least manyGoroutines, and more than half have ended.
-//   - The last return freed an eighth of the memory. Another return may then free more, because
-//     a collection halves the stack of an idle goroutine, but does not free it.
+//   - Memory has grown by half since the last return, and by at least minReturn.
+//   - There were at least manyGoroutines at the last return, and more than half have ended.
+//   - The last return freed an eighth of the memory. Another one may free more, because a
+//     collection only halves an idle goroutine's stack.
 func (r *memoryReturner) isDue(current usage) bool {
 	idle := current.allocated-r.last.allocated < current.memory/16
 	r.last = current
-	grown := current.memory > r.kept.memory+max(minReturn, r.kept.memory/2)
-	fewer := r.kept.goroutines >= manyGoroutines && current.goroutines < r.kept.goroutines/2
+	grown := current.memory > r.afterReturn.memory+max(minReturn, r.afterReturn.memory/2)
+	fewer := r.afterReturn.goroutines >= manyGoroutines && current.goroutines < r.afterReturn.goroutines/2
 	return idle && (grown || fewer || r.helped)
 }
 
-// returned records that memory was returned to the system. The argument left is the usage
-// after that.
-func (r *memoryReturner) returned(left usage) {
-	r.helped = left.memory < r.last.memory-r.last.memory/8
-	r.last, r.kept = left, left
+// returned records that memory was returned to the system, with the usage after that.
+func (r *memoryReturner) returned(remaining usage) {
+	r.helped = remaining.memory < r.last.memory-r.last.memory/8
+	r.last = remaining
+	r.afterReturn = remaining
 }

@@ -56,7 +56,7 @@ func TestMemoryReturner(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			begin := usage{20 * mib, 50, 0}
-			k := memoryReturner{last: begin, kept: begin}
+			k := memoryReturner{last: begin, afterReturn: begin}
 			returned := false
 			for i, l := range looks {
 				if returned {

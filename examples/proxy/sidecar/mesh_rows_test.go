@@ -23,8 +23,7 @@ import (
 	"github.com/gotower/gotower/tap/match"
 )
 
-// The proxy of the endpoint accepts connections at its own address, for the port in a
-// transport header.
+// The endpoint's proxy accepts connections at its own address, for the port in a transport header.
 func TestI3DirectPortH2(t *testing.T) {
 	up, got := application(t, okAnswer)
 	m := meshOf(t, "")
@@ -38,8 +37,8 @@ func TestI3DirectPortH2(t *testing.T) {
 	assert.ElementsMatch(t, proven([]string{"Host: web"}), r.fields)
 }
 
-// Bytes of a port that the profile marks as opaque, with a server that speaks first (A5),
-// to the direct port of its proxy.
+// Bytes for a port that the profile marks as opaque, with a server that speaks first (A5), are sent
+// to the direct port of the server's proxy.
 func TestI3DirectPortOpaque(t *testing.T) {
 	m := meshOf(t, "")
 	m.ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.example", OpaqueProtocol: true})
@@ -66,7 +65,7 @@ func TestDirectPortRequiresIdentity(t *testing.T) {
 	}, soon, tick)
 }
 
-// gRPC of all shapes by HTTP/2 and mutual TLS.
+// All kinds of gRPC calls work over HTTP/2 and mutual TLS.
 func TestGRPCMesh(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -95,7 +94,7 @@ func TestGRPCMesh(t *testing.T) {
 	})
 	for name, shape := range map[string]struct {
 		questions int
-		turns     bool // each answer comes before the next question
+		turns     bool // each answer precedes the next question
 	}{"server streaming": {1, false}, "client streaming": {3, false}, "both ways": {3, true}} {
 		t.Run(name, func(t *testing.T) {
 			stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/test.Echo/Chat")
@@ -119,8 +118,8 @@ func TestGRPCMesh(t *testing.T) {
 	}
 }
 
-// watch watches a proxy as name, until one request for path was seen. Other requests can arrive,
-// because a proxy of another test may connect to a port that its controller has had.
+// watch watches a proxy as name until it has seen one request for path. Other requests may arrive,
+// because another test's proxy may connect to a port that its controller has known.
 func (m *mesh) watch(t testing.TB, proxy *testProxy, proxyName, name, path string) (pb.Tap_ObserveClient, error) {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
@@ -139,7 +138,7 @@ func (m *mesh) watch(t testing.TB, proxy *testProxy, proxyName, name, path strin
 	return nil, err
 }
 
-// events are those of a stream until its end.
+// events returns a stream's events until its end.
 func events(t testing.TB, stream pb.Tap_ObserveClient) []*pb.TapEvent {
 	t.Helper()
 	var all []*pb.TapEvent
@@ -166,27 +165,27 @@ func TestE3TapOfBothSides(t *testing.T) {
 	require.Equal(t, "HTTP/1.1 200 OK", first)
 
 	for direction, stream := range map[pb.TapEvent_ProxyDirection]pb.Tap_ObserveClient{pb.TapEvent_OUTBOUND: out, pb.TapEvent_INBOUND: in} {
-		seen := events(t, stream)
-		require.Len(t, seen, 3)
-		require.Equal(t, "/seen", seen[0].GetHttp().GetRequestInit().GetPath())
-		require.Equal(t, "web.example", seen[0].GetHttp().GetRequestInit().GetAuthority())
-		require.EqualValues(t, 200, seen[1].GetHttp().GetResponseInit().GetHttpStatus())
-		require.EqualValues(t, 5, seen[2].GetHttp().GetResponseEnd().GetResponseBytes())
-		for _, e := range seen {
+		tapEvents := events(t, stream)
+		require.Len(t, tapEvents, 3)
+		require.Equal(t, "/seen", tapEvents[0].GetHttp().GetRequestInit().GetPath())
+		require.Equal(t, "web.example", tapEvents[0].GetHttp().GetRequestInit().GetAuthority())
+		require.EqualValues(t, 200, tapEvents[1].GetHttp().GetResponseInit().GetHttpStatus())
+		require.EqualValues(t, 5, tapEvents[2].GetHttp().GetResponseEnd().GetResponseBytes())
+		for _, e := range tapEvents {
 			require.Equal(t, direction, e.GetProxyDirection())
-			from, to := e.GetSourceMeta().GetLabels(), e.GetDestinationMeta().GetLabels()
+			source, dst := e.GetSourceMeta().GetLabels(), e.GetDestinationMeta().GetLabels()
 			if direction == pb.TapEvent_INBOUND {
-				require.Equal(t, "true", from["tls"])
-				require.Equal(t, clientName, from["client_id"])
+				require.Equal(t, "true", source["tls"])
+				require.Equal(t, clientName, source["client_id"])
 				require.Equal(t, map[string]string{
 					"tls": "loopback", "srv_group": "", "srv_kind": "default", "srv_name": "all-unauthenticated",
 					"route_group": "", "route_kind": "default", "route_name": "default",
 					"authz_group": "", "authz_kind": "default", "authz_name": "all-unauthenticated",
-				}, to)
+				}, dst)
 				continue
 			}
-			require.Equal(t, "true", to["tls"])
-			require.Equal(t, serverName, to["server_id"])
+			require.Equal(t, "true", dst["tls"])
+			require.Equal(t, serverName, dst["server_id"])
 		}
 	}
 }
@@ -207,7 +206,7 @@ func TestE2TapOtherIdentities(t *testing.T) {
 	require.ErrorContains(t, err, clientName)
 }
 
-// A gRPC response that has only headers.
+// A gRPC response may consist of headers only.
 func TestE4TapStatusInHeaders(t *testing.T) {
 	srv := http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/grpc")
@@ -230,7 +229,7 @@ func TestE4TapStatusInHeaders(t *testing.T) {
 	defer conn.Close()
 	err = conn.Invoke(t.Context(), "/test.Echo/Unary", wrapperspb.String(""), new(wrapperspb.StringValue))
 	require.Equal(t, codes.Canceled, status.Code(err))
-	seen := events(t, in)
-	require.Len(t, seen, 3)
-	require.EqualValues(t, 1, seen[2].GetHttp().GetResponseEnd().GetEos().GetGrpcStatusCode())
+	tapEvents := events(t, in)
+	require.Len(t, tapEvents, 3)
+	require.EqualValues(t, 1, tapEvents[2].GetHttp().GetResponseEnd().GetEos().GetGrpcStatusCode())
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// The identities of a mesh.
+// Identities in a mesh.
 const (
 	caName     = "identity.cluster.local"
 	clientName = "client.cluster.local"
@@ -29,7 +29,7 @@ const (
 	tapName    = "tap.cluster.local"
 )
 
-// authority is a CA that is served by TLS.
+// authority is a certificate authority that is served with TLS.
 type authority struct {
 	*ca.Authority
 	addr string
@@ -74,7 +74,7 @@ func (a *authority) identified(t testing.TB, name string) func(*sidecar.Config) 
 	}
 }
 
-// of returns the identity of a client that is not a proxy.
+// of returns an identity for a client that is not a proxy.
 func (a *authority) of(t testing.TB, name string) *identity.Identity {
 	t.Helper()
 	key, _, err := identity.Request(name)
@@ -92,8 +92,8 @@ func (a *authority) of(t testing.TB, name string) *identity.Identity {
 	return id
 }
 
-// run starts a proxy. stop ends it before the end of the test, and returns at once. ended
-// receives the result of Run.
+// run starts a proxy. stop ends it before the test ends, without waiting. ended receives Run's
+// result.
 func run(t testing.TB, controllerAddr string, change ...func(*sidecar.Config)) (p *sidecar.Proxy, stop func(), ended <-chan error) {
 	t.Helper()
 	c := sidecar.Config{Settings: settingsFor(t, controllerAddr)}
@@ -115,7 +115,7 @@ func run(t testing.TB, controllerAddr string, change ...func(*sidecar.Config)) (
 	return p, cancel, done
 }
 
-// fixed has all connections of one side be for addr.
+// fixed sends all of one side's connections to addr.
 func fixed(addr string) settings.Origin {
 	return settings.Origin{Kind: settings.Fixed, Addr: netip.MustParseAddrPort(addr)}
 }
@@ -128,13 +128,13 @@ func services(c *sidecar.Config) {
 	c.Control.ProfileNetworks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 }
 
-// toService has the application's connections be for an address of a service.
+// toService sends all of the application's connections to a service's address.
 func toService(c *sidecar.Config) {
 	services(c)
 	c.Outbound.Origin = fixed(service)
 }
 
-// mesh is two proxies with identities between a client and an application:
+// mesh consists of two proxies with identities between a client and an application:
 //
 //	client ─▶ service ─▶ outbound of a ─▶ mutual TLS ─▶ inbound of b ─▶ application
 type mesh struct {
@@ -143,8 +143,8 @@ type mesh struct {
 	a, b *testProxy
 }
 
-// newMesh forwards the connections of a client to service to the application at app,
-// through two proxies. hints change the endpoint, which is the proxy b.
+// newMesh forwards a client's connections to service through two proxies to the application at app.
+// hints change the endpoint, which is the proxy b.
 func newMesh(t testing.TB, app string, hints ...func(*destination.WeightedAddr)) *mesh {
 	t.Helper()
 	m := meshOf(t, app)
@@ -198,7 +198,7 @@ func (m *mesh) answer(t testing.TB, endpoints ...*destination.WeightedAddr) {
 	})
 }
 
-// h2Client returns a client that uses HTTP/2 by prior knowledge.
+// h2Client returns a client that uses HTTP/2 with prior knowledge.
 func h2Client(t testing.TB, addr string) *http.Client {
 	t.Helper()
 	tr := &http.Transport{Protocols: new(http.Protocols), DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {

@@ -22,8 +22,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// asking is a test, or a CollectT while a condition may not hold yet. A goroutine that
-// outlives the test must not make it fail then.
+// asking is a test, or a CollectT while a condition may not hold yet: a goroutine that outlives the
+// test must not make it fail.
 type asking interface {
 	require.TestingT
 	Helper()
@@ -41,14 +41,14 @@ func (tn *testProxy) scraped(t asking) string {
 	return string(text)
 }
 
-// metrics calls test with the metrics until it succeeds. A request is counted when its
-// response has ended, which its client may see first.
+// metrics calls test with the metrics until it succeeds. A request counts when its response has
+// ended, which its client may see earlier.
 func (tn *testProxy) metrics(t testing.TB, test func(t require.TestingT, metrics string)) {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) { test(c, tn.scraped(c)) }, soon, 10*tick) // a scrape costs some milliseconds
 }
 
-// shows waits until all of the lines are there, and nothing with what follows a "!".
+// shows waits until all lines are there, and none of those after a "!".
 func (tn *testProxy) shows(t testing.TB, lines ...string) {
 	t.Helper()
 	tn.metrics(t, func(t require.TestingT, text string) {
@@ -64,7 +64,7 @@ func (tn *testProxy) shows(t testing.TB, lines ...string) {
 	})
 }
 
-// linesLike are the lines of text of the same name as line.
+// linesLike returns the lines in text with the same name as line.
 func linesLike(text, line string) string {
 	name, _, _ := strings.Cut(line, "{")
 	var like strings.Builder
@@ -86,7 +86,7 @@ func byRoute(kind, name string) string {
 	return fmt.Sprintf(`route_group="",route_kind=%q,route_name=%q,route_namespace=""`, kind, name)
 }
 
-// shopRoute is a route for the path of its name.
+// shopRoute returns a route for the path that equals its name.
 func shopRoute(name string, retryable bool) *destination.Route {
 	return &destination.Route{
 		Condition:   &destination.RequestMatch{Match: &destination.RequestMatch_Path{Path: &destination.PathMatch{Regex: "/" + name}}},
@@ -94,7 +94,7 @@ func shopRoute(name string, retryable bool) *destination.Route {
 	}
 }
 
-// shop is the profile of a Service with these routes.
+// shop returns a Service's profile with these routes.
 func shop(routes ...*destination.Route) *destination.DestinationProfile {
 	return &destination.DestinationProfile{
 		FullyQualifiedName: shopName, Routes: routes,
@@ -102,16 +102,16 @@ func shop(routes ...*destination.Route) *destination.DestinationProfile {
 	}
 }
 
-// waitForProfile waits for the profile as long as it takes.
+// waitForProfile waits for the profile as long as necessary.
 func waitForProfile(c *sidecar.Config) { c.Control.ProfileInitial = soon }
 
-// routedProxy is a proxy with a service of three routes and one endpoint.
+// routedProxy is a proxy with a service that has three routes and one endpoint.
 type routedProxy struct {
 	*testProxy
 	ctl  *script
 	app  string
-	q    *query                   // of the endpoints
-	send func(path string, n int) // over one connection
+	q    *query                   // for the endpoints
+	send func(path string, n int) // on one connection
 }
 
 func newRoutedProxy(t *testing.T, change ...func(*sidecar.Config)) *routedProxy {
@@ -155,7 +155,6 @@ var plainRoute, flakyRoute, otherRoute = byRoute("profile", "plain"), byRoute("p
 
 func answered(code string) string { return `error="",hostname="",http_status="` + code + `",` }
 
-// Requests and attempts count by route.
 func TestRouteMetrics(t *testing.T) {
 	t.Parallel()
 	tn := newRoutedProxy(t)
@@ -191,7 +190,7 @@ func TestRouteMetrics(t *testing.T) {
 	require.NotContains(t, tn.scraped(t), routeMetric+"request_statuses_total{error=\"\",hostname=\"\",http_status=\"200\","+ofShop+","+byRoute("profile", "never"))
 }
 
-// Series of removed routes and endpoints expire.
+// Series for removed routes and endpoints expire.
 func TestRouteMetricsExpire(t *testing.T) {
 	t.Parallel()
 	var tn *routedProxy
@@ -225,7 +224,7 @@ func TestRouteMetricsExpire(t *testing.T) {
 		`stack_drop_total{direction="outbound",name="balance",protocol="http"} 0`)
 }
 
-// Requests that the proxy could not send count with the client's response.
+// Requests that the proxy could not send count with the status that the client receives.
 func TestRouteRejectionMetrics(t *testing.T) {
 	t.Parallel()
 	cfg := at("web.shop.svc:80")
@@ -240,18 +239,18 @@ func TestRouteRejectionMetrics(t *testing.T) {
 	status, _ := get(t, c, "http://"+freeAddr(t)+"/")
 	require.Equal(t, http.StatusBadGateway, status)
 	const statuses = "outbound_http_route_request_statuses_total{"
-	of := func(name string) string {
+	series := func(name string) string {
 		return strings.Replace(ofShop, `parent_name="web"`, `parent_name="`+name+`"`, 1) + "," + byRoute("default", "default") + "} 1"
 	}
 	tn.shows(t,
-		statuses+`error="FAIL_FAST",hostname="",http_status="",`+of("web"),
-		statuses+`error="FAIL_FAST",hostname="",http_status="",`+of("dead"))
+		statuses+`error="FAIL_FAST",hostname="",http_status="",`+series("web"),
+		statuses+`error="FAIL_FAST",hostname="",http_status="",`+series("dead"))
 	tn.metrics(t, func(t require.TestingT, text string) {
 		require.Contains(t, text, statuses+`error="",hostname="",http_status="502",parent_group="",parent_kind="default",parent_name="127.0.0.91"`)
 	})
 }
 
-// lookedIn returns the metrics of the protocol detection of inbound connections.
+// lookedIn returns the metrics about protocol detection for inbound connections.
 func lookedIn(results map[string]int) (lines []string) {
 	const srv = `srv_group="",srv_kind="default",srv_name="all-unauthenticated"`
 	n := 0
@@ -262,7 +261,7 @@ func lookedIn(results map[string]int) (lines []string) {
 	return append(lines, fmt.Sprintf("inbound_tcp_detect_http_duration_seconds_count{%s} %d", srv, n))
 }
 
-// lookedOut returns the metrics of the protocol detection of connections to addr.
+// lookedOut returns the metrics about protocol detection for connections to addr.
 func lookedOut(t testing.TB, addr string, results map[string]int) (lines []string) {
 	t.Helper()
 	ip, port, err := net.SplitHostPort(addr)
@@ -311,7 +310,6 @@ func TestDetectMetrics(t *testing.T) {
 	converse(t, w)
 }
 
-// Opaque connections count by destination.
 func TestOpaqueConnectionMetrics(t *testing.T) {
 	ctl := newScript(t)
 	opaque := shop()
@@ -351,7 +349,7 @@ func TestAddressWithoutLookup(t *testing.T) {
 	}
 }
 
-// grpcAndMore is a server of gRPC, and of requests by HTTP/1 and HTTP/2.
+// grpcAndMore serves gRPC, and requests over HTTP/1 and HTTP/2.
 func grpcAndMore(t *testing.T) (addr string) {
 	t.Helper()
 	var came atomic.Int64
@@ -374,8 +372,8 @@ func grpcAndMore(t *testing.T) (addr string) {
 	return srv.Listener.Addr().String()
 }
 
-// Every metric of linkerd's proxy that applies to this proxy, after traffic of all kinds:
-// HTTP/1, HTTP/2, gRPC, bytes, TLS, and rejected requests.
+// After traffic of all kinds (HTTP/1, HTTP/2, gRPC, bytes, TLS and rejected requests), the proxy
+// exports every metric of linkerd's proxy that applies to it.
 func TestEveryMetric(t *testing.T) {
 	t.Parallel()
 	m := &mesh{authority: newAuthority(t, anyClient), ctl: newScript(t)}
@@ -436,14 +434,15 @@ func TestEveryMetric(t *testing.T) {
 		"outbound_http_route_retry_limit_exceeded_total", "outbound_http_route_retry_overflow_total",
 		"outbound_http_balancer_endpoints", "outbound_http_balancer_p2c_updates_total", "outbound_http_balancer_queue_length",
 		"outbound_http_balancer_queue_requests_total", "outbound_http_balancer_queue_latency_seconds_bucket",
-		"outbound_tcp_balancer_endpoints",
+		"outbound_http_balancer_p2c_endpoints", "outbound_tcp_balancer_endpoints", "outbound_tcp_balancer_p2c_endpoints",
 		"tcp_open_total", "tcp_open_connections", "tcp_read_bytes_total", "tcp_write_bytes_total", "tcp_close_total",
 		"inbound_tcp_errors_total", "outbound_tcp_errors_total", "inbound_tcp_authz_allow_total", "inbound_tcp_authz_deny_total",
 		"inbound_tcp_detect_http_duration_seconds_bucket", "inbound_tcp_detect_http_results_total",
 		"outbound_tcp_detect_http_duration_seconds_bucket", "outbound_tcp_detect_http_results_total",
 		"outbound_tcp_route_open_total", "outbound_tcp_route_close_total", "outbound_tcp_protocol_connections_total",
-		"process_start_time_seconds", "process_cpu_seconds_total", "process_uptime_seconds_total", "proxy_build_info",
-		"control_identity_cert_expiration_timestamp_seconds", "control_identity_cert_refreshes_total", "control_dns_resolutions_total",
+		"process_start_time_seconds", "process_cpu_seconds_total", "process_uptime_seconds_total", "process_threads", "proxy_build_info",
+		"control_identity_cert_expiration_timestamp_seconds", "control_identity_cert_refreshes_total",
+		"control_identity_cert_refresh_timestamp_seconds", "control_dns_resolutions_total",
 		"stack_create_total", "stack_drop_total",
 	}
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
@@ -458,4 +457,22 @@ func TestEveryMetric(t *testing.T) {
 		require.Empty(c, missing)
 	}, soon, tick)
 	m.a.shows(t, `control_dns_resolutions_total{client="identity",record_type="SRV",result="ok"} 0`)
+}
+
+// Like the balancer for requests, the one for opaque connections has its Service's and parent's
+// labels.
+func TestOpaqueBalancerLabels(t *testing.T) {
+	t.Parallel()
+	m := meshOf(t, "")
+	profile := shop()
+	profile.OpaqueProtocol = true
+	m.ctl.profile(service, profile)
+	app := shouting(t, "220 hello")
+	w := dialWire(t, m.a.Addr)
+	q := <-m.ctl.asked
+	q.updates <- &destination.Update{Update: &destination.Update_Add{
+		Add: &destination.WeightedAddrSet{Addrs: []*destination.WeightedAddr{endpointAt(app)}},
+	}}
+	w.hear(t, "220 hello")
+	m.a.shows(t, `outbound_tcp_balancer_p2c_endpoints{`+toShop+`,dst="`+shopName+`:80",`+ofShop+`} 1`)
 }

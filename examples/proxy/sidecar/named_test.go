@@ -11,18 +11,18 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// canonicals is an application that reports the canonical name of its requests.
+// canonicals is an application that reports its requests' canonical names.
 func canonicals(t *testing.T) (addr string, names <-chan string) {
 	t.Helper()
-	seen := make(chan string, 10)
+	canonicalNames := make(chan string, 10)
 	app := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		seen <- r.Header.Get("L5d-Dst-Canonical")
+		canonicalNames <- r.Header.Get("L5d-Dst-Canonical")
 	}))
 	t.Cleanup(app.Close)
-	return app.Listener.Addr().String(), seen
+	return app.Listener.Addr().String(), canonicalNames
 }
 
-// The first request also has the canonical name, because it waits for the profile.
+// Even the first request has the canonical name, because it waits for the profile.
 func TestCanonicalNameFirstRequest(t *testing.T) {
 	addr, names := canonicals(t)
 	ctl := newScript(t)

@@ -12,20 +12,19 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// eventRate is the maximum number of tap events per second to all watchers together. A
-// request has three events, so one watcher receives a thousand requests per second. At
-// this rate, the events cost 3 % of a core. [tap.Registry.Top] has no such limit.
+// eventRate limits tap events per second for all watchers together. A request causes three events,
+// so a single watcher sees a thousand requests per second, which costs 3 % of a core.
+// [tap.Registry.Top] has no such limit.
 const eventRate = 3000
 
-// Limits of the tap server for all clients. They apply before a client is authorized.
+// The tap server's limits. They apply before a client is authorized.
 const (
 	maxWatches     = 100      // concurrent watches per connection
 	maxRequestSize = 64 << 10 // bytes of one request
 )
 
-// serveAdmin adds the admin server to p.operators and returns its address. With an
-// identity, the server accepts TLS in addition to cleartext, so that scrapers in the mesh
-// can use it.
+// serveAdmin adds the admin server to p.operators and returns its address. With an identity, the
+// server accepts TLS in addition to cleartext, so that scrapers in the mesh can use it.
 func (p *Proxy) serveAdmin(c admin.Config, id *identity.Identity) string {
 	wrap := func(l net.Listener) net.Listener { return l }
 	if id != nil {
@@ -34,9 +33,9 @@ func (p *Proxy) serveAdmin(c admin.Config, id *identity.Identity) string {
 	return p.operators.HTTPBehind(wrap, "admin", address(p.config.Settings.Admin.Listen), admin.New(c), p.fallback()...)
 }
 
-// serveTap adds the tap server to p.operators and returns its address, or "" if tap is not
-// configured. With an identity, a TLS client needs the configured name to watch requests. A
-// cleartext client may watch them only from this machine.
+// serveTap adds the tap server to p.operators and returns its address, or "" if tap is off. With an
+// identity, a TLS client may watch requests if it is the configured one, and a cleartext client
+// only from this machine.
 func (p *Proxy) serveTap(taps *tap.Registry, describe func() layer.Node, id *identity.Identity) string {
 	if !p.config.TapServed() {
 		return ""
@@ -48,13 +47,13 @@ func (p *Proxy) serveTap(taps *tap.Registry, describe func() layer.Node, id *ide
 		opts = append(opts, tap.WithAllowedIdentities(c.Name))
 		limits = append(limits, grpc.Creds(newOptionalTLS(id.Server())))
 	}
-	server, watched := grpc.NewServer(limits...), tap.NewServer(taps, opts...)
+	server := grpc.NewServer(limits...)
+	watched := tap.NewServer(taps, opts...)
 	watched.Register(server)
 	return p.operators.GRPCServer("tap", address(c.Listen), server, watched.Shutdown, p.fallback()...)
 }
 
-// address returns host:port for the address a of a server. If a is not valid, it returns
-// anyPort, with which the server listens on any free port of loopback.
+// address returns a as host:port, or anyPort if it is not valid.
 func address(a netip.AddrPort) string {
 	if !a.IsValid() {
 		return anyPort
@@ -62,8 +61,8 @@ func address(a netip.AddrPort) string {
 	return a.String()
 }
 
-// fallback returns the addresses on which the admin and tap servers listen if their own
-// address is in use. It is empty unless Config.Fallback is set.
+// fallback returns where the admin and tap servers should listen if their own address is in use. It
+// is empty unless Config.Fallback is set.
 func (p *Proxy) fallback() []string {
 	if p.config.Fallback {
 		return []string{anyPort}

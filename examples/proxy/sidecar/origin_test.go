@@ -13,8 +13,7 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// A proxy that cannot find the original destination of inbound connections logs that at the
-// start.
+// A proxy that cannot find the original destination of inbound connections logs that on startup.
 func TestInboundWithoutOriginWarning(t *testing.T) {
 	redirected := settings.Origin{Kind: settings.Redirected}
 	for name, tt := range map[string]struct {

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkPages measures the cost of open pages for requests through a whole proxy with
-// eight clients. The cases have 0, 1 and 5 pages that are read.
+// BenchmarkPages measures what open pages cost requests through a whole proxy with eight clients.
+// 0, 1 or 5 pages are being read.
 func BenchmarkPages(b *testing.B) {
 	for _, pages := range []int{0, 1, 5} {
 		b.Run(fmt.Sprint(pages), func(b *testing.B) {
@@ -23,7 +23,7 @@ func BenchmarkPages(b *testing.B) {
 				openStream(b, "http://"+tn.Admin+"/view/live")
 				openStream(b, "http://"+tn.Admin+"/view/tap")
 			}
-			tn.load(b, 8, 1000) // connections are made, and the balancer knows its endpoints
+			tn.load(b, 8, 1000) // makes connections, and tells the balancer about its endpoints
 			b.ResetTimer()
 			took := tn.load(b, 8, b.N)
 			b.StopTimer()
@@ -34,7 +34,7 @@ func BenchmarkPages(b *testing.B) {
 	}
 }
 
-// openStream reads a stream of a page until the benchmark ends.
+// openStream reads a page's stream until the benchmark ends.
 func openStream(b *testing.B, url string) {
 	b.Helper()
 	rsp, err := new(http.Client).Get(url)

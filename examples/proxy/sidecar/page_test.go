@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// The page is open while the proxy stops: its streams end with it, as the
-// cleanup of the proxy and goleak see.
+// The page is open while the proxy stops. Its streams end, or the proxy's cleanup and goleak would
+// notice.
 func TestPageShutdown(t *testing.T) {
 	ctl, _ := serveController(t, "127.0.0.1:0", at(webName, backend(t, "a")))
 	tn := newTestProxy(t, ctl)

@@ -14,23 +14,21 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// anyPort is any free port of loopback. With Config.Fallback, a listener uses it if the
-// address of the listener is in use.
+// anyPort is a free port on loopback. With Config.Fallback, listeners use it when their address is
+// in use.
 const anyPort = "127.0.0.1:0"
 
-// path is a listener of the outbound or inbound path, with the server that serves its
-// connections.
+// path is a listener for outbound or inbound connections, with the server for them.
 type path struct {
-	name   string
-	l      net.Listener
-	at     netip.AddrPort
-	svc    tcplayer.Server
-	accept settings.Socket
+	name     string
+	listener net.Listener
+	addr     netip.AddrPort
+	svc      tcplayer.Server
+	accept   settings.Socket
 }
 
-// listen opens a listener of the outbound or inbound path for each valid address, and adds
-// it to p.paths. name is the name of the path. The argument svc serves the connections, and
-// accept has the settings of their sockets.
+// listen adds a listener for each valid address to p.paths. svc serves its connections, and accept
+// configures their sockets.
 func (p *Proxy) listen(name string, addrs []netip.AddrPort, accept settings.Socket, svc tcplayer.Server) error {
 	for _, addr := range addrs {
 		if !addr.IsValid() {
@@ -40,17 +38,17 @@ func (p *Proxy) listen(name string, addrs []netip.AddrPort, accept settings.Sock
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		at, err := netip.ParseAddrPort(l.Addr().String())
+		addr, err := netip.ParseAddrPort(l.Addr().String())
 		if err != nil {
 			return errors.Join(fmt.Errorf("%s: %w", name, err), l.Close())
 		}
-		p.paths = append(p.paths, path{name, l, at, svc, accept})
+		p.paths = append(p.paths, path{name, l, addr, svc, accept})
 	}
 	return nil
 }
 
-// bind listens on addr. If that fails and Config.Fallback is set, it listens on any free
-// port of loopback.
+// bind listens on addr. If that fails and Config.Fallback is set, it listens on a free port on
+// loopback.
 func (p *Proxy) bind(addr netip.AddrPort, backlog int) (net.Listener, error) {
 	if p.config.Network != nil {
 		return p.config.Network.Listen("tcp", addr.String())
@@ -62,19 +60,17 @@ func (p *Proxy) bind(addr netip.AddrPort, backlog int) (net.Listener, error) {
 	return l, err
 }
 
-// at returns the address of the first listener of the path with the given name. It returns
-// "" if the path has no listener.
-func (p *Proxy) at(name string) string {
+// addrOf returns the address of the first listener with the given name, or "" if there is none.
+func (p *Proxy) addrOf(name string) string {
 	i := slices.IndexFunc(p.paths, func(path path) bool { return path.name == name })
 	if i < 0 {
 		return ""
 	}
-	return p.paths[i].at.String()
+	return p.paths[i].addr.String()
 }
 
-// serve accepts connections of path until ctx ends. It then waits until all connections
-// have ended, and returns. At the end of the grace period it closes the connections that
-// are still open.
+// serve accepts connections until ctx ends, and then waits for them to end. It closes those that
+// are still open after the grace period.
 func (p *Proxy) serve(ctx context.Context, path path) error {
 	sockets := path.accept.Options()
 	opts := make([]tcplayer.ServeOption, 0, len(sockets)+2)
@@ -82,10 +78,10 @@ func (p *Proxy) serve(ctx context.Context, path path) error {
 	for _, opt := range sockets {
 		opts = append(opts, opt)
 	}
-	p.log.Info("listening", "for", path.name, "addr", path.at.String())
-	ctx, cancel := untilAccepted(ctx, path.l)
+	p.log.Info("listening", "for", path.name, "addr", path.addr.String())
+	ctx, cancel := untilAccepted(ctx, path.listener)
 	defer cancel()
-	err := tcplayer.Serve(ctx, path.l, path.svc, opts...)
+	err := tcplayer.Serve(ctx, path.listener, path.svc, opts...)
 	switch {
 	case err == nil:
 		return nil
@@ -96,29 +92,29 @@ func (p *Proxy) serve(ctx context.Context, path path) error {
 	return fmt.Errorf("%s: %w", path.name, err)
 }
 
-// maxAcceptDelay limits how long the proxy continues to accept waiting connections after it
-// has been stopped.
+// maxAcceptDelay limits how long a stopped proxy keeps accepting connections that are already
+// waiting.
 const maxAcceptDelay = time.Second
 
-// untilAccepted returns a context that stays active after ctx has ended, until no
-// connection waits to be accepted from l, or at most for maxAcceptDelay. The kernel has
-// already established a waiting connection, and would reset it if l closed.
+// untilAccepted returns a context that outlives ctx until no more connections wait in l, but at
+// most by maxAcceptDelay. The kernel has already established waiting connections, and would reset
+// them if l closed.
 func untilAccepted(ctx context.Context, l net.Listener) (context.Context, context.CancelFunc) {
 	accepting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		defer cancel()
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
-		for end := time.Now().Add(maxAcceptDelay); waiting(l) && time.Now().Before(end); {
+		deadline := time.Now().Add(maxAcceptDelay)
+		for waiting(l) && time.Now().Before(deadline) {
 			<-tick.C
 		}
 	})
 	return accepting, func() { stop(); cancel() }
 }
 
-// certified returns a server that passes connections to svc. Until the proxy has a
-// certificate, the server is not ready, and connections wait to be accepted. If id is nil,
-// certified returns svc itself.
+// certified returns svc, but not ready until the proxy has a certificate. Until then, connections
+// wait to be accepted. If id is nil, no certificate is needed.
 func certified(id *identity.Identity, svc tcplayer.Server) tcplayer.Server {
 	if id == nil {
 		return svc
@@ -126,8 +122,7 @@ func certified(id *identity.Identity, svc tcplayer.Server) tcplayer.Server {
 	return &certifiedServer{svc, id}
 }
 
-// certifiedServer is a server that is ready when id has a certificate and the embedded
-// Server is ready.
+// certifiedServer is ready when id has a certificate and the embedded Server is ready.
 type certifiedServer struct {
 	tcplayer.Server
 	id *identity.Identity

@@ -17,8 +17,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// pausing is a mesh in front of app. Its inbound side allows no pauses in uploads of
-// clients without an identity.
+// pausing is a mesh in front of app whose inbound side allows no pauses in uploads from clients
+// without an identity.
 func pausing(t testing.TB, app string, hints ...func(*destination.WeightedAddr)) (outbound, inbound string) {
 	t.Helper()
 	m := meshOf(t, "")
@@ -31,15 +31,15 @@ func pausing(t testing.TB, app string, hints ...func(*destination.WeightedAddr))
 	return m.a.Addr, b.Inbound
 }
 
-// late starts an upload of a client without an identity, and returns when the proxy has rejected it
-// because of a pause.
+// late starts an upload from a client without an identity, and returns when the proxy has rejected
+// it because of a pause.
 func late(t testing.TB, inbound string) {
 	t.Helper()
 	first, _, _ := dialWire(t, inbound).ask(t, "POST / HTTP/1.1\nHost: web\nContent-Length: 10\n\nhello")
 	require.Equal(t, "HTTP/1.1 408 Request Timeout", first)
 }
 
-// uploaded is an application that responds with the body of the request.
+// uploaded is an application that responds with the request body.
 func uploaded(t testing.TB) (addr string) {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -52,7 +52,7 @@ func uploaded(t testing.TB) (addr string) {
 	return srv.Listener.Addr().String()
 }
 
-// Applications of the mesh pause as they like, with a length and without.
+// Applications in the mesh may pause for any time, with or without a length.
 func TestMeshedUploadPause(t *testing.T) {
 	t.Parallel()
 	hinted(t, func(t *testing.T, hints ...func(*destination.WeightedAddr)) {

@@ -39,8 +39,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// policyScript is a policy controller. It sends the current policy to each stream, and each
-// following one. serve replaces this.
+// policyScript is a policy controller. Each stream receives the current policy and all later ones,
+// unless serve replaces this.
 type policyScript struct {
 	outbound.UnimplementedOutboundPoliciesServer
 	addr  string
@@ -95,7 +95,6 @@ func (s *policyScript) Watch(in *outbound.TrafficSpec, out grpc.ServerStreamingS
 	}
 }
 
-// set sends p to all streams.
 func (s *policyScript) set(p *outbound.OutboundPolicy) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,14 +110,14 @@ func withPolicies(addr string) func(*sidecar.Config) {
 	}
 }
 
-// policyProxy is a proxy with both controllers. The application's connections are for service.
+// policyProxy is a proxy with both controllers, whose application connects to service.
 type policyProxy struct {
 	*testProxy
 	*policyScript
 	ctl *script
 }
 
-// newPolicyProxy starts a proxy that knows the endpoints of the names.
+// newPolicyProxy starts a proxy that knows the endpoints of all names in ends.
 func newPolicyProxy(t *testing.T, ends map[string][]string, change ...func(*sidecar.Config)) *policyProxy {
 	t.Helper()
 	p := &policyProxy{policyScript: newPolicyScript(t), ctl: newScript(t)}
@@ -128,7 +127,7 @@ func newPolicyProxy(t *testing.T, ends map[string][]string, change ...func(*side
 	return p
 }
 
-// answerQueries sends the endpoints of the names.
+// answerQueries sends the endpoints of each name.
 func answerQueries(t *testing.T, ctl *script, ends map[string][]string) {
 	t.Helper()
 	done, answering := make(chan struct{}), make(chan struct{})
@@ -161,7 +160,7 @@ func shopResource(kind, name string, port uint32) *meta.Metadata {
 	return &meta.Metadata{Kind: &meta.Metadata_Resource{Resource: &meta.Resource{Group: group, Kind: kind, Namespace: "shop", Name: name, Port: port}}}
 }
 
-// shopService is a backend: the Service name.
+// shopService returns the Service name as a backend.
 func shopService(name string) *outbound.Backend {
 	return &outbound.Backend{
 		Metadata: shopResource("Service", name, 80),
@@ -179,7 +178,7 @@ func shopService(name string) *outbound.Backend {
 
 func serviceName(name string) string { return name + ".shop.svc.cluster.local:80" }
 
-// shared is a distribution by weight.
+// shared returns a distribution by weight.
 func shared(weights map[string]uint32) *outbound.HttpRoute_Distribution {
 	random := &outbound.HttpRoute_Distribution_RandomAvailable{}
 	for name, weight := range weights {
@@ -190,7 +189,7 @@ func shared(weights map[string]uint32) *outbound.HttpRoute_Distribution {
 	return &outbound.HttpRoute_Distribution{Kind: &outbound.HttpRoute_Distribution_RandomAvailable_{RandomAvailable: random}}
 }
 
-// ruleTo is a rule with one backend.
+// ruleTo returns a rule with one backend.
 func ruleTo(name string, change ...func(*outbound.HttpRoute_Rule)) *outbound.HttpRoute_Rule {
 	r := &outbound.HttpRoute_Rule{Backends: shared(map[string]uint32{name: 1})}
 	for _, f := range change {
@@ -215,7 +214,7 @@ func withQuery(name string) func(*outbound.HttpRoute_Rule) {
 	})
 }
 
-// shopPolicy is the policy of a Service, as linkerd's controller sends it: the same routes for both
+// shopPolicy returns a Service's policy as linkerd's controller sends it: the same routes for both
 // versions of HTTP, and the Service for other connections.
 func shopPolicy(accrual *outbound.FailureAccrual, rules ...*outbound.HttpRoute_Rule) *outbound.OutboundPolicy {
 	routes := []*outbound.HttpRoute{{Metadata: shopResource("HTTPRoute", "web-route", 0), Rules: rules}}
@@ -261,7 +260,7 @@ func servedBy(t asking, c *http.Client, url string, header ...string) string {
 	return name
 }
 
-// Routes by header, path, query parameter, method and host, and no route.
+// Requests are routed by header, path, query parameter, method and host, or match no route.
 func TestI2PolicyRoutes(t *testing.T) {
 	ends := map[string][]string{}
 	for _, name := range []string{"header", "path", "exact", "query", "method", "host", "rest"} {
@@ -322,8 +321,8 @@ func TestI2PolicyRoutes(t *testing.T) {
 	assert.EqualValues(t, 80, spec.GetAddr().GetPort())
 }
 
-// A split 90/10 takes effect after its update. It is in the metrics, which have the
-// labels of the resources, and in the tree of layers.
+// A 90/10 split takes effect after an update. It appears in the tree of layers and in the metrics,
+// with the resources' labels.
 func TestI2PolicySplit(t *testing.T) {
 	t.Parallel()
 	tn := newPolicyProxy(t, map[string][]string{serviceName("v1"): {backend(t, "v1")}, serviceName("v2"): {backend(t, "v2")}})
@@ -368,7 +367,7 @@ func TestI2PolicySplit(t *testing.T) {
 	assert.Contains(t, tree, serviceName("v1")+" 90")
 }
 
-// lineOf returns the first line of metrics with a prefix and all parts.
+// lineOf returns the first line in metrics with this prefix that contains all parts.
 func lineOf(metrics, prefix string, parts ...string) string {
 	for line := range strings.Lines(metrics) {
 		ok := strings.HasPrefix(line, prefix)
@@ -382,8 +381,8 @@ func lineOf(metrics, prefix string, parts ...string) string {
 	return ""
 }
 
-// An endpoint that fails is ejected after the number of failures of the policy, and gets requests
-// again when it has recovered.
+// An endpoint is ejected after the policy's number of failures, and gets requests again when it has
+// recovered.
 func TestPolicyFailureAccrual(t *testing.T) {
 	t.Parallel()
 	var failing atomic.Bool
@@ -404,7 +403,7 @@ func TestPolicyFailureAccrual(t *testing.T) {
 		},
 	}}}
 	failing.Store(true)
-	soonForgotten := func(r *outbound.HttpRoute_Rule) { // the balancer avoids an endpoint that failed for the decay
+	soonForgotten := func(r *outbound.HttpRoute_Rule) { // the balancer avoids an endpoint that failed until the decay has passed
 		r.GetBackends().GetRandomAvailable().GetBackends()[0].GetBackend().GetBackend().GetBalancer().GetPeakEwma().Decay = durationpb.New(20 * time.Millisecond)
 	}
 	tn.set(shopPolicy(accrual, ruleTo("web", soonForgotten)))
@@ -428,7 +427,7 @@ func TestPolicyFailureAccrual(t *testing.T) {
 	require.Eventually(t, func() bool { return servedBy(t, c, "http://web.example/") == "bad" }, soon, time.Millisecond)
 }
 
-// Retries and timeouts of a route, and those that a request asks for.
+// Retries and timeouts come from the route, or from the request itself.
 func TestPolicyRetriesAndTimeouts(t *testing.T) {
 	addr, came := flaky(t)
 	tn := newPolicyProxy(t, map[string][]string{serviceName("web"): {addr}})
@@ -485,10 +484,10 @@ func TestPolicyRetriesAndTimeouts(t *testing.T) {
 		{"/never", nil, 503, 4},
 		{"/slow", nil, 504, 0},
 		{"/slow?response", nil, 504, 0},
-		{"/slow?retry", nil, 504, 0},
+		{"/late?retry", nil, 200, 0}, // the last attempt has no limit
 		{"/slow?any", []string{"l5d-timeout", "50ms"}, 504, 0},
 		{"/slow?any", []string{"l5d-response-timeout", "50ms"}, 504, 0},
-		{"/slow?any", []string{"l5d-retry-timeout", "50ms"}, 504, 0},
+		{"/late?any", []string{"l5d-retry-timeout", "50ms"}, 200, 0},
 		{"/other", nil, 503, 1},
 		{"/other", nil, 200, 1},
 		{"/other", []string{"l5d-retry-http", "503"}, 200, 2},
@@ -521,20 +520,20 @@ func TestPolicyGRPC(t *testing.T) {
 	go func() { _ = srv.Serve(l) }()
 	t.Cleanup(srv.Stop)
 	tn := newPolicyProxy(t, map[string][]string{serviceName("echo"): {l.Addr().String()}})
-	to := &outbound.GrpcRoute_Distribution{Kind: &outbound.GrpcRoute_Distribution_FirstAvailable_{
+	distribution := &outbound.GrpcRoute_Distribution{Kind: &outbound.GrpcRoute_Distribution_FirstAvailable_{
 		FirstAvailable: &outbound.GrpcRoute_Distribution_FirstAvailable{Backends: []*outbound.GrpcRoute_RouteBackend{{Backend: shopService("echo")}}},
 	}}
-	on := func(service, method string) []*grpc_route.GrpcRouteMatch {
+	matches := func(service, method string) []*grpc_route.GrpcRouteMatch {
 		return []*grpc_route.GrpcRouteMatch{{Rpc: &grpc_route.GrpcRpcMatch{Service: service, Method: method}}}
 	}
 	tn.set(&outbound.OutboundPolicy{
 		Metadata: shopResource("Service", "echo", 80),
 		Protocol: &outbound.ProxyProtocol{Kind: &outbound.ProxyProtocol_Grpc_{Grpc: &outbound.ProxyProtocol_Grpc{
 			Routes: []*outbound.GrpcRoute{{Metadata: shopResource("GRPCRoute", "echo", 0), Rules: []*outbound.GrpcRoute_Rule{
-				{Matches: on("test.Echo", "Flaky"), Backends: to, Retry: &outbound.GrpcRoute_Retry{
+				{Matches: matches("test.Echo", "Flaky"), Backends: distribution, Retry: &outbound.GrpcRoute_Retry{
 					MaxRetries: 2, MaxRequestBytes: 1000, Conditions: &outbound.GrpcRoute_Retry_Conditions{Unavailable: true},
 				}},
-				{Matches: on("test.Echo", "Unary"), Backends: to, Filters: []*outbound.GrpcRoute_Filter{
+				{Matches: matches("test.Echo", "Unary"), Backends: distribution, Filters: []*outbound.GrpcRoute_Filter{
 					{Kind: &outbound.GrpcRoute_Filter_FailureInjector{FailureInjector: &grpc_route.GrpcFailureInjector{Code: 7, Message: "not today"}}},
 				}},
 			}}},
@@ -565,11 +564,10 @@ func TestPolicyGRPC(t *testing.T) {
 	})
 }
 
-// Filters of routes and backends.
 func TestPolicyFilters(t *testing.T) {
-	seen := make(chan http.Header, 10)
+	received := make(chan http.Header, 10)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		seen <- r.Header
+		received <- r.Header
 		w.Header().Set("X-Origin", "web")
 	}))
 	t.Cleanup(srv.Close)
@@ -625,7 +623,7 @@ func TestPolicyFilters(t *testing.T) {
 	rsp := call("/headers")
 	assert.Equal(t, "3", rsp.Header.Get("X-Answer"))
 	assert.NotContains(t, rsp.Header, "X-Origin")
-	h := <-seen
+	h := <-received
 	assert.Equal(t, []string{"0", "1"}, h["X-Add"])
 	assert.Equal(t, []string{"2"}, h["X-Set"])
 	assert.NotContains(t, h, "X-Remove")
@@ -636,8 +634,8 @@ func TestPolicyFilters(t *testing.T) {
 	assert.Equal(t, "http://new.example/new/a?b=1", rsp.Header.Get("Location"))
 	assert.Equal(t, 503, call("/missing").StatusCode)
 	assert.Equal(t, 200, call("/forward").StatusCode)
-	assert.Equal(t, []string{"4"}, (<-seen)["X-Backend"])
-	assert.Empty(t, seen)
+	assert.Equal(t, []string{"4"}, (<-received)["X-Backend"])
+	assert.Empty(t, received)
 }
 
 // greeter is a server that speaks first.
@@ -663,17 +661,17 @@ func greeter(t *testing.T, greeting string) (addr string) {
 	return l.Addr().String()
 }
 
-// An opaque policy forwards connections at once, and a filter closes them.
+// An opaque policy forwards connections immediately, and a filter closes them.
 func TestPolicyOpaque(t *testing.T) {
 	ends := map[string][]string{serviceName("v1"): {greeter(t, "one")}, serviceName("v2"): {greeter(t, "two")}}
-	for what, tt := range map[string]struct {
+	for situation, tt := range map[string]struct {
 		opaque *outbound.ProxyProtocol_Opaque
 		want   string
 	}{
 		"v1": {opaqueTo("v1"), "one"}, "v2": {opaqueTo("v2"), "two"},
 		"forbidden": {opaqueTo("v1", &outbound.OpaqueRoute_Filter{Kind: &outbound.OpaqueRoute_Filter_Forbidden{Forbidden: &opaque_route.Forbidden{}}}), ""},
 	} {
-		t.Run(what, func(t *testing.T) {
+		t.Run(situation, func(t *testing.T) {
 			tn := newPolicyProxy(t, ends)
 			tn.set(&outbound.OutboundPolicy{
 				Metadata: shopResource("Service", "web", 80),
@@ -681,7 +679,7 @@ func TestPolicyOpaque(t *testing.T) {
 			})
 			conn, err := net.Dial("tcp", tn.Addr)
 			if tt.want == "" && err != nil {
-				return // the reset may precede the end of Dial
+				return // the reset may arrive before Dial returns
 			}
 			require.NoError(t, err)
 			defer conn.Close()
@@ -695,7 +693,7 @@ func TestPolicyOpaque(t *testing.T) {
 	}
 }
 
-// A TLS policy selects the backend by the server name of the client, which the backend receives.
+// A TLS policy selects the backend by the client's server name, which is passed on to the backend.
 func TestPolicyTLSServerName(t *testing.T) {
 	named := func(name string) string {
 		srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -728,7 +726,7 @@ func TestPolicyTLSServerName(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A profile with routes or a split has precedence.
+// A profile with routes or a split takes precedence.
 func TestPolicyPrecedence(t *testing.T) {
 	tn := newPolicyProxy(t, map[string][]string{serviceName("v1"): {backend(t, "profile")}, serviceName("v2"): {backend(t, "policy")}})
 	tn.set(shopPolicy(nil, ruleTo("v2")))
@@ -743,7 +741,7 @@ func TestPolicyPrecedence(t *testing.T) {
 	require.Eventually(t, func() bool { return servedBy(t, c, "http://web.example/") == "policy" }, soon, time.Millisecond)
 }
 
-// Without a usable policy controller, requests flow by profile and discovery, with one warning.
+// Without a usable policy controller, requests follow profiles and discovery, with one warning.
 func TestPolicyControllerFails(t *testing.T) {
 	t.Parallel()
 	silent := func(out grpc.ServerStreamingServer[outbound.OutboundPolicy]) error {
@@ -751,7 +749,7 @@ func TestPolicyControllerFails(t *testing.T) {
 		return out.Context().Err()
 	}
 	full := os.Getenv("GOTOWER_TESTS") == "full" // the first requests wait for a policy for 9.6 s
-	for what, tt := range map[string]struct {
+	for situation, tt := range map[string]struct {
 		serve    func(out grpc.ServerStreamingServer[outbound.OutboundPolicy]) error
 		warnings int
 	}{
@@ -774,10 +772,10 @@ func TestPolicyControllerFails(t *testing.T) {
 		"frozen":     {nil, 1},
 		"not served": {nil, 1},
 	} {
-		t.Run(what, func(t *testing.T) {
+		t.Run(situation, func(t *testing.T) {
 			t.Parallel()
 			var addr string
-			switch what {
+			switch situation {
 			case "frozen": // accepts connections and reads nothing
 				l, err := net.Listen("tcp", "127.0.0.1:0")
 				require.NoError(t, err)
@@ -794,7 +792,7 @@ func TestPolicyControllerFails(t *testing.T) {
 			ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.shop.svc.cluster.local"})
 			log := new(warnings)
 			wait := soon
-			if what == "silent" || what == "frozen" || what == "not served" { // the time without a policy
+			if situation == "silent" || situation == "frozen" || situation == "not served" { // the time without a policy
 				wait = time.Millisecond
 				if full {
 					wait = 12 * time.Second
@@ -819,7 +817,6 @@ func TestPolicyControllerFails(t *testing.T) {
 	}
 }
 
-// warnings is a log.
 type warnings struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -837,7 +834,7 @@ func (w *warnings) String() string {
 	return w.text.String()
 }
 
-// count returns the number of warnings with a text.
+// count returns how many warnings contain text.
 func (w *warnings) count(text string) (n int) {
 	for line := range strings.Lines(w.String()) {
 		if strings.Contains(line, "level=WARN") && strings.Contains(line, text) {
@@ -866,8 +863,8 @@ func newLoggedProxy(t *testing.T, log io.Writer, controllerAddr string, change .
 	return &testProxy{Proxy: p, controllerAddr: controllerAddr}
 }
 
-// The controller of examples/destination as the policy controller: its file has a split, which an
-// update changes within a second.
+// examples/destination can be the policy controller: its file contains a split, and an update
+// changes it within a second.
 func TestPolicyDestinationController(t *testing.T) {
 	t.Parallel()
 	v1, v2 := backend(t, "v1"), backend(t, "v2")

@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/tap/match"
 )
 
-// Requests that no endpoint was there for are a route's requests, and failures.
+// Requests for which there was no endpoint count for their route, as failures.
 func TestRejectionsOfRoute(t *testing.T) {
 	ctl, _ := serveController(t, "127.0.0.1:0", routed(t, freeAddr(t)))
 	tn := newTestProxy(t, ctl, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = 50 * time.Millisecond })
@@ -32,7 +32,7 @@ func TestRejectionsOfRoute(t *testing.T) {
 	require.NotContains(t, tn.scraped(t), `route_retryable_total{`+every+`,skipped=""} 1`, "fail-fast is not sent again")
 }
 
-// Tap shows the labels of the route for each attempt.
+// Tap shows the route's labels for each attempt.
 func TestTapRoute(t *testing.T) {
 	addr, _ := flaky(t)
 	ctl, _ := serveController(t, "127.0.0.1:0", routed(t, addr))
@@ -65,8 +65,8 @@ func TestTapRoute(t *testing.T) {
 	require.Equal(t, map[string][]string{"/again": {"any", "any"}, "/once": {"once"}}, routes)
 }
 
-// Tap shows the resources of an outbound policy that a request used: the parent, the route and
-// the backend. The labels are those of the metrics.
+// Tap shows which parent, route and backend in an outbound policy a request used, with the same
+// labels as the metrics.
 func TestTapPolicy(t *testing.T) {
 	tn := newPolicyProxy(t, map[string][]string{serviceName("v1"): {backend(t, "v1")}, serviceName("v2"): {backend(t, "v2")}})
 	tn.set(shopPolicy(nil, &outbound.HttpRoute_Rule{Backends: shared(map[string]uint32{"v1": 50, "v2": 50})}))

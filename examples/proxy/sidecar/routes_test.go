@@ -7,14 +7,15 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/examples/destination/controller"
 )
 
-// flaky is a backend that responds to the first request for a path with 503, and later with
-// the body of the request. On /slow it responds only after the request is canceled.
+// flaky is a backend that responds to the first request for a path with 503, and to later ones with
+// the request body. On /slow it responds only after the request is canceled.
 func flaky(t *testing.T) (addr string, came *atomic.Int64) {
 	t.Helper()
 	came = new(atomic.Int64)
@@ -22,6 +23,14 @@ func flaky(t *testing.T) (addr string, came *atomic.Int64) {
 		body, _ := io.ReadAll(r.Body)
 		if r.URL.Path == "/slow" { // it need not come as far as that in its time
 			<-r.Context().Done()
+			return
+		}
+		if r.URL.Path == "/late" { // later than the limit of an attempt
+			select {
+			case <-r.Context().Done():
+			case <-time.After(100 * time.Millisecond):
+				_, _ = w.Write(body)
+			}
 			return
 		}
 		switch n := came.Add(1); {
@@ -36,7 +45,7 @@ func flaky(t *testing.T) (addr string, came *atomic.Int64) {
 	return srv.Listener.Addr().String(), came
 }
 
-// routed is the controller's file for a destination with routes.
+// routed returns the controller's configuration for a destination with routes.
 func routed(t *testing.T, addr string) controller.Config {
 	t.Helper()
 	cfg, err := controller.Parse("test.yaml", []byte(`
@@ -48,7 +57,7 @@ destinations:
         - {name: slow, match: {path: /slow}, timeout: 50ms, retryable: true}
         - {name: once, match: {path: /once}}
         - {name: any, match: {path: /.*}, retryable: true, retry_non_idempotent: true}
-      retry_budget: {ratio: 0.1, min_per_second: 1, ttl: 10s}
+      retry_budget: {ratio: 0.1, min_per_second: 1, ttl: 60s}
 `))
 	require.NoError(t, err)
 	return cfg
@@ -85,19 +94,19 @@ func TestRouteLayers(t *testing.T) {
 	require.True(t, rsp.Close, "the client is asked to close its connection")
 	require.EqualValues(t, 5, came.Load())
 
-	// 10 retries in 10 seconds, and one for every ten requests: two are spent.
+	// There are 60 retries for 60 seconds, and one for every ten requests. Two are spent.
 	status, _ = get(t, c, "http://web.example/never")
 	require.Equal(t, http.StatusServiceUnavailable, status, "the last response as it is")
-	require.EqualValues(t, 5+1+8, came.Load())
+	require.EqualValues(t, 5+1+58, came.Load())
 
 	const every = `direction="outbound",dst="web.example:80",rt_route="any"`
 	tn.shows(t,
 		`route_request_total{`+every+`} 3`,
 		`route_response_total{classification="success",`+every+`} 2`,
 		`route_response_total{classification="failure",`+every+`} 1`,
-		`route_actual_request_total{`+every+`} 13`,
-		`route_actual_response_total{classification="failure",`+every+`} 11`,
-		`route_retryable_total{`+every+`} 10`,
+		`route_actual_request_total{`+every+`} 63`,
+		`route_actual_response_total{classification="failure",`+every+`} 61`,
+		`route_retryable_total{`+every+`} 60`,
 		`route_retryable_total{`+every+`,skipped="no_budget"} 1`,
 		`route_timeout_total{direction="outbound",dst="web.example:80",limit="response_header",rt_route="slow"} 1`,
 		`route_response_total{classification="failure",direction="outbound",dst="web.example:80",error="timeout",rt_route="slow"} 1`,

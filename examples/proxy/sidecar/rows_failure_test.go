@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/internal/conntest"
 )
 
-// A request waits while connections are refused, and succeeds.
+// A request waits while connections are refused, and then succeeds.
 func TestA26EndpointListensLate(t *testing.T) {
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl, tn := balanced(t, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = soon })
@@ -45,7 +45,7 @@ func TestA26EndpointListensLate(t *testing.T) {
 	})
 }
 
-// resetting is an application that resets every request of HTTP/2.
+// resetting is an application that resets every HTTP/2 request.
 func resetting(t testing.TB, code http2.ErrCode) (addr string) {
 	t.Helper()
 	return conntest.Serve(t, func(_ int, conn net.Conn) {
@@ -81,7 +81,7 @@ func resetting(t testing.TB, code http2.ErrCode) (addr string) {
 	})
 }
 
-// A reset reaches the client with its code, through one proxy and through two.
+// A reset reaches the client with its code, through one or two proxies.
 func TestA28ResetCode(t *testing.T) {
 	up := resetting(t, http2.ErrCodeEnhanceYourCalm)
 	two := newMesh(t, up, speaksH2)

@@ -17,8 +17,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// failing is an application that fails the first request by fail. It responds to later
-// requests with their bodies, and counts requests.
+// failing is an application that fails the first request with fail, responds to later ones with
+// their bodies, and counts requests.
 func failing(t testing.TB, fail http.HandlerFunc) (addr string, came *atomic.Int64) {
 	t.Helper()
 	came = new(atomic.Int64)
@@ -57,7 +57,7 @@ func retryable(classes ...*destination.ResponseClass) *destination.DestinationPr
 	}
 }
 
-// profiled returns a proxy. Its controller has the profile p for the application.
+// profiled returns a proxy whose controller has the profile p for the application.
 func profiled(t testing.TB, app string, p *destination.DestinationProfile) *testProxy {
 	t.Helper()
 	m := &mesh{ctl: newScript(t)}
@@ -72,9 +72,9 @@ func coded(least, most uint32, failure bool) *destination.ResponseClass {
 	}}
 }
 
-// Requests with small bodies are retried, with any method, with a length and without. Not
-// retried are bodies of more than 64 KiB, requests without a route, and responses that an
-// earlier class marks as successes.
+// Requests with small bodies are retried with any method, with or without a length. Bodies of more
+// than 64 KiB, requests without a route, and responses that an earlier class marks as successes are
+// not.
 func TestC1C3C4Retries(t *testing.T) {
 	large := strings.Repeat("x", 64<<10+1)
 	for name, tt := range map[string]struct {
@@ -141,7 +141,7 @@ func TestC5RetryWithoutBudget(t *testing.T) {
 	}
 }
 
-// The gRPC status is in headers or in trailers. A body of many frames arrives completely.
+// The gRPC status may be in headers or trailers. A body in many frames arrives completely.
 func TestC8GRPCRetriesByStatus(t *testing.T) {
 	head := func(code string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Grpc-Status", code) }

@@ -19,7 +19,7 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// goodbyes detects the GOAWAY frames that are read from a connection.
+// goodbyes detects GOAWAY frames in what is read from a connection.
 type goodbyes struct {
 	net.Conn
 	head []byte
@@ -48,8 +48,8 @@ func (g *goodbyes) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// held is an application that begins responses to /held at once, and ends them when let is
-// called. All other responses end at once.
+// held is an application that begins responses to /held immediately, and ends them when let is
+// called. All other responses end immediately.
 func held(t testing.TB) (addr string, began <-chan struct{}, let func()) {
 	t.Helper()
 	came, end := make(chan struct{}, 100), make(chan struct{})
@@ -69,8 +69,7 @@ func held(t testing.TB) (addr string, began <-chan struct{}, let func()) {
 	return srv.Listener.Addr().String(), came, let
 }
 
-// HTTP/2 streams that are open at the start of the drain are finished. The client receives
-// GOAWAY.
+// HTTP/2 streams that are open when draining starts are finished. The client receives GOAWAY.
 func TestF1DrainHTTP2(t *testing.T) {
 	for name, side := range map[string]func(*sidecar.Proxy) string{
 		"outbound": func(p *sidecar.Proxy) string { return p.Addr }, "inbound": func(p *sidecar.Proxy) string { return p.Inbound },
@@ -123,15 +122,15 @@ func TestF1DrainHTTP2(t *testing.T) {
 	}
 }
 
-// comes returns the next value of from, or fails the test after a timeout.
-func comes[T any](t testing.TB, from <-chan T, what string) T {
+// comes returns the next value from a channel, or fails the test after a timeout.
+func comes[T any](t testing.TB, values <-chan T, event string) T {
 	t.Helper()
 	select {
-	case v := <-from:
+	case v := <-values:
 		return v
 	case <-time.After(soon):
 	}
-	require.Fail(t, "it does not come: "+what)
+	require.Fail(t, "it does not come: "+event)
 	return *new(T)
 }
 
@@ -142,7 +141,7 @@ func errorText(err error) string {
 	return " " + err.Error()
 }
 
-// An idle HTTP/1 connection is closed, and another one after its response.
+// An idle HTTP/1 connection is closed, and a busy one after its response.
 func TestF2DrainHTTP1(t *testing.T) {
 	t.Parallel()
 	up, began, let := held(t)
@@ -172,8 +171,7 @@ func TestF2DrainHTTP1(t *testing.T) {
 	require.NoError(t, comes(t, ended, "the end"))
 }
 
-// After the start of the drain, bytes are still forwarded in both directions, and the
-// process waits.
+// While draining, bytes are still forwarded in both directions, and the process waits.
 func TestF3DrainTCP(t *testing.T) {
 	up := shouting(t, "")
 	p, stop, ended := run(t, newScript(t).addr, func(c *sidecar.Config) {

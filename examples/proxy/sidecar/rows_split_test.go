@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A split is added, shared, weighed and removed while requests are sent.
+// A split is added, shared, weighted and removed while requests are sent.
 func TestD1ToD4Splits(t *testing.T) {
 	ctl := newScript(t)
 	tn := newTestProxy(t, ctl.addr, toService)
@@ -41,7 +41,7 @@ func TestD1ToD4Splits(t *testing.T) {
 		<-answering
 	})
 	c := tn.client(t)
-	seen := func(t asking) map[string]bool { // the backends of 40 responses
+	backends := func(t asking) map[string]bool { // the backends of 40 responses
 		all := map[string]bool{}
 		for range 40 {
 			status, body := get(t, c, "http://web.example/")
@@ -64,6 +64,6 @@ func TestD1ToD4Splits(t *testing.T) {
 		{nil, map[string]bool{"apex": true}},                                               // D4
 	} {
 		over(tt.weights)
-		require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Equal(c, tt.want, seen(c)) }, soon, tick, name)
+		require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Equal(c, tt.want, backends(c)) }, soon, tick, name)
 	}
 }

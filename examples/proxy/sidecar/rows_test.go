@@ -17,8 +17,8 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// bothWays runs a test through the outbound side of a proxy and through the inbound side of
-// another. All connections of each are for addr.
+// bothWays runs a test through one proxy's outbound side and through another's inbound side. All
+// connections of each go to addr.
 func bothWays(t *testing.T, addr string, test func(t *testing.T, proxy string), change ...func(*sidecar.Config)) {
 	t.Helper()
 	tn := newTestProxy(t, newScript(t).addr, append([]func(*sidecar.Config){func(c *sidecar.Config) {
@@ -60,7 +60,7 @@ func TestA4AndA5ServerSpeaksFirst(t *testing.T) {
 	})
 }
 
-// TLS that is for the application is forwarded unchanged, in both directions.
+// TLS for the application is forwarded unchanged in both directions.
 func TestA4ApplicationTLS(t *testing.T) {
 	a := newAuthority(t, anyClient)
 	const app = "app.cluster.local"
@@ -80,7 +80,7 @@ func TestA4ApplicationTLS(t *testing.T) {
 	counted(t, tn, "tcp_open_total", 1, `direction="inbound"`, `peer="src"`, `target_addr="`+up+`"`, `tls="opaque"`)
 }
 
-// The server's connection is closed with the client's, also while it is idle.
+// When the client's connection is closed, so is the server's, even while it is idle.
 func TestA6ServerCloseAfterClient(t *testing.T) {
 	ended := make(chan struct{}, 2)
 	up := conntest.Serve(t, func(_ int, conn net.Conn) {
@@ -111,7 +111,7 @@ func TestA7OutboundLoop(t *testing.T) {
 	}
 }
 
-// Inbound requests to the ports of the proxy get 403.
+// Inbound requests to the proxy's own ports get 403.
 func TestA7InboundLoop(t *testing.T) {
 	m := newAuthority(t, anyClient)
 	b := newTestProxy(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) {

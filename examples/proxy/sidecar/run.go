@@ -6,43 +6,50 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/gotower/gotower/examples/internal/cli"
 )
 
 // Run accepts connections until ctx ends or [Proxy.Shutdown] is called. It then closes the
-// listeners, and waits until the open connections end, at most for the grace period. Last,
-// it stops the admin and tap servers and all background work.
+// listeners and waits until the open connections end, at most for the grace period. Last, it stops
+// the admin and tap servers and all background work.
 //
-// Connections that are still open at the end of the grace period are closed and logged.
-// They are not an error, as in linkerd's proxy.
+// Connections that are still open after the grace period are closed and logged. Like linkerd's
+// proxy, Run does not return an error for them.
 func (p *Proxy) Run(ctx context.Context) error {
+	defer cli.Flush(p.access)
 	defer p.close()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 
-	operating, leave := context.WithCancel(context.WithoutCancel(ctx))
+	// The operators' servers and the identity outlive the paths, so their context does not end with ctx.
+	operating, stopOperators := context.WithCancel(context.WithoutCancel(ctx))
 	paths, ending := errgroup.WithContext(ctx)
 	for _, path := range p.paths {
 		paths.Go(func() error { return p.serve(ending, path) })
 	}
-	left := p.grace(ending)
+	remaining := p.grace(ending)
 	context.AfterFunc(ending, p.drain)
 
 	var operatorErr error
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		operatorErr = p.operators.RunWithin(operating, left, p.log)
-		stop() // after a failure
+		operatorErr = p.operators.RunWithin(operating, remaining, p.log)
+		stop() // the proxy does not run without them
 	}()
 	var renewal errgroup.Group
-	if p.identity != nil { // until the last connection has ended, which may need new connections
+	if p.spans != nil { // records spans until the last request has ended
+		renewal.Go(func() error { p.spans.Run(operating); return nil })
+	}
+	if p.identity != nil { // open connections may need new ones, and therefore a valid certificate
 		renewal.Go(func() error {
-			defer stop() // after a failure
+			defer stop() // the proxy does not run without a certificate
 			return p.identity.run(operating)
 		})
 	}
 	paths.Go(func() error { returnMemory(ending); return nil })
-	paths.Go(func() error { // ends a proxy that has no path, too
+	paths.Go(func() error { // keeps a proxy without listeners running, too
 		select {
 		case <-p.shutdown:
 			stop()
@@ -51,7 +58,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		return nil
 	})
 	err := paths.Wait()
-	leave()
+	stopOperators()
 	<-done
 	if errors.Is(operatorErr, context.DeadlineExceeded) {
 		p.log.Warn("the operators' connections were closed at the end of the grace period", "error", operatorErr)
@@ -60,41 +67,40 @@ func (p *Proxy) Run(ctx context.Context) error {
 	return errors.Join(err, operatorErr, renewal.Wait())
 }
 
-// minOperatorGrace is the minimum time in which the admin and tap servers can end their
-// connections. This time begins after the connections of the paths have ended.
+// minOperatorGrace is how long at least the admin and tap servers may take to end their
+// connections, after those of the paths have ended.
 const minOperatorGrace = time.Second
 
-// grace returns a function that returns the rest of the grace period, but at least
-// minOperatorGrace. The grace period begins when ctx ends. Before that, the function
-// returns the whole grace period.
-func (p *Proxy) grace(ctx context.Context) (left func() time.Duration) {
+// grace returns a function that returns what is left of the grace period, but at least
+// minOperatorGrace. The grace period begins when ctx ends.
+func (p *Proxy) grace(ctx context.Context) (remaining func() time.Duration) {
 	ended := make(chan time.Time, 1)
 	context.AfterFunc(ctx, func() { ended <- time.Now() })
 	return func() time.Duration {
 		select {
-		case at := <-ended:
-			return max(p.config.Shutdown.Grace-time.Since(at), minOperatorGrace)
-		default: // the operators' servers failed
+		case end := <-ended:
+			return max(p.config.Shutdown.Grace-time.Since(end), minOperatorGrace)
+		default: // ctx is active: the admin or tap server failed
 			return p.config.Shutdown.Grace
 		}
 	}
 }
 
-// Shutdown makes Run drain and return. It does not wait for Run. If Run has not been called
-// yet, Run drains at once when it is called.
+// Shutdown makes Run drain and return, without waiting for it. If Run has not been called yet, it
+// drains immediately when it is called.
 func (p *Proxy) Shutdown() { p.requestShutdown() }
 
-// close closes the listeners and the connections to the control plane, and ends all
-// background work.
+// close closes the listeners and the connections to the control plane, and ends all background
+// work.
 func (p *Proxy) close() {
 	for _, path := range p.paths {
-		path.l.Close()
+		path.listener.Close()
 	}
 	p.drain()
 	p.end()
-	now, cancel := context.WithCancel(context.Background())
+	canceled, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, c := range p.control {
-		_ = c.Close(now) // watches do not end by themselves
+		_ = c.Close(canceled) // does not wait, because watches never end by themselves
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An endpoint that no request has used costs less than 8 KiB.
+// An unused endpoint costs less than 8 KiB.
 func TestScaleOfKnownEndpoints(t *testing.T) {
 	const endpoints = 5000
 	ctl := newScript(t)
@@ -46,7 +46,7 @@ func TestScaleOfKnownEndpoints(t *testing.T) {
 	runtime.KeepAlive(set)
 }
 
-// liveHeap returns the size of the live heap.
+// liveHeap returns the live heap's size.
 func liveHeap() int {
 	runtime.GC()
 	runtime.GC() // empties pools

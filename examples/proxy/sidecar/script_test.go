@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// script is a controller that the test controls. It has profiles by target; a target
-// without one has an empty profile. The test responds to each query for endpoints.
+// script is a controller that a test controls. It has profiles by target, which are empty by
+// default. The test responds to each query for endpoints.
 type script struct {
 	destination.UnimplementedDestinationServer
 
@@ -26,18 +26,18 @@ type script struct {
 
 	mu       sync.Mutex
 	profiles map[string]*destination.DestinationProfile
-	refused  map[string]error // of profiles
+	refused  map[string]error // errors for profiles
 	changed  chan struct{}    // closed when profiles change
 }
 
-// query is one call of Get, while it lasts.
+// query is an open call to Get.
 type query struct {
 	target  string
 	updates chan *destination.Update
-	ends    chan error // nil: the stream ends well
+	ends    chan error // nil: the stream ends without an error
 }
 
-// soon is the maximum wait for an event, on a busy machine.
+// soon is how long a test waits for an event on a busy machine.
 const soon = 2 * time.Minute
 
 func newScript(t testing.TB) *script {
@@ -66,7 +66,7 @@ func serveScript(t testing.TB, l net.Listener) *script {
 	return s
 }
 
-// Get gives the query to the test.
+// Get passes the query to the test.
 func (s *script) Get(in *destination.GetDestination, out grpc.ServerStreamingServer[destination.Update]) error {
 	q := &query{in.GetPath(), make(chan *destination.Update), make(chan error)}
 	s.asked <- q
@@ -84,7 +84,7 @@ func (s *script) Get(in *destination.GetDestination, out grpc.ServerStreamingSer
 	}
 }
 
-// GetProfile sends the profile of the moment, and each that follows.
+// GetProfile sends the current profile and all later ones.
 func (s *script) GetProfile(
 	in *destination.GetDestination, out grpc.ServerStreamingServer[destination.DestinationProfile],
 ) error {
@@ -113,7 +113,6 @@ func (s *script) GetProfile(
 	}
 }
 
-// profile sets the profile of a target.
 func (s *script) profile(target string, p *destination.DestinationProfile) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +128,7 @@ func (s *script) refuse(target string, err error) {
 	s.refused[target] = err
 }
 
-// next is the next query, which must be for target.
+// next returns the next query, which must be for target.
 func (s *script) next(t testing.TB, target string) *query {
 	t.Helper()
 	select {
@@ -142,7 +141,7 @@ func (s *script) next(t testing.TB, target string) *query {
 	}
 }
 
-// none asserts that there was no query for endpoints.
+// none requires that there was no query for endpoints.
 func (s *script) none(t testing.TB) {
 	t.Helper()
 	select {
@@ -180,12 +179,12 @@ func (q *query) noEndpoints(t testing.TB, exists bool) {
 	q.say(t, &destination.Update{Update: &destination.Update_NoEndpoints{NoEndpoints: &destination.NoEndpoints{Exists: exists}}})
 }
 
-// wireAddr returns host:port as a message of the API.
+// wireAddr converts host:port to an API message.
 func wireAddr(addr string) *apinet.TcpAddress {
-	at := netip.MustParseAddrPort(addr)
-	ip := at.Addr().As4()
+	addrPort := netip.MustParseAddrPort(addr)
+	ip := addrPort.Addr().As4()
 	v4 := uint32(ip[0])<<24 | uint32(ip[1])<<16 | uint32(ip[2])<<8 | uint32(ip[3])
-	return &apinet.TcpAddress{Ip: &apinet.IPAddress{Ip: &apinet.IPAddress_Ipv4{Ipv4: v4}}, Port: uint32(at.Port())}
+	return &apinet.TcpAddress{Ip: &apinet.IPAddress{Ip: &apinet.IPAddress_Ipv4{Ipv4: v4}}, Port: uint32(addrPort.Port())}
 }
 
 // endpointAt returns an endpoint in cleartext.
@@ -197,7 +196,7 @@ func endpointAt(addr string, change ...func(*destination.WeightedAddr)) *destina
 	return e
 }
 
-// proves makes an endpoint one behind a proxy that has the identity.
+// proves puts an endpoint behind a proxy with this identity.
 func proves(identity string) func(*destination.WeightedAddr) {
 	return func(e *destination.WeightedAddr) {
 		e.TlsIdentity = &destination.TlsIdentity{Strategy: &destination.TlsIdentity_DnsLikeIdentity_{
@@ -206,18 +205,17 @@ func proves(identity string) func(*destination.WeightedAddr) {
 	}
 }
 
-// speaksH2 sets the hint that the proxy of an endpoint accepts HTTP/1 as HTTP/2.
+// speaksH2 hints that the endpoint's proxy accepts HTTP/1 over HTTP/2.
 func speaksH2(e *destination.WeightedAddr) {
 	e.ProtocolHint.Protocol = &destination.ProtocolHint_H2_{H2: &destination.ProtocolHint_H2{}}
 }
 
-// isOpaque sets the hint that the protocol of the endpoint must not be detected.
+// isOpaque hints that the endpoint's protocol must not be detected.
 func isOpaque(e *destination.WeightedAddr) {
 	e.ProtocolHint.Protocol = &destination.ProtocolHint_Opaque_{Opaque: &destination.ProtocolHint_Opaque{}}
 }
 
-// direct sets the hint that the proxy of an endpoint accepts connections at its own
-// address.
+// direct hints that the endpoint's proxy accepts connections at its own address.
 func direct(proxy string) func(*destination.WeightedAddr) {
 	return func(e *destination.WeightedAddr) {
 		e.ProtocolHint.OpaqueTransport = &destination.ProtocolHint_OpaqueTransport{
@@ -226,5 +224,5 @@ func direct(proxy string) func(*destination.WeightedAddr) {
 	}
 }
 
-// errInvalid is the error of a controller for a target that it does not have.
+// errInvalid is a controller's error for an unknown target.
 var errInvalid = status.Error(codes.InvalidArgument, "that is no service")

@@ -1,6 +1,5 @@
-// Package sidecar assembles a whole proxy. The proxy consists of the paths of packages
-// outbound and inbound, an identity, connections to the control plane, and the tap and
-// admin servers.
+// Package sidecar assembles a whole proxy from the paths in packages outbound and inbound, an
+// identity, connections to the control plane, and the tap and admin servers.
 package sidecar
 
 import (
@@ -16,28 +15,35 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/gotower/gotower/examples/internal/serve"
+	"github.com/gotower/gotower/examples/internal/spans"
 	"github.com/gotower/gotower/examples/proxy/admin"
 	"github.com/gotower/gotower/examples/proxy/inbound"
 	"github.com/gotower/gotower/examples/proxy/logs"
 	"github.com/gotower/gotower/examples/proxy/meters"
 	"github.com/gotower/gotower/examples/proxy/outbound"
 	"github.com/gotower/gotower/examples/proxy/settings"
+	"github.com/gotower/gotower/internal/logwriter"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/tcplayer"
 	"github.com/gotower/gotower/layer/tcplayer/identity"
+	"github.com/gotower/gotower/profiles"
+	"github.com/gotower/gotower/resolve"
 	"github.com/gotower/gotower/tap"
 	"github.com/gotower/gotower/tap/view"
 )
 
-// Config configures [New]. The proxy has no listener for an address that is not valid, such
-// as the zero value.
+// Config configures [New]. Addresses that are not valid, such as the zero value, get no listener.
 type Config struct {
 	settings.Settings
 
-	Level    *logs.Level // log level that the admin server can change; nil: it cannot
-	Title    string      // title of the page /view/
-	Fallback bool        // if an address is in use, listen on any free port of loopback instead
-	Network  Network     // of all listeners and connections; nil: TCP
+	Level    *logs.Level          // log level that the admin server can change; may be nil
+	LogLines *httplayer.LogWriter // the log's output, to count dropped lines; may be nil
+	Title    string               // title of the page /view/
+	Fallback bool                 // if an address is in use, listen on any free port of loopback instead
+	Network  Network              // for all listeners and connections; nil: TCP
+	Profiles profiles.Source      // of the application's targets; nil: the control plane's
+	Resolver resolve.Resolver     // of the profiles' backends; nil: the control plane's
 }
 
 // Network replaces TCP in tests that run in memory. [layertest.Network] implements it.
@@ -46,23 +52,24 @@ type Network interface {
 	DialContext(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-// Proxy is a proxy that listens on its addresses. It accepts connections while [Proxy.Run]
-// runs.
+// Proxy is a proxy that listens on its addresses. [Proxy.Run] accepts and serves connections.
 type Proxy struct {
-	Addr    string // address of the outbound listener, or of the first one of two
+	Addr    string // of the first outbound listener
 	Inbound string
 	Admin   string
-	Tap     string // "" if tap is not served
+	Tap     string // "" if tap is off
 
 	config    Config
 	log       *slog.Logger
-	paths     []path       // listeners
-	dialTCP   dialFunc     // nil: that of package net
-	operators serve.Group  // the admin and tap servers
-	identity  *identityRun // nil without identity
-	control   []controller // connections to the control plane
+	paths     []path               // listeners
+	dialTCP   dialFunc             // nil: package net's
+	access    *httplayer.LogWriter // the access log's lines
+	operators serve.Group          // the admin and tap servers
+	identity  *identityRun         // nil without an identity
+	control   []controller         // connections to the control plane
+	spans     *spans.Exporter      // nil without a collector
 
-	drain           func() // makes open HTTP connections end after their current requests
+	drain           func() // lets open HTTP connections finish their current requests
 	end             func() // ends the background work
 	requestShutdown func()
 	shutdown        chan struct{} // closed by requestShutdown
@@ -75,9 +82,8 @@ const (
 	inboundPath  = "inbound"
 )
 
-// New returns a proxy that listens on its addresses. Run closes the listeners. To close a
-// proxy that is not needed, call Run with a context that has ended. If log is nil, nothing
-// is logged.
+// New returns a proxy that already listens on its addresses. Run closes the listeners. If the proxy
+// is not needed after all, call Run with a context that has ended. A nil log discards all records.
 func New(c Config, log *slog.Logger) (*Proxy, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -86,7 +92,8 @@ func New(c Config, log *slog.Logger) (*Proxy, error) {
 	ending, drain := context.WithCancel(background)
 	p := &Proxy{config: c, log: log, drain: drain, end: end, shutdown: make(chan struct{})}
 	if c.Network != nil {
-		p.dialTCP, p.operators.Listen = c.Network.DialContext, c.Network.Listen
+		p.dialTCP = c.Network.DialContext
+		p.operators.Listen = c.Network.Listen
 	}
 	p.requestShutdown = sync.OnceFunc(func() { close(p.shutdown) })
 	if err := p.assemble(background, ending); err != nil {
@@ -97,12 +104,20 @@ func New(c Config, log *slog.Logger) (*Proxy, error) {
 	return p, nil
 }
 
-// assemble builds the parts of the proxy and opens its listeners. When the argument
-// background is done, the background work of all parts ends. When the argument ending is
-// done, HTTP connections start to drain.
+// assemble builds the proxy's parts and opens its listeners. background ends the work of all parts,
+// and ending makes HTTP connections drain.
 func (p *Proxy) assemble(background, ending context.Context) error {
-	c, taps := p.config, new(tap.Registry)
-	m := meters.New(meters.Config{RetainIdle: max(c.Metrics.RetainIdle, minRetain), ServiceSuffixes: c.Control.ServiceSuffixes()})
+	c := p.config
+	taps := new(tap.Registry)
+	m := meters.New(meters.Config{
+		RetainIdle: max(c.Metrics.RetainIdle, minRetain), ServiceSuffixes: c.Control.ServiceSuffixes(),
+		HostnameLabels: c.Metrics.HostnameLabels,
+	})
+	p.access = httplayer.NewLogWriter(os.Stderr, func(dropped int, err error) { logwriter.Report(p.log, "access", dropped, err) })
+	m.CountDropped("access", p.access.Dropped)
+	if c.LogLines != nil {
+		m.CountDropped("program", c.LogLines.Dropped)
+	}
 	id, err := p.loadIdentity(background, m)
 	if err != nil {
 		return err
@@ -117,19 +132,23 @@ func (p *Proxy) assemble(background, ending context.Context) error {
 			return err
 		}
 	}
-	outward, inward := new(ownPorts), new(ownPorts)
+	if p.spans, err = p.newSpans(background, id, m); err != nil {
+		return err
+	}
+	outward := new(ownPorts) // refused by the outbound path
+	inward := new(ownPorts)  // refused by the inbound path
 	out := outbound.New(background, outbound.Config{
-		Outbound: c.Outbound, Control: c.Control, Controller: destination, Identity: id, Own: c.Inbound.IPs, Dial: p.dialTCP,
-		Policies: policy, Workload: c.Policy.Workload,
+		Outbound: c.Outbound, Control: c.Control, Controller: destination, Identity: id, PodIPs: c.Inbound.IPs, Dial: p.dialTCP,
+		Policies: policy, Workload: c.Policy.Workload, Profiles: c.Profiles, Resolver: c.Resolver,
 		Origin: c.Outbound.Origin.Find(), Refuse: outward.refuse, Ending: ending,
-		SourceLabels: c.Settings.Tap.Labels, Taps: taps, Meters: m, Log: p.log,
+		SourceLabels: c.Settings.Tap.Labels, Taps: taps, Spans: p.spans, Meters: m, Log: p.log,
 	})
 	in := inbound.New(background, inbound.Config{
 		Inbound: c.Settings.Inbound, Control: c.Control, ClusterNetworks: c.Policy.ClusterNetworks, Controller: destination,
 		Policy: c.Policy, PolicyController: policy, Dial: p.dialTCP,
-		Identity: id, ServerName: serverName(c.Settings.Identity),
+		Identity: id, ServerName: serverName(c.Settings.Identity), ID: serverID(c.Settings.Identity), Gateway: out,
 		Origin: c.Settings.Inbound.Origin.Find(), Refuse: inward.refuse, Ending: ending,
-		Taps: taps, Meters: m, Log: p.log, Access: c.Log.Access, AccessTo: os.Stderr,
+		Taps: taps, Spans: p.spans, Meters: m, Log: p.log, Access: c.Log.Access, AccessLog: p.access,
 	})
 	err = errors.Join(
 		p.listen(outboundPath, c.Outbound.Listen, c.Outbound.Accept, certified(id, out)),
@@ -144,32 +163,34 @@ func (p *Proxy) assemble(background, ending context.Context) error {
 	if c.Shutdown.EndpointEnabled {
 		operator.Shutdown = p.Shutdown
 	}
-	p.Addr, p.Inbound = p.at(outboundPath), p.at(inboundPath)
-	p.Admin, p.Tap = p.serveAdmin(operator, id), p.serveTap(taps, describe, id)
+	p.Addr = p.addrOf(outboundPath)
+	p.Inbound = p.addrOf(inboundPath)
+	p.Admin = p.serveAdmin(operator, id)
+	p.Tap = p.serveTap(taps, describe, id)
 	local, addrErr := localAddrs()
 	p.setOwnPorts(outward, inward, local)
 	return errors.Join(err, addrErr, p.operators.Err())
 }
 
-// minRetain is the minimum time for which idle series are exported. With a much shorter time,
-// nearly every write of a series makes a new series.
+// minRetain is how long at least idle series are exported. With a much shorter time, nearly every
+// write would create a new series.
 const minRetain = 100 * time.Millisecond
 
-// checkOrigin logs a warning if the original destination of inbound connections cannot be
-// found. The proxy then resets them, because it does not know where to forward them.
+// checkOrigin warns if the original destination of inbound connections cannot be found. The proxy
+// then resets them, because it does not know where to forward them.
 func (p *Proxy) checkOrigin(ctx context.Context) {
-	at := p.at(inboundPath)
-	if at == "" {
+	addr := p.addrOf(inboundPath)
+	if addr == "" {
 		return
 	}
 	if err := p.config.Settings.Inbound.Origin.Check(ctx); err != nil {
 		p.log.WarnContext(ctx, "no original destination: inbound connections are reset; redirect them with examples/init, or set an origin",
-			"addr", at, "variable", settings.OwnPrefix+"INBOUND_ORIGIN", "err", err)
+			"addr", addr, "variable", settings.OwnPrefix+"INBOUND_ORIGIN", "err", err)
 	}
 }
 
-// describe returns a function that returns the tree of all layers of the proxy, with their
-// current state. out and in are the servers of the two paths.
+// describe returns a function that returns the tree of all layers with their current state. out and
+// in are the servers of the two paths.
 func (p *Proxy) describe(out, in tcplayer.Server) func() layer.Node {
 	return func() layer.Node {
 		n := layer.Node{Name: "proxy", Children: []layer.Node{layer.Describe(out), layer.Describe(in)}}
@@ -183,8 +204,8 @@ func (p *Proxy) describe(out, in tcplayer.Server) func() layer.Node {
 	}
 }
 
-// serverName returns the TLS server name that other proxies use for this proxy, or ""
-// without an identity.
+// serverName returns the TLS server name under which other proxies reach this one, or "" without an
+// identity.
 func serverName(s *settings.Identity) string {
 	if s == nil {
 		return ""
@@ -192,8 +213,15 @@ func serverName(s *settings.Identity) string {
 	return s.ServerName
 }
 
-// ready returns a function that reports whether the proxy has a certificate. It returns nil
-// if id is nil, because the proxy then needs no certificate.
+func serverID(s *settings.Identity) string {
+	if s == nil {
+		return ""
+	}
+	return s.ServerID
+}
+
+// ready returns a function that reports whether the proxy has a certificate. It returns nil if id
+// is nil, because no certificate is needed then.
 func ready(id *identity.Identity) func() bool {
 	if id == nil {
 		return nil

@@ -39,19 +39,19 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	// Most parallel tests wait for a time limit, so more of them than CPUs may run.
+	// Most parallel tests wait for time limits, so more of them may run than there are CPUs.
 	flag.Parse()
 	if err := flag.Set("test.parallel", "32"); err != nil {
 		panic(err)
 	}
-	debug.SetGCPercent(800) // the heap is small
+	debug.SetGCPercent(800) // because the heap is small
 	setInteropLogger()
 	goleak.VerifyTestMain(m)
 }
 
 const webName = "web.example:80"
 
-// testProxy is a controller, and a proxy that uses it.
+// testProxy is a proxy with its controller.
 type testProxy struct {
 	*sidecar.Proxy
 	controllerAddr string
@@ -70,8 +70,8 @@ func freeAddr(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// serveController serves cfg at addr until the test, or stop, ends it.
-func serveController(t testing.TB, addr string, cfg controller.Config) (at string, stop func()) {
+// serveController serves cfg at addr until the test ends or stop is called.
+func serveController(t testing.TB, addr string, cfg controller.Config) (listenAddr string, stop func()) {
 	t.Helper()
 	ctl := controller.New(nil)
 	require.NoError(t, ctl.Set(cfg))
@@ -91,7 +91,7 @@ func serveController(t testing.TB, addr string, cfg controller.Config) (at strin
 	return l.Addr().String(), stop
 }
 
-// settingsFor are those of a proxy on any ports of this machine.
+// settingsFor returns settings for a proxy on free ports of this machine.
 func settingsFor(t testing.TB, controllerAddr string) settings.Settings {
 	t.Helper()
 	vars := map[string]string{
@@ -141,7 +141,7 @@ func newTestProxy(t testing.TB, controllerAddr string, change ...func(*sidecar.C
 	return &testProxy{Proxy: p, controllerAddr: controllerAddr}
 }
 
-// at is a configuration with name served at the addresses.
+// at returns a configuration in which name has these addresses.
 func at(name string, addrs ...string) controller.Config {
 	var d controller.Destination
 	for i, a := range addrs {
@@ -166,7 +166,7 @@ func backend(t testing.TB, name string) (addr string) {
 	return srv.Listener.Addr().String()
 }
 
-// client is a standard client that sends everything to the proxy.
+// client returns a standard client that sends everything through the proxy.
 func (tn *testProxy) client(t testing.TB) *http.Client {
 	t.Helper()
 	tr := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -307,7 +307,7 @@ func TestErrorReasons(t *testing.T) {
 	}
 }
 
-// patiently repeats test with longer times until fail-fast, until it succeeds. On a busy
+// patiently repeats test with longer and longer times until fail-fast, until it succeeds. On a busy
 // machine, fail-fast may begin before the reason is known.
 func patiently(t *testing.T, test func(failFast func(*sidecar.Config)) (got string, ok bool)) {
 	t.Helper()

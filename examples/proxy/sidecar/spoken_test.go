@@ -17,19 +17,18 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// believing is the proxy of an endpoint with a direct port, as linkerd's is. It uses the
-// protocol in the transport header and does not detect it. It reports the protocol of each
-// header.
+// believing is an endpoint's proxy with a direct port, like linkerd's. It uses the protocol in the
+// transport header without detecting it, and reports the protocol in each header.
 func believing(t testing.TB, m *mesh, app http.Handler) (addr string, announced <-chan tcplayer.Protocol) {
 	t.Helper()
 	out := make(chan tcplayer.Protocol, 10)
-	server := httplayer.NewServer(app)
+	server := httplayer.NewServer(httplayer.FromHandler(app), httplayer.WithConnect())
 	spoken := func(want tcplayer.Protocol) tcplayer.Server {
-		to := tcplayer.Protocols{HTTP1: server}
+		protocols := tcplayer.Protocols{HTTP1: server}
 		if want == tcplayer.HTTP2 {
-			to = tcplayer.Protocols{HTTP2: server}
+			protocols = tcplayer.Protocols{HTTP2: server}
 		}
-		return tcplayer.Detect(to) // it resets what speaks otherwise
+		return tcplayer.Detect(protocols) // resets all other protocols
 	}
 	h1, h2 := spoken(tcplayer.HTTP1), spoken(tcplayer.HTTP2)
 	headed := layer.Func[net.Conn, tcplayer.ByteCount](func(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
@@ -44,15 +43,15 @@ func believing(t testing.TB, m *mesh, app http.Handler) (addr string, announced 
 		case tcplayer.HTTP2:
 			return h2.Call(ctx, conn)
 		}
-		return server.Call(ctx, conn) // bytes: for the application
+		return server.Call(ctx, conn) // bytes for the application
 	})
 	proxy := tcplayer.DetectTLS(m.of(t, serverName).Server(tcplayer.TransportProtocol), tcplayer.MatchServerName(serverName),
 		tcplayer.TLSServers{Terminate: tcplayer.DetectTransport(tcplayer.TransportServers{Header: headed})})
 	return conntest.Serve(t, func(_ int, conn net.Conn) { _, _ = proxy.Call(t.Context(), conn) }), out
 }
 
-// upgrading echoes in upper case after an upgrade and in a tunnel, and responds to other
-// requests with ok.
+// upgrading echoes in upper case after an upgrade and in a tunnel, and responds with ok to other
+// requests.
 func upgrading(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodConnect && r.Header.Get("Upgrade") == "" {
 		_, _ = io.WriteString(w, "ok")
@@ -71,8 +70,8 @@ func upgrading(w http.ResponseWriter, r *http.Request) {
 	shout(conn)
 }
 
-// The transport header has the protocol of the connection, and not the protocol of the
-// hint. Upgrades and tunnels use HTTP/1.
+// The transport header contains the connection's protocol. With the hint HTTP/2, HTTP/1 requests
+// are sent over HTTP/2. Upgrades and tunnels use HTTP/1.
 func TestTransportHeaderHasProtocol(t *testing.T) {
 	t.Parallel()
 	const (
@@ -84,10 +83,10 @@ func TestTransportHeaderHasProtocol(t *testing.T) {
 	both := map[tcplayer.Protocol]bool{tcplayer.HTTP1: true, tcplayer.HTTP2: true}
 	for name, tt := range map[string]struct {
 		hints     []func(*destination.WeightedAddr)
-		asked     []string // "" is a request of HTTP/2
+		asked     []string // "" is an HTTP/2 request
 		announced map[tcplayer.Protocol]bool
 	}{
-		"HTTP/1 to HTTP/2":  {hintedBy(speaksH2), []string{plain, plain}, only(tcplayer.HTTP1)},
+		"HTTP/1 to HTTP/2":  {hintedBy(speaksH2), []string{plain, plain}, only(tcplayer.HTTP2)},
 		"upgrade to HTTP/2": {hintedBy(speaksH2), []string{upgrade}, only(tcplayer.HTTP1)},
 		"tunnel to HTTP/2":  {hintedBy(speaksH2), []string{connect}, only(tcplayer.HTTP1)},
 		"all to HTTP/2":     {hintedBy(speaksH2), []string{plain, upgrade, "", plain}, both},

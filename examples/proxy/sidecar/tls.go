@@ -12,32 +12,30 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// optionalTLS is the credentials of a gRPC server that accepts both cleartext and TLS. TLS
-// clients need not use ALPN, because proxies of the mesh do not use it. The credentials
-// accept every client. The tap server decides which clients are authorized.
+// optionalTLS lets a gRPC server accept both cleartext and TLS. TLS clients need not use ALPN,
+// because the mesh's proxies do not. All clients are accepted, and the tap server decides what they
+// may do.
 type optionalTLS struct {
 	credentials.TransportCredentials // for cleartext connections
 	cfg                              *tls.Config
 }
 
-// newOptionalTLS returns credentials that accept cleartext, and TLS with the configuration
-// cfg.
+// newOptionalTLS returns credentials that accept cleartext as well as TLS with cfg.
 func newOptionalTLS(cfg *tls.Config) credentials.TransportCredentials {
 	cfg = cfg.Clone()
 	cfg.NextProtos = []string{"h2"}
 	return &optionalTLS{insecure.NewCredentials(), cfg}
 }
 
-// recordHandshake is the first byte of a TLS connection. In cleartext, the first byte of an
-// HTTP/2 connection is a letter.
+// recordHandshake is a TLS connection's first byte. An HTTP/2 connection in cleartext begins with a
+// letter.
 const recordHandshake = 22
 
-// detectTimeout is how long a connection may take to send its first byte, as in linkerd's
-// proxy.
+// detectTimeout is how long a connection may take to send its first byte, as in linkerd's proxy.
 const detectTimeout = time.Second
 
-// ServerHandshake reads the first byte of conn. If the client has begun a TLS handshake,
-// ServerHandshake completes it. Otherwise the connection uses cleartext.
+// ServerHandshake performs a TLS handshake if the client begins one, and otherwise accepts
+// cleartext.
 func (o *optionalTLS) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	r := bufio.NewReaderSize(conn, 1<<10)
 	_ = conn.SetReadDeadline(time.Now().Add(detectTimeout))
@@ -47,11 +45,11 @@ func (o *optionalTLS) ServerHandshake(conn net.Conn) (net.Conn, credentials.Auth
 	}
 	// gRPC removes this deadline after the HTTP/2 preface.
 	_ = conn.SetReadDeadline(time.Now().Add(handshakeTimeout))
-	seen := &peekedConn{conn, r}
+	peeked := &peekedConn{conn, r}
 	if first[0] != recordHandshake {
-		return o.TransportCredentials.ServerHandshake(seen)
+		return o.TransportCredentials.ServerHandshake(peeked)
 	}
-	secure := tls.Server(seen, o.cfg)
+	secure := tls.Server(peeked, o.cfg)
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
 	if err := secure.HandshakeContext(ctx); err != nil {
@@ -63,8 +61,7 @@ func (o *optionalTLS) ServerHandshake(conn net.Conn) (net.Conn, credentials.Auth
 	}, nil
 }
 
-// handshakeTimeout is how long a connection may take for the TLS handshake and the HTTP/2
-// preface.
+// handshakeTimeout is how long a connection may take for the TLS handshake and the HTTP/2 preface.
 const handshakeTimeout = 10 * time.Second
 
 func (o *optionalTLS) Info() credentials.ProtocolInfo {
@@ -75,8 +72,7 @@ func (o *optionalTLS) Clone() credentials.TransportCredentials {
 	return &optionalTLS{o.TransportCredentials.Clone(), o.cfg.Clone()}
 }
 
-// peekedConn is a connection from which the first bytes have been read into the buffer of
-// r. Read returns these bytes first.
+// peekedConn returns bytes that were already read into r's buffer first.
 type peekedConn struct {
 	net.Conn
 	r *bufio.Reader

@@ -9,17 +9,16 @@ import (
 	"sync/atomic"
 )
 
-// withOptionalTLS returns a function that makes a listener of an HTTP server accept
-// cleartext and TLS. Clients may use HTTP/1 or HTTP/2 over TLS without ALPN, as proxies of
-// the mesh do.
+// withOptionalTLS returns a function that lets an HTTP server's listener accept both cleartext and
+// TLS. Clients may use HTTP/1 or HTTP/2 over TLS without ALPN, because the mesh's proxies do.
 func withOptionalTLS(cfg *tls.Config) func(net.Listener) net.Listener {
 	cfg = cfg.Clone()
 	cfg.NextProtos = []string{"h2", "http/1.1"}
 	return func(l net.Listener) net.Listener { return &optionalListener{l, cfg} }
 }
 
-// optionalListener is a listener for cleartext and TLS. A connection uses TLS if the
-// client begins with a TLS handshake.
+// optionalListener accepts cleartext and TLS. A connection uses TLS if the client begins a
+// handshake.
 type optionalListener struct {
 	net.Listener
 	cfg *tls.Config
@@ -30,16 +29,16 @@ func (l *optionalListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &optionalConn{Conn: conn, cfg: l.cfg, seen: &peekedConn{conn, bufio.NewReaderSize(conn, 1<<10)}}, nil
+	return &optionalConn{Conn: conn, cfg: l.cfg, peeked: &peekedConn{conn, bufio.NewReaderSize(conn, 1<<10)}}, nil
 }
 
-// optionalConn is a connection that detects TLS at its first Read, so that the header
-// timeout of the HTTP server also limits the TLS handshake. It is not a *tls.Conn, because
-// net/http accepts HTTP/2 on a *tls.Conn only with ALPN.
+// optionalConn detects TLS at its first Read, so that the HTTP server's header timeout also limits
+// the handshake. It is not a *tls.Conn, because net/http accepts HTTP/2 on a *tls.Conn only with
+// ALPN.
 type optionalConn struct {
 	net.Conn
 	cfg    *tls.Config
-	seen   *peekedConn
+	peeked *peekedConn
 	detect sync.Once
 	err    error
 	secure atomic.Pointer[tls.Conn] // nil: cleartext, or not detected yet
@@ -53,21 +52,20 @@ func (c *optionalConn) Read(p []byte) (int, error) {
 	case secure != nil:
 		return secure.Read(p)
 	}
-	return c.seen.Read(p)
+	return c.peeked.Read(p)
 }
 
-// detectTLS reads the first byte of the connection, and completes the TLS handshake if the
-// client uses TLS.
+// detectTLS reads the first byte, and performs the TLS handshake if the client uses TLS.
 func (c *optionalConn) detectTLS() {
-	first, err := c.seen.r.Peek(1)
+	first, err := c.peeked.r.Peek(1)
 	if c.err = err; err != nil || first[0] != recordHandshake {
 		return
 	}
-	secure := tls.Server(c.seen, c.cfg)
+	secure := tls.Server(c.peeked, c.cfg)
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
 	if c.err = secure.HandshakeContext(ctx); c.err != nil {
-		_ = c.Conn.Close() // net/http would send a response in cleartext
+		_ = c.Conn.Close() // because net/http would respond in cleartext
 		return
 	}
 	c.secure.Store(secure)
@@ -80,7 +78,7 @@ func (c *optionalConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// CloseWrite closes the writing side of the connection, if the connection supports that.
+// CloseWrite closes the connection for writing, if that is supported.
 func (c *optionalConn) CloseWrite() error {
 	if secure := c.secure.Load(); secure != nil {
 		return secure.CloseWrite()

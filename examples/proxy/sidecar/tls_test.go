@@ -25,7 +25,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// elsewhere has clients that come from another machine.
+// elsewhere makes clients appear to be on another machine.
 type elsewhere struct{ net.Listener }
 
 func (e elsewhere) Accept() (net.Conn, error) {
@@ -36,7 +36,7 @@ func (e elsewhere) Accept() (net.Conn, error) {
 	return tcplayer.OverrideAddrs(conn, netip.MustParseAddrPort("10.1.2.3:4567"), netip.AddrPort{}), nil
 }
 
-// A TLS client does not count as a client of this machine.
+// A TLS client does not count as a client on this machine.
 func TestAdminTLSRemoteClient(t *testing.T) {
 	mesh, err := ca.New("cluster.local")
 	require.NoError(t, err)
@@ -81,15 +81,14 @@ func TestAdminTLSRemoteClient(t *testing.T) {
 	}
 }
 
-// A connection is closed if the client begins TLS and then sends nothing. The header
-// timeout applies.
+// A connection is closed at the header timeout if the client begins TLS and then sends nothing.
 func TestAdminSilentClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
 		defer client.Close()
 		go func() { _, _ = client.Write([]byte("\x16\x03\x01")) }()
 		began := time.Now()
-		conn := &optionalConn{Conn: server, cfg: &tls.Config{}, seen: &peekedConn{server, bufio.NewReader(server)}}
+		conn := &optionalConn{Conn: server, cfg: &tls.Config{}, peeked: &peekedConn{server, bufio.NewReader(server)}}
 		_, err := conn.Read(make([]byte, 64))
 		require.Error(t, err)
 		require.Equal(t, handshakeTimeout, time.Since(began))
@@ -99,8 +98,8 @@ func TestAdminSilentClient(t *testing.T) {
 	})
 }
 
-// A client that stops sending holds a goroutine only for a limited time: before its first
-// byte, in the TLS handshake, and after its first byte.
+// A client that stops sending holds a goroutine only for a limited time, whether it stops before
+// its first byte, in the TLS handshake, or later.
 func TestTapSilentClient(t *testing.T) {
 	for name, tt := range map[string]struct {
 		sent   string

@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// sums is an application that reports the trailers of its requests.
+// sums is an application that reports its requests' trailers.
 func sums(t testing.TB) (addr string, got <-chan http.Header) {
 	t.Helper()
 	out := make(chan http.Header, 100)

@@ -16,13 +16,13 @@ import (
 
 const okAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-// hinted runs a row through two proxies, with HTTP/2 between them and without.
+// hinted runs a row through two proxies, with and without HTTP/2 between them.
 func hinted(t *testing.T, test func(t *testing.T, hints ...func(*destination.WeightedAddr))) {
 	t.Run("orig-proto", func(t *testing.T) { test(t, speaksH2) })
 	t.Run("HTTP1", func(t *testing.T) { test(t) })
 }
 
-// The requests that arrive at the application, by mutual TLS between two proxies.
+// Requests arrive at the application unchanged, over mutual TLS between two proxies.
 func TestA1ToA18RequestsMesh(t *testing.T) {
 	t.Parallel()
 	hinted(t, func(t *testing.T, hints ...func(*destination.WeightedAddr)) {
@@ -63,13 +63,13 @@ func TestA1ToA18RequestsMesh(t *testing.T) {
 	})
 }
 
-// proven returns fields with the headers that the proxies add: the identity of the client,
-// and the name that its proxy balanced.
+// proven returns fields with the headers that the proxies add: the client's identity, and the name
+// that its proxy balanced.
 func proven(fields []string) []string {
 	return append(append([]string{}, fields...), "L5d-Client-Id: "+clientName, "L5d-Dst-Canonical: "+webName)
 }
 
-// The responses that arrive at the client.
+// Responses arrive at the client unchanged.
 func TestA8ToA21ResponsesMesh(t *testing.T) {
 	t.Parallel()
 	hinted(t, func(t *testing.T, hints ...func(*destination.WeightedAddr)) {
@@ -129,7 +129,7 @@ func TestA14ConnectMesh(t *testing.T) {
 	m := newMesh(t, up, speaksH2)
 	w := dialWire(t, m.a.Addr)
 	first, fields, _ := w.ask(t, "CONNECT web:443 HTTP/1.1\nHost: web:443\n\n")
-	assert.Equal(t, "HTTP/1.1 200 OK", first)
+	assert.Equal(t, "HTTP/1.1 200 Connection established", first)
 	assert.Empty(t, fields)
 	assert.True(t, strings.HasPrefix(<-heads, "CONNECT web:443 HTTP/1.1\n"))
 	converse(t, w)
@@ -146,13 +146,13 @@ func TestA15InvalidConnectMesh(t *testing.T) {
 	}
 }
 
-// The port of the application refuses connections. With several endpoints, the error of one
-// does not close the client's connection. With a single endpoint it does.
+// The application's port refuses connections. With several endpoints, one endpoint's error does not
+// close the client's connection. With a single endpoint it does.
 func TestA22ConnectionRefusedMesh(t *testing.T) {
 	hinted(t, func(t *testing.T, hints ...func(*destination.WeightedAddr)) {
 		m := newMesh(t, freeAddr(t), hints...)
 		w := dialWire(t, m.a.Addr)
-		for range 2 { // by the same connection
+		for range 2 { // on the same connection
 			first, fields, _ := w.ask(t, "GET / HTTP/1.1\nHost: web\n\n")
 			assert.Equal(t, "HTTP/1.1 502 Bad Gateway", first)
 			assert.Equal(t, []string{"Content-Length: 0"}, fields, "only the proxy receives the cause")
@@ -186,12 +186,12 @@ func TestA25RequestsWithoutHostMesh(t *testing.T) {
 	hinted(t, func(t *testing.T, hints ...func(*destination.WeightedAddr)) {
 		up, got := application(t, okAnswer)
 		m := newMesh(t, up, hints...)
-		seen := map[int]bool{}
+		conns := map[int]bool{}
 		for range 3 {
 			dialWire(t, m.a.Addr).ask(t, "GET / HTTP/1.0\n\n")
-			seen[(<-got).conn] = true
+			conns[(<-got).conn] = true
 		}
-		assert.Len(t, seen, 3)
+		assert.Len(t, conns, 3)
 	})
 }
 

@@ -28,7 +28,7 @@ func certified(t *testing.T, tn *testProxy) *testProxy {
 	return tn
 }
 
-// watch requests a tap, and returns the status code.
+// watch requests a tap and returns the status code.
 func watch(t *testing.T, addr string, creds credentials.TransportCredentials, m *pb.ObserveRequest_Match) codes.Code {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(creds))
@@ -46,8 +46,8 @@ func watch(t *testing.T, addr string, creds credentials.TransportCredentials, m 
 	return status.Code(err)
 }
 
-// One name may watch a proxy with an identity from another machine. Certificates with other
-// names, and certificates of another authority, are rejected.
+// With an identity, one name may watch the proxy from other machines. Certificates with other names
+// or from another authority are rejected.
 func TestTapAuthorization(t *testing.T) {
 	m, other := newAuthority(t, anyClient), newAuthority(t, anyClient)
 	b := certified(t, newTestProxy(t, newScript(t).addr, m.identified(t, serverName)))
@@ -63,7 +63,7 @@ func TestTapAuthorization(t *testing.T) {
 	require.Equal(t, codes.OK, watch(t, b.Tap, insecure.NewCredentials(), all), "of this machine")
 }
 
-// The size of a tap request is limited before the client is authorized.
+// A tap request's size is limited before the client is authorized.
 func TestTapRequestLimit(t *testing.T) {
 	m := newAuthority(t, anyClient)
 	b := certified(t, newTestProxy(t, newScript(t).addr, m.identified(t, serverName)))

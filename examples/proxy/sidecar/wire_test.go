@@ -16,16 +16,16 @@ import (
 	"github.com/gotower/gotower/internal/conntest"
 )
 
-// receivedRequest is a request that an application received.
+// receivedRequest is a request as an application received it.
 type receivedRequest struct {
-	conn   int // which connection it came by
+	conn   int // the connection's number
 	first  string
 	fields []string // sorted
 	body   string
 }
 
-// application responds to every request with the bytes of answer, and reports the request.
-// It closes a connection after an answer with Connection: close.
+// application responds to every request with answer, and reports the request. It closes the
+// connection after an answer with Connection: close.
 func application(t testing.TB, answer string) (addr string, got <-chan receivedRequest) {
 	t.Helper()
 	out := make(chan receivedRequest, 100)
@@ -52,7 +52,7 @@ func application(t testing.TB, answer string) (addr string, got <-chan receivedR
 	}), out
 }
 
-// headOf is the first line and the sorted fields of a head.
+// headOf returns the first line and the sorted fields of a head.
 func headOf(text string) (first string, fields []string) {
 	text, _, _ = strings.Cut(text, "\r\n\r\n")
 	lines := strings.Split(text, "\r\n")
@@ -68,7 +68,7 @@ func say(w io.Writer, s string) { _, _ = io.WriteString(w, s) }
 type wire struct {
 	net.Conn
 	in  *bufio.Reader
-	raw bytes.Buffer // all bytes that were received
+	raw bytes.Buffer // all received bytes
 }
 
 func dialWire(t testing.TB, addr string) *wire {
@@ -87,8 +87,8 @@ func newWire(t testing.TB, conn net.Conn) *wire {
 	return w
 }
 
-// ask sends a request with lines that end by \n. It returns the first line of the response,
-// its sorted header fields without the date, and its body.
+// ask sends a request with lines that end in \n. It returns the response's first line, its sorted
+// header fields without the date, and its body.
 func (w *wire) ask(t testing.TB, sent string) (first string, fields []string, body string) {
 	t.Helper()
 	say(w, strings.ReplaceAll(sent, "\n", "\r\n"))
@@ -114,7 +114,7 @@ func (w *wire) hear(t testing.TB, want string) {
 	require.Equal(t, want, string(got))
 }
 
-// over asserts that the other end has closed the connection in peace.
+// over requires that the other end has closed the connection without a reset.
 func (w *wire) over(t testing.TB) {
 	t.Helper()
 	rest, err := io.ReadAll(w.in)
@@ -122,7 +122,6 @@ func (w *wire) over(t testing.TB) {
 	require.Empty(t, string(rest))
 }
 
-// closeWrite closes the writing side.
 func (w *wire) closeWrite(t testing.TB) {
 	t.Helper()
 	tcp, ok := w.Conn.(*net.TCPConn)
@@ -130,8 +129,8 @@ func (w *wire) closeWrite(t testing.TB) {
 	require.NoError(t, tcp.CloseWrite())
 }
 
-// shouting is a server that sends greeting, echoes in upper case, and sends bye at the end
-// of input.
+// shouting is a server that sends greeting, echoes in upper case, and sends bye at the end of
+// input.
 func shouting(t testing.TB, greeting string) (addr string) {
 	t.Helper()
 	return conntest.Serve(t, func(_ int, conn net.Conn) {
@@ -169,7 +168,7 @@ func tunnelled(t testing.TB, answer string) (addr string, heads <-chan string) {
 	}), out
 }
 
-// converse sends words to an echo server, each after the response to the last. It then
+// converse sends words to an echo server, each after the response to the previous one. It then
 // closes one direction before the other.
 func converse(t testing.TB, w *wire) {
 	t.Helper()

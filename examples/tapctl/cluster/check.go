@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -15,23 +16,27 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Version returns the version of the API server.
+// Version returns the version of the API server, such as v1.30.1.
 func (c *Cluster) Version(ctx context.Context) (string, error) {
 	data, err := c.client.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
 	if err != nil {
 		return "", err
 	}
-	_, version, _ := strings.Cut(string(data), `"gitVersion": "`)
-	version, _, _ = strings.Cut(version, `"`)
-	return version, nil
+	var info struct {
+		GitVersion string `json:"gitVersion"`
+	}
+	if err := json.Unmarshal(data, &info); err != nil {
+		return "", fmt.Errorf("/version: %w", err)
+	}
+	return info.GitVersion, nil
 }
 
-// Right is a right of the user: a verb on a resource in a namespace. Resource may be a
-// subresource, such as serviceaccounts/token. A Namespace of "" means all namespaces. If
-// Name is not "", the right is only for the object with this name.
+// Right is something that the user may do: a verb on a resource in a namespace. Resource may be a
+// subresource, such as serviceaccounts/token. A Namespace of "" means all namespaces. If Name is
+// not "", the right is only for the object with this name.
 type Right struct{ Verb, Resource, Group, Namespace, Name string }
 
-// String returns the right as the arguments of "kubectl auth can-i".
+// String returns the right as arguments to "kubectl auth can-i".
 func (r Right) String() string {
 	name := r.Resource
 	if r.Group != "" {
@@ -67,7 +72,7 @@ func Rights(resources []Resource) []Right {
 }
 
 // IdentityRights returns the rights that [Cluster.Identify] needs for the pods, and the
-// right to read linkerd's trust anchors. The argument controlPlane is the namespace of
+// right to read linkerd's trust anchors. controlPlane is the namespace of
 // linkerd's control plane.
 func IdentityRights(controlPlane string, pods []Pod) []Right {
 	all := []Right{{"get", "configmaps", "", controlPlane, anchorsConfigMap}}
@@ -86,7 +91,7 @@ func IdentityRights(controlPlane string, pods []Pod) []Right {
 	return all
 }
 
-// Denied returns those rights that the user does not have.
+// Denied returns the rights that the user lacks.
 func (c *Cluster) Denied(ctx context.Context, rights []Right) ([]Right, error) {
 	var denied []Right
 	for _, r := range rights {
@@ -106,8 +111,7 @@ func (c *Cluster) Denied(ctx context.Context, rights []Right) ([]Right, error) {
 	return denied, nil
 }
 
-// The name of the ConfigMap with linkerd's trust anchors, and the key of its entry with the
-// certificates in PEM.
+// The ConfigMap with linkerd's trust anchors, and the key of its entry with the PEM certificates.
 const (
 	anchorsConfigMap = "linkerd-identity-trust-roots"
 	anchorsKey       = "ca-bundle.crt"
@@ -122,8 +126,8 @@ func (c *Cluster) anchors(ctx context.Context, namespace string) ([]byte, error)
 	return []byte(m.Data[anchorsKey]), nil
 }
 
-// TrustAnchors returns the trust anchors of the control plane in the given namespace. It
-// returns an error if the control plane has no trust anchor.
+// TrustAnchors returns the trust anchors of the control plane in the given namespace. It returns
+// an error if there are none.
 func (c *Cluster) TrustAnchors(ctx context.Context, namespace string) ([]*x509.Certificate, error) {
 	rest, err := c.anchors(ctx, namespace)
 	if err != nil {
@@ -147,12 +151,11 @@ func (c *Cluster) TrustAnchors(ctx context.Context, namespace string) ([]*x509.C
 	return all, nil
 }
 
-// ErrNoCertificate is the error for a proxy that has an identity, but no certificate yet.
+// ErrNoCertificate says that a proxy with an identity has not obtained a certificate yet.
 var ErrNoCertificate = errors.New("it has no certificate yet")
 
-// CertificateExpiry returns the time at which the certificate of the proxy of p expires. It
-// reads the time from the metrics of the proxy. It returns the zero time for a proxy
-// without an identity.
+// CertificateExpiry returns when the certificate of p's proxy expires, as the proxy's metrics
+// tell, or the zero time for a proxy without an identity.
 func CertificateExpiry(ctx context.Context, p Pod) (time.Time, error) {
 	const patience = 5 * time.Second
 	names := []string{"control_identity_cert_expiration_timestamp_seconds", "identity_cert_expiration_timestamp_seconds"}
@@ -164,5 +167,5 @@ func CertificateExpiry(ctx context.Context, p Pod) (time.Time, error) {
 	case len(all) == 0 || all[names[0]]+all[names[1]] == 0:
 		return time.Time{}, ErrNoCertificate
 	}
-	return time.Unix(int64(all[names[0]]+all[names[1]]), 0), nil // a proxy has one of them
+	return time.Unix(int64(all[names[0]]+all[names[1]]), 0), nil // every proxy exports one of them
 }

@@ -21,12 +21,12 @@ import (
 // use.
 type Options struct {
 	Kubeconfig    string // file; default: KUBECONFIG, or ~/.kube/config, or the service account of the pod
-	Context       string // name of a context of the file
+	Context       string // a context's name in the file
 	Namespace     string // default: the namespace of the context
 	AllNamespaces bool
 	Selector      string // label selector of pods
 
-	MinRefresh time.Duration // least time between renewals of a certificate; default: that of identity.Config
+	MinRefresh time.Duration // least time between two renewals of a certificate; default: as in identity.Config
 }
 
 // Cluster is a client of an API server. Close it after use.
@@ -85,8 +85,9 @@ func Open(o Options) (*Cluster, error) {
 // Close closes the connections to the API server.
 func (c *Cluster) Close() { c.close() }
 
-// Expand returns resources with names. It replaces a resource without a name by all resources
-// of its kind. It returns an error for a resource that does not exist.
+// Expand returns the given resources, each with a name. It replaces a resource without a name by
+// all resources of its kind in its namespace, or in all namespaces if it has none. It returns an
+// error if a named resource does not exist.
 func (c *Cluster) Expand(ctx context.Context, resources []Resource) ([]Resource, error) {
 	var all []Resource
 	for _, r := range resources {
@@ -108,8 +109,8 @@ func (c *Cluster) Expand(ctx context.Context, resources []Resource) ([]Resource,
 	return all, nil
 }
 
-// get returns the object that r names. r must have a name. It must also have a namespace,
-// unless r is a namespace itself.
+// get returns the object that r names. r must include a name, and also a namespace, unless r is a
+// namespace itself.
 func (c *Cluster) get(ctx context.Context, r Resource) (*unstructured.Unstructured, error) {
 	namespace := r.Namespace
 	switch {

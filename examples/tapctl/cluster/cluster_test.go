@@ -270,7 +270,7 @@ response_total{direction="inbound",classification="success} 1
 	warn := func(err error) { warned = append(warned, err) }
 	addr := strings.TrimPrefix(server.URL, "http://")
 	pods := []Pod{{Name: "a", Tap: "1", Metrics: addr}, {Name: "b", Tap: "2", Metrics: "127.0.0.1:1"}, {Name: "unmeshed"}}
-	all := scrape(t.Context(), pods, warn)
+	all := scrape(t.Context(), pods, trafficMetrics(), warn)
 	require.Len(t, all, 2)
 	require.Nil(t, all[pods[1].key()])
 	require.Len(t, warned, 1)
@@ -293,6 +293,69 @@ response_total{direction="inbound",classification="success} 1
 	require.InDelta(t, 7, outbound.Success, 0)
 	_, ok := outbound.Quantile(0.5)
 	require.False(t, ok)
+}
+
+// The decisions of several proxies are added up by server, route and authorization.
+func TestDecisions(t *testing.T) {
+	const (
+		permitted = `{direction="inbound",srv_kind="default",srv_name="all-unauthenticated",route_kind="default",route_name="default",` +
+			`authz_kind="default",authz_name="all-unauthenticated"`
+		web    = `{srv_group="policy.linkerd.io",srv_kind="server",srv_name="web"`
+		denied = `inbound_http_authz_deny_total` + web + `,route_kind="default",route_name="default"}`
+		good   = `response_total` + permitted + `,classification="success"}`
+	)
+	rows := decisions{}
+	first := series{
+		good: 90, `response_total` + permitted + `,classification="failure"}`: 10, denied: 5,
+		`response_latency_ms_bucket` + permitted + `,le="10"}`:                                                                      50,
+		`response_latency_ms_bucket` + permitted + `,le="+Inf"}`:                                                                    100,
+		`inbound_tcp_authz_deny_total` + web + `}`:                                                                                  2,
+		`inbound_tcp_authz_allow_total` + web + `,authz_group="policy.linkerd.io",authz_kind="authorizationpolicy",authz_name="a"}`: 7,
+		`response_total{direction="outbound",srv_kind="x",classification="success"}`:                                                1000,
+	}
+	rows.add(series{good: 40}, first)
+	rows.add(nil, series{denied: 1})
+	rows.add(series{denied: 1}, nil) // did not return its metrics
+	require.Equal(t, decisions{
+		{"default:all-unauthenticated", "default", "default/all-unauthenticated"}: {
+			Route: "default", Server: "default:all-unauthenticated", Authorization: "default/all-unauthenticated",
+			Success: 50, Failures: 10, latency: latencies{10: 50, math.Inf(1): 100},
+		},
+		{"web", "default", ""}:               {Route: "default", Server: "web", Denied: 6, latency: latencies{}},
+		{"web", "", ""}:                      {Server: "web", Denied: 2, latency: latencies{}},
+		{"web", "", "authorizationpolicy/a"}: {Server: "web", Authorization: "authorizationpolicy/a", latency: latencies{}},
+	}, rows)
+}
+
+// The source of an edge is a pod of the targets, or the service account of a client elsewhere.
+func TestEdges(t *testing.T) {
+	const domain = ".serviceaccount.identity.linkerd.cluster.local"
+	deployment := func(name string) Pod {
+		return Pod{
+			Namespace: "n", Name: name + "-1", Tap: name, Owners: []Resource{{"deployment", "n", name}}, Identity: name + "-sa.n" + domain,
+		}
+	}
+	web, db := deployment("web"), deployment("db")
+	metrics := map[string]series{
+		web.key(): {
+			`tcp_open_total{direction="outbound",peer="dst",tls="true",server_id="db-sa.n` + domain + `",dst_deployment="db",dst_namespace="n",dst_pod="db-1"}`: 1,
+			`tcp_open_total{direction="outbound",peer="dst",no_tls_reason="not_provided_by_service_discovery",dst_deployment="old",dst_namespace="m"}`:          1,
+			`tcp_open_total{direction="outbound",peer="src",dst_deployment="x"}`:                                                                                1,
+			`tcp_open_total{direction="outbound",peer="dst",tls="true"}`:                                                                                        1, // outside of the cluster
+		},
+		db.key(): {
+			`tcp_open_total{direction="inbound",peer="src",tls="true",client_id="web-sa.n` + domain + `"}`:       1,
+			`tcp_open_total{direction="inbound",peer="src",tls="true",client_id="prometheus.viz` + domain + `"}`: 1,
+			`tcp_open_total{direction="inbound",peer="src",no_tls_reason="no_tls_from_remote"}`:                  1,
+			`tcp_open_total{direction="inbound",peer="dst",tls="true",client_id="prometheus.viz` + domain + `"}`: 1,
+		},
+	}
+	require.Equal(t, []Edge{
+		{Source: "web", SourceNamespace: "n", Destination: "old", DestinationNamespace: "m", NoTLS: "not_provided_by_service_discovery"},
+		{Source: "web", SourceNamespace: "n", Destination: "db", DestinationNamespace: "n", ClientID: "web-sa.n", ServerID: "db-sa.n"},
+		{Source: "prometheus", SourceNamespace: "viz", Destination: "db", DestinationNamespace: "n", ClientID: "prometheus.viz", ServerID: "db-sa.n"},
+	}, edges([]Pod{web, db}, metrics, "deployment"))
+	require.Len(t, edges([]Pod{web, db}, metrics, "pod"), 2, "not the Deployment old, which has no pod")
 }
 
 // The counters of a proxy whose first metrics are missing are not the traffic of the period. The

@@ -16,7 +16,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// Identity is the identity of a client that the proxies of a cluster allow to watch.
+// Identity is a client identity that the proxies in a cluster allow to watch.
 type Identity struct {
 	*identity.Identity
 
@@ -28,13 +28,12 @@ type Identity struct {
 // identityTimeout is how long Identify waits for the certificate.
 const identityTimeout = 10 * time.Second
 
-// Identify returns the client identity that the tap of the pod p allows to watch. The
-// identity belongs to a ServiceAccount. Identify requests a token of this account from the
-// API server, so the user needs the right to create it. With the token, Identify gets a
-// certificate from linkerd-identity in the namespace controlPlane. It returns an error if p
-// names another namespace, because p must not choose a server that receives the token. The
-// certificate is renewed until [Identity.Close], also after the end of ctx, because other pods
-// may allow the same identity.
+// Identify returns the client identity that p's tap allows to watch. The identity belongs to a
+// ServiceAccount. Identify requests a token for this account from the API server, so the user
+// needs the right to create it. With the token, Identify gets a certificate from linkerd-identity
+// in the namespace controlPlane. It returns an error if p names another namespace, because p must
+// not choose a server that receives the token. The certificate is renewed until [Identity.Close],
+// even after ctx has ended, because other pods may allow the same identity.
 func (c *Cluster) Identify(ctx context.Context, controlPlane string, p Pod) (_ *Identity, err error) {
 	account, domain, ok := strings.Cut(p.TapClient, ".serviceaccount.identity.")
 	name, namespace, named := strings.Cut(account, ".")
@@ -100,16 +99,16 @@ func (c *Cluster) Identify(ctx context.Context, controlPlane string, p Pod) (_ *
 	return all, nil
 }
 
-// Close ends the renewal of the certificate.
+// Close ends the certificate's renewal.
 func (i *Identity) Close() {
 	i.cancel()
 	<-i.ended
 	_ = i.conn.Close()
 }
 
-// authority returns the IP address of a ready pod of linkerd-identity, with the port of addr.
-// addr is the address of linkerd-identity in the configuration of proxies. Its host name is not
-// used, because it usually can be resolved only in the cluster.
+// authority returns the IP address of a ready linkerd-identity pod, with the port from addr,
+// which is linkerd-identity's address in the proxies' configuration. Its host name is not used,
+// because it can usually be resolved only in the cluster.
 func (c *Cluster) authority(ctx context.Context, namespace, addr string) (string, error) {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {

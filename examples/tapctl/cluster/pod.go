@@ -20,25 +20,25 @@ type Pod struct {
 	Owners          []Resource // the workloads to which it belongs, from the nearest one
 	Ready           bool
 
-	// The following fields are empty if the pod has no proxy.
+	// The following fields are empty for a pod without a proxy.
 
 	Tap      string // host:port of the tap
 	Metrics  string // host:port of the admin server
-	Identity string // name that the proxy proves by TLS; "" means that it has none
+	Identity string // name that the proxy proves by TLS; "" if it cannot prove one
 
 	TapClient                string // client that may watch; "" means only clients on its machine
 	Authority, AuthorityName string // address and identity of linkerd-identity
 
 	uid     types.UID
-	account string
+	account string // name of the ServiceAccount
 	labels  map[string]string
 }
 
-// Meshed reports whether the pod has a proxy.
+// Meshed reports whether there is a proxy in the pod.
 func (p *Pod) Meshed() bool { return p.Tap != "" }
 
-// Labels returns the labels of the pod in events of tap: pod, namespace, serviceaccount and
-// one for each of its owners.
+// Labels returns the pod's labels in tap events: pod, namespace, serviceaccount and one for each
+// of its owners.
 func (p *Pod) Labels() map[string]string {
 	all := map[string]string{"pod": p.Name, "namespace": p.Namespace, "serviceaccount": p.account}
 	for _, o := range p.Owners {
@@ -47,7 +47,7 @@ func (p *Pod) Labels() map[string]string {
 	return all
 }
 
-// The name of the proxy's container, and the default ports of the proxy.
+// The name of the proxy's container, and the proxy's default ports.
 const (
 	proxyContainer = "linkerd-proxy"
 	tapPort        = "4190"
@@ -83,9 +83,8 @@ func newPod(o *corev1.Pod) *Pod {
 	return p
 }
 
-// portOf returns the port of the container c that has the given name. Without such a port, it
-// returns the port of the address in an environment variable of c. The argument variable is the
-// name of the environment variable. If that has no port, portOf returns the argument standard.
+// portOf returns the port with the given name in the container c, or else the port of the address
+// in the environment variable variable, or else standard.
 func portOf(c *corev1.Container, name, variable, standard string) string {
 	for _, port := range c.Ports {
 		if port.Name == name {
@@ -98,9 +97,8 @@ func portOf(c *corev1.Container, name, variable, standard string) string {
 	return standard
 }
 
-// environ returns the value of an environment variable of the container. It replaces a
-// reference to an earlier variable, such as $(_l5d_ns), if the specification has the value
-// of that variable.
+// environ returns the value of an environment variable in the container. It replaces a reference
+// to an earlier variable, such as $(_l5d_ns), if the specification contains its value.
 func environ(c *corev1.Container, name string) string {
 	i := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == name })
 	if i < 0 {
@@ -115,10 +113,9 @@ func environ(c *corev1.Container, name string) string {
 	return value
 }
 
-// identity returns the TLS identity of the proxy in the container c, such as
-// web.shop.serviceaccount.identity.linkerd.cluster.local. The specification of c usually has
-// variables in place of the first two words. Therefore identity takes the service account and
-// the namespace from p.
+// identity returns the TLS identity of the proxy in container c, such as
+// web.shop.serviceaccount.identity.linkerd.cluster.local. The first two words are usually
+// variables in c, so identity takes the service account and the namespace from p.
 func (p *Pod) identity(c *corev1.Container) string {
 	const middle = ".serviceaccount.identity."
 	name := environ(c, "LINKERD2_PROXY_IDENTITY_LOCAL_NAME")
@@ -132,12 +129,13 @@ func (p *Pod) identity(c *corev1.Container) string {
 	return p.account + "." + p.Namespace + middle + domain
 }
 
-// owner identifies the controller of an object, such as the ReplicaSet of a pod.
+// owner identifies an object's controller, such as the ReplicaSet of a pod.
 type owner struct {
 	kind, name string
 	uid        types.UID
 }
 
+// controller returns the owner that is the object's controller, or the zero owner.
 func controller(refs []metav1.OwnerReference) owner {
 	for _, r := range refs {
 		if r.Controller != nil && *r.Controller {

@@ -68,9 +68,9 @@ func (r Resource) String() string {
 	return r.Kind + "/" + r.Name
 }
 
-// Label returns the name of a label that linkerd sets on endpoints and in metrics. The value
-// of this label is the name of the resource. The label of a job is k8s_job, and the label of
-// any other resource is its kind.
+// Label returns the name of a label that linkerd sets on endpoints and in metrics. This label
+// value is the resource's name. A job's label is k8s_job, and any other resource's label is its
+// kind.
 func (r Resource) Label() string {
 	if k := kindOf(r.Kind); k != nil && k.label != "" {
 		return k.label

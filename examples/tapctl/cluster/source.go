@@ -21,18 +21,18 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Source watches the taps of all pods of some resources. It starts to watch a new pod, and
+// Source watches the taps in all pods of some resources. It starts to watch each new pod, and
 // stops to watch a pod that ends. It implements [top.Source].
 //
-// [Source.Watch] and [Source.Top] yield an error for a pod without a proxy, an unreachable
-// tap, or a lost connection to the API server. They then continue. They end when every pod
-// has rejected the request or has reached the limit of the request. If the resources have
-// no pods yet, they wait for the first one.
+// [Source.Watch] and [Source.Top] yield an error for a pod without a proxy, an unreachable tap,
+// or a lost connection to the API server. They then continue. They end when every pod has
+// rejected the request or has reached the request's limit. If the resources have no pods yet,
+// they wait for the first one.
 type Source struct {
 	Cluster   *Cluster
 	Resources []Resource
 
-	// Dial returns a connection to the tap of a pod. The Source closes it.
+	// Dial returns a connection to a pod's tap. The Source closes it.
 	Dial func(ctx context.Context, p Pod) (*grpc.ClientConn, error)
 }
 
@@ -48,18 +48,18 @@ func (s *Source) Name(p Pod) string {
 }
 
 // Watch yields the events of the requests that match req, and errors, as [top.Source] requires. If
-// the client or the endpoint of an event is a pod in the watched namespace, the event also gets the
-// labels of that pod.
+// an event's client or endpoint is a pod in the watched namespace, the event also gets that pod's
+// labels.
 func (s *Source) Watch(ctx context.Context, req *tappb.WatchRequest, maxRPS int) iter.Seq2[tap.ProcessEvent, error] {
-	var until time.Time
+	var retryTime time.Time
 	if d := req.GetDuration(); d != nil {
-		until = time.Now().Add(d.AsDuration())
+		retryTime = time.Now().Add(d.AsDuration())
 	}
 	follow := func(ctx context.Context, p tap.Process, share int) iter.Seq2[tap.ProcessEvent, error] {
 		req := proto.CloneOf(req)
 		req.MaxRps = uint32(share)
-		if !until.IsZero() {
-			req.Duration = durationpb.New(max(time.Until(until), 1))
+		if !retryTime.IsZero() {
+			req.Duration = durationpb.New(max(time.Until(retryTime), 1))
 		}
 		return tap.Follow(ctx, []tap.Process{p}, req)
 	}
@@ -83,8 +83,8 @@ func (s *Source) Watch(ctx context.Context, req *tappb.WatchRequest, maxRPS int)
 	}
 }
 
-// Top yields the rows of all pods, added up, and errors, as [top.Source] requires. Clients and
-// endpoints get the names of their pods, if these pods are in the watched namespace. When a pod has
+// Top yields all pods' rows, added up, and errors, as [top.Source] requires. Clients and
+// endpoints get their pods' names, if these pods are in the watched namespace. When a pod has
 // ended, its rows are removed.
 func (s *Source) Top(ctx context.Context, req *tappb.TopRequest, maxRPS int) iter.Seq2[*tappb.TopResponse, error] {
 	follow := func(ctx context.Context, p tap.Process, _ int) iter.Seq2[*tappb.TopResponse, error] {
@@ -122,15 +122,15 @@ func (s *Source) Top(ctx context.Context, req *tappb.TopRequest, maxRPS int) ite
 	}
 }
 
-// item is one element of the sequence that [each] returns. It contains the pods after a
-// change, an error, a value of a pod, or the end of the sequence of a pod. At each tick,
-// the sequence has an item in which no field is set.
+// item is one element in the sequence that [each] returns: the pods after a change, an error, a
+// value from a pod, or the end of a pod's sequence. At each tick there is an item in which no
+// field is set.
 type item[T any] struct {
 	pods  *Pods
 	err   error
 	pod   *Pod // the pod to which value or ended belongs
 	value T
-	ended bool // the sequence of pod has ended, and value is not set
+	ended bool // the pod's sequence has ended; value is not set
 }
 
 // tick is the interval at which the sequence of [each] yields an empty item, so that its
@@ -140,8 +140,8 @@ const tick = 100 * time.Millisecond
 // errNoProxy is the error of a pod that cannot be watched.
 var errNoProxy = errors.New("the pod has no proxy: inject it")
 
-// members has the pods that [each] follows at present. For each pod, a goroutine sends the items of
-// the pod to the channel items.
+// members holds the pods that [each] follows now. For each pod, a goroutine sends the pod's items
+// to the channel items.
 type members[T any] struct {
 	*Source
 
@@ -153,24 +153,24 @@ type members[T any] struct {
 	all     map[string]*member // by key
 }
 
+// member is a pod that is being followed, or was until its sequence ended.
 type member struct {
 	cancel context.CancelFunc
 	ended  bool
 }
 
-// key returns a string that identifies a pod and the address of its tap.
+// key returns a string that identifies a pod and its tap's address.
 func (p *Pod) key() string { return string(p.uid) + " " + p.Tap }
 
-// each follows every pod of the resources from its start to its end, and yields the items of all
-// pods. For each pod, it calls the parameter follow, a function that returns the sequence of
-// that pod. maxRPS is the maximum rate of requests per second of all pods together. Each call of
-// follow gets a share of this rate.
+// each follows every one of the resources' pods from start to end, and yields all pods' items.
+// For each pod, it calls follow, which returns that pod's sequence. maxRPS is the rate of
+// requests per second over all pods, of which each call of follow gets a share.
 func each[T any](
 	ctx context.Context, s *Source, maxRPS int, follow func(ctx context.Context, p tap.Process, share int) iter.Seq2[T, error],
 ) iter.Seq[item[T]] {
 	return func(yield func(item[T]) bool) {
 		// Without the deadline of ctx, which gRPC would send to the processes.
-		within, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		memberCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		defer context.AfterFunc(ctx, cancel)()
 		m := &members[T]{Source: s, follow: follow, maxRPS: maxRPS, items: make(chan item[T]), all: map[string]*member{}}
 		defer m.running.Wait()
@@ -178,14 +178,14 @@ func each[T any](
 		watched := make(chan struct{})
 		m.running.Go(func() {
 			defer close(watched)
-			m.watch(within)
+			m.watch(memberCtx)
 		})
 		ticker := time.NewTicker(tick)
 		defer ticker.Stop()
 		for {
 			var i item[T]
 			select {
-			case <-within.Done():
+			case <-memberCtx.Done():
 				return
 			case <-watched: // because of an error, which was yielded
 				return
@@ -194,7 +194,7 @@ func each[T any](
 			}
 			switch {
 			case i.pods != nil:
-				m.update(within, i.pods)
+				m.update(memberCtx, i.pods)
 			case i.ended:
 				m.end(i.pod)
 			}
@@ -205,7 +205,7 @@ func each[T any](
 	}
 }
 
-// send sends i to the consumer of the function each. It returns false if ctx has ended before.
+// send passes i on to each's consumer. It returns false if ctx ends first.
 func (m *members[T]) send(ctx context.Context, i item[T]) bool {
 	select {
 	case m.items <- i:
@@ -215,8 +215,8 @@ func (m *members[T]) send(ctx context.Context, i item[T]) bool {
 	}
 }
 
-// watch sends the pods of the resources to the channel items after each change. It also sends an
-// error for each pod without a proxy, and the errors of the API server.
+// watch sends the resources' pods to the channel items after each change, and also an error for
+// each pod without a proxy, and the API server's errors.
 func (m *members[T]) watch(ctx context.Context) {
 	for pods, err := range m.Cluster.Watch(ctx, m.Resources) {
 		if pods != nil {
@@ -240,76 +240,78 @@ func (m *members[T]) update(ctx context.Context, pods *Pods) {
 	for _, p := range meshed {
 		present[p.key()] = true
 		if m.all[p.key()] == nil {
-			within, stop := context.WithCancel(ctx)
+			memberCtx, stop := context.WithCancel(ctx)
 			m.all[p.key()] = &member{cancel: stop}
 			share := int(top.PerProcess(m.maxRPS, len(meshed)))
 			m.running.Go(func() {
 				defer stop()
-				m.one(ctx, within, p, share)
+				m.one(ctx, memberCtx, p, share)
 			})
 		}
 	}
-	for key, one := range m.all {
+	for key, watch := range m.all {
 		if !present[key] {
-			one.cancel()
+			watch.cancel()
 			delete(m.all, key)
 		}
 	}
 }
 
-// one follows a single pod, p, and sends its items to the consumer. ctx is the context of all
-// pods, and the argument within is the context of this pod. The function returns when within
-// or the sequence of p ends.
-func (m *members[T]) one(ctx, within context.Context, p Pod, share int) {
+// one follows a single pod, p, and sends its items to the consumer. ctx belongs to all pods, and
+// memberCtx to this one. It returns when memberCtx ends or p has no more items.
+func (m *members[T]) one(ctx, memberCtx context.Context, p Pod, share int) {
 	defer m.send(ctx, item[T]{pod: &p, ended: true})
-	conn, err := m.Dial(within, p)
+	conn, err := m.Dial(memberCtx, p)
 	if err != nil {
 		m.send(ctx, item[T]{err: fmt.Errorf("%s: %w", m.Name(p), err)})
 		return
 	}
 	defer conn.Close()
-	for value, err := range m.follow(within, tap.Process{Name: m.Name(p), Conn: conn}, share) {
+	for value, err := range m.follow(memberCtx, tap.Process{Name: m.Name(p), Conn: conn}, share) {
 		i := item[T]{pod: &p, value: value}
 		if err != nil {
 			i = item[T]{err: err}
 		}
-		if within.Err() != nil || !m.send(ctx, i) {
+		if memberCtx.Err() != nil || !m.send(ctx, i) {
 			return
 		}
 	}
 }
 
-// end records that the sequence of the pod p has ended.
+// end records that p's sequence has ended.
 func (m *members[T]) end(p *Pod) {
-	if one := m.all[p.key()]; one != nil {
-		one.ended = true
+	if watch := m.all[p.key()]; watch != nil {
+		watch.ended = true
 	}
 }
 
-// ended reports whether the sequence of every pod has ended. If m has no pods, it returns false.
+// ended reports whether every pod's sequence has ended. Without pods, it returns false.
 func (m *members[T]) ended() bool {
-	for _, one := range m.all {
-		if !one.ended {
+	for _, watch := range m.all {
+		if !watch.ended {
 			return false
 		}
 	}
 	return len(m.all) > 0
 }
 
-// named returns e, an event of the pod p, with more labels. If the client or the endpoint of e
-// is p or a pod in pods, the labels of that pod are added.
+// named returns e, an event of the pod p, with more labels. If e's client or endpoint is p or a
+// pod in pods, that pod's labels are added.
 func named(e tap.Event, p *Pod, pods *Pods) tap.Event {
-	from, to := lookUp(pods, e.Source), lookUp(pods, e.Destination)
+	source := lookUp(pods, e.Source)
+	destination := lookUp(pods, e.Destination)
 	switch e.Direction {
 	case tap.Inbound:
-		to = p
+		destination = p
 	case tap.Outbound:
-		from = p
+		source = p
 	}
-	e.SourceLabels, e.DestinationLabels = withLabels(e.SourceLabels, from), withLabels(e.DestinationLabels, to)
+	e.SourceLabels = withLabels(e.SourceLabels, source)
+	e.DestinationLabels = withLabels(e.DestinationLabels, destination)
 	return e
 }
 
+// lookUp returns the pod with the IP address addr, or nil if it is not known.
 func lookUp(pods *Pods, addr netip.AddrPort) *Pod {
 	if pods == nil || !addr.IsValid() {
 		return nil
@@ -318,26 +320,30 @@ func lookUp(pods *Pods, addr netip.AddrPort) *Pod {
 }
 
 // withLabels returns a map with the given labels and the labels of the pod p. For a key in
-// both, the value in the argument labels is used. withLabels does not change its arguments.
+// both, the value in labels is used. withLabels does not change its arguments.
 func withLabels(labels map[string]string, p *Pod) map[string]string {
 	if p == nil {
 		return labels
 	}
-	all := p.Labels()
-	maps.Copy(all, labels)
-	return all
+	merged := p.Labels()
+	maps.Copy(merged, labels)
+	return merged
 }
 
-// namedRows returns a copy of rows, the rows of the pod p, with names in place of addresses. A
-// client or endpoint has a name if its address belongs to p or to a pod in pods.
+// namedRows returns a copy of p's rows with names in place of addresses. A client or endpoint
+// gets a name if its address belongs to p or to a pod in pods.
 func namedRows(rows *tappb.TopResponse, p *Pod, pods *Pods) *tappb.TopResponse {
 	rows = proto.CloneOf(rows)
 	name := func(addr string, own bool) string {
 		if own {
 			return p.Name
 		}
-		if pods != nil && pods.byIP[addr] != nil {
-			return pods.byIP[addr].Name
+		ip := addr
+		if addrPort, err := netip.ParseAddrPort(addr); err == nil { // a destination's address includes a port
+			ip = addrPort.Addr().String()
+		}
+		if pods != nil && pods.byIP[ip] != nil {
+			return pods.byIP[ip].Name
 		}
 		return addr
 	}

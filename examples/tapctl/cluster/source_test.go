@@ -34,7 +34,7 @@ func tapped(t *testing.T, name, ip string) *corev1.Pod {
 	tap.NewServer(reg).Register(srv)
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
-	svc := tap.Layer(reg, httplayer.Accessor{}, tap.Outbound, tap.WithDestination(netip.MustParseAddrPort("10.0.0.9:80"), nil))(
+	svc := tap.Layer(reg, httplayer.HTTP{}, tap.Outbound, tap.WithDestination(netip.MustParseAddrPort("10.0.0.9:80"), nil))(
 		layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) {
 			return httptest.NewRecorder().Result(), nil
 		}))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"math"
 	"net/http"
@@ -18,89 +19,118 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Traffic has the sums of the metrics of all proxies of one resource, over one period.
+// Traffic holds the sums over the metrics of one resource's proxies, in one period.
 type Traffic struct {
 	Resource
 
 	Period            time.Duration // longer than requested if proxies do not answer at once
-	Meshed, Pods      int           // the number of running pods with a proxy, and of all running pods
+	Meshed, Pods      int           // how many running pods have a proxy, and how many there are
 	Success, Failures float64       // responses
 	Open              float64       // TCP connections at the end of the period
 	Read, Written     float64       // bytes of TCP connections in the period
 
-	latency map[float64]float64 // number of responses with at most this latency in ms
+	latency latencies
 }
 
+// latencies is a histogram. A key's value is the number of responses with at most this latency in
+// ms.
+type latencies map[float64]float64
+
 // Quantile returns the latency that the fraction q of the responses did not exceed. It
-// interpolates as the function histogram_quantile of Prometheus does. It returns false
-// without responses.
-func (t *Traffic) Quantile(q float64) (time.Duration, bool) {
-	total := t.latency[math.Inf(1)]
+// interpolates like Prometheus's histogram_quantile. It returns false without responses.
+func (t *Traffic) Quantile(q float64) (time.Duration, bool) { return t.latency.quantile(q) }
+
+func (l latencies) quantile(q float64) (time.Duration, bool) {
+	total := l[math.Inf(1)]
 	if total == 0 {
 		return 0, false
 	}
-	lower, below := 0.0, 0.0
-	for _, upper := range slices.Sorted(maps.Keys(t.latency)) {
-		n := t.latency[upper]
-		if n >= q*total && n > below {
+	lower := 0.0
+	count := 0.0
+	for _, upper := range slices.Sorted(maps.Keys(l)) {
+		n := l[upper]
+		if n >= q*total && n > count {
 			ms := lower
 			if !math.IsInf(upper, 1) {
-				ms += (upper - lower) * (q*total - below) / (n - below)
+				ms += (upper - lower) * (q*total - count) / (n - count)
 			}
 			return time.Duration(ms * float64(time.Millisecond)), true
 		}
-		lower, below = upper, n
+		lower = upper
+		count = n
 	}
 	return time.Duration(lower * float64(time.Millisecond)), true
 }
 
 // Traffic returns the traffic of each resource in the given period, which begins now. This is
-// inbound traffic if the parameter to is nil. Otherwise it is the outbound traffic of each
-// resource to the resource in this parameter. Traffic calls warn for each proxy that does not
-// return its metrics at the start or at the end, and does not count the traffic of this proxy.
-// Traffic of a pod that ends during the period is not counted.
+// inbound traffic if to is nil, and otherwise each resource's outbound traffic to the resource
+// to. Traffic calls warn for each proxy that does not return its metrics at the start or at the
+// end, and does not count this proxy's traffic. Traffic to a pod that ends during the period is
+// not counted.
 func (c *Cluster) Traffic(
-	ctx context.Context, resources []Resource, to *Resource, period time.Duration, warn func(error),
+	ctx context.Context, resources []Resource, destination *Resource, period time.Duration, warn func(error),
 ) ([]Traffic, error) {
 	resources, err := c.Expand(ctx, resources)
 	if err != nil || len(resources) == 0 {
 		return nil, err
 	}
-	pods, err := c.Pods(ctx, resources)
+	m, err := c.measure(ctx, resources, trafficMetrics(), period, warn)
 	if err != nil {
 		return nil, err
 	}
-	began := time.Now()
-	before := scrape(ctx, pods.Of, warn)
-	select {
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	case <-time.After(period):
-	}
-	if pods, err = c.Pods(ctx, resources); err != nil {
-		return nil, err
-	}
-	period = time.Since(began)
-	after := scrape(ctx, pods.Of, warn)
 	all := make([]Traffic, 0, len(resources))
 	for _, r := range resources {
-		t := Traffic{Resource: r, Period: period, latency: map[float64]float64{}}
-		for _, p := range pods.OfResource(r) {
+		t := Traffic{Resource: r, Period: m.period, latency: latencies{}}
+		for _, p := range m.pods.OfResource(r) {
 			t.Pods++
 			if p.Meshed() {
 				t.Meshed++
 			}
-			if first, present := before[p.key()]; first != nil || !present { // otherwise the growth is unknown
-				t.add(first, after[p.key()], to)
-			}
+			t.add(m.before[p.key()], m.after[p.key()], destination)
 		}
 		all = append(all, t)
 	}
 	return all, ctx.Err()
 }
 
-// series has the values of metrics. A key is the name of a metric with its labels, as in
-// Prometheus text.
+// measurement holds the pods' metrics at the start and at the end of a period.
+type measurement struct {
+	pods          *Pods // at the end
+	period        time.Duration
+	before, after map[string]series // by pod
+}
+
+// measure reads the named metrics from all of the resources' pods, now and at the end of the
+// period. If a proxy does not return them at one of these times, its entries are nil, because its
+// counters' growth is unknown, and measure calls warn.
+func (c *Cluster) measure(
+	ctx context.Context, resources []Resource, names []string, period time.Duration, warn func(error),
+) (*measurement, error) {
+	pods, err := c.Pods(ctx, resources)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	m := &measurement{before: scrape(ctx, pods.Of, names, warn)}
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-time.After(period):
+	}
+	if m.pods, err = c.Pods(ctx, resources); err != nil {
+		return nil, err
+	}
+	m.period = time.Since(began)
+	m.after = scrape(ctx, m.pods.Of, names, warn)
+	for pod, first := range m.before {
+		if first == nil {
+			delete(m.after, pod)
+		}
+	}
+	return m, nil
+}
+
+// series holds metric values. A key is a metric's name with its labels, as in Prometheus text.
 type series map[string]float64
 
 // trafficMetrics returns the names of the metrics that Traffic uses.
@@ -110,12 +140,12 @@ func trafficMetrics() []string {
 	}
 }
 
-// scrape reads the metrics of all pods with a proxy. If a proxy does not return its
-// metrics, scrape calls warn, and the entry of the pod in the result is nil.
-func scrape(ctx context.Context, pods []Pod, warn func(error)) map[string]series {
+// scrape reads the metrics with the given names from all pods with a proxy. If a proxy does not
+// return its metrics, scrape calls warn, and the pod's entry in the result is nil.
+func scrape(ctx context.Context, pods []Pod, names []string, warn func(error)) map[string]series {
 	const atOnce, patience = 20, 5 * time.Second
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
-	slots, names := semaphore.NewWeighted(atOnce), trafficMetrics()
+	slots := semaphore.NewWeighted(atOnce)
 	var mu sync.Mutex
 	var running sync.WaitGroup
 	all := make(map[string]series, len(pods))
@@ -139,10 +169,10 @@ func scrape(ctx context.Context, pods []Pod, warn func(error)) map[string]series
 	return all
 }
 
-// maxMetrics is the maximum size in bytes of the metrics of a proxy. The rest is ignored.
+// maxMetrics is the maximum size in bytes of a proxy's metrics. The rest is ignored.
 const maxMetrics = 64 << 20
 
-// readMetrics returns those metrics of the admin server at addr that have one of the names.
+// readMetrics returns the metrics with one of the names from the admin server at addr.
 func readMetrics(ctx context.Context, client *http.Client, addr string, names []string) (series, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", http.NoBody)
 	if err != nil {
@@ -174,37 +204,57 @@ func readMetrics(ctx context.Context, client *http.Client, addr string, names []
 	return s, lines.Err()
 }
 
-// add adds the traffic of one proxy in the period, and its open connections at the end, to t. The
-// arguments before and after have the metrics of the proxy at the start and at the end. If to is
-// not nil, only traffic to this resource counts. If a counter is smaller at the end, it has started
-// again at 0, and its value at the end is added.
-func (t *Traffic) add(before, after series, to *Resource) {
-	for key, value := range after {
-		name, text, _ := strings.Cut(key, "{")
-		labels, err := parseLabels(text)
-		if err != nil || !counts(labels, to) {
+// add adds one proxy's traffic between two readings of its metrics, and its open connections at
+// the second one. If destination is not nil, only traffic to this resource counts.
+func (t *Traffic) add(previous, current series, destination *Resource) {
+	for s := range current.since(previous) {
+		if !counts(s.labels, destination) {
 			continue
 		}
-		grown := value
-		if value >= before[key] {
-			grown -= before[key]
-		}
 		switch {
-		case name == "response_total" && labels["classification"] == "success":
-			t.Success += grown
-		case name == "response_total":
-			t.Failures += grown
-		case name == "response_latency_ms_bucket":
-			if le, err := strconv.ParseFloat(labels["le"], 64); err == nil {
-				t.latency[le] += grown
+		case s.name == "response_total" && s.labels["classification"] == "success":
+			t.Success += s.grown
+		case s.name == "response_total":
+			t.Failures += s.grown
+		case s.name == "response_latency_ms_bucket":
+			if bound, err := strconv.ParseFloat(s.labels["le"], 64); err == nil {
+				t.latency[bound] += s.grown
 			}
-		case labels["peer"] != peerOf(to):
-		case name == "tcp_open_connections":
-			t.Open += value
-		case name == "tcp_read_bytes_total":
-			t.Read += grown
-		case name == "tcp_write_bytes_total":
-			t.Written += grown
+		case s.labels["peer"] != peerOf(destination): // not counted: connections on the proxy's other side
+		case s.name == "tcp_open_connections":
+			t.Open += s.value
+		case s.name == "tcp_read_bytes_total":
+			t.Read += s.grown
+		case s.name == "tcp_write_bytes_total":
+			t.Written += s.grown
+		}
+	}
+}
+
+// sample is a metric's value at the end of a period, and its growth in the period.
+type sample struct {
+	name         string
+	labels       map[string]string
+	value, grown float64
+}
+
+// since yields how each metric in s has changed from previous. A counter that got smaller was
+// reset to 0 in between, so its value is its growth.
+func (s series) since(previous series) iter.Seq[sample] {
+	return func(yield func(sample) bool) {
+		for key, value := range s {
+			name, text, _ := strings.Cut(key, "{")
+			labels, err := parseLabels(text)
+			if err != nil {
+				continue
+			}
+			current := sample{name, labels, value, value}
+			if value >= previous[key] {
+				current.grown -= previous[key]
+			}
+			if !yield(current) {
+				return
+			}
 		}
 	}
 }
@@ -212,8 +262,8 @@ func (t *Traffic) add(before, after series, to *Resource) {
 // peerOf returns the value of the label peer of the connections that Traffic counts. For inbound
 // traffic, with nil as the destination, the value is "src", for connections from clients.
 // Otherwise it is "dst", for connections to endpoints.
-func peerOf(to *Resource) string {
-	if to == nil {
+func peerOf(destination *Resource) string {
+	if destination == nil {
 		return "src"
 	}
 	return "dst"
@@ -222,12 +272,12 @@ func peerOf(to *Resource) string {
 // counts reports whether Traffic counts a metric with the given labels. With nil as the
 // destination, only inbound traffic counts. Otherwise only outbound traffic to this destination
 // counts.
-func counts(labels map[string]string, to *Resource) bool {
-	if to == nil {
+func counts(labels map[string]string, destination *Resource) bool {
+	if destination == nil {
 		return labels["direction"] == "inbound"
 	}
-	return labels["direction"] == "outbound" && labels["dst_"+to.Label()] == to.Name &&
-		(to.Namespace == "" || labels["dst_namespace"] == to.Namespace)
+	return labels["direction"] == "outbound" && labels["dst_"+destination.Label()] == destination.Name &&
+		(destination.Namespace == "" || labels["dst_namespace"] == destination.Namespace)
 }
 
 var errLabels = errors.New("labels must be name=\"value\" pairs in braces")

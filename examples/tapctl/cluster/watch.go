@@ -26,16 +26,15 @@ import (
 // Changes within this time cause only one item.
 const defaultSettle = 100 * time.Millisecond
 
-// condition selects the pods of a resource. The pods of a Service are those that match its
-// selector.
+// condition selects a resource's pods. A Service's pods are those that match its selector.
 type condition struct {
 	Resource
 
 	selector labels.Selector
 }
 
-// conditions returns the conditions that select the pods of the resources. It returns an error
-// for a resource that does not exist, and for a Service without a selector.
+// conditions returns the conditions that select the resources' pods. It returns an error for a
+// resource that does not exist, and for a Service without a selector.
 func (c *Cluster) conditions(ctx context.Context, resources []Resource) ([]condition, error) {
 	var all []condition
 	for _, r := range resources {
@@ -51,7 +50,7 @@ func (c *Cluster) conditions(ctx context.Context, resources []Resource) ([]condi
 			all = append(all, inner...)
 			continue
 		}
-		one := condition{Resource: r}
+		found := condition{Resource: r}
 		if r.Name != "" {
 			u, err := c.get(ctx, r)
 			if err != nil {
@@ -62,10 +61,10 @@ func (c *Cluster) conditions(ctx context.Context, resources []Resource) ([]condi
 				if len(selector) == 0 {
 					return nil, fmt.Errorf("%s: has no selector, so that its pods are unknown", r)
 				}
-				one.selector = labels.SelectorFromSet(selector)
+				found.selector = labels.SelectorFromSet(selector)
 			}
 		}
-		all = append(all, one)
+		all = append(all, found)
 	}
 	return all, nil
 }
@@ -88,12 +87,12 @@ func (w *condition) has(p *Pod) bool {
 	return slices.ContainsFunc(p.Owners, func(o Resource) bool { return o.Kind == w.Kind && (w.Name == "" || w.Name == o.Name) })
 }
 
-// Pods are the running pods of a namespace, or of all namespaces.
+// Pods are the running pods in a namespace, or in all namespaces.
 type Pods struct {
 	Of []Pod // the pods of the watched resources, sorted by namespace and name
 
 	byIP   map[string]*Pod // all running pods by IP address, except those with hostNetwork
-	wanted []condition
+	wanted []condition     // select the pods in Of
 }
 
 // OfResource returns the pods in p.Of that belong to r. It returns nil if r is not one of
@@ -113,10 +112,10 @@ func (p *Pods) OfResource(r Resource) []Pod {
 	return all
 }
 
-// Watch yields the pods of the resources at first, and again after each change, until ctx ends.
-// If a resource does not exist or the pods cannot be listed, the only item is an error. Watch
-// also yields a later error of the connection to the API server, and continues. If the owners of
-// some pods cannot be read, an item has both the pods and an error.
+// Watch yields the resources' pods at first, and again after each change, until ctx ends. If a
+// resource does not exist or the pods cannot be listed, the only item is an error. Watch also
+// yields later errors about the connection to the API server, and continues. If some pods' owners
+// cannot be read, an item carries both the pods and an error.
 func (c *Cluster) Watch(ctx context.Context, resources []Resource) iter.Seq2[*Pods, error] {
 	return func(yield func(*Pods, error) bool) {
 		wanted, err := c.conditions(ctx, resources)
@@ -130,7 +129,8 @@ func (c *Cluster) Watch(ctx context.Context, resources []Resource) iter.Seq2[*Po
 			return
 		}
 		ctx, cancel := context.WithCancel(ctx)
-		changed, failed := make(chan struct{}, 1), make(chan error, 1)
+		changed := make(chan struct{}, 1)
+		failed := make(chan error, 1)
 		informer := c.informer(namespace, changed, failed)
 		var running sync.WaitGroup
 		running.Go(func() { informer.RunWithContext(klog.NewContext(ctx, klog.Logger{})) }) // errors are yielded instead
@@ -171,9 +171,9 @@ func notify(changed chan<- struct{}) {
 	}
 }
 
-// informer returns an informer that keeps a list of the pods of a namespace. After each change
-// of a pod, the informer sends a value to the channel changed. It sends errors of the connection
-// to the channel failed. It drops an error if the previous one has not been received.
+// informer returns an informer that keeps a list of a namespace's pods. After each change to a
+// pod, the informer sends a value to the channel changed, and connection errors to failed. It
+// drops an error if the previous one has not been received.
 func (c *Cluster) informer(namespace string, changed chan<- struct{}, failed chan error) cache.SharedInformer {
 	pods := c.client.CoreV1().Pods(namespace)
 	report := func(err error) {
@@ -199,7 +199,8 @@ func (c *Cluster) informer(namespace string, changed chan<- struct{}, failed cha
 	}, c.client), &corev1.Pod{}, 0)
 	strip := func(o any) (any, error) {
 		if p, ok := o.(*corev1.Pod); ok {
-			p.ManagedFields, p.Annotations = nil, nil
+			p.ManagedFields = nil
+			p.Annotations = nil
 		}
 		return o, nil
 	}
@@ -211,9 +212,10 @@ func (c *Cluster) informer(namespace string, changed chan<- struct{}, failed cha
 	return informer
 }
 
-// pods converts objects of the API server to a value of the type Pods. It skips pods that
-// do not run. The list Pods.Of has only the pods that match c.selector, the label selector
-// of the user, and at least one condition in wanted.
+// pods converts objects, which are pods from the API server, to Pods, and skips those that do not run.
+// Pods.Of contains only the pods that match c.selector, the user's label selector, and at least one
+// condition in wanted. Pods.byIP contains the others, too, because any of them may be a peer. If the
+// owners of some pods cannot be read, it returns the first such error together with the Pods.
 func (c *Cluster) pods(ctx context.Context, objects []any, wanted []condition) (*Pods, error) {
 	all := &Pods{wanted: wanted, byIP: make(map[string]*Pod)}
 	var errs []error
@@ -224,7 +226,7 @@ func (c *Cluster) pods(ctx context.Context, objects []any, wanted []condition) (
 		}
 		p := newPod(o)
 		if p == nil {
-			continue
+			continue // it does not run
 		}
 		var err error
 		if p.Owners, err = c.ownersOf(ctx, o); err != nil {
@@ -233,7 +235,7 @@ func (c *Cluster) pods(ctx context.Context, objects []any, wanted []condition) (
 		if c.selector.Matches(labels.Set(p.labels)) && slices.ContainsFunc(wanted, func(w condition) bool { return w.has(p) }) {
 			all.Of = append(all.Of, *p)
 		}
-		if !o.Spec.HostNetwork {
+		if !o.Spec.HostNetwork { // otherwise the address is that of the node
 			all.byIP[p.IP] = p
 		}
 	}
@@ -254,7 +256,7 @@ func (c *Cluster) Pods(ctx context.Context, resources []Resource) (*Pods, error)
 	return nil, fmt.Errorf("the pods: %w", context.Cause(ctx))
 }
 
-// common returns the namespace of the resources. It returns "" if their namespaces differ.
+// common returns the resources' namespace. It returns "" if their namespaces differ.
 func common(resources []Resource) string {
 	namespace := ""
 	for i, r := range resources {

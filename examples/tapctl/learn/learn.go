@@ -1,13 +1,13 @@
-// Package learn makes ServiceProfiles of linkerd from observed requests.
+// Package learn makes linkerd ServiceProfiles from observed requests.
 //
 //	GET /books/1   200 ─┐
 //	GET /books/22  200 ─┼─▶ tree of segments, one per authority ─▶ ServiceProfile
 //	GET /books/new 404 ─┘     ids become one branch                 GET /books/new
 //	                                                                GET /books/[^/]*
 //
-// A segment that looks like an id becomes a wildcard. An id is a number, a UUID, or a long
-// word with digits. If a segment has too many siblings to be a name, all siblings become
-// one wildcard. This bounds the memory for the paths.
+// A segment that looks like an id becomes a wildcard. An id is a number, a UUID, or a long word
+// with digits. If a segment has too many siblings to be a name, all siblings become one wildcard.
+// This bounds the memory for the paths.
 package learn
 
 import (
@@ -28,8 +28,8 @@ type Profiles struct {
 	open  map[stream]request
 }
 
-// stream identifies an observed request by its process and its id. The id is not
-// sufficient, because requests of different processes may have the same id.
+// stream identifies an observed request by its process and its id. The id is not sufficient,
+// because requests in different processes may share an id.
 type stream struct {
 	from string
 	id   tap.StreamID
@@ -41,18 +41,19 @@ type request struct {
 	status                  int
 }
 
-// Limits of the memory: the largest numbers of open requests and of services.
+// These limit the memory: how many requests may be open, and how many services there may be.
 const (
 	maxOpen  = 10_000
 	maxHosts = 100
 )
 
-// Add adds the event e. The argument from is the name of the process that reported e.
-func (p *Profiles) Add(from string, e tap.Event) {
+// Add adds the event e. process is the name of the process that reported e.
+func (p *Profiles) Add(process string, e tap.Event) {
 	if p.open == nil {
-		p.hosts, p.open = map[string]*host{}, map[stream]request{}
+		p.hosts = map[string]*host{}
+		p.open = map[stream]request{}
 	}
-	id := stream{from, e.ID}
+	id := stream{process, e.ID}
 	switch {
 	case e.RequestInit != nil:
 		if len(p.open) < maxOpen {
@@ -72,7 +73,7 @@ func (p *Profiles) Add(from string, e tap.Event) {
 }
 
 // end adds the request r, which ended with the event e, to the tree of its service. It ignores r
-// if the authority has no host name, if isRoute returns false, or if there are too many
+// if the authority contains no host name, if isRoute returns false, or if there are too many
 // services.
 func (p *Profiles) end(r request, e *tap.ResponseEnd) {
 	name, ok := serviceName(r.authority)
@@ -92,9 +93,9 @@ func (p *Profiles) end(r request, e *tap.ResponseEnd) {
 	})
 }
 
-// isRoute reports whether a request belongs in a profile. Its method, authority and path
-// must be printable. It must have a response other than "not found", "method not allowed"
-// or UNIMPLEMENTED.
+// isRoute reports whether a request belongs in a profile. Its method, authority and path must be
+// printable. There must be a response other than "not found", "method not allowed" or
+// UNIMPLEMENTED.
 func isRoute(r request, e *tap.ResponseEnd) bool {
 	switch line := r.method + r.authority + r.path; {
 	case text.Clean(line) != line:
@@ -109,8 +110,8 @@ func isRoute(r request, e *tap.ResponseEnd) bool {
 // the host is an IP address or missing.
 func serviceName(authority string) (string, bool) {
 	host := authority
-	if at := strings.LastIndexByte(authority, ':'); at >= 0 {
-		host = authority[:at]
+	if colon := strings.LastIndexByte(authority, ':'); colon >= 0 {
+		host = authority[:colon]
 	}
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if host == "" || strings.ContainsAny(host, "[]:") {
@@ -129,8 +130,7 @@ func failure(c codes.Code) bool {
 	return false
 }
 
-// sample has the data of one request that a route counts: whether the request failed, and its
-// duration.
+// sample is what a route counts about one request: whether it failed, and how long it took.
 type sample struct {
 	failed bool
 	took   time.Duration

@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Write writes one ServiceProfile for each observed service to w, as YAML documents. A
-// comment in each document has the numbers of routes, requests and failures, and the
-// longest duration. Write returns the number of documents.
+// Write writes one ServiceProfile for each observed service to w, as YAML documents. A comment in
+// each document tells how many routes, requests and failures there were, and the longest
+// duration. Write returns the number of documents.
 func (p *Profiles) Write(w io.Writer) (int, error) {
 	n := 0
 	for _, name := range slices.Sorted(maps.Keys(p.hosts)) {
@@ -62,15 +62,17 @@ type (
 	}
 )
 
-// document returns the ServiceProfile of the service with the given name as YAML. It
-// returns nil if h has no routes.
+// document returns the ServiceProfile for the service with the given name as YAML, or nil if
+// there are no routes in h.
 func (h *host) document(name string) ([]byte, error) {
 	doc := serviceProfile{APIVersion: "linkerd.io/v1alpha2", Kind: "ServiceProfile", Metadata: metadata{name, namespace(name)}}
 	total := &route{}
 	h.root.each(nil, func(path []string, method string, r *route) {
 		text, pattern := written(path)
 		doc.Spec.Routes = append(doc.Spec.Routes, routeSpec{Name: method + " " + text, Condition: condition{method, pattern}})
-		total.count, total.failed, total.worst = total.count+r.count, total.failed+r.failed, max(total.worst, r.worst)
+		total.count += r.count
+		total.failed += r.failed
+		total.worst = max(total.worst, r.worst)
 	})
 	if len(doc.Spec.Routes) == 0 {
 		return nil, nil
@@ -96,9 +98,9 @@ func namespace(name string) string {
 	return ""
 }
 
-// written returns path in two forms. The result text, such as /books/{id}, is for the name of a
-// route. The result pattern, such as /books/[^/]*, is a regular expression that matches the
-// paths of the route.
+// written returns path in two forms. The result text, such as /books/{id}, is for a route name.
+// The result pattern, such as /books/[^/]*, is a regular expression that matches the route's
+// paths.
 func written(path []string) (text, pattern string) {
 	var t, p strings.Builder
 	for _, segment := range path {

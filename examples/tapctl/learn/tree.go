@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// host is the tree of the observed paths of one service.
+// host is the tree of paths that were observed for one service.
 type host struct{ root node }
 
-// node is a segment in the tree of paths. Each following segment that is a name, such as books, has
-// its own child in the map names. All following segments that are ids share one child, which is the
-// field any. If there are too many names, all names also share this child.
+// node is a segment in the tree of paths. Each following segment that is a name, such as books,
+// gets its own child in names. All following segments that are ids share one child, any. If there
+// are too many names, all names also share this child.
 type node struct {
 	names map[string]*node
 	any   *node
-	// wide is true after the map names had more than maxNames elements. All of them have
-	// then been merged into the child any.
+	// wide is true once names contained more than maxNames elements, which were then all merged
+	// into the child any.
 	wide bool
 	seen map[string]*route // by method
 }
 
-// route has the results of the requests with the same method and path: their number, the
-// number of failed requests, and the longest duration.
+// route counts the requests with the same method and path: how many there were, how many failed,
+// and the longest duration.
 type route struct {
 	count, failed int
 	worst         time.Duration
@@ -100,18 +100,21 @@ func (n *node) merge() {
 	for _, c := range n.names {
 		n.any.join(c)
 	}
-	n.names, n.wide = nil, true
+	n.names = nil
+	n.wide = true
 }
 
-// join merges the node other, with all nodes below it, into n. If both trees have a node with
+// join merges the node other, with all nodes below it, into n. If both trees contain a node with
 // the same path, join adds their counts.
 func (n *node) join(other *node) {
 	for method, r := range other.seen {
 		if n.seen == nil {
 			n.seen = map[string]*route{}
 		}
-		if mine := n.seen[method]; mine != nil {
-			mine.count, mine.failed, mine.worst = mine.count+r.count, mine.failed+r.failed, max(mine.worst, r.worst)
+		if sum := n.seen[method]; sum != nil {
+			sum.count += r.count
+			sum.failed += r.failed
+			sum.worst = max(sum.worst, r.worst)
 		} else {
 			n.seen[method] = r
 		}
@@ -126,8 +129,8 @@ func (n *node) join(other *node) {
 		if n.names == nil {
 			n.names = map[string]*node{}
 		}
-		if mine := n.names[name]; mine != nil {
-			mine.join(c)
+		if child := n.names[name]; child != nil {
+			child.join(c)
 		} else {
 			n.names[name] = c
 		}
@@ -137,14 +140,12 @@ func (n *node) join(other *node) {
 	}
 }
 
-// wildcard is a segment in the paths that [node.each] passes to visit. It stands for all
-// segments that share one child of a [node], such as ids. The path of a request cannot have this
-// segment, because the segment contains a slash.
+// wildcard is what [node.each] passes to visit for a segment that shares its [node] with others,
+// such as ids. It is a slash, which no segment of a real path can be.
 const wildcard = "/"
 
-// each calls visit for the routes of n and of all nodes below it. The argument path is the path
-// of n. The child that all ids share comes last, because linkerd applies the first route that
-// matches.
+// each calls visit for every route at n or below. path leads to n. The child that ids share comes
+// last, because linkerd applies the first route that matches.
 func (n *node) each(path []string, visit func(path []string, method string, r *route)) {
 	for _, method := range slices.Sorted(maps.Keys(n.seen)) {
 		visit(path, method, n.seen[method])
@@ -157,19 +158,18 @@ func (n *node) each(path []string, visit func(path []string, method string, r *r
 	}
 }
 
-// isID reports whether segment looks like an id and not like a name. An id has digits but
-// no letters, or contains % or @. A segment with at least eight characters, two digits
-// and no dot is an id, too.
+// isID reports whether segment looks like an id and not like a name. An id contains digits but no
+// letters, or contains % or @. A segment with at least eight characters, two digits and no dot is
+// an id, too.
 func isID(segment string) bool {
-	digits, letters, others := 0, 0, 0
+	digits := 0
+	letters := 0
 	for _, c := range segment {
 		switch {
 		case c >= '0' && c <= '9':
 			digits++
 		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z':
 			letters++
-		default:
-			others++
 		}
 	}
 	switch {

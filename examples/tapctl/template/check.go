@@ -10,13 +10,13 @@ import (
 
 // checker checks that the fields that a template uses exist in the type of the objects.
 type checker struct {
-	around []shape // shape of the object and of each open range, the outermost first
+	around []shape // shapes of the object and the open ranges around, outermost first
 	asks   bool    // whether the template prints a value of the object
 }
 
-// check returns the first error in a template for objects of the type object, for example a
-// field that the type does not have. The argument nodes has the parsed template. The argument
-// actions has the position of each action, for errors.
+// check returns the first mistake in a template for objects of this type, such as a field that
+// the type lacks. nodes is the parsed template, and actions tells each action's position for the
+// error.
 func check(nodes []jsonpath.Node, actions []place, object reflect.Type) error {
 	c := &checker{around: []shape{{object}}}
 	n := 0
@@ -54,7 +54,8 @@ func check(nodes []jsonpath.Node, actions []place, object reflect.Type) error {
 // action checks list, the parsed expression between two braces. If the expression is {range},
 // the following expressions are checked for the elements of the range, until {end}.
 func (c *checker) action(list *jsonpath.ListNode) error {
-	now, opens := c.around[len(c.around)-1], false
+	now := c.around[len(c.around)-1]
+	opens := false
 	asks := len(list.Nodes) == 0
 	for _, node := range list.Nodes {
 		var err error

@@ -4,14 +4,14 @@
 //	 └──── from the object ──┘│└──── from the object ─┘
 //	                          └ literal text
 //
-// The language is the one of k8s.io/client-go/util/jsonpath. A template with a single field
-// may omit the braces and the dot, as in linkerd's tap: requestInitEvent.path means
+// The language is the one of k8s.io/client-go/util/jsonpath. A template with a single field may
+// omit the braces and the dot, as in linkerd's tap: requestInitEvent.path means
 // {.requestInitEvent.path}.
 //
-// A template prints a stream of objects. The output of each object ends with a new line. An
-// object that has none of the fields prints nothing. [Parse] returns an error for a field
-// that no object can have.
+// A template prints a stream of objects. Each object's output ends with a new line. An object
+// with none of the fields prints nothing. [Parse] returns an error for a field that no object can
+// have.
 //
-// Characters of objects that are not printable are escaped, because they could control the
-// terminal. The text of the template itself is printed unchanged.
+// Unprintable characters in objects are escaped, because they could control the terminal. The
+// template's text itself is printed unchanged.
 package template

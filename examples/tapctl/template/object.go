@@ -18,8 +18,8 @@ func (s cleanString) String() string { return text.Clean(string(s)) }
 // when a whole list or object is printed.
 func (s cleanString) MarshalJSON() ([]byte, error) { return marshal(string(s)) }
 
-// fields has the fields of an object by name. Names are printed with unprintable characters
-// escaped, because they may come from the network, such as the keys of labels.
+// fields holds an object's fields by name. Names are printed with unprintable characters escaped,
+// because they may come from the network, such as the keys of labels.
 type fields map[string]any
 
 // MarshalJSON returns the object as JSON with unprintable characters escaped.
@@ -30,8 +30,8 @@ func marshal(v any) ([]byte, error) {
 	return text.CleanJSON(data), err
 }
 
-// decode converts v to a tree of maps, lists and values with the JSON names of fields, because
-// templates use these names. Strings become cleanString, and objects become fields (see typed).
+// decode converts v to maps, lists and values under their JSON names, which templates use.
+// Strings become cleanString, and objects become fields (see typed).
 func decode(v any) (any, error) {
 	data, err := json.Marshal(v)
 	if err != nil {

@@ -16,33 +16,33 @@ type place struct {
 // as client-go's parser if text is a valid template.
 func places(text string) []place {
 	var all []place
-	for at := 0; ; {
-		begin := strings.IndexByte(text[at:], '{')
+	for index := 0; ; {
+		begin := strings.IndexByte(text[index:], '{')
 		if begin < 0 {
 			return all
 		}
-		begin += at
-		at = begin + length(text[begin:])
-		all = append(all, place{utf8.RuneCountInString(text[:begin]) + 1, text[begin:at]})
+		begin += index
+		index = begin + length(text[begin:])
+		all = append(all, place{utf8.RuneCountInString(text[:begin]) + 1, text[begin:index]})
 	}
 }
 
-// length returns the length in bytes of the action at the beginning of text. Braces inside
-// quotes or brackets do not end the action.
+// length returns how many bytes the action at the beginning of text takes up. Braces inside
+// quotes or brackets do not end it.
 func length(text string) int {
-	var within byte // the closing quote or bracket; 0 outside of both
+	var closing byte // the closing quote or bracket; 0 outside of both
 	for i := 1; i < len(text); i++ {
 		switch c := text[i]; {
 		case c == '\\':
 			i++
-		case within != 0:
-			if c == within {
-				within = 0
+		case closing != 0:
+			if c == closing {
+				closing = 0
 			}
 		case c == '"' || c == '\'':
-			within = c
+			closing = c
 		case c == '[':
-			within = ']'
+			closing = ']'
 		case c == '}':
 			return i + 1
 		}
@@ -55,9 +55,9 @@ func (p place) in(err error) error {
 	return fmt.Errorf("at character %d, in %s: %w", p.column, p.text, err)
 }
 
-// misplaced returns err, an error of client-go's parser for text, with the position of the
-// mistake. To find it, misplaced parses each action as a separate template, and takes the first
-// one that the parser rejects. Without such an action, it returns err unchanged.
+// misplaced returns err, an error of client-go's parser for text, with the mistake's position. To
+// find it, misplaced parses each action as a separate template, and takes the first one that the
+// parser rejects. Without such an action, it returns err unchanged.
 func misplaced(text string, err error) error {
 	for _, p := range places(text) {
 		if _, err := parse(p.text); err != nil {

@@ -11,12 +11,12 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// shape has the types that one value in an object can have. A template is checked by shapes
+// shape holds the types that one value in an object can have. A template is checked by shapes
 // before the first object exists. An empty shape means any type.
 type shape []reflect.Type
 
-// then returns the types of the values that node, such as a field or an index, selects from
-// a value of the shape s. It returns an error if none of the types in s has such a value.
+// then returns the types of what node, such as a field or an index, selects from a value with
+// shape s. It returns an error if no type in s allows that.
 func (s shape) then(node jsonpath.Node) (shape, error) {
 	if s = s.plain(); s == nil {
 		return nil, nil
@@ -33,11 +33,11 @@ func (s shape) then(node jsonpath.Node) (shape, error) {
 	case *jsonpath.UnionNode:
 		return s.union(node)
 	}
-	return nil, nil // any value below s
+	return nil, nil // other nodes, such as the recursive descent .., can select values of any type
 }
 
-// plain returns s with pointers replaced by their element types. If s has an interface or a type
-// with a method MarshalJSON, the fields of its values are unknown. plain then returns nil, which
+// plain returns s with pointers replaced by their element types. If s contains an interface or a
+// type with a method MarshalJSON, its values' fields are unknown, and plain returns nil, which
 // means any type.
 func (s shape) plain() shape {
 	marshaler := reflect.TypeFor[json.Marshaler]()
@@ -72,9 +72,9 @@ func (s shape) field(name string) (shape, error) {
 		case t.Kind() == reflect.Map:
 			found = append(found, t.Elem())
 		case t.Kind() == reflect.Struct:
-			for f, of := range members(t) {
+			for f, member := range members(t) {
 				if f == name {
-					found = append(found, of)
+					found = append(found, member)
 				}
 				there = append(there, f)
 			}
@@ -92,7 +92,7 @@ func (s shape) field(name string) (shape, error) {
 	return nil, fmt.Errorf("unknown field %s; the fields are %s", name, strings.Join(slices.Compact(there), ", "))
 }
 
-// members yields the JSON name and the type of each field of the struct t.
+// members yields the JSON name and the type of each field in the struct t.
 func members(t reflect.Type) func(func(string, reflect.Type) bool) {
 	return func(yield func(string, reflect.Type) bool) {
 		for f := range t.Fields() {
@@ -107,7 +107,7 @@ func members(t reflect.Type) func(func(string, reflect.Type) bool) {
 	}
 }
 
-func (s shape) elements(what string) (shape, error) {
+func (s shape) elements(position string) (shape, error) {
 	var found shape
 	for _, t := range s {
 		if isList(t) {
@@ -115,7 +115,7 @@ func (s shape) elements(what string) (shape, error) {
 		}
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("%s needs a list", what)
+		return nil, fmt.Errorf("%s needs a list", position)
 	}
 	return found, nil
 }
@@ -125,8 +125,8 @@ func (s shape) all() (shape, error) {
 	for _, t := range s {
 		switch {
 		case t.Kind() == reflect.Struct:
-			for _, of := range members(t) {
-				found = append(found, of)
+			for _, member := range members(t) {
+				found = append(found, member)
 			}
 		case t.Kind() == reflect.Map, isList(t):
 			found = append(found, t.Elem())
@@ -143,8 +143,8 @@ func (s shape) filtered(node *jsonpath.FilterNode) (shape, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, side := range []*jsonpath.ListNode{node.Left, node.Right} {
-		if _, err := found.follow(side); err != nil {
+	for _, operand := range []*jsonpath.ListNode{node.Left, node.Right} {
+		if _, err := found.follow(operand); err != nil {
 			return nil, err
 		}
 	}
@@ -158,19 +158,18 @@ func (s shape) filtered(node *jsonpath.FilterNode) (shape, error) {
 func (s shape) union(node *jsonpath.UnionNode) (shape, error) {
 	var found shape
 	for _, list := range node.Nodes {
-		one, err := s.follow(list)
-		if one == nil || err != nil {
+		result, err := s.follow(list)
+		if result == nil || err != nil {
 			return nil, err
 		}
-		found = append(found, one...)
+		found = append(found, result...)
 	}
 	return found, nil
 }
 
-// follow returns the shape of the value that list selects from a value of the shape s. list is a
-// chain of nodes, such as .a[0].b, and each node selects from the result of the one before. If a
-// node is a literal, such as a text, a number or a bool, the shape after it is empty, which means
-// any type.
+// follow returns the shape of what list selects from a value with shape s. list is a chain of
+// nodes, such as .a[0].b, in which each node selects from what the previous one selected. After a
+// literal, such as a text, a number or a bool, the shape is empty, which means any type.
 func (s shape) follow(list *jsonpath.ListNode) (shape, error) {
 	for _, node := range list.Nodes {
 		switch node := node.(type) {

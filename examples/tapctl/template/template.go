@@ -16,9 +16,8 @@ type Template struct {
 	blank string // the output for an object without fields
 }
 
-// Parse parses text as a template for objects with the type of sample. The template uses
-// the JSON names of fields. If the type does not have one of the fields, the error has
-// the position of the field in text.
+// Parse parses text as a template for objects of sample's type. The template uses the JSON names
+// of fields. If a field does not exist in the type, the error tells its position in text.
 func Parse(text string, sample any) (*Template, error) {
 	text = relaxed(text)
 	parsed, err := parse(text)
@@ -33,8 +32,8 @@ func Parse(text string, sample any) (*Template, error) {
 	return t, nil
 }
 
-// singleField matches a template that consists of a single field, in one of the forms .a.b,
-// a.b, {a.b} and {.a.b}, as linkerd accepts.
+// singleField matches a template that is just one field, written as .a.b, a.b, {a.b} or {.a.b},
+// all of which linkerd accepts.
 var singleField = regexp.MustCompile(`^(?:\{\.?([A-Za-z_][^{}]*)\}|\.?([A-Za-z_][^{}]*))$`)
 
 // relaxed returns text as a complete template. If text is a single field, such as .a.b, it adds
@@ -46,19 +45,18 @@ func relaxed(text string) string {
 	return text
 }
 
-// Error reports that an object does not have a value that the template requires. An
-// example is the second element of a list with one element.
+// Error reports that an object lacks a value that the template requires. An example is the second
+// element of a list with one element.
 type Error struct{ err error }
 
-// Error returns the text of the cause.
+// Error returns the cause's text.
 func (e *Error) Error() string { return e.err.Error() }
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.err }
 
-// Execute prints v to w. If it returns an [Error], nothing has been printed for v, and
-// Execute can be called for other objects. Any other error is an error of w or of the
-// encoding of v.
+// Execute prints v to w. If it returns an [Error], nothing has been printed for v, and Execute
+// can be called for other objects. Any other error comes from w or from encoding v.
 func (t *Template) Execute(w io.Writer, v any) error {
 	object, err := decode(v)
 	if err != nil {
@@ -79,7 +77,7 @@ func (t *Template) Execute(w io.Writer, v any) error {
 }
 
 func (t *Template) print(object any) (line string, err error) {
-	// A jsonpath.JSONPath has state, so each object needs a new one.
+	// A jsonpath.JSONPath keeps state, so each object needs a new one.
 	path := jsonpath.New("template").AllowMissingKeys(true)
 	err = guard(func() error {
 		if err := path.Parse(t.text); err != nil {

@@ -35,7 +35,7 @@ func Clean(s string) string {
 	return b.String()
 }
 
-// CleanLines returns s with Clean applied to each line. It is for joined errors, which have
+// CleanLines returns s with Clean applied to each line. It is for joined errors, which consist of
 // several lines.
 func CleanLines(s string) string {
 	lines := strings.Split(s, "\n")
@@ -60,9 +60,8 @@ func printable(s string) bool {
 // Width returns the number of terminal columns that s occupies.
 func Width(s string) int { return ansi.StringWidth(s) }
 
-// Fit returns s if it has at most n columns. Otherwise it replaces a part in the middle
-// of s by "…". It keeps more of the end than of the beginning, because similar names
-// differ at the end.
+// Fit shortens s to n columns by replacing a part in the middle with "…". It keeps more of the
+// end than of the beginning, because similar names usually differ at the end.
 func Fit(s string, n int) string {
 	switch w := Width(s); {
 	case w <= n:
@@ -74,8 +73,8 @@ func Fit(s string, n int) string {
 	default:
 		begin := ansi.Truncate(s, (n-1)/4, "")
 		end := ""
-		for left := w - (n - 1 - Width(begin)); left < w; left++ { // retries if a wide character was cut in half
-			if end = ansi.TruncateLeft(s, left, ""); Width(begin)+1+Width(end) <= n {
+		for skip := w - (n - 1 - Width(begin)); skip < w; skip++ { // retries if a wide character was cut in half
+			if end = ansi.TruncateLeft(s, skip, ""); Width(begin)+1+Width(end) <= n {
 				break
 			}
 		}
@@ -126,7 +125,7 @@ func Count(n uint64) string {
 	return s
 }
 
-// Rate returns the text of r, a number of events per second. Below 10, the text has one
+// Rate returns r, a number of events per second, as text. Below 10, the text includes one
 // decimal.
 func Rate(r float64) string {
 	if r < 9.95 {
@@ -135,27 +134,28 @@ func Rate(r float64) string {
 	return fmt.Sprintf("%.0f", r)
 }
 
-// Percent returns the text of part as a percentage of whole, or "-" if whole is 0. It
-// returns 100.00% only if part is equal to whole.
-func Percent(part, whole uint64) string {
-	if whole == 0 {
+// Percent returns count as a percentage of total, or "-" if total is 0. It returns 100.00% only
+// if both are equal, so that a single failure among many requests stays visible.
+func Percent(count, total uint64) string {
+	if total == 0 {
 		return "-"
 	}
-	share := float64(part) / float64(whole)
-	if part < whole {
+	share := float64(count) / float64(total)
+	if count < total {
 		share = min(share, 0.9999)
 	}
 	return fmt.Sprintf("%.2f%%", 100*share)
 }
 
-// Bytes returns the text of a size of n bytes, such as 999B, 1.5kB or 20.0MB. The units
-// are powers of 1000.
+// Bytes returns a size of n bytes as text, such as 999B, 1.5kB or 20.0MB. The units are powers of
+// 1000.
 func Bytes(n uint64) string {
 	const units = "kMGTPE"
 	if n < 1000 {
 		return fmt.Sprintf("%dB", n)
 	}
-	size, unit := float64(n)/1000, 0
+	size := float64(n) / 1000
+	unit := 0
 	for ; size >= 999.95 && unit < len(units)-1; unit++ { // otherwise it would be 1000.0 of the smaller unit
 		size /= 1000
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// column describes one column of the table of top.
+// column describes one column in top's table.
 type column struct {
 	title string
 	width int // in a printed table, as in `linkerd viz top`
@@ -27,12 +27,12 @@ type column struct {
 	before func(a, b *tappb.Row) int
 }
 
-// shown has the properties of a table that determine its columns, such as whether it has
+// shown holds the properties of a table that determine its columns, such as whether there are
 // sources.
 type shown struct {
 	hideSources, routes bool
 	direction           bool // the rows have both directions
-	wide                bool // includes columns that `linkerd viz top` does not have
+	wide                bool // includes columns that `linkerd viz top` lacks
 }
 
 // columns returns the columns that s selects, from left to right.
@@ -65,9 +65,9 @@ func columns(s shown) []column {
 	return append(all, latency("Worst", (*tappb.Row).GetWorst), latency("Last", (*tappb.Row).GetLast), successRate())
 }
 
-func named(title string, width, least int, value func(*tappb.Row) string) column {
+func named(title string, width, minWidth int, value func(*tappb.Row) string) column {
 	clean := func(r *tappb.Row) string { return text.Clean(value(r)) }
-	return column{title, width, least, least, false, clean, func(a, b *tappb.Row) int { return cmp.Compare(value(a), value(b)) }}
+	return column{title, width, minWidth, minWidth, false, clean, func(a, b *tappb.Row) int { return cmp.Compare(value(a), value(b)) }}
 }
 
 func number(title string, width int, value func(*tappb.Row) float64, show func(*tappb.Row) string) column {
@@ -118,14 +118,13 @@ func direction(r *tappb.Row) string {
 	}
 }
 
-// key returns a string that identifies the row r. The key of a row is the same in all
-// updates.
+// key returns a string that identifies the row r. A row's key is the same in all updates.
 func key(r *tappb.Row) string {
 	return fmt.Sprintf("%q %q %q %q %q %d", r.GetSource(), r.GetDestination(), r.GetMethod(), r.GetPath(), byRoute(r), r.GetDirection())
 }
 
-// byRoute returns the route of r, if r counts the requests of one route. If r counts the
-// requests of one path, byRoute returns "", because these requests may have different routes.
+// byRoute returns r's route, if r counts one route's requests. If r counts one path's requests,
+// it returns "", because these may have different routes.
 func byRoute(r *tappb.Row) string {
 	if r.GetPath() == "" {
 		return r.GetRoute()
@@ -145,7 +144,7 @@ func sorted(rows []*tappb.Row, c *column, reverse bool) {
 }
 
 // withoutSources combines rows that differ only in their source into one row with the sums,
-// which has no source. It does not change the argument.
+// without a source. It does not change the argument.
 func withoutSources(rows []*tappb.Row) []*tappb.Row {
 	sums := map[string]*tappb.Row{}
 	var out []*tappb.Row
@@ -167,13 +166,15 @@ func withoutSources(rows []*tappb.Row) []*tappb.Row {
 	return out
 }
 
-// add adds the counts of r to sum. Each quantile of sum becomes the larger of its values in
-// sum and r. The result is an upper bound of the true quantile.
+// add adds r's counts to sum. Each quantile in sum becomes the larger of both values, which is an
+// upper bound for the true quantile.
 func add(sum, r *tappb.Row) {
 	if sum.GetCount() == 0 || r.GetCount() > 0 && less(r.GetBest(), sum.GetBest()) {
 		sum.Best = r.GetBest()
 	}
-	sum.P50, sum.P95, sum.P99 = later(sum.GetP50(), r.GetP50()), later(sum.GetP95(), r.GetP95()), later(sum.GetP99(), r.GetP99())
+	sum.P50 = later(sum.GetP50(), r.GetP50())
+	sum.P95 = later(sum.GetP95(), r.GetP95())
+	sum.P99 = later(sum.GetP99(), r.GetP99())
 	sum.Worst = later(sum.GetWorst(), r.GetWorst())
 	if sum.GetLast() == nil {
 		sum.Last = r.GetLast()

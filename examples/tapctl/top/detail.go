@@ -13,8 +13,8 @@ type detail struct {
 }
 
 func (d *detail) press(key string, width, height int) {
-	if by, ok := step(key, height-1); ok {
-		d.first = max(0, min(d.first+by, len(d.record.text(width))-height))
+	if rows, ok := step(key, height-1); ok {
+		d.first = max(0, min(d.first+rows, len(d.record.text(width))-height))
 	}
 }
 
@@ -37,8 +37,8 @@ func (d *detail) lines(width, height int) drawn {
 	return drawn{text.Clean(init.Method + " " + url), r.outcome(), help, all[d.first:]}
 }
 
-// outcome returns one line with the status, the duration and the size of the response. For
-// an open request, the line has only the status.
+// outcome returns one line with the status, the duration and the response's size. For an open
+// request, the line tells only the status.
 func (r *record) outcome() string {
 	if r.end == nil {
 		return r.status()
@@ -46,7 +46,7 @@ func (r *record) outcome() string {
 	return fmt.Sprintf("%s  %s  %s", r.status(), text.Exact(r.end.SinceRequestInit), text.Bytes(r.end.Bytes))
 }
 
-// text returns all known properties of the request as lines of at most width columns.
+// text returns everything that is known about the request, as lines of at most width columns.
 func (r *record) text(width int) []string {
 	p := &page{width: width}
 	e := r.first

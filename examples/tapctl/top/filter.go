@@ -7,20 +7,21 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// searchText returns the text of the row r that the filter of the table searches: its
-// names, method, path, route and authority.
+// searchText returns the text in the row r that the table's filter searches: its names, method,
+// path, route and authority.
 func searchText(r *tappb.Row) string {
 	return strings.Join([]string{r.GetSource(), r.GetDestination(), r.GetMethod(), r.GetPath(), r.GetRoute(), r.GetAuthority()}, "\n")
 }
 
-// write handles a key that the user presses while typing the filter. The argument typed is
+// write handles a key that the user presses while typing the filter. typed is
 // the text that the key adds, or "" for a key without text, such as an arrow.
 func (t *table) write(key, typed string) {
 	switch key {
 	case "enter":
 		t.typing = false
 	case "esc":
-		t.typing, t.filter = false, ""
+		t.typing = false
+		t.filter = ""
 	case "backspace":
 		_, n := utf8.DecodeLastRuneInString(t.filter)
 		t.filter = t.filter[:len(t.filter)-n]

@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
-// grid is a table on a screen. It has a line of titles and lines of cells.
+// grid is a table on a screen: a line of titles above lines of cells.
 type grid struct {
 	columns []gridColumn
 	cells   [][]cell
@@ -34,10 +34,9 @@ func (c gridColumn) head() string {
 	return c.title
 }
 
-// widths returns the width of each column. If the grid is wider than the argument width, it makes
-// columns narrower, the widest first. A column keeps at least the larger of its fields least and
-// width. If least is 0, the column is not made narrower. If the argument width is 0, the grid may
-// have any width.
+// widths returns each column's width. If the grid is wider than width, it makes columns narrower,
+// the widest first. A column keeps at least the larger of its least and width. If least is 0, the
+// column is not made narrower. If width is 0, the grid may have any width.
 func (g *grid) widths(width int) []int {
 	widths := make([]int, len(g.columns))
 	total := max(0, len(widths)-1)
@@ -67,13 +66,13 @@ func (g *grid) widths(width int) []int {
 // window is the part of a grid that is visible on the screen.
 type window struct {
 	width, height int // in columns and lines of the screen, including the titles
-	left          int // columns of the screen to the left of the window
+	left          int // columns that are scrolled out to the left
 	first         int // first row
 	selected      int // selected row; -1 means no row
 }
 
-// lines returns the part of g that is visible in w, as lines. The first line has the titles
-// of the columns.
+// lines returns the part of g that is visible in w, as lines. The first line contains the column
+// titles.
 func (g *grid) lines(w window) []string {
 	widths := g.widths(w.width)
 	head := make([]cell, len(g.columns))
@@ -101,8 +100,8 @@ func (g *grid) span(width int) int {
 	return total
 }
 
-// line returns the visible part of one line of the grid. cells has the cells of the line,
-// widths has the widths of the columns, and base is the style of the line.
+// line returns the visible part of one line in the grid. cells and widths are the line's cells
+// and their widths, and base is its style.
 func (g *grid) line(cells []cell, widths []int, w window, base style) string {
 	var b strings.Builder
 	for i, c := range cells {

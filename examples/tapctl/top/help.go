@@ -2,8 +2,8 @@ package top
 
 import "github.com/charmbracelet/x/ansi"
 
-// helpLines returns the lines of the help screen, which describe the keys. A line has at
-// most width columns.
+// helpLines returns the lines of the help screen, which describe the keys. A line is at most
+// width columns wide.
 func helpLines(width int) []string {
 	lines := []string{
 		heading.of("rows"),

@@ -20,7 +20,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Refresh is the default interval of updates of a table on a terminal. If the output is not a
+// Refresh is how often a table on a terminal is updated by default. If the output is not a
 // terminal, each update prints a new table, and the default interval is Interval.
 const (
 	Refresh  = 500 * time.Millisecond
@@ -29,19 +29,19 @@ const (
 	least = 100 * time.Millisecond // smallest interval of requests
 )
 
-// Columns selects the columns of a table. The zero Columns selects those that the command
-// `linkerd viz top` shows.
+// Columns selects a table's columns. The zero Columns selects those that the command `linkerd viz
+// top` shows.
 type Columns struct {
 	HideSources bool // combine rows that differ by source only
 	Routes      bool // show rows by route; Config.Request must set ByRoute, too
 	Wide        bool // adds quantiles, rates and open requests
 }
 
-// Config configures a table and the processes to watch. The zero value has no processes.
+// Config configures a table and the processes to watch. The zero value names no processes.
 type Config struct {
 	Columns
 
-	Title     string // of the table, in one line
+	Title     string // about the table, in one line
 	Note      string // lines above the table, if the screen is high enough
 	Processes []tap.Process
 	Source    Source            // replaces Processes; nil means Processes
@@ -53,18 +53,16 @@ type Config struct {
 	// advice for the user added. nil means that errors are shown unchanged.
 	Advise func(error) error
 
-	// Warn is called with each error of a single process, unless the table is interactive.
-	// If all of Processes reject the request, Warn is not called for the last rejection,
-	// because Live and Collect return the rejections. nil means that errors of single
-	// processes are ignored.
+	// Warn is called with each single process's error, unless the table is interactive. If all of
+	// Processes reject the request, Warn is not called for the last rejection, because Live and
+	// Collect return the rejections. nil means that single processes' errors are ignored.
 	Warn func(error)
 }
 
 // Source is a set of processes to watch. Unlike a slice of processes, it may change.
 type Source interface {
-	// Watch yields the events of the requests that match req, and errors of single
-	// processes, which do not end the sequence. maxRPS is the maximum rate of requests per
-	// second of all processes.
+	// Watch yields the events about requests that match req, and single processes' errors, which
+	// do not end the sequence. maxRPS limits the requests per second over all processes.
 	Watch(ctx context.Context, req *tappb.WatchRequest, maxRPS int) iter.Seq2[tap.ProcessEvent, error]
 
 	// Top yields the rows of all processes, added up, and errors as Watch does.
@@ -74,8 +72,8 @@ type Source interface {
 // Processes is a [Source] with a fixed set of processes.
 type Processes []tap.Process
 
-// Watch yields the events of the requests that match req, as [Source] requires. Each
-// process gets an equal part of the rate maxRPS.
+// Watch yields the events about requests that match req, as [Source] requires. Each process gets
+// an equal part of the rate maxRPS.
 func (p Processes) Watch(ctx context.Context, req *tappb.WatchRequest, maxRPS int) iter.Seq2[tap.ProcessEvent, error] {
 	req = proto.CloneOf(req)
 	req.MaxRps = PerProcess(maxRPS, len(p))
@@ -118,15 +116,15 @@ func OnScreen(out *os.File) bool {
 	return term.IsTerminal(int(out.Fd())) && os.Getenv("TERM") != "dumb"
 }
 
-// Collect counts requests until ctx ends, and returns the last rows. It updates the rows
-// every 500 ms, or more often if ctx has a deadline within 5 s. It returns an error if all
-// processes have rejected c.Request.
+// Collect counts requests until ctx ends, and returns the last rows. It updates the rows every
+// 500 ms, or more often if ctx ends within 5 s. It returns an error if all processes have
+// rejected c.Request.
 func Collect(ctx context.Context, c Config) ([]*tappb.Row, error) {
 	return c.each(ctx, often(ctx, Refresh), func(*tappb.TopResponse) error { return nil })
 }
 
-// often returns the interval of updates. With a deadline of ctx, it is a tenth of the remaining
-// time, but at least 100 ms and at most the argument maximum. Without a deadline, it is maximum.
+// often returns how often to update. If ctx carries a deadline, that is a tenth of the remaining
+// time, but at least 100 ms and at most maximum. Without a deadline, it is maximum.
 func often(ctx context.Context, maximum time.Duration) time.Duration {
 	if end, ok := ctx.Deadline(); ok {
 		maximum = max(least, min(maximum, time.Until(end)/10))
@@ -156,9 +154,9 @@ func printed(ctx context.Context, out io.Writer, c Config) ([]*tappb.Row, error)
 	})
 }
 
-// each calls show for every update of the rows, and returns the rows of the last update. It
-// returns when ctx ends, when show returns an error, or when the sequence of updates ends.
-// In the last case, it also returns the errors with which processes rejected the request.
+// each calls show for every update of the rows, and returns the last update's rows. It returns
+// when ctx ends, when show returns an error, or when the sequence of updates ends. In the last
+// case, it also returns the errors with which processes rejected the request.
 func (c *Config) each(ctx context.Context, every time.Duration, show func(*tappb.TopResponse) error) ([]*tappb.Row, error) {
 	var rows []*tappb.Row
 	var refused []error
@@ -202,6 +200,7 @@ func (c *Config) answers(ctx context.Context, every time.Duration) iter.Seq2[*ta
 		req = proto.CloneOf(c.Request)
 	}
 	const all = 1000 // the number of rows that a process counts
-	req.Every, req.Rows = durationpb.New(every), all
+	req.Every = durationpb.New(every)
+	req.Rows = all
 	return c.source().Top(ctx, req, c.MaxRPS)
 }

@@ -43,7 +43,7 @@ func process(t *testing.T) tap.Process {
 		w.WriteHeader(http.StatusTeapot)
 		return w.Result(), nil
 	})
-	svc := httplayer.NewStack().With("tap", tap.Layer(reg, httplayer.Accessor{}, tap.Outbound,
+	svc := httplayer.NewStack().With("tap", tap.Layer(reg, httplayer.HTTP{}, tap.Outbound,
 		tap.WithDestination(netip.MustParseAddrPort("10.0.0.1:80"), map[string]string{"pod": "web-0"}))).Service(answer)
 	var sending sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())

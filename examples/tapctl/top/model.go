@@ -8,16 +8,16 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// watching is the part of follower that the model uses. Its method watch sends the requests that
-// match req to the model as messages, until the model calls the result stop. The argument number
-// identifies a list of requests. Each message contains it, so that the model can ignore messages
-// for a closed list. Tests of the model use another implementation.
+// watching is the part of follower that the model uses. watch sends the requests that match req
+// to the model as messages, until the model calls stop. number identifies a list of requests.
+// Each message contains it, so that the model can ignore messages for a closed list. Tests for
+// the model use another implementation.
 type watching interface {
 	watch(number int, req *tappb.WatchRequest) (stop func())
 }
 
-// model is the state of the interactive program. Its screens form a stack: the rows, the
-// requests of one row, one request, and the help. Only the uppermost screen is shown.
+// model is the state of the interactive program. Its screens form a stack: the rows, one row's
+// requests, one request, and the help. Only the uppermost screen is shown.
 type model struct {
 	config Config
 	source watching
@@ -29,12 +29,12 @@ type model struct {
 	requests      *requests
 	detail        *detail
 	help          bool
-	numbers       int // number of lists of requests that were opened so far
+	numbers       int // how many lists of requests were opened so far
 
 	news    error
 	newsAt  time.Time
 	refused []error // rejections of processes, which are not retried
-	over    error   // the error of overMsg; nil if the user has quit
+	over    error   // from overMsg; nil if the user quit
 }
 
 // newsLast is how long an error is shown. A problem that continues is reported again within
@@ -53,7 +53,8 @@ func (m *model) Init() tea.Cmd { return nil }
 func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
-		m.width, m.height = msg.Width, msg.Height
+		m.width = msg.Width
+		m.height = msg.Height
 	case rowsMsg:
 		m.latest = msg.answer
 		m.table.take(msg.answer)
@@ -81,9 +82,10 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 // the table or a list of requests, is closed.
 func (m *model) addError(news newsMsg) {
 	switch {
-	case news.number > 0 && (m.requests == nil || m.requests.number != news.number):
+	case news.number > 0 && (m.requests == nil || m.requests.number != news.number): // a list that was closed
 	case !Refused(news.err):
-		m.news, m.newsAt = news.err, m.now()
+		m.news = news.err
+		m.newsAt = m.now()
 	case news.number > 0:
 		m.requests.refused = append(m.requests.refused, news.err)
 	default:

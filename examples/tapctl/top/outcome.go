@@ -54,8 +54,8 @@ func join(code, s string) string {
 	return code + " " + s
 }
 
-// peer returns the text of a client or endpoint: the value of its label pod, with the port of
-// addr. Without the label, it returns addr, or "?" if addr is unknown.
+// peer returns the text for a client or endpoint: its label pod, with the port in addr. Without
+// the label, it returns addr, or "?" if addr is unknown.
 func peer(labels map[string]string, addr netip.AddrPort) string {
 	switch pod := labels["pod"]; {
 	case pod != "" && addr.IsValid():

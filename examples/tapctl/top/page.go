@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// page collects the lines of a screen. A line has at most width columns.
+// page collects the lines of a screen, each at most width columns wide.
 type page struct {
 	width int
 	lines []string
@@ -41,9 +41,8 @@ func (p *page) fields(fields []tap.Field) {
 	}
 }
 
-// node appends n, one node of the explanation of a request. It then appends the children of
-// n, one level deeper. Last, it appends the service that n wraps, at the level of n. depth
-// is the level.
+// node appends n, a node in a request's explanation, then its children, one level deeper, and
+// last the service that n wraps, at n's level. depth is the level.
 func (p *page) node(depth int, n layer.Node) {
 	parts := make([]string, 0, len(n.State))
 	for _, a := range n.State {
@@ -96,8 +95,8 @@ func (p *page) ending(r *record) {
 	}
 }
 
-func addr(known bool, s string) string {
-	if !known {
+func addr(isKnown bool, s string) string {
+	if !isKnown {
 		return "?"
 	}
 	return s

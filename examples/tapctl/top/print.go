@@ -15,32 +15,35 @@ import (
 // Write writes the rows to w as a table. It does not shorten the texts.
 func Write(w io.Writer, rows []*tappb.Row, c Columns) error { return write(w, rows, c, 0, 0) }
 
-// WriteScreen writes the rows to out as a table. On a terminal, the table fits the screen:
-// it has shorter texts and the first rows only. Elsewhere WriteScreen writes the same as
-// [Write].
+// WriteScreen writes the rows to out as a table. On a terminal, the table fits the screen: it
+// shows shorter texts and the first rows only. Elsewhere WriteScreen writes the same as [Write].
 func WriteScreen(out *os.File, rows []*tappb.Row, c Columns) error {
 	width, height, err := term.GetSize(int(out.Fd()))
 	if err != nil {
-		width, height = 0, 0
+		width = 0
+		height = 0
 	}
 	return write(out, rows, c, width, height)
 }
 
-// write writes the rows to w as a table that fits a screen of the given size. A width or
-// height of 0 means no limit.
+// write writes the rows to w as a table that fits a screen of this size. A width or height of 0
+// means no limit.
 func write(w io.Writer, rows []*tappb.Row, c Columns, width, height int) error {
 	if c.HideSources {
 		rows = withoutSources(rows)
 	}
-	g, more := &grid{}, 0
+	g := &grid{}
+	more := 0
 	if most := max(1, height-3); height > 0 && len(rows) > most { // titles, the number of other rows, prompt
-		rows, more = rows[:most], len(rows)-most
+		more = len(rows) - most
+		rows = rows[:most]
 	}
 	all := columns(shown{hideSources: c.HideSources, routes: c.Routes, direction: bothDirections(rows), wide: c.Wide})
 	for _, c := range all {
 		column := gridColumn{title: c.title, right: c.right, width: c.width}
 		if width > 0 {
-			column.width, column.least = c.tight, c.least
+			column.width = c.tight
+			column.least = c.least
 		}
 		g.columns = append(g.columns, column)
 	}
@@ -67,7 +70,7 @@ func write(w io.Writer, rows []*tappb.Row, c Columns, width, height int) error {
 	return err
 }
 
-// bothDirections reports whether rows has both inbound and outbound rows.
+// bothDirections reports whether rows contains both inbound and outbound rows.
 func bothDirections(rows []*tappb.Row) bool {
 	for _, r := range rows {
 		if r.GetDirection() != rows[0].GetDirection() {
@@ -105,8 +108,7 @@ type wideRow struct {
 	P99       float64 `json:"p99_ms"`
 }
 
-// WriteJSON writes the rows to w as a JSON array of objects. It omits a row if no request
-// of the row has ended yet.
+// WriteJSON writes the rows to w as a JSON array. Rows without any ended request are omitted.
 func WriteJSON(w io.Writer, rows []*tappb.Row, c Columns) error {
 	if c.HideSources {
 		rows = withoutSources(rows)

@@ -13,11 +13,11 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// maxRequests is the number of requests that the list of a row keeps. When the list is full, a
-// new request replaces the oldest request.
+// maxRequests is how many requests a row's list keeps. When the list is full, a new request
+// replaces the oldest request.
 const maxRequests = 500
 
-// requests is the screen with the list of live requests of one row.
+// requests is the screen that lists a row's live requests.
 type requests struct {
 	number int // identifies this list in messages
 	row    rowOf
@@ -41,7 +41,7 @@ type seenID struct {
 	id   tap.StreamID
 }
 
-// record is one request, with the events of it that have arrived so far.
+// record is a request with the events that have arrived so far.
 type record struct {
 	seenID
 
@@ -57,14 +57,13 @@ func newRequests(number int, row *tappb.Row, anySource bool) *requests {
 	return &requests{number: number, row: rowOf{row, anySource}, byID: map[seenID]*record{}}
 }
 
-// PerProcess returns the maximum rate of requests per second for one process. It is an equal
-// share of maxRPS, the rate for all processes, but at least 1.
+// PerProcess returns the rate of requests per second to ask of one process: an equal share of
+// maxRPS, but at least 1.
 func PerProcess(maxRPS, processes int) uint32 {
 	return uint32(min(max(maxRPS/max(processes, 1), 1), math.MaxInt32))
 }
 
-// ask returns the message that tapctl sends to each process to watch the requests of the
-// row.
+// ask returns the message that tapctl sends to each process to watch the row's requests.
 func (q *requests) ask(c *Config) *tappb.WatchRequest {
 	return &tappb.WatchRequest{
 		Match: q.row.match(c.Request.GetMatch()), Headers: c.Request.GetHeaders(), Fields: true, Explain: true,
@@ -78,8 +77,9 @@ func (q *requests) take(msg seenMsg) {
 	}
 }
 
-func (q *requests) add(s tap.ProcessEvent, at time.Time) {
-	e, id := s.Event, seenID{s.From, s.Event.ID}
+func (q *requests) add(s tap.ProcessEvent, now time.Time) {
+	e := s.Event
+	id := seenID{s.From, s.Event.ID}
 	q.dropped += e.Dropped
 	switch {
 	case e.RequestInit != nil:
@@ -87,8 +87,9 @@ func (q *requests) add(s tap.ProcessEvent, at time.Time) {
 			return
 		}
 		q.count++
-		r := &record{seenID: id, at: at, key: strconv.FormatUint(q.count, 10), direction: e.Direction, first: e}
-		q.all, q.byID[id] = append(q.all, r), r
+		r := &record{seenID: id, at: now, key: strconv.FormatUint(q.count, 10), direction: e.Direction, first: e}
+		q.all = append(q.all, r)
+		q.byID[id] = r
 		if len(q.all) > maxRequests {
 			if old := q.all[0]; q.byID[old.seenID] == old { // it may be a later one of a restarted process
 				delete(q.byID, old.seenID)
@@ -106,9 +107,9 @@ func (q *requests) add(s tap.ProcessEvent, at time.Time) {
 	}
 }
 
-// visible returns the requests to show, the newest first. While the list is paused, these are
-// the requests that it had at the start of the pause. If the user has selected failures only,
-// the others are left out.
+// visible returns the requests to show, newest first. While the list is paused, these are the
+// ones that were there when the pause began. If the user selected failures only, others are left
+// out.
 func (q *requests) visible() []*record {
 	all := q.all
 	if q.paused {
@@ -141,12 +142,12 @@ func (q *requests) selected(height int) *record {
 }
 
 func (q *requests) press(key string, height int) {
-	if by, ok := step(key, height-1); ok {
-		q.cursor.move(by, recordKeys(q.visible()))
+	if rows, ok := step(key, height-1); ok {
+		q.cursor.move(rows, recordKeys(q.visible()))
 		return
 	}
-	if by, ok := sideways(key); ok {
-		q.left = max(0, q.left+by) // lines sets the upper limit
+	if columns, ok := sideways(key); ok {
+		q.left = max(0, q.left+columns) // lines sets the upper limit
 		return
 	}
 	switch key {
@@ -171,8 +172,8 @@ func (q *requests) lines(width, height int) drawn {
 	return drawn{q.row.title(), q.counts(len(all)), help, body}
 }
 
-// grid returns a grid with a line for each request in the argument all. It omits the
-// columns Method and Path if all requests of the row have the same method and path.
+// grid returns a grid with a line for each request in all. It omits the columns Method and Path
+// if all requests in the row share them.
 func (q *requests) grid(all []*record) *grid {
 	g := &grid{columns: []gridColumn{{title: "Time", width: 12}, {title: "Source", least: 10}, {title: "Destination", least: 11}}}
 	paths := !q.row.onePath()
@@ -214,16 +215,18 @@ func (q *requests) counts(visible int) string {
 
 func (r *record) cells(path bool) []cell {
 	init := r.first.RequestInit
-	took, size := "", ""
+	took := ""
+	size := ""
 	if r.end != nil {
-		took, size = text.Exact(r.end.SinceRequestInit), text.Bytes(r.end.Bytes)
+		took = text.Exact(r.end.SinceRequestInit)
+		size = text.Bytes(r.end.Bytes)
 	}
-	look := plain
+	base := plain
 	switch {
 	case r.end == nil:
-		look = faint
+		base = faint
 	case r.failed():
-		look = failing
+		base = failing
 	}
 	cells := []cell{
 		{text: r.at.Format("15:04:05.000")},
@@ -233,5 +236,5 @@ func (r *record) cells(path bool) []cell {
 	if path {
 		cells = append(cells, cell{text: text.Clean(init.Method)}, cell{text: text.Clean(init.Path)})
 	}
-	return append(cells, cell{text: r.status(), style: look}, cell{text: took}, cell{text: size})
+	return append(cells, cell{text: r.status(), style: base}, cell{text: took}, cell{text: size})
 }

@@ -2,6 +2,7 @@ package top
 
 import (
 	"net/netip"
+	"strings"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 
@@ -17,72 +18,79 @@ type rowOf struct {
 	anySource bool // the row is a sum over sources
 }
 
-// otherRows is the path or route of the row for all requests without another row. A process adds
-// this row at its maximum number of rows (see tap.Registry.Top). defaultRoute is the route in the
-// row of requests without a route. maxName is the maximum length in bytes of a text in a row.
+// otherRows stands in for the path or route in a row for all remaining requests, which a process
+// adds when it cannot keep more rows (see tap.Registry.Top). defaultRoute is the route in the row
+// for requests without one. maxName is how many bytes a text in a row may take up.
 const (
 	otherRows    = "(other)"
 	defaultRoute = "[DEFAULT]"
 	maxName      = 256
 )
 
-// other reports whether r is the row "(other)", which a process adds when it has the
-// maximum number of rows. This row can count any request that does not have another row.
+// other reports whether r is the row "(other)", which a process adds when it reaches the maximum
+// number of rows. This row can count any request without another row.
 func (r rowOf) other() bool { return r.row.GetPath() == otherRows || byRoute(r.row) == otherRows }
 
-// onePath reports whether all requests of the row have the same method and path.
+// onePath reports whether all requests in the row share their method and path.
 func (r rowOf) onePath() bool {
-	return r.row.GetPath() != "" && !r.other() && len(r.row.GetPath()) < maxName
+	path := r.row.GetPath()
+	return path != "" && !r.other() && len(path) < maxName && !isPattern(path)
 }
 
-// match returns a condition for the requests of the row that also match base. The condition leaves
-// out the parts of the row that a process cannot check. Therefore a process may send requests of
-// other rows too, which [rowOf.has] removes.
+// isPattern reports whether a row's path comes from an http.ServeMux pattern: it contains a wildcard
+// or a host.
+func isPattern(path string) bool {
+	return path != "" && (path[0] != '/' || strings.Contains(path, "{"))
+}
+
+// match returns a condition for the row's requests that also match base. It leaves out what a
+// process cannot check, so a process may send other rows' requests too, which [rowOf.has]
+// removes.
 func (r rowOf) match(base *pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	var all []*pb.ObserveRequest_Match
 	if base.GetMatch() != nil {
 		all = append(all, base)
 	}
-	if net, ok := host(r.row.GetDestination()); ok {
-		all = append(all, match.Destination(net))
+	if addr, err := netip.ParseAddrPort(r.row.GetDestination()); err == nil {
+		all = append(all, match.Destination(network(addr.Addr())), match.DestinationPorts(addr.Port(), addr.Port()))
 	}
-	if net, ok := host(r.row.GetSource()); ok && !r.anySource {
-		all = append(all, match.Source(net))
+	if addr, err := netip.ParseAddr(r.row.GetSource()); err == nil && !r.anySource {
+		all = append(all, match.Source(network(addr)))
 	}
 	if m := r.row.GetMethod(); m != "" && len(m) < maxName {
 		all = append(all, match.Method(m))
 	}
 	switch path := r.row.GetPath(); {
 	case path == "", path == otherRows:
+	case isPattern(path):
+		if start, _, _ := strings.Cut(path, "{"); path[0] == '/' {
+			all = append(all, match.PathPrefix(start))
+		}
 	case len(path) < maxName:
 		all = append(all, match.Path(path))
 	default:
 		all = append(all, match.PathPrefix(path))
 	}
 	switch route := byRoute(r.row); {
-	case route == "", route == defaultRoute, route == otherRows, len(route) >= maxName:
+	case route == "", route == defaultRoute, route == otherRows, len(route) >= maxName, strings.Contains(route, "/"):
 	default:
 		all = append(all, match.RouteLabel("route", route))
 	}
 	return match.All(all...)
 }
 
-// host returns a network that contains only the IP address in the argument name. ok is false if
-// name is not an IP address but the name of a pod.
-func host(name string) (netip.Prefix, bool) {
-	addr, err := netip.ParseAddr(name)
-	return netip.PrefixFrom(addr.WithZone(""), addr.BitLen()), err == nil
-}
+// network returns the network that contains only addr.
+func network(addr netip.Addr) netip.Prefix { return netip.PrefixFrom(addr.WithZone(""), addr.BitLen()) }
 
-// has reports whether the row counts the request of e. The event e must have a RequestInit.
-// The argument from is the name of the process that sent e.
-func (r rowOf) has(from string, e tap.Event) bool {
+// has reports whether the row counts e's request. e must have a RequestInit. process is the name
+// of the process that sent e.
+func (r rowOf) has(process string, e tap.Event) bool {
 	row := r.row
 	if r.other() {
 		return true
 	}
-	source := name(e.SourceLabels, e.Source, from, e.Direction == tap.Outbound)
-	destination := name(e.DestinationLabels, e.Destination, from, e.Direction == tap.Inbound)
+	source := name(e.SourceLabels, e.Source.Addr(), process, e.Direction == tap.Outbound)
+	destination := name(e.DestinationLabels, e.Destination, process, e.Direction == tap.Inbound)
 	switch {
 	case int32(row.GetDirection()) != int32(e.Direction),
 		!r.anySource && source != row.GetSource(),
@@ -90,39 +98,72 @@ func (r rowOf) has(from string, e tap.Event) bool {
 		return false
 	case byRoute(row) != "":
 		route := cut(e.RouteLabels["route"])
-		return route == row.GetRoute() || route == "" && row.GetRoute() == defaultRoute
+		want := row.GetRoute()
+		return route == want || route == "" && (want == defaultRoute || routes(want, e.RequestInit))
 	}
-	return cut(e.RequestInit.Method) == row.GetMethod() && cut(e.RequestInit.Path) == row.GetPath()
+	return cut(e.RequestInit.Method) == row.GetMethod() &&
+		(cut(e.RequestInit.Path) == row.GetPath() || isPattern(row.GetPath()) && routes(row.GetPath(), e.RequestInit))
 }
 
-// name returns the name that a row has for a client or endpoint: the value of its label pod, or
-// else its address. If both are missing, the result is the argument from if own is true, and ""
-// otherwise. from is the name of the watched process. own reports whether the client or endpoint is
-// this process.
-func name(labels map[string]string, addr netip.AddrPort, from string, own bool) string {
+// routes reports whether an http.ServeMux routes the request by pattern. A host in the pattern matches any
+// authority.
+func routes(pattern string, init *tap.RequestInit) bool {
+	slash := strings.IndexByte(pattern, '/')
+	if slash < 0 {
+		return false
+	}
+	if method, _, ok := strings.Cut(pattern[:slash], " "); ok && method != init.Method {
+		return false
+	}
+	want := strings.Split(pattern[slash:], "/")
+	got := strings.Split(init.Path, "/")
+	for i, segment := range want {
+		rest := segment == "" && i == len(want)-1 && i > 0 || strings.HasSuffix(segment, "...}")
+		switch {
+		case rest:
+			return len(got) > i
+		case segment == "{$}":
+			return len(got) == i+1 && got[i] == ""
+		case i >= len(got), segment != got[i] && (got[i] == "" || !strings.HasPrefix(segment, "{")):
+			return false
+		}
+	}
+	return len(got) == len(want)
+}
+
+// name returns how a row names a client or endpoint: by its label pod, or else by its address. If
+// both are missing, the name is process if isProcess says that the client or endpoint is the
+// watched process, and otherwise "".
+func name(labels map[string]string, addr address, process string, isProcess bool) string {
 	switch {
 	case labels["pod"] != "":
 		return cut(labels["pod"])
 	case addr.IsValid():
-		return addr.Addr().String()
-	case own:
-		return from
+		return addr.String()
+	case isProcess:
+		return process
 	}
 	return ""
 }
 
+// address is a netip.Addr or a netip.AddrPort.
+type address interface {
+	IsValid() bool
+	String() string
+}
+
 func cut(s string) string { return s[:min(len(s), maxName)] }
 
-// title returns the title of the screen with the requests of the row.
+// title returns the title of the screen with the row's requests.
 func (r rowOf) title() string {
 	if r.other() {
 		return "all requests, those of " + otherRows + " among them"
 	}
-	what := r.row.GetMethod() + " " + r.row.GetPath()
+	title := r.row.GetMethod() + " " + r.row.GetPath()
 	if route := byRoute(r.row); route != "" {
-		what = "route " + route
+		title = "route " + route
 	}
-	return text.Clean(what + "  " + arrow(r.row.GetSource()) + r.row.GetDestination())
+	return text.Clean(title + "  " + arrow(r.row.GetSource()) + r.row.GetDestination())
 }
 
 func arrow(source string) string {

@@ -2,6 +2,8 @@ package top
 
 import (
 	"cmp"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
@@ -33,10 +35,10 @@ func TestRowOfHas(t *testing.T) {
 	}
 	out, in, cut := pb.TapEvent_OUTBOUND, pb.TapEvent_INBOUND, long[:256]
 	rows := []*tappb.Row{
-		{Direction: out, Source: "10.0.0.1", Destination: "10.0.0.2", Method: "GET", Path: "/"},
-		{Direction: in, Source: "10.0.0.1", Destination: "10.0.0.2", Method: "GET", Path: "/"},
-		{Direction: out, Source: "10.0.0.1", Destination: "::1", Method: "GET", Path: "/"},
-		{Direction: out, Source: "me", Destination: "10.0.0.2", Method: "GET", Path: "/"},
+		{Direction: out, Source: "10.0.0.1", Destination: "10.0.0.2:80", Method: "GET", Path: "/"},
+		{Direction: in, Source: "10.0.0.1", Destination: "10.0.0.2:80", Method: "GET", Path: "/"},
+		{Direction: out, Source: "10.0.0.1", Destination: "[::1]:80", Method: "GET", Path: "/"},
+		{Direction: out, Source: "me", Destination: "10.0.0.2:80", Method: "GET", Path: "/"},
 		{Direction: in, Source: "10.0.0.1", Destination: "me", Method: "GET", Path: "/"},
 		{Direction: out, Source: "me", Destination: "web-0", Method: "POST", Path: cut},
 		{Direction: out, Source: "bot", Destination: "web-0", Method: "GET", Path: "/vote"},
@@ -53,9 +55,36 @@ func TestRowOfHas(t *testing.T) {
 		}
 	}
 	require.True(t, rowOf{row: &tappb.Row{Path: "(other)"}}.has("me", events[5]))
-	a := &tappb.Row{Source: "?", Destination: "10.0.0.2", Direction: 2, Method: "GET", Path: "/"}
+	a := &tappb.Row{Source: "?", Destination: "10.0.0.2:80", Direction: 2, Method: "GET", Path: "/"}
 	require.True(t, rowOf{a, true}.has("me", events[0]))
 	require.False(t, rowOf{a, false}.has("me", events[0]))
+}
+
+// The row of a pattern has the requests that http.ServeMux routes by it.
+func TestRowOfPattern(t *testing.T) {
+	for _, pattern := range []string{"/users/{id}", "/users/{id}/{$}", "/users/{rest...}", "/users/{id}/orders", "/{$}", "web/users/{id}", "/users/x", "/users/"} {
+		mux := http.NewServeMux()
+		mux.Handle(pattern, http.NotFoundHandler())
+		mux.Handle("POST "+pattern, http.NotFoundHandler())
+		for _, path := range []string{"/", "/users", "/users/", "/users/1", "/users/x", "/users/1/", "/users/1/orders", "/users/1/orders/2"} {
+			for _, method := range []string{"GET", "POST"} {
+				req, err := http.NewRequestWithContext(t.Context(), method, "http://web"+path, http.NoBody)
+				require.NoError(t, err)
+				h, found := mux.Handler(req)
+				answer := httptest.NewRecorder()
+				if h.ServeHTTP(answer, req); answer.Code != http.StatusNotFound {
+					found = "" // a redirect to a path with a slash
+				}
+				want := method == "GET" && found == pattern || method == "POST" && found == "POST "+pattern
+				e := tap.Event{RequestInit: &tap.RequestInit{Method: method, Path: path}}
+				row := &tappb.Row{Method: method, Path: pattern}
+				if !strings.HasSuffix(pattern, "/") { // that of a subtree is not the path of a row
+					require.Equal(t, want, rowOf{row: row}.has("", e), "%s %s %s", method, pattern, path)
+				}
+				require.Equal(t, want && method == "POST", rowOf{row: &tappb.Row{Route: "POST " + pattern}}.has("", e), "%s %s %s", method, pattern, path)
+			}
+		}
+	}
 }
 
 // The row (other) does not name its requests.
@@ -81,14 +110,17 @@ func TestRowOfMatch(t *testing.T) {
 		anySource bool
 		want      []*pb.ObserveRequest_Match
 	}{
-		{&tappb.Row{Source: "10.0.0.1", Destination: "fe80::1", Method: "GET", Path: "/a", Route: "of the first"}, false, []*pb.ObserveRequest_Match{
-			match.Destination(netip.MustParsePrefix("fe80::1/128")), match.Source(netip.MustParsePrefix("10.0.0.1/32")),
+		{&tappb.Row{Source: "10.0.0.1", Destination: "[fe80::1]:80", Method: "GET", Path: "/a", Route: "of the first"}, false, []*pb.ObserveRequest_Match{
+			match.Destination(netip.MustParsePrefix("fe80::1/128")), match.DestinationPorts(80, 80), match.Source(netip.MustParsePrefix("10.0.0.1/32")),
 			match.Method("GET"), match.Path("/a"),
 		}},
 		{&tappb.Row{Source: "10.0.0.1", Method: "GET", Path: "/a"}, true, []*pb.ObserveRequest_Match{match.Method("GET"), match.Path("/a")}},
 		{&tappb.Row{Source: "bot", Destination: "web-0", Route: "vote"}, false, []*pb.ObserveRequest_Match{match.RouteLabel("route", "vote")}},
 		{&tappb.Row{Destination: "web-0", Route: "[DEFAULT]"}, false, nil},
 		{&tappb.Row{Path: "(other)"}, false, nil},
+		{&tappb.Row{Method: "GET", Path: "/users/{id}"}, false, []*pb.ObserveRequest_Match{match.Method("GET"), match.PathPrefix("/users/")}},
+		{&tappb.Row{Method: "GET", Path: "web/users"}, false, []*pb.ObserveRequest_Match{match.Method("GET")}},
+		{&tappb.Row{Route: "GET /users/{id}"}, false, nil},
 		{&tappb.Row{Method: "GET", Path: long}, false, []*pb.ObserveRequest_Match{match.Method("GET"), match.PathPrefix(long)}},
 	} {
 		base := match.Scheme("http")

@@ -19,14 +19,14 @@ type (
 	rowsMsg struct{ answer *tappb.TopResponse }
 	overMsg struct{ err error } // the sequence of rows has ended; err joins the rejections
 
-	// newsMsg is an error of a process. number identifies the list of requests that the
-	// error concerns. 0 means that the error concerns the rows.
+	// newsMsg is an error from a process. number identifies the list of requests that the error
+	// concerns. 0 means that the error concerns the rows.
 	newsMsg struct {
 		number int
 		err    error
 	}
 
-	// seenMsg has new events for the list of requests with this number.
+	// seenMsg carries new events for the list of requests with this number.
 	seenMsg struct {
 		number int
 		seen   []seenAt
@@ -74,6 +74,8 @@ type follower struct {
 	running sync.WaitGroup
 }
 
+// rows sends each update of the rows, and each process's error, to the program. It returns when f.ctx
+// ends, or sends an overMsg when the sequence of updates ends earlier.
 func (f *follower) rows() {
 	c := f.config
 	c.Warn = func(err error) { f.send(newsMsg{err: err}) }
@@ -93,14 +95,14 @@ func (f *follower) watch(number int, req *tappb.WatchRequest) (stop func()) {
 	b := &batch{}
 	f.running.Go(func() {
 		defer cancel()
-		for seen, err := range f.config.source().Watch(ctx, req, cmp.Or(f.config.MaxRPS, 100)) {
+		for event, err := range f.config.source().Watch(ctx, req, cmp.Or(f.config.MaxRPS, 100)) {
 			switch {
 			case ctx.Err() != nil:
 				return
 			case err != nil:
 				f.send(newsMsg{number, f.config.advised(err)})
 			default:
-				b.add(seen)
+				b.add(event)
 			}
 		}
 	})
@@ -112,8 +114,8 @@ func (f *follower) watch(number int, req *tappb.WatchRequest) (stop func()) {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				if seen, lost := b.take(); len(seen) > 0 {
-					f.send(seenMsg{number, seen, lost})
+				if events, lost := b.take(); len(events) > 0 {
+					f.send(seenMsg{number, events, lost})
 				}
 			}
 		}
@@ -142,10 +144,12 @@ func (b *batch) add(s tap.ProcessEvent) {
 	b.seen = append(b.seen, seenAt{s, time.Now()})
 }
 
-func (b *batch) take() (seen []seenAt, lost int) {
+func (b *batch) take() (events []seenAt, lost int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	seen, lost = b.seen, b.lost
-	b.seen, b.lost = nil, 0
-	return seen, lost
+	events = b.seen
+	lost = b.lost
+	b.seen = nil
+	b.lost = 0
+	return events, lost
 }

@@ -20,11 +20,11 @@ func (s style) of(t string) string {
 	return "\x1b[" + string(s) + "m" + t + "\x1b[m"
 }
 
-// within returns part in the style s, for use inside a text in the style base. After part,
-// the control sequences switch back to base.
-func (s style) within(part string, base style) string {
+// within returns text in the style s, for use inside a longer text in the style base. After text, the
+// control sequences switch back to base.
+func (s style) within(text string, base style) string {
 	if base == plain {
-		return s.of(part)
+		return s.of(text)
 	}
-	return "\x1b[" + string(base) + ";" + string(s) + "m" + part + "\x1b[m\x1b[" + string(base) + "m"
+	return "\x1b[" + string(base) + ";" + string(s) + "m" + text + "\x1b[m\x1b[" + string(base) + "m"
 }

@@ -16,13 +16,13 @@ type table struct {
 	answer  *tappb.TopResponse
 	rows    []*tappb.Row // rows of answer, or their sums over sources
 
-	sort    string // the title of a column; "" means the order of the field answer
+	sort    string // the column's title; "" keeps the order in answer
 	reverse bool
 	filter  string
 	typing  bool // the filter is being typed
 	paused  *tappb.TopResponse
 	cursor  cursor
-	left    int  // columns of the screen to the left of the window
+	left    int  // columns that are scrolled out to the left
 	chosen  bool // whether the user has selected Columns.Wide
 }
 
@@ -30,8 +30,8 @@ func newTable(c Config) table {
 	return table{title: text.Clean(c.Title), columns: c.Columns, chosen: c.Wide, sort: "Count"}
 }
 
-// take replaces the rows by the rows of answer. While the table is paused, it only stores
-// answer, which is shown at the end of the pause.
+// take replaces the rows with answer's. While the table is paused, it only stores answer, which
+// is shown when the pause ends.
 func (t *table) take(answer *tappb.TopResponse) {
 	if t.paused != nil {
 		t.paused = answer
@@ -50,9 +50,8 @@ func (t *table) refresh() {
 
 func (t *table) empty() bool { return len(t.visible(0)) == 0 }
 
-// all returns the columns of the table on a screen with the given width. If the user has chosen
-// the wide or the narrow table, it returns the columns of that table. Otherwise it returns those
-// of the wide table if width is at least 120.
+// all returns the table's columns for a screen of this width: those of the wide or the narrow
+// table if the user has chosen one, and otherwise the wide ones if width is at least 120.
 func (t *table) all(width int) []column {
 	wide := t.columns.Wide
 	if !t.chosen {
@@ -63,12 +62,12 @@ func (t *table) all(width int) []column {
 	})
 }
 
-// visible returns the rows that match the filter, in the order that the user has selected.
+// visible returns the rows that match the filter, in the order that the user selected.
 func (t *table) visible(width int) []*tappb.Row {
-	what := strings.ToLower(t.filter)
+	pattern := strings.ToLower(t.filter)
 	rows := make([]*tappb.Row, 0, len(t.rows))
 	for _, r := range t.rows {
-		if what == "" || strings.Contains(strings.ToLower(searchText(r)), what) {
+		if pattern == "" || strings.Contains(strings.ToLower(searchText(r)), pattern) {
 			rows = append(rows, r)
 		}
 	}
@@ -88,8 +87,8 @@ func keys(rows []*tappb.Row) []string {
 	return all
 }
 
-// selected returns the row under the cursor, or nil if the table is empty. height is the
-// number of lines of the table, including its titles.
+// selected returns the row under the cursor, or nil if the table is empty. height is how many
+// lines the table takes, including its titles.
 func (t *table) selected(height int) *tappb.Row {
 	rows := t.visible(0)
 	t.cursor.place(keys(rows), height-1)
@@ -99,14 +98,14 @@ func (t *table) selected(height int) *tappb.Row {
 	return rows[t.cursor.at]
 }
 
-// press handles a key. height is the number of lines of the table, including its titles.
+// press handles a key. height is how many lines the table takes, including its titles.
 func (t *table) press(key string, height int) {
-	if by, ok := step(key, height-1); ok {
-		t.cursor.move(by, keys(t.visible(0)))
+	if rows, ok := step(key, height-1); ok {
+		t.cursor.move(rows, keys(t.visible(0)))
 		return
 	}
-	if by, ok := sideways(key); ok {
-		t.left = max(0, t.left+by) // lines sets the upper limit
+	if columns, ok := sideways(key); ok {
+		t.left = max(0, t.left+columns) // lines sets the upper limit
 		return
 	}
 	switch key {
@@ -120,7 +119,8 @@ func (t *table) press(key string, height int) {
 		t.columns.HideSources = !t.columns.HideSources
 		t.refresh()
 	case "w":
-		t.columns.Wide, t.chosen = !t.columns.Wide, true
+		t.columns.Wide = !t.columns.Wide
+		t.chosen = true
 	case "r":
 		t.reverse = !t.reverse
 	case "1", "2", "3", "4", "5", "6", "7", "8", "9":
@@ -136,12 +136,14 @@ func (t *table) pause() {
 		}
 		return
 	}
-	t.answer, t.paused = t.paused, nil
+	t.answer = t.paused
+	t.paused = nil
 	t.refresh()
 }
 
-// sortBy sorts the table by column n, counted from 0 among the columns that are always
-// shown. A second call for the same column reverses the order.
+// sortBy sorts the table by column n, counted from 0. The count leaves out the columns that depend
+// on the rows and on the width, so that a key does not change its meaning with them. A second call
+// for the same column reverses the order.
 func (t *table) sortBy(n int) {
 	all := columns(shown{hideSources: t.columns.HideSources, routes: t.columns.Routes})
 	if n >= len(all) {
@@ -151,8 +153,7 @@ func (t *table) sortBy(n int) {
 	t.sort = all[n].title
 }
 
-// lines returns the content of the screen. The body has at most height lines, including the
-// line of titles.
+// lines returns what is on the screen. The body takes at most height lines, including the titles.
 func (t *table) lines(width, height int) drawn {
 	rows := t.visible(width)
 	t.cursor.place(keys(rows), height-1)
@@ -169,7 +170,8 @@ func (t *table) grid(rows []*tappb.Row, width int) *grid {
 	for _, c := range all {
 		column := gridColumn{title: c.title, right: c.right, width: c.tight, least: c.least}
 		if c.title == "Success Rate" && width < 120 {
-			column.title, column.width = "Success", 7
+			column.title = "Success"
+			column.width = 7
 		}
 		if c.title == t.sort {
 			column.mark = '▾'
@@ -200,7 +202,7 @@ func successStyle(r *tappb.Row) style {
 	return failing
 }
 
-// counts returns the second line of the screen, which has the sums of the given rows.
+// counts returns the second line on the screen, with the sums over the given rows.
 func (t *table) counts(rows []*tappb.Row) string {
 	if t.answer == nil {
 		return ""
@@ -208,7 +210,10 @@ func (t *table) counts(rows []*tappb.Row) string {
 	var ended, good, open uint64
 	var rate float64
 	for _, r := range rows {
-		ended, good, open, rate = ended+r.GetCount(), good+r.GetSuccesses(), open+r.GetOpen(), rate+r.GetRate()
+		ended += r.GetCount()
+		good += r.GetSuccesses()
+		open += r.GetOpen()
+		rate += r.GetRate()
 	}
 	var parts []string
 	if t.paused != nil {

@@ -20,11 +20,10 @@ func (m *model) View() tea.View {
 	return v
 }
 
-// body returns the number of lines that the screen has for the body, which is between the header
-// and the errors.
+// body returns how many lines there are for the body, between the header and the errors.
 func (m *model) body() int { return max(1, m.height-3-len(m.note())-1-len(m.newsLines())) }
 
-// note returns the lines of Config.Note. It returns nil if the screen has no room for them.
+// note returns Config.Note's lines, or nil if there is no room for them.
 func (m *model) note() []string {
 	lines := strings.Split(m.config.Note, "\n")
 	if m.config.Note == "" || m.requests != nil || m.help || m.height < 18+len(lines) {
@@ -33,8 +32,8 @@ func (m *model) note() []string {
 	return lines
 }
 
-// drawn is the content of a screen: its title, a line with sums, the keys that it accepts,
-// and the lines of its body.
+// drawn is the content of a screen: its title, a line with sums, the keys that it accepts, and
+// its body's lines.
 type drawn struct {
 	title, counts string
 	keys, body    []string
@@ -44,7 +43,8 @@ func (m *model) lines() []string {
 	if m.width < 1 || m.height < 1 {
 		return nil
 	}
-	d, height := m.screen(), m.body()
+	d := m.screen()
+	height := m.body()
 	lines := append(make([]string, 0, m.height), m.top(d.title), text.Fit(d.counts, m.width))
 	lines = append(append(lines, m.note()...), "")
 	end := len(lines) + height
@@ -64,8 +64,7 @@ func (m *model) lines() []string {
 	return lines[max(0, len(lines)-m.height):] // the last lines are the most useful ones
 }
 
-// screen returns the content of the uppermost screen: the help, a request, a list of requests,
-// or the table.
+// screen returns the uppermost screen: the help, a request, a list of requests, or the table.
 func (m *model) screen() drawn {
 	switch {
 	case m.help:
@@ -82,7 +81,7 @@ func (m *model) screen() drawn {
 	return d
 }
 
-// top returns the first line of the screen, with the title of the content.
+// top returns the screen's first line, with the title.
 func (m *model) top(title string) string {
 	name := "tapctl top"
 	return heading.of(text.Fit(name, m.width)) + "  " + text.Fit(title, m.width-len(name)-2)

@@ -11,7 +11,7 @@ import (
 // alertOf returns the TLS alert with which the server ended the connection. ok is false if
 // err is not the result of an alert.
 func alertOf(err error) (alert string, ok bool) {
-	// crypto/tls has no exported type for alerts of the peer.
+	// crypto/tls exports no type for the peer's alerts.
 	var remote *net.OpError
 	if !errors.As(err, &remote) || remote.Op != "remote error" {
 		return "", false

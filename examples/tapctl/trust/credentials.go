@@ -22,8 +22,8 @@ type Credentials struct {
 
 var _ credentials.TransportCredentials = (*Credentials)(nil)
 
-// New returns credentials for the server s with the files f. It reads the files once to
-// validate them. An error has the type [*Error].
+// New returns credentials for the server s with the files f. It reads the files once to validate
+// them. Errors are of type [*Error].
 func New(f Files, s Server) (*Credentials, error) {
 	if err := f.Check(s); err != nil {
 		return nil, err
@@ -35,10 +35,9 @@ func New(f Files, s Server) (*Credentials, error) {
 }
 
 // FromIdentity returns credentials for a connection to the server s. The client proves itself
-// with the certificate in own, and verifies the server with the trust anchors in own. The field
-// Identity of s must be set.
-func FromIdentity(own *identity.Identity, s Server) *Credentials {
-	return &Credentials{own: own, server: s}
+// with its certificate, and verifies the server with its trust anchors. s.Identity must be set.
+func FromIdentity(client *identity.Identity, s Server) *Credentials {
+	return &Credentials{own: client, server: s}
 }
 
 // Expected returns the name that the server must prove: the field Identity of its
@@ -50,10 +49,10 @@ func (c *Credentials) Expected() string {
 	return c.server.Name
 }
 
-// ClientHandshake completes a TLS handshake on conn. With TLS 1.3, a server may reject the
-// client after the client has completed the handshake. Therefore an error of Read or Write
-// on the returned connection counts as a handshake error until the server has sent data.
-// [FindError] finds the text of such an error in an error of gRPC.
+// ClientHandshake completes a TLS handshake on conn. With TLS 1.3, a server may reject the client
+// after the client has completed the handshake. Therefore an error from Read or Write counts as a
+// handshake error until the server has sent data. [FindError] finds such an error's text in a
+// gRPC error.
 func (c *Credentials) ClientHandshake(ctx context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	h, err := c.handshake(ctx, conn)
 	if err != nil {
@@ -69,7 +68,7 @@ func (c *Credentials) ClientHandshake(ctx context.Context, _ string, conn net.Co
 // preface is the HTTP/2 connection preface of a client, with an empty SETTINGS frame.
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
-// Probe completes a TLS handshake with an HTTP/2 server on conn. It then waits for data of the
+// Probe completes a TLS handshake with an HTTP/2 server on conn. It then waits for data from the
 // server, which show that the server has accepted the client certificate. It returns an [Error]
 // if the server or the client rejects the other side. If the server sends nothing before ctx
 // ends, it returns nil. conn cannot be used afterwards.
@@ -78,8 +77,8 @@ func (c *Credentials) Probe(ctx context.Context, conn net.Conn) error {
 	if refused != nil {
 		return refused
 	}
-	// With TLS 1.3, a server verifies the client certificate after the handshake of
-	// the client. It has accepted it once it sends data.
+	// With TLS 1.3, a server verifies the client certificate after the client's handshake. It has
+	// accepted it once it sends data.
 	stop := context.AfterFunc(ctx, func() { _ = h.conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	s := &secured{Conn: h.conn, handshake: h}
@@ -93,8 +92,8 @@ func (c *Credentials) Probe(ctx context.Context, conn net.Conn) error {
 	return nil // a silent server is detected by gRPC
 }
 
-// Speaks reports whether a TLS handshake on conn succeeds. It does not verify the
-// certificate of the server, and sends no application data.
+// Speaks reports whether a TLS handshake on conn succeeds. It does not verify the server
+// certificate, and sends no application data.
 func Speaks(ctx context.Context, conn net.Conn) bool {
 	unverified := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}} //nolint:gosec // no data is sent
 	return tls.Client(conn, unverified).HandshakeContext(ctx) == nil

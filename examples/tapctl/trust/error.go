@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Error is the reason of a failed connection, with advice for the user.
+// Error is a failed connection's reason, with advice for the user.
 type Error struct {
 	Reason string // the problem
 	Advice string // how to fix it
@@ -18,8 +18,8 @@ func (e *Error) Error() string { return e.Reason + ". " + e.Advice }
 // Unwrap returns Err, the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// mark is a prefix in the text of each marked error. FindError searches for it, because
-// gRPC keeps only the text of an error.
+// mark is a prefix in each marked error's text. FindError searches for it, because gRPC keeps
+// only the text of an error.
 const mark = "by TLS: "
 
 // marked wraps an Error that a handshake returns to gRPC. The text of marked begins with
@@ -30,18 +30,18 @@ func (m marked) Error() string { return mark + m.err.Error() }
 
 func (m marked) Unwrap() error { return m.err }
 
-// FindError returns the text of an [Error] that is part of text, the text of a gRPC error. ok
-// is false if text does not contain the text of an Error.
+// FindError returns the text of an [Error] that occurs in text, which comes from a gRPC error. ok
+// is false if there is none.
 func FindError(text string) (found string, ok bool) {
 	_, found, ok = strings.Cut(text, mark)
 	return found, ok
 }
 
-// AdviceShow is the advice if the server requires a client certificate and tapctl has
-// none.
+// AdviceShow is the advice if the server requires a client certificate and tapctl does not have
+// one.
 const AdviceShow = "The server requires a client certificate: --cert FILE and --key FILE"
 
-// Texts for the field Advice of an [Error]. The flags in the texts are those of tapctl.
+// Texts for an [Error]'s Advice. The flags in them are tapctl's.
 const (
 	adviceAnchors  = "--cacert is a PEM file with the trust anchors of servers"
 	adviceIdentity = "--server-identity is a name as in the certificate of the server"
@@ -63,9 +63,9 @@ func adviceRenewed(now string) string {
 	return "Renew the server's certificate, or correct the local clock: it is " + now
 }
 
-func adviceName(seen string) string {
-	if seen == "" {
+func adviceName(peer string) string {
+	if peer == "" {
 		return "The certificate has no name. Is this the intended process?"
 	}
-	return "If this is the intended process: --server-identity " + seen
+	return "If this is the intended process: --server-identity " + peer
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// explain returns an Error for err, the error of a failed handshake. The Error has a
-// reason and advice for the user.
+// explain returns an Error for err, which a failed handshake returned, with a reason and advice
+// for the user.
 func (h *handshake) explain(err error) *Error {
-	if own := (*Error)(nil); errors.As(err, &own) {
-		return own
+	if explained := (*Error)(nil); errors.As(err, &explained) {
+		return explained
 	}
 	if e := h.explainServer(err); e != nil {
 		return e
@@ -40,18 +40,19 @@ func (h *handshake) explain(err error) *Error {
 	return &Error{"it ended the connection: " + err.Error(), adviceOther, err}
 }
 
-// explainServer returns an Error if err reports that the client rejected the certificate
-// of the server. Otherwise it returns nil.
+// explainServer returns an Error if err reports that the client rejected the server certificate.
+// Otherwise it returns nil.
 func (h *handshake) explainServer(err error) *Error {
 	var (
 		host x509.HostnameError
 		peer *layer.Error
 	)
 	if errors.As(err, &host) {
-		seen := first(host.Certificate)
-		return &Error{fmt.Sprintf("expected %s, seen %s", h.expected, orNone(seen)), adviceName(seen), err}
+		presented := first(host.Certificate)
+		return &Error{fmt.Sprintf("expected %s, seen %s", h.expected, orNone(presented)), adviceName(presented), err}
 	}
-	reason, advice := err.Error(), adviceChain(err)
+	reason := err.Error()
+	advice := adviceChain(err)
 	if errors.Is(err, identity.ErrPeerIdentity) && errors.As(err, &peer) {
 		switch {
 		case peer.Err == nil:
@@ -69,7 +70,8 @@ func (h *handshake) explainServer(err error) *Error {
 }
 
 // adviceChain returns the advice for err if it reports an invalid certificate chain. It
-// returns "" for other errors.
+// returns "" for other errors. Errors with an advice of their own come first, because refused is in all
+// errors of crypto/tls about a chain, and ErrPeerIdentity in all of package identity.
 func adviceChain(err error) string {
 	var (
 		invalid x509.CertificateInvalidError
@@ -80,6 +82,7 @@ func adviceChain(err error) string {
 	switch {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return adviceRenewed(now())
+	// With the trust anchors of an issuer that is not a CA, the chain would still be invalid.
 	case errors.As(err, &unknown) && !noAuthority(unknown), errors.As(err, &noRoots):
 		return adviceUnknown
 	case errors.As(err, &refused), errors.As(err, &invalid), errors.Is(err, identity.ErrPeerIdentity):
@@ -88,9 +91,8 @@ func adviceChain(err error) string {
 	return ""
 }
 
-// noAuthority reports whether err means that an issuer in the chain has a certificate
-// that is not for a CA. It compares the text of err, because crypto/x509 does not export
-// the cause.
+// noAuthority reports whether err means that an issuer in the chain is not a CA. It compares
+// texts, because crypto/x509 does not export the cause.
 func noAuthority(err x509.UnknownAuthorityError) bool {
 	return strings.Contains(err.Error(), x509.ConstraintViolationError{}.Error())
 }
@@ -108,6 +110,7 @@ func first(c *x509.Certificate) string {
 	return ""
 }
 
+// seen returns the first name in the server's certificate, or "" if there is none.
 func (h *handshake) seen() string {
 	if h.conn == nil {
 		return ""
@@ -119,6 +122,7 @@ func (h *handshake) seen() string {
 	return first(certs[0])
 }
 
+// orNone returns name, or "none" if it is empty.
 func orNone(name string) string {
 	if name == "" {
 		return "none"

@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// Files has the paths of PEM files. The files are read again for each connection.
+// Files holds the paths of PEM files. The files are read again for each connection.
 type Files struct {
 	Anchors string // trust anchors; "" means those of the system
 	Cert    string // the client certificate and its chain; "" means no certificate
@@ -26,15 +26,15 @@ type Server struct {
 	Identity string // required identity: DNS-like, or a SPIFFE ID; "" means to prove Name
 }
 
-// proof has the content of the Files, read for one connection.
+// proof holds what is in the Files, read for one connection.
 type proof struct {
 	verifier *identity.Identity // verifies Server.Identity; nil if Identity is ""
 	roots    *x509.CertPool     // nil means those of the system
 	cert     *tls.Certificate   // nil means no certificate
 }
 
-// Check returns an [Error] if s has an identity and f has no Anchors, or if f has a Key and
-// no Cert. It does not read the files.
+// Check returns an [Error] if s has an identity and f has no Anchors, or if f has a Key and no
+// Cert. It does not read the files.
 func (f Files) Check(s Server) error {
 	switch {
 	case s.Identity != "" && f.Anchors == "":
@@ -45,8 +45,8 @@ func (f Files) Check(s Server) error {
 	return nil
 }
 
-// read reads the files for a connection to s. If a file is invalid, the advice of the error
-// names the tapctl flag of that file, such as --cert.
+// read reads the files for a connection to s. If one is invalid, the error's advice names its
+// tapctl flag, such as --cert.
 func (f Files) read(s Server) (*proof, error) {
 	p := new(proof)
 	if err := p.readAnchors(f.Anchors, s); err != nil {
@@ -90,11 +90,11 @@ func (p *proof) readAnchors(path string, s Server) error {
 
 func (p *proof) readCert(path, keyPath string) error {
 	wrong := func(err error) error {
-		where := path
+		location := path
 		if keyPath != path && !errors.Is(err, os.ErrNotExist) {
-			where += ", with the key " + keyPath
+			location += ", with the key " + keyPath
 		}
-		return &Error{Reason: fmt.Sprintf("client certificate %s: %v", where, err), Advice: adviceCert, Err: err}
+		return &Error{Reason: fmt.Sprintf("client certificate %s: %v", location, err), Advice: adviceCert, Err: err}
 	}
 	pair, err := readPair(path, keyPath)
 	if err != nil {

@@ -7,12 +7,12 @@ import (
 	"sync/atomic"
 )
 
-// handshake is the state of one TLS handshake of the client.
+// handshake is the state of a client's TLS handshake.
 type handshake struct {
 	expected string
 	conn     *tls.Conn
 	asked    atomic.Bool // whether the server requested the client certificate
-	shown    bool        // whether the client has a certificate to send
+	shown    bool        // whether there is a certificate to send
 }
 
 func (c *Credentials) handshake(ctx context.Context, conn net.Conn) (*handshake, *Error) {
@@ -58,9 +58,9 @@ func (h *handshake) complete(ctx context.Context, conn net.Conn, cfg *tls.Config
 	return nil
 }
 
-// secured is a TLS connection of the client after its handshake. Until the client has received
-// data, the server may still reject the client certificate. Until then, an error of Read or Write
-// becomes an [Error] with advice, unless this process closed the connection or a timeout expired.
+// secured is a client's TLS connection after its handshake. Until it has received data, the
+// server may still reject the client certificate. Until then, errors from Read and Write become
+// an [Error] with advice, unless this process closed the connection or a timeout expired.
 type secured struct {
 	*tls.Conn
 
@@ -81,6 +81,7 @@ func (s *secured) Write(p []byte) (int, error) {
 	return n, s.explain(err)
 }
 
+// explain returns err, with advice if the server may have rejected the client certificate.
 func (s *secured) explain(err error) error {
 	if err == nil || s.received.Load() || isOurs(err) {
 		return err

@@ -17,15 +17,15 @@ import (
 func Certificate(t testing.TB, names ...string) *x509.Certificate {
 	t.Helper()
 	const dns, uri = 2, 6 // RFC 5280, section 4.2.1.6
-	var all []asn1.RawValue
+	var values []asn1.RawValue
 	for _, name := range names {
 		kind := dns
 		if caller.IsURI(name) {
 			kind = uri
 		}
-		all = append(all, asn1.RawValue{Class: asn1.ClassContextSpecific, Tag: kind, Bytes: []byte(name)})
+		values = append(values, asn1.RawValue{Class: asn1.ClassContextSpecific, Tag: kind, Bytes: []byte(name)})
 	}
-	der, err := asn1.Marshal(all)
+	der, err := asn1.Marshal(values)
 	require.NoError(t, err)
 	return &x509.Certificate{Extensions: []pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 17}, Value: der}}}
 }

@@ -16,18 +16,18 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Run requests certificates from the CA at conn until ctx ends, and then returns nil. It
-// renews a certificate after 70 % of its remaining life, but not before MinRefresh and
-// not after MaxRefresh. After a failure it logs to Log and retries after a backoff. The
-// current certificate stays in use until it expires. The time before a renewal does not
-// include time in which the machine is suspended.
+// Run requests certificates from the CA at conn until ctx ends, and then returns nil. It renews a
+// certificate after 70 % of its remaining life, but not before MinRefresh and not after
+// MaxRefresh. After a failure it logs to Log and retries after a backoff. The current certificate
+// stays in use until it expires. The time before a renewal does not include time in which the
+// machine is suspended.
 //
-// Run accepts a certificate if it is for Key and Name, its chain leads to Roots, and it
-// allows use by servers and clients. No certificate of the chain may have expired.
+// Run accepts a certificate if it is for Key and Name, its chain leads to Roots, and it allows
+// use by servers and clients. No certificate in the chain may have expired.
 //
-// The caller closes conn. A call on conn must fail at once while conn is not connected,
-// which is the default (no grpc.WaitForReady). gRPC waits up to 120 s between two dials, so
-// set grpc.WithConnectParams according to Backoff.
+// You close conn. A call on conn must fail at once while conn is not connected, which is the
+// default (no grpc.WaitForReady). gRPC waits up to 120 s between two dials, so you should set
+// grpc.WithConnectParams according to Backoff.
 //
 // Run returns an error if it is already running, or if the Identity is a [Static] one.
 func (i *Identity) Run(ctx context.Context, conn grpc.ClientConnInterface) error {
@@ -76,19 +76,21 @@ func (i *Identity) requestCertificate(ctx context.Context, client pb.IdentityCli
 
 // renewed makes cert the current certificate and returns the time of the next request.
 func (i *Identity) renewed(cert *certificate) time.Time {
-	life := time.Until(cert.expires)
-	wait := min(max(life/10*7, i.cfg.MinRefresh), i.cfg.MaxRefresh)
+	lifetime := time.Until(cert.expires)
+	wait := min(max(lifetime/10*7, i.cfg.MinRefresh), i.cfg.MaxRefresh)
 	next := time.Now().Add(wait)
 	i.mu.Lock()
 	i.refreshes++
 	i.failures, i.err, i.next = 0, nil, next
 	i.mu.Unlock()
 	i.cfg.Instruments.Refreshes.Add(1)
+	i.cfg.Instruments.Refreshed.Set(float64(time.Now().UnixMilli()) / 1000)
 	i.use(cert)
 	i.cfg.Log.Info("identity certified", "name", i.cfg.Name, "expires", cert.expires, "renew_in", wait)
-	if wait > life {
+	// MinRefresh is longer than the life of the certificate, so handshakes will fail until the renewal.
+	if wait > lifetime {
 		i.cfg.Log.Warn("the certificate expires before it is to be renewed",
-			"name", i.cfg.Name, "life", life, "min_refresh", i.cfg.MinRefresh)
+			"name", i.cfg.Name, "life", lifetime, "min_refresh", i.cfg.MinRefresh)
 	}
 	return next
 }
@@ -101,6 +103,7 @@ func (i *Identity) failed(err error) time.Time {
 	i.failures++
 	i.err, i.next = err, next
 	i.mu.Unlock()
+	i.cfg.Instruments.Failures.Add(1)
 	expires := "no certificate yet"
 	if cert := i.current.Load(); cert != nil {
 		expires = clock(cert.expires)
@@ -109,7 +112,8 @@ func (i *Identity) failed(err error) time.Time {
 	return next
 }
 
-// accept verifies the response of the CA and returns the certificate in it.
+// accept verifies the response of the CA and returns the certificate in it. The CA is trusted, but a
+// mistake there must not replace a certificate that works.
 func (i *Identity) accept(rsp *pb.CertifyResponse) (*certificate, error) {
 	chain, err := parseChain(rsp.GetLeafCertificate(), rsp.GetIntermediateCertificates())
 	if err != nil {
@@ -123,8 +127,8 @@ func (i *Identity) accept(rsp *pb.CertifyResponse) (*certificate, error) {
 		return nil, err
 	}
 	// ValidUntil can only shorten the life of the certificate.
-	if until := rsp.GetValidUntil(); until != nil && until.AsTime().Before(expires) {
-		expires = until.AsTime()
+	if validUntil := rsp.GetValidUntil(); validUntil != nil && validUntil.AsTime().Before(expires) {
+		expires = validUntil.AsTime()
 	}
 	if !expires.After(time.Now()) {
 		return nil, fmt.Errorf("the certificate from the CA expired at %s", clock(expires))
@@ -136,15 +140,15 @@ func (i *Identity) accept(rsp *pb.CertifyResponse) (*certificate, error) {
 	return &certificate{cert, expires}, nil
 }
 
-// parseChain parses a certificate chain in DER. The argument leaf is the certificate of the
-// identity, and others has the intermediate certificates. The leaf comes first in the result.
-func parseChain(leaf []byte, others [][]byte) ([]*x509.Certificate, error) {
+// parseChain parses a certificate chain in DER. leaf is the identity's certificate, and comes first
+// in the result.
+func parseChain(leaf []byte, intermediates [][]byte) ([]*x509.Certificate, error) {
 	first, err := x509.ParseCertificate(leaf)
 	if err != nil {
 		return nil, fmt.Errorf("the certificate, which must be DER: %w", err)
 	}
 	chain := []*x509.Certificate{first}
-	for n, der := range others {
+	for n, der := range intermediates {
 		c, err := x509.ParseCertificate(der)
 		if err != nil {
 			return nil, fmt.Errorf("intermediate certificate %d, which must be DER: %w", n+1, err)
@@ -154,11 +158,11 @@ func parseChain(leaf []byte, others [][]byte) ([]*x509.Certificate, error) {
 	return chain, nil
 }
 
-// verifyOwn verifies the first certificate in chain, which must be for the name of this identity.
-// The certificate must be valid for servers and for clients. The result is the time until which the
+// verifyOwn verifies the first certificate in chain, which must be for this identity's name. The
+// certificate must be valid for servers and for clients. The result is the time until which the
 // chain is valid for both.
 func (i *Identity) verifyOwn(chain []*x509.Certificate) (expires time.Time, err error) {
-	if names := caller.Names(chain[0].Extensions); !has(names, i.cfg.Name) {
+	if names := caller.Names(chain[0].Extensions); !containsName(names, i.cfg.Name) {
 		return expires, fmt.Errorf("the certificate is for %s, not for %s", list(names), i.cfg.Name)
 	}
 	expires, err = verify(chain, i.roots, x509.ExtKeyUsageServerAuth)
@@ -172,20 +176,20 @@ func (i *Identity) verifyOwn(chain []*x509.Certificate) (expires time.Time, err 
 	return expires, err
 }
 
-// verify verifies the first certificate of chain for the key usage in the argument use. It returns
-// the time at which the last path to a root expires. A path expires as soon as one of its
-// certificates expires.
-func verify(chain []*x509.Certificate, roots *x509.CertPool, use x509.ExtKeyUsage) (expires time.Time, err error) {
-	others := x509.NewCertPool()
+// verify verifies the first certificate in chain for the given key usage. It returns when the last path
+// to a root expires, because a chain is valid as long as one path is. A path expires as soon as one of
+// its certificates expires.
+func verify(chain []*x509.Certificate, roots *x509.CertPool, usage x509.ExtKeyUsage) (expires time.Time, err error) {
+	intermediates := x509.NewCertPool()
 	for _, c := range chain[1:] {
-		others.AddCert(c)
+		intermediates.AddCert(c)
 	}
 	verified, err := chain[0].Verify(x509.VerifyOptions{
-		Roots: roots, Intermediates: others, KeyUsages: []x509.ExtKeyUsage{use},
+		Roots: roots, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{usage},
 	})
-	for _, way := range verified {
-		end := way[0].NotAfter
-		for _, c := range way {
+	for _, path := range verified {
+		end := path[0].NotAfter
+		for _, c := range path {
 			if c.NotAfter.Before(end) {
 				end = c.NotAfter
 			}

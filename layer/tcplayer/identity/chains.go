@@ -7,33 +7,36 @@ import (
 	"time"
 )
 
-// maxChains is the maximum number of chains in a verifiedChains.
+// maxChains is the maximum number of chains in a verifiedChains. When it is reached, all are forgotten,
+// which costs only that they are verified again.
 const maxChains = 1024
 
-// verifiedChains has the certificate chains of peers that were verified. The next connection to
-// the same server, or the next resumed connection of the same client, then costs no verification
-// of signatures.
+// verifiedChains caches which of the peers' certificate chains were verified, so that no signatures
+// need to be verified for the next connection to the same server, or when the same client resumes
+// its session.
 type verifiedChains struct {
 	mu      sync.Mutex
 	expires map[[sha256.Size]byte]time.Time // by the hash of the key usage and the chain
 }
 
-// verify returns an error unless chain is valid for the key usage in the argument use, as [verify]
-// does. All calls must have the same roots.
-func (v *verifiedChains) verify(chain []*x509.Certificate, roots *x509.CertPool, use x509.ExtKeyUsage) error {
+// verify verifies chain for the given key usage like the function [verify], unless an earlier call
+// has verified it and it has not expired. All calls must pass the same roots, because they are not
+// part of the cache key.
+func (v *verifiedChains) verify(chain []*x509.Certificate, roots *x509.CertPool, usage x509.ExtKeyUsage) error {
+	// The whole chain, and not only its first certificate, decides whether it is valid.
 	hash := sha256.New()
-	hash.Write([]byte{byte(use)})
+	hash.Write([]byte{byte(usage)})
 	for _, c := range chain {
 		hash.Write(c.Raw)
 	}
 	key := [sha256.Size]byte(hash.Sum(nil))
 	v.mu.Lock()
-	expires, known := v.expires[key]
+	expires, ok := v.expires[key]
 	v.mu.Unlock()
-	if known && time.Now().Before(expires) {
+	if ok && time.Now().Before(expires) {
 		return nil
 	}
-	expires, err := verify(chain, roots, use)
+	expires, err := verify(chain, roots, usage)
 	if err != nil {
 		return err
 	}

@@ -39,23 +39,31 @@ type Config struct {
 	Instruments Instruments
 }
 
-// Instruments are the metrics of an [Identity]. Give each metric the values of its labels
-// by With. A nil metric is not recorded.
+// Instruments are the metrics of an [Identity]. If a metric has labels, bind their values by its method
+// With first. A nil metric is not recorded.
 type Instruments struct {
 	Expiration metrics.Gauge   // time at which the certificate expires, in seconds since 1970
+	Refreshed  metrics.Gauge   // time at which the certificate was received, in seconds since 1970
 	Refreshes  metrics.Counter // number of received certificates
+	Failures   metrics.Counter // number of requests for a certificate that failed
 }
 
+// orDiscard returns i with metrics that do nothing in place of nil.
 func (i Instruments) orDiscard() Instruments {
-	if i.Expiration == nil {
-		i.Expiration = discard.NewGauge()
+	for _, g := range []*metrics.Gauge{&i.Expiration, &i.Refreshed} {
+		if *g == nil {
+			*g = discard.NewGauge()
+		}
 	}
-	if i.Refreshes == nil {
-		i.Refreshes = discard.NewCounter()
+	for _, c := range []*metrics.Counter{&i.Refreshes, &i.Failures} {
+		if *c == nil {
+			*c = discard.NewCounter()
+		}
 	}
 	return i
 }
 
+// withDefaults returns c with the defaults in place of unset fields.
 func (c Config) withDefaults() Config {
 	if c.ServerName == "" && caller.IsDNS(c.Name) {
 		c.ServerName = c.Name
@@ -76,7 +84,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// check returns an error that joins all problems of c. It does not check Roots, because parseRoots
+// check returns an error that joins all problems in c. It does not check Roots, because parseRoots
 // does. The caller must set the defaults of c first.
 func (c Config) check() error {
 	errs := []error{caller.Check(c.Name), c.checkServerName(), c.checkRequest()}
@@ -92,6 +100,7 @@ func (c Config) check() error {
 	return errors.Join(errs...)
 }
 
+// checkServerName returns an error if the TLS server name is missing or not a DNS name.
 func (c Config) checkServerName() error {
 	switch {
 	case c.ServerName == "" && caller.IsURI(c.Name):
@@ -102,8 +111,8 @@ func (c Config) checkServerName() error {
 	return nil
 }
 
-// checkRequest returns an error if CSR is malformed, has an invalid signature, or is not for Key
-// and Name.
+// checkRequest returns an error if CSR is malformed, carries an invalid signature, or is not for
+// Key and Name.
 func (c Config) checkRequest() error {
 	if c.Key == nil {
 		return errors.New("no Key")
@@ -118,12 +127,13 @@ func (c Config) checkRequest() error {
 	if !sameKey(csr.PublicKey, c.Key.Public()) {
 		return errors.New("the certificate signing request is for another key")
 	}
-	if names := caller.Names(csr.Extensions); !has(names, c.Name) {
+	if names := caller.Names(csr.Extensions); !containsName(names, c.Name) {
 		return fmt.Errorf("the certificate signing request is for %s, not for %s", list(names), c.Name)
 	}
 	return nil
 }
 
+// sameKey reports whether a and b are the same public key.
 func sameKey(a, b crypto.PublicKey) bool {
 	key, ok := a.(interface {
 		Equal(other crypto.PublicKey) bool
@@ -137,13 +147,13 @@ func sameKey(a, b crypto.PublicKey) bool {
 //     signing request for name (DER). [Generate] writes both.
 //   - anchors is the PEM text of the trust anchors, as in LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS,
 //     or the name of a PEM file.
-//   - tokenFile is the name of a file with the token for the CA. It is read by Load and again
+//   - tokenFile names a file with the token for the CA. It is read by Load and again
 //     before each request.
 //   - name is the name of the identity.
 //   - serverName is the TLS server name. If it is "", name is the server name
 //     and must be DNS-like.
 //
-// The error has one line for each problem, with the name of the file.
+// The error tells each problem in a line of its own, with the file name.
 func Load(dir, anchors, tokenFile, name, serverName string) (Config, error) {
 	c := Config{Name: name, ServerName: serverName, Token: TokenFile(tokenFile)}
 	_, err := c.Token()
@@ -182,6 +192,8 @@ func TokenFile(path string) func() ([]byte, error) {
 	}
 }
 
+// loadAnchors returns the trust anchors in PEM. anchors is their text or the name of a file. The error
+// tells also if they cannot be parsed.
 func loadAnchors(anchors string) ([]byte, error) {
 	if strings.Contains(anchors, "-----BEGIN") {
 		_, err := parseRoots([]byte(anchors))
@@ -195,6 +207,7 @@ func loadAnchors(anchors string) ([]byte, error) {
 	return pem, prefix("identity: trust anchors: "+anchors, err)
 }
 
+// loadKey reads the private key in the file at path.
 func loadKey(path string) (crypto.Signer, error) {
 	der, err := readFile(path)
 	if err != nil {
@@ -211,6 +224,7 @@ func loadKey(path string) (crypto.Signer, error) {
 	return key, nil
 }
 
+// readFile reads the file at path.
 func readFile(path string) ([]byte, error) {
 	return os.ReadFile(path) //nolint:gosec // the configuration names it, not a peer
 }
@@ -243,11 +257,12 @@ func parseRoots(data []byte) (*x509.CertPool, error) {
 		}
 		pool.AddCert(cert)
 	}
-	switch begun := bytes.Count(data, []byte("-----BEGIN")); {
+	// pem.Decode skips a block that it cannot parse, without an error.
+	switch count := bytes.Count(data, []byte("-----BEGIN")); {
 	case n == 0:
 		return nil, errors.New("no PEM certificate found")
-	case begun > n:
-		return nil, fmt.Errorf("%[2]d of %[1]d PEM blocks are invalid", begun, begun-n)
+	case count > n:
+		return nil, fmt.Errorf("%[2]d of %[1]d PEM blocks are invalid", count, count-n)
 	}
 	return pool, nil
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Identity has a name and the certificate that proves it. [Identity.Run] renews the
-// certificate. An Identity is safe for concurrent use.
+// Identity is a name with the certificate that proves it. [Identity.Run] renews the certificate. An
+// Identity is safe for concurrent use.
 type Identity struct {
 	cfg       Config // configuration, with defaults
 	roots     *x509.CertPool
@@ -37,7 +37,9 @@ type Identity struct {
 type certificate struct {
 	tls.Certificate
 
-	expires time.Time // earliest expiration of a certificate in its chain
+	// The end of the validity: the earliest of the times until which the chain is valid for servers and
+	// for clients, and of the CA's ValidUntil. Later handshakes fail.
+	expires time.Time
 }
 
 // New returns an Identity without a certificate. [Identity.Run] requests one. New returns
@@ -51,10 +53,9 @@ func New(c Config) (*Identity, error) {
 	return &Identity{cfg: c, roots: roots, renews: true, certified: make(chan struct{})}, nil
 }
 
-// Static returns an Identity with a fixed certificate. The name of the Identity is the
-// first name in the certificate. Its TLS server name is the first DNS-like name in the
-// certificate, or "" if the certificate has only URIs. The certificate must be valid
-// under roots, and its PrivateKey must implement [crypto.Signer].
+// Static returns an Identity with a fixed certificate. The Identity's name is the first name in
+// the certificate, and its TLS server name the first DNS-like one, or "" if there are only URIs.
+// The certificate must be valid under roots, and its PrivateKey must implement [crypto.Signer].
 func Static(cert tls.Certificate, roots *x509.CertPool) (*Identity, error) {
 	if roots == nil || len(cert.Certificate) == 0 || cert.PrivateKey == nil {
 		return nil, errors.New("identity: Static needs a certificate, its key and roots")
@@ -90,14 +91,15 @@ func Static(cert tls.Certificate, roots *x509.CertPool) (*Identity, error) {
 	return i, nil
 }
 
-// Name returns the name of the identity.
+// Name returns the identity's name.
 func (i *Identity) Name() string { return i.cfg.Name }
 
-// ServerName returns the TLS server name. It is "" for a [Static] Identity that has only
-// URIs as names.
+// ServerName returns the TLS server name. It is "" for a [Static] Identity whose names are all
+// URIs.
 func (i *Identity) ServerName() string { return i.cfg.ServerName }
 
-// use makes cert the certificate for new handshakes and records its expiration.
+// use makes cert the certificate for new handshakes and records its expiration. The first one makes the
+// Identity ready.
 func (i *Identity) use(cert *certificate) {
 	i.cfg.Instruments.Expiration.Set(float64(cert.expires.Unix()))
 	if i.current.Swap(cert) == nil {
@@ -106,9 +108,10 @@ func (i *Identity) use(cert *certificate) {
 }
 
 // Ready waits for the first certificate. Afterwards it always returns nil, even if the
-// certificate has expired, as in linkerd's proxy. If ctx ends first, the error is a
-// [layer.Error] that matches the cause of ctx and wraps the error of the last request.
+// certificate has expired, as in linkerd's proxy. If ctx ends first, the error is a [layer.Error]
+// that matches the cause of ctx and wraps the error from the last request.
 func (i *Identity) Ready(ctx context.Context) error {
+	// First without ctx, because a select with several ready cases chooses at random.
 	select {
 	case <-i.certified:
 		return nil
@@ -126,7 +129,7 @@ func (i *Identity) Ready(ctx context.Context) error {
 	}
 }
 
-var errNoCertificate = errors.New("no certificate yet")
+var errNoCertificate = errors.New("no certificate yet") // the error of a handshake before the first certificate
 
 // handshakeCertificate returns the current certificate for a handshake. It returns an
 // error before the first certificate, and if the current certificate has expired.
@@ -145,6 +148,7 @@ func (i *Identity) handshakeCertificate() (*tls.Certificate, error) {
 	return &cert.Certificate, nil
 }
 
+// clock formats t for logs and errors.
 func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // Describe shows the names, the expiration, the number of received certificates and the

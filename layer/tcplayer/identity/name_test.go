@@ -127,7 +127,7 @@ func TestNamesAsLinkerd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			der := extension(t, tt.names...)
-			assert.Equal(t, tt.want, has(caller.Names([]pkix.Extension{der}), tt.match))
+			assert.Equal(t, tt.want, containsName(caller.Names([]pkix.Extension{der}), tt.match))
 		})
 	}
 	for name, tt := range map[string]struct {
@@ -169,7 +169,7 @@ func FuzzAlternatives(f *testing.F) {
 			if !caller.IsDNS(name) && !caller.IsURI(name) {
 				t.Errorf("%q is no name", name)
 			}
-			if !has([]string{name}, name) {
+			if !containsName([]string{name}, name) {
 				t.Errorf("%q is not itself", name)
 			}
 		}

@@ -70,8 +70,8 @@ func Generate(dir, name string) error {
 	return errors.Join(replace(filepath.Join(dir, keyFile), der), replace(filepath.Join(dir, csrFile), csr))
 }
 
-// replace writes data to a new file that only the owner can read. It first removes an
-// existing file, which could have other permissions.
+// replace writes data to a new file that only the owner can read. It first removes an existing
+// file, which could be readable by others.
 func replace(path string, data []byte) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("identity: %w", err)

@@ -9,32 +9,37 @@ import (
 // the 8 KiB that tcplayer.DetectTLS and linkerd's proxy read.
 const maxTicket = 4 << 10
 
-// lastSession is a [tls.ClientSessionCache] of one session. The session is resumed only while the
-// client has the certificate with which it began.
+// lastSession is a [tls.ClientSessionCache] for a single session, which is resumed only while the
+// client keeps the certificate with which it began.
 type lastSession struct {
-	own  func() (*tls.Certificate, error) // returns the current certificate of the client
-	last atomic.Pointer[session]
+	local func() (*tls.Certificate, error) // returns the current certificate of the client
+	last  atomic.Pointer[session]
 }
 
+// session is a session and the certificate with which the client began it.
 type session struct {
 	state *tls.ClientSessionState
 	cert  *tls.Certificate
 }
 
-// Get is part of [tls.ClientSessionCache].
+// Get returns the session, unless the client has another certificate now. It implements
+// [tls.ClientSessionCache].
 func (l *lastSession) Get(string) (*tls.ClientSessionState, bool) {
 	s := l.last.Load()
 	if s == nil {
 		return nil, false
 	}
-	cert, err := l.own()
+	cert, err := l.local()
 	return s.state, err == nil && cert == s.cert
 }
 
-// Put is part of [tls.ClientSessionCache]. A nil state removes the session.
+// Put keeps the session for the next connection, together with the client's current certificate, which
+// Get compares. It implements [tls.ClientSessionCache]. It removes the last session instead if
+// state is nil, by which package tls removes a session that must not be resumed again, if the ticket is
+// missing or longer than maxTicket, or if the client has no valid certificate now.
 func (l *lastSession) Put(_ string, state *tls.ClientSessionState) {
 	ticket, _, err := state.ResumptionState()
-	cert, invalid := l.own()
+	cert, invalid := l.local()
 	if err != nil || invalid != nil || len(ticket) == 0 || len(ticket) > maxTicket {
 		l.last.Store(nil)
 		return

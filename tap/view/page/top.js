@@ -42,8 +42,11 @@ const routes = [
   ...numbers,
 ];
 
-/** of a row are the fields of the filter that shows its requests. A long path was cut. */
-const ofPath = (r) => (r.path === other ? {} : { method: r.method, path: r.path.length < 240 ? `=${r.path}` : r.path });
+/** of a row are the fields of the filter that shows its requests. A long path was cut, and a pattern is one of http.ServeMux. */
+const isPattern = (path) => path.includes('{') || (path && path[0] !== '/');
+const beginning = (pattern) => pattern.slice(pattern.indexOf('/')).split('{')[0];
+const pathOf = (path) => (isPattern(path) ? beginning(path) : path.length < 240 ? `=${path}` : path);
+const ofPath = (r) => (r.path === other ? {} : { method: r.method, path: pathOf(r.path) });
 const ofRoute = (r) => (r.route === other ? {} : { route: r.route });
 
 /** Top is both tables, of which one is shown. open(fields) shows the requests of a row. */

@@ -142,7 +142,7 @@ export class Layers {
     this.since = new Map(); // what a source said, and since when
     this.endpoints = new Table($('endpoints-table'), [
       { name: 'Address', width: '158px', class: 'mono', title: (e) => e.labels || e.addr, text: (e) => e.addr },
-      { name: 'Latency', width: '76px', class: 'n', text: (e) => (e.ewma ? show(e.ewma) : '–') },
+      { name: 'Latency', width: '76px', class: 'n', title: (e) => (e.cost ? `costs ${show(e.cost)} because of failures` : ''), text: (e) => (e.ewma ? show(e.ewma) : '–') },
       { name: 'Open', width: '56px', class: 'n', text: (e) => number(e, 'in_flight') },
       { name: 'Picks', width: '70px', class: 'n medium', text: (e) => number(e, 'picks') },
       { name: 'Conns', width: '60px', class: 'n medium', text: (e) => number(e, 'connections') },

@@ -18,16 +18,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Cert is a certificate with its key, and the certificate authority that issued it.
+// Cert is a certificate with its key, and the authority that issued it.
 type Cert struct {
 	CA, Chain, Key []byte // in PEM
 }
 
-// New returns a certificate for names, which are DNS names and IP addresses. It creates a
-// certificate authority that issues the certificate.
+// New returns a certificate for names, which are DNS names and IP addresses, issued by a new
+// certificate authority.
 func New(t *testing.T, names ...string) Cert {
 	t.Helper()
-	caKey, ca := key(t), &x509.Certificate{
+	caKey := key(t)
+	ca := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"}, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
 	}
@@ -35,7 +36,8 @@ func New(t *testing.T, names ...string) Cert {
 	require.NoError(t, err)
 	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
 	require.NoError(t, err)
-	leafKey, leaf := key(t), &x509.Certificate{
+	leafKey := key(t)
+	leaf := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: names[0]},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
@@ -65,9 +67,8 @@ func block(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
-// Write writes the certificate chain to the file base.crt, the key to base.key, and the
-// certificate of the authority to the file ca. If ca is "", the certificate of the
-// authority is not written.
+// Write writes the certificate chain to base.crt, the key to base.key, and the authority's
+// certificate to the file ca, unless ca is "".
 func (c Cert) Write(t *testing.T, base, ca string) {
 	t.Helper()
 	for name, data := range map[string][]byte{base + ".crt": c.Chain, base + ".key": c.Key, ca: c.CA} {
@@ -85,7 +86,7 @@ func (c Cert) TLS(t *testing.T) tls.Certificate {
 	return pair
 }
 
-// Pool returns a pool with the certificate of the authority.
+// Pool returns a pool with the authority's certificate.
 func (c Cert) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(c.CA)

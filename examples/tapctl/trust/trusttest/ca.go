@@ -55,7 +55,8 @@ func New(t testing.TB) *CA {
 // new serial number. It returns c.
 func valid(c *x509.Certificate) *x509.Certificate {
 	c.SerialNumber = big.NewInt(time.Now().UnixNano())
-	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	c.NotBefore = time.Now().Add(-time.Hour)
+	c.NotAfter = time.Now().Add(time.Hour)
 	return c
 }
 
@@ -72,14 +73,14 @@ func (ca *CA) ForClients(t testing.TB, names ...string) tls.Certificate {
 	return ca.issue(t, valid(&x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}), names)
 }
 
-// Below returns a new intermediate CA. Its certificate is issued by ca and has the fields
-// of template. The new CA adds this certificate to the chain of each certificate that it
-// issues.
+// Below returns a new intermediate CA whose certificate is issued by ca, with template's fields.
+// The new CA adds this certificate to the chains that it issues.
 func (ca *CA) Below(t testing.TB, template *x509.Certificate) *CA {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	template.Subject, template.BasicConstraintsValid = pkix.Name{CommonName: "an authority below that of a test"}, true
+	template.Subject = pkix.Name{CommonName: "an authority below that of a test"}
+	template.BasicConstraintsValid = true
 	der, err := x509.CreateCertificate(rand.Reader, valid(template), ca.cert, &key.PublicKey, ca.key)
 	require.NoError(t, err)
 	cert, err := x509.ParseCertificate(der)
@@ -91,7 +92,8 @@ func (ca *CA) Below(t testing.TB, template *x509.Certificate) *CA {
 func (ca *CA) Expired(t testing.TB, names ...string) tls.Certificate {
 	t.Helper()
 	c := valid(&x509.Certificate{})
-	c.NotBefore, c.NotAfter = c.NotBefore.Add(-time.Hour), c.NotBefore
+	c.NotAfter = c.NotBefore
+	c.NotBefore = c.NotBefore.Add(-time.Hour)
 	return ca.issue(t, c, names)
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// Pipe has both ends of a connection in memory.
+// Pipe holds both ends of a connection in memory.
 type Pipe struct{ Client, Server net.Conn }
 
 // NewPipe returns a new connection.

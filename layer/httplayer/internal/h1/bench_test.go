@@ -74,15 +74,16 @@ func BenchmarkParse(b *testing.B) {
 			for b.Loop() {
 				c.reserve() // newRequest has released the buffer
 				c.r, c.w = 0, copy(c.space(), text)
-				n := findEnd(c.unread(), 0)
-				if err := c.head.parseRequest(c.unread()[:n]); err != nil {
-					b.Fatal(err)
-				}
-				_, req, err := c.newRequest(n)
+				c.head.reset()
+				n, err := c.head.parseRequest(c.unread())
 				if err != nil {
 					b.Fatal(err)
 				}
-				if _, err := appendRequest(out, req, lengthOfRequest(req)); err != nil {
+				r, req, err := c.newRequest(n)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if _, err := appendRequest(out, req, lengthOfRequest(req), r.arrived); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -112,7 +113,7 @@ func BenchmarkExchange(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			written := make(chan struct{}, 1)
 			defer close(written)
-			up := NewClientConn(&memoryConn{in: []byte(smallResponse + strings.Repeat("x", 1024)), reads: 1 << 60, written: written},
+			up := NewClientConn(&memoryConn{in: []byte(smallResponse + strings.Repeat("x", 1024)), reads: 1 << 30, written: written},
 				func(*ClientConn, bool) {})
 			conn := &memoryConn{in: []byte(text), reads: b.N}
 			cfg := &message.ServerConfig{Exchange: up.RoundTrip, Sweeper: new(sweep.Sweeper), Log: slog.New(slog.DiscardHandler)}
@@ -129,8 +130,8 @@ func BenchmarkHandler(b *testing.B) {
 	page := bytes.Repeat([]byte("x"), 1024)
 	conn := &memoryConn{in: []byte(smallRequest), reads: b.N}
 	cfg := &message.ServerConfig{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(page) }),
-		Sweeper: new(sweep.Sweeper), Log: slog.New(slog.DiscardHandler),
+		Exchange: handled(func(w http.ResponseWriter, _ *http.Request) { w.Write(page) }),
+		Sweeper:  new(sweep.Sweeper), Log: slog.New(slog.DiscardHandler),
 	}
 	b.ReportAllocs()
 	b.ResetTimer()

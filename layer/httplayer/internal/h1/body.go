@@ -1,7 +1,6 @@
 package h1
 
 import (
-	"bytes"
 	"io"
 	"net/http"
 	"sync"
@@ -11,8 +10,8 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
-// framing specifies how the end of a body is recognized: by Content-Length, by chunked
-// coding, or by the end of the connection.
+// framing specifies what ends a body: Content-Length, chunked coding, or the end of the
+// connection.
 type framing uint8
 
 const (
@@ -21,8 +20,8 @@ const (
 	byClose
 )
 
-// body is the body of a received message: a request on a server connection, or a response
-// on a client connection.
+// body is a received message's body: a request on a server connection, or a response on a client
+// connection.
 type body struct {
 	src     *source
 	owner   bodyOwner
@@ -31,14 +30,17 @@ type body struct {
 	reads   sweep.Wait  // measures the time that Read waits for the peer
 	framing framing
 
-	closed atomic.Bool // Close was called
+	closed   atomic.Bool  // Close was called
+	received atomic.Int64 // bytes that Read has returned
 
-	mu      sync.Mutex   // guards the fields below; locked while Read waits
-	proceed func() error // sends 100 Continue before the first Read; nil if the sender does not wait for it
-	left    int64        // unread bytes of the body or of the current chunk
-	err     error        // result of later reads; set when the body ends or fails
-	began   bool         // the first chunk line has been read
-	last    bool         // the chunk line of size 0 has been read
+	request *request // set if the client of a server connection expects 100 Continue; otherwise nil
+
+	mu        sync.Mutex // guards the fields below; locked while Read waits
+	awaits    bool       // the client may wait for 100 Continue, which the first Read sends
+	remaining int64      // unread bytes of the body or of the current chunk
+	err       error      // result of later reads; set when the body ends or fails
+	started   bool       // the first chunk line has been read
+	last      bool       // the chunk line of size 0 has been read
 }
 
 // bodyOwner is the connection that a body is received on.
@@ -50,8 +52,8 @@ type bodyOwner interface {
 	bodyEnded(whole bool)
 }
 
-// init prepares b for a message with the parsed headers h, from which header was made. The trailer of
-// a chunked body gets the names in the field Trailer, without values.
+// init prepares b for a message with the parsed headers h. header is the map made from h. For a chunked
+// body, b.trailer gets the names in the header field Trailer, still without values.
 func (b *body) init(src *source, owner bodyOwner, h *head, header http.Header) {
 	b.src, b.owner = src, owner
 	switch {
@@ -61,16 +63,16 @@ func (b *body) init(src *source, owner bodyOwner, h *head, header http.Header) {
 			b.trailer = make(http.Header)
 		}
 	case h.length >= 0:
-		b.left = h.length
+		b.remaining = h.length
 	default:
 		b.framing = byClose
 	}
 }
 
-// Read is part of [io.Reader]. It returns io.EOF together with the last bytes if the end of
-// the body is already known.
+// Read implements [io.Reader]. It returns io.EOF together with the last bytes if the end of the
+// body is already known.
 func (b *body) Read(p []byte) (n int, err error) {
-	if b.closed.Load() { // does not wait for discard
+	if b.closed.Load() { // checked without mu first, because discard may hold it for a long time
 		return 0, http.ErrBodyReadAfterClose
 	}
 	b.mu.Lock()
@@ -81,19 +83,44 @@ func (b *body) Read(p []byte) (n int, err error) {
 	case len(p) == 0:
 		return 0, nil
 	}
-	if b.proceed != nil {
-		err = b.proceed()
-		b.proceed = nil
+	if b.awaits {
+		err = b.request.Inform(http.StatusContinue, nil)
+		b.awaits = false
 	}
 	if err == nil {
 		n, err = b.read(p)
+		b.received.Add(int64(n))
 	}
 	b.endLocked(err)
 	return n, err
 }
 
-// endLocked ends the body with err, which later reads return, and notifies the connection by
-// bodyEnded. It does nothing if err is nil or the body has ended already. The caller holds b.mu.
+// Arrive waits until some of the body, or its end, has arrived, without sending 100 Continue. After
+// that, the client no longer waits for 100 Continue. Arrive always returns true, which tells the caller
+// that the body comes from a connection.
+func (b *body) Arrive() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err == nil && b.framing != byClose && b.src.buffered() == 0 {
+		b.endLocked(noEOF(b.fill()))
+	}
+	if b.awaits && b.err == nil {
+		b.awaits = false
+		b.request.forgoContinue()
+	}
+	return true
+}
+
+// Proceed sends 100 Continue to a client that waits for it. It does not wait for a Read or Arrive in
+// progress.
+func (b *body) Proceed() {
+	if b.request != nil {
+		_ = b.request.Inform(http.StatusContinue, nil)
+	}
+}
+
+// endLocked records err as the end of the body, or as its failure, and tells the connection. Later
+// reads return err. It does nothing if err is nil or the body has ended already. The caller holds b.mu.
 func (b *body) endLocked(err error) {
 	if err == nil || b.err != nil {
 		return
@@ -102,35 +129,45 @@ func (b *body) endLocked(err error) {
 	b.owner.bodyEnded(err == io.EOF) //nolint:errorlint // set by read itself
 }
 
-// Close is part of [io.Closer]. It interrupts a Read in progress. If the unread rest of a
-// body with Content-Length is in the buffer, Close discards it, so that the connection can
-// be reused.
+// Close implements [io.Closer]. It interrupts a Read in progress. If the unread rest of a body with
+// Content-Length is in the buffer, Close discards it, so that the connection can be reused. Only
+// the first call counts.
 func (b *body) Close() error {
-	if b.closed.Swap(true) {
-		return nil
+	if !b.closed.Swap(true) {
+		b.end()
 	}
+	return nil
+}
+
+// end closes the body like Close, but also works while a Close is in progress. The body does not use
+// the connection after end, unless discard is called.
+func (b *body) end() {
+	b.closed.Store(true)
+	// A Read that waits for the peer holds mu: it must return first.
 	if !b.mu.TryLock() {
 		b.owner.interrupt()
 		b.mu.Lock()
 	}
 	defer b.mu.Unlock()
-	if b.err == nil && b.proceed == nil && b.framing == byLength && int64(b.src.buffered()) >= b.left {
-		b.src.r += int(b.left)
-		b.left = 0
+	// The rest has arrived already, so dropping it costs nothing and keeps the connection usable. If the
+	// client may wait for 100 Continue, it may also leave the body out. The bytes are then the next request.
+	if b.err == nil && !b.awaits && b.framing == byLength && int64(b.src.buffered()) >= b.remaining {
+		b.src.r += int(b.remaining)
+		b.remaining = 0
 		b.endLocked(io.EOF)
 	}
-	b.endLocked(http.ErrBodyReadAfterClose)
-	return nil
+	b.endLocked(http.ErrBodyReadAfterClose) // does nothing if the body has ended
 }
 
-// discard reads and drops the rest of a body after Close, but at most about limit bytes. It
-// reports whether it reached the end of the body. It reads nothing if the sender waits for
-// 100 Continue, or if more than limit bytes of Content-Length are left.
+// discard reads and drops the rest of a closed body, at most about limit bytes, so that the connection
+// can be reused. It reports whether it reached the end of the body. It reads nothing if the client
+// waits for 100 Continue, because the body may then never come, or if Content-Length says that more
+// than limit bytes are left.
 func (b *body) discard(limit int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	closed := b.err == http.ErrBodyReadAfterClose //nolint:errorlint // set by Close
-	if !closed || b.proceed != nil || b.framing == byLength && b.left > limit {
+	if !closed || b.awaits || b.framing == byLength && b.remaining > limit {
 		return false
 	}
 	space := message.GetBuffer(smallSize)
@@ -146,15 +183,16 @@ func (b *body) discard(limit int64) bool {
 	return false
 }
 
-// lost reports whether the body has failed, or has more than limit bytes of Content-Length left, so
-// that discard would fail. It returns false while a Read is in progress.
-func (b *body) lost(limit int64) bool {
+// exceeds reports whether discard would fail, because the body has failed or more than limit bytes of
+// its Content-Length remain. It is asked before the response headers are sent, which announce whether
+// the connection stays open. It returns false while a Read is in progress.
+func (b *body) exceeds(limit int64) bool {
 	if !b.mu.TryLock() {
 		return false
 	}
 	defer b.mu.Unlock()
 	failed := b.err != nil && b.err != io.EOF && b.err != http.ErrBodyReadAfterClose //nolint:errorlint // see discard
-	return failed || b.framing == byLength && b.left > limit
+	return failed || b.framing == byLength && b.remaining > limit
 }
 
 // whole reports whether the body was read or discarded up to its end.
@@ -164,8 +202,9 @@ func (b *body) whole() bool {
 	return b.err == io.EOF //nolint:errorlint // set by read itself
 }
 
-// Pending returns the number of bytes that Read can return without waiting. If eof is true,
-// the body ends after these bytes. It returns 0 and false while a Read is in progress.
+// Pending returns the number of bytes that Read can return without waiting. If eof is true, the
+// body ends after these bytes. Pending returns 0 and false while a Read is in progress, before the
+// Read that sends 100 Continue, after Close, and if the body ends with the connection.
 func (b *body) Pending() (n int, eof bool) {
 	if !b.mu.TryLock() {
 		return 0, false // a Read waits
@@ -174,38 +213,41 @@ func (b *body) Pending() (n int, eof bool) {
 	switch {
 	case b.err != nil:
 		return 0, b.err == io.EOF //nolint:errorlint // set by read itself
-	case b.closed.Load() || b.proceed != nil || b.framing == byClose:
+	case b.closed.Load() || b.awaits || b.framing == byClose:
 		return 0, false
 	case b.framing == byLength:
-		n = int(min(b.left, int64(b.src.buffered())))
-		return n, int64(n) == b.left
+		n = int(min(b.remaining, int64(b.src.buffered())))
+		return n, int64(n) == b.remaining
 	}
-	if b.left == 0 {
+	if b.remaining == 0 {
 		if _, err := b.nextChunk(); err != nil {
 			b.endLocked(err)
 			return 0, err == io.EOF //nolint:errorlint // set by read itself
 		}
 	}
-	return int(min(b.left, int64(b.src.buffered()))), false
+	return int(min(b.remaining, int64(b.src.buffered()))), false
 }
 
+// read reads body bytes into p, and returns io.EOF at the end of the body. The caller holds b.mu. For
+// chunks, it fills p from several buffered chunks, but waits for the connection only if it has no byte
+// yet.
 func (b *body) read(p []byte) (n int, err error) {
 	switch b.framing {
 	case byClose:
 		return b.fetch(p)
 	case byLength:
-		if b.left > 0 {
-			n, err = b.fetch(p[:min(int64(len(p)), b.left)])
-			b.left -= int64(n)
+		if b.remaining > 0 {
+			n, err = b.fetch(p[:min(int64(len(p)), b.remaining)])
+			b.remaining -= int64(n)
 		}
-		if err == nil && b.left == 0 {
+		if err == nil && b.remaining == 0 {
 			return n, io.EOF
 		}
 		return n, noEOF(err)
 	case byChunks:
 	}
 	for {
-		for b.left == 0 {
+		for b.remaining == 0 {
 			ready, err := b.nextChunk()
 			if err != nil || !ready && n > 0 {
 				return n, err
@@ -219,26 +261,26 @@ func (b *body) read(p []byte) (n int, err error) {
 		if n == len(p) || n > 0 && b.src.buffered() == 0 {
 			return n, nil
 		}
-		more, err := b.fetch(p[n:][:min(int64(len(p)-n), b.left)])
-		n += more
-		b.left -= int64(more)
+		count, err := b.fetch(p[n:][:min(int64(len(p)-n), b.remaining)])
+		n += count
+		b.remaining -= int64(count)
 		if err != nil {
 			return n, noEOF(err)
 		}
 	}
 }
 
-// nextChunk parses the line before the next chunk, if the buffer has the whole line. It
-// returns true if data of a chunk follows, and false if more bytes must be read first. At
-// the end of the body it parses the trailers and returns io.EOF.
+// nextChunk parses the line before the next chunk, if the buffer holds the whole line. It returns
+// true if chunk data follows, and false if more bytes must be read first. At the end of the body
+// it parses the trailers and returns io.EOF.
 func (b *body) nextChunk() (ready bool, err error) {
 	if !b.last {
-		n, size, err := chunkLine(b.src.unread(), !b.began)
+		n, size, err := chunkLine(b.src.unread(), !b.started)
 		if n == 0 || err != nil {
 			return false, err
 		}
 		b.src.r += n
-		b.began, b.left, b.last = true, size, size == 0
+		b.started, b.remaining, b.last = true, size, size == 0
 		if size > 0 {
 			return true, nil
 		}
@@ -246,26 +288,19 @@ func (b *body) nextChunk() (ready bool, err error) {
 	return false, b.readTrailers()
 }
 
-// readTrailers parses the trailers after the last chunk and stores the valid ones. It
-// returns io.EOF after the trailers, and an error if they are malformed. It returns nil if
-// the buffer does not have all trailers yet. The caller must then read more bytes.
+// readTrailers parses the trailers after the last chunk and stores the valid ones. It returns
+// io.EOF after the trailers, and an error if they are malformed. It returns nil if the buffer
+// does not hold all trailers yet; the caller must then read more bytes.
 func (b *body) readTrailers() error {
 	text := b.src.unread()
-	if len(text) < 2 {
-		return nil
-	}
-	end := 2
-	if !bytes.HasPrefix(text, []byte("\r\n")) {
-		if end = findEnd(text, 0); end == 0 {
-			return nil
-		}
-	}
 	h := head{length: -1}
-	if err := h.parseFields(text[:end], 0); err != nil {
+	end, err := h.parseFields(text)
+	if end == 0 || err != nil {
 		return err
 	}
 	s := string(text[:end])
-	for name, values := range h.header(s, nil) {
+	header, _ := h.header(s, nil)
+	for name, values := range header {
 		if message.ValidTrailer(name) {
 			b.trailer[name] = values
 		}
@@ -274,7 +309,7 @@ func (b *body) readTrailers() error {
 	return io.EOF
 }
 
-// maxTrailers is the maximum size of the trailers of a body, in bytes.
+// maxTrailers is the maximum size of a body's trailers, in bytes.
 const maxTrailers = 64 << 10
 
 // fill reads more bytes into the buffer.
@@ -283,8 +318,8 @@ func (b *body) fill() error {
 	return err
 }
 
-// receive calls read, which reads from the connection, and measures how long it waits. It repeats a
-// read that was interrupted, unless Close has interrupted it.
+// receive calls read, which reads from the connection, and measures how long it waits. A read that
+// another goroutine has interrupted is repeated, unless the interruption was to close the body.
 func (b *body) receive(read func() (int, error)) (int, error) {
 	for {
 		b.wait.Begin()
@@ -302,7 +337,9 @@ func (b *body) receive(read func() (int, error)) (int, error) {
 // fetch reads bytes of the body into p. It returns buffered bytes if there are any.
 // Otherwise it reads from the connection.
 func (b *body) fetch(p []byte) (n int, err error) {
-	const direct = 2 << 10 // bytes for which the copy costs less than another read
+	const direct = 2 << 10 // a smaller Read is served from the buffer
+	// Chunks are often small. Reading into the buffer gets the line of the next chunk with the same
+	// system call.
 	if b.src.buffered() == 0 && b.framing == byChunks && len(p) < direct {
 		if err := b.fill(); err != nil {
 			return 0, err

@@ -13,31 +13,36 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// maxResponseHeader is the maximum size of the headers of a response, including its 1xx
-// responses, in bytes.
+// maxResponseHeader is the maximum size of the response headers, including its 1xx responses, in
+// bytes.
 const maxResponseHeader = 1 << 20
 
-// ClientConn is a connection to a server. It serves one request at a time. It calls the
-// function in the field released when the request and its response have ended.
+// ClientConn is a connection to a server. It carries one request at a time, and must not be used for
+// the next one before released was called, which tells the pool that the request and its response have
+// ended.
 type ClientConn struct {
 	source
-	head head
-	out  writer
-	used bool        // the connection was idle, so the server may have closed it
-	busy atomic.Bool // an exchange is in progress
+	head    head
+	out     writer
+	used    bool          // the connection was idle, so the server may have closed it
+	idled   bool          // used was true before the current request
+	busy    atomic.Bool   // an exchange is in progress
+	trace   message.Trace // hooks of the current request
+	started bool          // a byte of the response has arrived
 
 	released func(c *ClientConn, reusable bool)
 	sock     socket
 
-	cause  atomic.Pointer[error] // reason for which the connection was closed; nil while it is open
-	watch  reqctx.Registration
-	keep   bool // the current request and its response permit another request
-	sender *sender
+	cause     atomic.Pointer[error] // reason for which the connection was closed; nil while it is open
+	watch     reqctx.Registration
+	received  *request // the received request that the current one forwards; may be nil
+	keepAlive bool     // the current request and its response permit another request
+	sender    *sender
 }
 
-// NewClientConn returns a client connection on conn. The function released is called once for each
-// RoundTrip, when its exchange ends. This may happen before RoundTrip returns. If its argument
-// reusable is false, the ClientConn closes the connection.
+// NewClientConn returns a client connection on conn. released is called once for each Call, when the
+// request and its response have ended, which may be before Call returns. If reusable is false, the
+// connection cannot be used again, and the ClientConn closes it.
 func NewClientConn(conn net.Conn, released func(c *ClientConn, reusable bool)) *ClientConn {
 	c := &ClientConn{released: released}
 	c.conn, c.failed = conn, c.readError
@@ -46,15 +51,21 @@ func NewClientConn(conn net.Conn, released func(c *ClientConn, reusable bool)) *
 	return c
 }
 
+// NetConn returns the connection to the server.
+func (c *ClientConn) NetConn() net.Conn { return c.conn }
+
+// Trace sets the hooks of the next RoundTrip.
+func (c *ClientConn) Trace(t message.Trace) { c.trace, c.started = t, false }
+
 var (
 	errClosed       = errors.New("connection closed")
 	errServerClosed = errors.New("the server has closed the connection without a response")
 	errEarlySwitch  = errors.New("switching protocols before the end of the request body")
 )
 
-// Rest records that the connection becomes idle. The next request then finds out that the server has
-// closed the connection. Before the first request, Rest has no effect with TLS, because unread bytes
-// may belong to the handshake.
+// Rest is called when the connection becomes idle. From then on, the next request first checks whether
+// the server has closed the connection. Before the first request there is no such check for TLS,
+// because the unread bytes may belong to the handshake.
 func (c *ClientConn) Rest() {
 	c.used = c.used || c.sock.canExchange() || !c.sock.exists()
 	if c.used && c.idle == nil && !c.sock.exists() { // it is not possible to look at the socket
@@ -62,8 +73,9 @@ func (c *ClientConn) Rest() {
 	}
 }
 
-// readable reports whether bytes, the end of the stream or an error have arrived on the idle
-// connection.
+// readable reports whether something has arrived on the idle connection: bytes, the end of the stream
+// or an error. A server sends nothing without a request, except that it closes the connection. Therefore
+// the connection cannot be used for another request.
 func (c *ClientConn) readable() bool {
 	return c.idle != nil && c.idle.ended() || c.sock.readable()
 }
@@ -74,15 +86,15 @@ func (c *ClientConn) Close() error {
 	return nil
 }
 
-// fail closes the connection because of cause. Only the first call has an effect.
+// fail closes the connection because of cause. Only the first call counts.
 func (c *ClientConn) fail(cause error) {
 	if c.cause.CompareAndSwap(nil, &cause) {
 		_ = c.conn.Close()
 	}
 }
 
-// ContextDone is part of [reqctx.Watcher]. It closes the connection on a new goroutine,
-// because closing a TLS connection may block.
+// ContextDone implements [reqctx.Watcher]: the context of the request in progress has ended. It closes
+// the connection on a new goroutine, because closing a TLS connection may block.
 func (c *ClientConn) ContextDone(cause error) {
 	if c.cause.CompareAndSwap(nil, &cause) {
 		go c.conn.Close()
@@ -90,8 +102,8 @@ func (c *ClientConn) ContextDone(cause error) {
 	}
 }
 
-// release ends the request in progress by a call of c.released. It does nothing if no request is in
-// progress.
+// release gives the connection back to the pool by a call of c.released. Only the first call for a
+// request counts.
 func (c *ClientConn) release(reusable bool) {
 	if c.busy.CompareAndSwap(true, false) {
 		if reusable {
@@ -101,8 +113,8 @@ func (c *ClientConn) release(reusable bool) {
 	}
 }
 
-// readError returns the error to report for a read that failed with err. If this side has
-// closed the connection, it returns the cause of the closing. Otherwise it returns err.
+// readError returns the error to report for a read that failed with err: the cause if this side
+// has closed the connection, and otherwise err.
 func (c *ClientConn) readError(err error) error {
 	if cause := c.cause.Load(); cause != nil {
 		return *cause
@@ -110,17 +122,20 @@ func (c *ClientConn) readError(err error) error {
 	return err
 }
 
-// RoundTrip sends a request and returns its response. It closes the request body, unless
-// the error is [message.ErrNotSent]. If the response accepts an upgrade or CONNECT, its
-// body is an [io.ReadWriteCloser] with CloseWrite.
-func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
+// Call sends a request and returns its response. It uses ctx instead of the context of req, so that
+// the caller needs no copy of req. It closes the request body, unless the error is
+// [message.ErrNotSent]. If the response accepts an upgrade or CONNECT, its body is an
+// [io.ReadWriteCloser] with CloseWrite.
+func (c *ClientConn) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	c.busy.Store(true)
-	ctx, length := req.Context(), lengthOfRequest(req)
+	length := lengthOfRequest(req)
+	// A request without a body is checked by exchange, which saves a system call here.
 	if c.cause.Load() != nil || c.used && (length != 0 || !c.sock.canExchange()) && c.readable() { // exchange checks it, too
 		return nil, c.failRoundTrip(fmt.Errorf("%w: the server has closed the idle connection", message.ErrNotSent))
 	}
 	c.out.begin()
-	b, err := appendRequest(c.out.b, req, length)
+	c.received = receivedRequest(ctx)
+	b, err := appendRequest(c.out.b, req, length, c.received.order())
 	c.out.b = b
 	if reqctx.Ended(ctx) {
 		err = context.Cause(ctx)
@@ -131,23 +146,44 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 		c.release(true)
 		return nil, err
 	}
-	c.keep = !closesAfter(req)
+	c.keepAlive = !closesAfter(req)
+	c.idled = c.used
 	c.watch = reqctx.Watch(ctx, c)
 	err = c.send(req, length)
 	c.used = true
 	if err != nil {
 		return nil, c.failRoundTrip(err)
 	}
-	n, err := c.receive(req)
+	n, err := c.receive(ctx, req)
 	if err != nil || c.cause.Load() != nil { // a server may answer because this side closes
 		return nil, c.failRoundTrip(err)
 	}
-	return c.newResponse(req, n), nil
+	rsp := c.newResponse(req, n)
+	if err := malformedStart(rsp.Body); err != nil { // the end of the body has closed the connection
+		return nil, err
+	}
+	return rsp, nil
 }
 
-// failRoundTrip closes the connection after a RoundTrip that failed with err before its
-// response. It returns the error for RoundTrip. This is err if it matches [message.ErrNotSent], because
-// sent has not closed the request body. Otherwise it is the result of readError.
+// malformedStart returns an error if the part of a chunked body that has arrived with the headers is
+// malformed. The caller can then still answer with a 502 instead of breaking off a response.
+func malformedStart(b io.Reader) error { // other bodies cannot be malformed
+	chunked, ok := b.(*body)
+	if !ok || chunked.framing != byChunks {
+		return nil
+	}
+	if _, eof := chunked.Pending(); eof { // parses the first chunk line, if it has arrived
+		return nil
+	}
+	chunked.mu.Lock()
+	defer chunked.mu.Unlock()
+	return chunked.err
+}
+
+// failRoundTrip closes the connection after a Call that failed with err before its response. It returns
+// the error for the caller. An err that matches [message.ErrNotSent] stays as it is, because the caller
+// may then send the request, whose body is not closed, on another connection. For other errors see
+// readError.
 func (c *ClientConn) failRoundTrip(err error) error {
 	if !errors.Is(err, message.ErrNotSent) {
 		err = c.readError(err)
@@ -160,34 +196,44 @@ func (c *ClientConn) failRoundTrip(err error) error {
 	return err
 }
 
-// send sends the headers of req and the part of its body that is in memory. If the body has
-// more bytes, it starts a sender, which sends them on another goroutine.
+// send sends req's headers, which are in c.out, and as much of its body as can be read without waiting.
+// If that is not the whole body, it starts a goroutine, the sender, for the rest, so that a response can
+// be received meanwhile. If the body waits for 100 Continue, the sender sends all of it. length is the
+// result of lengthOfRequest. After an error, the body is closed, unless the error matches
+// [message.ErrNotSent].
 func (c *ClientConn) send(req *http.Request, length int64) error {
 	out := &c.out
-	out.chunked, out.left = length < 0, length
+	out.chunked, out.remaining = length < 0, length
 	whole := length == 0
 	if !whole && !message.ExpectsContinue(req.Header) {
 		var err error
-		if whole, err = out.copyBody(req.Body, false); err != nil {
+		if whole, err = out.copyBody(req.Body, false); err != nil { // without waiting
 			return c.sent(req, err)
 		}
 	}
 	switch {
-	case whole && c.used && c.sock.canExchange(): // a new connection may have a response, for which exchange would wait
+	case whole && c.used && c.trace.IsZero() && c.sock.canExchange(): // a new connection may have a response, for which exchange would wait
 		return c.sent(req, c.exchange(req))
 	case whole:
-		return c.sent(req, out.finish(req.Trailer))
-	}
-	if err := out.flush(); err != nil {
+		err := out.finish(req.Trailer)
+		if err == nil {
+			c.trace.WroteHeaders()
+		}
+		c.trace.WroteRequest(err)
 		return c.sent(req, err)
 	}
+	if err := out.flush(); err != nil {
+		c.trace.WroteRequest(err)
+		return c.sent(req, err)
+	}
+	c.trace.WroteHeaders()
 	c.startSender(req)
 	return nil
 }
 
-// exchange sends req, which is completely in the buffer, and reads the first bytes of the
-// response. It returns an error if sending failed. An error of the read is not returned, but
-// is stored for the next read of the connection.
+// exchange sends req, which is completely in the buffer, and waits for the first bytes of the response
+// in the same system calls: see socket.exchange. It returns an error if sending failed. If the read
+// fails, its error is not returned, but stored for the next read.
 func (c *ClientConn) exchange(req *http.Request) error {
 	out := &c.out
 	if err := out.complete(req.Trailer); err != nil {
@@ -198,42 +244,56 @@ func (c *ClientConn) exchange(req *http.Request) error {
 		c.err = err
 	case err == nil: // a short write
 		return out.flush()
+	// Nothing was written, because the server has closed the connection or it has failed.
 	default:
 		out.broken, out.err = true, err
 	}
 	return out.err
 }
 
-// sent returns the error for RoundTrip after a call of send. The argument err is the error of send,
-// or nil if req was sent. If the connection failed before it sent a byte of req, and the request
-// body is unread, the error matches [message.ErrNotSent]. In any other case, sent closes the
-// request body and returns err.
+// sent ends the sending of req. err is nil, or the error with which sending failed. sent returns the
+// error for the caller: one that matches [message.ErrNotSent] if the connection failed before it
+// accepted a byte of req, so that it is safe to send req on another connection. In any other case, sent
+// closes the request body.
 func (c *ClientConn) sent(req *http.Request, err error) error {
 	out := &c.out
 	out.end()
-	if err != nil && out.broken && !out.sent && !out.moved {
+	if err != nil && out.broken && !out.sent {
 		return fmt.Errorf("%w: %w", message.ErrNotSent, err)
 	}
 	message.CloseBody(req)
+	if out.broken {
+		err = c.unanswered(err)
+	}
 	return err
 }
 
-// receive reads the headers of the final response and returns their length. It forwards the
-// 1xx responses before it by [message.Inform].
-func (c *ClientConn) receive(req *http.Request) (int, error) {
-	const mostInforms = 5 // 1xx responses that are accepted, other than 100
+// unanswered returns the error for a request that got no byte of a response because of err. It matches
+// [message.ErrNoResponse] if the connection was idle before: then the server has most likely closed it
+// at the same time, and the caller may send an idempotent request again.
+func (c *ClientConn) unanswered(err error) error {
+	if !c.idled {
+		return err
+	}
+	return fmt.Errorf("%w: %w", message.ErrNoResponse, err)
+}
+
+// receive reads the headers of the final response and returns their length. It forwards the 1xx
+// responses before it with [message.Inform]. All these headers together are limited in size.
+func (c *ClientConn) receive(ctx context.Context, req *http.Request) (int, error) {
 	limit := maxResponseHeader
-	for informs := 0; ; {
+	for {
 		n, err := c.readHeaders(limit)
-		if err != nil {
-			return 0, err
-		}
-		if err := c.head.parseResponse(c.unread()[:n]); err != nil {
+		switch {
+		// No byte of any response has arrived.
+		case err != nil && c.buffered() == 0 && limit == maxResponseHeader:
+			return 0, c.unanswered(err)
+		case err != nil:
 			return 0, err
 		}
 		status := c.head.status
 		if req.Method != http.MethodConnect || status/100 != 2 { // a tunnel has no framing (RFC 9110, section 9.3.6)
-			if err := c.head.checkFraming(); err != nil {
+			if err := c.head.checkResponse(); err != nil {
 				return 0, err
 			}
 		}
@@ -248,48 +308,66 @@ func (c *ClientConn) receive(req *http.Request) (int, error) {
 		}
 		limit -= n
 		if status == http.StatusContinue {
+			c.trace.Got100Continue()
 			if c.sender != nil {
 				c.sender.expects.Decide(true)
 			}
-		} else if informs++; informs > mostInforms {
-			return 0, errors.New("too many 1xx responses")
 		}
-		header := c.head.header(string(c.unread()[:n]), nil)
+		header, _ := c.head.header(string(c.unread()[:n]), nil)
 		c.r += n
 		message.RemoveHopByHop(header)
-		if err := message.Inform(req.Context(), status, header); err != nil {
+		if err := message.Inform(ctx, status, header); err != nil {
 			return 0, err
 		}
 	}
 }
 
-// readHeaders reads until the buffer has complete headers and returns their length. It
-// fails if they are longer than limit.
+// readHeaders reads until the buffer holds complete headers, parses them into c.head, and returns
+// their length. It fails if they are longer than limit. It drops empty lines before the response.
 func (c *ClientConn) readHeaders(limit int) (int, error) {
-	for searched := 0; ; {
-		n := findEnd(c.unread(), searched)
-		searched = c.buffered()
+	h := &c.head
+	h.reset()
+	for {
+		if h.next == 0 {
+			empty := emptyLines(c.unread())
+			c.r += empty
+			limit -= empty
+		}
+		if !c.started && c.buffered() > 0 {
+			c.started = true
+			c.trace.GotFirstResponseByte()
+		}
+		n, err := h.parseResponse(c.unread())
 		switch {
-		case n > limit:
+		case err == errStatusLine: //nolint:errorlint // parseResponse returns it
+			return 0, malformed("the answer is not HTTP: it begins with " + message.Start(c.unread()))
+		case err != nil:
+			return 0, err
+		case n > limit || limit < 0:
 			return 0, errTooLarge
 		case n > 0:
 			return n, nil
 		}
+		partial := c.buffered() > 0
 		if _, err := c.fill(limit); err != nil {
-			if err == io.EOF && searched == 0 { //nolint:errorlint // a connection returns it unwrapped
+			if err == io.EOF && !partial { //nolint:errorlint // a connection returns it unwrapped
 				return 0, errServerClosed
+			}
+			if partial && h.stage != inFields {
+				return 0, fmt.Errorf("%w after %s", noEOF(err), message.Start(c.unread()))
 			}
 			return 0, noEOF(err)
 		}
 	}
 }
 
-// response has the memory for a response, its body and the values of its header. One
-// allocation is sufficient for all three.
+// response holds a response, its body and the values of its header, so that all three need only one
+// allocation.
 type response struct {
 	http.Response
-	body   body
-	values [8]string
+	body    body
+	values  [8]string
+	arrived order // of the header
 }
 
 // newResponse builds the response from the parsed headers, which are the first n unread
@@ -300,16 +378,24 @@ func (c *ClientConn) newResponse(req *http.Request, n int) *http.Response {
 	c.r += n
 	r := new(response)
 	rsp := &r.Response
-	rsp.Status, rsp.StatusCode = h.target.of(text), h.status
+	rsp.Status, rsp.StatusCode = h.target.text(text), h.status
 	rsp.Proto, rsp.ProtoMajor, rsp.ProtoMinor = protos[h.minor], 1, h.minor
 	rsp.Request = req
-	rsp.Header = h.header(text, r.values[:0])
-	rsp.ContentLength = h.length
+	rsp.Header, r.arrived = h.header(text, r.values[:0])
+	// Tells the server side of a proxy in which order to forward the fields.
+	if c.received != nil {
+		c.received.answered.Store(&r.arrived)
+		c.received = nil
+	}
+	if rsp.ContentLength = h.length; h.chunked { // both fields were sent; see checkResponse
+		delete(rsp.Header, "Content-Length") // see checkResponse
+	}
 	rsp.Close = !h.persists()
-	c.keep = c.keep && !rsp.Close && (h.keeps || !isOld(req))
+	c.keepAlive = c.keepAlive && !rsp.Close && (h.keeps || !isOld(req))
 	if c.sender != nil {
 		c.sender.expects.Decide(false) // unless it is decided
 	}
+	// Deferred, because init reads the field Trailer.
 	if h.hop {
 		defer message.RemoveHopByHop(rsp.Header)
 	}
@@ -332,7 +418,7 @@ func (c *ClientConn) newResponse(req *http.Request, n int) *http.Response {
 		if h.chunked {
 			rsp.TransferEncoding = chunkedCoding
 		}
-		c.keep = c.keep && b.framing != byClose
+		c.keepAlive = c.keepAlive && b.framing != byClose
 	}
 	return rsp
 }
@@ -340,14 +426,13 @@ func (c *ClientConn) newResponse(req *http.Request, n int) *http.Response {
 // interrupt closes the connection, which ends a Read in progress. It is part of bodyOwner.
 func (c *ClientConn) interrupt() { c.fail(http.ErrBodyReadAfterClose) }
 
-// bodyEnded makes the connection ready for the next request, or closes it. It is part of bodyOwner.
-// The argument whole reports whether the response was read completely. The connection is reused if
-// whole is true and the request was sent completely. In addition, both messages must permit reuse,
-// and no further bytes may have arrived.
+// bodyEnded implements bodyOwner. It gives the connection back for the next request, or closes it.
+// whole is true if the response was read completely. The connection is reused if whole is true, the
+// request was sent completely, both messages permit another one, and no further bytes have arrived.
 func (c *ClientConn) bodyEnded(whole bool) {
-	reusable := whole && c.keep && c.buffered() == 0 && c.finished()
+	reusable := whole && c.keepAlive && c.buffered() == 0 && c.finished()
 	if !c.watch.IsZero() && !c.watch.Stop() {
-		reusable = false
+		reusable = false // the context has ended, and ContextDone closes the connection
 	}
 	c.watch = reqctx.Registration{}
 	if !reusable {
@@ -358,7 +443,7 @@ func (c *ClientConn) bodyEnded(whole bool) {
 	c.release(reusable && c.cause.Load() == nil)
 }
 
-// endTunnel closes a connection that has become a tunnel.
+// endTunnel closes a connection that has become a tunnel. It is the Close of the tunnel's body.
 func (c *ClientConn) endTunnel() {
 	c.watch.Stop()
 	c.fail(errClosed)

@@ -73,37 +73,45 @@ func TestClientResponses(t *testing.T) {
 		response, want string
 		reusable       bool
 	}{
-		"length":               {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", "abc", true},
-		"no reason":            {"HTTP/1.1 200\r\nContent-Length: 3\r\n\r\nabc", "abc", true},
-		"empty reason":         {"HTTP/1.1 200 \r\nContent-Length: 0\r\n\r\n", "", true},
-		"chunked":              {"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n1\r\na\r\n2;x\r\nbc\r\n0\r\n\r\n", "abc", true},
-		"until close":          {"HTTP/1.1 200 OK\r\n\r\nuntil close", "until close", false},
-		"HTTP/1.0":             {"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\nabc", "abc", false},
-		"HTTP/1.0 keep-alive":  {"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 3\r\n\r\nabc", "abc", true},
-		"closes":               {"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc", "abc", false},
-		"no content":           {"HTTP/1.1 204 No\r\n\r\n", "", true},
-		"informed":             {"HTTP/1.1 103 Early\r\nA: b\r\n\r\nHTTP/1.1 100\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na", "a", true},
-		"unsolicited":          {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcHTTP/1.1 200 OK\r\n\r\n", "abc", false},
-		"no content with body": {"HTTP/1.1 204 No\r\nContent-Length: 3\r\n\r\nabc", "", false},
-		"short":                {"HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\nuntil close", "body", false},
-		"bad chunk":            {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n", "body", false},
-		"cut chunk":            {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nA:\r\n\r\nuntil close", "body", false},
-		"bare LF":              {"HTTP/1.1 200 OK\nContent-Length: 0\r\n\r\n", "error", false},
-		"folded":               {"HTTP/1.1 200 OK\r\nA: b\r\n c\r\nContent-Length: 0\r\n\r\n", "error", false},
-		"two lengths":          {"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Length: 0\r\n\r\n", "error", false},
-		"two framings":         {"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "error", false},
-		"chunked in HTTP/1.0":  {"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "error", false},
-		"gzip":                 {"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", "error", false},
-		"HTTP/2":               {"HTTP/2.0 200 OK\r\nContent-Length: 0\r\n\r\n", "error", false},
-		"no HTTP":              {"SSH-2.0-OpenSSH\r\n\r\n", "error", false},
-		"short status":         {"HTTP/1.1 20 OK\r\nContent-Length: 0\r\n\r\n", "error", false},
-		"low status":           {"HTTP/1.1 099 OK\r\nContent-Length: 0\r\n\r\n", "error", false},
-		"many informs":         {strings.Repeat("HTTP/1.1 103 Early\r\n\r\n", 6), "error", false},
-		"endless informs":      {strings.Repeat("HTTP/1.1 100 Go\r\nA: "+strings.Repeat("a", 900)+"\r\n\r\n", 2000), "error", false},
-		"unasked switch":       {"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n", "error", false},
-		"large":                {"HTTP/1.1 200 OK\r\nA: " + strings.Repeat("a", 2<<20), "error", false},
-		"field without name":   {"HTTP/1.1 200 OK\r\n: b\r\nContent-Length: 0\r\n\r\n", "error", false},
-		"NUL":                  {"HTTP/1.1 200 OK\r\nA: b\x00\r\nContent-Length: 0\r\n\r\n", "error", false},
+		"length":                {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", "abc", true},
+		"no reason":             {"HTTP/1.1 200\r\nContent-Length: 3\r\n\r\nabc", "abc", true},
+		"empty reason":          {"HTTP/1.1 200 \r\nContent-Length: 0\r\n\r\n", "", true},
+		"chunked":               {"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n1\r\na\r\n2;x\r\nbc\r\n0\r\n\r\n", "abc", true},
+		"until close":           {"HTTP/1.1 200 OK\r\n\r\nuntil close", "until close", false},
+		"HTTP/1.0":              {"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\nabc", "abc", false},
+		"HTTP/1.0 keep-alive":   {"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 3\r\n\r\nabc", "abc", true},
+		"closes":                {"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc", "abc", false},
+		"no content":            {"HTTP/1.1 204 No\r\n\r\n", "", true},
+		"informed":              {"HTTP/1.1 103 Early\r\nA: b\r\n\r\nHTTP/1.1 100\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na", "a", true},
+		"unsolicited":           {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcHTTP/1.1 200 OK\r\n\r\n", "abc", false},
+		"no content with body":  {"HTTP/1.1 204 No\r\nContent-Length: 3\r\n\r\nabc", "", false},
+		"short":                 {"HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\nuntil close", "body", false},
+		"bad chunk":             {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n", "body", false},
+		"malformed first chunk": {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nuntil close", "error", false},
+		"bare LF":               {"HTTP/1.1 200 OK\nContent-Length: 1\n\na", "a", true},
+		"empty lines":           {"\r\n\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na", "a", true},
+		"two spaces":            {"HTTP/1.1  200 OK\r\nContent-Length: 1\r\n\r\na", "a", true},
+		"HTTP/1.2":              {"HTTP/1.2 200 OK\r\nContent-Length: 1\r\n\r\na", "a", true},
+		"blanks of a chunk":     {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0001 \t;a=\"b\"\r\na\r\n000\t\r\nB: c\n\n", "a", true},
+		"LF after a chunk":      {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\n0\r\n\r\n", "body", false},
+		"no line end":           {"nothing", "error", false},
+		"folded":                {"HTTP/1.1 200 OK\r\nA: b\r\n c\r\nContent-Length: 0\r\n\r\n", "error", false},
+		"two lengths":           {"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 01\r\n\r\na", "a", true},
+		"different lengths":     {"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 0\r\n\r\na", "error", false},
+		"a list of lengths":     {"HTTP/1.1 200 OK\r\nContent-Length: 1, 1\r\n\r\na", "error", false},
+		"two framings":          {"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", "a", false},
+		"chunked in HTTP/1.0":   {"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "error", false},
+		"gzip":                  {"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", "error", false},
+		"HTTP/2":                {"HTTP/2.0 200 OK\r\nContent-Length: 0\r\n\r\n", "", true},
+		"no HTTP":               {"SSH-2.0-OpenSSH\r\n\r\n", "error", false},
+		"short status":          {"HTTP/1.1 20 OK\r\nContent-Length: 0\r\n\r\n", "error", false},
+		"low status":            {"HTTP/1.1 099 OK\r\nContent-Length: 0\r\n\r\n", "error", false},
+		"many informs":          {strings.Repeat("HTTP/1.1 103 Early\r\n\r\n", 1000) + "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na", "a", true},
+		"endless informs":       {strings.Repeat("HTTP/1.1 100 Go\r\nA: "+strings.Repeat("a", 900)+"\r\n\r\n", 2000), "error", false},
+		"unasked switch":        {"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n", "error", false},
+		"large":                 {"HTTP/1.1 200 OK\r\nA: " + strings.Repeat("a", 2<<20), "error", false},
+		"field without name":    {"HTTP/1.1 200 OK\r\n: b\r\nContent-Length: 0\r\n\r\n", "error", false},
+		"NUL":                   {"HTTP/1.1 200 OK\r\nA: b\x00\r\nContent-Length: 0\r\n\r\n", "error", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPool(t, answer(t, tt.response))
@@ -301,7 +309,9 @@ func TestClientStaleDuringRequest(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.RoundTrip(req)
 	require.ErrorIs(t, err, errServerClosed)
-	require.NotErrorIs(t, err, message.ErrNotSent)
+	if c.sock.exists() { // otherwise the request is written before the end is seen
+		require.ErrorIs(t, err, message.ErrNotSent)
+	}
 }
 
 // The headers of a request do not fit into the buffer of the socket.
@@ -451,7 +461,7 @@ func TestClientExpect(t *testing.T) {
 		least       time.Duration
 	}{
 		"asked":   {"HTTP/1.1 100 Continue\r\n\r\n", "hello", 0},
-		"timeout": {"", "hello", message.ContinueTimeout},
+		"timeout": {"", "hello", time.Duration(message.ContinueTimeout.Load())},
 		"refused": {"HTTP/1.1 417 No\r\nContent-Length: 0\r\n\r\n", "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,6 +3,7 @@ package h1
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,47 +18,68 @@ func appendField(b []byte, name, value string) []byte {
 	return append(b, '\r', '\n')
 }
 
-// appendFields appends the fields of header. It skips Host, Content-Length, the hop-by-hop
-// fields, the fields that Connection names, and invalid fields. It returns the name of an
-// invalid field, or "" without one.
-func appendFields(b []byte, header http.Header) (_ []byte, invalid string) {
+// appendFields appends the fields of header to b. It skips Host, Content-Length, the hop-by-hop fields,
+// the fields that Connection names, and invalid fields. The fields in arrived come first, in that
+// order; the others follow in the random order of the map. invalid is the name of an invalid field, or
+// "" without one.
+func appendFields(b []byte, header http.Header, arrived order) (_ []byte, invalid string) {
 	options := header["Connection"]
-	for name, values := range header {
-		known := canonical(name)
-		switch {
-		case known == "":
-			invalid = name
-			continue
-		case known == "Host", known == "Content-Length", message.IsHopByHop(known), message.Listed(options, known):
-			continue
+	var memory [16]string
+	names := arrived.names(memory[:0])
+	ordered := 0
+	for _, name := range names {
+		if values, ok := header[name]; ok {
+			ordered++ // found in header
+			b, invalid = appendValues(b, name, name, values, options, invalid)
 		}
-		for _, value := range values {
-			if message.ValidValue(value) {
-				b = appendField(b, name, value)
-			} else {
-				invalid = name
-			}
+	}
+	if ordered == len(header) { // all fields are written
+		return b, invalid
+	}
+	for name, values := range header {
+		if !slices.Contains(names, name) {
+			b, invalid = appendValues(b, name, canonical(name), values, options, invalid)
 		}
 	}
 	return b, invalid
 }
 
-// canonical returns name in canonical form, or "" if name is not a token. A name that is canonical, as
-// most are, costs less than by [http.CanonicalHeaderKey].
+// appendValues appends one line for each of the values, unless appendFields skips the field. canonName
+// is canonical(name). It returns name if the name or a value is invalid, and otherwise its argument
+// invalid.
+func appendValues(b []byte, name, canonName string, values, options []string, invalid string) ([]byte, string) {
+	switch {
+	case canonName == "":
+		return b, name
+	case canonName == "Host", canonName == "Content-Length", message.IsHopByHop(canonName), message.Listed(options, canonName):
+		return b, invalid
+	}
+	for _, value := range values {
+		if message.ValidValue(value) {
+			b = appendField(b, name, value)
+		} else {
+			invalid = name
+		}
+	}
+	return b, invalid
+}
+
+// canonical returns name in canonical form, such as "Content-Type", or "" if name is not a token. It is
+// cheaper than [http.CanonicalHeaderKey] for a name that is in canonical form already, as most are.
 func canonical(name string) string {
-	same, other := true, uint8(message.LowerByte) // other is the class of letters that change here
+	unchanged, changing := true, uint8(message.LowerByte) // changing is the class of letters that canonical changes next
 	for i := range len(name) {
 		class := message.Class[name[i]]
 		if class&message.TokenByte == 0 {
 			return ""
 		}
-		same = same && class&other == 0
-		other = message.UpperByte
+		unchanged = unchanged && class&changing == 0
+		changing = message.UpperByte
 		if name[i] == '-' {
-			other = message.LowerByte
+			changing = message.LowerByte
 		}
 	}
-	if !same {
+	if !unchanged {
 		return http.CanonicalHeaderKey(name)
 	}
 	return name
@@ -81,7 +103,7 @@ func appendLength(b []byte, length int64, trailer http.Header) []byte {
 // appendTrailers appends the trailers and the empty line that ends them. It skips invalid
 // trailers, because the message can no longer be rejected.
 func appendTrailers(b []byte, trailer http.Header) []byte {
-	b, _ = appendFields(b, trailer)
+	b, _ = appendFields(b, trailer, "")
 	return append(b, '\r', '\n')
 }
 
@@ -91,7 +113,7 @@ func invalidRequest(reason string) error { return &message.RequestError{Reason: 
 // request that was received in absolute form it is an absolute URL. Otherwise it is "*" for
 // OPTIONS *, or a path with its query.
 func appendTarget(b []byte, req *http.Request, host string) ([]byte, error) {
-	from := len(b)
+	start := len(b)
 	u := req.URL
 	switch {
 	case req.Method == http.MethodConnect:
@@ -99,7 +121,13 @@ func appendTarget(b []byte, req *http.Request, host string) ([]byte, error) {
 			return b, invalidRequest("the target of CONNECT is not a host and a port: " + strconv.Quote(host))
 		}
 		return append(b, host...), nil
+	// A request to a forward proxy names the whole URL. It is sent as received, if no layer has changed
+	// it.
 	case u.Host != "" && !strings.HasPrefix(req.RequestURI, "/") && strings.Contains(req.RequestURI, "://"):
+		if isUnchanged(u, req.RequestURI) {
+			b = append(b, req.RequestURI...)
+			break
+		}
 		b = append(b, u.Scheme...)
 		b = append(b, "://"...)
 		b = append(b, u.Host...)
@@ -109,17 +137,25 @@ func appendTarget(b []byte, req *http.Request, host string) ([]byte, error) {
 	default:
 		b = appendPath(b, u)
 	}
-	if !message.All(b[from:], message.TargetByte) {
-		return b, invalidRequest("invalid target " + strconv.Quote(string(b[from:])))
+	if !message.All(b[start:], message.TargetByte) {
+		return b, invalidRequest("invalid target " + strconv.Quote(string(b[start:])))
 	}
 	return b, nil
 }
 
+// isUnchanged reports whether u still has the value of target, an absolute URL that was received. If
+// so, target can be sent again without changing its spelling.
+func isUnchanged(u *url.URL, target string) bool {
+	received, err := url.ParseRequestURI(target)
+	return err == nil && u.Path != "" && *received == *u
+}
+
+// appendPath appends the path, which is "/" if it is empty, and the query of u.
 func appendPath(b []byte, u *url.URL) []byte {
 	if u.Opaque != "" {
 		return append(b, u.RequestURI()...)
 	}
-	path := u.EscapedPath()
+	path := message.EscapedPath(u)
 	if path == "" || path[0] != '/' {
 		b = append(b, '/')
 	}
@@ -131,8 +167,8 @@ func appendPath(b []byte, u *url.URL) []byte {
 	return b
 }
 
-// lengthOfRequest returns the length of the body of a request. It returns 0 without a
-// body, and -1 if the length is unknown and the body is sent in chunks.
+// lengthOfRequest returns a request body's length. It returns 0 without a body, and -1 if the
+// length is unknown and the body is sent in chunks.
 func lengthOfRequest(req *http.Request) int64 {
 	switch {
 	case req.Body == nil || req.Body == http.NoBody || req.Method == http.MethodConnect:
@@ -145,9 +181,10 @@ func lengthOfRequest(req *http.Request) int64 {
 	return -1
 }
 
-// appendRequest appends the request line and the headers of req, including the empty line
-// at their end. The argument length is the result of lengthOfRequest.
-func appendRequest(b []byte, req *http.Request, length int64) ([]byte, error) {
+// appendRequest appends req's request line and headers, including the empty line after them. length is
+// the result of lengthOfRequest. arrived is the order of the fields in the received request that req
+// forwards, or "". It returns an error if req cannot be sent.
+func appendRequest(b []byte, req *http.Request, length int64, arrived order) ([]byte, error) {
 	method := req.Method
 	if method == "" {
 		method = http.MethodGet
@@ -155,11 +192,8 @@ func appendRequest(b []byte, req *http.Request, length int64) ([]byte, error) {
 	if !message.ValidName(method) {
 		return b, invalidRequest("invalid method " + strconv.Quote(method))
 	}
-	host := req.Host
-	if host == "" {
-		host = req.URL.Host
-	}
-	if !message.ValidHost(host) {
+	host, ok := message.Host(req)
+	if !ok {
 		return b, invalidRequest("invalid host " + strconv.Quote(host))
 	}
 	b = append(b, method...)
@@ -176,13 +210,14 @@ func appendRequest(b []byte, req *http.Request, length int64) ([]byte, error) {
 	if host != "" || !isOld(req) {
 		b = appendField(b, "Host", host)
 	}
-	b, invalid := appendFields(b, req.Header)
+	b, invalid := appendFields(b, req.Header, arrived)
 	if invalid != "" {
 		return b, invalidRequest("invalid field " + strconv.Quote(invalid))
 	}
 	if b, err = appendOptions(b, req); err != nil {
 		return b, err
 	}
+	// Servers expect a length with these methods, even if it is 0.
 	posts := method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch
 	if length != 0 || posts && req.RequestURI == "" || // a received request is not changed
 		req.Header["Content-Length"] != nil && method != http.MethodConnect {
@@ -196,8 +231,9 @@ func isOld(req *http.Request) bool {
 	return req.ProtoMajor == 1 && req.ProtoMinor == 0 && req.RequestURI != ""
 }
 
-// appendOptions appends the field Connection of a request, and the fields Upgrade and TE, if req
-// needs them. All three are written here, because Connection must list the names of the other two.
+// appendOptions appends the fields that are only meant for the next server: Connection, Upgrade and TE,
+// if req needs them. All three are written here, because Connection must list the names of the other
+// two.
 func appendOptions(b []byte, req *http.Request) ([]byte, error) {
 	upgrade := message.Upgrade(req.Header)
 	trailers := message.Listed(req.Header["Te"], "trailers")
@@ -226,6 +262,6 @@ func appendOptions(b []byte, req *http.Request) ([]byte, error) {
 	return b, nil
 }
 
-// closesAfter reports whether req asks the server to close the connection. For a received
-// request it returns false, because req.Close then describes the connection of the client.
+// closesAfter reports whether req asks the server to close the connection. For a received request
+// it returns false, because req.Close then describes the client's connection.
 func closesAfter(req *http.Request) bool { return req.Close && req.RequestURI == "" }

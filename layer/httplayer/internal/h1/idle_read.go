@@ -2,9 +2,9 @@ package h1
 
 import "net"
 
-// idleRead is a Read of an idle connection to a server, on its own goroutine. It replaces looking
-// at a socket that is inaccessible. If the server sends bytes or closes the connection,
-// the Read ends. Otherwise its result is the first byte of the next response.
+// idleRead is a Read on an idle connection to a server, which runs on its own goroutine. It finds out
+// that the server has closed the connection where the socket cannot be examined directly. Usually it
+// stays blocked until the next response, and then returns its first byte.
 type idleRead struct {
 	done chan struct{}
 	b    [1]byte
@@ -12,6 +12,8 @@ type idleRead struct {
 	err  error
 }
 
+// startIdleRead starts to read from conn on another goroutine, to notice that an idle connection was
+// closed.
 func startIdleRead(conn net.Conn) *idleRead {
 	r := &idleRead{done: make(chan struct{})}
 	go func() {
@@ -31,7 +33,8 @@ func (r *idleRead) ended() bool {
 	}
 }
 
-// result waits for the end of the Read, and returns its result.
+// result waits until the Read that startIdleRead started has ended. It copies the byte that it read, if
+// any, to p, and returns its result.
 func (r *idleRead) result(p []byte) (int, error) {
 	<-r.done
 	return copy(p, r.b[:r.n]), r.err

@@ -2,6 +2,7 @@ package h1
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -32,7 +34,7 @@ func used() int {
 // An idle connection keeps no buffer.
 func TestServerIdleMemory(t *testing.T) {
 	const conns = 500
-	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(echo)})
+	s := serve(t, &message.ServerConfig{Exchange: handledBy(http.HandlerFunc(echo))})
 	before := used()
 	for range conns {
 		conn := dial(t, s.addr)
@@ -59,9 +61,10 @@ func TestServerIdleMemory(t *testing.T) {
 // A tunnel and a hijacked connection need no checks, so they do not wake an idle process.
 func TestServerTunnelRests(t *testing.T) {
 	for name, cfg := range map[string]*message.ServerConfig{
-		"hijacked": {Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		"hijacked": {Exchange: handled(func(w http.ResponseWriter, r *http.Request) {
 			conn, _, err := http.NewResponseController(w).Hijack()
 			if assert.NoError(t, err) {
+				io.WriteString(conn, "HTTP/1.1 200 OK\r\n\r\n")
 				io.Copy(io.Discard, conn)
 				conn.Close()
 			}
@@ -93,10 +96,17 @@ func (c *counter) Sweep(uint32, time.Duration) time.Duration { c.Add(1); return 
 // The method and the host of a request, which metrics and caches keep, do not keep its headers.
 func TestServerKeptStrings(t *testing.T) {
 	const size = 500 << 10 // of the headers of one request
+	var mu sync.Mutex      // there are several connections, one after the other
 	var kept []string
-	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	s := serve(t, &message.ServerConfig{Exchange: func(r *http.Request) (*http.Response, error) {
+		mu.Lock()
 		kept = append(kept, r.Method, r.Host, r.URL.Host)
-	})})
+		mu.Unlock()
+		if r.Method == http.MethodConnect {
+			return nil, errors.New("no tunnel")
+		}
+		return &http.Response{StatusCode: http.StatusOK}, nil
+	}})
 	conn := dial(t, s.addr)
 	in, secret := bufio.NewReader(conn), strings.Repeat("x", size)
 	var before int
@@ -120,5 +130,7 @@ func TestServerKeptStrings(t *testing.T) {
 		readAll(t, rsp)
 	}
 	assert.Less(t, used()-before, 5*size)
+	mu.Lock()
+	defer mu.Unlock()
 	assert.Len(t, kept, 180)
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -122,6 +123,16 @@ func (s *server) all() (conns []*ServerConn) {
 		conns = append(conns, c)
 	}
 	return conns
+}
+
+// readsAhead waits until a connection has read ahead for so long that a client that closes it is not
+// taken for a half-closed one.
+func (s *server) readsAhead(t testing.TB) {
+	t.Helper()
+	assert.Eventually(t, func() bool {
+		return slices.ContainsFunc(s.all(), func(c *ServerConn) bool { return c.ahead.Load() == aheadRunning })
+	}, patience, time.Millisecond)
+	time.Sleep(time.Second)
 }
 
 func (s *server) errors() []error {
@@ -254,3 +265,17 @@ func echo(w http.ResponseWriter, r *http.Request) {
 // Stale reports whether RoundTrip would reject the next request, because either side has
 // closed the connection or the server has sent bytes.
 func (c *ClientConn) Stale() bool { return c.cause.Load() != nil || c.readable() }
+
+// handled returns an exchange that h serves.
+func handled(h http.HandlerFunc) message.Exchange { return handledBy(http.Handler(h)) }
+
+func handledBy(h http.Handler) message.Exchange {
+	s := &http.Server{Handler: h}
+	return func(req *http.Request) (*http.Response, error) { return message.Handle(req.Context(), s, req) }
+}
+
+// RoundTrip calls Call with the context of req, so that tests can use the connection as an
+// [http.RoundTripper].
+func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
+	return c.Call(req.Context(), req)
+}

@@ -3,8 +3,6 @@ package h1
 import (
 	"bytes"
 	"net/http"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
@@ -16,32 +14,32 @@ type SyntaxError struct {
 	Reason string
 }
 
-// Error is part of the error interface. The text has the reason.
+// Error is part of the error interface. The text includes the reason.
 func (e *SyntaxError) Error() string { return "malformed message: " + e.Reason }
 
 func malformed(reason string) error { return &SyntaxError{http.StatusBadRequest, reason} }
 
 var (
-	errLineEnd     = malformed("line does not end with CRLF")
 	errRequestLine = malformed("request line is not a method, a target and a version")
 	errStatusLine  = malformed("status line is not a version, a status and a reason")
 	errTarget      = malformed("invalid request target")
 
+	errTooLong  = &SyntaxError{http.StatusRequestURITooLong, "request line is too long"}
 	errTooLarge = &SyntaxError{http.StatusRequestHeaderFieldsTooLarge, "headers are too large"}
-	errVersion  = &SyntaxError{http.StatusHTTPVersionNotSupported, "version is not HTTP/1.0 or HTTP/1.1"}
+	errVersion  = &SyntaxError{http.StatusHTTPVersionNotSupported, "version is not HTTP/1"}
 )
 
-// protos has the names of the versions by their minor number.
+// protos holds the names of the versions by their minor number.
 var protos = [...]string{"HTTP/1.0", "HTTP/1.1"}
 
-// maxFields is the maximum number of header fields of a message.
-const maxFields = 1000
+// maxFields is how many header fields a message may contain.
+const maxFields = 4000
 
 // span is a range of bytes in the buffer that contains the parsed message.
-type span struct{ from, to int32 }
+type span struct{ start, end int32 }
 
-func (s span) in(b []byte) []byte { return b[s.from:s.to] }
-func (s span) of(t string) string { return t[s.from:s.to] }
+func (s span) bytes(b []byte) []byte { return b[s.start:s.end] }
+func (s span) text(t string) string  { return t[s.start:s.end] }
 
 // field is a parsed header field. Its name is canonical, because the parser rewrites the
 // name in the buffer.
@@ -50,14 +48,19 @@ type field struct {
 	drop        bool // leave the field out of the header map: Host and Transfer-Encoding
 }
 
-// head is the parsed start line and header fields of a message.
+// head is the parsed start line and header fields of a message. Parsing continues with the next line
+// when more bytes have arrived, so that each line is parsed once.
 type head struct {
 	fields []field
 
-	method, target span
+	stage    stage
+	next     int // offset of the first unparsed byte
+	searched int // length of the part in which a line end was looked for
+
+	method, target span // target is the status and the reason in a response
 	host           span
 	status         int
-	minor          int   // minor version of HTTP/1: 0 or 1
+	minor          int   // minor version of HTTP/1: 0, or 1 for any later one
 	length         int64 // value of Content-Length; -1 without one
 	chunked        bool
 	closes, keeps  bool // Connection has the options close and keep-alive
@@ -65,105 +68,198 @@ type head struct {
 	hop            bool // hop-by-hop fields are present
 }
 
-func (h *head) reset() { *h = head{fields: h.fields[:0], length: -1} }
+// stage is the part of a head that is parsed next.
+type stage uint8
+
+const (
+	inMethod stage = iota // also the status line of a response
+	inTarget
+	inVersion
+	inFields
+)
+
+// reset prepares h for the next message. Until the version is parsed, the message counts as HTTP/1.1.
+func (h *head) reset() { *h = head{fields: h.fields[:0], length: -1, minor: 1} }
 
 // isRequest reports whether parseRequest parsed h.
-func (h *head) isRequest() bool { return h.method.to > 0 }
+func (h *head) isRequest() bool { return h.method.end > 0 }
 
 // persists reports whether another message may follow on the connection after this one.
 func (h *head) persists() bool { return !h.closes && (h.minor == 1 || h.keeps) }
 
-const headerEnd = "\r\n\r\n"
+// emptyLines returns the length of the empty lines at the start of b. A message may follow empty
+// lines (RFC 9112, section 2.2), which some clients send after a request body.
+func emptyLines(b []byte) (n int) {
+	for {
+		switch {
+		case n < len(b) && b[n] == '\n':
+			n++
+		case n+1 < len(b) && b[n] == '\r' && b[n+1] == '\n':
+			n += 2
+		default:
+			return n
+		}
+	}
+}
 
-// findEnd returns the length of the headers at the start of b, including the empty line. It
-// returns 0 if the empty line is missing. The argument searched is the length of the part
-// of b that an earlier call has searched.
-func findEnd(b []byte, searched int) int {
-	from := max(searched-len(headerEnd)+1, 0)
-	i := bytes.Index(b[from:], []byte(headerEnd))
+// line returns the next line of b without its end, which is CRLF or LF, and the line's offset
+// after it. It returns 0 if the line is incomplete.
+func (h *head) line(b []byte) (line []byte, next int) {
+	start := max(h.searched, h.next)
+	// Earlier calls have searched the bytes before start already.
+	i := bytes.IndexByte(b[start:], '\n')
 	if i < 0 {
-		return 0
+		h.searched = len(b)
+		return nil, 0
 	}
-	return from + i + len(headerEnd)
+	end := start + i
+	next = end + 1
+	if end > h.next && b[end-1] == '\r' {
+		end--
+	}
+	return b[h.next:end], next
 }
 
-// parseRequest parses b, which has exactly the headers of one request, including the empty
-// line.
-func (h *head) parseRequest(b []byte) error {
-	h.reset()
-	i := 0
-	for message.Class[b[i]]&message.TokenByte != 0 {
-		i++
+// parseRequest parses the head of a request, that is, the request line and the fields, at the start of
+// b. It returns the head's length. It returns 0 if b does not yet hold all of it; the caller then reads
+// more and calls it again with the same bytes and more. A head that cannot become valid any more is an
+// error immediately.
+func (h *head) parseRequest(b []byte) (n int, err error) {
+	if h.stage != inFields {
+		if ok, err := h.requestLine(b); !ok {
+			return 0, err
+		}
 	}
-	h.method = span{0, int32(i)}
-	if i == 0 || b[i] != ' ' {
-		return errRequestLine
+	if n, err = h.parseFields(b); n == 0 || err != nil {
+		return 0, err
 	}
-	i++
-	from := i
-	for message.Class[b[i]]&message.TargetByte != 0 {
-		i++
+	if h.host.end == 0 && h.minor == 1 {
+		return 0, malformed("no Host field")
 	}
-	h.target = span{int32(from), int32(i)}
-	const version = " HTTP/1.1\r\n"
-	if i == from || b[i] != ' ' || len(b)-i < len(version) {
-		return errRequestLine
-	}
-	if err := h.parseVersion(b[i+1:], errRequestLine); err != nil {
-		return err
-	}
-	i += len(version)
-	if b[i-2] != '\r' || b[i-1] != '\n' {
-		return errRequestLine
-	}
-	if err := h.parseFields(b, i); err != nil {
-		return err
-	}
-	if h.host.to == 0 && h.minor == 1 {
-		return malformed("no Host field")
-	}
-	return h.checkFraming()
+	return n, h.checkRequest()
 }
 
-// parseVersion parses the version in the first 8 bytes of b. If these bytes are not a version, it
-// returns the error in the argument malformed. If the version is not supported, it returns
-// errVersion.
-func (h *head) parseVersion(b []byte, malformed error) error {
+// requestLine parses the request line from where the last call has stopped, and reports whether it is
+// complete. Each part is checked byte by byte as it arrives, so that something other than HTTP is
+// rejected early. Several spaces count as one.
+func (h *head) requestLine(b []byte) (ok bool, err error) {
+	i := h.next
+	if h.stage == inMethod {
+		for i < len(b) && message.Class[b[i]]&message.TokenByte != 0 {
+			i++
+		}
+		if h.next = i; i == len(b) || string(b) == "\r" { // an empty line may begin
+			return false, nil
+		}
+		if i == 0 || b[i] != ' ' {
+			return false, errRequestLine
+		}
+		h.method, h.stage = span{0, int32(i)}, inTarget
+	}
+	if h.stage == inTarget {
+		for h.target.start == 0 && i < len(b) && b[i] == ' ' {
+			i++
+		}
+		if h.next = i; i == len(b) {
+			return false, nil
+		}
+		if h.target.start == 0 {
+			h.target.start = int32(i)
+		}
+		for i < len(b) && message.Class[b[i]]&message.TargetByte != 0 {
+			i++
+		}
+		if h.next = i; i == len(b) {
+			return false, nil
+		}
+		if h.target.end = int32(i); h.target.end == h.target.start || b[i] != ' ' {
+			return false, errRequestLine
+		}
+		h.stage = inVersion
+	}
+	for i < len(b) && b[i] == ' ' {
+		i++
+	}
+	h.next = i
+	const name = "HTTP/"
+	version := b[i:]
+	end := bytes.IndexByte(version, '\n')
+	// Compare what has arrived with the start of "HTTP/1.1\r\n".
+	switch start := version[:min(len(version), len(name))]; {
+	case string(start) != name[:len(start)], end < 0 && len(version) > len("HTTP/1.1\r"):
+		return false, errRequestLine
+	case end < 0:
+		return false, nil
+	}
+	h.next += end + 1
+	version = bytes.TrimSuffix(version[:end], []byte("\r"))
+	major, minor := h.version(version)
+	switch {
+	case major < 0 || len(version) != len("HTTP/1.1"):
+		return false, errRequestLine
+	case major != 1:
+		return false, errVersion
+	}
+	h.minor, h.stage = minor, inFields
+	return true, nil
+}
+
+// version returns the major and the minor version at the start of b. A minor version above 1 is
+// read as 1 (RFC 9110, section 2.5). It returns -1 if b does not begin with a version.
+func (*head) version(b []byte) (major, minor int) {
 	digit := func(c byte) bool { return c >= '0' && c <= '9' }
-	if string(b[:5]) != "HTTP/" || !digit(b[5]) || b[6] != '.' || !digit(b[7]) {
-		return malformed
+	if len(b) < len("HTTP/1.1") || string(b[:5]) != "HTTP/" || !digit(b[5]) || b[6] != '.' || !digit(b[7]) {
+		return -1, 0
 	}
-	if b[5] != '1' || b[7] > '1' {
-		return errVersion
+	return int(b[5] - '0'), min(int(b[7]-'0'), 1)
+}
+
+// parseResponse parses a response's head at the start of b, like parseRequest.
+func (h *head) parseResponse(b []byte) (n int, err error) {
+	if h.stage != inFields {
+		line, next := h.line(b)
+		if next == 0 {
+			const name = "HTTP/" // reject other protocols before the line is complete
+			if start := b[:min(len(b), len(name))]; string(start) != name[:len(start)] && string(b) != "\r" {
+				return 0, errStatusLine
+			}
+			return 0, nil
+		}
+		if err := h.statusLine(line); err != nil {
+			return 0, err
+		}
+		h.next, h.stage = next, inFields
 	}
-	h.minor = int(b[7] - '0')
+	return h.parseFields(b)
+}
+
+// statusLine parses a response's first line. A version above 1.1 is read as 1.1, because the
+// response is framed as one of HTTP/1.1.
+func (h *head) statusLine(line []byte) error {
+	const version = len("HTTP/1.1")
+	major, minor := h.version(line)
+	start := version
+	for start < len(line) && line[start] == ' ' {
+		start++
+	}
+	if major < 1 || start == version || len(line) < start+3 {
+		return errStatusLine
+	}
+	if h.minor = minor; major > 1 {
+		h.minor = 1
+	}
+	h.status = int(message.ParseLength(line[start : start+3])) // -1 if it is not a number
+	reason := line[start+3:]
+	if h.status < 100 || len(reason) > 0 && (reason[0] != ' ' || !message.ValidValueBytes(reason)) {
+		return errStatusLine
+	}
+	h.target = span{int32(start), int32(len(line))}
 	return nil
 }
 
-func (h *head) parseResponse(b []byte) error {
-	h.reset()
-	const minimum = "HTTP/1.1 200\r\n\r\n"
-	if len(b) < len(minimum) {
-		return errStatusLine
-	}
-	if err := h.parseVersion(b, errStatusLine); err != nil {
-		return err
-	}
-	h.status = int(message.ParseLength(b[9:12])) // -1 if it is not a number
-	line := bytes.IndexByte(b, '\n')
-	if b[8] != ' ' || h.status < 100 || line < 13 || b[line-1] != '\r' {
-		return errStatusLine
-	}
-	if reason := b[12 : line-1]; len(reason) > 0 && (reason[0] != ' ' || !message.ValidValueBytes(reason)) {
-		return errStatusLine
-	}
-	h.target = span{9, int32(line - 1)}
-	return h.parseFields(b, line+1)
-}
-
-// checkFraming returns an error if the headers do not define the length of the body
+// checkRequest returns an error if the headers do not define the request body's length
 // unambiguously.
-func (h *head) checkFraming() error {
+func (h *head) checkRequest() error {
 	switch {
 	case h.chunked && h.length >= 0:
 		return malformed("Content-Length and Transfer-Encoding")
@@ -173,51 +269,64 @@ func (h *head) checkFraming() error {
 	return nil
 }
 
-// parseFields parses the field lines of b from offset i up to the empty line. The empty
-// line must be the end of b.
-func (h *head) parseFields(b []byte, i int) error {
-	for b[i] != '\r' {
-		from := i
-		i = endOfName(b, i)
-		switch {
-		case i == from && (b[i] == ' ' || b[i] == '\t'):
-			return malformed("folded field or space before a field name")
-		case i == from:
-			return malformed("field name is not a token")
-		case b[i] != ':':
-			return malformed("no colon directly after a field name")
-		case len(h.fields) == maxFields:
-			return errTooLarge
-		}
-		f := field{name: span{int32(from), int32(i)}}
-		i++
-		length := bytes.IndexByte(b[i:], '\r')
-		if length < 0 || b[i+length+1] != '\n' {
-			return errLineEnd
-		}
-		if line := b[i : i+length]; !message.ValidValueBytes(line) {
-			if slices.Contains(line, '\n') {
-				return errLineEnd
-			}
-			return malformed("control character in a field value")
-		}
-		f.value = trim(b, i, i+length)
-		i += length + 2
-		if err := h.interpret(&f, f.name.in(b), f.value.in(b)); err != nil {
-			return err
-		}
-		h.fields = append(h.fields, f)
-	}
-	if b[i+1] != '\n' || i+2 != len(b) {
-		return errLineEnd
+// checkResponse is checkRequest for a response. Its Content-Length is ignored if it is chunked, as
+// all clients do (RFC 9112, section 6.3), but the connection is not used again.
+func (h *head) checkResponse() error {
+	switch {
+	case h.chunked && h.minor == 0:
+		return malformed("Transfer-Encoding in HTTP/1.0")
+	case h.chunked && h.length >= 0:
+		h.length, h.closes = -1, true
 	}
 	return nil
 }
 
-// endOfName makes the field name at offset i canonical in b, and returns the offset of its
-// end.
+// parseFields parses the field lines of b from where the last call has stopped, and the empty line
+// after them. It returns the offset after the empty line, or 0 if more bytes are needed.
+func (h *head) parseFields(b []byte) (n int, err error) {
+	for {
+		line, next := h.line(b)
+		switch {
+		case next == 0:
+			return 0, nil
+		case len(line) == 0:
+			return next, nil
+		case len(h.fields) == maxFields:
+			return 0, errTooLarge
+		}
+		if err := h.parseField(b, h.next, h.next+len(line)); err != nil {
+			return 0, err
+		}
+		h.next = next
+	}
+}
+
+// parseField parses the field line b[start:end].
+func (h *head) parseField(b []byte, start, end int) error {
+	i := endOfName(b, start)
+	switch {
+	case i == start && (b[i] == ' ' || b[i] == '\t'):
+		return malformed("folded field or space before a field name")
+	case i == start:
+		return malformed("field name is not a token")
+	case b[i] != ':':
+		return malformed("no colon directly after a field name")
+	case !message.ValidValueBytes(b[i+1 : end]):
+		return malformed("control character in a field value")
+	}
+	f := field{name: span{int32(start), int32(i)}, value: trim(b, i+1, end)}
+	if err := h.interpret(&f, f.name.bytes(b), f.value.bytes(b)); err != nil {
+		return err
+	}
+	h.fields = append(h.fields, f)
+	return nil
+}
+
+// endOfName returns the offset at which the field name that starts at offset i ends. It also makes the
+// name canonical, in b itself, so that the header map needs no copy of it.
 func endOfName(b []byte, i int) int {
-	word := true
+	word := true // at the start of a word, whose first letter becomes a capital
+	// The loop ends at a byte that is not part of a token. There is one: a line feed ends the line.
 	for class := message.Class[b[i]]; class&message.TokenByte != 0; class = message.Class[b[i]] {
 		switch {
 		case word && class&message.LowerByte != 0:
@@ -231,41 +340,42 @@ func endOfName(b []byte, i int) int {
 	return i
 }
 
-// trim returns the span of b[from:to] without leading and trailing white space.
-func trim(b []byte, from, to int) span {
-	for from < to && (b[from] == ' ' || b[from] == '\t') {
-		from++
+// trim returns the span of b[start:end] without leading and trailing white space.
+func trim(b []byte, start, end int) span {
+	for start < end && (b[start] == ' ' || b[start] == '\t') {
+		start++
 	}
-	for to > from && (b[to-1] == ' ' || b[to-1] == '\t') {
-		to--
+	for end > start && (b[end-1] == ' ' || b[end-1] == '\t') {
+		end--
 	}
-	return span{int32(from), int32(to)}
+	return span{int32(start), int32(end)}
 }
 
-// interpret handles a field that affects the body, the connection or the host, such as
-// Content-Length or Connection. It records the meaning of the value in h. It sets f.drop if the
-// field must not be in the header map. It ignores other fields. It returns an error if the value is
-// invalid or not supported.
+// interpret records in h what the value of the field f means, if f affects the body, the connection or
+// the host, as Content-Length and Connection do. It ignores other fields. It sets f.drop if f must not be
+// in the header map. It returns an error if the value is invalid or not supported, or if f must not
+// occur twice.
 func (h *head) interpret(f *field, name, value []byte) error {
 	switch string(name) {
 	case "Host":
 		switch {
 		case !h.isRequest():
 			return nil
-		case h.host.to > 0:
+		case h.host.end > 0:
 			return malformed("two Host fields")
-		case !message.All(value, message.HostByte):
+		case !message.ValidHost(value):
 			return malformed("invalid Host")
 		}
 		f.drop, h.host = true, f.value
 	case "Content-Length":
-		if h.length >= 0 {
+		length := message.ParseLength(value)
+		switch f.drop = h.length >= 0; { // the first one is in the map already
+		case length < 0:
+			return malformed("Content-Length is not a number of at most 18 digits")
+		case f.drop && (h.isRequest() || length != h.length): // a response may repeat it
 			return malformed("two Content-Length fields")
 		}
-		h.length = message.ParseLength(value)
-		if h.length < 0 {
-			return malformed("Content-Length is not a number of at most 18 digits")
-		}
+		h.length = length
 	case "Transfer-Encoding":
 		f.drop = true
 		switch {
@@ -282,11 +392,8 @@ func (h *head) interpret(f *field, name, value []byte) error {
 			h.closes = h.closes || equalFold(option, "close")
 			h.keeps = h.keeps || equalFold(option, "keep-alive")
 		}
-	case "Expect":
-		if h.isRequest() && !equalFold(value, "100-continue") {
-			return &SyntaxError{http.StatusExpectationFailed, "Expect is not 100-continue"}
-		}
-		h.expects = true
+	case "Expect": // other expectations are ignored and forwarded, as by other proxies
+		h.expects = h.expects || equalFold(value, "100-continue")
 	case "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Upgrade":
 		h.hop = true
 	}
@@ -299,39 +406,43 @@ func equalFold(b []byte, lower string) bool {
 	return len(b) == len(lower) && strings.EqualFold(string(b), lower)
 }
 
-// header returns the parsed fields as a map. The argument text has the bytes that were parsed. The
-// names and values in the map are substrings of text. The map stores its values in the memory of
-// the argument values, an empty slice, which saves allocations. If the capacity of that slice is
-// too small, header allocates a larger one.
-func (h *head) header(text string, values []string) http.Header {
-	header := make(http.Header, len(h.fields))
+// header returns the parsed fields as a map, and their order. text is a string with the parsed bytes,
+// and the names and values are substrings of it. values is an empty slice whose capacity holds the
+// values of the map, to save an allocation; header allocates a larger one if needed.
+func (h *head) header(text string, values []string) (header http.Header, arrived order) {
+	header = make(http.Header, len(h.fields))
 	if len(h.fields) > cap(values) {
 		values = make([]string, 0, len(h.fields))
+	}
+	if len(h.fields) > 0 {
+		// Also contains the dropped fields, which are not in header.
+		arrived = order(text[h.fields[0].name.start:h.next])
 	}
 	for i := range h.fields {
 		f := &h.fields[i]
 		if f.drop {
 			continue
 		}
-		name := f.name.of(text)
+		name := f.name.text(text)
 		n := len(values)
-		values = append(values, f.value.of(text))
+		values = append(values, f.value.text(text))
 		if earlier, ok := header[name]; ok {
 			header[name] = append(earlier, values[n])
 		} else {
+			// The capacity of 1 makes a later append copy, instead of overwriting the next value.
 			header[name] = values[n : n+1 : n+1]
 		}
 	}
-	return header
+	return header, arrived
 }
 
-// maxChunkLine is the maximum length of the line before the data of a chunk, in bytes.
-const maxChunkLine = 272
+// maxChunkLine is the maximum length of the line before a chunk's data, in bytes.
+const maxChunkLine = 8 << 10
 
-// chunkLine parses the line before the data of a chunk. The line has the size of the chunk
-// and extensions, which are ignored. If first is false, chunkLine first expects the CRLF
-// that ends the previous chunk. It returns the length n of the parsed bytes, or 0 if more
-// bytes are needed.
+// chunkLine parses the line before a chunk's data: the size in hexadecimal digits, and extensions,
+// which are ignored. Unless first is true, the CRLF that ends the previous chunk must come before it. n
+// is the number of parsed bytes, or 0 if more bytes are needed. A bare LF is an error, because servers
+// disagree about it, which an attacker could use to smuggle a request.
 func chunkLine(b []byte, first bool) (n int, size int64, err error) {
 	if !first {
 		if len(b) > 0 && b[0] != '\r' || len(b) > 1 && b[1] != '\n' {
@@ -344,16 +455,49 @@ func chunkLine(b []byte, first bool) (n int, size int64, err error) {
 	}
 	line := b[n:min(len(b), n+maxChunkLine)]
 	end := bytes.IndexByte(line, '\n')
-	switch {
-	case end < 0 && len(line) < maxChunkLine:
-		return 0, 0, nil
-	case end < 1 || line[end-1] != '\r':
-		return 0, 0, errLineEnd
+	whole := end >= 0
+	if !whole {
+		end = len(line)
 	}
-	digits, extensions, _ := bytes.Cut(line[:end-1], []byte(";"))
-	length, err := strconv.ParseUint(string(digits), 16, 63)
-	if err != nil || len(digits) > 16 || !message.ValidValueBytes(extensions) {
+	digits := 0
+	for digits < end && isHex(line[digits]) {
+		digits++
+	}
+	rest := line[digits:end]
+	// An invalid line is rejected even before all of it has arrived.
+	switch {
+	case whole && (end == 0 || line[end-1] != '\r'):
+		return 0, 0, malformed("chunk size does not end with CRLF")
+	case digits == 0 && end > 0:
+		return 0, 0, malformed("invalid chunk size")
+	case !whole && len(line) == maxChunkLine:
+		return 0, 0, malformed("chunk extension is too long")
+	}
+	rest = bytes.TrimSuffix(rest, []byte("\r"))
+	extension := bytes.TrimLeft(rest, " \t")
+	if len(extension) > 0 && extension[0] != ';' || bytes.IndexByte(extension, '\r') >= 0 {
 		return 0, 0, malformed("invalid chunk size or extension")
 	}
-	return n + end + 1, int64(length), nil
+	significant := bytes.TrimLeft(line[:digits], "0")
+	// Does not fit into an int64.
+	if len(significant) > 16 || len(significant) == 16 && hexValue(significant[0]) > 7 {
+		return 0, 0, malformed("chunk size is too large")
+	}
+	if !whole {
+		return 0, 0, nil
+	}
+	for _, c := range significant {
+		size = size<<4 | int64(hexValue(c))
+	}
+	return n + end + 1, size, nil
+}
+
+func isHex(c byte) bool { return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'f' }
+
+// hexValue returns the value of the hexadecimal digit c.
+func hexValue(c byte) byte {
+	if c <= '9' {
+		return c - '0'
+	}
+	return c | 0x20 - 'a' + 10
 }

@@ -32,8 +32,8 @@ func hops(t *testing.T, h http.HandlerFunc) map[string]string {
 	reverse.FlushInterval = -1
 	return map[string]string{
 		"exchange":     exchange.addr,
-		"ReverseProxy": serve(t, &message.ServerConfig{Handler: reverse}).addr,
-		"handler":      serve(t, &message.ServerConfig{Handler: h}).addr,
+		"ReverseProxy": serve(t, &message.ServerConfig{Exchange: handledBy(reverse)}).addr,
+		"handler":      serve(t, &message.ServerConfig{Exchange: handledBy(h)}).addr,
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
@@ -18,23 +19,26 @@ type request struct {
 	http   http.Request
 	url    url.URL
 	body   *body // nil without a body
-	values [8]string
+	values [7]string
 
-	old     bool // the version is HTTP/1.0
-	head    bool // the method is HEAD
-	connect bool
-	keep    bool // the connection stays open after the response
+	arrived  order                 // of the header
+	answered atomic.Pointer[order] // of the header of the response, if an upstream sent it
+
+	old       bool // the version is HTTP/1.0
+	head      bool // the method is HEAD
+	connect   bool
+	keepAlive bool // the connection stays open after the response
 
 	informing sync.Mutex // guards the fields below; locked while a 1xx response is written
 	started   bool       // the response has started, or the connection is hijacked
 	expects   bool       // the client waits for 100 Continue
 }
 
-// Value returns the local address for http.LocalAddrContextKey, and r for message.InformerKey. All
-// other values come from the context of the connection.
+// Value returns the local address for http.LocalAddrContextKey, and r for message.InformerKey and
+// receivedKey. All other values come from the connection's context.
 func (r *request) Value(key any) any {
 	switch key {
-	case message.InformerKey:
+	case message.InformerKey, receivedKey{}:
 		return r
 	case http.LocalAddrContextKey:
 		return r.conn.conn.LocalAddr()
@@ -44,24 +48,23 @@ func (r *request) Value(key any) any {
 
 var chunkedCoding = []string{"chunked"}
 
-// newRequest builds the request from the parsed headers, which are the first n unread
-// bytes.
+// newRequest builds the next request to serve from c.head, the parsed headers, which are the first n
+// unread bytes. It returns the engine's state of the request and the request itself, which share one
+// allocation, or an error for a malformed request.
 func (c *ServerConn) newRequest(n int) (*request, *http.Request, error) {
 	h := &c.head
 	text := string(c.unread()[:n])
-	c.r += n
-	c.release()
-	r := &request{conn: c, old: h.minor == 0, keep: h.persists()}
+	r := &request{conn: c, old: h.minor == 0, keepAlive: h.persists()}
 	r.Init(c.base, 0, nil)
 
 	req := &r.http
 	*req = *new(http.Request).WithContext(r)
-	req.Method = methodOf(h.method.of(text))
-	req.RequestURI = h.target.of(text)
+	req.Method = methodOf(h.method.text(text))
+	req.RequestURI = h.target.text(text)
 	req.Proto, req.ProtoMajor, req.ProtoMinor = protos[h.minor], 1, h.minor
-	req.Host = h.host.of(text)
+	req.Host = h.host.text(text)
 	req.RemoteAddr = c.remote
-	req.Close = !r.keep
+	req.Close = !r.keepAlive
 	req.URL = &r.url
 	r.head = req.Method == http.MethodHead
 	r.connect = req.Method == http.MethodConnect
@@ -78,7 +81,9 @@ func (c *ServerConn) newRequest(n int) (*request, *http.Request, error) {
 	if r.connect && (h.chunked || h.length > 0) {
 		return nil, nil, malformed("CONNECT with a body")
 	}
-	req.Header = h.header(text, r.values[:0])
+	c.r += n
+	c.release()
+	req.Header, r.arrived = h.header(text, r.values[:0])
 	req.Body = http.NoBody
 	if h.chunked || h.length > 0 {
 		r.addBody(req)
@@ -89,30 +94,27 @@ func (c *ServerConn) newRequest(n int) (*request, *http.Request, error) {
 	return r, req, nil
 }
 
+// addBody gives req a body that is read from the connection as the headers specify.
 func (r *request) addBody(req *http.Request) {
 	h := &r.conn.head
 	b := new(body)
 	b.init(&r.conn.source, r.conn, h, req.Header)
 	if r.expects = h.expects && !r.old; r.expects {
-		b.proceed = func() error { return r.Inform(http.StatusContinue, nil) }
+		b.request, b.awaits = r, true
 	}
 	if h.chunked {
 		req.TransferEncoding = chunkedCoding
 	}
-	if cfg := r.conn.cfg; (cfg.BodyIdle > 0 || cfg.MinBodyRate > 0) && !message.IsRPC(req.Header) {
+	// A stream of messages may be slow.
+	if cfg := r.conn.cfg; (cfg.BodyIdle > 0 || cfg.MinBodyRate > 0) && !h.chunked && !message.IsRPC(req.Header) {
 		b.wait = &b.reads
 	}
 	r.body, req.Body, req.Trailer, req.ContentLength = b, b, b.trailer, h.length
 }
 
-// removeHop deletes the field Trailer from the header of req. If an Exchange serves the requests,
-// removeHop also deletes the other hop-by-hop fields. An http.Handler receives these fields, as in
-// net/http.
+// removeHop deletes the hop-by-hop fields, which are meant for this server only, from req.Header.
 func (r *request) removeHop(req *http.Request) {
 	delete(req.Header, "Trailer")
-	if r.conn.cfg.Exchange == nil {
-		return
-	}
 	if r.old { // HTTP/1.0 has no upgrades
 		delete(req.Header, "Upgrade")
 	}
@@ -130,8 +132,10 @@ func methodOf(method string) string {
 	return strings.Clone(method)
 }
 
-// parseTarget parses the request target of req into r.url. It also sets req.Host if the
-// target has an authority. It returns an error if the target is malformed.
+// parseTarget parses the request target in its four forms: host and port for CONNECT, a path, "*" for
+// OPTIONS, or an absolute URL. It sets r.url, and req.Host if the target contains an authority, which
+// takes precedence over the field Host (RFC 9112, section 3.2.2). It returns an error if the target is
+// malformed.
 func (r *request) parseTarget(req *http.Request) error {
 	target := req.RequestURI
 	switch {
@@ -147,13 +151,14 @@ func (r *request) parseTarget(req *http.Request) error {
 		if req.Method != http.MethodOptions {
 			return errTarget
 		}
-	case target[0] != '/':
+	case target[0] != '/': // an absolute URL; its authority is checked before net/url unescapes it
 		scheme, rest, _ := strings.Cut(target, "://")
 		authority := rest
 		if end := strings.IndexAny(rest, "/?"); end >= 0 {
 			authority = rest[:end]
 		}
-		if !message.ValidName(scheme) || authority == "" || !message.ValidHost(authority) {
+		escaped := strings.Contains(authority, "%") && authority[0] != '[' // only a zone is unescaped in one way
+		if !message.ValidName(scheme) || authority == "" || escaped || !message.ValidHost(authority) {
 			return errTarget
 		}
 	}

@@ -12,32 +12,37 @@ import (
 
 const finishTimeout = 50 * time.Millisecond // longest wait of finished for the sender
 
-// sender sends a request body that is not completely in memory. It has its own goroutine.
+// sender sends a request body that is not completely in memory, on its own goroutine.
 type sender struct {
 	conn    *ClientConn
 	req     *http.Request
+	trace   message.Trace
 	expects message.Expectation
 	closed  atomic.Bool   // the body is closed or being closed
 	done    chan struct{} // closed when the sender has ended
 	err     error         // result; set before done is closed
 }
 
-// startSender starts a sender for the body of req. The goroutine of the sender owns the
-// buffer of c.out until the goroutine ends.
+// startSender starts a goroutine that sends req's body from c.out's buffer. From then on the buffer
+// belongs to that goroutine.
 func (c *ClientConn) startSender(req *http.Request) {
-	s := &sender{conn: c, req: req, expects: message.NewExpectation(req.Header), done: make(chan struct{})}
+	s := &sender{conn: c, req: req, trace: c.trace, expects: message.NewExpectation(req.Header), done: make(chan struct{})}
 	c.sender = s
+	// The goroutine gets a copy of the writer, and c.out no longer refers to the buffer.
 	go s.run(c.out)
 	c.out.buf, c.out.b = nil, nil
 }
 
-// run sends the body and then closes done. It uses its own copy of the writer, because the
-// ClientConn may clear c.out earlier.
+// run sends the body on the sender's goroutine and then closes done. out is a copy of the connection's
+// writer, because the ClientConn may clear its own earlier.
 func (s *sender) run(out writer) {
 	defer close(s.done)
 	defer out.end()
 	defer s.closeBody()
-	if !s.expects.Await() {
+	if s.expects != nil {
+		_ = panics.Contain(s.trace.Wait100Continue)
+	}
+	if !s.expects.Await(s.req.Body) {
 		s.err = errors.New("the server has not asked for the request body")
 		return
 	}
@@ -47,16 +52,17 @@ func (s *sender) run(out writer) {
 	})
 	if s.err == nil {
 		s.err = out.finish(s.req.Trailer)
+		message.Moved(s.req.Body) // the last write may have waited
 	}
+	_ = panics.Contain(func() { s.trace.WroteRequest(s.err) })
 	// If the connection is broken, the response may have arrived before.
 	if s.err != nil && !out.broken {
 		s.conn.fail(s.err)
 	}
 }
 
-// finished reports whether the whole request was sent without an error. It waits up to
-// finishTimeout for the sender, because a response may arrive shortly before the last write
-// returns.
+// finished reports whether the whole request was sent without an error. A response may arrive shortly
+// before the sender's last write returns, so finished waits up to finishTimeout for it.
 func (c *ClientConn) finished() bool {
 	s := c.sender
 	if s == nil {
@@ -75,8 +81,8 @@ func (c *ClientConn) finished() bool {
 	return s.err == nil
 }
 
-// stopSender ends the sender, if there is one, after the connection was closed. It closes
-// the request body to end a Read in progress.
+// stopSender ends the sender, if there is one, after the connection was closed. It does not wait for
+// its goroutine.
 func (c *ClientConn) stopSender() {
 	s := c.sender
 	if s == nil {

@@ -31,20 +31,24 @@ var strict = []struct {
 	name, request string
 	status        int
 }{
-	{"empty line first", "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+	{"CR first", "\rGET / HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+	{"CR before CRLF", "GET / HTTP/1.1\r\nHost: a\r\nA: b\r\r\n\r\n", 400},
+	{"garbage without an end", "\x16\x03\x01", 400},
+	{"garbage after the method", "GET /\x01", 400},
+	{"garbage for the version", "GET / FTP", 400},
+	{"garbage for a field", "GET / HTTP/1.1\r\nabc\r\n", 400},
+	{"HTTP/0.9", "GET /\r\n", 400},
+	{"long request line", "GET /" + strings.Repeat("a", 20<<10), 414},
 	{"no method", " / HTTP/1.1\r\nHost: a\r\n\r\n", 400},
 	{"odd method", "G(T / HTTP/1.1\r\nHost: a\r\n\r\n", 400},
-	{"two spaces", "GET  / HTTP/1.1\r\nHost: a\r\n\r\n", 400},
 	{"space after version", "GET / HTTP/1.1 \r\nHost: a\r\n\r\n", 400},
 	{"tab", "GET\t/ HTTP/1.1\r\nHost: a\r\n\r\n", 400},
 	{"no version", "GET /\r\nHost: a\r\n\r\n", 400},
 	{"lower case version", "GET / http/1.1\r\nHost: a\r\n\r\n", 400},
-	{"version 1.2", "GET / HTTP/1.2\r\nHost: a\r\n\r\n", 505},
 	{"version 2.0", "GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505},
 	{"long version", "GET / HTTP/1.10\r\nHost: a\r\n\r\n", 400},
 	{"fragment", "GET /#a HTTP/1.1\r\nHost: a\r\n\r\n", 400},
 	{"control in target", "GET /\x01 HTTP/1.1\r\nHost: a\r\n\r\n", 400},
-	{"bytes above ASCII in target", "GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n", 400},
 	{"relative target", "GET a HTTP/1.1\r\nHost: a\r\n\r\n", 400},
 	{"bad escape", "GET /%zz HTTP/1.1\r\nHost: a\r\n\r\n", 400},
 	{"asterisk with GET", "GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400},
@@ -55,12 +59,9 @@ var strict = []struct {
 	{"CONNECT to a path", "CONNECT /a HTTP/1.1\r\nHost: a\r\n\r\n", 400},
 	{"CONNECT without port", "CONNECT a HTTP/1.1\r\nHost: a\r\n\r\n", 400},
 	{"CONNECT with body", "CONNECT a:1 HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\na", 400},
-	{"bare LF in request line", "GET / HTTP/1.1\nHost: a\r\n\r\n", 400},
-	{"bare LF after field", "GET / HTTP/1.1\r\nHost: a\nA: b\r\n\r\n", 400},
 	{"bare CR in value", "GET / HTTP/1.1\r\nHost: a\r\nA: b\rc\r\n\r\n", 400},
 	{"bare CR in request line", "GET / HTTP/1.1\rHost: a\r\n\r\n", 400},
 	{"NUL in value", "GET / HTTP/1.1\r\nHost: a\r\nA: b\x00\r\n\r\n", 400},
-	{"DEL in value", "GET / HTTP/1.1\r\nHost: a\r\nA: bbbbbbbb\x7f\r\n\r\n", 400},
 	{"folded", "GET / HTTP/1.1\r\nHost: a\r\nA: b\r\n c\r\n\r\n", 400},
 	{"space first", "GET / HTTP/1.1\r\n Host: a\r\n\r\n", 400},
 	{"space before colon", "GET / HTTP/1.1\r\nHost : a\r\n\r\n", 400},
@@ -84,16 +85,17 @@ var strict = []struct {
 	{"chunked in 1.0", "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
 	{"other coding", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501},
 	{"identity", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\n", 501},
+	{"control in value", "GET / HTTP/1.1\r\nHost: a\r\nA: b\x01c\r\n\r\n", 400},
+	{"DEL in value", "GET / HTTP/1.1\r\nHost: a\r\nA: bbbbbbbb\x7f\r\n\r\n", 400},
 	{"vertical tab in coding", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n", 400},
-	{"other expectation", "POST / HTTP/1.1\r\nHost: a\r\nExpect: 200-ok\r\n\r\n", 417},
 	{"long headers", "GET / HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("a", 20<<10) + "\r\n\r\n", 431},
-	{"many fields", "GET / HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("a:b\r\n", 2000) + "\r\n", 431},
+	{"many fields", "GET / HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("a:\r\n", 4001) + "\r\n", 431},
 	{"endless headers", "GET / HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("a", 20<<10), 431},
 }
 
 func TestServerRejects(t *testing.T) {
 	calls := atomic.Int32{}
-	s := serve(t, &message.ServerConfig{MaxHeaderBytes: 16 << 10, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) })})
+	s := serve(t, &message.ServerConfig{MaxHeaderBytes: 16 << 10, Exchange: handled(func(http.ResponseWriter, *http.Request) { calls.Add(1) })})
 	for _, tt := range strict {
 		t.Run(tt.name, func(t *testing.T) {
 			got := exchangeRaw(t, s.addr, tt.request)
@@ -101,7 +103,7 @@ func TestServerRejects(t *testing.T) {
 		})
 	}
 	assert.Zero(t, calls.Load())
-	require.Eventually(t, func() bool { return len(s.errors()) == len(strict) }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return len(s.errors()) >= len(strict) }, patience, 10*time.Millisecond, "%d", len(strict))
 	for _, err := range s.errors() {
 		syntax, ok := errors.AsType[*SyntaxError](err)
 		require.True(t, ok, err)
@@ -110,7 +112,7 @@ func TestServerRejects(t *testing.T) {
 }
 
 func TestServerAccepts(t *testing.T) {
-	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(echo)})
+	s := serve(t, &message.ServerConfig{Exchange: handledBy(http.HandlerFunc(echo))})
 	for name, tt := range map[string]struct{ request, want string }{
 		"many fields": {"GET / HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("A: b\r\n", 900), "X-Uri: /\r\n"},
 		"large field": {"GET / HTTP/1.1\r\nHost: a\r\nX-A: " + strings.Repeat("a", 100<<10) + "\r\n", "aaaa\r\n"},
@@ -135,24 +137,28 @@ func TestServerAccepts(t *testing.T) {
 
 func TestServerChunks(t *testing.T) {
 	t.Parallel()
-	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(echo)})
+	s := serve(t, &message.ServerConfig{Exchange: handledBy(http.HandlerFunc(echo))})
 	for body, want := range map[string]string{
 		"3\r\nabc\r\n0\r\n\r\n":                           "abc",
 		"003\r\nabc\r\n02;a=b;c=\"d\"\r\nde\r\n0\r\n\r\n": "abcde",
 		"A\r\n0123456789\r\n0\r\nX-Trailer: a\r\n\r\n":    "0123456789",
-		"0\r\n\r\n":                  "",
-		"3 \r\nabc\r\n0\r\n\r\n":     "error",
-		"3\nabc\r\n0\r\n\r\n":        "error",
-		"3\r\nabcd\r\n0\r\n\r\n":     "error",
-		"3\r\nabc\n0\r\n\r\n":        "error",
-		"+3\r\nabc\r\n0\r\n\r\n":     "error",
-		"0x3\r\nabc\r\n0\r\n\r\n":    "error",
-		"\r\nabc\r\n0\r\n\r\n":       "error",
-		"g\r\nabc\r\n0\r\n\r\n":      "error",
-		"3;\x00\r\nabc\r\n0\r\n\r\n": "error",
-		"3;" + strings.Repeat("a", 300) + "\r\nabc\r\n0\r\n\r\n": "error",
-		"3;" + strings.Repeat("a", 300):                          "error",
-		"00000000000000003\r\nabc\r\n0\r\n\r\n":                  "error",
+		"0\r\n\r\n":                                              "",
+		"3 \r\nabc\r\n0\t\r\n\r\n":                               "abc",
+		"3 ;a=b\r\nabc\r\n0\r\nA: b\n\n":                         "abc",
+		" 3\r\nabc\r\n0\r\n\r\n":                                 "error",
+		"3\r\nabc\r\n0\n\r\n":                                    "error",
+		"3;a\rb\r\nabc\r\n0\r\n\r\n":                             "error",
+		"3\nabc\r\n0\r\n\r\n":                                    "error",
+		"3\r\nabcd\r\n0\r\n\r\n":                                 "error",
+		"3\r\nabc\n0\r\n\r\n":                                    "error",
+		"+3\r\nabc\r\n0\r\n\r\n":                                 "error",
+		"0x3\r\nabc\r\n0\r\n\r\n":                                "error",
+		"\r\nabc\r\n0\r\n\r\n":                                   "error",
+		"g\r\nabc\r\n0\r\n\r\n":                                  "error",
+		"3;\x00\r\nabc\r\n0\r\n\r\n":                             "abc",
+		"3;" + strings.Repeat("a", 300) + "\r\nabc\r\n0\r\n\r\n": "abc",
+		"3;" + strings.Repeat("a", 9000):                         "error",
+		"00000000000000003\r\nabc\r\n0\r\n\r\n":                  "abc",
 		"ffffffffffffffff\r\nabc\r\n0\r\n\r\n":                   "error",
 		"0\r\na b: c\r\n\r\n":                                    "error",
 		"0\r\n a: c\r\n\r\n":                                     "error",
@@ -180,7 +186,7 @@ func TestServerChunks(t *testing.T) {
 
 func TestServerRequest(t *testing.T) {
 	var got *http.Request
-	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := serve(t, &message.ServerConfig{Exchange: handled(func(w http.ResponseWriter, r *http.Request) {
 		got = r
 		assert.NotNil(t, r.Context().Value(http.LocalAddrContextKey).(net.Addr))
 		io.Copy(io.Discard, r.Body)
@@ -198,7 +204,7 @@ func TestServerRequest(t *testing.T) {
 	assert.Equal(t, int64(-1), got.ContentLength)
 	assert.Equal(t, []string{"chunked"}, got.TransferEncoding)
 	assert.Equal(t, http.Header{"T1": {"x"}, "T2": {"y"}}, got.Trailer)
-	assert.Equal(t, http.Header{"A": {"1", "2"}, "Connection": {"close"}}, got.Header)
+	assert.Equal(t, http.Header{"A": {"1", "2"}}, got.Header)
 	assert.True(t, got.Close)
 	assert.Error(t, got.Context().Err())
 }
@@ -223,7 +229,7 @@ func TestServerTimeouts(t *testing.T) {
 		readErr := make(chan error, 1)
 		dial := serveInMemory(t, &message.ServerConfig{
 			HeaderTimeout: limit, IdleTimeout: limit, BodyIdle: limit,
-			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			Exchange: handled(func(w http.ResponseWriter, r *http.Request) {
 				_, err := io.Copy(io.Discard, r.Body)
 				readErr <- err
 				w.WriteHeader(http.StatusRequestTimeout)
@@ -236,7 +242,7 @@ func TestServerTimeouts(t *testing.T) {
 			assert.InDelta(t, limit, time.Since(begin), float64(2*sweep.Interval))
 		}
 		ends("", "^$")
-		ends("GET / HTTP/1.1\r\nHo", "^$")
+		ends("GET / HTTP/1.1\r\nHo", "^HTTP/1.1 408 ")
 		ends("GET / HTTP/1.1\r\nHost: a\r\n\r\n", "^HTTP/1.1 408 ")
 		require.NoError(t, <-readErr)
 		ends("GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /", "^HTTP/1.1 408 ")
@@ -253,7 +259,7 @@ func TestServerBodyRate(t *testing.T) {
 				readErr := make(chan error, 1)
 				conn := serveInMemory(t, &message.ServerConfig{
 					BodyIdle: 100 * time.Millisecond, MinBodyRate: 10_000,
-					Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					Exchange: handled(func(w http.ResponseWriter, r *http.Request) {
 						_, err := io.Copy(io.Discard, r.Body)
 						readErr <- err
 					}),
@@ -282,7 +288,7 @@ func TestServerWriteTimeout(t *testing.T) {
 		writeErr := make(chan error, 1)
 		conn := serveInMemory(t, &message.ServerConfig{
 			WriteTimeout: 100 * time.Millisecond,
-			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			Exchange: handled(func(w http.ResponseWriter, r *http.Request) {
 				_, err := io.Copy(w, zeros{})
 				assert.Error(t, r.Context().Err())
 				writeErr <- err
@@ -309,7 +315,7 @@ func TestServerDetectsClosedClient(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			started, cause := make(chan struct{}), make(chan error, 1)
-			s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s := serve(t, &message.ServerConfig{Exchange: handled(func(w http.ResponseWriter, r *http.Request) {
 				io.Copy(io.Discard, r.Body)
 				close(started)
 				<-r.Context().Done()
@@ -318,6 +324,7 @@ func TestServerDetectsClosedClient(t *testing.T) {
 			conn := dial(t, s.addr)
 			io.WriteString(conn, request)
 			<-started
+			s.readsAhead(t)
 			conn.Close()
 			require.ErrorIs(t, <-cause, errClientLeft)
 		})
@@ -328,7 +335,7 @@ func TestServerDetectsClosedClient(t *testing.T) {
 func TestServerDetectsClosedClientAfterDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cause := make(chan error, 1)
-		conn := serveInMemory(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn := serveInMemory(t, &message.ServerConfig{Exchange: handled(func(w http.ResponseWriter, r *http.Request) {
 			assert.NoError(t, http.NewResponseController(w).SetReadDeadline(time.Now().Add(time.Second)))
 			select {
 			case <-r.Context().Done():
@@ -348,7 +355,7 @@ func TestServerDetectsClosedClientAfterDeadline(t *testing.T) {
 // While the request body is unread, only a failed write shows that the client has left.
 func TestServerFailedWriteCancels(t *testing.T) {
 	done := make(chan error, 1)
-	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := serve(t, &message.ServerConfig{Exchange: handled(func(w http.ResponseWriter, r *http.Request) {
 		for limit := time.Now().Add(patience); r.Context().Err() == nil && time.Now().Before(limit); {
 			io.WriteString(w, "event\n")
 			w.(http.Flusher).Flush()
@@ -365,7 +372,7 @@ func TestServerFailedWriteCancels(t *testing.T) {
 
 // A Handler announces the protocols of an upgrade that it requires (RFC 9110, section 15.5.22).
 func TestServerUpgradeRequired(t *testing.T) {
-	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	s := serve(t, &message.ServerConfig{Exchange: handled(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Upgrade", "websocket")
 		w.WriteHeader(http.StatusUpgradeRequired)
 	})})
@@ -377,7 +384,7 @@ func TestServerUpgradeRequired(t *testing.T) {
 // A slow handler does not lose what the client has pipelined.
 func TestServerReadAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		conn := serveInMemory(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn := serveInMemory(t, &message.ServerConfig{Exchange: handled(func(w http.ResponseWriter, r *http.Request) {
 			time.Sleep(time.Second)
 			echo(w, r)
 		})})()
@@ -398,7 +405,7 @@ func TestServerReadAhead(t *testing.T) {
 
 func TestServerIdleWithoutBuffer(t *testing.T) {
 	t.Parallel()
-	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(echo)})
+	s := serve(t, &message.ServerConfig{Exchange: handledBy(http.HandlerFunc(echo))})
 	conn := dial(t, s.addr)
 	r := bufio.NewReader(conn)
 	for range 2 {
@@ -413,7 +420,7 @@ func TestServerIdleWithoutBuffer(t *testing.T) {
 
 func TestServerDrain(t *testing.T) {
 	started, release := make(chan struct{}), make(chan struct{})
-	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := serve(t, &message.ServerConfig{Exchange: handled(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/wait" {
 			close(started)
 			<-release
@@ -444,7 +451,7 @@ func TestServerContextEnds(t *testing.T) {
 	end := errors.New("end")
 	started := make(chan struct{}, 2)
 	causes := make(chan error, 2)
-	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := serve(t, &message.ServerConfig{Exchange: handled(func(w http.ResponseWriter, r *http.Request) {
 		started <- struct{}{}
 		if r.URL.Path == "/write" {
 			io.Copy(w, zeros{})
@@ -464,19 +471,12 @@ func TestServerContextEnds(t *testing.T) {
 }
 
 func TestServerUnreadBody(t *testing.T) {
-	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := serve(t, &message.ServerConfig{Exchange: handled(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/close" {
 			r.Body.Close()
 		}
-		if r.ContentLength == 1 {
-			assert.NoError(t, http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)))
-			_, err := r.Body.Read(make([]byte, 1))
-			assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
-		}
 		io.WriteString(w, "done")
 	})})
-	got := exchangeRaw(t, s.addr, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n")
-	assert.Contains(t, got, "\r\nConnection: close\r\n", "reading the body failed")
 	for _, path := range []string{"/close", "/"} {
 		conn := dial(t, s.addr)
 		r := bufio.NewReader(conn)
@@ -505,7 +505,7 @@ func TestServerPanics(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(&lockedWriter{&mu, &out}, nil))
 	for name, cfg := range map[string]*message.ServerConfig{
 		"exchange": {Exchange: func(*http.Request) (*http.Response, error) { panic("odd") }},
-		"handler":  {Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("odd") })},
+		"handler":  {Exchange: handled(func(http.ResponseWriter, *http.Request) { panic("odd") })},
 		"body": {Exchange: func(*http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: 200, ContentLength: -1, Body: io.NopCloser(panicking{})}, nil
 		}},
@@ -578,7 +578,7 @@ func (failing) Read([]byte) (int, error) { return 0, errors.New("fails") }
 func TestServerHijack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dial := serveInMemory(t, &message.ServerConfig{IdleTimeout: 50 * time.Millisecond, HeaderTimeout: 50 * time.Millisecond,
-			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			Exchange: handled(func(w http.ResponseWriter, r *http.Request) {
 				time.Sleep(50 * time.Millisecond) // a reader ahead is running
 				conn, rw, err := http.NewResponseController(w).Hijack()
 				if !assert.NoError(t, err) {
@@ -591,15 +591,16 @@ func TestServerHijack(t *testing.T) {
 					time.Sleep(time.Second)
 					io.WriteString(conn, line)
 				}()
+				io.WriteString(conn, "HTTP/1.1 101 Fine\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
 			})})
-		got := exchangeOn(t, dial(), "GET / HTTP/1.1\r\nHost: a\r\n\r\nhello\n")
-		assert.Equal(t, "hello\n", got)
+		got := exchangeOn(t, dial(), "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nhello\n")
+		assert.Equal(t, "HTTP/1.1 101 Fine\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nhello\n", got)
 	})
 }
 
 func TestServerDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		conn := serveInMemory(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn := serveInMemory(t, &message.ServerConfig{Exchange: handled(func(w http.ResponseWriter, r *http.Request) {
 			rc := http.NewResponseController(w)
 			if r.ContentLength > 0 {
 				assert.NoError(t, rc.SetReadDeadline(time.Now().Add(30*time.Millisecond)))
@@ -628,7 +629,7 @@ func TestServerPipe(t *testing.T) {
 	s := serve(t, &message.ServerConfig{})
 	here, there := net.Pipe()
 	cfg := *s.cfg
-	cfg.Handler = http.HandlerFunc(echo)
+	cfg.Exchange = handledBy(http.HandlerFunc(echo))
 	done := make(chan error, 1)
 	go func() { done <- NewServerConn(t.Context(), there, &cfg).Serve() }()
 	p := newPool(t, "")
@@ -648,7 +649,7 @@ func TestServerPipe(t *testing.T) {
 // of the next request.
 func TestServerAbandonedReader(t *testing.T) {
 	ended := make(chan error, 10)
-	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := serve(t, &message.ServerConfig{Exchange: handled(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
 			return
 		}
@@ -687,7 +688,7 @@ func TestServerGoexit(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			conn, there := net.Pipe()
 			cfg := &message.ServerConfig{Log: slog.New(slog.DiscardHandler), Sweeper: new(sweep.Sweeper)}
-			cfg.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			cfg.Exchange = handled(func(http.ResponseWriter, *http.Request) {
 				time.Sleep(time.Second) // reading ahead begins
 				runtime.Goexit()
 			})
@@ -705,7 +706,7 @@ func TestServerHijackedAndLeft(t *testing.T) {
 		conn, there := net.Pipe()
 		ctx, cancel := context.WithCancel(t.Context())
 		served := make(chan error)
-		cfg := &message.ServerConfig{Sweeper: new(sweep.Sweeper), Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		cfg := &message.ServerConfig{Sweeper: new(sweep.Sweeper), Exchange: handled(func(w http.ResponseWriter, _ *http.Request) {
 			_, _, err := http.NewResponseController(w).Hijack()
 			assert.NoError(t, err)
 		})}
@@ -713,7 +714,7 @@ func TestServerHijackedAndLeft(t *testing.T) {
 		io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 		synctest.Wait()
 		cancel()
-		assert.NoError(t, <-served)
+		assert.ErrorIs(t, <-served, context.Canceled)
 		_, err := conn.Read(make([]byte, 1))
 		assert.Equal(t, io.EOF, err)
 	})
@@ -731,10 +732,67 @@ func TestProxyDetectsClosedClient(t *testing.T) {
 	conn := dial(t, s.addr)
 	io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	<-started
+	s.readsAhead(t)
 	conn.Close()
 	<-gone
 	require.Eventually(t, func() bool {
 		_, released, idle := p.counts()
 		return released == 1 && idle == 0
 	}, patience, time.Millisecond)
+}
+
+// What other proxies accept, and can be read in only one way, is served.
+func TestServerLenient(t *testing.T) {
+	s := serve(t, &message.ServerConfig{Exchange: handled(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		fmt.Fprintf(w, "%s %s", r.Method, r.RequestURI)
+	})})
+	for name, request := range map[string]string{
+		"empty line first":            "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+		"many empty lines first":      strings.Repeat("\r\n\n", 50) + "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+		"bare LF everywhere":          "GET / HTTP/1.0\nA: b\n\n",
+		"bare LF at the end":          "GET / HTTP/1.1\r\nHost: a\r\n\n",
+		"version 1.9":                 "GET / HTTP/1.9\r\nHost: a\r\n\r\n",
+		"UTF-8 in query":              "GET /?\u00e9 HTTP/1.1\r\nHost: a\r\n\r\n",
+		"UTF-8 in Host":               "GET / HTTP/1.1\r\nHost: \u00e9\r\n\r\n",
+		"length with many zeros":      "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: " + strings.Repeat("0", 30) + "1\r\n\r\na",
+		"two spaces":                  "GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
+		"version 1.2":                 "GET / HTTP/1.2\r\nHost: a\r\n\r\n",
+		"bytes above ASCII in target": "GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n",
+		"bare LF in request line":     "GET / HTTP/1.1\nHost: a\r\n\r\n",
+		"bare LF after field":         "GET / HTTP/1.1\r\nHost: a\nA: b\r\n\r\n",
+		"other expectation":           "POST / HTTP/1.1\r\nHost: a\r\nExpect: 200-ok\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := net.Dial("tcp", s.addr)
+			require.NoError(t, err)
+			defer conn.Close()
+			_, _ = io.WriteString(conn, request)
+			rsp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			require.NoError(t, err)
+			assert.Equal(t, http.StatusOK, rsp.StatusCode)
+			assert.Equal(t, "HTTP/1.", rsp.Proto[:7])
+		})
+	}
+}
+
+// Empty lines between requests are dropped, also on a connection that rests.
+func TestServerEmptyLinesBetweenRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := serveInMemory(t, &message.ServerConfig{
+			HeaderTimeout: time.Second,
+			Exchange:      handled(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }),
+		})()
+		defer conn.Close()
+		r := bufio.NewReader(conn)
+		for range 3 {
+			_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\na\r\n\r\n\n")
+			rsp, err := http.ReadResponse(r, nil)
+			require.NoError(t, err)
+			assert.Equal(t, http.StatusOK, rsp.StatusCode)
+			time.Sleep(5 * time.Second)
+			_, _ = io.WriteString(conn, "\r\n")
+			time.Sleep(5 * time.Second)
+		}
+	})
 }

@@ -4,8 +4,7 @@ package h1
 
 import "net"
 
-// socket has no access to the received bytes of a connection on this system. An idleRead replaces
-// it.
+// socket cannot access a connection's received bytes on this system. An idleRead replaces it.
 type socket struct{}
 
 func (*socket) init(net.Conn)     {}

@@ -14,15 +14,15 @@ import (
 	"github.com/gotower/gotower/internal/rawio"
 )
 
-// socket gives access to the file descriptor below a client connection. One goroutine at a
-// time uses it.
+// socket gives access to the file descriptor of a client connection. It is used to find out whether an
+// idle connection was closed, and to save system calls: see exchange. One goroutine at a time uses it.
 type socket struct {
-	raw    syscall.RawConn // nil if the connection has no file descriptor
-	plain  bool            // bytes reach the socket unchanged, as without TLS
-	meter  meter           // counts the bytes of exchange; may be nil
-	secure *tls.Conn       // TLS on the socket; may be nil
-	peekFD func(fd uintptr)
-	stepFD func(fd uintptr) bool
+	raw    syscall.RawConn       // nil if the connection has no file descriptor
+	plain  bool                  // bytes reach the socket unchanged, as without TLS
+	meter  meter                 // counts the bytes of exchange; may be nil
+	secure *tls.Conn             // TLS on the socket; may be nil
+	peekFD func(fd uintptr)      // s.peek; kept because a method value allocates
+	stepFD func(fd uintptr) bool // s.step
 
 	b     [1]byte
 	quiet bool // set by peek: no bytes, end or error have arrived
@@ -35,9 +35,9 @@ type socket struct {
 	err           error
 }
 
-// meter is implemented by a connection that counts the bytes of an inner connection, such as that
-// of tcplayer.Meter. The method exchange of socket uses the inner connection directly, and reports
-// the bytes to the meter.
+// meter is implemented by a connection that counts the bytes of an inner connection, such as the
+// one from tcplayer.Meter. exchange uses the inner connection directly, and reports the bytes to
+// the meter.
 type meter interface {
 	Transferred(read, written int, err error)
 }
@@ -54,8 +54,8 @@ func (s *socket) init(conn net.Conn) {
 		if secure, ok := conn.(*tls.Conn); ok {
 			s.secure = secure
 		}
-		m, counts := conn.(meter)
-		s.plain = s.plain && counts && s.meter == nil
+		m, isMeter := conn.(meter)
+		s.plain = s.plain && isMeter && s.meter == nil // only one wrapper is allowed: a meter
 		s.meter = m
 		conn = outer.NetConn()
 	}
@@ -66,7 +66,7 @@ func (s *socket) init(conn net.Conn) {
 	}
 	inner, ok := conn.(syscall.Conn)
 	if !ok {
-		return
+		return // no file descriptor, for example a net.Pipe
 	}
 	raw, err := inner.SyscallConn()
 	if err != nil {
@@ -85,9 +85,9 @@ func (s *socket) peek(fd uintptr) {
 // exists reports whether there is a file descriptor.
 func (s *socket) exists() bool { return s.raw != nil }
 
-// readable reports whether bytes, the end of the stream or an error have arrived on the
-// socket. With TLS, bytes may have been read from the socket already. Without a socket the
-// result is false.
+// readable reports whether bytes, the end of the stream or an error have arrived on the socket.
+// With TLS, bytes may have been read from the socket already. Without a socket the result is
+// false.
 func (s *socket) readable() bool {
 	switch {
 	case s.raw == nil:
@@ -103,15 +103,18 @@ func (s *socket) readable() bool {
 	return n > 0 || !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// canExchange reports whether exchange may be called. It returns true if there is a socket that
-// receives the same bytes as the connection. With TLS it returns false, because the bytes differ.
+// canExchange reports whether exchange may be called: there is a socket, and it carries the same bytes
+// as the connection. With TLS it does not.
 func (s *socket) canExchange() bool { return s.raw != nil && s.plain }
 
-// exchange writes the bytes of the writer out. As soon as the socket is readable, it reads once
-// into the buffer of the source in. This needs fewer system calls than a Write and a Read. It writes
-// nothing if the socket is readable before, because the poller does not report that again. Before
-// it waits, exchange puts the buffer of out back into the pool. After that it takes a buffer for
-// the source in. After a short write it does not read. The caller then writes the rest.
+// exchange sends a request and waits for the response, with fewer system calls than a Write and a Read.
+// It writes out's bytes, and as soon as the socket is readable, reads once into the buffer of in. It
+// writes nothing if the socket is readable before, because then the server has closed the connection,
+// and the poller would not report it again. After a short write it does not read, and the caller writes
+// the rest.
+//
+// While it waits, it holds no buffer: out's goes back to the pool after the write, and in gets one when
+// the socket is readable.
 func (s *socket) exchange(out *writer, in *source) error {
 	s.out, s.in, s.written, s.read, s.err = out, in, 0, 0, nil
 	err := s.raw.Read(s.stepFD)
@@ -124,8 +127,8 @@ func (s *socket) exchange(out *writer, in *source) error {
 	return err
 }
 
-// step makes the next system call of an exchange. It returns true when the exchange is
-// complete, and false to be called again when fd is readable.
+// step makes the next system calls of an exchange. The poller calls it, first immediately and then when
+// fd is readable, until it returns true.
 func (s *socket) step(fd uintptr) bool {
 	if s.out.buf != nil {
 		if s.peek(fd); !s.quiet {
@@ -134,10 +137,11 @@ func (s *socket) step(fd uintptr) bool {
 		}
 		return !s.write(fd)
 	}
+	// The request was sent, and fd may be readable.
 	s.in.reserve()
 	s.read, s.err = rawio.Read(fd, s.in.space())
 	s.in.w += s.read
-	s.in.release() // without a byte
+	s.in.release() // does nothing if bytes were read
 	switch {
 	case s.err == syscall.EAGAIN: //nolint:errorlint // an error number
 		s.err = nil
@@ -150,7 +154,8 @@ func (s *socket) step(fd uintptr) bool {
 	return true
 }
 
-// write writes the bytes of s.out once, and reports whether these were all bytes.
+// write writes the bytes of s.out once, and reports whether it has written all of them. If so, it
+// returns the buffer to the pool.
 func (s *socket) write(fd uintptr) bool {
 	out := s.out
 	s.written, s.err = rawio.Write(fd, out.b)
@@ -164,6 +169,7 @@ func (s *socket) write(fd uintptr) bool {
 	case s.err != nil:
 		s.err = os.NewSyscallError("write", s.err)
 	}
+	// Keep the unsent bytes at the start of the buffer for the caller.
 	out.b = append(out.b[:0], out.b[s.written:]...)
 	return false
 }

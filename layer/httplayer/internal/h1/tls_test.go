@@ -29,7 +29,7 @@ func TestTLS(t *testing.T) {
 	waiting, gone := make(chan struct{}), make(chan error, 1)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	s := serveOn(t, tls.NewListener(l, cfg), &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := serveOn(t, tls.NewListener(l, cfg), &message.ServerConfig{Exchange: handled(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/wait" {
 			close(waiting)
 			<-r.Context().Done()
@@ -58,6 +58,7 @@ func TestTLS(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		<-waiting
+		s.readsAhead(t)
 		cancel()
 	}()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://a/wait", nil)

@@ -9,21 +9,21 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
-// writer serializes and sends one message at a time. The method begin takes a buffer for
-// the message from the pool, and the method end gives the buffer back.
+// writer serializes and sends one message at a time. begin takes a buffer for the message from the
+// pool, and end gives the buffer back.
 type writer struct {
 	conn net.Conn
 	wait *sweep.Wait // measures the time for which writes wait for the peer; may be nil
 
-	buf     *message.Buffer
-	b       []byte // bytes in the buffer that are not sent
-	chunk   int    // offset of the unfinished chunk in b; -1 without one
-	chunked bool
-	left    int64 // bytes of Content-Length that were not added; -1 without a length
-	moved   bool  // at least one byte of the body was added
-	sent    bool  // the connection has accepted bytes
-	broken  bool  // err is an error of the connection
-	err     error
+	buf       *message.Buffer
+	b         []byte // bytes in the buffer that are not sent
+	chunk     int    // offset of the unfinished chunk in b; -1 without one
+	chunked   bool
+	remaining int64 // bytes of Content-Length that were not added; -1 without a length
+	added     int64 // bytes of the body
+	sent      bool  // the connection has accepted bytes
+	broken    bool  // err is an error of the connection
+	err       error
 }
 
 const (
@@ -34,20 +34,22 @@ const (
 	maxWrite  = 64 << 10 // largest size of one write, so that the sweeper can observe progress
 )
 
+// begin prepares w for a message, with a buffer from the pool.
 func (w *writer) begin() {
 	w.buf = message.GetBuffer(smallSize)
-	w.b, w.chunk, w.left, w.err = w.buf.B, -1, -1, nil
-	w.chunked, w.moved, w.sent, w.broken = false, false, false, false
+	w.b, w.chunk, w.remaining, w.added, w.err = w.buf.B, -1, -1, 0, nil
+	w.chunked, w.sent, w.broken = false, false, false
 }
 
+// end returns the buffer to the pool.
 func (w *writer) end() {
 	w.buf.Release()
 	w.buf, w.b = nil, nil
 }
 
-// space returns the free part of the buffer. The caller writes the next bytes of the body
-// to it and then calls add. If the buffer is nearly full, space first sends the buffered
-// bytes.
+// space returns the free part of the buffer, at least minSpace bytes. The caller writes body bytes to
+// it and then calls add. If the buffer is nearly full, space first sends what it holds. For a chunked
+// body, it leaves room for the size before the chunk, which endChunk fills in.
 func (w *writer) space() []byte {
 	need := minSpace + spare
 	if w.chunked && w.chunk < 0 {
@@ -63,23 +65,23 @@ func (w *writer) space() []byte {
 	return w.b[len(w.b) : cap(w.b)-spare]
 }
 
-// add appends the n bytes that the caller wrote to the result of space. It fails if the
-// body becomes longer than its Content-Length.
+// add records that the caller has written n bytes to the start of space's result. It fails if the body
+// becomes longer than its Content-Length.
 func (w *writer) add(n int) error {
-	if w.left >= 0 {
-		if int64(n) > w.left {
+	if w.remaining >= 0 {
+		if int64(n) > w.remaining {
 			w.err = message.ErrLongBody
 			return w.err
 		}
-		w.left -= int64(n)
+		w.remaining -= int64(n)
 	}
 	w.b = w.b[:len(w.b)+n]
-	w.moved = w.moved || n > 0
+	w.added += int64(n)
 	return w.err
 }
 
-// endChunk completes the unfinished chunk in the buffer: it writes the size before the
-// data. It removes a chunk without data.
+// endChunk completes the unfinished chunk in the buffer, if there is one: it fills in the size before
+// the data, always with four digits. A chunk without data is removed, because it would end the body.
 func (w *writer) endChunk() {
 	if w.chunk < 0 {
 		return
@@ -93,7 +95,7 @@ func (w *writer) endChunk() {
 			w.b[w.chunk+i] = hex[n>>(12-4*i)&15]
 		}
 		w.b = append(w.b, '\r', '\n')
-	}
+	} // a larger chunk would have more than four digits
 	w.chunk = -1
 }
 
@@ -107,6 +109,7 @@ func (w *writer) flush() error {
 	return w.err
 }
 
+// send writes p to the connection, and notes the time that this waits, so that a stuck peer is noticed.
 func (w *writer) send(p []byte) {
 	w.wait.Begin()
 	n, err := w.conn.Write(p)
@@ -126,16 +129,18 @@ func (w *writer) enlarge() {
 	w.buf = large
 }
 
-// Write is part of [io.Writer]. It appends p to the body.
+// Write implements [io.Writer]. It appends p to the body.
 func (w *writer) Write(p []byte) (n int, err error) {
 	if len(p) > smallSize {
 		w.enlarge()
 	}
 	for len(p) > 0 && w.err == nil {
 		k := min(len(p), maxWrite)
-		if !w.chunked && len(w.b) == 0 && k >= cap(w.b) && (w.left < 0 || int64(k) <= w.left) {
-			if w.left >= 0 {
-				w.left -= int64(k)
+		// A large piece of a body with a Content-Length is sent directly, without a copy into the
+		// buffer.
+		if !w.chunked && len(w.b) == 0 && k >= cap(w.b) && (w.remaining < 0 || int64(k) <= w.remaining) {
+			if w.remaining >= 0 {
+				w.remaining -= int64(k)
 			}
 			w.send(p[:k])
 		} else {
@@ -150,20 +155,19 @@ func (w *writer) Write(p []byte) (n int, err error) {
 	return n, w.err
 }
 
-// finish appends the end of the body and sends the buffered bytes. A chunked body ends with
-// the given trailers. For other bodies the trailers are ignored.
+// finish ends the message and sends what is buffered. A chunked body ends with the trailers; for other
+// bodies they are ignored. It fails if the body was shorter than its Content-Length.
 func (w *writer) finish(trailer http.Header) error {
 	_ = w.complete(trailer)
 	return w.flush()
 }
 
-// complete adds the end of the body to the buffer. It adds the trailers only if the body is
-// chunked.
+// complete is like finish, but does not send: it only adds the end of the body to the buffer.
 func (w *writer) complete(trailer http.Header) error {
 	w.endChunk()
 	switch {
 	case w.err != nil:
-	case w.left > 0:
+	case w.remaining > 0:
 		w.err = message.ErrShortBody
 	case w.chunked:
 		w.b = append(w.b, '0', '\r', '\n')
@@ -172,10 +176,10 @@ func (w *writer) complete(trailer http.Header) error {
 	return w.err
 }
 
-// copyBody appends body, and reports whether it has ended. If wait is false, it copies only bytes
-// that can be read without waiting, as long as they fit into the buffer. Otherwise it copies the
-// whole body. It then sends the buffered bytes each time before it waits for body. The error comes
-// from body or from the connection.
+// copyBody adds body to the message, and reports whether body has ended. If wait is false, it only
+// copies what can be read without waiting and fits into the buffer. If wait is true, it copies the
+// whole body, and sends what is buffered each time before it waits for more. The error comes from body
+// or from the connection.
 func (w *writer) copyBody(body io.Reader, wait bool) (ended bool, err error) {
 	for {
 		n, eof := message.Pending(body)
@@ -201,6 +205,7 @@ func (w *writer) copyBody(body io.Reader, wait bool) (ended bool, err error) {
 			return false, err
 		case n == len(space):
 			w.endChunk()
+			// A full Read suggests that the body is fast. A larger buffer then needs fewer writes.
 			w.enlarge()
 		}
 	}

@@ -23,14 +23,15 @@ const (
 	youngTicks  = uint32(youngStream / sweep.Interval)
 )
 
-// bucket counts events of one kind that the peer causes: resets, or frames that contribute nothing
-// to a request (see countReset and glitch). The count decreases with time and with each response.
-// The count of useless frames also decreases with transferred bytes. The decrease is computed only
-// when the count exceeds limit. If the count is then still above limit, the connection ends.
+// bucket counts what a peer could do to waste work: streams it opens and resets (see countReset),
+// or frames that contribute nothing to a request (see glitch). The count goes down over time and
+// with each response; that of useless frames also goes down with transferred bytes. To keep
+// counting cheap, the decrease is computed only when the count exceeds limit. If the count is still
+// above limit then, the connection ends.
 type bucket struct {
-	used, limit int
-	at          time.Duration // time of the last decrease, since the start of the connection
-	answered    uint32        // number of responses at the last decrease
+	used, limit  int
+	decreaseTime time.Duration // time of the last decrease, since the start of the connection
+	answered     uint32        // number of responses at the last decrease
 }
 
 // glitch adds n to the count of frames that cost work but contribute nothing to a request. If the
@@ -49,13 +50,14 @@ func (c *conn) glitch(n int) error {
 	if b.used += n; b.used <= b.limit {
 		return nil
 	}
+	// Swap returns the bytes since the last decrease, and starts the next count at 0.
 	b.used -= int(c.moved.Swap(0) / bytesPerGlitch)
 	return c.pay(b, glitchesAnswered, glitchesDecay, "too many control frames or errors")
 }
 
-// countReset counts a reset of the stream st by the peer or because of an error of the peer. It
-// does nothing on a client, without a limit MaxStreamResets, or if st was open for youngStream or
-// longer. The count decreases with time and by one for each response. If there are too many resets,
+// countReset counts that the stream st was reset, by the peer or because of the peer's error. It
+// does nothing on a client, without MaxStreamResets, or if st was open for youngStream or longer.
+// The count decreases with time and by one for each response. If there are too many resets,
 // countReset returns an error, which ends the connection.
 func (c *conn) countReset(st *stream) error {
 	b := &c.resets
@@ -68,12 +70,14 @@ func (c *conn) countReset(st *stream) error {
 	return c.pay(b, 1, b.limit, "too many streams were reset")
 }
 
-// pay decreases the count of b by perAnswer for each response and by perSecond for each second
-// since the last decrease.
+// pay lowers b's count by perAnswer for each response and by perSecond for each second since the
+// last decrease. It returns an error with the given reason, which ends the connection, if the count
+// is still above the limit.
 func (c *conn) pay(b *bucket, perAnswer, perSecond int, reason string) error {
-	now, answered := time.Since(c.started), c.answered.Load()
-	paid := perAnswer*int(answered-b.answered) + int((now-b.at).Seconds()*float64(perSecond))
-	b.at, b.answered = now, answered
+	now := time.Since(c.started)
+	answered := c.answered.Load()
+	paid := perAnswer*int(answered-b.answered) + int((now-b.decreaseTime).Seconds()*float64(perSecond))
+	b.decreaseTime, b.answered = now, answered
 	if b.used = max(0, b.used-paid); b.used > b.limit {
 		return connError(message.CodeEnhanceYourCalm, reason)
 	}

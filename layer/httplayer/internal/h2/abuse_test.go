@@ -16,7 +16,7 @@ import (
 // taken for an attack.
 func TestServerAcceptsHonestClients(t *testing.T) {
 	t.Parallel()
-	s := serve(t, message.ServerConfig{MaxStreamResets: 100, Handler: handler()})
+	s := serve(t, message.ServerConfig{MaxStreamResets: 100, Exchange: handledBy(handler())})
 	t.Run("cancels answered streams", func(t *testing.T) {
 		c := dial(t, s.addr, &ClientConfig{})
 		for range 1000 {

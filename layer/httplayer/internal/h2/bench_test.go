@@ -105,7 +105,7 @@ func BenchmarkHop(b *testing.B) {
 
 func BenchmarkBody(b *testing.B) {
 	data := make([]byte, 1<<20)
-	s := serve(b, message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := serve(b, message.ServerConfig{Exchange: handled(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == "GET" {
 			_, _ = w.Write(data)
 			return
@@ -186,7 +186,7 @@ func BenchmarkHPACK(b *testing.B) {
 // BenchmarkIdleConn reports the heap that an idle connection of a server holds,
 // with the file descriptors of both sides.
 func BenchmarkIdleConn(b *testing.B) {
-	s := serve(b, message.ServerConfig{Handler: handler()})
+	s := serve(b, message.ServerConfig{Exchange: handledBy(handler())})
 	heap := func() uint64 {
 		var m runtime.MemStats
 		runtime.GC()

@@ -7,9 +7,9 @@ const (
 	largeBuffer  = 64 << 10 // largest size of a pool
 )
 
-// grown returns a buffer that has the bytes of b and room for n more bytes. If b has enough
-// room, grown returns b. Otherwise it copies the bytes to a larger buffer and releases b. The
-// size increases by a factor of four up to largeBuffer, because each step copies all bytes.
+// grown returns a buffer with b's bytes and room for n more: b itself if there is enough room, and
+// otherwise a larger copy, for which it releases b. The size grows by a factor of four up to
+// largeBuffer, because each step copies all bytes.
 func grown(b *message.Buffer, n int) *message.Buffer {
 	if cap(b.B)-len(b.B) >= n {
 		return b
@@ -23,15 +23,17 @@ func grown(b *message.Buffer, n int) *message.Buffer {
 // queue is a linked list of buffers with received bytes.
 type queue struct {
 	first, last *message.Buffer
-	off         int // bytes of first that have been read
+	offset      int // bytes of first that have been read
 	n           int // unread bytes
 }
 
-// write appends p to the queue.
+// write copies p to the end of the queue. It fills the last buffer before it takes another one from
+// the pool.
 func (q *queue) write(p []byte) {
 	q.n += len(p)
 	for len(p) > 0 {
 		if q.last == nil || len(q.last.B) == cap(q.last.B) {
+			// A buffer of the size that is needed now, since many bodies arrive in a single frame.
 			b := message.GetBuffer(min(len(p), largeBuffer))
 			if q.last == nil {
 				q.first = b
@@ -46,14 +48,15 @@ func (q *queue) write(p []byte) {
 	}
 }
 
-// read moves bytes from the queue to p, and returns their number.
+// read moves up to len(p) bytes from the queue to p, and returns their number. It never waits.
+// Buffers that have been read completely go back to the pool.
 func (q *queue) read(p []byte) (n int) {
 	for q.first != nil && n < len(p) {
-		k := copy(p[n:], q.first.B[q.off:])
+		k := copy(p[n:], q.first.B[q.offset:])
 		n += k
-		if q.off += k; q.off == len(q.first.B) {
+		if q.offset += k; q.offset == len(q.first.B) {
 			b := q.first
-			if q.first, q.off = b.Next, 0; q.first == nil {
+			if q.first, q.offset = b.Next, 0; q.first == nil {
 				q.last = nil
 			}
 			b.Release()
@@ -63,7 +66,7 @@ func (q *queue) read(p []byte) (n int) {
 	return n
 }
 
-// clear drops all bytes and releases the buffers.
+// clear drops all unread bytes and returns the buffers to the pool.
 func (q *queue) clear() {
 	for b := q.first; b != nil; {
 		next := b.Next

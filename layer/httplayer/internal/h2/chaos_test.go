@@ -96,7 +96,7 @@ func TestChaos(t *testing.T) {
 			_, _ = io.Copy(w, r.Body)
 		}
 	})
-	back := serve(t, message.ServerConfig{Handler: origin})
+	back := serve(t, message.ServerConfig{Exchange: handledBy(origin)})
 	inner := &redialer{addr: back.addr, t: t}
 	front := serve(t, message.ServerConfig{Exchange: inner.RoundTrip})
 	outer := &redialer{addr: front.addr, t: t}

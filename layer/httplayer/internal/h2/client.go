@@ -7,9 +7,8 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// ClientConfig is the configuration that the connections of an endpoint share. The zero
-// value selects the defaults: windows of 256 KiB per stream and 1 MiB per connection, and
-// no PING.
+// ClientConfig is the configuration that an endpoint's connections share. The zero value selects
+// the defaults: windows of 256 KiB per stream and 1 MiB per connection, and no PING.
 type ClientConfig struct {
 	StreamWindow int
 	ConnWindow   int
@@ -19,24 +18,26 @@ type ClientConfig struct {
 	// streams are open, the client sends a PING. The connection ends if the server then
 	// sends nothing for PingTimeout. PingInterval 0 disables this, and PingTimeout 0 means
 	// 20 s.
-	PingInterval time.Duration
-	PingTimeout  time.Duration
+	PingInterval  time.Duration
+	PingTimeout   time.Duration
+	PingWhileIdle bool // also while no streams are open
 
-	// Changed is called after SETTINGS, after a GOAWAY, when a slot of a full connection
-	// becomes free, and when the connection ends. The results of Usable, Limit, Reserve and
-	// Err may then differ from before. Drain and Close do not call Changed themselves.
-	// Changed is called without locks and must not block.
+	// Changed is called after SETTINGS, after a GOAWAY, when a slot becomes free on a full
+	// connection, and when the connection ends. Usable, Limit, Reserve and Err may then return
+	// something else than before. Drain and Close do not call Changed themselves. Changed is
+	// called without locks and must not block.
 	Changed func(c *ClientConn)
 }
 
-// ClientConn is the client side of a connection. It is safe for concurrent use. A slot is
-// the permission to open one of the streams that the server allows at the same time.
+// ClientConn is the client side of a connection. It is safe for concurrent use. A slot is the
+// permission to open one of the streams that the server allows at the same time.
 type ClientConn struct {
 	conn
 	cfg      *ClientConfig
 	settledC chan struct{}
 	done     chan struct{}
 	goAwayOf *ConnError // last GOAWAY with an error code; guarded by mu
+	served   bool       // a GOAWAY names a stream that the server has processed; guarded by mu
 }
 
 const unlimitedStreams = 1000 // if SETTINGS of the server do not have MAX_CONCURRENT_STREAMS
@@ -47,11 +48,13 @@ func NewClientConn(nc net.Conn, cfg *ClientConfig) *ClientConn {
 	c := &ClientConn{cfg: cfg, settledC: make(chan struct{}), done: make(chan struct{})}
 	c.init(nc, newLimits(0, 0, 0, cfg.StreamWindow, cfg.ConnWindow))
 	c.client, c.prefaced = c, true
+	// The preface and the SETTINGS are queued here and sent in one Write by the writer, which kick
+	// starts.
 	c.peerStreams = unlimitedStreams
 	out := c.output()
 	out.B = append(out.B, preface...)
 	c.hello(setting{settingEnablePush, 0})
-	c.keepAlive(cfg.PingInterval, cfg.PingTimeout)
+	c.keepAlive(cfg.PingInterval, cfg.PingTimeout, cfg.PingWhileIdle)
 	c.mu.Lock()
 	c.kick()
 	c.mu.Unlock()
@@ -62,7 +65,10 @@ func NewClientConn(nc net.Conn, cfg *ClientConfig) *ClientConn {
 	return c
 }
 
-// Settled returns a channel that is closed when the first SETTINGS of the server have arrived.
+// NetConn returns the connection to the server.
+func (c *ClientConn) NetConn() net.Conn { return c.nc }
+
+// Settled returns a channel that is closed when the server's first SETTINGS have arrived.
 func (c *ClientConn) Settled() <-chan struct{} { return c.settledC }
 
 // Done returns a channel that is closed when the connection has ended.
@@ -87,8 +93,16 @@ func (c *ClientConn) usable() bool {
 	return c.err == nil && !c.closing && c.nextID <= maxStreamID-2*unlimitedStreams
 }
 
-// Active returns the number of slots in use, which are those of open streams and those that
-// Reserve took.
+// Served reports whether the server has processed a request on this connection: it has sent a
+// response, or a GOAWAY that names a stream. Otherwise the server may not speak HTTP/2 at all.
+func (c *ClientConn) Served() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.served || c.answered.Load() > 0
+}
+
+// Active returns the number of slots in use: those of open streams, and those that Reserve took for
+// calls that have not begun.
 func (c *ClientConn) Active() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,7 +112,8 @@ func (c *ClientConn) Active() int {
 func (c *ClientConn) active() int { return len(c.streams) + c.pending }
 
 // Limit returns the number of streams that the server allows at the same time. It returns 0 while
-// the server does not read the frames of earlier streams.
+// the server does not read what this side sends, because more requests would only add to the queued
+// output.
 func (c *ClientConn) Limit() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,6 +145,7 @@ func (c *ClientConn) Release() {
 	c.pending--
 	c.slotFreed()
 	c.unlock()
+	// The freed slot may be what somebody waits for, so unlock may call Changed.
 }
 
 // Drain makes Reserve return false, and RoundTrip fail with [message.ErrNotSent]. The connection closes
@@ -150,15 +166,17 @@ func (c *ClientConn) Close() error {
 	return nil
 }
 
-// goAway handles a GOAWAY of the server. A stream with an ID above the argument last ends with
-// REFUSED_STREAM, because the server has not processed it. The connection closes after all other
-// streams have ended.
+// goAway handles the server's GOAWAY. A stream with an ID above last ends with REFUSED_STREAM,
+// because the server has not processed it. The connection closes after all other streams have
+// ended.
 func (c *ClientConn) goAway(last, code uint32, debug []byte) error {
 	var refused []*stream
 	c.mu.Lock()
 	c.closing, c.changed = true, true
+	c.served = c.served || last > 0
 	if code != message.CodeNo {
 		c.goAwayOf = &ConnError{Code: code, Remote: true, Reason: string(debug[:min(len(debug), 128)])}
+		// The refused streams are ended below, because stream.end locks mu.
 	}
 	for id, st := range c.streams {
 		if id > last {

@@ -19,11 +19,11 @@ const (
 	lingerBytes = 256 << 10   // received bytes that are dropped before the connection is closed
 	smallRead   = 328         // size of the read buffer of an idle connection; keeps a ServerConn below 1280 bytes
 	lastWrite   = time.Second // time limit for writing the final GOAWAY
+	lastRead    = time.Second // time limit for reading what has arrived before a failed Write
 )
 
-// conn has the common part of [ServerConn] and [ClientConn]. The first group of fields
-// belongs to the reader, which is the goroutine that reads frames. The group after mu is
-// guarded by mu.
+// conn is what [ServerConn] and [ClientConn] share. The first group of fields belongs to the
+// reader, which is the goroutine that reads frames; mu guards the group after it.
 type conn struct {
 	nc     net.Conn
 	io     io.ReadWriter // reads and writes nc
@@ -48,12 +48,13 @@ type conn struct {
 	resets   bucket
 	started  time.Time
 
-	reads    atomic.Uint32 // number of calls of Read
+	lastRead atomic.Int64  // time of the last Read since started, in ns; only with keepAlive
 	answered atomic.Uint32 // number of final responses that have begun
 	moved    atomic.Int64  // bytes of DATA received and queued since glitch last decreased its count
 	grown    atomic.Int64  // bytes by which all stream windows exceed their initial size
 	rtt      atomic.Int64  // round-trip time of the first SETTINGS, in ns; 0 before
 	writes   sweep.Wait    // measures how long each Write waits
+	passed   atomic.Int64  // bytes that were passed to Write, without those that a failed Write did not accept
 
 	mu          sync.Mutex
 	err         error // reason for which the connection ended; nil before
@@ -64,7 +65,8 @@ type conn struct {
 	lastDataID  uint32
 	writing     bool // the writer goroutine runs
 	writer      func()
-	written     sync.WaitGroup // has the writer goroutine
+	written     sync.WaitGroup // the writer goroutine
+	taken       int64          // bytes that the writer has taken from out
 	sendWindow  int64          // bytes that this side may still send
 	peerWindow  int64          // initial send window of streams, set by the peer
 	peerFrame   int
@@ -80,7 +82,7 @@ type conn struct {
 	alive       *keepalive // nil if no PINGs are sent
 }
 
-// limits has the limits that this side sets for the peer in SETTINGS.
+// limits are the limits that this side sets for the peer in SETTINGS.
 type limits struct {
 	maxStreams, maxFrame, maxHeader int
 	streamWindow, connWindow        int64
@@ -98,6 +100,8 @@ func newLimits(maxStreams, maxFrame, maxHeader, streamWindow, connWindow int) li
 	}
 }
 
+// init prepares c for the connection nc. The windows and the frame size are those of the protocol until
+// SETTINGS change them.
 func (c *conn) init(nc net.Conn, l limits) {
 	c.nc, c.io, c.limits = nc, rawio.New(nc), l
 	c.in = c.small[:]
@@ -110,8 +114,9 @@ func (c *conn) init(nc net.Conn, l limits) {
 	c.glitches.limit = maxGlitches
 }
 
-// hello queues the first SETTINGS, with the given settings and those of c.limits. It also
-// enlarges the receive window of the connection to c.connWindow.
+// hello queues the first SETTINGS frame. It consists of the given settings, which depend on the
+// side, and of the limits for windows, headers and frames in c.limits. hello also enlarges the
+// connection's receive window to c.connWindow, which no setting can do.
 func (c *conn) hello(list ...setting) {
 	list = append(list, setting{settingInitialWindowSize, uint32(c.streamWindow)},
 		setting{settingMaxHeaderListSize, uint32(c.maxHeader)})
@@ -119,13 +124,13 @@ func (c *conn) hello(list ...setting) {
 		list = append(list, setting{settingMaxFrameSize, uint32(c.maxFrame)})
 	}
 	c.queueSettings(list...)
-	if more := c.connWindow - defaultWindow; more > 0 {
-		c.queueWindowUpdate(0, more)
+	if increment := c.connWindow - defaultWindow; increment > 0 {
+		c.queueWindowUpdate(0, increment)
 	}
 }
 
-// unlock unlocks mu. If c.changed was set while mu was locked, it then calls the function
-// Changed of the ClientConfig, and clears c.changed.
+// unlock unlocks mu. If the state that a user of the client can see has changed while mu was locked
+// (c.changed), it then calls ClientConfig.Changed, which must be called without locks.
 func (c *conn) unlock() {
 	changed := c.changed
 	c.changed = false
@@ -139,8 +144,8 @@ func (c *conn) unlock() {
 // caller holds mu.
 func (c *conn) quiet() bool { return len(c.streams) == 0 && c.pending == 0 }
 
-// fail closes the connection with the reason err. The Read of the reader then fails, and
-// the reader ends the streams.
+// fail ends the connection with the error err, unless it already has one. It only closes the
+// network connection. The reader's Read then fails, and the reader ends the streams.
 func (c *conn) fail(err error) {
 	c.mu.Lock()
 	if c.err == nil {
@@ -156,7 +161,10 @@ func (c *conn) readLoop() error {
 	for {
 		n, err := c.io.Read(c.in[c.w:])
 		c.w += n
-		c.reads.Add(1)
+		if c.alive != nil {
+			c.lastRead.Store(int64(time.Since(c.started)))
+		}
+		// The bytes are processed even if Read failed, because they may hold a complete response.
 		failed := c.process()
 		c.endBatch()
 		if failed != nil {
@@ -169,12 +177,13 @@ func (c *conn) readLoop() error {
 	}
 }
 
-// makeRoom moves the unprocessed bytes to the start of the read buffer, so that the next Read has
-// room. It replaces the small buffer by a large one if the small one is full or too small for the
-// next frame. It returns to the small buffer if all bytes are processed and the last Read has not
-// filled the large one.
+// makeRoom moves the unprocessed bytes to the start of the read buffer, to make room for the next
+// Read. It replaces the small buffer with a large one if the small one is full or too small for
+// the next frame. It returns to the small buffer if all bytes are processed and the last Read has
+// not filled the large one.
 func (c *conn) makeRoom() {
-	rest, full := c.in[c.r:c.w], c.w == len(c.in)
+	rest := c.in[c.r:c.w]
+	full := c.w == len(c.in)
 	need := frameHead
 	if len(rest) >= frameHead {
 		need += frameLength(rest)
@@ -191,9 +200,9 @@ func (c *conn) makeRoom() {
 	c.r, c.w = 0, copy(c.in, rest)
 }
 
-// endBatch completes the handling of the frames of one Read. It wakes the streams that received
-// something and starts the new streams. It sends a WINDOW_UPDATE for the received bytes when they
-// amount to a quarter of the window of the connection.
+// endBatch completes the handling of one Read's frames. It wakes the streams that received
+// something and starts the new streams. It sends a WINDOW_UPDATE once the received bytes amount
+// to a quarter of the connection window.
 func (c *conn) endBatch() {
 	for i, st := range c.touched {
 		c.touched[i] = nil
@@ -216,7 +225,8 @@ func (c *conn) endBatch() {
 	}
 }
 
-// touch records that st must be woken by endBatch.
+// touch makes endBatch wake the goroutine that reads st's body or waits for its response. A stream
+// is woken once for all frames of one Read.
 func (c *conn) touch(st *stream) {
 	if !st.touched {
 		st.touched = true
@@ -239,6 +249,9 @@ func (c *conn) end(err error) error {
 	case err == io.EOF: //nolint:errorlint // Read returns exactly this value
 		err = errPeerClosed
 	}
+	// If this side detected the error, the peer should learn the reason. The GOAWAY is written
+	// before the network connection is closed, and Linger drops some input, because closing with
+	// unread input would reset the connection and could destroy the GOAWAY on its way.
 	if goAway, ok := errors.AsType[*ConnError](err); ok && !goAway.Remote && c.err == nil {
 		c.queueGoAway(c.lastStream, goAway.Code, goAway.Reason)
 		c.kick()
@@ -252,9 +265,9 @@ func (c *conn) end(err error) error {
 	if c.err == nil {
 		c.err = err
 	}
-	all := c.streams
+	streams := c.streams
 	c.streams = make(map[uint32]*stream)
-	for _, st := range all {
+	for _, st := range streams {
 		st.removed.Store(true)
 		if st.sendErr == nil {
 			st.sendErr = err
@@ -269,8 +282,13 @@ func (c *conn) end(err error) error {
 	c.changed = true
 	c.unlock()
 	_ = c.nc.Close()
-	for _, st := range all {
-		st.failReceive(err)
+	if c.client != nil {
+		c.written.Wait() // Close ends a Write in progress; see lost
+	}
+	// The streams are failed without mu, because failReceive locks a stream's mutex and cancels
+	// contexts.
+	for _, st := range streams {
+		st.failReceive(st.lossError(err))
 	}
 	c.large.Release()
 	c.large, c.in = nil, nil
@@ -279,7 +297,8 @@ func (c *conn) end(err error) error {
 	return err
 }
 
-// find returns the open stream with the given ID, or nil. The reader calls it.
+// find returns the open stream with the given ID, or nil. Only the reader calls it. Consecutive
+// frames often belong to one stream, so find remembers the last stream and usually needs no lock.
 func (c *conn) find(id uint32) *stream {
 	if st := c.found; st != nil && st.id == id && !st.removed.Load() {
 		return st
@@ -291,15 +310,16 @@ func (c *conn) find(id uint32) *stream {
 	return st
 }
 
-// unopened reports whether the client has never used the stream ID id. A frame on such a
-// stream is a protocol error.
+// unopened reports whether the stream with the given ID has never been opened. An even ID never is,
+// because only clients open streams here. A frame on such a stream is a protocol error.
 func (c *conn) unopened(id uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return id%2 == 0 || id >= c.nextID
 }
 
-// queueReset queues RST_STREAM. The caller holds mu.
+// queueReset queues an RST_STREAM frame with the given error code, and starts the writer. The
+// caller holds mu.
 func (c *conn) queueReset(id, code uint32) {
 	c.queueControl(frameRSTStream, 0, id, code)
 	c.resetCount++
@@ -307,8 +327,8 @@ func (c *conn) queueReset(id, code uint32) {
 }
 
 // hasReset reports whether frames of closed streams must be ignored. The peer may send them until it has
-// read the RST_STREAM or the final GOAWAY of this side. hasReset does not remember the streams, and
-// therefore remains true.
+// read this side's RST_STREAM or final GOAWAY. hasReset does not remember the streams, and therefore
+// remains true.
 func (c *conn) hasReset() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -328,10 +348,11 @@ func (c *conn) remove(st *stream) {
 	}
 }
 
-// slotFreed is called when a stream or the reservation of a slot has ended. If the connection is
-// closing, it starts the writer, because the writer closes the connection when all streams have ended.
-// The caller holds mu.
+// slotFreed is called when a stream or a reserved slot has ended. If the connection is closing, it
+// starts the writer, which closes the connection when all streams have ended. The caller holds mu.
 func (c *conn) slotFreed() {
+	// The connection was full, or may now be closed: both change what the methods of the client
+	// return.
 	if c.client != nil && (c.client.active()+1 >= c.client.limit() || c.closing) {
 		c.changed = true
 	}
@@ -342,19 +363,21 @@ func (c *conn) slotFreed() {
 
 const defaultPingTimeout = 20 * time.Second
 
-// keepalive is the state for sending PINGs to a peer that has sent nothing for some time.
+// keepalive is the state for sending PINGs to a peer that was silent for some time.
 type keepalive struct {
 	interval, timeout time.Duration
+	whileIdle         bool // also without open streams and unsent output
 	timer             *time.Timer
-	reads             uint32 // value of conn.reads when the timer was set
-	pinged            bool   // a PING was sent in the last interval
+	pinged            bool          // a PING was sent
+	sent              time.Duration // time of the last PING since conn.started
+	lastRead          int64         // value of conn.lastRead at the last PING
 }
 
-// keepAlive starts the timer for PINGs, unless interval is 0. If the peer sends nothing during an
-// interval, it receives a PING. The PING follows at most two intervals after the last input. If the
-// peer then sends nothing for the duration timeout, the connection ends. A client without open
-// streams and without unsent output sends no PING.
-func (c *conn) keepAlive(interval, timeout time.Duration) {
+// keepAlive starts the timer for PINGs, unless interval is 0. The peer receives a PING when it has
+// sent nothing for an interval. If it then sends nothing for timeout, the connection ends. A
+// client without open streams and unsent output sends no PING, unless whileIdle is true. Call
+// keepAlive before readLoop.
+func (c *conn) keepAlive(interval, timeout time.Duration, whileIdle bool) {
 	if interval <= 0 {
 		return
 	}
@@ -363,9 +386,13 @@ func (c *conn) keepAlive(interval, timeout time.Duration) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.alive = &keepalive{interval: interval, timeout: timeout, timer: time.AfterFunc(interval, c.checkAlive)}
+	c.lastRead.Store(int64(time.Since(c.started)))
+	c.alive = &keepalive{interval: interval, timeout: timeout, whileIdle: whileIdle, timer: time.AfterFunc(interval, c.checkAlive)}
 }
 
+// checkAlive is called by the timer. It sends a PING if the peer has been silent for an interval,
+// ends the connection if the last PING was not followed by any frame in time, and sets the timer
+// again.
 func (c *conn) checkAlive() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -373,19 +400,26 @@ func (c *conn) checkAlive() {
 	if c.err != nil {
 		return
 	}
-	next, reads := k.interval, c.reads.Load()
-	switch {
-	case reads != k.reads || c.client != nil && len(c.streams) == 0 && !c.writing:
-		k.pinged = false
-	case k.pinged:
+	now, lastRead := time.Since(c.started), c.lastRead.Load()
+	// Nothing was received since the PING.
+	if k.pinged && lastRead == k.lastRead {
+		if remaining := k.timeout - (now - k.sent); remaining > 0 {
+			k.timer.Reset(min(remaining, k.interval))
+			return
+		}
 		go c.fail(errPingTimeout)
 		return
-	default:
-		k.pinged = true
-		c.queuePing(0, 0)
-		c.kick()
-		next = k.timeout
 	}
-	k.reads = reads
+	k.pinged = false
+	next := k.interval - (now - time.Duration(lastRead)) // until the peer has been silent for an interval
+	if next <= 0 {
+		next = k.interval
+		if k.whileIdle || c.client == nil || len(c.streams) > 0 || c.writing {
+			k.pinged, k.sent, k.lastRead = true, now, lastRead
+			c.queuePing(0, 0)
+			c.kick()
+			next = min(k.timeout, k.interval) // a frame may arrive soon, and the next PING is due one interval later
+		}
+	}
 	k.timer.Reset(next)
 }

@@ -72,7 +72,7 @@ func TestVirtualTime(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			a, b := net.Pipe()
 			cfg := message.ServerConfig{
-				Handler: handler(), Sweeper: new(sweep.Sweeper), Log: slog.New(slog.DiscardHandler),
+				Exchange: handledBy(handler()), Sweeper: new(sweep.Sweeper), Log: slog.New(slog.DiscardHandler),
 				IdleTimeout: 5 * time.Minute, PingInterval: 10 * time.Second, DrainTimeout: time.Second,
 			}
 			s := NewServerConn(t.Context(), a, &cfg)

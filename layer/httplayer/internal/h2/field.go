@@ -7,7 +7,8 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// fieldName has the properties of a field name. They are computed once per name.
+// fieldName holds what the engine needs to know about a field name. It is computed once per name,
+// so that a received field needs neither parsing nor an allocation for its name.
 type fieldName struct {
 	lower, canonical string
 	index            uint8 // index in the static table; 0 if it is not there
@@ -27,7 +28,7 @@ const (
 	invalidName // an invalid name, or the name of a field with an invalid value
 )
 
-// field is a decoded header field. A field with an invalid name or value has a name of the kind
+// field is a decoded header field. A field with an invalid name or value gets a name of the kind
 // invalidName.
 type field struct {
 	name  *fieldName
@@ -53,7 +54,6 @@ var (
 	nameProtocol  = knownNames[":protocol"]
 	nameLength    = knownNames["content-length"]
 	nameTrailer   = knownNames["trailer"]
-	nameDate      = knownNames["date"]
 )
 
 // makeStaticTable returns the static table of RFC 7541, appendix A. It also stores the names in the
@@ -79,6 +79,8 @@ func makeStaticTable() (table [staticEntries + 1]field) {
 	return table
 }
 
+// know adds a name to knownNames and byCanonical, unless it is there. index is its place in the
+// static table, or 0.
 func know(lower string, index uint8) *fieldName {
 	n := knownNames[lower]
 	if n == nil {
@@ -89,6 +91,7 @@ func know(lower string, index uint8) *fieldName {
 	return n
 }
 
+// newName returns the properties of a field name, which must be in lower case to be valid.
 func newName(lower string) *fieldName {
 	n := &fieldName{lower: lower, canonical: http.CanonicalHeaderKey(lower)}
 	switch lower {
@@ -115,16 +118,28 @@ func newName(lower string) *fieldName {
 
 func isUpper(r rune) bool { return r >= 'A' && r <= 'Z' }
 
-// invalidValue returns a copy of f with a name of the kind invalidName, because the value of
-// f is invalid. The size of the field stays the same.
+// invalidValue returns a copy of f with a name of the kind invalidName, because f's value is
+// invalid. The size stays the same.
 func (f *field) invalidValue() field {
 	name := *f.name
 	name.kind, name.index = invalidName, 0
 	return field{&name, f.value}
 }
 
-// checkFields returns the content-length in the fields of a message, which is -1 without that field.
-// If HTTP/2 does not allow one of the fields, checkFields returns the reason.
+// trim removes white space from both ends of a request's values, except in pseudo-header fields.
+// HTTP/2 does not allow it (RFC 9113, section 8.2.1), but net/http, nginx and haproxy accept it.
+// Responses keep it, because grpc-go sends a grpc-message with the blanks of the error text.
+func trim(fields []field) {
+	for i := range fields {
+		f := &fields[i]
+		if v := f.value; v != "" && (v[0] <= ' ' || v[len(v)-1] <= ' ') && f.name.kind != pseudoName {
+			f.value = strings.Trim(v, " \t")
+		}
+	}
+}
+
+// checkFields returns the content-length among a message's fields, or -1 without that field. If
+// HTTP/2 does not allow one of the fields, it returns the reason.
 func checkFields(fields []field) (length int64, reason string) {
 	length = -1
 	for i := range fields {
@@ -144,8 +159,8 @@ func checkFields(fields []field) (length int64, reason string) {
 	return length, ""
 }
 
-// makeHeader returns a header with the given fields. The value slices of the header use the
-// memory of slab. When slab is used up, makeHeader allocates each slice.
+// makeHeader returns a header with the given fields. Its value slices use slab's memory, and are
+// allocated when slab is used up.
 func makeHeader(fields []field, slab []string) http.Header {
 	h := make(http.Header, len(fields))
 	for i := range fields {

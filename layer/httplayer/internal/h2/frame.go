@@ -54,7 +54,7 @@ const (
 	maxStreamID     = 1<<31 - 1
 	defaultWindow   = 65535
 	defaultStreams  = 250
-	defaultHeaders  = 64 << 10
+	defaultHeaders  = 256 << 10
 	maxQueuedData   = largeBuffer - minMaxFrame - 64 // senders wait while more bytes are queued
 	maxQueuedOutput = 1 << 20                        // the connection ends when more bytes are queued
 )
@@ -68,11 +68,11 @@ type ConnError struct {
 
 // Error is part of the error interface.
 func (e *ConnError) Error() string {
-	by := ""
+	suffix := ""
 	if e.Remote {
-		by = " by the peer"
+		suffix = " by the peer"
 	}
-	return fmt.Sprintf("HTTP/2 connection ended%s: %s: %s", by, message.CodeName(e.Code), e.Reason)
+	return fmt.Sprintf("HTTP/2 connection ended%s: %s: %s", suffix, message.CodeName(e.Code), e.Reason)
 }
 
 func connError(code uint32, reason string) error { return &ConnError{Code: code, Reason: reason} }
@@ -103,7 +103,7 @@ var (
 	errWriteTimeout = errors.New("HTTP/2 connection ended: write timeout")
 )
 
-// frameLength returns the payload length in the header of a frame.
+// frameLength returns the payload length in a frame's header.
 func frameLength(head []byte) int { return int(head[0])<<16 | int(head[1])<<8 | int(head[2]) }
 
 func appendFrame(p []byte, n int, typ, flags byte, id uint32) []byte {
@@ -113,7 +113,8 @@ func appendFrame(p []byte, n int, typ, flags byte, id uint32) []byte {
 
 // The following methods queue frames. The caller holds mu.
 
-// queueControl queues a frame with a payload of 32-bit numbers.
+// queueControl queues a frame whose payload consists of 32-bit numbers in network byte order, as in
+// RST_STREAM, PING and WINDOW_UPDATE.
 func (c *conn) queueControl(typ, flags byte, id uint32, payload ...uint32) {
 	out := c.output()
 	out.B = appendFrame(out.B, 4*len(payload), typ, flags, id)
@@ -142,6 +143,7 @@ type setting struct {
 	value uint32
 }
 
+// queueSettings adds a SETTINGS frame with the settings in list to the output.
 func (c *conn) queueSettings(list ...setting) {
 	out := c.output()
 	out.B = appendFrame(out.B, 6*len(list), frameSettings, 0, 0)

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2"
@@ -212,6 +213,7 @@ func FuzzRequest(f *testing.F) {
 		f.Add(text, []byte("abc"), "x: y\nz: a", uint8(endsInTrailers|padded))
 		f.Add(text, []byte(nil), "x: y\nauthorization: a", uint8(endsInTrailers|continued))
 	}
+	f.Add(strings.Join(with(get[:2], `:path: /"[|]?"%zz`, ":authority: h:1"), "\n"), []byte(nil), "", uint8(endsInHeaders))
 	var upstream bytes.Buffer // 100 Continue, because a client waits for it
 	fr := http2.NewFramer(&upstream, nil)
 	_ = fr.WriteSettings()
@@ -244,8 +246,8 @@ func FuzzRequest(f *testing.F) {
 			}
 			return rsp, err
 		})
-		if own == nil {
-			return
+		if own == nil || strings.ContainsFunc(own.Host, func(r rune) bool { return r >= utf8.RuneSelf }) {
+			return // nginx and haproxy accept such a host, x/net does not
 		}
 		nc := newFakeConn(in.Bytes())
 		nc.end = finished
@@ -281,7 +283,7 @@ func FuzzRequest(f *testing.F) {
 		}
 		require.Equal(t, []string{own.Method}, sent.header[":method"])
 		require.Equal(t, own.Host, strings.Join(sent.header[":authority"], ", "))
-		require.Equal(t, []string{own.URL.RequestURI()}, sent.header[":path"])
+		require.Equal(t, []string{own.RequestURI}, sent.header[":path"])
 		require.Equal(t, compared(own.Header), compared(sent.header))
 		require.Equal(t, string(standardBody), string(sent.body))
 		if length := sent.header["Content-Length"]; length != nil {

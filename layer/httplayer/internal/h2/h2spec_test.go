@@ -40,7 +40,7 @@ func TestH2Spec(t *testing.T) {
 		_, _ = io.WriteString(w, "hello, h2spec: a body that has some length")
 	})
 	for name, addr := range map[string]string{
-		"handler": serve(t, message.ServerConfig{Handler: h}).addr,
+		"handler": serve(t, message.ServerConfig{Exchange: handledBy(h)}).addr,
 		"proxy":   proxy(t, standard(t, h), message.ServerConfig{}, ClientConfig{}).addr,
 	} {
 		t.Run(name, func(t *testing.T) { h2spec(t, program, addr) })

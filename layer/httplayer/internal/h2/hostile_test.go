@@ -140,9 +140,52 @@ func TestClientPingsUnreadingServer(t *testing.T) {
 	})
 }
 
+// The PING follows one interval after the last read, and the connection ends one timeout later.
+// Without requests, PINGs are sent only if PingWhileIdle is set.
+func TestClientKeepAlive(t *testing.T) {
+	for name, tt := range map[string]struct {
+		whileIdle, request bool
+		timeout, read      time.Duration // of a PING; time of the last read
+		end                time.Duration // after the last read; 0: never
+	}{
+		"request":      {false, true, 3 * time.Second, 7 * time.Second, 13 * time.Second},
+		"idle":         {false, false, 3 * time.Second, 7 * time.Second, 0},
+		"while idle":   {true, false, 3 * time.Second, 7 * time.Second, 13 * time.Second},
+		"long timeout": {true, false, time.Minute, 11 * time.Second, 70 * time.Second}, // after the first PING
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				nc, there := net.Pipe()
+				defer there.Close()
+				c := NewClientConn(nc, &ClientConfig{PingInterval: 10 * time.Second, PingTimeout: tt.timeout, PingWhileIdle: tt.whileIdle})
+				defer c.Close()
+				up := newPeer(t, there)
+				require.NoError(t, up.WriteSettings())
+				go io.Copy(io.Discard, there)
+				<-c.Settled()
+				time.Sleep(tt.read)
+				require.NoError(t, up.WriteSettings()) // the last read
+				lastRead := time.Now()
+				if tt.request {
+					time.Sleep(2 * time.Second)
+					require.True(t, c.Reserve())
+					go func() { _, _ = c.RoundTrip(request(t, "GET", "a", "/", nil)) }()
+				}
+				select {
+				case <-c.Done():
+					require.ErrorIs(t, c.Err(), errPingTimeout)
+					require.Equal(t, tt.end, time.Since(lastRead))
+				case <-time.After(time.Hour):
+					require.Zero(t, tt.end, "the connection stays open")
+				}
+			})
+		})
+	}
+}
+
 // A handler that ends its goroutine ends its stream, and nothing else is left.
 func TestServerGoexit(t *testing.T) {
-	s := serve(t, message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := serve(t, message.ServerConfig{Exchange: handled(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/exit" {
 			runtime.Goexit()
 		}
@@ -159,7 +202,7 @@ func TestServerGoexit(t *testing.T) {
 // The rest of a malformed request does not end the connection, because the client may not
 // yet know that the stream was reset.
 func TestServerRestOfMalformedRequest(t *testing.T) {
-	s := serve(t, message.ServerConfig{Handler: handler()})
+	s := serve(t, message.ServerConfig{Exchange: handledBy(handler())})
 	p := rawClient(t, s.addr)
 	p.headers(1, false, with(get, "connection: close")...)
 	require.NoError(t, p.WriteData(1, false, []byte("body")))
@@ -197,7 +240,7 @@ func TestServerEndsUselessFrames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			nc, c := servePipe(t, message.ServerConfig{Handler: handler()})
+			nc, c := servePipe(t, message.ServerConfig{Exchange: handledBy(handler())})
 			p := rawClientOn(t, nc)
 			go io.Copy(io.Discard, nc)
 			p.headers(1, true, with(get[:2], ":path: /hang", ":authority: h")...)
@@ -222,7 +265,7 @@ func TestServerEndsUselessFrames(t *testing.T) {
 
 // Each INITIAL_WINDOW_SIZE costs work for all open streams.
 func TestServerEndsLongSettings(t *testing.T) {
-	p := rawClient(t, serve(t, message.ServerConfig{Handler: handler()}).addr)
+	p := rawClient(t, serve(t, message.ServerConfig{Exchange: handledBy(handler())}).addr)
 	list := make([]http2.Setting, 2000)
 	for i := range list {
 		list[i] = http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1000}

@@ -12,8 +12,8 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// tableSize is the maximum size of the dynamic tables of both directions, in bytes. It is
-// the default of RFC 9113.
+// tableSize is the maximum size of the dynamic tables in both directions, in bytes. It is the
+// default in RFC 9113.
 const tableSize = 4096
 
 var (
@@ -36,12 +36,12 @@ type decoder struct {
 	scratch bytes.Buffer // decoded bytes of a Huffman string
 }
 
-// cachedValue is an entry of the cache of received values. The cache saves the allocation
-// of a repeated value. The hash of a value selects a set of cacheWays entries that may have it.
-// A full set stores a value when the value is received for the second time.
+// cachedValue is an entry in the cache of received values, which saves allocating a repeated
+// value again. A value's hash selects a set of cacheWays entries in which it may be. A full set
+// stores a value when it is received for the second time.
 type cachedValue struct {
 	raw, value string
-	seen       uint64 // hash of the last value that was looked up and not found
+	lastHash   uint64 // hash of the last value that was looked up and not found
 }
 
 const (
@@ -55,12 +55,16 @@ const (
 
 func newDecoder() decoder { return decoder{max: tableSize} }
 
+// add adds an entry to the dynamic table, and evicts the oldest ones if the table is then too
+// large.
 func (d *decoder) add(f field) {
 	d.size += f.size()
 	d.table = append(d.table, f)
 	d.evict()
 }
 
+// evict removes the oldest entries of the dynamic table until it is within its size limit (RFC 7541,
+// section 4.3).
 func (d *decoder) evict() {
 	n := 0
 	for ; d.size > d.max; n++ {
@@ -69,7 +73,9 @@ func (d *decoder) evict() {
 	d.table = slices.Delete(d.table, 0, n)
 }
 
-func (d *decoder) at(i uint64) (field, bool) {
+// entry returns the field with the index i, which counts first the static table and then the
+// dynamic table, whose newest entry comes first. It returns false if there is no such index.
+func (d *decoder) entry(i uint64) (field, bool) {
 	if i <= staticEntries {
 		return staticTable[i], i > 0
 	}
@@ -80,13 +86,16 @@ func (d *decoder) at(i uint64) (field, bool) {
 	return d.table[uint64(len(d.table))-i], true
 }
 
-// readInt decodes an integer with a prefix of the given number of bits (RFC 7541, section
-// 5.1). p is not empty. The result rest has the bytes after the integer.
+// readInt decodes an integer whose prefix consists of the given number of bits (RFC 7541, section
+// 5.1). p is not empty. rest is what follows the integer.
 func readInt(p []byte, bits uint) (v uint64, rest []byte, ok bool) {
-	most := uint64(1)<<bits - 1
-	v = uint64(p[0]) & most
+	maxPrefix := uint64(1)<<bits - 1
+	// A value that fits into the prefix has one byte. Otherwise the prefix is all ones, and seven
+	// bits of the rest follow in each byte, the lowest first. Integers of more than four such bytes
+	// are rejected.
+	v = uint64(p[0]) & maxPrefix
 	p = p[1:]
-	if v < most {
+	if v < maxPrefix {
 		return v, p, true
 	}
 	for shift := uint(0); len(p) > 0 && shift < 28; shift += 7 {
@@ -106,6 +115,8 @@ type rawString struct {
 	huffman bool
 }
 
+// readString decodes a string literal: a bit for the Huffman code, a length of seven bits, and the
+// bytes.
 func readString(p []byte) (s rawString, rest []byte, ok bool) {
 	if len(p) == 0 {
 		return s, nil, false
@@ -119,13 +130,13 @@ func readString(p []byte) (s rawString, rest []byte, ok bool) {
 	return s, p[n:], true
 }
 
-// plain returns the decoded bytes of s. They are valid until the next call of plain,
-// because they may use the memory of d.scratch.
+// plain returns the decoded bytes of s. They are valid until plain is called again, because they
+// may use d.scratch.
 func (d *decoder) plain(s rawString) ([]byte, bool) {
 	if !s.huffman {
 		return s.b, true
 	}
-	if d.scratch.Cap() > 4<<10 {
+	if d.scratch.Cap() > 4<<10 { // do not keep the memory of a rare long value
 		d.scratch = bytes.Buffer{}
 	}
 	d.scratch.Reset()
@@ -133,6 +144,8 @@ func (d *decoder) plain(s rawString) ([]byte, bool) {
 	return d.scratch.Bytes(), err == nil
 }
 
+// name returns the properties of the field name s. Names that are not common are remembered up to a
+// limit for each connection, because peers repeat them.
 func (d *decoder) name(s rawString) (*fieldName, bool) {
 	b, ok := d.plain(s)
 	if !ok {
@@ -154,9 +167,9 @@ func (d *decoder) name(s rawString) (*fieldName, bool) {
 	return n, true
 }
 
-// value returns the decoded value of a field. ok is false if s is malformed. valid is false
-// if the value has bytes that are not allowed in a field value. If indexed is true, the
-// field will be added to the dynamic table, and value does not use the cache of values.
+// value returns a field's decoded value. ok is false if s is malformed. valid is false if the
+// value contains bytes that are not allowed in a field value. If indexed is true, the field will
+// be added to the dynamic table, and value does not use the cache.
 func (d *decoder) value(s rawString, indexed bool) (value string, valid, ok bool) {
 	if len(s.b) == 0 {
 		return "", true, true
@@ -173,7 +186,8 @@ func (d *decoder) value(s rawString, indexed bool) (value string, valid, ok bool
 		return "", false, false
 	}
 	value, valid = string(b), message.ValidValueBytes(b)
-	// The lengths tell a Huffman string from a plain one, so they must differ.
+	// The cache needs no flag for Huffman-coded values, because their length differs from the
+	// decoded one: see cached.
 	if cached != nil && valid && s.huffman == (len(s.b) != len(value)) {
 		if cached.value, cached.raw = value, value; s.huffman {
 			cached.raw = string(s.b)
@@ -182,10 +196,11 @@ func (d *decoder) value(s rawString, indexed bool) (value string, valid, ok bool
 	return value, valid, true
 }
 
-// cached looks up s in the cache of values. If the cache has s, cached returns its entry and true.
-// Otherwise it returns false and the entry in which the caller should store the value. This entry
-// may be nil at the first look-up of s, because only a repeated value replaces another one.
-func (d *decoder) cached(s rawString) (at *cachedValue, found bool) {
+// cached looks up s in the cache of values. If it is there, cached returns its entry and true.
+// Otherwise it returns false and the entry in which the caller should store the value, which may
+// be nil when s is looked up for the first time, because only a repeated value replaces another
+// one.
+func (d *decoder) cached(s rawString) (entry *cachedValue, found bool) {
 	values := d.values.Load()
 	if values == nil {
 		values = new([cachedValues]cachedValue)
@@ -195,22 +210,24 @@ func (d *decoder) cached(s rawString) (at *cachedValue, found bool) {
 	if s.huffman {
 		hash++
 	}
+	// The hash selects a set of cacheWays adjacent entries, and the one of the set to be replaced.
 	set := values[hash%cachedValues&^(cacheWays-1):][:cacheWays]
-	at = &set[hash%cacheWays]
+	entry = &set[hash%cacheWays]
 	for i := range set {
 		v := &set[i]
 		if v.raw == string(s.b) && s.huffman == (len(v.raw) != len(v.value)) {
 			return v, true
 		}
 		if v.raw == "" {
-			at = v
+			entry = v
 		}
 	}
-	if at.raw != "" && at.seen != hash {
-		at.seen = hash
+	// A full set: a value replaces another one only if it missed twice in a row.
+	if entry.raw != "" && entry.lastHash != hash {
+		entry.lastHash = hash
 		return nil, false
 	}
-	return at, false
+	return entry, false
 }
 
 // decode decodes a header block and appends its fields to out. If the fields are larger
@@ -223,13 +240,16 @@ func (d *decoder) decode(p []byte, out []field, limit int) (_ []field, err error
 		var i uint64
 		var ok bool
 		switch {
+		// A field that is in one of the tables as a whole.
 		case b&0x80 != 0:
 			if i, p, ok = readInt(p, 7); !ok {
 				return out, errHPACK
 			}
-			if f, ok = d.at(i); !ok {
+			if f, ok = d.entry(i); !ok {
 				return out, errHPACK
 			}
+		// A change of the table's maximum size, which is allowed only before the first field of a
+		// block.
 		case b&0xe0 == 0x20:
 			if i, p, ok = readInt(p, 5); !ok || i > tableSize || updates == maxUpdates {
 				return out, errHPACK
@@ -238,6 +258,7 @@ func (d *decoder) decode(p []byte, out []field, limit int) (_ []field, err error
 			d.max = int(i)
 			d.evict()
 			continue
+		// A literal field. If its first two bits are 01, the peer has added it to its dynamic table.
 		default:
 			if f, p, ok = d.literal(p); !ok {
 				return out, errHPACK
@@ -256,6 +277,8 @@ func (d *decoder) decode(p []byte, out []field, limit int) (_ []field, err error
 	return out, err
 }
 
+// literal decodes a field that is not in a table as a whole: an index of its name, or 0 and the name
+// itself, and then the value. ok is false if p is malformed.
 func (d *decoder) literal(p []byte) (f field, rest []byte, ok bool) {
 	bits := uint(4)
 	if p[0]&0x40 != 0 {
@@ -267,7 +290,7 @@ func (d *decoder) literal(p []byte) (f field, rest []byte, ok bool) {
 	}
 	var s rawString
 	if i > 0 {
-		f, ok = d.at(i)
+		f, ok = d.entry(i)
 	} else if s, p, ok = readString(p); ok {
 		f.name, ok = d.name(s)
 	}

@@ -19,9 +19,9 @@ type encoder struct {
 	slots          []slot // recently sent fields, by hash
 }
 
-// slot has the hash of a recently sent field. If the field was added to the dynamic table, the slot
-// also has the number of its entry and copies of its strings. The strings themselves could keep the
-// memory of a whole message.
+// slot holds the hash of a recently sent field. If the field was added to the dynamic table, the
+// slot also holds its entry number and copies of its strings. The strings themselves could keep a
+// whole message in memory.
 type slot struct {
 	hash        uint64
 	name, value string
@@ -44,6 +44,7 @@ func (e *encoder) setMax(n uint32) {
 	e.evict(e.max)
 }
 
+// evict removes the oldest entries until need more bytes fit into the dynamic table.
 func (e *encoder) evict(need int) {
 	for e.size+need > e.max && len(e.sizes) > 0 {
 		e.size -= e.sizes[0]
@@ -52,13 +53,15 @@ func (e *encoder) evict(need int) {
 	}
 }
 
+// appendInt appends an integer with a prefix of the given number of bits. The other bits of the first
+// byte are those of first. It is the opposite of readInt.
 func appendInt(b []byte, first byte, bits uint, v uint64) []byte {
-	most := uint64(1)<<bits - 1
-	if v < most {
+	maxPrefix := uint64(1)<<bits - 1
+	if v < maxPrefix {
 		return append(b, first|byte(v))
 	}
-	b = append(b, first|byte(most))
-	for v -= most; v >= 128; v >>= 7 {
+	b = append(b, first|byte(maxPrefix))
+	for v -= maxPrefix; v >= 128; v >>= 7 {
 		b = append(b, byte(v)|128)
 	}
 	return append(b, byte(v))
@@ -75,17 +78,21 @@ func (e *encoder) start(b []byte) []byte {
 	return b
 }
 
-// field appends one header field. If n is nil, the argument key is the name, which may have
-// upper-case letters. Otherwise n has the name, and key is ignored.
+// field appends one header field. If n is nil, key is the name, which may contain upper-case
+// letters. Otherwise the name is n's, and key is ignored.
 func (e *encoder) field(b []byte, n *fieldName, key, value string) []byte {
 	static := uint64(0)
 	if n != nil {
 		key, static = n.lower, uint64(n.index)
 	}
-	op, bits := byte(0), uint(4)
+	// As long as the field is not in the table, it is a literal (four bits of prefix) that the peer
+	// does not add to its table. op and bits change to a literal that it does add (01, six bits).
+	op := byte(0)
+	bits := uint(4)
 	if e.max > 0 && len(value) < maxIndexedValue && len(key) < maxIndexedName {
 		s, sent := e.slot(key, value)
 		if s.number > e.oldest && s.value == value && s.name == key {
+			// The field is in the dynamic table: one index replaces name and value.
 			return appendInt(b, 0x80, 7, staticEntries+1+e.newest-s.number)
 		}
 		if need := len(key) + len(value) + fieldOverhead; sent && need <= e.max {
@@ -98,7 +105,7 @@ func (e *encoder) field(b []byte, n *fieldName, key, value string) []byte {
 		}
 	}
 	b = appendInt(b, op, bits, static)
-	if static == 0 {
+	if static == 0 { // the name is not in the static table, so it follows as a string
 		b = appendInt(b, 0, 7, uint64(len(key)))
 		if n != nil {
 			b = append(b, key...)
@@ -110,32 +117,36 @@ func (e *encoder) field(b []byte, n *fieldName, key, value string) []byte {
 	return append(b, value...)
 }
 
-// slot returns the slot of the field with the given key and value, and true if the field was sent
-// recently. The hash of a field selects a set of slots that may have it. If none of them has it, slot
-// replaces one. It prefers an empty slot, then one with a field that is not in the dynamic table.
-func (e *encoder) slot(key, value string) (at *slot, sent bool) {
+// slot returns the slot for the field with the given key and value, and true if the field was sent
+// recently. A field's hash selects a set of slots in which it may be. If it is in none, slot replaces
+// one, preferably an empty slot, then one whose field is not in the dynamic table.
+func (e *encoder) slot(key, value string) (victim *slot, sent bool) {
 	if e.slots == nil {
 		e.slots = make([]slot, encoderSlots)
 	}
+	// The hash covers the whole value, and of the name only the length and the last byte, which is
+	// cheap and enough to tell common names apart. field compares name and value before it uses an
+	// entry.
 	hash := maphash.String(hashSeed, value) + uint64(len(key))*0x9e3779b1
 	if key != "" {
 		hash += uint64(key[len(key)-1]) * 31
 	}
 	set := e.slots[hash%encoderSlots&^(cacheWays-1):][:cacheWays]
-	at = &set[hash%cacheWays]
+	victim = &set[hash%cacheWays]
 	for i := range set {
 		s := &set[i]
 		if s.hash == hash {
 			return s, true
 		}
-		if s.hash == 0 || s.number <= e.oldest && at.number > e.oldest {
-			at = s
+		if s.hash == 0 || s.number <= e.oldest && victim.number > e.oldest {
+			victim = s
 		}
 	}
-	*at = slot{hash: hash}
-	return at, false
+	*victim = slot{hash: hash}
+	return victim, false
 }
 
+// appendLower appends s in lower case, as HTTP/2 requires it for names.
 func appendLower(b []byte, s string) []byte {
 	for i := range len(s) {
 		c := s[i]
@@ -166,7 +177,7 @@ func (e *encoder) header(b []byte, h http.Header) []byte {
 	return b
 }
 
-// values appends a field for each of the values that is valid. The name is that of the method field.
+// values appends a field for each of the values that is valid. The name is as for field.
 func (e *encoder) values(b []byte, n *fieldName, key string, values []string) []byte {
 	for _, value := range values {
 		if message.ValidValue(value) {

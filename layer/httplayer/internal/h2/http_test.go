@@ -109,10 +109,10 @@ func paths(t *testing.T, f func(t *testing.T, do func(*http.Request) (*http.Resp
 		f(t, transport{dial(t, addr, &ClientConfig{})}.RoundTrip, addr)
 	})
 	t.Run("server", func(t *testing.T) {
-		f(t, clearText(t).Do, serve(t, message.ServerConfig{Handler: handler()}).addr)
+		f(t, clearText(t).Do, serve(t, message.ServerConfig{Exchange: handledBy(handler())}).addr)
 	})
 	t.Run("both", func(t *testing.T) {
-		addr := serve(t, message.ServerConfig{Handler: handler()}).addr
+		addr := serve(t, message.ServerConfig{Exchange: handledBy(handler())}).addr
 		f(t, transport{dial(t, addr, &ClientConfig{})}.RoundTrip, addr)
 	})
 	t.Run("proxy", func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestHTTPResponses(t *testing.T) {
 
 // A 204 must not have a content-length (RFC 9110, section 8.6).
 func TestServerNoContent(t *testing.T) {
-	addr := serve(t, message.ServerConfig{Handler: handler()}).addr
+	addr := serve(t, message.ServerConfig{Exchange: handledBy(handler())}).addr
 	rsp, err := transport{dial(t, addr, &ClientConfig{})}.RoundTrip(request(t, "GET", addr, "/204", nil))
 	require.NoError(t, err)
 	assert.Empty(t, rsp.Header["Content-Length"])
@@ -164,7 +164,7 @@ func TestServerNoContent(t *testing.T) {
 }
 
 func TestServerInvalidResponseFields(t *testing.T) {
-	addr := serve(t, message.ServerConfig{Handler: handler()}).addr
+	addr := serve(t, message.ServerConfig{Exchange: handledBy(handler())}).addr
 	rsp, err := transport{dial(t, addr, &ClientConfig{})}.RoundTrip(request(t, "GET", addr, "/invalid", nil))
 	require.NoError(t, err)
 	assert.Equal(t, []string{"1"}, rsp.Header["X-Good"])
@@ -384,4 +384,35 @@ func TestClientSlots(t *testing.T) {
 	_, bad := errors.AsType[*message.RequestError](err)
 	assert.True(t, bad, "%v", err)
 	assert.Zero(t, c.Active())
+}
+
+// The trailers are stored once, because the caller may change them after the end of the body.
+func TestTrailersAreStoredOnce(t *testing.T) {
+	readTwice := func(body io.Reader, trailer *http.Header) (after http.Header, err error) {
+		if _, err := io.Copy(io.Discard, body); err != nil {
+			return nil, err
+		}
+		if trailer.Get("X-Sum") != "1" {
+			return nil, fmt.Errorf("trailers %v", *trailer)
+		}
+		trailer.Del("X-Sum")
+		_, err = body.Read(make([]byte, 1))
+		return *trailer, err
+	}
+	s := serve(t, message.ServerConfig{Exchange: handled(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "X-Sum")
+		after, err := readTwice(r.Body, &r.Trailer)
+		_, _ = fmt.Fprint(w, after, err)
+		w.Header().Set("X-Sum", "1")
+	})})
+	req := request(t, http.MethodPost, s.addr, "/", io.NopCloser(strings.NewReader("abc")))
+	req.Trailer = http.Header{"X-Sum": {"1"}}
+	rsp, err := transport{dial(t, s.addr, &ClientConfig{})}.RoundTrip(req)
+	require.NoError(t, err)
+	var body bytes.Buffer
+	after, err := readTwice(io.TeeReader(rsp.Body, &body), &rsp.Trailer)
+	assert.Equal(t, io.EOF, err)
+	assert.Empty(t, after)
+	assert.Equal(t, "map[] EOF", body.String())
+	require.NoError(t, rsp.Body.Close())
 }

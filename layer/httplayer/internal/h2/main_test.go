@@ -202,3 +202,17 @@ func mustParse(s string) *url.URL {
 	}
 	return u
 }
+
+// handled returns an exchange that h serves.
+func handled(h http.HandlerFunc) message.Exchange { return handledBy(http.Handler(h)) }
+
+func handledBy(h http.Handler) message.Exchange {
+	s := &http.Server{Handler: h}
+	return func(req *http.Request) (*http.Response, error) { return message.Handle(req.Context(), s, req) }
+}
+
+// RoundTrip calls Call with the context of req, so that tests can use the connection as an
+// [http.RoundTripper].
+func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
+	return c.Call(req.Context(), req)
+}

@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// headerBlock has the received part of a header block until the block is complete.
+// headerBlock holds the received part of a header block until it is complete.
 type headerBlock struct {
 	id     uint32 // stream ID; 0 if no block has begun
 	flags  byte   // flags of the HEADERS frame
@@ -38,6 +38,7 @@ func (c *conn) process() error {
 		c.r += frameHead + n
 		id := binary.BigEndian.Uint32(b[5:]) & maxStreamID
 		if err := c.frame(b[3], b[4], id, b[frameHead:frameHead+n]); err != nil {
+			// An error of one stream resets only that stream.
 			if err := c.failStream(err); err != nil {
 				return err
 			}
@@ -49,6 +50,8 @@ func (c *conn) process() error {
 	return nil
 }
 
+// readPreface takes the client's preface from the input. ok is false if it has not arrived completely.
+// The error reports another protocol.
 func (c *conn) readPreface() (ok bool, err error) {
 	b := c.in[c.r:c.w]
 	n := min(len(b), len(preface))
@@ -63,16 +66,17 @@ func (c *conn) readPreface() (ok bool, err error) {
 	return true, nil
 }
 
-// partHeaders reports whether the unprocessed bytes in the read buffer are an incomplete
-// HEADERS or CONTINUATION frame, or an incomplete frame header.
+// partHeaders reports whether the input ends within a HEADERS or CONTINUATION frame, or within a frame
+// header, which could be that of such a frame. A client that leaves it so may be a slowloris: see
+// inBlock.
 func (c *conn) partHeaders() bool {
 	b := c.in[c.r:c.w]
 	return len(b) > 0 && (len(b) < frameHead || b[3] == frameHeaders || b[3] == frameContinuation)
 }
 
-// failStream resets a stream if err, the error of a received frame, is a streamError. It returns
-// any other err. It also returns an error if the peer has caused too many errors, resets or unread
-// replies. An error that failStream returns ends the connection.
+// failStream resets a stream if err, which a received frame caused, is a streamError. It returns
+// any other err, and also an error if the peer has caused too many errors, resets or unread
+// replies. What it returns ends the connection.
 func (c *conn) failStream(err error) error {
 	failed, ok := errors.AsType[*streamError](err)
 	if !ok {
@@ -83,6 +87,7 @@ func (c *conn) failStream(err error) error {
 	}
 	st := c.find(failed.id)
 	if st == nil {
+		// The stream has ended, but the peer still learns that its frame was an error.
 		c.mu.Lock()
 		c.queueReset(failed.id, failed.code)
 		c.mu.Unlock()
@@ -91,7 +96,12 @@ func (c *conn) failStream(err error) error {
 	if err := c.countReset(st); err != nil {
 		return err
 	}
-	st.reset(failed.code, &message.ResetError{Code: failed.code, Reason: failed.reason})
+	reset := message.ResetError{Code: failed.code, Reason: failed.reason}
+	if c.server != nil {
+		st.reset(failed.code, &message.MalformedError{Reset: reset})
+	} else {
+		st.reset(failed.code, &reset)
+	}
 	return nil
 }
 
@@ -103,11 +113,15 @@ func (c *conn) queuedBytes() int {
 	return len(c.out.B)
 }
 
-// frameSizes has the payload sizes of frames that have a fixed size, by frame type.
-// PRIORITY is not in it, because a wrong size of PRIORITY resets only the stream.
+// frameSizes holds the payload sizes of frames with a fixed size, by frame type. PRIORITY is not
+// in it, because a wrong size of PRIORITY resets only the stream.
 var frameSizes = [...]int{frameRSTStream: 4, framePing: 8, frameWindowUpdate: 4}
 
+// frame handles one frame with the payload p. It first checks what holds for all frames of a type: the
+// order of frames, whether the ID may be 0, that the stream exists, and the payload's size. An error is
+// a streamError if only the stream is affected, and otherwise ends the connection.
 func (c *conn) frame(typ, flags byte, id uint32, p []byte) error {
+	// The frames of a header block must follow each other directly.
 	if c.block.id != 0 && (typ != frameContinuation || id != c.block.id) {
 		return protocolError("CONTINUATION expected")
 	}
@@ -169,7 +183,8 @@ func (c *conn) frame(typ, flags byte, id uint32, p []byte) error {
 	return c.glitch(glitchControl)
 }
 
-// unpad returns the payload of a frame without its padding.
+// unpad returns the payload without the pad length, which is its first byte, and without the padding at
+// its end, if the flags say that the frame is padded.
 func unpad(flags byte, p []byte) ([]byte, error) {
 	if flags&flagPadded == 0 {
 		return p, nil
@@ -184,6 +199,8 @@ func unpad(flags byte, p []byte) ([]byte, error) {
 	return p[:len(p)-n], nil
 }
 
+// headersFrame handles a HEADERS frame. If CONTINUATION frames follow, it keeps the start of the
+// header block in c.block until the block is complete.
 func (c *conn) headersFrame(flags byte, id uint32, p []byte) error {
 	p, err := unpad(flags, p)
 	if err != nil {
@@ -196,7 +213,7 @@ func (c *conn) headersFrame(flags byte, id uint32, p []byte) error {
 		if binary.BigEndian.Uint32(p)&maxStreamID == id {
 			return protocolError("stream depends on itself")
 		}
-		p = p[5:]
+		p = p[5:] // the stream dependency and the weight, which are deprecated and ignored
 	}
 	if flags&flagEndHeaders == 0 {
 		c.block = headerBlock{id: id, flags: flags, buf: message.GetBuffer(len(p))}
@@ -206,12 +223,15 @@ func (c *conn) headersFrame(flags byte, id uint32, p []byte) error {
 	return c.headerBlock(flags, id, p)
 }
 
+// continuation appends a CONTINUATION frame to the header block. It rejects blocks that are too large,
+// or consist of many small frames.
 func (c *conn) continuation(flags byte, id uint32, p []byte) error {
 	b := &c.block
 	if b.id == 0 {
 		return protocolError("CONTINUATION without HEADERS")
 	}
 	b.frames++
+	// A block of 16 KiB and more is split by its sender, but not into pieces below 1 KiB.
 	if n := len(b.buf.B) + len(p); n > c.maxHeader+c.maxHeader/2 || b.frames > 16+n/1024 {
 		return connError(message.CodeEnhanceYourCalm, "header block too large")
 	}
@@ -225,18 +245,25 @@ func (c *conn) continuation(flags byte, id uint32, p []byte) error {
 	return err
 }
 
-// headerBlock decodes a complete header block and handles its fields.
+// headerBlock decodes p, a complete header block of the stream id, and passes its fields to the stream,
+// which they may open or end. Even the block of a stream that does not exist must be decoded, because
+// all blocks share the compression state.
 func (c *conn) headerBlock(flags byte, id uint32, p []byte) error {
 	var slab [32]field
 	fields, err := c.dec.decode(p, slab[:0], c.maxHeader)
 	if errors.Is(err, errHPACK) {
 		return connError(message.CodeCompression, err.Error())
 	}
-	end, tooLarge := flags&flagEndStream != 0, err != nil
+	if c.server != nil {
+		trim(fields)
+	}
+	end := flags&flagEndStream != 0
+	tooLarge := err != nil
 	st := c.find(id)
 	switch {
 	case st == nil && c.server != nil:
 		return c.server.headers(id, fields, end, tooLarge)
+	// The response to a request that was reset. It was decoded only for the dynamic table.
 	case st == nil:
 		return nil
 	case st.gotEnd:
@@ -247,6 +274,10 @@ func (c *conn) headerBlock(flags byte, id uint32, p []byte) error {
 	return st.receiveTrailers(fields, end, tooLarge)
 }
 
+// data handles a DATA frame with the payload p: it adds the bytes to the received body of st. st is nil
+// if the stream has ended. Flow control counts the whole payload with its padding, also if the stream
+// has ended, because the peer counts it too. A streamError resets only the stream; any other error ends
+// the connection.
 func (c *conn) data(flags byte, id uint32, st *stream, p []byte) error {
 	flow := int64(len(p))
 	if c.received += flow; c.received > c.connWindow {
@@ -257,7 +288,7 @@ func (c *conn) data(flags byte, id uint32, st *stream, p []byte) error {
 		return err
 	}
 	end := flags&flagEndStream != 0
-	if len(p) == 0 && !end {
+	if len(p) == 0 && !end { // such a frame only costs time
 		if err := c.glitch(glitchControl); err != nil {
 			return err
 		}
@@ -286,6 +317,7 @@ func (c *conn) data(flags byte, id uint32, st *stream, p []byte) error {
 	return nil
 }
 
+// rstStream handles an RST_STREAM frame. st is nil if the stream has ended.
 func (c *conn) rstStream(st *stream, code uint32) error {
 	if st == nil {
 		return c.glitch(glitchControl)
@@ -297,6 +329,8 @@ func (c *conn) rstStream(st *stream, code uint32) error {
 	return nil
 }
 
+// ping acknowledges a PING of the peer. On a server, the acknowledgment of the PING that Drain sent
+// shows that the client has read the first GOAWAY, and starts the second part of the drain.
 func (c *conn) ping(flags byte, data uint64) error {
 	switch {
 	case flags&flagAck == 0:
@@ -310,6 +344,8 @@ func (c *conn) ping(flags byte, data uint64) error {
 	return c.glitch(glitchControl)
 }
 
+// windowUpdate handles a WINDOW_UPDATE frame by n bytes. An id of 0 means the connection's window. st
+// is nil if the stream has ended.
 func (c *conn) windowUpdate(id uint32, st *stream, n int64) error {
 	if n < tinyUpdate {
 		if err := c.glitch(glitchControl); err != nil {
@@ -336,15 +372,17 @@ func (c *conn) windowUpdate(id uint32, st *stream, n int64) error {
 	}
 	c.mu.Lock()
 	st.sendWindow += n
-	over := st.sendWindow > maxWindow
+	overflow := st.sendWindow > maxWindow
 	st.sendable.Signal()
 	c.mu.Unlock()
-	if over {
+	if overflow {
 		return &streamError{id, message.CodeFlowControl, "window larger than 2^31-1"}
 	}
 	return nil
 }
 
+// settings applies the peer's SETTINGS and acknowledges them. The time until the peer acknowledges this
+// side's own SETTINGS is the connection's round-trip time.
 func (c *conn) settings(flags byte, p []byte) error {
 	if flags&flagAck != 0 {
 		if len(p) > 0 {
@@ -382,7 +420,7 @@ func (c *conn) settings(flags byte, p []byte) error {
 	return nil
 }
 
-// applySettings applies the payload of a SETTINGS frame of the peer. The caller holds mu.
+// applySettings applies the payload of the peer's SETTINGS frame. The caller holds mu.
 func (c *conn) applySettings(p []byte) error {
 	for ; len(p) > 0; p = p[6:] {
 		v := binary.BigEndian.Uint32(p[2:])
@@ -399,10 +437,11 @@ func (c *conn) applySettings(p []byte) error {
 			if v > maxWindow {
 				return connError(message.CodeFlowControl, "invalid INITIAL_WINDOW_SIZE")
 			}
-			more := int64(v) - c.peerWindow
+			// The new initial window also applies to open streams. Their windows may become negative.
+			delta := int64(v) - c.peerWindow
 			c.peerWindow = int64(v)
 			for _, st := range c.streams {
-				if st.sendWindow += more; st.sendWindow > maxWindow {
+				if st.sendWindow += delta; st.sendWindow > maxWindow {
 					return connError(message.CodeFlowControl, "window larger than 2^31-1")
 				}
 				st.sendable.Signal()

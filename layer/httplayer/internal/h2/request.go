@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"errors"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -11,7 +12,7 @@ import (
 
 func quoted(s string) string { return strconv.Quote(s) }
 
-// requestHead has the pseudo-header fields of a request and the length of its body.
+// requestHead holds the pseudo-header fields of a request and its body length.
 type requestHead struct {
 	method, path, scheme, authority, protocol string
 	length                                    int64 // content-length that a client sends; -1 for none
@@ -19,25 +20,31 @@ type requestHead struct {
 
 // pseudo records the pseudo-header field f. It returns false if f is unknown, empty or repeated.
 func (h *requestHead) pseudo(f *field) bool {
-	var to *string
+	var dst *string
 	switch f.name {
 	case nameMethod:
-		to = &h.method
+		dst = &h.method
 	case namePath:
-		to = &h.path
+		dst = &h.path
 	case nameScheme:
-		to = &h.scheme
+		dst = &h.scheme
 	case nameAuthority:
-		to = &h.authority
+		dst = &h.authority
 	case nameProtocol:
-		to = &h.protocol
+		dst = &h.protocol
 	}
-	if to == nil || *to != "" || f.value == "" {
+	if dst == nil || *dst != "" || f.value == "" {
 		return false
 	}
-	*to = f.value
+	*dst = f.value
 	return true
 }
+
+// badAuthority is the reason for which a request with an invalid :authority or host is answered with 400,
+// as in HTTP/1.1.
+const badAuthority = "invalid :authority"
+
+var errBadAuthority = errors.New(badAuthority)
 
 // check returns "" if the pseudo-header fields are valid, and otherwise the reason why they
 // are not.
@@ -47,7 +54,7 @@ func (h *requestHead) check() string {
 	case !message.ValidName(h.method):
 		return "invalid :method"
 	case !message.ValidHost(h.authority):
-		return "invalid :authority"
+		return badAuthority
 	case connect && h.protocol == "":
 		if h.authority == "" || h.path != "" || h.scheme != "" {
 			return "CONNECT without :authority, or with :path or :scheme"
@@ -65,11 +72,11 @@ func (h *requestHead) check() string {
 	return ""
 }
 
-// request builds the request of s from the fields of its header block. If the fields are
-// malformed, it returns the reason, and otherwise "".
-func (c *ServerConn) request(s *serverStream, fields []field, end bool) string {
-	var h requestHead
-	i := 0
+// request builds s.req from the fields of a header block, and stores the pseudo-header fields in h,
+// which is filled as far as possible even for a malformed request, so that it can be reported. It
+// returns "" on success, and otherwise why the fields are malformed.
+func (c *ServerConn) request(s *serverStream, h *requestHead, fields []field, end bool) string {
+	i := 0 // number of pseudo-header fields, which must come first
 	for ; i < len(fields) && fields[i].name.kind == pseudoName; i++ {
 		if !h.pseudo(&fields[i]) {
 			return "unknown, empty or repeated pseudo-header field"
@@ -77,9 +84,6 @@ func (c *ServerConn) request(s *serverStream, fields []field, end bool) string {
 	}
 	if reason := h.check(); reason != "" {
 		return reason
-	}
-	if h.protocol != "" && c.cfg.Exchange == nil { // not announced, see NewServerConn
-		return "extended CONNECT is not supported"
 	}
 	fields = fields[i:]
 	length, reason := checkFields(fields)
@@ -95,8 +99,10 @@ func (c *ServerConn) request(s *serverStream, fields []field, end bool) string {
 				return "TE other than trailers"
 			}
 		case hostName:
-			if host != "" || !message.ValidHost(f.value) || f.value == "" ||
-				h.authority != "" && f.value != h.authority {
+			if f.value != "" && !message.ValidHost(f.value) {
+				return badAuthority
+			}
+			if host != "" || f.value == "" || h.authority != "" && f.value != h.authority {
 				return "invalid host, or another one than :authority"
 			}
 			host = f.value
@@ -105,7 +111,7 @@ func (c *ServerConn) request(s *serverStream, fields []field, end bool) string {
 	if end && length > 0 {
 		return "body and content-length differ"
 	}
-	s.left = length
+	s.remaining = length
 	r := &s.req
 	*r = *new(http.Request).WithContext(s)
 	if r.URL = &s.url; !h.parseURL(r.URL) {
@@ -115,13 +121,13 @@ func (c *ServerConn) request(s *serverStream, fields []field, end bool) string {
 	r.Proto, r.ProtoMajor = "HTTP/2.0", 2
 	r.ContentLength = length
 	r.Header = makeHeader(fields, s.slab[:])
-	c.finishRequest(s, &h, host, end)
+	c.finishRequest(s, h, host, end)
 	return ""
 }
 
-// finishRequest completes the request after its header fields were stored. It uses the argument
-// host as the Host if :authority is missing, joins the Cookie fields to one, converts a WebSocket to an
-// upgrade, and sets the body. If end is true, the request has no body.
+// finishRequest completes the request after its header fields were stored. It uses host as the Host
+// if :authority is missing, joins the Cookie fields to one, converts a WebSocket to an upgrade, and
+// sets the body. If end is true, the request carries no body.
 func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string, end bool) {
 	r := &s.req
 	if host != "" && h.authority == "" {
@@ -145,7 +151,7 @@ func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string,
 		r.Body, r.ContentLength = http.NoBody, 0
 		return
 	}
-	r.Body = &s.stream
+	r.Body = &s.stream // the stream itself is the body: its Read returns the bytes that arrive
 	r.Trailer = message.Announced(r.Header["Trailer"])
 	delete(r.Header, "Trailer")
 	grpc := message.IsRPC(r.Header)
@@ -158,7 +164,7 @@ func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string,
 	s.expects.Store(message.ExpectsContinue(r.Header))
 }
 
-// parseURL sets u according to :path and :authority. It returns false if :path is invalid.
+// parseURL sets u from :path and, for CONNECT, from :authority. It returns false if :path is invalid.
 func (h *requestHead) parseURL(u *url.URL) bool {
 	if h.method == http.MethodConnect && h.protocol == "" {
 		u.Host = h.authority
@@ -175,18 +181,20 @@ func (h *requestHead) parseURL(u *url.URL) bool {
 	return true
 }
 
-// requestHead returns the pseudo-header fields and the length that a client sends for req.
-// It returns a [message.RequestError] if req is invalid.
+// requestHead returns the pseudo-header fields for req and the content-length to send. Missing values
+// get their defaults: GET, and the scheme of the connection. It returns a [message.RequestError] if req
+// cannot be sent.
 func (c *ClientConn) requestHead(req *http.Request) (h requestHead, err error) {
 	if req.URL == nil {
 		return h, &message.RequestError{Reason: "no URL"}
 	}
-	h = requestHead{method: req.Method, authority: req.Host, scheme: req.URL.Scheme, path: req.URL.RequestURI()}
+	authority, ok := message.Host(req)
+	if !ok {
+		return h, &message.RequestError{Reason: "invalid host " + strconv.Quote(authority)}
+	}
+	h = requestHead{method: req.Method, authority: authority, scheme: req.URL.Scheme, path: target(req.URL)}
 	if h.method == "" {
 		h.method = http.MethodGet
-	}
-	if h.authority == "" {
-		h.authority = req.URL.Host
 	}
 	if h.scheme != "http" && h.scheme != "https" {
 		h.scheme = "http"
@@ -210,8 +218,24 @@ func (c *ClientConn) requestHead(req *http.Request) (h requestHead, err error) {
 	return h, nil
 }
 
-// setLength sets h.length for the body of req. If the ContentLength of req is invalid, it returns the
-// reason, and otherwise "".
+// target returns the path and the query of u as they are sent. An Opaque in the form "//host/path"
+// contains the path.
+func target(u *url.URL) string {
+	path := message.EscapedPath(u)
+	switch {
+	case u.Opaque != "":
+		return strings.TrimPrefix(u.RequestURI(), u.Scheme+"://"+u.Host)
+	case path == "":
+		path = "/"
+	}
+	if u.RawQuery != "" || u.ForceQuery {
+		return path + "?" + u.RawQuery
+	}
+	return path
+}
+
+// setLength sets h.length for req's body. If req.ContentLength is invalid, it returns the reason, and
+// otherwise "".
 func (h *requestHead) setLength(req *http.Request) string {
 	h.length = req.ContentLength
 	switch {
@@ -220,11 +244,12 @@ func (h *requestHead) setLength(req *http.Request) string {
 			return "ContentLength without a Body"
 		}
 		h.length = 0
+		// These methods usually have a body, so an empty one is declared with content-length: 0.
 		if h.method != http.MethodPost && h.method != http.MethodPut && h.method != http.MethodPatch &&
 			len(req.Header["Content-Length"]) == 0 {
 			h.length = -1
 		}
-	case h.length <= 0:
+	case h.length <= 0: // the length is unknown, because ContentLength 0 with a body means that, too
 		h.length = -1
 	}
 	return ""

@@ -7,8 +7,9 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// headers handles the headers of a 1xx or final response. The argument end reports END_STREAM. The
-// argument tooLarge reports that the header block exceeds the size limit.
+// headers handles a header block of a response, which can be that of a 1xx response or of the final
+// one. The final one makes RoundTrip return. end reports END_STREAM. tooLarge reports that the block
+// exceeds the size limit.
 func (s *clientStream) headers(fields []field, end, tooLarge bool) error {
 	if tooLarge {
 		return malformed(s.id, "response headers too large")
@@ -23,16 +24,17 @@ func (s *clientStream) headers(fields []field, end, tooLarge bool) error {
 	noBody := s.req.Method == http.MethodHead || !message.BodyAllowed(status)
 	switch {
 	case noBody:
-		s.left = 0
+		s.remaining = 0
 	case end && length > 0:
 		return malformed(s.id, "body and content-length differ")
 	default:
-		s.left = length
+		s.remaining = length
 	}
 	s.makeResponse(status, length, fields[1:], end)
-	s.expects.Decide(status < 300)
+	s.expects.Decide(status < 300) // without a 2xx status, a body that waits for 100 Continue is not sent
 	s.c.answered.Add(1)
 	s.mu.Lock()
+	// The fields of the response must be complete before the goroutine of RoundTrip can see ready.
 	s.ready, s.eof = true, end
 	s.mu.Unlock()
 	s.c.touch(&s.stream)
@@ -57,8 +59,8 @@ func responseHead(fields []field) (status int, length int64, reason string) {
 	return status, length, reason
 }
 
-// makeResponse fills s.rsp with the status, the length, and the fields as the header. If end
-// is true, the response has no body.
+// makeResponse fills s.rsp with the status, the length, and the fields as the header. If end is
+// true, the response carries no body.
 func (s *clientStream) makeResponse(status int, length int64, fields []field, end bool) {
 	r := &s.rsp
 	r.Proto, r.ProtoMajor = "HTTP/2.0", 2
@@ -68,7 +70,7 @@ func (s *clientStream) makeResponse(status int, length int64, fields []field, en
 	r.Body = &s.stream
 	if end {
 		if length < 0 && s.req.Method != http.MethodHead {
-			r.ContentLength = 0
+			r.ContentLength = 0 // no length and no bytes: net/http reports that as 0
 		}
 		return
 	}
@@ -77,17 +79,23 @@ func (s *clientStream) makeResponse(status int, length int64, fields []field, en
 }
 
 // receiveInform queues a 1xx response, which RoundTrip forwards by [message.Inform]. A 100
-// Continue is not queued, but starts the sending of the request body.
+// Continue starts the sending of the request body. It is queued only for a request with hooks.
 func (s *clientStream) receiveInform(status int, fields []field, end bool) error {
 	if end {
 		return malformed(s.id, "1xx response with END_STREAM")
 	}
 	if status == http.StatusContinue {
 		s.expects.Decide(true)
-		return s.c.glitch(glitchControl)
+		if s.trace.IsZero() {
+			return s.c.glitch(glitchControl) // nothing to forward; counted, because a server could send many
+		}
 	}
-	if s.informed++; s.informed > maxInforms {
-		return malformed(s.id, "too many 1xx responses")
+	s.informed += fieldOverhead // of the status
+	for i := range fields {
+		s.informed += fields[i].size()
+	}
+	if s.informed > maxInforms {
+		return malformed(s.id, "1xx responses are too large")
 	}
 	next := inform{status, makeHeader(fields, nil)}
 	s.mu.Lock()

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,13 +18,14 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
-// ServerConn is the server side of a connection.
+// ServerConn is the server side of a connection. It reads the requests and calls the configured handler
+// for each of them, concurrently, until the connection ends.
 type ServerConn struct {
 	conn
-	cfg    *message.ServerConfig
-	ctx    context.Context //nolint:containedctx // the parent of those of the requests
-	life   context.Context //nolint:containedctx // its end closes the connection
-	remote string
+	cfg     *message.ServerConfig
+	ctx     context.Context //nolint:containedctx // the parent of those of the requests
+	connCtx context.Context //nolint:containedctx // its end closes the connection
+	remote  string
 
 	slot  *sweep.Slot
 	ticks atomic.Uint32 // number of calls of Sweep
@@ -43,22 +43,17 @@ type ServerConn struct {
 // second GOAWAY.
 const drainPing = 0x676f746f77657231
 
-// NewServerConn returns the server side of the connection nc. The contexts of its requests
-// have the values of ctx. The connection ends when ctx ends. HTTP/2 limits of 0 select the
-// defaults: 250 streams, 64 KiB of headers, and windows of 256 KiB per stream and 1 MiB per
-// connection.
+// NewServerConn returns the server side of the connection nc. Request contexts carry the values
+// from ctx. The connection ends when ctx ends. HTTP/2 limits of 0 select the defaults: 250
+// streams, 256 KiB of headers, and windows of 256 KiB per stream and 1 MiB per connection.
 func NewServerConn(ctx context.Context, nc net.Conn, cfg *message.ServerConfig) *ServerConn {
-	c := &ServerConn{cfg: cfg, life: ctx, ctx: reqctx.Detach(ctx)}
+	c := &ServerConn{cfg: cfg, connCtx: ctx, ctx: reqctx.Detach(ctx)}
 	if addr := nc.RemoteAddr(); addr != nil {
 		c.remote = addr.String()
 	}
 	c.init(nc, newLimits(cfg.MaxStreams, cfg.MaxFrameSize, cfg.MaxHeaderBytes, cfg.StreamWindow, cfg.ConnWindow))
 	c.server, c.resets.limit = c, cfg.MaxStreamResets
-	extended := uint32(0)
-	if cfg.Exchange != nil { // a Handler cannot hijack the stream of a WebSocket
-		extended = 1
-	}
-	c.hello(setting{settingMaxConcurrentStreams, uint32(c.maxStreams)}, setting{settingEnableConnectProtocol, extended})
+	c.hello(setting{settingMaxConcurrentStreams, uint32(c.maxStreams)}, setting{settingEnableConnectProtocol, 1})
 	return c
 }
 
@@ -67,13 +62,14 @@ func NewServerConn(ctx context.Context, nc net.Conn, cfg *message.ServerConfig) 
 func (c *ServerConn) Serve() error {
 	c.slot = c.cfg.Sweeper.Add(c, phasePreface)
 	defer c.slot.Remove()
-	watch := reqctx.Watch(c.life, c)
+	watch := reqctx.Watch(c.connCtx, c)
 	defer watch.Stop()
-	c.keepAlive(c.cfg.PingInterval, c.cfg.PingTimeout)
+	c.keepAlive(c.cfg.PingInterval, c.cfg.PingTimeout, true)
 	c.mu.Lock()
 	c.kick()
 	c.mu.Unlock()
 	err := c.readLoop()
+	c.refuseConn(err)
 	c.mu.Lock()
 	c.retireWorkers()
 	if c.drain != nil {
@@ -97,7 +93,7 @@ func noPreface(err error) error {
 	return e
 }
 
-// ContextDone is part of [reqctx.Watcher]. It closes the connection when its context ends.
+// ContextDone implements [reqctx.Watcher]. It closes the connection when its context ends.
 func (c *ServerConn) ContextDone(cause error) { go c.fail(cause) }
 
 // Drain makes the client open no more streams. It sends a GOAWAY and a PING. When the
@@ -127,24 +123,24 @@ func (c *ServerConn) endDrain() {
 	c.kick()
 }
 
-// serverStream has the state of one request and its response, and the context of the request, in
-// one allocation. It is not reused, because a handler may keep parts of it.
+// serverStream is the state of one request and its response, and the request's context, in one
+// allocation. It is not reused, because a handler may keep parts of it.
 type serverStream struct {
 	stream
 	reqctx.Context
-	req      http.Request
-	url      url.URL
-	out      sender
-	expects  atomic.Bool // the client waits for 100 Continue
-	tooLarge bool        // the header list is larger than the limit
-	slab     [8]string
-	waits    sweep.Wait
-	accept   string // expected Sec-WebSocket-Accept; "" unless the request is a WebSocket
-	begun    bool   // the final response has begun; guarded by the mu of the connection
+	req     http.Request
+	url     url.URL
+	out     sender
+	expects atomic.Bool      // the client waits for 100 Continue
+	refusal *message.Refusal // of a request that gets a response but is not served; nil for others
+	slab    [8]string
+	waits   sweep.Wait
+	accept  string // expected Sec-WebSocket-Accept; "" unless the request is a WebSocket
+	started bool   // the final response has begun; guarded by the mu of the connection
 }
 
 // Value returns the local address for http.LocalAddrContextKey, and s for message.InformerKey. All
-// other values come from the context of the connection.
+// other values come from the connection's context.
 func (s *serverStream) Value(key any) any {
 	switch key {
 	case http.LocalAddrContextKey:
@@ -155,18 +151,28 @@ func (s *serverStream) Value(key any) any {
 	return s.Context.Value(key)
 }
 
-// cancel cancels the context of the request because the stream ended with err. The cause is
-// a [message.CanceledError] if the client reset the stream.
+// cancel cancels the request context because the stream ended with err. The cause is a
+// [message.CanceledError], unless this side ended the stream or the connection. The cause of a malformed
+// request is err.
 func (s *serverStream) cancel(err error) {
 	if reset, ok := errors.AsType[*message.ResetError](err); ok && reset.Remote {
 		s.Context.Cancel(&message.CanceledError{Code: reset.Code})
 		return
 	}
-	s.Context.Cancel(nil)
+	if malformed, ok := errors.AsType[*message.MalformedError](err); ok {
+		s.Context.Cancel(malformed)
+		return
+	}
+	violation, isViolation := errors.AsType[*ConnError](err)
+	if isViolation && !violation.Remote || s.c.server.connCtx.Err() != nil {
+		s.Context.Cancel(nil)
+		return
+	}
+	s.Context.Cancel(new(message.CanceledError))
 }
 
-// headers handles a header block with the ID of no open stream. A new ID opens a stream. The argument
-// end reports END_STREAM. The argument tooLarge reports that the block exceeds the size limit.
+// headers handles a header block with the ID of no open stream. A new ID opens a stream. end
+// reports END_STREAM. tooLarge reports that the block exceeds the size limit.
 func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) error {
 	switch {
 	case id%2 == 0:
@@ -177,23 +183,32 @@ func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 	default:
 		return connError(message.CodeStreamClosed, "HEADERS on a closed stream")
 	}
-	s := &serverStream{tooLarge: tooLarge}
+	s := &serverStream{}
 	s.server = s
 	s.init(&c.conn, id)
+	// A malformed request is not served, but its ID is used up: the fields were decoded for the HPACK
+	// table.
 	s.born = c.ticks.Load()
-	reason := c.request(s, fields, end)
-	if tooLarge {
-		reason = ""
+	var h requestHead
+	reason := c.request(s, &h, fields, end)
+	switch {
+	case tooLarge:
+		s.refusal, reason = c.refusal(http.StatusRequestHeaderFieldsTooLarge, errLongList, &h), ""
+	case reason == badAuthority:
+		s.refusal, reason = c.refusal(http.StatusBadRequest, errBadAuthority, &h), ""
 	}
 	s.Init(c.ctx, 0, nil)
 	s.eof, s.gotEnd = end, end
 	c.mu.Lock()
 	c.nextID = id + 2
 	if c.closing {
+		// After the second GOAWAY the client knows that this stream is not processed.
 		c.mu.Unlock()
 		return nil
 	}
 	c.lastStream = id
+	// Reasons for the limit: many streams reset while their handlers run, and responses that nobody
+	// reads.
 	full := len(c.streams) >= c.maxStreams || c.pending >= 2*c.maxStreams || c.queuedBytes() > maxQueuedOutput/2
 	switch {
 	case full:
@@ -209,6 +224,7 @@ func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 	case full:
 		return c.glitch(glitchSetting)
 	case reason != "":
+		c.refuse(c.refusal(http.StatusBadRequest, &message.ResetError{Code: message.CodeProtocol, Reason: reason}, &h))
 		return malformed(id, reason)
 	}
 	c.found = &s.stream
@@ -217,6 +233,27 @@ func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 		return c.glitch(glitchLarge)
 	}
 	return nil
+}
+
+// refusal returns the Refusal of a request with the pseudo-header fields h because of err.
+func (c *ServerConn) refusal(status int, err error, h *requestHead) *message.Refusal {
+	return &message.Refusal{
+		Client: c.remote, Status: status, Err: err, Proto: "HTTP/2.0", Method: h.method, Host: h.authority, Target: h.path,
+	}
+}
+
+// refuse reports a refused request that gets no response, by ServerConfig.Refuse.
+func (c *ServerConn) refuse(r *message.Refusal) { c.cfg.Refuse(c.connCtx, *r, 0) }
+
+// refuseConn reports that the connection ended with err, if err is an error that this side detected.
+func (c *ServerConn) refuseConn(err error) {
+	violation, ok := errors.AsType[*ConnError](err)
+	switch {
+	case ok && !violation.Remote:
+		c.refuse(c.refusal(http.StatusBadRequest, err, &requestHead{}))
+	case err == errHeaderTimeout && c.inPart: //nolint:errorlint // set by Sweep
+		c.refuse(c.refusal(http.StatusRequestTimeout, err, &requestHead{}))
+	}
 }
 
 // receiveTrailers stores the trailers of a received body and ends the body. Like net/http, a server
@@ -244,8 +281,8 @@ func (st *stream) receiveTrailers(fields []field, end, tooLarge bool) error {
 	return nil
 }
 
-// dispatch passes each stream to an idle worker or to a new one. Workers are reused, because the stack
-// of a new goroutine would have to grow first.
+// dispatch passes each stream to an idle worker or to a new one. Workers are reused, because a new
+// goroutine's stack would have to grow first.
 func (c *ServerConn) dispatch(streams []*serverStream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -256,6 +293,7 @@ func (c *ServerConn) dispatch(streams []*serverStream) {
 	for _, s := range streams {
 		select {
 		case idle <- s:
+		// No worker waits: serve the stream on a new one.
 		default:
 			c.workers.Go(func() { c.work(s, idle) })
 		}
@@ -274,32 +312,5 @@ func (c *ServerConn) retireWorkers() {
 	if c.idle != nil {
 		close(c.idle)
 		c.idle = nil
-	}
-}
-
-// SetReadDeadline is part of [message.Stream]. It limits the time for reading the request
-// body.
-func (s *serverStream) SetReadDeadline(t time.Time) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	setTimer(&s.readTimer, t, func() { s.failBody(os.ErrDeadlineExceeded) })
-	return nil
-}
-
-// SetWriteDeadline is part of [message.Stream]. After the time t the stream is reset.
-func (s *serverStream) SetWriteDeadline(t time.Time) error {
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
-	setTimer(&s.writeTimer, t, func() { s.reset(message.CodeCancel, os.ErrDeadlineExceeded) })
-	return nil
-}
-
-func setTimer(timer **time.Timer, t time.Time, expired func()) {
-	if *timer != nil {
-		(*timer).Stop()
-		*timer = nil
-	}
-	if !t.IsZero() {
-		*timer = time.AfterFunc(time.Until(t), expired)
 	}
 }

@@ -17,9 +17,9 @@ const (
 
 const retireAfter = time.Second // the idle workers of an idle connection end after this time
 
-// phaseLocked determines the phase of the connection, for example idle or within a header block. If
-// the phase has changed, phaseLocked records it for the sweeper, which measures the time in each
-// phase. The caller holds mu.
+// phaseLocked recomputes the connection's phase after something has changed. The sweeper, a goroutine
+// that all connections of a server share, measures the time in each phase and calls Sweep. The caller
+// holds mu.
 func (c *ServerConn) phaseLocked() {
 	phase := uint32(phaseIdle)
 	switch {
@@ -35,9 +35,9 @@ func (c *ServerConn) phaseLocked() {
 	}
 }
 
-// inBlock records the argument open, which reports whether the read buffer ends within a header
-// block or a frame header. While open is true, the connection is in phaseBlock, which the sweeper
-// limits to HeaderTimeout. The reader calls inBlock.
+// inBlock records open, which reports whether the read buffer ends within a header block or a frame
+// header. While open is true, the connection is in phaseBlock, which the sweeper limits to
+// HeaderTimeout. The reader calls inBlock.
 func (c *ServerConn) inBlock(open bool) {
 	if open == c.inPart {
 		return
@@ -48,15 +48,18 @@ func (c *ServerConn) inBlock(open bool) {
 	c.mu.Unlock()
 }
 
-// Sweep is part of [sweep.Conn]. It enforces the time limits of the configuration.
+// Sweep implements [sweep.Conn]. The sweeper calls it about every sweep.Interval with the connection's
+// phase and the time it has been in it. Sweep enforces the configured time limits, and frees memory of
+// idle connections. rest is how long Sweep need not be called if nothing happens, or 0.
 func (c *ServerConn) Sweep(phase uint32, age time.Duration) (rest time.Duration) {
 	c.ticks.Add(1)
-	if (phase == phasePreface || phase == phaseBlock) && over(age, c.cfg.HeaderTimeout) {
+	if (phase == phasePreface || phase == phaseBlock) && exceeded(age, c.cfg.HeaderTimeout) {
 		_ = c.nc.SetReadDeadline(time.Unix(1, 0)) // makes the reader end the connection
 	}
-	if phase == phaseIdle && over(age, c.cfg.IdleTimeout) || c.cfg.Draining != nil && c.cfg.Draining.Load() {
+	if phase == phaseIdle && exceeded(age, c.cfg.IdleTimeout) || c.cfg.Draining != nil && c.cfg.Draining.Load() {
 		c.Drain()
 	}
+	// This is true for one or two calls in each idle time.
 	if phase == phaseIdle && age >= retireAfter && age <= retireAfter+sweep.Interval {
 		c.mu.Lock()
 		c.retireWorkers()
@@ -67,29 +70,32 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) (rest time.Duration)
 		}
 		c.mu.Unlock()
 	}
-	if over(c.writes.Sweep(), c.cfg.WriteTimeout) {
+	if exceeded(c.writes.Sweep(), c.cfg.WriteTimeout) {
 		go c.fail(errWriteTimeout)
 	}
 	if phase == phaseActive || phase == phaseBlock {
 		c.sweepStreams()
 	}
+	// Only an idle connection with nothing to write can be left alone until its idle timeout.
 	if phase != phaseIdle || age <= retireAfter || c.writes.Waits() {
 		return 0
 	}
 	return sweep.Left(c.cfg.IdleTimeout, age)
 }
 
-func over(age, limit time.Duration) bool { return limit > 0 && age >= limit }
+func exceeded(age, limit time.Duration) bool { return limit > 0 && age >= limit }
 
-// sweepStreams enforces the limits on request bodies. It also resets each stream that could
-// not send for WriteTimeout because the flow-control window of the client was exhausted.
+// sweepStreams enforces the time limits of the streams: it fails request bodies that arrive too slowly,
+// and resets streams that could not send for WriteTimeout because the client did not enlarge its
+// flow-control window.
 func (c *ServerConn) sweepStreams() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, st := range c.streams {
 		if st.waiting && min(st.sendWindow, c.sendWindow) <= 0 { // else it waits for the writer
 			st.stalled++
-			if over(time.Duration(st.stalled)*sweep.Interval, c.cfg.WriteTimeout) {
+			if exceeded(time.Duration(st.stalled)*sweep.Interval, c.cfg.WriteTimeout) {
+				// On new goroutines, because reset and failBody lock what the caller holds.
 				go st.reset(message.CodeCancel, errWriteTimeout)
 			}
 		}

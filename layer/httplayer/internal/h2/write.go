@@ -13,8 +13,7 @@ import (
 // that the sweeper can observe progress.
 const writeChunk = 64 << 10
 
-// output returns the buffer for frames to be sent. It takes a new one if needed. The caller
-// holds mu.
+// output returns the buffer that collects frames until the writer takes it. The caller holds mu.
 func (c *conn) output() *message.Buffer {
 	if c.out == nil {
 		c.out = message.GetBuffer(mediumBuffer)
@@ -33,9 +32,8 @@ func (c *conn) kick() {
 	}
 }
 
-// writeQueued is the function of the writer goroutine. It sends frames until none are
-// queued. Then, if the connection is closing and all streams have ended, it closes the
-// connection.
+// writeQueued is the writer goroutine's function. It sends frames until none are queued. Then, if
+// the connection is closing and all streams have ended, it closes the connection.
 func (c *conn) writeQueued() {
 	defer c.written.Done()
 	runtime.Gosched() // goroutines that are ready add to the same Write
@@ -44,6 +42,7 @@ func (c *conn) writeQueued() {
 	for c.out != nil && failed == nil { // also after c.err is set, because end queues a GOAWAY
 		out := c.out
 		c.out, c.lastDataID = nil, 0
+		c.taken += int64(len(out.B))
 		c.changed = c.changed || len(out.B) > maxQueuedOutput // see Limit
 		c.unlock()
 		failed = c.write(out.B)
@@ -58,6 +57,8 @@ func (c *conn) writeQueued() {
 	done := c.err == nil && c.closing && c.quiet()
 	c.mu.Unlock()
 	switch {
+	case failed != nil && c.client != nil: // a response may have arrived before
+		_ = c.nc.SetReadDeadline(time.Now().Add(lastRead))
 	case failed != nil:
 		_ = c.nc.Close()
 	case done:
@@ -73,9 +74,12 @@ func (c *conn) write(b []byte) error {
 		if c.server != nil {
 			c.server.cfg.Sweeper.Wake() // an idle connection sends control frames
 		}
-		_, err := c.io.Write(b[:n])
+		// Counted before Write returns, because the response may arrive before that.
+		c.passed.Add(int64(n))
+		accepted, err := c.io.Write(b[:n])
 		c.writes.End(n)
 		if err != nil {
+			c.passed.Add(int64(accepted - n))
 			return err
 		}
 		b = b[n:]
@@ -83,7 +87,7 @@ func (c *conn) write(b []byte) error {
 	return nil
 }
 
-// halfClose ends the connection after the last output. A client closes it at once. A server
+// halfClose ends the connection after the last output. A client closes it immediately. A server
 // closes only the sending half, so that the peer can read all output. The reader closes the
 // connection when the peer has closed it, or after LingerTime.
 func (c *conn) halfClose() {
@@ -94,8 +98,8 @@ func (c *conn) halfClose() {
 	_ = c.nc.SetReadDeadline(time.Now().Add(message.LingerTime))
 }
 
-// wakeBlocked wakes the first of the streams that wait for room in the output and in the window of the
-// connection, if both have room. It wakes only one stream, because most others would find no room. The
+// wakeBlocked wakes the first stream that waits for room in the output and in the connection
+// window, if there is room in both. It wakes only one, because most others would find no room. The
 // woken stream later wakes the next one. The caller holds mu.
 func (c *conn) wakeBlocked() {
 	if len(c.blocked) > 0 && c.sendWindow > 0 && c.queuedBytes() <= maxQueuedData {
@@ -103,33 +107,34 @@ func (c *conn) wakeBlocked() {
 	}
 }
 
-// beginBlock begins a header block in the output, with room for the header of a HEADERS
-// frame before it. It returns the output and the offset of the block. The caller holds mu.
-func (c *conn) beginBlock() (out *message.Buffer, from int) {
+// beginBlock begins a header block in the output, with room for the header of a HEADERS frame
+// before it. It returns the output and the block's offset. The caller holds mu.
+func (c *conn) beginBlock() (out *message.Buffer, start int) {
 	out = c.output()
 	out.B = append(out.B, make([]byte, frameHead)...)
-	from = len(out.B)
+	start = len(out.B)
 	out.B = c.enc.start(out.B)
-	return out, from
+	return out, start
 }
 
-// endBlock completes a header block. The argument from is the offset of the block in the output.
-// endBlock makes the block a HEADERS frame, followed by CONTINUATION frames if the block is larger
-// than the maximum frame size of the peer. If end is true, it sets END_STREAM. The caller holds mu.
-func (c *conn) endBlock(st *stream, from int, end bool) {
+// endBlock completes a header block that begins at the offset start in the output. endBlock makes
+// the block a HEADERS frame, followed by CONTINUATION frames if the block is larger than the
+// maximum frame size of the peer. If end is true, it sets END_STREAM. The caller holds mu.
+func (c *conn) endBlock(st *stream, start int, end bool) {
 	out := c.out
 	flags := byte(0)
 	if end {
 		flags = flagEndStream
 		st.endSent()
 	}
-	n := len(out.B) - from
+	n := len(out.B) - start
 	if n <= c.peerFrame {
-		appendFrame(out.B[from-frameHead:from-frameHead], n, frameHeaders, flags|flagEndHeaders, st.id)
+		appendFrame(out.B[start-frameHead:start-frameHead], n, frameHeaders, flags|flagEndHeaders, st.id)
 		return
 	}
-	block := append([]byte(nil), out.B[from:]...)
-	out.B = out.B[:from-frameHead]
+	// The block is too large for one frame, so it is cut, and a frame header put before each part.
+	block := append([]byte(nil), out.B[start:]...)
+	out.B = out.B[:start-frameHead]
 	for typ := byte(frameHeaders); len(block) > 0; typ, flags = frameContinuation, 0 {
 		n := min(len(block), c.peerFrame)
 		if n == len(block) {
@@ -141,29 +146,30 @@ func (c *conn) endBlock(st *stream, from int, end bool) {
 	}
 }
 
-// queueTrailers ends the sending side of the stream. It queues the valid trailers, or only
-// END_STREAM without a valid trailer. The caller holds mu.
+// queueTrailers ends the sending side of the stream. Valid trailers go into a HEADERS frame with
+// END_STREAM. Without them, END_STREAM is set in the last DATA frame if it is still queued, or in an
+// empty one. The caller holds mu.
 func (c *conn) queueTrailers(st *stream, trailer http.Header) {
 	if !hasTrailers(trailer) {
 		if !c.isLastData(st) {
 			c.appendData(st, nil)
 		}
-		c.out.B[c.lastData+4] |= flagEndStream
+		c.out.B[c.lastData+4] |= flagEndStream // the flags byte in the frame's header
 		c.lastDataID = 0
 		st.endSent()
 		return
 	}
-	out, from := c.beginBlock()
+	out, start := c.beginBlock()
 	for key, values := range trailer {
 		if n := byCanonical[key]; validTrailer(n, key) {
 			out.B = c.enc.values(out.B, n, key, values)
 		}
 	}
-	c.endBlock(st, from, true)
+	c.endBlock(st, start, true)
 }
 
-// queueData queues as many bytes of p as the windows and the output permit, and returns
-// their number. The caller holds mu.
+// queueData queues as many bytes of p as both windows and the room in the output permit, and returns
+// their number, which may be 0. The caller then calls waitSendable for the rest. The caller holds mu.
 func (c *conn) queueData(st *stream, p []byte) (n int) {
 	for n < len(p) {
 		k := int(min(int64(len(p)-n), c.sendWindow, st.sendWindow, int64(c.peerFrame)))
@@ -186,8 +192,9 @@ func (c *conn) isLastData(st *stream) bool {
 	return c.lastDataID == st.id && c.lastData+frameHead+frameLength(c.out.B[c.lastData:]) == len(c.out.B)
 }
 
-// appendData appends p to the output. If the last frame is a DATA frame of st and has room,
-// appendData extends that frame. Otherwise it adds a DATA frame. The caller holds mu.
+// appendData queues p in DATA frames of st. It extends the last queued frame if that one is of st and
+// has room, which saves frame headers for many small writes. Otherwise it adds a frame. The caller
+// holds mu and has checked the windows.
 func (c *conn) appendData(st *stream, p []byte) {
 	c.out = grown(c.output(), frameHead+len(p))
 	out := c.out
@@ -204,8 +211,8 @@ func (c *conn) appendData(st *stream, p []byte) {
 	out.B = append(out.B, p...)
 }
 
-// failure returns nil if the stream can send, and otherwise the reason why it cannot. The
-// caller holds the mutex of the connection.
+// failure returns nil if the stream can send, and otherwise the reason why it cannot. The caller
+// holds the connection's mutex.
 func (st *stream) failure() error {
 	if st.sendErr != nil {
 		return st.sendErr
@@ -213,8 +220,8 @@ func (st *stream) failure() error {
 	return st.c.err
 }
 
-// endSent records that END_STREAM is queued. It removes the stream if both directions have
-// ended. The caller holds the mutex of the connection.
+// endSent records that END_STREAM is queued. It removes the stream if both directions have ended.
+// The caller holds the connection's mutex.
 func (st *stream) endSent() {
 	st.sentEnd = true
 	if st.gotEnd {
@@ -222,12 +229,14 @@ func (st *stream) endSent() {
 	}
 }
 
-// waitSendable waits until the stream may be able to queue more bytes, or has failed. The
-// caller must then check which of the two applies. The caller holds the mutex of the
-// connection, which is unlocked during the wait.
+// waitSendable waits until the stream may be able to queue more bytes, or has failed. The caller
+// must then check which of the two applies. The caller holds the connection's mutex, which is
+// unlocked during the wait.
 func (st *stream) waitSendable() {
 	c := st.c
-	c.kick()
+	c.kick() // the writer makes room in the output
+	// If the stream's own window is open, the stream waits for something that all streams share: the
+	// connection's window, or room in the output. wakeBlocked wakes such streams one after the other.
 	blocked := st.sendWindow > 0
 	if blocked {
 		c.blocked = append(c.blocked, st)
@@ -239,12 +248,12 @@ func (st *stream) waitSendable() {
 		i := slices.Index(c.blocked, st)
 		c.blocked = slices.Delete(c.blocked, i, i+1)
 	}
-	c.wakeBlocked()
+	c.wakeBlocked() // this stream may leave room for the next one
 }
 
-// send queues all bytes of p. It waits for the windows of the peer and for room in the
-// output. If the last DATA frame of the stream has at least 4 KiB, send starts the writer.
-// A smaller frame waits for the next Flush.
+// send queues all bytes of p. It waits for the peer's windows and for room in the output. If the
+// stream's last DATA frame contains at least 4 KiB, send starts the writer. A smaller frame waits
+// for the next Flush.
 func (st *stream) send(p []byte) (n int, err error) {
 	const flushed = 4 << 10
 	c := st.c

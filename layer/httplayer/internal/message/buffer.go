@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Buffer is pooled memory for bytes of messages.
+// Buffer is memory for bytes of messages, which [GetBuffer] takes from a pool and Release gives back.
 type Buffer struct {
 	B    []byte
 	Next *Buffer // next buffer of a list; nil in the pool
@@ -13,7 +13,7 @@ type Buffer struct {
 
 const leastBuffer = 2 << 10
 
-// Pools has the pools of buffers. Each size is twice the size before it.
+// Pools holds the pools of buffers. Each size is twice the size before it.
 var Pools = []*sync.Pool{
 	newPool(leastBuffer), newPool(4 << 10), newPool(8 << 10), newPool(16 << 10), newPool(32 << 10), newPool(64 << 10),
 }
@@ -32,9 +32,9 @@ func GetBuffer(n int) *Buffer {
 	return Pools[class].Get().(*Buffer) //nolint:errcheck,forcetypeassert // the pools have nothing else
 }
 
-// Release returns b to the pool of the largest size for which it has room. It leaves a much
-// larger buffer to the garbage collector. It does nothing if b is nil, or if b is smaller than
-// all sizes, because then it is not from GetBuffer.
+// Release gives b back to the pool, after which the caller must not use it. B may have been replaced by
+// a larger slice, so the pool is chosen by its capacity. A buffer much larger than 64 KiB is left to
+// the garbage collector. Release does nothing if b is nil, or if B is smaller than any pooled buffer.
 func (b *Buffer) Release() {
 	if b == nil || cap(b.B) < leastBuffer {
 		return

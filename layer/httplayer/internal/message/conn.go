@@ -11,8 +11,8 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// CloseWrite closes the sending half of conn. It returns [http.ErrNotSupported] if conn has
-// no CloseWrite method.
+// CloseWrite closes the sending half of conn. It returns [http.ErrNotSupported] if conn does not
+// support CloseWrite.
 func CloseWrite(conn any) error {
 	if half, ok := conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -35,8 +35,8 @@ func Linger(conn net.Conn, limit int64) {
 	}
 }
 
-// AheadConn is a connection. Its Read returns the bytes of Ahead before those of Conn. One
-// goroutine at a time calls Read.
+// AheadConn is a connection whose Read returns Ahead's bytes before Conn's. One goroutine at a
+// time calls Read.
 type AheadConn struct {
 	net.Conn
 	Ahead []byte
@@ -61,10 +61,10 @@ func (c *AheadConn) CloseWrite() error { return CloseWrite(c.Conn) }
 // NetConn returns the underlying connection.
 func (c *AheadConn) NetConn() net.Conn { return c.Conn }
 
-// Copy copies src to dst until io.EOF and returns the number of copied bytes. If the function flush
-// is not nil, Copy calls it before each Read that may wait. Unlike [io.Copy] it uses a pooled
-// buffer, and only the methods Read and Write. The buffer has 32 KiB after a Read that filled a
-// smaller one, and 2 KiB after a small Read, because an idle tunnel keeps it.
+// Copy copies src to dst until io.EOF and returns the number of copied bytes. If flush is not nil, Copy
+// calls it before each Read that may wait. Unlike [io.Copy] it uses a pooled buffer, and only Read and
+// Write. The buffer has 2 KiB, because an idle tunnel keeps it, and 32 KiB as long as each Read fills
+// it.
 func Copy(dst io.Writer, src io.Reader, flush func()) (total int64, err error) {
 	const small, large = 2 << 10, 32 << 10
 	b := GetBuffer(small)
@@ -103,37 +103,38 @@ func Copy(dst io.Writer, src io.Reader, flush func()) (total int64, err error) {
 	}
 }
 
-// Tunnel copies bytes between client and upstream in both directions. When one direction ends,
-// Tunnel closes the sending half of the connection to which it copied the bytes. When both have
-// ended, it closes upstream. If one direction fails or ctx ends, Tunnel closes client and upstream.
-// It returns after both directions have ended.
+// Tunnel copies bytes between client and upstream in both directions, and returns after both have
+// ended. When one direction ends with io.EOF, Tunnel passes that on by closing the sending half of the
+// other connection. If a direction fails or ctx ends, Tunnel closes both connections. It always closes
+// upstream in the end, but leaves client open if nothing has failed.
 func Tunnel(ctx context.Context, client, upstream io.ReadWriteCloser) error {
+	// Closing both connections ends the copying in both directions.
 	cut := func() {
 		_ = panics.Contain(func() { _ = client.Close() })
 		_ = panics.Contain(func() { _ = upstream.Close() })
 	}
 	defer context.AfterFunc(ctx, cut)()
 	defer upstream.Close()
-	carry := func(to io.Writer, from io.Reader) error {
+	carry := func(dst io.Writer, src io.Reader) error {
 		err := panics.Do("tunnel", func() error {
-			if _, err := Copy(to, from, nil); err != nil {
+			if _, err := Copy(dst, src, nil); err != nil {
 				return err
 			}
-			return CloseWrite(to)
+			return CloseWrite(dst)
 		})
 		if err != nil {
 			cut()
 		}
 		return err
 	}
-	up := make(chan error, 1)
-	go func() { up <- carry(upstream, client) }()
-	return errors.Join(carry(client, upstream), <-up)
+	upErr := make(chan error, 1)
+	go func() { upErr <- carry(upstream, client) }()
+	return errors.Join(carry(client, upstream), <-upErr)
 }
 
-// Pending returns the number of bytes that can be read from body without waiting. If eof is
-// true, the body ends after these bytes. If body has no method Pending, n is 0, and eof is
-// true only for nil and for the empty body of package http.
+// Pending returns the number of bytes that can be read from body without waiting. If eof is true,
+// the body ends after these bytes. If body does not implement Pending, n is 0, and eof is true
+// only for nil and for http's empty body.
 func Pending(body io.Reader) (n int, eof bool) {
 	if p, ok := body.(interface{ Pending() (n int, eof bool) }); ok {
 		return p.Pending()

@@ -1,4 +1,3 @@
-// Package message has the parts that the HTTP/1.1 and HTTP/2 engines share: errors, field
-// syntax, the configuration of a server, and the calls of a proxy or an http.Handler for a
-// request.
+// Package message contains what the HTTP/1.1 and HTTP/2 engines share: errors, field syntax, a
+// server's configuration, and the calls of a proxy or an http.Handler for a request.
 package message

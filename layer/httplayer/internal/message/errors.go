@@ -4,19 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/gotower/gotower/layer"
 )
 
 var (
-	// ErrNotSent reports that no byte of the request was sent and that its body is unread.
-	// The request can be sent on another connection.
+	// ErrNotSent reports that no byte of the request was sent. Its body may have been read, and
+	// is open. You can send the request on another connection.
 	ErrNotSent = errors.New("request not sent")
 
-	// ErrNotProcessed reports that the server did not process the request. The server sent
-	// REFUSED_STREAM for it, or a GOAWAY with a last stream ID that is below the stream ID
-	// of the request.
+	// ErrNotProcessed reports that the server did not process the request. It sent REFUSED_STREAM
+	// for it, or a GOAWAY with a last stream ID below the request's, or the HTTP/2 connection
+	// ended before all request headers were sent.
 	ErrNotProcessed = errors.New("request not processed by the server")
+
+	// ErrNoResponse reports that an HTTP/1.1 connection, on which earlier requests had been served,
+	// ended after the request was sent and before the first byte of the response. Usually the
+	// server closed the idle connection at the same time.
+	ErrNoResponse = errors.New("connection ended without a response")
 )
 
 // ErrSlowBody is the error of reading a request body that arrives too slowly. Its Timeout
@@ -61,10 +67,14 @@ func (e *ResetError) Error() string {
 	return "stream reset: " + CodeName(e.Code)
 }
 
+// ShortBody is the Reason of a reset because a received body is incomplete.
+const ShortBody = "the body is shorter than content-length"
+
 // Is makes e match ErrNotProcessed in [errors.Is], if the peer reset the stream with
-// REFUSED_STREAM.
+// REFUSED_STREAM, and io.ErrUnexpectedEOF after a ShortBody, as the error of an HTTP/1.1 body does.
 func (e *ResetError) Is(target error) bool {
-	return target == ErrNotProcessed && e.Remote && e.Code == CodeRefusedStream
+	return target == ErrNotProcessed && e.Remote && e.Code == CodeRefusedStream ||
+		target == io.ErrUnexpectedEOF && !e.Remote && e.Reason == ShortBody
 }
 
 // HTTP/2 error codes (RFC 9113, section 7).
@@ -100,9 +110,9 @@ func CodeName(code uint32) string {
 	return fmt.Sprintf("error code %d", code)
 }
 
-// ResetCode returns the HTTP/2 error code with which a stream is reset because of err. This
-// is the code of the [ResetError] or [CanceledError] in err, unless that code is NO_ERROR.
-// Otherwise it is CANCEL for an error of a context, and INTERNAL_ERROR for any other error.
+// ResetCode returns the HTTP/2 error code with which a stream is reset because of err. This is
+// the code in err's [ResetError] or [CanceledError], unless that code is NO_ERROR. Otherwise it
+// is CANCEL for a context error, and INTERNAL_ERROR for any other error.
 func ResetCode(err error) uint32 {
 	if reset, ok := errors.AsType[*ResetError](err); ok && reset.Code != CodeNo {
 		return reset.Code
@@ -116,13 +126,32 @@ func ResetCode(err error) uint32 {
 	return CodeInternal
 }
 
-// CanceledError is the cause of a request context that was canceled because the client
-// reset the stream. Code is the HTTP/2 error code of the reset. The error matches
-// [context.Canceled].
+// MalformedError is the reason why the engine ended a received request whose body or trailers violate
+// HTTP/2. It is not a [ResetError], because layers take that for a failure of the endpoint.
+type MalformedError struct{ Reset ResetError }
+
+// Error is part of the error interface.
+func (e *MalformedError) Error() string { return "malformed request: " + e.Reset.Error() }
+
+// CanceledError is the cause of a request context's end when the client has left: either it reset the
+// stream with the HTTP/2 error code Code, or it closed the connection, and Code is NO_ERROR. The error
+// matches [context.Canceled].
 type CanceledError struct{ Code uint32 }
 
 // Error is part of the error interface.
-func (e *CanceledError) Error() string { return "request canceled by the client: " + CodeName(e.Code) }
+func (e *CanceledError) Error() string {
+	if e.Code == CodeNo {
+		return "the client has closed the connection"
+	}
+	return "request canceled by the client: " + CodeName(e.Code)
+}
+
+// StatusCode returns 499, the status with which nginx logs such a request. It is not sent, because
+// there is no client.
+func (*CanceledError) StatusCode() int { return StatusClientClosedRequest }
+
+// StatusClientClosedRequest is the status of a request whose client left before the response.
+const StatusClientClosedRequest = 499
 
 // Is makes the error match context.Canceled in [errors.Is].
 func (*CanceledError) Is(target error) bool { return target == context.Canceled }

@@ -20,10 +20,10 @@ func IsHopByHop(name string) bool {
 	return false
 }
 
-// RemoveHopByHop removes the hop-by-hop fields from h, which is the header of a received message.
-// It also removes the fields that Connection names. It keeps Connection and Upgrade if they request
-// an upgrade, and the field TE with the value trailers. An upgrade to h2c is removed, because
-// HTTP/2 would bypass the layers.
+// RemoveHopByHop removes the hop-by-hop fields from h, which is a received message's header. It
+// also removes the fields that Connection names. It keeps Connection and Upgrade if they request an
+// upgrade, and the field TE with the value trailers. An upgrade to h2c is removed, because HTTP/2
+// would bypass the layers.
 func RemoveHopByHop(h http.Header) {
 	upgrade := h["Upgrade"]
 	upgrades := Upgrade(h) != "" && !Listed(upgrade, "h2c")
@@ -71,8 +71,8 @@ func ValidTrailer(name string) bool {
 	return ValidName(name) && name != "Content-Length" && name != "Host" && !IsHopByHop(name)
 }
 
-// Announced returns a header with an entry for each valid trailer name in values, which are
-// the values of a Trailer field. The entries are nil. Without values the result is nil.
+// Announced returns the trailers that a message announces. values are those of its Trailer field. The
+// result maps each valid name to nil, and is itself nil if there are no values.
 func Announced(values []string) http.Header {
 	if len(values) == 0 {
 		return nil
@@ -88,8 +88,8 @@ func Announced(values []string) http.Header {
 	return trailer
 }
 
-// TrailerNames returns the value of the Trailer field that announces trailer. It leaves out
-// invalid names, and is "" without a valid name.
+// TrailerNames returns a Trailer field's value that announces trailer, such as "Grpc-Status,
+// Grpc-Message". It leaves out invalid names, and returns "" if there is no valid name.
 func TrailerNames(trailer http.Header) string {
 	var names []string
 	for name := range trailer {
@@ -119,7 +119,7 @@ func Date() string {
 	return d.value
 }
 
-// StatusLines has the value of [http.Response.Status] for each status, such as "200 OK".
+// StatusLines holds the [http.Response.Status] of each status, such as "200 OK".
 var StatusLines = func() (lines [1000]string) {
 	for status := range lines {
 		lines[status] = fmt.Sprintf("%03d %s", status, http.StatusText(status))

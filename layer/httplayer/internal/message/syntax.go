@@ -4,42 +4,44 @@ import (
 	"encoding/binary"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
 )
 
-// Classes of bytes in messages. Each is one bit of an entry of [Class].
+// These are classes of bytes in messages. Each is one bit in an entry of [Class].
 const (
 	TokenByte  = 1 << iota // allowed in a token (RFC 9110, section 5.6.2)
 	ValueByte              // allowed in a field value: VCHAR, SP, HTAB, obs-text
-	TargetByte             // allowed in a request target: VCHAR without '#'
+	TargetByte             // allowed in a request target: VCHAR without '#', and bytes above ASCII
 	PathByte               // allowed in a path and neither escaped nor unescaped by net/url
-	HostByte               // allowed in a host with an optional port
+	HostByte               // allowed in a host that is not an address in brackets: also bytes above ASCII
 	LowerByte
 	UpperByte
 )
 
-// Class has one entry per byte value. Each entry is the set of the classes to which the
-// byte belongs.
+// Class holds one entry per byte value: the set of classes to which the byte belongs.
 var Class = makeClass()
 
+// makeClass returns the table of the classes to which each byte belongs, as a set of bits.
 func makeClass() (class [256]uint8) {
 	for i := range class {
 		c := byte(i)
-		lower, upper := c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z'
+		lower := c >= 'a' && c <= 'z'
+		upper := c >= 'A' && c <= 'Z'
 		alnum := lower || upper || c >= '0' && c <= '9'
-		in := func(set string) bool { return alnum || strings.IndexByte(set, c) >= 0 }
-		for bit, is := range map[uint8]bool{
-			TokenByte:  in("!#$%&'*+-.^_`|~"),
+		inSet := func(set string) bool { return alnum || strings.IndexByte(set, c) >= 0 }
+		for bit, member := range map[uint8]bool{
+			TokenByte:  inSet("!#$%&'*+-.^_`|~"),
 			ValueByte:  c == '\t' || c >= ' ' && c != 0x7f,
-			TargetByte: c > ' ' && c < 0x7f && c != '#',
-			PathByte:   in("/-_.~$&+,:;=@"),
-			HostByte:   in("-._~!$&'()*+,;=:[]%"),
+			TargetByte: c > ' ' && c != 0x7f && c != '#',
+			PathByte:   inSet("/-_.~$&+,:;=@"),
+			HostByte:   inSet("-._~!$&'()*+,;=%") || c >= 0x80,
 			LowerByte:  lower,
 			UpperByte:  upper,
 		} {
-			if is {
+			if member {
 				class[i] |= bit
 			}
 		}
@@ -64,13 +66,15 @@ func ValidName(s string) bool { return s != "" && All(s, TokenByte) }
 // ValidValue reports whether each byte of s is allowed in a field value.
 func ValidValue(s string) bool { return ValidValueBytes([]byte(s)) }
 
-// ValidValueBytes is ValidValue for bytes. It checks eight bytes at a time.
+// ValidValueBytes is ValidValue for bytes. It checks eight bytes at a time, because it sees every value
+// of every message.
 func ValidValueBytes(b []byte) bool {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
 	for len(b) >= 8 {
 		x := binary.LittleEndian.Uint64(b)
 		del := x ^ 0x7f*ones
-		// A byte below ' ' or equal to DEL sets its top bit; look closer then.
+		// A byte below ' ' or equal to DEL sets its top bit. So does a tab, which is valid, and a
+		// subtraction can borrow from the next byte, so All then decides.
 		if ((x-' '*ones)&^x|(del-ones)&^del)&tops != 0 && !All(b[:8], ValueByte) {
 			return false
 		}
@@ -79,9 +83,43 @@ func ValidValueBytes(b []byte) bool {
 	return All(b, ValueByte)
 }
 
-// ValidHost reports whether s is a valid authority without userinfo. The empty string is
-// valid.
-func ValidHost(s string) bool { return All(s, HostByte) }
+// ValidHost reports whether s is valid as a Host field or as an authority without userinfo: a name or an
+// IP address, with an optional port of 0 to 65535, which may be empty after its colon. An IPv6 address
+// is in brackets. The empty string is valid, because a request whose target has no authority may have an
+// empty Host field.
+func ValidHost[T string | []byte](s T) bool {
+	if len(s) == 0 {
+		return true
+	}
+	end := 0 // the end of the host in s
+	if s[0] == '[' {
+		for end = 1; end < len(s) && (s[end] == ':' || Class[s[end]]&HostByte != 0); {
+			end++
+		}
+		addr, err := netip.ParseAddr(string(s[1:end]))
+		if err != nil || !addr.Is6() || end == len(s) || s[end] != ']' {
+			return false
+		}
+		end++
+	}
+	for s[0] != '[' && end < len(s) && Class[s[end]]&HostByte != 0 {
+		end++
+	}
+	return end == len(s) || end > 0 && s[end] == ':' && validPort(s[end+1:]) // a port needs a host
+}
+
+// validPort reports whether s is a port, or empty, as RFC 3986 allows it.
+func validPort[T string | []byte](s T) bool {
+	n := 0
+	for i := range len(s) {
+		digit := s[i] - '0'
+		if digit > 9 || n > 65535 {
+			return false
+		}
+		n = n*10 + int(digit)
+	}
+	return n <= 65535
+}
 
 // ValidAuthority reports whether s is a host and a port, as in the target of CONNECT.
 func ValidAuthority(s string) bool {
@@ -93,9 +131,24 @@ func ValidAuthority(s string) bool {
 	return err == nil && n > 0
 }
 
-// PlainTarget sets the path and the query of u from target. It supports only a path that
-// needs no unescaping, with an optional query. For any other target it returns false and
-// does not change u.
+// EscapedPath returns the path of u as it is sent. Unlike u.EscapedPath, it keeps a RawPath with bytes
+// that are not allowed in a URL, such as "|", because a proxy should not change the path that it
+// received.
+func EscapedPath(u *url.URL) string {
+	if u.RawPath == "" && All(u.Path, PathByte) {
+		return u.Path
+	}
+	if u.RawPath != "" && All(u.RawPath, TargetByte) && u.RawPath[0] == '/' && strings.IndexByte(u.RawPath, '?') < 0 {
+		if path, err := url.PathUnescape(u.RawPath); err == nil && path == u.Path {
+			return u.RawPath
+		}
+	}
+	return u.EscapedPath()
+}
+
+// PlainTarget is a fast way to parse most request targets: a path without escapes, with an optional
+// query. It sets the path and the query of u and returns true. For any other target it returns false
+// and leaves u unchanged.
 func PlainTarget(target string, u *url.URL) bool {
 	path, query, asks := strings.Cut(target, "?")
 	if path == "" || path[0] != '/' || !All(path, PathByte) {
@@ -115,8 +168,11 @@ func ContentLength(values []string) int64 {
 }
 
 // ParseLength parses value, which must consist of decimal digits. It returns -1 if value has
-// another character, no digit, or more than 18 digits.
+// another character, no digit, or more than 18 digits without leading zeros.
 func ParseLength[T string | []byte](value T) int64 {
+	for len(value) > 18 && value[0] == '0' {
+		value = value[1:]
+	}
 	if len(value) == 0 || len(value) > 18 {
 		return -1
 	}
@@ -136,3 +192,6 @@ func ParseLength[T string | []byte](value T) int64 {
 func BodyAllowed(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
+
+// Start returns the first bytes of b in quotes, for an error about an answer in another protocol.
+func Start(b []byte) string { return strconv.Quote(string(b[:min(len(b), 24)])) }

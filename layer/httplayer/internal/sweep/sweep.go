@@ -17,7 +17,7 @@ const Interval = 20 * time.Millisecond
 // Forever is a time for which a connection needs no check.
 const Forever time.Duration = math.MaxInt64
 
-// Left returns the rest of a time limit at the age in the argument age. A limit of 0 means none.
+// Left returns how much of a time limit remains at the given age. A limit of 0 means none.
 func Left(limit, age time.Duration) time.Duration {
 	if limit <= 0 {
 		return Forever
@@ -33,16 +33,16 @@ type Conn interface {
 	Sweep(phase uint32, age time.Duration) (rest time.Duration)
 }
 
-// Sweeper calls Sweep of every registered connection once per [Interval], so that the connection
-// can enforce its time limits. It uses one goroutine, which runs while connections are registered.
-// The goroutine rests while no connection needs a check, because each wake-up of an idle process
-// costs 200 µs of CPU time. The zero value is ready to use.
+// Sweeper calls Sweep on every registered connection once per [Interval], so that the connection can
+// enforce its time limits. It uses one goroutine, which ends when no connection is registered. While no
+// connection needs a check, the goroutine rests, that is, sleeps for longer than an Interval, because
+// each wake-up of an idle process costs 200 µs of CPU time. The zero value is ready to use.
 type Sweeper struct {
 	tick    atomic.Uint32 // time of the last sweep or of the end of the last rest, in intervals
 	resting atomic.Bool   // whether Wake must wake the goroutine; written with mu held
 
 	mu    sync.Mutex
-	began time.Time // begin of the current rest
+	start time.Time // begin of the current rest
 	slots map[*Slot]struct{}
 	wake  chan struct{} // wakes the goroutine, and is closed to end it; nil if none runs
 }
@@ -54,9 +54,9 @@ type Slot struct {
 	state   atomic.Uint64 // phase in the upper 32 bits, tick of its start in the lower 32
 }
 
-// Add registers the connection c for checks. The argument phase is the current phase of c, a number
-// that the checks pass to the method Sweep of c. The caller records later phases by Enter of the
-// returned Slot.
+// Add registers the connection c for checks, which call its method Sweep. phase is a number of c's own
+// for what it does now, such as waiting for a request. The checks pass it to Sweep, with the time that
+// it has lasted. The caller records later phases with the returned Slot's Enter.
 func (s *Sweeper) Add(c Conn, phase uint32) *Slot {
 	slot := &Slot{sweeper: s, conn: c}
 	slot.Enter(phase)
@@ -71,28 +71,29 @@ func (s *Sweeper) Add(c Conn, phase uint32) *Slot {
 	return slot
 }
 
-// Enter records phase as the current phase of the connection, and the current time as the
-// beginning of the phase.
+// Enter records that the connection enters phase now. It costs little, and can be called several times
+// for each request.
 func (x *Slot) Enter(phase uint32) {
-	x.sweeper.Wake() // corrects the tick
+	x.sweeper.Wake() // during a rest, the tick is out of date
 	x.state.Store(uint64(phase)<<32 | uint64(x.sweeper.tick.Load()))
 	x.sweeper.Wake() // if a rest began meanwhile
 }
 
-// Wake ends a rest. The caller has changed something that may require a check, without a new phase.
+// Wake makes a resting Sweeper check the connections again. Call it after a change that may need a
+// check, unless Enter is called anyway.
 func (s *Sweeper) Wake() {
 	if s.resting.Load() {
 		s.endRest()
 	}
 }
 
-// rested returns the time since the last sweep, in intervals. It is 1 unless the goroutine rests. The
-// caller holds mu.
+// rested returns how many intervals have passed since the last sweep: 1, or more if the goroutine
+// rests. The caller holds mu.
 func (s *Sweeper) rested() uint32 {
 	if !s.resting.Load() {
 		return 1
 	}
-	return uint32((time.Since(s.began) + Interval/2) / Interval)
+	return uint32((time.Since(s.start) + Interval/2) / Interval)
 }
 
 // endRest ends a rest and advances the tick by its duration.
@@ -113,8 +114,8 @@ func (s *Sweeper) endRest() {
 // Phase returns the phase that was entered last.
 func (x *Slot) Phase() uint32 { return uint32(x.state.Load() >> 32) }
 
-// Remove ends the checks of the connection. A check that has begun may still be in progress
-// after Remove returns.
+// Remove ends the connection's checks. A check that has begun may still be in progress after
+// Remove returns.
 func (x *Slot) Remove() {
 	s := x.sweeper
 	s.mu.Lock()
@@ -127,10 +128,11 @@ func (x *Slot) Remove() {
 	}
 }
 
+// run is the function of the Sweeper's goroutine. It ends when wake is closed.
 func (s *Sweeper) run(wake chan struct{}) {
 	ticker := time.NewTicker(Interval)
 	defer ticker.Stop()
-	var all []*Slot
+	var slots []*Slot
 	for {
 		rest := Interval
 		select {
@@ -139,35 +141,36 @@ func (s *Sweeper) run(wake chan struct{}) {
 				return
 			}
 		case <-ticker.C:
-			all, rest = s.sweep(wake, all[:0])
+			slots, rest = s.sweep(wake, slots[:0])
 		}
 		ticker.Reset(max(rest, Interval))
 	}
 }
 
-// sweep checks all connections. It returns the shortest time for which none of them needs a check, and
-// begins a rest if this time is longer than Interval. It also returns the empty slice all, which it uses
-// as a buffer.
-func (s *Sweeper) sweep(wake chan struct{}, all []*Slot) (_ []*Slot, rest time.Duration) {
+// sweep calls Sweep on all connections. It returns for how long none of them needs another check. If
+// that is longer than Interval, the Sweeper begins to rest. slots is a buffer, which is returned for
+// the next call.
+func (s *Sweeper) sweep(wake chan struct{}, slots []*Slot) (_ []*Slot, rest time.Duration) {
 	s.mu.Lock()
 	if s.wake != wake { // another goroutine checks the slots added since
 		s.mu.Unlock()
-		return all, 0
+		return slots, 0
 	}
 	now := s.tick.Add(s.rested())
 	s.resting.Store(true) // before a phase is read, so that each later Enter calls endRest
-	s.began = time.Now()
+	s.start = time.Now()
 	for slot := range s.slots {
-		all = append(all, slot)
+		slots = append(slots, slot)
 	}
 	s.mu.Unlock()
 	rest = Forever
-	for i, slot := range all {
+	for i, slot := range slots {
 		state := slot.state.Load()
 		age := time.Duration(max(0, int32(now-uint32(state)))) * Interval // negative if endRest was called
 		rest = min(rest, slot.conn.Sweep(uint32(state>>32), age))
-		all[i] = nil
+		slots[i] = nil
 	}
+	// A connection needs the next check soon, so there is no rest.
 	if rest <= Interval {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -175,5 +178,5 @@ func (s *Sweeper) sweep(wake chan struct{}, all []*Slot) (_ []*Slot, rest time.D
 			s.resting.Store(false)
 		}
 	}
-	return all, rest
+	return slots, rest
 }

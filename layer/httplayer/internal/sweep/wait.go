@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// Wait measures how long one goroutine waits for the peer. The goroutine calls Begin and End for
-// each wait. At each interval, the sweeper calls Sweep, which returns the duration of the wait, or
-// TooSlow, which compares it with limits. Begin, End and Add on a nil Wait do nothing.
+// Wait measures how long a goroutine waits for the peer, without reading the clock. The goroutine calls
+// Begin and End around each wait. The sweeper calls Sweep or TooSlow at each interval, and counts the
+// intervals in which the same wait was in progress. Begin, End and Add do nothing on a nil Wait.
 type Wait struct {
 	count atomic.Uint32 // number of starts and ends; odd during a wait
 	bytes atomic.Int64  // bytes that were received
 
 	// The fields below are used by the sweeper only.
 
-	seen  uint32        // count at the previous sweep
-	age   time.Duration // duration of the current wait
-	total time.Duration // duration of all waits
+	lastCount uint32        // count at the previous sweep
+	age       time.Duration // duration of the current wait
+	total     time.Duration // duration of all waits
 }
 
 // Begin records that a goroutine begins to wait for bytes of the peer.
@@ -49,17 +49,18 @@ func (w *Wait) Sweep() time.Duration {
 	if count&1 != 0 {
 		w.total += Interval
 	}
-	if w.age += Interval; count&1 == 0 || count != w.seen {
+	// Another count than at the last sweep means that another wait has begun since.
+	if w.age += Interval; count&1 == 0 || count != w.lastCount {
 		w.age = 0
 	}
-	w.seen = count
+	w.lastCount = count
 	return w.age
 }
 
-// TooSlow reports whether the peer is too slow, by one of two limits. The argument idle limits the
-// current wait. The argument rate is the minimum number of bytes per second of waiting. The rate is
-// checked after all waits together are longer than idle and longer than one second. A limit of 0
-// means unlimited. TooSlow is called once per interval instead of Sweep.
+// TooSlow reports whether the peer is too slow, by one of two limits, of which 0 means unlimited. idle
+// is the longest single wait. rate is how many bytes must arrive per second of waiting; it is checked
+// once all waits together exceed both idle and one second. TooSlow replaces Sweep, so call it once per
+// interval.
 func (w *Wait) TooSlow(idle time.Duration, rate int) bool {
 	pause := w.Sweep()
 	return idle > 0 && pause > idle || rate > 0 && w.total > max(idle, time.Second) &&

@@ -1,0 +1,78 @@
+package balance
+
+import (
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/resolve"
+)
+
+// WithFailFast makes the balancer fail as soon as it is certain that it cannot serve a request: every
+// endpoint has failed, or the target does not exist or cannot be resolved. An endpoint has failed if it
+// cannot be reached, its breaker is open, or it is ejected. The rejection then matches
+// [layer.ErrFailFast], and so does the error of Ready, so that no request waits in a [layer.Queue].
+//
+// Requests still wait there until the target is resolved for the first time, while it has no endpoints,
+// and while an endpoint is busy. By default, they also wait for failed endpoints.
+func WithFailFast[Rsp any]() Option[Rsp] {
+	return func(o *options[Rsp]) { o.failFast = true }
+}
+
+// noteFailed recomputes b.failed, and wakes those who wait in Ready if it has changed. It is called
+// after each change of the endpoints. The caller must hold mu.
+func (b *Balancer[Req, Rsp]) noteFailed() {
+	if failed := b.failFast && b.hasFailed(); failed != b.failed.Load() {
+		b.failed.Store(failed)
+		b.changed.Wake()
+	}
+}
+
+// hasFailed reports whether it is certain that no request can be served; see WithFailFast. The caller
+// must hold mu.
+func (b *Balancer[Req, Rsp]) hasFailed() bool {
+	switch b.state { //nolint:exhaustive // the other states have endpoints
+	case resolve.StatePending:
+		return b.err != nil
+	case resolve.StateEmpty:
+		return false
+	case resolve.StateDoesNotExist:
+		return true
+	}
+	return b.readyLen() == 0 && len(b.nodes) > 0 && b.down == len(b.nodes)
+}
+
+// rejection returns the rejection of a request that no endpoint can serve, which must not wait in a
+// queue if b.failed is true. The caller must hold mu.
+func (b *Balancer[Req, Rsp]) rejection(reason string, cause error) *layer.Error {
+	e := b.notReady(reason, cause)
+	if b.failed.Load() {
+		e.Kind = layer.ErrFailFast
+	}
+	return e
+}
+
+// failure returns the error of Ready with WithFailFast, if every endpoint has failed, and otherwise
+// nil.
+func (b *Balancer[Req, Rsp]) failure() error {
+	if !b.failed.Load() {
+		return nil
+	}
+	n, err := b.noneReady()
+	if n == nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.unready(n, n.reason)
+}
+
+// unready returns the rejection for a request that found no ready node. It names the unready node n
+// and wraps reason, which says why n is not ready. A nil reason means [discover.ErrNoEndpoints]. The
+// caller must hold mu.
+func (b *Balancer[Req, Rsp]) unready(n *node[Req, Rsp], reason error) error {
+	if reason == nil {
+		reason = discover.ErrNoEndpoints
+	}
+	e := b.rejection(zeroOf(len(b.nodes)), endpointError{reason})
+	e.Endpoint = n.id.Addr.String()
+	return e
+}

@@ -1,0 +1,307 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	descriptorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/gotower/gotower/examples/gateway/config"
+	"github.com/gotower/gotower/internal/lograte"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+)
+
+// rateLimitByClient returns a layer that limits each client as l configures, or nil if l does not.
+func rateLimitByClient(l *config.RateLimit) httplayer.Layer {
+	if l == nil || l.Per != "Client" {
+		return nil
+	}
+	return httplayer.RateLimitByClient(l.RequestsPerSecond, l.Bucket())
+}
+
+// rateLimitByHeader returns a layer that limits each value of a header field as l configures, or nil if
+// l does not.
+func rateLimitByHeader(l *config.RateLimit) httplayer.Layer {
+	if l == nil || l.Per != "Header" {
+		return nil
+	}
+	name := http.CanonicalHeaderKey(string(l.Header))
+	seed := maphash.MakeSeed()
+	key := func(req *http.Request) uint64 { // a hash, because clients may send long values
+		return maphash.String(seed, req.Header.Get(name))
+	}
+	return layer.RateLimitBy[uint64, *http.Request, *http.Response](key, l.RequestsPerSecond, l.Bucket(), 0)
+}
+
+// limits counts rateLimitService's decisions by route and result. log is rate-limited, so that an
+// outage does not cause a line per request.
+type limits struct {
+	decisions *prometheus.CounterVec
+	log       *slog.Logger
+}
+
+func newLimits(r prometheus.Registerer, log *slog.Logger) limits {
+	decisions := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "gateway_global_rate_limit_requests_total",
+		Help: "Requests for which rateLimitService was asked by result: ok, over_limit, or error if it failed.",
+	}, []string{"route", "result"})
+	r.MustRegister(decisions)
+	return limits{decisions, slog.New(lograte.New(log.Handler()))}
+}
+
+// globalRateLimit returns a layer that asks counter, rateLimitService's service, whether each
+// request is within r.GlobalRateLimits. It returns nil if there are none.
+func (g *gateway) globalRateLimit(route string, r *config.Route, counter httplayer.Service) httplayer.Layer {
+	c := r.RateLimitService()
+	if c == nil {
+		return nil
+	}
+	result := func(name string) prometheus.Counter { return g.limits.decisions.WithLabelValues(route, name) }
+	return func(next httplayer.Service) httplayer.Service {
+		return &limitService{
+			Service: next, RateLimitService: c, counter: httplayer.RoundTripper(counter), limits: r.GlobalRateLimits, log: g.limits.log,
+			ok: result("ok"), over: result("over_limit"), failed: result("error"),
+		}
+	}
+}
+
+// limitService is the service of a route with a rate limit service.
+type limitService struct {
+	httplayer.Service
+	*config.RateLimitService
+
+	counter          http.RoundTripper            // sends questions to the rate limit service
+	limits           []config.RateLimitDescriptor // what the route tells that service about a request
+	log              *slog.Logger
+	ok, over, failed prometheus.Counter // the service's decisions, and its failures
+}
+
+// Call asks the rate limit service about req, and sends req unless it is over the limit. If that service
+// fails, FailureModeDeny decides whether req is sent.
+func (s *limitService) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	descriptors := s.descriptors(req)
+	if len(descriptors) == 0 {
+		return s.Service.Call(ctx, req)
+	}
+	answer, err := s.ask(ctx, &ratelimitv3.RateLimitRequest{Domain: s.Domain, Descriptors: descriptors})
+	switch {
+	case err != nil && ctx.Err() != nil: // for example, the client has left
+		return nil, err
+	case err != nil:
+		s.failed.Inc()
+		s.log.Warn("the rate limit service failed", "service", s.BackendRef.Name, "denied", s.FailureModeDeny, "err", err)
+		if s.FailureModeDeny {
+			return nil, &httplayer.StatusError{Code: http.StatusServiceUnavailable, Reason: "rate limit service: " + err.Error()}
+		}
+		return s.Service.Call(ctx, req)
+	case answer.GetOverallCode() == ratelimitv3.RateLimitResponse_OVER_LIMIT:
+		s.over.Inc()
+		return nil, s.overLimit(descriptors, answer)
+	}
+	s.ok.Inc()
+	if fields := additions(answer.GetRequestHeadersToAdd()); len(fields.Add) > 0 {
+		req = httplayer.HTTP{}.EditRequest(req, fields)
+	}
+	rsp, err := s.Service.Call(ctx, req)
+	if err == nil {
+		s.addHeaders(rsp.Header, answer)
+	}
+	return rsp, err
+}
+
+// descriptors returns the descriptors that apply to req.
+func (s *limitService) descriptors(req *http.Request) (all []*descriptorv3.RateLimitDescriptor) {
+	for i := range s.limits {
+		d := &descriptorv3.RateLimitDescriptor{}
+		for j := range s.limits[i].Actions {
+			a := &s.limits[i].Actions[j]
+			value := limitValue(a, req)
+			if value == "" {
+				d = nil
+				break
+			}
+			d.Entries = append(d.Entries, &descriptorv3.RateLimitDescriptor_Entry{Key: a.Key(), Value: value})
+		}
+		if d != nil {
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+// limitValue returns the value that a contributes to a descriptor for req, or "" if there is
+// none.
+func limitValue(a *config.RateLimitAction, req *http.Request) string {
+	switch {
+	case a.GenericKey != nil:
+		return a.GenericKey.DescriptorValue
+	case a.RequestHeaders != nil:
+		return strings.ToValidUTF8(strings.Join(req.Header.Values(string(a.RequestHeaders.HeaderName)), ","), "\uFFFD")
+	}
+	client := accessor{}.Source(req).Addr().WithZone("")
+	if !client.IsValid() {
+		return ""
+	}
+	if a.RemoteAddress != nil {
+		return client.String()
+	}
+	return network(client, a.MaskedRemoteAddress).String()
+}
+
+func network(client netip.Addr, masks *config.MaskedRemoteAddress) netip.Prefix {
+	bits := masks.V6PrefixMaskLen
+	if client.Is4() {
+		bits = masks.V4PrefixMaskLen
+	}
+	prefix, _ := client.Prefix(bits) // was checked with the configuration
+	return prefix
+}
+
+// overLimit returns the error for a request that is over a limit. Its reason names the
+// descriptors.
+func (s *limitService) overLimit(descriptors []*descriptorv3.RateLimitDescriptor, answer *ratelimitv3.RateLimitResponse) error {
+	header := make(http.Header)
+	wait := time.Second
+	var reasons []string
+	for i, status := range answer.GetStatuses() {
+		if status.GetCode() != ratelimitv3.RateLimitResponse_OVER_LIMIT {
+			continue
+		}
+		wait = max(wait, status.GetDurationUntilReset().AsDuration())
+		if i < len(descriptors) {
+			entries := make([]string, 0, len(descriptors[i].GetEntries()))
+			for _, e := range descriptors[i].GetEntries() {
+				entries = append(entries, e.GetKey()+"="+e.GetValue())
+			}
+			reasons = append(reasons, strings.Join(entries, ","))
+		}
+	}
+	s.addHeaders(header, answer)
+	if header.Get("Retry-After") == "" {
+		header.Set("Retry-After", strconv.Itoa(int((wait+time.Second-1)/time.Second)))
+	}
+	return &httplayer.StatusError{
+		Code: http.StatusTooManyRequests, GRPC: uint32(codes.ResourceExhausted), Header: header,
+		Reason: "global rate limit: " + strings.Join(reasons, "; "), Detail: "too many requests",
+	}
+}
+
+// addHeaders adds the response header fields that the counting service sent, and those that
+// EnableXRateLimitHeaders asks for.
+func (s *limitService) addHeaders(header http.Header, answer *ratelimitv3.RateLimitResponse) {
+	for _, f := range additions(answer.GetResponseHeadersToAdd()).Add {
+		header.Add(f.Name, f.Value)
+	}
+	if s.EnableXRateLimitHeaders == "Off" {
+		return
+	}
+	var tightest *ratelimitv3.RateLimitResponse_DescriptorStatus
+	var quotas strings.Builder
+	for _, status := range answer.GetStatuses() {
+		limit := status.GetCurrentLimit()
+		if limit == nil {
+			continue
+		}
+		if tightest == nil || status.GetLimitRemaining() < tightest.GetLimitRemaining() {
+			tightest = status
+		}
+		if window := seconds(limit.GetUnit()); window > 0 {
+			fmt.Fprintf(&quotas, ", %d;w=%d", limit.GetRequestsPerUnit(), window)
+			if limit.GetName() != "" {
+				fmt.Fprintf(&quotas, ";name=%q", limit.GetName())
+			}
+		}
+	}
+	if tightest != nil {
+		header.Set("X-Ratelimit-Limit", strconv.Itoa(int(tightest.GetCurrentLimit().GetRequestsPerUnit()))+quotas.String())
+		header.Set("X-Ratelimit-Remaining", strconv.Itoa(int(tightest.GetLimitRemaining())))
+		header.Set("X-Ratelimit-Reset", strconv.Itoa(int(tightest.GetDurationUntilReset().GetSeconds())))
+	}
+}
+
+// seconds returns the length of a limit's window, or 0 if the unit is unknown.
+func seconds(unit ratelimitv3.RateLimitResponse_RateLimit_Unit) int {
+	const day = 24 * 60 * 60
+	windows := []int{0, 1, 60, 60 * 60, day, 30 * day, 365 * day, 7 * day} // ordered like the protocol's units
+	if int(unit) < 0 || int(unit) >= len(windows) {
+		return 0
+	}
+	return windows[unit]
+}
+
+// additions returns the header fields that the counting service adds, without those that must not
+// be changed.
+func additions(list []*corev3.HeaderValue) (fields layer.HeaderMutation) {
+	for _, h := range list {
+		field := layer.HeaderField{Name: h.GetKey(), Value: h.GetValue()}
+		if (layer.HeaderMutation{Add: []layer.HeaderField{field}}).Validate() == nil {
+			fields.Add = append(fields.Add, field)
+		}
+	}
+	return fields
+}
+
+// maxLimitAnswer bounds the memory for an answer from the counting service.
+const maxLimitAnswer = 1 << 20
+
+// ask calls the counting service's method ShouldRateLimit. It writes the gRPC frames itself, so
+// that the call can use the gateway's own balanced services.
+func (s *limitService) ask(ctx context.Context, question *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout.D())
+	defer cancel()
+	message, err := proto.Marshal(question)
+	if err != nil {
+		return nil, err
+	}
+	frame := slices.Concat(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message)
+	url := "http://" + string(s.BackendRef.Name) + ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(frame)) //nolint:gosec // the name selects no endpoint
+	if err != nil {
+		return nil, err
+	}
+	req.ProtoMajor = 2
+	req.ProtoMinor = 0
+	req.Header = http.Header{
+		"Content-Type": {"application/grpc"}, "Te": {"trailers"},
+		"Grpc-Timeout": {strconv.FormatInt(max(1, s.Timeout.D().Milliseconds()), 10) + "m"},
+	}
+	rsp, err := s.counter.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	defer rsp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(rsp.Body, maxLimitAnswer))
+	if err != nil {
+		return nil, err
+	}
+	header := rsp.Trailer
+	if header.Get("Grpc-Status") == "" {
+		header = rsp.Header
+	}
+	if code := header.Get("Grpc-Status"); code != "0" {
+		return nil, fmt.Errorf("status %d, grpc-status %q: %s", rsp.StatusCode, code, header.Get("Grpc-Message"))
+	}
+	if len(data) < 5 || data[0] != 0 || int(binary.BigEndian.Uint32(data[1:])) != len(data)-5 {
+		return nil, errors.New("the answer is not one uncompressed message")
+	}
+	answer := new(ratelimitv3.RateLimitResponse)
+	return answer, proto.Unmarshal(data[5:], answer)
+}

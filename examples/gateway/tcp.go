@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/examples/gateway/config"
+	"github.com/gotower/gotower/examples/internal/setting"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/tcplayer"
+	"github.com/gotower/gotower/tap"
+)
+
+// helloTimeout is how long a listener waits for a client's TLS server name, if a route needs it.
+const helloTimeout = 10 * time.Second
+
+// tcpServer returns a function that makes the server for a TCP listener's connections. The server
+// writes a line to log for each connection.
+func (g *gateway) tcpServer(log *accessLog) func(*config.Listener) tcplayer.Server {
+	return func(c *config.Listener) tcplayer.Server {
+		watched := tap.Connections(g.tap, tap.Inbound,
+			tap.WithDestination(netip.AddrPort{}, map[string]string{"listener": string(c.Name)}))
+		routes := &tcpRoutes{watched(tcpBackends{g}), g, c.Name}
+		return &tcpListener{
+			Server: tcplayer.Forward(routes), named: tcplayer.Forward(routes, tcplayer.WithServerName(helloTimeout)),
+			Listener: c, routes: routes, log: log,
+		}
+	}
+}
+
+// tcpListener rejects connections by clientCIDRs. It reads a client's server name only if a route
+// needs it, because in other protocols the client may wait for the server to send first.
+type tcpListener struct {
+	tcplayer.Server
+	*config.Listener
+
+	named  tcplayer.Server // like Server, but reads the client's server name first
+	routes *tcpRoutes
+	log    *accessLog
+}
+
+// Call forwards a connection, and then logs and counts it.
+func (l *tcpListener) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
+	x := &tcpConnection{
+		listener: string(l.Listener.Name), peer: conn.RemoteAddr().String(), client: addrOf(conn).String(), began: time.Now(),
+	}
+	ctx, record := layer.WithRecord(context.WithValue(ctx, tcpConnectionKey{}, x))
+	var err error
+	switch c := l.ClientCIDRs; {
+	case c != nil && !accepts(c, addrOf(conn)):
+		x.decision.err = &layer.Error{Layer: "client_cidrs", Kind: layer.ErrNotReady, Reason: x.client}
+		_, err = l.routes.Service.Call(ctx, tcplayer.Request{Client: netip.AddrPortFrom(addrOf(conn), 0)})
+		_ = conn.Close()
+	case l.routes.g.current.Load().NeedsServerName(l.Listener.Name):
+		x.bytes, err = l.named.Call(ctx, conn)
+	default:
+		x.bytes, err = l.Server.Call(ctx, conn)
+	}
+	x.facts = record.Facts()
+	x.err = err
+	l.routes.g.ended.count(x, l.routes.g.current.Load())
+	l.log.connection(x)
+	return x.bytes, err
+}
+
+// tcpDecision is a connection's route, or the error that rejects it.
+type tcpDecision struct {
+	config *generation
+	route  *config.TCPRoute
+	err    error
+}
+
+// tcpRoutes connects to the services behind a listener's TCP routes.
+type tcpRoutes struct {
+	tcplayer.Service // tap and tcpBackends, once there is a decision
+
+	g        *gateway
+	listener config.Name
+}
+
+// Call connects to a service of the first route that matches.
+func (r *tcpRoutes) Call(ctx context.Context, req tcplayer.Request) (net.Conn, error) {
+	x, _ := ctx.Value(tcpConnectionKey{}).(*tcpConnection)
+	x.serverName = req.ServerName
+	c := r.g.current.Load()
+	x.decision = tcpDecision{config: c, err: &layer.Error{Layer: "gateway", Target: req.ServerName, Kind: layer.ErrNoRoute}}
+	for i := range c.TCPRoutes {
+		if route := &c.TCPRoutes[i]; route.Matches(r.listener, config.Hostname(strings.ToLower(req.ServerName))) {
+			x.decision = tcpDecision{config: c, route: route}
+			ctx = layer.WithRoute(ctx, route.ProfileRoute())
+			break
+		}
+	}
+	return r.Service.Call(ctx, req)
+}
+
+// tcpBackends connects to the services behind a connection's route.
+type tcpBackends struct{ g *gateway }
+
+func (tcpBackends) Ready(context.Context) error { return nil } // Call selects the service
+
+// Call connects to one of the route's services. If it rejects the connection, Call tries the
+// route's other services.
+func (b tcpBackends) Call(ctx context.Context, req tcplayer.Request) (net.Conn, error) {
+	x, _ := ctx.Value(tcpConnectionKey{}).(*tcpConnection)
+	if x.decision.err != nil {
+		return nil, x.decision.err
+	}
+	return b.connect(ctx, x.decision.config, x.decision.route, req)
+}
+
+func (b tcpBackends) connect(
+	ctx context.Context, c *generation, route *config.TCPRoute, req tcplayer.Request,
+) (net.Conn, error) {
+	total := 0
+	for _, share := range route.BackendRefs {
+		total += share.Weight
+	}
+	first := 0
+	n := rand.IntN(total)
+	for ; n >= route.BackendRefs[first].Weight; first++ {
+		n -= route.BackendRefs[first].Weight
+	}
+	call := func(i int) (net.Conn, error) {
+		return b.g.tcp.Service(c.services[route.BackendRefs[i].Name]).Call(ctx, req)
+	}
+	conn, err := call(first)
+	for i := range route.BackendRefs {
+		if err == nil || !errors.Is(err, layer.ErrNotReady) || ctx.Err() != nil {
+			break
+		}
+		if i != first && route.BackendRefs[i].Weight > 0 {
+			conn, err = call(i)
+		}
+	}
+	return conn, err
+}
+
+// newTCPService returns the service that connects to the endpoints of s, as newService does for requests. If all
+// endpoints have failed, a client loses its connection at once, and can try another gateway.
+func (g *gateway) newTCPService(ctx context.Context, s *upstream) tcplayer.Service {
+	c := s.settings.Get()
+	resolver, name, err := g.newResolver(ctx, s)
+	if err != nil {
+		g.log.Error("service without endpoints", "service", c.Name, "err", err)
+		resolver = failed(err)
+	}
+	balancer := balance.Resolve(ctx, resolver, name, g.newTCPEndpoint(c), balance.WithCompletion(tcplayer.UntilClosed),
+		balance.WithFailFast[net.Conn](), balance.WithMetrics[net.Conn](g.metrics.Balance(string(c.Name))))
+	s.settings.Follow(ctx, func(now *config.Service) {
+		if err := balancer.SetPolicy(policy(now)); err != nil {
+			g.log.Error("the load balancer was not changed", "service", now.Name, "err", err)
+		}
+	})
+	return setting.Layer(s.settings, func(now *config.Service) layer.Layer[tcplayer.Request, net.Conn] {
+		return tcplayer.NewStack(layer.WithTarget[net.Conn](string(now.Name))).
+			Queue(now.Queue.Capacity, now.Queue.MaxWait.D()).
+			Layer()
+	})(balancer)
+}
+
+// newTCPEndpoint returns a function that makes a service that connects to one of c's endpoints.
+func (g *gateway) newTCPEndpoint(c *config.Service) discover.MakeService[tcplayer.Request, net.Conn] {
+	opts := []tcplayer.EndpointOption{tcplayer.WithConnectTimeout(c.ConnectTimeout.D())}
+	if c.TLS != nil {
+		opts = append(opts, tcplayer.WithTLS(c.TLS.Config()))
+	}
+	if p := c.ProxyProtocol; p != nil {
+		opts = append(opts, tcplayer.WithProxyHeader(p.Number()))
+	}
+	connect := func(ctx context.Context, t discover.Target) tcplayer.Service {
+		connOpts := opts
+		if path, ok := t.Endpoint.Labels[socketLabel]; ok && c.Static != nil {
+			connOpts = append(slices.Clip(connOpts), tcplayer.WithDialContext(dialSocket(path)))
+		}
+		return tcplayer.NewEndpoint(ctx, t.Endpoint.Addr.String(), connOpts...)
+	}
+	checked := connect
+	if c.HealthCheck != nil {
+		checked = discover.WithHealthCheck(connect, checkConnection, healthPolicy(c.HealthCheck))
+	}
+	return func(ctx context.Context, t discover.Target) tcplayer.Service {
+		return tap.Connections(g.tap, tap.Outbound, tap.WithDestination(t.Endpoint.Addr, labelsOf(c, t.Endpoint)))(checked(ctx, t))
+	}
+}
+
+// checkConnection connects as for a client, with TLS and PROXY protocol header if configured, and
+// closes the connection.
+func checkConnection(ctx context.Context, _ discover.Target, svc tcplayer.Service) error {
+	conn, err := svc.Call(ctx, tcplayer.Request{})
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}

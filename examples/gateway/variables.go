@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/gotower/gotower/examples/gateway/config"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+)
+
+// headerVariables returns a layer that applies r's header modifiers if their values contain
+// variables, or nil if none do. Package profiles applies the others.
+func headerVariables(r *config.Route) httplayer.Layer {
+	request := newTemplate(&r.RequestHeaderModifier)
+	response := newTemplate(&r.ResponseHeaderModifier)
+	if request == nil && response == nil {
+		return nil
+	}
+	return func(next httplayer.Service) httplayer.Service {
+		return &variablesService{next, string(r.Name), request, response}
+	}
+}
+
+// variablesService is the service of a route whose header modifiers contain variables.
+type variablesService struct {
+	httplayer.Service
+
+	route             string
+	request, response *template // nil without variables
+}
+
+// Call sends req with its header fields modified, and modifies those of the response.
+func (s *variablesService) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	v := &variables{req: req, ctx: ctx, route: s.route}
+	out := req
+	if s.request != nil {
+		out = httplayer.HTTP{}.EditRequest(req, s.request.mutation(v))
+	}
+	rsp, err := s.Service.Call(ctx, out)
+	if err == nil && s.response != nil {
+		rsp = httplayer.HTTP{}.EditResponse(rsp, s.response.mutation(v))
+	}
+	return rsp, err
+}
+
+// template is a header modifier whose values are split into parts: fixed texts, and functions
+// that return a variable's value.
+type template struct {
+	remove   []string
+	add, set []templateField
+}
+
+type templateField struct {
+	name  string
+	parts []func(*variables) string
+}
+
+// newTemplate returns the template for m, or nil if m contains no variables.
+func newTemplate(m *config.HeaderModifier) *template {
+	if !m.HasVariables() {
+		return nil
+	}
+	return &template{remove: texts(m.Remove), add: templateFields(m.Add), set: templateFields(m.Set)}
+}
+
+func templateFields(headers []config.Header) []templateField {
+	fields := make([]templateField, 0, len(headers))
+	for _, h := range headers {
+		field := templateField{name: string(h.Name)}
+		h.Value.Expand(func(text string) {
+			field.parts = append(field.parts, func(*variables) string { return text })
+		}, func(name string) {
+			field.parts = append(field.parts, variable(name))
+		})
+		fields = append(fields, field)
+	}
+	return fields
+}
+
+func (t *template) mutation(v *variables) layer.HeaderMutation {
+	return layer.HeaderMutation{Remove: t.remove, Add: values(t.add, v), Set: values(t.set, v)}
+}
+
+func values(fields []templateField, v *variables) []layer.HeaderField {
+	all := make([]layer.HeaderField, 0, len(fields))
+	for _, f := range fields {
+		var b strings.Builder
+		for _, expand := range f.parts {
+			b.WriteString(expand(v))
+		}
+		all = append(all, layer.HeaderField{Name: f.name, Value: b.String()})
+	}
+	return all
+}
+
+// variables computes variables for one request.
+type variables struct {
+	req   *http.Request
+	ctx   context.Context //nolint:containedctx // of one call
+	route string
+	id    string // "" until it is needed
+}
+
+// variable returns the function for one of [config.RequestVariables].
+func variable(name string) func(*variables) string {
+	a := accessor{}
+	switch name {
+	case "client_ip":
+		return func(v *variables) string { return a.Source(v.req).Addr().String() }
+	case "host":
+		return func(v *variables) string { return hostname(v.req) }
+	case "listener":
+		return func(v *variables) string { name, _ := v.ctx.Value(listenerKey{}).(string); return name }
+	case "method":
+		return func(v *variables) string { return a.Method(v.req) }
+	case "path":
+		return func(v *variables) string { return a.Path(v.req) }
+	case "request_id":
+		return (*variables).requestID
+	case "route":
+		return func(v *variables) string { return v.route }
+	default:
+		return func(v *variables) string { return a.Scheme(v.req) }
+	}
+}
+
+// hostname returns the request's host without its port.
+func hostname(req *http.Request) string {
+	host := accessor{}.Authority(req)
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		return name
+	}
+	return host
+}
+
+func (v *variables) requestID() string {
+	if v.id == "" {
+		var id [16]byte
+		_, _ = rand.Read(id[:]) // never fails
+		v.id = hex.EncodeToString(id[:])
+	}
+	return v.id
+}

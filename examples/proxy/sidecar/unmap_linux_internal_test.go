@@ -1,0 +1,29 @@
+package sidecar
+
+import (
+	"os"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Starting a test program uses many more pages of files than what runs after unmapFiles.
+func TestUnmapFiles(t *testing.T) {
+	before := residentFiles(t)
+	unmapFiles()
+	require.Less(t, residentFiles(t), before)
+}
+
+// residentFiles returns how much of the process's resident memory belongs to files, in KiB.
+func residentFiles(t *testing.T) int {
+	t.Helper()
+	status, err := os.ReadFile("/proc/self/status")
+	require.NoError(t, err)
+	found := regexp.MustCompile(`RssFile:\s+(\d+) kB`).FindSubmatch(status)
+	require.NotNil(t, found)
+	kib, err := strconv.Atoi(string(found[1]))
+	require.NoError(t, err)
+	return kib
+}

@@ -1,0 +1,173 @@
+package kit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"sync"
+
+	"github.com/gotower/gotower/resolve"
+	"github.com/gotower/gotower/resolve/dns"
+)
+
+// instanceLabel is the label of an endpoint with its instance's text, if that is not its address.
+const instanceLabel = "instance"
+
+// Instance returns e's instance, as it was registered, for a go-kit factory.
+func Instance(e resolve.Endpoint) string {
+	if text, ok := e.Labels[instanceLabel]; ok {
+		return text
+	}
+	return e.Addr.String()
+}
+
+// Opaque is a function for [WithParse] that accepts any text, for go-kit's factories, which connect by
+// themselves: each instance is one endpoint, and nothing is looked up. An IP address with a port stays
+// the endpoint's address. For any other text, the address only identifies it: it is one in 100::/64, to
+// which nothing can connect (RFC 6666), made from the text's hash. [Instance] returns the text.
+func Opaque(instance string) (resolve.Endpoint, error) {
+	if e, err := parseAddress(instance); err == nil {
+		return e, nil
+	}
+	if instance == "" {
+		return resolve.Endpoint{}, errors.New("the text is empty")
+	}
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(instance))
+	// The prefix 100::/64 in the first eight bytes, followed by the hash.
+	sum := hash.Sum([]byte{0x01, 0x00, 0, 0, 0, 0, 0, 0})
+	return resolve.Endpoint{
+		ID:     resolve.ID{Addr: netip.AddrPortFrom(netip.AddrFrom16([16]byte(sum)), 1)},
+		Labels: map[string]string{instanceLabel: instance},
+	}, nil
+}
+
+// name is what must be looked up for an instance that is a name or a URL with one.
+type name struct {
+	target     string // host and port
+	serverName string // for https
+}
+
+// parseName parses "host:port" or an http or https URL.
+func parseName(text string) (name, error) {
+	n := name{target: text}
+	if u, err := url.Parse(text); err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" {
+		port := u.Port()
+		switch {
+		case port != "":
+		case u.Scheme == "https":
+			port = "443"
+		default:
+			port = "80"
+		}
+		if n.target = net.JoinHostPort(u.Hostname(), port); u.Scheme == "https" {
+			n.serverName = u.Hostname()
+		}
+	}
+	if _, _, err := net.SplitHostPort(n.target); err != nil || dns.Validate(n.target) != nil {
+		return n, errors.New("neither an address, a name with a port nor a URL: register one of these, or set kit.WithParse")
+	}
+	return n, nil
+}
+
+// names looks up the names in one stream's instances, and follows their changes.
+type names struct {
+	ctx      context.Context //nolint:containedctx // of one stream
+	resolver resolve.Resolver
+	changed  chan struct{} // has one element after a change
+
+	mu       sync.Mutex
+	followed map[string]*followed // by instance
+	running  sync.WaitGroup
+}
+
+// followed holds the addresses of one name.
+type followed struct {
+	name   name
+	cancel context.CancelFunc
+	set    resolve.Set
+	err    error // not reported yet; may be nil
+}
+
+// newNames returns names without any name yet. The look-ups end with ctx, which is that of the stream,
+// or with end.
+func newNames(ctx context.Context, r resolve.Resolver) *names {
+	return &names{ctx: ctx, resolver: r, changed: make(chan struct{}, 1), followed: make(map[string]*followed)}
+}
+
+// follow begins to follow the given instances, and ends to follow all others.
+func (n *names) follow(targets map[string]name) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for text, f := range n.followed {
+		if _, ok := targets[text]; !ok {
+			f.cancel()
+			delete(n.followed, text)
+		}
+	}
+	for text, name := range targets {
+		if n.followed[text] != nil {
+			continue
+		}
+		ctx, cancel := context.WithCancel(n.ctx)
+		f := &followed{name: name, cancel: cancel}
+		n.followed[text] = f
+		n.running.Go(func() { n.run(ctx, f) })
+	}
+}
+
+// run keeps the addresses of one name up to date until ctx ends. It runs on its own goroutine.
+func (n *names) run(ctx context.Context, f *followed) {
+	for update, err := range n.resolver.Resolve(ctx, f.name.target) {
+		if ctx.Err() != nil {
+			return
+		}
+		n.mu.Lock()
+		if f.err = err; err == nil {
+			f.set.Apply(update)
+		}
+		n.mu.Unlock()
+		// The channel has one element at most: several changes wake the stream once.
+		select {
+		case n.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// endpoints returns the endpoints for all names, and the errors since it was last called. pending
+// reports whether a name is still unanswered.
+func (n *names) endpoints() (endpoints []resolve.Endpoint, errs []error, pending bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, text := range slices.Sorted(maps.Keys(n.followed)) {
+		f := n.followed[text]
+		if f.err != nil {
+			errs = append(errs, fmt.Errorf("instance %q: %w", text, f.err))
+			f.err = nil
+		}
+		pending = pending || f.set.State() == resolve.StatePending
+		for _, e := range f.set.Endpoints() {
+			if e.ServerName == "" {
+				e.ServerName = f.name.serverName
+			}
+			labels := map[string]string{instanceLabel: text}
+			maps.Copy(labels, e.Labels)
+			e.Labels = labels
+			endpoints = append(endpoints, e)
+		}
+	}
+	return endpoints, errs, pending
+}
+
+// end ends all look-ups and waits for them.
+func (n *names) end() {
+	n.follow(nil)
+	n.running.Wait()
+}
