@@ -2,7 +2,9 @@ package messages
 
 import (
 	"fmt"
+	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -76,9 +78,12 @@ func (m message) inPieces(i uint64) (message, bool) {
 	return m, len(m.input) < 4096
 }
 
-// summary describes everything that must not depend on how the bytes arrive.
+// summary describes everything that must not depend on how the bytes arrive. Whether the client
+// receives 100 Continue does depend on it: a server may leave it out if some of the body is there
+// already (RFC 9110, section 10.1.1).
 func (f forwarded) summary() string {
-	text := fmt.Sprint(f.statuses, f.err)
+	final := slices.DeleteFunc(slices.Clone(f.statuses), func(status int) bool { return status == http.StatusContinue })
+	text := fmt.Sprint(final, f.err)
 	for _, m := range f.requests {
 		m.Names = nil
 		text += fmt.Sprintf(" %+v", m)
