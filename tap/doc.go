@@ -35,7 +35,7 @@
 // because requests that hang must be visible. A rejection ([layer.ErrNotReady]) carries the reset code 7,
 // HTTP/2's REFUSED_STREAM. A gRPC call that fails with a status from the server gets a ResponseInit as well.
 // A gRPC call's bytes are counted without compression. Connections are shown only by gotower's own service,
-// see [Connections].
+// see [Connections]. A [Joiner] tells you which events belong to the same request.
 //
 // # Rows of Top
 //

@@ -13,7 +13,8 @@ import (
 // which its stream takes the new and changed records a few times per second.
 type joiner struct {
 	mu      sync.Mutex
-	open    map[tap.StreamID]*record
+	now     time.Time // when the last event arrived
+	open    tap.Joiner[*record]
 	began   uint64
 	fresh   []*record // records that have not been sent, oldest first
 	changed []*record // records that have changed since they were sent
@@ -49,21 +50,27 @@ func (j *joiner) add(e *tap.Event, now time.Time) {
 	defer j.mu.Unlock()
 	j.dropped += e.Dropped
 	if e.RequestInit != nil || e.Open != nil {
-		j.begin(e, now)
-		return
+		j.count(now)
 	}
-	r := j.open[e.ID]
-	if r == nil && e.Close != nil { // a failed dial
-		j.begin(e, now)
-		r = j.open[e.ID]
+	j.now = now
+	if j.open.GiveUp == nil {
+		j.open.Limit = maxOpen
+		j.open.GiveUp = j.giveUp
 	}
-	if r == nil {
-		return
+	r, ok := j.open.Join("", e, func() (*record, bool) { return j.begin(e) })
+	if ok {
+		r.add(e, now)
+		j.change(r)
 	}
-	if r.add(e, now) {
-		delete(j.open, e.ID)
+}
+
+// count counts a request that began at the time now, to find out if tap's limit was reached.
+func (j *joiner) count(now time.Time) {
+	if j.second != now.Unix() {
+		j.second, j.started = now.Unix(), 0
 	}
-	j.change(r)
+	j.started++
+	j.limited = j.limited || j.started >= maxInspected
 }
 
 // change remembers that r must be sent again, if the page already has it.
@@ -74,42 +81,29 @@ func (j *joiner) change(r *record) {
 	}
 }
 
-// begin makes a record for the first event of a request, unless there are too many records.
-func (j *joiner) begin(e *tap.Event, now time.Time) {
-	if j.second != now.Unix() {
-		j.second, j.started = now.Unix(), 0
-	}
-	j.started++
-	j.limited = j.limited || j.started >= maxInspected
-	if len(j.fresh) >= maxFresh || len(j.open) >= maxOpen && !j.dropOldest(now) {
+// begin makes a record for the first event of a request. It returns false if the page has not taken
+// the records of earlier requests yet.
+func (j *joiner) begin(e *tap.Event) (*record, bool) {
+	if len(j.fresh) >= maxFresh {
 		j.skipped++
-		return
+		return nil, false
 	}
-	if j.open == nil {
-		j.open = map[tap.StreamID]*record{}
-	}
-	r := newRecord(e, now)
+	r := newRecord(e, j.now)
 	j.began++
 	r.number = j.began
-	j.open[e.ID] = r
 	j.fresh = append(j.fresh, r)
+	return r, true
 }
 
-// dropOldest makes room for another open record: it gives up the oldest one and marks it as lost,
-// because the page will not learn its end. It returns false if that record is younger than maxHeld.
-func (j *joiner) dropOldest(now time.Time) bool {
-	var id tap.StreamID
-	var oldest *record
-	for i, r := range j.open {
-		if oldest == nil || r.number < oldest.number {
-			id, oldest = i, r
-		}
-	}
-	if now.UnixMilli()-oldest.At < maxHeld.Milliseconds() {
+// giveUp makes room for another open record: it marks the oldest one as lost, because the page will
+// not learn its end. It returns false if that record is younger than maxHeld.
+func (j *joiner) giveUp(oldest *record) bool {
+	if j.now.UnixMilli()-oldest.At < maxHeld.Milliseconds() {
+		j.skipped++
 		return false
 	}
-	oldest.Open, oldest.Lost = false, true
-	delete(j.open, id)
+	oldest.Open = false
+	oldest.Lost = true
 	j.change(oldest)
 	return true
 }

@@ -65,7 +65,7 @@ func TestJoinerEvents(t *testing.T) {
 	require.Equal(t, 2*time.Millisecond, r.Duration)
 	require.Equal(t, noon.Add(-2*time.Millisecond).UnixMilli(), r.At)
 	require.Zero(t, b.Skipped)
-	require.Empty(t, j.open)
+	require.Zero(t, j.open.Len())
 
 	j.add(ends(9), noon)
 	require.Empty(t, j.take().Records, "of which nothing is known, nothing is shown")
@@ -119,7 +119,7 @@ func TestJoinerOpenLimit(t *testing.T) {
 		j.add(ends(i), noon)
 	}
 	require.Len(t, j.take().Records, maxOpen, "a page is told of the end of all that it shows")
-	require.Empty(t, j.open)
+	require.Zero(t, j.open.Len())
 }
 
 func TestJoinerWithoutTake(t *testing.T) {

@@ -25,14 +25,7 @@ import (
 // use. It is not safe for concurrent use.
 type Profiles struct {
 	hosts map[string]*host
-	open  map[stream]request
-}
-
-// stream identifies an observed request by its process and its id. The id is not sufficient,
-// because requests in different processes may share an id.
-type stream struct {
-	from string
-	id   tap.StreamID
+	open  tap.Joiner[*request]
 }
 
 // request is a request that has started but not ended.
@@ -41,34 +34,24 @@ type request struct {
 	status                  int
 }
 
-// These limit the memory: how many requests may be open, and how many services there may be.
-const (
-	maxOpen  = 10_000
-	maxHosts = 100
-)
+// maxHosts limits the memory: how many services there may be.
+const maxHosts = 100
 
 // Add adds the event e. process is the name of the process that reported e.
 func (p *Profiles) Add(process string, e tap.Event) {
-	if p.open == nil {
-		p.hosts = map[string]*host{}
-		p.open = map[stream]request{}
-	}
-	id := stream{process, e.ID}
+	r, ok := p.open.Join(process, &e, func() (*request, bool) {
+		init := e.RequestInit
+		if init == nil { // of a connection
+			return nil, false
+		}
+		return &request{authority: init.Authority, method: init.Method, path: init.Path}, true
+	})
 	switch {
-	case e.RequestInit != nil:
-		if len(p.open) < maxOpen {
-			p.open[id] = request{authority: e.RequestInit.Authority, method: e.RequestInit.Method, path: e.RequestInit.Path}
-		}
+	case !ok:
 	case e.ResponseInit != nil:
-		if r, ok := p.open[id]; ok {
-			r.status = e.ResponseInit.Status
-			p.open[id] = r
-		}
+		r.status = e.ResponseInit.Status
 	case e.ResponseEnd != nil:
-		if r, ok := p.open[id]; ok {
-			delete(p.open, id)
-			p.end(r, e.ResponseEnd)
-		}
+		p.end(*r, e.ResponseEnd)
 	}
 }
 
@@ -79,6 +62,9 @@ func (p *Profiles) end(r request, e *tap.ResponseEnd) {
 	name, ok := serviceName(r.authority)
 	if !ok || !isRoute(r, e) {
 		return
+	}
+	if p.hosts == nil {
+		p.hosts = make(map[string]*host)
 	}
 	h := p.hosts[name]
 	if h == nil {

@@ -55,7 +55,7 @@ func (r *record) text(width int) []string {
 	if len(e.RouteLabels) > 0 {
 		p.put("route", text.Clean(labels(e.RouteLabels)))
 	}
-	p.put("seen by", fmt.Sprintf("%s  %v  id %d:%d", text.Clean(r.from), r.direction, r.id.Base, r.id.Stream))
+	p.put("seen by", fmt.Sprintf("%s  %v  id %d:%d", text.Clean(r.process), r.direction, r.first.ID.Base, r.first.ID.Stream))
 	p.blank()
 	p.put("request", r.at.Format("15:04:05.000"))
 	p.fields(e.RequestInit.Headers)

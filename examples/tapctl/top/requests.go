@@ -26,7 +26,7 @@ type requests struct {
 	refused []error // rejections of processes
 
 	all      []*record // the oldest first
-	byID     map[seenID]*record
+	open     tap.Joiner[*record]
 	count    uint64 // number of all requests so far
 	dropped  uint64
 	failures bool // show failed requests only
@@ -36,15 +36,9 @@ type requests struct {
 	left     int
 }
 
-type seenID struct {
-	from string
-	id   tap.StreamID
-}
-
 // record is a request with the events that have arrived so far.
 type record struct {
-	seenID
-
+	process   string // that reported the events
 	at        time.Time
 	key       string
 	direction tap.Direction
@@ -54,7 +48,7 @@ type record struct {
 }
 
 func newRequests(number int, row *tappb.Row, anySource bool) *requests {
-	return &requests{number: number, row: rowOf{row, anySource}, byID: map[seenID]*record{}}
+	return &requests{number: number, row: rowOf{row, anySource}, open: tap.Joiner[*record]{Limit: maxRequests}}
 }
 
 // PerProcess returns the rate of requests per second to ask of one process: an equal share of
@@ -79,32 +73,31 @@ func (q *requests) take(msg seenMsg) {
 
 func (q *requests) add(s tap.ProcessEvent, now time.Time) {
 	e := s.Event
-	id := seenID{s.From, s.Event.ID}
 	q.dropped += e.Dropped
+	r, ok := q.open.Join(s.From, &e, func() (*record, bool) { return q.begin(s, now) })
 	switch {
-	case e.RequestInit != nil:
-		if !q.row.has(s.From, e) {
-			return
-		}
-		q.count++
-		r := &record{seenID: id, at: now, key: strconv.FormatUint(q.count, 10), direction: e.Direction, first: e}
-		q.all = append(q.all, r)
-		q.byID[id] = r
-		if len(q.all) > maxRequests {
-			if old := q.all[0]; q.byID[old.seenID] == old { // it may be a later one of a restarted process
-				delete(q.byID, old.seenID)
-			}
-			q.all = q.all[1:]
-		}
+	case !ok:
 	case e.ResponseInit != nil:
-		if r := q.byID[id]; r != nil {
-			r.response = e.ResponseInit
-		}
+		r.response = e.ResponseInit
 	case e.ResponseEnd != nil:
-		if r := q.byID[id]; r != nil {
-			r.end = e.ResponseEnd
-		}
+		r.end = e.ResponseEnd
 	}
+}
+
+// begin adds a record for the first event of a request. It returns false if the request does not belong
+// to the row.
+func (q *requests) begin(s tap.ProcessEvent, now time.Time) (*record, bool) {
+	e := s.Event
+	if e.RequestInit == nil || !q.row.has(s.From, e) {
+		return nil, false
+	}
+	q.count++
+	r := &record{process: s.From, at: now, key: strconv.FormatUint(q.count, 10), direction: e.Direction, first: e}
+	q.all = append(q.all, r)
+	if len(q.all) > maxRequests {
+		q.all = q.all[1:]
+	}
+	return r, true
 }
 
 // visible returns the requests to show, newest first. While the list is paused, these are the
