@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -107,41 +106,24 @@ type tcpBackends struct{ g *gateway }
 
 func (tcpBackends) Ready(context.Context) error { return nil } // Call selects the service
 
-// Call connects to one of the route's services. If it rejects the connection, Call tries the
-// route's other services.
+// Call connects to one of the route's services, which it selects by weight. A service that rejects the
+// connection keeps its share, as for HTTP.
 func (b tcpBackends) Call(ctx context.Context, req tcplayer.Request) (net.Conn, error) {
 	x, _ := ctx.Value(tcpConnectionKey{}).(*tcpConnection)
 	if x.decision.err != nil {
 		return nil, x.decision.err
 	}
-	return b.connect(ctx, x.decision.config, x.decision.route, req)
-}
-
-func (b tcpBackends) connect(
-	ctx context.Context, c *generation, route *config.TCPRoute, req tcplayer.Request,
-) (net.Conn, error) {
+	refs := x.decision.route.BackendRefs
 	total := 0
-	for _, share := range route.BackendRefs {
+	for _, share := range refs {
 		total += share.Weight
 	}
-	first := 0
+	selected := 0
 	n := rand.IntN(total)
-	for ; n >= route.BackendRefs[first].Weight; first++ {
-		n -= route.BackendRefs[first].Weight
+	for ; n >= refs[selected].Weight; selected++ {
+		n -= refs[selected].Weight
 	}
-	call := func(i int) (net.Conn, error) {
-		return b.g.tcp.Service(c.services[route.BackendRefs[i].Name]).Call(ctx, req)
-	}
-	conn, err := call(first)
-	for i := range route.BackendRefs {
-		if err == nil || !errors.Is(err, layer.ErrNotReady) || ctx.Err() != nil {
-			break
-		}
-		if i != first && route.BackendRefs[i].Weight > 0 {
-			conn, err = call(i)
-		}
-	}
-	return conn, err
+	return b.g.tcp.Service(x.decision.config.services[refs[selected].Name]).Call(ctx, req)
 }
 
 // newTCPService returns the service that connects to the endpoints of s, as newService does for requests. If all

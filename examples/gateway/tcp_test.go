@@ -76,7 +76,7 @@ services:
 tcpRoutes:
 - {name: orders, listeners: [named], hostnames: [orders.example], backendRefs: [{name: orders}]}
 - {name: shop, listeners: [named], hostnames: ["*.shop.example"], backendRefs: [{name: shop}]}
-- {name: plain, listeners: [plain, closed], backendRefs: [{name: gone, weight: 9}, {name: first}]}
+- {name: plain, listeners: [plain, closed], backendRefs: [{name: gone, weight: 0}, {name: first}]}
 routes: [{name: all, directResponse: {status: 200, body: http}}]
 `
 	}
@@ -131,14 +131,15 @@ routes: [{name: all, directResponse: {status: 200, body: http}}]
 	require.Error(t, run(context.WithoutCancel(t.Context()), []string{"explain", p.file, "GET", "https://orders.example/"}, io.Discard, io.Discard))
 }
 
-// A connection is closed as soon as every endpoint has failed, without the queue, which would hold it for an hour.
-// Another service of the route gets it, if there is one.
+// A connection is closed as soon as every endpoint of its service has failed, without the queue, which would hold it for an
+// hour. The route's other services get only their own share.
 func TestTCPEveryEndpointFailed(t *testing.T) {
 	const queue = `queue: {maxWait: 1h}, connectTimeout: 50s`
 	p := start(t, `
 listeners:
 - {name: gone, address: "127.0.0.1:0", protocol: TCP}
 - {name: split, address: "127.0.0.1:0", protocol: TCP}
+- {name: even, address: "127.0.0.1:0", protocol: TCP}
 admin: {address: "127.0.0.1:0", tap: "off"}
 accessLog: {format: "off"}
 services:
@@ -148,6 +149,7 @@ services:
 tcpRoutes:
 - {name: gone, listeners: [gone], backendRefs: [{name: refused}, {name: unknown}]}
 - {name: split, listeners: [split], backendRefs: [{name: refused, weight: 1000000}, {name: orders}]}
+- {name: even, listeners: [even], backendRefs: [{name: refused}, {name: orders}]}
 routes: []
 `)
 	read := func(listener string) string {
@@ -159,15 +161,15 @@ routes: []
 		defer conn.Close()
 		require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 		line, err := bufio.NewReader(conn).ReadString('\n')
-		if listener == "gone" {
-			require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
-		}
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 		return line
 	}
 	for range 3 { // fresh, and after the failure
 		assert.Empty(t, read("gone"))
-		assert.Equal(t, "orders\n", read("split"))
+		assert.Empty(t, read("split"))
 	}
+	until(t, func() bool { return read("even") == "" })
+	until(t, func() bool { return read("even") == "orders\n" })
 }
 
 // Access log, metrics and tap have each connection with its route, its service and the reason of its end.
