@@ -68,7 +68,7 @@ func (c connections) count(x *tcpConnection, current *generation) {
 func (x *tcpConnection) errorKind() string {
 	rejection, ok := errors.AsType[*layer.Error](x.err)
 	switch {
-	case ok && rejection.Layer == "client_cidrs":
+	case ok && (rejection.Layer == "client_cidrs" || rejection.Layer == "direct_response"):
 		return rejection.Layer
 	case errors.Is(x.err, layer.ErrNoRoute):
 		return "no route"

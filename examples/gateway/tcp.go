@@ -127,9 +127,15 @@ func (b tcpBackends) Call(ctx context.Context, req tcplayer.Request) (net.Conn, 
 }
 
 // newTCPService returns the service that connects to the endpoints of s, as newService does for requests. If all
-// endpoints have failed, a client loses its connection at once, and can try another gateway.
+// endpoints have failed, a client loses its connection at once, and can try another gateway. A service with a direct
+// response has no endpoints, so that it closes all connections.
 func (g *gateway) newTCPService(ctx context.Context, s *upstream) tcplayer.Service {
 	c := s.settings.Get()
+	if c.DirectResponse != nil {
+		return layer.Func[tcplayer.Request, net.Conn](func(context.Context, tcplayer.Request) (net.Conn, error) {
+			return nil, &layer.Error{Layer: "direct_response", Target: string(c.Name), Kind: layer.ErrNotReady}
+		})
+	}
 	resolver, name, err := g.newResolver(ctx, s)
 	if err != nil {
 		g.log.Error("service without endpoints", "service", c.Name, "err", err)

@@ -132,7 +132,7 @@ routes: [{name: all, directResponse: {status: 200, body: http}}]
 }
 
 // A connection is closed as soon as every endpoint of its service has failed, without the queue, which would hold it for an
-// hour. The route's other services get only their own share.
+// hour. A service with a direct response closes its connections, too. The route's other services get only their own share.
 func TestTCPEveryEndpointFailed(t *testing.T) {
 	const queue = `queue: {maxWait: 1h}, connectTimeout: 50s`
 	p := start(t, `
@@ -140,15 +140,18 @@ listeners:
 - {name: gone, address: "127.0.0.1:0", protocol: TCP}
 - {name: split, address: "127.0.0.1:0", protocol: TCP}
 - {name: even, address: "127.0.0.1:0", protocol: TCP}
+- {name: fixed, address: "127.0.0.1:0", protocol: TCP}
 admin: {address: "127.0.0.1:0", tap: "off"}
 accessLog: {format: "off"}
 services:
 - {name: refused, static: {addresses: ["127.0.0.1:1", "127.0.0.1:2"]}, `+queue+`}
 - {name: unknown, dns: {name: "unknown.invalid:80"}, `+queue+`}
+- {name: answer, directResponse: {status: 500}}
 `+service("orders", tcpBackend(t, "orders", nil))+`
 tcpRoutes:
 - {name: gone, listeners: [gone], backendRefs: [{name: refused}, {name: unknown}]}
 - {name: split, listeners: [split], backendRefs: [{name: refused, weight: 1000000}, {name: orders}]}
+- {name: fixed, listeners: [fixed], backendRefs: [{name: answer, weight: 1000000}, {name: orders}]}
 - {name: even, listeners: [even], backendRefs: [{name: refused}, {name: orders}]}
 routes: []
 `)
@@ -167,6 +170,7 @@ routes: []
 	for range 3 { // fresh, and after the failure
 		assert.Empty(t, read("gone"))
 		assert.Empty(t, read("split"))
+		assert.Empty(t, read("fixed"))
 	}
 	until(t, func() bool { return read("even") == "" })
 	until(t, func() bool { return read("even") == "orders\n" })

@@ -43,8 +43,8 @@ type Config struct {
 	// Routes for connections to listeners with the protocol TCP. A connection that matches none
 	// is closed.
 	TCPRoutes []TCPRoute `yaml:"tcpRoutes"`
-	// Adds listeners and routes from a Kubernetes cluster's Gateways, HTTPRoutes, GRPCRoutes and
-	// Ingresses. They follow those in this file.
+	// Adds listeners and routes from a Kubernetes cluster's Gateways, HTTPRoutes, GRPCRoutes,
+	// TLSRoutes and Ingresses. They follow those in this file.
 	Kubernetes *KubernetesRoutes `yaml:"kubernetes"`
 	// Limits retries and hedges over all routes together.
 	RetryBudget RetryBudget `yaml:"retryBudget"`
@@ -243,6 +243,7 @@ func (c *Config) Merge(cluster *Config) (*Config, error) {
 	merged.Listeners = slices.Concat(c.Listeners, cluster.Listeners)
 	merged.Services = slices.Concat(c.Services, cluster.Services)
 	merged.Routes = slices.Concat(c.Routes, cluster.Routes)
+	merged.TCPRoutes = slices.Concat(c.TCPRoutes, cluster.TCPRoutes)
 	for _, l := range c.Listeners {
 		for _, o := range cluster.Listeners {
 			if o.Address == l.Address || o.Name == l.Name { // routes refer to listeners by name
@@ -258,6 +259,11 @@ func (c *Config) Merge(cluster *Config) (*Config, error) {
 	for _, r := range c.Routes {
 		if slices.ContainsFunc(cluster.Routes, func(o Route) bool { return o.Name == r.Name }) {
 			return nil, fmt.Errorf("the file and the cluster have a route %s", r.Name)
+		}
+	}
+	for _, r := range c.TCPRoutes {
+		if slices.ContainsFunc(cluster.TCPRoutes, func(o TCPRoute) bool { return o.Name == r.Name }) {
+			return nil, fmt.Errorf("the file and the cluster have a TCP route %s", r.Name)
 		}
 	}
 	return &merged, nil

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -157,6 +158,33 @@ func TestMergeListeners(t *testing.T) {
 		require.Equal(t, address, unusable.Address)
 		require.EqualError(t, err, "the address or the name of listener http in the file")
 	}
+}
+
+// The routes of a cluster follow those of the file, and have other names.
+func TestMergeRoutes(t *testing.T) {
+	const fields = `
+services: [{name: %[1]s, static: {addresses: ["10.0.0.1:80"]}}]
+routes: [{name: %[2]s, backendRefs: [{name: %[1]s}]}]
+tcpRoutes: [{name: %[3]s, backendRefs: [{name: %[1]s}]}]
+`
+	parse := func(service, route, tcpRoute string) *Config {
+		t.Helper()
+		c, err := Parse("gateway.yaml", fmt.Appendf(nil, "kubernetes: {}"+fields, service, route, tcpRoute))
+		require.NoError(t, err)
+		return c
+	}
+	file := parse("a", "b", "c")
+	merged, err := file.Merge(parse("d", "e", "f"))
+	require.NoError(t, err)
+	require.Equal(t, []Name{"a", "d"}, []Name{merged.Services[0].Name, merged.Services[1].Name})
+	require.Equal(t, []Name{"b", "e"}, []Name{merged.Routes[0].Name, merged.Routes[1].Name})
+	require.Equal(t, []Name{"c", "f"}, []Name{merged.TCPRoutes[0].Name, merged.TCPRoutes[1].Name})
+	_, err = file.Merge(parse("a", "e", "f"))
+	require.EqualError(t, err, "the file and the cluster have a service a")
+	_, err = file.Merge(parse("d", "b", "f"))
+	require.EqualError(t, err, "the file and the cluster have a route b")
+	_, err = file.Merge(parse("d", "e", "c"))
+	require.EqualError(t, err, "the file and the cluster have a TCP route c")
 }
 
 func TestPathNormalForm(t *testing.T) {

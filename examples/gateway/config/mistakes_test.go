@@ -319,9 +319,8 @@ gateway.yaml:8:54: services[0].outlierDetection.baseEjectionTime "0s": want a du
 gateway.yaml:11:31: tcpRoutes[0].listeners[1] "other": unknown listener: want one of http
 gateway.yaml:11:86: tcpRoutes[0].backendRefs[1].name "other": unknown service: want one of books, carts`},
 	{"  dns: {name: \"carts.example:80\"}\nroutes:\n", "  dns: {name: \"carts.example:80\"}\n  healthCheck: {path: /}\n" +
-		"- {name: fixed, directResponse: {status: 200}}\ntcpRoutes: [{name: a, backendRefs: [{name: carts}, {name: fixed}]}]\nroutes:\n",
-		"gateway.yaml:10:16: services[1].healthCheck: want tcp: true, because tcpRoutes refers to the service\n" +
-			`gateway.yaml:11:33: services[2].directResponse: want endpoints, because tcpRoutes refers to the service`},
+		"tcpRoutes: [{name: a, backendRefs: [{name: carts}]}]\nroutes:\n",
+		"gateway.yaml:10:16: services[1].healthCheck: want tcp: true, because tcpRoutes refers to the service"},
 	{static, static + "  proxyProtocol: {}\n",
 		"gateway.yaml:8:18: services[0].proxyProtocol: want a service to which only tcpRoutes refer"},
 	{"routes:\n", "tcpRoutes: [{name: a, backendRefs: [{name: books, weight: 0}]}]\nroutes:\n",

@@ -17,7 +17,7 @@ type TCPRoute struct {
 	// Server names that clients request by TLS (SNI). The gateway does not terminate TLS. The
 	// default is all connections, with and without TLS.
 	Hostnames []Hostname `yaml:"hostnames"`
-	// Services that share the connections by weight.
+	// Services that share the connections by weight. One with a directResponse closes its share.
 	BackendRefs []BackendRef `yaml:"backendRefs" is:"required"`
 }
 
@@ -125,9 +125,6 @@ func (c *Config) checkTCP(n node, listeners, services names) {
 		}
 		if !c.InTCPRoutes(s.Name) {
 			continue
-		}
-		if s.DirectResponse != nil {
-			service.at("directResponse").failf("want endpoints, because tcpRoutes refers to the service")
 		}
 		if h := s.HealthCheck; h != nil && !h.TCP {
 			service.at("healthCheck").failf("want tcp: true, because tcpRoutes refers to the service")
