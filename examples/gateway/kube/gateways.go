@@ -30,7 +30,7 @@ type listener struct {
 // port is a listener in the gateway's configuration. A configuration has one listener per
 // address, which serves all of the Gateways' and Ingresses' listeners there.
 type port struct {
-	protocol     string   // HTTP or HTTPS
+	protocol     string   // HTTP, HTTPS or TCP
 	certificates []object // of all its listeners, each once
 }
 
@@ -197,16 +197,23 @@ func (t *translation) listener(l *listener, siblings []*listener) {
 	l.serves = l.accepted.Status == "True" && l.conflicted.Status == "False" && certificates && len(l.kinds) > 0
 }
 
+// unsupportedValue is the reason why the gateway does not accept a listener or a route that uses
+// something unsupported.
+const unsupportedValue = "UnsupportedValue"
+
 // unsupported returns a failed condition Accepted if the gateway cannot serve l, and otherwise
 // nil.
 func (t *translation) unsupported(l *listener) *Condition {
 	reason := "UnsupportedProtocol"
 	var message string
 	switch tls := l.spec.TLS; {
-	case l.spec.Protocol != "HTTP" && l.spec.Protocol != "HTTPS":
-		message = "want HTTP or HTTPS, not " + l.spec.Protocol
+	case l.spec.Protocol != "HTTP" && l.spec.Protocol != "HTTPS" && l.spec.Protocol != "TLS":
+		message = "want HTTP, HTTPS or TLS, not " + l.spec.Protocol
 	case l.spec.Protocol == "HTTPS" && (tls == nil || tls.Mode != "" && tls.Mode != "Terminate"):
 		message = "want tls with the mode Terminate"
+	case l.spec.Protocol == "TLS" && (tls == nil || tls.Mode != "Passthrough"):
+		reason = unsupportedValue
+		message = "want tls with the mode Passthrough; only the protocol HTTPS terminates TLS"
 	case tls != nil && tls.FrontendValidation != nil:
 		reason = "Invalid"
 		message = "tls.frontendValidation is not supported"
@@ -226,8 +233,11 @@ func (t *translation) unsupported(l *listener) *Condition {
 // allows others too, its condition ResolvedRefs becomes False.
 func (l *listener) setKinds() {
 	var supported []GroupKind
-	if l.accepted.Reason != "UnsupportedProtocol" || l.spec.Protocol == "HTTPS" {
+	switch {
+	case l.spec.Protocol == "HTTP" || l.spec.Protocol == "HTTPS":
 		supported = []GroupKind{{Group: new(gatewayGroup), Kind: "HTTPRoute"}, {Group: new(gatewayGroup), Kind: "GRPCRoute"}}
+	case l.spec.Protocol == "TLS" && l.accepted.Reason != unsupportedValue:
+		supported = []GroupKind{{Group: new(gatewayGroup), Kind: "TLSRoute"}}
 	}
 	allowed := l.spec.AllowedRoutes.Kinds
 	l.kinds = []GroupKind{} // the API requires a list
@@ -261,11 +271,15 @@ func (t *translation) certificates(l *listener) bool {
 }
 
 // open adds l to the configuration: it makes sure that the configuration has a listener at l's address,
-// and adds l's certificates to it. l must be valid and conflict with no other listener.
+// and adds l's certificates to it. l must be valid and conflict with no other listener. For the protocol
+// TLS, that listener has the protocol TCP, because the service terminates TLS.
 func (t *translation) open(l *listener) {
 	p := t.ports[l.address]
 	if p == nil {
 		p = &port{protocol: l.spec.Protocol}
+		if l.spec.Protocol == "TLS" {
+			p.protocol = "TCP"
+		}
 		t.ports[l.address] = p
 	}
 	if l.spec.Protocol == "HTTPS" {

@@ -57,6 +57,7 @@ var kinds = map[string]schema.GroupVersionResource{ //nolint:gochecknoglobals //
 	"Gateway":        {Group: gatewayGroup, Version: "v1", Resource: "gateways"},
 	"HTTPRoute":      {Group: gatewayGroup, Version: "v1", Resource: "httproutes"},
 	"GRPCRoute":      {Group: gatewayGroup, Version: "v1", Resource: "grpcroutes"},
+	"TLSRoute":       {Group: gatewayGroup, Version: "v1", Resource: "tlsroutes"},
 	"ReferenceGrant": {Group: gatewayGroup, Version: "v1beta1", Resource: "referencegrants"},
 	"IngressClass":   {Group: "networking.k8s.io", Version: "v1", Resource: "ingressclasses"},
 	"Ingress":        {Group: "networking.k8s.io", Version: "v1", Resource: "ingresses"},
@@ -73,7 +74,7 @@ func (o *Objects) Add(u *unstructured.Unstructured) error {
 		return appendObject(&o.classes, u)
 	case "Gateway":
 		return appendObject(&o.gateways, u)
-	case "HTTPRoute", "GRPCRoute":
+	case "HTTPRoute", "GRPCRoute", "TLSRoute":
 		return appendObject(&o.routes, u)
 	case "ReferenceGrant":
 		return appendObject(&o.grants, u)
@@ -165,7 +166,7 @@ type (
 		Filters []json.RawMessage `json:"filters"`
 	}
 
-	// Route is an HTTPRoute or a GRPCRoute.
+	// Route is an HTTPRoute, a GRPCRoute or a TLSRoute, whose rules only have BackendRefs.
 	Route struct {
 		metav1.TypeMeta
 		metav1.ObjectMeta `json:"metadata"`

@@ -16,7 +16,7 @@ import (
 )
 
 // invalidBackend is the service that stands in for invalid backends. It responds with the status
-// 500.
+// 500, and closes TLSRoutes' connections.
 const invalidBackend = "invalid-backend"
 
 // attachment says which host names a copy of a route is for: that of the Gateway's listener, and
@@ -26,7 +26,7 @@ type attachment struct {
 	listener, host string
 }
 
-// routes translates HTTPRoutes and GRPCRoutes, GRPCRoutes first and older routes before newer
+// routes translates GRPCRoutes, HTTPRoutes and TLSRoutes in this order, older routes before newer
 // ones, and sets their status.
 func (t *translation) routes() {
 	routes := slices.Clone(t.Objects.routes)
@@ -143,27 +143,32 @@ func (t *translation) rules(r *Route, attached map[attachment][]string) (resolve
 			matches = []RouteMatch{{}}
 		}
 		for j, m := range matches {
-			match, rank := httpMatch(m)
-			kind := "http"
-			if r.Kind == "GRPCRoute" {
-				kind = "grpc"
+			var match object
+			var rank rank
+			switch r.Kind {
+			case "HTTPRoute":
+				match, rank = httpMatch(m)
+			case "GRPCRoute":
 				match, rank = grpcMatch(m)
+			}
+			if match != nil { // a TLSRoute matches only host names
+				route["matches"] = []object{match}
 			}
 			rank.created = r.CreationTimestamp.Unix()
 			rank.name = nameOf(r).String()
 			rank.rule = i
 			rank.match = j
+			kind := strings.ToLower(strings.TrimSuffix(r.Kind, "Route"))
 			route["name"] = fmt.Sprintf("%s.%s.%s.%d.%d", kind, r.Namespace, r.Name, i, j)
-			route["matches"] = []object{match}
 			t.add(source, rank, route, attached)
 		}
 	}
 	switch text := strings.Join(dropped, "; "); {
 	case len(dropped) == 0:
 	case len(dropped) == len(r.Spec.Rules):
-		partial = isNot("Accepted", "UnsupportedValue", text)
+		partial = isNot("Accepted", unsupportedValue, text)
 	default:
-		partial = is("PartiallyInvalid", "UnsupportedValue")
+		partial = is("PartiallyInvalid", unsupportedValue)
 		partial.Message = text
 	}
 	return resolved, partial
@@ -173,10 +178,14 @@ func (t *translation) rules(r *Route, attached map[attachment][]string) (resolve
 // the listeners that serve it. source is the rule that route comes from. A copy's precedence
 // depends on r and on the attachment's host names.
 func (t *translation) add(source ruleName, r rank, route object, attached map[attachment][]string) {
+	list := "routes"
+	if source.kind == "TLSRoute" {
+		list = "tcpRoutes"
+	}
 	for key, ports := range attached {
 		r.listener = rankHost(key.listener)
 		r.host = rankHost(key.host)
-		t.entries = append(t.entries, entry{rank: r, of: source, ports: ports, host: key.host, route: maps.Clone(route)})
+		t.entries = append(t.entries, entry{rank: r, of: source, list: list, ports: ports, host: key.host, route: maps.Clone(route)})
 	}
 }
 

@@ -1,5 +1,6 @@
 // Package kube configures the gateway from a Kubernetes cluster: from the Gateway API's Gateways,
-// HTTPRoutes and GRPCRoutes, and from Ingresses. It also writes the status of these objects.
+// HTTPRoutes, GRPCRoutes and TLSRoutes, and from Ingresses. It also writes the status of these
+// objects.
 //
 //	cluster ─▶ Objects ─▶ translation ─▶ fields of a configuration ─▶ config.Config     watch.go
 //	                          │
@@ -91,6 +92,7 @@ type entry struct {
 	rank
 
 	of    ruleName // the rule that it comes from; zero for a route from isolate
+	list  string   // the configuration's list for it: routes or tcpRoutes
 	ports []string // names of listeners in the configuration
 	host  string
 	route object
@@ -117,7 +119,7 @@ func (t *translation) run() (*Result, error) {
 func (t *translation) config() object {
 	listeners := make([]object, 0, len(t.ports))
 	services := make([]object, 0, len(t.backends))
-	routes := make([]object, 0, len(t.entries))
+	routes := map[string][]object{"routes": {}, "tcpRoutes": {}}
 	for _, address := range slices.Sorted(maps.Keys(t.ports)) {
 		listeners = append(listeners, t.ports[address].listener(address))
 	}
@@ -135,9 +137,12 @@ func (t *translation) config() object {
 		if e.host != "" {
 			e.route["hostnames"] = []string{e.host}
 		}
-		routes = append(routes, e.route)
+		routes[e.list] = append(routes[e.list], e.route)
 	}
-	return object{"kubernetes": object{}, "listeners": listeners, "services": services, "routes": routes}
+	return object{
+		"kubernetes": object{}, "listeners": listeners, "services": services,
+		"routes": routes["routes"], "tcpRoutes": routes["tcpRoutes"],
+	}
 }
 
 // shorten cuts a name that is too long for the configuration, and appends a hash to keep it
@@ -160,8 +165,10 @@ func (t *translation) exclude(err error) bool {
 		mistakes = joined.Unwrap()
 	}
 	rules := make(map[string]ruleName, len(t.entries))
-	for i, e := range t.entries {
-		rules[fmt.Sprintf("routes[%d]", i)] = e.of
+	numbers := make(map[string]int)
+	for _, e := range t.entries {
+		rules[fmt.Sprintf("%s[%d]", e.list, numbers[e.list])] = e.of
+		numbers[e.list]++
 	}
 	for _, err := range mistakes {
 		mistake, ok := errors.AsType[*config.Error](err)
@@ -179,8 +186,8 @@ func (t *translation) exclude(err error) bool {
 }
 
 // isolate keeps requests for a listener, such as "a.example.com", away from one with a wider host
-// name at the same address, such as "*.example.com". It appends a route that responds with 404 to
-// the narrower listener's routes.
+// name at the same address, such as "*.example.com". To the narrower listener's routes, it appends
+// one that responds with 404, or closes connections.
 func (t *translation) isolate() {
 	for _, l := range t.listeners {
 		wider := func(o *listener) bool {
@@ -188,10 +195,15 @@ func (t *translation) isolate() {
 		}
 		if l.serves && slices.ContainsFunc(t.listeners, wider) {
 			name := portName(l.address) + ".other." + strings.TrimPrefix(l.spec.Hostname, "*.")
-			t.entries = append(t.entries, entry{
-				rank: rank{listener: rankHost(l.spec.Hostname), last: true}, ports: []string{portName(l.address)}, host: l.spec.Hostname,
-				route: object{"name": name, "directResponse": object{"status": 404}},
-			})
+			e := entry{
+				rank: rank{listener: rankHost(l.spec.Hostname), last: true}, list: "routes", ports: []string{portName(l.address)},
+				host: l.spec.Hostname, route: object{"name": name, "directResponse": object{"status": 404}},
+			}
+			if l.spec.Protocol == "TLS" {
+				e.list = "tcpRoutes"
+				e.route = object{"name": name, "backendRefs": []object{{"name": t.invalid()}}}
+			}
+			t.entries = append(t.entries, e)
 		}
 	}
 }

@@ -261,7 +261,7 @@ func (w *Watcher) apply(ctx context.Context, o *Objects, load func(*config.Confi
 			return err
 		}
 		if !r.equal(w.loaded) {
-			w.log.Info("configuration loaded", "services", len(r.Config.Services), "routes", len(r.Config.Routes))
+			w.log.Info("configuration loaded", "services", len(r.Config.Services), "routes", len(r.Config.Routes)+len(r.Config.TCPRoutes))
 			for address, reason := range unusable.Addresses { // an Ingress has no condition to report this
 				w.log.Warn("cannot listen", "address", address, "err", reason)
 			}
