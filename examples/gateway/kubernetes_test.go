@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	cryptotls "crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -37,6 +38,7 @@ var resources = map[string]schema.GroupVersionResource{
 	"GatewayClass":             {Group: "gateway.networking.k8s.io", Version: "v1", Resource: "gatewayclasses"},
 	"Gateway":                  {Group: "gateway.networking.k8s.io", Version: "v1", Resource: "gateways"},
 	"HTTPRoute":                {Group: "gateway.networking.k8s.io", Version: "v1", Resource: "httproutes"},
+	"TLSRoute":                 {Group: "gateway.networking.k8s.io", Version: "v1", Resource: "tlsroutes"},
 	"IngressClass":             {Group: "networking.k8s.io", Version: "v1", Resource: "ingressclasses"},
 	"Ingress":                  {Group: "networking.k8s.io", Version: "v1", Resource: "ingresses"},
 	"Service":                  {Version: "v1", Resource: "services"},
@@ -120,7 +122,7 @@ func (c *cluster) createDefinitions(t *testing.T) {
 	require.NoError(t, err, "%s%s", out, &stderr)
 	var module struct{ Dir string }
 	require.NoError(t, json.Unmarshal(out, &module))
-	for _, name := range []string{"gatewayclasses", "gateways", "httproutes", "grpcroutes", "referencegrants"} {
+	for _, name := range []string{"gatewayclasses", "gateways", "httproutes", "grpcroutes", "tlsroutes", "referencegrants"} {
 		text, err := os.ReadFile(filepath.Join(module.Dir, "config", "crd", "standard", "gateway.networking.k8s.io_"+name+".yaml"))
 		require.NoError(t, err)
 		c.create(t, string(text))
@@ -243,9 +245,10 @@ spec:
   - matches: [{path: {type: PathPrefix, value: /none}}]
     backendRefs: [{name: none, port: 80}]
 `
-	until(t, func() bool { // the API server serves a new definition after a moment
-		_, err := c.client.Resource(resources["HTTPRoute"]).List(t.Context(), metav1.ListOptions{})
-		return err == nil
+	until(t, func() bool { // the API server serves new definitions after a moment
+		_, err1 := c.client.Resource(resources["HTTPRoute"]).List(t.Context(), metav1.ListOptions{})
+		_, err2 := c.client.Resource(resources["TLSRoute"]).List(t.Context(), metav1.ListOptions{})
+		return err1 == nil && err2 == nil
 	})
 	c.create(t, gateway)
 	redirects(public, "/books", "http://v1.example/books")
@@ -284,6 +287,41 @@ spec:
 	require.NoError(t, run(t.Context(), []string{"explain", p.file, "GET", "http://books.example/books"}, &text, p.log))
 	assert.Contains(t, text.String(), "route    http.default.books.0.0")
 	assert.Contains(t, text.String(), "service  empty.default.port-80: kubernetes empty.default:80")
+
+	// TLSRoutes select connections by the server name.
+	passthrough := freeport.Addr(t)
+	c.create(t, `
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: passthrough, namespace: default}
+spec:
+  gatewayClassName: gotower
+  addresses: [{type: IPAddress, value: 127.0.0.1}]
+  listeners:
+  - {name: tls, port: `+port(passthrough)+`, protocol: TLS, hostname: "*.example", tls: {mode: Passthrough}}
+  - {name: other, port: `+port(passthrough)+`, protocol: TLS, tls: {mode: Passthrough}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {name: orders, namespace: default}
+spec:
+  parentRefs: [{name: passthrough, sectionName: tls}]
+  hostnames: [orders.example, orders.invalid]
+  rules: [{backendRefs: [{name: empty, port: 80}]}]
+`)
+	c.untilStatus(t, "Gateway", "default", "passthrough", `"attachedRoutes":1`, `"kind":"TLSRoute"`, `"reason":"Programmed","status":"True"`)
+	c.untilStatus(t, "TLSRoute", "default", "orders", `"reason":"Accepted","status":"True"`, `"reason":"ResolvedRefs","status":"True"`)
+	for name, reason := range map[string]string{"orders.example": "failfast", "orders.invalid": "no route", "books.example": "direct_response"} {
+		until(t, func() bool {
+			conn, err := (&cryptotls.Dialer{Config: &cryptotls.Config{ServerName: name, MinVersion: cryptotls.VersionTLS12}}).
+				DialContext(t.Context(), "tcp", passthrough)
+			if err == nil {
+				conn.Close()
+			}
+			metrics, _ := p.send(t.Context(), "GET", "http://"+p.addresses["admin"]+"/metrics", "")
+			return strings.Contains(metrics.body, `gateway_tcp_connections_total{error="`+reason+`",listener="ip-127-0-0-1-port-`+port(passthrough))
+		})
+	}
 
 	// Routes are served while the API server is not, and followed afterwards.
 	server.Kill(t)

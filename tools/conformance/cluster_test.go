@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -124,6 +125,10 @@ func (a *addressing) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // start starts the processes of a Deployment.
 func (n *node) start(ctx context.Context, t *testing.T, d *appsv1.Deployment) error {
+	mounts, err := n.mount(ctx, t, d)
+	if err != nil {
+		return client.IgnoreNotFound(err) // the Secret may follow
+	}
 	var pods []pod
 	for i := range *d.Spec.Replicas {
 		name := fmt.Sprintf("%s-pod-%d", d.Name, i) // the tests of weights cut two parts
@@ -131,16 +136,18 @@ func (n *node) start(ctx context.Context, t *testing.T, d *appsv1.Deployment) er
 		p := pod{labels: d.Spec.Template.Labels, address: fmt.Sprintf(podAddress, n.started)}
 		env := append(os.Environ(), "POD_NAME="+name, "NAMESPACE="+d.Namespace)
 		for _, v := range d.Spec.Template.Spec.Containers[0].Env {
-			if v.ValueFrom == nil && v.Name != "TLS_SERVER_CERT" && v.Name != "TLS_SERVER_PRIVKEY" { // these name files of volumes
-				env = append(env, v.Name+"="+v.Value)
+			if v.ValueFrom == nil {
+				env = append(env, v.Name+"="+mounts.Replace(v.Value))
 			}
 		}
-		for variable, port := range map[string]string{"HTTP_PORT": "3000", "H2C_PORT": "3001", "HTTPS_PORT": "8443"} {
+		for port, variables := range map[string][]string{"3000": {"HTTP_PORT", "TCP_PORT"}, "3001": {"H2C_PORT"}, "8443": {"HTTPS_PORT", "TLS_PORT"}} {
 			to, err := p.forward(ctx, port)
 			if err != nil {
 				return err
 			}
-			env = append(env, variable+"="+to)
+			for _, variable := range variables {
+				env = append(env, variable+"="+to)
+			}
 		}
 		cmd := exec.CommandContext(ctx, n.program)
 		cmd.Env = env
@@ -161,6 +168,32 @@ func (n *node) start(ctx context.Context, t *testing.T, d *appsv1.Deployment) er
 	}
 	n.pods[client.ObjectKeyFromObject(d)] = pods
 	return nil
+}
+
+// mount writes the Secrets of the container's volumes to files. The result replaces the paths of
+// the mounts by those of the files.
+func (n *node) mount(ctx context.Context, t *testing.T, d *appsv1.Deployment) (*strings.Replacer, error) {
+	var paths []string
+	pod := &d.Spec.Template.Spec
+	for _, m := range pod.Containers[0].VolumeMounts {
+		for _, v := range pod.Volumes {
+			if v.Name != m.Name || v.Secret == nil {
+				continue
+			}
+			secret := new(corev1.Secret)
+			if err := n.Get(ctx, types.NamespacedName{Namespace: d.Namespace, Name: v.Secret.SecretName}, secret); err != nil {
+				return nil, err
+			}
+			dir := t.TempDir()
+			for _, item := range v.Secret.Items {
+				if err := os.WriteFile(filepath.Join(dir, item.Path), secret.Data[item.Key], 0o600); err != nil {
+					return nil, err
+				}
+			}
+			paths = append(paths, m.MountPath+"/", dir+"/")
+		}
+	}
+	return strings.NewReplacer(paths...), nil
 }
 
 // forward forwards the connections to port at the address of p, until ctx ends. It returns

@@ -46,6 +46,7 @@ var (
 // supported are the features of README.md.
 var supported = []features.FeatureName{
 	features.SupportGateway, features.SupportReferenceGrant, features.SupportHTTPRoute, features.SupportGRPCRoute,
+	features.SupportTLSRoute,
 	features.SupportGatewayPort8080, features.SupportGatewayHTTPListenerIsolation,
 	features.SupportGRPCRouteNamedRouteRule, features.SupportHTTPRouteNamedRouteRule, features.SupportHTTPRouteParentRefPort,
 	features.SupportHTTPRouteQueryParamMatching, features.SupportHTTPRouteMethodMatching,
@@ -180,7 +181,8 @@ func createDefinitions(t *testing.T, c client.Client) string {
 		}
 	}
 	require.Eventually(t, func() bool {
-		return c.List(t.Context(), new(gatewayv1.GRPCRouteList)) == nil && c.List(t.Context(), new(gatewayv1.HTTPRouteList)) == nil &&
+		return c.List(t.Context(), new(gatewayv1.TLSRouteList)) == nil && c.List(t.Context(), new(gatewayv1.GRPCRouteList)) == nil &&
+			c.List(t.Context(), new(gatewayv1.HTTPRouteList)) == nil &&
 			c.List(t.Context(), new(gatewayv1.GatewayList)) == nil && c.List(t.Context(), new(gatewayv1.GatewayClassList)) == nil
 	}, time.Minute, 100*time.Millisecond)
 	return version
