@@ -7,9 +7,9 @@
 //	                          └────────▶ status of each object ─▶ cluster               status.go
 //
 // One gateway serves all Gateways in its controller's classes. Each of their listeners becomes a
-// listener in the configuration, with the same port. Each match in a rule becomes a route. The
-// configuration tries routes in order, so they are sorted by the Gateway API's rules of
-// precedence.
+// listener in the configuration, with the same port. Each match in a rule becomes a route, and each
+// TLSRoute becomes a TCP route that depends on the server name. The configuration tries routes in
+// order, so they are sorted by the Gateway API's rules of precedence.
 package kube
 
 import (
