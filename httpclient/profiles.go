@@ -76,7 +76,7 @@ func (o *options) routed(ctx context.Context, c *Client, target string) *routed 
 		profiles.WithDefaultRoute(attempts.Service),
 		profiles.WithPerRoute(func(route profiles.Route, next httplayer.Service) httplayer.Service {
 			// The route's own timeout applies instead.
-			if route.Timeout > 0 || route.Policy != nil && route.Policy.RequestTimeout > 0 {
+			if route.Timeout > 0 || route.RequestTimeout > 0 {
 				return next
 			}
 			return timeout.Service(next)

@@ -195,14 +195,14 @@ func TestWithProfilesBackends(t *testing.T) {
 	var source profiles.Static
 	source.Set("web.test:80", &profiles.Profile{Routes: []profiles.Route{{
 		Match: profiles.PathPrefix("/meshed"),
-		Policy: &profiles.RoutePolicy{Backends: []profiles.Backend{
+		Backends: []profiles.Backend{
 			{Target: profiles.Target{Weight: 1}, Endpoint: meshed, Balancing: profiles.Balancing{Decay: time.Second, QueueCapacity: 1}},
-		}},
+		},
 	}, {
 		Match: profiles.PathPrefix("/gone"),
-		Policy: &profiles.RoutePolicy{Backends: []profiles.Backend{
+		Backends: []profiles.Backend{
 			{Target: profiles.Target{Authority: "not/a/name", Weight: 1}},
-		}},
+		},
 	}}})
 	var asked atomic.Value
 	web := httpclient.New(t.Context(), "web.test", httpclient.WithProfiles(&source),

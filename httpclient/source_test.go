@@ -87,13 +87,13 @@ func (s *routeSettings) profile() *profiles.Profile {
 	for _, r := range s.Routes {
 		route := profiles.Route{
 			Name: r.Prefix, Match: profiles.PathPrefix(r.Prefix),
-			Policy: &profiles.RoutePolicy{RequestTimeout: time.Duration(r.Timeout) * time.Millisecond},
+			RequestTimeout: time.Duration(r.Timeout) * time.Millisecond,
 		}
 		if r.Retries > 0 {
-			route.Policy.Retry = &profiles.Retry{Max: r.Retries, Statuses: []profiles.Status{{Min: 500, Max: 599}}}
+			route.Retry = &profiles.Retry{Max: r.Retries, Statuses: []profiles.Status{{Min: 500, Max: 599}}}
 		}
 		for key, weight := range r.Split {
-			route.Policy.Backends = append(route.Policy.Backends, profiles.Backend{Target: profiles.Target{Authority: key, Weight: weight}})
+			route.Backends = append(route.Backends, profiles.Backend{Target: profiles.Target{Authority: key, Weight: weight}})
 		}
 		p.Routes = append(p.Routes, route)
 	}

@@ -118,18 +118,18 @@ func TestStandardConforms(t *testing.T) {
 			ResponseHeader: layer.HeaderMutation{Set: pairs("added", "1")},
 		}},
 		"fault of others": {route: profiles.Route{Faults: []profiles.Fault{{Delay: time.Hour, TTL: time.Hour}}}},
-		"policy": {route: profiles.Route{Policy: &profiles.RoutePolicy{
+		"policy": {route: profiles.Route{
 			Backends:       []profiles.Backend{weighted("web:80", 1)},
 			RequestTimeout: time.Hour, ResponseTimeout: time.Hour, IdleTimeout: time.Hour, Overrides: true,
-		}}},
+		}},
 		"policy, retries": {
-			route: profiles.Route{Policy: &profiles.RoutePolicy{
+			route: profiles.Route{
 				Backends: []profiles.Backend{{
 					Target:        profiles.Target{Authority: "web:80", Weight: 1},
 					RequestHeader: layer.HeaderMutation{Set: pairs("added", "1")},
 				}},
 				Retry: &profiles.Retry{Max: 2, MaxBodyBytes: 64 << 10, Statuses: []profiles.Status{{Min: 503, Max: 503}}, AttemptTimeout: time.Hour},
-			}},
+			},
 			tries: 3, pause: pause, again: marked, counts: true,
 		},
 		"all": {

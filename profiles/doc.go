@@ -49,9 +49,8 @@
 //
 // # Client policies
 //
-// A route with a [RoutePolicy] brings its own backends, timeouts and retries, like routes in the Gateway
-// API. For such routes, [Profile].Precedence is [MostSpecific]. Package profiles/linkerd gets such
-// profiles from linkerd's policy controller.
+// A route may bring its own Backends, like routes in the Gateway API. For such routes, [Profile].Precedence
+// is [MostSpecific]. Package profiles/linkerd gets such profiles from linkerd's policy controller.
 //
 // # Retries
 //

@@ -17,14 +17,14 @@ import (
 //	[Config.Metrics], requests count each admitted request
 //	Redirect, Respond          answer requests
 //	Mirrors                    send one copy of each request
-//	Policy.RequestTimeout      [layer.Timeout]
+//	RequestTimeout             [layer.Timeout]
 //	Timeout                    [layer.ResponseHeaderTimeout]
 //	Faults                     [layer.FaultInjection], once for each request
-//	Retryable, AttemptTimeout  [layer.Retry]; Policy.Retry replaces them
+//	Retryable, AttemptTimeout  [layer.Retry]; Retry replaces them
 //	Hedge                      [layer.Hedge]
 //	[Config.Metrics], attempts count each attempt and each copy of a hedge
-//	Policy.ResponseTimeout     [layer.Timeout]
-//	Policy.IdleTimeout         [layer.IdleTimeout]
+//	ResponseTimeout            [layer.Timeout]
+//	IdleTimeout                [layer.IdleTimeout]
 //	Rewrite, RequestHeader     change forwarded requests
 //
 // For HTTP, pass httplayer.HTTP{}. See "Retries" in the package documentation.
@@ -47,12 +47,12 @@ type routeStack[Req, Rsp any] struct {
 	route              Route // the route; invalid parts have their zero value
 	classes            classifier
 	retryBudget        *layer.Budget
-	unlimited          *layer.Budget             // for Policy.Retry; it allows any number of retries
+	unlimited          *layer.Budget             // for Route.Retry; it allows any number of retries
 	arrival            time.Time                 // when the Router received the route
 	copies             []layer.Service[Req, Rsp] // the services of the route's mirrors
 	requests, attempts layer.Instruments
 	mirrors            []layer.Layer[Req, Rsp]
-	overridden         bool // the stack is for requests with override fields: see RoutePolicy.Overrides
+	overridden         bool // the stack is for requests with override fields: see Route.Overrides
 }
 
 // stackOf returns the service for a route: its layers around inner, or inner itself if the route
@@ -93,7 +93,7 @@ func (a *routeStack[Req, Rsp]) service(inner layer.Service[Req, Rsp]) layer.Serv
 	if a.config.Metrics != nil {
 		a.requests, a.attempts = a.config.Metrics(route)
 	}
-	if route.Policy != nil && route.MayRetry() {
+	if route.Retry != nil || route.Overrides {
 		a.unlimited = layer.NewBudget(time.Second, 100, math.MaxInt32)
 	}
 	st := a.changeResponses(layer.NewStack[Req](a.options(a.protocol.Classify)...))
@@ -104,7 +104,7 @@ func (a *routeStack[Req, Rsp]) service(inner layer.Service[Req, Rsp]) layer.Serv
 		st = st.RateLimit(route.Rate.PerSecond, route.Rate.burst())
 	}
 	a.mirrors = a.mirrorLayers()
-	if route.Policy == nil || !route.Policy.Overrides {
+	if !route.Overrides {
 		return st.Service(a.admitted(inner))
 	}
 	b := *a
@@ -164,9 +164,7 @@ func (a *routeStack[Req, Rsp]) addOnce(st layer.Stack[Req, Rsp]) layer.Stack[Req
 	for _, l := range a.mirrors {
 		st = st.With("mirror", l)
 	}
-	if p := a.route.Policy; p != nil {
-		st = a.addTimeout(st, p.RequestTimeout, a.options(a.protocol.Classify), overrideRequest, overrideTimeout)
-	}
+	st = a.addTimeout(st, a.route.RequestTimeout, a.options(a.protocol.Classify), overrideRequest, overrideTimeout)
 	if a.route.Timeout > 0 {
 		opts := a.options(a.protocol.Classify)
 		if !a.route.TimeoutAfterBody {
@@ -177,17 +175,12 @@ func (a *routeStack[Req, Rsp]) addOnce(st layer.Stack[Req, Rsp]) layer.Stack[Req
 	return a.addFaults(st)
 }
 
-// addAttemptTimeouts adds each attempt's time limits to st: the RoutePolicy's ResponseTimeout and
-// IdleTimeout. Without a RoutePolicy it returns st.
+// addAttemptTimeouts adds to st the time limits of each attempt's response: ResponseTimeout and IdleTimeout.
 func (a *routeStack[Req, Rsp]) addAttemptTimeouts(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp] {
-	p := a.route.Policy
-	if p == nil {
-		return st
-	}
 	opts := append(a.options(a.protocol.Classify), layer.WithoutUploadTime[Rsp]())
-	st = a.addTimeout(st, p.ResponseTimeout, opts, overrideResponse)
-	if p.IdleTimeout > 0 {
-		st = st.IdleTimeout(p.IdleTimeout)
+	st = a.addTimeout(st, a.route.ResponseTimeout, opts, overrideResponse)
+	if a.route.IdleTimeout > 0 {
+		st = st.IdleTimeout(a.route.IdleTimeout)
 	}
 	return st
 }

@@ -144,8 +144,8 @@ func conforming(route profiles.Route) layertest.Layer {
 func TestInvalidFiltersOfBackend(t *testing.T) {
 	b := weighted("a:80", 1)
 	b.Redirect = &profiles.Redirect{Status: 200}
-	p := one(profiles.Route{Name: "r", Policy: &profiles.RoutePolicy{Backends: []profiles.Backend{weighted("a:80", 1), b}}})
-	const want = `Routes[0].Policy.Backends[1].Redirect: route "r": status 200 is not 301, 302, 303, 307 or 308`
+	p := one(profiles.Route{Name: "r", Backends: []profiles.Backend{weighted("a:80", 1), b}})
+	const want = `Routes[0].Backends[1].Redirect: route "r": status 200 is not 301, 302, 303, 307 or 308`
 	require.EqualError(t, p.Validate(), want)
 	l := newLog()
 	r, _ := servingWith(t, profiles.Config{Log: l.logger()}, p, nil, answering())

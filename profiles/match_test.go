@@ -213,7 +213,7 @@ func TestProfileValidate(t *testing.T) {
 func TestFieldErrors(t *testing.T) {
 	r := Route{
 		Match: All{}, Timeout: -1, Mirrors: []Mirror{{Authority: "a"}, {}}, Faults: []Fault{{Fraction: 2}},
-		Policy: &RoutePolicy{IdleTimeout: -1, Backends: []Backend{{}, {Redirect: &Redirect{Port: 1}, Faults: []Fault{{}}}}},
+		IdleTimeout: -1, Backends: []Backend{{}, {Redirect: &Redirect{Port: 1}, Faults: []Fault{{}}}},
 	}
 	err := r.Validate()
 	errs, ok := errors.AsType[FieldErrors](err)
@@ -223,7 +223,7 @@ func TestFieldErrors(t *testing.T) {
 		fields = append(fields, e.Field)
 		require.ErrorIs(t, err, e.Err)
 	}
-	assert.Equal(t, []string{"Timeout", "Faults[0]", "Mirrors[1]", "Policy.IdleTimeout", "Policy.Backends[1].Faults[0]"}, fields)
+	assert.Equal(t, []string{"Timeout", "IdleTimeout", "Faults[0]", "Mirrors[1]", "Backends[1].Faults[0]"}, fields)
 	first, ok := errors.AsType[*FieldError]((&Profile{Routes: []Route{{Match: All{}}, r}}).Validate())
 	require.True(t, ok)
 	assert.Equal(t, "Routes[1].Timeout", first.Field)

@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// These header fields change a request's retries and timeouts: see Overrides in [RoutePolicy].
+// These header fields change a request's retries and timeouts: see Overrides in [Route].
 // The names are in canonical form, because net/http allocates for other forms.
 const (
 	overrideHTTP     = "L5d-Retry-Http"
@@ -28,7 +28,7 @@ var overrideFields = [...]string{ //nolint:gochecknoglobals // a constant
 	overrideHTTP, overrideGRPC, overrideLimit, overrideAttempt, overrideTimeout, overrideRequest, overrideResponse,
 }
 
-// overrides is the service of a route with RoutePolicy.Overrides. It sends requests with an
+// overrides is the service of a route with Overrides. It sends requests with an
 // override field, such as l5d-timeout, to the service in the field overridden. It sends
 // other requests to the embedded Service.
 type overrides[Req, Rsp any] struct {
@@ -97,7 +97,7 @@ func (o *overriddenRetry[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, err
 	retry := o.last.Load()
 	if retry == nil || retry.values != values {
 		retry = &madeRetry[Req, Rsp]{Service: o.Service, values: values}
-		if r := overrideRetry(header, o.stack.route.Policy.Retry); r != nil {
+		if r := overrideRetry(header, o.stack.route.Retry); r != nil {
 			retry.Service = layer.Retry(o.stack.retryPolicy(r), o.options...)(o.Service)
 		}
 		o.last.Store(retry)

@@ -96,7 +96,7 @@ func TestRouterContainsPanics(t *testing.T) {
 	})
 	t.Run("backend", func(t *testing.T) {
 		var bs backends
-		own := ofPolicy(profiles.RoutePolicy{Backends: []profiles.Backend{weighted("a:80", 1)}})
+		own := ofPolicy(profiles.Route{Backends: []profiles.Backend{weighted("a:80", 1)}})
 		own.Routes[0].Match = profiles.PathPrefix("/own")
 		own.Routes = append(own.Routes, profiles.Route{Match: profiles.All{}})
 		r := routerOf(t, own, &bs, profiles.WithBackends(func(*profiles.Backend) service { panic("backend") }))

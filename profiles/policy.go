@@ -35,36 +35,6 @@ type Policy struct {
 	ServerNames bool
 }
 
-// RoutePolicy adds backends, further timeouts, rules for retries, and overrides by header fields to
-// a [Route]. linkerd's client policies provide these, but its service profiles do not.
-type RoutePolicy struct {
-	// Backends share the route's requests in proportion to their weights, as Distribution determines. They are
-	// different services, with their own filters and balancers. For fail-over among one service's endpoints, you should
-	// use resolve.Endpoint.Priority instead. If all weights are 0, requests are rejected. An invalid backend fails its
-	// share of the requests. nil means the profile's targets. If a backend has Labels, a request's [layer.Route] is added
-	// to the context when a backend is chosen, so the route's layers do not see it.
-	Backends     []Backend
-	Distribution Distribution
-
-	// RequestTimeout limits how long a request takes until its response ends, including all
-	// attempts. ResponseTimeout limits one attempt from the end of the request body to the end of
-	// the response. IdleTimeout limits the wait for each part of the response body. 0 means no
-	// limit.
-	RequestTimeout  time.Duration
-	ResponseTimeout time.Duration
-	IdleTimeout     time.Duration
-
-	// Retry replaces the route's Retryable, AttemptTimeout and Hedge. nil means that these apply.
-	Retry *Retry
-
-	// Overrides allows requests to change their retries and timeouts by header fields:
-	// l5d-retry-http, l5d-retry-grpc, l5d-retry-limit, l5d-retry-timeout, l5d-timeout (or
-	// l5d-request-timeout) and l5d-response-timeout. The values look as linkerd documents. The
-	// fields are removed before the request is forwarded. If a request carries one, the route's
-	// Retryable, AttemptTimeout and Hedge do not apply to it.
-	Overrides bool
-}
-
 // Retry allows retries of requests with any method, without a budget. An attempt is retried if its
 // response matches Statuses or GRPC, if it exceeds AttemptTimeout, or if its error is of class
 // [layer.Retryable]. An attempt that a layer or a backend rejects, with an error that matches
@@ -112,32 +82,13 @@ type Balancing struct {
 	Breaker layer.BreakerPolicy
 }
 
-// WithBackends sets the function mk, which makes the service for a backend in a [RoutePolicy].
+// WithBackends sets the function mk, which makes the service for a backend of a [Route].
 // Backends with equal Authority, Endpoint, Missing, Balancing and Value share one service. The service is
 // kept until a profile contains no such backend; mk must release the services of earlier backends.
 // Without this option, [New]'s mk makes the service for an Authority, and [WithForward]'s for an
 // Endpoint.
 func WithBackends[Req, Rsp any](mk layer.MakeService[*Backend, Req, Rsp]) Option[Req, Rsp] {
 	return func(o *options[Req, Rsp]) { o.backends = mk }
-}
-
-// valid returns a copy of p in which negative timeouts are 0 and an invalid Retry is nil. It
-// also returns the mistakes in these fields, and in the filters of backends.
-func (p RoutePolicy) valid() (RoutePolicy, FieldErrors) {
-	var problems FieldErrors
-	problems.negative("RequestTimeout", &p.RequestTimeout)
-	problems.negative("ResponseTimeout", &p.ResponseTimeout)
-	problems.negative("IdleTimeout", &p.IdleTimeout)
-	if p.Retry != nil && problems.add("Retry", p.Retry.validate()) {
-		p.Retry = nil
-	}
-	for i := range p.Backends {
-		if b := &p.Backends[i]; b.hasFilters() {
-			_, mistakes := b.filters().valid()
-			problems.add(item("Backends", i), mistakes.orNil())
-		}
-	}
-	return p, problems
 }
 
 // validate returns an error that describes the first mistake in r, or nil.
@@ -175,7 +126,7 @@ func (r *Retry) retries(rsp response) bool {
 
 // MayRetry reports whether the route's requests may be sent more than once.
 func (r Route) MayRetry() bool {
-	return r.Retryable || r.Policy != nil && (r.Policy.Retry != nil || r.Policy.Overrides)
+	return r.Retryable || r.Retry != nil || r.Overrides
 }
 
 // retryPolicy converts p for [layer.Retry].
@@ -203,22 +154,22 @@ func (a *routeStack[Req, Rsp]) retryPolicy(p *Retry) layer.RetryPolicy[Req, Rsp]
 	}
 }
 
-// routeSplit returns the split among route's backends. If there is no Policy or no list of
-// Backends, it returns nil, and the profile's split applies. parent holds the labels of the
-// profile's Policy, for the request context. The caller must hold mu.
+// routeSplit returns the split among route's backends. Without a list of Backends it returns nil, and the
+// profile's split applies. parent holds the labels of the profile's Policy, for the request context. The
+// caller must hold mu.
 func (r *Router[Req, Rsp]) routeSplit(route *liveRoute[Req, Rsp], parent map[string]string, drop func(error)) *split[Req, Rsp] {
-	p := route.def.Policy
-	if p == nil || p.Backends == nil {
+	backends := route.def.Backends
+	if backends == nil {
 		route.outer = route.info
 		return nil
 	}
-	s := &split[Req, Rsp]{apex: r.target, distribution: p.Distribution}
-	labels := slices.ContainsFunc(p.Backends, func(b Backend) bool { return len(b.Labels) > 0 })
+	s := &split[Req, Rsp]{apex: r.target, distribution: route.def.Distribution}
+	labels := slices.ContainsFunc(backends, func(b Backend) bool { return len(b.Labels) > 0 })
 	if !labels {
 		route.outer = route.info
 	}
-	for i := range p.Backends {
-		b := &p.Backends[i]
+	for i := range backends {
+		b := &backends[i]
 		if b.Weight == 0 {
 			continue
 		}

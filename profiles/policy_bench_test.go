@@ -58,29 +58,29 @@ type policyCase struct {
 }
 
 func policies() []policyCase {
-	policy := func(p profiles.RoutePolicy) *profiles.Profile {
+	policy := func(r profiles.Route) *profiles.Profile {
 		profile := &profiles.Profile{Precedence: profiles.MostSpecific, RoutesOnly: true}
-		p.Backends = []profiles.Backend{{
+		r.Backends = []profiles.Backend{{
 			Target: profiles.Target{Authority: "web-v1:80", Weight: 1}, Labels: map[string]string{"backend_name": "web-v1"},
 		}}
 		for i := range 1000 {
-			profile.Routes = append(profile.Routes, profiles.Route{
-				Name: fmt.Sprint(i), Policy: &p, Match: profiles.All{
-					profiles.Host{Value: profiles.Exact("web.example")}, profiles.PathPrefix(fmt.Sprintf("/api/%d", i)), profiles.Method("GET"),
-				},
-			})
+			r.Name = fmt.Sprint(i)
+			r.Match = profiles.All{
+				profiles.Host{Value: profiles.Exact("web.example")}, profiles.PathPrefix(fmt.Sprintf("/api/%d", i)), profiles.Method("GET"),
+			}
+			profile.Routes = append(profile.Routes, r)
 		}
 		return profile
 	}
 	retry := &profiles.Retry{Max: 2, MaxBodyBytes: 1000, Statuses: []profiles.Status{{Min: 500, Max: 599}}}
 	return []policyCase{
 		{"none", &profiles.Profile{}, nil, 0},
-		{"routes", policy(profiles.RoutePolicy{}), nil, 1},
-		{"overrides", policy(profiles.RoutePolicy{Overrides: true}), nil, 1},
-		{"overridden", policy(profiles.RoutePolicy{Overrides: true}), map[string]string{"L5d-Timeout": "10s", "L5d-Retry-Http": "5xx"}, 6},
-		{"timeout", policy(profiles.RoutePolicy{RequestTimeout: time.Minute}), nil, 2},
-		{"retry", policy(profiles.RoutePolicy{Retry: retry}), nil, 2},
-		{"timeout and retry", policy(profiles.RoutePolicy{RequestTimeout: time.Minute, Retry: retry}), nil, 2},
+		{"routes", policy(profiles.Route{}), nil, 1},
+		{"overrides", policy(profiles.Route{Overrides: true}), nil, 1},
+		{"overridden", policy(profiles.Route{Overrides: true}), map[string]string{"L5d-Timeout": "10s", "L5d-Retry-Http": "5xx"}, 6},
+		{"timeout", policy(profiles.Route{RequestTimeout: time.Minute}), nil, 2},
+		{"retry", policy(profiles.Route{Retry: retry}), nil, 2},
+		{"timeout and retry", policy(profiles.Route{RequestTimeout: time.Minute, Retry: retry}), nil, 2},
 	}
 }
 

@@ -21,12 +21,9 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// ofPolicy is a profile with one route of a policy, for all requests.
-func ofPolicy(p profiles.RoutePolicy, change ...func(*profiles.Route)) *profiles.Profile {
-	r := profiles.Route{Name: "r", Match: profiles.All{}, Policy: &p}
-	for _, f := range change {
-		f(&r)
-	}
+// ofPolicy is a profile with the route r for all requests, as a client policy has it.
+func ofPolicy(r profiles.Route) *profiles.Profile {
+	r.Name, r.Match = "r", profiles.All{}
 	return &profiles.Profile{RoutesOnly: true, Precedence: profiles.MostSpecific, Routes: []profiles.Route{r}}
 }
 
@@ -36,7 +33,7 @@ func weighted(authority string, weight uint32) profiles.Backend {
 
 func TestPolicyBackendsByWeight(t *testing.T) {
 	var bs backends
-	p := ofPolicy(profiles.RoutePolicy{
+	p := ofPolicy(profiles.Route{
 		Backends: []profiles.Backend{weighted("a:80", 3), weighted("b:80", 1), weighted("c:80", 0)}, Distribution: profiles.RandomAvailable,
 	})
 	r := routerOf(t, p, &bs)
@@ -56,7 +53,7 @@ func TestPolicyBackendsByWeight(t *testing.T) {
 
 func TestPolicyFailover(t *testing.T) {
 	var bs backends
-	r := routerOf(t, ofPolicy(profiles.RoutePolicy{
+	r := routerOf(t, ofPolicy(profiles.Route{
 		Distribution: profiles.FirstAvailable, Backends: []profiles.Backend{weighted("a:80", 1), weighted("b:80", 1000)},
 	}), &bs)
 	for range 20 {
@@ -69,7 +66,7 @@ func TestPolicyFailover(t *testing.T) {
 // A backend that rejects requests although it is ready is followed by the next one in order.
 func TestPolicyFailoverRejected(t *testing.T) {
 	var bs backends
-	r := routerOf(t, ofPolicy(profiles.RoutePolicy{
+	r := routerOf(t, ofPolicy(profiles.Route{
 		Distribution: profiles.FirstAvailable, Backends: []profiles.Backend{weighted("a:80", 1), weighted("b:80", 1), weighted("c:80", 1000)},
 	}), &bs)
 	bs.get(t, "a:80").refusing.Store(true)
@@ -87,7 +84,7 @@ func TestPolicyFailoverRejected(t *testing.T) {
 func TestPolicyWithoutBackend(t *testing.T) {
 	var bs backends
 	missing := profiles.Backend{Target: profiles.Target{Weight: 1}, Missing: "Service default/none does not exist"}
-	r := routerOf(t, ofPolicy(profiles.RoutePolicy{Backends: []profiles.Backend{weighted("a:80", 1), missing, weighted("", 1)}}), &bs)
+	r := routerOf(t, ofPolicy(profiles.Route{Backends: []profiles.Backend{weighted("a:80", 1), missing, weighted("", 1)}}), &bs)
 	served, failed := 0, 0
 	for range 600 {
 		if _, err := r.Call(t.Context(), request{method: "GET", path: "/"}); err == nil {
@@ -100,7 +97,7 @@ func TestPolicyWithoutBackend(t *testing.T) {
 	assert.InDelta(t, 200, served, 60)
 	assert.InDelta(t, 400, failed, 60)
 
-	r = routerOf(t, ofPolicy(profiles.RoutePolicy{Backends: []profiles.Backend{}}), &bs)
+	r = routerOf(t, ofPolicy(profiles.Route{Backends: []profiles.Backend{}}), &bs)
 	_, err := r.Call(t.Context(), request{method: "GET", path: "/"})
 	require.ErrorIs(t, err, layer.ErrNotReady)
 	require.ErrorContains(t, err, "no backends")
@@ -116,7 +113,7 @@ func TestPolicyValues(t *testing.T) {
 	profile := func(route, first, second *value) *profiles.Profile {
 		backends := []profiles.Backend{weighted("a:80", 1), weighted("a:80", 1)}
 		backends[0].Value, backends[1].Value = first, second
-		return ofPolicy(profiles.RoutePolicy{Backends: backends}, func(r *profiles.Route) { r.Value = route })
+		return ofPolicy(profiles.Route{Backends: backends, Value: route})
 	}
 	var routes, targets []string
 	var bs backends
@@ -150,7 +147,7 @@ func TestPolicyRouteInContext(t *testing.T) {
 		b := weighted("a:80", 1)
 		b.Labels = labels
 		var bs backends
-		r := routerOf(t, ofPolicy(profiles.RoutePolicy{Backends: []profiles.Backend{b}}), &bs,
+		r := routerOf(t, ofPolicy(profiles.Route{Backends: []profiles.Backend{b}}), &bs,
 			profiles.WithPerRoute(func(_ profiles.Route, next service) service {
 				return layer.Func[request, *reply](func(ctx context.Context, req request) (*reply, error) {
 					seen = layer.RouteFromContext(ctx)
@@ -169,7 +166,7 @@ func TestPolicyRouteInContext(t *testing.T) {
 func TestPolicyRouteWithoutOwnBackends(t *testing.T) {
 	var bs backends
 	r := routerOf(t, &profiles.Profile{RoutesOnly: true, Routes: []profiles.Route{
-		{Match: profiles.Path("/own"), Policy: &profiles.RoutePolicy{Backends: []profiles.Backend{weighted("a:80", 1)}}},
+		{Match: profiles.Path("/own"), Backends: []profiles.Backend{weighted("a:80", 1)}},
 		{Match: profiles.Path("/other")},
 	}}, &bs)
 	assert.Equal(t, "a:80", send(t, r, "GET", "/own").from)
@@ -179,7 +176,7 @@ func TestPolicyRouteWithoutOwnBackends(t *testing.T) {
 // A nil result of the function of WithPerRoute means the service that it received.
 func TestPolicyPerRouteNil(t *testing.T) {
 	var bs backends
-	r := routerOf(t, ofPolicy(profiles.RoutePolicy{Backends: []profiles.Backend{weighted("a:80", 1)}}), &bs,
+	r := routerOf(t, ofPolicy(profiles.Route{Backends: []profiles.Backend{weighted("a:80", 1)}}), &bs,
 		profiles.WithPerRoute(func(profiles.Route, service) service { return nil }))
 	require.Equal(t, "a:80", send(t, r, "GET", "/").from)
 }
@@ -208,7 +205,7 @@ func TestPolicyBackendServices(t *testing.T) {
 		{[]profiles.Backend{tuned, same}, 3},
 		{[]profiles.Backend{a}, 4},
 	} {
-		src.send(ofPolicy(profiles.RoutePolicy{Backends: tt.backends}), nil)
+		src.send(ofPolicy(profiles.Route{Backends: tt.backends}), nil)
 		send(t, r, "GET", "/")
 		require.Len(t, made, tt.made, i)
 	}
@@ -232,7 +229,7 @@ func TestPolicyRetry(t *testing.T) {
 		{"a pause", profiles.Retry{Max: 1, Statuses: []profiles.Status{{500, 500}}, Backoff: layer.Backoff{Min: 50 * time.Millisecond, Max: time.Second}}, "/?fails=1", "", 2, 200},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
-			r, came := newWebRouter(t, ofPolicy(profiles.RoutePolicy{Retry: &tt.retry}))
+			r, came := newWebRouter(t, ofPolicy(profiles.Route{Retry: &tt.retry}))
 			start := time.Now()
 			rsp, err := r.Call(t.Context(), streamed(t, tt.url, strings.NewReader(tt.body), int64(len(tt.body))))
 			require.NoError(t, err)
@@ -254,7 +251,7 @@ func TestPolicyRetryLastAttempt(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			var source profiles.Static
-			source.Set(target, ofPolicy(profiles.RoutePolicy{Retry: &profiles.Retry{Max: retries, AttemptTimeout: time.Second}}))
+			source.Set(target, ofPolicy(profiles.Route{Retry: &profiles.Retry{Max: retries, AttemptTimeout: time.Second}}))
 			r := profiles.New(ctx, profiles.Config{Target: target, Source: &source, InitialWait: time.Second},
 				httplayer.HTTP{}, func(string) httplayer.Service {
 					return handlerHTTP(func(ctx context.Context, _ *http.Request) (*http.Response, error) {
@@ -281,7 +278,7 @@ func TestPolicyRetryLastAttempt(t *testing.T) {
 func TestPolicyOverrides(t *testing.T) {
 	call := func(overrides bool, url string, header http.Header) (status int, came []received) {
 		t.Helper()
-		r, requests := newWebRouter(t, ofPolicy(profiles.RoutePolicy{Overrides: overrides}))
+		r, requests := newWebRouter(t, ofPolicy(profiles.Route{Overrides: overrides}))
 		req := streamed(t, url, nil, 0)
 		req.Header = header
 		rsp, err := r.Call(t.Context(), req)
@@ -336,9 +333,7 @@ func TestPolicyOverriddenTimeouts(t *testing.T) {
 			}
 			return rsp.StatusCode, rsp.Body.Close()
 		}
-		src.send(ofPolicy(profiles.RoutePolicy{RequestTimeout: time.Hour, ResponseTimeout: 2 * time.Hour, Overrides: true}, func(r *profiles.Route) {
-			r.Limit = 1
-		}), nil)
+		src.send(ofPolicy(profiles.Route{RequestTimeout: time.Hour, ResponseTimeout: 2 * time.Hour, Overrides: true, Limit: 1}), nil)
 		for name, want := range map[string]time.Duration{
 			"L5d-Timeout": time.Second, "L5d-Request-Timeout": time.Second, "L5d-Response-Timeout": time.Second, "X-Timeout": time.Hour,
 		} {
@@ -355,7 +350,7 @@ func TestPolicyOverriddenTimeouts(t *testing.T) {
 		}
 
 		fault := abort(1, 503)
-		src.send(ofPolicy(profiles.RoutePolicy{Overrides: true}, func(r *profiles.Route) { r.Faults = []profiles.Fault{fault} }), nil)
+		src.send(ofPolicy(profiles.Route{Overrides: true, Faults: []profiles.Fault{fault}}), nil)
 		status, err := call("L5d-Timeout", "1s")
 		require.NoError(t, err)
 		assert.Equal(t, 503, status)
@@ -367,8 +362,8 @@ func TestPolicyOverriddenTimeouts(t *testing.T) {
 
 // Faults of a policy have no end.
 func TestPolicyFault(t *testing.T) {
-	r, came := newWebRouter(t, ofPolicy(profiles.RoutePolicy{}, func(r *profiles.Route) {
-		r.Faults = []profiles.Fault{{Fraction: 1, Status: 418, TTL: math.MaxInt64, Message: "short and stout"}}
+	r, came := newWebRouter(t, ofPolicy(profiles.Route{
+		Faults: []profiles.Fault{{Fraction: 1, Status: 418, TTL: math.MaxInt64, Message: "short and stout"}},
 	}))
 	rsp, err := r.Call(t.Context(), streamed(t, "/", nil, 0))
 	require.NoError(t, err)
@@ -380,7 +375,7 @@ func TestPolicyFault(t *testing.T) {
 func TestPolicyBackendFilters(t *testing.T) {
 	b := weighted("a:80", 1)
 	b.RequestHeader.Set, b.ResponseHeader.Set = pairs("X-Backend", "a"), pairs("X-From", "a")
-	r, came := newWebRouter(t, ofPolicy(profiles.RoutePolicy{Backends: []profiles.Backend{b}}))
+	r, came := newWebRouter(t, ofPolicy(profiles.Route{Backends: []profiles.Backend{b}}))
 	rsp, err := r.Call(t.Context(), streamed(t, "/", nil, 0))
 	require.NoError(t, err)
 	require.NoError(t, rsp.Body.Close())
@@ -395,7 +390,7 @@ type failures struct{ resend }
 func (failures) Classify(layer.Outcome[*reply]) layer.Class { return layer.Failure }
 
 func TestPolicyTimeouts(t *testing.T) {
-	for what, p := range map[string]profiles.RoutePolicy{
+	for what, p := range map[string]profiles.Route{
 		"request": {RequestTimeout: 50 * time.Millisecond}, "response": {ResponseTimeout: 50 * time.Millisecond},
 		"response, a retry": {ResponseTimeout: 50 * time.Millisecond, Retry: &profiles.Retry{Max: 1}},
 	} {
@@ -428,7 +423,7 @@ func TestPolicyIdleTimeout(t *testing.T) {
 	defer server.Close()
 	defer server.CloseClientConnections()
 	var source profiles.Static
-	source.Set(target, ofPolicy(profiles.RoutePolicy{IdleTimeout: 300 * time.Millisecond}))
+	source.Set(target, ofPolicy(profiles.Route{IdleTimeout: 300 * time.Millisecond}))
 	config := profiles.Config{Target: target, Source: &source, InitialWait: time.Minute}
 	r := profiles.New(ctx, config, httplayer.HTTP{}, func(string) httplayer.Service {
 		return handlerHTTP(func(ctx context.Context, req *http.Request) (*http.Response, error) {

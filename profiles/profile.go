@@ -43,7 +43,7 @@ type Profile struct {
 	Endpoint *resolve.Endpoint
 
 	// RetryBudget limits the retries and hedges of all routes together. If it is nil, requests
-	// are neither retried nor hedged, except by a [RoutePolicy]'s Retry.
+	// are neither retried nor hedged, except by a route's Retry.
 	RetryBudget *RetryBudget
 
 	Policy *Policy // for client policies; may be nil
@@ -71,6 +71,24 @@ type Route struct {
 	// in which the client sends the request body. An attempt that takes longer is retried if the
 	// route is Retryable. Otherwise the request fails.
 	AttemptTimeout time.Duration
+
+	// RequestTimeout limits how long a request takes until its response ends, including all
+	// attempts. ResponseTimeout limits one attempt from the end of the request body to the end of
+	// the response. IdleTimeout limits the wait for each part of the response body. 0 means no
+	// limit.
+	RequestTimeout  time.Duration
+	ResponseTimeout time.Duration
+	IdleTimeout     time.Duration
+
+	// Retry replaces Retryable, AttemptTimeout and Hedge. nil means that these apply.
+	Retry *Retry
+
+	// Overrides allows requests to change their retries and timeouts by header fields:
+	// l5d-retry-http, l5d-retry-grpc, l5d-retry-limit, l5d-retry-timeout, l5d-timeout (or
+	// l5d-request-timeout) and l5d-response-timeout. The values look as linkerd documents. The
+	// fields are removed before the request is forwarded. If a request carries one, the route's
+	// Retryable, AttemptTimeout and Hedge do not apply to it.
+	Overrides bool
 
 	// Retryable allows retries of failed requests that are idempotent, within the RetryBudget. For
 	// HTTP these are GET, HEAD, OPTIONS, TRACE, PUT, DELETE (RFC 9110) and requests with an
@@ -111,7 +129,13 @@ type Route struct {
 	Faults   []Fault
 	Mirrors  []Mirror
 
-	Policy *RoutePolicy // backends of the route, and the rest of a client policy; may be nil
+	// Backends share the route's requests in proportion to their weights, as Distribution determines. They are
+	// different services, with their own filters and balancers. For fail-over among one service's endpoints, you should
+	// use resolve.Endpoint.Priority instead. If all weights are 0, requests are rejected. An invalid backend fails its
+	// share of the requests. nil means the profile's targets. If a backend has Labels, a request's [layer.Route] is added
+	// to the context when a backend is chosen, so the route's layers do not see it.
+	Backends     []Backend
+	Distribution Distribution
 
 	// Value is for the program that makes the profile. [Config.Metrics] and the function of [WithPerRoute]
 	// get it with the route, so that they need no other way to find what belongs to it. It must be
@@ -183,6 +207,12 @@ func (r Route) valid() (Route, FieldErrors) {
 	problems.negative("Timeout", &r.Timeout)
 	problems.negative("AttemptTimeout", &r.AttemptTimeout)
 	problems.negative("Hedge", &r.Hedge)
+	problems.negative("RequestTimeout", &r.RequestTimeout)
+	problems.negative("ResponseTimeout", &r.ResponseTimeout)
+	problems.negative("IdleTimeout", &r.IdleTimeout)
+	if r.Retry != nil && problems.add("Retry", r.Retry.validate()) {
+		r.Retry = nil
+	}
 	if r.MaxRetries < 0 || r.MaxRetries > maxRetries {
 		problems.add("MaxRetries", fmt.Errorf("%d is not from 0 to %d", r.MaxRetries, maxRetries))
 		r.MaxRetries = 0
@@ -213,10 +243,11 @@ func (r Route) valid() (Route, FieldErrors) {
 		}
 	}
 	r.Mirrors = mirrors
-	if r.Policy != nil {
-		p, mistakes := r.Policy.valid()
-		problems.add("Policy", mistakes.orNil())
-		r.Policy = &p
+	for i := range r.Backends {
+		if b := &r.Backends[i]; b.hasFilters() {
+			_, mistakes := b.filters().valid()
+			problems.add(item("Backends", i), mistakes.orNil())
+		}
 	}
 	return r, problems
 }

@@ -20,13 +20,13 @@ func noBackoff() layer.Backoff { return layer.Backoff{Min: 1, Max: 1} }
 // for gRPC requests.
 func (a *routeStack[Req, Rsp]) addAttempts(st layer.Stack[Req, Rsp], grpc bool) layer.Stack[Req, Rsp] {
 	route, budget := a.route, a.retryBudget
-	if p := route.Policy; p != nil && (p.Retry != nil || a.overridden) {
+	if route.Retry != nil || a.overridden {
 		if route.Retryable, route.AttemptTimeout, route.Hedge = false, 0, 0; a.overridden {
 			st = st.With("retry", func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
 				return &overriddenRetry[Req, Rsp]{Service: next, stack: a, options: a.options(a.protocol.Classify)}
 			})
 		} else {
-			st = st.Retry(a.retryPolicy(p.Retry))
+			st = st.Retry(a.retryPolicy(route.Retry))
 		}
 	}
 	if gauge := a.requests.Budget; gauge != nil && budget == nil {

@@ -34,7 +34,7 @@ type liveRoute[Req, Rsp any] struct {
 	key   string                  // the result of routeKey(def), or "" if not computed
 	stack layer.Service[Req, Rsp] // nil means that requests go to the split
 	outer *layer.Route            // info, unless the split adds a route to the context, with labels of the backend
-	split *split[Req, Rsp]        // over the backends of a RoutePolicy; nil means the split of the snapshot
+	split *split[Req, Rsp]        // over the Backends of def; nil means the split of the snapshot
 }
 
 // compile converts p to a snapshot. old is the current snapshot. If it contains an equal route,
@@ -187,10 +187,8 @@ func (l *liveRoute[Req, Rsp]) isOf(def *Route) bool {
 // equalValues reports whether the Values of r and other, and of their backends, are equal. If so,
 // reflect.DeepEqual does not follow pointers in them, to memory that may change.
 func equalValues(r, other *Route) bool {
-	if r.Value != other.Value || r.Policy == nil || other.Policy == nil {
-		return r.Value == other.Value
-	}
-	return slices.EqualFunc(r.Policy.Backends, other.Policy.Backends, func(a, b Backend) bool { return a.Value == b.Value })
+	return r.Value == other.Value &&
+		slices.EqualFunc(r.Backends, other.Backends, func(a, b Backend) bool { return a.Value == b.Value })
 }
 
 // splitOf returns p's split. If requests go to p's endpoint (see [WithForward]), that contains

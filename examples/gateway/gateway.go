@@ -191,7 +191,7 @@ func (g *gateway) load(ctx context.Context, c *config.Config) error {
 		}
 		next.routes[version] = r
 		next.profile.Routes[i].Value = r
-		next.profile.Routes[i].Policy = r.policy()
+		next.profile.Routes[i].Backends = r.backends()
 	}
 	// Pin the services before the previous generation releases its own. Those in both then stay open.
 	var pinned context.Context

@@ -109,11 +109,8 @@ func (d *document) profile() (*profiles.Profile, error) {
 			RequestHeader:  layer.HeaderMutation{Set: fields(r.Request)},
 			ResponseHeader: layer.HeaderMutation{Set: fields(r.Response)},
 		}
-		if len(r.Backends) > 0 {
-			route.Policy = &profiles.RoutePolicy{}
-			for _, t := range targets(r.Backends) {
-				route.Policy.Backends = append(route.Policy.Backends, profiles.Backend{Target: t})
-			}
+		for _, t := range targets(r.Backends) {
+			route.Backends = append(route.Backends, profiles.Backend{Target: t})
 		}
 		p.Routes = append(p.Routes, route)
 	}

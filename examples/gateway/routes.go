@@ -25,18 +25,17 @@ type route struct {
 	services map[config.Name]*upstream
 }
 
-// policy returns the backends of r for the profile: the services, or what responds instead of a service.
-func (r *route) policy() *profiles.RoutePolicy {
-	p := &profiles.RoutePolicy{}
+// backends returns the backends of r for the profile: the services, or what responds instead of a service.
+func (r *route) backends() []profiles.Backend {
+	if len(r.BackendRefs) == 0 {
+		return []profiles.Backend{{Target: profiles.Target{Authority: r.Describe(), Weight: 1}, Value: r}}
+	}
+	backends := make([]profiles.Backend, 0, len(r.BackendRefs))
 	for _, b := range r.BackendRefs {
-		p.Backends = append(p.Backends, profiles.Backend{
-			Target: profiles.Target{Authority: string(b.Name), Weight: uint32(b.Weight)}, Value: r,
-		})
+		target := profiles.Target{Authority: string(b.Name), Weight: uint32(b.Weight)}
+		backends = append(backends, profiles.Backend{Target: target, Value: r})
 	}
-	if len(p.Backends) == 0 {
-		p.Backends = []profiles.Backend{{Target: profiles.Target{Authority: r.Describe(), Weight: 1}, Value: r}}
-	}
-	return p
+	return backends
 }
 
 // newRoute returns the service for the requests of the route def. This service applies the

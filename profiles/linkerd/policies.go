@@ -41,8 +41,8 @@ type policies struct {
 //
 //   - HTTP/2 routes also apply to HTTP/1, if a policy defines routes for both.
 //   - A path prefix never takes precedence over the exact path.
-//   - An attempt's timeout also applies to the last one, and failed connections are retried.
-//   - The limits in [profiles.RoutePolicy] and [profiles.Retry] apply.
+//   - Failed connections are retried.
+//   - The limits in [profiles.Retry] apply.
 func NewPolicies(conn grpc.ClientConnInterface, workload string, opts ...Option) profiles.Source {
 	if conn == nil {
 		panic("linkerd: NewPolicies: the connection is nil; want a gRPC connection to a policy controller")

@@ -81,7 +81,6 @@ type rule struct {
 	matches  []profiles.All // one of them must hold; if empty, the rule matches all requests
 	prefixes []string       // for redirects: the path prefix of the match with the same index, or ""
 	route    profiles.Route
-	policy   profiles.RoutePolicy
 }
 
 // routes converts the rule r to profile routes for the given hosts, usually one. If r is a
@@ -90,7 +89,6 @@ type rule struct {
 func (c *policyConverter) routes(r rule, hosts []profiles.Match, metadata *meta.Metadata) []profiles.Route {
 	route := r.route
 	route.Name, route.Labels = metaName(metadata), metaLabels("route", metadata)
-	route.Policy = &r.policy
 	if len(r.matches) == 0 {
 		r.matches, r.prefixes = []profiles.All{{}}, []string{""}
 	}
@@ -132,10 +130,11 @@ func (c *policyConverter) httpRoutes(all []*outbound.HttpRoute) []profiles.Route
 		if !convertMatches(c, &converted, source.GetMatches(), policyroute.HTTPMatch) {
 			return converted, false
 		}
-		f, d := c.httpFilters(source.GetFilters()), source.GetBackends()
-		converted.route, converted.policy = f.Route, c.requestPolicy(source)
-		converted.policy.Retry = c.httpRetry(source.GetRetry())
-		converted.policy.Backends, converted.policy.Distribution = backendsOf(
+		d := source.GetBackends()
+		converted.route = c.httpFilters(source.GetFilters()).Route
+		c.addTimeouts(&converted.route, source)
+		converted.route.Retry = c.httpRetry(source.GetRetry())
+		converted.route.Backends, converted.route.Distribution = backendsOf(
 			c, d.GetKind() != nil, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends(), c.httpFilters)
 		return converted, true
 	})
@@ -148,10 +147,11 @@ func (c *policyConverter) grpcRoutes(all []*outbound.GrpcRoute) []profiles.Route
 		if !convertMatches(c, &converted, source.GetMatches(), policyroute.GRPCMatch) {
 			return converted, false
 		}
-		f, d := c.grpcFilters(source.GetFilters()), source.GetBackends()
-		converted.route, converted.policy = f.Route, c.requestPolicy(source)
-		converted.policy.Retry = c.grpcRetry(source.GetRetry())
-		converted.policy.Backends, converted.policy.Distribution = backendsOf(
+		d := source.GetBackends()
+		converted.route = c.grpcFilters(source.GetFilters()).Route
+		c.addTimeouts(&converted.route, source)
+		converted.route.Retry = c.grpcRetry(source.GetRetry())
+		converted.route.Backends, converted.route.Distribution = backendsOf(
 			c, d.GetKind() != nil, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends(), c.grpcFilters)
 		return converted, true
 	})
@@ -248,16 +248,13 @@ type requestRule interface {
 	GetAllowL5DRequestHeaders() bool
 }
 
-// requestPolicy returns a RoutePolicy with the timeouts of r. Its Overrides reports whether r
-// permits header fields that change retries and timeouts.
-func (c *policyConverter) requestPolicy(r requestRule) profiles.RoutePolicy {
+// addTimeouts sets the timeouts of route to those of r, and whether header fields may change them.
+func (c *policyConverter) addTimeouts(route *profiles.Route, r requestRule) {
 	t := r.GetTimeouts()
-	return profiles.RoutePolicy{
-		RequestTimeout:  c.duration("request timeout", cmp.Or(t.GetRequest(), r.GetRequestTimeout())),
-		ResponseTimeout: c.duration("response timeout", t.GetResponse()),
-		IdleTimeout:     c.duration("idle timeout", t.GetIdle()),
-		Overrides:       r.GetAllowL5DRequestHeaders(),
-	}
+	route.RequestTimeout = c.duration("request timeout", cmp.Or(t.GetRequest(), r.GetRequestTimeout()))
+	route.ResponseTimeout = c.duration("response timeout", t.GetResponse())
+	route.IdleTimeout = c.duration("idle timeout", t.GetIdle())
+	route.Overrides = r.GetAllowL5DRequestHeaders()
 }
 
 // duration converts d. It returns 0 if d is missing or invalid. what describes

@@ -180,17 +180,15 @@ func TestConvertHTTPRoute(t *testing.T) {
 			Faults: []profiles.Fault{
 				{Fraction: 0.5, Status: 503, Message: "half"}, {Fraction: 0.5, Status: 500},
 			},
-			Policy: &profiles.RoutePolicy{
-				RequestTimeout: 3 * time.Second, ResponseTimeout: 2 * time.Second, IdleTimeout: time.Second, Overrides: true,
-				Retry: &profiles.Retry{
-					Max: 99, MaxBodyBytes: 1000, AttemptTimeout: 500 * time.Millisecond, Statuses: []profiles.Status{{Min: 500, Max: 599}, {Min: 429, Max: 429}},
-					Backoff: layer.Backoff{Min: 100 * time.Millisecond, Max: time.Second, Jitter: 0.5},
-				},
-				Distribution: profiles.RandomAvailable,
-				Backends: []profiles.Backend{the("v1", 90), the("v2", 10, func(b *profiles.Backend) {
-					b.RequestHeader.Set = []layer.HeaderField{{Name: "v", Value: "2"}}
-				})},
+			RequestTimeout: 3 * time.Second, ResponseTimeout: 2 * time.Second, IdleTimeout: time.Second, Overrides: true,
+			Retry: &profiles.Retry{
+				Max: 99, MaxBodyBytes: 1000, AttemptTimeout: 500 * time.Millisecond, Statuses: []profiles.Status{{Min: 500, Max: 599}, {Min: 429, Max: 429}},
+				Backoff: layer.Backoff{Min: 100 * time.Millisecond, Max: time.Second, Jitter: 0.5},
 			},
+			Distribution: profiles.RandomAvailable,
+			Backends: []profiles.Backend{the("v1", 90), the("v2", 10, func(b *profiles.Backend) {
+				b.RequestHeader.Set = []layer.HeaderField{{Name: "v", Value: "2"}}
+			})},
 		}},
 	}, p)
 	assert.Equal(t, []string{
@@ -275,12 +273,10 @@ func TestConvertGRPCRoute(t *testing.T) {
 		Match: profiles.Any{profiles.All{
 			profiles.GRPC{Service: "books.Books", Method: "Get"}, profiles.Method("POST"), profiles.Header{Name: "x-a", Value: profiles.Exact("1"), AnyLine: true},
 		}},
-		Faults: []profiles.Fault{{Fraction: 1, Status: 500, GRPC: 14, Message: "m"}},
-		Policy: &profiles.RoutePolicy{
-			RequestTimeout: 4 * time.Second, Distribution: profiles.FirstAvailable,
-			Retry:    &profiles.Retry{Max: 1, GRPC: []profiles.GRPCStatus{{Min: 1, Max: 1}, {Min: 4, Max: 4}, {Min: 8, Max: 8}, {Min: 13, Max: 13}, {Min: 14, Max: 14}}},
-			Backends: []profiles.Backend{the("v1", 1, accrual), the("v2", 1, accrual)},
-		},
+		Faults:         []profiles.Fault{{Fraction: 1, Status: 500, GRPC: 14, Message: "m"}},
+		RequestTimeout: 4 * time.Second, Distribution: profiles.FirstAvailable,
+		Retry:    &profiles.Retry{Max: 1, GRPC: []profiles.GRPCStatus{{Min: 1, Max: 1}, {Min: 4, Max: 4}, {Min: 8, Max: 8}, {Min: 13, Max: 13}, {Min: 14, Max: 14}}},
+		Backends: []profiles.Backend{the("v1", 1, accrual), the("v2", 1, accrual)},
 	}}, p.Routes)
 }
 
@@ -301,9 +297,9 @@ func TestConvertOpaque(t *testing.T) {
 	}}
 	want := []profiles.Route{{
 		Name: "TCPRoute.ns.web", Labels: routeLabels("TCPRoute", "web"), Match: profiles.Any{profiles.All{}},
-		Policy: &profiles.RoutePolicy{Distribution: profiles.RandomAvailable, Backends: []profiles.Backend{the("v1", 1), the("v2", 3, func(b *profiles.Backend) {
+		Distribution: profiles.RandomAvailable, Backends: []profiles.Backend{the("v1", 1), the("v2", 3, func(b *profiles.Backend) {
 			b.Missing = "a filter of the policy forbids the connection"
-		})}},
+		})},
 	}}
 	p, dropped := converted(t, &outbound.OutboundPolicy{Protocol: &outbound.ProxyProtocol{Kind: &outbound.ProxyProtocol_Opaque_{Opaque: route(two)}}})
 	require.Empty(t, dropped)
@@ -321,12 +317,12 @@ func TestConvertOpaque(t *testing.T) {
 	assert.False(t, p.OpaqueProtocol)
 	assert.Equal(t, want, p.Policy.Connections.Routes)
 	require.Len(t, p.Routes, 1)
-	assert.Equal(t, []profiles.Backend{the("web", 1)}, p.Routes[0].Policy.Backends)
+	assert.Equal(t, []profiles.Backend{the("web", 1)}, p.Routes[0].Backends)
 
 	forbidden := route(two, &outbound.OpaqueRoute_Filter{Kind: &outbound.OpaqueRoute_Filter_Invalid{Invalid: &opaque_route.Invalid{Message: "m"}}})
 	p, dropped = converted(t, &outbound.OutboundPolicy{Protocol: &outbound.ProxyProtocol{Kind: &outbound.ProxyProtocol_Opaque_{Opaque: forbidden}}})
 	assert.Equal(t, []string{`route 0 "TCPRoute.ns.web", rule 0: invalid: m`}, dropped)
-	assert.Equal(t, []profiles.Backend{}, p.Policy.Connections.Routes[0].Policy.Backends)
+	assert.Equal(t, []profiles.Backend{}, p.Policy.Connections.Routes[0].Backends)
 }
 
 func TestConvertTLSRoute(t *testing.T) {
@@ -349,7 +345,7 @@ func TestConvertTLSRoute(t *testing.T) {
 		Match: profiles.Any{
 			profiles.All{profiles.Host{Value: profiles.Exact("web.example")}}, profiles.All{profiles.Host{Value: profiles.Suffix(".example")}},
 		},
-		Policy: &profiles.RoutePolicy{Distribution: profiles.FirstAvailable, Backends: []profiles.Backend{the("web", 1)}},
+		Distribution: profiles.FirstAvailable, Backends: []profiles.Backend{the("web", 1)},
 	}}, p.Policy.Connections.Routes)
 }
 
@@ -428,5 +424,5 @@ func TestConvertInvalidPolicy(t *testing.T) {
 	))
 	assert.Len(t, dropped, 9)
 	require.Len(t, p.Routes, 1, "the last one, which rejects")
-	assert.Equal(t, []profiles.Backend{}, p.Routes[0].Policy.Backends)
+	assert.Equal(t, []profiles.Backend{}, p.Routes[0].Backends)
 }

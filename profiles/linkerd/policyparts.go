@@ -260,9 +260,9 @@ func connectionRule[F connectionFilter, B routeBackend[F], W weightedBackend[B]]
 		}
 		return filters{forbidden: len(all) > 0}
 	}
-	converted := rule{policy: profiles.RoutePolicy{Backends: []profiles.Backend{}}}
+	converted := rule{route: profiles.Route{Backends: []profiles.Backend{}}}
 	if !convert(ofRule).forbidden {
-		converted.policy.Backends, converted.policy.Distribution = backendsOf(c, isSet, first, random, convert)
+		converted.route.Backends, converted.route.Distribution = backendsOf(c, isSet, first, random, convert)
 	}
 	return converted
 }

@@ -320,7 +320,7 @@ func (in *Inbound) router(ctx context.Context, p *serverPolicy) httplayer.Servic
 	routes := slices.Clone(p.routes)
 	for i := range routes { // a backend for each route saves an allocation for each request
 		target := profiles.Target{Authority: "application:80", Weight: 1}
-		routes[i].Policy = &profiles.RoutePolicy{Backends: []profiles.Backend{{Target: target}}}
+		routes[i].Backends = []profiles.Backend{{Target: target}}
 	}
 	source.Set(p.resource.Name, &profiles.Profile{Routes: routes, Precedence: profiles.MostSpecific})
 	return profiles.New(ctx, profiles.Config{Target: p.resource.Name, Source: source, InitialWait: routerWait, Log: in.Log},

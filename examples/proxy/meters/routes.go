@@ -91,7 +91,7 @@ func (r *Routes) Parent() Parent {
 // they count in route_* only if the route comes from a profile and not from a policy. Retries on
 // outbound routes also count in outbound_*_route_retry_*.
 func (r *Routes) Measured(route profiles.Route) (requests, attempts layer.Instruments) {
-	if route.Policy == nil {
+	if route.Backends == nil { // a policy's routes have their own
 		requests, attempts = r.meters.Route(r.direction, r.current.Load().dst, route.Name, route.Labels)
 	} else {
 		requests.RetriesSkipped = discard.NewCounter()

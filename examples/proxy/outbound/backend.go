@@ -87,10 +87,7 @@ func keysOf(p *profiles.Profile, parent meters.Parent) (keys []backendKey) {
 		return nil
 	}
 	for _, r := range p.Routes {
-		if r.Policy == nil {
-			continue
-		}
-		for _, b := range r.Policy.Backends {
+		for _, b := range r.Backends {
 			k := backendKey{b.Authority, parent, b.Balancing}
 			if b.Endpoint == nil && b.Missing == "" && b.Weight > 0 && !slices.Contains(keys, k) {
 				keys = append(keys, k)

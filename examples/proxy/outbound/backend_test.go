@@ -16,7 +16,7 @@ func profileTo(balancing ...profiles.Balancing) *profiles.Profile {
 	p := &profiles.Profile{}
 	for _, b := range balancing {
 		backend := profiles.Backend{Target: profiles.Target{Authority: "web:80", Weight: 1}, Balancing: b}
-		p.Routes = append(p.Routes, profiles.Route{Policy: &profiles.RoutePolicy{Backends: []profiles.Backend{backend}}})
+		p.Routes = append(p.Routes, profiles.Route{Backends: []profiles.Backend{backend}})
 	}
 	return p
 }
@@ -58,7 +58,7 @@ func TestBackendsUpdate(t *testing.T) {
 
 	bs.update(parent, profileTo(fast), profileTo()) // no route
 	missing := profileTo(fast)
-	missing.Routes[0].Policy.Backends[0].Missing = "missing"
+	missing.Routes[0].Backends[0].Missing = "missing"
 	missing.Routes = append(missing.Routes, profiles.Route{})
 	assert.Empty(t, keysOf(missing, parent))
 }
