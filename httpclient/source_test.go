@@ -90,7 +90,9 @@ func (s *routeSettings) profile() *profiles.Profile {
 			RequestTimeout: time.Duration(r.Timeout) * time.Millisecond,
 		}
 		if r.Retries > 0 {
-			route.Retry = &profiles.Retry{Max: r.Retries, Statuses: []profiles.Status{{Min: 500, Max: 599}}}
+			route.Retry = &profiles.Retry{
+				Max: r.Retries, NonIdempotent: true, WithoutBudget: true, Statuses: []profiles.Status{{Min: 500, Max: 599}},
+			}
 		}
 		for key, weight := range r.Split {
 			route.Backends = append(route.Backends, profiles.Backend{Target: profiles.Target{Authority: key, Weight: weight}})

@@ -95,7 +95,7 @@ func BenchmarkRouter(b *testing.B) {
 	})
 	b.Run("routes=10,standard", func(b *testing.B) {
 		acting := routesOf(10, literal)
-		acting[9].Retryable, acting[9].Timeout = true, time.Minute
+		acting[9].Retry, acting[9].Timeout = &profiles.Retry{}, time.Minute
 		bench(b, &profiles.Profile{Routes: acting, RetryBudget: budget()}, standard())
 	})
 	b.Run("parallel", func(b *testing.B) {

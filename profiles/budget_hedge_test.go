@@ -111,8 +111,11 @@ func stormBudget(t *testing.T, dice *rand.Rand) {
 		Ratio: []float64{0, 0.1, 0.5, 1, 2}[dice.IntN(5)], MinPerSecond: dice.Uint32N(4), TTL: time.Duration(1+dice.IntN(3)) * time.Second,
 	}
 	route := profiles.Route{
-		Match: profiles.All{}, Retryable: dice.IntN(2) == 0, Hedge: time.Duration(dice.IntN(2)) * 5 * time.Millisecond,
+		Match: profiles.All{}, Hedge: time.Duration(dice.IntN(2)) * 5 * time.Millisecond,
 		AttemptTimeout: time.Duration(dice.IntN(2)) * 20 * time.Millisecond,
+	}
+	if dice.IntN(2) == 0 {
+		route.Retry = &profiles.Retry{}
 	}
 	f := &fickle{dice: dice, came: make(map[string]bool)}
 	ctx, cancel := context.WithCancel(t.Context())

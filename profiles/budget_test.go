@@ -54,7 +54,7 @@ func TestBudgetKeptAcrossProfiles(t *testing.T) {
 	assert.EqualValues(t, 11, tries(t, r, bs, get))
 
 	more := retryable()
-	more.Routes = append([]profiles.Route{{Name: "new", Match: profiles.Path("/new"), Retryable: true}}, more.Routes...)
+	more.Routes = append([]profiles.Route{{Name: "new", Match: profiles.Path("/new"), Retry: &profiles.Retry{}}}, more.Routes...)
 	src.send(more, nil)
 	assert.EqualValues(t, 1, tries(t, r, bs, get), "the same budget keeps its balance")
 	assert.EqualValues(t, 1, tries(t, r, bs, request{method: "GET", path: "/new"}), "for a new route too")
@@ -127,7 +127,7 @@ func startStorm(t *testing.T, b profiles.RetryBudget) *retryStorm {
 func (s *retryStorm) set(labels ...string) {
 	var routes []profiles.Route
 	for _, prefix := range []string{"/a", "/b"} {
-		r := profiles.Route{Match: profiles.Path(prefix + ".*"), Retryable: true, RetryNonIdempotent: true}
+		r := profiles.Route{Match: profiles.Path(prefix + ".*"), Retry: &profiles.Retry{NonIdempotent: true}}
 		if len(labels) > 0 && prefix == "/b" {
 			r.Labels = map[string]string{"v": labels[0]}
 		}

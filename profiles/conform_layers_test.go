@@ -110,7 +110,7 @@ func TestStandardConforms(t *testing.T) {
 		"timeout":         {route: profiles.Route{Timeout: time.Hour}},
 		"measured":        {counts: true},
 		"attempt timeout": {route: profiles.Route{AttemptTimeout: time.Hour}},
-		"retries":         {route: profiles.Route{Retryable: true, MaxRetries: 2}, tries: 3, pause: pause, again: marked},
+		"retries":         {route: profiles.Route{Retry: &profiles.Retry{Max: 2}}, tries: 3, pause: pause, again: marked},
 		"hedge":           {route: profiles.Route{Hedge: 10 * time.Millisecond}, tries: 2, pause: 10 * time.Millisecond},
 		"mirror":          {route: profiles.Route{Mirrors: []profiles.Mirror{{Authority: "shadow:80"}}}},
 		"header": {route: profiles.Route{
@@ -128,13 +128,14 @@ func TestStandardConforms(t *testing.T) {
 					Target:        profiles.Target{Authority: "web:80", Weight: 1},
 					RequestHeader: layer.HeaderMutation{Set: pairs("added", "1")},
 				}},
-				Retry: &profiles.Retry{Max: 2, MaxBodyBytes: 64 << 10, Statuses: []profiles.Status{{Min: 503, Max: 503}}, AttemptTimeout: time.Hour},
+				Retry:          &profiles.Retry{Max: 2, WithoutBudget: true, Statuses: []profiles.Status{{Min: 503, Max: 503}}, LastUnlimited: true},
+				AttemptTimeout: time.Hour,
 			},
 			tries: 3, pause: pause, again: marked, counts: true,
 		},
 		"all": {
 			route: profiles.Route{
-				Timeout: time.Hour, AttemptTimeout: time.Hour, Retryable: true, MaxRetries: 2, Hedge: 100 * time.Hour,
+				Timeout: time.Hour, AttemptTimeout: time.Hour, Retry: &profiles.Retry{Max: 2}, Hedge: 100 * time.Hour,
 				Mirrors:       []profiles.Mirror{{Authority: "shadow:80"}},
 				RequestHeader: layer.HeaderMutation{Set: pairs("added", "1")},
 			},

@@ -59,15 +59,15 @@
 // route that is equal in the next profile keeps its state, unless the RetryBudget changed.
 //
 // An attempt is retried if it exceeded AttemptTimeout, if its response is a failure by the route's
-// classes, or if its error is [layer.Retryable]. Each attempt draws a target again. Attempts follow
-// without a pause, even if a response carries a Retry-After. Only the budget, Timeout and MaxRetries (at
-// most 99) limit how often a request is retried. After the last retry the last response is returned.
-// Rejections, for example by a full queue, are not retried. An endpoint without a balancer should return
-// failed connections as errors, like httplayer.SingleEndpoint.
+// classes, or if its error is [layer.Retryable]; see [Retry]. Each attempt draws a target again. Attempts
+// follow without a pause by default, even if a response carries a Retry-After. The budget, the timeouts of
+// the request and Max limit how often a request is retried. After the last retry the last response is
+// returned. Rejections, for example by a full queue, are not retried. An endpoint without a balancer should
+// return failed connections as errors, like httplayer.SingleEndpoint.
 //
-// A request body is kept up to 64 KiB. A request with a larger body is sent once. If the trailers decide,
+// A request body is kept up to MaxBodyBytes. A request with a larger body is sent once. If the trailers decide,
 // as in gRPC, the response is held back until the first piece of its body arrives. The response is
 // classified with its trailers if these arrived with that piece: see Peek of [layer.Protocol]. Otherwise
 // the headers decide on a retry, and later trailers are only counted. linkerd does not retry a request if
-// its body is still being sent. A Router does, up to 64 KiB.
+// its body is still being sent. A Router does, up to MaxBodyBytes.
 package profiles

@@ -99,7 +99,7 @@ func ExampleWithRouteLayers() {
 	var source profiles.Static
 	source.Set("web:80", &profiles.Profile{
 		Routes: []profiles.Route{{
-			Name: "list", Match: profiles.Path("/list"), Retryable: true, Timeout: 10 * time.Second,
+			Name: "list", Match: profiles.Path("/list"), Retry: &profiles.Retry{}, Timeout: 10 * time.Second,
 		}},
 		RetryBudget: &profiles.RetryBudget{Ratio: 0.2, MinPerSecond: 10, TTL: 10 * time.Second},
 	})

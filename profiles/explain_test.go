@@ -90,7 +90,7 @@ retry      target=web:80 attempts=3 budget=8
 }
 
 func TestExplainWithoutRetry(t *testing.T) {
-	p := retryable(func(r *profiles.Route) { r.MaxRetries = 1 })
+	p := retryable(func(r *profiles.Route) { r.Retry.Max = 1 })
 	r, _ := serving(t, p, status(503))
 	ctx, why := layer.Explain(t.Context())
 	_, err := r.Call(ctx, get)

@@ -52,7 +52,7 @@ func bubbled(t *testing.T, c profiles.Config, serve func(context.Context, reques
 func TestFaultResponse(t *testing.T) {
 	c := newCounters()
 	p := failing(profiles.Fault{Fraction: 1, Status: 503, GRPC: 8, TTL: time.Hour})
-	p.Routes[0].Retryable, p.RetryBudget = true, budget()
+	p.Routes[0].Retry, p.RetryBudget = &profiles.Retry{}, budget()
 	r, bs := servingWith(t, profiles.Config{Metrics: c.instruments}, p, nil, answering())
 	rsp := send(t, r, "GET", "/")
 	assert.Equal(t, 503, rsp.status)
@@ -131,11 +131,11 @@ func TestFaultJitters(t *testing.T) {
 // counts as that. Limits on a try are below.
 func TestTimeoutIncludesFaultDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, retryable := range []bool{true, false} {
+		for _, retry := range []*profiles.Retry{{}, nil} {
 			c := newCounters()
 			p := failing(profiles.Fault{Fraction: 1, Delay: time.Minute, TTL: time.Hour})
 			p.Routes[0].Timeout, p.Routes[0].AttemptTimeout = 2*time.Second, time.Second
-			p.Routes[0].Retryable, p.RetryBudget = retryable, budget()
+			p.Routes[0].Retry, p.RetryBudget = retry, budget()
 			src := new(profiles.Static)
 			src.Set(target, p)
 			r, bs := bubbled(t, profiles.Config{Source: src, Metrics: c.instruments, InitialWait: time.Second}, nil)

@@ -20,7 +20,7 @@ import (
 //	RequestTimeout             [layer.Timeout]
 //	Timeout                    [layer.ResponseHeaderTimeout]
 //	Faults                     [layer.FaultInjection], once for each request
-//	Retryable, AttemptTimeout  [layer.Retry]; Retry replaces them
+//	Retry, AttemptTimeout      [layer.Retry]; without it, [layer.ResponseHeaderTimeout]
 //	Hedge                      [layer.Hedge]
 //	[Config.Metrics], attempts count each attempt and each copy of a hedge
 //	ResponseTimeout            [layer.Timeout]
@@ -47,7 +47,7 @@ type routeStack[Req, Rsp any] struct {
 	route              Route // the route; invalid parts have their zero value
 	classes            classifier
 	retryBudget        *layer.Budget
-	unlimited          *layer.Budget             // for Route.Retry; it allows any number of retries
+	unlimited          *layer.Budget             // for Retry.WithoutBudget; nil if not needed
 	arrival            time.Time                 // when the Router received the route
 	copies             []layer.Service[Req, Rsp] // the services of the route's mirrors
 	requests, attempts layer.Instruments
@@ -93,7 +93,7 @@ func (a *routeStack[Req, Rsp]) service(inner layer.Service[Req, Rsp]) layer.Serv
 	if a.config.Metrics != nil {
 		a.requests, a.attempts = a.config.Metrics(route)
 	}
-	if route.Retry != nil || route.Overrides {
+	if route.Overrides || route.Retry != nil && route.Retry.WithoutBudget {
 		a.unlimited = layer.NewBudget(time.Second, 100, math.MaxInt32)
 	}
 	st := a.changeResponses(layer.NewStack[Req](a.options(a.protocol.Classify)...))

@@ -57,7 +57,7 @@ func TestRequestHeader(t *testing.T) {
 func TestResponseHeader(t *testing.T) {
 	change := layer.HeaderMutation{Set: pairs("X-Frame-Options", "DENY"), Remove: []string{"Date", "Content-Type"}}
 	for what, route := range map[string]profiles.Route{
-		"a target's": {}, "a target's, judged": {Retryable: true},
+		"a target's": {}, "a target's, judged": {Retry: &profiles.Retry{}},
 		"a redirect": {Redirect: &profiles.Redirect{Scheme: "https"}}, "a fault": {Faults: []profiles.Fault{abort(1, 503)}},
 	} {
 		route.ResponseHeader = change

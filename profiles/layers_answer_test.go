@@ -22,7 +22,7 @@ func one(r profiles.Route) *profiles.Profile {
 
 func TestRedirectResponse(t *testing.T) {
 	c := newCounters()
-	p := one(profiles.Route{Redirect: &profiles.Redirect{Scheme: "https", Host: "b", Status: 308}, Retryable: true})
+	p := one(profiles.Route{Redirect: &profiles.Redirect{Scheme: "https", Host: "b", Status: 308}, Retry: &profiles.Retry{}})
 	p.RetryBudget = budget()
 	r, bs := servingWith(t, profiles.Config{Metrics: c.instruments}, p, nil, answering())
 	rsp := send(t, r, "GET", "/a")

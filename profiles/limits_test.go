@@ -72,12 +72,12 @@ func TestTimeout(t *testing.T) {
 }
 
 func TestAttemptTimeout(t *testing.T) {
-	for _, again := range []bool{true, false} {
+	for _, again := range []*profiles.Retry{{}, nil} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			var source profiles.Static
-			source.Set(target, retryable(func(r *profiles.Route) { r.AttemptTimeout, r.Retryable = time.Second, again }))
+			source.Set(target, retryable(func(r *profiles.Route) { r.AttemptTimeout, r.Retry = time.Second, again }))
 			came := 0
 			config := profiles.Config{Target: target, Source: &source, InitialWait: time.Second}
 			r := profiles.New(ctx, config, access{}, func(string) service {
@@ -90,7 +90,7 @@ func TestAttemptTimeout(t *testing.T) {
 			}, standard())
 			began := time.Now()
 			_, err := r.Call(ctx, get)
-			if again {
+			if again != nil {
 				require.NoError(t, err)
 				assert.Equal(t, 2, came)
 			} else {
@@ -111,8 +111,8 @@ func TestHedge(t *testing.T) {
 		want   int
 	}{
 		{"retryable: any request", request{method: "POST", path: "/"}, func(*profiles.Profile) {}, 2},
-		{"not retryable: idempotent", get, func(p *profiles.Profile) { p.Routes[0].Retryable = false }, 2},
-		{"not retryable: not idempotent", request{method: "POST", path: "/"}, func(p *profiles.Profile) { p.Routes[0].Retryable = false }, 1},
+		{"not retryable: idempotent", get, func(p *profiles.Profile) { p.Routes[0].Retry = nil }, 2},
+		{"not retryable: not idempotent", request{method: "POST", path: "/"}, func(p *profiles.Profile) { p.Routes[0].Retry = nil }, 1},
 		{"no budget", get, func(p *profiles.Profile) { p.RetryBudget = nil }, 1},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
@@ -205,13 +205,13 @@ func TestRouteLayersBelowPerRoute(t *testing.T) {
 
 func TestLimitsOutOfRange(t *testing.T) {
 	bad := &profiles.Profile{Routes: []profiles.Route{{
-		Name: "bad", Match: profiles.Path("/"), Timeout: -1, AttemptTimeout: -1, Hedge: -1, MaxRetries: 100, Limit: -1,
+		Name: "bad", Match: profiles.Path("/"), Timeout: -1, AttemptTimeout: -1, Hedge: -1, Retry: &profiles.Retry{Max: 100}, Limit: -1,
 		Rate: profiles.Rate{PerSecond: -1},
 	}}}
 	err := bad.Validate()
 	for _, say := range []string{
 		`Routes[0].Timeout: route "bad": -1ns is below 0`, `.AttemptTimeout: route "bad": -1ns`, `.Hedge: route "bad": -1ns`,
-		`.MaxRetries: route "bad": 100 is not from 0 to 99`, `.Limit: route "bad": -1`, `.Rate: route "bad": -1 per second`,
+		`.Retry: route "bad": max 100 is not from 0 to 99`, `.Limit: route "bad": -1`, `.Rate: route "bad": -1 per second`,
 	} {
 		assert.ErrorContains(t, err, say)
 	}

@@ -84,11 +84,11 @@ func TestMetrics(t *testing.T) {
 
 // route_retryable_total has only retryable routes. Without a budget a route is not retryable.
 func TestAttemptTimeoutWithoutRetry(t *testing.T) {
-	for _, retries := range []bool{false, true} {
+	for _, retry := range []*profiles.Retry{nil, {}} {
 		synctest.Test(t, func(t *testing.T) {
 			c := newCounters()
-			p := retryable(func(r *profiles.Route) { r.Retryable, r.AttemptTimeout = retries, time.Millisecond })
-			if retries {
+			p := retryable(func(r *profiles.Route) { r.Retry, r.AttemptTimeout = retry, time.Millisecond })
+			if retry != nil {
 				p.RetryBudget = nil
 			}
 			r, _ := servingWith(t, profiles.Config{Metrics: c.instruments}, p, hang)
@@ -103,7 +103,7 @@ func TestAttemptTimeoutWithoutRetry(t *testing.T) {
 // A Retry above the Router does not change the timeout of an attempt.
 func TestAttemptTimeoutBelowRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := retryable(func(r *profiles.Route) { r.Retryable, r.AttemptTimeout = false, time.Millisecond })
+		p := retryable(func(r *profiles.Route) { r.Retry, r.AttemptTimeout = nil, time.Millisecond })
 		r, bs := serving(t, p, hang)
 		svc := layer.Retry[request, *reply](layer.RetryPolicy[request, *reply]{MaxAttempts: 2})(r)
 		_, err := svc.Call(t.Context(), get)

@@ -161,8 +161,8 @@ func TestMirrorRequest(t *testing.T) {
 
 func TestMirrorCopiesOncePerRequest(t *testing.T) {
 	change := func(p *profiles.Profile) {
-		p.Routes[0].Retryable, p.Routes[0].MaxRetries, p.RetryBudget = true, 2, budget()
-		p.Routes[0].Hedge, p.Routes[0].RetryNonIdempotent = time.Millisecond, true
+		p.Routes[0].Retry, p.RetryBudget = &profiles.Retry{Max: 2, NonIdempotent: true}, budget()
+		p.Routes[0].Hedge = time.Millisecond
 	}
 	withRouter(t, change, func(t *testing.T, w *testRouter) {
 		w.serve[target] = func(ctx context.Context) (webResponse, error) {
@@ -193,8 +193,10 @@ func TestMirrorFailures(t *testing.T) {
 		"status 500": func(context.Context) (webResponse, error) { return answer(500), nil },
 	} {
 		for what, change := range map[string]func(*profiles.Route){
-			"alone":        func(*profiles.Route) {},
-			"with retries": func(r *profiles.Route) { r.Retryable, r.Timeout, r.AttemptTimeout = true, time.Minute, time.Second },
+			"alone": func(*profiles.Route) {},
+			"with retries": func(r *profiles.Route) {
+				r.Retry, r.Timeout, r.AttemptTimeout = &profiles.Retry{}, time.Minute, time.Second
+			},
 		} {
 			t.Run(name+" "+what, func(t *testing.T) {
 				withRouter(t, func(p *profiles.Profile) {

@@ -74,9 +74,9 @@ func (a *routeStack[Req, Rsp]) addTimeout(
 // makes a new one when the values differ.
 type overriddenRetry[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
-	stack   *routeStack[Req, Rsp]
-	options []layer.Option[Rsp]
-	last    atomic.Pointer[madeRetry[Req, Rsp]]
+	stack *routeStack[Req, Rsp]
+	grpc  bool // whether the requests are gRPC requests
+	last  atomic.Pointer[madeRetry[Req, Rsp]]
 }
 
 // madeRetry is a service that overriddenRetry made, and the values of the header fields in
@@ -96,10 +96,10 @@ func (o *overriddenRetry[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, err
 	}
 	retry := o.last.Load()
 	if retry == nil || retry.values != values {
-		retry = &madeRetry[Req, Rsp]{Service: o.Service, values: values}
-		if r := overrideRetry(header, o.stack.route.Retry); r != nil {
-			retry.Service = layer.Retry(o.stack.retryPolicy(r), o.options...)(o.Service)
-		}
+		a := o.stack
+		r, timeout := overrideRetry(header, a.route.Retry, a.route.AttemptTimeout)
+		st := a.addRetry(layer.NewStack[Req](a.options(a.protocol.Classify)...), r, timeout, o.grpc)
+		retry = &madeRetry[Req, Rsp]{Service: st.Service(o.Service), values: values}
 		o.last.Store(retry)
 	}
 	return retry.Service.Call(ctx, req)
@@ -109,22 +109,25 @@ func (o *overriddenRetry[Req, Rsp]) Next() layer.Service[Req, Rsp] { return o.Se
 
 func (o *overriddenRetry[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "retry"} }
 
-// overrideRetry returns the Retry for a request with the given header. It is a copy of the
-// policy's Retry, with values replaced by valid override fields. If the policy sets no Retry,
-// linkerd's defaults are used instead. Without a valid override field, the result is the policy's
-// Retry itself, which may be nil. If the overrides leave no retries, the result is nil.
-func overrideRetry(header layer.Header, policy *Retry) *Retry {
+// overrideRetry returns the Retry and the AttemptTimeout for a request with the given header. These are
+// copies of retry and timeout, with values replaced by valid override fields. If retry is nil, linkerd's
+// defaults are used instead. Without a valid override field, the results are retry and timeout themselves.
+// If the overrides leave no retries, the result is nil.
+func overrideRetry(header layer.Header, retry *Retry, timeout time.Duration) (*Retry, time.Duration) {
 	statuses, byStatus := overrideStatuses(header.Get(overrideHTTP))
 	codes, byCode := overrideCodes(header.Get(overrideGRPC))
 	limit, err := strconv.ParseUint(header.Get(overrideLimit), 10, 32)
 	limited := err == nil
-	timeout, timed := overrideDuration(header.Get(overrideAttempt))
+	attempt, timed := overrideDuration(header.Get(overrideAttempt))
 	if !byStatus && !byCode && !limited && !timed {
-		return policy
+		return retry, timeout
 	}
-	r := Retry{Max: 1, MaxBodyBytes: keptBody, Backoff: layer.Backoff{Min: 25 * time.Millisecond, Max: 250 * time.Millisecond, Jitter: 1}}
-	if policy != nil {
-		r = *policy
+	r := Retry{
+		Max: 1, NonIdempotent: true, WithoutBudget: true, Statuses: []Status{}, LastUnlimited: true,
+		Backoff: layer.Backoff{Min: 25 * time.Millisecond, Max: 250 * time.Millisecond, Jitter: 1},
+	}
+	if retry != nil {
+		r = *retry
 	}
 	if byStatus {
 		r.Statuses = statuses
@@ -133,15 +136,17 @@ func overrideRetry(header layer.Header, policy *Retry) *Retry {
 		r.GRPC = codes
 	}
 	if timed {
-		r.AttemptTimeout = timeout
+		timeout = attempt
 	}
 	if limited {
-		r.Max = int(min(limit, maxRetries))
+		if r.Max = int(min(limit, maxRetries)); r.Max == 0 {
+			if r.LastUnlimited {
+				timeout = 0
+			}
+			return nil, timeout
+		}
 	}
-	if r.Max == 0 {
-		return nil
-	}
-	return &r
+	return &r, timeout
 }
 
 // overrideStatuses returns the HTTP statuses of a list such as "5xx,gateway-error,429,500-504". It
@@ -150,6 +155,7 @@ func overrideStatuses(list string) (statuses []Status, ok bool) {
 	if list == "" {
 		return nil, false
 	}
+	statuses = []Status{}
 	code := func(s string) int {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 100 || n > 599 {
@@ -180,6 +186,7 @@ func overrideCodes(list string) (codes []GRPCStatus, ok bool) {
 	if list == "" {
 		return nil, false
 	}
+	codes = []GRPCStatus{}
 	rows := [...]struct {
 		name string
 		code uint32

@@ -125,7 +125,10 @@ func TestRouterExtremeProfiles(t *testing.T) {
 		route := profiles.Route{
 			Name: "r", Match: profiles.Path("/.*"),
 			Timeout: durations.Draw(t, "timeout"), AttemptTimeout: durations.Draw(t, "attempt timeout"),
-			Retryable: rapid.Bool().Draw(t, "retryable"), MaxRetries: ints.Draw(t, "max retries"),
+			Retry: &profiles.Retry{
+				Max: ints.Draw(t, "max retries"), WithoutBudget: rapid.Bool().Draw(t, "without budget"),
+				MaxBodyBytes: int64(ints.Draw(t, "kept body")),
+			},
 			Hedge: durations.Draw(t, "hedge"), Limit: ints.Draw(t, "limit"),
 			Rate: profiles.Rate{PerSecond: fractions.Draw(t, "rate"), Burst: ints.Draw(t, "burst")},
 			Faults: []profiles.Fault{{

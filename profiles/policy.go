@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
@@ -33,19 +32,6 @@ type Policy struct {
 	// ServerNames reports whether the routes of Connections select TLS connections. A [Host] in
 	// these routes applies to the server name in the ClientHello.
 	ServerNames bool
-}
-
-// Retry allows retries of requests with any method, without a budget. An attempt is retried if its
-// response matches Statuses or GRPC, if it exceeds AttemptTimeout, or if its error is of class
-// [layer.Retryable]. An attempt that a layer or a backend rejects, with an error that matches
-// [layer.ErrNotReady], is not retried.
-type Retry struct {
-	Max            int           // maximum number of retries of one request, 1 to 99
-	MaxBodyBytes   int64         // requests with a larger body are sent once
-	Statuses       []Status      // HTTP statuses that are retried
-	GRPC           []GRPCStatus  // gRPC statuses that are retried
-	AttemptTimeout time.Duration // limit of an attempt but the last, up to its response headers; 0 means none
-	Backoff        layer.Backoff // the pause between attempts; zero means none
 }
 
 // Backend is a target of one route's requests.
@@ -89,69 +75,6 @@ type Balancing struct {
 // Endpoint.
 func WithBackends[Req, Rsp any](mk layer.MakeService[*Backend, Req, Rsp]) Option[Req, Rsp] {
 	return func(o *options[Req, Rsp]) { o.backends = mk }
-}
-
-// validate returns an error that describes the first mistake in r, or nil.
-func (r *Retry) validate() error {
-	switch {
-	case r.Max < 1 || r.Max > maxRetries:
-		return fmt.Errorf("max %d is not from 1 to %d", r.Max, maxRetries)
-	case r.MaxBodyBytes < 0:
-		return fmt.Errorf("max body bytes %d is below 0", r.MaxBodyBytes)
-	case r.AttemptTimeout < 0:
-		return fmt.Errorf("attempt timeout %v is below 0", r.AttemptTimeout)
-	}
-	if err := backoff.Check(r.Backoff); err != nil {
-		return err
-	}
-	for _, s := range r.Statuses {
-		if _, err := s.compileResponse(); err != nil {
-			return err
-		}
-	}
-	for _, g := range r.GRPC {
-		if _, err := g.compileResponse(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// retries reports whether a request with this response is sent again. A condition on trailers that have not
-// arrived does not hold yet.
-func (r *Retry) retries(rsp response) bool {
-	return slices.ContainsFunc(r.Statuses, func(s Status) bool { return s.holds(rsp) == yes }) ||
-		slices.ContainsFunc(r.GRPC, func(g GRPCStatus) bool { return g.holds(rsp) == yes })
-}
-
-// MayRetry reports whether the route's requests may be sent more than once.
-func (r Route) MayRetry() bool {
-	return r.Retryable || r.Retry != nil || r.Overrides
-}
-
-// retryPolicy converts p for [layer.Retry].
-func (a *routeStack[Req, Rsp]) retryPolicy(p *Retry) layer.RetryPolicy[Req, Rsp] {
-	pause := p.Backoff
-	if pause == (layer.Backoff{}) {
-		pause = noBackoff()
-	}
-	limit := p.MaxBodyBytes
-	if limit == 0 {
-		limit = -1 // for layer.Retry, 0 means the default
-	}
-	return layer.RetryPolicy[Req, Rsp]{
-		Budget: a.unlimited, MaxAttempts: p.Max + 1, AttemptTimeout: p.AttemptTimeout, LastUnlimited: true,
-		Backoff: pause, MaxRetryAfter: maxErrorWait, MaxBodyBytes: limit,
-		CanRetry: func(Req) bool { return true },
-		RetryIf: func(o layer.Outcome[Rsp]) bool {
-			if o.Err != nil {
-				return a.retryableError(o)
-			}
-			status := a.access.Status(o.Response)
-			return p.retries(response{status: status, header: a.access.ResponseHeader(o.Response)}) ||
-				o.Ended && p.retries(response{status: status, trailer: a.access.ResponseTrailer(o.Response)})
-		},
-	}
 }
 
 // routeSplit returns the split among route's backends. Without a list of Backends it returns nil, and the

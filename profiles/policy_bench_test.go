@@ -72,7 +72,9 @@ func policies() []policyCase {
 		}
 		return profile
 	}
-	retry := &profiles.Retry{Max: 2, MaxBodyBytes: 1000, Statuses: []profiles.Status{{Min: 500, Max: 599}}}
+	retry := &profiles.Retry{
+		Max: 2, NonIdempotent: true, WithoutBudget: true, MaxBodyBytes: 1000, Statuses: []profiles.Status{{Min: 500, Max: 599}},
+	}
 	return []policyCase{
 		{"none", &profiles.Profile{}, nil, 0},
 		{"routes", policy(profiles.Route{}), nil, 1},

@@ -225,10 +225,14 @@ func TestPolicyRetry(t *testing.T) {
 		{"the limit", profiles.Retry{Max: 1, MaxBodyBytes: 100, Statuses: []profiles.Status{{500, 599}}}, "/?fails=2", "hello", 2, 500},
 		{"another status", profiles.Retry{Max: 2, MaxBodyBytes: 100, Statuses: []profiles.Status{{501, 599}}}, "/?fails=2", "hello", 1, 500},
 		{"a large body", profiles.Retry{Max: 2, MaxBodyBytes: 4, Statuses: []profiles.Status{{500, 599}}}, "/?fails=2", "hello", 1, 500},
-		{"no condition", profiles.Retry{Max: 2, MaxBodyBytes: 100}, "/?fails=2", "hello", 1, 500},
+		{"no status", profiles.Retry{Max: 2, Statuses: []profiles.Status{}}, "/?fails=2", "hello", 1, 500},
+		{"failures", profiles.Retry{Max: 2}, "/?fails=2", "hello", 3, 200},
+		{"no body", profiles.Retry{Max: 2, MaxBodyBytes: -1}, "/?fails=2", "hello", 1, 500},
+		{"an empty body", profiles.Retry{Max: 2, MaxBodyBytes: -1}, "/?fails=2", "", 3, 200},
 		{"a pause", profiles.Retry{Max: 1, Statuses: []profiles.Status{{500, 500}}, Backoff: layer.Backoff{Min: 50 * time.Millisecond, Max: time.Second}}, "/?fails=1", "", 2, 200},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
+			tt.retry.NonIdempotent, tt.retry.WithoutBudget = true, true
 			r, came := newWebRouter(t, ofPolicy(profiles.Route{Retry: &tt.retry}))
 			start := time.Now()
 			rsp, err := r.Call(t.Context(), streamed(t, tt.url, strings.NewReader(tt.body), int64(len(tt.body))))
@@ -251,7 +255,9 @@ func TestPolicyRetryLastAttempt(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			var source profiles.Static
-			source.Set(target, ofPolicy(profiles.Route{Retry: &profiles.Retry{Max: retries, AttemptTimeout: time.Second}}))
+			source.Set(target, ofPolicy(profiles.Route{
+				Retry: &profiles.Retry{Max: retries, WithoutBudget: true, LastUnlimited: true}, AttemptTimeout: time.Second,
+			}))
 			r := profiles.New(ctx, profiles.Config{Target: target, Source: &source, InitialWait: time.Second},
 				httplayer.HTTP{}, func(string) httplayer.Service {
 					return handlerHTTP(func(ctx context.Context, _ *http.Request) (*http.Response, error) {
@@ -392,7 +398,7 @@ func (failures) Classify(layer.Outcome[*reply]) layer.Class { return layer.Failu
 func TestPolicyTimeouts(t *testing.T) {
 	for what, p := range map[string]profiles.Route{
 		"request": {RequestTimeout: 50 * time.Millisecond}, "response": {ResponseTimeout: 50 * time.Millisecond},
-		"response, a retry": {ResponseTimeout: 50 * time.Millisecond, Retry: &profiles.Retry{Max: 1}},
+		"response, a retry": {ResponseTimeout: 50 * time.Millisecond, Retry: &profiles.Retry{Max: 1, WithoutBudget: true}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			r, _ := serving(t, ofPolicy(p), func(ctx context.Context, _ request) (*reply, error) {

@@ -43,7 +43,7 @@ type Profile struct {
 	Endpoint *resolve.Endpoint
 
 	// RetryBudget limits the retries and hedges of all routes together. If it is nil, requests
-	// are neither retried nor hedged, except by a route's Retry.
+	// are not hedged, and are retried only by a [Retry] with WithoutBudget.
 	RetryBudget *RetryBudget
 
 	Policy *Policy // for client policies; may be nil
@@ -61,50 +61,39 @@ type Route struct {
 	Classes []ResponseClass   // which responses are failures; the first class that matches a response applies
 	Labels  map[string]string // for metrics and tap
 
-	// Timeout limits the time of a request up to its response headers, including all
-	// attempts and waits. It includes the time in which the client sends the request body, as in
-	// linkerd. If TimeoutAfterBody is true, it does not, as in [layer.ResponseHeaderTimeout].
+	// The time limits of a request include all its attempts and the waits between them. 0 means no limit.
+	//
+	//	field            limits      from                        to
+	//	Timeout          a request   its arrival                 the response headers
+	//	RequestTimeout   a request   its arrival                 the end of the response
+	//	AttemptTimeout   an attempt  the end of the request body the response headers
+	//	ResponseTimeout  an attempt  the end of the request body the end of the response
+	//	IdleTimeout      an attempt  a part of the response      the next part
+	//
+	// With TimeoutAfterBody, Timeout counts from the end of the request body too, as in
+	// [layer.ResponseHeaderTimeout]. An attempt that exceeds AttemptTimeout may be followed by another one,
+	// see Retry. The other limits fail the request.
 	Timeout          time.Duration
 	TimeoutAfterBody bool
+	RequestTimeout   time.Duration
+	AttemptTimeout   time.Duration
+	ResponseTimeout  time.Duration
+	IdleTimeout      time.Duration
 
-	// AttemptTimeout limits the time of one attempt up to its response headers, without the time
-	// in which the client sends the request body. An attempt that takes longer is retried if the
-	// route is Retryable. Otherwise the request fails.
-	AttemptTimeout time.Duration
-
-	// RequestTimeout limits how long a request takes until its response ends, including all
-	// attempts. ResponseTimeout limits one attempt from the end of the request body to the end of
-	// the response. IdleTimeout limits the wait for each part of the response body. 0 means no
-	// limit.
-	RequestTimeout  time.Duration
-	ResponseTimeout time.Duration
-	IdleTimeout     time.Duration
-
-	// Retry replaces Retryable, AttemptTimeout and Hedge. nil means that these apply.
+	// Retry sends failed requests again. nil means that each request is sent once.
 	Retry *Retry
 
 	// Overrides allows requests to change their retries and timeouts by header fields:
-	// l5d-retry-http, l5d-retry-grpc, l5d-retry-limit, l5d-retry-timeout, l5d-timeout (or
-	// l5d-request-timeout) and l5d-response-timeout. The values look as linkerd documents. The
-	// fields are removed before the request is forwarded. If a request carries one, the route's
-	// Retryable, AttemptTimeout and Hedge do not apply to it.
+	// l5d-retry-http, l5d-retry-grpc, l5d-retry-limit, l5d-retry-timeout (AttemptTimeout), l5d-timeout or
+	// l5d-request-timeout (RequestTimeout) and l5d-response-timeout. The values look as linkerd documents.
+	// The fields are removed before the request is forwarded.
 	Overrides bool
-
-	// Retryable allows retries of failed requests that are idempotent, within the RetryBudget. For
-	// HTTP these are GET, HEAD, OPTIONS, TRACE, PUT, DELETE (RFC 9110) and requests with an
-	// Idempotency-Key. A gRPC call is a POST. If RetryNonIdempotent is set too, all other requests
-	// may also be retried, as with linkerd's isRetryable. MaxRetries is how often one request may
-	// be retried, up to 99. 0 means 99.
-	Retryable          bool
-	RetryNonIdempotent bool
-	MaxRetries         int
 
 	// Hedge is how long a request waits for response headers until a copy is sent to another
 	// endpoint. Each copy is withdrawn from the RetryBudget, like a retry. In addition, at most 5
 	// % of the route's requests in the last second, plus one a second, are copied, because more
 	// copies could overload a slow backend. A retry is not copied. Only idempotent requests are
-	// copied, unless both Retryable and RetryNonIdempotent are set. Retryable itself is not
-	// required.
+	// copied, unless Retry has NonIdempotent.
 	Hedge time.Duration
 
 	// Limit is how many requests may run concurrently, up to the end of their responses. Rate is
@@ -151,7 +140,7 @@ type Rate struct {
 
 // RetryBudget limits retries to a share of the requests, like [layer.Budget]. In any period of
 // length TTL there are at most Ratio × requests + MinPerSecond × TTL retries. Only requests on
-// routes with Retryable or a Hedge are counted. If the next profile contains an equal RetryBudget,
+// routes with a Hedge, or a Retry without WithoutBudget, are counted. If the next profile contains an equal RetryBudget,
 // the counts continue. Otherwise they start again, and all routes are built again.
 //
 // For a Ratio up to 1, linkerd rounds 1/Ratio to a whole number. It rounds times to tenths of the
@@ -197,25 +186,18 @@ func (r Route) mistakes() FieldErrors {
 	return append(problems, invalid...)
 }
 
-// maxRetries is the largest number of retries that layer.Retry allows for one request.
-const maxRetries = 99
-
 // valid returns a copy of r without invalid timeouts, limits, header changes, redirects, faults
 // and mirrors, and the mistakes in them, but does not check Match.
 func (r Route) valid() (Route, FieldErrors) {
 	var problems FieldErrors
 	problems.negative("Timeout", &r.Timeout)
-	problems.negative("AttemptTimeout", &r.AttemptTimeout)
-	problems.negative("Hedge", &r.Hedge)
 	problems.negative("RequestTimeout", &r.RequestTimeout)
+	problems.negative("AttemptTimeout", &r.AttemptTimeout)
 	problems.negative("ResponseTimeout", &r.ResponseTimeout)
 	problems.negative("IdleTimeout", &r.IdleTimeout)
+	problems.negative("Hedge", &r.Hedge)
 	if r.Retry != nil && problems.add("Retry", r.Retry.validate()) {
 		r.Retry = nil
-	}
-	if r.MaxRetries < 0 || r.MaxRetries > maxRetries {
-		problems.add("MaxRetries", fmt.Errorf("%d is not from 0 to %d", r.MaxRetries, maxRetries))
-		r.MaxRetries = 0
 	}
 	if r.Limit < 0 {
 		problems.add("Limit", fmt.Errorf("%d is below 0", r.Limit))

@@ -1,56 +1,96 @@
 package profiles
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
+	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/layer"
 )
 
+// Retry determines which failed attempts are repeated: those with a response of Statuses or GRPC, those
+// that exceed [Route].AttemptTimeout, and those with an error of class [layer.Retryable]. An attempt that a
+// layer or a backend rejects, with an error that matches [layer.ErrNotReady], is not repeated. A request
+// with Early-Data is sent once (RFC 8470).
+type Retry struct {
+	// Max is how often one request may be retried, up to 99. 0 means 99.
+	Max int
+
+	// NonIdempotent allows retries of all requests, as linkerd does. Otherwise only idempotent ones are
+	// retried. For HTTP these are GET, HEAD, OPTIONS, TRACE, PUT, DELETE (RFC 9110) and requests with an
+	// Idempotency-Key. A gRPC call is a POST.
+	NonIdempotent bool
+
+	// WithoutBudget allows retries that are not withdrawn from the profile's RetryBudget, as in linkerd's
+	// policies. Otherwise there are no retries if the profile has no budget.
+	WithoutBudget bool
+
+	// Statuses and GRPC are the responses that are retried. If both are nil, these are the failures by the
+	// route's Classes, see also [Config.RetryByClass]. An empty list contains no response.
+	Statuses []Status
+	GRPC     []GRPCStatus
+
+	// LastUnlimited exempts the last of several attempts from AttemptTimeout, because no retry can follow.
+	LastUnlimited bool
+
+	// Backoff is the pause between two attempts. The zero Backoff means none.
+	Backoff layer.Backoff
+
+	// MaxBodyBytes is the size of the largest request body that is kept for retries. 0 means 64 KiB, and a
+	// negative value means none. Requests with a larger body are sent once.
+	MaxBodyBytes int64
+}
+
 const (
-	keptBody     = 64 << 10    // bytes of a request body that are kept for retries, as in linkerd's proxy
+	maxRetries   = 99          // the largest number of retries that layer.Retry allows for one request
 	maxErrorWait = time.Second // longest wait before a retry that an error may request
 )
 
-// noBackoff returns the shortest valid Backoff. The zero Backoff would mean the default.
-func noBackoff() layer.Backoff { return layer.Backoff{Min: 1, Max: 1} }
+// MayRetry reports whether the route's requests may be sent more than once.
+func (r Route) MayRetry() bool { return r.Retry != nil || r.Overrides }
+
+// validate returns an error that describes the first mistake in r, or nil.
+func (r *Retry) validate() error {
+	if r.Max < 0 || r.Max > maxRetries {
+		return fmt.Errorf("max %d is not from 0 to %d", r.Max, maxRetries)
+	}
+	if err := backoff.Check(r.Backoff); err != nil {
+		return err
+	}
+	for _, s := range r.Statuses {
+		if _, err := s.compileResponse(); err != nil {
+			return err
+		}
+	}
+	for _, g := range r.GRPC {
+		if _, err := g.compileResponse(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // addAttempts adds two kinds of layers to st: layers that send a request more than once,
 // and below them the layers that apply to each attempt. grpc reports whether the stack is
 // for gRPC requests.
 func (a *routeStack[Req, Rsp]) addAttempts(st layer.Stack[Req, Rsp], grpc bool) layer.Stack[Req, Rsp] {
 	route, budget := a.route, a.retryBudget
-	if route.Retry != nil || a.overridden {
-		if route.Retryable, route.AttemptTimeout, route.Hedge = false, 0, 0; a.overridden {
-			st = st.With("retry", func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
-				return &overriddenRetry[Req, Rsp]{Service: next, stack: a, options: a.options(a.protocol.Classify)}
-			})
-		} else {
-			st = st.Retry(a.retryPolicy(route.Retry))
-		}
-	}
 	if gauge := a.requests.Budget; gauge != nil && budget == nil {
 		gauge.Set(0)
 	}
-	switch {
-	case route.Retryable && budget != nil:
-		retries := route.MaxRetries
-		if retries == 0 {
-			retries = maxRetries
-		}
-		st = st.Retry(layer.RetryPolicy[Req, Rsp]{
-			Budget: budget, MaxAttempts: retries + 1, AttemptTimeout: route.AttemptTimeout,
-			Backoff: noBackoff(), MaxRetryAfter: maxErrorWait, MaxBodyBytes: keptBody, CanRetry: a.canRetry,
-			RetryIf: func(o layer.Outcome[Rsp]) bool {
-				return o.Err == nil && a.retryableResponse(grpc, o) || a.retryableError(o)
-			},
+	if a.overridden {
+		st = st.With("retry", func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
+			return &overriddenRetry[Req, Rsp]{Service: next, stack: a, grpc: grpc}
 		})
-	case route.AttemptTimeout > 0:
-		st = st.ResponseHeaderTimeout(route.AttemptTimeout)
+	} else {
+		st = a.addRetry(st, route.Retry, route.AttemptTimeout, grpc)
 	}
 	if route.Hedge > 0 && budget != nil {
 		st = st.Hedge(layer.HedgePolicy[Req]{
-			Budget: budget, MinDelay: route.Hedge, MaxDelay: route.Hedge, MaxBodyBytes: keptBody, HedgeIf: a.canRetry,
+			Budget: budget, MinDelay: route.Hedge, MaxDelay: route.Hedge, HedgeIf: a.repeatable(route.Retry),
 		})
 	}
 	if measures(a.attempts) {
@@ -59,21 +99,57 @@ func (a *routeStack[Req, Rsp]) addAttempts(st layer.Stack[Req, Rsp], grpc bool) 
 	return a.changeRequests(a.addAttemptTimeouts(st))
 }
 
-// canRetry reports whether req may be sent more than once.
-func (a *routeStack[Req, Rsp]) canRetry(req Req) bool {
-	if a.access.RequestHeader(req).Get("Early-Data") != "" {
-		return false // the client repeats it (RFC 8470, section 5.2)
+// addRetry adds to st the layer that retries requests as r determines, and limits each attempt by timeout. r may
+// be nil. grpc reports whether the stack is for gRPC requests.
+func (a *routeStack[Req, Rsp]) addRetry(
+	st layer.Stack[Req, Rsp], r *Retry, timeout time.Duration, grpc bool,
+) layer.Stack[Req, Rsp] {
+	budget := a.retryBudget
+	if r != nil && r.WithoutBudget {
+		budget = a.unlimited
 	}
-	return a.route.Retryable && a.route.RetryNonIdempotent || a.protocol.Idempotent(req)
+	if r == nil || budget == nil {
+		if timeout > 0 {
+			st = st.ResponseHeaderTimeout(timeout)
+		}
+		return st
+	}
+	pause := r.Backoff
+	if pause == (layer.Backoff{}) {
+		pause = layer.Backoff{Min: 1, Max: 1} // the shortest valid one, because zero means the default
+	}
+	return st.Retry(layer.RetryPolicy[Req, Rsp]{
+		Budget: budget, MaxAttempts: cmp.Or(r.Max, maxRetries) + 1, AttemptTimeout: timeout, LastUnlimited: r.LastUnlimited,
+		Backoff: pause, MaxRetryAfter: maxErrorWait, MaxBodyBytes: r.MaxBodyBytes, CanRetry: a.repeatable(r),
+		RetryIf: func(o layer.Outcome[Rsp]) bool {
+			return o.Err == nil && a.retryableResponse(r, grpc, o) || a.retryableError(o)
+		},
+	})
 }
 
-// retryableResponse reports whether an attempt with the response of o may be retried: if it is a failure.
-// Without classes of the route, 501 is not, because it would be the same again, and 425 is, because the
-// connection is past early data then (RFC 8470). 425 does not count as a failure of the service. See also
-// [Config.RetryByClass].
-func (a *routeStack[Req, Rsp]) retryableResponse(grpc bool, o layer.Outcome[Rsp]) bool {
+// repeatable returns a function that reports whether a request may be sent more than once. r may be nil.
+func (a *routeStack[Req, Rsp]) repeatable(r *Retry) func(Req) bool {
+	nonIdempotent := r != nil && r.NonIdempotent
+	return func(req Req) bool {
+		if a.access.RequestHeader(req).Get("Early-Data") != "" {
+			return false // the client repeats it (RFC 8470, section 5.2)
+		}
+		return nonIdempotent || a.protocol.Idempotent(req)
+	}
+}
+
+// retryableResponse reports whether an attempt with the response of o may be retried. If r has no list of
+// responses, it may if it is a failure. Without classes of the route, 501 is none, because it would be the
+// same again, and 425 is one, because the connection is past early data then (RFC 8470). 425 does not count
+// as a failure of the service. See also [Config.RetryByClass].
+func (a *routeStack[Req, Rsp]) retryableResponse(r *Retry, grpc bool, o layer.Outcome[Rsp]) bool {
+	status := a.access.Status(o.Response)
+	if r.Statuses != nil || r.GRPC != nil {
+		return r.lists(response{status: status, header: a.access.ResponseHeader(o.Response)}) ||
+			o.Ended && r.lists(response{status: status, trailer: a.access.ResponseTrailer(o.Response)})
+	}
 	if len(a.classes) == 0 && !grpc {
-		switch a.access.Status(o.Response) {
+		switch status {
 		case statusTooEarly:
 			return true
 		case statusNotImplemented:
@@ -84,6 +160,13 @@ func (a *routeStack[Req, Rsp]) retryableResponse(grpc bool, o layer.Outcome[Rsp]
 		return a.protocol.Classify(o) == layer.Retryable
 	}
 	return a.class(grpc, o).IsFailure()
+}
+
+// lists reports whether rsp is in Statuses or GRPC. A condition on trailers that have not arrived does not
+// hold yet.
+func (r *Retry) lists(rsp response) bool {
+	return slices.ContainsFunc(r.Statuses, func(s Status) bool { return s.holds(rsp) == yes }) ||
+		slices.ContainsFunc(r.GRPC, func(g GRPCStatus) bool { return g.holds(rsp) == yes })
 }
 
 const (

@@ -73,7 +73,7 @@ func budget() *profiles.RetryBudget {
 }
 
 func retryable(change ...func(*profiles.Route)) *profiles.Profile {
-	r := profiles.Route{Name: "r", Match: profiles.Path("/.*"), Retryable: true, RetryNonIdempotent: true}
+	r := profiles.Route{Name: "r", Match: profiles.Path("/.*"), Retry: &profiles.Retry{NonIdempotent: true}}
 	for _, f := range change {
 		f(&r)
 	}
@@ -116,7 +116,7 @@ func TestRetryPreconditions(t *testing.T) {
 		want   int64
 	}{
 		{"retryable, with a budget", func(*profiles.Profile) {}, 11},
-		{"not retryable", func(p *profiles.Profile) { p.Routes[0].Retryable = false }, 1},
+		{"not retryable", func(p *profiles.Profile) { p.Routes[0].Retry = nil }, 1},
 		{"no budget", func(p *profiles.Profile) { p.RetryBudget = nil }, 1},
 		{"an invalid budget", func(p *profiles.Profile) { p.RetryBudget.TTL = time.Millisecond }, 1},
 		{"a budget of nothing", func(p *profiles.Profile) { p.RetryBudget.MinPerSecond = 0 }, 1},
@@ -133,20 +133,20 @@ func TestRetryPreconditions(t *testing.T) {
 
 func TestRetryOfNonIdempotentRequests(t *testing.T) {
 	for _, tt := range []struct {
-		method string
-		route  profiles.Route
-		want   int64
+		method  string
+		retry   *profiles.Retry
+		timeout time.Duration
+		want    int64
 	}{
-		{"GET", profiles.Route{Retryable: true}, 11},
-		{"POST", profiles.Route{Retryable: true}, 1},
-		{"POST", profiles.Route{Retryable: true, AttemptTimeout: time.Hour, MaxRetries: 3}, 1},
-		{"POST", profiles.Route{Retryable: true, RetryNonIdempotent: true}, 11},
-		{"POST", profiles.Route{RetryNonIdempotent: true}, 1},
-		{"GET", profiles.Route{RetryNonIdempotent: true}, 1},
+		{"GET", &profiles.Retry{}, 0, 11},
+		{"POST", &profiles.Retry{}, 0, 1},
+		{"POST", &profiles.Retry{Max: 3}, time.Hour, 1},
+		{"POST", &profiles.Retry{NonIdempotent: true}, 0, 11},
+		{"GET", nil, 0, 1},
 	} {
-		t.Run(fmt.Sprintf("%s retryable=%v all=%v", tt.method, tt.route.Retryable, tt.route.RetryNonIdempotent), func(t *testing.T) {
-			tt.route.Match = profiles.All{}
-			p := &profiles.Profile{Routes: []profiles.Route{tt.route}, RetryBudget: budget()}
+		t.Run(fmt.Sprintf("%s %+v", tt.method, tt.retry), func(t *testing.T) {
+			p := one(profiles.Route{Retry: tt.retry, AttemptTimeout: tt.timeout})
+			p.RetryBudget = budget()
 			r, bs := serving(t, p, status(503))
 			assert.Equal(t, tt.want, tries(t, r, bs, request{method: tt.method, path: "/"}))
 		})
@@ -192,7 +192,7 @@ func TestRetryTriggers(t *testing.T) {
 					{Match: profiles.Status{Min: 404, Max: 404}, Failure: true}, {Match: profiles.Status{Min: 503, Max: 503}},
 				}
 			})
-			p.Routes = append(p.Routes, profiles.Route{Match: profiles.Path("/none"), Retryable: true, RetryNonIdempotent: true})
+			p.Routes = append(p.Routes, profiles.Route{Match: profiles.Path("/none"), Retry: &profiles.Retry{NonIdempotent: true}})
 			r, bs := serving(t, p, tt.serve)
 			assert.Equal(t, tt.again, tries(t, r, bs, tt.req) > 1)
 		})
@@ -223,7 +223,7 @@ func TestRetryWithoutMaximum(t *testing.T) {
 	}
 	r, bs := serving(t, many(retryable()), status(503))
 	assert.EqualValues(t, 100, tries(t, r, bs, get), "but that of layer.Retry")
-	r, bs = serving(t, many(retryable(func(r *profiles.Route) { r.MaxRetries = 2 })), status(503))
+	r, bs = serving(t, many(retryable(func(r *profiles.Route) { r.Retry.Max = 2 })), status(503))
 	assert.EqualValues(t, 3, tries(t, r, bs, get))
 }
 

@@ -230,7 +230,7 @@ func TestRetryOfSingleEndpoint(t *testing.T) {
 			return httplayer.SingleEndpoint(httplayer.NewEndpoint(ctx, addr, httplayer.WithDialContext(network.DialContext), briefly()))
 		}
 		c := newCounters()
-		r := newRouterOver(t, profiles.Config{Metrics: c.instruments}, retryable(func(r *profiles.Route) { r.MaxRetries = 2 }), endpoint)
+		r := newRouterOver(t, profiles.Config{Metrics: c.instruments}, retryable(func(r *profiles.Route) { r.Retry.Max = 2 }), endpoint)
 		_, err := r.Call(t.Context(), streamed(t, "/", strings.NewReader("hello"), 5))
 		require.Error(t, err)
 		require.NotErrorIs(t, err, layer.ErrNotReady)

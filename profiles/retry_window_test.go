@@ -24,7 +24,7 @@ import (
 func TestRetryReturnsConnectionWindow(t *testing.T) {
 	const size, requests = 48 << 10, 60
 	p := &profiles.Profile{
-		Routes:      []profiles.Route{{Name: "all", Match: profiles.All{}, Retryable: true, MaxRetries: 1}},
+		Routes:      []profiles.Route{{Name: "all", Match: profiles.All{}, Retry: &profiles.Retry{Max: 1}}},
 		RetryBudget: &profiles.RetryBudget{Ratio: 1, MinPerSecond: 1000, TTL: 10 * time.Second},
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")

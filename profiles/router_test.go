@@ -140,12 +140,12 @@ func TestPerRouteStack(t *testing.T) {
 	var bs backends
 	made := make(map[string]int)
 	r := routerOf(t, &profiles.Profile{Routes: []profiles.Route{
-		{Name: "a", Match: profiles.Path("/a"), Retryable: true},
+		{Name: "a", Match: profiles.Path("/a"), Retry: &profiles.Retry{}},
 		{Name: "plain", Match: profiles.Path("/plain")},
 		{Name: "invalid"},
 	}}, &bs, profiles.WithPerRoute(func(route profiles.Route, next service) service {
 		made[route.Name]++
-		if !route.Retryable {
+		if route.Retry == nil {
 			return next
 		}
 		return handler(func(ctx context.Context, req request) (*reply, error) {
@@ -222,7 +222,7 @@ func TestDescribe(t *testing.T) {
 	src := newScript()
 	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk, profiles.WithPerRoute(
 		func(route profiles.Route, next service) service {
-			if !route.Retryable {
+			if route.Retry == nil {
 				return nil
 			}
 			return layer.NewStack[request, *reply]().With("retry", func(next service) service { return next }).Service(next)
@@ -238,8 +238,8 @@ func TestDescribe(t *testing.T) {
 	src.send(&profiles.Profile{
 		Name: "web.local",
 		Routes: []profiles.Route{
-			{Name: "a", Match: profiles.Path("/a"), Retryable: true},
-			{Match: profiles.Path("/b"), Retryable: true},
+			{Name: "a", Match: profiles.Path("/a"), Retry: &profiles.Retry{}},
+			{Match: profiles.Path("/b"), Retry: &profiles.Retry{}},
 			{Match: profiles.Path("/c")},
 			{Name: "invalid"},
 		},

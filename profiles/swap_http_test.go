@@ -53,10 +53,13 @@ func moody(w http.ResponseWriter, r *http.Request) {
 
 // version is another profile for each i: its first route is always the same.
 func version(i int) *profiles.Profile {
-	even := profiles.Route{Name: "even", Match: profiles.Path("/even"), Retryable: true, Timeout: time.Minute, Hedge: 5 * time.Millisecond}
+	even := profiles.Route{Name: "even", Match: profiles.Path("/even"), Retry: &profiles.Retry{}, Timeout: time.Minute, Hedge: 5 * time.Millisecond}
 	other := profiles.Route{
-		Name: "moody", Match: profiles.PathPrefix("/"), Retryable: i%2 == 0, Labels: map[string]string{"i": strconv.Itoa(i)},
+		Name: "moody", Match: profiles.PathPrefix("/"), Labels: map[string]string{"i": strconv.Itoa(i)},
 		Mirrors: []profiles.Mirror{{Authority: "shadow:80", Fraction: 0.5}},
+	}
+	if i%2 == 0 {
+		other.Retry = &profiles.Retry{}
 	}
 	switch i % 6 {
 	case 1:

@@ -105,9 +105,11 @@ func (d *document) profile() (*profiles.Profile, error) {
 		}
 		route := profiles.Route{
 			Name: r.Name, Match: match, Labels: map[string]string{"route": r.Name}, Timeout: timeout,
-			Retryable: r.Retries > 0, MaxRetries: r.Retries,
 			RequestHeader:  layer.HeaderMutation{Set: fields(r.Request)},
 			ResponseHeader: layer.HeaderMutation{Set: fields(r.Response)},
+		}
+		if r.Retries > 0 {
+			route.Retry = &profiles.Retry{Max: r.Retries}
 		}
 		for _, t := range targets(r.Backends) {
 			route.Backends = append(route.Backends, profiles.Backend{Target: t})

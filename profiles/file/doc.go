@@ -23,8 +23,8 @@
 // left out here too, with a warning in [Set.Warnings] and in the log of [WithLogger]. An
 // expression that is too large is also left out, see [profiles.Path].
 //
-// Any other document is in the short form, which has all fields of a [profiles.Profile] and
-// its routes except Policy and AnyLine. FORMAT.md in this directory documents it:
+// Any other document is in the short form, which has all fields of a [profiles.Profile] and its routes,
+// except those of client policies and AnyLine. FORMAT.md in this directory documents it:
 //
 //	target: web.default.svc.cluster.local
 //	routes:

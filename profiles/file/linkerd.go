@@ -126,14 +126,17 @@ func (e *entry) linkerdRoutes(v value) {
 // readLinkerdRoute reads a route of a ServiceProfile. If the condition has no valid part, ok is
 // false, and the caller must leave the route out.
 func readLinkerdRoute(v value) (r profiles.Route, ok bool) {
+	retryable := false
 	v.Read(fields{
 		"name":            word(&r.Name),
 		"condition":       func(v value) { r.Match = readCondition(v, linkerdRequests()) },
-		"isRetryable":     yamlfile.Boolean(&r.Retryable),
+		"isRetryable":     yamlfile.Boolean(&retryable),
 		"responseClasses": func(v value) { r.Classes = readLinkerdClasses(v) },
 		"timeout":         func(v value) { r.Timeout = readLinkerdTimeout(v) },
 	})
-	r.RetryNonIdempotent = r.Retryable // linkerd retries all methods
+	if retryable {
+		r.Retry = &profiles.Retry{NonIdempotent: true} // linkerd retries all methods
+	}
 	v.Require("name", "the name of the route in metrics")
 	v.Require("condition", "which requests: {method: GET, pathRegex: /books}")
 	r.Labels = map[string]string{"route": r.Name}

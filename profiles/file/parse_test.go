@@ -73,7 +73,7 @@ name: web.default.svc.cluster.local
 				Name:    "vote",
 				Match:   profiles.All{profiles.Method("GET"), profiles.Path(`^/api/vote\.json$`)},
 				Labels:  map[string]string{"team": "ballot", "route": "vote"},
-				Timeout: time.Second, AttemptTimeout: 300 * time.Millisecond, Retryable: true, MaxRetries: 3,
+				Timeout: time.Second, AttemptTimeout: 300 * time.Millisecond, Retry: &profiles.Retry{Max: 3},
 				Hedge: 50 * time.Millisecond, Limit: 100, Rate: profiles.Rate{PerSecond: 0.5, Burst: 7},
 				Classes: []profiles.ResponseClass{
 					{Match: profiles.Status{Min: 404, Max: 404}},
@@ -100,7 +100,7 @@ name: web.default.svc.cluster.local
 				Rate: profiles.Rate{PerSecond: 10},
 			},
 			{
-				Name: "buy", Labels: map[string]string{"route": "buy"}, Retryable: true, RetryNonIdempotent: true,
+				Name: "buy", Labels: map[string]string{"route": "buy"}, Retry: &profiles.Retry{NonIdempotent: true},
 				Match: profiles.Any{
 					profiles.GRPC{Service: "shop.v1.Shop", Method: "Buy"},
 					profiles.GRPC{Method: "Pay"},

@@ -143,22 +143,24 @@ func (d draw) route() (profiles.Route, object) {
 	o["timeoutAfterBody"] = r.TimeoutAfterBody
 	r.AttemptTimeout, o["tryTimeout"] = d.duration()
 	r.Hedge, o["hedge"] = d.duration()
+	retry := profiles.Retry{Max: d.int(0, 99)}
+	o["maxRetries"] = retry.Max
 	switch d.int(0, 3) {
 	case 0:
 		o["retry"] = false
 	case 1:
-		r.Retryable, o["retry"] = true, true
+		r.Retry, o["retry"] = &retry, true
 	default:
-		r.Retryable, r.RetryNonIdempotent = true, d.int(0, 1) == 1
-		o["retry"] = object{"nonIdempotent": r.RetryNonIdempotent}
+		r.Retry, retry.NonIdempotent = &retry, d.int(0, 1) == 1
+		o["retry"] = object{"nonIdempotent": retry.NonIdempotent}
 	}
-	r.MaxRetries, r.Limit = d.int(0, 99), d.int(0, 1000)
+	r.Limit = d.int(0, 1000)
 	r.Rate = profiles.Rate{PerSecond: float64(d.int(1, 100)) / 8, Burst: d.int(0, 3)}
 	own := d.int(0, 1) == 1
 	if own {
 		r.Labels["route"] = d.pick("b", "")
 	}
-	o["name"], o["labels"], o["maxRetries"], o["limit"] = r.Name, maps.Clone(r.Labels), r.MaxRetries, r.Limit
+	o["name"], o["labels"], o["limit"] = r.Name, maps.Clone(r.Labels), r.Limit
 	if !own {
 		r.Labels["route"] = r.Name
 	}
@@ -255,7 +257,7 @@ func TestShortFormRoundTrip(t *testing.T) {
 		}
 	})
 	others := []string{ // only client policies and programs have these
-		"Profile.Policy", "Route.RequestTimeout", "Route.ResponseTimeout", "Route.IdleTimeout", "Route.Retry", "Route.Overrides",
+		"Profile.Policy", "Route.RequestTimeout", "Route.ResponseTimeout", "Route.IdleTimeout", "Route.Overrides",
 		"Route.Backends", "Route.Distribution", "Route.Value",
 	}
 	for _, of := range []reflect.Type{

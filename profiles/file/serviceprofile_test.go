@@ -60,8 +60,8 @@ spec:
 		Routes: []profiles.Route{
 			{
 				Name: "GET /authors/{id}", Labels: map[string]string{"route": "GET /authors/{id}"},
-				Match:     profiles.All{profiles.Method("GET"), profiles.Path(`/authors/\d+`)},
-				Retryable: true, RetryNonIdempotent: true, Timeout: 250 * time.Millisecond,
+				Match: profiles.All{profiles.Method("GET"), profiles.Path(`/authors/\d+`)},
+				Retry: &profiles.Retry{NonIdempotent: true}, Timeout: 250 * time.Millisecond,
 				Classes: []profiles.ResponseClass{
 					{
 						Match: profiles.All{

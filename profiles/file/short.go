@@ -121,6 +121,8 @@ func oneOf[T ~uint8](field *T, names ...string) func(value) {
 
 func readShortRoute(v value) (r profiles.Route) {
 	var successes, failures, classes []profiles.ResponseClass
+	var retry profiles.Retry
+	retryable := false
 	v.Read(fields{
 		"name":             anyText(&r.Name),
 		"match":            func(v value) { r.Match = readCondition(v, shortRequests()) },
@@ -128,8 +130,8 @@ func readShortRoute(v value) (r profiles.Route) {
 		"timeout":          duration(&r.Timeout),
 		"timeoutAfterBody": yamlfile.Boolean(&r.TimeoutAfterBody),
 		"tryTimeout":       duration(&r.AttemptTimeout),
-		"retry":            retry(&r),
-		"maxRetries":       count(&r.MaxRetries, 99),
+		"retry":            func(v value) { retryable = readRetry(v, &retry) },
+		"maxRetries":       count(&retry.Max, 99),
 		"hedge":            duration(&r.Hedge),
 		"limit":            count(&r.Limit, math.MaxInt32),
 		"rate":             rate(&r.Rate),
@@ -146,6 +148,9 @@ func readShortRoute(v value) (r profiles.Route) {
 	})
 	v.Require("match", "which requests: {method: GET, path: /books}; all of them are {pathPrefix: /}")
 	r.Labels = labelled(r.Labels, r.Name)
+	if retryable {
+		r.Retry = &retry
+	}
 	if item, ok := v.Field("classes"); ok && len(successes)+len(failures) > 0 {
 		item.Failf("the order of these and of successes and failures is not known: write them all here")
 	}
@@ -153,18 +158,16 @@ func readShortRoute(v value) (r profiles.Route) {
 	return r
 }
 
-// retry returns a function that reads the field retry into r. The value is true, false or
-// {nonIdempotent: true}.
-func retry(r *profiles.Route) func(value) {
-	return func(v value) {
-		if v.Node.Kind == yaml.MappingNode {
-			r.Retryable = true
-			v.Read(fields{"nonIdempotent": yamlfile.Boolean(&r.RetryNonIdempotent)})
-			v.Require("nonIdempotent", "true to retry requests of any method, or retry: true for idempotent ones")
-			return
-		}
-		into(&r.Retryable, "true, false or {nonIdempotent: true}", parseBool)(v)
+// readRetry reads the field retry into r, and reports whether requests are retried. The value is true, false
+// or {nonIdempotent: true}.
+func readRetry(v value, r *profiles.Retry) (retryable bool) {
+	if v.Node.Kind == yaml.MappingNode {
+		v.Read(fields{"nonIdempotent": yamlfile.Boolean(&r.NonIdempotent)})
+		v.Require("nonIdempotent", "true to retry requests of any method, or retry: true for idempotent ones")
+		return true
 	}
+	into(&retryable, "true, false or {nonIdempotent: true}", parseBool)(v)
+	return retryable
 }
 
 // labelled returns labels with the additional label "route", which has the value name. Metrics and

@@ -148,7 +148,7 @@ func TestDocumentedServiceProfiles(t *testing.T) {
 	voting := s.Profile("voting-svc.emojivoto.svc.cluster.local:8080")
 	assert.Equal(t, "VoteJoy", routed(t, voting, "POST /emojivoto.v1.VotingService/VoteJoy"))
 	assert.Empty(t, routed(t, voting, "POST /emojivoto.v1.VotingServices/VoteJoy"))
-	assert.True(t, voting.Routes[1].Retryable)
+	assert.NotNil(t, voting.Routes[1].Retry)
 	authors := s.Profile("authors.booksapp.svc.cluster.local:7001")
 	assert.Equal(t, "HEAD /authors/{id}.json", routed(t, authors, "HEAD /authors/3252.json"))
 	assert.Equal(t, "GET /api/vote", routed(t, s.Profile("web-svc.emojivoto.svc.cluster.local:80"), "GET /api/vote"))

@@ -61,12 +61,12 @@ func convert(m *destination.DestinationProfile, drop func(error)) *profiles.Prof
 // invalid timeout. The caller must check the route's condition, which may be invalid.
 func convertRoute(r *destination.Route, drop func(error)) profiles.Route {
 	route := profiles.Route{
-		Name:      r.GetMetricsLabels()["route"], // the only name in a message
-		Match:     convertRequestMatch(r.GetCondition(), drop),
-		Labels:    r.GetMetricsLabels(),
-		Retryable: r.GetIsRetryable(),
-		// In linkerd, is_retryable applies to all methods.
-		RetryNonIdempotent: r.GetIsRetryable(),
+		Name:   r.GetMetricsLabels()["route"], // the only name in a message
+		Match:  convertRequestMatch(r.GetCondition(), drop),
+		Labels: r.GetMetricsLabels(),
+	}
+	if r.GetIsRetryable() {
+		route.Retry = &profiles.Retry{NonIdempotent: true} // linkerd retries all methods
 	}
 	for i, c := range r.GetResponseClasses() {
 		class := profiles.ResponseClass{Match: convertResponseMatch(c.GetCondition(), drop), Failure: c.GetIsFailure()}

@@ -133,7 +133,7 @@ func (c *policyConverter) httpRoutes(all []*outbound.HttpRoute) []profiles.Route
 		d := source.GetBackends()
 		converted.route = c.httpFilters(source.GetFilters()).Route
 		c.addTimeouts(&converted.route, source)
-		converted.route.Retry = c.httpRetry(source.GetRetry())
+		c.addHTTPRetry(&converted.route, source.GetRetry())
 		converted.route.Backends, converted.route.Distribution = backendsOf(
 			c, d.GetKind() != nil, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends(), c.httpFilters)
 		return converted, true
@@ -150,7 +150,7 @@ func (c *policyConverter) grpcRoutes(all []*outbound.GrpcRoute) []profiles.Route
 		d := source.GetBackends()
 		converted.route = c.grpcFilters(source.GetFilters()).Route
 		c.addTimeouts(&converted.route, source)
-		converted.route.Retry = c.grpcRetry(source.GetRetry())
+		c.addGRPCRetry(&converted.route, source.GetRetry())
 		converted.route.Backends, converted.route.Distribution = backendsOf(
 			c, d.GetKind() != nil, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends(), c.grpcFilters)
 		return converted, true

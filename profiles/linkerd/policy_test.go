@@ -180,9 +180,10 @@ func TestConvertHTTPRoute(t *testing.T) {
 			Faults: []profiles.Fault{
 				{Fraction: 0.5, Status: 503, Message: "half"}, {Fraction: 0.5, Status: 500},
 			},
-			RequestTimeout: 3 * time.Second, ResponseTimeout: 2 * time.Second, IdleTimeout: time.Second, Overrides: true,
+			RequestTimeout: 3 * time.Second, AttemptTimeout: 500 * time.Millisecond, ResponseTimeout: 2 * time.Second, IdleTimeout: time.Second, Overrides: true,
 			Retry: &profiles.Retry{
-				Max: 99, MaxBodyBytes: 1000, AttemptTimeout: 500 * time.Millisecond, Statuses: []profiles.Status{{Min: 500, Max: 599}, {Min: 429, Max: 429}},
+				Max: 99, NonIdempotent: true, WithoutBudget: true, LastUnlimited: true,
+				MaxBodyBytes: 1000, Statuses: []profiles.Status{{Min: 500, Max: 599}, {Min: 429, Max: 429}},
 				Backoff: layer.Backoff{Min: 100 * time.Millisecond, Max: time.Second, Jitter: 0.5},
 			},
 			Distribution: profiles.RandomAvailable,
@@ -275,9 +276,29 @@ func TestConvertGRPCRoute(t *testing.T) {
 		}},
 		Faults:         []profiles.Fault{{Fraction: 1, Status: 500, GRPC: 14, Message: "m"}},
 		RequestTimeout: 4 * time.Second, Distribution: profiles.FirstAvailable,
-		Retry:    &profiles.Retry{Max: 1, GRPC: []profiles.GRPCStatus{{Min: 1, Max: 1}, {Min: 4, Max: 4}, {Min: 8, Max: 8}, {Min: 13, Max: 13}, {Min: 14, Max: 14}}},
+		Retry: &profiles.Retry{
+			Max: 1, NonIdempotent: true, WithoutBudget: true, LastUnlimited: true, MaxBodyBytes: -1,
+			GRPC: []profiles.GRPCStatus{{Min: 1, Max: 1}, {Min: 4, Max: 4}, {Min: 8, Max: 8}, {Min: 13, Max: 13}, {Min: 14, Max: 14}},
+		},
 		Backends: []profiles.Backend{the("v1", 1, accrual), the("v2", 1, accrual)},
 	}}, p.Routes)
+}
+
+// Without conditions, only errors and slow attempts are retried. Without retries, their timeout does not matter.
+func TestConvertRetryWithoutConditions(t *testing.T) {
+	for retries, want := range map[uint32]profiles.Route{
+		0: {},
+		2: {AttemptTimeout: time.Second, Retry: &profiles.Retry{
+			Max: 2, NonIdempotent: true, WithoutBudget: true, LastUnlimited: true, MaxBodyBytes: -1, Statuses: []profiles.Status{},
+		}},
+	} {
+		p, dropped := converted(t, http2(&outbound.HttpRoute{Rules: []*outbound.HttpRoute_Rule{{
+			Backends: first(balancer("web")), Retry: &outbound.HttpRoute_Retry{MaxRetries: retries, Timeout: seconds(1)},
+		}}}))
+		require.Empty(t, dropped)
+		require.Equal(t, want.Retry, p.Routes[0].Retry)
+		require.Equal(t, want.AttemptTimeout, p.Routes[0].AttemptTimeout)
+	}
 }
 
 // Connections that are not HTTP have the first opaque route.

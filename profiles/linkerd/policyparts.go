@@ -1,6 +1,7 @@
 package linkerd
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -41,20 +42,21 @@ func (c *policyConverter) grpcFilters(all []*outbound.GrpcRoute_Filter) (f filte
 	return f
 }
 
-// httpRetry converts the retries of an HTTP route, or returns nil if it has none.
-func (c *policyConverter) httpRetry(m *outbound.HttpRoute_Retry) *profiles.Retry {
-	if m == nil {
-		return nil
+// addHTTPRetry sets the retries of an HTTP route to those of m, which may be nil.
+func (c *policyConverter) addHTTPRetry(route *profiles.Route, m *outbound.HttpRoute_Retry) {
+	if m.GetMaxRetries() == 0 {
+		return
 	}
-	r := c.retry(m.GetMaxRetries(), m.GetMaxRequestBytes(), m)
-	for _, s := range m.GetConditions().GetStatusRanges() {
+	c.addRetry(route, m)
+	ranges := m.GetConditions().GetStatusRanges()
+	route.Retry.Statuses = make([]profiles.Status, 0, len(ranges))
+	for _, s := range ranges {
 		if status, err := convertRange(s); err != nil {
 			c.problem(err)
 		} else {
-			r.Statuses = append(r.Statuses, status)
+			route.Retry.Statuses = append(route.Retry.Statuses, status)
 		}
 	}
-	return c.validRetry(r)
 }
 
 func convertRange(s *outbound.HttpRoute_Retry_Conditions_StatusRange) (profiles.Status, error) {
@@ -64,12 +66,14 @@ func convertRange(s *outbound.HttpRoute_Retry_Conditions_StatusRange) (profiles.
 	return profiles.Status{Min: int(max(s.GetStart(), 100)), Max: int(max(s.GetEnd(), 100))}, nil
 }
 
-func (c *policyConverter) grpcRetry(m *outbound.GrpcRoute_Retry) *profiles.Retry {
-	if m == nil {
-		return nil
+// addGRPCRetry sets the retries of a gRPC route to those of m, which may be nil.
+func (c *policyConverter) addGRPCRetry(route *profiles.Route, m *outbound.GrpcRoute_Retry) {
+	if m.GetMaxRetries() == 0 {
+		return
 	}
-	r := c.retry(m.GetMaxRetries(), m.GetMaxRequestBytes(), m)
+	c.addRetry(route, m)
 	conditions := m.GetConditions()
+	route.Retry.GRPC = []profiles.GRPCStatus{}
 	for _, code := range []struct {
 		retried bool
 		code    uint32
@@ -81,14 +85,15 @@ func (c *policyConverter) grpcRetry(m *outbound.GrpcRoute_Retry) *profiles.Retry
 		{conditions.GetUnavailable(), 14},
 	} {
 		if code.retried {
-			r.GRPC = append(r.GRPC, profiles.GRPCStatus{Min: code.code, Max: code.code})
+			route.Retry.GRPC = append(route.Retry.GRPC, profiles.GRPCStatus{Min: code.code, Max: code.code})
 		}
 	}
-	return c.validRetry(r)
 }
 
-// timed is a retry message in an HTTP or gRPC route.
-type timed interface {
+// retryMessage is a retry message in an HTTP or gRPC route.
+type retryMessage interface {
+	GetMaxRetries() uint32
+	GetMaxRequestBytes() uint32
 	GetTimeout() *durationpb.Duration
 	GetBackoff() *outbound.ExponentialBackoff
 }
@@ -96,21 +101,13 @@ type timed interface {
 // maxRetries is the largest valid value of Max in a profiles.Retry.
 const maxRetries = 99
 
-// retry converts what the retries of all kinds of routes have in common. most is the number of retries, and
-// bytes the largest body that is sent again.
-func (c *policyConverter) retry(most, bytes uint32, m timed) profiles.Retry {
-	return profiles.Retry{
-		Max: int(min(most, maxRetries)), MaxBodyBytes: int64(bytes),
-		AttemptTimeout: c.duration("retry timeout", m.GetTimeout()), Backoff: c.backoff(m.GetBackoff()),
+// addRetry sets what the retries of all kinds of routes have in common.
+func (c *policyConverter) addRetry(route *profiles.Route, m retryMessage) {
+	route.AttemptTimeout = c.duration("retry timeout", m.GetTimeout())
+	route.Retry = &profiles.Retry{
+		Max: int(min(m.GetMaxRetries(), maxRetries)), NonIdempotent: true, WithoutBudget: true, LastUnlimited: true,
+		MaxBodyBytes: cmp.Or(int64(m.GetMaxRequestBytes()), -1), Backoff: c.backoff(m.GetBackoff()),
 	}
-}
-
-// validRetry returns r, or nil if it allows no retry.
-func (c *policyConverter) validRetry(r profiles.Retry) *profiles.Retry {
-	if r.Max == 0 {
-		return nil
-	}
-	return &r
 }
 
 // backoff converts a backoff. It returns the zero Backoff, which means the default, if m is

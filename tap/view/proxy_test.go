@@ -81,7 +81,7 @@ func shopProfile() *profiles.Profile {
 		Name: "shop.example",
 		Routes: []profiles.Route{
 			{
-				Name: "checkout", Labels: map[string]string{"route": "checkout"}, Timeout: 20 * time.Second, Retryable: true,
+				Name: "checkout", Labels: map[string]string{"route": "checkout"}, Timeout: 20 * time.Second, Retry: &profiles.Retry{},
 				Match: profiles.All{profiles.Method("POST"), profiles.PathPrefix("/checkout")},
 			},
 			{Name: "book by number", Labels: map[string]string{"route": "book by number"}, Match: profiles.Path("/books/[0-9]+")},

@@ -65,8 +65,10 @@ func (r *Route) profile() profiles.Route {
 	p := profiles.Route{
 		Name: string(r.Name), Match: r.match(),
 		Timeout: r.Timeouts.Request.D(), TimeoutAfterBody: true, AttemptTimeout: r.Timeouts.BackendRequest.D(),
-		Retryable: r.Retry.Attempts > 0, RetryNonIdempotent: r.Retry.NonIdempotent, MaxRetries: r.Retry.Attempts,
 		Classes: r.classes(), Limit: r.MaxRequests,
+	}
+	if r.Retry.Attempts > 0 {
+		p.Retry = &profiles.Retry{Max: r.Retry.Attempts, NonIdempotent: r.Retry.NonIdempotent}
 	}
 	if !r.RequestHeaderModifier.variables { // otherwise headerVariables applies them
 		p.RequestHeader = r.RequestHeaderModifier.mutation()

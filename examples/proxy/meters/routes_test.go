@@ -175,10 +175,10 @@ func TestRouteRetries(t *testing.T) {
 			status = status[1:]
 			return response(next, ""), nil
 		}
-		retryable := func(r *profiles.Route) { r.Retryable = true }
+		retryable := func(r *profiles.Route) { r.Retry = &profiles.Retry{} }
 		f.set(&profiles.Profile{
 			Name: named, RetryBudget: &profiles.RetryBudget{MinPerSecond: 1, TTL: 5 * time.Second},
-			Routes: []profiles.Route{routed("a", retryable), routed("twice", retryable, func(r *profiles.Route) { r.MaxRetries = 1 }), routed("b")},
+			Routes: []profiles.Route{routed("a", retryable), routed("twice", retryable, func(r *profiles.Route) { r.Retry.Max = 1 }), routed("b")},
 		})
 		const retry = "outbound_http_route_retry_"
 		labels := func(name string) string { return `{hostname="",` + webService + `,` + ofRoute("profile", name) + `} ` }
@@ -221,7 +221,7 @@ func TestRouteRetriesWithoutName(t *testing.T) {
 		}
 		f.set(&profiles.Profile{
 			Name: named, RetryBudget: &profiles.RetryBudget{MinPerSecond: 10, TTL: 5 * time.Second},
-			Routes: []profiles.Route{{Match: profiles.Path("/x"), Retryable: true}},
+			Routes: []profiles.Route{{Match: profiles.Path("/x"), Retry: &profiles.Retry{}}},
 		})
 		require.NoError(t, f.get(t, "/x"))
 		labels := `{hostname="",` + webService + `,` + ofRoute("default", "default") + `} 1`
@@ -355,7 +355,7 @@ func TestRouteLayersConform(t *testing.T) {
 		"unrouted": (*meters.Routes).Unrouted,
 		"backend":  func(r *meters.Routes, next httplayer.Service) httplayer.Service { return r.Backend("web:80", next) },
 		"retryable": func(r *meters.Routes, next httplayer.Service) httplayer.Service {
-			return r.PerRoute(routed("a", func(r *profiles.Route) { r.Retryable = true }), r.Backend("web:80", next))
+			return r.PerRoute(routed("a", func(r *profiles.Route) { r.Retry = &profiles.Retry{} }), r.Backend("web:80", next))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -124,7 +124,7 @@ func TestRoutesLongStream(t *testing.T) {
 		}
 		f.set(&profiles.Profile{
 			Name: named, RetryBudget: &profiles.RetryBudget{MinPerSecond: 10, TTL: 5 * time.Second},
-			Routes: []profiles.Route{routed("watch", func(r *profiles.Route) { r.Retryable = true })},
+			Routes: []profiles.Route{routed("watch", func(r *profiles.Route) { r.Retry = &profiles.Retry{} })},
 		})
 		done := make(chan error, 1)
 		go func() { done <- f.get(t, "/watch") }()
