@@ -129,7 +129,7 @@ func TestStandardConforms(t *testing.T) {
 					RequestHeader: layer.HeaderMutation{Set: pairs("added", "1")},
 				}},
 				Retry:          &profiles.Retry{Max: 2, WithoutBudget: true, Statuses: []profiles.Status{{Min: 503, Max: 503}}, LastUnlimited: true},
-				AttemptTimeout: time.Hour,
+				AttemptTimeout: time.Hour, Hedge: 100 * time.Hour,
 			},
 			tries: 3, pause: pause, again: marked, counts: true,
 		},

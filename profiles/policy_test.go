@@ -317,6 +317,27 @@ func TestPolicyOverrides(t *testing.T) {
 	assert.Equal(t, []string{"5xx"}, came[0].header["L5d-Retry-Http"])
 }
 
+// Override fields change the retries of a service profile too, which stay within its budget and its methods.
+func TestOverridesWithinBudget(t *testing.T) {
+	p := one(profiles.Route{Retry: &profiles.Retry{}, Overrides: true})
+	p.RetryBudget = &profiles.RetryBudget{Ratio: 3, TTL: time.Minute}
+	r, came := newWebRouter(t, p)
+	before := 0
+	for _, tt := range []struct {
+		method, limit string
+		attempts      int
+	}{{"GET", "2", 3}, {"POST", "2", 1}, {"GET", "0", 1}, {"GET", "99", 8}, {"GET", "", 4}} {
+		req := streamed(t, "/?fails=100", nil, 0)
+		req.Method = tt.method
+		req.Header.Set("L5d-Retry-Limit", tt.limit)
+		rsp, err := r.Call(t.Context(), req)
+		require.NoError(t, err)
+		require.NoError(t, rsp.Body.Close())
+		assert.Len(t, came(), before+tt.attempts, "%+v", tt)
+		before = len(came())
+	}
+}
+
 // Requests with different override fields share the limit and the faults of the route, and
 // their timeouts replace those of the route.
 func TestPolicyOverriddenTimeouts(t *testing.T) {
