@@ -20,7 +20,7 @@ import (
 //	RequestTimeout             [layer.Timeout]
 //	Timeout                    [layer.ResponseHeaderTimeout]
 //	Faults                     [layer.FaultInjection], once for each request
-//	Retry, AttemptTimeout      [layer.Retry]; without it, [layer.ResponseHeaderTimeout]
+//	Retry, AttemptTimeout      [layer.Retry], or [layer.ResponseHeaderTimeout] without a Retry
 //	Hedge                      [layer.Hedge]
 //	[Config.Metrics], attempts count each attempt and each copy of a hedge
 //	ResponseTimeout            [layer.Timeout]
